@@ -332,7 +332,7 @@ pub(crate) struct Serve {
     pub(crate) max_connections: u32,
     /// Keep the record on another machine, where `outlive logger` listens; repeat it for more, the
     /// best first: the next is tried when one is lost
-    #[arg(long, value_name = "ADDRESS:PORT", requires = "key_file")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, requires = "key_file")]
     pub(crate) logger: Vec<SocketAddr>,
     /// File of the keys that service and logger share (`outlive key` prints one); the first is used
     #[arg(long, value_name = "FILE")]
@@ -374,7 +374,7 @@ pub(crate) struct Serve {
     )]
     pub(crate) preference: u16,
     /// Show metrics to Prometheus there (/metrics), and whether connections are protected (/health)
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket)]
     pub(crate) metrics: Option<SocketAddr>,
     /// How the programs are attached to the network interfaces
     #[arg(long, value_enum, default_value = "auto")]
@@ -528,7 +528,7 @@ pub(crate) struct Logger {
     #[command(subcommand)]
     pub(crate) verb: Option<LoggerVerb>,
     /// Address and port that services connect to; repeat it for more (IPv6 in brackets)
-    #[arg(long, value_name = "ADDRESS:PORT", required = true)]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, required = true)]
     pub(crate) listen: Vec<SocketAddr>,
     /// File with the keys of those who may attach (see: outlive key)
     #[arg(long, value_name = "FILE", required = true)]
@@ -567,7 +567,7 @@ pub(crate) struct Logger {
     #[command(flatten)]
     pub(crate) file: ConfigFile,
     /// Show metrics to Prometheus there (/metrics), and whether all is well (/health)
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket)]
     pub(crate) metrics: Option<SocketAddr>,
     /// Print events as JSON, one a line
     #[arg(long)]
@@ -590,7 +590,7 @@ pub(crate) struct Release {
     /// The service
     pub(crate) service: String,
     /// The logger
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket)]
     pub(crate) logger: SocketAddr,
     /// File of the keys that the logger knows
     #[arg(long, value_name = "FILE")]

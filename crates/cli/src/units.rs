@@ -100,19 +100,33 @@ pub(crate) fn addresses(text: &str) -> Result<Addresses, String> {
     Ok(Addresses(all.collect()))
 }
 
+/// `10.0.0.1:80`, `[fd00::1]:80`: one address and port.
+pub(crate) fn socket(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let hint = hint(text);
+        format!("{text:?} is no address and port: write 10.0.0.1:80 or [fd00::1]:80{hint}")
+    })
+}
+
 fn no_address(text: &str) -> String {
-    let colons = text.matches(':').count();
-    let host = text.split(':').next().unwrap_or_default();
-    let hint = if colons > 1 && !text.starts_with('[') {
-        "; an IPv6 address needs brackets".to_owned()
-    } else if colons == 1 && host.contains(|c: char| c.is_ascii_alphabetic()) {
-        format!("; {host:?} looks like a name: `getent ahosts {host}` tells its addresses")
-    } else {
-        String::new()
-    };
+    let hint = hint(text);
     format!(
         "{text:?} is no address and port: write 10.0.0.1:80, [fd00::1]:80, or a range of ports as in 10.0.0.1:20000-20100{hint}"
     )
+}
+
+fn hint(text: &str) -> String {
+    let colons = text.matches(':').count();
+    let host = text.split(':').next().unwrap_or_default();
+    if colons > 1 && !text.starts_with('[') {
+        "; an IPv6 address needs brackets".to_owned()
+    } else if colons == 1 && host.contains(|c: char| c.is_ascii_alphabetic()) {
+        format!("; {host:?} looks like a name: `getent ahosts {host}` tells its addresses")
+    } else if text.parse::<u16>().is_ok() {
+        "; a port alone is none: 127.0.0.1 is this host alone".to_owned()
+    } else {
+        String::new()
+    }
 }
 
 /// From when on.
@@ -261,6 +275,24 @@ mod tests {
             "[fd00::1]:80-x",
         ] {
             assert!(addresses(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn one_address_and_port_says_what_to_write() {
+        let at = "[fd00::1]:80".parse().expect("an address");
+        assert_eq!(socket("[fd00::1]:80"), Ok(at));
+        for (wrong, hint) in [
+            ("9601", "a port alone is none"),
+            ("localhost:9601", "`getent ahosts localhost`"),
+            ("fd00::1:80", "needs brackets"),
+            (
+                "10.0.0.1:80-81",
+                "is no address and port: write 10.0.0.1:80",
+            ),
+        ] {
+            let said = socket(wrong).expect_err(wrong);
+            assert!(said.contains(hint), "{said}");
         }
     }
 
