@@ -13,6 +13,7 @@ use lab::{
 use crate::{
     arguments::lab::{Exec, Kill, Lab, Links, OneWay, Way, Which},
     exit::Outcome,
+    lines,
 };
 
 /// Our own failure where a command's exit status is passed on, and the command's that cannot be
@@ -53,22 +54,24 @@ fn place(which: &Which) -> Result<Place, Outcome> {
 }
 
 fn said(error: &lab::Error) -> Outcome {
-    eprintln!("outlive: {error}");
-    match error {
-        lab::Error::NotRoot => Outcome::NoPermission,
-        lab::Error::Invalid(_) | lab::Error::Off { .. } => Outcome::Usage,
-        _ => Outcome::Internal,
-    }
+    let (outcome, code) = match error {
+        lab::Error::NotRoot => (Outcome::NoPermission, "not_permitted"),
+        lab::Error::Invalid(_) | lab::Error::Off { .. } => (Outcome::Usage, "lab_refuses"),
+        _ => (Outcome::Internal, "lab"),
+    };
+    lines::fail(code, error);
+    outcome
 }
 
 fn refused(error: &AskError) -> Outcome {
-    eprintln!("outlive: {error}");
-    match error {
-        AskError::NoLab(_) => Outcome::Usage,
-        AskError::Refused(refusal) if refusal.misuse => Outcome::Usage,
-        AskError::Dead(_) => Outcome::Failed,
-        _ => Outcome::Internal,
-    }
+    let (outcome, code) = match error {
+        AskError::NoLab(_) => (Outcome::Usage, "no_lab"),
+        AskError::Refused(refusal) if refusal.misuse => (Outcome::Usage, "lab_refuses"),
+        AskError::Dead(_) => (Outcome::Failed, "lab_is_dead"),
+        _ => (Outcome::Internal, "lab"),
+    };
+    lines::fail(code, error);
+    outcome
 }
 
 fn ask(which: &Which, request: &Request) -> Result<Answer, Outcome> {

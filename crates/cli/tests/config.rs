@@ -77,6 +77,16 @@ fn with_json_every_mistake_is_json() {
             "which_service",
         ),
         (
+            &["lab", "status", "--json", "--lab-dir", "/no/such"],
+            64,
+            "no_lab",
+        ),
+        (
+            &["lab", "status", "--json", "--name", "no/name"],
+            64,
+            "lab_refuses",
+        ),
+        (
             &["history", "--json", "--history", "/no/such", "web"],
             64,
             "no_history",

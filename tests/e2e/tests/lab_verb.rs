@@ -154,6 +154,10 @@ fn a_command_keeps_its_exit_status() {
     );
     let exec = lab.run("exec", &["one", "--name", "other", "--", "true"]);
     assert_eq!(exec.status.code(), Some(125));
+    let absent = lab.run("kill", &["three", "1", "--json"]);
+    assert_eq!(absent.status.code(), Some(64), "{absent:?}");
+    let error: serde_json::Value = serde_json::from_slice(&absent.stderr).expect("JSON");
+    assert_eq!(error["code"], "lab_refuses", "{error}");
     let again = lab.run("up", &[]);
     assert_eq!(again.status.code(), Some(64), "there is one already");
     assert_eq!(lab.exec("one", &["true"]), Some(0), "and it is unharmed");
