@@ -192,7 +192,13 @@ impl Protected {
 
     fn start_at(at: At, server: &Server, flags: &[&str]) -> Self {
         let before = Before::look(&at.host, &at.name, &at.run_dir);
-        let said = at.run_dir.with_extension(format!("{}.events", at.name));
+        // One that was begun here before has told its own events.
+        let said = (1..).map(|number| {
+            let name = format!("{}.{number}.events", at.name);
+            at.run_dir.with_extension(name)
+        });
+        let said = said.into_iter().find(|path| !path.exists());
+        let said = said.expect("a name is left");
         let process = at.spawn(server, flags, &said);
         Self {
             process,

@@ -25,9 +25,13 @@ const fn kind(name: &'static str, fields: &'static str, means: &'static str) -> 
 pub const JSON_VERSION: u32 = 1;
 
 /// Fields that each event has.
-pub const COMMON: [(&str, &str); 5] = [
+pub const COMMON: [(&str, &str); 6] = [
     ("version", "1: this schema"),
     ("time_unix_us", "when, in microseconds since 1970 (UTC)"),
+    (
+        "run_unix_us",
+        "which serve has told it: when that one began, in microseconds since 1970; the same in all of its events",
+    ),
     ("service", "the service's name"),
     (
         "message",

@@ -1,6 +1,6 @@
 //! Events with their time and place, the latest of which are kept.
 
-use std::{collections::VecDeque, fmt};
+use std::{collections::VecDeque, fmt, sync::OnceLock};
 
 use recovery::Event;
 use serde::Serialize;
@@ -15,6 +15,9 @@ pub struct Report {
     pub version: u32,
     /// Microseconds since 1970.
     pub time_unix_us: u64,
+    /// The same in all that one `serve` tells, and another in what the next one does: when its process began, microseconds
+    /// since 1970.
+    pub run_unix_us: u64,
     /// The service.
     pub service: String,
     /// What happened, in words.
@@ -37,14 +40,22 @@ impl Report {
     }
 
     fn in_words(service: &str, happening: Happening, message: String) -> Self {
+        let run_unix_us = run();
         Self {
             version: JSON_VERSION,
             time_unix_us: clock::wall(),
+            run_unix_us,
             service: service.to_owned(),
             message,
             happening,
         }
     }
+}
+
+/// When this process told something for the first time.
+fn run() -> u64 {
+    static RUN: OnceLock<u64> = OnceLock::new();
+    *RUN.get_or_init(clock::wall)
 }
 
 impl fmt::Display for Report {

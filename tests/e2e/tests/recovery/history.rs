@@ -2,7 +2,7 @@
 
 use std::{fs::OpenOptions, io::Write as _};
 
-use e2e::{Protected, Scene, arrange::wait_until, servers};
+use e2e::{PATIENCE, Protected, Scene, arrange::wait_until, servers};
 use lab::Signal;
 use serde_json::Value;
 
@@ -30,6 +30,42 @@ fn await_kind(protected: &Protected, directory: &str, kind: &str, number: usize)
         let events = history(protected, directory, &[], 0);
         kinds(&events).iter().filter(|one| **one == kind).count() == number
     });
+}
+
+/// The numbers of the runs that have told these, in order.
+fn runs(events: &[Value]) -> Vec<u64> {
+    let mut runs: Vec<u64> = events
+        .iter()
+        .map(|event| event["run_unix_us"].as_u64().expect("a number"))
+        .collect();
+    runs.dedup();
+    runs
+}
+
+/// Whoever reads the history, or asks a `serve` that may be another one than it was, knows which has told what.
+#[test]
+fn events_of_one_serve_are_told_from_those_of_the_next() {
+    let scene = Scene::new("runs");
+    let directory = scene.directory().join("history");
+    let directory = directory.to_string_lossy();
+    let server = servers::test_server(&scene);
+    let flags = ["--history", &directory];
+    let mut first = scene.protect_with(&server, &flags);
+    first.kill_serve_itself();
+    first.succeed(&scene, &server, &flags);
+    first.kill_serve(Signal::TERM);
+    assert!(first.ended(PATIENCE).is_some());
+    first.begin_anew(&server, &flags);
+    let second = first;
+    second.wait_for("protecting", 1);
+    await_kind(&second, &directory, "protecting", 2);
+    let events = history(&second, &directory, &[], 0);
+    let all = runs(&events);
+    assert_eq!(all.len(), 3, "{events:?}");
+    assert!(all.is_sorted_by(|one, next| one < next), "{all:?}");
+    let asked = second.outlive("events", &["--json"]);
+    assert_eq!(runs(&asked.json()), all[2..], "{asked:?}");
+    second.stop();
 }
 
 #[test]
