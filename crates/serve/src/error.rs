@@ -104,6 +104,18 @@ pub enum ServeError {
         /// Who.
         owner: String,
     },
+    /// Another service of this host has an address.
+    #[error(
+        "{address} is an address of the service {service}, which another outlive serve of this host runs (process {pid}): stop it first, or leave that address out"
+    )]
+    AddressServed {
+        /// Which.
+        address: SocketAddr,
+        /// The name of that service.
+        service: String,
+        /// The process.
+        pid: u32,
+    },
     /// Another `serve` protects a service of this name.
     #[error(
         "another outlive serve runs the service {name}: see `outlive status {name}`, or choose another --name"
@@ -345,6 +357,7 @@ impl ServeError {
             Self::NotLocal { .. } | Self::NoDevice(_) => Fault::Missing,
             Self::InUse { .. }
             | Self::AlreadyServed { .. }
+            | Self::AddressServed { .. }
             | Self::StillServed(_)
             | Self::StillWritten(_)
             | Self::NotAdopted { .. }

@@ -47,7 +47,7 @@ impl ServeError {
             Self::Dataplane(DataplaneError::Setting { .. }) => "setting_not_changed",
             Self::Dataplane(_) => "kernel",
             Self::Logger(_) | Self::LoggerClosed => "logger",
-            Self::AddressClaimed(_) => "address_of_another_service",
+            Self::AddressClaimed(_) | Self::AddressServed { .. } => "address_of_another_service",
             Self::LoggerUnreachable { .. } => "logger_unreachable",
             Self::StillServed(_) => "still_served",
             Self::StillWritten(_) => "still_written",

@@ -168,6 +168,27 @@ fn addresses_on(addresses: &[SocketAddr], device: Option<&str>) -> Result<(), Se
     Ok(())
 }
 
+/// Has another service of this host one of the addresses, whose server may still have to listen?
+fn addresses_of_others(config: &ServeConfig) -> Result<(), ServeError> {
+    let run_dir = &config.run_dir;
+    let services = run_dir.services();
+    for name in services.into_iter().filter(|name| *name != config.name) {
+        let holder = run_dir.holder(&name);
+        let Some(holder) = holder.filter(|one| one.is_of_our_network()) else {
+            continue;
+        };
+        let its = options::addresses(&run_dir.service(&name));
+        if let Some(address) = its.iter().find(|one| config.addresses.contains(one)) {
+            return Err(ServeError::AddressServed {
+                address: *address,
+                service: name,
+                pid: holder.pid.map_or(0, |pid| pid.as_raw_pid().unsigned_abs()),
+            });
+        }
+    }
+    Ok(())
+}
+
 /// Can this command be run?
 fn command(command: &[OsString]) -> Result<(), ServeError> {
     let program = command.first().ok_or(supervise::SpawnError::Empty)?;
@@ -297,7 +318,10 @@ fn anew(config: &ServeConfig) -> Vec<Question<'_>> {
     };
     let mut questions = Vec::new();
     if !config.addresses.is_empty() {
-        let asked = move || addresses_on(&config.addresses, device);
+        let asked = move || {
+            addresses_of_others(config)?;
+            addresses_on(&config.addresses, device)
+        };
         questions.push(Question::new("addresses", good, asked));
     }
     let asked = || Ok(dataplane::check_settings(&config.addresses)?);
@@ -460,7 +484,10 @@ enum Presence {
 fn presence(config: &ServeConfig) -> Presence {
     if config.addresses.is_empty() {
         Presence::None
-    } else if UnixStream::connect(config.run_dir.socket(&config.name)).is_ok() {
+    } else if UnixStream::connect(config.run_dir.socket(&config.name)).is_ok()
+        || config.run_dir.holder(&config.name).is_some()
+    {
+        // Without the socket: it is about to begin, or about to end.
         Presence::Runs
     } else if Instance::is_begun_in(&config.run_dir.service(&config.name)) {
         Presence::Left

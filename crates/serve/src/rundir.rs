@@ -14,6 +14,7 @@ use std::{
 use rustix::{
     fs::{FlockOperation, fcntl_lock, flock},
     io::Errno,
+    process::{Flock, FlockOffsetType, FlockType, Pid, fcntl_getlk},
 };
 use serde::Serialize;
 
@@ -94,6 +95,23 @@ impl RunDir {
         names
     }
 
+    /// The process that has a service's lock, if another one has it. Not to be asked by the one that has it: the lock is gone when
+    /// that process closes any descriptor of the file (fcntl(2)).
+    #[must_use]
+    pub fn holder(&self, name: &str) -> Option<Holder> {
+        let file = File::open(self.service(name).join("lock")).ok()?;
+        let all = Flock {
+            start: 0,
+            length: 0,
+            pid: None,
+            typ: FlockType::WriteLock,
+            offset_type: FlockOffsetType::Set,
+        };
+        let held = fcntl_getlk(&file, &all).ok()??;
+        // One of another namespace of process numbers has none here.
+        Some(Holder { pid: held.pid })
+    }
+
     /// Make the service's directory and take its lock, so that no second `serve` or `clean`
     /// touches it.
     ///
@@ -126,6 +144,23 @@ impl RunDir {
             made_above,
             _file: file,
         })
+    }
+}
+
+/// The process that runs a service, or begins to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder {
+    /// Its number; `None`: it has none that is known here.
+    pub pid: Option<Pid>,
+}
+
+impl Holder {
+    /// Has it the same network as this process, as far as can be seen?
+    pub(crate) fn is_of_our_network(self) -> bool {
+        let network = |of: &str| fs::read_link(format!("/proc/{of}/ns/net")).ok();
+        let pid = self.pid.map(|pid| pid.as_raw_pid().to_string());
+        let its = pid.and_then(|pid| network(&pid));
+        its.is_some() && its == network("self")
     }
 }
 

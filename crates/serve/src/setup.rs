@@ -125,6 +125,8 @@ impl Ground {
         pins: PinDirectory,
         instance: &Instance,
     ) -> Result<(Dataplane, Injector, Loggers, Cgroup, Mount), ServeError> {
+        // First: of two that begin at the same time each sees the other.
+        options::keep(lock.directory(), config)?;
         preflight::pass_anew(config)?;
         let cgroup2 = mounts::cgroup2(lock.directory())?;
         let cgroup = Cgroup::create(&cgroup2, &config.run_dir.host_name(&config.name))?;

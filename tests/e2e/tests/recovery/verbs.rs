@@ -1,10 +1,14 @@
 //! What `status`, `events`, `check` and `clean` say.
 
-use std::fs;
+use std::{
+    fs,
+    io::Read as _,
+    process::{Command, Stdio},
+};
 
 use e2e::arrange::{run, wait_until};
 use e2e::servers::{self, PORT};
-use e2e::{PATIENCE, Scene};
+use e2e::{PATIENCE, Scene, binaries};
 use lab::Signal;
 
 use crate::{echoes, echoing, talks};
@@ -108,6 +112,69 @@ fn status_knows_a_server_that_has_become_a_daemon() {
     protected.stop();
     // nginx removes the file when it ends in order.
     assert!(!scene.directory().join("nginx.pid").exists());
+}
+
+/// What `check` and `serve` say of this service; both say the same.
+#[track_caller]
+fn is_in_the_way(scene: &Scene, name: &str, code: &str, said: &str) {
+    for verb in ["check", "serve"] {
+        let mut command = scene.server.command(&binaries::outlive().to_string_lossy());
+        command.args([verb, "--json", "--name", name, "--run-dir"]);
+        command.arg(scene.run_dir());
+        command.args(["--address", &scene.ipv4(PORT).to_string()]);
+        let output = command.args(["--", "sleep", "1000"]).output();
+        let output = output.expect("it starts");
+        assert_eq!(output.status.code(), Some(75), "{verb}: {output:?}");
+        let all = [output.stdout, output.stderr].concat();
+        let all = String::from_utf8_lossy(&all).into_owned();
+        let code = format!("\"code\":\"{code}\"");
+        assert!(all.contains(&code) && all.contains(said), "{verb}: {all}");
+    }
+}
+
+/// A `serve` that is about to begin has the lock of its service, and answers nobody yet.
+#[test]
+fn check_sees_a_serve_that_is_about_to_begin() {
+    let scene = Scene::new("about");
+    let directory = scene.run_dir().join("web");
+    fs::create_dir_all(&directory).expect("a directory");
+    let holds = "import fcntl, sys\nfile = open(sys.argv[1], 'w')\nfcntl.lockf(file, fcntl.LOCK_EX)\nprint(flush=True)\nsys.stdin.read()";
+    let mut holder = Command::new("/usr/bin/python3")
+        .args(["-c", holds])
+        .arg(directory.join("lock"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python");
+    let mut has_it = [0];
+    let told = holder
+        .stdout
+        .take()
+        .expect("a pipe")
+        .read_exact(&mut has_it);
+    told.expect("it has the lock");
+    is_in_the_way(&scene, "web", "already_served", "runs the service web");
+    drop(holder.stdin.take());
+    assert!(holder.wait().expect("wait").success());
+}
+
+/// A service whose server does not listen yet has its addresses, under whichever name.
+#[test]
+fn check_sees_the_addresses_of_a_service_that_does_not_listen_yet() {
+    let scene = Scene::new("not-yet");
+    let mut server = servers::test_server(&scene);
+    server.command = ["sleep", "1000"].map(str::to_owned).to_vec();
+    server.addresses = vec![scene.ipv4(PORT)];
+    let protected = scene.try_to_protect(&server, &[]);
+    protected.wait_for("started", 1);
+    let said = format!(
+        "{} is an address of the service {}, which another outlive serve of this host runs (process {})",
+        scene.ipv4(PORT),
+        protected.name(),
+        protected.serve_pid().as_raw_nonzero()
+    );
+    is_in_the_way(&scene, "other", "address_of_another_service", &said);
+    protected.stop();
 }
 
 #[test]
