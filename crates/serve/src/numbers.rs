@@ -228,6 +228,11 @@ impl Status {
             ]
         });
         to.counters("outlive_recorded", Unit::Bytes, help, bytes)?;
+        let help = "Bytes of memory that the record holds now";
+        let held = record.map(|_| (Vec::new(), self.held_bytes));
+        to.gauges("outlive_record_held", Unit::Bytes, help, held)?;
+        let help = "Most that it may hold, and most that --north's record may (--limit-total)";
+        to.gauge("outlive_record_limit", Unit::Bytes, help, self.limit_bytes)?;
         let help = "Connections that the logger knows";
         let known = value(|record| record.connections);
         to.gauges("outlive_recorded_connections", Unit::None, help, known)?;

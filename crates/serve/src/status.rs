@@ -57,6 +57,12 @@ pub struct Status {
     /// Bytes of memory that the record holds now.
     #[serde(default)]
     pub held_bytes: u64,
+    /// Bytes that it may hold, for all connections together (`--limit-total`); a logger that others use may have less.
+    #[serde(default)]
+    pub limit_bytes: u64,
+    /// Bytes that it may hold of one connection (`--limit-per-connection`).
+    #[serde(default)]
+    pub connection_limit_bytes: u64,
     /// Bytes of the server's own record, if it has state (`--north`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub north_bytes: Option<u64>,
@@ -195,6 +201,14 @@ pub struct ConnectionStatus {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Bytes of the client that its record has now, beside the beginnings of answers; `None`: it has no record, or the logger does not answer.
+    #[serde(default)]
+    pub recorded_bytes: Option<u64>,
+}
+
+/// Rounded up: what is nearly full is no less.
+fn percent(of: u64, limit: u64) -> u64 {
+    of.saturating_mul(100).div_ceil(limit.max(1))
         let server = self
             .server_pid
             .map_or("not running".to_owned(), |pid| format!("process {pid}"));
@@ -236,12 +250,15 @@ impl fmt::Display for Status {
             f,
             "  replay       from the beginning of the {}",
             self.replay
+        self.limits_in_words(f)?;
         )?;
         match (self.north_bytes, &self.record_ended) {
             (Some(bytes), None) => writeln!(
                 f,
-                "  state        {} of record, which a restart of the server replays",
-                Size(bytes)
+                "  state        {} of record ({} % of {}), which a restart of the server replays",
+                Size(bytes),
+                percent(bytes, self.limit_bytes),
+                Size(self.limit_bytes)
             )?,
             (Some(_), Some(why)) => writeln!(
                 f,
@@ -294,7 +311,8 @@ impl fmt::Display for Status {
                 connection.connection,
                 connection.mode,
                 Size(connection.instream_bytes.into()),
-                Size(connection.outstream_bytes.into())
+                Size(connection.outstream_bytes.into()),
+                self.recorded_in_words(connection)
             )?;
         }
         Ok(())
@@ -310,6 +328,21 @@ impl Status {
         writeln!(f, "  logger       {}", self.logger)?;
         if let Some(lease) = &self.lease {
             writeln!(f, "  lease        {lease}")?;
+    /// How full the record is, and what comes of it when it is.
+    fn limits_in_words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let full = match self.north_bytes {
+            Some(_) => "at either limit it ends (record_ended), and nothing outlives the server",
+            None => "a connection for which there is no room goes on unprotected",
+        };
+        writeln!(
+            f,
+            "  limits       {} % of {} used (--limit-total), {} for a connection (--limit-per-connection): {full}",
+            percent(self.held_bytes, self.limit_bytes),
+            Size(self.limit_bytes),
+            Size(self.connection_limit_bytes)
+        )
+    }
+
         }
         writeln!(f, "  interfaces   {}", self.interfaces.join(", "))?;
         write!(
@@ -366,6 +399,14 @@ impl Status {
                 Size(last.record_bytes)
             )?,
             None if made + failed > 0 => write!(f, "  checkpoint   there is none")?,
+    fn recorded_in_words(&self, connection: &ConnectionStatus) -> String {
+        let recorded = connection.recorded_bytes.map(|bytes| {
+            let limit = self.connection_limit_bytes;
+            format!("{} recorded ({} %), ", Size(bytes), percent(bytes, limit))
+        });
+        recorded.unwrap_or_default()
+    }
+
             None => return Ok(()),
         }
         writeln!(

@@ -8,6 +8,7 @@ use crate::{
     config::in_words,
     keeper::Keeper,
     logger::Logger,
+    logger_client::LoggerClient,
     north::North,
     status::{FIRST_START, STANDBY},
     tally::reason_name,
@@ -16,7 +17,7 @@ use protocol::control::Statistics;
 use recovery::{ReplayMode, Stage};
 use rustix::process::Pid;
 use ssw::{Flow, Mode};
-use wire::FlowKey;
+use wire::{FlowId, FlowKey};
 
 impl Service {
     /// The server, or the first process of those that it has left behind.
@@ -44,6 +45,10 @@ impl Service {
             self.recorded = asked.or(self.recorded);
         }
         let recorded = self.recorded;
+        let records = match list && self.recovery.stage() == Stage::Serving {
+            true => self.recorded_of_each()?,
+            false => BTreeMap::new(),
+        };
         let logger_up = match &self.ground.logger {
             Logger::Local(_) => true,
             Logger::Remote(link) => link.is_up() || self.stands_by(),
@@ -107,6 +112,8 @@ impl Service {
             checkpoint: self.north.as_ref().and_then(North::checkpoint),
             recorded_bytes: recorded.map_or(0, |statistics| statistics.instream_bytes),
             held_bytes: recorded.map_or(0, |statistics| statistics.held),
+            limit_bytes: self.config.limits.total,
+            connection_limit_bytes: self.config.limits.per_connection,
             survives,
             modes: count(open.iter().map(|(_, flow)| mode_name(flow.mode))),
             unprotected_by: count(open.iter().filter_map(|(_, flow)| {
@@ -127,7 +134,10 @@ impl Service {
                 .map(|(name, value)| (name.to_owned(), value))
                 .collect(),
             list: if list {
-                let status = |one: &&(FlowKey, Flow)| connection_status(one, record_ended);
+                let status = |one: &&(FlowKey, Flow)| ConnectionStatus {
+                    recorded_bytes: records.get(&one.1.id).copied(),
+                    ..connection_status(one, record_ended)
+                };
                 open.iter().map(status).collect()
             } else {
                 Vec::new()
@@ -152,6 +162,18 @@ impl Service {
     fn standby_present(&self) -> Option<bool> {
         let position = self.ground.keeper.as_ref()?.position();
         position.epoch.map(|_| position.standby)
+    }
+
+    /// Bytes of its client that the record of each connection has now.
+    fn recorded_of_each(&mut self) -> Result<BTreeMap<FlowId, u64>, ServeError> {
+        let summaries = self.ask_logger(LoggerClient::summaries)?;
+        let whole = summaries.into_iter().flatten();
+        let whole = whole.filter(|one| one.unprotected.is_none());
+        let bytes = whole.map(|one| {
+            let bytes = one.stable_seq.distance_from(one.start);
+            (one.flow, bytes.map_or(0, u64::from))
+        });
+        Ok(bytes.collect())
     }
 
     pub(super) fn stage_name(&self) -> &'static str {
@@ -236,6 +258,7 @@ fn connection_status(
             .0
             .wrapping_sub(flow.server.isn.0)
             .wrapping_sub(1),
+        recorded_bytes: None,
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use e2e::arrange::{run, wait_until};
 use e2e::servers::{self, PORT};
-use e2e::{PATIENCE, Scene, binaries};
+use e2e::{PATIENCE, Protected, Scene, binaries};
 use lab::Signal;
 
 use crate::{echoes, echoing, talks};
@@ -112,6 +112,45 @@ fn status_knows_a_server_that_has_become_a_daemon() {
     protected.stop();
     // nginx removes the file when it ends in order.
     assert!(!scene.directory().join("nginx.pid").exists());
+}
+
+/// How much of a record there is, and how much there may be.
+#[test]
+fn status_says_how_full_the_record_is() {
+    const PIECE: usize = 64 << 10;
+    let scene = Scene::new("limits");
+    let limits = ["--limit-total", "4MiB", "--limit-per-connection", "1MiB"];
+    let protected = scene.protect_with(&servers::test_server(&scene), &limits);
+    let stream = echoing(&scene);
+    let half = || (0..8).for_each(|_| echoes(&stream, &[b'x'; PIECE]));
+    half();
+    // The logger reads what was copied for it when it comes to that.
+    let least = Some(8 * PIECE as u64);
+    wait_until("all is recorded", || {
+        status(&protected)["list"][0]["recorded_bytes"].as_u64() >= least
+    });
+    let shown = status(&protected);
+    assert_eq!(shown["limit_bytes"], 4 << 20, "{shown}");
+    assert_eq!(shown["connection_limit_bytes"], 1 << 20, "{shown}");
+    assert!(shown["held_bytes"].as_u64() >= least, "{shown}");
+    let words = protected.outlive("status", &["--connections"]).stdout;
+    for part in [
+        " % of 4.0 MiB used (--limit-total)",
+        "1.0 MiB for a connection (--limit-per-connection)",
+        "512.0 KiB recorded (51 %), protected",
+    ] {
+        assert!(words.contains(part), "{part} in {words}");
+    }
+    half();
+    protected.wait_for("unprotected", 1);
+    let full = status(&protected);
+    assert!(full["list"][0]["recorded_bytes"].is_null(), "{full}");
+    protected.stop();
+}
+
+fn status(protected: &Protected) -> serde_json::Value {
+    let status = protected.outlive("status", &["--json", "--connections"]);
+    status.json()[0].clone()
 }
 
 /// What `check` and `serve` say of this service; both say the same.
