@@ -20,7 +20,7 @@
 //! [`Request::Frames`].
 //!
 //! Answers come in the order of the requests. [`Response::Drained`], [`Response::Unprotected`],
-//! [`Response::Unknown`], [`Response::Followed`] and [`Response::Grown`] also come unasked, and nobody waits for what is said of an
+//! [`Response::Unknown`], [`Response::Hosts`], [`Response::Followed`] and [`Response::Grown`] also come unasked, and nobody waits for what is said of an
 //! image that is uploaded ([`Request::TellImage`], [`Request::CommitImage`]); a [`Response::Lease`] says itself which request it answers. A list too long for one message comes in several,
 //! the final one marked `last`; [`MAX_DATA`] and [`FlowSummary::PER_MESSAGE`] say what fits.
 //!

@@ -40,6 +40,8 @@ pub enum Happening {
     Restored {
         /// What had become of its earlier life.
         former: FormerLife,
+        /// The other host, if it was one and its name is known.
+        host: Option<String>,
         /// Connections that are taken up.
         connections: usize,
         /// Those that cannot be: they are at other addresses, or too many.
@@ -119,6 +121,8 @@ pub enum Happening {
     StandsBy {
         /// The other's epoch.
         epoch: u32,
+        /// Which, if that is known.
+        host: Option<String>,
     },
     /// The server is started on this host, too, and follows what it is told where it serves.
     Follows {
@@ -153,11 +157,15 @@ pub enum Happening {
     Leased {
         /// By leases.
         leased: bool,
+        /// The standby, if that is known.
+        host: Option<String>,
     },
     /// Another host serves now: this one has fallen silent, and everything of the service here is ended.
     Superseded {
         /// The other's epoch.
         epoch: u32,
+        /// Which, if that is known.
+        host: Option<String>,
     },
     /// The service is given to the standby, with its connections.
     HandedOver,
@@ -333,10 +341,12 @@ impl fmt::Display for Happening {
             }
             Self::Restored {
                 former,
+                host,
                 connections,
                 lost,
             } => {
                 let taken_up = Count(*connections, "connection");
+                let former = former.of(host.as_deref());
                 write!(f, "{former}: {taken_up} taken up")?;
                 match lost {
                     0 => Ok(()),
@@ -445,10 +455,11 @@ impl fmt::Display for Happening {
             Self::Reprotected { connection } => {
                 write!(f, "protected again from this turn on: {connection}")
             }
-            Self::StandsBy { epoch } => {
+            Self::StandsBy { epoch, host } => {
+                let host = host.as_deref().unwrap_or("another host");
                 write!(
                     f,
-                    "standby: another host serves (epoch {epoch}); ready to take over"
+                    "standby: {host} serves (epoch {epoch}); ready to take over"
                 )
             }
             Self::Follows { pid } => write!(
@@ -473,17 +484,26 @@ impl fmt::Display for Happening {
                 Size(*behind)
             ),
             Self::Granted { epoch } => write!(f, "this host serves, in epoch {epoch}"),
-            Self::Leased { leased: true } => write!(
-                f,
-                "a standby is there: from now on this host serves only while the logger renews its lease"
-            ),
-            Self::Leased { leased: false } => {
+            Self::Leased { leased: true, host } => {
+                match host {
+                    Some(host) => write!(f, "{host} stands by")?,
+                    None => write!(f, "a standby is there")?,
+                }
+                write!(
+                    f,
+                    ": from now on this host serves only while the logger renews its lease"
+                )
+            }
+            Self::Leased { leased: false, .. } => {
                 write!(f, "no standby is left: this host needs no leases")
             }
-            Self::Superseded { epoch } => write!(
-                f,
-                "another host serves, in epoch {epoch}: the server here is ended, its connections go on there"
-            ),
+            Self::Superseded { epoch, host } => {
+                let host = host.as_deref().unwrap_or("another host");
+                write!(
+                    f,
+                    "{host} serves, in epoch {epoch}: the server here is ended, its connections go on there"
+                )
+            }
             Self::HandedOver => write!(f, "handed over to the standby"),
             Self::StartFailed { reason, retry_ms } => {
                 write!(f, "cannot be started ({reason}); next try in {retry_ms} ms")
@@ -580,12 +600,14 @@ impl From<Former> for FormerLife {
     }
 }
 
-impl fmt::Display for FormerLife {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Restarted => "this host was restarted",
-            Self::Silent => "took over from the host that served, whose lease is over",
-            Self::HandedOver => "took over from the host that served, which has handed over",
-        })
+impl FormerLife {
+    /// In words; `host` is the name of the other host, if that is known.
+    fn of(self, host: Option<&str>) -> String {
+        let host = host.unwrap_or("the host that served");
+        match self {
+            Self::Restarted => "this host was restarted".to_owned(),
+            Self::Silent => format!("took over from {host}, whose lease is over"),
+            Self::HandedOver => format!("took over from {host}, which has handed over"),
+        }
     }
 }

@@ -60,6 +60,27 @@ pub(crate) struct Position {
     pub(crate) trouble: Option<String>,
     /// Another service has one of the addresses, which the logger said to a host that did not serve.
     pub(crate) claimed: Option<String>,
+    pub(crate) hosts: Hosts,
+}
+
+/// The other hosts of the service, as people call them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Hosts {
+    /// That serves, or was the last to do so.
+    pub(crate) serves: Option<String>,
+    /// That stands by, or was the last to do so.
+    pub(crate) stands_by: Option<String>,
+}
+
+impl Hosts {
+    /// Of a host that is not there any more the name is still to be told.
+    fn learn(&mut self, serves: String, stands_by: String) {
+        for (known, name) in [(&mut self.serves, serves), (&mut self.stands_by, stands_by)] {
+            if !name.is_empty() {
+                *known = Some(name);
+            }
+        }
+    }
 }
 
 /// The logger that grants who serves.
@@ -99,6 +120,7 @@ struct Inner {
     hurry: bool,
     trouble: Option<String>,
     claimed: Option<String>,
+    hosts: Hosts,
     ends: bool,
 }
 
@@ -126,6 +148,7 @@ impl Keeper {
             hurry: false,
             trouble: None,
             claimed: None,
+            hosts: Hosts::default(),
             ends: false,
         };
         inner.enforce()?;
@@ -166,6 +189,7 @@ impl Keeper {
             heard: inner.heard,
             trouble: inner.trouble.clone(),
             claimed: inner.claimed.clone(),
+            hosts: inner.hosts.clone(),
         }
     }
 
@@ -442,10 +466,13 @@ impl Asker {
         client.listen()?;
         let mut answers = Vec::new();
         while let Some(said) = client.said() {
-            answers.extend(match said {
-                Said::Lease(answer) => Some(answer),
-                _ => None,
-            });
+            match said {
+                Said::Lease(answer) => answers.push(answer),
+                Said::Hosts(serves, stands_by) => {
+                    self.shared.lock().hosts.learn(serves, stands_by);
+                }
+                _ => {}
+            }
         }
         let mut inner = self.shared.lock();
         let now = clock::boot();

@@ -14,6 +14,7 @@ use std::{
 use dataplane::{Dataplane, Life, ethernet_interfaces};
 use lease::{Holder, Speech, Terms};
 use protocol::control::Claim;
+use rustix::system::uname;
 use supervise::address_is_local;
 
 use crate::{
@@ -140,6 +141,7 @@ pub(crate) fn claim(config: &ServeConfig, instance: &Instance) -> Result<Claim, 
         host: host(config)?,
         serves: instance.has_begun(),
         shared: config.shared_address,
+        host_name: uname().nodename().to_string_lossy().into_owned(),
         service: config.name.clone(),
         addresses: config.addresses.clone(),
     })

@@ -56,6 +56,8 @@ pub(crate) enum Said {
     Unknown(u32),
     /// What becomes of this host, which has asked.
     Lease(LeaseAnswer),
+    /// The host that serves, and one that stands by, as people call them.
+    Hosts(String, String),
     /// What follows is of that, from its beginning.
     Followed(Option<Edition>),
     /// More of the stream of a process, from that place on.
@@ -306,6 +308,7 @@ impl LoggerClient {
             Response::Unprotected { flow, reason } => Said::Unprotected(flow, reason),
             Response::Unknown { flow_low } => Said::Unknown(flow_low),
             Response::Lease(answer) => Said::Lease(answer),
+            Response::Hosts { serves, stands_by } => Said::Hosts(serves, stands_by),
             Response::Followed { edition } => Said::Followed(edition),
             Response::Grown {
                 process,

@@ -92,6 +92,10 @@ pub struct Status {
     /// Whether a standby is there, if this host serves and another one could: it would go on as soon as this host is silent.
     #[serde(default)]
     pub standby_present: Option<bool>,
+    /// The host that serves, of a standby, and the one that stands by, of a host that serves: its name and its address at the
+    /// logger.
+    #[serde(default)]
+    pub other_host: Option<String>,
     /// The epoch in which it serves.
     #[serde(default)]
     pub epoch: Option<u32>,
@@ -197,10 +201,6 @@ pub struct ConnectionStatus {
     pub instream_bytes: u32,
     /// Bytes that the client has acknowledged.
     pub outstream_bytes: u32,
-}
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     /// Bytes of the client that its record has now, beside the beginnings of answers; `None`: it has no record, or the logger does not answer.
     #[serde(default)]
     pub recorded_bytes: Option<u64>,
@@ -209,6 +209,10 @@ impl fmt::Display for Status {
 /// Rounded up: what is nearly full is no less.
 fn percent(of: u64, limit: u64) -> u64 {
     of.saturating_mul(100).div_ceil(limit.max(1))
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let server = self
             .server_pid
             .map_or("not running".to_owned(), |pid| format!("process {pid}"));
@@ -246,11 +250,11 @@ fn percent(of: u64, limit: u64) -> u64 {
             Size(self.recorded_bytes),
             self.survives
         )?;
+        self.limits_in_words(f)?;
         writeln!(
             f,
             "  replay       from the beginning of the {}",
             self.replay
-        self.limits_in_words(f)?;
         )?;
         match (self.north_bytes, &self.record_ended) {
             (Some(bytes), None) => writeln!(
@@ -284,7 +288,11 @@ fn percent(of: u64, limit: u64) -> u64 {
             writeln!(f, "  lease        {lease}")?;
         }
         match self.standby_present {
-            Some(true) => writeln!(f, "  standby      present: this host may die")?,
+            Some(true) => writeln!(
+                f,
+                "  standby      {}: this host may die",
+                self.other_host.as_deref().unwrap_or("present")
+            )?,
             Some(false) => writeln!(
                 f,
                 "  standby      none: nobody takes over when this host dies (`outlive standby` on another host)"
@@ -307,7 +315,7 @@ fn percent(of: u64, limit: u64) -> u64 {
                 .map_or("protected".to_owned(), |why| format!("UNPROTECTED: {why}"));
             write!(
                 f,
-                "\n  {}  {}, {} in, {} out, {state}",
+                "\n  {}  {}, {} in, {} out, {}{state}",
                 connection.connection,
                 connection.mode,
                 Size(connection.instream_bytes.into()),
@@ -320,14 +328,6 @@ fn percent(of: u64, limit: u64) -> u64 {
 }
 
 impl Status {
-    /// Of a host that stands by: it has no connections, and records nothing.
-    fn of_a_standby(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(replica) = &self.replica {
-            replica.in_words(f)?;
-        }
-        writeln!(f, "  logger       {}", self.logger)?;
-        if let Some(lease) = &self.lease {
-            writeln!(f, "  lease        {lease}")?;
     /// How full the record is, and what comes of it when it is.
     fn limits_in_words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let full = match self.north_bytes {
@@ -343,6 +343,17 @@ impl Status {
         )
     }
 
+    /// Of a host that stands by: it has no connections, and records nothing.
+    fn of_a_standby(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(replica) = &self.replica {
+            replica.in_words(f)?;
+        }
+        writeln!(f, "  logger       {}", self.logger)?;
+        if let Some(lease) = &self.lease {
+            writeln!(f, "  lease        {lease}")?;
+        }
+        if let Some(host) = &self.other_host {
+            writeln!(f, "  serves       {host}")?;
         }
         writeln!(f, "  interfaces   {}", self.interfaces.join(", "))?;
         write!(
@@ -388,6 +399,14 @@ impl Status {
         words
     }
 
+    fn recorded_in_words(&self, connection: &ConnectionStatus) -> String {
+        let recorded = connection.recorded_bytes.map(|bytes| {
+            let limit = self.connection_limit_bytes;
+            format!("{} recorded ({} %), ", Size(bytes), percent(bytes, limit))
+        });
+        recorded.unwrap_or_default()
+    }
+
     fn checkpoint_in_words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = |kind: &str| self.happened.events.get(kind).copied().unwrap_or_default();
         let (made, failed) = (count("checkpointed"), count("checkpoint_failed"));
@@ -399,14 +418,6 @@ impl Status {
                 Size(last.record_bytes)
             )?,
             None if made + failed > 0 => write!(f, "  checkpoint   there is none")?,
-    fn recorded_in_words(&self, connection: &ConnectionStatus) -> String {
-        let recorded = connection.recorded_bytes.map(|bytes| {
-            let limit = self.connection_limit_bytes;
-            format!("{} recorded ({} %), ", Size(bytes), percent(bytes, limit))
-        });
-        recorded.unwrap_or_default()
-    }
-
             None => return Ok(()),
         }
         writeln!(

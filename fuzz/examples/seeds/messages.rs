@@ -305,6 +305,7 @@ pub(crate) fn requests() -> Vec<Request> {
             host: 1,
             serves: false,
             shared: false,
+            host_name: "host-a".into(),
             service: "web".into(),
             addresses: [false, true].map(|v6| flow_key(v6).server()).to_vec(),
         }),
@@ -342,6 +343,10 @@ pub(crate) fn responses() -> Vec<Vec<u8>> {
         },
         Response::Claimed {
             beside: "another".into(),
+        },
+        Response::Hosts {
+            serves: "host-a".into(),
+            stands_by: "host-b".into(),
         },
     ];
     all.iter().map(said).collect()

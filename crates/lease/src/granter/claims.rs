@@ -32,7 +32,9 @@ pub struct Claimant {
 }
 
 impl Claimant {
-    fn is_of_host(&self, other: &Self) -> bool {
+    /// Are both on one host?
+    #[must_use]
+    pub fn is_of_host(&self, other: &Self) -> bool {
         (self.host, self.from) == (other.host, other.from)
     }
 }

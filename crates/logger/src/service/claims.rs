@@ -1,6 +1,6 @@
 //! Which service has which addresses: the loop's side of [`lease::Claimant`].
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use lease::{Claimant, Taken};
 use protocol::control::{Claim, ErrorCode, Response};
@@ -62,6 +62,7 @@ impl Service {
                 hosts: [who.from, taken.from],
             });
         }
+        client.host_name = in_words(&claim.host_name, who.from);
         client.claims = Some(who);
         let beside = beside.map_or_else(String::new, |taken| taken.to_string());
         client.say(&Response::Claimed { beside })
@@ -76,5 +77,64 @@ impl Service {
                 self.leases.heard(who, heard);
             }
         }
+    }
+}
+
+impl Service {
+    /// Names of hosts are for people: this stream is told those of its service, if they are others than it was told.
+    pub(super) fn tell_hosts(&mut self, at: usize) -> Result<(), ClientError> {
+        let Some(who) = self.clients[at].claims.clone() else {
+            return Ok(());
+        };
+        let holder = self.leases.granter.holder(&who.service);
+        let holder = holder.map(|(_, instance)| instance);
+        // The newest stream of each: of a host that has lost its power an old one is still there.
+        let name = |serves: bool| {
+            let others = self.clients.iter().filter_map(|other| {
+                let (instance, asked) = other.asks?;
+                let is_of_another = other.claims.as_ref().is_some_and(|claims| {
+                    claims.service == who.service && !claims.is_of_host(&who)
+                });
+                let is = serves == (Some(instance) == holder);
+                (is_of_another && is).then_some((asked, &other.host_name))
+            });
+            let newest = others.max_by_key(|(asked, _)| *asked);
+            newest.map_or_else(String::new, |(_, name)| name.clone())
+        };
+        let hosts = (name(true), name(false));
+        let client = &mut self.clients[at];
+        if client.hosts.as_ref() != Some(&hosts) {
+            let (serves, stands_by) = hosts.clone();
+            client.hosts = Some(hosts);
+            client.say(&Response::Hosts { serves, stands_by })?;
+        }
+        Ok(())
+    }
+}
+
+/// A host by its name and its address; by the latter alone if it has not said its name.
+fn in_words(name: &str, from: IpAddr) -> String {
+    // It is shown on terminals of others.
+    let shown = name.chars().filter(char::is_ascii_graphic).take(MOST);
+    match shown.collect::<String>().as_str() {
+        "" => from.to_string(),
+        name => format!("{name} ({from})"),
+    }
+}
+
+/// So much of a name is told: no host name of Linux is longer.
+const MOST: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn host_is_told_by_what_a_terminal_can_show() {
+        let from = IpAddr::from([10, 0, 0, 1]);
+        assert_eq!(in_words("host-a", from), "host-a (10.0.0.1)");
+        assert_eq!(in_words("\x1b[2J a\n", from), "[2Ja (10.0.0.1)");
+        assert_eq!(in_words("\n", from), "10.0.0.1");
+        assert_eq!(in_words(&"a".repeat(1000), from).len(), MOST + 11);
     }
 }

@@ -4,7 +4,7 @@ use std::{
     net::{SocketAddr, TcpStream},
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use channel::{Channel, ChannelError, KeyRing, Received};
@@ -70,8 +70,12 @@ pub(super) struct Client {
     pub(super) replaced: bool,
     /// It has claimed addresses.
     pub(super) claims: Option<Claimant>,
-    /// It asks for leases, and needs no session for that.
-    pub(super) asks: bool,
+    /// How people call its host, if it has.
+    pub(super) host_name: String,
+    /// What it was told of the hosts of its service: which serves, and which stands by.
+    pub(super) hosts: Option<(String, String)>,
+    /// As which instance it asks for leases, for which it needs no session, and when it did last.
+    pub(super) asks: Option<(u64, Duration)>,
     /// It has asked as the one that serves.
     pub(super) serves: bool,
     /// It hears what the processes of a service are told, and needs no session for that either.
@@ -101,7 +105,9 @@ impl Client {
             instance: None,
             replaced: false,
             claims: None,
-            asks: false,
+            host_name: String::new(),
+            hosts: None,
+            asks: None,
             serves: false,
             follows: None,
             withheld: None,

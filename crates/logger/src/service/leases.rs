@@ -119,7 +119,7 @@ impl Service {
         let client = &mut self.clients[at];
         // What it was to be told before says less.
         client.withheld = None;
-        client.asks = true;
+        client.asks = Some((request.instance, now));
         client.serves = matches!(request.standing, Standing::Holds { .. });
         if let (Standing::Released { .. }, Some(who)) = (request.standing, &client.claims) {
             leases.withdraw(who);
@@ -145,6 +145,8 @@ impl Service {
                 });
             }
         }
+        self.tell_hosts(at)?;
+        let client = &mut self.clients[at];
         match answer {
             Some(answer) if kept => client.say(&answer),
             answer => {

@@ -615,6 +615,7 @@ fn claims(
         host,
         serves,
         shared: false,
+        host_name: "host-a".into(),
         service: service.into(),
         addresses: vec!["10.0.0.10:80".parse().expect("an address")],
     }));

@@ -1,8 +1,10 @@
 //! The bodies of the messages: fields in the order of their declaration, except that the one of
 //! variable length comes last and reaches to the end. So no count and no length has to be believed,
-//! but those of the runs in [`Response::OutstreamHeads`], and of the name in [`Request::Follow`] and [`Request::Claim`].
+//! but those of the runs in [`Response::OutstreamHeads`], and of names in [`Request::Follow`],
+//! [`Request::Claim`] and [`Response::Hosts`].
 
-use super::cursor::{Cursor, Writer, text};
+use super::claim::{decode_name, encode_name};
+use super::cursor::{Cursor, Writer};
 use super::stream::Message;
 use super::{
     Attach, Claim, ControlError, Edition, ErrorCode, FlowSummary, KeptImage, LeaseAnswer,
@@ -71,6 +73,7 @@ mod response {
     pub(super) const BEGINNINGS: u8 = 0x96;
     pub(super) const GIVEN_UP: u8 = 0x97;
     pub(super) const CLAIMED: u8 = 0x98;
+    pub(super) const HOSTS: u8 = 0x99;
 }
 
 impl Message for Request {
@@ -199,9 +202,7 @@ impl Message for Request {
                 edition,
                 streams,
             } => {
-                let length = u16::try_from(service.len());
-                body.u16(length.map_err(|_| ControlError::TooLong(service.len()))?);
-                body.bytes(service.as_bytes());
+                encode_name(service, &mut body)?;
                 Edition::encode(*edition, &mut body);
                 encode_streams(streams, &mut body);
             }
@@ -309,10 +310,7 @@ impl Message for Request {
                 length: body.u64()?,
             },
             request::FOLLOW => Self::Follow {
-                service: {
-                    let length = body.u16()?;
-                    text(body.bytes(length.into())?.to_vec())?
-                },
+                service: decode_name(&mut body)?,
                 edition: Edition::decode(&mut body)?,
                 streams: until_the_end(&mut body, stream)?,
             },
@@ -342,6 +340,7 @@ impl Message for Response {
             Self::Lease(_) => response::LEASE,
             Self::GivenUp { .. } => response::GIVEN_UP,
             Self::Claimed { .. } => response::CLAIMED,
+            Self::Hosts { .. } => response::HOSTS,
             Self::Determinants { .. } => response::DETERMINANTS,
             Self::DeterminantBytes { .. } => response::DETERMINANT_BYTES,
             Self::Followed { .. } => response::FOLLOWED,
@@ -354,12 +353,12 @@ impl Message for Response {
     }
 
     fn is_known(type_code: u8) -> bool {
-        (response::HELLO..=response::CLAIMED).contains(&type_code)
+        (response::HELLO..=response::HOSTS).contains(&type_code)
     }
 
     fn version(type_code: u8) -> u8 {
         match type_code {
-            response::CLAIMED => 8,
+            response::CLAIMED | response::HOSTS => 8,
             _ => OLDEST,
         }
     }
@@ -422,6 +421,10 @@ impl Message for Response {
             Self::Unknown { flow_low } => body.u32(*flow_low),
             Self::GivenUp { epoch } => body.u32(*epoch),
             Self::Claimed { beside } => body.bytes(beside.as_bytes()),
+            Self::Hosts { serves, stands_by } => {
+                encode_name(serves, &mut body)?;
+                body.bytes(stands_by.as_bytes());
+            }
             Self::Lease(lease) => lease.encode(&mut body),
             Self::Determinants {
                 edition,
@@ -531,6 +534,10 @@ impl Message for Response {
             response::GIVEN_UP => Self::GivenUp { epoch: body.u32()? },
             response::CLAIMED => Self::Claimed {
                 beside: body.text()?,
+            },
+            response::HOSTS => Self::Hosts {
+                serves: decode_name(&mut body)?,
+                stands_by: body.text()?,
             },
             response::DETERMINANTS => Self::Determinants {
                 edition: Edition::decode(&mut body)?,

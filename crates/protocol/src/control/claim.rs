@@ -14,6 +14,8 @@ pub struct Claim {
     pub serves: bool,
     /// The operator knows that another site has the same addresses (NAT): nothing is refused for them.
     pub shared: bool,
+    /// The host's name, for people.
+    pub host_name: String,
     /// The name of the service.
     pub service: String,
     /// What clients connect to; IPv4 not in its mapped form.
@@ -25,9 +27,9 @@ impl Claim {
         body.u64(self.host);
         body.bool(self.serves);
         body.bool(self.shared);
-        let length = u16::try_from(self.service.len());
-        body.u16(length.map_err(|_| ControlError::TooLong(self.service.len()))?);
-        body.bytes(self.service.as_bytes());
+        for name in [&self.host_name, &self.service] {
+            encode_name(name, body)?;
+        }
         for address in &self.addresses {
             let ip = match address.ip() {
                 IpAddr::V4(v4) => v4.to_ipv6_mapped(),
@@ -44,14 +46,25 @@ impl Claim {
             host: body.u64()?,
             serves: body.bool()?,
             shared: body.bool()?,
-            service: {
-                let length = body.u16()?;
-                text(body.bytes(length.into())?.to_vec())?
-            },
+            host_name: decode_name(body)?,
+            service: decode_name(body)?,
             addresses: until_the_end(body, |body| {
                 let ip = IpAddr::V6(Ipv6Addr::from(body.array()?)).to_canonical();
                 Ok(SocketAddr::new(ip, body.u16()?))
             })?,
         })
     }
+}
+
+/// A text behind which something else comes.
+pub(super) fn encode_name(name: &str, body: &mut Writer<'_>) -> Result<(), ControlError> {
+    let length = u16::try_from(name.len());
+    body.u16(length.map_err(|_| ControlError::TooLong(name.len()))?);
+    body.bytes(name.as_bytes());
+    Ok(())
+}
+
+pub(super) fn decode_name(body: &mut Cursor<'_>) -> Result<String, ControlError> {
+    let length = body.u16()?;
+    text(body.bytes(length.into())?.to_vec())
 }

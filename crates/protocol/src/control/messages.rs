@@ -293,6 +293,14 @@ pub enum Response {
     },
     /// To [`Request::Lease`].
     Lease(LeaseAnswer),
+    /// Which hosts the service of this stream has, for people: before the first [`Response::Lease`], and again when that
+    /// has changed. Only to who has made a [`Request::Claim`].
+    Hosts {
+        /// The host that serves; empty: none is known.
+        serves: String,
+        /// A host that stands by; empty: none does.
+        stands_by: String,
+    },
     /// To [`Request::Determinants`].
     Determinants {
         /// `None`: there is none.

@@ -54,7 +54,7 @@ pub const KINDS: [Kind; 43] = [
     ),
     kind(
         "restored",
-        "former, connections, lost",
+        "former, host, connections, lost",
         "Connections of an earlier life were taken up: of this host before it was restarted, or of another host.",
     ),
     kind(
@@ -109,7 +109,7 @@ pub const KINDS: [Kind; 43] = [
     ),
     kind(
         "stands_by",
-        "epoch",
+        "epoch, host",
         "Another host serves; this one is ready to take over.",
     ),
     kind(
@@ -131,12 +131,12 @@ pub const KINDS: [Kind; 43] = [
     kind("granted", "epoch", "This host serves, and no other."),
     kind(
         "leased",
-        "leased",
+        "leased, host",
         "A standby has registered, or none is left.",
     ),
     kind(
         "superseded",
-        "epoch",
+        "epoch, host",
         "Another host serves: all of the service here is ended.",
     ),
     kind("handed_over", "", "The service was given to the standby."),

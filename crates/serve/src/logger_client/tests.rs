@@ -51,6 +51,7 @@ fn claim() -> Claim {
         host: 1,
         serves: false,
         shared: false,
+        host_name: "host-a".into(),
         service: "web".into(),
         addresses: vec!["10.0.0.10:80".parse().expect("an address")],
     }

@@ -63,6 +63,7 @@ fn status() -> Status {
         unprotected_by: [("awaits_turn".into(), 1), ("total_limit".into(), 2)].into(),
         lease: None,
         standby_present: Some(true),
+        other_host: None,
         epoch: None,
         logger_up: true,
         record: Some(RecordStatus {
@@ -99,9 +100,9 @@ fn the_status_is_told_in_numbers() {
         r#"outlive_following{service="web"} 1"#,
         r#"outlive_standby_present{service="web"} 1"#,
         r#"outlive_following_behind_bytes{service="web"} 50"#,
-        r#"outlive_north_record_bytes{service="web"} 60"#,
         r#"outlive_record_held_bytes{service="web"} 800"#,
         r#"outlive_record_limit_bytes{service="web"} 4000"#,
+        r#"outlive_north_record_bytes{service="web"} 60"#,
         r#"outlive_north_recorded{service="web"} 1"#,
         r#"outlive_commit_turns_total{service="web"} 40"#,
         r#"outlive_commit_waits_total{service="web"} 30"#,

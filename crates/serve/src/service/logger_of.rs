@@ -36,7 +36,7 @@ impl Service {
                 Said::Unknown(flow_low) => self.not_recorded(flow_low)?,
                 Said::Image(said) => self.hear_of_image(said)?,
                 // Said on other streams.
-                Said::Lease(_) | Said::Followed(_) | Said::Grown(..) => {}
+                Said::Lease(_) | Said::Hosts(..) | Said::Followed(_) | Said::Grown(..) => {}
             }
         }
         Ok(())

@@ -202,8 +202,11 @@ impl Service {
     ) -> Result<(), ServeError> {
         self.ground.begins(0)?;
         let former = self.former_life();
+        let keeper = self.ground.keeper.as_ref();
+        let host = keeper.and_then(|keeper| keeper.position().hosts.serves);
         self.tell(Happening::Restored {
             former,
+            host: host.filter(|_| former != FormerLife::Restarted),
             connections: restored.len(),
             lost,
         });

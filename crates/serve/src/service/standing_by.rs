@@ -81,7 +81,8 @@ impl Service {
             }
             if let Some(epoch) = position.stands_by.filter(|one| stands_by != Some(*one)) {
                 stands_by = Some(epoch);
-                self.tell(Happening::StandsBy { epoch });
+                let host = position.hosts.serves.clone();
+                self.tell(Happening::StandsBy { epoch, host });
             }
             if tell_at.take_if(|at| now >= *at).is_some() && stands_by.is_none() {
                 self.tell(self.why_not_yet(position));
@@ -153,7 +154,8 @@ impl Service {
         self.set_leased(position.speech != Speech::Free);
         if let Some(epoch) = position.superseded {
             if !std::mem::replace(&mut self.lease_told.superseded, true) {
-                self.tell(Happening::Superseded { epoch });
+                let host = position.hosts.serves.clone();
+                self.tell(Happening::Superseded { epoch, host });
             }
             self.end_silently()?;
             self.destroy_all_sockets()?;
@@ -168,7 +170,8 @@ impl Service {
         let leased = position.standby || told.standby && position.speech != Speech::Free;
         if leased != told.standby && position.trouble.is_none() {
             told.standby = leased;
-            news.push(Happening::Leased { leased });
+            let host = position.hosts.stands_by.clone().filter(|_| leased);
+            news.push(Happening::Leased { leased, host });
         }
         if position.speech != Speech::Free && position.trouble != told.trouble {
             if let Some(why) = &position.trouble {

@@ -125,6 +125,7 @@ impl Service {
             })),
             lease: self.ground.keeper.as_ref().map(Keeper::in_words),
             standby_present: self.standby_present(),
+            other_host: self.other_host(),
             epoch: self.ground.keeper.as_ref().and_then(Keeper::epoch),
             logger_up,
             record: recorded.map(record_status),
@@ -174,6 +175,16 @@ impl Service {
             (one.flow, bytes.map_or(0, u64::from))
         });
         Ok(bytes.collect())
+    }
+
+    /// As people call it.
+    fn other_host(&self) -> Option<String> {
+        let position = self.ground.keeper.as_ref()?.position();
+        match (position.epoch, position.stands_by) {
+            (Some(_), _) => position.hosts.stands_by.filter(|_| position.standby),
+            (None, Some(_)) => position.hosts.serves,
+            (None, None) => None,
+        }
     }
 
     pub(super) fn stage_name(&self) -> &'static str {

@@ -69,6 +69,7 @@ fn all() -> Vec<Happening> {
         },
         Happening::Restored {
             former: FormerLife::Silent,
+            host: Some("a (10.0.0.1)".into()),
             connections: 1,
             lost: 0,
         },
@@ -106,7 +107,10 @@ fn all() -> Vec<Happening> {
         },
         Happening::Reprotected { connection: text() },
         Happening::LoggerRestarted { connections: 0 },
-        Happening::StandsBy { epoch: 1 },
+        Happening::StandsBy {
+            epoch: 1,
+            host: None,
+        },
         Happening::Follows { pid: 1 },
         Happening::CaughtUp { bytes: 1 },
         Happening::ReplicaDropped {
@@ -115,8 +119,14 @@ fn all() -> Vec<Happening> {
         },
         Happening::GoesOn { pid: 1, behind: 1 },
         Happening::Granted { epoch: 2 },
-        Happening::Leased { leased: true },
-        Happening::Superseded { epoch: 3 },
+        Happening::Leased {
+            leased: true,
+            host: Some("b (10.0.0.2)".into()),
+        },
+        Happening::Superseded {
+            epoch: 3,
+            host: None,
+        },
         Happening::HandedOver,
         Happening::Checkpointed {
             record_bytes: 1,

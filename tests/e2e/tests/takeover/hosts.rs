@@ -6,10 +6,46 @@ use std::time::Instant;
 use e2e::PATIENCE;
 use e2e::arrange::{StartGate, run, wait_until};
 use e2e::exchange::{assert_untouched, end, talks};
-use e2e::loggers::protect;
+use e2e::loggers::{protect, status};
 use e2e::pair::{DEVICE, FailOver, Pair, addresses, stop_all};
 use e2e::servers::{PORT, test_server_at};
 use lab::Host;
+use serde_json::Value;
+
+/// Each host of a pair says which the other one is.
+#[test]
+fn hosts_of_a_pair_are_named() {
+    let mut pair = Pair::talking("takeover-named");
+    let is_at = |words: &Value, host: &Host| {
+        let address = format!("({})", host.address().ipv4());
+        let words = words.as_str().unwrap_or_default();
+        assert!(words.contains(&address), "{words}, and not {address}");
+    };
+    let (first, second) = (pair.first.host().clone(), pair.second.host().clone());
+    let stands_by = pair.second.wait_for("stands_by", 1);
+    is_at(&stands_by["host"], &first);
+    is_at(&stands_by["message"], &first);
+    let leased = pair.first.wait_for("leased", 1);
+    is_at(&leased["host"], &second);
+    is_at(&leased["message"], &second);
+    is_at(&status(&pair.first)["other_host"], &second);
+    is_at(&status(&pair.second)["other_host"], &first);
+    for (server, other) in [(&pair.first, &second), (&pair.second, &first)] {
+        is_at(&Value::from(server.outlive("status", &[]).stdout), other);
+    }
+    // A connection is taken up: without one nobody is taken over from.
+    let stream = pair.scene.connect_to(addresses()[0]);
+    talks(&stream, "before");
+    pair.fail_over(FailOver::PowerOff);
+    let restored = pair.first.wait_for("restored", 1);
+    is_at(&restored["host"], &first);
+    is_at(&restored["message"], &first);
+    pair.fail_over(FailOver::Move);
+    is_at(&pair.first.wait_for("restored", 1)["host"], &second);
+    talks(&stream, "afterwards");
+    end(&stream);
+    pair.stop();
+}
 
 /// One host, one logger, two services: what dies is the host.
 #[test]

@@ -24,6 +24,7 @@ fn claim(who: &Claimant, address: &str) -> Claim {
         host: who.host,
         serves: false,
         shared: false,
+        host_name: "host-a".into(),
         service: who.service.clone(),
         addresses: vec![
             "10.9.9.9:9".parse().unwrap(),

@@ -9,12 +9,14 @@ pub(super) fn claim() -> impl Strategy<Value = Claim> {
     });
     let v4 = any::<([u8; 4], u16)>().prop_map(std::net::SocketAddr::from);
     let addresses = prop::collection::vec(prop_oneof![address, v4], 0..4);
-    (any::<(u64, bool, bool)>(), text(), addresses).prop_map(|(rest, service, addresses)| {
-        let (host, serves, shared) = rest;
+    let names = (text(), text());
+    (any::<(u64, bool, bool)>(), names, addresses).prop_map(|(rest, names, addresses)| {
+        let ((host, serves, shared), (host_name, service)) = (rest, names);
         Claim {
             host,
             serves,
             shared,
+            host_name,
             service,
             addresses,
         }
@@ -28,15 +30,18 @@ fn the_encoding_of_a_claim_is_pinned() {
         host: 0x0102,
         serves: true,
         shared: false,
+        host_name: "a".into(),
         service: "web".into(),
         addresses: vec!["10.0.0.1:80".parse().unwrap(), "[fd00::1]:443".parse().unwrap()],
     };
-    let mut bytes = vec![53, 0, 0, 0, 8, 0x1d, 2, 1, 0, 0, 0, 0, 0, 0, 1, 0, 3, 0, b'w', b'e', b'b'];
+    let mut bytes = vec![56, 0, 0, 0, 8, 0x1d, 2, 1, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, b'a', 3, 0, b'w', b'e', b'b'];
     bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1, 80, 0]);
     bytes.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xbb, 1]);
     assert_eq!(bytes_of(&Request::Claim(claim)), bytes);
     let claimed = Response::Claimed { beside: "so".into() };
     assert_eq!(bytes_of(&claimed), [4, 0, 0, 0, 8, 0x98, b's', b'o']);
+    let hosts = Response::Hosts { serves: "a".into(), stands_by: "b".into() };
+    assert_eq!(bytes_of(&hosts), [6, 0, 0, 0, 8, 0x99, 1, 0, b'a', b'b']);
 }
 
 /// A program of version 7 reads nothing but 7, and says nothing else.

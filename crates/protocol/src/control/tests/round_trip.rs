@@ -337,6 +337,7 @@ fn of_an_image() -> impl Strategy<Value = Response> {
         any::<Vec<u8>>().prop_map(|bytes| Response::ImageBytes { bytes }),
         any::<u32>().prop_map(|epoch| Response::GivenUp { epoch }),
         text().prop_map(|beside| Response::Claimed { beside }),
+        (text(), text()).prop_map(|(serves, stands_by)| Response::Hosts { serves, stands_by }),
     ]
 }
 
