@@ -21,7 +21,12 @@ use ::make::{
 };
 use rustix::process::getuid;
 
-use crate::{arguments::Encapsulate, exit::Outcome, making};
+use crate::{
+    arguments::Encapsulate,
+    exit::Outcome,
+    making,
+    talking::{json, line},
+};
 
 /// What its sockets are called.
 const KIND: &str = "outlive-encapsulate";
@@ -136,7 +141,7 @@ fn create(tree: &Path, socket: &str, arguments: Encapsulate) -> io::Result<Outco
     };
     Ok(match reply {
         Reply::Created => {
-            println!("{name}");
+            line(&name);
             Outcome::Done
         }
         other => refused(other),
@@ -162,7 +167,7 @@ fn mandate(socket: &str, name: &str) -> io::Result<Outcome> {
 fn abort(socket: &str, name: &str) -> io::Result<Outcome> {
     match told(link::ask(socket, &Request::Abort(name.to_owned())))? {
         Reply::Aborted(names) => {
-            println!("{}", names.join("\n"));
+            line(&names.join("\n"));
             Ok(Outcome::Done)
         }
         other => Ok(refused(other)),
@@ -178,11 +183,11 @@ fn list(socket: &str, as_json: bool) -> io::Result<Outcome> {
         Err(error) => return Err(error),
     };
     if as_json {
-        println!("{}", serde_json::to_string(&all)?);
+        json(&all);
         return Ok(Outcome::Done);
     }
     for one in all {
-        println!(
+        line(&format!(
             "{}: {}, {}: {}",
             one.name,
             state(&one),
@@ -191,10 +196,12 @@ fn list(socket: &str, as_json: bool) -> io::Result<Outcome> {
                 many => format!("{many} effects"),
             },
             one.arguments.join(" ")
-        );
+        ));
         for waits in &one.waiting {
             let (process, program) = (waits.process, &waits.program);
-            println!("  process {process} ({program}) waits until it is mandated: {waits}");
+            line(&format!(
+                "  process {process} ({program}) waits until it is mandated: {waits}"
+            ));
         }
     }
     Ok(Outcome::Done)

@@ -15,6 +15,7 @@ use crate::{
     arguments::{Logger, LoggerVerb, Release},
     exit::{Outcome, failed},
     lines,
+    talking::{json, line},
 };
 
 /// Least of all records together, bytes.
@@ -31,18 +32,15 @@ fn release(arguments: &Release) -> Outcome {
     let service = &arguments.service;
     match serve::give_up(arguments.logger, &arguments.key_file, service) {
         Ok(epoch) if arguments.json => {
-            println!(
-                "{}",
-                serde_json::json!({
-                    "version": JSON_VERSION, "service": service, "released": true, "epoch": epoch
-                })
-            );
+            json(&serde_json::json!({
+                "version": JSON_VERSION, "service": service, "released": true, "epoch": epoch
+            }));
             Outcome::Done
         }
         Ok(epoch) => {
-            println!(
+            line(&format!(
                 "{service}: released, epoch {epoch} is over; start `outlive serve` or `outlive standby` on another host"
-            );
+            ));
             Outcome::Done
         }
         Err(ServeError::NotKnown(why)) => {

@@ -1,6 +1,8 @@
 //! The `outlive` command: arguments, output, exit codes. What it does is in the libraries.
 
 #![forbid(unsafe_code)]
+// These end us with a panic when nobody reads: `talking::line` does not.
+#![deny(clippy::print_stdout)]
 
 mod arguments;
 mod config;
@@ -20,7 +22,10 @@ mod units;
 use std::{ffi::OsString, path::Path};
 
 use arguments::{Arguments, Verb};
-use clap::Parser;
+use clap::{
+    Parser,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 use exit::Outcome;
 
 /// What is told unless `OUTLIVE_LOG` says otherwise. (The FUSE library takes an answer to who is gone for an error.)
@@ -34,13 +39,27 @@ fn heed_json(line: &[OsString]) {
     }
 }
 
+/// What is to be said of a word that may begin the server's command.
+fn command_hint(error: &clap::Error) -> Option<String> {
+    let word = match error.get(ContextKind::InvalidArg)? {
+        ContextValue::String(word) => word,
+        _ => return None,
+    };
+    let is_word = error.kind() == ErrorKind::UnknownArgument && !word.starts_with('-');
+    let takes_command = error.to_string().contains("-- <COMMAND>");
+    (is_word && takes_command)
+        .then(|| format!(" (a command and its arguments come last, behind `--`: -- {word} ...)"))
+}
+
 /// Arguments that are none, or `--help`.
 fn not_parsed(error: &clap::Error, file: Option<&Path>) -> Outcome {
     if !error.use_stderr() {
         let _ = error.print();
         return Outcome::Done;
     }
-    let hint = file.map(arguments::config_hint);
+    let hint = file
+        .map(arguments::config_hint)
+        .or_else(|| command_hint(error));
     if lines::are_json() {
         let words = error.to_string();
         // What follows is for people: usage, and where there is help.

@@ -28,7 +28,12 @@ use rustix::{
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use crate::{arguments::Make, encapsulating::program_at, exit::Outcome};
+use crate::{
+    arguments::Make,
+    encapsulating::program_at,
+    exit::Outcome,
+    talking::{json, line},
+};
 
 /// Where the kernel shows itself, and where memory is that programs share.
 const KERNELS: [&str; 3] = ["/proc", "/sys", "/dev"];
@@ -129,25 +134,24 @@ fn talk(directory: &Path, arguments: &Make) -> Outcome {
     }
     match link::ask(&socket, &Request::Status) {
         Ok(Reply::Status(standing)) if arguments.json => {
-            match serde_json::to_string(&standing) {
-                Ok(text) => println!("{text}"),
-                Err(error) => eprintln!("outlive: {error}"),
-            }
+            json(&standing);
             Outcome::Done
         }
         Ok(Reply::Status(standing)) => {
-            println!(
+            line(&format!(
                 "{}: {} running, {} finished and not asked for yet",
                 tree.display(),
                 standing.running,
                 standing.finished
-            );
+            ));
             if !standing.expected.is_empty() {
-                println!("expected: {}", standing.expected.join(", then "));
+                line(&format!("expected: {}", standing.expected.join(", then ")));
             }
             for waits in standing.waiting {
                 let (process, program) = (waits.process, &waits.program);
-                println!("process {process} ({program}) waits until it is asked for: {waits}");
+                line(&format!(
+                    "process {process} ({program}) waits until it is asked for: {waits}"
+                ));
             }
             Outcome::Done
         }

@@ -19,11 +19,11 @@ use crate::{
 };
 
 /// Print a line; false when nobody reads any more.
-fn line(text: &str) -> bool {
+pub(crate) fn line(text: &str) -> bool {
     writeln!(io::stdout(), "{text}").is_ok()
 }
 
-fn json(value: &impl serde::Serialize) -> bool {
+pub(crate) fn json(value: &impl serde::Serialize) -> bool {
     serde_json::to_string(value).is_ok_and(|text| line(&text))
 }
 
@@ -109,10 +109,7 @@ fn named(service: Option<&str>, run_dir: &RunDir) -> Option<String> {
         .map(str::to_owned)
         .or_else(|| only(run_dir.services()));
     if name.is_none() {
-        lines::fail(
-            "which_service",
-            &format_args!("which service? {}", known(run_dir)),
-        );
+        lines::fail("which_service", &which(run_dir));
     }
     name
 }
@@ -143,10 +140,12 @@ pub(crate) fn history(arguments: &ShowHistory) -> Outcome {
     let place = directory.display();
     let Some(name) = arguments.service.clone().or_else(|| only(known.clone())) else {
         let there = match known.is_empty() {
-            true => format!("there is no history in {place}"),
-            false => format!("there are {}", known.join(", ")),
+            true => {
+                format!("there is no history in {place}: no `outlive serve` has written one there")
+            }
+            false => format!("which service? There are {}", known.join(", ")),
         };
-        lines::fail("which_service", &format_args!("which service? {there}"));
+        lines::fail("which_service", &there);
         return Outcome::Usage;
     };
     let since = arguments.since.map_or(0, units::Since::unix_us);
@@ -298,6 +297,15 @@ fn only(mut names: Vec<String>) -> Option<String> {
     if names.len() == 1 { names.pop() } else { None }
 }
 
+/// What is to be said to who names no service.
+fn which(run_dir: &RunDir) -> String {
+    let known = known(run_dir);
+    match run_dir.services().is_empty() {
+        true => known,
+        false => format!("which service? {known}"),
+    }
+}
+
 fn known(run_dir: &RunDir) -> String {
     match run_dir.services() {
         names if names.is_empty() => format!("no service is running here (looked in {run_dir})"),
@@ -335,10 +343,9 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
         .service
         .clone()
         .map_or_else(|| run_dir.services(), |name| vec![name]);
-    if names.is_empty() && !arguments.json {
-        line(&format!("nothing to clean in {run_dir}"));
-    }
     let mut outcome = Outcome::Done;
+    let mut running = Vec::new();
+    let count = names.len();
     for name in names {
         match serve::clean::clean(&run_dir, &name, arguments.kill, history.as_deref()) {
             Ok(cleaned) if arguments.json => {
@@ -358,7 +365,7 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
                 ));
             }
             // One that runs is not ours to clean, and not an error unless it was named.
-            Err(serve::ServeError::AlreadyServed { .. }) if all => {}
+            Err(serve::ServeError::AlreadyServed { .. }) if all => running.push(name),
             Err(serve::ServeError::AlreadyServed { .. }) => {
                 lines::fail(
                     "already_served",
@@ -369,7 +376,20 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
             Err(error) => outcome = failed(&error),
         }
     }
+    if running.len() == count && !arguments.json {
+        line(&nothing_to_clean(&run_dir, &running));
+    }
     outcome
+}
+
+fn nothing_to_clean(run_dir: &RunDir, running: &[String]) -> String {
+    match running {
+        [] => format!("nothing to clean in {run_dir}"),
+        names => format!(
+            "nothing to clean in {run_dir}: `outlive serve` runs for {}",
+            names.join(", ")
+        ),
+    }
 }
 
 pub(crate) fn key(arguments: &Key) -> Outcome {
@@ -389,5 +409,19 @@ pub(crate) fn key(arguments: &Key) -> Outcome {
                 _ => Outcome::Internal,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn services_that_run_are_why_nothing_is_cleaned() {
+        let run_dir = RunDir::new("/run/outlive".into());
+        let none = nothing_to_clean(&run_dir, &[]);
+        assert_eq!(none, "nothing to clean in /run/outlive");
+        let two = nothing_to_clean(&run_dir, &["web".to_owned(), "mail".to_owned()]);
+        assert_eq!(two, format!("{none}: `outlive serve` runs for web, mail"));
     }
 }

@@ -108,6 +108,47 @@ fn with_json_every_mistake_is_json() {
     assert!(String::from_utf8_lossy(&output.stderr).starts_with("outlive: "));
 }
 
+/// The first mistake of who has not read the usage.
+#[test]
+fn a_command_without_its_mark_is_told_so() {
+    for verb in ["serve", "standby"] {
+        let output = outlive(&[
+            verb,
+            "--address",
+            "10.0.0.1:80",
+            "nginx",
+            "-g",
+            "daemon off;",
+        ]);
+        assert_eq!(output.status.code(), Some(64));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("behind `--`: -- nginx ..."), "{said}");
+    }
+    for (verb, word) in [("serve", "--devour"), ("status", "a")] {
+        let output = outlive(&[verb, word, "b"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!said.contains("behind `--`"), "{said}");
+    }
+}
+
+#[test]
+fn who_asks_where_there_is_nothing_is_told_so() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let place = directory.path().to_str().expect("text");
+    for line in [
+        ["history", "--history", place],
+        ["events", "--run-dir", place],
+    ] {
+        let output = outlive(&line);
+        assert_eq!(output.status.code(), Some(64));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            said.contains(place) && !said.contains("which service"),
+            "{said}"
+        );
+    }
+}
+
 #[test]
 fn a_logger_runs_by_its_file_alone() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -45,7 +45,9 @@ pub enum ServeError {
         given: usize,
     },
     /// The address is not on this host.
-    #[error("{address} is not an address of this host; it has {present}")]
+    #[error(
+        "{address} is not an address of this host; it has {present}. With --address-device the address is brought up"
+    )]
     NotLocal {
         /// The address.
         address: SocketAddr,
