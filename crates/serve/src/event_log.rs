@@ -7,7 +7,7 @@
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
@@ -136,7 +136,10 @@ impl Writer {
             Some(file) => file,
             None => open(&self.directory)?,
         };
-        if file.metadata()?.len() >= self.most {
+        let about = file.metadata()?;
+        if about.nlink() == 0 {
+            file = open(&self.directory)?; // somebody has removed it
+        } else if about.len() >= self.most {
             fs::rename(self.directory.join(FILE), self.directory.join(BEFORE))?;
             file = open(&self.directory)?;
         }
@@ -201,13 +204,7 @@ pub fn read(
 ) -> io::Result<u64> {
     let directory = directory.join(service);
     let mut cut_off = 0;
-    let newest = File::open(directory.join(FILE))?;
-    let before = match File::open(directory.join(BEFORE)) {
-        Ok(file) => Some(file),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => return Err(error),
-    };
-    for file in before.into_iter().chain([newest]) {
+    for file in both(&directory)? {
         for line in BufReader::new(file).split(b'\n') {
             let line = line?;
             let is_json = serde_json::from_slice::<serde::de::IgnoredAny>(&line).is_ok();
@@ -223,6 +220,23 @@ pub fn read(
         }
     }
     Ok(cut_off)
+}
+
+/// The file before, if there is one, and the newest.
+fn both(directory: &Path) -> io::Result<Vec<File>> {
+    let newest = File::open(directory.join(FILE))?;
+    let before = match File::open(directory.join(BEFORE)) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![newest]),
+        Err(error) => return Err(error),
+    };
+    // The newest may have taken the place of the one before just now.
+    let is_one = before.metadata()?.ino() == newest.metadata()?.ino();
+    Ok(if is_one {
+        vec![newest]
+    } else {
+        vec![before, newest]
+    })
 }
 
 #[cfg(test)]
@@ -274,6 +288,26 @@ mod tests {
         }
         let (lines, _) = lines(directory.path());
         assert_eq!(lines, ["44", "55", "66", "77", "88"]);
+    }
+
+    #[test]
+    fn a_file_that_was_removed_is_made_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut writer = Writer::new(directory.path().join("web"));
+        writer.add(b"1\n").expect("written");
+        fs::remove_dir_all(directory.path().join("web")).expect("removed");
+        writer.add(b"2\n").expect("written");
+        assert_eq!(lines(directory.path()), (vec!["2".into()], 0));
+    }
+
+    /// As a reader finds them who comes between the two steps of a change.
+    #[test]
+    fn a_file_that_takes_the_place_of_the_one_before_is_read_once() {
+        let directory = tempfile::tempdir().expect("a directory");
+        add_to(directory.path(), "web", &1).expect("written");
+        let own = directory.path().join("web");
+        fs::hard_link(own.join(FILE), own.join(BEFORE)).expect("a link");
+        assert_eq!(lines(directory.path()), (vec!["1".into()], 0));
     }
 
     #[test]
