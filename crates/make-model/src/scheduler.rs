@@ -75,7 +75,7 @@ pub fn run(requests: &[Request], setting: &Setting, optimistic: bool) -> Outcome
         world.now = event.at;
         world.happens(event.what);
     }
-    world.outcome()
+    world.outcome
 }
 
 struct World<'a> {
@@ -95,10 +95,8 @@ struct World<'a> {
     machines: usize,
     left: Vec<usize>,
     has_asked: Vec<bool>,
-    responses: Vec<Option<f64>>,
-    busy: f64,
-    aborted: f64,
-    utilization: Vec<usize>,
+    /// What has become of all so far; a request without an answer has no number.
+    outcome: Outcome,
 }
 
 impl<'a> World<'a> {
@@ -121,10 +119,12 @@ impl<'a> World<'a> {
                 .map(|request| request.commands.len())
                 .collect(),
             has_asked: vec![false; requests.len()],
-            responses: vec![None; requests.len()],
-            busy: 0.0,
-            aborted: 0.0,
-            utilization: Vec::new(),
+            outcome: Outcome {
+                responses: vec![f64::NAN; requests.len()],
+                busy: 0.0,
+                aborted: 0.0,
+                utilization: Vec::new(),
+            },
         }
     }
 
@@ -176,7 +176,7 @@ impl<'a> World<'a> {
             }
             What::Asked(request) => self.ask(request),
             What::Minute => {
-                self.utilization.push(self.running.len());
+                self.outcome.utilization.push(self.running.len());
                 if self.now + 60.0 <= self.setting.horizon {
                     self.at(self.now + 60.0, What::Minute);
                 }
@@ -203,9 +203,9 @@ impl<'a> World<'a> {
 
     fn leave(&mut self, task: Task) {
         if let Some((machine, since)) = self.running.remove(&task) {
-            self.busy += self.now - since;
+            self.outcome.busy += self.now - since;
             if task.aborted {
-                self.aborted += self.now - since;
+                self.outcome.aborted += self.now - since;
             }
             self.idle.push(machine);
             // The fast ones first: they have the lowest numbers, and the last is taken.
@@ -264,7 +264,7 @@ impl<'a> World<'a> {
         } else {
             0.0
         };
-        self.responses[request] = Some((self.now - asked).max(mandate));
+        self.outcome.responses[request] = (self.now - asked).max(mandate);
     }
 
     fn assign(&mut self) {
@@ -293,19 +293,6 @@ impl<'a> World<'a> {
             let takes = (time + conceal) / self.setting.speed / faster;
             self.running.insert(task, (machine, self.now));
             self.at(self.now + takes, What::Done(task, machine));
-        }
-    }
-
-    fn outcome(self) -> Outcome {
-        Outcome {
-            responses: self
-                .responses
-                .into_iter()
-                .map(|response| response.unwrap_or(f64::NAN))
-                .collect(),
-            busy: self.busy,
-            aborted: self.aborted,
-            utilization: self.utilization,
         }
     }
 }

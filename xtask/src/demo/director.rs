@@ -51,6 +51,29 @@ enum Waited {
     TooLong,
 }
 
+/// The kills.
+#[derive(Default)]
+struct Kills {
+    /// Those to come, each with the time before it.
+    plan: VecDeque<(Duration, Victim)>,
+    /// They begin when all is as it should be.
+    have_begun: bool,
+    next: Option<Instant>,
+    /// So many servers were killed.
+    count: u32,
+}
+
+/// The power of the hosts that serve.
+#[derive(Default)]
+struct Power {
+    /// A host has none, and the other one is to serve.
+    is_off: bool,
+    /// When that host has it again.
+    on_at: Option<Instant>,
+    /// The host that has lost it stands by again.
+    returned: bool,
+}
+
 /// The one who directs.
 pub(crate) struct Director<'a> {
     stage: &'a Stage,
@@ -59,19 +82,9 @@ pub(crate) struct Director<'a> {
     timeline: Timeline,
     messages: Receiver<Message>,
     interrupt: Interrupt,
-    /// The kills to come, each with the time before it.
-    plan: VecDeque<(Duration, Victim)>,
+    kills: Kills,
     conditions: Conditions,
-    /// A host has no power, and the other one is to serve.
-    power_is_off: bool,
-    /// When the other host has its power again.
-    power_on: Option<Instant>,
-    /// The host that has lost its power stands by again.
-    returned: bool,
-    /// Kills begin when all is as it should be.
-    watching: bool,
-    next_kill: Option<Instant>,
-    kills: u32,
+    power: Power,
     deaths: Vec<(Instant, Server)>,
     recoveries: usize,
     /// Uploads that the killed nginx has left half done.
@@ -95,14 +108,9 @@ impl<'a> Director<'a> {
             timeline,
             messages,
             interrupt,
-            plan: VecDeque::new(),
+            kills: Kills::default(),
             conditions: Conditions::default(),
-            power_is_off: false,
-            power_on: None,
-            returned: false,
-            watching: false,
-            next_kill: None,
-            kills: 0,
+            power: Power::default(),
             deaths: Vec::new(),
             recoveries: 0,
             remains: Vec::new(),
@@ -118,7 +126,7 @@ impl<'a> Director<'a> {
         kills: u32,
     ) -> Result<Option<Report>> {
         let with_logger = self.record.is_some();
-        self.plan = plan(seed, kills, with_logger);
+        self.kills.plan = plan(seed, kills, with_logger);
         let all_die = with_logger && kills > 0;
         let of_host = if all_die { Server::ALL.len() } else { 0 };
         let (kills_over, given_up) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -153,7 +161,7 @@ impl<'a> Director<'a> {
                 deaths: self.deaths,
                 recoveries: self.recoveries,
                 logger: all_die.then_some(self.conditions.all(|one| one.found)),
-                returned: all_die.then_some(self.returned),
+                returned: all_die.then_some(self.power.returned),
             }))
         })
     }
@@ -173,9 +181,9 @@ impl<'a> Director<'a> {
     /// Kills as planned, and waits for all clients.
     fn watch(&mut self, kills_over: &AtomicBool) -> Result<Waited> {
         let deadline = Instant::now() + LIMIT;
-        self.watching = true;
+        self.kills.have_begun = true;
         let waited = self.wait(deadline, |director| {
-            director.is_ready() && director.plan.is_empty()
+            director.is_ready() && director.kills.plan.is_empty()
         })?;
         if waited != Waited::ItIsSo {
             return Ok(waited);
@@ -199,13 +207,16 @@ impl<'a> Director<'a> {
                 return Ok(Waited::TooLong);
             }
             let due = |at: Option<Instant>| at.is_some_and(|at| at <= Instant::now());
-            if due(self.power_on) {
+            if due(self.power.on_at) {
                 self.give_power_back()?;
             }
-            if due(self.next_kill) {
+            if due(self.kills.next) {
                 self.kill()?;
             }
-            let next = [self.next_kill, self.power_on].into_iter().flatten().min();
+            let next = [self.kills.next, self.power.on_at]
+                .into_iter()
+                .flatten()
+                .min();
             let until = next.map(|at| at.saturating_duration_since(Instant::now()));
             match self.messages.recv_timeout(until.unwrap_or(LOOK).min(LOOK)) {
                 Ok(Message::Service(teller, told)) => self.service_said(teller, told)?,
@@ -221,14 +232,18 @@ impl<'a> Director<'a> {
     }
 
     fn set_next_kill(&mut self) {
-        if self.watching && self.next_kill.is_none() && self.is_ready() {
-            self.next_kill = self.plan.front().map(|(wait, _)| Instant::now() + *wait);
+        if self.kills.have_begun && self.kills.next.is_none() && self.is_ready() {
+            self.kills.next = self
+                .kills
+                .plan
+                .front()
+                .map(|(wait, _)| Instant::now() + *wait);
         }
     }
 
     fn kill(&mut self) -> Result<()> {
-        self.next_kill = None;
-        match (self.plan.pop_front(), &self.record) {
+        self.kills.next = None;
+        match (self.kills.plan.pop_front(), &self.record) {
             (Some((_, Victim::Logger)), Some(_)) => self.kill_logger(),
             (Some((_, Victim::Host)), Some(_)) => self.power_off(),
             (Some((_, Victim::Server(server))), _) => self.kill_server(server),
@@ -252,8 +267,8 @@ impl<'a> Director<'a> {
     fn kill_server(&mut self, server: Server) -> Result<()> {
         let main = self.conditions[server].main;
         let main = main.with_context(|| format!("{server}'s process is not known"))?;
-        let kills = self.kills + 1;
-        self.kills = kills;
+        self.kills.count += 1;
+        let kills = self.kills.count;
         self.die(
             &[server],
             "killed",
@@ -273,7 +288,7 @@ impl<'a> Director<'a> {
         for condition in self.conditions.each() {
             (condition.stands_by, condition.leased) = (false, false);
         }
-        self.power_is_off = true;
+        self.power.is_off = true;
         self.servers.power_off()
     }
 
@@ -291,13 +306,13 @@ impl<'a> Director<'a> {
     }
 
     fn give_power_back(&mut self) -> Result<()> {
-        (self.power_is_off, self.power_on) = (false, None);
+        (self.power.is_off, self.power.on_at) = (false, None);
         self.timeline.now(
             "power on",
             "the host that was dead; it is to stand by now, for all servers",
         );
         self.servers.stand_by()?;
-        self.returned = true;
+        self.power.returned = true;
         Ok(())
     }
 
@@ -312,7 +327,7 @@ impl<'a> Director<'a> {
                 let scene = telling::Scene {
                     server,
                     host,
-                    takes_over: serves && self.power_is_off && !condition.live,
+                    takes_over: serves && self.power.is_off && !condition.live,
                     awaits_logger: self.record.is_some() && !condition.recorded,
                 };
                 for (what, text) in telling::of_serve(&event, &scene) {
@@ -335,7 +350,7 @@ impl<'a> Director<'a> {
 
     fn logger_said(&mut self, event: &Value) {
         // Another host that attaches says so itself.
-        let line = telling::of_logger(event).filter(|_| !self.power_is_off);
+        let line = telling::of_logger(event).filter(|_| !self.power.is_off);
         if let Some((what, text)) = line {
             self.timeline.now(what, &text);
         }
@@ -355,8 +370,8 @@ impl<'a> Director<'a> {
         if server == Server::Nginx {
             self.remove_remains();
         }
-        if self.power_is_off && self.conditions.all(|one| one.live) {
-            self.power_on = Some(Instant::now() + POWER_IS_OFF);
+        if self.power.is_off && self.conditions.all(|one| one.live) {
+            self.power.on_at = Some(Instant::now() + POWER_IS_OFF);
         }
     }
 

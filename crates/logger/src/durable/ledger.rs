@@ -87,6 +87,19 @@ struct Flight {
     catches_up: bool,
 }
 
+/// How many entries there are.
+#[derive(Debug, Default)]
+struct Entries {
+    /// So far.
+    made: u64,
+    /// In batches that were ordered.
+    ordered: u64,
+    /// In batches that were written.
+    written: u64,
+    /// Up to the last one for which ACKs may have to wait.
+    urgent: u64,
+}
+
 /// The account of a log.
 #[derive(Debug)]
 pub struct Ledger {
@@ -96,12 +109,7 @@ pub struct Ledger {
     segment: u64,
     sizes: BTreeMap<u64, u64>,
     batch: Batch,
-    /// Entries so far, and how many of them were in batches that were ordered, and that were written.
-    entries: u64,
-    ordered_up_to: u64,
-    written_up_to: u64,
-    /// Entries up to the last one that ACKs may have to wait for.
-    urgent_up_to: u64,
+    entries: Entries,
     /// When the writer was last told to write.
     ordered: Duration,
     held: Vec<Outgoing>,
@@ -125,10 +133,7 @@ impl Ledger {
             segment,
             sizes: BTreeMap::from([(segment, 0)]),
             batch: Batch::default(),
-            entries: 0,
-            ordered_up_to: 0,
-            written_up_to: 0,
-            urgent_up_to: 0,
+            entries: Entries::default(),
             ordered: Duration::ZERO,
             held: Vec::new(),
             flight: None,
@@ -228,9 +233,9 @@ impl Ledger {
             | Entry::CopyBeginnings(..)
             | Entry::CopyEnds { .. } => {}
         }
-        self.entries += 1;
+        self.entries.made += 1;
         if !matches!(entry, Entry::Changed(_, entry::Change::Progress(_))) {
-            self.urgent_up_to = self.entries;
+            self.entries.urgent = self.entries.made;
         }
         self.batch.add(|out| entry.write(instance, out));
     }
@@ -238,17 +243,17 @@ impl Ledger {
     /// Up to where something was recorded so far that somebody relies on; see [`Ledger::has_written`]. How far
     /// clients have heard their servers is not among it: nobody waits for that (`UNHURRIED`).
     pub(crate) const fn recorded(&self) -> u64 {
-        self.urgent_up_to
+        self.entries.urgent
     }
 
     fn is_urgent(&self) -> bool {
-        self.urgent_up_to > self.ordered_up_to
+        self.entries.urgent > self.entries.ordered
     }
 
     /// Whether all is in the log that was recorded when [`Ledger::recorded`] was this, or needs not to
     /// be, because nothing waits for the log at present.
     pub(crate) fn has_written(&self, recorded: u64) -> bool {
-        self.mode != Mode::Durable || self.written_up_to >= recorded
+        self.mode != Mode::Durable || self.entries.written >= recorded
     }
 
     fn abandon_copy_of(&mut self, instance: u64, flow: FlowId) {
@@ -293,7 +298,7 @@ impl Ledger {
             self.mode = Mode::Durable;
         }
         let batch = std::mem::replace(&mut self.batch, std::mem::take(&mut self.spare));
-        self.ordered_up_to = self.entries;
+        self.entries.ordered = self.entries.made;
         self.ordered = now;
         let len = u64::try_from(batch.len()).unwrap_or(u64::MAX);
         let size = self.sizes.entry(self.segment).or_default();
@@ -345,7 +350,7 @@ impl Ledger {
         let mut flight = self.flight.take()?;
         match self.mode {
             Mode::Durable | Mode::CatchingUp => {
-                self.written_up_to = self.ordered_up_to;
+                self.entries.written = self.entries.ordered;
                 out.append(&mut flight.held);
                 flight.catches_up.then_some(Change::Durable)
             }
@@ -385,7 +390,7 @@ impl Ledger {
         self.copying = None;
         self.caught_up_to = None;
         self.batch.clear(BATCH_MEMORY);
-        self.urgent_up_to = self.ordered_up_to;
+        self.entries.urgent = self.entries.ordered;
         // That a second try fails, too, is no news.
         matches!(was, Mode::Durable).then_some(Change::Volatile(why))
     }
