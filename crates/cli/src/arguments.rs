@@ -39,19 +39,19 @@ pub(crate) enum Verb {
     /// End a service's server and start it again, with all its connections
     ///
     /// For another version of the server, or another configuration that the server reads when it starts: clients see a pause.
-    /// The server is ended as by a crash (SIGKILL), which is what its connections are protected against. Options of `outlive
-    /// serve`, and the server's command, stay as they are.
+    /// The server is ended as by a crash (SIGKILL): the connections are protected against that. Options of `outlive
+    /// serve`, and the server's command, stay the same.
     Restart(Move),
     /// Show the services that are protected on this host
     Status(Status),
     /// Show what has happened to a service: deaths, restarts, connections kept and lost
     Events(Events),
-    /// Show what has happened to a service, also before its `outlive serve` was started, and who has asked for it
+    /// Show the events of a service, also from before the start of `outlive serve`, and the users behind moves and restarts
     History(ShowHistory),
     /// Say whether this kernel, these addresses and this command can be protected, and why not
     ///
-    /// Takes the options of `outlive serve`, also from a file (--config), and asks all that serve asks before it begins; the exit status
-    /// is that of serve. What is not given is not asked about.
+    /// Takes the options of `outlive serve`, also from a file (--config), and asks the questions that serve asks before the start; the
+    /// exit status is that of serve. Questions about options that are not given are left out.
     Check(Box<Check>),
     /// Remove what an `outlive serve` left behind that was killed itself
     Clean(Clean),
@@ -98,7 +98,7 @@ pub(crate) enum Verb {
 
 #[derive(Debug, Args)]
 pub(crate) struct Man {
-    /// Where they are written to, such as /usr/local/share/man, in man1 and man8; made if it is not there
+    /// The directory of the pages, such as /usr/local/share/man (in man1 and man8); made if missing
     pub(crate) directory: PathBuf,
 }
 
@@ -136,9 +136,9 @@ pub(crate) enum Replay {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Verify {
-    /// all of it, byte by byte (it is all recorded, then: costs memory and time)
+    /// all, byte by byte (all output is recorded then: costs memory and time)
     Full,
-    /// all of it by a keyed hash, in the kernel, and the first 4 KiB of each answer byte by byte; where a server speaks faster than
+    /// all by a keyed hash, in the kernel, and the first 4 KiB of each answer byte by byte; where a server speaks faster than
     /// 1.6 Gbit/s on a processor, of the rest of that connection 64 bytes of each 32 KiB
     Hash,
     /// the first 4 KiB of each answer
@@ -270,14 +270,14 @@ pub(crate) struct Serve {
     /// with resets
     #[arg(long, value_name = "DEVICE")]
     pub(crate) address_device: Option<String>,
-    /// Bring the addresses up although another host on the link answers for them: a router with proxy ARP answers for
+    /// Bring the addresses up although another host on the link answers for the addresses: a router with proxy ARP answers for
     /// all. Without this option serve asks the neighbours for half a second, and refuses to start where one has an
     /// address
     #[arg(long, requires = "address_device")]
     pub(crate) take_address: bool,
-    /// Another site has the same addresses, which are others for its clients (NAT, anycast): the logger does not refuse
+    /// Another site has the same addresses, which lead to another server there (NAT, anycast): the logger does not refuse
     /// one service for the other. Without this option a logger that knows another service with one of the addresses, on
-    /// another host, refuses this one by name
+    /// another host, refuses this service by name
     #[arg(long, requires = "logger")]
     pub(crate) shared_address: bool,
     /// Name of the service [default: made from the first address]
@@ -401,7 +401,7 @@ pub(crate) struct Bounding {
     /// --logger the image goes there, and a standby with the same options goes on from it
     #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
     pub(crate) checkpoint_at: Option<u64>,
-    /// The same when so much time has passed and something was recorded (s, min, h)
+    /// With --north: make a checkpoint when this time has passed since the last checkpoint, and the record has grown (s, min, h)
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(crate) checkpoint_every: Option<Duration>,
     /// Directory for checkpoints, which are as large as the server's memory [default: in the run directory]
@@ -414,7 +414,7 @@ pub(crate) struct Bounding {
     /// is connected it may be ended and started anew, and its record begins anew with it
     #[arg(long)]
     pub(crate) stateless: bool,
-    /// How large its record has to be for that (bytes, KiB, MiB, GiB, kB, MB, GB)
+    /// With --stateless: the size of the record from which on the server is started anew (bytes, KiB, MiB, GiB, kB, MB, GB)
     #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = units::bytes, requires = "stateless")]
     pub(crate) renew_at: u64,
 }
@@ -576,12 +576,12 @@ pub(crate) struct Logger {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LoggerVerb {
-    /// Tell a logger that the host which serves a service is gone for good, so that another one may
+    /// Tell a logger that the host which serves a service is gone for good, so that another host may serve
     ///
-    /// For a host that had no standby when it went: nobody takes over from it, for nobody knows that it is silent. You vouch
-    /// that it is switched off or cut off for good. The logger refuses that while the host is heard. Other services are
-    /// not touched. Then start `outlive serve` or `outlive standby` on another host: it takes the service up with the records
-    /// that the logger has.
+    /// For a host that had no standby at the end: no other host may take over, because the logger cannot know that the host
+    /// is silent for good. You vouch that the host is switched off or cut off for good. The logger refuses while the host is
+    /// heard. Other services are not touched. Then start `outlive serve` or `outlive standby` on another host: the service goes
+    /// on there with the logger's records.
     Release(Release),
 }
 

@@ -1,9 +1,8 @@
-//! Where a client began to speak, each time after it had heard all that its server had said.
+//! The places at which a client began to speak after having heard all output of the server.
 //!
-//! A restarted server must have said again what a client had heard before it is given what the client
-//! said to that: else a request would be executed for a client to which something else was said
-//! (`recovery::replay`). That needs all beginnings of a record, and not only the last turn's; and
-//! whether the server's answer was an interim one does not matter.
+//! A restarted server must have repeated the output before a place when the server gets the input behind that place: else
+//! the server would execute a request for a client that had heard another answer (`recovery::replay`). A replay needs all
+//! places of a record, not the last turn's alone. Interim answers count as answers here.
 
 use crate::error::Unprotected;
 use crate::pool::Budget;
@@ -12,20 +11,20 @@ use crate::summary::Place;
 use crate::turn::Turn;
 use wire::SeqNumber;
 
-/// Positions take half as much room as the numbers of a connection whose initial ones are 0: no replay is longer than
-/// half of the sequence space.
+/// A position takes half the room as a sequence number of a connection with the initial number 0: no replay is longer
+/// than half of the sequence space.
 const ZERO: SeqNumber = SeqNumber(0);
 
 /// The beginnings in one record, in order.
 #[derive(Debug)]
 pub(crate) struct Beginnings {
     table: Vec<Place>,
-    /// What the server had said at the newest one, or where the record begins.
+    /// The end of the output at the newest place, or at the beginning of the record.
     newest: u64,
 }
 
 impl Beginnings {
-    /// None yet, of a record that begins where the server is at `outstream`.
+    /// No places, for a record that begins at `outstream`.
     pub(crate) const fn from(outstream: u64) -> Self {
         Self {
             table: Vec::new(),
@@ -33,12 +32,12 @@ impl Beginnings {
         }
     }
 
-    /// Each as if both initial sequence numbers were 0.
+    /// The places, as if both initial sequence numbers were 0.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Place> {
         self.table.iter().copied()
     }
 
-    /// The client speaks, and has heard something since it last began to.
+    /// The client speaks. The place counts if the client has heard something since the place before.
     pub(crate) fn push(&mut self, at: Turn, budget: &mut Budget<'_>) -> Result<(), Unprotected> {
         if at.outstream <= self.newest {
             return Ok(());
@@ -52,7 +51,7 @@ impl Beginnings {
         Ok(())
     }
 
-    /// What the client said before `instream` is not in the record any more.
+    /// The input before `instream` has left the record.
     pub(crate) fn drop_before(&mut self, instream: u64, budget: &mut Budget<'_>) {
         let start = seq_at(ZERO, instream);
         let is_gone = |at: &&Place| at.instream.at_or_before(start);

@@ -49,21 +49,21 @@ pub struct Record {
     pub term: Duration,
 }
 
-/// How long a host must be silent before it is believed that it is gone for good.
+/// A host that is silent for this time may be declared gone for good.
 const GONE: Duration = Duration::from_secs(10);
 
-/// Why a service is not given up in its holder's name.
+/// The reason against giving a service up in the holder's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StillHeld {
-    /// There is no such service.
+    /// No service has this name.
     Unknown,
-    /// Nobody holds it.
+    /// No host holds the service.
     Nobodys,
-    /// It was heard so long ago, which is not long.
+    /// The holder may live: the last word is recent.
     Heard {
-        /// See there.
+        /// The time since the last word.
         ago: Duration,
-        /// It was the holder; else the granter was started then, and has not heard it since.
+        /// The last word is the holder's; else the granter was started at that time, and has not heard the holder since.
         itself: bool,
     },
 }
@@ -133,9 +133,9 @@ struct Service {
     /// Somebody who does not hold it may believe that all is leased: a standby that was told so, or a
     /// former holder. Without memory that has to stay true.
     watched: bool,
-    /// What had become of the epoch before this one.
+    /// The end of the epoch before.
     former: Former,
-    /// The host that held it did not give it up: the operator has said that the host is gone.
+    /// The holder has not given the service up: the operator has said that the host is gone.
     is_gone: bool,
     /// How steadily its holder asks.
     detector: FailureDetector,
@@ -157,7 +157,7 @@ struct Member {
     retired: bool,
     standby: bool,
     preference: u16,
-    /// It was granted this epoch by an earlier life of the granter, has not lost it as far as it knows, and is silent.
+    /// An earlier life of the granter has granted this epoch; the member knows of no loss, and is silent.
     silent_in: Option<u32>,
 }
 
@@ -215,11 +215,11 @@ impl Granter {
         Some((service.epoch, service.holder?.1))
     }
 
-    /// The operator says that the host which holds a service is gone for good, and speaks no more. Nobody holds it then; a
-    /// lease that it was granted is waited for. Tells the epoch that is over, and what has to be kept.
+    /// The operator says that the holder of a service is gone for good. No host holds the service then; the next grant waits
+    /// for the end of the holder's lease. Returns the epoch that is over, and the record to be kept.
     ///
     /// # Errors
-    /// That host was heard a moment ago, or could not be yet; or nobody holds the service.
+    /// The holder was heard a moment ago, or could not be heard yet; or no host holds the service.
     pub fn give_up(&mut self, now: Duration, name: &str) -> Result<(u32, Record), StillHeld> {
         let began = self.began;
         let known = self.services.get_mut(name).filter(|service| service.known);
@@ -520,9 +520,8 @@ impl Service {
         standbys.map(|(instance, member)| (member.preference, *instance))
     }
 
-    /// Of those that would serve, and were heard within a term, who asks is the one that is to. Without memory that is the
-    /// silent holder of the newest epoch that is known of: its server and its connections are there, so a takeover
-    /// would be for nothing.
+    /// Is the asking host the first of the hosts that would serve and were heard within a term? Without memory, the silent
+    /// holder of the newest known epoch comes first: server and connections are on that host, and no takeover is needed.
     fn comes_first(&self, round: &Round<'_>) -> bool {
         let instance = round.request.instance;
         let holds = |member: &Member| {

@@ -1,24 +1,24 @@
-//! Whether it is worth while not to sleep, for one who expects an answer sooner than a sleeper is woken.
+//! Should a thread stay awake that expects an answer sooner than a wake-up takes?
 //!
-//! Who stays awake offers the processor to others between two looks (`sched_yield`). Nobody wants it: then nothing is lost by
-//! that. Somebody does who has much to compute: then the processor is gone for a whole slice of the scheduler's, some
-//! milliseconds, while a sleeper would have been woken in microseconds, and been let in at once for having slept. So who has
-//! lost the processor for long sleeps instead of that for a while, longer each time.
+//! A thread that stays awake offers the processor to other threads between two looks (`sched_yield`). On an idle processor
+//! the offer costs nothing. Beside a thread with much to compute, the processor is gone for a whole slice of the scheduler's,
+//! some milliseconds. A sleeping thread would be woken in microseconds, and would run at once for having slept. So a thread
+//! that has lost the processor for long sleeps from then on for a while, longer each time.
 //!
 //! Times are nanoseconds of any clock that never goes back.
 
-/// Who had the processor for so long had much to do.
+/// A thread that had the processor for this time had much to do.
 const LONG: u64 = 200_000;
-/// For so long no processor is offered after that: at first, and at most.
+/// After such a loss the processor is not offered for this time: at first, and at the most.
 const FIRST_REST: u64 = 100_000_000;
 const LONGEST_REST: u64 = 10_000_000_000;
 
-/// Whether to stay awake, and for how long.
+/// The decision to stay awake, and for how long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Awake {
-    /// How long, at most.
+    /// The longest time awake.
     span: u64,
-    /// How long the next rest is, and when the last one is over.
+    /// The length of the next rest, and the end of the last rest.
     rest: u64,
     rests_until: u64,
 }
@@ -34,7 +34,7 @@ impl Awake {
         }
     }
 
-    /// Something may come soon: until when to stay awake for it. `None`: it is better to sleep at once.
+    /// An answer may come soon: the time until which to stay awake. `None`: sleep at once.
     #[must_use]
     pub const fn until(&self, now: u64) -> Option<u64> {
         if self.span == 0 || now < self.rests_until {
@@ -43,7 +43,7 @@ impl Awake {
         Some(now.saturating_add(self.span))
     }
 
-    /// The processor was offered at `then`, and is ours again `now`. Whether to go on staying awake.
+    /// The processor was offered at `then`, and is back `now`. Returns whether to stay awake longer.
     #[must_use]
     pub fn has_offered(&mut self, then: u64, now: u64) -> bool {
         if now.saturating_sub(then) < LONG {
@@ -54,7 +54,7 @@ impl Awake {
         false
     }
 
-    /// It was awake until the end, and nobody took the processor for long.
+    /// The thread was awake until the end, and no other thread took the processor for long.
     pub fn was_undisturbed(&mut self) {
         self.rest = FIRST_REST;
     }

@@ -37,8 +37,7 @@ pub struct Config {
     pub embryo_timeout: Duration,
     /// How long the server may leave a replay unread.
     pub replay_timeout: Duration,
-    /// How long the server may be silent before it says again what a client had heard before it said more: as long as its
-    /// longest request takes.
+    /// How long the server may be silent when old output is due in a replay: as long as the longest request takes.
     pub say_again_timeout: Duration,
     /// How long a server must survive a replay before it is thought to have done so.
     pub settle: Duration,
@@ -72,7 +71,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// How long nothing may move in this replay.
+    /// How long this replay may stand still.
     pub(crate) fn patience(&self, replay: &Replay) -> Duration {
         match replay.awaits() {
             Some(_) => self.say_again_timeout,

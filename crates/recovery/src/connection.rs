@@ -246,7 +246,7 @@ fn incomparable(flow: &Flow, record: &Record, verify_head: u32) -> Option<LostRe
         .into_iter()
         .find_map(|answer| {
             let since = |end: SeqNumber| end.distance_from(answer).unwrap_or(0);
-            // Also of what it has behind a hole the beginning has to be known.
+            // The client may have bytes behind a hole: the beginning of that answer has to be known, too.
             let heard = since(flow.client.ack.max_seq(flow.log.heard)).min(verify_head);
             let recorded = record.outstream_end.map_or(0, since);
             // The server's FIN is a number, too, and no byte.
@@ -289,12 +289,12 @@ pub(crate) fn contradiction(flow: &Flow) -> LostReason {
     }
 }
 
-/// Bytes of what a client was sent.
+/// Bytes that a client was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Compared {
-    /// Equal, one by one or by a hash.
+    /// Compared byte by byte, or by a hash.
     pub(crate) compared: u32,
-    /// By samples.
+    /// Compared by samples.
     pub(crate) sampled: u32,
     /// Not compared.
     pub(crate) unverified: u32,
@@ -332,15 +332,15 @@ pub(crate) struct Connection {
     pub(crate) point: SplicePoint,
     end: SeqNumber,
     fin: Option<SeqNumber>,
-    /// Where its replay waits for the server.
+    /// The places at which the replay waits for the server.
     pub(crate) beginnings: Vec<Beginning>,
-    /// So much was given to the server.
+    /// The part that the server was given.
     pub(crate) given: Given,
-    /// The server has said everything again that can be compared.
+    /// The server has repeated all output that can be compared.
     pub(crate) is_compared: bool,
-    /// Its server needs so long to say everything again that others do not wait for it.
+    /// The server needs long for the repetition: other connections do not wait.
     pub(crate) is_late: bool,
-    /// Bytes that its client was sent, as far as they are to be said again.
+    /// Bytes that the client was sent, as far as the new server has to repeat the bytes.
     sent: u32,
     /// Its replay was involved in a death: it goes last, and alone.
     pub(crate) suspect: bool,
@@ -351,7 +351,7 @@ pub(crate) struct Connection {
     pub(crate) step: Step,
 }
 
-/// A server that is silent for so long before it says again what a client had heard keeps only that client waiting.
+/// After this time of silence, a server that has to repeat output keeps the client of that output waiting, and no other.
 const REST: Duration = Duration::from_secs(1);
 
 /// First pause before a SYN is repeated; doubles up to [`LONGEST_PAUSE`].
@@ -421,7 +421,7 @@ impl Connection {
         }
     }
 
-    /// Neither side has said anything that is recorded.
+    /// The record is empty in both directions.
     pub(crate) fn is_fresh(&self) -> bool {
         self.point.verify_end == self.point.outstream && self.end == self.point.instream + 1
     }
@@ -497,17 +497,17 @@ impl Connection {
         }
     }
 
-    /// Its server needs its time to say again what the client had heard before it said more, as a long poll does.
+    /// The replay waits for a slow answer of the server, as in a long poll.
     pub(crate) fn rests(&self, now: Duration) -> bool {
         matches!(&self.step, Step::Replaying(replay) if replay.awaits().is_some() && replay.idle(now) >= REST)
     }
 
-    /// Others wait until its record is delivered.
+    /// Other connections wait for the delivery of the record.
     pub(crate) fn is_waited_for(&self, now: Duration) -> bool {
         self.to_be_replayed() && !self.rests(now)
     }
 
-    /// How much of what its client was sent was compared with what the new server said again.
+    /// How much of the old output was compared with the new server's output.
     pub(crate) fn compared(&self, flow: &Flow) -> Compared {
         let digest = &flow.digest;
         let by_digest = match digest.comparison {

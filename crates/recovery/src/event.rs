@@ -72,17 +72,17 @@ pub enum Cause {
     },
     /// It could not be started, or left by itself before it served.
     NotServing,
-    /// Its host has stopped, and runs again, or another one serves: what is known of its connections comes from their records.
+    /// The host has stopped, and runs again, or another host serves: the connections are known from the records.
     Host,
-    /// Another host has served, and has given the service up: it was moved here, or stopped there.
+    /// Another host has given the service up: by a move, or by a stop.
     Moved,
-    /// We have ended it, because somebody asked for a restart.
+    /// `serve` has ended the server: a user has asked for a restart.
     Restart,
     /// We have ended it, so that its record begins anew: nobody was connected.
     Renewal,
-    /// It has done what cannot be replayed, and has ended itself before anybody heard of it.
+    /// The server was about to act in a way that cannot be replayed, and has ended before a client heard of that.
     NotReplayable {
-        /// The process that has.
+        /// The process that has ended so.
         pid: u32,
     },
 }
@@ -99,13 +99,13 @@ impl Cause {
         }
     }
 
-    /// Somebody has asked for it, and was told: nothing has died.
+    /// A user has asked for this end, and was told: no death.
     #[must_use]
     pub fn is_asked_for(self) -> bool {
         matches!(self, Self::Moved | Self::Restart)
     }
 
-    /// In words, of a process that is called so.
+    /// In words, about a process of this name.
     #[must_use]
     pub fn of(self, process: &str) -> String {
         match self {
@@ -124,7 +124,7 @@ impl Cause {
         }
     }
 
-    /// Somebody's hand, most likely, or ours.
+    /// Probably the work of a user, or of `serve`.
     #[must_use]
     pub fn is_sigkill(self) -> bool {
         matches!(
@@ -144,7 +144,7 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Why nobody will serve the connections that wait.
+/// The reason for which waiting connections are given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GaveUp {
     /// The server did not come back in time.
@@ -190,7 +190,7 @@ pub enum LostReason {
         /// Offset in the outstream of the first byte that differs.
         offset: u32,
     },
-    /// It said something else, which only the hash of what it said tells.
+    /// The restarted server said something else, as the hash of the output shows.
     DivergedBefore {
         /// The hash was compared before this byte of the outstream, counted from 0.
         offset: u32,
@@ -217,11 +217,11 @@ pub enum LostReason {
         /// Bytes that it did not take.
         missing: u32,
     },
-    /// The restarted server has not said again in time what its client had heard before it said more.
+    /// The restarted server has not repeated in time the output before a later request of the client.
     NotSaidAgain {
-        /// Bytes of its output that the client had heard by then, from where the replay began.
+        /// Bytes of output that the client had heard before that request, from the beginning of the replay.
         bytes: u32,
-        /// Bytes of what the client said after that, which were not given to it.
+        /// Bytes of that request and later requests: the server was not given these.
         missing: u32,
     },
     /// The server did not come back in time.
@@ -348,7 +348,7 @@ pub struct Replayed {
     /// Which.
     #[serde(serialize_with = "display")]
     pub connection: FlowKey,
-    /// How often its client had begun to speak.
+    /// Requests: how often the client had begun to speak.
     pub turns: u32,
     /// Bytes.
     pub bytes: u32,
@@ -386,14 +386,14 @@ pub enum Event {
     },
     /// The recovery is over.
     Serving {
-        /// Connections that go on: what their server has said again was compared.
+        /// Connections that go on, and whose repeated output was compared.
         kept: usize,
-        /// Connections whose server has not said everything again that is to be compared.
+        /// Connections that go on, and whose repeated output is still compared.
         comparing: usize,
         /// Connections that were reset.
         lost: usize,
-        /// How often clients had begun to speak, in what was given to the new server from the record: requests that
-        /// ran again.
+        /// Requests that ran again: the places at which clients had begun to speak, in the input from the record; with the
+        /// requests of connections that were lost then.
         replayed_turns: u64,
         /// Instream bytes given to the new server from the record.
         replayed_bytes: u64,
@@ -414,9 +414,9 @@ pub enum Event {
         connection: FlowKey,
         /// Why.
         reason: LostReason,
-        /// How often its client had begun to speak, in what the new server was given of it: requests that ran again.
+        /// Requests of the connection that ran again.
         replayed_turns: u32,
-        /// Bytes of that.
+        /// Bytes of these requests.
         replayed_bytes: u32,
     },
     /// A client reset its connection while nobody served it.

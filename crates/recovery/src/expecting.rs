@@ -1,5 +1,5 @@
-//! What must be known of a connection before its splice: what its server had said, and where its client waited for that.
-//! Without it nothing would be compared, and the server would be given at once all that the client has ever said.
+//! Knowledge that the splice of a connection needs: the old output, and the places at which the client waited for output.
+//! Without this knowledge no output would be compared, and the server would get all input of the client at once.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use crate::{
 };
 
 impl Recovery {
-    /// Where the client of this connection began to speak after it had heard everything, in order: there its replay waits
-    /// until the server has said as much again. Asked for by [`Action::Expect`].
+    /// The places at which the client of this connection began to speak after having heard all output, in order. At each
+    /// place the replay waits until the server has repeated the output. Asked for by [`Action::Expect`].
     pub fn beginnings(&mut self, id: FlowId, beginnings: Vec<Beginning>) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.beginnings = beginnings;
         }
     }
 
-    /// The logger does not answer [`Action::Expect`] now, and may soon: nothing is spliced before
-    /// [`Recovery::logger_answers`], and this connection is asked for again then.
+    /// The logger does not answer [`Action::Expect`] now, and may soon: no connection is spliced before
+    /// [`Recovery::logger_answers`], and the question for this connection is repeated then.
     pub fn unanswered(&mut self, id: FlowId) {
         let connection = self.connections.get_mut(&id);
         if let Some(connection) = connection.filter(|one| matches!(one.step, Step::Splicing { .. }))
@@ -30,8 +30,8 @@ impl Recovery {
         }
     }
 
-    /// The logger knows nothing of a connection for which [`Action::Expect`] asked. It is lost, unless there is nothing to
-    /// be compared or replayed: the frame that opens its record may be on its way.
+    /// The logger has no record of a connection for which [`Action::Expect`] asked. The connection is lost, unless the record
+    /// would be empty: the frame that opens the record may be under way.
     pub fn no_record(&mut self, id: FlowId) {
         if self.connections.get(&id).is_some_and(|one| !one.is_fresh()) {
             self.drop_kept(id, LostReason::NoRecord);
@@ -44,14 +44,14 @@ impl Recovery {
         self.awaits_logger
     }
 
-    /// The logger answers again, or nobody waits for it any more.
+    /// The logger answers again, or is no longer waited for.
     pub fn logger_answers(&mut self, now: Duration) {
         if std::mem::take(&mut self.awaits_logger) {
             self.poll(now);
         }
     }
 
-    /// A splice that was asked for is not to be carried out.
+    /// A requested splice is called off.
     pub(crate) fn withdraw_splice(&mut self, id: FlowId) {
         let is_it = |action: &Action| matches!(action, Action::Splice { flow, .. } if *flow == id);
         self.actions.retain(|action| !is_it(action));

@@ -102,7 +102,7 @@ impl Recovery {
                 if settled && !ahead && is_compared {
                     return self.settle(id, flow);
                 }
-                // What is compared would differ without its record: that stays until the server has said all again.
+                // A comparison needs the record: the record stays until the server has repeated all output.
                 let is_late = !is_compared && lasted >= self.config.replay_timeout;
                 if is_late && !connection.is_late {
                     connection.is_late = true;
@@ -113,7 +113,7 @@ impl Recovery {
         }
     }
 
-    /// A replay waits for what its server says next: whoever looks at once gives it more at once.
+    /// A replay waits for the next output of the server: an immediate look gives the server more input immediately.
     #[must_use]
     pub fn awaits_server(&self, now: Duration) -> bool {
         let awaits = |connection: &Connection| match &connection.step {
@@ -123,7 +123,7 @@ impl Recovery {
         self.connections.values().any(awaits)
     }
 
-    /// Something is under way that does not take long: a server takes a connection, or its record.
+    /// A short step is under way: a server takes a connection, or the record of a connection.
     #[must_use]
     pub fn is_busy(&self, now: Duration) -> bool {
         let busy = |one: &Connection| !matches!(one.step, Step::Waiting) && one.is_waited_for(now);
@@ -176,7 +176,7 @@ impl Recovery {
         self.tell_verified();
     }
 
-    /// Once for all of them, but for those whose servers need long.
+    /// Tells `verified`, once for all connections but the late ones.
     pub(crate) fn tell_verified(&mut self) {
         self.tell(None);
         let others_done = self.connections.values().all(|one| one.is_late);
@@ -248,7 +248,7 @@ impl Recovery {
             suspect_may_go = false;
             room -= 1;
             connection.begin(now);
-            // Also where nothing is to be compared: its requests wait for what its server says.
+            // Also without a comparison: the requests wait for the output of the server.
             self.actions.push_back(Action::Expect {
                 flow: connection.flow,
             });
@@ -343,7 +343,7 @@ impl Recovery {
     }
 }
 
-/// The server takes no more, or has not said what its client had heard before it said more.
+/// The server takes no more input, or has not repeated the output before the next input.
 fn stalled(replay: &Replay, first: SeqNumber) -> LostReason {
     let missing = replay.missing();
     match replay.awaits() {
@@ -355,8 +355,8 @@ fn stalled(replay: &Replay, first: SeqNumber) -> LostReason {
     }
 }
 
-/// How long one that settles is not looked at: what is compared is soon told, and a server may need long, or may never say
-/// it again.
+/// The pause before the next look at a settling connection. Most comparisons end soon; a server may need long for the
+/// repetition, or may never repeat.
 fn pause(since: Duration, is_compared: bool, now: Duration, settle: Duration) -> Duration {
     let lasted = now.saturating_sub(since);
     match is_compared {

@@ -2,11 +2,10 @@
 //! host. It obeys the receiver's window, and sends again from the last acknowledged byte when
 //! nothing moves (RFC 9293 3.8.1, with a timer that suits a path without a network).
 //!
-//! It gives the server no more than the client would have: what the client said after it had heard
-//! something waits until the server has said as much again, and what a server says counts only when it
-//! agrees with the record (`verify.h`). So nothing is executed for a connection that is going to be lost
-//! because its server says something else, where that is recorded. A difference behind the recorded beginning of an
-//! answer is found by the digests (`digest.h`), at the end of all that was said: later turns have run by then.
+//! The server gets no more than the client would have sent: input after an answer waits until the server has repeated as
+//! many bytes, and output counts only when equal to the record (`verify.h`). So no request is executed for a connection
+//! that the comparison is going to end, as far as the record reaches. The digests (`digest.h`) find a difference behind the
+//! recorded beginning of an answer, at the end of the old output: later turns have run by then.
 
 use std::time::Duration;
 
@@ -35,16 +34,16 @@ pub struct Segment {
     pub fin: bool,
 }
 
-/// A place where a client began to speak, after it had heard all that its server had said.
+/// A place at which a client began to speak after having heard all output of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beginning {
-    /// The first byte that it said.
+    /// The first byte of the client.
     pub instream: SeqNumber,
-    /// What it had heard ends before this number.
+    /// The end of the output before this place.
     pub heard: SeqNumber,
 }
 
-/// So much of what a client had said was given to the restarted server.
+/// The part of a client's input that the restarted server was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Given {
     /// How often the client had begun to speak.
@@ -63,11 +62,11 @@ pub(crate) struct Replay {
     end: SeqNumber,
     /// The FIN follows when the server has said everything before this.
     fin: Option<SeqNumber>,
-    /// Where the client waited for the server, in order.
+    /// The places at which the client waited for the server, in order.
     gates: Vec<Beginning>,
-    /// So many of them are open: the server has said as much again.
+    /// The number of open gates: the server has repeated the output before these.
     open: usize,
-    /// Of so many the first byte was sent.
+    /// The number of gates behind which the first byte was sent.
     begun: usize,
     /// The first byte that was never sent.
     reached: SeqNumber,
@@ -109,7 +108,7 @@ impl Replay {
         }
     }
 
-    /// The client waited for its server there.
+    /// With the places at which the client waited for the server.
     pub(crate) fn waiting_at(mut self, gates: Vec<Beginning>) -> Self {
         self.gates = gates;
         self.gates
@@ -147,20 +146,20 @@ impl Replay {
         }
     }
 
-    /// Everything before a gate was sent: the server has to say again what lies before this number.
+    /// All input before a gate was sent: the server has to repeat the output before this number.
     pub(crate) fn awaits(&self) -> Option<SeqNumber> {
         let gate = self.gates.get(self.open)?;
         let is_there = self.next == gate.instream && gate.instream.before(self.end);
         is_there.then_some(gate.heard)
     }
 
-    /// What may be sent ends here for now.
+    /// The end of the input that may be sent now.
     fn limit(&self) -> SeqNumber {
         let gate = self.gates.get(self.open).map(|gate| gate.instream);
         gate.filter(|at| at.before(self.end)).unwrap_or(self.end)
     }
 
-    /// What was sent so far.
+    /// The input that was sent so far.
     pub(crate) fn given(&self) -> Given {
         let bytes = self.reached.distance_from(self.start).unwrap_or(0);
         let first = self
@@ -281,7 +280,7 @@ impl Replay {
         Some(segment)
     }
 
-    /// Everything before `end` was sent. A record may have very many gates: each is passed once.
+    /// All input before `end` was sent. A record may have very many gates: each gate is passed once.
     fn reach(&mut self, end: SeqNumber) {
         self.reached = self.reached.max_seq(end);
         let begun = |gate: &Beginning| gate.instream.before(self.reached);

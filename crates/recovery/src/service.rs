@@ -46,7 +46,7 @@ pub struct Recovery {
     pub(crate) replayed: bool,
     /// The server knows nothing of its connections, and has no record of its own.
     pub(crate) forgotten: bool,
-    /// What must be known before the next splice is not known yet: the logger does not answer.
+    /// The next splice waits: the logger does not answer.
     pub(crate) awaits_logger: bool,
     /// The server waits for its connections, until then at the most.
     pub(crate) hand_over_by: Option<Duration>,
@@ -67,12 +67,12 @@ pub struct Recovery {
 pub(crate) struct Loss {
     pub(crate) key: FlowKey,
     pub(crate) reason: LostReason,
-    /// What the server had been given of it.
+    /// The part of the input that the server had been given.
     pub(crate) given: Given,
 }
 
 impl Loss {
-    /// Of one of which the server was given nothing.
+    /// The loss of a connection of which the server was given no input.
     pub(crate) fn of(key: FlowKey, reason: LostReason) -> Self {
         let given = Given::default();
         Self { key, reason, given }
@@ -134,8 +134,8 @@ impl Recovery {
         self.gave_up
     }
 
-    /// Connections that are on their way back, or that were until a moment ago. Those whose servers may never say again what
-    /// they had said do not count for ever.
+    /// Connections that are on the way back, or were so a moment ago. Late connections do not count: a server may never
+    /// repeat the old output.
     #[must_use]
     pub fn unsettled(&self) -> usize {
         self.connections.values().filter(|one| !one.is_late).count()
@@ -283,7 +283,7 @@ impl Recovery {
         self.forgotten = true;
     }
 
-    /// It will have no record of its own any more: its connections are those of a server without state.
+    /// The server goes on without a record of the server's own input: as a server without state.
     pub fn goes_on_without(&mut self, now: Duration) {
         self.config.wrapped = false;
         self.forgotten = false;

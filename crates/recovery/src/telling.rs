@@ -1,7 +1,7 @@
-//! What is told of a recovery, and when: a connection is `kept` when all that its server says again was compared, and
-//! not before. The comparison of most is over within a moment; for others a server may need as long as it took to
-//! answer. So who waits for the service is told after a second at the latest, with how many are still compared, and
-//! of those later.
+//! The words about a recovery, and the time for the words. A connection is `kept` when all repeated output was compared, and
+//! not before. Most comparisons end within a moment; for some connections a server may need as long as for the first answer.
+//! So `serving` is told after a second at the latest, with the number of connections that are still compared. `kept` follows
+//! for these.
 
 use std::time::Duration;
 
@@ -12,22 +12,23 @@ use crate::{
     service::Recovery,
 };
 
-/// So long the word that the service is back waits for comparisons.
+/// `serving` waits for comparisons for this time at the most.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Of so many connections it is told what was replayed of each: those with the most requests.
+/// The most connections that `serving` lists: the connections with the most replayed requests.
 const MOST: usize = 100;
 
-/// What is still to be told of a recovery that is over.
+/// The words that are due about a recovery that is over.
 #[derive(Debug, Default)]
 pub(crate) struct Telling {
-    /// Since when it has been over, if nothing was told of that.
+    /// The end of the recovery, if `serving` is still due.
     since: Option<Duration>,
-    /// Connections of which it was told that they are still compared.
+    /// The number of connections that `serving` has counted as compared still.
     comparing: usize,
-    /// What was replayed of connections that nobody looks at any more.
+    /// The replays of connections that are settled.
     replayed: Vec<Replayed>,
-    /// What was replayed of all connections, also of those that were lost then.
+    /// Replayed requests of all connections, lost connections included.
     turns: u64,
+    /// The bytes of these requests.
     bytes: u64,
 }
 
@@ -45,7 +46,7 @@ impl Recovery {
         self.telling.since = Some(now);
     }
 
-    /// The server has died again: what is known is told now.
+    /// The server has died again: `serving` is told now.
     pub(crate) fn end_telling(&mut self) {
         if self.telling.since.is_some() {
             self.tell_serving();
@@ -53,7 +54,7 @@ impl Recovery {
         self.telling = Telling::default();
     }
 
-    /// Something of this recovery is still to be told.
+    /// `serving` is still due.
     #[must_use]
     pub fn is_telling(&self) -> bool {
         self.telling.since.is_some()
@@ -68,7 +69,7 @@ impl Recovery {
         self.connections.values().filter(is_open).count()
     }
 
-    /// Tell what is true by now.
+    /// Tells `serving` or `kept`, if due.
     pub(crate) fn tell(&mut self, now: Option<Duration>) {
         let is_due = |by: Duration| now.is_some_and(|now| now >= by);
         if let Some(by) = self.telling_by() {
@@ -81,14 +82,14 @@ impl Recovery {
         }
     }
 
-    /// A connection is not among those that are to be kept any more.
+    /// A connection is no longer kept.
     pub(crate) fn is_not_kept(&mut self, connection: &Connection) {
         if !connection.is_compared {
             self.telling.comparing = self.telling.comparing.saturating_sub(1);
         }
     }
 
-    /// Nobody looks at a connection any more.
+    /// A connection is settled.
     pub(crate) fn note_replayed(&mut self, connection: &Connection) {
         self.telling.replayed.extend(connection.replayed());
     }

@@ -1,4 +1,4 @@
-//! What must be so before a service can be protected; `outlive check` prints it.
+//! The conditions for the protection of a service. `serve` and `outlive check` ask the same questions.
 
 use std::{
     ffi::OsString,
@@ -23,22 +23,22 @@ use crate::{
     known_servers, leasing, link, options, own_addresses,
 };
 
-/// Result of one question.
+/// The answer to a question.
 #[derive(Debug, Clone, Serialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// The subject of the question.
     pub question: String,
-    /// Whether it is as it should be.
+    /// Does the condition hold?
     pub ok: bool,
-    /// What was found, and what to do if it is not.
+    /// The finding; of a condition that does not hold, also the remedy.
     pub answer: String,
-    /// Whose fault it is, if it is not, and whether time helps.
+    /// Of a condition that does not hold: the party at fault, and whether time helps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
-    /// The word for what is wrong, if something is.
+    /// Of a condition that does not hold: the code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<&'static str>,
-    /// Of the schema.
+    /// The version of the schema.
     pub version: u32,
 }
 
@@ -55,7 +55,7 @@ impl Finding {
     }
 }
 
-/// Why `serve` would not begin: what time does not mend comes first.
+/// The reason for which `serve` would not begin. A fault that time does not mend comes first.
 #[must_use]
 pub fn fault_of(findings: &[Finding]) -> Option<Fault> {
     let faults = findings.iter().filter_map(|finding| finding.fault);
@@ -65,7 +65,7 @@ pub fn fault_of(findings: &[Finding]) -> Option<Fault> {
     faults.find(|fault| !passes(fault)).or(first)
 }
 
-/// What `serve` does takes these capabilities, by their numbers (capabilities(7)). The last one has some others in it.
+/// The capabilities that `serve` needs, by number (capabilities(7)). The last capability includes some others.
 const NEEDED: [(&str, u32); 5] = [
     ("NET_ADMIN", 12),
     ("NET_RAW", 13),
@@ -74,19 +74,19 @@ const NEEDED: [(&str, u32); 5] = [
     ("SYS_ADMIN", SYS_ADMIN),
 ];
 const SYS_ADMIN: u32 = 21;
-/// Those that the kernel takes as given with `SYS_ADMIN`.
+/// The capabilities that `SYS_ADMIN` includes.
 const OF_ADMIN: [&str; 2] = ["PERFMON", "BPF"];
 
-/// May we? Whoever we are: root in a container has not all of root's capabilities.
+/// Does this process have all capabilities? Root in a container lacks some.
 ///
 /// # Errors
-/// We may not.
+/// A capability is missing.
 pub fn privileges() -> Result<(), ServeError> {
     let doing = "read our own capabilities";
     let status = fs::read_to_string("/proc/thread-self/status").doing(doing)?;
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
-    let missing = missing(effective.unwrap_or(u64::MAX)); // a kernel that does not say it
+    let missing = missing(effective.unwrap_or(u64::MAX)); // the kernel does not say
     if missing.is_empty() {
         Ok(())
     } else {
@@ -104,11 +104,11 @@ fn missing(effective: u64) -> Vec<&'static str> {
     missing.map(|(name, _)| name).collect()
 }
 
-/// Are there the file systems that pins and cgroups take, and can we use them? What is mounted and made for that in
-/// `directory` is removed again.
+/// Are the file systems for pins and cgroups usable? The mounts and the cgroup of the trial are removed again
+/// from `directory`.
 ///
 /// # Errors
-/// The first that is not.
+/// The first file system that is missing or unusable.
 pub(crate) fn file_systems(directory: &Path, name: &str) -> Result<(), ServeError> {
     drop(mounts::bpffs(directory)?);
     let cgroup2 = mounts::cgroup2(directory)?;
@@ -117,7 +117,7 @@ pub(crate) fn file_systems(directory: &Path, name: &str) -> Result<(), ServeErro
     Ok(())
 }
 
-/// [`file_systems`], tried in a directory of its own.
+/// [`file_systems`], in a directory for the trial.
 fn file_systems_here() -> Result<(), ServeError> {
     let name = format!("outlive-check-{}", std::process::id());
     let directory = std::env::temp_dir().join(&name);
@@ -130,7 +130,7 @@ fn file_systems_here() -> Result<(), ServeError> {
     tried
 }
 
-/// Can these addresses be protected here, and are they free? With a device they may be still to be brought up there.
+/// Can these addresses be protected here, and are the ports free? With a device, an address may be absent still.
 fn addresses_on(addresses: &[SocketAddr], device: Option<&str>) -> Result<(), ServeError> {
     if let Some(device) = device {
         own_addresses::check(device)?;
@@ -196,8 +196,8 @@ fn command(command: &[OsString]) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Can what this command's server is told be recorded (`--north`), and the server be rebuilt from that? As far as its file says, and
-/// as is known of it.
+/// Can the server of this command be rebuilt from a record of the server's input (`--north`)? The program's file and
+/// the list of known servers decide.
 fn rebuildable(command: &[OsString]) -> Result<(), ServeError> {
     let program = resolve(command.first().ok_or(supervise::SpawnError::Empty)?)?;
     wrap::program::check(&program)?;
@@ -207,15 +207,15 @@ fn rebuildable(command: &[OsString]) -> Result<(), ServeError> {
     }
 }
 
-/// Can this logger be used with the first key of this file? Tells how it answers.
+/// Is this logger usable with the first key of this file? Returns a description of the answers.
 fn logger(at: SocketAddr, key_file: &Path) -> Result<String, ServeError> {
     link::check(at, key_file)
 }
 
-/// A name that can be a directory.
+/// Can the name be the name of a directory?
 ///
 /// # Errors
-/// It cannot.
+/// The name is unfit.
 pub(crate) fn name(name: &str) -> Result<(), ServeError> {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let begins_well = !name.starts_with(['.', '-']);
@@ -233,12 +233,12 @@ fn takeover(at: &[SocketAddr], device: &str, loggers: &[SocketAddr]) -> Result<(
     leasing::obstacle(at, device)?.map_or(Ok(()), Err)
 }
 
-/// What is asked before anything is set up, and how.
+/// A question before the setup.
 struct Question<'a> {
     name: &'static str,
-    /// What is said if all is as it should be.
+    /// The answer where the condition holds.
     good: &'static str,
-    /// Without capabilities the answer would blame what is not to blame.
+    /// Without capabilities the answer would name a wrong cause.
     privileged: bool,
     ask: Box<dyn Fn() -> Result<(), ServeError> + 'a>,
 }
@@ -265,7 +265,7 @@ impl<'a> Question<'a> {
         }
     }
 
-    /// `otherwise`: a server that cannot be rebuilt is served without a record, which is told.
+    /// `otherwise`: a server that cannot be rebuilt is served without a record, and the answer says so.
     fn answered(&self, otherwise: bool) -> Finding {
         match (self.ask)() {
             Err(error) if otherwise && error.is_of_the_north() => {
@@ -276,7 +276,7 @@ impl<'a> Question<'a> {
     }
 }
 
-/// What `serve` asks first of all, in this order, whatever is left of an earlier `serve`.
+/// The first questions of `serve`, in order, also about a service that an earlier `serve` has left.
 fn first(config: &ServeConfig) -> Vec<Question<'_>> {
     let mut questions = vec![Question::new("privileges", "all that it takes", privileges)];
     if !config.addresses.is_empty() {
@@ -309,7 +309,7 @@ fn first(config: &ServeConfig) -> Vec<Question<'_>> {
     questions
 }
 
-/// What `serve` asks of a service of which nothing is left, when mounts and cgroup are there.
+/// The questions of `serve` about a service of which nothing is left.
 fn anew(config: &ServeConfig) -> Vec<Question<'_>> {
     let device = config.address_device.as_deref();
     let good = match device {
@@ -338,23 +338,23 @@ fn pass(questions: &[Question<'_>]) -> Result<(), ServeError> {
     questions.iter().try_for_each(|question| (question.ask)())
 }
 
-/// Whether `serve` may begin at all.
+/// May `serve` begin at all?
 ///
 /// # Errors
-/// The first reason why not.
+/// The first reason against a start.
 pub(crate) fn pass_first(config: &ServeConfig) -> Result<(), ServeError> {
     pass(&first(config))
 }
 
-/// Whether it may begin a service anew.
+/// May `serve` begin a service anew?
 ///
 /// # Errors
-/// The first reason why not.
+/// The first reason against a start.
 pub(crate) fn pass_anew(config: &ServeConfig) -> Result<(), ServeError> {
     pass(&anew(config))
 }
 
-/// Is what is pinned there of another version?
+/// Are the pins of the service of another version?
 pub(crate) fn layout(bpffs: &Path, config: &ServeConfig) -> Result<(), ServeError> {
     let host_name = config.run_dir.host_name(&config.name);
     match PinDirectory::other_layouts(bpffs, &host_name)[..] {
@@ -366,10 +366,10 @@ pub(crate) fn layout(bpffs: &Path, config: &ServeConfig) -> Result<(), ServeErro
     }
 }
 
-/// Does another host answer for an address that this one is to bring up?
+/// Does another host answer for an address that this host is to bring up?
 ///
 /// # Errors
-/// It does.
+/// Another host answers.
 pub(crate) fn neighbours(config: &ServeConfig) -> Result<(), ServeError> {
     match &config.address_device {
         Some(device) if !config.standby && !config.take_address => {
@@ -379,7 +379,8 @@ pub(crate) fn neighbours(config: &ServeConfig) -> Result<(), ServeError> {
     }
 }
 
-/// Look at all that `serve` would look at with this configuration. Without addresses, or a command, what there is.
+/// Asks all questions of `serve` with this configuration. Questions about missing addresses, or a missing command, are
+/// left out.
 #[must_use]
 pub fn report(config: &ServeConfig) -> Vec<Finding> {
     let may = privileges().is_ok();
@@ -421,7 +422,7 @@ pub fn report(config: &ServeConfig) -> Vec<Finding> {
     findings
 }
 
-/// Can what is left of the service be taken over? The mount that it runs on is left as it is.
+/// Can `serve` take over the running service? The mount of the service stays.
 fn what_is_left(config: &ServeConfig) -> Result<(), ServeError> {
     let directory = config.run_dir.service(&config.name);
     let bpffs = mounts::bpffs(&directory)?;
@@ -436,7 +437,7 @@ fn what_is_left(config: &ServeConfig) -> Result<(), ServeError> {
     }
 }
 
-/// What `serve` finds out by doing it: both call the same functions.
+/// The questions that a trial answers: `serve` calls the same functions.
 fn by_trying() -> [Finding; 2] {
     [
         finding(
@@ -452,13 +453,13 @@ fn by_trying() -> [Finding; 2] {
     ]
 }
 
-/// Who else has the addresses, or may have them.
+/// Other hosts that have the addresses, or may get the addresses.
 fn among_hosts(config: &ServeConfig, may: bool) -> Vec<Finding> {
     let Some(device) = config.address_device.as_deref() else {
         return Vec::new();
     };
     let mut findings = Vec::new();
-    // Of a device that there is not, more was said.
+    // The question about addresses names a missing device.
     if may && own_addresses::check(device).is_ok() {
         let good = "no other host answers for the addresses";
         findings.push(finding("neighbours", neighbours(config), good));
@@ -473,10 +474,10 @@ fn among_hosts(config: &ServeConfig, may: bool) -> Vec<Finding> {
     findings
 }
 
-/// What there is of a service already.
+/// The state of the service before the start.
 enum Presence {
     Runs,
-    /// Its `serve` has died.
+    /// The `serve` of the service has died.
     Left,
     None,
 }
@@ -508,7 +509,7 @@ mod tests {
     fn capabilities_that_are_missing_are_named() {
         let all = (1 << 41) - 1;
         assert!(missing(all).is_empty());
-        // What a container's root has by default (Docker).
+        // The default for root in a container (Docker).
         let container = 0xa804_25fb;
         assert_eq!(
             missing(container),

@@ -1,13 +1,13 @@
-//! Which service has which addresses.
+//! The addresses of services.
 //!
-//! Epochs and leases are of names: of two hosts that serve one address under two names each is granted its own. So a
-//! service *claims* its addresses before it asks for anything else, and no other service of another host gets one of them
-//! while the claim lives. One lives as long as its host is heard of, and as long as that host may speak: a lease runs out,
-//! and a permission without end is given up by the operator ([`Granter::give_up`]).
+//! Epochs and leases belong to names: two hosts that serve one address under two names would each get an epoch. So a
+//! service *claims* the addresses before any other request, and a living claim excludes the services of other hosts. A
+//! claim lives as long as the host is heard, and as long as the host may speak: a lease runs out, and the operator gives
+//! up a permission without end ([`Granter::give_up`]).
 //!
-//! Claims are there to tell a mistake of configuration. That one host speaks for a service rests on leases alone, so a
-//! service that has clients already is not refused, but told. (Then the granter has forgotten its claim, or had not
-//! heard of it.)
+//! A claim finds a mistake of configuration. Leases alone decide which host speaks for a service. So a service that has
+//! clients already is told of the conflict, and not refused. (The granter has forgotten the claim of that service then,
+//! or had never heard the claim.)
 
 use std::{
     collections::BTreeMap,
@@ -20,14 +20,14 @@ use protocol::control::Claim;
 
 use super::{GONE, Granter};
 
-/// Who claims.
+/// The party that claims.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Claimant {
     /// The name of the service.
     pub service: String,
-    /// Its host.
+    /// The number of the host.
     pub host: u64,
-    /// The address of that host: copies of a virtual machine may have one number.
+    /// The address of the host: copies of a virtual machine may share a number.
     pub from: IpAddr,
 }
 
@@ -42,11 +42,11 @@ impl Claimant {
 /// Another service has an address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Taken {
-    /// Which.
+    /// The address.
     pub address: SocketAddr,
-    /// The name of that service.
+    /// The name of the other service.
     pub service: String,
-    /// The address of its host.
+    /// The address of the other service's host.
     pub from: IpAddr,
 }
 
@@ -70,16 +70,16 @@ struct Held {
     heard: Duration,
 }
 
-/// What is claimed.
+/// All claims.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Claims(BTreeMap<Claimant, Held>);
 
 impl Granter {
-    /// A service claims addresses. Tells who has one of them besides, if the claimant is not refused for that: it serves
-    /// already.
+    /// A service claims addresses. A claimant that serves already is not refused: the result is another service that has
+    /// one of the addresses.
     ///
     /// # Errors
-    /// Another service has one of them, on another host. Nothing has changed.
+    /// A service of another host has one of the addresses. Nothing has changed.
     pub fn claim(
         &mut self,
         now: Duration,
@@ -109,14 +109,14 @@ impl Granter {
         Ok(taken)
     }
 
-    /// Somebody who has claimed addresses was heard of then.
+    /// The host of a claimant was heard at this time.
     pub fn heard(&mut self, who: &Claimant, at: Duration) {
         if let Some(held) = self.claims.0.get_mut(who) {
             held.heard = held.heard.max(at);
         }
     }
 
-    /// A service ends on its host, or was moved.
+    /// A service ends on a host, or was moved away.
     pub fn withdraw(&mut self, who: &Claimant) {
         self.claims.0.remove(who);
     }
@@ -149,7 +149,7 @@ impl Claims {
     }
 }
 
-/// Not of one host or one link alone.
+/// Does the address mean the same beyond one host and one link?
 fn is_known_elsewhere(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),

@@ -1,4 +1,4 @@
-//! Whether the server listens where clients are to find it, and what was told of that.
+//! Does the server listen on the addresses of the service? And the words about that.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -14,31 +14,31 @@ use crate::{
     status::FIRST_START,
 };
 
-/// How long after its start a server is said not to listen, and how often again.
+/// The time from the start of a server to the first word that the server does not listen, and between two words.
 const SAID_AFTER: Duration = Duration::from_secs(5);
 const SAID_AGAIN: Duration = Duration::from_secs(60);
 
-/// While a start waits for others than the server, the service manager is told, so often, to go on waiting for so long.
+/// While a start waits for anything but the server, the service manager is asked this often to wait this much longer.
 const EXTENDED_EACH: Duration = Duration::from_secs(1);
 const EXTENDED_BY: Duration = Duration::from_secs(30);
 
-/// What is known of the server's listening sockets.
+/// Knowledge of the server's listening sockets.
 #[derive(Debug, Default)]
 pub(crate) struct Listening {
-    /// It has listened, in this life or in an earlier one.
+    /// The server has listened, in this life or an earlier life.
     has: bool,
     /// The service manager knows that the service is there.
     ready: bool,
-    /// When the service manager was told last that the start takes longer.
+    /// The time of the last word to the service manager that the start takes longer.
     extended: Option<Duration>,
-    /// What the service manager was told of the state.
+    /// The state as the service manager was told.
     status: String,
-    /// The present life began then, and when it is to be said that it does not listen.
+    /// The beginning of the present life, and the time of the next word that the server does not listen.
     life: Option<(Duration, Duration)>,
 }
 
 impl Listening {
-    /// Tells whether this is the first time.
+    /// Is this the first time?
     pub(super) fn begins(&mut self) -> bool {
         !std::mem::replace(&mut self.has, true)
     }
@@ -47,12 +47,12 @@ impl Listening {
         self.has
     }
 
-    /// Tells whether the service manager does not know yet, and is to be told now.
+    /// Is the service manager to be told now?
     pub(super) fn becomes_ready(&mut self) -> bool {
         !std::mem::replace(&mut self.ready, true)
     }
 
-    /// Whether the service manager is to be told now that the start takes longer.
+    /// Is the service manager to be told now that the start takes longer?
     fn is_to_extend(&mut self, now: Duration) -> bool {
         let due = |told: Duration| now >= told + EXTENDED_EACH;
         let is = !self.ready && self.extended.is_none_or(due);
@@ -67,21 +67,21 @@ impl Listening {
         self.life = Some((now, now + SAID_AFTER));
     }
 
-    /// How long this life has had, if it is to be looked now whether it listens everywhere.
+    /// The age of the present life, if the listening sockets are to be looked at now.
     fn due(&mut self, now: Duration) -> Option<Duration> {
         let (since, due) = self.life.as_mut().filter(|(_, due)| now >= *due)?;
         *due = now + SAID_AGAIN;
         Some(now.saturating_sub(*since))
     }
 
-    /// Nothing is to be said of this life any more.
+    /// No more words about this life.
     pub(crate) fn settled(&mut self) {
         self.life = None;
     }
 }
 
 impl Service {
-    /// The server is there for clients.
+    /// The server serves clients.
     pub(super) fn is_ready(&mut self) {
         if self.listening.becomes_ready() {
             tell_manager(NotifyState::Ready);
@@ -89,7 +89,7 @@ impl Service {
         self.show_status();
     }
 
-    /// The start takes longer, for a reason that is not the server's: a time limit of the service manager is not meant.
+    /// The start takes longer, and not because of the server: the service manager's time limit is not meant for that.
     pub(super) fn start_goes_on(&mut self) {
         if self.listening.is_to_extend(clock::now()) {
             let by = u32::try_from(EXTENDED_BY.as_micros()).unwrap_or(u32::MAX);
@@ -98,7 +98,7 @@ impl Service {
         self.show_status();
     }
 
-    /// The service manager shows what the service is doing (`STATUS=`), if that has changed.
+    /// The service manager shows the state of the service (`STATUS=`): told when changed.
     pub(super) fn show_status(&mut self) {
         let addresses = in_words(&self.config.addresses).join(", ");
         let stage = match self.stage_name() {
@@ -113,7 +113,7 @@ impl Service {
         }
     }
 
-    /// There is a record to be replayed, however long it is.
+    /// A record is being replayed, or is about to be.
     pub(super) fn replays(&self) -> bool {
         match self.recovery.stage() {
             _ if !self.listening.has_begun() => false,
@@ -123,7 +123,7 @@ impl Service {
         }
     }
 
-    /// Where the server does not listen some time after its start, that is said.
+    /// Says on which addresses the server does not listen, some time after the start.
     pub(super) fn look_where_it_listens(&mut self) -> Result<(), ServeError> {
         if self.server.is_none() && !self.ground.cgroup.populated()? {
             return Ok(()); // that it ends is told elsewhere
@@ -151,8 +151,8 @@ impl Service {
         Ok(())
     }
 
-    /// The same of a server that follows, when it has done all that the one has done where it serves: one that listens
-    /// elsewhere, or never, would be found out by clients, when this host serves.
+    /// The same of a server that follows, after the server has caught up: else clients would find the mistake when this host
+    /// serves.
     pub(super) fn look_where_it_will_listen(&mut self) -> Result<(), ServeError> {
         match self.follows_to_the_end() {
             true => self.look_where_it_listens(),
@@ -180,7 +180,7 @@ impl Service {
     }
 }
 
-/// On a port of a range a server listens when there is something for it.
+/// A server listens on a port of a range only when needed.
 fn without_ranges(addresses: &[SocketAddr]) -> Vec<SocketAddr> {
     let rows = addresses.chunk_by(is_next);
     rows.filter(|row| row.len() == 1)

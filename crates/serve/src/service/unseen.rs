@@ -11,21 +11,21 @@ use wire::FlowKey;
 
 use crate::{clock, error::ServeError, events::Happening, service::Service};
 
-/// How often the kernel is asked for its sockets, and how much more seldom for each socket that there is.
+/// The pause between two lists of the kernel's sockets, and the addition for each socket.
 const LOOK: Duration = Duration::from_secs(10);
 const LOOK_EACH: Duration = Duration::from_millis(1);
 
-/// What is known of them.
+/// Knowledge of such connections.
 #[derive(Debug, Default)]
 pub(crate) struct Unseen {
     look_at: Duration,
-    /// Those that had no flow at the last look. A connection may begin between the kernel's list and ours.
+    /// The connections without a flow at the last look. A connection may begin between the kernel's list and the flows'.
     suspects: HashSet<FlowKey>,
-    /// Those that had none at two looks in a row.
+    /// The number of connections without a flow at two looks in a row.
     found: usize,
-    /// That has been told since there was none.
+    /// The event was told, and such a connection was found at each look since.
     told: bool,
-    /// Connections for which the table had no room: the programs have seen these, and that was told of each.
+    /// Connections for which the table had no room: the programs see these, and `unprotected` was told of each.
     without_room: HashSet<FlowKey>,
 }
 
@@ -45,8 +45,8 @@ impl Unseen {
         }
     }
 
-    /// The connections without a flow at this look. Returns one that had none at the last look either, if there is
-    /// any and that is news.
+    /// Takes the connections without a flow at this look. Returns a connection that had no flow at the last look either, if
+    /// the event is due.
     fn look(&mut self, mut without_flow: HashSet<FlowKey>) -> Option<FlowKey> {
         self.without_room.retain(|key| without_flow.remove(key));
         let mut again = without_flow.intersection(&self.suspects);
@@ -60,7 +60,7 @@ impl Unseen {
 }
 
 impl Service {
-    /// Look whether there are any, from time to time.
+    /// Looks for such connections from time to time.
     pub(super) fn look_for_unseen(&mut self, now: Duration) -> Result<(), ServeError> {
         if now < self.unseen.look_at || !self.listening.has_begun() {
             return Ok(());

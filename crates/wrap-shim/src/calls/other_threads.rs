@@ -1,5 +1,5 @@
-//! Other threads than the first one, and clients: nobody could replay that, so it is refused, before a client has heard anything
-//! where that is known so early.
+//! Other threads than the first thread, and clients: such a server cannot be replayed, and is refused; before a client has
+//! heard anything, where the mistake is known so early.
 
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
@@ -11,15 +11,15 @@ use crate::{
     wrap,
 };
 
-/// Listeners of clients that are remembered; of others it is known when a client comes.
+/// Remembered listeners of clients. A thread at any other listener is found when a client comes.
 const LISTENERS: usize = 64;
 
-/// Those of the first thread: the descriptor and 1, 0: none.
+/// The listeners of the first thread: the descriptor plus 1; 0: a free place.
 static LISTENING: [AtomicI32; LISTENERS] = [const { AtomicI32::new(0) }; LISTENERS];
 /// Instances of epoll in which other threads wait, or have waited: bit by bit.
 static WAITED_IN: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
 
-/// What it does with what clients are connected to, or connect to.
+/// Refuses a call on the connection of a client, or on a listener of clients.
 #[cold]
 pub(super) fn refuse_thread(call: &str, on: &[u8]) -> ! {
     refuse(&[
@@ -38,7 +38,7 @@ fn is_where_clients_connect(fd: c_int) -> bool {
         .is_some_and(|(page, (host, port))| page.addresses.are_at(host, port))
 }
 
-/// Has this descriptor to do with clients?
+/// Is this descriptor a connection of a client, or a listener of clients?
 fn is_of_clients(fd: c_int) -> bool {
     match kind_of(fd) {
         Kind::Connection => true,
@@ -54,7 +54,7 @@ pub(super) fn look_at_listener(fd: c_int, call: &str) {
     }
 }
 
-/// A thread waits for that.
+/// A thread waits for this descriptor.
 fn look_at_wait(fd: c_int, call: &'static str) {
     kind(fd, call);
     if kind_of(fd) == Kind::Listener {
@@ -62,7 +62,7 @@ fn look_at_wait(fd: c_int, call: &'static str) {
     }
 }
 
-/// A thread waits for all of these.
+/// A thread waits for all of these descriptors, by poll.
 pub(super) fn look_at_poll(all: &[pollfd]) {
     if wrap::is_helper() {
         for one in all {
@@ -71,7 +71,7 @@ pub(super) fn look_at_poll(all: &[pollfd]) {
     }
 }
 
-/// The same.
+/// A thread waits for all of these descriptors, by select.
 pub(super) fn look_at_select(all: impl Iterator<Item = c_int>) {
     if wrap::is_helper() {
         for fd in all {
@@ -96,19 +96,19 @@ pub(super) fn look_at_epoll(epoll: c_int) {
     }
 }
 
-/// A thread has it watched by epoll.
+/// A thread has a descriptor watched by epoll.
 pub(super) fn look_at_control(fd: c_int) {
     if wrap::is_helper() {
         look_at_wait(fd, "epoll_ctl");
     }
 }
 
-/// A thread is about to be told of this by epoll.
+/// A thread is about to get an event of this descriptor from epoll.
 pub(super) fn look_at_event(fd: c_int) {
     look_at_wait(fd, "epoll_wait");
 }
 
-/// The first thread has listened there.
+/// The first thread listens on this descriptor.
 pub(super) fn listens(fd: c_int) {
     let is_free = |one: &&AtomicI32| {
         let known = one.load(Ordering::Relaxed);
@@ -122,7 +122,7 @@ pub(super) fn listens(fd: c_int) {
     }
 }
 
-/// The first thread has it watched there.
+/// The first thread has a descriptor watched in this instance.
 pub(super) fn look_at_watch(fd: c_int, epoll: c_int) {
     let is_waited_in =
         place(epoll).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0);
@@ -131,14 +131,14 @@ pub(super) fn look_at_watch(fd: c_int, epoll: c_int) {
     }
 }
 
-/// It is closed: whatever gets its number is another thing.
+/// A descriptor is closed: the next owner of the number is unrelated.
 pub(super) fn is_closed(fd: c_int) {
     if let Some((word, bit)) = place(fd).filter(|(word, _)| word.load(Ordering::Relaxed) != 0) {
         word.fetch_and(!bit, Ordering::AcqRel);
     }
 }
 
-/// This process is a child: the threads are its parent's.
+/// This process is a child: the threads are the parent's.
 pub(crate) fn forget() {
     for word in &WAITED_IN {
         word.store(0, Ordering::Relaxed);
