@@ -369,10 +369,8 @@ fn macvlan_whose_server_is_killed_goes_on() {
     }
 }
 
-/// A published port: its clients' packets have another address than the server's sockets when they pass.
-#[test]
-fn connections_by_a_translated_port_are_told_until_the_port_is_given() {
-    let scene = Scene::new("redirect");
+/// A port of the server's host that leads to the server's.
+fn published_port(scene: &Scene) -> SocketAddr {
     let rules = format!(
         "table ip nat {{
             chain pre {{ type nat hook prerouting priority dstnat; tcp dport 9090 redirect to :{PORT}; }}
@@ -380,7 +378,14 @@ fn connections_by_a_translated_port_are_told_until_the_port_is_given() {
     );
     let file = scene.write("rules.nft", rules);
     run(&scene.server, &format!("nft -f {}", file.display()));
-    let (published, own) = (scene.ipv4(9090), scene.ipv4(PORT));
+    scene.ipv4(9090)
+}
+
+/// A published port: its clients' packets have another address than the server's sockets when they pass.
+#[test]
+fn connections_by_a_translated_port_are_told_until_the_port_is_given() {
+    let scene = Scene::new("redirect");
+    let (published, own) = (published_port(&scene), scene.ipv4(PORT));
     let server = scene.protect(&test_server_at(&scene, &[own]));
     let seen = scene.connect_to(own);
     let through = scene.connect_to(published);
@@ -413,17 +418,10 @@ fn connections_by_a_translated_port_are_told_until_the_port_is_given() {
 #[test]
 fn connection_without_room_is_not_told_as_unseen() {
     let scene = Scene::new("no-room");
-    let rules = format!(
-        "table ip nat {{
-            chain pre {{ type nat hook prerouting priority dstnat; tcp dport 9090 redirect to :{PORT}; }}
-        }}\n"
-    );
-    let file = scene.write("rules.nft", rules);
-    run(&scene.server, &format!("nft -f {}", file.display()));
-    let own = scene.ipv4(PORT);
+    let (published, own) = (published_port(&scene), scene.ipv4(PORT));
     let flags = ["--max-connections", "1"];
     let server = scene.protect_with(&test_server_at(&scene, &[own]), &flags);
-    let ends = [own, own, scene.ipv4(9090)];
+    let ends = [own, own, published];
     let all = ends.map(|address| scene.connect_to(address));
     for stream in &all {
         e2e::exchange::talks(stream, "hello");

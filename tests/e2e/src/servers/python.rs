@@ -117,17 +117,7 @@ asyncio.run(main())
 /// When its script cannot be written.
 #[must_use]
 pub fn streamer(scene: &Scene) -> Server {
-    let script = scene.write("streamer/streamer.py", STREAMER);
-    let address = scene.ipv4(PORT);
-    let (ip, port) = (address.ip().to_string(), PORT.to_string());
-    let command = [
-        "/usr/bin/python3",
-        "-u",
-        &script.to_string_lossy(),
-        &ip,
-        &port,
-    ];
-    Server::new("streamer", vec![address], &command)
+    by_script(scene, "streamer", STREAMER, scene.ipv4(PORT), &[])
 }
 
 /// The end of a script that answers lines: `answer(connection, line)` is called for each.
@@ -275,14 +265,8 @@ pub fn interpreter(scene: &Scene) -> Server {
 /// As [`interpreter`].
 #[must_use]
 pub fn interpreter_at(scene: &Scene, address: SocketAddr) -> Server {
-    let script = scene.write(
-        "interpreter/interpreter.py",
-        format!("{INTERPRETER}{LINES}"),
-    );
-    let (ip, port) = (address.ip().to_string(), address.port().to_string());
-    let script = script.to_string_lossy();
-    let command = ["/usr/bin/python3", "-u", &script, &ip, &port];
-    Server::new("interpreter", vec![address], &command)
+    let script = format!("{INTERPRETER}{LINES}");
+    by_script(scene, "interpreter", &script, address, &[])
 }
 
 /// Answers each line with it and a number, both given by a thread that sleeps before.
@@ -310,12 +294,7 @@ asyncio.run(main())
 /// When its script cannot be written.
 #[must_use]
 pub fn sleeper(scene: &Scene) -> Server {
-    let script = scene.write("sleeper/sleeper.py", SLEEPER);
-    let address = scene.ipv4(PORT);
-    let (ip, port) = (address.ip().to_string(), PORT.to_string());
-    let script = script.to_string_lossy();
-    let command = ["/usr/bin/python3", "-u", &script, &ip, &port];
-    Server::new("sleeper", vec![address], &command)
+    by_script(scene, "sleeper", SLEEPER, scene.ipv4(PORT), &[])
 }
 
 /// A room: what one says all hear, numbered, and each is greeted with how many have spoken. `wss` if there is a certificate.
@@ -348,21 +327,14 @@ asyncio.run(main())
 /// When its script cannot be written.
 #[must_use]
 pub fn room(scene: &Scene, authority: Option<&Authority>) -> Server {
-    let script = scene.write("room/room.py", ROOM);
-    let address = scene.ipv4(PORT);
-    let mut command = vec![
-        "/usr/bin/python3".to_owned(),
-        "-u".to_owned(),
-        script.to_string_lossy().into_owned(),
-        address.ip().to_string(),
-        PORT.to_string(),
-    ];
-    if let Some(authority) = authority {
-        let files = [&authority.certificate, &authority.key];
-        command.extend(files.map(|path| path.to_string_lossy().into_owned()));
-    }
-    let command: Vec<&str> = command.iter().map(String::as_str).collect();
-    Server::new("room", vec![address], &command)
+    let files = authority.map(|authority| [&authority.certificate, &authority.key]);
+    let files: Vec<_> = files
+        .iter()
+        .flatten()
+        .map(|path| path.to_string_lossy())
+        .collect();
+    let files: Vec<&str> = files.iter().map(|path| &**path).collect();
+    by_script(scene, "room", ROOM, scene.ipv4(PORT), &files)
 }
 
 /// A child for each connection, which answers a number with a line and so many bytes, and crashes at `abort`. The line says how many connections there
@@ -423,11 +395,7 @@ pub fn forking(scene: &Scene, refused: &str) -> Server {
 /// When its script cannot be written.
 #[must_use]
 pub fn forking_at(scene: &Scene, address: SocketAddr, refused: &str) -> Server {
-    let script = scene.write("forking/forking.py", FORKING);
-    let (ip, port) = (address.ip().to_string(), address.port().to_string());
-    let script = script.to_string_lossy();
-    let command = ["/usr/bin/python3", "-u", &script, &ip, &port, refused];
-    Server::new("forking", vec![address], &command)
+    by_script(scene, "forking", FORKING, address, &[refused])
 }
 
 /// Answers each byte with a point, and closes at `!`, with what is behind that unread.
@@ -456,16 +424,23 @@ while True:
 /// When its script cannot be written.
 #[must_use]
 pub fn rude(scene: &Scene) -> Server {
-    by_script(scene, "rude", RUDE)
+    by_script(scene, "rude", RUDE, scene.ipv4(PORT), &[])
 }
 
-fn by_script(scene: &Scene, name: &'static str, script: &str) -> Server {
+/// A server of this name: a script in a directory of its own, which is told the address, the port, and what follows.
+fn by_script(
+    scene: &Scene,
+    name: &'static str,
+    script: &str,
+    address: SocketAddr,
+    more: &[&str],
+) -> Server {
     let script = scene.write(&format!("{name}/{name}.py"), script);
-    let address = scene.ipv4(PORT);
-    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let script = script.to_string_lossy();
+    // The system's own: launchers of version managers would be the main process.
     let command = ["/usr/bin/python3", "-u", &script, &ip, &port];
-    Server::new(name, vec![address], &command)
+    Server::new(name, vec![address], &[&command[..], more].concat())
 }
 
 /// Says a greeting first, then appends each line to a file and answers it, in a thread for each connection.
@@ -494,18 +469,8 @@ Server((sys.argv[1], int(sys.argv[2])), Session).serve_forever()
 /// When its script cannot be written.
 #[must_use]
 pub fn greeter(scene: &Scene, greeting: &str) -> Server {
-    let script = scene.write("greeter/greeter.py", GREETER);
     let executed = scene.directory().join("executed");
-    let address = scene.ipv4(PORT);
-    let (ip, port) = (address.ip().to_string(), PORT.to_string());
-    let command = [
-        "/usr/bin/python3",
-        "-u",
-        &script.to_string_lossy(),
-        &ip,
-        &port,
-        &executed.to_string_lossy(),
-        greeting,
-    ];
-    Server::new("greeter", vec![address], &command)
+    let executed = executed.to_string_lossy();
+    let more = [&*executed, greeting];
+    by_script(scene, "greeter", GREETER, scene.ipv4(PORT), &more)
 }

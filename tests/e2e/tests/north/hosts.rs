@@ -70,23 +70,24 @@ pub(super) fn fail_over_and_die(pair: &mut Pair, seed: &mut Seed) {
     pair.first.wait_serving(before + 1);
 }
 
-/// `delay` is that of the logger's link, each way.
-fn goes_on(label: &str, delay: Duration) {
-    let mut pair = pair(label);
-    put_away(&pair.logger, delay);
-    let recording = pair.scene.record(PORT);
+/// Clients count, and one has a transaction open, while that happens to the hosts. Returns the one that had, when all was as
+/// it was told. It takes two more connections than clients count.
+pub(super) fn counting_while(
+    pair: &mut Pair,
+    clients: usize,
+    happens: impl FnOnce(&mut Pair),
+) -> Client {
     let ends = &AtomicBool::new(false);
-    let seed = &mut Seed::choose(label);
     let mut open = client(&pair.scene);
     assert_eq!(open.ask(&["MULTI"]), "+OK");
     assert_eq!(open.ask(&["SET", "open", "kept"]), "+QUEUED");
-    let clients: Vec<Client> = (0..8).map(|_| client(&pair.scene)).collect();
+    let clients: Vec<Client> = (0..clients).map(|_| client(&pair.scene)).collect();
     thread::scope(|scope| {
         let clients: Vec<_> = (0..)
             .zip(clients)
             .map(|(number, client)| scope.spawn(move || count(client, number, ends)))
             .collect();
-        fail_over_and_die(&mut pair, seed);
+        happens(pair);
         ends.store(true, Ordering::Relaxed);
         let mut after = client(&pair.scene);
         for (number, client) in clients.into_iter().enumerate() {
@@ -97,6 +98,16 @@ fn goes_on(label: &str, delay: Duration) {
     });
     assert_eq!(open.ask(&["EXEC"]), "+OK");
     assert_eq!(open.ask(&["GET", "open"]), "kept");
+    open
+}
+
+/// `delay` is that of the logger's link, each way.
+fn goes_on(label: &str, delay: Duration) {
+    let mut pair = pair(label);
+    put_away(&pair.logger, delay);
+    let recording = pair.scene.record(PORT);
+    let seed = &mut Seed::choose(label);
+    let open = counting_while(&mut pair, 8, |pair| fail_over_and_die(pair, seed));
     finish(open.stream());
     assert_untouched(recording, 10);
     pair.stop();
@@ -291,18 +302,22 @@ fn a_download_by_tls_goes_on_where_its_host_has_ended() {
 /// A host that is told otherwise does not guess what the server knew.
 #[test]
 fn a_standby_without_the_record_serves_nobody_of_before() {
-    let mut pair = pair("north-options");
+    let pair = pair("north-options");
     let mut client = client(&pair.scene);
     assert_eq!(client.ask(&["INCR", "counter"]), ":1");
-    // It begins again, without `--north`.
+    cannot_take_over(pair, &[], client, "--north=require");
+}
+
+/// The standby begins again with other options, which lack `what`; it takes over, and the client is reset.
+pub(super) fn cannot_take_over(mut pair: Pair, options: &[&str], mut client: Client, what: &str) {
     pair.second.kill_serve(Signal::TERM);
     assert!(pair.second.ended(e2e::PATIENCE).is_some());
-    pair.tell_hosts(&[]);
+    pair.tell_hosts(options);
     pair.begin_standby();
     pair.await_standby();
     pair.first.power_off();
     let trouble = pair.second.wait_for("trouble", 1)["message"].to_string();
-    assert!(trouble.contains("--north=require"), "{trouble}");
+    assert!(trouble.contains(what), "{trouble}");
     pair.second.wait_for("lost", 1);
     assert_eq!(client.answer_or_error(), None, "reset");
     pair.change_places();

@@ -21,7 +21,7 @@ use serde_json::json;
 
 use super::{
     REQUIRE,
-    hosts::{client, count},
+    hosts::{client, count, counting_while},
     patiently,
     redis::Client,
     shipped::{METRICS, held},
@@ -104,17 +104,8 @@ pub(super) fn fail_over_hot(pair: &mut Pair, way: FailOver) {
 fn redis_goes_on_as_the_one_that_has_followed() {
     let mut pair = hot_pair("north-hot", redis);
     let recording = pair.scene.record(PORT);
-    let ends = &AtomicBool::new(false);
     let seed = &mut Seed::choose("north-hot");
-    let mut open = client(&pair.scene);
-    assert_eq!(open.ask(&["MULTI"]), "+OK");
-    assert_eq!(open.ask(&["SET", "open", "kept"]), "+QUEUED");
-    let clients: Vec<Client> = (0..8).map(|_| client(&pair.scene)).collect();
-    thread::scope(|scope| {
-        let clients: Vec<_> = (0..)
-            .zip(clients)
-            .map(|(number, client)| scope.spawn(move || count(client, number, ends)))
-            .collect();
+    let open = counting_while(&mut pair, 8, |pair| {
         for way in [
             FailOver::PowerOff,
             FailOver::Move,
@@ -123,22 +114,13 @@ fn redis_goes_on_as_the_one_that_has_followed() {
             FailOver::PowerOff,
         ] {
             thread::sleep(Duration::from_millis(seed.between(300, 1500) as u64));
-            fail_over_hot(&mut pair, way);
+            fail_over_hot(pair, way);
         }
         // Who went on is recorded, and comes back from that by itself.
         let before = pair.first.events_of("serving").len();
         pair.first.kill_main(Signal::KILL);
         pair.first.wait_serving(before + 1);
-        ends.store(true, Ordering::Relaxed);
-        let mut after = client(&pair.scene);
-        for (number, client) in clients.into_iter().enumerate() {
-            let counted = client.join().expect("a client").to_string();
-            let key = format!("counter-{number}");
-            assert_eq!(after.ask(&["GET", &key]), counted);
-        }
     });
-    assert_eq!(open.ask(&["EXEC"]), "+OK");
-    assert_eq!(open.ask(&["GET", "open"]), "kept");
     drop(open);
     assert_untouched(recording, 10);
     pair.stop();

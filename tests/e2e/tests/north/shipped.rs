@@ -1,10 +1,6 @@
 //! Checkpoints go to the logger, and another host goes on from there: whatever dies when.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    thread,
-    time::Duration,
-};
+use std::time::Duration;
 
 use e2e::{
     Protected, Seed,
@@ -19,7 +15,7 @@ use lab::{Direction, Signal};
 use super::{
     REQUIRE,
     checkpoints::{criu, fill, flags, images},
-    hosts::{client, count, fail_over_and_die},
+    hosts::{cannot_take_over, client, counting_while, fail_over_and_die},
     patiently,
     redis::Client,
     refusals::serve,
@@ -62,20 +58,11 @@ fn await_checkpoints(server: &Protected, more: usize) {
 fn redis_goes_on_from_a_checkpoint_where_its_host_has_ended() {
     let mut pair = pair("ckhosts");
     let recording = pair.scene.record(PORT);
-    let ends = &AtomicBool::new(false);
     let seed = &mut Seed::choose("ckhosts");
-    let mut open = client(&pair.scene);
-    assert_eq!(open.ask(&["MULTI"]), "+OK");
-    assert_eq!(open.ask(&["SET", "open", "kept"]), "+QUEUED");
     let mut quiet = client(&pair.scene);
     fill(&mut quiet, 0, 10_000);
     let state = quiet.ask(&["DBSIZE"]);
-    let clients: Vec<Client> = (0..4).map(|_| client(&pair.scene)).collect();
-    thread::scope(|scope| {
-        let clients: Vec<_> = (0..)
-            .zip(clients)
-            .map(|(number, client)| scope.spawn(move || count(client, number, ends)))
-            .collect();
+    let open = counting_while(&mut pair, 4, |pair| {
         await_checkpoints(&pair.first, 2);
         // What an image has the place of the logger has given back.
         patiently("an image, and few notes", || {
@@ -84,19 +71,10 @@ fn redis_goes_on_from_a_checkpoint_where_its_host_has_ended() {
             held(&pair.logger, "images") > 1 << 20
                 && 2 * held(&pair.logger, "notes") < all.expect("a number")
         });
-        fail_over_and_die(&mut pair, seed);
+        fail_over_and_die(pair, seed);
         await_checkpoints(&pair.first, 1);
         pair.fail_over(FailOver::PowerOff);
-        ends.store(true, Ordering::Relaxed);
-        let mut after = client(&pair.scene);
-        for (number, client) in clients.into_iter().enumerate() {
-            let counted = client.join().expect("a client").to_string();
-            let key = format!("counter-{number}");
-            assert_eq!(after.ask(&["GET", &key]), counted);
-        }
     });
-    assert_eq!(open.ask(&["EXEC"]), "+OK");
-    assert_eq!(open.ask(&["GET", "open"]), "kept");
     assert_eq!(quiet.ask(&["GET", "key-9999"]), "value 9999");
     assert!(state.starts_with(":10"), "{state}");
     for stream in [open.stream(), quiet.stream()] {
@@ -218,22 +196,11 @@ fn put_away(logger: &Logger, delay: Duration) {
 /// A host that makes no checkpoints does not guess what an image has the place of.
 #[test]
 fn a_standby_without_checkpoints_serves_nobody_of_before() {
-    let mut pair = pair("ckoptions");
+    let pair = pair("ckoptions");
     let mut client = client(&pair.scene);
     fill(&mut client, 0, 30_000);
     pair.first.wait_for("checkpointed", 1);
-    pair.second.kill_serve(Signal::TERM);
-    assert!(pair.second.ended(e2e::PATIENCE).is_some());
-    pair.tell_hosts(&REQUIRE);
-    pair.begin_standby();
-    pair.await_standby();
-    pair.first.power_off();
-    let trouble = pair.second.wait_for("trouble", 1)["message"].to_string();
-    assert!(trouble.contains("--checkpoint-at"), "{trouble}");
-    pair.second.wait_for("lost", 1);
-    assert_eq!(client.answer_or_error(), None, "reset");
-    pair.change_places();
-    pair.stop();
+    cannot_take_over(pair, &REQUIRE, client, "--checkpoint-at");
 }
 
 /// What cannot be together, and what is missing, is said at the start.
