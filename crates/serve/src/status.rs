@@ -288,11 +288,11 @@ impl fmt::Display for Status {
             writeln!(f, "  lease        {lease}")?;
         }
         match self.standby_present {
-            Some(true) => writeln!(
-                f,
-                "  standby      {}: this host may die",
-                self.other_host.as_deref().unwrap_or("present")
-            )?,
+            Some(true) => {
+                let host = self.other_host.as_ref();
+                let host = host.map_or_else(String::new, |host| format!(", {host}"));
+                writeln!(f, "  standby      present{host}: this host may die")?;
+            }
             Some(false) => writeln!(
                 f,
                 "  standby      none: nobody takes over when this host dies (`outlive standby` on another host)"
