@@ -199,6 +199,31 @@ fn another_thread_is_told_by_epoll_what_the_first_one_has_given() {
     assert_all_kept(&server);
 }
 
+/// Another thread waits in an instance of epoll which tells it again and again of a descriptor that the program has closed: a copy
+/// is open.
+const CLOSED: &str = r#"
+ends, watching, told = os.pipe(), select.epoll(), []
+watching.register(ends[0], select.EPOLLIN)
+copy = os.dup(ends[0])
+os.close(ends[0])
+os.write(ends[1], b"x")
+thread = threading.Thread(target=lambda: told.append(watching.poll(0.05)))
+thread.start()
+thread.join()
+"#;
+
+#[test]
+fn another_thread_waits_by_epoll_no_longer_than_it_wants() {
+    let scene = Scene::new("closed");
+    let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
+    let mut client = Client::new(&scene);
+    run(&mut client, CLOSED);
+    assert_eq!(client.ask("told"), "[[]]");
+    kill(&server, 1);
+    assert_eq!(client.ask("told"), "[[]]");
+    assert_all_kept(&server);
+}
+
 /// Says a page to whoever connects elsewhere.
 const PAGES: &str = r#"
 def pages():

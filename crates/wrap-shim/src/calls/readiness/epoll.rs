@@ -8,6 +8,7 @@ use super::{
     MOST_AT_ONCE, SIGSET,
 };
 use crate::{
+    clock,
     descriptors::Watched,
     errno::answer_int,
     signals::blocking,
@@ -188,7 +189,8 @@ fn told_to_another(epoll: c_int, events: *mut epoll_event, count: usize) -> usiz
     left
 }
 
-/// Another thread waits; what the first one has had watched is translated for it.
+/// Another thread waits; what the first one has had watched is translated for it. A descriptor that the program has closed may be
+/// told again and again, if a copy is open: time passes all the same.
 fn wait_in_another(
     epoll: c_int,
     events: *mut epoll_event,
@@ -197,6 +199,8 @@ fn wait_in_another(
     mask: *const sigset_t,
 ) -> Outcome {
     other_threads::look_at_epoll(epoll);
+    let end = timeout.end(clock::monotonic());
+    let mut timeout = timeout;
     loop {
         let arguments = epoll_arguments(epoll, events, most, timeout.given(), mask);
         // SAFETY: as the program has called us.
@@ -206,6 +210,7 @@ fn wait_in_another(
         if count == 0 || left > 0 || timeout.is_none() {
             return if count == 0 { outcome } else { left as Outcome };
         }
+        timeout = timeout.left(end, clock::monotonic());
     }
 }
 
@@ -265,6 +270,36 @@ impl Timeout {
         match self {
             Self::Milliseconds(milliseconds) => *milliseconds as usize,
             Self::Exact(time) => time.as_ref().map_or(0, |time| (&raw const *time).addr()),
+        }
+    }
+
+    /// When it is over, nanoseconds, if it begins now; `None`: never.
+    fn end(&self, now: u64) -> Option<u64> {
+        let span = match self {
+            Self::Milliseconds(milliseconds) => u64::try_from(*milliseconds).ok()? * 1_000_000,
+            Self::Exact(time) => {
+                let time = time.as_ref()?;
+                let seconds = time.tv_sec.max(0) as u64;
+                seconds
+                    .saturating_mul(1_000_000_000)
+                    .saturating_add(time.tv_nsec.max(0) as u64)
+            }
+        };
+        Some(now.saturating_add(span))
+    }
+
+    /// What is left of it now, if it ends then.
+    fn left(&self, end: Option<u64>, now: u64) -> Self {
+        let Some(end) = end else { return *self };
+        let left = end.saturating_sub(now);
+        match self {
+            Self::Milliseconds(_) => {
+                Self::Milliseconds(c_int::try_from(left.div_ceil(1_000_000)).unwrap_or(c_int::MAX))
+            }
+            Self::Exact(_) => Self::Exact(Some(timespec {
+                tv_sec: (left / 1_000_000_000).cast_signed(),
+                tv_nsec: (left % 1_000_000_000).cast_signed(),
+            })),
         }
     }
 
