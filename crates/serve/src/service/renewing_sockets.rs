@@ -1,7 +1,7 @@
 //! Sockets of recovered connections are to be fast again: `bpf/renew.h` says why they would not be.
 //!
-//! A thread of its own looks at the sockets: the kernel may wait at one of them for as long as some process likes, and
-//! nobody who gives the heartbeat can wait so long. Without the thread the connections are slower for a while.
+//! A separate thread looks at the sockets: the kernel may wait at a socket for as long as some process likes, and the thread
+//! that gives the heartbeat must not wait. Without the separate thread the connections are slower for a while.
 
 use std::{
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
@@ -13,19 +13,20 @@ use dataplane::DataplaneError;
 
 use crate::service::Service;
 
-/// The first pause between two looks after a recovery, and how much longer each one is than the one before.
+/// The first pause between two looks after a recovery, and the factor from pause to pause.
 const FIRST: Duration = Duration::from_millis(10);
 const GROWTH: u32 = 2;
 /// A client that says nothing for so long finds congestion control that has forgotten the replay by itself: BBR's
 /// memory of the shortest round trip is 10 s long.
 const LAST: Duration = Duration::from_secs(10);
 
-/// The thread, by what tells it that connections were recovered. It ends with that; nobody waits for its end.
+/// The thread, by the channel that tells of recovered connections. The thread ends with the channel; no thread waits for
+/// that end.
 #[derive(Debug, Default)]
 pub(crate) struct Renewal(Option<Sender<()>>);
 
 impl Renewal {
-    /// `look` renews what it is time for, and returns how many connections are to be looked at again.
+    /// `look` renews the sockets that are due, and returns the number of connections for the next look.
     fn by(look: impl Fn() -> Result<usize, DataplaneError> + Send + 'static) -> Self {
         let (recovered, hear) = channel();
         let thread = thread::Builder::new().name("renewal".to_owned());
@@ -38,7 +39,7 @@ impl Renewal {
         }
     }
 
-    /// Returns whether somebody hears it.
+    /// Returns whether the thread hears.
     fn recovered(&self) -> bool {
         let thread = self.0.as_ref();
         thread.is_some_and(|thread| thread.send(()).is_ok())
@@ -61,7 +62,7 @@ impl Service {
     }
 }
 
-/// After each recovery look again and again, until all is done or would have come by itself.
+/// After each recovery looks again and again, until all is done or would have come without a look.
 fn renew(recovered: &Receiver<()>, look: impl Fn() -> Result<usize, DataplaneError>) {
     while recovered.recv().is_ok() {
         let mut pause = Duration::ZERO;
@@ -92,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// A socket that is locked for ever keeps the thread, and nobody else.
+    /// A socket that is locked for ever holds up this thread alone.
     #[test]
     fn a_look_that_does_not_end_is_not_waited_for() {
         let (looks, looking) = sync_channel(0);

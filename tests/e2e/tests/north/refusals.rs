@@ -1,4 +1,4 @@
-//! Servers that cannot be rebuilt from a record are refused, and told why.
+//! Servers that cannot be rebuilt from a record are refused, with the reason.
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ use lab::Signal;
 
 use super::{seldom::run, words::Client};
 
-/// A statically linked server takes no library: better no service than one whose state nobody records.
+/// A statically linked server takes no library: no service is better than a service with unrecorded state.
 #[test]
 fn a_server_that_cannot_be_wrapped_is_refused() {
     let scene = Scene::new("static");
@@ -29,7 +29,7 @@ fn a_server_that_cannot_be_wrapped_is_refused() {
     assert!(said.contains("statically linked"), "{said}");
 }
 
-/// What another program does then nobody would record.
+/// The work of another program would not be recorded.
 #[test]
 fn a_server_that_becomes_another_program_is_refused() {
     let scene = Scene::new("wrapper");
@@ -39,7 +39,7 @@ fn a_server_that_becomes_another_program_is_refused() {
     assert!(said.contains("becomes another program"), "{said}");
 }
 
-/// The same where it begins the server as a child.
+/// The same where the program begins the server as a child.
 #[test]
 fn a_server_that_another_program_begins_is_refused() {
     let scene = Scene::new("script");
@@ -69,7 +69,7 @@ fn static_server(scene: &Scene) -> String {
     program.to_string_lossy().into_owned()
 }
 
-/// What `serve` says until it ends by itself.
+/// The words of `serve` up to the end of `serve`.
 pub(super) fn serve(scene: &Scene, flags: &[&str], server: &[&str]) -> Output {
     let outlive = e2e::binaries::outlive();
     let mut command = scene.server.command(&outlive.to_string_lossy());
@@ -103,7 +103,7 @@ int main(void) {
 }
 ";
 
-/// A server by a name of which nothing is known: it is found out while it runs.
+/// An unknown name: the mistake is found while the server runs.
 pub(super) fn unknown(scene: &Scene, mut server: Server) -> Server {
     let found = std::process::Command::new("which")
         .arg(&server.command[0])
@@ -116,8 +116,8 @@ pub(super) fn unknown(scene: &Scene, mut server: Server) -> Server {
     server
 }
 
-/// The threads of memcached serve its clients: that cannot be replayed, and is noticed when one is given the first client, which
-/// has said nothing.
+/// The threads of memcached serve clients, which cannot be replayed. The mistake is noticed when a thread gets the first
+/// client, before that client has said anything.
 #[test]
 fn a_server_whose_threads_serve_is_refused() {
     let scene = Scene::new("memcached");
@@ -132,12 +132,13 @@ fn a_server_whose_threads_serve_is_refused() {
     assert!(!said.contains("did not come back in time"), "{said}");
 }
 
-/// The workers of nginx share memory, so that one is refused when it accepts a client. What is said of that does not depend on where their standard error leads.
+/// The workers of nginx share memory: a worker that accepts a client is refused. The words do not depend on the workers'
+/// standard error.
 #[test]
 fn a_server_whose_workers_share_memory_is_refused_with_the_way_out() {
     let scene = Scene::new("workers");
     let said = refused(&scene, &unknown(&scene, nginx(&scene)), &[]);
-    // With that, or by what it hears from the master first.
+    // With the client, or with the first message of the master.
     let expected = "a-server cannot be rebuilt from what it is told: a child with clients";
     assert!(said.contains(expected), "{said}");
     assert!(said.contains("`master_process off; daemon off;`"), "{said}");
@@ -149,7 +150,7 @@ fn a_server_whose_workers_share_memory_is_refused_with_the_way_out() {
     assert!(!said.contains("did not come back in time"), "{said}");
 }
 
-/// A server that is known is served without a record at once, if one was only preferred: `check` says so, too.
+/// A known server is served without a record from the start, if a record was only preferred: `check` says so, too.
 #[test]
 fn a_server_that_is_known_is_served_without_a_record_if_one_was_only_preferred() {
     let scene = Scene::new("prefer-known");
@@ -168,7 +169,7 @@ fn a_server_that_is_known_is_served_without_a_record_if_one_was_only_preferred()
     );
 }
 
-/// What is known of a server before it runs, `check` says.
+/// `check` knows such servers before the start.
 #[test]
 fn check_knows_servers_that_cannot_be_rebuilt() {
     let [scene, alone] = ["known", "alone"].map(Scene::new);
@@ -198,7 +199,7 @@ fn check_knows_servers_that_cannot_be_rebuilt() {
     }
 }
 
-/// Descriptors that another process has given it no replay could give it again.
+/// A replay could not give a server the descriptors of another process again.
 #[test]
 fn a_server_that_is_given_descriptors_is_refused() {
     let scene = Scene::new("rights");
@@ -219,7 +220,7 @@ socket.recv_fds(here, 1, 1)"
     assert!(said.contains("given descriptors"), "{said}");
 }
 
-/// Whoever prefers a record does without it where there can be none. The client by which that is found out notices nothing.
+/// With `prefer`, a server that can have no record goes on without. The client that shows the mistake notices nothing.
 #[test]
 fn a_server_whose_threads_serve_goes_on_without_a_record_if_one_was_only_preferred() {
     let scene = Scene::new("prefer");
@@ -236,7 +237,7 @@ fn a_server_whose_threads_serve_goes_on_without_a_record_if_one_was_only_preferr
         server.wait_serving(recoveries);
     }
     assert_no_client_notices(&server);
-    // Another `serve` finds a server without a record, though it was told the same.
+    // Another `serve` with the same options finds a server without a record.
     server.kill_serve_itself();
     server.succeed(&scene, &definition, &PREFER);
     server.kill_main(Signal::KILL);
@@ -245,13 +246,13 @@ fn a_server_whose_threads_serve_goes_on_without_a_record_if_one_was_only_preferr
     assert_no_client_notices(&server);
 }
 
-/// A server that has served for a while is the same: what its clients had heard is compared with what it says without a record.
+/// The same after some service: the old output is compared with the output of the server without a record.
 #[test]
 fn a_server_that_is_refused_late_goes_on_without_a_record_if_one_was_only_preferred() {
     goes_on_when_refused_late(&Scene::new("prefer-late"), &PREFER);
 }
 
-/// Beyond the recorded beginning of an answer, too: what is random was another one in the first life.
+/// Also beyond the recorded beginning of an answer: random bytes differ in each life.
 #[test]
 fn all_that_clients_have_heard_is_compared_when_a_preferred_record_is_given_up() {
     let scene = Scene::new("prefer-hash");
@@ -265,7 +266,7 @@ fn all_that_clients_have_heard_is_compared_when_a_preferred_record_is_given_up_a
     is_compared(&scene, &with_copies(&logger).each_ref().map(String::as_str));
 }
 
-/// What is told to use a logger that gets copies of all that few clients say.
+/// The options for a logger that gets copies of all input of few clients.
 fn with_copies(logger: &Logger) -> [String; 6] {
     let [way, at, keys, file, _] = logger.flags();
     let few = "--copies-per-second=20000".to_owned();
@@ -283,10 +284,10 @@ fn is_compared(scene: &Scene, flags: &[&str]) {
     let lost = server.wait_for("lost", 1);
     let reason = lost["reason"].as_str().expect("words");
     assert!(reason.contains("the hash differs"), "{lost}");
-    // This server ends with the first connection that is reset.
+    // The server ends with the first connection that is reset.
 }
 
-/// The same where the record is with a logger on another host: what clients have said is there besides the server's notes.
+/// The same with a logger on another host: the logger has the input of clients besides the server's notes.
 #[test]
 fn a_server_goes_on_without_a_record_at_the_logger_if_one_was_only_preferred() {
     let (scene, logger) = with_logger("prefer-logger");
@@ -313,7 +314,7 @@ fn a_server_goes_on_without_a_record_at_the_logger_if_one_was_only_preferred() {
     assert_no_client_notices(&server);
 }
 
-/// Clients who have been answered go on, too, if the logger has copies of all that they have said.
+/// Clients with answers go on, too, if the logger has copies of all input of these clients.
 #[test]
 fn a_server_that_is_refused_late_goes_on_at_the_logger_if_a_record_was_only_preferred() {
     let (scene, logger) = with_logger("prefer-late-logger");
@@ -321,7 +322,7 @@ fn a_server_that_is_refused_late_goes_on_at_the_logger_if_a_record_was_only_pref
     goes_on_when_refused_late(&scene, &flags.each_ref().map(String::as_str));
 }
 
-/// Both clients, of whom one makes the server do the forbidden, and another death.
+/// Two clients: the second makes the server do the forbidden; then another death.
 fn goes_on_when_refused_late(scene: &Scene, flags: &[&str]) {
     let server = scene.protect_with(&interpreter(scene), flags);
     let mut clients = [(); 2].map(|()| Client::new(scene));
@@ -351,7 +352,7 @@ pub(super) fn is_answered(client: &mut TcpStream) {
     BufReader::new(client).skip_until(b'\n').expect("a line");
 }
 
-/// Another thread looks at all that is open.
+/// Another thread looks at all open descriptors.
 pub(super) const LOOKS: &str = r"
 def look():
     for fd in range(3, 50):
@@ -363,7 +364,7 @@ def look():
 threading.Thread(target=look).start()
 ";
 
-/// Where that is known before the server begins, it begins without.
+/// A mistake that is known before the start: the server begins without a record.
 #[test]
 fn a_static_server_is_served_without_a_record_if_one_was_only_preferred() {
     let scene = Scene::new("prefer-static");
@@ -379,7 +380,7 @@ fn a_static_server_is_served_without_a_record_if_one_was_only_preferred() {
     drop(client);
 }
 
-/// What `serve` says when the server has heard this.
+/// The words of `serve` after the server has heard this.
 fn refused(scene: &Scene, server: &Server, word: &[u8]) -> String {
     let words: Vec<&str> = server.command.iter().map(String::as_str).collect();
     let output = thread::scope(|scope| {
@@ -392,7 +393,7 @@ fn refused(scene: &Scene, server: &Server, word: &[u8]) -> String {
             }
             thread::sleep(Duration::from_millis(5));
         };
-        // One that only listens, and is told nonetheless.
+        // A client that only listens is told, too.
         let listener = match word {
             [] => stream,
             _ => {
