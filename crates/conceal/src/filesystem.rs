@@ -295,12 +295,8 @@ impl Filesystem for Concealing {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let file = match said(self.file(node, handle, OFlags::RDONLY)) {
-            Ok(file) => file,
-            Err(error) => return reply.error(error),
-        };
-        match answers::read(&file, offset, size) {
-            Ok(bytes) => reply.data(&bytes),
+        match said(self.file(node, handle, OFlags::RDONLY)) {
+            Ok(file) => answers::read(&file, offset, size, reply),
             Err(error) => reply.error(error),
         }
     }

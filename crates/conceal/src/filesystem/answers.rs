@@ -1,10 +1,10 @@
 //! What the kernel is answered.
 
-use std::{io, os::fd::OwnedFd, sync::Arc};
+use std::{cell::RefCell, io, os::fd::OwnedFd, sync::Arc};
 
 use fuser::{
     BackingId, Errno, FileAttr, FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr,
-    ReplyCreate, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, Request,
+    ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, Request,
 };
 use rustix::fs::StatFs;
 
@@ -71,9 +71,26 @@ pub(super) fn created(
     }
 }
 
+thread_local! {
+    /// The kernel makes new memory page by page, which takes longer than to read a file into it.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
 /// So many bytes from there on, or all that there are.
-pub(super) fn read(file: &OwnedFd, offset: u64, size: u32) -> Result<Vec<u8>, Errno> {
-    let mut buffer = vec![0; size.try_into().unwrap_or(0)];
+pub(super) fn read(file: &OwnedFd, offset: u64, size: u32, reply: ReplyData) {
+    let size = size.try_into().unwrap_or(0);
+    BUFFER.with_borrow_mut(|buffer| {
+        if buffer.len() < size {
+            buffer.resize(size, 0);
+        }
+        match fill(file, offset, &mut buffer[..size]) {
+            Ok(have) => reply.data(&buffer[..have]),
+            Err(errno) => reply.error(Errno::from_i32(errno.raw_os_error())),
+        }
+    });
+}
+
+fn fill(file: &OwnedFd, offset: u64, buffer: &mut [u8]) -> rustix::io::Result<usize> {
     let mut have = 0;
     while have < buffer.len() {
         let at = offset + u64::try_from(have).unwrap_or(0);
@@ -81,11 +98,10 @@ pub(super) fn read(file: &OwnedFd, offset: u64, size: u32) -> Result<Vec<u8>, Er
             Ok(0) => break,
             Ok(more) => have += more,
             Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(Errno::from_i32(error.raw_os_error())),
+            Err(errno) => return Err(errno),
         }
     }
-    buffer.truncate(have);
-    Ok(buffer)
+    Ok(have)
 }
 
 /// What is never kept waiting.
