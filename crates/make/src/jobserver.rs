@@ -131,6 +131,11 @@ pub(crate) fn without_name(command: &mut Command) {
     }
 }
 
+/// Whether that was told of a pipe with a name ([`without_name`]).
+pub(crate) fn had_name(command: &Command) -> bool {
+    command.jobserver == Some(INSTEAD)
+}
+
 /// The same with that in the place of each name, if there is one.
 fn renamed(flags: &OsStr, instead: &[u8]) -> Option<OsString> {
     let mut has_one = false;

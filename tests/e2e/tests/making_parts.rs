@@ -89,7 +89,7 @@ fn what_was_waited_for_is_not_saved() {
     );
 }
 
-/// A make that is asked for in the middle begins the rest as plain make would: in the mounts of everybody, and not after all others.
+/// A make that is asked for in the middle begins the rest as plain make would, makes too: in the mounts of everybody, and not after all others.
 #[test]
 fn what_is_begun_after_it_was_asked_for_is_not_concealed() {
     let mounts = "readlink /proc/self/ns/mnt; ps -o cls= -p $$$$";
@@ -98,7 +98,10 @@ fn what_is_begun_after_it_was_asked_for_is_not_concealed() {
             second:\n\t@{mounts}; ls; echo text >out\n\
             third:\n\t@$(MAKE) -s nested\n\
             fourth:\n\t@cat out; cd . && $(MAKE) -s nested\n\
-            nested:\n\t@{mounts}; cat out; rm -f gone; mkdir gone; cd gone; rmdir ../gone; ls\n"
+            nested:\n\t@{mounts}; cat out; rm -f gone; mkdir gone; cd gone; rmdir ../gone; ls\n\
+            ifneq ($(MAKELEVEL),0)\n\
+            $(info concealed: $(filter fuse fuseblk,$(file </proc/self/mountinfo)))\n\
+            endif\n"
     );
     let mut twice = Twice::new(&[("Makefile", &makefile)]);
     twice.watch(&[]);

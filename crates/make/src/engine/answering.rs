@@ -1,13 +1,9 @@
 //! Who asks is answered.
 
 use std::{
-    ffi::OsString,
     fs::File,
     io,
-    os::unix::{
-        ffi::OsStrExt as _,
-        net::{UnixListener, UnixStream},
-    },
+    os::unix::net::{UnixListener, UnixStream},
     sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
@@ -19,6 +15,7 @@ use super::{Engine, Own, microseconds, peer};
 use crate::{
     command::Command,
     job::Job,
+    jobserver,
     link::{self, Gain, Plainly, Reply, Request, Taken},
     listening::{Counted, listen_to},
     repositories::untold,
@@ -32,20 +29,6 @@ fn parent_of(process: u32) -> Option<u32> {
     // The name may have anything in it.
     let (_, after) = about.rsplit_once(')')?;
     after.split_whitespace().nth(1)?.parse().ok()
-}
-
-/// What makes are called.
-const MAKES: [&str; 2] = ["make", "gmake"];
-/// What separates words for a shell.
-const BETWEEN: &[u8] = b" \t\n;&|()<>{}'\"`=";
-
-/// Whether a word of that is what a make is called.
-fn names_make(words: &[u8]) -> bool {
-    let mut words = words.split(|byte| BETWEEN.contains(byte));
-    words.any(|word| {
-        let name = word.rsplit(|byte| *byte == b'/').next();
-        MAKES.iter().any(|make| name == Some(make.as_bytes()))
-    })
 }
 
 impl Engine {
@@ -140,14 +123,14 @@ impl Engine {
         let process = peer(asker)?;
         let done = match self.asker_of(process) {
             Some(parent) if parent.progress().is_mandated => {
-                return Ok(Reply::Plainly(self.beside(&parent, &command, process)));
+                return Ok(Reply::Plainly(Self::beside(&parent, &command, process)));
             }
             Some(parent) => {
                 let [_, out, err] = streams;
                 let told = untold(command.clone(), &parent.command);
                 let done = self.run_for(&parent, &told, [out, err], asker);
                 if done.is_none() && parent.progress().is_mandated {
-                    return Ok(Reply::Plainly(self.beside(&parent, &command, process)));
+                    return Ok(Reply::Plainly(Self::beside(&parent, &command, process)));
                 }
                 done.map(|status| (status, Gain::default()))
             }
@@ -167,10 +150,10 @@ impl Engine {
         ))
     }
 
-    /// What a make begins after it was asked for is done as its user would: but for makes, whose commands are looked for among those that
-    /// are done, and only of concealed ones.
-    fn beside(&self, parent: &Job, command: &Command, process: u32) -> Plainly {
-        let is_leaving = !self.begins_makes(command);
+    /// What a make begins after it was asked for is done as its user would, another make too.
+    fn beside(parent: &Job, command: &Command, process: u32) -> Plainly {
+        // A jobserver with a name is behind that name only where the make is that has made the name.
+        let is_leaving = !jobserver::had_name(command);
         if is_leaving {
             parent.is_left_by_some();
             // Who has it hurry with its make would not find it any more.
@@ -180,15 +163,6 @@ impl Engine {
             beside: is_leaving.then(std::process::id),
             ..Plainly::default()
         }
-    }
-
-    /// Whether it does, as far as its words tell, or what it has done before.
-    fn begins_makes(&self, command: &Command) -> bool {
-        let says_so = |word: &OsString| names_make(word.as_bytes());
-        let did = |job: &Arc<Job>| job.command.arguments == command.arguments && job.has_parts();
-        command.jobserver.is_some()
-            || command.arguments.iter().any(says_so)
-            || self.jobs().values().any(did)
     }
 
     /// The job that asks. One that begins just now is waited for; that is not asked of makes that the user runs.
@@ -211,32 +185,5 @@ impl Engine {
                 this.serve(asker)
             }
         });
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::names_make;
-
-    #[test]
-    fn makes_are_known_by_their_name() {
-        for words in [
-            "make",
-            "/usr/bin/gmake -k",
-            "cd sub&&make all",
-            "(make)",
-            "MAKE=x\tmake",
-        ] {
-            assert!(names_make(words.as_bytes()), "{words}");
-        }
-        for words in [
-            "",
-            "cmake -S .",
-            "cc -c make/a.c",
-            "rm CMakeFiles/make.o",
-            "remake",
-        ] {
-            assert!(!names_make(words.as_bytes()), "{words}");
-        }
     }
 }
