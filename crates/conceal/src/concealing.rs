@@ -4,7 +4,10 @@ use std::{
     collections::{BTreeSet, HashSet},
     ffi::OsString,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use encapsulation::{Base, Effect, Encapsulation, HiddenId, Stale};
@@ -32,6 +35,8 @@ struct Shared {
     held: Mutex<Vec<Held>>,
     kernel: Mutex<Option<Arc<Kernel>>>,
     passthrough: OnceLock<()>,
+    /// How often the kernel has asked.
+    asked: AtomicU64,
 }
 
 /// A call that waits.
@@ -146,6 +151,7 @@ impl Concealing {
             held: Mutex::default(),
             kernel: Mutex::default(),
             passthrough: OnceLock::new(),
+            asked: AtomicU64::new(0),
         };
         Self {
             shared: Arc::new(shared),
@@ -155,6 +161,18 @@ impl Concealing {
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         let state = self.shared.state.lock();
         state.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// To answer the kernel.
+    pub(crate) fn answering(&self) -> MutexGuard<'_, State> {
+        self.shared.asked.fetch_add(1, Ordering::Relaxed);
+        self.state()
+    }
+
+    /// How often the kernel has asked so far: those who wait for answers take longer than with files as they are.
+    #[must_use]
+    pub fn asked(&self) -> u64 {
+        self.shared.asked.load(Ordering::Relaxed)
     }
 
     fn held(&self) -> MutexGuard<'_, Vec<Held>> {
@@ -309,7 +327,7 @@ impl Concealing {
         answer: impl FnOnce(&Self, &mut State, R, Result<T, Errno>) + Send + 'static,
     ) {
         let process = request.pid();
-        let mut state = self.state();
+        let mut state = self.answering();
         state.tree.process = process;
         let outcome = match act(&mut state) {
             Ok(done) => Ok(done),

@@ -58,7 +58,7 @@ impl Filesystem for Concealing {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let mut state = self.state();
+        let mut state = self.answering();
         let long = state.validity();
         match said(state.told(parent, name)) {
             Ok(attributes) => reply.entry(&long, &attributes, Generation(0)),
@@ -75,11 +75,11 @@ impl Filesystem for Concealing {
     }
 
     fn forget(&self, _: &Request, node: INodeNo, lookups: u64) {
-        self.state().forgotten(node, lookups);
+        self.answering().forgotten(node, lookups);
     }
 
     fn getattr(&self, _: &Request, node: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
-        let mut state = self.state();
+        let mut state = self.answering();
         let found = said(state.examine(node, handle));
         attr(&state, found, reply);
     }
@@ -123,7 +123,7 @@ impl Filesystem for Concealing {
     }
 
     fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
-        let mut state = self.state();
+        let mut state = self.answering();
         let path = state.place(node);
         let target = path.and_then(|path| Ok(state.tree.target(&path)?));
         match said(target) {
@@ -335,23 +335,23 @@ impl Filesystem for Concealing {
         reply: ReplyEmpty,
     ) {
         // Closed outside: that may take time.
-        let closed = self.state().closed(handle);
+        let closed = self.answering().closed(handle);
         drop(closed);
         reply.ok();
     }
 
     fn fsync(&self, _: &Request, node: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
-        let file = self.state().sync(node, Some(handle));
+        let file = self.answering().sync(node, Some(handle));
         syncing::answer(said(file), reply);
     }
 
     fn fsyncdir(&self, _: &Request, node: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        let directory = self.state().sync(node, None);
+        let directory = self.answering().sync(node, None);
         syncing::answer(said(directory), reply);
     }
 
     fn opendir(&self, _: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let mut state = self.state();
+        let mut state = self.answering();
         if state.is_around() {
             return reply.error(Errno::ENOSYS);
         }
@@ -369,7 +369,7 @@ impl Filesystem for Concealing {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let mut state = self.state();
+        let mut state = self.answering();
         let listing = match said(if state.is_around() {
             state.names(node, offset)
         } else {
@@ -397,7 +397,7 @@ impl Filesystem for Concealing {
         _: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.state().told_all(handle);
+        self.answering().told_all(handle);
         reply.ok();
     }
 

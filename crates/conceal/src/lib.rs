@@ -26,4 +26,5 @@ mod syncing;
 mod telling;
 mod tree;
 mod unopened;
+pub mod working;
 pub mod world;

@@ -20,7 +20,10 @@ use std::{
         unix::net::UnixStream,
     },
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     thread,
 };
 
@@ -65,6 +68,7 @@ struct Shared {
     devices: Devices,
     gate: Mutex<Gate>,
     sized: Mutex<Sized>,
+    asked: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -101,6 +105,7 @@ impl Outside {
             devices,
             gate: Mutex::default(),
             sized: Mutex::default(),
+            asked: AtomicU64::new(0),
         });
         let this = Self(Arc::clone(&shared));
         let answer = move || shared.answer();
@@ -136,6 +141,12 @@ impl Outside {
     #[must_use]
     pub fn sized(&self) -> Sized {
         *self.0.sized()
+    }
+
+    /// About how many calls the kernel has asked so far.
+    #[must_use]
+    pub fn asked(&self) -> u64 {
+        self.0.asked.load(Ordering::Relaxed)
     }
 
     /// Whether anybody is left of those who could ask: the command, and whoever it has begun. The kernel knows: before Linux 6.11 it counts
@@ -206,6 +217,7 @@ impl Shared {
     }
 
     fn decide(self: &Arc<Self>, call: Call) {
+        self.asked.fetch_add(1, Ordering::Relaxed);
         self.note_size(&call);
         if self.gate().is_open {
             return self.let_through(&call);

@@ -2,6 +2,7 @@
 
 mod answering;
 mod expecting;
+mod middle;
 mod taking;
 
 use std::{
@@ -34,6 +35,7 @@ use rustix::{
 use crate::{
     asked::Asked,
     command::Command,
+    cost::Costs,
     job::{BeginError, Job, JobId},
     jobserver::reserve,
     link::{self, Reply, Standing, Taken},
@@ -56,6 +58,13 @@ struct Own {
     taken: Taken,
 }
 
+/// Who wants an engine to end, and is to be told how far that is; and who has been. Nobody is at their other end any more when it has ended.
+#[derive(Default)]
+struct Stoppers {
+    wait: Vec<UnixStream>,
+    told: Vec<UnixStream>,
+}
+
 /// What makes jobs of commands.
 pub struct Engine {
     worlds: Worlds,
@@ -69,12 +78,13 @@ pub struct Engine {
     asked: Mutex<Asked>,
     /// Makes that the user runs themselves.
     own: Mutex<Vec<Own>>,
+    /// What commands have cost that were done concealed.
+    costs: Mutex<Costs>,
     is_over: AtomicBool,
     /// How many are being answered.
     answering: AtomicUsize,
-    /// Who wants it to end, and is to be told how far it is; and who has been. Nobody is at their other end any more when it has.
-    stoppers: Mutex<Vec<UnixStream>>,
-    told: Mutex<Vec<UnixStream>>,
+    /// Who wants it to end.
+    stoppers: Mutex<Stoppers>,
     /// Whose mounts it has itself: those who have them, too, are no job's.
     outsiders: Option<Members>,
     /// Numbers that commands are given descriptors under.
@@ -123,10 +133,10 @@ impl Engine {
             others: expected.others.clone(),
             asked: Mutex::new(Asked::expecting(expected)),
             own: Mutex::default(),
+            costs: Mutex::default(),
             is_over: AtomicBool::new(false),
             answering: AtomicUsize::new(0),
             stoppers: Mutex::default(),
-            told: Mutex::default(),
             outsiders: Members::with(std::process::id()).ok(),
             _reserved: reserved,
             preload,
@@ -177,6 +187,10 @@ impl Engine {
 
     fn asked(&self) -> MutexGuard<'_, Asked> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn costs(&self) -> MutexGuard<'_, Costs> {
+        self.costs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The job that a process belongs to.
@@ -322,17 +336,19 @@ impl Engine {
 
     /// Who wants to wait for the end sees it: they are told no more, and left when this process is.
     fn tell_stoppers(&self, own: usize) {
-        let mut stoppers = self.stoppers.lock().unwrap_or_else(PoisonError::into_inner);
-        for stopper in stoppers.iter_mut() {
+        let mut stoppers = self.stoppers();
+        for stopper in &mut stoppers.wait {
             if let Err(error) = link::say(stopper, &Reply::Ends(own)) {
                 tracing::debug!("who has ended this is gone: {error}");
             }
         }
         // Not closed: that is what ends the waiting.
-        self.told
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .append(&mut stoppers);
+        let mut told = std::mem::take(&mut stoppers.wait);
+        stoppers.told.append(&mut told);
+    }
+
+    fn stoppers(&self) -> MutexGuard<'_, Stoppers> {
+        self.stoppers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

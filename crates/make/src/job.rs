@@ -14,6 +14,7 @@ use conceal::{
     concealing::{Concealing, MandateError},
     members::{Members, rest_as_session},
     outside::{Outside, Sized},
+    working::Working,
     world::{View, World},
 };
 use encapsulation::{Base, Encapsulation, Time};
@@ -62,7 +63,7 @@ pub struct Job {
     /// The session that the first of the processes has made.
     session: u32,
     /// The requests of the processes, while a process runs; afterwards, whether a process has read the size of the terminal.
-    outside: Mutex<Result<Outside, Sized>>,
+    outside: Mutex<Result<Outside, Left>>,
     /// Whether it is a make that nobody has asked for yet, and not what one has begun.
     pub is_make: bool,
     /// What it has taken over.
@@ -72,6 +73,14 @@ pub struct Job {
     began: Instant,
     /// As files are dated that are made from then on.
     since: Time,
+}
+
+/// What is known of the requests of a command of which no process is left.
+#[derive(Debug, Clone, Copy)]
+struct Left {
+    sized: Sized,
+    /// How many there were.
+    asked: u64,
 }
 
 /// How far it is.
@@ -221,11 +230,11 @@ impl Job {
         self.output.end();
         self.input.close();
         // Thousands may be finished and not asked for: nothing is kept open for them.
-        let sized = self.sized();
-        *self.outside() = Err(sized);
+        let (sized, asked) = (self.sized(), self.calls());
+        *self.outside() = Err(Left { sized, asked });
     }
 
-    fn outside(&self) -> MutexGuard<'_, Result<Outside, Sized>> {
+    fn outside(&self) -> MutexGuard<'_, Result<Outside, Left>> {
         self.outside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -233,8 +242,21 @@ impl Job {
     pub(crate) fn sized(&self) -> Sized {
         match &*self.outside() {
             Ok(outside) => outside.sized(),
-            Err(sized) => *sized,
+            Err(left) => left.sized,
         }
+    }
+
+    /// About how many calls of its processes the kernel has asked.
+    fn calls(&self) -> u64 {
+        match &*self.outside() {
+            Ok(outside) => outside.asked(),
+            Err(left) => left.asked,
+        }
+    }
+
+    /// How many answers its processes have waited for.
+    pub(crate) fn asked(&self) -> u64 {
+        self.calls() + self.concealing.asked()
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {
@@ -434,17 +456,40 @@ impl Job {
 
     /// Ends it, if it runs, and it is worth nothing any more; unless it is its user's own, or becomes that now: `false`.
     pub fn abort(&self) -> bool {
-        let is_wanted = {
-            let mut progress = self.lock();
-            progress.is_aborted |= !progress.is_wanted;
-            progress.is_wanted
-        };
-        if is_wanted {
+        let is_given_up = self.gives_up();
+        if is_given_up {
+            self.kill();
+        }
+        is_given_up
+    }
+
+    /// It is worth nothing any more from now on, unless it is its user's own.
+    fn gives_up(&self) -> bool {
+        let mut progress = self.lock();
+        progress.is_aborted |= !progress.is_wanted;
+        let is_given_up = !progress.is_wanted;
+        drop(progress);
+        self.changed.notify_all();
+        is_given_up
+    }
+
+    /// How much processors have worked for it so far.
+    pub(crate) fn working(&self) -> Working {
+        Working::of(&self.processes())
+    }
+
+    /// Whether one of its processes wants a processor or an answer, and none waits for being asked for.
+    pub(crate) fn works(&self) -> bool {
+        if !self.waiting().is_empty() {
             return false;
         }
-        self.changed.notify_all();
-        self.kill();
-        true
+        let answers = self.asked();
+        if !self.working().is_at_rest {
+            return true;
+        }
+        // As one is for a moment that waits for another one of them.
+        thread::sleep(SOON);
+        self.asked() != answers || !self.working().is_at_rest
     }
 
     /// Those that there are.
@@ -457,6 +502,19 @@ impl Job {
 
     fn has(&self, process: u32) -> bool {
         self.members.has(process)
+    }
+
+    /// Ends it, as [`Self::abort`] does, while who has said so goes on.
+    pub(crate) fn abort_meanwhile(self: &Arc<Self>) -> bool {
+        if !self.gives_up() {
+            return false;
+        }
+        let this = Arc::clone(self);
+        let killing = thread::Builder::new().name("killing".into());
+        if killing.spawn(move || this.kill()).is_err() {
+            self.kill();
+        }
+        true
     }
 
     /// Kills its processes. Who waits for an answer of ours in the kernel dies when it has one: a refusal.
@@ -473,7 +531,9 @@ impl Job {
 
     /// If it waits for its user, it is given what that says. Whether it was given something.
     pub fn pass_on(&self, from: &mut File) -> bool {
-        if self.progress().ended.is_some() {
+        let progress = self.progress();
+        // What its user says to one that is concealed would be lost with it.
+        if progress.ended.is_some() || !progress.is_mandated {
             return false;
         }
         let passed = self.input.pass_on(from, || self.processes());

@@ -12,6 +12,7 @@
 
 pub mod asked;
 pub mod command;
+mod cost;
 mod ending;
 pub mod engine;
 pub mod environment;

@@ -4,8 +4,10 @@ mod twice;
 
 use std::{
     fs,
-    io::Write as _,
+    io::{Read as _, Write as _},
     process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use serde_json::json;
@@ -72,6 +74,20 @@ fn two_makes_are_expected() {
     twice.make(&[]);
 }
 
+/// One make was expected, and another one has taken over the command: what is left of the expected one is of no use.
+#[test]
+fn what_was_asked_for_in_vain_is_not_counted() {
+    let makefile = "all: out\nout: in\n\tcp in $@\n";
+    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
+    twice.watch(&[]);
+    twice.anticipated();
+    assert_eq!(twice.number("finished"), 2);
+    asked_for(&twice, "out");
+    twice.anticipated();
+    // A make that has nothing to do.
+    assert_eq!(twice.number("finished"), 1);
+}
+
 /// It would have been waited for as long without.
 #[test]
 fn what_was_waited_for_is_not_saved() {
@@ -107,6 +123,90 @@ fn what_is_begun_after_it_was_asked_for_is_not_concealed() {
     twice.watch(&[]);
     until("it runs", || twice.number("running") > 1);
     let said = twice.make_that_waits("begun");
+    assert!(said.contains("went on with the rest"), "{said}");
+}
+
+/// What has been slower than by plain make, and of which nobody knows how long it takes, is begun anew: the time until its end is that of plain make.
+#[test]
+fn a_command_that_is_slowed_down_is_begun_anew_when_it_is_asked_for() {
+    let makefile = "all:\n\t@echo begun >>begun; readlink /proc/self/ns/mnt; \
+        until [ -e go ]; do read line <in; done\n\techo $$line >$@\n";
+    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
+    twice.watch(&[]);
+    until("it runs", || twice.number("running") > 1);
+    // In the mounts of everybody, and once.
+    let said = twice.make_that_waits("begun");
+    assert!(said.contains("went on with the rest"), "{said}");
+}
+
+/// How long processors have worked for a process with those words in its arguments, in the kernel's ticks.
+fn ticks_of(words: &str) -> u64 {
+    let processes = fs::read_dir("/proc").expect("the kernel tells of processes");
+    let all = processes.flatten().filter_map(|process| {
+        let arguments = fs::read(process.path().join("cmdline")).ok()?;
+        String::from_utf8_lossy(&arguments)
+            .contains(words)
+            .then_some(())?;
+        let about = fs::read_to_string(process.path().join("stat")).ok()?;
+        let (_, after) = about.rsplit_once(')')?;
+        let mut words = after.split_whitespace().skip(11);
+        let mut next = || words.next()?.parse::<u64>().ok();
+        Some(next()? + next()?)
+    });
+    all.max().unwrap_or(0)
+}
+
+/// Ends with the test.
+struct Rests(Child);
+
+impl Rests {
+    fn end(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Rests {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What works, and was not slower until then, is shown when it has ended: from then on the kernel asks for each name each time.
+#[test]
+fn a_command_that_works_when_it_is_asked_for_is_shown_at_its_end() {
+    /// The command would be shown later than this, if it went on to work.
+    const SHOWN_LATER: Duration = Duration::from_secs(2);
+    /// A fifth of a second.
+    const ENOUGH: u64 = 20;
+    let mut rests = Rests(
+        Command::new("sleep")
+            .arg("infinity")
+            .spawn()
+            .expect("sleep"),
+    );
+    let loops = format!("while [ -e /proc/{} ]", rests.0.id());
+    // A process that has ended is there until it is waited for.
+    let makefile =
+        format!("all: in\n\t@echo told\n\techo text >first; {loops}; do :; done; cat in >second\n");
+    let mut twice = Twice::new(&[("Makefile", &*makefile), ("in", "text\n")]);
+    twice.watch(&[]);
+    until("it works", || ticks_of(&loops) >= ENOUGH);
+    let began = Instant::now();
+    let mut ours = twice.begin();
+    let mut told = [0; 5];
+    let out = ours.stdout.as_mut().expect("a pipe");
+    out.read_exact(&mut told).expect("it is told");
+    while began.elapsed() < SHOWN_LATER / 2 {
+        let is_shown = twice.ours.join("first").exists();
+        assert!(!is_shown || began.elapsed() > SHOWN_LATER);
+        thread::sleep(Duration::from_millis(10));
+    }
+    rests.end();
+    let mut ours = ours.wait_with_output().expect("outlive make");
+    ours.stdout.splice(..0, told);
+    let theirs = make().current_dir(&twice.theirs).output();
+    let said = twice.same(&ours, &theirs.expect("make"), &[]);
     assert!(said.contains("went on with the rest"), "{said}");
 }
 

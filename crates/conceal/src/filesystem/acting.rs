@@ -21,7 +21,7 @@ impl Concealing {
         handle: FileHandle,
         flags: OFlags,
     ) -> Answer<Arc<OwnedFd>> {
-        let mut state = self.state();
+        let mut state = self.answering();
         if state.is_around() {
             return Ok(Arc::new(state.unopened(node, flags)?));
         }

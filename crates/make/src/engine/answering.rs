@@ -4,7 +4,7 @@ use std::{
     fs::File,
     io,
     os::unix::net::{UnixListener, UnixStream},
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -42,8 +42,7 @@ impl Engine {
         let reply = match request {
             Request::Status => Reply::Status(self.standing()),
             Request::Stop => {
-                let mut stoppers = self.stoppers.lock().unwrap_or_else(PoisonError::into_inner);
-                stoppers.push(asker);
+                self.stoppers().wait.push(asker);
                 self.stop();
                 return Ok(());
             }

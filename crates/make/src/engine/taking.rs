@@ -24,9 +24,6 @@ use crate::{
 /// How often a command is done again whose inputs were changed by others meanwhile, before it is done in place.
 const TRIES: usize = 3;
 
-/// How long processors work to conceal a command: a `cp` that takes 4 ms takes 8 to 15 ms so.
-const CONCEALING: Duration = Duration::from_millis(5);
-
 impl Engine {
     fn alike(&self, command: &Command, makes: bool, world: &Arc<World>) -> Vec<Arc<Job>> {
         let jobs = self.jobs();
@@ -112,6 +109,7 @@ impl Engine {
                 return Came::ToNothing;
             }
             if let Some(ended) = progress.ended {
+                self.costs().note(job);
                 break ended;
             }
             pass_on_signals(asker, job);
@@ -173,9 +171,10 @@ impl Engine {
         asker: &mut UnixStream,
     ) -> Option<Status> {
         let real = job.world.real();
-        if job.is_hardly_begun() && job.abort() {
+        if self.is_begun_anew(job) {
             return None;
         }
+        self.works_on(job, asker);
         if was_before {
             job.date_now();
         }
@@ -205,6 +204,7 @@ impl Engine {
 
     /// It has ended, and its user knows. What it has left running is its user's own, too.
     fn let_end(&self, job: &Job) {
+        self.costs().note(job);
         if job.is_over() {
             self.jobs().remove(&job.id);
         }
@@ -225,10 +225,14 @@ impl Engine {
     ) -> Option<(Status, Gain)> {
         let began = Instant::now();
         let job = self.of_use(command, is_make)?;
-        if !is_make && job.is_hardly_begun() && job.abort() {
+        if !is_make && self.is_begun_anew(&job) {
             return None;
         }
         let was_running = job.progress().ended.is_none();
+        if !is_make && was_running {
+            job.is_asked_for();
+            self.works_on(&job, asker);
+        }
         let effects = match self.show(&job) {
             Ok(effects) => effects,
             Err(error) => {
@@ -304,8 +308,7 @@ impl Engine {
 fn time_of(job: &Job) -> Duration {
     let parts = job.all_parts();
     let all = || parts.iter().map(|part| &**part).chain([job]);
-    let worked = |job: &Job| job.progress().worked.saturating_sub(CONCEALING);
-    let worked = all().map(worked).sum::<Duration>();
+    let worked = all().map(Job::plainly).sum::<Duration>();
     let at_once = match all().any(|job| job.command.is_parallel()) {
         true => thread::available_parallelism().map_or(1, NonZero::get),
         false => 1,

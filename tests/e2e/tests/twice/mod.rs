@@ -254,7 +254,7 @@ impl Twice {
         self.same(&ours, &theirs, &[])
     }
 
-    fn same(&self, ours: &Output, theirs: &Output, arguments: &[&str]) -> String {
+    pub(crate) fn same(&self, ours: &Output, theirs: &Output, arguments: &[&str]) -> String {
         let said = self.compare(ours, theirs);
         assert_eq!(picture(&self.ours), picture(&self.theirs));
         let is_done = |tree| {

@@ -1,0 +1,151 @@
+//! How much processors have worked for processes so far.
+
+use std::{fs, time::Duration};
+
+use rustix::{param::clock_ticks_per_second, process::Pid};
+
+/// Of some processes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Working {
+    /// How long processors have worked for these, and for those that have ended, and were waited for.
+    pub time: Duration,
+    /// Whether none of these wants a processor now, or waits for a disk or for an answer of this program's.
+    pub is_at_rest: bool,
+}
+
+/// States in `stat` (proc(5)) of who neither runs nor waits for a disk: who sleeps, is stopped, or dead.
+const AT_REST: &str = "STtZXxI";
+/// Where the kernel has those sleep who wait for an answer, of a file system or about a call: words of names of the kernel's functions.
+const FOR_AN_ANSWER: [&str; 3] = ["fuse", "request_wait_answer", "seccomp"];
+
+impl Working {
+    /// Of these.
+    #[must_use]
+    pub fn of(processes: &[Pid]) -> Self {
+        let mut all = Self {
+            time: Duration::ZERO,
+            is_at_rest: true,
+        };
+        for process in processes {
+            // Who is gone was waited for by one of the others, most often.
+            let of = format!("/proc/{}", process.as_raw_pid());
+            if let Some((_, waited_for)) = stat_of(&of) {
+                all.is_at_rest &= threads(&of).all(|thread| is_at_rest(&thread));
+                all.time += waited_for + own(*process);
+            }
+        }
+        all
+    }
+}
+
+/// The first thread of a process sleeps where it has others, most often.
+fn threads(process: &str) -> impl Iterator<Item = String> {
+    let all = fs::read_dir(format!("{process}/task"));
+    let all = all.into_iter().flatten().flatten();
+    all.filter_map(|thread| thread.path().into_os_string().into_string().ok())
+}
+
+/// As far as the kernel tells where a thread sleeps.
+fn is_at_rest(thread: &str) -> bool {
+    let sleeps = stat_of(thread).is_none_or(|(state, _)| AT_REST.contains(state));
+    let place = || fs::read_to_string(format!("{thread}/wchan")).unwrap_or_default();
+    sleeps && !FOR_AN_ANSWER.iter().any(|word| place().contains(word))
+}
+
+/// The state of a process or of a thread, and the time of its children that it has waited for.
+fn stat_of(of: &str) -> Option<(char, Duration)> {
+    let about = fs::read_to_string(format!("{of}/stat")).ok()?;
+    // The name may have anything in it.
+    let (_, after) = about.rsplit_once(')')?;
+    let mut words = after.split_whitespace();
+    let state = words.next()?.chars().next()?;
+    // Behind the state, which is the third one, the 16th and 17th.
+    let ticks = words
+        .skip(12)
+        .take(2)
+        .filter_map(|it| it.parse::<u64>().ok());
+    let in_a_second = clock_ticks_per_second().max(1);
+    let time = Duration::from_nanos(ticks.sum::<u64>() * (1_000_000_000 / in_a_second));
+    Some((state, time))
+}
+
+/// The time of a process and all of its threads.
+fn own(process: Pid) -> Duration {
+    let mut clock = 0;
+    // SAFETY: the number lives as long as the call.
+    let found = unsafe { libc::clock_getcpuclockid(process.as_raw_pid(), &raw mut clock) };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the structure lives as long as the call.
+    if found != 0 || unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
+        return Duration::ZERO;
+    }
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[test]
+    fn who_works_is_told_from_who_rests() {
+        let this = rustix::process::getpid();
+        let working = Working::of(&[this]);
+        assert!(working.time > Duration::ZERO && !working.is_at_rest);
+        let mut rests = Command::new("cat")
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("cat");
+        let process = Pid::from_child(&rests);
+        while !Working::of(&[process]).is_at_rest {
+            std::thread::yield_now();
+        }
+        drop(rests.stdin.take());
+        rests.wait().expect("it ends");
+        assert_eq!(Working::of(&[process]).time, Duration::ZERO);
+    }
+
+    #[test]
+    fn who_waits_for_a_thread_that_works_does_not_rest() {
+        let script = "import threading\ndef work():\n while True: pass\n\
+            thread = threading.Thread(target=work)\nthread.start()\nthread.join()\n";
+        let mut works = Command::new("python3")
+            .args(["-c", script])
+            .spawn()
+            .expect("Python");
+        let process = Pid::from_child(&works);
+        let of = format!("/proc/{}", works.id());
+        let waits = || stat_of(&of).is_some_and(|(state, _)| state == 'S');
+        while threads(&of).count() < 2 || !waits() {
+            std::thread::yield_now();
+        }
+        let is_at_rest = Working::of(&[process]).is_at_rest;
+        works.kill().expect("it runs");
+        works.wait().expect("it ends");
+        assert!(!is_at_rest);
+    }
+
+    #[test]
+    fn who_was_waited_for_counts() {
+        let script = "i=0; while [ $i -lt 20 ]; do sh -c 'j=0; while [ $j -lt 9999 ]; do j=$((j+1)); done'; i=$((i+1)); done; read x";
+        let mut waits = Command::new("sh")
+            .args(["-c", script])
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("sh");
+        let process = Pid::from_child(&waits);
+        let of = format!("/proc/{}", waits.id());
+        let is_there = || stat_of(&of).is_some_and(|(state, time)| state == 'S' && !time.is_zero());
+        while !is_there() {
+            std::thread::yield_now();
+        }
+        assert!(Working::of(&[process]).time > own(process));
+        drop(waits.stdin.take());
+        waits.wait().expect("it ends");
+    }
+}
