@@ -125,6 +125,11 @@ static __always_inline __s32 control_flow(struct service *s, struct control *c)
 	case CONTROL_ABANDON:
 		evict(&key, f);
 		return 0;
+	case CONTROL_WANT: {
+		struct digest wanted = c->digest;
+		want_digest(f, &wanted);
+		return 0;
+	}
 	case CONTROL_OPENED:
 		if (!s->link && !mirror_note(f, MIRROR_OPENED, 0, ((__u64)f->server.isn << 32) | f->client.isn))
 			return -ENOSPC;
@@ -208,7 +213,7 @@ int control(struct control *c)
 		return 0;
 	}
 	if (c->op == CONTROL_SPLICE || c->op == CONTROL_GRAFT || c->op == CONTROL_ABANDON || c->op == CONTROL_UNPROTECT ||
-	    c->op == CONTROL_REPROTECT || c->op == CONTROL_OPENED)
+	    c->op == CONTROL_REPROTECT || c->op == CONTROL_OPENED || c->op == CONTROL_WANT)
 		c->result = control_flow(s, c);
 	else
 		c->result = control_service(s, c);

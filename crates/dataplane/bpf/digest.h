@@ -10,6 +10,9 @@
  * drops a segment, and the server's TCP sends the same bytes later. A server with a full window would wait for ever.
  * After HELD_MOST repetitions the segment leaves, and the end is compared when the server reaches the end.
  *
+ * A third place is wherever a request of the client waits in the replay for all that the client had heard before it
+ * (recovery::replay). The digest of that is recorded where the verifier's record of beginnings has gaps.
+ *
  * The digest of a chunk of 512 bytes is the sum of the 32-bit words, each multiplied with a secret 64-bit factor of the
  * word's place, modulo 2^64. Two different chunks have an equal sum with a probability of 2^-33 at the most. Chunks are
  * the coefficients of a polynomial modulo 2^61 - 1 at a secret point. A chunk of zeros adds 0, a missing piece adds 0:
@@ -272,14 +275,42 @@ static __always_inline bool within_budget(const struct service *s, __u32 len)
 	return true;
 }
 
+/* A new server will get the request that begins this turn when it has said all before it again. What is recorded of that tells,
+ * or the digest. */
 static __always_inline void begin_turn(struct flow *f)
 {
 	struct digest_half *d = &f->digest;
 	d->turn = d->now;
-	if (is_sampled(f, d->now.next))
+	if (is_sampled(f, d->now.next)) {
 		d->sampled |= TURN_SAMPLED;
-	else
+	} else {
 		d->sampled &= ~TURN_SAMPLED;
+		if (f->verify.heads_to != d->now.next)
+			mirror_said(f, &d->turn);
+	}
+}
+
+/* Does a request wait for what was said here, and is that something else? */
+static __always_inline bool differs_from_wanted(struct digest_half *d)
+{
+	__u32 nothing = 0;
+	asm volatile("" : "+r"(nothing)); /* clang would make a loop of it */
+	if (!d->wants || !__sync_fetch_and_add(&d->wants, nothing) || before(d->now.next, d->wanted.next))
+		return false;
+	d->wants = false;
+	return d->now.next == d->wanted.next && !same_digest(&d->now, &d->wanted);
+}
+
+/* The next request waits until the server has said again what this is of. (Who asks too late hears at the next place.) */
+static __always_inline void want_digest(struct flow *f, const struct digest *wanted)
+{
+	struct digest_half *d = &f->digest;
+	d->wants = false;
+	if (!says_again(f) || d->now.base != wanted->base || is_sampled(f, wanted->next) ||
+	    after(d->now.next, wanted->next) || after(wanted->next, d->sent.next))
+		return;
+	d->wanted = *wanted;
+	__sync_lock_test_and_set(&d->wants, 1); /* who finds that set, on whichever processor, finds all of `wanted` */
 }
 
 /* Digest the bytes from `now.next` up to before `to` of the segment that begins at `seq` in client space. Not 0: the
@@ -323,13 +354,15 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 	}
 	__u32 stop = again ? d->acked.next : turn;
 	bool differs = false;
-	for (int part = 0; part < 2 && before(d->now.next, end); part++) {
+	for (int part = 0; part < 3 && before(d->now.next, end); part++) {
 		if (d->now.next == stop && !again)
 			begin_turn(f);
-		differs = again && d->now.next == stop && !same_digest(&d->now, &d->acked);
+		differs = again && ((d->now.next == stop && !same_digest(&d->now, &d->acked)) || differs_from_wanted(d));
 		if (differs)
 			break;
 		__u32 to = after(stop, d->now.next) && before(stop, end) ? stop : end;
+		if (again && d->wants && before(d->wanted.next, to))
+			to = d->wanted.next;
 		if (!is_sampled(f, d->now.next)) {
 			c.left = (d->sampled && before(d->sampled_from, to) ? d->sampled_from : to) - d->now.next;
 			bpf_loop(2 * MIRROR_SLICES * MIRROR_SLICE / DIGEST_CHUNK, digest_piece, &c, 0);
@@ -339,6 +372,7 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 			bpf_loop(2 * MIRROR_SLICES * MIRROR_SLICE / DIGEST_UNIT, digest_unit, &c, 0);
 		}
 	}
+	differs = differs || (again && differs_from_wanted(d));
 	if (again && !differs && d->now.next == d->sent.next) {
 		differs = !same_digest(&d->now, &d->sent);
 		if (!differs)
@@ -418,4 +452,5 @@ static __always_inline void digest_again(const struct service *s, struct flow *f
 		d->comparison = outstream == d->sent.next ? HAS_COMPARED : COMPARES;
 	}
 	d->held = 0;
+	d->wants = false;
 }

@@ -12,7 +12,7 @@
 #pragma once
 
 /* Counts from the first release on. */
-#define LAYOUT_VERSION 10
+#define LAYOUT_VERSION 11
 /* Addresses of a service, each port of a range counted. */
 #define MOST_ADDRESSES 1024
 
@@ -161,6 +161,9 @@ struct digest_half {
 	struct digest acked; /* of what earlier servers have said, as far as the client is known to have acknowledged it */
 	struct digest sent;  /* of all that they have said */
 	struct digest turn;  /* where this turn begins */
+	struct digest wanted; /* of what they had said before a request of the client, which waits for that */
+	__u32 wants; /* `wanted` is still to be compared. Set from outside, reset at egress */
+	__u32 pad;
 };
 
 /* Unknown to those whose bytes are digested. */
@@ -343,13 +346,14 @@ enum counter {
 /* Mirror frame: what the logger reads from the ring. The format is protocol::mirror's, and a
  * test decodes frames of the one with the code of the other. */
 #define MIRROR_MAGIC 0x4c54554f
-#define MIRROR_VERSION 2
+#define MIRROR_VERSION 3
 enum mirror_kind {
 	MIRROR_INSTREAM = 1,
 	MIRROR_OUTSTREAM = 2,
 	MIRROR_BARRIER = 3,
 	MIRROR_OPENED = 4,
 	MIRROR_CLOSED = 5,
+	MIRROR_DIGEST = 6,
 };
 enum closed_reason {
 	CLOSED_FINISHED = 1,
@@ -368,6 +372,11 @@ struct mirror_header {
 	__u32 packet_len;
 	__u32 captured_len;
 	__u64 token;
+};
+/* What follows in a frame that tells a digest. */
+struct mirror_digest {
+	struct mirror_header header;
+	struct digest digest;
 };
 
 /* ---- The log link: UDP to a logger on another machine. The formats are protocol::link's; tests
@@ -544,6 +553,7 @@ enum control_op {
 	CONTROL_GRAFT = 16,    /* as SPLICE, to a socket that is there already; argument: its window, bytes */
 	CONTROL_NUMBER = 17,   /* fills in a number for a flow, and in `argument` the present incarnation */
 	CONTROL_OPENED = 18,   /* the flow was not hatched: have its record opened, if it is not behind a link */
+	CONTROL_WANT = 19,     /* the next request waits until the server has said again what `digest` is of */
 };
 struct control {
 	__u32 op;
@@ -555,4 +565,5 @@ struct control {
 	__u32 outstream;
 	__u32 verify_end;
 	__u64 swept;
+	struct digest digest;
 };

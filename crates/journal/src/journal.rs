@@ -1,6 +1,7 @@
 //! All connections of a service.
 
 use crate::error::{OpenError, ReadError, Refused, Unprotected};
+use crate::marks::Mark;
 use crate::pool::Pool;
 use crate::record::{Arrival, Isns, OutOfRecord, Record, Recorded, Said, Shared};
 use crate::statistics::Statistics;
@@ -187,6 +188,23 @@ impl Journal {
         })
     }
 
+    /// Records the digest of all that the server had said by then. Answers whether it is new.
+    ///
+    /// # Errors
+    /// As [`Journal::instream`].
+    pub fn mark(&mut self, flow: FlowId, mark: Mark) -> Result<bool, Refused> {
+        self.with(flow, |record, isns, shared| record.mark(isns, mark, shared))
+    }
+
+    /// Forgets all digests: nobody can take others like them any more.
+    pub fn forget_marks(&mut self) {
+        for connection in self.connections.values_mut() {
+            if let Ok(record) = &mut connection.record {
+                record.forget_marks(&mut self.shared);
+            }
+        }
+    }
+
     /// While `hold` holds no turn begins, and nothing of a record is dropped: for as long as the
     /// records are being replayed. What belongs to a new turn is recorded as part of the old one.
     pub fn hold_turns(&mut self, hold: bool) {
@@ -363,6 +381,14 @@ impl Journal {
         record
             .into_iter()
             .flat_map(|(record, isns)| record.beginnings(isns))
+    }
+
+    /// Digests of what the server had said, where not all of that is recorded, in order. Nothing for a connection without a
+    /// record.
+    pub fn marks(&self, flow: FlowId) -> impl Iterator<Item = Mark> {
+        let connection = self.connections.get(&flow);
+        let record = connection.and_then(|c| c.record.as_ref().ok());
+        record.into_iter().flat_map(|record| record.marks())
     }
 
     /// Gives memory back that no connection has needed since the last call, half of it. To be called

@@ -10,7 +10,8 @@
 //!   ([`Journal::outstream`]), against which the repeated output is compared.
 //! * its *turns*: where the client began to speak after it had received a whole answer. With
 //!   [`ReplayMode::Turn`] what lies before the last turn is dropped. All places at which a client spoke
-//!   after it had heard everything are kept, too ([`Journal::beginnings`]): there a replay waits.
+//!   after it had heard everything are kept, too ([`Journal::beginnings`]): there a replay waits. Where not all is recorded of what
+//!   the server had said by then, there is a digest of that ([`Journal::marks`]).
 //!
 //! Of a server with state there is more ([`Determinants`]): what its processes were told besides.
 //!
@@ -40,6 +41,7 @@ mod heads;
 mod image;
 mod instream;
 mod journal;
+mod marks;
 mod pool;
 mod position;
 mod record;
@@ -53,6 +55,7 @@ pub use determinants::{Determinants, NoRoom};
 pub use error::{OpenError, ReadError, Refused, Unprotected};
 pub use image::{Image, ImageError};
 pub use journal::{Journal, Limits, MAX_PER_CONNECTION, ReplayMode};
+pub use marks::Mark;
 pub use record::{Arrival, Recorded, Said, ServerProgress};
 pub use statistics::{ByteCounts, Statistics};
 pub use summary::{ClientFin, Place, Protected, State, Summary};

@@ -7,6 +7,7 @@ use crate::heads::Heads;
 use crate::instream::Instream;
 use crate::journal::{MAX_PER_CONNECTION, ReplayMode};
 use crate::len64;
+use crate::marks::{Mark, Marks};
 use crate::pool::{Budget, Pool};
 use crate::position::{FIRST, PLAUSIBLE, seq_at, unwrap};
 use crate::statistics::{ByteCounts, Statistics};
@@ -127,6 +128,8 @@ pub(crate) struct Record {
     candidates: Candidates,
     /// Where the client spoke after it had heard everything.
     beginnings: Beginnings,
+    /// Digests of what the server had said.
+    marks: Marks,
     /// Answers whose heads may not be here.
     answers: Answers,
     /// What the client had acknowledged when it sent its FIN.
@@ -145,6 +148,7 @@ impl Record {
             spoken: Some(Turn::FIRST.outstream),
             candidates: Candidates::NONE,
             beginnings: Beginnings::from(Turn::FIRST.outstream),
+            marks: Marks::NONE,
             answers: Answers::from(Turn::FIRST.outstream),
             fin_heard: SeqNumber(0),
             held: 0,
@@ -321,6 +325,44 @@ impl Record {
         Ok(counts.recorded > 0 || known)
     }
 
+    /// Records the digest of all that the server had said by then. Tells whether that is new.
+    pub(crate) fn mark(
+        &mut self,
+        isns: Isns,
+        mark: Mark,
+        shared: &mut Shared,
+    ) -> Result<bool, Refused> {
+        let position = self
+            .outstream_position(isns, mark.next)
+            .ok_or(Refused::Implausible)?;
+        if position < self.turn_floor(shared) {
+            return Ok(false);
+        }
+        let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
+        self.marks
+            .push(position, mark, &mut budget)
+            .map_err(Refused::BecameUnprotected)
+    }
+
+    /// Forgets all digests.
+    pub(crate) fn forget_marks(&mut self, shared: &mut Shared) {
+        let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
+        self.marks.clear(&mut budget);
+    }
+
+    /// What the server said before this is not said again.
+    fn turn_floor(&self, shared: &Shared) -> u64 {
+        match shared.mode {
+            ReplayMode::Turn => self.turn.outstream,
+            ReplayMode::Connection => self.heads.start(),
+        }
+    }
+
+    /// Digests of what the server had said, in order.
+    pub(crate) fn marks(&self) -> impl Iterator<Item = Mark> {
+        self.marks.iter()
+    }
+
     /// The range beyond a hole in which `seq` lies: its first number and the one after its last.
     pub(crate) fn range_of(&self, isns: Isns, seq: SeqNumber) -> Option<(SeqNumber, SeqNumber)> {
         let position = unwrap(isns.client, seq, self.instream.data_end(), PLAUSIBLE)?;
@@ -483,6 +525,7 @@ impl Record {
         self.instream.clear(&mut budget);
         self.heads.clear(&mut budget);
         self.beginnings.clear(&mut budget);
+        self.marks.clear(&mut budget);
     }
 
     fn begin(&mut self, turn: Turn, shared: &mut Shared) {
@@ -499,6 +542,7 @@ impl Record {
             }
             self.heads.drop_before(turn.outstream, &mut budget);
             self.beginnings.drop_before(turn.instream, &mut budget);
+            self.marks.drop_before(turn.outstream, &mut budget);
         }
         self.turn = turn;
         self.answers.forget_before(turn.outstream);
@@ -515,7 +559,8 @@ impl Record {
 
     #[cfg(test)]
     pub(crate) fn really_held(&self) -> usize {
-        self.instream.really_held() + self.heads.really_held() + self.beginnings.really_held()
+        let streams = self.instream.really_held() + self.heads.really_held();
+        streams + self.beginnings.really_held() + self.marks.really_held()
     }
 }
 

@@ -1,7 +1,7 @@
 //! When a turn begins, and what is kept of those before it.
 
 use journal::{
-    Arrival, Journal, Limits, Place, ReadError, ReplayMode, Said, ServerProgress, State,
+    Arrival, Journal, Limits, Mark, Place, ReadError, ReplayMode, Said, ServerProgress, State,
 };
 use wire::{FlowId, SeqNumber};
 
@@ -453,4 +453,34 @@ fn all_places_at_which_the_client_spoke_are_kept() {
     by_turns.journal.close(FLOW);
     assert_eq!(by_turns.beginnings(), []);
     assert_eq!(by_turns.journal.statistics().held, 0);
+}
+
+#[test]
+fn digests_are_kept_as_long_as_what_they_are_of_is_said_again() {
+    let mark = |said: u32| Mark {
+        base: SERVER + 1,
+        next: SERVER + 1 + said,
+        digest: [said.into(), 7],
+    };
+    for (mode, kept) in [(ReplayMode::Connection, 2), (ReplayMode::Turn, 1)] {
+        let mut talk = Talk::new(mode);
+        let mut said = 0;
+        for request in ["a\r\n", "b\r\n", "c\r\n"] {
+            talk.client(request);
+            let recorded = (said > 0).then(|| talk.journal.mark(FLOW, mark(said)));
+            assert!(recorded.is_none_or(|new| new == Ok(true)));
+            talk.server(OK);
+            talk.client_acknowledges();
+            said = talk.answered;
+        }
+        let length = u32::try_from(OK.len()).expect("short");
+        let all = [mark(length), mark(2 * length)];
+        let marks: Vec<_> = talk.journal.marks(FLOW).collect();
+        assert_eq!(marks, all[2 - kept..]);
+        assert_eq!(talk.journal.mark(FLOW, mark(length)), Ok(false));
+        talk.journal.forget_marks();
+        assert_eq!(talk.journal.marks(FLOW).count(), 0);
+        talk.journal.close(FLOW);
+        assert_eq!(talk.journal.statistics().held, 0);
+    }
 }

@@ -1,12 +1,13 @@
 //! What is answered to whom asks about the record.
 
 use journal::{Journal, ReadError, State, Summary, Unprotected};
-use protocol::control::{
-    ClientFin, ErrorCode, FlowSummary, MAX_DATA, Request, Response, Statistics,
+use protocol::{
+    Digest,
+    control::{ClientFin, ErrorCode, FlowSummary, MAX_DATA, Request, Response, Statistics},
 };
 use wire::FlowId;
 
-use crate::intake::{Intake, reason_of};
+use crate::intake::{Intake, digest_of, reason_of};
 
 /// Answers requests from the record.
 #[derive(Debug, Clone, Copy)]
@@ -48,6 +49,7 @@ impl Desk {
             }
             Request::OutstreamHeads { flow } => heads(&intake.journal, *flow),
             Request::Beginnings { flow } => beginnings(&intake.journal, *flow),
+            Request::Digests { flow } => digests(&intake.journal, *flow),
             Request::Unprotect { flow } => {
                 intake.journal.unprotect(*flow, Unprotected::Requested);
                 Vec::new()
@@ -206,6 +208,17 @@ fn beginnings(journal: &Journal, flow: FlowId) -> Vec<Response> {
             return messages;
         }
     }
+}
+
+fn digests(journal: &Journal, flow: FlowId) -> Vec<Response> {
+    let digests: Vec<Digest> = journal.marks(flow).map(digest_of).collect();
+    pages(&digests, MAX_DATA / Digest::LEN, |digests, last| {
+        Response::Digests {
+            flow,
+            digests,
+            last,
+        }
+    })
 }
 
 fn statistics(intake: &Intake) -> Statistics {

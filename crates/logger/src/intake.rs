@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 
-use journal::{Arrival, Journal, Limits, Refused, ReplayMode, Said, ServerProgress, Unprotected};
+use journal::{
+    Arrival, Journal, Limits, Mark, Refused, ReplayMode, Said, ServerProgress, Unprotected,
+};
 use protocol::{
-    UnprotectedReason,
+    Digest, UnprotectedReason,
     control::Response,
     mirror::{FrameKind, MirrorFrame},
 };
@@ -103,6 +105,12 @@ impl Intake {
                 }
                 None => self.malformed += 1,
             },
+            FrameKind::Digest => match frame.digest() {
+                Some(digest) => {
+                    self.digest(frame.flow_id, digest);
+                }
+                None => self.malformed += 1,
+            },
         }
     }
 
@@ -134,7 +142,19 @@ impl Intake {
 
     /// What the server said. Answers whether the record has changed.
     pub(crate) fn outstream(&mut self, flow: FlowId, said: &Said<'_>) -> bool {
-        match self.journal.outstream(flow, said) {
+        let recorded = self.journal.outstream(flow, said);
+        self.changes(flow, recorded)
+    }
+
+    /// What the server has said so far. Answers whether the record has changed.
+    pub(crate) fn digest(&mut self, flow: FlowId, digest: Digest) -> bool {
+        let recorded = self.journal.mark(flow, mark_of(digest));
+        self.changes(flow, recorded)
+    }
+
+    /// Counts a refusal, and tells it, if somebody has to know.
+    fn changes(&mut self, flow: FlowId, recorded: Result<bool, Refused>) -> bool {
+        match recorded {
             Ok(new) => return new,
             Err(Refused::Unprotected(_) | Refused::Implausible) => {}
             Err(Refused::Unknown) => self.unknown += 1,
@@ -159,6 +179,26 @@ pub(crate) fn reason_of(reason: Unprotected) -> UnprotectedReason {
         }
         Unprotected::TotalLimit => UnprotectedReason::TotalLimit,
         Unprotected::MirrorLost | Unprotected::Requested => UnprotectedReason::MirrorLost,
+    }
+}
+
+/// What the journal keeps of a digest.
+const fn mark_of(digest: Digest) -> Mark {
+    Mark {
+        base: digest.base,
+        next: digest.next,
+        digest: [digest.folded, digest.sum],
+    }
+}
+
+/// The digest of which that was kept.
+pub(crate) const fn digest_of(mark: Mark) -> Digest {
+    let [folded, sum] = mark.digest;
+    Digest {
+        folded,
+        sum,
+        base: mark.base,
+        next: mark.next,
     }
 }
 

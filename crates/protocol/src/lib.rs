@@ -20,10 +20,12 @@
 
 pub mod awake;
 pub mod control;
+mod digest;
 pub mod link;
 pub mod mirror;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod properties;
 mod reason;
 
+pub use digest::Digest;
 pub use reason::UnprotectedReason;

@@ -6,8 +6,8 @@
 //! | offset | field | |
 //! |---|---|---|
 //! | 0 | magic `u32` | `OUTL` |
-//! | 4 | version `u8` | 2 |
-//! | 5 | kind `u8` | 1 instream, 2 outstream, 3 barrier, 4 opened, 5 closed |
+//! | 4 | version `u8` | 3 |
+//! | 5 | kind `u8` | 1 instream, 2 outstream, 3 barrier, 4 opened, 5 closed, 6 digest |
 //! | 6 | reason `u8` | of closed: 1 finished, 2 reset by client, 3 reset by server, 4 evicted; else 0 |
 //! | 7 | unfinished `u8` | of instream and outstream: 1 if the checksum field holds only the pseudo-header's sum; else 0 |
 //! | 8 | flow_id `u64` | |
@@ -18,6 +18,8 @@
 //! | 36 | captured_len `u32` | bytes of it that follow |
 //! | 40 | token `u64` | of outstream: where its record goes on; of barrier: the token; of opened: client ISN low, server ISN high; else 0 |
 //!
+//! A frame of the kind "digest" has a [`Digest`] in the place of a packet.
+//!
 //! The programs in the kernel write this layout from C; a test pins each byte of it. Frames may
 //! come in buffers that are longer than they: what follows a frame is ignored, so that neither
 //! Ethernet padding nor the rounding of a ring buffer matters.
@@ -26,10 +28,12 @@ use core::ops::Range;
 
 use wire::{FlowId, SeqNumber};
 
+use crate::Digest;
+
 /// The first four bytes of a frame, read as a little-endian number: `OUTL`.
 pub const MAGIC: u32 = 0x4c54_554f;
 /// The version of the layout.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// The length of the header, in bytes.
 pub const HEADER_LEN: usize = 48;
 
@@ -143,6 +147,8 @@ pub enum FrameKind {
     },
     /// The connection is over.
     Closed(CloseReason),
+    /// What the client was sent so far: [`MirrorFrame::digest`].
+    Digest,
 }
 
 impl FrameKind {
@@ -155,13 +161,14 @@ impl FrameKind {
             Self::Barrier { .. } => 3,
             Self::Opened { .. } => 4,
             Self::Closed(_) => 5,
+            Self::Digest => 6,
         }
     }
 
     /// The fields "reason" and "token".
     fn reason_and_token(self) -> (u8, u64) {
         match self {
-            Self::Instream => (0, 0),
+            Self::Instream | Self::Digest => (0, 0),
             Self::Outstream { from } => (0, u64::from(from.0)),
             Self::Barrier { token } => (0, token),
             Self::Opened {
@@ -187,6 +194,7 @@ impl FrameKind {
                 server_isn: SeqNumber(u32::from_le_bytes([e, f, g, h])),
             },
             5 => Self::Closed(CloseReason::from_code(reason)?),
+            6 => Self::Digest,
             _ => return Err(FrameError::UnknownKind(code)),
         };
         let (used_reason, used_token) = kind.reason_and_token();
@@ -261,6 +269,12 @@ impl<'a> MirrorFrame<'a> {
             packet_len,
             packet: captured(rest, u32_at(header, AT_CAPTURED_LEN), packet_len)?,
         })
+    }
+
+    /// What a frame of the kind [`FrameKind::Digest`] tells.
+    #[must_use]
+    pub fn digest(&self) -> Option<Digest> {
+        self.packet.try_into().ok().map(Digest::from_bytes)
     }
 
     /// Appends the frame to `out`.

@@ -1,5 +1,6 @@
 //! What the decisions ask of the outside.
 
+use ssw::Digest;
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{event::LostReason, replay::Segment};
@@ -50,6 +51,16 @@ pub enum Action {
         flow: FlowId,
         /// Where its replay begins.
         point: SplicePoint,
+    },
+    /// Let the data plane compare what the server says again with this digest. The first is not asked for like this, but is
+    /// [`crate::Recovery::compared_first`].
+    Compare {
+        /// The connection.
+        key: FlowKey,
+        /// Its number: another connection may have its ends by now.
+        flow: FlowId,
+        /// Of what the client had heard before the next request that waits.
+        digest: Digest,
     },
     /// Make a socket that goes on with the connection where both sides are, for the server that has replayed it.
     Graft {

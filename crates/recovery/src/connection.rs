@@ -461,6 +461,7 @@ impl Connection {
         }
         if let Step::Replaying(replay) = &mut self.step {
             replay.update(flow.splice.ack, flow.splice.edge, now);
+            replay.compare(&flow.digest);
             replay.hear(flow.splice.nxt + flow.splice.delta_seq, now);
         }
         spliced

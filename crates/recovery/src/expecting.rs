@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use ssw::Digest;
 use wire::FlowId;
 
 use crate::{
@@ -14,8 +15,19 @@ impl Recovery {
     /// place the replay waits until the server has repeated the output. Asked for by [`Action::Expect`].
     pub fn beginnings(&mut self, id: FlowId, beginnings: Vec<Beginning>) {
         if let Some(connection) = self.connections.get_mut(&id) {
+            let first = connection.point.instream + 1;
+            let mut beginnings = beginnings;
+            beginnings.retain(|at| at.instream.at_or_after(first));
             connection.beginnings = beginnings;
         }
+    }
+
+    /// The digest that is to be compared first on this connection ([`Action::Compare`]): before its SYN, for a server may speak
+    /// at once.
+    #[must_use]
+    pub fn compared_first(&self, id: FlowId) -> Option<Digest> {
+        let beginnings = &self.connections.get(&id)?.beginnings;
+        beginnings.iter().find_map(|at| at.said)
     }
 
     /// The logger does not answer [`Action::Expect`] now, and may soon: no connection is spliced before

@@ -280,6 +280,10 @@ impl Recovery {
                     failed.push((connection.flow, stalled(replay, first)));
                 }
                 Step::Replaying(replay) => {
+                    if let Some(digest) = replay.want() {
+                        self.actions
+                            .push_back(Action::Compare { key, flow, digest });
+                    }
                     while let Some(segment) = replay.next_segment(self.config.max_segment, now) {
                         self.actions
                             .push_back(Action::Replay { key, flow, segment });

@@ -2,13 +2,14 @@
 //! host. It obeys the receiver's window, and sends again from the last acknowledged byte when
 //! nothing moves (RFC 9293 3.8.1, with a timer that suits a path without a network).
 //!
-//! The server gets no more than the client would have sent: input after an answer waits until the server has repeated as
-//! many bytes, and output counts only when equal to the record (`verify.h`). So no request is executed for a connection
-//! that the comparison is going to end, as far as the record reaches. The digests (`digest.h`) find a difference behind the
-//! recorded beginning of an answer, at the end of the old output: later turns have run by then.
+//! The server gets no more than the client would have sent: input after an answer waits until the server has repeated all
+//! output before it, and output counts only when equal to the record (`verify.h`). So no request is executed for a connection
+//! that the comparison is going to end: the digest (`digest.h`) of the output that is not recorded is recorded at the place
+//! at which the client spoke next, and is compared there.
 
 use std::time::Duration;
 
+use ssw::{Digest, DigestHalf};
 use wire::SeqNumber;
 
 /// Nothing was acknowledged for this long: send again. The path is a function call, but the
@@ -41,6 +42,8 @@ pub struct Beginning {
     pub instream: SeqNumber,
     /// The end of the output before this place.
     pub heard: SeqNumber,
+    /// The digest of that, if not all of it is recorded.
+    pub said: Option<Digest>,
 }
 
 /// The part of a client's input that the restarted server was given.
@@ -49,6 +52,15 @@ pub(crate) struct Given {
     /// How often the client had begun to speak.
     pub(crate) turns: u32,
     pub(crate) bytes: u32,
+}
+
+/// What of a replay waits for digests.
+#[derive(Debug, Clone, Copy, Default)]
+struct Comparing {
+    /// Of so many gates it is known whether they have one, and all were asked for.
+    up_to: usize,
+    /// What lies before this number is not compared yet.
+    due: Option<SeqNumber>,
 }
 
 /// Progress of one connection's replay.
@@ -68,6 +80,7 @@ pub(crate) struct Replay {
     open: usize,
     /// The number of gates behind which the first byte was sent.
     begun: usize,
+    comparing: Comparing,
     /// The first byte that was never sent.
     reached: SeqNumber,
     /// End of what the server has said, if it has said anything; client space.
@@ -100,6 +113,7 @@ impl Replay {
             gates: Vec::new(),
             open: 0,
             begun: 0,
+            comparing: Comparing::default(),
             reached: start,
             said: None,
             asked: false,
@@ -113,7 +127,25 @@ impl Replay {
         self.gates = gates;
         self.gates
             .retain(|gate| gate.instream.at_or_after(self.start));
+        let _ = self.want(); // the first was asked for with the splice
         self
+    }
+
+    /// The next digest to be compared, once: before the server is given what lets it say so much.
+    pub(crate) fn want(&mut self) -> Option<Digest> {
+        if self.open < self.comparing.up_to {
+            return None; // there is one at a time
+        }
+        let mut later = self.gates.iter().enumerate().skip(self.open);
+        let next = later.find_map(|(at, gate)| Some((at, gate.said?)));
+        self.comparing.up_to = next.map_or(self.gates.len(), |(at, _)| at + 1);
+        next.map(|(_, digest)| digest)
+    }
+
+    /// What the data plane is still to compare.
+    pub(crate) fn compare(&mut self, digest: &DigestHalf) {
+        let due = digest.wanted.filter(|wanted| *wanted != digest.now);
+        self.comparing.due = due.map(|wanted| wanted.next);
     }
 
     fn last(&self) -> SeqNumber {
@@ -141,9 +173,13 @@ impl Replay {
             if self.fin.is_some() || self.awaits().is_some() {
                 self.has_moved(now);
             }
-            let is_open = |gate: &&Beginning| said.at_or_after(gate.heard);
-            self.open += self.gates[self.open..].iter().take_while(is_open).count();
         }
+        let Some(said) = self.said else { return };
+        let is_open = |gate: &&Beginning| {
+            said.at_or_after(gate.heard) && self.comparing.due != Some(gate.heard)
+        };
+        let opened = self.gates[self.open..].iter().take_while(is_open).count();
+        self.open += opened;
     }
 
     /// All input before a gate was sent: the server has to repeat the output before this number.

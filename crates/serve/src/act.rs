@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, os::fd::AsFd, time::Duration};
 use dataplane::{DataplaneError, Space};
 use recovery::{Action, Cause, Count, Event, GaveUp, Segment, SplicePoint, Stage};
 use ssw::{
-    Flow, Restored, call_to_client, expectations, fabricated_syn, no_room_for_client,
+    Digest, Flow, Restored, call_to_client, expectations, fabricated_syn, no_room_for_client,
     replayed_segment, resets_to_client, window_update, word_to_client,
 };
 use supervise::{TcpState, destroy_socket, destroy_sockets};
@@ -71,6 +71,7 @@ impl Service {
                 }
             }
             Action::Splice { key, flow, point } => self.splice(key, flow, point)?,
+            Action::Compare { key, flow, digest } => self.compare(key, flow, digest)?,
             Action::Graft { key, flow, point } => self.graft(key, flow, point)?,
             Action::HandOver => self.hand_over_connections()?,
             Action::Call { key, flow } => self.call(key, flow)?,
@@ -273,7 +274,19 @@ impl Service {
         match self.ground.plane.splice(key, flow, point) {
             Err(DataplaneError::Control { .. }) => Ok(()), // gone: its SYN would be a stranger's
             Err(error) => Err(error.into()),
-            Ok(()) => self.send_syn(key, flow),
+            Ok(()) => {
+                if let Some(digest) = self.recovery.compared_first(flow) {
+                    self.compare(key, flow, digest)?;
+                }
+                self.send_syn(key, flow)
+            }
+        }
+    }
+
+    fn compare(&mut self, key: FlowKey, flow: FlowId, digest: Digest) -> Result<(), ServeError> {
+        match self.ground.plane.want(key, flow, digest) {
+            Ok(()) | Err(DataplaneError::Control { .. }) => Ok(()), // gone
+            Err(error) => Err(error.into()),
         }
     }
 

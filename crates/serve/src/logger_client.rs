@@ -29,6 +29,7 @@ use protocol::{
 };
 use recovery::{Beginning, ReplayMode};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use ssw::Digest;
 use wire::{FlowId, SeqNumber};
 
 pub(crate) use self::determinants::{Is, OfImage, Streams};
@@ -81,6 +82,18 @@ pub(crate) type Ranges = Vec<(SeqNumber, Vec<u8>)>;
 
 /// What a server has said, as far as that is recorded, and where its client began to speak.
 pub(crate) type Heads = (Ranges, Vec<Beginning>);
+
+/// Each with the digest of what was said by then, if there is one.
+fn compared_with(mut beginnings: Vec<Beginning>, digests: &[Digest]) -> Vec<Beginning> {
+    let mut digests = digests.iter().peekable();
+    for beginning in &mut beginnings {
+        let before = |digest: &&Digest| digest.next.before(beginning.heard);
+        while digests.next_if(before).is_some() {}
+        let here = |digest: &&Digest| digest.next == beginning.heard;
+        beginning.said = digests.next_if(here).copied();
+    }
+    beginnings
+}
 
 /// A piece of an instream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -442,12 +455,15 @@ impl LoggerClient {
             [
                 Request::OutstreamHeads { flow },
                 Request::Beginnings { flow },
+                Request::Digests { flow },
             ]
         });
         self.say_all(questions)?;
         let answers = flows.iter().map(|_| {
             let ranges = known(self.ranges_of_one())?;
             let beginnings = known(self.beginnings_of_one())?;
+            let digests = known(self.digests_of_one())?.unwrap_or_default();
+            let beginnings = beginnings.map(|all| compared_with(all, &digests));
             Ok(ranges.zip(beginnings))
         });
         answers.collect()
@@ -474,7 +490,26 @@ impl LoggerClient {
             match self.next_answer()? {
                 Response::Beginnings { places, last, .. } => {
                     let places = places.into_iter();
-                    all.extend(places.map(|(instream, heard)| Beginning { instream, heard }));
+                    all.extend(places.map(|(instream, heard)| Beginning {
+                        instream,
+                        heard,
+                        said: None,
+                    }));
+                    if last {
+                        return Ok(all);
+                    }
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    fn digests_of_one(&mut self) -> Result<Vec<Digest>, ServeError> {
+        let mut all = Vec::new();
+        loop {
+            match self.next_answer()? {
+                Response::Digests { digests, last, .. } => {
+                    all.extend(digests);
                     if last {
                         return Ok(all);
                     }

@@ -3,9 +3,9 @@
 use rand::Rng;
 use recovery::{Action, Beginning, Candidate, Segment, SplicePoint, Stage};
 use ssw::{
-    DEFAULT_FIELDS, Flow, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, call_to_client, expectations,
-    fabricated_syn, no_room_for_client, replayed_segment, resets_to_client, window_update,
-    word_to_client,
+    DEFAULT_FIELDS, Digest, Flow, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, call_to_client,
+    expectations, fabricated_syn, no_room_for_client, replayed_segment, resets_to_client,
+    window_update, word_to_client,
 };
 use wire::{EmitError, FlowId, FlowKey};
 
@@ -42,6 +42,7 @@ pub(crate) const fn kind_of(action: &Action) -> usize {
         Action::CloseWindow { .. } => 20,
         Action::Graft { .. } => 21,
         Action::HandOver => 22,
+        Action::Compare { .. } => 23,
     }
 }
 
@@ -73,8 +74,12 @@ impl Driver {
             Action::Expect { flow } => self.expect(flow, ground),
             Action::Splice { key, flow, point } => {
                 splice(key, flow, point, ground)?;
+                if let Some(digest) = self.recovery.compared_first(flow) {
+                    compare(key, flow, digest, ground);
+                }
                 self.send_syn(key, flow, ground)?;
             }
+            Action::Compare { key, flow, digest } => compare(key, flow, digest, ground),
             Action::Graft { key, flow, point } => graft(key, flow, point, ground)?,
             Action::HandOver => {
                 if let Some(north) = &ground.node.north {
@@ -155,10 +160,16 @@ impl Driver {
         let chunks = expectations(&ground.logger.heads(flow), DEFAULT_FIELDS);
         self.expected.insert(flow, chunks.keys().copied().collect());
         ground.node.ssw.expect(flow, chunks);
+        let mut digests = ground.logger.digests(flow);
+        digests.retain(|_| self.setup.compares_before_requests);
         let places = ground.logger.journal().beginnings(flow);
         let beginnings = places.map(|at| Beginning {
             instream: at.instream,
             heard: at.outstream,
+            said: digests
+                .iter()
+                .copied()
+                .find(|said| said.next == at.outstream),
         });
         let beginnings = beginnings.collect();
         self.recovery.beginnings(flow, beginnings);
@@ -235,6 +246,10 @@ fn splice(
         Ok(()) => ground.witness.spliced(key, point),
         Err(_) => Ok(()), // gone
     }
+}
+
+fn compare(key: FlowKey, id: FlowId, digest: Digest, ground: &mut Ground<'_>) {
+    let _ = ground.node.ssw.want(key, id, digest); // gone: as well
 }
 
 fn graft(

@@ -348,6 +348,7 @@ fn sessions(policy: AckPolicy, total: u64) -> Sessions {
 fn encode(frame: &MirrorFrame, out: &mut Vec<u8>) -> bool {
     let kind = match frame.kind {
         MirrorKind::Outstream { from } => mirror::FrameKind::Outstream { from },
+        MirrorKind::Digest => mirror::FrameKind::Digest,
         MirrorKind::Closed { reason } => mirror::FrameKind::Closed(match reason {
             ClosedReason::Finished => mirror::CloseReason::Finished,
             ClosedReason::Evicted => mirror::CloseReason::Evicted,

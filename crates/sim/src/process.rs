@@ -82,6 +82,7 @@ impl Process {
                         let at = self.read.entry(*key).or_default();
                         witness.server_read(*key, *at, &bytes)?;
                         *at += bytes.len();
+                        witness.executes(*key, *at, self.life)?;
                         session.read(&bytes, &mut self.common);
                     }
                     Ok(None) => session.end_of_input(),

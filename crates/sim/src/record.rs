@@ -2,11 +2,11 @@
 
 use std::collections::VecDeque;
 
-use journal::{Arrival, Journal, Limits, Refused, Said, ServerProgress, State, Unprotected};
+use journal::{Arrival, Journal, Limits, Mark, Refused, Said, ServerProgress, State, Unprotected};
 use protocol::control::Request;
 use rand::rngs::SmallRng;
 use recovery::{ClientFin, Record, ReplayMode};
-use ssw::{Flow, MirrorFrame, MirrorKind, SouthSide};
+use ssw::{Digest, Flow, MirrorFrame, MirrorKind, SouthSide};
 use wire::{Flags, FlowId, IpPacket, Segment, SeqNumber};
 
 use crate::{
@@ -187,7 +187,7 @@ impl Logger {
             MirrorKind::Closed { .. } => {
                 self.local.close(flow);
             }
-            MirrorKind::Instream | MirrorKind::Outstream { .. } => {
+            MirrorKind::Instream | MirrorKind::Outstream { .. } | MirrorKind::Digest => {
                 if let Err(Refused::BecameUnprotected(reason)) = self.segment(frame) {
                     self.notices
                         .push_back(Notice::Unprotected(flow, code_of(reason)));
@@ -197,6 +197,11 @@ impl Logger {
     }
 
     fn segment(&mut self, frame: &MirrorFrame) -> Result<(), Refused> {
+        if frame.kind == MirrorKind::Digest {
+            let bytes = frame.packet[..].try_into().unwrap_or_default();
+            let mark = mark_of(Digest::from_bytes(bytes));
+            return self.local.mark(frame.flow_id, mark).map(drop);
+        }
         let whole = crate::index(frame.packet_len);
         let Ok(packet) = IpPacket::parse_captured(&frame.packet, whole) else {
             return Ok(());
@@ -266,9 +271,32 @@ impl Logger {
         bytes
     }
 
+    /// Digests of what the server had said.
+    pub(crate) fn digests(&self, flow: FlowId) -> Vec<Digest> {
+        let marks = self.journal().marks(flow);
+        let digests = marks.map(|mark| {
+            let [folded, sum] = mark.digest;
+            Digest {
+                folded,
+                sum,
+                base: mark.base,
+                next: mark.next,
+            }
+        });
+        digests.collect()
+    }
+
     pub(crate) fn heads(&self, flow: FlowId) -> Vec<(SeqNumber, Vec<u8>)> {
         let ranges = self.journal().outstream_ranges(flow);
         ranges.map(|(from, bytes)| (from, bytes.to_vec())).collect()
+    }
+}
+
+const fn mark_of(digest: Digest) -> Mark {
+    Mark {
+        base: digest.base,
+        next: digest.next,
+        digest: [digest.folded, digest.sum],
     }
 }
 

@@ -82,6 +82,8 @@ pub(crate) struct ServiceSetup {
     pub(crate) verify_head: u32,
     /// What the server says is digested: whole (`u32::MAX`), or samples of it (0).
     pub(crate) digests: Option<u32>,
+    /// And compared before a request is given to a new life.
+    pub(crate) compares_before_requests: bool,
     pub(crate) mirror_capacity: usize,
     pub(crate) record_limit: u64,
     pub(crate) splice_window: usize,
@@ -283,6 +285,20 @@ impl Scenario {
         linked
     }
 
+    /// One of which a client asks for more when it has heard an answer that is another one in each life, behind its
+    /// beginning. What it asks for is not executed for a client to which something else was said, unless nothing is compared
+    /// before.
+    #[must_use]
+    pub fn with_late_lives_and_more(self, compares: bool) -> Self {
+        let mut late = self.with_late_lives(true);
+        late.service.compares_before_requests = compares;
+        let mut rng = SmallRng::seed_from_u64(late.seed ^ 0x6d6f_7265);
+        if let Some(first) = late.clients.first_mut() {
+            first.script = Script::of_late_lives_and_more(&mut rng);
+        }
+        late
+    }
+
     /// One of which a client is answered otherwise by each life, behind the beginning of its answer, and
     /// nothing but that beginning is recorded. Without digests, what is put together from two lives reaches
     /// the client. No packet is lost: of what a client lacks that it was sent, digests may be compared late.
@@ -384,6 +400,7 @@ fn service(rng: &mut SmallRng, fault: Fault) -> ServiceSetup {
         send_buffer: buffer(rng),
         nagle: rng.random(),
         digests,
+        compares_before_requests: true,
         boot: [1, 20, 300][rng.random_range(0..3)] * MS,
         logger_lag: [MS / 20, MS, 10 * MS][rng.random_range(0..3)],
         supervisor_lag: [MS / 20, MS, 5 * MS][rng.random_range(0..3)],

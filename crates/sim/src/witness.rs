@@ -9,7 +9,8 @@
 //! | 5 | acknowledgements and timestamps told to a client never go back; when the logger has read everything, it has recorded everything that was acknowledged |
 //! | 6 | every run ends: the `world` sees to that |
 //! | 7 | no connection is lost but those that the fault of the run dooms |
-//! | 8 | what a server with state says follows from what it has noted, whoever of its lives says it; a socket that is made for a connection has the numbers of both sides
+//! | 8 | what a server with state says follows from what it has noted, whoever of its lives says it; a socket that is made for a connection has the numbers of both sides |
+//! | 9 | what a client says after it has heard an answer is not given to a life that answers otherwise |
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,6 +22,7 @@ use smoltcp::socket::tcp::State;
 use wire::{Flags, FlowKey, IpPacket, Segment, SeqNumber};
 
 use crate::{
+    conversation::of_life,
     index,
     scenario::{ClientSetup, Fate, Fault, NorthSetup, Script},
 };
@@ -219,6 +221,23 @@ impl Witness {
         ensure(seen.script.instream.get(at..end) == Some(bytes), || {
             format!("{key}: the server read wrong bytes between {at} and {end}")
         })
+    }
+
+    /// This life of it has read so much. What a client says after it has heard something is not executed by a life that says something else.
+    pub(crate) fn executes(&self, key: FlowKey, end: usize, life: u32) -> Result<(), Violation> {
+        let seen = self.of(key).filter(|seen| seen.script.alike);
+        let asked = seen.into_iter().flat_map(|seen| {
+            let asked = seen.script.heard_before.iter();
+            asked.filter_map(|(asked, heard)| Some((*asked, *seen.told.get(&heard.start)?)))
+        });
+        for (asked, told) in asked {
+            ensure(end <= asked || told == of_life(life), || {
+                format!(
+                    "{key}: life {life} executes what was said at {asked}, to which another life's words led"
+                )
+            })?;
+        }
+        Ok(())
     }
 
     /// A living server closed this connection.

@@ -36,6 +36,23 @@ fn an_answer_of_two_lives_is_noticed_and_digests_prevent_it() {
     assert!(lost > 0, "no schedule loses it");
 }
 
+/// What its client said after that is executed for nothing, unless it is compared before.
+#[test]
+fn what_follows_an_answer_of_two_lives_is_not_executed() {
+    let play =
+        |seed, compares| play(&Scenario::drawn_from(seed).with_late_lives_and_more(compares));
+    let is_broken = (0..200).any(|seed| play(seed, false).is_err());
+    assert!(is_broken, "nobody finds it");
+    let mut lost = 0;
+    for seed in 0..200 {
+        match play(seed, true) {
+            Ok(outcome) => lost += outcome.lost,
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+    assert!(lost > 0, "no schedule loses it");
+}
+
 /// All is noted, and only what the next life says can show it.
 #[test]
 fn a_read_that_the_next_life_skips_is_missed() {

@@ -1,5 +1,6 @@
 //! Control (`control.h`): what user space may change.
 
+use protocol::Digest;
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
@@ -197,6 +198,15 @@ impl SouthSide {
             flow.server.edge = flow.server.edge.max_seq(flow.splice.ack);
         }
         flow.mode = Mode::Spliced;
+        Ok(())
+    }
+
+    /// The next request of the client waits until the server has said again what `digest` is of.
+    ///
+    /// # Errors
+    /// There is no such flow.
+    pub fn want(&mut self, key: FlowKey, id: FlowId, digest: Digest) -> Result<(), NoSuchFlow> {
+        self.numbered(key, id)?.digest.want(digest);
         Ok(())
     }
 

@@ -8,9 +8,12 @@
 //! the two places wait: the program drops a segment, and the server's TCP sends the same bytes later. A
 //! server with a full window would wait for ever. After two repetitions the segment leaves, and the
 //! end is compared when the server reaches the end.
+//!
+//! A third place is wherever a request of the client waits in the replay for all that the client had heard before it.
 
-use std::{collections::BTreeMap, fmt};
+use std::{cell::Cell, collections::BTreeMap, fmt};
 
+use protocol::Digest;
 use wire::{Flags, FlowId, SeqNumber};
 
 use crate::{
@@ -104,28 +107,12 @@ pub struct Digests {
     pub rate: u32,
 }
 
-/// Digest of the outstream from `base` up to before `next`, client space. Two digests with the same ends are equal only
-/// if the bytes are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Digest {
-    /// The polynomial of whole chunks.
-    pub folded: u64,
-    /// The sum of the chunk of `next`.
-    pub sum: u64,
-    /// The first byte.
-    pub base: SeqNumber,
-    /// The byte after the last.
-    pub next: SeqNumber,
-}
-
-impl Digest {
-    const fn beginning(base: SeqNumber) -> Self {
-        Self {
-            folded: 0,
-            sum: 0,
-            base,
-            next: base,
-        }
+const fn beginning(base: SeqNumber) -> Digest {
+    Digest {
+        folded: 0,
+        sum: 0,
+        base,
+        next: base,
     }
 }
 
@@ -154,6 +141,8 @@ pub struct DigestHalf {
     pub newer: Digest,
     /// At the beginning of this turn.
     pub turn: Digest,
+    /// Of what earlier servers had said before a request of the client, which waits until this is compared.
+    pub wanted: Option<Digest>,
     /// Bytes from here on are sampled, bytes before are digested whole.
     pub sampled_from: Option<SeqNumber>,
     /// This turn began behind the first sample.
@@ -185,7 +174,7 @@ impl DigestHalf {
     /// Digests from the next outstream byte on.
     pub(crate) fn begin(&mut self, digests: Option<&Digests>, next: SeqNumber) {
         if digests.is_some() {
-            let none = Digest::beginning(next);
+            let none = beginning(next);
             *self = Self {
                 now: none,
                 sent: none,
@@ -225,7 +214,7 @@ impl DigestHalf {
         self.now = match outstream {
             _ if outstream == self.turn.next => self.turn,
             _ if outstream == self.sent.next => self.sent,
-            _ => Digest::beginning(outstream),
+            _ => beginning(outstream),
         };
         let is_known = self.now.base == self.sent.base && !outstream.after(self.sent.next);
         self.comparison = match is_known {
@@ -237,6 +226,34 @@ impl DigestHalf {
             (self.acked, self.newer, self.turn) = (self.now, self.now, self.now);
         }
         self.held = 0;
+        self.wanted = None;
+    }
+
+    /// The next request waits until the server has said again what this is of. (Who asks too late hears at the next place.)
+    pub(crate) fn want(&mut self, wanted: Digest) {
+        let is_known = self.says_again() && self.now.base == wanted.base;
+        let is_ahead = !self.now.next.after(wanted.next) && !wanted.next.after(self.sent.next);
+        self.wanted = (is_known && is_ahead && !self.is_sampled(wanted.next)).then_some(wanted);
+    }
+
+    /// Was something else said than what a request waits for?
+    fn compare_wanted(&mut self) -> Result<(), Divergence> {
+        let now = self.now;
+        let reached = self.wanted.take_if(|wanted| !now.next.before(wanted.next));
+        match reached {
+            Some(wanted) if wanted.next == now.next && wanted != now => Err(Divergence(now.next)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The next place behind `now` at which the old outstream is compared; any other, if there is none.
+    fn next_stop(&self) -> SeqNumber {
+        let behind = |at: &SeqNumber| match at.0.wrapping_sub(self.now.next.0) {
+            0 => u32::MAX,
+            distance => distance,
+        };
+        let wanted = self.wanted.map_or(self.acked.next, |wanted| wanted.next);
+        std::cmp::min_by_key(self.acked.next, wanted, behind)
     }
 
     /// Does the segment at `seq` wait for a comparison further on? `repeated`: a segment that came before.
@@ -251,8 +268,18 @@ impl DigestHalf {
     }
 }
 
+/// What came of a segment that was digested.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Digested {
+    /// From now on samples are taken.
+    pub(crate) sampling_begins: bool,
+    /// What the client had been sent before the turn that begins here, if that is not recorded: a new server gets the
+    /// request that begins the turn when it has said all that again.
+    pub(crate) told: Option<Digest>,
+}
+
 /// Digests a segment that leaves for the client, that the client has already, or that the fence withholds; `seq` is in
-/// client space. Returns whether sampling has begun with this segment.
+/// client space.
 pub(crate) fn digest_said(
     digests: Option<&Digests>,
     expected: &BTreeMap<(FlowId, u32), Expect>,
@@ -260,10 +287,10 @@ pub(crate) fn digest_said(
     segment: &Segment,
     payload: &[u8],
     seq: SeqNumber,
-) -> bool {
+) -> Digested {
     let ours = flow.digest.taken && flow.unprotected.is_none() && !flow.digest.says_again();
     let Some(digests) = digests.filter(|_| ours && !segment.has(Flags::RST)) else {
-        return false;
+        return Digested::default();
     };
     let hole = seq.0.wrapping_sub(flow.digest.now.next.0);
     if !payload.is_empty() && hole > LARGEST_WINDOW && flow.digest.now.next.before(seq) {
@@ -271,7 +298,7 @@ pub(crate) fn digest_said(
     }
     let fresh = following(flow, payload, seq, seq + length32(payload.len()));
     if fresh.is_empty() {
-        return false;
+        return Digested::default();
     }
     let digest = &mut flow.digest;
     if !flow.client.ack.before(digest.newer.next) {
@@ -293,14 +320,22 @@ pub(crate) fn digest_said(
     }
     let turn = u32::try_from(flow.verify.head_sent % (1 << 32)).unwrap_or(0);
     let turn = flow.server.isn + 1 + turn;
+    let turn_begins = Cell::new(false);
     let none: Result<(), Divergence> = digest_bytes(digests, expected, flow, fresh, |flow| {
         if flow.digest.now.next == turn {
             flow.digest.begin_turn();
+            turn_begins.set(true);
         }
         Ok(turn)
     });
     debug_assert_eq!(none, Ok(()));
-    begins
+    let digest = &flow.digest;
+    let is_told =
+        turn_begins.get() && !digest.is_turn_sampled && flow.verify.heads_to != digest.turn.next;
+    Digested {
+        sampling_begins: begins,
+        told: is_told.then_some(digest.turn),
+    }
 }
 
 /// Digests and compares a segment of a replay; `seq` is in client space.
@@ -331,8 +366,11 @@ pub(crate) fn digest_replayed(
         }
     };
     digest_bytes(digests, expected, flow, fresh, |flow| {
-        same(flow, acked).map(|()| acked.next)
+        same(flow, acked)?;
+        flow.digest.compare_wanted()?;
+        Ok(flow.digest.next_stop())
     })
+    .and_then(|()| flow.digest.compare_wanted())
     .and_then(|()| same(flow, sent))
     .inspect_err(|Divergence(at)| {
         flow.verify.by_digest = true;

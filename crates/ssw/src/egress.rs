@@ -197,7 +197,7 @@ impl SouthSide {
         let options = find_options(&segment.header);
         if flow.mode == Mode::Observed {
             if shared.fenced(now_ns) {
-                shared.digest_said(&self.expected, packet, flow, segment, segment.seq);
+                shared.digest_said(&self.expected, packet, flow, segment, (segment.seq, now_ns));
                 return shared.refuse_fenced();
             }
             if is_unfound(flow, segment) {
@@ -212,7 +212,7 @@ impl SouthSide {
             } else {
                 observe_server(flow, segment, &options);
             }
-            shared.digest_said(&self.expected, packet, flow, segment, segment.seq);
+            shared.digest_said(&self.expected, packet, flow, segment, (segment.seq, now_ns));
             shared.mirror_head(packet, flow, segment, segment.seq, now_ns);
             shared.hear_answer(packet, flow, segment, segment.seq);
             return Verdict::Next;
@@ -245,7 +245,7 @@ impl SouthSide {
         }
         let expected = &self.expected;
         if is_self_acked(flow, segment) {
-            shared.digest_said(expected, packet, flow, segment, seq);
+            shared.digest_said(expected, packet, flow, segment, (seq, now_ns));
         }
         if shared.waits_for_digest(flow, segment, repeated) {
             return shared.hold(packet, flow, segment, &options);
@@ -253,7 +253,7 @@ impl SouthSide {
         let verdict = shared.egress_spliced(packet, &key, flow, segment, &options, now_ns);
         // Of all that is withheld only what the fence keeps has bytes.
         if matches!(verdict, Verdict::Next | Verdict::Withheld) {
-            shared.digest_said(expected, packet, flow, segment, seq);
+            shared.digest_said(expected, packet, flow, segment, (seq, now_ns));
         }
         verdict
     }
@@ -299,12 +299,15 @@ impl Shared {
         packet: &Packet,
         flow: &mut Flow,
         segment: &Segment,
-        seq: SeqNumber,
+        (seq, now_ns): (SeqNumber, u64),
     ) {
         let digests = self.settings.digests.as_ref();
         let payload = segment.payload(&packet.bytes);
-        let sampled = digest::digest_said(digests, expected, flow, segment, payload, seq);
-        self.counters.sampled += u64::from(sampled);
+        let digested = digest::digest_said(digests, expected, flow, segment, payload, seq);
+        self.counters.sampled += u64::from(digested.sampling_begins);
+        if let Some(digest) = digested.told {
+            self.mirror_said(flow, digest, now_ns);
+        }
     }
 
     /// Does the client lack this, and is what lies behind it to be compared first?

@@ -61,7 +61,7 @@ mod verify;
 
 pub use closed_window::closed_window_ack;
 pub use control::{NoSuchFlow, RingFull};
-pub use digest::{Comparison, Digest, DigestHalf, DigestKey, Digests};
+pub use digest::{Comparison, DigestHalf, DigestKey, Digests};
 pub use fabricate::{
     call_to_client, fabricated_syn, no_room_for_client, released_ack, replayed_segment,
     resets_to_client, window_update, word_to_client,
@@ -74,6 +74,7 @@ pub use latch::{CrashOn, Exit, SocketChange, SocketState};
 pub use link::{AckStrategy, Copy, LinkSettings};
 pub use mirror::{ClosedReason, MirrorFrame, MirrorKind};
 pub use packet::Packet;
+pub use protocol::Digest;
 pub use restored::{newest_records, restored_flow};
 pub use south::{
     Counters, Event, EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT, Service,

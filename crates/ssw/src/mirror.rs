@@ -6,6 +6,7 @@
 //! again. Only when the supervisor has been silent for its heartbeat is the connection declared
 //! unprotected and the segment let through, so that nobody's upload freezes.
 
+use protocol::Digest;
 use wire::{ChecksumMode, FlowId, FlowKey, SeqNumber};
 
 use crate::{
@@ -68,6 +69,8 @@ pub enum MirrorKind {
         /// How.
         reason: ClosedReason,
     },
+    /// What the client was sent so far; in the place of a packet.
+    Digest,
 }
 
 /// How a connection ended; codes as in the frame.
@@ -84,6 +87,15 @@ impl Shared {
     pub(crate) fn mirror_note(&mut self, flow: &Flow, kind: MirrorKind, now_ns: u64) -> bool {
         self.mirror
             .push(HEADER, frame(flow, kind, 0, Vec::new(), now_ns))
+    }
+
+    /// What the client was sent so far.
+    pub(crate) fn mirror_said(&mut self, flow: &Flow, digest: Digest, now_ns: u64) {
+        let bytes = digest.to_bytes().to_vec();
+        let frame = frame(flow, MirrorKind::Digest, bytes.len(), bytes, now_ns);
+        if !self.mirror.push(HEADER + Digest::LEN, frame) {
+            self.counters.heads_lost += 1;
+        }
     }
 
     /// Record a client's segment. False: it must not reach the server now.

@@ -126,6 +126,17 @@ impl From<digest> for Digest {
     }
 }
 
+impl From<Digest> for digest {
+    fn from(from: Digest) -> Self {
+        Self {
+            folded: from.folded,
+            sum: from.sum,
+            base: from.base.0,
+            next: from.next.0,
+        }
+    }
+}
+
 impl From<digest_half> for DigestHalf {
     fn from(raw: digest_half) -> Self {
         Self {
@@ -134,6 +145,7 @@ impl From<digest_half> for DigestHalf {
             acked: raw.acked.into(),
             newer: raw.newer.into(),
             turn: raw.turn.into(),
+            wanted: (raw.wants != 0).then_some(raw.wanted.into()),
             sampled_from: (raw.sampled != 0).then_some(SeqNumber(raw.sampled_from)),
             is_turn_sampled: u32::from(raw.sampled) & sampling::TURN_SAMPLED.0 != 0,
             taken: raw.taken != 0,

@@ -4,7 +4,7 @@
 use std::{io, time::Duration};
 
 use libbpf_rs::{MapCore, MapFlags, ProgramInput};
-use ssw::{Expect, Flow};
+use ssw::{Digest, Expect, Flow};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use super::Dataplane;
@@ -161,6 +161,19 @@ impl Dataplane {
             c.outstream = point.outstream.0;
             c.verify_end = point.outstream.0;
             c.argument = window.into();
+        })
+        .map(drop)
+    }
+
+    /// The next request of the client waits until the server has said again what `digest` is of.
+    ///
+    /// # Errors
+    /// The flow with this number is gone (`ENOENT`).
+    pub fn want(&self, key: FlowKey, flow: FlowId, digest: Digest) -> Result<(), DataplaneError> {
+        self.control("compare at a request", abi::control_op::CONTROL_WANT, |c| {
+            c.key = key.into();
+            c.flow_id = flow.0;
+            c.digest = digest.into();
         })
         .map(drop)
     }

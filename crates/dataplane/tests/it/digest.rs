@@ -1,6 +1,7 @@
 //! `digest.h`: what is said again is compared with what was said, whole or by samples, however both were cut.
 
-use ssw::{EventKind, Mode};
+use protocol::mirror::FrameKind;
+use ssw::{Digest, EventKind, Mode};
 use wire::SeqNumber;
 
 use crate::harness::*;
@@ -113,4 +114,119 @@ fn what_the_fence_keeps_is_digested_and_a_hole_that_stays_ends_the_digest() {
             assert_eq!(both.flow().digest.taken, taken);
         }
     });
+}
+
+/// Two answers, the second to what the client has asked when it had heard `first` bytes; it has heard both.
+fn asks_twice(both: &mut Both, first: usize) {
+    let (begin, length) = (both.s + 1, |bytes| u32::try_from(bytes).unwrap());
+    say(both, begin, &said()[..first], 1);
+    let ask = segment(both.c + 1, begin + length(first)).timestamps(12, 901);
+    both.client(ask.payload(b"more"));
+    let (bytes, asked) = (said(), both.c + 5);
+    let answer = |seq| segment(seq, asked).timestamps(901, 12);
+    let (one, two) = bytes[first..first + 4000].split_at(1500);
+    both.server(answer(begin + length(first)).payload(one));
+    both.server(answer(begin + length(first + 1500)).payload(two));
+    let heard = begin + length(first + 4000);
+    both.client(segment(both.c + 5, heard).timestamps(13, 901));
+}
+
+fn told(both: &mut Both) -> Vec<Digest> {
+    let notes = both.notes();
+    let digests = notes.iter().filter(|note| note.kind == FrameKind::Digest);
+    let read = |note: &Note| Digest::from_bytes(note.packet[..].try_into().expect("a digest"));
+    digests.map(read).collect()
+}
+
+/// What is recorded of an answer as a whole needs no digest besides.
+#[test]
+fn the_logger_is_told_what_lies_before_a_request_if_not_all_is_recorded() {
+    for (rate, first, is_told) in [
+        (u32::MAX, 10_000, true),
+        (u32::MAX, 4097, true),
+        (u32::MAX, 4096, false),
+        (0, 100_000, false),
+    ] {
+        let mut both = Both::on(Leased::digesting(rate), &digesting_settings(rate));
+        (both.c, both.s) = (SeqNumber(1000), SeqNumber(5000));
+        let mut both = both.open();
+        asks_twice(&mut both, first);
+        let turn = both.flow().digest.turn;
+        assert_eq!(turn.next, both.s + 1 + u32::try_from(first).unwrap());
+        let wanted = if is_told { vec![turn] } else { Vec::new() };
+        assert_eq!(told(&mut both), wanted, "{first} bytes, at the rate {rate}");
+    }
+}
+
+/// Before it says anything to the request that waits, and though the client has acknowledged more.
+#[test]
+fn what_lies_before_a_request_is_compared_there() {
+    let at = [None, Some(3), Some(9999), Some(10_001)];
+    for (spoilt, early) in at
+        .iter()
+        .flat_map(|spoilt| [(*spoilt, true), (*spoilt, false)])
+    {
+        let mut both = Both::on(Leased::digesting(u32::MAX), &digesting_settings(u32::MAX));
+        (both.c, both.s) = (SeqNumber(1000), SeqNumber(u32::MAX - 7000));
+        let mut both = both.open();
+        asks_twice(&mut both, 10_000);
+        let turn = told(&mut both)[0];
+        let later = SeqNumber(7000);
+        both.splice(later);
+        let key = both.key;
+        if early {
+            assert!(both.want(key, turn));
+            assert_eq!(both.flow().digest.wanted, Some(turn));
+        }
+        let mut bytes = said()[..14_000].to_vec();
+        if let Some(at) = spoilt {
+            bytes[at] ^= 1;
+        }
+        say(&mut both, later + 1, &bytes[..10_000], 2);
+        if !early {
+            // It has said as much by then.
+            assert!(both.want(key, turn));
+            assert_eq!(both.flow().digest.wanted, Some(turn));
+        }
+        let is_found = both.flow().mode == Mode::Diverged;
+        assert_eq!(is_found, early && spoilt.is_some_and(|at| at < 10_000));
+        let next = later + 10_001;
+        both.server(
+            segment(next, both.c + 1)
+                .timestamps(901, 11)
+                .payload(&bytes[10_000..10_001]),
+        );
+        let is_found = both.flow().mode == Mode::Diverged;
+        assert_eq!(is_found, spoilt.is_some_and(|at| at < 10_000), "{spoilt:?}");
+        assert!(is_found || both.flow().digest.wanted.is_none());
+        if is_found {
+            assert_eq!(both.flow().verify.diverged_at, turn.next);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_compared_is_not_waited_for() {
+    let mut both = Both::on(Leased::digesting(u32::MAX), &digesting_settings(u32::MAX));
+    (both.c, both.s) = (SeqNumber(1000), SeqNumber(5000));
+    let mut both = both.open();
+    asks_twice(&mut both, 10_000);
+    let (key, turn) = (both.key, told(&mut both)[0]);
+    both.want(key, turn);
+    assert_eq!(both.flow().digest.wanted, None, "it says nothing again");
+    let later = SeqNumber(7000);
+    both.splice(later);
+    for (base, next) in [(1, 0), (0, 4001)] {
+        let other = Digest {
+            base: turn.base + base,
+            next: turn.next + next,
+            ..turn
+        };
+        both.want(key, turn);
+        both.want(key, other);
+        assert_eq!(both.flow().digest.wanted, None, "{other:?}");
+    }
+    say(&mut both, later + 1, &said()[..10_001], 2);
+    both.want(key, turn);
+    assert_eq!(both.flow().digest.wanted, None, "it has said more");
 }

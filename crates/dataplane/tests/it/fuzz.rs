@@ -168,6 +168,13 @@ impl World<'_> {
                 };
                 self.both.graft_at(self.both.key, point, *window);
             }
+            Step::Want { of, spoilt } => {
+                let digest = self.known().unwrap_or_default().digest;
+                let known = [digest.turn, digest.acked, digest.sent, digest.now];
+                let mut digest = known[*of];
+                digest.sum ^= u64::from(*spoilt);
+                self.both.want(self.both.key, digest);
+            }
             Step::Crash { expect } => {
                 self.both.gate();
                 self.both.new_incarnation();

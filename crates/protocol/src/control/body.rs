@@ -10,6 +10,7 @@ use super::{
     Attach, Claim, ControlError, Edition, ErrorCode, FlowSummary, KeptImage, LeaseAnswer,
     LeaseRequest, OLDEST, Recorded, Request, Response, Resume, Statistics,
 };
+use crate::Digest;
 
 mod parts;
 
@@ -46,6 +47,7 @@ mod request {
     pub(super) const BEGINNINGS: u8 = 0x1b;
     pub(super) const GIVE_UP: u8 = 0x1c;
     pub(super) const CLAIM: u8 = 0x1d;
+    pub(super) const DIGESTS: u8 = 0x1e;
 }
 
 mod response {
@@ -74,6 +76,7 @@ mod response {
     pub(super) const GIVEN_UP: u8 = 0x97;
     pub(super) const CLAIMED: u8 = 0x98;
     pub(super) const HOSTS: u8 = 0x99;
+    pub(super) const DIGESTS: u8 = 0x9a;
 }
 
 impl Message for Request {
@@ -84,6 +87,7 @@ impl Message for Request {
             Self::Read { .. } => request::READ,
             Self::OutstreamHeads { .. } => request::OUTSTREAM_HEADS,
             Self::Beginnings { .. } => request::BEGINNINGS,
+            Self::Digests { .. } => request::DIGESTS,
             Self::Unprotect { .. } => request::UNPROTECT,
             Self::Statistics => request::STATISTICS,
             Self::Shutdown => request::SHUTDOWN,
@@ -112,12 +116,12 @@ impl Message for Request {
     }
 
     fn is_known(type_code: u8) -> bool {
-        (request::HELLO..=request::CLAIM).contains(&type_code)
+        (request::HELLO..=request::DIGESTS).contains(&type_code)
     }
 
     fn version(type_code: u8) -> u8 {
         match type_code {
-            request::CLAIM => 8,
+            request::CLAIM | request::DIGESTS => 8,
             _ => OLDEST,
         }
     }
@@ -227,6 +231,7 @@ impl Message for Request {
             }
             Self::OutstreamHeads { flow }
             | Self::Beginnings { flow }
+            | Self::Digests { flow }
             | Self::Unprotect { flow } => {
                 body.flow(*flow);
             }
@@ -248,6 +253,7 @@ impl Message for Request {
             },
             request::OUTSTREAM_HEADS => Self::OutstreamHeads { flow: body.flow()? },
             request::BEGINNINGS => Self::Beginnings { flow: body.flow()? },
+            request::DIGESTS => Self::Digests { flow: body.flow()? },
             request::UNPROTECT => Self::Unprotect { flow: body.flow()? },
             request::STATISTICS => Self::Statistics,
             request::SHUTDOWN => Self::Shutdown,
@@ -330,6 +336,7 @@ impl Message for Response {
             Self::Data { .. } => response::DATA,
             Self::OutstreamHeads { .. } => response::OUTSTREAM_HEADS,
             Self::Beginnings { .. } => response::BEGINNINGS,
+            Self::Digests { .. } => response::DIGESTS,
             Self::Unprotected { .. } => response::UNPROTECTED,
             Self::Statistics(_) => response::STATISTICS,
             Self::Error { .. } => response::ERROR,
@@ -353,12 +360,12 @@ impl Message for Response {
     }
 
     fn is_known(type_code: u8) -> bool {
-        (response::HELLO..=response::HOSTS).contains(&type_code)
+        (response::HELLO..=response::DIGESTS).contains(&type_code)
     }
 
     fn version(type_code: u8) -> u8 {
         match type_code {
-            response::CLAIMED | response::HOSTS => 8,
+            response::CLAIMED | response::HOSTS | response::DIGESTS => 8,
             _ => OLDEST,
         }
     }
@@ -395,6 +402,17 @@ impl Message for Response {
                 for (instream, outstream) in places {
                     body.seq(*instream);
                     body.seq(*outstream);
+                }
+            }
+            Self::Digests {
+                flow,
+                digests,
+                last,
+            } => {
+                body.flow(*flow);
+                body.bool(*last);
+                for digest in digests {
+                    body.bytes(&digest.to_bytes());
                 }
             }
             Self::Unprotected { flow, reason } => {
@@ -503,6 +521,11 @@ impl Message for Response {
                 flow: body.flow()?,
                 last: body.bool()?,
                 places: until_the_end(&mut body, |body| Ok((body.seq()?, body.seq()?)))?,
+            },
+            response::DIGESTS => Self::Digests {
+                flow: body.flow()?,
+                last: body.bool()?,
+                digests: until_the_end(&mut body, |body| Ok(Digest::from_bytes(body.array()?)))?,
             },
             response::UNPROTECTED => Self::Unprotected {
                 flow: body.flow()?,

@@ -6,8 +6,8 @@ use super::{
     Attach, Claim, Edition, ErrorCode, FlowSummary, KeptImage, LeaseAnswer, LeaseRequest, Recorded,
     Resume, Statistics,
 };
-use crate::UnprotectedReason;
 use crate::link::LinkKeys;
+use crate::{Digest, UnprotectedReason};
 
 /// What `serve` asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +36,11 @@ pub enum Request {
     /// Where a client spoke after it had heard all that its server had said. Answered by
     /// [`Response::Beginnings`].
     Beginnings {
+        /// The connection.
+        flow: FlowId,
+    },
+    /// Digests of what the server had said, where not all of that is recorded. Answered by [`Response::Digests`].
+    Digests {
         /// The connection.
         flow: FlowId,
     },
@@ -234,6 +239,15 @@ pub enum Response {
         /// The first byte of what the client said, and the one after the last of what the server had said
         /// before that, in order. At most [`super::MAX_DATA`] bytes.
         places: Vec<(SeqNumber, SeqNumber)>,
+        /// Whether the list is complete with these.
+        last: bool,
+    },
+    /// To [`Request::Digests`].
+    Digests {
+        /// The connection.
+        flow: FlowId,
+        /// In order. At most [`super::MAX_DATA`] bytes.
+        digests: Vec<Digest>,
         /// Whether the list is complete with these.
         last: bool,
     },

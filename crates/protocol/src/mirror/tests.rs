@@ -19,7 +19,7 @@ const OPENED: MirrorFrame<'_> = MirrorFrame {
 
 #[rustfmt::skip]
 const OPENED_BYTES: [u8; HEADER_LEN + 3] = [
-    b'O', b'U', b'T', b'L', 2, 4, 0, 0,
+    b'O', b'U', b'T', b'L', 3, 4, 0, 0,
     0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17,
     0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27,
     0x30, 0x31, 0x32, 0x33, 0x40, 0x41, 0x42, 0x43,
@@ -58,6 +58,7 @@ fn kind_reason_and_token_are_pinned() {
         (FrameKind::Closed(CloseReason::ResetByClient), 5, 2, [0; 8]),
         (FrameKind::Closed(CloseReason::ResetByServer), 5, 3, [0; 8]),
         (FrameKind::Closed(CloseReason::Evicted), 5, 4, [0; 8]),
+        (FrameKind::Digest, 6, 0, [0; 8]),
     ];
     for (kind, code, reason, token) in rows {
         let bytes = encode(&MirrorFrame { kind, ..OPENED });
@@ -91,6 +92,31 @@ fn a_packet_may_be_there_as_a_whole_or_not_at_all() {
     }
 }
 
+#[test]
+fn a_digest_is_in_the_place_of_a_packet() {
+    let digest = Digest {
+        folded: 0x0807_0605_0403_0201,
+        sum: 0x1817_1615_1413_1211,
+        base: SeqNumber(0x2423_2221),
+        next: SeqNumber(0x3433_3231),
+    };
+    let bytes = digest.to_bytes();
+    let pinned = [
+        1, 2, 3, 4, 5, 6, 7, 8, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x21, 0x22, 0x23,
+        0x24, 0x31, 0x32, 0x33, 0x34,
+    ];
+    assert_eq!(bytes, pinned);
+    let frame = |packet| MirrorFrame {
+        kind: FrameKind::Digest,
+        packet_len: 24,
+        packet,
+        ..OPENED
+    };
+    let read = |packet| MirrorFrame::decode(&encode(&frame(packet))).map(|frame| frame.digest());
+    assert_eq!(read(&bytes), Ok(Some(digest)));
+    assert_eq!(read(&bytes[1..]), Ok(None));
+}
+
 /// What decoding says when the byte at `at` is `value`.
 fn with_byte(at: usize, value: u8) -> Result<(), FrameError> {
     let mut bytes = OPENED_BYTES;
@@ -103,7 +129,7 @@ fn each_fault_has_its_error() {
     assert_eq!(with_byte(0, b'o'), Err(FrameError::BadMagic(0x4c54_556f)));
     assert_eq!(with_byte(4, 1), Err(FrameError::UnknownVersion(1)));
     assert_eq!(with_byte(5, 0), Err(FrameError::UnknownKind(0)));
-    assert_eq!(with_byte(5, 6), Err(FrameError::UnknownKind(6)));
+    assert_eq!(with_byte(5, 7), Err(FrameError::UnknownKind(7)));
     assert_eq!(with_byte(5, 5), Err(FrameError::UnknownReason(0)));
     assert_eq!(with_byte(6, 1), Err(FrameError::UnusedField("reason")));
     assert_eq!(with_byte(7, 1), Err(FrameError::UnusedField("unfinished")));

@@ -1,6 +1,9 @@
 //! The logger does not say what a server had said, or knows nothing of it.
 
-use super::world::{Logger, Peer, World, key, ms};
+use ssw::Digest;
+use wire::SeqNumber;
+
+use super::world::{Logger, Manner, Peer, SERVER, World, key, ms};
 use crate::{Action, LostReason, Stage};
 
 #[test]
@@ -73,4 +76,39 @@ fn a_connection_on_which_nothing_was_said_needs_no_record() {
     world.die_and_return();
     world.until_serving(10);
     assert_eq!(world.serving(), (1, 0, 0));
+}
+
+/// What its server says again differs behind the recorded beginning of an answer.
+#[test]
+fn nothing_more_is_given_where_a_digest_differs() {
+    for differs in [false, true] {
+        let mut peer = Peer::new(1, 100, 50_000);
+        peer.beginnings = vec![(30, 20_000), (60, 40_000)];
+        peer.digests = [20_000, 40_000].map(|said| digest(SERVER + said)).to_vec();
+        if differs {
+            peer.manner = Manner::SaysElse(30_000);
+        }
+        let mut world = World::new([peer]);
+        world.die_and_return();
+        world.until_serving(100);
+        let asked = world.done.iter().filter_map(|action| match action {
+            Action::Compare { digest, .. } => Some(*digest),
+            _ => None,
+        });
+        assert_eq!(asked.collect::<Vec<_>>(), [digest(SERVER + 40_000)]);
+        let lost = (key(1), LostReason::DivergedBefore { offset: 40_000 });
+        if differs {
+            assert_eq!(world.lost_told(), [lost]);
+        }
+        let (kept, lost) = if differs { (0, 1) } else { (1, 0) };
+        let given = if differs { 60 } else { 100 };
+        assert_eq!(world.serving(), (kept, lost, given));
+    }
+}
+
+fn digest(next: SeqNumber) -> Digest {
+    Digest {
+        next,
+        ..Digest::default()
+    }
 }

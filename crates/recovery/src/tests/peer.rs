@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use ssw::{Flow, Mode};
+use ssw::{Digest, Flow, Mode};
 use wire::{FlowId, SeqNumber};
 
 use super::world::ms;
@@ -39,6 +39,8 @@ pub(super) struct Peer {
     pub(super) record: Option<Record>,
     /// Where the client spoke after it had heard something, as offsets.
     pub(super) beginnings: Vec<(u32, u32)>,
+    /// Digests of what it had heard by then.
+    pub(super) digests: Vec<Digest>,
     /// The server replays its own record, and stands here then.
     pub(super) standing: Option<Standing>,
     pub(super) manner: Manner,
@@ -93,6 +95,7 @@ impl Peer {
             flow,
             record: Some(record),
             beginnings: Vec::new(),
+            digests: Vec::new(),
             standing: None,
             manner: Manner::Reads,
             window: 64_000,
@@ -246,8 +249,7 @@ impl Peer {
         if received < self.owed() {
             let heard = self.beginnings.iter().filter(|(at, _)| *at <= received);
             let said = heard.map(|(_, heard)| *heard).max().unwrap_or(0);
-            self.flow.splice.nxt = self.flow.splice.isn + 1 + said;
-            return;
+            return self.say(said);
         }
         if let Manner::SaysElse(offset) = self.manner {
             self.flow.mode = Mode::Diverged;
@@ -260,7 +262,23 @@ impl Peer {
             .end
             .distance_from(self.flow.splice.outstream)
             .unwrap_or(0);
-        self.flow.splice.nxt = self.flow.splice.isn + 1 + said;
+        self.say(said);
         self.flow.verify.compared = said;
+    }
+
+    /// So many bytes of its outstream.
+    fn say(&mut self, said: u32) {
+        self.flow.splice.nxt = self.flow.splice.isn + 1 + said;
+        let (first, digest) = (self.flow.server.isn + 1, &mut self.flow.digest);
+        let reached = digest
+            .wanted
+            .take_if(|wanted| (first + said).at_or_after(wanted.next));
+        if let (Some(wanted), Manner::SaysElse(offset)) = (reached, self.manner)
+            && wanted.next.after(first + offset)
+        {
+            self.flow.mode = Mode::Diverged;
+            self.flow.verify.by_digest = true;
+            self.flow.verify.diverged_at = wanted.next;
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ssw::{Digest, DigestHalf};
 use wire::SeqNumber;
 
 use super::world::ms;
@@ -215,6 +216,7 @@ fn gate(offset: u32, heard: u32) -> Beginning {
     Beginning {
         instream: START + offset,
         heard: SeqNumber(heard),
+        said: None,
     }
 }
 
@@ -287,4 +289,57 @@ fn a_fin_waits_behind_a_gate() {
     assert_eq!(all(&mut replay, 50, NEVER), [piece(5, 5, false)]);
     replay.hear(SeqNumber(50), NEVER);
     assert_eq!(all(&mut replay, 50, ms(50)), [piece(0, 10, true)]);
+}
+
+/// Equal beginnings of answers are not enough: what lies behind these is compared before the next request is given.
+#[test]
+fn a_request_waits_for_the_digest_of_what_was_said_before_it() {
+    let said = |next| Digest {
+        next: SeqNumber(next),
+        sum: 7,
+        ..Digest::default()
+    };
+    let with_digest = |offset, heard| Beginning {
+        said: Some(said(heard)),
+        ..gate(offset, heard)
+    };
+    let pending = |now, wanted| DigestHalf {
+        now,
+        wanted,
+        ..DigestHalf::default()
+    };
+    let gates = vec![
+        with_digest(10, 20),
+        gate(30, 50),
+        with_digest(70, 60),
+        with_digest(90, 80),
+    ];
+    let mut replay = Replay::new(START, START + 100, None, NEVER).waiting_at(gates);
+    replay.update(START, START + 1_000, NEVER);
+    assert_eq!(replay.want(), None, "it was asked for with the splice");
+    assert_eq!(all(&mut replay, 50, NEVER), [piece(0, 10, false)]);
+    let other = Digest { sum: 8, ..said(20) };
+    for now in [said(15), other] {
+        replay.compare(&pending(now, Some(said(20))));
+        replay.hear(SeqNumber(20), NEVER);
+        assert_eq!(all(&mut replay, 50, NEVER), [], "{now:?}");
+    }
+    replay.compare(&pending(said(20), None));
+    replay.hear(SeqNumber(20), NEVER);
+    assert_eq!(replay.want(), Some(said(60)));
+    assert_eq!(replay.want(), None, "once");
+    assert_eq!(all(&mut replay, 50, NEVER), [piece(10, 20, false)]);
+    // It was asked for when the server had said as much already.
+    replay.compare(&pending(said(60), Some(said(60))));
+    replay.hear(SeqNumber(60), NEVER);
+    assert_eq!(
+        all(&mut replay, 50, NEVER),
+        [piece(30, 50, false), piece(80, 10, false)]
+    );
+    // The server says more than it was asked for, and nobody compares that there.
+    assert_eq!(replay.want(), Some(said(80)));
+    replay.compare(&pending(said(90), None));
+    replay.hear(SeqNumber(90), NEVER);
+    assert_eq!(replay.want(), None);
+    assert_eq!(all(&mut replay, 50, NEVER), [piece(90, 10, false)]);
 }

@@ -247,6 +247,7 @@ impl World {
             Action::Splice { key, flow, point } => {
                 assert!(self.alive, "spliced to a dead server");
                 let (now, life) = (self.now, self.incarnation);
+                let wanted = self.recovery.compared_first(flow);
                 let peer = self.known(key, flow);
                 assert_ne!(peer.flow.incarnation, life, "spliced a second time");
                 peer.flow.mode = Mode::Splicing;
@@ -267,9 +268,14 @@ impl World {
                 };
                 peer.arrived.clear();
                 peer.syn_at = None;
+                peer.flow.digest.wanted = wanted;
                 let id = peer.flow.id.0;
                 self.spliced.push(id);
                 self.syn(key, flow, now);
+            }
+            Action::Compare { key, flow, digest } => {
+                assert!(self.alive, "a dead server says nothing again");
+                self.known(key, flow).flow.digest.wanted = Some(digest);
             }
             Action::Graft { key, flow, point } => {
                 assert!(self.alive, "grafted to a dead server");
@@ -352,6 +358,11 @@ impl World {
                 let place = |&(instream, heard): &(u32, u32)| Beginning {
                     instream: client + instream,
                     heard: server + heard,
+                    said: peer
+                        .digests
+                        .iter()
+                        .copied()
+                        .find(|said| said.next == server + heard),
                 };
                 let beginnings = peer.beginnings.iter().map(place).collect();
                 self.recovery.beginnings(flow, beginnings);

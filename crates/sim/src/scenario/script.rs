@@ -47,6 +47,8 @@ pub(crate) struct Script {
     pub(crate) tickets: Vec<(usize, Range<usize>)>,
     /// All bytes where any is right are the same one.
     pub(crate) alike: bool,
+    /// What it has heard before it says what follows: where that begins in the instream, and where the outstream has it.
+    pub(crate) heard_before: Option<(usize, Range<usize>)>,
     /// Where requests begin in the instream, and their answers in the outstream.
     pub(crate) turns: Vec<(usize, usize)>,
     pub(crate) fate: Fate,
@@ -123,6 +125,24 @@ impl Script {
         Self::of(&requests, Manner::Pipelined, rng)
     }
 
+    /// The same, and its client asks for more when it has heard that.
+    pub(crate) fn of_late_lives_and_more(rng: &mut SmallRng) -> Self {
+        let first = [
+            (
+                Request::Get(rng.random_range(4096..30_000)),
+                Manner::Pipelined,
+            ),
+            (Request::Lives(rng.random_range(2..30_000)), Manner::InTurn),
+        ];
+        let more = (0..rng.random_range(1..4)).map(|_| Request::Get(rng.random_range(1..9000)));
+        let more: Vec<_> = more.map(|request| (request, Manner::InTurn)).collect();
+        let mut script = Self::of_each(&[&first[..], &more].concat(), rng);
+        if let [_, (_, begins), (asked, ends), ..] = script.turns[..] {
+            script.heard_before = Some((asked, begins..ends));
+        }
+        script
+    }
+
     /// The script of one among several that take tickets from a server.
     pub(crate) fn with_tickets(rng: &mut SmallRng) -> Self {
         let count = rng.random_range(1..8);
@@ -151,6 +171,14 @@ impl Script {
     }
 
     fn of(requests: &[Request], manner: Manner, rng: &mut SmallRng) -> Self {
+        let each: Vec<_> = requests
+            .iter()
+            .map(|request| (request.clone(), manner))
+            .collect();
+        Self::of_each(&each, rng)
+    }
+
+    fn of_each(requests: &[(Request, Manner)], rng: &mut SmallRng) -> Self {
         let mut script = Self {
             steps: Vec::new(),
             instream: Vec::new(),
@@ -158,15 +186,16 @@ impl Script {
             any: Vec::new(),
             tickets: Vec::new(),
             alike: false,
+            heard_before: None,
             turns: vec![(0, 0)],
             fate: Fate::Completes,
         };
-        for request in requests {
-            script.add(request, manner, rng);
+        for (request, manner) in requests {
+            script.add(request, *manner, rng);
         }
         if requests
             .last()
-            .is_some_and(|last| matches!(last, Request::Upload(_)))
+            .is_some_and(|(last, _)| matches!(last, Request::Upload(_)))
             || rng.random_bool(0.4)
         {
             script.steps.push(Step::HalfClose);

@@ -2,8 +2,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    DEFAULT_FIELDS, MARK_SERVER_SPACE, Settings, Verdict, expectations, south::EventKind,
-    testing::*,
+    DEFAULT_FIELDS, MARK_SERVER_SPACE, MirrorKind, Settings, Verdict, expectations,
+    south::EventKind, testing::*,
 };
 
 const WHOLE: u32 = u32::MAX;
@@ -539,4 +539,35 @@ fn turns_of_a_sampled_connection_are_compared_from_its_beginning() {
     say_all(&mut lab, LATER + 1, &bytes, 999);
     assert_eq!(lab.flow().mode, Mode::Spliced);
     assert_eq!(lab.flow().digest.comparison, Comparison::Done);
+}
+
+/// What the client had heard before it asked for more is compared there, though it has acknowledged more.
+#[test]
+fn what_was_said_before_a_request_is_compared_there() {
+    for spoilt in [false, true] {
+        let mut lab = lab(WHOLE, 5000);
+        let mut bytes = said(12_000);
+        let first = lab.s + 1;
+        say_all(&mut lab, first, &bytes[..10_000], 1000);
+        let ask = segment(lab.c + 1, first + 10_000).timestamps(12, 901);
+        lab.client(ask.payload(b"more"));
+        lab.mirrored();
+        for from in [10_000, 11_000] {
+            say(&mut lab, first, &bytes, from, 1000);
+        }
+        lab.client(segment(lab.c + 5, first + 12_000).timestamps(13, 901));
+        let frames = lab.mirrored();
+        let told = frames.iter().find(|frame| frame.kind == MirrorKind::Digest);
+        let told = told.map(|frame| Digest::from_bytes(frame.packet[..].try_into().unwrap()));
+        let turn = lab.flow().digest.turn;
+        assert_eq!((told, turn.next), (Some(turn), first + 10_000));
+        dies(&mut lab);
+        let key = lab.key;
+        lab.ssw.want(key, FlowId(1), turn).unwrap();
+        bytes[9000] ^= u8::from(spoilt);
+        say_all(&mut lab, LATER + 1, &bytes[..10_000], 700);
+        assert_eq!(lab.flow().mode == Mode::Diverged, spoilt);
+        assert_eq!(lab.flow().digest.wanted, None);
+        assert_eq!(diverged(&mut lab), spoilt.then_some(first + 10_000));
+    }
 }

@@ -443,13 +443,13 @@ fn by_script(
     Server::new(name, vec![address], &[&command[..], more].concat())
 }
 
-/// Says a greeting first, then appends each line to a file and answers it, in a thread for each connection.
+/// Says a greeting first, behind so many other bytes, then appends each line to a file and answers it, in a thread for each connection.
 const GREETER: &str = r#"
 import os, random, socketserver, sys
 class Session(socketserver.StreamRequestHandler):
     def handle(self):
-        greeting = sys.argv[4] or str(random.getrandbits(64))
-        self.wfile.write(b"220 session " + greeting.encode() + b"\r\n")
+        greeting = sys.argv[4] or "%020d" % random.getrandbits(64)
+        self.wfile.write(b"-" * int(sys.argv[5]) + b"220 session " + greeting.encode() + b"\r\n")
         for line in self.rfile:
             os.write(executed, line)
             self.wfile.write(b"250 OK\r\n")
@@ -469,8 +469,17 @@ Server((sys.argv[1], int(sys.argv[2])), Session).serve_forever()
 /// When its script cannot be written.
 #[must_use]
 pub fn greeter(scene: &Scene, greeting: &str) -> Server {
+    greeter_behind(scene, greeting, 0)
+}
+
+/// The same, with a greeting that begins with so many bytes that are always the same.
+///
+/// # Panics
+/// When its script cannot be written.
+#[must_use]
+pub fn greeter_behind(scene: &Scene, greeting: &str, bytes: usize) -> Server {
     let executed = scene.directory().join("executed");
     let executed = executed.to_string_lossy();
-    let more = [&*executed, greeting];
+    let more = [&*executed, greeting, &bytes.to_string()];
     by_script(scene, "greeter", GREETER, scene.ipv4(PORT), &more)
 }

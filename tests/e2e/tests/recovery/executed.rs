@@ -11,6 +11,8 @@ use lab::Signal;
 use crate::{is_reset, lost_only};
 
 const COMMANDS: usize = 25;
+/// More than is recorded of an answer.
+const BEHIND: usize = 100_000;
 const ANSWER: &[u8] = b"250 OK\r\n";
 
 /// A client that has been greeted, and has told the server that many commands, one after another.
@@ -22,14 +24,14 @@ fn served(scene: &Scene) -> TcpStream {
 
 fn greeted(scene: &Scene) -> TcpStream {
     let stream = scene.connect(PORT);
-    let mut said = [0; 100];
-    let mut length = 0;
-    while !said.contains(&b'\n') {
-        let more = read_some(&stream, &mut said[length..]).expect("a greeting");
+    let mut said = [0; 4096];
+    loop {
+        let more = read_some(&stream, &mut said).expect("a greeting");
         assert_ne!(more, 0, "no greeting");
-        length += more;
+        if said[..more].ends_with(b"\n") {
+            return stream;
+        }
     }
-    stream
 }
 
 fn command(stream: &TcpStream, command: &str) {
@@ -54,10 +56,21 @@ fn executions(scene: &Scene, protected: Protected) -> Vec<usize> {
 #[test]
 fn nothing_is_executed_for_a_connection_that_is_going_to_be_lost() {
     let scene = Scene::new("greeted");
-    let protected = scene.protect(&servers::greeter(&scene, ""));
-    let stream = served(&scene);
+    lost_for_nothing(&scene, 0, "said something else");
+}
+
+/// Where what differs lies behind the recorded beginning, too.
+#[test]
+fn nothing_is_executed_where_only_the_hash_tells_that_something_else_is_said() {
+    let scene = Scene::new("late");
+    lost_for_nothing(&scene, BEHIND, "the hash differs there");
+}
+
+fn lost_for_nothing(scene: &Scene, behind: usize, why: &str) {
+    let protected = scene.protect(&servers::greeter_behind(scene, "", behind));
+    let stream = served(scene);
     protected.kill_main(Signal::KILL);
-    lost_only(&protected, &stream, "said something else");
+    lost_only(&protected, &stream, why);
     is_reset(&stream);
     let serving = protected.wait_for("serving", 1);
     assert_eq!(
@@ -67,14 +80,24 @@ fn nothing_is_executed_for_a_connection_that_is_going_to_be_lost() {
     );
     let lost = protected.wait_for("lost", 1);
     assert_eq!(lost["replayed_turns"], 0, "{lost}");
-    assert_eq!(executions(&scene, protected), [1; COMMANDS]);
+    assert_eq!(executions(scene, protected), [1; COMMANDS]);
 }
 
 #[test]
 fn what_is_executed_again_is_told() {
     let scene = Scene::new("again");
-    let protected = scene.protect(&servers::greeter(&scene, "0815"));
-    let stream = served(&scene);
+    executed_again(&scene, 0);
+}
+
+#[test]
+fn what_is_executed_again_behind_a_long_answer_is_told() {
+    let scene = Scene::new("longer");
+    executed_again(&scene, BEHIND);
+}
+
+fn executed_again(scene: &Scene, behind: usize) {
+    let protected = scene.protect(&servers::greeter_behind(scene, "0815", behind));
+    let stream = served(scene);
     protected.kill_main(Signal::KILL);
     let serving = protected.wait_serving(1);
     assert_eq!(
@@ -89,5 +112,5 @@ fn what_is_executed_again_is_told() {
     assert_eq!(serving["replayed"][0]["turns"], COMMANDS, "{serving}");
     command(&stream, "on");
     protected.assert_none_of("lost");
-    assert_eq!(executions(&scene, protected), [2; COMMANDS]);
+    assert_eq!(executions(scene, protected), [2; COMMANDS]);
 }

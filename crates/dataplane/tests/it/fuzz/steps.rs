@@ -62,6 +62,11 @@ pub(super) enum Step {
     Crash {
         expect: bool,
     },
+    /// A request waits for what is known of the outstream by this digest.
+    Want {
+        of: usize,
+        spoilt: bool,
+    },
     Abandon,
     Unprotect,
     Barrier(u64),
@@ -186,6 +191,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         2 => (0u32..40, 0u32..40, 0u32..100_000)
             .prop_map(|(instream, outstream, window)| Step::Graft { instream, outstream, window }),
         4 => any::<bool>().prop_map(|expect| Step::Crash { expect }),
+        3 => (0..4usize, prop::bool::weighted(0.2)).prop_map(|(of, spoilt)| Step::Want { of, spoilt }),
         1 => Just(Step::Abandon),
         1 => Just(Step::Unprotect),
         1 => any::<u64>().prop_map(Step::Barrier),

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use dataplane::{Settings, SplicePoint};
 use protocol::link::SegmentKind;
-use ssw::{AckStrategy, Expect, Flow, LinkSettings, Packet, SouthSide, Unprotected, Verdict};
+use ssw::{
+    AckStrategy, Digest, Expect, Flow, LinkSettings, Packet, SouthSide, Unprotected, Verdict,
+};
 use wire::{ChecksumState, FlowId, FlowKey, IpPacket, Segment, SeqNumber};
 
 use super::{
@@ -260,6 +262,13 @@ impl Both {
             .graft(key, flow, instream, outstream, window, self.clock.now())
             .is_ok();
         self.refused(model, self.kernel.plane().graft(key, flow, point, window))
+    }
+
+    /// A request waits until the server has said this again.
+    pub(crate) fn want(&mut self, key: FlowKey, digest: Digest) -> bool {
+        let flow = self.number(key);
+        let model = self.model.want(key, flow, digest).is_ok();
+        self.refused(model, self.kernel.plane().want(key, flow, digest))
     }
 
     pub(crate) fn abandon(&mut self, key: FlowKey) -> bool {

@@ -45,6 +45,7 @@ pub(super) fn as_note(frame: MirrorFrame) -> Note {
         kind: match frame.kind {
             MirrorKind::Instream => FrameKind::Instream,
             MirrorKind::Outstream { from } => FrameKind::Outstream { from },
+            MirrorKind::Digest => FrameKind::Digest,
             MirrorKind::Barrier { token } => FrameKind::Barrier { token },
             MirrorKind::Opened {
                 client_isn,

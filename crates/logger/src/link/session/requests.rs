@@ -154,7 +154,7 @@ impl Session {
                     Some(said) => self.said(frame.flow_id, said, out),
                     None => self.intake.malformed += 1,
                 },
-                FrameKind::Barrier { .. } => self.intake.take(this),
+                FrameKind::Barrier { .. } | FrameKind::Digest => self.intake.take(this),
                 // These come by the link.
                 FrameKind::Instream | FrameKind::Opened { .. } => {
                     self.statistics.malformed += 1;

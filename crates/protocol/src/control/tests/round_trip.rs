@@ -1,6 +1,7 @@
 //! Whatever is said is read as it was written, in pieces too, and nothing else is read.
 
 use super::*;
+use crate::Digest;
 
 fn flow() -> impl Strategy<Value = FlowId> {
     any::<u64>().prop_map(FlowId)
@@ -75,6 +76,7 @@ fn request() -> impl Strategy<Value = Request> {
         }),
         flow().prop_map(|flow| Request::OutstreamHeads { flow }),
         flow().prop_map(|flow| Request::Beginnings { flow }),
+        flow().prop_map(|flow| Request::Digests { flow }),
         flow().prop_map(|flow| Request::Unprotect { flow }),
         Just(Request::Statistics),
         Just(Request::Shutdown),
@@ -252,6 +254,8 @@ fn statistics() -> impl Strategy<Value = Statistics> {
 }
 
 fn response() -> impl Strategy<Value = Response> {
+    let digest = any::<[u8; Digest::LEN]>().prop_map(Digest::from_bytes);
+    let digests = prop::collection::vec(digest, 0..4);
     let code = prop::sample::select(vec![
         ErrorCode::UnknownFlow,
         ErrorCode::Unprotected,
@@ -284,6 +288,11 @@ fn response() -> impl Strategy<Value = Response> {
         (flow(), places, any::<bool>()).prop_map(|(flow, places, last)| Response::Beginnings {
             flow,
             places,
+            last
+        }),
+        (flow(), digests, any::<bool>()).prop_map(|(flow, digests, last)| Response::Digests {
+            flow,
+            digests,
             last
         }),
         (flow(), reason()).prop_map(|(flow, reason)| Response::Unprotected { flow, reason }),

@@ -1,0 +1,82 @@
+use super::{Mark, Marks};
+use crate::error::Unprotected;
+use crate::len64;
+use crate::pool::{Budget, Pool};
+use wire::SeqNumber;
+
+struct Case {
+    pool: Pool,
+    held: u64,
+    limit: u64,
+    marks: Marks,
+}
+
+fn mark(next: u32, digest: u64) -> Mark {
+    Mark {
+        base: SeqNumber(1),
+        next: SeqNumber(next),
+        digest: [digest; 2],
+    }
+}
+
+impl Case {
+    fn new(limit: u64) -> Self {
+        Self {
+            pool: Pool::new(u64::MAX),
+            held: 0,
+            limit,
+            marks: Marks::NONE,
+        }
+    }
+
+    fn with<T>(&mut self, act: impl FnOnce(&mut Marks, &mut Budget<'_>) -> T) -> T {
+        let mut budget = Budget {
+            pool: &mut self.pool,
+            held: &mut self.held,
+            limit: self.limit,
+        };
+        let done = act(&mut self.marks, &mut budget);
+        assert_eq!(self.held, len64(self.marks.really_held()));
+        done
+    }
+
+    fn push(&mut self, position: u32, digest: u64) -> Result<bool, Unprotected> {
+        self.with(|marks, budget| marks.push(position.into(), mark(position, digest), budget))
+    }
+
+    fn all(&self) -> Vec<(u32, u64)> {
+        let numbers = |mark: Mark| (mark.next.0, mark.digest[1]);
+        self.marks.iter().map(numbers).collect()
+    }
+}
+
+#[test]
+fn marks_are_in_order_and_each_is_kept_once() {
+    let mut case = Case::new(u64::MAX);
+    for (position, digest, is_new) in [(9, 1, true), (5, 2, true), (9, 1, false), (9, 3, true)] {
+        assert_eq!(case.push(position, digest), Ok(is_new));
+    }
+    assert_eq!(case.all(), [(5, 2), (9, 3)]);
+}
+
+/// The place at which a replay begins is kept.
+#[test]
+fn what_is_not_said_again_is_not_compared() {
+    let mut case = Case::new(u64::MAX);
+    for position in [5, 9, 12] {
+        assert_eq!(case.push(position, 1), Ok(true));
+    }
+    case.with(|marks, budget| marks.drop_before(9, budget));
+    assert_eq!(case.all(), [(9, 1), (12, 1)]);
+    case.with(|marks, budget| marks.drop_before(13, budget));
+    assert_eq!((case.all(), case.held), (vec![], 0));
+}
+
+#[test]
+fn room_is_asked_for() {
+    let mut case = Case::new(50);
+    assert_eq!(case.push(5, 1), Ok(true));
+    assert_eq!(case.push(7, 1), Err(Unprotected::ConnectionLimit));
+    case.with(Marks::clear);
+    assert_eq!(case.held, 0);
+}
