@@ -255,6 +255,10 @@ impl SouthSide {
         if matches!(verdict, Verdict::Next | Verdict::Withheld) {
             shared.digest_said(expected, packet, flow, segment, (seq, now_ns));
         }
+        if verdict == Verdict::Next {
+            shared.mirror_head(packet, flow, segment, seq, now_ns);
+            shared.hear_answer(packet, flow, segment, seq);
+        }
         verdict
     }
 }
@@ -370,8 +374,6 @@ impl Shared {
         };
         segment.commit(packet, header);
         self.counters.translated_out += 1;
-        self.mirror_head(packet, flow, segment, seq, now_ns);
-        self.hear_answer(packet, flow, segment, seq);
         Verdict::Next
     }
 
