@@ -346,7 +346,7 @@ enum counter {
 /* Mirror frame: what the logger reads from the ring. The format is protocol::mirror's, and a
  * test decodes frames of the one with the code of the other. */
 #define MIRROR_MAGIC 0x4c54554f
-#define MIRROR_VERSION 3
+#define MIRROR_VERSION 3 /* of digests; frames of other kinds are of the version before */
 enum mirror_kind {
 	MIRROR_INSTREAM = 1,
 	MIRROR_OUTSTREAM = 2,

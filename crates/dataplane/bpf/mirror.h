@@ -57,7 +57,7 @@ static __always_inline void fill_header(struct mirror_header *h, __u8 kind, stru
 					__u32 packet_len, __u32 captured_len)
 {
 	h->magic = MIRROR_MAGIC;
-	h->version = MIRROR_VERSION;
+	h->version = kind == MIRROR_DIGEST ? MIRROR_VERSION : MIRROR_VERSION - 1;
 	h->kind = kind;
 	h->reason = 0;
 	h->unfinished = 0;

@@ -6,7 +6,7 @@
 //! | offset | field | |
 //! |---|---|---|
 //! | 0 | magic `u32` | `OUTL` |
-//! | 4 | version `u8` | 3 |
+//! | 4 | version `u8` | in which frames of this kind became what they are: 3 for a digest, else 2 |
 //! | 5 | kind `u8` | 1 instream, 2 outstream, 3 barrier, 4 opened, 5 closed, 6 digest |
 //! | 6 | reason `u8` | of closed: 1 finished, 2 reset by client, 3 reset by server, 4 evicted; else 0 |
 //! | 7 | unfinished `u8` | of instream and outstream: 1 if the checksum field holds only the pseudo-header's sum; else 0 |
@@ -32,8 +32,10 @@ use crate::Digest;
 
 /// The first four bytes of a frame, read as a little-endian number: `OUTL`.
 pub const MAGIC: u32 = 0x4c54_554f;
-/// The version of the layout.
+/// The newest version of the layout: [`FrameKind::version`].
 pub const VERSION: u8 = 3;
+/// The version before, of which all kinds but a digest are.
+const BEFORE: u8 = 2;
 /// The length of the header, in bytes.
 pub const HEADER_LEN: usize = 48;
 
@@ -165,6 +167,15 @@ impl FrameKind {
         }
     }
 
+    /// The version that frames of this kind bear. So a logger of the version before reads all but those that are new.
+    #[must_use]
+    pub const fn version(self) -> u8 {
+        match self {
+            Self::Digest => VERSION,
+            _ => BEFORE,
+        }
+    }
+
     /// The fields "reason" and "token".
     fn reason_and_token(self) -> (u8, u64) {
         match self {
@@ -249,12 +260,15 @@ impl<'a> MirrorFrame<'a> {
         if magic != MAGIC {
             return Err(FrameError::BadMagic(magic));
         }
-        if header[AT_VERSION] != VERSION {
+        if !(BEFORE..=VERSION).contains(&header[AT_VERSION]) {
             return Err(FrameError::UnknownVersion(header[AT_VERSION]));
         }
         let token = u64_at(header, AT_TOKEN).to_le_bytes();
         let packet_len = u32_at(header, AT_PACKET_LEN);
         let kind = FrameKind::from_fields(header[AT_KIND], header[AT_REASON], token)?;
+        if header[AT_VERSION] != kind.version() {
+            return Err(FrameError::UnknownVersion(header[AT_VERSION]));
+        }
         Ok(Self {
             kind,
             unfinished: match header[AT_UNFINISHED] {
@@ -293,7 +307,7 @@ impl<'a> MirrorFrame<'a> {
         let (reason, token) = self.kind.reason_and_token();
         let mut header = [0; HEADER_LEN];
         header[AT_MAGIC].copy_from_slice(&MAGIC.to_le_bytes());
-        header[AT_VERSION] = VERSION;
+        header[AT_VERSION] = self.kind.version();
         header[AT_KIND] = self.kind.code();
         header[AT_REASON] = reason;
         header[AT_UNFINISHED] = u8::from(self.unfinished);

@@ -26,6 +26,7 @@ use protocol::{
         Recorded, Request, Response, Resume, encode,
     },
     link::LinkKeys,
+    mirror::{FrameKind, HEADER_LEN, MirrorFrame},
 };
 use recovery::{Beginning, ReplayMode};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -95,6 +96,20 @@ fn compared_with(mut beginnings: Vec<Beginning>, digests: &[Digest]) -> Vec<Begi
     beginnings
 }
 
+/// The frames that a logger of version 7 reads; what is behind another one would be lost there.
+fn without_digests(mut frames: &[u8]) -> Vec<u8> {
+    let mut kept = Vec::with_capacity(frames.len());
+    while let Ok(frame) = MirrorFrame::decode(frames) {
+        let (this, rest) = frames.split_at(HEADER_LEN + frame.packet.len());
+        if frame.kind != FrameKind::Digest {
+            kept.extend_from_slice(this);
+        }
+        frames = rest;
+    }
+    kept.extend_from_slice(frames); // what cannot be read is the logger's to count
+    kept
+}
+
 /// A piece of an instream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
@@ -116,6 +131,8 @@ enum Process {
 /// A logger, and the stream to it.
 pub(crate) struct LoggerClient {
     process: Process,
+    /// Known to know digests, as a logger of version 7 does not.
+    takes_digests: bool,
     pid: u32,
     stream: Stream,
     decoder: Decoder<Response>,
@@ -153,6 +170,7 @@ impl LoggerClient {
             .doing("start the logger process")?;
         let mut client = Self::connect(&at, &config.name)?;
         client.process = Process::Child(child);
+        client.takes_digests = true;
         Ok(client)
     }
 
@@ -162,6 +180,7 @@ impl LoggerClient {
         let mut client = Self::connect(&at, &config.name).ok()?;
         let pid = Pid::from_raw(i32::try_from(client.pid).ok()?)?;
         client.process = Process::Adopted(pidfd_open(pid, PidfdFlags::empty()).ok()?);
+        client.takes_digests = true; // it reads a ring of our layout
         Some(client)
     }
 
@@ -238,6 +257,7 @@ impl LoggerClient {
         let mut client = dial()?;
         match client.ask(&Request::Claim(claim.clone())) {
             Ok(Response::Claimed { beside }) => {
+                client.takes_digests = true;
                 Ok((client, Some(beside).filter(|b| !b.is_empty())))
             }
             Ok(other) => Err(unexpected(&other)),
@@ -250,6 +270,7 @@ impl LoggerClient {
     fn on(stream: Stream) -> Self {
         Self {
             process: Process::Elsewhere,
+            takes_digests: false,
             pid: 0,
             stream,
             decoder: Decoder::default(),
@@ -450,19 +471,25 @@ impl LoggerClient {
     /// The recorded outstream of each of these, and where its client began to speak; `None` of one that is not known
     /// (any more).
     pub(crate) fn heads(&mut self, flows: &[FlowId]) -> Result<Vec<Option<Heads>>, ServeError> {
+        let takes_digests = self.takes_digests;
         let questions = flows.iter().flat_map(|flow| {
             let flow = *flow;
+            let digests = takes_digests.then_some(Request::Digests { flow });
             [
                 Request::OutstreamHeads { flow },
                 Request::Beginnings { flow },
-                Request::Digests { flow },
             ]
+            .into_iter()
+            .chain(digests)
         });
         self.say_all(questions)?;
         let answers = flows.iter().map(|_| {
             let ranges = known(self.ranges_of_one())?;
             let beginnings = known(self.beginnings_of_one())?;
-            let digests = known(self.digests_of_one())?.unwrap_or_default();
+            let digests = match takes_digests {
+                true => known(self.digests_of_one())?.unwrap_or_default(),
+                false => Vec::new(),
+            };
             let beginnings = beginnings.map(|all| compared_with(all, &digests));
             Ok(ranges.zip(beginnings))
         });
@@ -546,7 +573,10 @@ impl LoggerClient {
     }
 
     /// Mirror frames, whole ones, at most [`protocol::control::MAX_DATA`] bytes.
-    pub(crate) fn frames(&mut self, bytes: Vec<u8>) -> Result<(), ServeError> {
+    pub(crate) fn frames(&mut self, mut bytes: Vec<u8>) -> Result<(), ServeError> {
+        if !self.takes_digests {
+            bytes = without_digests(&bytes);
+        }
         self.say(&Request::Frames { bytes })
     }
 

@@ -55,7 +55,8 @@ fn the_mirror_frame_has_one_header() {
         let line = header
             .lines()
             .find_map(|line| line.strip_prefix(&format!("#define {name} ")));
-        let text = line.expect("it is defined").trim_start_matches("0x");
+        let text = line.and_then(|line| line.split(' ').next());
+        let text = text.expect("it is defined").trim_start_matches("0x");
         u32::from_str_radix(text, 16).expect("a number")
     };
     assert_eq!(number("MIRROR_MAGIC"), protocol::mirror::MAGIC);

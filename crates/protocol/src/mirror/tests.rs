@@ -19,7 +19,7 @@ const OPENED: MirrorFrame<'_> = MirrorFrame {
 
 #[rustfmt::skip]
 const OPENED_BYTES: [u8; HEADER_LEN + 3] = [
-    b'O', b'U', b'T', b'L', 3, 4, 0, 0,
+    b'O', b'U', b'T', b'L', 2, 4, 0, 0,
     0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17,
     0x20, 0x21, 0x22, 0x23, 0x24, 0x25, 0x26, 0x27,
     0x30, 0x31, 0x32, 0x33, 0x40, 0x41, 0x42, 0x43,
@@ -127,7 +127,10 @@ fn with_byte(at: usize, value: u8) -> Result<(), FrameError> {
 #[test]
 fn each_fault_has_its_error() {
     assert_eq!(with_byte(0, b'o'), Err(FrameError::BadMagic(0x4c54_556f)));
-    assert_eq!(with_byte(4, 1), Err(FrameError::UnknownVersion(1)));
+    for version in [1, 3, 4] {
+        let unknown = Err(FrameError::UnknownVersion(version));
+        assert_eq!(with_byte(4, version), unknown);
+    }
     assert_eq!(with_byte(5, 0), Err(FrameError::UnknownKind(0)));
     assert_eq!(with_byte(5, 7), Err(FrameError::UnknownKind(7)));
     assert_eq!(with_byte(5, 5), Err(FrameError::UnknownReason(0)));

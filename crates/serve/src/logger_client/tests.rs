@@ -75,6 +75,36 @@ fn logger_of_the_version_before_is_called_again_and_told_no_addresses() {
 }
 
 #[test]
+fn logger_of_the_version_before_is_sent_no_digests() {
+    let frame = |kind, packet: &'static [u8]| MirrorFrame {
+        kind,
+        flow_id: FlowId(1),
+        timestamp_ns: 2,
+        server_nxt: SeqNumber(3),
+        server_ack: SeqNumber(4),
+        packet_len: u32::try_from(packet.len()).expect("short"),
+        unfinished: false,
+        packet,
+    };
+    let closed = FrameKind::Closed(protocol::mirror::CloseReason::Finished);
+    let head = FrameKind::Outstream { from: SeqNumber(5) };
+    let (mut all, mut old) = (Vec::new(), Vec::new());
+    for frame in [
+        frame(FrameKind::Digest, &[7; 24]),
+        frame(head, b"a head"),
+        frame(closed, b""),
+    ] {
+        frame.encode(&mut all).expect("it is whole");
+        if frame.kind != FrameKind::Digest {
+            frame.encode(&mut old).expect("it is whole");
+        }
+    }
+    assert_eq!(without_digests(&all), old);
+    let damaged = [&old[..], b"damaged"].concat();
+    assert_eq!(without_digests(&damaged), damaged);
+}
+
+#[test]
 fn claim_that_is_refused_is_an_error_of_its_own() {
     let refused = Response::Error {
         code: ErrorCode::Taken,
