@@ -172,12 +172,12 @@ pub(crate) fn may_hurry() -> bool {
     effective.is_ok_and(|all| all.contains(CapabilitySet::SYS_NICE))
 }
 
-/// The calling thread, and what it begets, runs when no other wants to.
-///
-/// # Errors
-/// The kernel's.
-pub(crate) fn rest() -> io::Result<()> {
-    set_policy(0, libc::SCHED_IDLE)
+/// The process, which has one thread, and what it begets, runs when no other wants to.
+pub(crate) fn rest(process: u32) {
+    // One that has ended needs no processor.
+    if let Ok(process) = process.try_into() {
+        let _ = set_policy(process, libc::SCHED_IDLE);
+    }
 }
 
 /// The session of that process comes after all others. Where the kernel shares processors among sessions (autogroup in sched(7)),

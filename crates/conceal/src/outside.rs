@@ -320,6 +320,7 @@ fn be_quick(listener: &OwnedFd) {
     let _ = unsafe { libc::ioctl(listener.as_raw_fd(), set, SYNC_WAKE_UP) };
 }
 
+/// The process at the other end has begun its program, or has ended before, and its end may still be open here.
 fn received(from: &UnixStream) -> io::Result<OwnedFd> {
     let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut room);
@@ -329,11 +330,27 @@ fn received(from: &UnixStream) -> io::Result<OwnedFd> {
         from.as_fd(),
         &mut parts,
         &mut control,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
+        RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
+    )
+    .map_err(|error| match error {
+        Errno::AGAIN => io::Error::other("the command was killed before its program had begun"),
+        other => other.into(),
+    })?;
     let descriptor = control.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut all) => all.next(),
         _ => None,
     });
     descriptor.ok_or_else(|| io::Error::other("the kernel does not ask (seccomp)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_was_killed_before_its_program_had_begun_is_not_waited_for() {
+        let (ours, _theirs) = UnixStream::pair().expect("a pair");
+        let error = received(&ours).expect_err("nothing was sent");
+        assert!(error.to_string().contains("was killed"), "{error}");
+    }
 }

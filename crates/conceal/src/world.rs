@@ -36,7 +36,7 @@ use rustix::{
 use crate::{
     concealing::Concealing,
     connections,
-    members::{self, Members, rest},
+    members::{self, Members},
     needs::{self, Missing},
     outside::{self, Devices, Known, Outside},
     real::Real,
@@ -311,7 +311,6 @@ impl View {
         let namespace = self.namespace.try_clone()?;
         let directory = CString::new(directory.as_os_str().as_bytes())?;
         let (ours, theirs) = UnixStream::pair()?;
-        let may_hurry = members::may_hurry();
         let enter = move || {
             connections::close_copies()?;
             let mounts = LinkNameSpaceType::Mount;
@@ -321,13 +320,15 @@ impl View {
             // SAFETY: this leaves files and memory as they are.
             unsafe { unshare_unsafe(UnshareFlags::NEWIPC) }?;
             outside::install(theirs.as_fd())?;
-            limited()?;
-            // Last: until the program has begun somebody waits for it who does not come after others.
-            if may_hurry { rest() } else { Ok(()) }
+            limited()
         };
         // SAFETY: between fork and exec this makes some calls of the system, and allocates nothing.
         unsafe { command.pre_exec(enter) };
         let mut child = command.spawn()?;
+        // Not before: until the program has begun, the watcher waits for it, and must not come after others.
+        if members::may_hurry() {
+            members::rest(child.id());
+        }
         let (known, devices) = (Arc::clone(&self.known), self.devices.clone());
         let outside = Outside::of(&ours, self.members, known, devices).inspect_err(|_| {
             // Nobody would know of it.
