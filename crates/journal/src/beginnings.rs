@@ -56,10 +56,7 @@ impl Beginnings {
         let start = seq_at(ZERO, instream);
         let is_gone = |at: &&Place| at.instream.at_or_before(start);
         let gone = self.table.iter().take_while(is_gone).count();
-        self.table.drain(..gone);
-        if self.table.is_empty() {
-            budget.free(std::mem::take(&mut self.table));
-        }
+        budget.drop_first(&mut self.table, gone);
     }
 
     /// Frees everything.

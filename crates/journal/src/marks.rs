@@ -54,10 +54,7 @@ impl Marks {
     /// What the server said before this position is not said again any more.
     pub(crate) fn drop_before(&mut self, position: u64, budget: &mut Budget<'_>) {
         let gone = self.table.partition_point(|(at, _)| *at < position);
-        self.table.drain(..gone);
-        if self.table.is_empty() {
-            budget.free(std::mem::take(&mut self.table));
-        }
+        budget.drop_first(&mut self.table, gone);
     }
 
     /// Frees everything.

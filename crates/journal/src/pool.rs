@@ -136,6 +136,14 @@ impl Budget<'_> {
         self.pool.recycle(chunk);
     }
 
+    /// Takes the first `count` elements out of a table, and frees the table when none is left.
+    pub(crate) fn drop_first<T>(&mut self, table: &mut Vec<T>, count: usize) {
+        table.drain(..count);
+        if table.is_empty() {
+            self.free(std::mem::take(table));
+        }
+    }
+
     /// Frees a table.
     pub(crate) fn free<T>(&mut self, table: Vec<T>) {
         self.discharge(Self::size_of::<T>(table.capacity()));

@@ -497,51 +497,43 @@ impl LoggerClient {
     }
 
     fn ranges_of_one(&mut self) -> Result<Ranges, ServeError> {
-        let mut all = Vec::new();
-        loop {
-            match self.next_answer()? {
-                Response::OutstreamHeads { ranges, last, .. } => {
-                    all.extend(ranges);
-                    if last {
-                        return Ok(all);
-                    }
-                }
-                other => return Err(unexpected(&other)),
-            }
-        }
+        self.pages(|response| match response {
+            Response::OutstreamHeads { ranges, last, .. } => Ok((ranges, last)),
+            other => Err(other),
+        })
     }
 
     fn beginnings_of_one(&mut self) -> Result<Vec<Beginning>, ServeError> {
-        let mut all = Vec::new();
-        loop {
-            match self.next_answer()? {
-                Response::Beginnings { places, last, .. } => {
-                    let places = places.into_iter();
-                    all.extend(places.map(|(instream, heard)| Beginning {
-                        instream,
-                        heard,
-                        said: None,
-                    }));
-                    if last {
-                        return Ok(all);
-                    }
-                }
-                other => return Err(unexpected(&other)),
-            }
-        }
+        let places = self.pages(|response| match response {
+            Response::Beginnings { places, last, .. } => Ok((places, last)),
+            other => Err(other),
+        })?;
+        let beginning = |(instream, heard)| Beginning {
+            instream,
+            heard,
+            said: None,
+        };
+        Ok(places.into_iter().map(beginning).collect())
     }
 
     fn digests_of_one(&mut self) -> Result<Vec<Digest>, ServeError> {
+        self.pages(|response| match response {
+            Response::Digests { digests, last, .. } => Ok((digests, last)),
+            other => Err(other),
+        })
+    }
+
+    /// All of an answer that comes in several messages: of each the part, and whether that is the last.
+    fn pages<T>(
+        &mut self,
+        part_of: impl Fn(Response) -> Result<(Vec<T>, bool), Response>,
+    ) -> Result<Vec<T>, ServeError> {
         let mut all = Vec::new();
         loop {
-            match self.next_answer()? {
-                Response::Digests { digests, last, .. } => {
-                    all.extend(digests);
-                    if last {
-                        return Ok(all);
-                    }
-                }
-                other => return Err(unexpected(&other)),
+            let (part, last) = part_of(self.next_answer()?).map_err(|other| unexpected(&other))?;
+            all.extend(part);
+            if last {
+                return Ok(all);
             }
         }
     }

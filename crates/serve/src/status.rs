@@ -331,7 +331,9 @@ impl Status {
     /// How full the record is, and what comes of it when it is.
     fn limits_in_words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let full = match self.north_bytes {
-            Some(_) => "at either limit it ends (record_ended), and nothing outlives the server",
+            Some(_) => {
+                "at either limit the record ends (record_ended), and nothing outlives the server"
+            }
             None => "a connection for which there is no room goes on unprotected",
         };
         writeln!(

@@ -23,24 +23,18 @@ fn a_read_that_is_not_noted_is_missed() {
 /// Behind the recorded beginning of an answer, unless it is digested.
 #[test]
 fn an_answer_of_two_lives_is_noticed_and_digests_prevent_it() {
-    let play = |seed, digests| play(&Scenario::drawn_from(seed).with_late_lives(digests));
-    let is_broken = (0..200).any(|seed| play(seed, false).is_err());
-    assert!(is_broken, "nobody finds it");
-    let mut lost = 0;
-    for seed in 0..200 {
-        match play(seed, true) {
-            Ok(outcome) => lost += outcome.lost,
-            Err(failure) => panic!("{failure}"),
-        }
-    }
-    assert!(lost > 0, "no schedule loses it");
+    is_noticed_and_prevented(Scenario::with_late_lives);
 }
 
 /// What its client said after that is executed for nothing, unless it is compared before.
 #[test]
 fn what_follows_an_answer_of_two_lives_is_not_executed() {
-    let play =
-        |seed, compares| play(&Scenario::drawn_from(seed).with_late_lives_and_more(compares));
+    is_noticed_and_prevented(Scenario::with_late_lives_and_more);
+}
+
+/// Without comparisons a schedule is broken; with them none is, and connections are lost in place of that.
+fn is_noticed_and_prevented(scenario: impl Fn(Scenario, bool) -> Scenario) {
+    let play = |seed, compares| play(&scenario(Scenario::drawn_from(seed), compares));
     let is_broken = (0..200).any(|seed| play(seed, false).is_err());
     assert!(is_broken, "nobody finds it");
     let mut lost = 0;

@@ -81,7 +81,7 @@ impl Service {
 }
 
 impl Service {
-    /// Names of hosts are for people: this stream is told those of its service, if they are others than it was told.
+    /// The names of the service's hosts, for people, if they have changed since this stream was told last.
     pub(super) fn tell_hosts(&mut self, at: usize) -> Result<(), ClientError> {
         let Some(who) = self.clients[at].claims.clone() else {
             return Ok(());

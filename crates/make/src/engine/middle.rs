@@ -27,9 +27,9 @@ impl Engine {
         is_better && job.abort_meanwhile()
     }
 
-    /// Until a command that is asked for has ended, or has to be shown before. The kernel remembers what a command has seen for as long as that is
-    /// concealed, and asks for each name each time from then on: several times as often. So one that works is shown at its end; and at once if it waits,
-    /// for its user too, or for what others do, or begins a make.
+    /// Returns when a command that is asked for has ended, or has to be shown before. While a command is concealed, the kernel remembers
+    /// names. Of a shown command the kernel asks for each name each time: several times as often. So a command that works is shown at
+    /// the end; a command that waits for its user or for other processes, or begins a make, is shown at once.
     pub(super) fn works_on(&self, job: &Arc<Job>, asker: &mut UnixStream) {
         let before = self.costs().of(&job.command).unwrap_or_default();
         let longest = (2 * before).clamp(LONGEST[0], LONGEST[1]);

@@ -30,7 +30,7 @@ pub const COMMON: [(&str, &str); 6] = [
     ("time_unix_us", "when, in microseconds since 1970 (UTC)"),
     (
         "run_unix_us",
-        "which serve has told it: when that one began, in microseconds since 1970; the same in all of its events",
+        "when the serve that tells the event began, in microseconds since 1970: equal in all events of one serve",
     ),
     ("service", "the service's name"),
     (

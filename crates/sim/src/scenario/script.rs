@@ -47,7 +47,7 @@ pub(crate) struct Script {
     pub(crate) tickets: Vec<(usize, Range<usize>)>,
     /// All bytes where any is right are the same one.
     pub(crate) alike: bool,
-    /// What it has heard before it says what follows: where that begins in the instream, and where the outstream has it.
+    /// Where in the instream the client's next words begin, and the end of the outstream that the client hears before.
     pub(crate) heard_before: Option<(usize, Range<usize>)>,
     /// Where requests begin in the instream, and their answers in the outstream.
     pub(crate) turns: Vec<(usize, usize)>,
