@@ -100,6 +100,36 @@ static long free_note(struct bpf_map *map, const void *key, void *value, void *c
 	return 0;
 }
 
+struct refused {
+	__u64 flow_id;
+	struct flow_key key;
+	__u8 reason;
+	bool found;
+};
+
+static long refuse_embryo(struct bpf_map *map, const void *key, void *value, void *context)
+{
+	struct refused *r = context;
+	struct flow *e = value;
+	if (e->id != r->flow_id)
+		return 0;
+	e->unprotected = r->reason;
+	r->key = *(const struct flow_key *)key;
+	r->found = true;
+	return 1;
+}
+
+/* The logger knows the handshake by its number alone. The next SYN-ACK goes to the client at once. */
+static __always_inline __s32 control_refuse(struct control *c)
+{
+	struct refused r = { .flow_id = c->flow_id, .reason = c->argument };
+	if (!c->flow_id)
+		return -ENOENT;
+	bpf_for_each_map_elem(&embryos, refuse_embryo, &r, 0);
+	c->key = r.key;
+	return r.found ? 0 : -ENOENT;
+}
+
 static __always_inline __s32 control_flow(struct service *s, struct control *c)
 {
 	struct flow_key key = c->key;
@@ -215,6 +245,8 @@ int control(struct control *c)
 	if (c->op == CONTROL_SPLICE || c->op == CONTROL_GRAFT || c->op == CONTROL_ABANDON || c->op == CONTROL_UNPROTECT ||
 	    c->op == CONTROL_REPROTECT || c->op == CONTROL_OPENED || c->op == CONTROL_WANT)
 		c->result = control_flow(s, c);
+	else if (c->op == CONTROL_REFUSE)
+		c->result = control_refuse(c);
 	else
 		c->result = control_service(s, c);
 	return 0;

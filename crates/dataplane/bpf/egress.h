@@ -189,6 +189,8 @@ __noinline int egress_synack_linked(struct __sk_buff *skb, const struct flow_key
 		e->unprotected = UNPROTECTED_LOGGER_LOST;
 		return TCX_NEXT;
 	}
+	if (e->id && e->unprotected == UNPROTECTED_TOO_MANY_CONNECTIONS)
+		return TCX_NEXT; /* the logger has said so */
 	e->unprotected = PROTECTED;
 	e->log.stable = e->client.isn;
 	e->log.ack = p->ack; /* 0 is a number like any other: nothing is "after nothing" */

@@ -554,6 +554,8 @@ enum control_op {
 	CONTROL_NUMBER = 17,   /* fills in a number for a flow, and in `argument` the present incarnation */
 	CONTROL_OPENED = 18,   /* the flow was not hatched: have its record opened, if it is not behind a link */
 	CONTROL_WANT = 19,     /* the next request waits until the server has said again what `digest` is of */
+	CONTROL_REFUSE = 20,   /* the logger takes no record of the handshake `flow_id`; argument: enum unprotected. Fills in
+				* `key` */
 };
 struct control {
 	__u32 op;

@@ -294,7 +294,8 @@ impl Driver {
         self.recovery.unprotected(flow, reason.code());
         let found = node.ssw.flows().find(|(_, known)| known.id == flow);
         let Some((key, known)) = found.map(|(key, known)| (*key, known.clone())) else {
-            return Ok(()); // gone meanwhile: as well
+            node.ssw.refuse(flow, reason); // or gone meanwhile: as well
+            return Ok(());
         };
         let _ = node.ssw.unprotect(key, flow, reason);
         // Who waits for the logger is told what the server has.

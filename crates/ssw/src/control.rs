@@ -242,6 +242,16 @@ impl SouthSide {
         Ok(())
     }
 
+    /// The logger takes no record of the handshake with this number: its next SYN-ACK goes to the client at once.
+    ///
+    /// Returns the connection, or `None` if there is no such handshake.
+    pub fn refuse(&mut self, id: FlowId, reason: Unprotected) -> Option<FlowKey> {
+        let mut embryos = self.embryos.iter_mut();
+        let (key, embryo) = embryos.find(|(_, embryo)| embryo.id == id && id != FlowId(0))?;
+        embryo.unprotected = Some(reason);
+        Some(*key)
+    }
+
     /// Record a flow again that had lost its logger, from the client's next turn on. Returns whether
     /// it had.
     ///

@@ -268,6 +268,9 @@ impl SouthSide {
             embryo.unprotected = Some(Unprotected::LoggerLost);
             return Verdict::Next;
         }
+        if embryo.id != FlowId(0) && embryo.unprotected == Some(Unprotected::TooManyConnections) {
+            return Verdict::Next; // the logger has said so
+        }
         embryo.unprotected = None;
         embryo.log.stable = embryo.client.isn;
         let edge = embryo.server.edge;

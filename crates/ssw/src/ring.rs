@@ -102,6 +102,12 @@ impl<K: Ord + Copy, V> LruMap<K, V> {
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
+
+    /// All entries by key, which is no use.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (&K, &mut V)> {
+        let entries = self.entries.iter_mut();
+        entries.map(|(key, (_, value))| (key, value))
+    }
 }
 
 #[cfg(test)]

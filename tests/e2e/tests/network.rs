@@ -422,10 +422,11 @@ fn connection_without_room_is_not_told_as_unseen() {
     let flags = ["--max-connections", "1"];
     let server = scene.protect_with(&test_server_at(&scene, &[own]), &flags);
     let ends = [own, own, published];
-    let all = ends.map(|address| scene.connect_to(address));
-    for stream in &all {
-        e2e::exchange::talks(stream, "hello");
-    }
+    let all = ends.map(|address| {
+        let stream = scene.connect_to(address);
+        e2e::exchange::talks(&stream, "hello");
+        stream
+    });
     let told = server.wait_for("unprotected", 1);
     assert_eq!(told["reason"], "too many connections were open at once");
     let told = server.wait_for("unseen", 1);

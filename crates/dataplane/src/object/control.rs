@@ -255,6 +255,20 @@ impl Dataplane {
         .map(drop)
     }
 
+    /// The logger takes no record of the handshake with this number: its next SYN-ACK goes to the client at once.
+    ///
+    /// Returns the connection.
+    ///
+    /// # Errors
+    /// There is no handshake with this number (`ENOENT`).
+    pub fn refuse(&self, flow: FlowId, reason: u8) -> Result<FlowKey, DataplaneError> {
+        let refused = self.control("refuse a handshake", abi::control_op::CONTROL_REFUSE, |c| {
+            c.flow_id = flow.0;
+            c.argument = u64::from(reason);
+        })?;
+        Ok(FlowKey::from(refused.key))
+    }
+
     /// Ask the logger, through the ring, to say when it has read everything up to here.
     ///
     /// # Errors

@@ -43,20 +43,21 @@ impl Service {
     }
 
     fn unprotect(&mut self, flow: FlowId, reason: UnprotectedReason) -> Result<(), ServeError> {
-        let found = self
-            .ground
-            .plane
-            .flows()?
-            .into_iter()
-            .find(|(_, known)| known.id == flow);
-        let connection = found
-            .as_ref()
-            .map_or_else(|| format!("connection {flow}"), |(key, _)| key.to_string());
-        if let Some((key, flow)) = &found {
-            self.release(*key, flow, reason);
+        let flows = self.ground.plane.flows()?;
+        let found = flows.into_iter().find(|(_, known)| known.id == flow);
+        let key = match &found {
+            Some((key, flow)) => {
+                self.release(*key, flow, reason);
+                Some(*key)
+            }
+            // Its client would wait for the logger to have its beginning.
+            None => self.ground.plane.refuse(flow, reason.code()).ok(),
+        };
+        if let (Some(key), UnprotectedReason::TooManyConnections) = (key, reason) {
+            self.unseen.has_no_room(key);
         }
         self.tell(Happening::Unprotected {
-            connection,
+            connection: key.map_or_else(|| format!("connection {flow}"), |key| key.to_string()),
             reason: reason.to_string(),
         });
         self.recovery.unprotected(flow, reason.code());

@@ -5,7 +5,10 @@
 //! socket has. Packets of a device without an Ethernet header (tun, WireGuard) do not pass the programs at all. Such a
 //! connection has a socket and no flow: nothing protects it.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use wire::FlowKey;
 
@@ -25,8 +28,9 @@ pub(crate) struct Unseen {
     found: usize,
     /// The event was told, and such a connection was found at each look since.
     told: bool,
-    /// Connections for which the table had no room: the programs see these, and `unprotected` was told of each.
-    without_room: HashSet<FlowKey>,
+    /// Connections for which the table had no room: the programs see these, and `unprotected` was told of each. The
+    /// value: the last look found no socket. A handshake may have been refused whose socket comes later.
+    without_room: HashMap<FlowKey, bool>,
 }
 
 /// So many connections without room are remembered at the most.
@@ -41,14 +45,19 @@ impl Unseen {
     /// A program has seen this connection, and there was no room for it.
     pub(super) fn has_no_room(&mut self, key: FlowKey) {
         if self.without_room.len() < MOST_WITHOUT_ROOM {
-            self.without_room.insert(key);
+            self.without_room.insert(key, false);
         }
     }
 
     /// Takes the connections without a flow at this look. Returns a connection that had no flow at the last look either, if
     /// the event is due.
     fn look(&mut self, mut without_flow: HashSet<FlowKey>) -> Option<FlowKey> {
-        self.without_room.retain(|key| without_flow.remove(key));
+        self.without_room.retain(|key, missed| {
+            let found = without_flow.remove(key);
+            let known = found || !*missed;
+            *missed = !found;
+            known
+        });
         let mut again = without_flow.intersection(&self.suspects);
         let example = again.next().copied();
         self.found = again.count() + usize::from(example.is_some());
@@ -120,7 +129,18 @@ mod tests {
         assert_eq!(unseen.connections(), 1);
         // Another connection with the same ends.
         assert_eq!(unseen.look(HashSet::new()), None);
+        assert_eq!(unseen.look(HashSet::new()), None);
         assert_eq!(unseen.look([key(1)].into()), None);
         assert_eq!(unseen.look([key(1)].into()), Some(key(1)));
+    }
+
+    #[test]
+    fn connection_whose_socket_comes_after_a_look_is_not_told_as_unseen() {
+        let mut unseen = Unseen::default();
+        unseen.has_no_room(key(1));
+        assert_eq!(unseen.look(HashSet::new()), None);
+        assert_eq!(unseen.look([key(1)].into()), None);
+        assert_eq!(unseen.look([key(1)].into()), None);
+        assert_eq!(unseen.connections(), 0);
     }
 }

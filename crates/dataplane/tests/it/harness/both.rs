@@ -293,6 +293,14 @@ impl Both {
         self.refused(model, kernel)
     }
 
+    /// Returns whether there is such a handshake.
+    pub(crate) fn refuse(&mut self, flow: FlowId, reason: Unprotected) -> bool {
+        let model = self.model.refuse(flow, reason);
+        let kernel = self.kernel.plane().refuse(flow, reason.code());
+        assert_eq!(model, kernel.as_ref().ok().copied());
+        self.refused(model.is_some(), kernel.map(drop))
+    }
+
     pub(crate) fn barrier(&mut self, token: u64) -> bool {
         let model = self.model.barrier(token, self.clock.now()).is_ok();
         self.refused(model, self.kernel.plane().barrier(token))

@@ -70,6 +70,44 @@ fn without_a_logger_a_connection_is_not_protected() {
 }
 
 #[test]
+fn handshake_that_the_logger_refuses_goes_on_without_a_record() {
+    let too_many = Unprotected::TooManyConnections;
+    let mut linked = Linked::new(AckStrategy::Eager);
+    linked.both.client(linked.both.syn());
+    assert!(!linked.both.refuse(FlowId(1), too_many), "no number yet");
+    assert!(!linked.both.refuse(FlowId(0), too_many));
+    linked.answer();
+    assert!(linked.both.refuse(FlowId(1), too_many));
+    let out = linked.both.server(linked.both.syn_ack());
+    assert_eq!(out.verdict, Verdict::Next, "to the client at once");
+    let third = segment(linked.both.c + 1, linked.both.s + 1).timestamps(11, 900);
+    assert_eq!(linked.both.client(third).verdict, Verdict::Next);
+    assert_eq!(linked.both.flow().unprotected, Some(too_many));
+    assert_eq!(linked.says(1, b"hello"), Verdict::Next);
+    assert!(linked.both.copies().is_empty());
+    assert_eq!(told(&linked.server_acks(6)).0, 6);
+    assert!(!linked.both.refuse(FlowId(1), too_many), "it has begun");
+}
+
+#[test]
+fn another_handshake_than_the_refused_one_is_recorded() {
+    let mut linked = Linked::new(AckStrategy::Eager);
+    linked.both.client(linked.both.syn());
+    linked.answer();
+    let refused = linked
+        .both
+        .refuse(FlowId(1), Unprotected::TooManyConnections);
+    assert!(refused);
+    linked.both.s = SeqNumber(9000); // the server has forgotten the first, and answers anew
+    linked.answer();
+    assert!(
+        !linked
+            .both
+            .refuse(FlowId(1), Unprotected::TooManyConnections)
+    );
+}
+
+#[test]
 fn the_logger_gets_a_copy_of_what_the_server_gets() {
     for (v6, link_v6) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut linked = Linked::over(AckStrategy::Eager, v6, link_v6).open();
