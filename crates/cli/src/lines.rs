@@ -41,6 +41,20 @@ pub(crate) fn say(priority: Priority, line: &str) {
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
+/// Text in which each control character is escaped. A name that a peer has chosen cannot end a line, begin another, or speak to a
+/// terminal.
+pub(crate) fn in_one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            line.extend(c.escape_default());
+        } else {
+            line.push(c);
+        }
+    }
+    line
+}
+
 /// Whether all is told as JSON (`--json`).
 static JSON: AtomicBool = AtomicBool::new(false);
 
@@ -91,5 +105,18 @@ where
         write!(to, "{}outlive: {word}", prefix(priority))?;
         context.field_format().format_fields(to.by_ref(), event)?;
         writeln!(to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_with_control_characters_is_one_line_without_them() {
+        let named = "service \u{1b}[2Jweb\n<3>outlive: \u{9b}all is lost";
+        let line = r"service \u{1b}[2Jweb\n<3>outlive: \u{9b}all is lost";
+        assert_eq!(in_one_line(named), line);
+        assert_eq!(in_one_line("für 10 µs"), "für 10 µs");
     }
 }

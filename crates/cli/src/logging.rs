@@ -158,7 +158,7 @@ fn say(event: &Event, json: bool) {
         };
         serde_json::to_string(&told).unwrap_or_default()
     } else {
-        format!("outlive: {event}")
+        lines::in_one_line(&format!("outlive: {event}"))
     };
     lines::say(priority(event), &line);
 }

@@ -50,7 +50,7 @@ pub(crate) fn serve(arguments: Serve, standby: bool) -> Outcome {
         if json {
             lines::say(priority, &serde_json::to_string(report).unwrap_or_default());
         } else {
-            lines::say(priority, &report.to_string());
+            lines::say(priority, &lines::in_one_line(&report.to_string()));
         }
     };
     match run(config, tell) {

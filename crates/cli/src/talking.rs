@@ -286,11 +286,8 @@ fn in_words(text: &str) -> Option<String> {
     let report: serde_json::Value = serde_json::from_str(text).ok()?;
     let time = Duration::from_micros(report["time_unix_us"].as_u64()?);
     let time = humantime::format_rfc3339_millis(UNIX_EPOCH.checked_add(time)?);
-    Some(format!(
-        "{time} {} {}",
-        report["service"].as_str()?,
-        report["message"].as_str()?
-    ))
+    let (service, message) = (report["service"].as_str()?, report["message"].as_str()?);
+    Some(lines::in_one_line(&format!("{time} {service} {message}")))
 }
 
 fn only(mut names: Vec<String>) -> Option<String> {
