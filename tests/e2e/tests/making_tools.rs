@@ -122,6 +122,41 @@ fn go_is_done_when_it_is_asked_for() {
     assert!(kept.count() > 0, "what it has compiled was lost");
 }
 
+/// npm writes a log, and each package that it unpacks, into its cache.
+#[test]
+fn npm_is_done_when_it_is_asked_for() {
+    if !is_there("npm") {
+        return eprintln!("there is no npm here");
+    }
+    let script = |word: &str| {
+        format!(
+            "const fs = require('fs');\n\
+             const word = require('dep') + '{word}';\n\
+             fs.writeFileSync('prog', `#!/bin/sh\\nprintf '${{word}}'\\n`, {{ mode: 0o755 }});\n"
+        )
+    };
+    let files = [
+        (
+            "Makefile",
+            "all:\n\tnpm install --silent --offline --no-audit --no-fund\n\tnpm run --silent build\n",
+        ),
+        (
+            "package.json",
+            r#"{"name":"thing","version":"1.0.0","dependencies":{"dep":"file:dep"},"scripts":{"build":"node build.js"}}"#,
+        ),
+        ("dep/package.json", r#"{"name":"dep","version":"1.0.0"}"#),
+        ("dep/index.js", "module.exports = 'the ';\n"),
+        ("build.js", &*script("first")),
+    ];
+    let mut project = Project::new(&files, &[("npm_config_cache", "cache")]);
+    project.watch();
+    assert_eq!(project.asked_for("prog"), "the first");
+    project.twice.save("build.js", &script("second"));
+    assert_eq!(project.asked_for("prog"), "the second");
+    let kept = fs::read_dir(project.home.join("cache")).expect("it is there");
+    assert!(kept.count() > 0, "what it has kept was lost");
+}
+
 /// Who waits is said, and for what.
 #[test]
 fn what_a_command_waits_for_is_said() {
