@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use journal::{Arrival, Refused, Said, ServerProgress};
-use protocol::link::{SegmentKind, SegmentView, heads_digest};
+use protocol::link::{SegmentKind, SegmentView, flow_low, heads_digest};
 use wire::{Flags, FlowId, Segment};
 
 use super::{AckPolicy, Session};
@@ -132,8 +132,12 @@ impl Session {
                 let notice = Notice::Unprotected(id, reason_of(reason));
                 self.intake.notices.push_back(notice);
             }
-            Ok(_) | Err(Refused::Unprotected(_) | Refused::Implausible | Refused::Unknown) => {}
+            Err(Refused::Unprotected(_)) => self.has_no_record(id, now),
+            Ok(_) | Err(Refused::Implausible | Refused::Unknown) => {}
         }
+        let Some(flow) = self.flows.get_mut(id) else {
+            return;
+        };
         match recorded {
             Ok(recorded) if recorded.hole || self.policy == AckPolicy::EachFrame => {
                 remember(flow, arrival);
@@ -147,6 +151,15 @@ impl Session {
                 self.due.push(id);
             }
             Ok(_) | Err(_) => {}
+        }
+    }
+
+    /// A client's segments come, and its connection has no record: the client waits for an acknowledgement that never
+    /// comes, if the service has not heard of that. The word of it may have been lost with a control stream.
+    fn has_no_record(&mut self, id: FlowId, now: Duration) {
+        let few = self.intake.notices.len() < MAX_NOTICES;
+        if few && self.unknown.comes_again(flow_low(id), now) {
+            self.intake.notices.push_back(Notice::Unknown(flow_low(id)));
         }
     }
 }

@@ -201,3 +201,33 @@ fn services_share_what_all_may_hold() {
     let notice = sessions.get_mut(2).expect("there").notice();
     assert_eq!(notice, Some(unprotected));
 }
+
+/// What was said of it may have been lost with the control stream.
+#[test]
+fn a_service_that_goes_on_with_a_connection_without_a_record_is_told_again() {
+    let few = Attach {
+        per_connection: 1,
+        ..attach(INSTANCE, 1000)
+    };
+    let mut link = Link::with(AckPolicy::EachBatch, 1, &few);
+    link.connect(3, 1000);
+    link.send(3, 0, 1000);
+    let unprotected = Response::Unprotected {
+        flow: FlowId(3),
+        reason: UnprotectedReason::ConnectionLimit,
+    };
+    assert_eq!(link.session().notice(), Some(unprotected));
+    // On its way when the service heard of that.
+    link.send(3, 0, 10);
+    assert_eq!(link.session().notice(), None);
+    let connection = &link.host.connections[&FlowId(3)];
+    let packet = connection.packet(0, 10, ChecksumMode::Full);
+    let again = link.host.segment(connection, &packet, false);
+    for (milliseconds, told) in [(500, false), (1000, true), (1500, false), (2000, true)] {
+        let now = NOW + Duration::from_millis(milliseconds);
+        link.sessions.take(peer(), &again, now, &mut link.out);
+        let unknown = told.then_some(Response::Unknown { flow_low: 3 });
+        assert_eq!(link.session().notice(), unknown, "{milliseconds} ms");
+    }
+    assert!(link.settle(NOW).is_empty());
+}
