@@ -132,6 +132,8 @@ pub struct Service {
     resumed: BTreeMap<FlowId, ((SeqNumber, SeqNumber), Duration)>,
     /// The connections are to be listed when a logger answers.
     pub(crate) list_again: bool,
+    /// The gate was shut at the last heartbeat, and nobody had said why.
+    was_shut: bool,
     next_heartbeat: Duration,
     next_sweep: Duration,
     unseen: unseen::Unseen,
@@ -220,6 +222,7 @@ impl Service {
             link_acks: None,
             list_again: false,
             resumed: BTreeMap::new(),
+            was_shut: false,
             next_heartbeat: now,
             next_sweep: now,
             unseen: unseen::Unseen::default(),

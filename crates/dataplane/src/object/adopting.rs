@@ -63,12 +63,7 @@ impl Dataplane {
         }
         let object = open.load().map_err(load)?;
         let maps = Maps::of(&object)?;
-        let service = maps
-            .service
-            .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
-            .doing("read the service's settings")?
-            .and_then(|bytes| abi::service::from_bytes(&bytes))
-            .ok_or(DataplaneError::Missing("service"))?;
+        let service = maps.the_service()?;
         let mut addresses = Vec::new();
         for key in maps.endpoints.keys() {
             addresses.extend(abi::endpoint::from_bytes(&key).map(address_of));
@@ -96,6 +91,14 @@ impl Dataplane {
             mark: service.mark,
         };
         Ok((plane, life))
+    }
+
+    /// Whether the gate is shut.
+    ///
+    /// # Errors
+    /// The service's state cannot be read.
+    pub fn is_gated(&self) -> Result<bool, DataplaneError> {
+        Ok(self.maps.the_service()?.gated != 0)
     }
 
     /// Put our programs in the place of those on `interface`, or attach them if there are none.
@@ -141,6 +144,16 @@ impl Dataplane {
     fn unpin(&self, name: &str) -> Result<(), DataplaneError> {
         let path = self.pins.pin(name);
         fs::remove_file(&path).map_err(|source| DataplaneError::Pin { path, source })
+    }
+}
+
+impl Maps {
+    fn the_service(&self) -> Result<abi::service, DataplaneError> {
+        self.service
+            .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
+            .doing("read the service's settings")?
+            .and_then(|bytes| abi::service::from_bytes(&bytes))
+            .ok_or(DataplaneError::Missing("service"))
     }
 }
 

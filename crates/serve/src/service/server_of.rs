@@ -96,6 +96,16 @@ impl Service {
         self.recovery.died(cause, at, now);
     }
 
+    /// The kernel has shut the gate, and its word of the death found no room (others had filled the ring): nobody would ever
+    /// open the gate. A word that is only late is heard before this is called again.
+    pub(super) fn look_at_gate(&mut self) -> Result<(), ServeError> {
+        let is_shut = self.recovery.stage() == Stage::Serving && self.ground.plane.is_gated()?;
+        if std::mem::replace(&mut self.was_shut, is_shut) && is_shut {
+            self.died(Cause::NotServing, clock::now());
+        }
+        Ok(())
+    }
+
     /// Notice the end of the main process, and of all of them.
     pub(super) fn look_at_server(&mut self) -> Result<Option<Ending>, ServeError> {
         let exit = match &mut self.server {

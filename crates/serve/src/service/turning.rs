@@ -112,6 +112,7 @@ impl Service {
                 let _ = self.ask_logger(LoggerClient::ping)?;
             }
             self.reap();
+            self.look_at_gate()?;
             if self.recovery.stage() == Stage::Starting && self.listens()? {
                 self.recovery.listening(now); // the kernel's word of it was lost
             }
