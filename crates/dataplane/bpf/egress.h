@@ -14,7 +14,8 @@
  *   SYN-ACK of a new connection                 -> remembered in its embryo, to the client; a flow
  *                                                  that has its ends still is over
  *   flow on its first server, the first RST     -> dropped: the kernel may not have found its socket
- *     before a word
+ *     before a word, to a client that has
+ *     spoken
  *   flow on its first server                    -> noted; the head of a turn is recorded
  *   flow being spliced, SYN-ACK                 -> delta_seq and the timestamp offset follow from
  *                                                  it; the packet itself becomes the client's
@@ -377,12 +378,13 @@ static __always_inline bool is_afterthought(const struct service *s, const struc
 
 /* Has the kernel not found the socket that is there? It looks for one without a lock: in the moment in which that takes the
  * place of its request it finds neither, if another CPU brings the client's first words just then (mended in Linux
- * 6.19), and says RST to them. They come again; who is told so twice is not there. */
+ * 6.19), and says RST to them. They come again; who is told so twice is not there. Who has only acknowledged, and listens,
+ * says nothing again, and would wait for ever. */
 static __always_inline bool is_unfound(struct flow *f, const struct packet *p)
 {
 	__u32 first = f->server.isn + 1;
 	if ((p->flags & (TCP_RST | TCP_ACK)) != TCP_RST || p->seq != first || f->server.nxt != first ||
-	    sequence_len(p) || f->closed_ns || f->log.unfound)
+	    sequence_len(p) || f->closed_ns || f->client.nxt == f->client.isn + 1 || f->log.unfound)
 		return false;
 	f->log.unfound = true;
 	return true;

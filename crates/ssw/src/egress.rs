@@ -9,7 +9,7 @@
 //! | of a gated flow or service | dropped: FIN and RST of the dying included |
 //! | RST where all was said and acknowledged | dropped; with a log link it becomes the ACK that the client may have missed |
 //! | SYN-ACK of a new connection | remembered in its embryo, to the client; a flow that has its ends still is over |
-//! | of a flow on its first server, the first RST before a word | dropped: the kernel may not have found its socket |
+//! | of a flow on its first server, the first RST before a word, to a client that has spoken | dropped: the kernel may not have found its socket |
 //! | of a flow on its first server | noted; the head of a turn is recorded |
 //! | of a flow being spliced, SYN-ACK | `delta_seq` and the timestamp offset follow from it; the packet itself becomes the client's third ACK and goes back up the stack |
 //! | of a flow being spliced, anything else | dropped (a RST: nobody listens yet) |
@@ -48,13 +48,16 @@ use crate::{
 /// fires, five times a second.
 const SELF_ACK_WINDOW: u32 = 65_535;
 
-/// Has the kernel not found the socket that is there, in the moment in which that takes the place of its request?
+/// Has the kernel not found the socket that is there, in the moment in which that takes the place of its request? Only the
+/// client's first words come again: a client that listens is told at once.
 fn is_unfound(flow: &mut Flow, segment: &Segment) -> bool {
     let first = flow.server.isn + 1;
     let is_reset = segment.has(Flags::RST) && !segment.has(Flags::ACK);
     let is_bare = is_reset && segment.sequence_len() == 0;
     let is_first = segment.seq == first && flow.server.nxt == first;
-    let unfound = is_bare && is_first && flow.closed_ns == 0 && !flow.log.unfound;
+    let comes_again = flow.client.nxt != flow.client.isn + 1;
+    let is_open = flow.closed_ns == 0 && comes_again;
+    let unfound = is_bare && is_first && is_open && !flow.log.unfound;
     flow.log.unfound |= unfound;
     unfound
 }

@@ -176,3 +176,14 @@ fn who_is_there_and_was_not_found_is_not_reset() {
         assert_eq!(both.server(reset).verdict, Next);
     }
 }
+
+/// Its request was forgotten, or its listener is another one by now. A client that waits for the server's first word says
+/// nothing that would bring a second RST.
+#[test]
+fn client_that_listens_is_told_at_once_that_nobody_is_there() {
+    for v6 in [false, true] {
+        let mut both = Both::numbered(1000, 5000, v6).open();
+        let reset = segment(both.s + 1, SeqNumber(0)).flags(Flags::RST);
+        assert_eq!(both.server(reset).verdict, Next);
+    }
+}

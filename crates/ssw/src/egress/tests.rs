@@ -75,7 +75,19 @@ fn nothing_leaves_a_gated_service() {
     );
     assert_eq!(lab.ssw.counters().gated_out, 4);
     lab.now += 11 * SECOND;
-    // Who is not there says so twice.
+    // To a client that listens at once: nothing of it would come again.
+    assert_eq!(lab.server(spec).verdict, Verdict::Next, "nobody is there");
+}
+
+#[test]
+fn who_is_not_there_says_so_twice_to_a_client_that_has_spoken() {
+    let mut lab = Lab::new().open();
+    lab.client(
+        segment(lab.c + 1, lab.s + 1)
+            .timestamps(12, 900)
+            .payload(b"GET"),
+    );
+    let spec = segment(lab.s + 1, SeqNumber(0)).flags(RST);
     assert_eq!(lab.server(spec.clone()).verdict, Verdict::Drop);
     assert_eq!(lab.server(spec).verdict, Verdict::Next, "nobody is there");
 }
