@@ -152,3 +152,25 @@ pub enum Action {
         reason: LostReason,
     },
 }
+
+impl Action {
+    /// Nothing else would ever do this, and somebody waits for it: the service, or a client that is lost. What is done on a
+    /// connection's way back is done again when a timer says so, or the connection is given up.
+    #[must_use]
+    pub const fn is_indispensable(&self) -> bool {
+        matches!(
+            self,
+            Self::Gate
+                | Self::KillService
+                | Self::RemoveOrphans
+                | Self::Drain { .. }
+                | Self::NewIncarnation
+                | Self::StartServer
+                | Self::ListConnections
+                | Self::HandOver
+                | Self::Recovered
+                | Self::Forget { .. }
+                | Self::ResetClient { .. }
+        )
+    }
+}

@@ -146,6 +146,13 @@ impl Recovery {
         self.actions.pop_front()
     }
 
+    /// The action could not be carried out now: it is the next one again, if it is indispensable.
+    pub fn failed(&mut self, action: Action) {
+        if action.is_indispensable() {
+            self.actions.push_front(action);
+        }
+    }
+
     /// What is to be done after that, as far as it is known, in order. A death may change it.
     pub fn upcoming(&self) -> impl Iterator<Item = &Action> {
         self.actions.iter()

@@ -32,7 +32,10 @@ impl Service {
         self.forget_answers(); // of a round that failed
         while let Some(action) = self.recovery.next_action() {
             tracing::debug!(?action);
-            self.perform(action)?;
+            if let Err(error) = self.perform(action) {
+                self.recovery.failed(action);
+                return Err(error);
+            }
             acted = true;
         }
         self.forget_answers();

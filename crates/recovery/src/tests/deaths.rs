@@ -95,6 +95,21 @@ fn two_deaths_in_a_row_at_any_two_moments_lose_nobody() {
     }
 }
 
+/// Nothing else would ever do it.
+#[test]
+fn what_cannot_be_done_at_once_is_done_later() {
+    let mut world = World::new(three());
+    world.fails = true;
+    world.peer(3).flow.unprotected = Some(ssw::Unprotected::MirrorLost);
+    world.die();
+    world.until_serving(1_000);
+    world.pass_in_steps(ms(300), ms(1));
+    assert!(world.reset.contains_key(&key(3)));
+    assert_eq!(world.serving().0, 2);
+    let recovered = |action: &&Action| **action == Action::Recovered;
+    assert_eq!(world.done.iter().filter(recovered).count(), 1);
+}
+
 /// What was decided for the dead life must not be done to it, nor to its successor.
 #[test]
 fn a_death_calls_off_what_was_not_yet_done() {

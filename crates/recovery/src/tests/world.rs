@@ -62,6 +62,9 @@ pub(super) struct World {
     pub(super) most_splicing: usize,
     /// Connections in the order of their (first) splice, by number.
     pub(super) spliced: Vec<u64>,
+    /// Each action that is indispensable fails at first.
+    pub(super) fails: bool,
+    failed: Option<Action>,
 }
 
 impl World {
@@ -91,6 +94,8 @@ impl World {
             handed_over: false,
             most_splicing: 0,
             spliced: Vec::new(),
+            fails: false,
+            failed: None,
         }
     }
 
@@ -215,6 +220,11 @@ impl World {
 
     pub(super) fn act(&mut self) {
         while let Some(action) = self.recovery.next_action() {
+            if self.fails && action.is_indispensable() && self.failed != Some(action) {
+                self.failed = Some(action);
+                self.recovery.failed(action);
+                break;
+            }
             self.perform(action);
             self.done.push(action);
         }

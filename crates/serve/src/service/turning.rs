@@ -53,12 +53,20 @@ impl Service {
         self.look_at_north()?;
         self.look_at_checkpoints()?;
         self.progress()?;
-        let acted = self.act()? | self.follow_replays()?;
-        self.start_if_due()?;
+        let acted = self.step();
+        // Whatever has failed, which is tried again: a logger that hangs has to be found, and the gate stays as it is only
+        // as long as the heart beats.
         self.periodic()?;
         self.answer_control();
         self.restart_if_asked()?;
-        Ok(Next::Go { acted })
+        Ok(Next::Go { acted: acted? })
+    }
+
+    /// Do what is due.
+    fn step(&mut self) -> Result<bool, ServeError> {
+        let acted = self.act()? | self.follow_replays()?;
+        self.start_if_due()?;
+        Ok(acted)
     }
 
     /// Look at the flows that are on their way back.
