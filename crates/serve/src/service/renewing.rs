@@ -37,15 +37,8 @@ impl Service {
     /// Somebody may have asked for a restart. It is a recovery as any other, but of a death that we bring about when the
     /// gate is shut: of a server with several processes none may say that its connections are over.
     pub(super) fn restart_if_asked(&mut self) -> Result<(), ServeError> {
+        self.refuse_restart();
         if !self.control.wants_restart() || self.renewing.is_asked_for {
-            return Ok(());
-        }
-        if self.recovery.stage() != Stage::Serving || !self.listening.has_begun() {
-            let why = format!(
-                "the service is {} here: try again when it serves",
-                self.stage_name()
-            );
-            self.control.answer_restart(&Restarted::Refused(why));
             return Ok(());
         }
         self.renewing.is_asked_for = true;
@@ -53,6 +46,20 @@ impl Service {
         self.died(Cause::Restart, clock::now());
         self.act()?;
         Ok(())
+    }
+
+    /// Whoever asks for a restart where nothing serves that could be restarted is told so, also by a host that stands by or
+    /// waits for a logger: nobody would answer before it serves.
+    pub(super) fn refuse_restart(&mut self) {
+        let serves = self.recovery.stage() == Stage::Serving && self.listening.has_begun();
+        if serves || self.renewing.is_asked_for || !self.control.wants_restart() {
+            return;
+        }
+        let why = format!(
+            "the service is {} here: try again when it serves",
+            self.stage_name()
+        );
+        self.control.answer_restart(&Restarted::Refused(why));
     }
 
     /// The service serves again: who has asked for the restart is told what it has come to.

@@ -177,6 +177,7 @@ impl Service {
                 Some(why) => self.control.refuse_move(why),
             }
         }
+        self.refuse_restart();
         self.control.reply(&self.reports, status.as_ref());
     }
 }

@@ -75,6 +75,19 @@ fn a_download_outlives_two_hosts() {
     pair.stop();
 }
 
+/// What does not serve is not restarted, and whoever asks for that is told at once.
+#[test]
+fn a_standby_is_not_restarted() {
+    let pair = Pair::talking("takeover-restart");
+    let answer = pair.second.outlive("restart", &[]);
+    assert_eq!(answer.status, Some(75), "{answer:?}");
+    assert!(
+        answer.stderr.contains("try again when it serves"),
+        "{answer:?}"
+    );
+    pair.stop();
+}
+
 /// Its programs are silent when its lease is over, whoever is there to say so; and it finds out.
 #[test]
 fn a_host_that_stands_still_or_is_cut_off_falls_silent_and_stands_by() {
