@@ -8,7 +8,7 @@ use std::{
 use recovery::Count;
 use serve::{
     JSON_VERSION, Priority, RunDir, Status as ServiceStatus,
-    control::{Moved, Question, Restarted, ask},
+    control::{Moved, PATIENCE, Question, Restarted, ask},
     event_log, preflight,
 };
 
@@ -81,6 +81,17 @@ fn not_served(run_dir: &RunDir, name: &str, error: &io::Error) -> Outcome {
                 &format_args!("only root may ask the serve of {name} ({error})"),
             );
             Outcome::NoPermission
+        }
+        io::ErrorKind::WouldBlock => {
+            lines::fail(
+                "no_serve",
+                &format_args!(
+                    "the serve of {name} runs and has not answered for {} s: it has been stopped, or hangs, and nothing is \
+                 protected meanwhile; let it go on (SIGCONT), or kill it, and start the same `outlive serve`, which takes over",
+                    PATIENCE.as_secs()
+                ),
+            );
+            Outcome::Failed
         }
         _ if !known => {
             lines::fail(

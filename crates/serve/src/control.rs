@@ -25,6 +25,8 @@ use crate::{
 
 /// Longest question, bytes.
 const MAX_QUESTION: usize = 4096;
+/// How long a `serve` may say nothing to somebody who asks: longer than it is busy with anything else but its own stop.
+pub const PATIENCE: Duration = Duration::from_secs(20);
 /// Most bytes of answer that wait for a client.
 const MAX_BACKLOG: usize = 4 << 20;
 
@@ -351,12 +353,20 @@ impl Client {
     }
 }
 
-/// Ask a running `serve`; each line of its answer goes to `each` until that says `false`.
+/// Ask a running `serve`; each line of its answer goes to `each` until that says `false`. A restart and a move may take long:
+/// they are waited for as long as the `serve` answers other questions.
 ///
 /// # Errors
-/// Nobody answers at `socket`.
+/// Nobody answers at `socket`; [`io::ErrorKind::WouldBlock`]: somebody listens there, and says nothing for [`PATIENCE`].
 pub fn ask(socket: &Path, question: Question, each: impl FnMut(&str) -> bool) -> io::Result<()> {
-    talk(UnixStream::connect(socket)?, question, each)
+    let stream = UnixStream::connect(socket)?;
+    let lives = || match question {
+        Question::Status { .. } | Question::Events { follow: false } => false,
+        Question::Events { follow: true } => true,
+        Question::Restart {} | Question::Move {} => status_within(socket, PATIENCE).is_ok(),
+    };
+    stream.set_read_timeout(Some(PATIENCE))?;
+    talk(stream, question, each, lives)
 }
 
 /// [`ask`] for a status without connections, which is waited for so long.
@@ -367,27 +377,40 @@ pub fn status_within(socket: &Path, patience: Duration) -> io::Result<Status> {
     let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(patience))?;
     let mut status = None;
-    talk(stream, Question::Status { list: false }, |line| {
+    let each = |line: &str| {
         status = serde_json::from_str::<Option<Status>>(line).ok().flatten();
         false
-    })?;
+    };
+    talk(stream, Question::Status { list: false }, each, || false)?;
     status.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
+/// `goes_on` is asked whenever nothing has come for as long as the stream waits.
 fn talk(
     mut stream: UnixStream,
     question: Question,
     mut each: impl FnMut(&str) -> bool,
+    goes_on: impl Fn() -> bool,
 ) -> io::Result<()> {
     let mut line = serde_json::to_vec(&question)?;
     line.push(b'\n');
     stream.write_all(&line)?;
-    for line in BufReader::new(stream).lines() {
-        if !each(&line?) {
-            break;
+    line.clear();
+    let mut answer = BufReader::new(stream);
+    loop {
+        match answer.read_until(b'\n', &mut line) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {
+                let text = std::str::from_utf8(&line).map_err(io::Error::other)?;
+                if !each(text.trim_end_matches('\n')) {
+                    return Ok(());
+                }
+                line.clear();
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && goes_on() => {}
+            Err(error) => return Err(error),
         }
     }
-    Ok(())
 }
 
 /// Properties that hold for every byte string; each function panics if the property does not hold.

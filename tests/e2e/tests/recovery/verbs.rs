@@ -4,6 +4,7 @@ use std::{
     fs,
     io::Read as _,
     process::{Command, Stdio},
+    thread,
 };
 
 use e2e::arrange::{run, wait_until};
@@ -341,5 +342,27 @@ fn clean_where_nothing_is() {
         assert!(nobody.stderr.contains(word), "{nobody:?}");
     }
     talks(&scene.connect(PORT), "on");
+    protected.stop();
+}
+
+/// Nobody would answer before it goes on, which may be never.
+#[test]
+fn a_serve_that_stands_still_is_not_waited_for() {
+    let scene = Scene::new("stopped");
+    let protected = scene.protect(&servers::test_server(&scene));
+    protected.kill_serve(Signal::STOP);
+    thread::scope(|scope| {
+        for verb in ["status", "events", "restart"] {
+            let protected = &protected;
+            scope.spawn(move || {
+                let answer = protected.outlive(verb, &[protected.name()]);
+                assert_eq!(answer.status, Some(1), "{answer:?}");
+                assert!(answer.stderr.contains("has not answered"), "{answer:?}");
+            });
+        }
+    });
+    protected.kill_serve(Signal::CONT);
+    let status = protected.outlive("status", &[protected.name()]);
+    assert_eq!(status.status, Some(0), "{status:?}");
     protected.stop();
 }
