@@ -15,7 +15,7 @@ use std::{
     },
     path::Path,
     process::{Child, Command, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use channel::{Channel, Key, KeyRing};
@@ -45,6 +45,9 @@ pub const LOGGER_VERB: &str = "logger-process";
 
 /// How long an answer may take before the logger process counts as dead.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Between two looks at whether the process has ended.
+const MOMENT: Duration = Duration::from_millis(1);
 
 /// The socket of the logger process, in a service's directory.
 pub(crate) const SOCKET: &str = "logger.sock";
@@ -600,8 +603,15 @@ impl LoggerClient {
         if said.is_err() {
             return self.kill();
         }
-        if let Process::Child(mut child) = self.process {
-            let _ = child.wait();
+        let Process::Child(child) = &mut self.process else {
+            return;
+        };
+        let until = Instant::now() + PATIENCE;
+        while matches!(child.try_wait(), Ok(None)) {
+            if Instant::now() >= until {
+                return self.kill(); // it hangs, or somebody has stopped it
+            }
+            std::thread::sleep(MOMENT);
         }
     }
 

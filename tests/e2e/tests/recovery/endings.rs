@@ -7,6 +7,7 @@ use e2e::clients::{Http, curl, read_to_end, write};
 use e2e::servers::{self, Crash, PORT};
 use e2e::{PATIENCE, Scene, assert_same_bytes, assert_same_endings, pattern};
 use lab::Signal;
+use rustix::process::{Pid, kill_process};
 
 use crate::{echoes, echoing, is_reset, needy, talks};
 
@@ -187,5 +188,18 @@ fn protection_alone_changes_nothing() {
     };
     let protected = scene.protect(&server);
     assert_same_endings(&plain, &run());
+    protected.stop();
+}
+
+/// The logger process is told to end, and cannot hear that.
+#[test]
+fn a_logger_process_that_stands_still_does_not_keep_serve_from_ending() {
+    let scene = Scene::new("logger-stopped");
+    let protected = scene.protect(&servers::test_server(&scene));
+    let status = protected.outlive("status", &["--json"]);
+    let pid = status.json()[0]["logger_pid"].as_i64();
+    let pid = pid.and_then(|pid| i32::try_from(pid).ok());
+    let logger = pid.and_then(Pid::from_raw).expect("a process of this host");
+    kill_process(logger, Signal::STOP).expect("it runs");
     protected.stop();
 }
