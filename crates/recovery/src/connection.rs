@@ -503,6 +503,16 @@ impl Connection {
         matches!(&self.step, Step::Replaying(replay) if replay.awaits().is_some() && replay.idle(now) >= REST)
     }
 
+    /// The data plane was asked for a comparison when the server had said all of that already, and something else: a server
+    /// that waits for the next request says no more, and the data plane compares before the next byte only.
+    pub(crate) fn contradicted(&self, flow: &Flow, now: Duration) -> Option<LostReason> {
+        let (wanted, said) = (flow.digest.wanted?, flow.digest.now);
+        // The server's next byte may be on the way: the data plane changes the digest meanwhile.
+        let differs = wanted.next == said.next && wanted != said && self.rests(now);
+        let offset = said.next.0.wrapping_sub((flow.server.isn + 1).0);
+        differs.then_some(LostReason::DivergedBefore { offset })
+    }
+
     /// Other connections wait for the delivery of the record.
     pub(crate) fn is_waited_for(&self, now: Duration) -> bool {
         self.to_be_replayed() && !self.rests(now)

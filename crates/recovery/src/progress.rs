@@ -59,6 +59,9 @@ impl Recovery {
         if connection.observe(flow, now) && self.timings.first_spliced_ms == 0.0 {
             self.timings.first_spliced_ms = millis(now.saturating_sub(self.died_at));
         }
+        if let Some(reason) = flow.and_then(|flow| connection.contradicted(flow, now)) {
+            return self.drop_kept(id, reason);
+        }
         let is_delivered = !connection.to_be_replayed();
         connection.is_compared |= is_delivered && (ended || flow.is_none_or(said_again));
         let is_compared = connection.is_compared;

@@ -106,6 +106,29 @@ fn nothing_more_is_given_where_a_digest_differs() {
     }
 }
 
+/// The digest is asked for when the server has said as much already, and something else; the server waits for the next request.
+#[test]
+fn what_was_said_before_its_digest_was_asked_for_is_compared() {
+    for differs in [false, true] {
+        let mut peer = Peer::new(1, 100, 50_000).manner(Manner::Mute);
+        peer.beginnings = vec![(30, 20_000)];
+        peer.digests = vec![digest(SERVER + 20_000)];
+        let mut world = World::new([peer]);
+        world.die_and_return();
+        world.pass_in_steps(ms(10), ms(1));
+        let flow = &mut world.peer(1).flow;
+        flow.digest.now.next = SERVER + 20_000;
+        flow.digest.now.sum = u64::from(differs);
+        flow.splice.nxt = flow.splice.isn + 1 + 20_000;
+        world.pass_in_steps(ms(2000), ms(40));
+        let lost = (key(1), LostReason::DivergedBefore { offset: 20_000 });
+        let lost = differs.then_some(lost);
+        assert_eq!(world.lost_told(), Vec::from_iter(lost));
+        let given = world.pieces(1).iter().map(|piece| piece.len).sum::<u32>();
+        assert_eq!(given > 30, !differs, "{given}");
+    }
+}
+
 fn digest(next: SeqNumber) -> Digest {
     Digest {
         next,
