@@ -361,8 +361,10 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 		if (differs)
 			break;
 		__u32 to = after(stop, d->now.next) && before(stop, end) ? stop : end;
-		if (again && d->wants && before(d->wanted.next, to))
-			to = d->wanted.next;
+		/* Who asks has looked at `now` a moment before: the place may lie behind it by now. */
+		__u32 wanted = d->wants ? d->wanted.next : to;
+		if (again && after(wanted, d->now.next) && before(wanted, to))
+			to = wanted;
 		if (!is_sampled(f, d->now.next)) {
 			c.left = (d->sampled && before(d->sampled_from, to) ? d->sampled_from : to) - d->now.next;
 			bpf_loop(2 * MIRROR_SLICES * MIRROR_SLICE / DIGEST_CHUNK, digest_piece, &c, 0);
