@@ -23,6 +23,17 @@ pub enum Notice {
     Unknown(u32),
 }
 
+/// What has become of the record of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The record is as before.
+    Nothing,
+    /// The record has grown.
+    Recorded,
+    /// The record is given up for want of room.
+    GivenUp,
+}
+
 impl From<Notice> for Response {
     fn from(notice: Notice) -> Self {
         match notice {
@@ -140,30 +151,30 @@ impl Intake {
         }
     }
 
-    /// What the server said. Answers whether the record has changed.
-    pub(crate) fn outstream(&mut self, flow: FlowId, said: &Said<'_>) -> bool {
+    /// What the server said.
+    pub(crate) fn outstream(&mut self, flow: FlowId, said: &Said<'_>) -> Outcome {
         let recorded = self.journal.outstream(flow, said);
         self.changes(flow, recorded)
     }
 
-    /// What the server has said so far. Answers whether the record has changed.
-    pub(crate) fn digest(&mut self, flow: FlowId, digest: Digest) -> bool {
+    /// What the server has said so far.
+    pub(crate) fn digest(&mut self, flow: FlowId, digest: Digest) -> Outcome {
         let recorded = self.journal.mark(flow, mark_of(digest));
         self.changes(flow, recorded)
     }
 
     /// Counts a refusal, and tells it, if somebody has to know.
-    fn changes(&mut self, flow: FlowId, recorded: Result<bool, Refused>) -> bool {
+    fn changes(&mut self, flow: FlowId, recorded: Result<bool, Refused>) -> Outcome {
         match recorded {
-            Ok(new) => return new,
-            Err(Refused::Unprotected(_) | Refused::Implausible) => {}
+            Ok(true) => return Outcome::Recorded,
+            Ok(false) | Err(Refused::Unprotected(_) | Refused::Implausible) => {}
             Err(Refused::Unknown) => self.unknown += 1,
             Err(Refused::BecameUnprotected(reason)) => {
                 self.unprotected(flow, reason_of(reason));
-                return true;
+                return Outcome::GivenUp;
             }
         }
-        false
+        Outcome::Nothing
     }
 
     fn unprotected(&mut self, flow: FlowId, reason: UnprotectedReason) {

@@ -14,6 +14,7 @@ use logger::{
 };
 use proptest::prelude::*;
 use protocol::{
+    Digest,
     control::{Attach, Replay, Request, Response},
     link::LinkKey,
     mirror::{CloseReason, FrameKind},
@@ -59,10 +60,12 @@ struct World {
 
 impl World {
     fn new(seed: u64, replay: Replay) -> Self {
-        let attach = Attach {
-            replay,
-            ..attach(INSTANCE, 1000)
-        };
+        Self::with(seed, |attach| attach.replay = replay)
+    }
+
+    fn with(seed: u64, wants: impl FnOnce(&mut Attach)) -> Self {
+        let mut attach = attach(INSTANCE, 1000);
+        wants(&mut attach);
         let mut sessions = Sessions::new(AckPolicy::EachBatch, 1 << 30, KEEP);
         let restored = restore(Simulated::default(), &mut sessions, SEGMENT);
         let restored = restored.expect("it is empty");

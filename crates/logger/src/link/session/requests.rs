@@ -12,7 +12,7 @@ use super::Session;
 use crate::{
     desk::{Desk, pages},
     durable::entry::{Change, Entry},
-    intake::head,
+    intake::{Outcome, head},
     link::outbox::Outbox,
 };
 
@@ -154,7 +154,14 @@ impl Session {
                     Some(said) => self.said(frame.flow_id, said, out),
                     None => self.intake.malformed += 1,
                 },
-                FrameKind::Barrier { .. } | FrameKind::Digest => self.intake.take(this),
+                FrameKind::Digest => match frame.digest() {
+                    Some(digest) => {
+                        let outcome = self.intake.digest(frame.flow_id, digest);
+                        self.note(frame.flow_id, outcome, None, out);
+                    }
+                    None => self.intake.malformed += 1,
+                },
+                FrameKind::Barrier { .. } => self.intake.take(this),
                 // These come by the link.
                 FrameKind::Instream | FrameKind::Opened { .. } => {
                     self.statistics.malformed += 1;
@@ -165,8 +172,25 @@ impl Session {
 
     /// A head has come, by the control stream or by the link: often both.
     pub(super) fn said(&mut self, flow: FlowId, said: Said<'_>, out: &mut Outbox) {
-        if self.intake.outstream(flow, &said) {
-            let change = Change::Outstream(said);
+        let outcome = self.intake.outstream(flow, &said);
+        self.note(flow, outcome, Some(Change::Outstream(said)), out);
+    }
+
+    /// The log is told what has become of a record; `change` if that has grown. A log that is read knows no digests, and may find
+    /// room where there was none: that a record was given up is told by itself.
+    fn note(
+        &mut self,
+        flow: FlowId,
+        outcome: Outcome,
+        change: Option<Change<'_>>,
+        out: &mut Outbox,
+    ) {
+        let change = match outcome {
+            Outcome::Nothing => None,
+            Outcome::Recorded => change,
+            Outcome::GivenUp => Some(Change::Unprotected),
+        };
+        if let Some(change) = change {
             out.record(self.instance, &Entry::Changed(flow, change));
         }
     }

@@ -254,3 +254,46 @@ fn where_clients_began_to_speak_is_copied() {
         places(&world).len()
     );
 }
+
+/// Digests are not in the log: a record that is read from the log has room for what came, though the record was given up.
+#[test]
+fn a_record_that_was_given_up_for_what_the_server_said_is_not_read_again() {
+    for last in ["head", "digest"] {
+        let mut world = World::with(1, |attach| attach.per_connection = 4096);
+        let flow = world.connect(500);
+        while !world.host.is_recorded() {
+            world.traffic();
+            world.write_all();
+        }
+        let is_protected = |world: &World| {
+            let session = world.sessions.get(INSTANCE).expect("attached");
+            session.journal().stable_seq(flow).is_some()
+        };
+        let mut next = world.host.connections[&flow].server_isn + 1;
+        let mut digest = |world: &mut World| {
+            next += 1;
+            let digest = Digest {
+                next,
+                ..Digest::default()
+            };
+            world.frame(flow, FrameKind::Digest, &digest.to_bytes());
+        };
+        match last {
+            "digest" => {
+                while is_protected(&world) {
+                    digest(&mut world);
+                }
+            }
+            _ => {
+                (0..50).for_each(|_| digest(&mut world));
+                while is_protected(&world) {
+                    world.answer();
+                }
+            }
+        }
+        world.write_all();
+        world.host.connections.remove(&flow); // which is not acknowledged any more
+        world.die(false);
+        assert!(!is_protected(&world), "{last}");
+    }
+}
