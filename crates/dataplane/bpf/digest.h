@@ -309,6 +309,9 @@ static __always_inline void want_digest(struct flow *f, const struct digest *wan
 	if (!says_again(f) || d->now.base != wanted->base || is_sampled(f, wanted->next) ||
 	    after(d->now.next, wanted->next) || after(wanted->next, d->sent.next))
 		return;
+	/* Said already, and equal. (`wanted` is not written while egress may compare with it: there is one at a time.) */
+	if (d->now.next == wanted->next && same_digest(&d->now, wanted))
+		return;
 	d->wanted = *wanted;
 	__sync_lock_test_and_set(&d->wants, 1); /* who finds that set, on whichever processor, finds all of `wanted` */
 }

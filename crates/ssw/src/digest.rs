@@ -233,7 +233,9 @@ impl DigestHalf {
     pub(crate) fn want(&mut self, wanted: Digest) {
         let is_known = self.says_again() && self.now.base == wanted.base;
         let is_ahead = !self.now.next.after(wanted.next) && !wanted.next.after(self.sent.next);
-        self.wanted = (is_known && is_ahead && !self.is_sampled(wanted.next)).then_some(wanted);
+        let is_open = wanted != self.now; // else it is said already, and equal
+        let is_due = is_known && is_ahead && is_open && !self.is_sampled(wanted.next);
+        self.wanted = is_due.then_some(wanted);
     }
 
     /// Was something else said than what a request waits for?
