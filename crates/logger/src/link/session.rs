@@ -6,7 +6,9 @@ use journal::{Determinants, Limits, ReplayMode};
 use protocol::{
     UnprotectedReason,
     control::{Attach, Replay, Response, Resume},
-    link::{KeySet, KeySlot, Kind, LinkKey, LinkKeys, Open, Probe, ProbeKind, StreamPosition},
+    link::{
+        KeySet, KeySlot, Kind, LinkKey, LinkKeys, Open, Probe, ProbeKind, StreamPosition, flow_low,
+    },
 };
 use wire::FlowId;
 
@@ -25,6 +27,9 @@ use super::unknown::Unknown;
 use super::{Greeting, MAX_EMBRYOS};
 use crate::durable::entry::{Change, Entry};
 use crate::intake::{Intake, Notice};
+
+/// Unknown and refused numbers are told as long as fewer notices than this wait to be heard.
+const MAX_NOTICES: usize = 4096;
 
 /// When a segment that neither finds nor leaves a hole is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -352,7 +357,11 @@ impl Session {
             opened = journal.open(open.flow, open.client_isn, open.server_isn);
         }
         if opened.is_err() {
-            self.too_many(open.flow);
+            // Each SYN of a flood would cost its service a look at all connections, and an event.
+            let few = self.intake.notices.len() < MAX_NOTICES;
+            if few && self.unknown.is_news(flow_low(open.flow), now) {
+                self.too_many(open.flow);
+            }
             return;
         }
         let beginning = Resume {

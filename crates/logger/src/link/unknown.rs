@@ -1,4 +1,4 @@
-//! Numbers of flows that are not known: each is told at most once a second.
+//! Numbers of flows that are not known, or were refused: each is told at most once a second.
 
 use std::{collections::BTreeMap, time::Duration};
 

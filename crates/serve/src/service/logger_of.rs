@@ -1,7 +1,7 @@
 //! The logger of the service: hearing it, asking it, replacing it.
 
 use protocol::UnprotectedReason;
-use wire::FlowId;
+use wire::{FlowId, FlowKey};
 
 use super::Service;
 use crate::{
@@ -43,17 +43,15 @@ impl Service {
     }
 
     fn unprotect(&mut self, flow: FlowId, reason: UnprotectedReason) -> Result<(), ServeError> {
-        let flows = self.ground.plane.flows()?;
-        let found = flows.into_iter().find(|(_, known)| known.id == flow);
-        let key = match &found {
-            Some((key, flow)) => {
-                self.release(*key, flow, reason);
-                Some(*key)
-            }
-            // Its client would wait for the logger to have its beginning.
-            None => self.ground.plane.refuse(flow, reason.code()).ok(),
+        let is_full = reason == UnprotectedReason::TooManyConnections;
+        // A refused handshake is no flow yet, and its client would wait for the logger. Others may be refused meanwhile: it is
+        // looked for first, before all flows are read.
+        let refused = is_full.then(|| self.ground.plane.refuse(flow, reason.code()).ok());
+        let key = match refused.flatten() {
+            Some(key) => Some(key),
+            None => self.released(flow, reason)?,
         };
-        if let (Some(key), UnprotectedReason::TooManyConnections) = (key, reason) {
+        if let Some(key) = key.filter(|_| is_full) {
             self.unseen.has_no_room(key);
         }
         self.tell(Happening::Unprotected {
@@ -62,6 +60,20 @@ impl Service {
         });
         self.recovery.unprotected(flow, reason.code());
         Ok(())
+    }
+
+    /// The flow with this number goes on without a record; `None`: there is none.
+    fn released(
+        &mut self,
+        flow: FlowId,
+        reason: UnprotectedReason,
+    ) -> Result<Option<FlowKey>, ServeError> {
+        let flows = self.ground.plane.flows()?;
+        let found = flows.into_iter().find(|(_, known)| known.id == flow);
+        if let Some((key, flow)) = &found {
+            self.release(*key, flow, reason);
+        }
+        Ok(found.map(|(key, _)| key))
     }
 
     /// Ask the logger something. If it does not answer, the answer is `None`: one of this host is

@@ -6,14 +6,11 @@ use journal::{Arrival, Refused, Said, ServerProgress};
 use protocol::link::{SegmentKind, SegmentView, flow_low, heads_digest};
 use wire::{Flags, FlowId, Segment};
 
-use super::{AckPolicy, Session};
+use super::{AckPolicy, MAX_NOTICES, Session};
 use crate::durable::entry::{Change, Entry};
 use crate::intake::{Notice, reason_of};
 use crate::link::flows::{Flow, NotFound};
 use crate::link::outbox::Outbox;
-
-/// Unknown numbers are told as long as fewer notices than this wait to be heard.
-const MAX_NOTICES: usize = 4096;
 
 impl Session {
     /// A datagram that holds a segment. One that cannot be believed is counted, and else nothing.

@@ -75,6 +75,30 @@ fn who_only_knocks_is_forgotten_before_others_are_kept_out() {
     assert_eq!(link.session().notice(), Some(refused));
 }
 
+/// A flood of SYNs while all places are taken: who makes up handshakes must not cost the service more than others do.
+#[test]
+fn handshakes_that_are_refused_are_told_as_seldom_as_unknown_numbers() {
+    const MANY: u64 = 3000;
+    let few = Attach {
+        connections: 1,
+        ..attach(INSTANCE, 1000)
+    };
+    let mut link = Link::with(AckPolicy::EachBatch, 1, &few);
+    link.connect(1, 1000);
+    link.send(1, 0, 10);
+    let mut told = |flows: &mut dyn Iterator<Item = u64>| {
+        for flow in flows {
+            link.host.connect(flow, 10);
+            let open = link.host.open(&link.host.connections[&FlowId(flow)]);
+            link.take(&open);
+        }
+        std::iter::from_fn(|| link.session().notice()).count()
+    };
+    assert_eq!(told(&mut [2, 2, 3].into_iter()), 2, "each once a second");
+    let many = told(&mut (4..MANY));
+    assert!((1000..1100).contains(&many), "{many}");
+}
+
 #[test]
 fn new_keys_are_used_when_the_other_end_has_them() {
     let mut link = Link::new(AckPolicy::EachBatch, 1);
