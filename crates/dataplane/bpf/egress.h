@@ -314,7 +314,7 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 		advance(&f->splice.edge, p->ack + window_of(p, f->splice.window_scale));
 	}
 	if ((p->payload_len && before(seq, f->verify.end) && !verify_replayed(skb, sc, f, p, seq)) ||
-	    !digest_replayed(skb, f, p, seq)) {
+	    !digest_replayed(skb, f, p, seq) || contradicts_unheard(f, p, seq)) {
 		f->mode = FLOW_DIVERGED;
 		emit_event(s, EVENT_DIVERGED, key, f, 0, f->verify.diverged_at);
 		return TCX_DROP;

@@ -73,6 +73,7 @@ static __always_inline void observe_client(struct flow *f, const struct packet *
 			f->log.tsecr = tsval;
 	}
 	if (f->log.restored) {
+		hear_late(f, p);
 		sent_up_to(f, p->ack);
 		hear_blocks(f, s, p, o);
 		forget_dead_host(f);
@@ -224,6 +225,7 @@ static __always_inline struct flow *hatch(struct service *s, const struct flow_k
 	e->client.ack = p->ack;
 	begin_head(s, e); /* a server may speak first */
 	e->verify.heads_to = e->server.nxt;
+	e->verify.asked = e->client.isn + 1;
 	e->ifindex = ifindex;
 	bool opened = s->link || mirror_note(e, MIRROR_OPENED, 0,
 					     ((__u64)e->server.isn << 32) | e->client.isn);
@@ -252,6 +254,12 @@ static __always_inline struct flow *hatch(struct service *s, const struct flow_k
 	if (f->incarnation != s->incarnation)
 		emit_event(s, EVENT_LATE, key, f, 0, 0);
 	return f;
+}
+
+/* What the client says may have been answered by its dead host: it is recorded, and the replay gives it to the server. */
+static __always_inline bool waits_for_server(const struct flow *f, const struct packet *p)
+{
+	return !(p->flags & TCP_RST) && is_doubted(f, p);
 }
 
 /* The end of an instream whose client has heard more than the new server has said so far. The
@@ -286,6 +294,7 @@ static __always_inline void protect_again(struct service *s, const struct flow_k
 	f->log.edge = f->server.edge;
 	f->log.told = p->ack;
 	f->verify.heads_to = p->ack;
+	f->verify.asked = p->seq;
 	begin_digests(s, f, p->ack);
 	f->unprotected = PROTECTED;
 	emit_event(s, EVENT_REPROTECTED, key, f, 0, p->seq);
@@ -320,7 +329,7 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 	} else if (is_progress(s, f, p)) {
 		link_instream(skb, key, f, p);
 	}
-	gated = gated || ends_too_soon(f, p);
+	gated = gated || ends_too_soon(f, p) || waits_for_server(f, p);
 	if (gated)
 		count(COUNT_GATED_IN);
 	if (gated || !recorded)
@@ -369,7 +378,7 @@ int ingress(struct __sk_buff *skb)
 		return TCX_NEXT;
 	if (ours == MARK_CLIENT_SPACE) {
 		/* What the server has closed would answer with a RST. */
-		if (!f || f->mode != FLOW_SPLICED || f->server_closing || flow_gated(s, f))
+		if (!f || f->mode != FLOW_SPLICED || f->server_closing || flow_gated(s, f) || comes_too_soon(f, &p))
 			return TCX_DROP;
 		struct options o = find_options(sc, &p, false);
 		return translate_in(skb, sc, f, &p, &o);

@@ -12,7 +12,7 @@
 #pragma once
 
 /* Counts from the first release on. */
-#define LAYOUT_VERSION 11
+#define LAYOUT_VERSION 12
 /* Addresses of a service, each port of a range counted. */
 #define MOST_ADDRESSES 1024
 
@@ -113,6 +113,7 @@ struct verify_half {
 	__u32 head_next; /* where the record of this turn's output goes on */
 	__u32 head_left; /* bytes of it still to be recorded */
 	__u32 heads_to;  /* where what was to be recorded last ended */
+	__u32 asked;     /* how far the client had sent when this answer began */
 	__u32 end;       /* compare up to here */
 	__u32 compared;  /* bytes compared and equal */
 	__u32 tolerated; /* bytes that differed where they may (a Date header) */
@@ -121,7 +122,7 @@ struct verify_half {
 	__u8 ended_early;
 	__u8 said; /* enum said; with a log link only */
 	__u8 by_digest; /* something before `diverged_at` differed */
-	__u8 pad[5];
+	__u8 pad[1];
 };
 
 /* Outstream bytes that a digest folds at once, aligned in client space; where it only samples, so many of each so many
@@ -233,9 +234,13 @@ struct log_half {
 	__u32 answered; /* the highest `ack` of its earlier servers: what is before it may have been answered */
 	__u32 heard; /* of a restored flow: what the client had of its dead host, also behind a hole */
 	__u32 reach; /* and what it had room for then: the end of what the dead host may have sent */
+	__u32 doubt; /* if is_doubtful: what the client says from there on may have been answered by the dead
+		      * host, without a record of that */
 	__u8 unfound; /* its socket was not found once, see egress.h */
 	__u8 caught_up; /* the newest that its server has said acknowledges all that its client has */
-	__u8 pad2[2];
+	__u8 is_doubtful; /* of a restored flow: heads of answers are recorded */
+	__u8 is_lacking; /* of what the client has heard, what lies from `lacks` on is recorded by nobody */
+	__u32 lacks;
 };
 
 /* What has become of the socket of a living server: the kernel finishes it, no gate stops that. */
@@ -346,7 +351,7 @@ enum counter {
 /* Mirror frame: what the logger reads from the ring. The format is protocol::mirror's, and a
  * test decodes frames of the one with the code of the other. */
 #define MIRROR_MAGIC 0x4c54554f
-#define MIRROR_VERSION 3 /* of digests; frames of other kinds are of the version before */
+#define MIRROR_VERSION 3 /* of digests and of the outstream; frames of other kinds are of the version before */
 enum mirror_kind {
 	MIRROR_INSTREAM = 1,
 	MIRROR_OUTSTREAM = 2,
@@ -393,8 +398,9 @@ enum segment_kind {
 	SEGMENT_PLAIN = 0,
 	SEGMENT_HEARD_ALL = 1, /* the client had heard everything: what is said next is a head */
 	SEGMENT_TURN = 2,      /* the same, and the server waits for this */
-	SEGMENT_HEAD = 3,      /* not the client's: the beginning of what the server says */
 	SEGMENT_NOTED = 4,     /* what lies before it by a given distance is noted */
+	SEGMENT_HEAD = 5,      /* not the client's: the beginning of what the server says */
+	SEGMENT_DOUBTED = 6,   /* a host that is dead may have answered it, see restored.h */
 };
 #define SEGMENT_KINDS 0x07
 #define SEGMENT_UNFINISHED 0x08 /* as mirror_header.unfinished */

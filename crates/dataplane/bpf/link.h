@@ -142,9 +142,19 @@ static __always_inline bool wrap(struct __sk_buff *skb, struct scratch *sc, cons
 }
 
 /* What the copy of a segment takes with it through the stack, in skb->cb: also where the newest head ended (or
- * how far before it all is noted), and if it is one itself, how many bytes of payload it is to keep, and in the
+ * how far before it all is noted, or how far behind it the client has heard a dead host), and if it is one itself, how many bytes of payload it is to keep, and in the
  * high half how many it is to have, with those that come by the ring. */
 enum { CB_FLOW_LOW, CB_FLOW_HIGH, CB_FLAGS, CB_AFTER, CB_KEEP };
+/* Above the flags of a head: how far the client had sent when the answer began, from what it was told on. The copy
+ * has that behind its payload. */
+#define CB_ASKED_SHIFT 8
+#define CB_ASKED_MOST 0xffffff
+#define HEAD_ASKED 4
+static __always_inline __u32 ahead_of(__u32 asked, __u32 told)
+{
+	__u32 ahead = asked - told;
+	return before(asked, told) ? 0 : ahead > CB_ASKED_MOST ? CB_ASKED_MOST : ahead;
+}
 
 /* Copy a packet to the interface of the link. */
 static __always_inline bool send_copy(struct __sk_buff *skb, const struct service *s, const struct flow *f,
@@ -217,6 +227,9 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 	if (f->log.note && p->seq - noted <= 0xffff) {
 		kind = SEGMENT_NOTED;
 		after = p->seq - noted;
+	} else if (is_doubted(f, p)) {
+		kind = SEGMENT_DOUBTED;
+		after = heard_beyond(f, p);
 	} else {
 		kind = kind_of(f, p);
 	}
@@ -250,7 +263,8 @@ __noinline int link_head(struct __sk_buff *skb, struct flow *f, const struct pac
 	const struct link_path *path = the_path();
 	if (!s || !f || !p || !l || !path)
 		return false;
-	__u32 headers = p->tcp_offset - ETH_HLEN + p->header_len + LINK_OVERHEAD(l->v6);
+	__u32 headers = p->tcp_offset - ETH_HLEN + p->header_len + HEAD_ASKED + LINK_OVERHEAD(l->v6);
+	__be32 told = 0;
 	bool jumbo = p->version == 6 && p->tcp_offset != ETH_HLEN + sizeof(struct ipv6_header);
 	if (!linked(s, f) || !s->link_up || abandoned(s) || !path->ifindex || jumbo || take > 0xffff ||
 	    skip > 0xffff || headers + skip >= l->mtu || is_loopback(path))
@@ -260,9 +274,12 @@ __noinline int link_head(struct __sk_buff *skb, struct flow *f, const struct pac
 	/* What has no room is said only of a packet that begins with the head, which is then shorter than that. */
 	skb->cb[CB_KEEP] = (skip ? keep - skip : take) << 16 | keep;
 	__u32 flags = SEGMENT_VERSION | SEGMENT_HEAD | SEGMENT_UNFINISHED | (l->slot ? SEGMENT_SLOT : 0);
+	bpf_skb_load_bytes(skb, p->tcp_offset + TCP_ACK_SEQ, &told, 4);
+	flags |= ahead_of(f->verify.asked, bpf_ntohl(told)) << CB_ASKED_SHIFT;
 	if (!send_copy(skb, s, f, path, flags, f->verify.heads_to))
 		return false;
-	count(COUNT_LINK_HEADS);
+	if (take)
+		count(COUNT_LINK_HEADS);
 	return keep == all;
 }
 
@@ -273,16 +290,20 @@ static __always_inline bool is_progress(const struct service *s, const struct fl
 	       !before(p->ack, f->log.told + progress_step(f));
 }
 
-/* Cut a head to its length. False: it does not have as much. */
+/* Cut a head to its length, and say behind it what was asked. False: it does not have as much. */
 static __always_inline bool cut_head(struct __sk_buff *skb, struct packet *p)
 {
 	__u32 len = p->tcp_offset - ETH_HLEN + p->header_len + (skb->cb[CB_KEEP] & 0xffff);
 	bool v4 = p->version == 4;
-	__be16 field = bpf_htons(v4 ? len : len - sizeof(struct ipv6_header));
+	__be32 asked = bpf_htonl(p->ack + ((__u32)skb->cb[CB_FLAGS] >> CB_ASKED_SHIFT));
 	if (len > p->ip_len)
 		return false;
+	__u32 end = ETH_HLEN + len;
+	len += HEAD_ASKED;
+	__be16 field = bpf_htons(v4 ? len : len - sizeof(struct ipv6_header));
 	p->ip_len = len;
 	return !bpf_skb_change_tail(skb, ETH_HLEN + len, 0) &&
+	       !bpf_skb_store_bytes(skb, end, &asked, HEAD_ASKED, 0) &&
 	       !bpf_skb_store_bytes(skb, ETH_HLEN + (v4 ? 2 : 4), &field, 2, 0);
 }
 
@@ -303,6 +324,16 @@ static __always_inline __be16 heads_digest(__u32 end)
 	return bpf_htons((end * 0x9e3779b1) >> 16);
 }
 
+static __always_inline bool is_distance(__u8 flags)
+{
+	return (flags & SEGMENT_KINDS) == SEGMENT_NOTED || (flags & SEGMENT_KINDS) == SEGMENT_DOUBTED;
+}
+
+static __always_inline __u32 at_most_64k(__u32 distance)
+{
+	return distance > 0xffff ? 0xffff : distance;
+}
+
 /* The copy is about to leave. Its fields are replaced where protocol::link says. */
 __noinline int wrap_segment(struct __sk_buff *skb)
 {
@@ -318,8 +349,8 @@ __noinline int wrap_segment(struct __sk_buff *skb)
 	if (head && !cut_head(skb, &p))
 		return TCX_DROP;
 	__be16 window = head ? bpf_htons(skb->cb[CB_KEEP] >> 16)
-		: (flags & SEGMENT_KINDS) == SEGMENT_NOTED ? bpf_htons(skb->cb[CB_AFTER])
-							   : heads_digest(skb->cb[CB_AFTER]);
+			: is_distance(flags) ? bpf_htons(at_most_64k(skb->cb[CB_AFTER]))
+					     : heads_digest(skb->cb[CB_AFTER]);
 	__u64 *words = sc->frame.words;
 	words[0] = ((__u64)skb->cb[CB_FLOW_HIGH] << 32) | low;
 	words[1] = ((__u64)window << 48) | ((__u64)flags << 32) | p.seq;

@@ -57,7 +57,7 @@ static __always_inline void fill_header(struct mirror_header *h, __u8 kind, stru
 					__u32 packet_len, __u32 captured_len)
 {
 	h->magic = MIRROR_MAGIC;
-	h->version = kind == MIRROR_DIGEST ? MIRROR_VERSION : MIRROR_VERSION - 1;
+	h->version = kind == MIRROR_DIGEST || kind == MIRROR_OUTSTREAM ? MIRROR_VERSION : MIRROR_VERSION - 1;
 	h->kind = kind;
 	h->reason = 0;
 	h->unfinished = 0;
@@ -67,7 +67,7 @@ static __always_inline void fill_header(struct mirror_header *h, __u8 kind, stru
 	h->server_ack = f->server.ack;
 	h->packet_len = packet_len;
 	h->captured_len = captured_len;
-	h->token = kind == MIRROR_OUTSTREAM ? f->verify.head_next : 0;
+	h->token = kind == MIRROR_OUTSTREAM ? ((__u64)f->verify.asked << 32) | f->verify.head_next : 0;
 }
 
 /* A frame without a packet. */
@@ -222,6 +222,19 @@ static __always_inline void begin_head(const struct service *s, struct flow *f)
 	f->verify.head_left = s->verify_head;
 }
 
+/* The server has come further with an answer of which all is recorded that is to be, and has heard more of its client by
+ * now, which may not be recorded yet: that was no request whose answer began with a head of its own. A copy
+ * without a byte says so: the copies of what the client said may be lost with this host. */
+static __always_inline void tell_asked(struct __sk_buff *skb, const struct service *s, struct flow *f,
+				       const struct packet *p)
+{
+	if (!s || !s->link || !s->verify_head || !after(p->ack, f->verify.asked))
+		return;
+	f->verify.asked = p->ack;
+	if (after(p->ack, f->log.stable))
+		link_head(skb, f, p, 0, 0);
+}
+
 /* Record what the client is sent at the beginning of a turn, for the comparison in replay;
  * `seq` is the segment's in client space. With a log link both by the link, at once, and by the ring,
  * which loses nothing while this host lives. A head that is lost is only a gap there; but it must
@@ -233,16 +246,18 @@ static __always_inline void mirror_head(struct __sk_buff *skb, struct flow *f, c
 {
 	const struct service *s = the_service();
 	__u32 skip = f->verify.head_next - seq, take = f->verify.head_left;
-	if (!take || !p->payload_len || f->unprotected)
+	if (!p->payload_len || f->unprotected)
 		return;
-	if (before(f->verify.head_next, seq)) {
+	if (!take || before(f->verify.head_next, seq)) {
 		f->verify.head_left = 0;
+		tell_asked(skb, s, f, p);
 		return;
 	}
 	if (skip >= p->payload_len)
 		return;
 	if (take > p->payload_len - skip)
 		take = p->payload_len - skip;
+	f->verify.asked = p->ack;
 	__u32 kind = MIRROR_OUTSTREAM;
 	/* If the logger has all of it, its coming once more is in no hurry. */
 	if (s && s->link && !link_head(skb, f, p, skip, take))

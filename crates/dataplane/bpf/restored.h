@@ -69,6 +69,13 @@ static __always_inline bool is_credible(const struct flow *f, const struct packe
 					 is_later(f->server.tsval, tsecr, exact));
 }
 
+/* What the client acknowledges, and was not sent by this host, it has from the dead one. */
+static __always_inline void hear_late(struct flow *f, const struct packet *p)
+{
+	if (after(p->ack, f->server.nxt))
+		advance(&f->log.heard, p->ack);
+}
+
 /* The client has this of what the dead host said, also behind a hole (RFC 2018). */
 static __always_inline void hear_blocks(struct flow *f, const struct scratch *sc, const struct packet *p,
 					const struct options *o)

@@ -34,6 +34,7 @@
 #include "state.h"
 #include "packet.h"
 #include "notes.h"
+#include "doubt.h"
 #include "link.h"
 #include "fence.h"
 #include "mirror.h"

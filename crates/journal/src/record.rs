@@ -32,6 +32,9 @@ pub struct Arrival<'a> {
     pub heard_all: bool,
     /// Whether the head of everything that the server had said when this came is recorded.
     pub heads_known: bool,
+    /// Set if a host that is dead may have answered this already, by something that is not recorded: its client had heard of
+    /// that host what lies before this number.
+    pub doubted: Option<SeqNumber>,
     /// How far the server had come when this arrived; `None` if that is not known. No turn begins
     /// with such a segment, nor with the next one that is new.
     pub server: Option<ServerProgress>,
@@ -48,6 +51,8 @@ pub struct Said<'a> {
     pub more: u32,
     /// Where what was to be recorded before this ended: that may not be here yet. `None`: it is.
     pub after: Option<SeqNumber>,
+    /// How far the client had sent when this answer began, if that is known.
+    pub asked: Option<SeqNumber>,
 }
 
 impl<'a> Said<'a> {
@@ -59,6 +64,7 @@ impl<'a> Said<'a> {
             payload,
             more: 0,
             after: None,
+            asked: None,
         }
     }
 }
@@ -132,6 +138,10 @@ pub(crate) struct Record {
     marks: Marks,
     /// Answers whose heads may not be here.
     answers: Answers,
+    /// How far the server had read when it said what the newest head has.
+    asked: u64,
+    /// From there on something was in doubt when it came.
+    doubted: Option<u64>,
     /// What the client had acknowledged when it sent its FIN.
     fin_heard: SeqNumber,
     held: u64,
@@ -150,6 +160,8 @@ impl Record {
             beginnings: Beginnings::from(Turn::FIRST.outstream),
             marks: Marks::NONE,
             answers: Answers::from(Turn::FIRST.outstream),
+            asked: Turn::FIRST.instream,
+            doubted: None,
             fin_heard: SeqNumber(0),
             held: 0,
         }
@@ -169,6 +181,7 @@ impl Record {
             spoken: Some(turn.outstream),
             beginnings: Beginnings::from(turn.outstream),
             answers: Answers::from(turn.outstream),
+            asked: turn.instream,
             ..Self::new()
         }
     }
@@ -188,6 +201,12 @@ impl Record {
             return Err(Refused::Implausible);
         }
         let hole = self.instream.has_hole();
+        self.is_doubted(isns, arrival, shared)
+            .map_err(Refused::BecameUnprotected)?;
+        if arrival.server.is_some() && arrival.heads_known {
+            // The server has read all that is before it, and said nothing to that of which no head is here.
+            self.asked = self.asked.max(position);
+        }
         match arrival.server {
             Some(server) => self
                 .server_is_at(isns, server, arrival, (position, end), shared)
@@ -221,6 +240,40 @@ impl Record {
             hole: hole || self.instream.has_hole(),
             new,
         })
+    }
+
+    /// From there on what the client says may have been answered without a record of either: it is neither recorded, be it
+    /// beyond a hole, nor had the server read it when it said what the newest head has. (A FIN takes a number, and none is
+    /// answered behind it.)
+    fn unanswered(&self) -> u64 {
+        let from = self.asked.max(self.instream.data_end());
+        self.instream.range_of(from).map_or(from, |range| range.end)
+    }
+
+    /// The same; and what was in doubt when it came, until a server has read it that had said again what its client had heard.
+    fn doubt(&self) -> u64 {
+        let doubted = self.doubted.filter(|doubted| *doubted >= self.asked);
+        doubted.unwrap_or_else(|| self.unanswered())
+    }
+
+    /// What is in doubt is not given to a server before that has said all that the client had heard.
+    fn is_doubted(
+        &mut self,
+        isns: Isns,
+        arrival: &Arrival<'_>,
+        shared: &mut Shared,
+    ) -> Result<(), Unprotected> {
+        let heard = arrival.doubted;
+        let Some(outstream) = heard.and_then(|heard| self.outstream_position(isns, heard)) else {
+            return Ok(());
+        };
+        self.doubted = Some(self.doubt());
+        let from = Turn {
+            instream: self.unanswered(),
+            outstream,
+        };
+        let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
+        self.beginnings.push(from, &mut budget)
     }
 
     /// The client has said something new, and had heard everything.
@@ -299,6 +352,7 @@ impl Record {
             payload,
             more,
             after,
+            asked,
         } = *said;
         let position = self
             .outstream_position(isns, seq)
@@ -314,13 +368,23 @@ impl Record {
         shared.statistics.outstream.add(counts);
         recorded.map_err(Refused::BecameUnprotected)?;
         let end = end + u64::from(more);
-        let known = match after {
-            None => self.answers.recorded(end),
+        let before = match after {
+            None => Some(0),
             Some(after) => seq
                 .distance_from(after)
-                .and_then(|behind| position.checked_sub(u64::from(behind)))
-                .is_some_and(|before| self.answers.recorded_after(before, end)),
+                .and_then(|behind| position.checked_sub(u64::from(behind))),
         };
+        let Some(before) = before.filter(|before| *before <= self.answers.end) else {
+            self.decide(shared);
+            return Ok(counts.recorded > 0);
+        };
+        // One without a byte is no head, and only tells of those before it.
+        let mut known = end > position && self.answers.recorded_after(before, end);
+        let asked = asked.and_then(|asked| self.instream_position(isns, asked));
+        if let Some(asked) = asked.filter(|asked| *asked > self.asked) {
+            self.asked = asked;
+            known = true;
+        }
         self.decide(shared);
         Ok(counts.recorded > 0 || known)
     }
@@ -473,7 +537,15 @@ impl Record {
         Ok(())
     }
 
-    pub(crate) fn restore_turn(&mut self, isns: Isns, at: Place, answers: [SeqNumber; 4]) {
+    pub(crate) fn restore_turn(
+        &mut self,
+        isns: Isns,
+        at: Place,
+        (answers, [asked, doubt]): ([SeqNumber; 4], [SeqNumber; 2]),
+    ) {
+        self.asked = self.instream_position(isns, asked).unwrap_or(self.asked);
+        let doubt = self.instream_position(isns, doubt);
+        self.doubted = doubt.filter(|doubt| *doubt < self.unanswered());
         let said = |seq| unwrap(isns.server, seq, self.heads.start(), 0);
         if let [Some(oldest), Some(next), Some(newest), Some(end)] = answers.map(said) {
             self.answers = Answers {
@@ -508,6 +580,8 @@ impl Record {
             start: isns.place(self.instream.start(), self.heads.start()),
             turn: isns.place(self.turn.instream, self.turn.outstream),
             answers: self.answers.places().map(|at| seq_at(isns.server, at)),
+            asked: seq_at(isns.client, self.asked),
+            doubt: seq_at(isns.client, self.doubt()),
             turns: self.turns,
             stable_seq: self.stable_seq(isns),
             fin: self.instream.fin().map(|fin| ClientFin {
@@ -555,6 +629,12 @@ impl Record {
     /// may have sent gigabytes that nobody told us about.
     fn outstream_position(&self, isns: Isns, seq: SeqNumber) -> Option<u64> {
         unwrap(isns.server, seq, self.outstream_seen, PLAUSIBLE)
+    }
+
+    /// The position of `seq`, up to which the client may have sent.
+    fn instream_position(&self, isns: Isns, seq: SeqNumber) -> Option<u64> {
+        let near = self.instream.data_end();
+        unwrap(isns.client, seq, near, PLAUSIBLE).filter(|at| *at <= near + u64::from(PLAUSIBLE))
     }
 
     #[cfg(test)]

@@ -59,6 +59,7 @@ impl Talk {
             client_ack: heard,
             heard_all: !doubt,
             heads_known: false,
+            doubted: None,
             server: (!doubt).then_some(server),
         };
         self.journal.instream(FLOW, &arrival).expect("recorded");

@@ -46,6 +46,7 @@ impl Talk {
             client_ack: SERVER + 1 + self.acknowledged,
             heard_all: self.acknowledged == self.answered,
             heads_known: false,
+            doubted: None,
             server: Some(ServerProgress {
                 nxt: SERVER + 1 + self.answered,
                 ack: seq - behind,
@@ -321,6 +322,7 @@ fn the_rest_of_a_request_whose_beginning_has_overtaken_another_begins_no_turn() 
         client_ack: SERVER + 1 + talk.answered,
         heard_all: true,
         heads_known: false,
+        doubted: None,
         server: None,
     };
     talk.journal.instream(FLOW, &beginning).expect("recorded");
@@ -350,6 +352,7 @@ fn a_bare_acknowledgement_or_fin_begins_no_turn() {
         client_ack: SERVER + 1 + talk.answered,
         heard_all: true,
         heads_known: false,
+        doubted: None,
         server: Some(ServerProgress {
             nxt: SERVER + 1 + talk.answered,
             ack: seq,

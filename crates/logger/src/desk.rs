@@ -137,6 +137,7 @@ pub(crate) fn flow_summary(journal: &Journal, summary: &Summary) -> FlowSummary 
         turn_outstream: summary.server_isn + 1,
         answers: [summary.server_isn + 1; 2],
         outstream_end: None,
+        doubt: summary.client_isn + 1,
         unprotected: None,
     };
     match summary.state {
@@ -147,6 +148,7 @@ pub(crate) fn flow_summary(journal: &Journal, summary: &Summary) -> FlowSummary 
             answer.turn_outstream = record.turn.outstream;
             let [oldest, next, _, end] = record.answers;
             answer.answers = [oldest, next];
+            answer.doubt = record.doubt;
             answer.stable_seq = record.data_end();
             answer.client_fin = record.stable_fin().map(|fin| ClientFin {
                 seq: fin.seq,

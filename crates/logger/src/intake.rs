@@ -110,7 +110,7 @@ impl Intake {
             }
             FrameKind::Barrier { token } => self.notices.push_back(Notice::Drained(token)),
             FrameKind::Instream => self.instream(&frame),
-            FrameKind::Outstream { from } => match head(&frame, from) {
+            FrameKind::Outstream { from, asked } => match head(&frame, from, asked) {
                 Some(said) => {
                     self.outstream(frame.flow_id, &said);
                 }
@@ -137,6 +137,7 @@ impl Intake {
             client_ack: segment.ack(),
             heard_all: segment.ack() == frame.server_nxt,
             heads_known: false,
+            doubted: None,
             server: Some(ServerProgress {
                 nxt: frame.server_nxt,
                 ack: frame.server_ack,
@@ -223,10 +224,17 @@ fn parse<'a>(frame: &MirrorFrame<'a>) -> Result<Segment<'a>, WireError> {
 }
 
 /// The part of the outstream that a frame is to record. Frames come in order.
-pub(crate) fn head<'a>(frame: &MirrorFrame<'a>, from: SeqNumber) -> Option<Said<'a>> {
+pub(crate) fn head<'a>(
+    frame: &MirrorFrame<'a>,
+    from: SeqNumber,
+    asked: SeqNumber,
+) -> Option<Said<'a>> {
     let segment = parse(frame).ok()?;
     let earlier = usize::try_from(from.distance_from(segment.seq())?).ok()?;
-    Some(Said::in_order(from, segment.payload().get(earlier..)?))
+    Some(Said {
+        asked: Some(asked),
+        ..Said::in_order(from, segment.payload().get(earlier..)?)
+    })
 }
 
 /// The segment, if the server's TCP takes it too: it drops what has a wrong checksum, and the

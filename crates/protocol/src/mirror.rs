@@ -6,7 +6,7 @@
 //! | offset | field | |
 //! |---|---|---|
 //! | 0 | magic `u32` | `OUTL` |
-//! | 4 | version `u8` | in which frames of this kind became what they are: 3 for a digest, else 2 |
+//! | 4 | version `u8` | in which frames of this kind became what they are: 3 for a digest and an outstream, else 2 |
 //! | 5 | kind `u8` | 1 instream, 2 outstream, 3 barrier, 4 opened, 5 closed, 6 digest |
 //! | 6 | reason `u8` | of closed: 1 finished, 2 reset by client, 3 reset by server, 4 evicted; else 0 |
 //! | 7 | unfinished `u8` | of instream and outstream: 1 if the checksum field holds only the pseudo-header's sum; else 0 |
@@ -16,7 +16,7 @@
 //! | 28 | server_ack `u32` | instream acknowledged to the client so far |
 //! | 32 | packet_len `u32` | true length of the packet |
 //! | 36 | captured_len `u32` | bytes of it that follow |
-//! | 40 | token `u64` | of outstream: where its record goes on; of barrier: the token; of opened: client ISN low, server ISN high; else 0 |
+//! | 40 | token `u64` | of outstream: where its record goes on low, how far the client had sent when this answer began high; of barrier: the token; of opened: client ISN low, server ISN high; else 0 |
 //!
 //! A frame of the kind "digest" has a [`Digest`] in the place of a packet.
 //!
@@ -34,7 +34,7 @@ use crate::Digest;
 pub const MAGIC: u32 = 0x4c54_554f;
 /// The newest version of the layout: [`FrameKind::version`].
 pub const VERSION: u8 = 3;
-/// The version before, of which all kinds but a digest are.
+/// The version before, of which all kinds are but a digest and an outstream.
 const BEFORE: u8 = 2;
 /// The length of the header, in bytes.
 pub const HEADER_LEN: usize = 48;
@@ -134,6 +134,8 @@ pub enum FrameKind {
         /// Sequence number of the first payload byte to be recorded, in the client's space: what
         /// the packet holds before it belongs to an earlier turn.
         from: SeqNumber,
+        /// How far the client had sent when this answer began.
+        asked: SeqNumber,
     },
     /// All frames before this one have been written: whoever asked knows it by the token.
     Barrier {
@@ -171,7 +173,7 @@ impl FrameKind {
     #[must_use]
     pub const fn version(self) -> u8 {
         match self {
-            Self::Digest => VERSION,
+            Self::Digest | Self::Outstream { .. } => VERSION,
             _ => BEFORE,
         }
     }
@@ -180,7 +182,7 @@ impl FrameKind {
     fn reason_and_token(self) -> (u8, u64) {
         match self {
             Self::Instream | Self::Digest => (0, 0),
-            Self::Outstream { from } => (0, u64::from(from.0)),
+            Self::Outstream { from, asked } => (0, u64::from(asked.0) << 32 | u64::from(from.0)),
             Self::Barrier { token } => (0, token),
             Self::Opened {
                 client_isn,
@@ -196,6 +198,7 @@ impl FrameKind {
             1 => Self::Instream,
             2 => Self::Outstream {
                 from: SeqNumber(u32::from_le_bytes([a, b, c, d])),
+                asked: SeqNumber(u32::from_le_bytes([e, f, g, h])),
             },
             3 => Self::Barrier {
                 token: u64::from_le_bytes(token),

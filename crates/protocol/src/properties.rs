@@ -180,6 +180,7 @@ fn cut(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
         after,
         keep,
         whole: 9,
+        asked: wire::SeqNumber(78),
     };
     let mut datagram = Vec::new();
     seal_head(bytes, flow, says, (KeySlot::One, key), &mut datagram).expect("a packet");
@@ -189,6 +190,11 @@ fn cut(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
     assert!(head.verify(keys, flow));
     assert_eq!((head.after(), head.segment().seq()), (after, whole.seq()));
     let kept = head.segment().payload();
+    let (kept, _) = kept
+        .split_last_chunk::<4>()
+        .expect("it says what was asked");
+    let asked = head.asked().map(|asked| asked.distance_from(whole.ack()));
+    assert!(asked.is_some_and(|ahead| ahead.is_some_and(|ahead| ahead < 1 << 24)));
     let (begin, known, more) = head.head();
     assert!(kept.ends_with(known) && known.len() <= 9);
     assert_eq!(

@@ -280,7 +280,13 @@ fn first_said(flow: &Flow, record: &Record, mode: ReplayMode) -> Option<u64> {
 pub(crate) fn contradiction(flow: &Flow) -> LostReason {
     let at = flow.verify.diverged_at;
     let offset = at.0.wrapping_sub(flow.server.isn.0).wrapping_sub(1);
-    if flow.verify.by_digest {
+    let unheard = flow.log.lacks.filter(|lacks| at.at_or_after(*lacks));
+    if let Some(lacks) = unheard.filter(|_| at.before(flow.log.heard)) {
+        LostReason::NotComparable {
+            heard: since(lacks, flow.log.heard),
+            recorded: 0,
+        }
+    } else if flow.verify.by_digest {
         LostReason::DivergedBefore { offset }
     } else if flow.verify.ended_early {
         LostReason::EndedEarly { offset }
@@ -342,6 +348,14 @@ pub(crate) struct Connection {
     pub(crate) is_late: bool,
     /// Bytes that the client was sent, as far as the new server has to repeat the bytes.
     sent: u32,
+    /// What the client says from there on is in doubt, and waits for this.
+    doubt: Option<Beginning>,
+    /// That was so, and is no more.
+    is_resolved: bool,
+    /// What the record had when it was asked for more since.
+    asked_for: SeqNumber,
+    /// What the server has said so far, client space, and since when.
+    said: Option<(SeqNumber, Duration)>,
     /// Its replay was involved in a death: it goes last, and alone.
     pub(crate) suspect: bool,
     /// Another host has served it before, and its client was not told yet what is recorded.
@@ -386,6 +400,10 @@ impl Connection {
                     .unwrap_or(0),
                 Some(_) => 0, // a server with state has compared that by itself
             },
+            doubt: None,
+            is_resolved: false,
+            asked_for: point.instream,
+            said: None,
             suspect,
             to_be_told: candidate.flow.log.restored != Restored::Not,
             is_graft: candidate.standing.is_some(),
@@ -411,6 +429,10 @@ impl Connection {
             is_compared: true,
             is_late: false,
             sent: 0,
+            doubt: None,
+            is_resolved: false,
+            asked_for: flow.server.ack,
+            said: None,
             suspect: false,
             to_be_told: false,
             is_graft: true,
@@ -459,12 +481,71 @@ impl Connection {
             let gates = std::mem::take(&mut self.beginnings);
             self.step = Step::Replaying(replay.waiting_at(gates));
         }
+        let doubt = flow.doubt().filter(|_| !self.is_graft);
+        let doubt = doubt.map(|(instream, heard)| Beginning {
+            instream,
+            heard,
+            said: None,
+        });
+        self.is_resolved |= self.doubt.is_some() && doubt.is_none();
+        self.doubt = doubt;
+        let said = flow.splice.nxt + flow.splice.delta_seq;
+        if self.said.is_none_or(|(before, _)| said.after(before)) {
+            self.said = Some((said, now));
+        }
         if let Step::Replaying(replay) = &mut self.step {
             replay.update(flow.splice.ack, flow.splice.edge, now);
             replay.compare(&flow.digest);
-            replay.hear(flow.splice.nxt + flow.splice.delta_seq, now);
+            replay.hear(said, now);
+            replay.doubt(self.doubt, now);
         }
         spliced
+    }
+
+    /// Everything was delivered, and what is recorded since of what the client has said was in doubt, and is no more; or it is
+    /// not, but was held with something that is. There is a replay again, which gives that to the server.
+    pub(crate) fn resume(&mut self, flow: &Flow, now: Duration) -> bool {
+        let start = self.point.instream + 1;
+        let end = (start + self.given.bytes).max_seq(flow.splice.ack);
+        let gives = |doubt: Beginning| end.before(doubt.instream) || self.lacks_end(doubt);
+        let may_give = (self.is_resolved || self.doubt.is_some_and(gives))
+            && self.fin.is_none()
+            && flow.log.stable.after(end.max_seq(self.asked_for));
+        if may_give {
+            self.is_resolved = false;
+            self.asked_for = flow.log.stable;
+            self.step = Step::Replaying(Replay::resumed(start, end, self.given, now));
+        }
+        may_give
+    }
+
+    /// What its client says next is in doubt, and has to wait.
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.doubt.is_some()
+    }
+
+    /// But the last number that the client has heard is missing, which may be the end of what the dead server said.
+    fn lacks_end(&self, doubt: Beginning) -> bool {
+        self.said.is_some_and(|(said, _)| said + 1 == doubt.heard)
+    }
+
+    /// The server has not said again what would make what its client says next beyond doubt.
+    pub(crate) fn not_said_again(&self) -> LostReason {
+        let heard = self.doubt.map(|doubt| doubt.heard);
+        let bytes = heard.and_then(|heard| heard.distance_from(self.point.outstream));
+        LostReason::NotSaidAgain {
+            bytes: bytes.unwrap_or(0),
+            missing: 0,
+        }
+    }
+
+    /// For how long the server has said nothing more, while something that is in doubt waits for that.
+    pub(crate) fn waits_in_doubt(&self, flow: &Flow, now: Duration) -> Duration {
+        let doubt = self
+            .doubt
+            .filter(|doubt| flow.client.nxt.after(doubt.instream));
+        let since = self.said.filter(|_| doubt.is_some());
+        since.map_or(Duration::ZERO, |(_, at)| now.saturating_sub(at))
     }
 
     /// Delivering it has begun and it is not known whether the server survives it, which it has to for

@@ -288,6 +288,10 @@ impl fmt::Display for LostReason {
                     "the restarted server did not read the last {missing} bytes of its record"
                 )
             }
+            Self::NotSaidAgain { bytes, missing: 0 } => write!(
+                f,
+                "the restarted server has not said again the first {bytes} bytes of its output, which the client had"
+            ),
             Self::NotSaidAgain { bytes, missing } => write!(
                 f,
                 "the restarted server has not said again the first {bytes} bytes of its output, which the client had before it said its last {missing} bytes: those were not given to it"

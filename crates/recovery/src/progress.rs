@@ -64,7 +64,7 @@ impl Recovery {
         }
         let is_delivered = !connection.to_be_replayed();
         connection.is_compared |= is_delivered && (ended || flow.is_none_or(said_again));
-        let is_compared = connection.is_compared;
+        let (is_compared, doubted) = (connection.is_compared, connection.is_doubted());
         let all = matches!(&connection.step, Step::Replaying(replay) if replay.has_all_bytes());
         if all
             && (waiting::no_longer(&mut self.waiting, id)
@@ -90,7 +90,8 @@ impl Recovery {
             Step::Replaying(_) if ended => self.settle(id, flow),
             Step::Settling { since, look_at } => {
                 if now >= *look_at {
-                    *look_at = now + pause(*since, is_compared, now, self.config.settle);
+                    let is_sure = is_compared && !doubted;
+                    *look_at = now + pause(*since, is_sure, now, self.config.settle);
                 }
                 let settled = now.saturating_sub(*since) >= self.config.settle;
                 if settled {
@@ -102,11 +103,23 @@ impl Recovery {
                 if ahead && lasted >= answer {
                     return self.drop_kept(id, LostReason::ClientSilent);
                 }
-                if settled && !ahead && is_compared {
+                if let Some(flow) = flow.filter(|_| !ended)
+                    && connection.resume(flow, now)
+                {
+                    return;
+                }
+                if doubted && !ended {
+                    // What nobody says anything after needs no end.
+                    let waits = flow.map(|flow| connection.waits_in_doubt(flow, now));
+                    if waits.is_some_and(|waits| waits >= self.config.say_again_timeout) {
+                        let reason = connection.not_said_again();
+                        return self.drop_kept(id, reason);
+                    }
+                } else if settled && !ahead && is_compared {
                     return self.settle(id, flow);
                 }
                 // A comparison needs the record: the record stays until the server has repeated all output.
-                let is_late = !is_compared && lasted >= self.config.replay_timeout;
+                let is_late = (!is_compared || doubted) && lasted >= self.config.replay_timeout;
                 if is_late && !connection.is_late {
                     connection.is_late = true;
                     self.tell_verified();

@@ -81,8 +81,14 @@ pub(crate) struct Replay {
     /// The number of gates behind which the first byte was sent.
     begun: usize,
     comparing: Comparing,
+    /// What the client says from there on may have been answered by its dead host.
+    doubt: Option<Beginning>,
+    /// The server rests before the last number of what the client has heard: that is taken for the server's end.
+    trusts_end: Option<SeqNumber>,
     /// The first byte that was never sent.
     reached: SeqNumber,
+    /// Times that the client had begun to speak, in what was given before.
+    earlier: u32,
     /// End of what the server has said, if it has said anything; client space.
     said: Option<SeqNumber>,
     /// The question for more record was asked.
@@ -114,7 +120,10 @@ impl Replay {
             open: 0,
             begun: 0,
             comparing: Comparing::default(),
+            doubt: None,
+            trusts_end: None,
             reached: start,
+            earlier: 0,
             said: None,
             asked: false,
             moved: now,
@@ -148,6 +157,32 @@ impl Replay {
         self.comparing.due = due.map(|wanted| wanted.next);
     }
 
+    /// Everything up to `end` was given; more may come.
+    pub(crate) fn resumed(start: SeqNumber, end: SeqNumber, given: Given, now: Duration) -> Self {
+        Self {
+            next: end,
+            acked: end,
+            edge: end,
+            reached: end,
+            earlier: given.turns,
+            ..Self::new(start, end, None, now)
+        }
+    }
+
+    /// What is in doubt waits for what the client has heard. When it is in doubt no more, the record may have grown.
+    pub(crate) fn doubt(&mut self, doubt: Option<Beginning>, now: Duration) {
+        let rests = |doubt: &Beginning| {
+            let lacks_end = self.said.is_some_and(|said| said + 1 == doubt.heard);
+            lacks_end && self.idle(now) >= REST
+        };
+        if let Some(doubt) = doubt.filter(rests) {
+            self.trusts_end = Some(doubt.heard);
+        }
+        let doubt = doubt.filter(|doubt| self.trusts_end != Some(doubt.heard));
+        self.asked &= self.doubt.is_none() || doubt.is_some();
+        self.doubt = doubt;
+    }
+
     fn last(&self) -> SeqNumber {
         self.end + u32::from(self.fin.is_some())
     }
@@ -170,7 +205,7 @@ impl Replay {
     pub(crate) fn hear(&mut self, said: SeqNumber, now: Duration) {
         if self.said.is_none_or(|before| said.after(before)) {
             self.said = Some(said);
-            if self.fin.is_some() || self.awaits().is_some() {
+            if self.fin.is_some() || self.doubt.is_some() || self.awaits().is_some() {
                 self.has_moved(now);
             }
         }
@@ -184,7 +219,7 @@ impl Replay {
 
     /// All input before a gate was sent: the server has to repeat the output before this number.
     pub(crate) fn awaits(&self) -> Option<SeqNumber> {
-        let gate = self.gates.get(self.open)?;
+        let gate = self.gates.get(self.open).or(self.doubt.as_ref())?;
         let is_there = self.next == gate.instream && gate.instream.before(self.end);
         is_there.then_some(gate.heard)
     }
@@ -192,7 +227,9 @@ impl Replay {
     /// The end of the input that may be sent now.
     fn limit(&self) -> SeqNumber {
         let gate = self.gates.get(self.open).map(|gate| gate.instream);
-        gate.filter(|at| at.before(self.end)).unwrap_or(self.end)
+        let doubt = self.doubt.map(|doubt| doubt.instream);
+        let both = gate.into_iter().chain(doubt);
+        both.fold(self.end, SeqNumber::min_seq)
     }
 
     /// The input that was sent so far.
@@ -203,10 +240,11 @@ impl Replay {
             .first()
             .is_none_or(|gate| gate.instream != self.start);
         let turns = self.begun + usize::from(first && bytes > 0);
-        Given {
-            turns: u32::try_from(turns).unwrap_or(u32::MAX),
-            bytes,
-        }
+        let turns = match self.earlier {
+            0 => u32::try_from(turns).unwrap_or(u32::MAX),
+            earlier => earlier,
+        };
+        Given { turns, bytes }
     }
 
     /// The server has all but the FIN, and has to speak before it gets that.

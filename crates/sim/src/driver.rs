@@ -25,6 +25,8 @@ use crate::{
 const HEARTBEAT: u64 = SECOND;
 const SWEEP: u64 = 5 * SECOND;
 const SWEEP_AGE: u64 = 65 * SECOND;
+/// Its server answers sooner, or never; a run does not last as long as `serve` waits.
+const SAY_AGAIN: Duration = Duration::from_secs(60);
 /// Longest pause between two looks while something is to be watched, ns.
 const LONGEST_LOOK: u64 = 10 * MS;
 
@@ -81,6 +83,7 @@ impl Driver {
             max_segment: setup.max_segment,
             wrapped: setup.north.is_some(),
             hear_timeout: setup.north.map_or(Duration::ZERO, |north| north.patience),
+            say_again_timeout: SAY_AGAIN,
             ..Config::default()
         });
         Self {

@@ -92,6 +92,7 @@ impl Power {
         for (recorded, summary) in &records {
             let mut flow = restored_flow(recorded, summary, node.setup.verify_head);
             flow.log.stateful = node.north.is_some();
+            flow.log.doubt = flow.log.doubt.filter(|_| node.setup.doubts);
             node.ssw.restore(recorded.beginning.key, flow);
         }
         let sum = |driver: &Driver| (driver.recoveries, driver.replayed_bytes, driver.deaths);

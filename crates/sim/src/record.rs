@@ -209,9 +209,12 @@ impl Logger {
         let Ok(segment) = Segment::of(&packet) else {
             return Ok(());
         };
-        if let MirrorKind::Outstream { from } = frame.kind {
+        if let MirrorKind::Outstream { from, asked } = frame.kind {
             let earlier = from.distance_from(segment.seq()).map_or(0, crate::index);
-            let said = Said::in_order(from, &segment.payload()[earlier..]);
+            let said = Said {
+                asked: Some(asked),
+                ..Said::in_order(from, &segment.payload()[earlier..])
+            };
             return self.local.outstream(frame.flow_id, &said).map(drop);
         }
         let arrival = Arrival {
@@ -221,6 +224,7 @@ impl Logger {
             client_ack: segment.ack(),
             heard_all: segment.ack() == frame.server_nxt,
             heads_known: false,
+            doubted: None,
             server: Some(ServerProgress {
                 nxt: frame.server_nxt,
                 ack: frame.server_ack,

@@ -11,7 +11,7 @@ use recovery::ReplayMode;
 use ssw::AckStrategy;
 use wire::kind;
 
-use crate::{MS, conversation::Request, network::Quality};
+use crate::{MS, SECOND, conversation::Request, network::Quality};
 
 mod north;
 mod script;
@@ -84,6 +84,8 @@ pub(crate) struct ServiceSetup {
     pub(crate) digests: Option<u32>,
     /// And compared before a request is given to a new life.
     pub(crate) compares_before_requests: bool,
+    /// What a dead host may have answered waits for the new server.
+    pub(crate) doubts: bool,
     pub(crate) mirror_capacity: usize,
     pub(crate) record_limit: u64,
     pub(crate) splice_window: usize,
@@ -299,6 +301,21 @@ impl Scenario {
         late
     }
 
+    /// As [`Self::answered_otherwise`], behind a link that loses a lot, and with answers of which only a beginning is recorded:
+    /// often neither what a client asks nor the head of its answer arrives there before the power goes. A host that does not
+    /// let wait what its dead one may have answered (`waits`) puts answers together from two lives.
+    #[must_use]
+    pub fn doubtful(self, waits: bool) -> Self {
+        let mut otherwise = self.answered_otherwise();
+        otherwise.service.verify_head = 64;
+        otherwise.service.logger_lag = 2 * SECOND;
+        otherwise.service.doubts = waits;
+        if let Some(link) = &mut otherwise.link {
+            link.quality.lost = 300;
+        }
+        otherwise
+    }
+
     /// One of which a client is answered otherwise by each life, behind the beginning of its answer, and
     /// nothing but that beginning is recorded. Without digests, what is put together from two lives reaches
     /// the client. No packet is lost: of what a client lacks that it was sent, digests may be compared late.
@@ -401,6 +418,7 @@ fn service(rng: &mut SmallRng, fault: Fault) -> ServiceSetup {
         nagle: rng.random(),
         digests,
         compares_before_requests: true,
+        doubts: true,
         boot: [1, 20, 300][rng.random_range(0..3)] * MS,
         logger_lag: [MS / 20, MS, 10 * MS][rng.random_range(0..3)],
         supervisor_lag: [MS / 20, MS, 5 * MS][rng.random_range(0..3)],

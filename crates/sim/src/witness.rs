@@ -57,6 +57,8 @@ struct Seen {
     doomed: bool,
     /// Bytes of answers that any life may give, once they were given.
     told: BTreeMap<usize, u8>,
+    /// Those of them that have come to it.
+    came: BTreeMap<usize, u8>,
     /// Bytes that the client's application has written; it has closed.
     wrote: usize,
     closed: bool,
@@ -260,6 +262,10 @@ impl Witness {
         for seen in &mut self.seen {
             seen.closed_by_server = false;
             seen.restarted = true;
+            // Nor what was lost on the way to a client that is answered otherwise.
+            if seen.script.alike {
+                seen.told.clone_from(&seen.came);
+            }
             // What was on its way, and will not arrive, is not known to the next life.
             seen.tsval = None;
         }
@@ -351,6 +357,7 @@ impl Seen {
             script: setup.script.clone(),
             doomed: setup.doomed,
             told: BTreeMap::new(),
+            came: BTreeMap::new(),
             wrote: 0,
             closed: false,
             gone: false,
@@ -389,7 +396,9 @@ impl Seen {
             Fault::Poison => matches!(reason, LostReason::Poison { .. }),
             Fault::Divergence => matches!(
                 reason,
-                LostReason::Diverged { .. } | LostReason::DivergedBefore { .. }
+                LostReason::Diverged { .. }
+                    | LostReason::DivergedBefore { .. }
+                    | LostReason::NotSaidAgain { .. }
             ),
             Fault::RecordLimit => reason == unprotected(ssw::Unprotected::ConnectionLimit),
         };
@@ -402,10 +411,9 @@ impl Seen {
     fn is_pardoned(&self, north: Option<NorthSetup>, reason: LostReason) -> bool {
         match reason {
             // A client that is gone answers what the new server says with a RST, or not at all.
-            LostReason::NotAccepted
-            | LostReason::ReplayStalled { .. }
-            | LostReason::NotSaidAgain { .. } => self.gone,
-            // What was said last may not have reached the logger when the power went.
+            LostReason::NotAccepted | LostReason::ReplayStalled { .. } => self.gone,
+            // What was said last may not have reached the logger when the power went, nor what it answered.
+            LostReason::NotSaidAgain { .. } => self.gone || self.restarted,
             LostReason::NotComparable { .. } => self.restarted,
             // Of an older handshake on the same ports a record may be left, when the connection is over.
             // And a server may not wait for clients that it knows as long as they may need to be heard.

@@ -220,6 +220,7 @@ impl World {
                 }
                 Place::Client(i) => {
                     trace::packet(now, "to a client", &packet);
+                    self.witness.comes(i, &packet)?;
                     let said = self.clients[i].receive(packet, &mut self.witness, now);
                     self.deliver_to_server(said);
                 }

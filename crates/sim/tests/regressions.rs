@@ -107,6 +107,26 @@ fn what_a_client_has_behind_a_hole_is_of_the_answer_before_it() {
     }
 }
 
+/// Neither a request nor the head of its answer came to the logger before the power went, and the client had heard the end of that
+/// answer, which might have been that of the one before: it asked again, and the next life's other answer went on
+/// where the client was. Or the life after that, whose logger had the request by then, and not that it was in doubt (327).
+#[test]
+fn what_a_dead_host_may_have_answered_waits() {
+    for seed in [30, 327, 703, 771, 1445, 1564, 1691, 2186, 2320] {
+        if let Err(failure) = play(&Scenario::drawn_from(seed).doubtful(true)) {
+            panic!("{failure}");
+        }
+    }
+}
+
+/// The client had heard a single byte of an answer that was not recorded, which was taken for the end of the server's stream.
+#[test]
+fn a_byte_is_no_end() {
+    if let Err(failure) = play(&Scenario::drawn_from(4542).answered_otherwise()) {
+        panic!("{failure}");
+    }
+}
+
 /// Told lazily, the last word of the logger and the ACK before it were lost: the client sent again what had been
 /// acknowledged, which the logger had, and whatever the server said to that was held back.
 #[test]

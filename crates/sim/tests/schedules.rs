@@ -23,6 +23,9 @@ fn from_environment(name: &str) -> Option<u64> {
 /// And of those in which the server's host loses its power.
 const RESTARTED_RUNS: u64 = 2_000;
 
+/// And of those in which its logger often misses what is asked, and the head of the answer.
+const DOUBTFUL_RUNS: u64 = 1_000;
+
 /// And of those with a server that has state.
 const NORTH_RUNS: u64 = 2_000;
 /// And of those in which its host loses its power.
@@ -129,6 +132,19 @@ fn no_answer_is_put_together_from_two_lives() {
     let outcomes = play_all(seeds, Scenario::answered_otherwise);
     let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
     assert!(alone || sum(|o| o.recoveries.into()) > 0, "no recovery");
+    assert!(
+        alone || outcomes.iter().any(|o| o.lost > 0),
+        "nothing was lost"
+    );
+}
+
+/// Where neither what a client asks nor the head of its answer comes to the logger before the power goes: many schedules of
+/// the kind of which the test before has a few.
+#[test]
+fn what_is_in_doubt_waits_for_the_new_server() {
+    let seeds = wanted(DOUBTFUL_RUNS);
+    let alone = seeds.end - seeds.start == 1;
+    let outcomes = play_all(seeds, |scenario| scenario.doubtful(true));
     assert!(
         alone || outcomes.iter().any(|o| o.lost > 0),
         "nothing was lost"

@@ -235,6 +235,7 @@ impl SouthSide {
         let verdict = verdict.and_then(|()| {
             digest::digest_replayed(digests, &self.expected, flow, segment, payload, seq)
         });
+        let verdict = verdict.and_then(|()| verify_unheard(flow, segment, seq));
         if let Err(Divergence(at)) = verdict.and_then(|()| verify_end(flow, segment)) {
             flow.mode = Mode::Diverged;
             let flow_id = flow.id;
@@ -638,6 +639,15 @@ fn hear_new_server(flow: &mut Flow, segment: &Segment) {
 /// of the server could say so later. The client may have this FIN, and then takes the segment for a copy.
 fn ends_with_news(flow: &Flow, segment: &Segment) -> bool {
     segment.has(Flags::FIN) && segment.ack.after(flow.server.ack)
+}
+
+/// A byte where nobody knows what the client has heard.
+fn verify_unheard(flow: &mut Flow, segment: &Segment, seq: SeqNumber) -> Result<(), Divergence> {
+    let Some(at) = flow.contradicts_unheard(segment, seq) else {
+        return Ok(());
+    };
+    flow.verify.diverged_at = at;
+    Err(Divergence(at))
 }
 
 /// A FIN in the middle of what the client was sent contradicts the record: the client would wait

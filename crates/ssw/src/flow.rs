@@ -148,6 +148,8 @@ pub struct VerifyHalf {
     pub head_left: u32,
     /// Where what was to be recorded last ended.
     pub heads_to: SeqNumber,
+    /// How far the client had sent when this answer began.
+    pub asked: SeqNumber,
     /// Compare up to here.
     pub end: SeqNumber,
     /// Bytes compared and equal.
@@ -251,6 +253,12 @@ pub struct LogHalf {
     pub answered: SeqNumber,
     /// Of a restored flow: what the client had of its dead host, also behind a hole.
     pub heard: SeqNumber,
+    /// Of one of which heads of answers are recorded: from there on what the client says may have been answered by the dead
+    /// host, without a record of that.
+    pub doubt: Option<SeqNumber>,
+    /// Of what the client has heard, nobody has recorded the answer that lies from there on: what a later server says there
+    /// is another one, as far as can be told. (The last number may be the end of what the dead host's server said.)
+    pub lacks: Option<SeqNumber>,
     /// And what it had room for then: the end of what the dead host may have sent.
     pub reach: SeqNumber,
     /// Its socket was not found once, though it is there.

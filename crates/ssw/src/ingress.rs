@@ -94,18 +94,18 @@ impl SouthSide {
         segment: &Segment,
         now_ns: u64,
     ) -> Verdict {
-        match self.flows.get(&key) {
-            // What the server has closed would answer with a RST.
-            Some(flow)
-                if flow.mode == Mode::Spliced
-                    && !flow.server_closing
-                    && !self.shared.flow_gated(flow, now_ns) =>
-            {
-                let options = find_options(&segment.header);
-                self.shared.translate_in(packet, flow, segment, &options)
-            }
-            _ => Verdict::Drop,
+        let Some(flow) = self.flows.get_mut(&key) else {
+            return Verdict::Drop;
+        };
+        // What the server has closed would answer with a RST.
+        let takes = flow.mode == Mode::Spliced
+            && !flow.server_closing
+            && !self.shared.flow_gated(flow, now_ns);
+        if !takes || flow.comes_too_soon(segment) {
+            return Verdict::Drop;
         }
+        let options = find_options(&segment.header);
+        self.shared.translate_in(packet, flow, segment, &options)
     }
 
     /// Can this SYN begin a connection? The ports of one that is over are used again.
@@ -206,6 +206,7 @@ impl SouthSide {
         flow.client.ack = segment.ack;
         shared.begin_head(&mut flow); // a server may speak first
         flow.verify.heads_to = flow.server.nxt;
+        flow.verify.asked = flow.client.isn + 1;
         flow.ifindex = ifindex;
         let kind = MirrorKind::Opened {
             client_isn: flow.client.isn,
@@ -307,7 +308,8 @@ impl Shared {
         } else if self.is_progress(flow, segment) {
             self.link_instream(packet, key, flow, segment, now_ns);
         }
-        let gated = gated || ends_too_soon(flow, segment, now_ns);
+        let gated =
+            gated || ends_too_soon(flow, segment, now_ns) || waits_for_server(flow, segment);
         self.counters.gated_in += u64::from(gated);
         if gated || !recorded {
             return Verdict::Drop;
@@ -344,6 +346,7 @@ impl Shared {
             ..LogHalf::default()
         };
         flow.verify.heads_to = segment.ack;
+        flow.verify.asked = segment.seq;
         flow.digest
             .begin(self.settings.digests.as_ref(), segment.ack);
         flow.unprotected = None;
@@ -403,6 +406,11 @@ fn acknowledgement_in(flow: &Flow, ack: SeqNumber) -> SeqNumber {
 /// How long the new server may take to say again what the client had heard, ns.
 const FIN_PATIENCE: u64 = 30_000_000_000;
 
+/// What the client says may have been answered by its dead host: it is recorded, and the replay gives it to the server.
+fn waits_for_server(flow: &Flow, segment: &Segment) -> bool {
+    flow.is_doubted(segment) && !segment.has(Flags::RST)
+}
+
 /// The end of an instream whose client has heard more than the new server has said so far. The
 /// first server had said all that before it heard the end; one that hears it earlier takes the
 /// client for gone, and stops in the middle of its answer (nginx does). The client sends it again.
@@ -457,6 +465,7 @@ fn observe_client(flow: &mut Flow, segment: &Segment, options: &Options, gated: 
         }
     }
     if flow.log.restored != Restored::Not {
+        flow.hear_late(segment);
         sent_up_to(&mut flow.server, segment.ack);
         flow.hear_blocks(segment, options);
         flow.forget_dead_host();

@@ -34,6 +34,9 @@ const UDP_HEADER: usize = 8;
 /// where it listens, if this one died: at most this far behind, bytes, or half of its window.
 pub(crate) const PROGRESS: u32 = 64 * 1024;
 
+/// Behind the payload of a head: how far the client had sent, bytes.
+const ASKED: usize = 4;
+
 /// What becomes of the acknowledgements that the server's TCP and the logger make, one sooner than
 /// the other (FT-TCP IV.F).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -92,7 +95,7 @@ pub struct Copy {
     pub flow_id: FlowId,
     /// What the logger is told with it.
     pub flags: SegmentFlags,
-    /// Where the newest head ended (or before which place all is noted), and if it is one itself, how long it is.
+    /// Where the newest head ended (or before which place all is noted, or up to where its client had heard a dead host), and of one itself the rest.
     pub head: Head,
 }
 
@@ -348,6 +351,9 @@ impl Shared {
         let is_near = segment.seq.0.wrapping_sub(noted.0) <= u16::MAX.into();
         let (kind, place) = if flow.log.is_noted && is_near {
             (SegmentKind::Noted, noted)
+        } else if flow.is_doubted(segment) {
+            let heard = flow.log.heard.max_seq(segment.ack);
+            (SegmentKind::Doubted, heard)
         } else {
             (kind_of(flow, segment), flow.verify.heads_to)
         };
@@ -356,7 +362,7 @@ impl Shared {
             unfinished: packet.checksum == ChecksumMode::Partial,
             slot: link.settings.keys.slot,
         };
-        self.send_copy(packet, flow, segment, flags, (place, 0, 0));
+        self.send_copy(packet, flow, segment, flags, Head::of(place));
         let log = &mut flow.log;
         log.told = log.told.max_seq(segment.ack);
         (log.copied, log.copied_ns) = (segment.end(), now_ns);
@@ -377,7 +383,7 @@ impl Shared {
         let (Some(link), Some(_), Ok(take)) = (self.link, self.path, u16::try_from(take)) else {
             return;
         };
-        let headers = segment.headers_len() + link.overhead();
+        let headers = segment.headers_len() + ASKED + link.overhead();
         let room = usize::from(link.settings.mtu).saturating_sub(headers);
         let jumbo = segment.network.v6 && segment.network.tcp_offset != V6_HEADER;
         let linked = self.linked(flow) && self.service.link_up && !self.abandoned(now_ns);
@@ -394,9 +400,14 @@ impl Shared {
             unfinished: true,
             slot: link.settings.keys.slot,
         };
-        let after = flow.verify.heads_to;
-        self.send_copy(packet, flow, segment, flags, (after, keep, whole));
-        self.counters.link_heads += 1;
+        let head = Head {
+            after: flow.verify.heads_to,
+            keep,
+            whole,
+            asked: flow.verify.asked,
+        };
+        self.send_copy(packet, flow, segment, flags, head);
+        self.counters.link_heads += u64::from(take > 0);
     }
 
     /// Copies a packet to the interface of the link.
@@ -406,7 +417,7 @@ impl Shared {
         flow: &Flow,
         segment: &Segment,
         flags: SegmentFlags,
-        (after, keep, whole): (SeqNumber, u16, u16),
+        head: Head,
     ) {
         let bytes = packet.bytes.get(..segment.network.ip_len);
         self.copies.push_back(Copy {
@@ -417,7 +428,7 @@ impl Shared {
             },
             flow_id: flow.id,
             flags,
-            head: Head { after, keep, whole },
+            head,
         });
     }
 

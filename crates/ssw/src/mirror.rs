@@ -51,6 +51,8 @@ pub enum MirrorKind {
     Outstream {
         /// Where the record goes on: what the segment holds before it is of an earlier turn.
         from: SeqNumber,
+        /// How far the client had sent when this answer began.
+        asked: SeqNumber,
     },
     /// Everything before it is in the ring.
     Barrier {
@@ -149,21 +151,24 @@ impl Shared {
     ) {
         let from = flow.verify.head_next;
         let left = flow.verify.head_left;
-        if left == 0 || segment.payload_len == 0 || flow.unprotected.is_some() {
+        if segment.payload_len == 0 || flow.unprotected.is_some() {
             return;
         }
-        let Some(skip) = from.distance_from(seq) else {
+        let Some(skip) = from.distance_from(seq).filter(|_| left > 0) else {
             flow.verify.head_left = 0;
+            self.tell_asked(packet, flow, segment, now_ns);
             return;
         };
         let take = length32(segment.payload_len).saturating_sub(skip).min(left);
         if take == 0 {
             return;
         }
+        flow.verify.asked = segment.ack;
         self.link_head(packet, flow, segment, (skip, take), now_ns);
         let payload = usize::try_from(skip + take).unwrap_or(usize::MAX);
         let len = segment.headers_len() + payload;
-        let kind = MirrorKind::Outstream { from };
+        let asked = flow.verify.asked;
+        let kind = MirrorKind::Outstream { from, asked };
         flow.verify.head_next = from + take;
         flow.verify.heads_to = from + take;
         if self.mirror_packet(packet, segment, flow, kind, len, now_ns) {
@@ -172,6 +177,21 @@ impl Shared {
         } else {
             self.counters.heads_lost += 1;
             flow.verify.head_left = 0;
+        }
+    }
+
+    /// The server has come further with an answer of which all is recorded that is to be, and has heard more of its client
+    /// by now, which may not be recorded yet: that was no request whose answer began with a head of its own. A
+    /// copy without a byte says so: the copies of what the client said may be lost with this host.
+    fn tell_asked(&mut self, packet: &Packet, flow: &mut Flow, segment: &Segment, now_ns: u64) {
+        let heard = segment.ack;
+        let is_linked = self.settings.link && self.settings.verify_head > 0;
+        if !is_linked || !heard.after(flow.verify.asked) {
+            return;
+        }
+        flow.verify.asked = heard;
+        if heard.after(flow.log.stable) {
+            self.link_head(packet, flow, segment, (0, 0), now_ns);
         }
     }
 

@@ -38,9 +38,9 @@ use wire::{Flags, FlowId, FlowKey, SeqNumber, SynOptions};
 
 use crate::{
     egress::sent_up_to,
-    flow::{ClientHalf, Flow, LogHalf, Restored, ServerHalf, VerifyHalf},
+    flow::{ClientHalf, Flow, LogHalf, Mode, Restored, ServerHalf, VerifyHalf},
     link::PROGRESS,
-    packet::{Options, Segment, read32},
+    packet::{Options, Segment, length32, read32},
     south::{EventKind, Shared},
 };
 
@@ -67,6 +67,67 @@ impl Flow {
         if self.server.nxt.after(self.log.heard) && !self.log.reach.after(self.server.nxt) {
             self.log.restored = Restored::Not;
         }
+    }
+
+    /// What the client acknowledges, and was not sent by this host, it has from the dead one.
+    pub(crate) fn hear_late(&mut self, segment: &Segment) {
+        if segment.ack.after(self.server.nxt) {
+            self.log.heard = self.log.heard.max_seq(segment.ack);
+        }
+    }
+
+    /// What the server of now has said, if it has taken the connection; client space.
+    pub(crate) fn said_so_far(&self) -> SeqNumber {
+        self.splice.nxt + self.splice.delta_seq
+    }
+
+    /// The dead host may have answered what its client says from a place on, and the client have heard that: it has heard
+    /// more than heads of answers are recorded, and the server of now has not said so much again. Where that place is,
+    /// and what the server has to say again before.
+    #[must_use]
+    pub fn doubt(&self) -> Option<(SeqNumber, SeqNumber)> {
+        let heard = self.log.heard;
+        let in_doubt = self.log.restored == Restored::Heard
+            && !self.log.stateful
+            && heard.after(self.verify.heads_to)
+            && !(self.mode == Mode::Spliced && self.said_so_far().at_or_after(heard));
+        let from = self.log.doubt.filter(|_| in_doubt)?;
+        Some((from, heard))
+    }
+
+    /// The replay gives what is in doubt to the server when that has said again what the client has heard. A server may
+    /// have ended because of what its client had said, and say that again no sooner: then all but the last number is
+    /// enough.
+    pub(crate) fn comes_too_soon(&mut self, segment: &Segment) -> bool {
+        let is_doubted = self.is_doubted(segment);
+        let ends = self.said_so_far() + 1 == self.log.heard;
+        if is_doubted && ends && self.log.lacks.is_none() {
+            self.log.lacks = Some(self.log.heard - 1);
+        }
+        is_doubted && !ends
+    }
+
+    /// Where the server says a byte of which the client has another life's, as far as can be told: nobody has recorded that.
+    pub(crate) fn contradicts_unheard(
+        &mut self,
+        segment: &Segment,
+        seq: SeqNumber,
+    ) -> Option<SeqNumber> {
+        let lacks = self.log.lacks.filter(|_| !self.log.stateful)?;
+        if !seq.before(self.log.heard) {
+            self.log.lacks = None; // it has come past that
+            return None;
+        }
+        let end = seq + length32(segment.payload_len);
+        let is_unheard = lacks.before(self.log.heard) && end.after(lacks);
+        is_unheard.then(|| seq.max_seq(lacks))
+    }
+
+    /// Is this segment, or its end, in doubt? (That the client ends waits by itself: see `ends_too_soon`.)
+    pub(crate) fn is_doubted(&self, segment: &Segment) -> bool {
+        let end = segment.seq + length32(segment.payload_len);
+        let brings = |from| segment.payload_len > 0 && end.after(from);
+        self.doubt().is_some_and(|(from, _)| brings(from))
     }
 
     /// The client has this of what the dead host said, also behind a hole (RFC 2018).
@@ -226,6 +287,7 @@ pub fn restored_flow(recorded: &Recorded, summary: &FlowSummary, verify_head: u3
     let turn = summary.turn_outstream;
     let answer = summary.answers[1].max_seq(turn);
     let head_next = summary.outstream_end.unwrap_or(answer).max_seq(answer);
+    let head_left = verify_head.saturating_sub(head_next.distance_from(answer).unwrap_or(0));
     let of_turn = heard.distance_from(turn).unwrap_or(0);
     let (tsval, tsecr) = newest_timestamps(recorded);
     Flow {
@@ -260,7 +322,8 @@ pub fn restored_flow(recorded: &Recorded, summary: &FlowSummary, verify_head: u3
             head_sent: sent.saturating_sub(of_turn.into()),
             head_next,
             heads_to: summary.outstream_end.unwrap_or(summary.server_isn + 1),
-            head_left: verify_head.saturating_sub(head_next.distance_from(answer).unwrap_or(0)),
+            asked: summary.doubt,
+            head_left,
             ..VerifyHalf::default()
         },
         log: LogHalf {
@@ -269,6 +332,8 @@ pub fn restored_flow(recorded: &Recorded, summary: &FlowSummary, verify_head: u3
             edge,
             told: heard,
             answered: end,
+            doubt: (verify_head > 0).then_some(summary.doubt),
+            lacks: (head_left > 0).then_some(head_next),
             restored: Restored::Silent,
             ..LogHalf::default()
         },

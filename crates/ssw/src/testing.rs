@@ -359,6 +359,7 @@ pub(crate) fn record(
         turn_outstream: s + 1,
         answers: [s + 1; 2],
         outstream_end: Some(s + 61),
+        doubt: c + 101,
         unprotected: None,
     };
     (recorded, summary)

@@ -114,7 +114,7 @@ fn request_packet() -> Vec<u8> {
 }
 
 pub(crate) fn answer_frame() -> Vec<u8> {
-    let from = SeqNumber(5001);
+    let (from, asked) = (SeqNumber(5001), SeqNumber(1019));
     let answer = packet(
         false,
         false,
@@ -123,7 +123,7 @@ pub(crate) fn answer_frame() -> Vec<u8> {
         &TIMES,
         b"HTTP/1.1 200 OK\r\n",
     );
-    frame(FrameKind::Outstream { from }, &answer)
+    frame(FrameKind::Outstream { from, asked }, &answer)
 }
 
 pub(crate) fn frames() -> Vec<Vec<u8>> {
@@ -164,7 +164,12 @@ fn position() -> StreamPosition {
 pub(crate) fn datagrams() -> Vec<Vec<u8>> {
     let slot = KeySlot::One;
     let mut all = Vec::new();
-    for kind in [SegmentKind::Plain, SegmentKind::Turn, SegmentKind::Noted] {
+    for kind in [
+        SegmentKind::Plain,
+        SegmentKind::Turn,
+        SegmentKind::Noted,
+        SegmentKind::Doubted,
+    ] {
         let unfinished = false;
         let flags = SegmentFlags {
             kind,
@@ -184,7 +189,12 @@ pub(crate) fn datagrams() -> Vec<Vec<u8>> {
     }
     let (after, keep, whole) = (SeqNumber(77), 9, 9);
     let mut datagram = Vec::new();
-    let head = Head { after, keep, whole };
+    let head = Head {
+        after,
+        keep,
+        whole,
+        asked: SeqNumber(1019),
+    };
     seal_head(&request_packet(), FLOW, head, (slot, &KEY), &mut datagram).expect("a packet");
     all.push(datagram);
     let open = Open {

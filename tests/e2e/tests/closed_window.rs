@@ -94,6 +94,7 @@ fn record(packets: &[Packet], key: FlowKey) -> (Recorded, FlowSummary) {
         turn_outstream: beginning.outstream,
         answers: [beginning.outstream; 2],
         outstream_end: None,
+        doubt: last.end_seq(),
         unprotected: None,
     };
     (recorded, summary)

@@ -37,6 +37,7 @@ fn upload(journal: &mut Journal, flow: FlowId, length: usize, payload: &[u8]) {
             client_ack: SERVER + 1,
             heard_all: true,
             heads_known: false,
+            doubted: None,
             server: Some(ServerProgress {
                 nxt: SERVER + 1,
                 ack: seq,
@@ -90,6 +91,7 @@ fn idle() {
             client_ack: SERVER + 1,
             heard_all: true,
             heads_known: false,
+            doubted: None,
             server: Some(ServerProgress {
                 nxt: SERVER + 1,
                 ack: CLIENT + 1,

@@ -99,6 +99,7 @@ impl From<verify_half> for VerifyHalf {
             head_next: SeqNumber(raw.head_next),
             head_left: raw.head_left,
             heads_to: SeqNumber(raw.heads_to),
+            asked: SeqNumber(raw.asked),
             end: SeqNumber(raw.end),
             compared: raw.compared,
             tolerated: raw.tolerated,
@@ -196,6 +197,8 @@ impl From<log_half> for LogHalf {
             unfound: raw.unfound != 0,
             answered: SeqNumber(raw.answered),
             heard: SeqNumber(raw.heard),
+            doubt: (raw.is_doubtful != 0).then_some(SeqNumber(raw.doubt)),
+            lacks: (raw.is_lacking != 0).then_some(SeqNumber(raw.lacks)),
             reach: SeqNumber(raw.reach),
             restored: match restored(u32::from(raw.restored)) {
                 restored::RESTORED_SILENT => Restored::Silent,
@@ -277,6 +280,7 @@ impl From<&VerifyHalf> for verify_half {
             head_next: from.head_next.0,
             head_left: from.head_left,
             heads_to: from.heads_to.0,
+            asked: from.asked.0,
             ..Default::default()
         }
     }
@@ -291,6 +295,10 @@ impl From<&LogHalf> for log_half {
             told: from.told.0,
             answered: from.answered.0,
             heard: from.heard.0,
+            doubt: from.doubt.map_or(0, |doubt| doubt.0),
+            is_doubtful: u8::from(from.doubt.is_some()),
+            is_lacking: u8::from(from.lacks.is_some()),
+            lacks: from.lacks.map_or(0, |lacks| lacks.0),
             reach: from.reach.0,
             stateful: u8::from(from.stateful),
             ahead: u8::from(from.ahead),

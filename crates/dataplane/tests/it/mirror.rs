@@ -3,7 +3,7 @@
 use dataplane::Settings;
 use protocol::mirror::FrameKind;
 use ssw::{EventKind, Packet, Unprotected};
-use wire::ChecksumMode;
+use wire::{ChecksumMode, SeqNumber};
 
 use crate::harness::*;
 
@@ -214,14 +214,11 @@ fn the_head_of_each_turn_is_recorded() {
         let whole = |payload: usize| u32::try_from(headers + payload).unwrap();
         // A server may speak first.
         both.server(segment(s, c).timestamps(901, 11).payload(b"220 hello"));
-        assert_eq!(
-            head(&mut both),
-            [(FrameKind::Outstream { from: s }, whole(9), headers + 9)]
-        );
+        assert_eq!(head(&mut both), [(begun(s, c), whole(9), headers + 9)]);
         both.server(segment(s + 9, c).timestamps(901, 11).payload(b"abc"));
         assert_eq!(
             head(&mut both),
-            [(FrameKind::Outstream { from: s + 9 }, whole(3), headers + 1)],
+            [(begun(s + 9, c), whole(3), headers + 1)],
             "10 in all"
         );
         both.server(segment(s + 12, c).timestamps(901, 11).payload(b"def"));
@@ -236,10 +233,14 @@ fn the_head_of_each_turn_is_recorded() {
         both.server(segment(s + 18, c + 2).timestamps(901, 12).payload(b"jkl"));
         assert_eq!(
             head(&mut both),
-            [(FrameKind::Outstream { from: s + 18 }, whole(3), headers + 3)]
+            [(begun(s + 18, c + 2), whole(3), headers + 3)]
         );
         assert_eq!(both.counted("heads"), 3);
     }
+}
+
+fn begun(from: SeqNumber, asked: SeqNumber) -> FrameKind {
+    FrameKind::Outstream { from, asked }
 }
 
 #[test]
@@ -256,7 +257,7 @@ fn after_a_splice_the_head_is_recorded_as_the_client_sees_it() {
     };
     assert_eq!(
         (note.kind, &note.packet),
-        (FrameKind::Outstream { from: s }, &out.packet.bytes)
+        (begun(s, c + 4), &out.packet.bytes)
     );
     assert_eq!(note.server_nxt, s + 6);
 }
@@ -276,12 +277,12 @@ fn a_head_begins_where_its_turn_does_whatever_a_segment_holds_before_it() {
     let [note] = &both.notes()[..] else {
         panic!("one frame")
     };
-    let kind = FrameKind::Outstream { from: s + 3 };
+    let kind = begun(s + 3, c + 4);
     assert_eq!((note.kind, &note.packet), (kind, &out.packet.bytes));
     // What is said again does not use the head up.
     both.server(segment(s2 + 4, c + 4).timestamps(80, 12).payload(b"two"));
     assert_eq!(both.notes(), []);
     both.server(segment(s2 + 7, c + 4).timestamps(80, 12).payload(b"!"));
     let kinds: Vec<_> = both.notes().iter().map(|note| note.kind).collect();
-    assert_eq!(kinds, [FrameKind::Outstream { from: s + 6 }]);
+    assert_eq!(kinds, [begun(s + 6, c + 4)]);
 }

@@ -256,6 +256,7 @@ impl Pair {
             client_ack: out_of(client_ack),
             heard_all: client_ack == server_nxt,
             heads_known: false,
+            doubted: None,
             server: Some(ServerProgress {
                 nxt: out_of(server_nxt),
                 ack: seq_of(at) - server_behind,

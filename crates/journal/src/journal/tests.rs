@@ -28,6 +28,7 @@ fn segment(seq: SeqNumber, payload: &[u8]) -> Arrival<'_> {
         client_ack: SERVER + 1,
         heard_all: true,
         heads_known: false,
+        doubted: None,
         server: Some(ServerProgress {
             nxt: SERVER + 1,
             ack: seq,
@@ -481,9 +482,11 @@ fn a_record_can_be_copied_piece_by_piece() {
         outstream: SERVER + 10,
     };
     let answers = [10, 20, 30, 25].map(|at| SERVER + at);
-    journal.restore_turn(B, place, answers);
+    let asked = ISN + 120;
+    journal.restore_turn(B, place, (answers, [asked, asked]));
     assert_eq!(protected(&journal, B).turn, place);
     assert_eq!(protected(&journal, B).answers, answers);
+    assert_eq!(protected(&journal, B).asked, asked);
     assert_eq!(protected(&journal, B).start.instream, ISN + 1);
     assert!(journal.replace(A, B));
     assert!(!journal.replace(A, B));

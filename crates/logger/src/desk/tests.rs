@@ -29,6 +29,7 @@ fn exchange(intake: &mut Intake, request: &[u8], said: u32, heard: u32) {
         client_ack: ack,
         heard_all: true,
         heads_known: false,
+        doubted: None,
         server: Some(ServerProgress { nxt: ack, ack: seq }),
     };
     intake.journal.instream(FLOW, &arrival).expect("recorded");

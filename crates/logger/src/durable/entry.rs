@@ -24,6 +24,7 @@ pub(crate) enum Change<'a> {
         client_ack: SeqNumber,
         heard_all: bool,
         heads_known: bool,
+        doubted: Option<SeqNumber>,
         server: Option<ServerProgress>,
         fin: bool,
         bytes: &'a [u8],
@@ -67,8 +68,8 @@ pub(crate) enum Entry<'a> {
         flow: FlowId,
         fin: Option<ClientFin>,
         turn: Place,
-        /// [`journal::Protected::answers`].
-        answers: [SeqNumber; 4],
+        /// [`journal::Protected::answers`], [`journal::Protected::asked`] and [`journal::Protected::doubt`].
+        answers: ([SeqNumber; 4], [SeqNumber; 2]),
     },
 }
 
@@ -85,7 +86,6 @@ const OUTSTREAM: u8 = 17;
 const UNPROTECTED: u8 = 18;
 const CLOSED: u8 = 19;
 const PROGRESS: u8 = 20;
-const OUTSTREAM_AFTER: u8 = 21;
 const RELEASED: u8 = 22;
 /// Added to the kind of a change: it is about the copy.
 const OF_COPY: u8 = 16;
@@ -94,6 +94,10 @@ const FIN: u8 = 1;
 const SERVER_KNOWN: u8 = 2;
 const HEARD_ALL: u8 = 4;
 const HEADS_KNOWN: u8 = 8;
+const DOUBTED: u8 = 16;
+
+const AFTER: u8 = 1;
+const ASKED: u8 = 2;
 
 impl<'a> Entry<'a> {
     /// The connection that it is about.
@@ -166,7 +170,7 @@ impl<'a> Entry<'a> {
                     heard: SeqNumber(0),
                 });
                 let places = [fin.seq, fin.heard, turn.instream, turn.outstream];
-                for seq in places.iter().chain(answers) {
+                for seq in places.iter().chain(&answers.0).chain(&answers.1) {
                     out.extend_from_slice(&seq.0.to_le_bytes());
                 }
             }
@@ -209,6 +213,8 @@ impl<'a> Entry<'a> {
             COPY_ENDS => {
                 let has_fin = truth(&mut rest)?;
                 let [seq, heard, instream, outstream] = numbers(&mut rest)?;
+                let answers = numbers(&mut rest)?;
+                let asked = numbers(&mut rest)?;
                 Self::CopyEnds {
                     flow,
                     fin: known(has_fin, [seq, heard], ClientFin { seq, heard })?,
@@ -216,7 +222,7 @@ impl<'a> Entry<'a> {
                         instream,
                         outstream,
                     },
-                    answers: numbers(&mut rest)?,
+                    answers: (answers, asked),
                 }
             }
             INSTREAM..=RELEASED => Self::Changed(flow, Change::read(kind, &mut rest)?),
@@ -260,6 +266,7 @@ impl<'a> Change<'a> {
             client_ack: arrival.client_ack,
             heard_all: arrival.heard_all,
             heads_known: arrival.heads_known,
+            doubted: arrival.doubted,
             server: arrival.server,
             fin: arrival.fin,
             bytes: arrival.payload,
@@ -269,8 +276,7 @@ impl<'a> Change<'a> {
     const fn kind(&self) -> u8 {
         match self {
             Self::Instream { .. } => INSTREAM,
-            Self::Outstream(Said { after: None, .. }) => OUTSTREAM,
-            Self::Outstream(Said { after: Some(_), .. }) => OUTSTREAM_AFTER,
+            Self::Outstream(_) => OUTSTREAM,
             Self::Unprotected => UNPROTECTED,
             Self::Closed => CLOSED,
             Self::Progress(_) => PROGRESS,
@@ -285,6 +291,7 @@ impl<'a> Change<'a> {
                 client_ack,
                 heard_all,
                 heads_known,
+                doubted,
                 server,
                 fin,
                 bytes,
@@ -298,16 +305,25 @@ impl<'a> Change<'a> {
                     (server.is_some(), SERVER_KNOWN),
                     (*heard_all, HEARD_ALL),
                     (*heads_known, HEADS_KNOWN),
+                    (doubted.is_some(), DOUBTED),
                 ];
                 let set = flags.iter().filter(|(is, _)| *is);
                 out.push(set.map(|(_, flag)| flag).sum());
+                if let Some(heard) = doubted {
+                    out.extend_from_slice(&heard.0.to_le_bytes());
+                }
                 out.extend_from_slice(bytes);
             }
             Self::Outstream(said) => {
                 out.extend_from_slice(&said.seq.0.to_le_bytes());
+                let after = said.after.map_or(0, |_| AFTER);
+                out.push(after | said.asked.map_or(0, |_| ASKED));
                 if let Some(after) = said.after {
                     out.extend_from_slice(&after.0.to_le_bytes());
                     out.extend_from_slice(&said.more.to_le_bytes());
+                }
+                if let Some(asked) = said.asked {
+                    out.extend_from_slice(&asked.0.to_le_bytes());
                 }
                 out.extend_from_slice(said.payload);
             }
@@ -329,31 +345,45 @@ impl<'a> Change<'a> {
             INSTREAM => {
                 let [seq, client_ack, nxt, ack] = numbers(rest)?;
                 let [flags] = take(rest)?;
-                if flags & !(FIN | SERVER_KNOWN | HEARD_ALL | HEADS_KNOWN) != 0 {
+                if flags & !(FIN | SERVER_KNOWN | HEARD_ALL | HEADS_KNOWN | DOUBTED) != 0 {
                     return None;
                 }
+                let doubted = match flags & DOUBTED {
+                    0 => None,
+                    _ => Some(number(rest)?),
+                };
                 let is_known = flags & SERVER_KNOWN != 0;
                 Self::Instream {
                     seq,
                     client_ack,
                     heard_all: flags & HEARD_ALL != 0,
                     heads_known: flags & HEADS_KNOWN != 0,
+                    doubted,
                     server: known(is_known, [nxt, ack], ServerProgress { nxt, ack })?,
                     fin: flags & FIN != 0,
                     bytes: std::mem::take(rest),
                 }
             }
             OUTSTREAM => {
-                let [seq] = numbers(rest)?;
-                Self::Outstream(Said::in_order(seq, std::mem::take(rest)))
-            }
-            OUTSTREAM_AFTER => {
-                let [seq, after] = numbers(rest)?;
+                let seq = number(rest)?;
+                let [has] = take(rest)?;
+                if has & !(AFTER | ASKED) != 0 {
+                    return None;
+                }
+                let (after, more) = match has & AFTER {
+                    0 => (None, 0),
+                    _ => (Some(number(rest)?), u32::from_le_bytes(take(rest)?)),
+                };
+                let asked = match has & ASKED {
+                    0 => None,
+                    _ => Some(number(rest)?),
+                };
                 Self::Outstream(Said {
                     seq,
-                    more: u32::from_le_bytes(take(rest)?),
                     payload: std::mem::take(rest),
-                    after: Some(after),
+                    more,
+                    after,
+                    asked,
                 })
             }
             PROGRESS => {
@@ -365,10 +395,7 @@ impl<'a> Change<'a> {
                 }
                 Self::Progress(progress)
             }
-            RELEASED => {
-                let [to] = numbers(rest)?;
-                Self::Released(to)
-            }
+            RELEASED => Self::Released(number(rest)?),
             UNPROTECTED => Self::Unprotected,
             CLOSED => Self::Closed,
             _ => return None,
@@ -395,9 +422,13 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 fn numbers<const N: usize>(bytes: &mut &[u8]) -> Option<[SeqNumber; N]> {
     let mut numbers = [SeqNumber(0); N];
     for number in &mut numbers {
-        *number = SeqNumber(u32::from_le_bytes(take(bytes)?));
+        *number = self::number(bytes)?;
     }
     Some(numbers)
+}
+
+fn number(bytes: &mut &[u8]) -> Option<SeqNumber> {
+    take(bytes).map(|number| SeqNumber(u32::from_le_bytes(number)))
 }
 
 fn truth(bytes: &mut &[u8]) -> Option<bool> {

@@ -194,7 +194,7 @@ impl Reading<'_> {
         instance: u64,
         flow: FlowId,
         fin: Option<journal::ClientFin>,
-        places: (Place, [SeqNumber; 4]),
+        places: (Place, ([SeqNumber; 4], [SeqNumber; 2])),
     ) {
         let copying = self
             .copying
@@ -211,6 +211,7 @@ impl Reading<'_> {
                 client_ack: fin.heard,
                 heard_all: false,
                 heads_known: false,
+                doubted: None,
                 server: None,
                 fin: true,
                 bytes: &[],
@@ -251,6 +252,7 @@ fn apply(session: &mut Session, flow: FlowId, change: &Change<'_>) {
             client_ack,
             heard_all,
             heads_known,
+            doubted,
             server,
             fin,
             bytes,
@@ -263,6 +265,7 @@ fn apply(session: &mut Session, flow: FlowId, change: &Change<'_>) {
                 client_ack,
                 heard_all,
                 heads_known,
+                doubted,
                 server,
             },
         ),

@@ -226,7 +226,8 @@ impl World {
             said.push((*flow, from, packet));
         }
         for (flow, from, packet) in said {
-            self.frame(flow, FrameKind::Outstream { from }, &packet);
+            let asked = self.host.connections[&flow].client_isn + 1;
+            self.frame(flow, FrameKind::Outstream { from, asked }, &packet);
         }
     }
 

@@ -52,13 +52,18 @@ impl Asked {
             after,
             keep: 5,
             whole,
+            asked: SeqNumber(0),
         };
         seal_head(&said.1, FLOW, head, by, &mut datagram).expect("a packet");
         self.logger.take(peer(1, 1000), &[datagram]);
     }
 
     fn by_stream(&mut self, said: &Said) {
-        let bytes = frame(FLOW, FrameKind::Outstream { from: said.0 }, &said.1);
+        let kind = FrameKind::Outstream {
+            from: said.0,
+            asked: SeqNumber(0),
+        };
+        let bytes = frame(FLOW, kind, &said.1);
         self.logger.ask(OLD, &Request::Frames { bytes });
     }
 
@@ -151,6 +156,7 @@ fn a_head_of_a_stranger_or_for_nobody_changes_nothing() {
         after: said.0,
         keep: 5,
         whole: 5,
+        asked: SeqNumber(0),
     };
     let by = (keys.slot, &keys.down);
     seal_head(&said.1, FLOW, head, by, &mut datagram).expect("a packet");

@@ -121,7 +121,8 @@ impl Message for Request {
 
     fn version(type_code: u8) -> u8 {
         match type_code {
-            request::CLAIM | request::DIGESTS => 8,
+            // Who attaches makes the segments of the link as they are now.
+            request::CLAIM | request::DIGESTS | request::ATTACH => 8,
             _ => OLDEST,
         }
     }
@@ -365,7 +366,7 @@ impl Message for Response {
 
     fn version(type_code: u8) -> u8 {
         match type_code {
-            response::CLAIMED | response::HOSTS | response::DIGESTS => 8,
+            response::CLAIMED | response::HOSTS | response::DIGESTS | response::SUMMARIES => 8,
             _ => OLDEST,
         }
     }

@@ -166,13 +166,16 @@ pub struct FlowSummary {
     pub answers: [SeqNumber; 2],
     /// The end of the last recorded head of the outstream.
     pub outstream_end: Option<SeqNumber>,
+    /// What the client says from there on is not recorded, and may have been answered by nobody knows what: it had not said
+    /// that when the answer began of which the newest head is.
+    pub doubt: SeqNumber,
     /// Why the connection is not protected, if it is not.
     pub unprotected: Option<UnprotectedReason>,
 }
 
 impl FlowSummary {
     /// The most bytes that a summary takes in a message.
-    pub(super) const MAX_ENCODED: usize = 8 + 8 * 4 + 9 + 5 + 1;
+    pub(super) const MAX_ENCODED: usize = 8 + 9 * 4 + 9 + 5 + 1;
 
     /// How many summaries fit into one message, whatever they say.
     pub const PER_MESSAGE: usize = MAX_DATA / Self::MAX_ENCODED;

@@ -39,6 +39,7 @@ const SUMMARY: FlowSummary = FlowSummary {
     turn_instream: SeqNumber(6),
     turn_outstream: SeqNumber(7),
     answers: [SeqNumber(9), SeqNumber(10)],
+    doubt: SeqNumber(13),
     outstream_end: None,
     unprotected: Some(UnprotectedReason::MirrorLost),
 };
@@ -54,9 +55,9 @@ fn the_encoding_is_pinned() {
     assert_eq!(bytes_of(&hello), [5, 0, 0, 0, 7, 1, b'w', b'e', b'b']);
     let summaries = Response::Summaries { summaries: vec![SUMMARY], last: true };
     assert_eq!(bytes_of(&summaries), [
-        54, 0, 0, 0, 7, 0x83, 1,
+        58, 0, 0, 0, 8, 0x83, 1,
         1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0,
-        1, 0, 0, 0, 0, 8, 0, 0, 0, 6, 0, 0, 0, 7, 0, 0, 0, 9, 0, 0, 0, 10, 0, 0, 0, 0, 3,
+        1, 0, 0, 0, 0, 8, 0, 0, 0, 6, 0, 0, 0, 7, 0, 0, 0, 9, 0, 0, 0, 10, 0, 0, 0, 0, 13, 0, 0, 0, 3,
     ]);
     let ranges = vec![(SeqNumber(7), vec![0xaa]), (SeqNumber(9), vec![])];
     let heads = Response::OutstreamHeads { flow: FlowId(1), ranges, last: false };
@@ -112,7 +113,7 @@ fn resume() -> Resume {
 #[rustfmt::skip]
 fn the_encoding_of_what_a_link_needs_is_pinned() {
     assert_eq!(bytes_of(&Request::Attach(attach())), [
-        37, 0, 0, 0, 7, 9, 2, 1, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0,
+        37, 0, 0, 0, 8, 9, 2, 1, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0,
         4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 7, 6, 1, b'w', b'e', b'b',
     ]);
     let mut resumed = vec![114, 0, 0, 0, 7, 13, 1, 0, 0, 0, 0, 0, 0, 0];
@@ -271,7 +272,7 @@ fn a_body_that_is_no_encoding_is_malformed() {
             "bytes behind the last field",
         ),
         (
-            &[3, 0, 0, 0, 7, 0x83, 2],
+            &[3, 0, 0, 0, 8, 0x83, 2],
             "a truth value is neither 0 nor 1",
         ),
         (&[4, 0, 0, 0, 7, 0x88, 1, 0xff], "the text is not UTF-8"),

@@ -8,7 +8,7 @@
 //! | TTL, hop limit | [`SegmentFlags`] |
 //! | TCP ports | low 32 bits of the flow's number, little-endian |
 //! | TCP urgent pointer | low 16 bits of the sequence number, big-endian |
-//! | TCP window | [`heads_digest`] of where the newest head ended then, big-endian; of [`SegmentKind::Noted`] how far the packet lies beyond [`SegmentView::noted`] |
+//! | TCP window | [`heads_digest`] of where the newest head ended then, big-endian; of [`SegmentKind::Noted`] how far the packet lies beyond [`SegmentView::noted`]; of [`SegmentKind::Doubted`] how far [`SegmentView::heard`] lies beyond the acknowledgement number |
 //!
 //! **Copies that are left out.** A server with state writes notes of all that it has read, and the logger has
 //! those. What is in them, or will be, need not be copied as well: the record of the connection's instream
@@ -19,7 +19,8 @@
 //! cut to what one datagram carries, with the end of the head before it in the place of the
 //! acknowledgement number ([`SegmentView::after`]), how many bytes it is to have in that of the window
 //! (a packet that has more begins with some of the answer before: [`SegmentView::head`]), and always with the sum of the pseudo-header in the place of its checksum, or what
-//! the kernel makes of that.
+//! the kernel makes of that. Behind the payload stands how far the client had sent when the answer began
+//! ([`SegmentView::asked`], big-endian).
 //!
 //! The tag is that of 16 bytes: flow_id `u64`, base_seq `u32` (both little-endian), the flags, a zero,
 //! and what has the place of the window.
@@ -59,6 +60,10 @@ const ACKNOWLEDGMENT: core::ops::Range<usize> = 8..12;
 const WINDOW: core::ops::Range<usize> = 14..16;
 const CHECKSUM: core::ops::Range<usize> = 16..18;
 const URGENT: core::ops::Range<usize> = 18..20;
+/// Bytes behind the payload of a head.
+const ASKED: usize = 4;
+/// What a copy says of how far a client has sent is at most so much beyond what that was told.
+const MOST_ASKED: u32 = (1 << 24) - 1;
 
 /// What a SEGMENT is to the talk of client and server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,11 +78,14 @@ pub enum SegmentKind {
     /// a request that the server has answered, and that is sent again because it was lost on the link,
     /// would look like one after that answer.)
     Turn = 2,
-    /// Not the client's, but the server's: the head of an answer.
-    Head = 3,
     /// As [`SegmentKind::Plain`], of a connection whose server notes what it reads: all that lies before
     /// [`SegmentView::noted`] the logger has in the server's notes.
     Noted = 4,
+    /// Not the client's, but the server's: the head of an answer. (3 was one without [`SegmentView::asked`].)
+    Head = 5,
+    /// The client's host of now is not the one that it has heard [`SegmentView::heard`] of: that one may have answered
+    /// this already, and nobody has recorded the answer.
+    Doubted = 6,
 }
 
 /// What the sender knew of the packet.
@@ -114,8 +122,9 @@ impl SegmentFlags {
                 0 => SegmentKind::Plain,
                 1 => SegmentKind::HeardAll,
                 2 => SegmentKind::Turn,
-                3 => SegmentKind::Head,
                 4 => SegmentKind::Noted,
+                5 => SegmentKind::Head,
+                6 => SegmentKind::Doubted,
                 _ => return Err(LinkError::BadField("kind")),
             },
             unfinished: byte & UNFINISHED != 0,
@@ -209,6 +218,8 @@ impl<'a> SegmentView<'a> {
     pub fn head(&self) -> (SeqNumber, &'a [u8], u32) {
         let whole = self.segment.window();
         let payload = self.segment.payload();
+        let payload = payload.split_last_chunk::<ASKED>();
+        let payload = payload.map_or(&[][..], |(payload, _)| payload);
         let skip = payload.len().saturating_sub(usize::from(whole));
         let head = &payload[skip..];
         // No packet is longer than 64 KiB.
@@ -217,7 +228,23 @@ impl<'a> SegmentView<'a> {
         (self.segment.seq() + length(skip), head, more)
     }
 
-    /// Of a client's segment that is not [`SegmentKind::Noted`]: [`heads_digest`] of where the newest head
+    /// Of a head: how far its client had sent when the answer began, or more that the logger has by now. `None`: it is no
+    /// head.
+    #[must_use]
+    pub fn asked(&self) -> Option<SeqNumber> {
+        let is_head = matches!(self.flags.kind, SegmentKind::Head);
+        let (_, asked) = self.segment.payload().split_last_chunk::<ASKED>()?;
+        is_head.then_some(SeqNumber(u32::from_be_bytes(*asked)))
+    }
+
+    /// Of a [`SegmentKind::Doubted`]: what its client has heard of a host that is dead ends there, or somewhat later.
+    #[must_use]
+    pub fn heard(&self) -> Option<SeqNumber> {
+        let is_doubted = matches!(self.flags.kind, SegmentKind::Doubted);
+        is_doubted.then(|| self.segment.ack() + u32::from(self.segment.window()))
+    }
+
+    /// Of a client's segment that is neither [`SegmentKind::Noted`] nor [`SegmentKind::Doubted`]: [`heads_digest`] of where the newest head
     /// ended when it came.
     #[must_use]
     pub fn heads(&self) -> u16 {
@@ -292,7 +319,8 @@ fn signed(flow: FlowId, base_seq: SeqNumber, flags: SegmentFlags, window: u16) -
 
 /// Appends to `out` the SEGMENT of a client's `packet`, as the programs in the kernel make it: for
 /// whoever stands in for them. `place` is where the newest head ended or, of a [`SegmentKind::Noted`], what
-/// [`SegmentView::noted`] is to be: not after the packet, and less than 64 KiB before it. `key` is the one in the slot of
+/// [`SegmentView::noted`] is to be: not after the packet, and less than 64 KiB before it; or, of a [`SegmentKind::Doubted`],
+/// what [`SegmentView::heard`] is to be: not before the acknowledgement number. `key` is the one in the slot of
 /// `flags`; with `unfinished` the checksum of the packet is taken for a pseudo-header's sum. Bytes behind the packet are
 /// left out.
 ///
@@ -310,6 +338,10 @@ pub fn seal(
         SegmentKind::Noted => {
             let base_seq = Segment::of(&IpPacket::parse(packet)?)?.seq();
             low_half(base_seq.0.wrapping_sub(place.0))
+        }
+        SegmentKind::Doubted => {
+            let ack = Segment::of(&IpPacket::parse(packet)?)?.ack();
+            u16::try_from(place.0.wrapping_sub(ack.0)).unwrap_or(u16::MAX)
         }
         _ => heads_digest(place),
     };
@@ -355,6 +387,22 @@ pub struct Head {
     pub keep: u16,
     /// How many bytes it is to have, with those that come later by another way.
     pub whole: u16,
+    /// How far the client had sent when the answer began. What is before the packet's acknowledgement number, or far
+    /// behind it, is not told: it becomes that number, or 16 MiB more.
+    pub asked: SeqNumber,
+}
+
+impl Head {
+    /// What a copy says that is none.
+    #[must_use]
+    pub const fn of(place: SeqNumber) -> Self {
+        Self {
+            after: place,
+            keep: 0,
+            whole: 0,
+            asked: SeqNumber(0),
+        }
+    }
 }
 
 /// Appends to `out` the SEGMENT of the head of an answer, with which the beginning of the payload of the
@@ -371,9 +419,14 @@ pub fn seal_head(
     out: &mut Vec<u8>,
 ) -> Result<(), WireError> {
     let ip = IpPacket::parse(packet)?;
-    let header = ip.header_len() + ip.payload_len() - Segment::of(&ip)?.payload().len();
+    let segment = Segment::of(&ip)?;
+    let header = ip.header_len() + ip.payload_len() - segment.payload().len();
     let len = ip.total_len().min(header + usize::from(head.keep));
+    let asked = head.asked.distance_from(segment.ack()).unwrap_or(0);
+    let asked = segment.ack() + asked.min(MOST_ASKED);
     let mut cut = packet[..len].to_vec();
+    cut.extend_from_slice(&asked.0.to_be_bytes());
+    let len = cut.len();
     let v4 = ip.source().is_ipv4();
     let (at, counted) = if v4 { (2, len) } else { (4, len - V6_HEADER) };
     // It was as long or longer, and that fitted.

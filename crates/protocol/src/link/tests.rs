@@ -1,5 +1,7 @@
 use super::*;
-use wire::{ChecksumMode, Flags, FlowId, FlowKey, SegmentSpec, SeqNumber, WireError};
+use wire::{
+    ChecksumMode, Flags, FlowId, FlowKey, IpPacket, Segment, SegmentSpec, SeqNumber, WireError,
+};
 
 mod noted;
 mod whatever;
@@ -209,13 +211,27 @@ fn a_head_is_cut_and_says_what_was_before_it() {
             let mut datagram = Vec::new();
             let by = (KeySlot::One, &KEY);
             let after = SeqNumber(4);
-            let says = Head { after, keep, whole };
+            let asked = SeqNumber(u32::from_be_bytes([1, 2, 3, 4]));
+            let says = Head {
+                after,
+                keep,
+                whole,
+                asked,
+            };
             seal_head(&packet, FLOW, says, by, &mut datagram).unwrap();
             let head = SegmentView::parse(&datagram).unwrap();
             assert_eq!(head.flags().kind, SegmentKind::Head);
             assert_eq!((head.segment().seq(), head.after()), (SeqNumber(9), after));
             let end = usize::from(keep).min(kept.len());
-            assert_eq!(head.segment().payload(), &kept[..end]);
+            let told = Segment::of(&IpPacket::parse(&packet).unwrap())
+                .unwrap()
+                .ack();
+            let ahead = asked
+                .distance_from(told)
+                .map_or(0, |ahead| ahead.min((1 << 24) - 1));
+            assert_eq!(head.asked(), Some(told + ahead));
+            let payload = [&kept[..end], &(told + ahead).0.to_be_bytes()].concat();
+            assert_eq!(head.segment().payload(), payload);
             let skipped = u32::try_from(end - head_is.len()).unwrap();
             assert_eq!(head.head(), (SeqNumber(9) + skipped, head_is, more));
             assert!(head.verify(&keys(), FLOW) && head.is_undamaged(&key));
@@ -233,9 +249,17 @@ fn a_head_is_cut_and_says_what_was_before_it() {
 
 #[test]
 fn every_kind_of_segment_says_what_it_is() {
-    use SegmentKind::{Head, HeardAll, Noted, Plain, Turn};
+    use SegmentKind::{Doubted, Head, HeardAll, Noted, Plain, Turn};
     let packet = packet(&flow_key(false), SeqNumber(1), b"", ChecksumMode::Full);
-    for (code, kind) in (0..).zip([Plain, HeardAll, Turn, Head, Noted]) {
+    let kinds = [
+        (0, Plain),
+        (1, HeardAll),
+        (2, Turn),
+        (4, Noted),
+        (5, Head),
+        (6, Doubted),
+    ];
+    for (code, kind) in kinds {
         for (unfinished, slot) in [(false, KeySlot::One), (true, KeySlot::Zero)] {
             let flags = SegmentFlags {
                 kind,
@@ -247,7 +271,7 @@ fn every_kind_of_segment_says_what_it_is() {
             assert_eq!(SegmentView::parse(&datagram).unwrap().flags(), flags);
         }
     }
-    for unknown in 5..=7 {
+    for unknown in [3, 7] {
         let mut datagram = sealed(&packet, flags(false, false));
         datagram[8] |= unknown;
         let refused = SegmentView::parse(&datagram);

@@ -87,7 +87,8 @@ fn logger_of_the_version_before_is_sent_no_digests() {
         packet,
     };
     let closed = FrameKind::Closed(protocol::mirror::CloseReason::Finished);
-    let head = FrameKind::Outstream { from: SeqNumber(5) };
+    let (from, asked) = (SeqNumber(5), SeqNumber(6));
+    let head = FrameKind::Outstream { from, asked };
     let (mut all, mut old) = (Vec::new(), Vec::new());
     for frame in [
         frame(FrameKind::Digest, &[7; 24]),

@@ -39,6 +39,7 @@ fn summary(stable_seq: SeqNumber) -> FlowSummary {
         turn_outstream: SERVER + 1,
         answers: [SERVER + 1; 2],
         outstream_end: None,
+        doubt: stable_seq,
         unprotected: None,
     }
 }

@@ -95,6 +95,28 @@ impl Witness {
 
 /// The wire between the clients and the network.
 impl Witness {
+    /// This has come to a client.
+    pub(crate) fn comes(&mut self, client: usize, packet: &[u8]) -> Result<(), Violation> {
+        let Ok(packet) = IpPacket::parse(packet) else {
+            return Ok(());
+        };
+        let seen = &mut self.seen[client];
+        let (Ok(segment), Some(isn)) = (Segment::of(&packet), seen.server_isn) else {
+            return Ok(());
+        };
+        let at = index(segment.seq().0.wrapping_sub(isn.0).wrapping_sub(1));
+        let had = seen.has.and_then(|had| had.distance_from(segment.seq()));
+        for (i, byte) in segment
+            .payload()
+            .iter()
+            .enumerate()
+            .skip(had.map_or(0, index))
+        {
+            seen.hears(at.wrapping_add(i), *byte)?;
+        }
+        Ok(())
+    }
+
     /// A client has sent this.
     pub(crate) fn client_says(&mut self, packet: &[u8]) {
         let Ok(packet) = IpPacket::parse(packet) else {
@@ -134,6 +156,19 @@ impl super::Seen {
         ensure(nothing_new, || {
             describe(key, "asks with something new", segment)
         })
+    }
+
+    /// A byte of an answer that any life may give has come to it: from now on only that life may.
+    fn hears(&mut self, at: usize, byte: u8) -> Result<(), Violation> {
+        let any = self.script.any.iter().find(|any| any.contains(&at));
+        let Some(any) = any.filter(|_| self.script.alike) else {
+            return Ok(());
+        };
+        let place = any.start;
+        let key = self.key;
+        let is_same = *self.came.entry(place).or_insert(byte) == byte;
+        self.told.entry(place).or_insert(byte);
+        ensure(is_same, || format!("{key} hears two lives at {at}"))
     }
 
     fn knows_more_than(&self, segment: &Segment<'_>) -> bool {

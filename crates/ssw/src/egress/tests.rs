@@ -174,7 +174,13 @@ fn the_head_of_a_turn_is_recorded_as_the_client_sees_it() {
     assert_eq!(lengths, [47, 43], "up to the tenth byte");
     assert_eq!(
         (frames[1].packet_len, frames[1].kind),
-        (47, MirrorKind::Outstream { from: lab.s + 8 })
+        (
+            47,
+            MirrorKind::Outstream {
+                from: lab.s + 8,
+                asked: lab.c + 4
+            }
+        )
     );
     assert_eq!(lab.ssw.counters().heads, 2);
     // And of a later server.

@@ -495,16 +495,24 @@ pub(crate) fn carried(copy: &ssw::Copy) -> [u32; 5] {
     let [low, high] = [low, high].map(|word| u32::try_from(word).expect("half of a number"));
     let (head, lengths) = (copy.head, [copy.head.keep, copy.head.whole].map(u32::from));
     let after = match copy.flags.kind {
-        SegmentKind::Noted => sequence_number(&copy.packet).0.wrapping_sub(head.after.0),
+        SegmentKind::Noted => numbers(&copy.packet).0.0.wrapping_sub(head.after.0),
+        SegmentKind::Doubted => head.after.0.wrapping_sub(numbers(&copy.packet).1.0),
         _ => head.after.0,
     };
-    let flags = u32::from(copy.flags.byte());
+    let asked = match copy.flags.kind {
+        SegmentKind::Head => head.asked.distance_from(numbers(&copy.packet).1),
+        _ => None,
+    };
+    let asked = asked.map_or(0, |ahead| ahead.min((1 << 24) - 1));
+    let flags = u32::from(copy.flags.byte()) | asked << 8;
     [low, high, flags, after, lengths[1] << 16 | lengths[0]]
 }
 
-fn sequence_number(packet: &Packet) -> SeqNumber {
+/// Its sequence and acknowledgement numbers.
+fn numbers(packet: &Packet) -> (SeqNumber, SeqNumber) {
     let packet = IpPacket::parse(&packet.bytes).expect("an IP packet");
-    Segment::of(&packet).expect("a segment").seq()
+    let segment = Segment::of(&packet).expect("a segment");
+    (segment.seq(), segment.ack())
 }
 
 /// The notes as a process of the service has them.

@@ -44,7 +44,7 @@ pub(super) fn as_note(frame: MirrorFrame) -> Note {
     Note {
         kind: match frame.kind {
             MirrorKind::Instream => FrameKind::Instream,
-            MirrorKind::Outstream { from } => FrameKind::Outstream { from },
+            MirrorKind::Outstream { from, asked } => FrameKind::Outstream { from, asked },
             MirrorKind::Digest => FrameKind::Digest,
             MirrorKind::Barrier { token } => FrameKind::Barrier { token },
             MirrorKind::Opened {

@@ -3,9 +3,9 @@
 use super::*;
 use wire::TcpOption;
 
-/// What the link carries of an answer, with the headers of both and timestamps.
-const ROOM_V4: usize = MTU as usize - 28 - 20 - 32;
-const ROOM_V6: usize = MTU as usize - 48 - 40 - 32;
+/// What the link carries of an answer, with the headers of both, timestamps, and how far the server had read.
+const ROOM_V4: usize = MTU as usize - 28 - 20 - 32 - 4;
+const ROOM_V6: usize = MTU as usize - 48 - 40 - 32 - 4;
 
 fn length(bytes: usize) -> u32 {
     u32::try_from(bytes).expect("short")

@@ -53,6 +53,7 @@ pub(crate) fn record(
         turn_outstream: s + 1,
         answers: [s + 1; 2],
         outstream_end: Some(s + 61),
+        doubt: c + 101,
         unprotected: None,
     };
     (recorded, summary)
@@ -68,7 +69,7 @@ fn restored_of(strategy: AckStrategy, v6: bool, stateful: bool) -> Linked {
     linked.both.s = SERVER_ISN;
     let ends = (linked.both.c, linked.both.s);
     let (recorded, summary) = record(linked.both.key, ends, FlowId(7));
-    let mut flow = restored_flow(&recorded, &summary, 4096);
+    let mut flow = restored_flow(&recorded, &summary, 60);
     flow.log.stateful = stateful;
     linked.both.restore(linked.both.key, &flow);
     assert_eq!(linked.both.flow(), &flow, "as it went in");
@@ -207,18 +208,98 @@ fn one_that_is_ahead_of_a_server_with_state_is_heard() {
 #[test]
 fn no_turn_begins_before_the_client_has_heard_something_new() {
     let mut linked = restored(AckStrategy::Eager, false);
-    let turn = |linked: &mut Linked, at: u32, heard: u32| {
-        linked
-            .both
-            .client(word(linked, at, heard).payload(b"what next?"));
-        let copies = linked.both.copies();
-        let payload = linked.payload(copies.last().expect("it is recorded"));
-        let segment = SegmentView::parse(&payload).expect("a segment");
-        segment.flags().kind == SegmentKind::Turn
+    let asks = |linked: &mut Linked, heard: u32| {
+        let asked = word(linked, 100, heard).payload(b"what next?");
+        linked.both.client(asked);
+        last_copy(linked)
     };
-    assert!(!turn(&mut linked, 100, 70));
-    assert!(!turn(&mut linked, 100, 70), "sent again");
-    assert!(turn(&mut linked, 100, 71));
+    let first = linked.both.s + 1;
+    // The heads of answers are recorded up to there.
+    assert_eq!(asks(&mut linked, 60), (SegmentKind::HeardAll, None));
+    assert_eq!(asks(&mut linked, 60), (SegmentKind::HeardAll, None));
+    let doubted = (SegmentKind::Doubted, Some(first + 71));
+    assert_eq!(asks(&mut linked, 71), doubted);
+}
+
+/// What the newest copy is, and what its client had heard of a dead host.
+fn last_copy(linked: &mut Linked) -> (SegmentKind, Option<SeqNumber>) {
+    let copies = linked.both.copies();
+    let payload = linked.payload(copies.last().expect("it is recorded"));
+    let segment = SegmentView::parse(&payload).expect("a segment");
+    (segment.flags().kind, segment.heard())
+}
+
+/// A host whose client has heard so much, and its new server, which has been given the record and speaks from the
+/// number behind this.
+fn taken_over(v6: bool, heard: u32) -> (Linked, SeqNumber) {
+    let mut linked = restored(AckStrategy::Eager, v6);
+    linked.both.client(word(&linked, 100, heard));
+    linked.both.new_incarnation();
+    let (c, s) = (linked.both.c, linked.both.s);
+    let point = dataplane::SplicePoint {
+        instream: c,
+        outstream: s + 1,
+        verify_end: s + 1,
+    };
+    assert!(linked.both.splice_at(linked.both.key, point));
+    let theirs = SeqNumber(77_000);
+    let synack = segment(theirs, c + 1)
+        .flags(SYN_ACK)
+        .window(50_000)
+        .options(&syn_options(70, 33, LATER_SCALE));
+    linked.both.server(synack);
+    (linked, theirs)
+}
+
+/// The server says so many bytes behind the first `at`.
+fn says(linked: &mut Linked, theirs: SeqNumber, at: u32, bytes: usize) -> Verdict {
+    let said = segment(theirs + 1 + at, linked.both.c + 101).timestamps(71, 33);
+    linked.both.server(said.payload(&vec![1; bytes])).verdict
+}
+
+/// The client has heard more than the heads of answers that are recorded: what it says may have been answered by its
+/// dead host, whose record of both was lost.
+#[test]
+fn what_a_dead_host_may_have_answered_waits_until_all_that_was_heard_is_said_again() {
+    for v6 in [false, true] {
+        let (mut linked, theirs) = taken_over(v6, 200);
+        let asks = |linked: &mut Linked| {
+            let asked = word(linked, 100, 200).payload(b"what next?");
+            linked.both.client(asked).verdict
+        };
+        assert_eq!(asks(&mut linked), DROP);
+        let doubted = (SegmentKind::Doubted, Some(linked.both.s + 201));
+        assert_eq!(last_copy(&mut linked), doubted, "it is recorded");
+        assert_eq!(says(&mut linked, theirs, 0, 150), Verdict::RedirectIngress);
+        assert_eq!(asks(&mut linked), DROP);
+        assert_eq!(says(&mut linked, theirs, 150, 50), Verdict::RedirectIngress);
+        assert_eq!(asks(&mut linked), Verdict::Next);
+    }
+}
+
+/// The last number that it has heard may be the end of the server's stream, which the server may say again only when it
+/// has heard what ended it. If it was a byte, nobody knows of which answer.
+#[test]
+fn what_waits_for_the_end_alone_is_given_and_a_byte_in_its_place_is_none() {
+    let (mut linked, theirs) = taken_over(false, 200);
+    says(&mut linked, theirs, 0, 199);
+    let asked = word(&linked, 100, 200).payload(b"goodbye");
+    assert_eq!(linked.both.client(asked.clone()).verdict, DROP);
+    let replayed = asked.mark(MARK + ssw::MARK_CLIENT_SPACE);
+    assert_eq!(linked.both.client(replayed).verdict, Verdict::Next);
+    assert_eq!(says(&mut linked, theirs, 199, 5), DROP);
+    let diverged = |event: &EventKind| matches!(event, EventKind::Diverged { .. });
+    assert!(linked.both.events().iter().any(diverged));
+    let (mut linked, theirs) = taken_over(false, 200);
+    says(&mut linked, theirs, 0, 199);
+    let asked = word(&linked, 100, 200).payload(b"goodbye");
+    linked
+        .both
+        .client(asked.mark(MARK + ssw::MARK_CLIENT_SPACE));
+    let end = segment(theirs + 200, linked.both.c + 108)
+        .flags(Flags::FIN | Flags::ACK)
+        .timestamps(72, 33);
+    assert_ne!(linked.both.server(end).verdict, DROP);
 }
 
 #[test]
@@ -292,8 +373,13 @@ fn what_only_the_dead_host_knew_is_forgotten() {
     assert_eq!(says(&mut linked, 70), (70, Restored::Heard));
     assert_eq!(says(&mut linked, 71), (71, Restored::Heard));
     assert_eq!(says(&mut linked, 70 + room + 1), (71, Restored::Heard));
-    assert_eq!(says(&mut linked, 70 + room), (70 + room, Restored::Not));
-    assert_eq!(says(&mut linked, 70 + room + 1), (70 + room, Restored::Not));
+    // Until the server of now has said more than that, it may have been said to something that is not recorded.
+    assert_eq!(says(&mut linked, 70 + room), (70 + room, Restored::Heard));
+    assert_eq!(
+        says(&mut linked, 70 + room + 1),
+        (70 + room, Restored::Heard)
+    );
+    assert_eq!(linked.both.flow().log.heard, linked.both.s + 71 + room);
 }
 
 #[test]
@@ -362,6 +448,10 @@ fn a_logger_hears_how_far_a_listener_is() {
             let payload = linked.payload(&copy);
             let view = SegmentView::parse(&payload).expect("the logger understands it");
             assert!(view.verify(&keys(UP), FlowId(1)) && view.flags().kind != SegmentKind::Turn);
+            if view.flags().kind == SegmentKind::Head {
+                assert_eq!(view.head().1, b"", "it tells what its server has read");
+                continue;
+            }
             assert!(view.segment().payload().is_empty());
             told.push(view.segment().ack().0.wrapping_sub(s.0) - 1);
         }

@@ -16,6 +16,7 @@ fn entries() -> Vec<Entry<'static>> {
         client_ack: seq + 1,
         heard_all: true,
         heads_known: false,
+        doubted: None,
         server,
         fin,
         bytes: b"GET /",
@@ -31,7 +32,7 @@ fn entries() -> Vec<Entry<'static>> {
             instream: seq,
             outstream: seq,
         },
-        answers: [seq; 4],
+        answers: ([seq; 4], [seq; 2]),
     };
     vec![
         Entry::Inherited { from: 4 },
@@ -95,7 +96,7 @@ fn no_entry_has_two_encodings() {
     assert!(!changed(&all[1], BODY, 2), "a truth value");
     assert!(!changed(&all[2], 9, 1), "a connection of a session");
     assert!(!changed(&all[3], BODY + 8, 1), "no server's number");
-    assert!(!changed(&all[3], BODY + 16, 0x15), "an unknown flag");
+    assert!(!changed(&all[3], BODY + 16, 0x25), "an unknown flag");
     assert!(!changed(&all[5], BODY + 8, 2), "a truth value");
     assert!(!changed(&all[11], BODY, 2), "a truth value");
     assert!(!changed(&all[11], BODY + 1, 1), "no FIN's number");

@@ -146,7 +146,7 @@ impl Ledger {
             flow,
             fin: record.fin,
             turn: record.turn,
-            answers: record.answers,
+            answers: (record.answers, [record.asked, record.doubt]),
         };
         self.record(instance, &entry);
         self.bases.put(instance, flow, begun_in);
@@ -160,6 +160,7 @@ const fn piece(seq: SeqNumber, bytes: &[u8]) -> entry::Change<'_> {
         client_ack: SeqNumber(0),
         heard_all: false,
         heads_known: false,
+        doubted: None,
         server: None,
         fin: false,
         bytes,

@@ -150,7 +150,7 @@ impl Session {
                     let closed = Entry::Changed(frame.flow_id, Change::Closed);
                     out.record(self.instance, &closed);
                 }
-                FrameKind::Outstream { from } => match head(&frame, from) {
+                FrameKind::Outstream { from, asked } => match head(&frame, from, asked) {
                     Some(said) => self.said(frame.flow_id, said, out),
                     None => self.intake.malformed += 1,
                 },

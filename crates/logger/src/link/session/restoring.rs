@@ -79,7 +79,7 @@ impl Session {
         &mut self,
         resume: &Resume,
         copy: FlowId,
-        places: (Place, [SeqNumber; 4]),
+        places: (Place, ([SeqNumber; 4], [SeqNumber; 2])),
         beginnings: Vec<Place>,
     ) {
         let copied = self.flows.remove(copy);

@@ -61,8 +61,10 @@ impl Session {
             payload,
             more,
             after: Some(view.after()),
+            asked: view.asked(),
         };
-        self.statistics.heads += 1;
+        let has_bytes = !payload.is_empty() || more > 0;
+        self.statistics.heads += u64::from(has_bytes);
         self.said(flow, said, out);
     }
 
@@ -78,7 +80,7 @@ impl Session {
             self.statistics.malformed += 1;
             return false;
         };
-        if view.flags().kind == SegmentKind::HeardAll {
+        if matches!(view.flags().kind, SegmentKind::HeardAll | SegmentKind::Turn) {
             let end = self.intake.journal.heads_end(id);
             arrival.heads_known = end.is_some_and(|end| heads_digest(end) == view.heads());
         }
@@ -178,8 +180,13 @@ fn arrival<'a>(view: &SegmentView<'a>) -> Option<Arrival<'a>> {
         payload: segment.payload(),
         fin: flags.contains(Flags::FIN),
         client_ack: segment.ack(),
-        heard_all: matches!(kind, SegmentKind::HeardAll | SegmentKind::Turn),
-        heads_known: false,
+        heard_all: matches!(
+            kind,
+            SegmentKind::HeardAll | SegmentKind::Turn | SegmentKind::Doubted
+        ),
+        // Of one in doubt what was answered is heard again before, whatever that was.
+        heads_known: kind == SegmentKind::Doubted,
+        doubted: view.heard(),
         server: (kind == SegmentKind::Turn).then_some(progress),
     })
 }

@@ -160,6 +160,7 @@ impl FlowSummary {
             body.seq(answer);
         }
         body.optional_seq(self.outstream_end);
+        body.seq(self.doubt);
         body.optional_reason(self.unprotected);
     }
 
@@ -181,6 +182,7 @@ impl FlowSummary {
             turn_outstream: body.seq()?,
             answers: [body.seq()?, body.seq()?],
             outstream_end: body.optional_seq()?,
+            doubt: body.seq()?,
             unprotected: body.optional_reason()?,
         })
     }

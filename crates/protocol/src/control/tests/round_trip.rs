@@ -204,7 +204,7 @@ fn link_keys() -> impl Strategy<Value = LinkKeys> {
 }
 
 fn summary() -> impl Strategy<Value = FlowSummary> {
-    let numbers = any::<[u32; 8]>().prop_map(|numbers| numbers.map(SeqNumber));
+    let numbers = any::<[u32; 9]>().prop_map(|numbers| numbers.map(SeqNumber));
     let optional = || prop::option::of(seq());
     (
         flow(),
@@ -223,6 +223,7 @@ fn summary() -> impl Strategy<Value = FlowSummary> {
                 turn_outstream,
                 oldest,
                 next,
+                doubt,
             ] = numbers;
             FlowSummary {
                 flow,
@@ -235,6 +236,7 @@ fn summary() -> impl Strategy<Value = FlowSummary> {
                 turn_outstream,
                 answers: [oldest, next],
                 outstream_end,
+                doubt,
                 unprotected,
             }
         })

@@ -33,11 +33,28 @@ fn the_layout_is_pinned() {
 
 #[test]
 fn no_other_kind_says_what_is_noted() {
-    use SegmentKind::{Head, HeardAll, Plain, Turn};
+    use SegmentKind::{Doubted, Head, HeardAll, Plain, Turn};
     let packet = packet(&flow_key(false), SeqNumber(1), b"", ChecksumMode::Full);
-    for kind in [Plain, HeardAll, Turn, Head] {
+    for kind in [Plain, HeardAll, Turn, Head, Doubted] {
         let datagram = noted(&packet, SegmentFlags { kind, ..NOTED }, SeqNumber(1));
         assert_eq!(SegmentView::parse(&datagram).unwrap().noted(), None);
+    }
+}
+
+/// Nor what a client had heard of a dead host; that is never more than it was.
+#[test]
+fn what_is_in_doubt_says_what_its_client_had_heard() {
+    let packet = packet(&flow_key(false), SeqNumber(1), b"again", ChecksumMode::Full);
+    let plain = noted(&packet, NOTED, SeqNumber(1));
+    let plain = SegmentView::parse(&plain).unwrap();
+    assert_eq!(plain.heard(), None);
+    let ack = plain.segment().ack();
+    let kind = SegmentKind::Doubted;
+    for (beyond, says) in [(0, 0), (700, 700), (65_535, 65_535), (70_000, 65_535)] {
+        let datagram = noted(&packet, SegmentFlags { kind, ..NOTED }, ack + beyond);
+        let view = SegmentView::parse(&datagram).unwrap();
+        assert_eq!(view.heard(), Some(ack + says));
+        assert!(view.is_undamaged(&flow_key(false)) && view.verify(&keys(), FLOW));
     }
 }
 

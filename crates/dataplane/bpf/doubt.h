@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * What the client of a host that has died says, and nobody may know the answer to: the copies of a request and of the
+ * head of its answer were both lost, and the client has heard of the answer. Of a long answer only the head is recorded,
+ * so that what the client has heard may be the rest of that. What it says is given to the new server when that has said
+ * again all that the client has heard: then there was no other answer.
+ *
+ * What the client had sent when the newest answer began of which there is a head is not in doubt: the answer to
+ * that is compared.
+ */
+#pragma once
+
+/* What the server of now has said, if it has taken the connection; client space. */
+static __always_inline __u32 said_so_far(const struct flow *f)
+{
+	return f->splice.nxt + f->splice.delta_seq;
+}
+
+/* The dead host may have answered what the client says from log.doubt on, and the client have heard that: it has
+ * heard more than heads of answers are recorded, and the server of now has not said so much again. */
+static __always_inline bool is_in_doubt(const struct flow *f)
+{
+	return f->log.restored == RESTORED_HEARD && f->log.is_doubtful && !f->log.stateful &&
+	       after(f->log.heard, f->verify.heads_to) &&
+	       !(f->mode == FLOW_SPLICED && !before(said_so_far(f), f->log.heard));
+}
+
+/* Is this segment, or its end, in doubt? (That the client ends waits by itself: see ends_too_soon.) */
+static __always_inline bool is_doubted(const struct flow *f, const struct packet *p)
+{
+	return p->payload_len && after(p->seq + p->payload_len, f->log.doubt) && is_in_doubt(f);
+}
+
+/* How far behind what a segment acknowledges its client has heard the dead host. */
+static __always_inline __u32 heard_beyond(const struct flow *f, const struct packet *p)
+{
+	return after(f->log.heard, p->ack) ? f->log.heard - p->ack : 0;
+}
+
+/* The replay gives it to the server when that has said again what the client has heard. A server may have ended because of
+ * what its client had said, and say that again no sooner: then all but the last number is enough. */
+static __always_inline bool comes_too_soon(struct flow *f, const struct packet *p)
+{
+	if (!is_doubted(f, p))
+		return false;
+	if (said_so_far(f) + 1 != f->log.heard)
+		return true;
+	if (!f->log.is_lacking)
+		f->log.lacks = f->log.heard - 1;
+	f->log.is_lacking = 1;
+	return false;
+}
+
+/* Does the server say a byte of which the client has another life's, as far as can be told? Nobody has recorded that. (The
+ * last number may be the end of what the dead host's server said.) */
+static __always_inline bool contradicts_unheard(struct flow *f, const struct packet *p, __u32 seq)
+{
+	if (!f->log.is_lacking || f->log.stateful)
+		return false;
+	if (!before(seq, f->log.heard)) {
+		f->log.is_lacking = 0; /* it has come past that */
+		return false;
+	}
+	if (!before(f->log.lacks, f->log.heard) || !after(seq + p->payload_len, f->log.lacks))
+		return false;
+	f->verify.diverged_at = after(f->log.lacks, seq) ? f->log.lacks : seq;
+	return true;
+}
