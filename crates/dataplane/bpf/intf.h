@@ -398,6 +398,7 @@ enum segment_kind {
 	SEGMENT_PLAIN = 0,
 	SEGMENT_HEARD_ALL = 1, /* the client had heard everything: what is said next is a head */
 	SEGMENT_TURN = 2,      /* the same, and the server waits for this */
+	SEGMENT_FORMER_HEAD = 3, /* as SEGMENT_HEAD, without how far the client had sent */
 	SEGMENT_NOTED = 4,     /* what lies before it by a given distance is noted */
 	SEGMENT_HEAD = 5,      /* not the client's: the beginning of what the server says */
 	SEGMENT_DOUBTED = 6,   /* a host that is dead may have answered it, see restored.h */
@@ -431,7 +432,8 @@ struct link {
 	__u8 strategy;
 	__u8 slot; /* of the keys in use */
 	__u8 v6;
-	__u8 pad[7];
+	__u8 former; /* the logger knows nothing of doubts: see SEGMENT_FORMER_HEAD */
+	__u8 pad[6];
 	struct link_key up[2];   /* to the logger */
 	struct link_key down[2]; /* from it */
 };

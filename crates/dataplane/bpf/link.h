@@ -227,7 +227,7 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 	if (f->log.note && p->seq - noted <= 0xffff) {
 		kind = SEGMENT_NOTED;
 		after = p->seq - noted;
-	} else if (is_doubted(f, p)) {
+	} else if (!l->former && is_doubted(f, p)) {
 		kind = SEGMENT_DOUBTED;
 		after = heard_beyond(f, p);
 	} else {
@@ -263,19 +263,21 @@ __noinline int link_head(struct __sk_buff *skb, struct flow *f, const struct pac
 	const struct link_path *path = the_path();
 	if (!s || !f || !p || !l || !path)
 		return false;
-	__u32 headers = p->tcp_offset - ETH_HLEN + p->header_len + HEAD_ASKED + LINK_OVERHEAD(l->v6);
+	__u32 headers = p->tcp_offset - ETH_HLEN + p->header_len + (l->former ? 0 : HEAD_ASKED) + LINK_OVERHEAD(l->v6);
 	__be32 told = 0;
 	bool jumbo = p->version == 6 && p->tcp_offset != ETH_HLEN + sizeof(struct ipv6_header);
 	if (!linked(s, f) || !s->link_up || abandoned(s) || !path->ifindex || jumbo || take > 0xffff ||
-	    skip > 0xffff || headers + skip >= l->mtu || is_loopback(path))
+	    skip > 0xffff || headers + skip >= l->mtu || is_loopback(path) || (l->former && !take))
 		return false;
 	__u32 room = l->mtu - headers, all = skip + take;
 	__u32 keep = all > room ? room : all;
 	/* What has no room is said only of a packet that begins with the head, which is then shorter than that. */
 	skb->cb[CB_KEEP] = (skip ? keep - skip : take) << 16 | keep;
-	__u32 flags = SEGMENT_VERSION | SEGMENT_HEAD | SEGMENT_UNFINISHED | (l->slot ? SEGMENT_SLOT : 0);
+	__u32 flags = SEGMENT_VERSION | (l->former ? SEGMENT_FORMER_HEAD : SEGMENT_HEAD) | SEGMENT_UNFINISHED |
+		      (l->slot ? SEGMENT_SLOT : 0);
 	bpf_skb_load_bytes(skb, p->tcp_offset + TCP_ACK_SEQ, &told, 4);
-	flags |= ahead_of(f->verify.asked, bpf_ntohl(told)) << CB_ASKED_SHIFT;
+	if (!l->former)
+		flags |= ahead_of(f->verify.asked, bpf_ntohl(told)) << CB_ASKED_SHIFT;
 	if (!send_copy(skb, s, f, path, flags, f->verify.heads_to))
 		return false;
 	if (take)
@@ -290,8 +292,8 @@ static __always_inline bool is_progress(const struct service *s, const struct fl
 	       !before(p->ack, f->log.told + progress_step(f));
 }
 
-/* Cut a head to its length, and say behind it what was asked. False: it does not have as much. */
-static __always_inline bool cut_head(struct __sk_buff *skb, struct packet *p)
+/* Cut a head to its length, and say behind it what was asked, if its logger is to know. False: it does not have as much. */
+static __always_inline bool cut_head(struct __sk_buff *skb, struct packet *p, bool former)
 {
 	__u32 len = p->tcp_offset - ETH_HLEN + p->header_len + (skb->cb[CB_KEEP] & 0xffff);
 	bool v4 = p->version == 4;
@@ -299,11 +301,12 @@ static __always_inline bool cut_head(struct __sk_buff *skb, struct packet *p)
 	if (len > p->ip_len)
 		return false;
 	__u32 end = ETH_HLEN + len;
-	len += HEAD_ASKED;
+	if (!former)
+		len += HEAD_ASKED;
 	__be16 field = bpf_htons(v4 ? len : len - sizeof(struct ipv6_header));
 	p->ip_len = len;
 	return !bpf_skb_change_tail(skb, ETH_HLEN + len, 0) &&
-	       !bpf_skb_store_bytes(skb, end, &asked, HEAD_ASKED, 0) &&
+	       (former || !bpf_skb_store_bytes(skb, end, &asked, HEAD_ASKED, 0)) &&
 	       !bpf_skb_store_bytes(skb, ETH_HLEN + (v4 ? 2 : 4), &field, 2, 0);
 }
 
@@ -345,8 +348,9 @@ __noinline int wrap_segment(struct __sk_buff *skb)
 		return TCX_DROP;
 	__u32 low = skb->cb[CB_FLOW_LOW];
 	__u8 flags = skb->cb[CB_FLAGS];
-	bool head = (flags & SEGMENT_KINDS) == SEGMENT_HEAD;
-	if (head && !cut_head(skb, &p))
+	bool former = (flags & SEGMENT_KINDS) == SEGMENT_FORMER_HEAD;
+	bool head = former || (flags & SEGMENT_KINDS) == SEGMENT_HEAD;
+	if (head && !cut_head(skb, &p, former))
 		return TCX_DROP;
 	__be16 window = head ? bpf_htons(skb->cb[CB_KEEP] >> 16)
 			: is_distance(flags) ? bpf_htons(at_most_64k(skb->cb[CB_AFTER]))

@@ -27,7 +27,12 @@ impl Desk {
     pub fn answer(&self, intake: &mut Intake, request: &Request) -> Vec<Response> {
         match request {
             Request::Hello { .. } => vec![Response::Hello { pid: self.pid }],
-            Request::Summaries => summaries(&intake.journal),
+            Request::Summaries => summaries(&intake.journal, |summaries, last| {
+                Response::Summaries { summaries, last }
+            }),
+            Request::FormerSummaries => summaries(&intake.journal, |summaries, last| {
+                Response::FormerSummaries { summaries, last }
+            }),
             Request::Read {
                 flow,
                 from,
@@ -67,6 +72,7 @@ impl Desk {
             }
             Request::Shutdown => Vec::new(),
             Request::Attach(_)
+            | Request::FormerAttach(_)
             | Request::Rekey
             | Request::Frames { .. }
             | Request::Barrier { .. }
@@ -100,14 +106,15 @@ fn code_of(error: ReadError) -> ErrorCode {
     }
 }
 
-fn summaries(journal: &Journal) -> Vec<Response> {
+fn summaries(
+    journal: &Journal,
+    message: impl Fn(Vec<FlowSummary>, bool) -> Response,
+) -> Vec<Response> {
     let all: Vec<FlowSummary> = journal
         .summaries()
         .map(|summary| flow_summary(journal, &summary))
         .collect();
-    pages(&all, FlowSummary::PER_MESSAGE, |summaries, last| {
-        Response::Summaries { summaries, last }
-    })
+    pages(&all, FlowSummary::PER_MESSAGE, message)
 }
 
 /// A list in messages of so many each, of which there is at least one; the last is told so.

@@ -227,12 +227,12 @@ fn parse<'a>(frame: &MirrorFrame<'a>) -> Result<Segment<'a>, WireError> {
 pub(crate) fn head<'a>(
     frame: &MirrorFrame<'a>,
     from: SeqNumber,
-    asked: SeqNumber,
+    asked: Option<SeqNumber>,
 ) -> Option<Said<'a>> {
     let segment = parse(frame).ok()?;
     let earlier = usize::try_from(from.distance_from(segment.seq())?).ok()?;
     Some(Said {
-        asked: Some(asked),
+        asked,
         ..Said::in_order(from, segment.payload().get(earlier..)?)
     })
 }

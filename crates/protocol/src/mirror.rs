@@ -6,7 +6,7 @@
 //! | offset | field | |
 //! |---|---|---|
 //! | 0 | magic `u32` | `OUTL` |
-//! | 4 | version `u8` | in which frames of this kind became what they are: 3 for a digest and an outstream, else 2 |
+//! | 4 | version `u8` | in which frames of this kind became what they are: 3 for a digest and an outstream, else 2 (of an outstream: without how far the client had sent) |
 //! | 5 | kind `u8` | 1 instream, 2 outstream, 3 barrier, 4 opened, 5 closed, 6 digest |
 //! | 6 | reason `u8` | of closed: 1 finished, 2 reset by client, 3 reset by server, 4 evicted; else 0 |
 //! | 7 | unfinished `u8` | of instream and outstream: 1 if the checksum field holds only the pseudo-header's sum; else 0 |
@@ -34,7 +34,7 @@ use crate::Digest;
 pub const MAGIC: u32 = 0x4c54_554f;
 /// The newest version of the layout: [`FrameKind::version`].
 pub const VERSION: u8 = 3;
-/// The version before, of which all kinds are but a digest and an outstream.
+/// The version before, of which all kinds are but a digest and an outstream that says how far the client had sent.
 const BEFORE: u8 = 2;
 /// The length of the header, in bytes.
 pub const HEADER_LEN: usize = 48;
@@ -134,8 +134,8 @@ pub enum FrameKind {
         /// Sequence number of the first payload byte to be recorded, in the client's space: what
         /// the packet holds before it belongs to an earlier turn.
         from: SeqNumber,
-        /// How far the client had sent when this answer began.
-        asked: SeqNumber,
+        /// How far the client had sent when this answer began. A host that writes version 2 does not say that.
+        asked: Option<SeqNumber>,
     },
     /// All frames before this one have been written: whoever asked knows it by the token.
     Barrier {
@@ -173,7 +173,7 @@ impl FrameKind {
     #[must_use]
     pub const fn version(self) -> u8 {
         match self {
-            Self::Digest | Self::Outstream { .. } => VERSION,
+            Self::Digest | Self::Outstream { asked: Some(_), .. } => VERSION,
             _ => BEFORE,
         }
     }
@@ -182,7 +182,10 @@ impl FrameKind {
     fn reason_and_token(self) -> (u8, u64) {
         match self {
             Self::Instream | Self::Digest => (0, 0),
-            Self::Outstream { from, asked } => (0, u64::from(asked.0) << 32 | u64::from(from.0)),
+            Self::Outstream { from, asked } => {
+                let asked = asked.map_or(0, |asked| asked.0);
+                (0, u64::from(asked) << 32 | u64::from(from.0))
+            }
             Self::Barrier { token } => (0, token),
             Self::Opened {
                 client_isn,
@@ -192,13 +195,17 @@ impl FrameKind {
         }
     }
 
-    fn from_fields(code: u8, reason: u8, token: [u8; 8]) -> Result<Self, FrameError> {
+    fn from_fields(
+        (version, code): (u8, u8),
+        reason: u8,
+        token: [u8; 8],
+    ) -> Result<Self, FrameError> {
         let [a, b, c, d, e, f, g, h] = token;
         let kind = match code {
             1 => Self::Instream,
             2 => Self::Outstream {
                 from: SeqNumber(u32::from_le_bytes([a, b, c, d])),
-                asked: SeqNumber(u32::from_le_bytes([e, f, g, h])),
+                asked: (version != BEFORE).then_some(SeqNumber(u32::from_le_bytes([e, f, g, h]))),
             },
             3 => Self::Barrier {
                 token: u64::from_le_bytes(token),
@@ -267,8 +274,9 @@ impl<'a> MirrorFrame<'a> {
             return Err(FrameError::UnknownVersion(header[AT_VERSION]));
         }
         let token = u64_at(header, AT_TOKEN).to_le_bytes();
+        let code = (header[AT_VERSION], header[AT_KIND]);
         let packet_len = u32_at(header, AT_PACKET_LEN);
-        let kind = FrameKind::from_fields(header[AT_KIND], header[AT_REASON], token)?;
+        let kind = FrameKind::from_fields(code, header[AT_REASON], token)?;
         if header[AT_VERSION] != kind.version() {
             return Err(FrameError::UnknownVersion(header[AT_VERSION]));
         }

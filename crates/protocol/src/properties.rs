@@ -180,7 +180,7 @@ fn cut(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
         after,
         keep,
         whole: 9,
-        asked: wire::SeqNumber(78),
+        asked: Some(wire::SeqNumber(78)),
     };
     let mut datagram = Vec::new();
     seal_head(bytes, flow, says, (KeySlot::One, key), &mut datagram).expect("a packet");

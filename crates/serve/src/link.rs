@@ -84,6 +84,8 @@ pub(crate) struct Settings {
     pub(crate) keys: LinkKeys,
     /// Largest IP packet, bytes.
     pub(crate) mtu: u16,
+    /// The logger knows nothing of doubts.
+    pub(crate) former: bool,
 }
 
 /// The loggers of a service.
@@ -319,6 +321,7 @@ impl Link {
             remote: self.config.loggers[session.logger],
             keys: session.keys,
             mtu: session.prober.mtu().unwrap_or(LEAST_MTU),
+            former: session.former,
         }))
     }
 

@@ -99,18 +99,34 @@ fn compared_with(mut beginnings: Vec<Beginning>, digests: &[Digest]) -> Vec<Begi
     beginnings
 }
 
-/// The frames that a logger of version 7 reads; what is behind another one would be lost there.
-fn without_digests(mut frames: &[u8]) -> Vec<u8> {
-    let mut kept = Vec::with_capacity(frames.len());
-    while let Ok(frame) = MirrorFrame::decode(frames) {
-        let (this, rest) = frames.split_at(HEADER_LEN + frame.packet.len());
-        if frame.kind != FrameKind::Digest {
-            kept.extend_from_slice(this);
+/// What a logger reads: one of an earlier version ends the stream at what it does not know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
+enum Knows {
+    /// What version 7 has.
+    Former,
+    /// Digests, too.
+    Digests,
+    /// And what is in doubt.
+    Doubts,
+}
+
+impl Knows {
+    /// The frames as such a logger reads them; what is behind another one would be lost there.
+    fn frames(self, mut frames: &[u8]) -> Vec<u8> {
+        let mut kept = Vec::with_capacity(frames.len());
+        while let Ok(mut frame) = MirrorFrame::decode(frames) {
+            frames = &frames[HEADER_LEN + frame.packet.len()..];
+            if let FrameKind::Outstream { asked, .. } = &mut frame.kind {
+                *asked = None;
+            }
+            if self >= Self::Digests || frame.kind != FrameKind::Digest {
+                // What was read as a frame can be written as one.
+                let _ = frame.encode(&mut kept);
+            }
         }
-        frames = rest;
+        kept.extend_from_slice(frames); // what cannot be read is the logger's to count
+        kept
     }
-    kept.extend_from_slice(frames); // what cannot be read is the logger's to count
-    kept
 }
 
 /// A piece of an instream.
@@ -134,8 +150,7 @@ enum Process {
 /// A logger, and the stream to it.
 pub(crate) struct LoggerClient {
     process: Process,
-    /// Known to know digests, as a logger of version 7 does not.
-    takes_digests: bool,
+    knows: Knows,
     pid: u32,
     stream: Stream,
     decoder: Decoder<Response>,
@@ -173,7 +188,7 @@ impl LoggerClient {
             .doing("start the logger process")?;
         let mut client = Self::connect(&at, &config.name)?;
         client.process = Process::Child(child);
-        client.takes_digests = true;
+        client.knows = Knows::Doubts;
         Ok(client)
     }
 
@@ -183,7 +198,7 @@ impl LoggerClient {
         let mut client = Self::connect(&at, &config.name).ok()?;
         let pid = Pid::from_raw(i32::try_from(client.pid).ok()?)?;
         client.process = Process::Adopted(pidfd_open(pid, PidfdFlags::empty()).ok()?);
-        client.takes_digests = true; // it reads a ring of our layout
+        client.knows = Knows::Doubts; // it reads a ring of our layout
         Some(client)
     }
 
@@ -206,17 +221,49 @@ impl LoggerClient {
         Ok(client)
     }
 
-    /// Attach to a logger on another machine.
-    pub(crate) fn attach(mut self, attach: &Attach) -> Result<(Self, Attached), ServeError> {
-        let client = &mut self;
-        match client.ask(&Request::Attach(attach.clone())) {
+    /// Call a logger, claim the addresses of the service there, if these are told, and attach. Answers also what
+    /// [`Self::claiming`] does.
+    ///
+    /// # Errors
+    /// As of [`Self::claiming`], and what it says to who attaches.
+    pub(crate) fn attaching(
+        claim: Option<&Claim>,
+        attach: &Attach,
+        dial: impl Fn() -> Result<Self, ServeError>,
+    ) -> Result<(Self, Attached, Option<String>), ServeError> {
+        let called = || match claim {
+            Some(claim) => Self::claiming(claim, &dial),
+            None => Ok((dial()?, None)),
+        };
+        let (client, beside) = called()?;
+        if claim.is_some() && client.knows == Knows::Former {
+            let (client, attached) = client.attach(Request::FormerAttach(attach.clone()))?;
+            return Ok((client, attached, beside));
+        }
+        match client.attach(Request::Attach(attach.clone())) {
+            Ok((mut client, attached)) => {
+                client.knows = Knows::Doubts;
+                Ok((client, attached, beside))
+            }
+            // One of the version before does not know what that is.
+            Err(ServeError::LoggerClosed) => {
+                let (client, beside) = called()?;
+                let (client, attached) = client.attach(Request::FormerAttach(attach.clone()))?;
+                Ok((client, attached, beside))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn attach(mut self, request: Request) -> Result<(Self, Attached), ServeError> {
+        match self.ask(&request) {
             Ok(Response::Attached {
                 pid,
                 kept,
                 session,
                 keys,
             }) => {
-                client.pid = pid;
+                self.pid = pid;
                 let attached = Attached {
                     kept,
                     session,
@@ -260,7 +307,7 @@ impl LoggerClient {
         let mut client = dial()?;
         match client.ask(&Request::Claim(claim.clone())) {
             Ok(Response::Claimed { beside }) => {
-                client.takes_digests = true;
+                client.knows = Knows::Digests;
                 Ok((client, Some(beside).filter(|b| !b.is_empty())))
             }
             Ok(other) => Err(unexpected(&other)),
@@ -273,7 +320,7 @@ impl LoggerClient {
     fn on(stream: Stream) -> Self {
         Self {
             process: Process::Elsewhere,
-            takes_digests: false,
+            knows: Knows::Former,
             pid: 0,
             stream,
             decoder: Decoder::default(),
@@ -421,38 +468,32 @@ impl LoggerClient {
         }
     }
 
+    /// Whether it is one that knows nothing of doubts.
+    pub(crate) fn is_former(&self) -> bool {
+        self.knows < Knows::Doubts
+    }
+
     /// What is known of every connection.
     pub(crate) fn summaries(&mut self) -> Result<Vec<FlowSummary>, ServeError> {
-        self.say(&Request::Summaries)?;
-        let mut all = Vec::new();
-        loop {
-            match self.next_answer()? {
-                Response::Summaries { summaries, last } => {
-                    all.extend(summaries);
-                    if last {
-                        return Ok(all);
-                    }
-                }
-                other => return Err(unexpected(&other)),
-            }
-        }
+        let request = match self.is_former() {
+            true => Request::FormerSummaries,
+            false => Request::Summaries,
+        };
+        self.say(&request)?;
+        self.pages(|response| match response {
+            Response::Summaries { summaries, last }
+            | Response::FormerSummaries { summaries, last } => Ok((summaries, last)),
+            other => Err(other),
+        })
     }
 
     /// The connections that have a whole record.
     pub(crate) fn connections(&mut self) -> Result<Vec<Recorded>, ServeError> {
         self.say(&Request::Connections)?;
-        let mut all = Vec::new();
-        loop {
-            match self.next_answer()? {
-                Response::Connections { connections, last } => {
-                    all.extend(connections);
-                    if last {
-                        return Ok(all);
-                    }
-                }
-                other => return Err(unexpected(&other)),
-            }
-        }
+        self.pages(|response| match response {
+            Response::Connections { connections, last } => Ok((connections, last)),
+            other => Err(other),
+        })
     }
 
     /// Recorded instream bytes, for each of these; fewer than asked for only at the end of a record,
@@ -474,7 +515,7 @@ impl LoggerClient {
     /// The recorded outstream of each of these, and where its client began to speak; `None` of one that is not known
     /// (any more).
     pub(crate) fn heads(&mut self, flows: &[FlowId]) -> Result<Vec<Option<Heads>>, ServeError> {
-        let takes_digests = self.takes_digests;
+        let takes_digests = self.knows >= Knows::Digests;
         let questions = flows.iter().flat_map(|flow| {
             let flow = *flow;
             let digests = takes_digests.then_some(Request::Digests { flow });
@@ -569,8 +610,8 @@ impl LoggerClient {
 
     /// Mirror frames, whole ones, at most [`protocol::control::MAX_DATA`] bytes.
     pub(crate) fn frames(&mut self, mut bytes: Vec<u8>) -> Result<(), ServeError> {
-        if !self.takes_digests {
-            bytes = without_digests(&bytes);
+        if self.is_former() {
+            bytes = self.knows.frames(&bytes);
         }
         self.say(&Request::Frames { bytes })
     }

@@ -48,6 +48,7 @@ pub(crate) fn settings(setup: &LinkSetup, life: u8) -> LinkSettings {
         },
         mtu: u16::MAX,
         strategy: setup.strategy,
+        former: false,
     }
 }
 
@@ -347,7 +348,10 @@ fn sessions(policy: AckPolicy, total: u64) -> Sessions {
 /// As the programs write it into the ring. False: there is no such frame on a link.
 fn encode(frame: &MirrorFrame, out: &mut Vec<u8>) -> bool {
     let kind = match frame.kind {
-        MirrorKind::Outstream { from, asked } => mirror::FrameKind::Outstream { from, asked },
+        MirrorKind::Outstream { from, asked } => mirror::FrameKind::Outstream {
+            from,
+            asked: Some(asked),
+        },
         MirrorKind::Digest => mirror::FrameKind::Digest,
         MirrorKind::Closed { reason } => mirror::FrameKind::Closed(match reason {
             ClosedReason::Finished => mirror::CloseReason::Finished,

@@ -65,6 +65,8 @@ pub struct LinkSettings {
     pub mtu: u16,
     /// What becomes of acknowledgements.
     pub strategy: AckStrategy,
+    /// The logger knows nothing of doubts: heads do not say how far the server had read, and no segment is in doubt.
+    pub former: bool,
 }
 
 /// The link as the programs know it.
@@ -144,7 +146,7 @@ impl SouthSide {
         let (flags, slot) = (copy.flags, copy.flags.slot);
         let (bytes, key) = (&copy.packet.bytes, link.up.get(slot)?);
         let mut datagram = Vec::new();
-        let sealed = if flags.kind == SegmentKind::Head {
+        let sealed = if matches!(flags.kind, SegmentKind::Head | SegmentKind::FormerHead) {
             seal_head(bytes, copy.flow_id, copy.head, (slot, key), &mut datagram)
         } else {
             let says = (flags, copy.head.after);
@@ -351,7 +353,7 @@ impl Shared {
         let is_near = segment.seq.0.wrapping_sub(noted.0) <= u16::MAX.into();
         let (kind, place) = if flow.log.is_noted && is_near {
             (SegmentKind::Noted, noted)
-        } else if flow.is_doubted(segment) {
+        } else if !link.settings.former && flow.is_doubted(segment) {
             let heard = flow.log.heard.max_seq(segment.ack);
             (SegmentKind::Doubted, heard)
         } else {
@@ -383,20 +385,26 @@ impl Shared {
         let (Some(link), Some(_), Ok(take)) = (self.link, self.path, u16::try_from(take)) else {
             return;
         };
-        let headers = segment.headers_len() + ASKED + link.overhead();
+        let former = link.settings.former;
+        let asked = (!former).then_some(flow.verify.asked);
+        let behind = asked.map_or(0, |_| ASKED);
+        let headers = segment.headers_len() + behind + link.overhead();
         let room = usize::from(link.settings.mtu).saturating_sub(headers);
         let jumbo = segment.network.v6 && segment.network.tcp_offset != V6_HEADER;
         let linked = self.linked(flow) && self.service.link_up && !self.abandoned(now_ns);
         let room = u16::try_from(room).unwrap_or(u16::MAX);
         let skip = u16::try_from(skip).unwrap_or(u16::MAX);
-        if !linked || jumbo || skip >= room {
+        if !linked || jumbo || skip >= room || (former && take == 0) {
             return;
         }
         let keep = skip.saturating_add(take).min(room);
         // What has no room is said only of a packet that begins with the head, which is then shorter than that.
         let whole = if skip == 0 { take } else { keep - skip };
         let flags = SegmentFlags {
-            kind: SegmentKind::Head,
+            kind: match former {
+                true => SegmentKind::FormerHead,
+                false => SegmentKind::Head,
+            },
             unfinished: true,
             slot: link.settings.keys.slot,
         };
@@ -404,7 +412,7 @@ impl Shared {
             after: flow.verify.heads_to,
             keep,
             whole,
-            asked: flow.verify.asked,
+            asked,
         };
         self.send_copy(packet, flow, segment, flags, head);
         self.counters.link_heads += u64::from(take > 0);

@@ -114,7 +114,7 @@ fn request_packet() -> Vec<u8> {
 }
 
 pub(crate) fn answer_frame() -> Vec<u8> {
-    let (from, asked) = (SeqNumber(5001), SeqNumber(1019));
+    let (from, asked) = (SeqNumber(5001), Some(SeqNumber(1019)));
     let answer = packet(
         false,
         false,
@@ -131,6 +131,13 @@ pub(crate) fn frames() -> Vec<Vec<u8>> {
         frame(opened(), b""),
         frame(FrameKind::Instream, &request_packet()),
         answer_frame(),
+        frame(
+            FrameKind::Outstream {
+                from: SeqNumber(5001),
+                asked: None,
+            },
+            &request_packet(),
+        ),
         frame(FrameKind::Barrier { token: 3 }, b""),
         frame(FrameKind::Closed(CloseReason::ResetByClient), b""),
     ]
@@ -188,15 +195,17 @@ pub(crate) fn datagrams() -> Vec<Vec<u8>> {
         all.push(datagram);
     }
     let (after, keep, whole) = (SeqNumber(77), 9, 9);
-    let mut datagram = Vec::new();
-    let head = Head {
-        after,
-        keep,
-        whole,
-        asked: SeqNumber(1019),
-    };
-    seal_head(&request_packet(), FLOW, head, (slot, &KEY), &mut datagram).expect("a packet");
-    all.push(datagram);
+    for asked in [Some(SeqNumber(1019)), None] {
+        let mut datagram = Vec::new();
+        let head = Head {
+            after,
+            keep,
+            whole,
+            asked,
+        };
+        seal_head(&request_packet(), FLOW, head, (slot, &KEY), &mut datagram).expect("a packet");
+        all.push(datagram);
+    }
     let open = Open {
         slot,
         flow: FLOW,
@@ -319,6 +328,8 @@ pub(crate) fn requests() -> Vec<Request> {
             service: "web".into(),
             addresses: [false, true].map(|v6| flow_key(v6).server()).to_vec(),
         }),
+        Request::FormerAttach(attach()),
+        Request::FormerSummaries,
     ]
 }
 

@@ -47,6 +47,8 @@ pub struct LinkSettings {
     pub mtu: u16,
     /// What becomes of acknowledgements.
     pub strategy: AckStrategy,
+    /// The logger knows nothing of doubts (`SEGMENT_FORMER_HEAD`).
+    pub former: bool,
 }
 
 impl Dataplane {
@@ -134,6 +136,7 @@ fn link_of(settings: &LinkSettings, before: &abi::link) -> abi::link {
         mtu: settings.mtu,
         strategy: u8::try_from(strategy_of(settings.strategy).0).unwrap_or_default(),
         v6: u8::from(!settings.remote.ip().to_canonical().is_ipv4()),
+        former: u8::from(settings.former),
         up: before.up,
         down: before.down,
         ..Default::default()

@@ -42,6 +42,7 @@ pub(crate) fn link(strategy: AckStrategy, v6: bool) -> LinkSettings {
         },
         mtu: MTU,
         strategy,
+        former: false,
     }
 }
 

@@ -240,6 +240,7 @@ fn the_head_of_each_turn_is_recorded() {
 }
 
 fn begun(from: SeqNumber, asked: SeqNumber) -> FrameKind {
+    let asked = Some(asked);
     FrameKind::Outstream { from, asked }
 }
 

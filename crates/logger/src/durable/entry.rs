@@ -404,7 +404,7 @@ impl<'a> Change<'a> {
 }
 
 /// The types of the requests whose bodies entries borrow.
-const REQUEST_ATTACH: u8 = 9;
+const REQUEST_ATTACH: u8 = 0x20;
 const REQUEST_RESUME: u8 = 13;
 
 /// The body of a message that has no limit of its length.

@@ -100,7 +100,9 @@ impl Service {
                 (_, Request::Lease(request)) => self.lease(at, &request, tell)?,
                 (None, Request::Claim(claim)) => self.claim(at, &claim, tell)?,
                 (None, Request::GiveUp { service }) => self.give_up(at, service, tell)?,
-                (None, Request::Attach(attach)) => self.attach(at, &attach, tell)?,
+                (None, Request::Attach(attach) | Request::FormerAttach(attach)) => {
+                    self.attach(at, &attach, tell)?
+                }
                 (
                     None,
                     Request::Follow {

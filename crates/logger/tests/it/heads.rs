@@ -42,6 +42,11 @@ impl Asked {
 
     /// The head that this is comes by the link; the one before it ended at `after`.
     fn by_link(&mut self, said: &Said, after: SeqNumber) {
+        self.by_link_as(said, after, Some(SeqNumber(0)));
+    }
+
+    /// Without `asked` as a host of version 7 of the control protocol sends it.
+    fn by_link_as(&mut self, said: &Said, after: SeqNumber, asked: Option<SeqNumber>) {
         let keys = self.host.keys;
         let mut datagram = Vec::new();
         let by = (keys.slot, &keys.up);
@@ -52,7 +57,7 @@ impl Asked {
             after,
             keep: 5,
             whole,
-            asked: SeqNumber(0),
+            asked,
         };
         seal_head(&said.1, FLOW, head, by, &mut datagram).expect("a packet");
         self.logger.take(peer(1, 1000), &[datagram]);
@@ -61,7 +66,7 @@ impl Asked {
     fn by_stream(&mut self, said: &Said) {
         let kind = FrameKind::Outstream {
             from: said.0,
-            asked: SeqNumber(0),
+            asked: Some(SeqNumber(0)),
         };
         let bytes = frame(FLOW, kind, &said.1);
         self.logger.ask(OLD, &Request::Frames { bytes });
@@ -87,6 +92,27 @@ impl Asked {
         let end = self.summary().outstream_end?;
         Some(end.distance_from(first).expect("behind it"))
     }
+}
+
+/// It does not say how far its server had read. Who takes over takes all that is not recorded for answered, maybe.
+#[test]
+fn a_host_of_the_version_before_has_its_heads_recorded_and_hears_of_them() {
+    let mut asked = Asked::new();
+    let said = asked.says(b"short");
+    asked.by_link_as(&said, said.0, None);
+    assert_eq!((asked.end(), asked.bytes()), (Some(5), 5));
+    let long = asked.says(b"longer than that");
+    let from = long.0;
+    let kind = FrameKind::Outstream { from, asked: None };
+    let bytes = frame(FLOW, kind, &long.1);
+    assert_eq!(bytes[4], 2);
+    asked.logger.ask(OLD, &Request::Frames { bytes });
+    assert_eq!((asked.end(), asked.bytes()), (Some(21), 21));
+    let summary = asked.summary();
+    assert_eq!(summary.doubt, summary.stable_seq);
+    let former = asked.logger.ask(OLD, &Request::FormerSummaries);
+    let (summaries, last) = (vec![summary], true);
+    assert_eq!(former, [Response::FormerSummaries { summaries, last }]);
 }
 
 #[test]
@@ -156,7 +182,7 @@ fn a_head_of_a_stranger_or_for_nobody_changes_nothing() {
         after: said.0,
         keep: 5,
         whole: 5,
-        asked: SeqNumber(0),
+        asked: Some(SeqNumber(0)),
     };
     let by = (keys.slot, &keys.down);
     seal_head(&said.1, FLOW, head, by, &mut datagram).expect("a packet");

@@ -19,14 +19,14 @@ use parts::{encode_streams, stream};
 
 mod request {
     pub(super) const HELLO: u8 = 0x01;
-    pub(super) const SUMMARIES: u8 = 0x02;
+    pub(super) const FORMER_SUMMARIES: u8 = 0x02;
     pub(super) const READ: u8 = 0x03;
     pub(super) const OUTSTREAM_HEADS: u8 = 0x04;
     pub(super) const UNPROTECT: u8 = 0x05;
     pub(super) const STATISTICS: u8 = 0x06;
     pub(super) const SHUTDOWN: u8 = 0x07;
     pub(super) const HOLD_TURNS: u8 = 0x08;
-    pub(super) const ATTACH: u8 = 0x09;
+    pub(super) const FORMER_ATTACH: u8 = 0x09;
     pub(super) const REKEY: u8 = 0x0a;
     pub(super) const FRAMES: u8 = 0x0b;
     pub(super) const BARRIER: u8 = 0x0c;
@@ -48,12 +48,14 @@ mod request {
     pub(super) const GIVE_UP: u8 = 0x1c;
     pub(super) const CLAIM: u8 = 0x1d;
     pub(super) const DIGESTS: u8 = 0x1e;
+    pub(super) const SUMMARIES: u8 = 0x1f;
+    pub(super) const ATTACH: u8 = 0x20;
 }
 
 mod response {
     pub(super) const HELLO: u8 = 0x81;
     pub(super) const DRAINED: u8 = 0x82;
-    pub(super) const SUMMARIES: u8 = 0x83;
+    pub(super) const FORMER_SUMMARIES: u8 = 0x83;
     pub(super) const DATA: u8 = 0x84;
     pub(super) const OUTSTREAM_HEADS: u8 = 0x85;
     pub(super) const UNPROTECTED: u8 = 0x86;
@@ -77,6 +79,7 @@ mod response {
     pub(super) const CLAIMED: u8 = 0x98;
     pub(super) const HOSTS: u8 = 0x99;
     pub(super) const DIGESTS: u8 = 0x9a;
+    pub(super) const SUMMARIES: u8 = 0x9b;
 }
 
 impl Message for Request {
@@ -84,6 +87,7 @@ impl Message for Request {
         match self {
             Self::Hello { .. } => request::HELLO,
             Self::Summaries => request::SUMMARIES,
+            Self::FormerSummaries => request::FORMER_SUMMARIES,
             Self::Read { .. } => request::READ,
             Self::OutstreamHeads { .. } => request::OUTSTREAM_HEADS,
             Self::Beginnings { .. } => request::BEGINNINGS,
@@ -93,6 +97,7 @@ impl Message for Request {
             Self::Shutdown => request::SHUTDOWN,
             Self::HoldTurns { .. } => request::HOLD_TURNS,
             Self::Attach(_) => request::ATTACH,
+            Self::FormerAttach(_) => request::FORMER_ATTACH,
             Self::Rekey => request::REKEY,
             Self::Frames { .. } => request::FRAMES,
             Self::Barrier { .. } => request::BARRIER,
@@ -116,13 +121,13 @@ impl Message for Request {
     }
 
     fn is_known(type_code: u8) -> bool {
-        (request::HELLO..=request::DIGESTS).contains(&type_code)
+        (request::HELLO..=request::ATTACH).contains(&type_code)
     }
 
     fn version(type_code: u8) -> u8 {
         match type_code {
             // Who attaches makes the segments of the link as they are now.
-            request::CLAIM | request::DIGESTS | request::ATTACH => 8,
+            request::CLAIM | request::DIGESTS | request::SUMMARIES | request::ATTACH => 8,
             _ => OLDEST,
         }
     }
@@ -132,13 +137,14 @@ impl Message for Request {
         match self {
             Self::Hello { service } => body.bytes(service.as_bytes()),
             Self::Summaries
+            | Self::FormerSummaries
             | Self::Statistics
             | Self::Shutdown
             | Self::Rekey
             | Self::Connections
             | Self::DropImage => {}
             Self::HoldTurns { hold } => body.bool(*hold),
-            Self::Attach(attach) => attach.encode(&mut body),
+            Self::Attach(attach) | Self::FormerAttach(attach) => attach.encode(&mut body),
             Self::Frames { bytes } => body.bytes(bytes),
             Self::Barrier { token } => body.u64(*token),
             Self::InUse { session } => body.u64(*session),
@@ -247,6 +253,7 @@ impl Message for Request {
                 service: body.text()?,
             },
             request::SUMMARIES => Self::Summaries,
+            request::FORMER_SUMMARIES => Self::FormerSummaries,
             request::READ => Self::Read {
                 flow: body.flow()?,
                 from: body.seq()?,
@@ -260,6 +267,7 @@ impl Message for Request {
             request::SHUTDOWN => Self::Shutdown,
             request::HOLD_TURNS => Self::HoldTurns { hold: body.bool()? },
             request::ATTACH => Self::Attach(Attach::decode(&mut body)?),
+            request::FORMER_ATTACH => Self::FormerAttach(Attach::decode(&mut body)?),
             request::REKEY => Self::Rekey,
             request::FRAMES => Self::Frames {
                 bytes: body.remainder(),
@@ -334,6 +342,7 @@ impl Message for Response {
             Self::Hello { .. } => response::HELLO,
             Self::Drained { .. } => response::DRAINED,
             Self::Summaries { .. } => response::SUMMARIES,
+            Self::FormerSummaries { .. } => response::FORMER_SUMMARIES,
             Self::Data { .. } => response::DATA,
             Self::OutstreamHeads { .. } => response::OUTSTREAM_HEADS,
             Self::Beginnings { .. } => response::BEGINNINGS,
@@ -361,7 +370,7 @@ impl Message for Response {
     }
 
     fn is_known(type_code: u8) -> bool {
-        (response::HELLO..=response::DIGESTS).contains(&type_code)
+        (response::HELLO..=response::SUMMARIES).contains(&type_code)
     }
 
     fn version(type_code: u8) -> u8 {
@@ -379,7 +388,13 @@ impl Message for Response {
             Self::Summaries { summaries, last } => {
                 body.bool(*last);
                 for summary in summaries {
-                    summary.encode(&mut body);
+                    summary.encode(&mut body, true);
+                }
+            }
+            Self::FormerSummaries { summaries, last } => {
+                body.bool(*last);
+                for summary in summaries {
+                    summary.encode(&mut body, false);
                 }
             }
             Self::Data { flow, from, bytes } => {
@@ -502,7 +517,11 @@ impl Message for Response {
             response::DRAINED => Self::Drained { token: body.u64()? },
             response::SUMMARIES => Self::Summaries {
                 last: body.bool()?,
-                summaries: until_the_end(&mut body, FlowSummary::decode)?,
+                summaries: until_the_end(&mut body, |body| FlowSummary::decode(body, true))?,
+            },
+            response::FORMER_SUMMARIES => Self::FormerSummaries {
+                last: body.bool()?,
+                summaries: until_the_end(&mut body, |body| FlowSummary::decode(body, false))?,
             },
             response::DATA => Self::Data {
                 flow: body.flow()?,

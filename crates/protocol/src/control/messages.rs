@@ -19,6 +19,8 @@ pub enum Request {
     },
     /// What is recorded of each connection? Answered by [`Response::Summaries`].
     Summaries,
+    /// The same, from a program of version 7. Answered by [`Response::FormerSummaries`].
+    FormerSummaries,
     /// Recorded instream bytes of a connection. Answered by [`Response::Data`].
     Read {
         /// The connection.
@@ -62,6 +64,8 @@ pub enum Request {
     /// A service wants its record kept by a logger on another machine. The first message on such a
     /// stream, in the place of [`Request::Hello`]; answered by [`Response::Attached`].
     Attach(Attach),
+    /// The same, of a host of version 7: its heads do not say how far its server had read.
+    FormerAttach(Attach),
     /// The keys of the link have been in use for long enough. Answered by [`Response::Keys`].
     Rekey,
     /// Mirror frames, as the ring of a logger on this host would hold them, one behind the other:
@@ -209,6 +213,13 @@ pub enum Response {
     },
     /// To [`Request::Summaries`].
     Summaries {
+        /// At most [`FlowSummary::PER_MESSAGE`].
+        summaries: Vec<FlowSummary>,
+        /// Whether the list is complete with these.
+        last: bool,
+    },
+    /// To [`Request::FormerSummaries`]: without [`FlowSummary::doubt`], which version 7 does not know.
+    FormerSummaries {
         /// At most [`FlowSummary::PER_MESSAGE`].
         summaries: Vec<FlowSummary>,
         /// Whether the list is complete with these.

@@ -55,7 +55,7 @@ fn the_encoding_is_pinned() {
     assert_eq!(bytes_of(&hello), [5, 0, 0, 0, 7, 1, b'w', b'e', b'b']);
     let summaries = Response::Summaries { summaries: vec![SUMMARY], last: true };
     assert_eq!(bytes_of(&summaries), [
-        58, 0, 0, 0, 8, 0x83, 1,
+        58, 0, 0, 0, 8, 0x9b, 1,
         1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0,
         1, 0, 0, 0, 0, 8, 0, 0, 0, 6, 0, 0, 0, 7, 0, 0, 0, 9, 0, 0, 0, 10, 0, 0, 0, 0, 13, 0, 0, 0, 3,
     ]);
@@ -113,7 +113,7 @@ fn resume() -> Resume {
 #[rustfmt::skip]
 fn the_encoding_of_what_a_link_needs_is_pinned() {
     assert_eq!(bytes_of(&Request::Attach(attach())), [
-        37, 0, 0, 0, 8, 9, 2, 1, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0,
+        37, 0, 0, 0, 8, 0x20, 2, 1, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0,
         4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 7, 6, 1, b'w', b'e', b'b',
     ]);
     let mut resumed = vec![114, 0, 0, 0, 7, 13, 1, 0, 0, 0, 0, 0, 0, 0];
@@ -149,7 +149,7 @@ fn types_are_pinned() {
         Request::Hello {
             service: String::new(),
         },
-        Request::Summaries,
+        Request::FormerSummaries,
         Request::Read {
             flow,
             from: SeqNumber(0),
@@ -160,7 +160,7 @@ fn types_are_pinned() {
         Request::Statistics,
         Request::Shutdown,
         Request::HoldTurns { hold: true },
-        Request::Attach(attach()),
+        Request::FormerAttach(attach()),
         Request::Rekey,
         Request::Frames { bytes: vec![] },
         Request::Barrier { token: 1 },
@@ -177,7 +177,7 @@ fn types_are_pinned() {
     let responses = [
         Response::Hello { pid: 1 },
         Response::Drained { token: 1 },
-        Response::Summaries {
+        Response::FormerSummaries {
             summaries: vec![],
             last: true,
         },
@@ -272,7 +272,7 @@ fn a_body_that_is_no_encoding_is_malformed() {
             "bytes behind the last field",
         ),
         (
-            &[3, 0, 0, 0, 8, 0x83, 2],
+            &[3, 0, 0, 0, 8, 0x9b, 2],
             "a truth value is neither 0 nor 1",
         ),
         (&[4, 0, 0, 0, 7, 0x88, 1, 0xff], "the text is not UTF-8"),

@@ -81,7 +81,9 @@ pub enum SegmentKind {
     /// As [`SegmentKind::Plain`], of a connection whose server notes what it reads: all that lies before
     /// [`SegmentView::noted`] the logger has in the server's notes.
     Noted = 4,
-    /// Not the client's, but the server's: the head of an answer. (3 was one without [`SegmentView::asked`].)
+    /// A head as of version 7 of the control protocol: without [`SegmentView::asked`].
+    FormerHead = 3,
+    /// Not the client's, but the server's: the head of an answer.
     Head = 5,
     /// The client's host of now is not the one that it has heard [`SegmentView::heard`] of: that one may have answered
     /// this already, and nobody has recorded the answer.
@@ -122,6 +124,7 @@ impl SegmentFlags {
                 0 => SegmentKind::Plain,
                 1 => SegmentKind::HeardAll,
                 2 => SegmentKind::Turn,
+                3 => SegmentKind::FormerHead,
                 4 => SegmentKind::Noted,
                 5 => SegmentKind::Head,
                 6 => SegmentKind::Doubted,
@@ -218,8 +221,12 @@ impl<'a> SegmentView<'a> {
     pub fn head(&self) -> (SeqNumber, &'a [u8], u32) {
         let whole = self.segment.window();
         let payload = self.segment.payload();
-        let payload = payload.split_last_chunk::<ASKED>();
-        let payload = payload.map_or(&[][..], |(payload, _)| payload);
+        let behind = match self.flags.kind {
+            SegmentKind::FormerHead => 0,
+            _ => ASKED,
+        };
+        let kept = payload.len().saturating_sub(behind);
+        let payload = &payload[..kept];
         let skip = payload.len().saturating_sub(usize::from(whole));
         let head = &payload[skip..];
         // No packet is longer than 64 KiB.
@@ -229,7 +236,7 @@ impl<'a> SegmentView<'a> {
     }
 
     /// Of a head: how far its client had sent when the answer began, or more that the logger has by now. `None`: it is no
-    /// head.
+    /// head, or a former one.
     #[must_use]
     pub fn asked(&self) -> Option<SeqNumber> {
         let is_head = matches!(self.flags.kind, SegmentKind::Head);
@@ -388,8 +395,9 @@ pub struct Head {
     /// How many bytes it is to have, with those that come later by another way.
     pub whole: u16,
     /// How far the client had sent when the answer began. What is before the packet's acknowledgement number, or far
-    /// behind it, is not told: it becomes that number, or 16 MiB more.
-    pub asked: SeqNumber,
+    /// behind it, is not told: it becomes that number, or 16 MiB more. `None`: the logger is of version 7 of the control
+    /// protocol, and gets a [`SegmentKind::FormerHead`].
+    pub asked: Option<SeqNumber>,
 }
 
 impl Head {
@@ -400,7 +408,7 @@ impl Head {
             after: place,
             keep: 0,
             whole: 0,
-            asked: SeqNumber(0),
+            asked: None,
         }
     }
 }
@@ -422,10 +430,12 @@ pub fn seal_head(
     let segment = Segment::of(&ip)?;
     let header = ip.header_len() + ip.payload_len() - segment.payload().len();
     let len = ip.total_len().min(header + usize::from(head.keep));
-    let asked = head.asked.distance_from(segment.ack()).unwrap_or(0);
-    let asked = segment.ack() + asked.min(MOST_ASKED);
     let mut cut = packet[..len].to_vec();
-    cut.extend_from_slice(&asked.0.to_be_bytes());
+    if let Some(asked) = head.asked {
+        let ahead = asked.distance_from(segment.ack()).unwrap_or(0);
+        let asked = segment.ack() + ahead.min(MOST_ASKED);
+        cut.extend_from_slice(&asked.0.to_be_bytes());
+    }
     let len = cut.len();
     let v4 = ip.source().is_ipv4();
     let (at, counted) = if v4 { (2, len) } else { (4, len - V6_HEADER) };
@@ -437,8 +447,12 @@ pub fn seal_head(
     let pseudo = checksum::pseudo_header(ip.source(), ip.destination(), PROTOCOL_TCP, length);
     transport[ACKNOWLEDGMENT].copy_from_slice(&head.after.0.to_be_bytes());
     transport[CHECKSUM].copy_from_slice(&checksum::fold(pseudo).to_be_bytes());
+    let kind = match head.asked {
+        Some(_) => SegmentKind::Head,
+        None => SegmentKind::FormerHead,
+    };
     let flags = SegmentFlags {
-        kind: SegmentKind::Head,
+        kind,
         unfinished: true,
         slot,
     };

@@ -207,11 +207,16 @@ fn a_head_is_cut_and_says_what_was_before_it() {
             (12, 3, b"200", 0),
             (15, 0, b"", 0),
         ];
-        for (keep, whole, head_is, more) in all {
+        let asked = SeqNumber(u32::from_be_bytes([1, 2, 3, 4]));
+        let both = [Some(asked), None];
+        for ((keep, whole, head_is, more), asked) in all
+            .map(|is| both.map(|asked| (is, asked)))
+            .into_iter()
+            .flatten()
+        {
             let mut datagram = Vec::new();
             let by = (KeySlot::One, &KEY);
             let after = SeqNumber(4);
-            let asked = SeqNumber(u32::from_be_bytes([1, 2, 3, 4]));
             let says = Head {
                 after,
                 keep,
@@ -220,17 +225,24 @@ fn a_head_is_cut_and_says_what_was_before_it() {
             };
             seal_head(&packet, FLOW, says, by, &mut datagram).unwrap();
             let head = SegmentView::parse(&datagram).unwrap();
-            assert_eq!(head.flags().kind, SegmentKind::Head);
+            let kind = asked.map_or(SegmentKind::FormerHead, |_| SegmentKind::Head);
+            assert_eq!(head.flags().kind, kind);
             assert_eq!((head.segment().seq(), head.after()), (SeqNumber(9), after));
             let end = usize::from(keep).min(kept.len());
             let told = Segment::of(&IpPacket::parse(&packet).unwrap())
                 .unwrap()
                 .ack();
-            let ahead = asked
-                .distance_from(told)
-                .map_or(0, |ahead| ahead.min((1 << 24) - 1));
-            assert_eq!(head.asked(), Some(told + ahead));
-            let payload = [&kept[..end], &(told + ahead).0.to_be_bytes()].concat();
+            let asked = asked.map(|asked| {
+                let ahead = asked.distance_from(told);
+                told + ahead.map_or(0, |ahead| ahead.min((1 << 24) - 1))
+            });
+            assert_eq!(head.asked(), asked);
+            let behind = asked.map(|asked| asked.0.to_be_bytes());
+            let payload = [
+                &kept[..end],
+                behind.as_ref().map_or(&[][..], |four| &four[..]),
+            ]
+            .concat();
             assert_eq!(head.segment().payload(), payload);
             let skipped = u32::try_from(end - head_is.len()).unwrap();
             assert_eq!(head.head(), (SeqNumber(9) + skipped, head_is, more));
@@ -249,12 +261,13 @@ fn a_head_is_cut_and_says_what_was_before_it() {
 
 #[test]
 fn every_kind_of_segment_says_what_it_is() {
-    use SegmentKind::{Doubted, Head, HeardAll, Noted, Plain, Turn};
+    use SegmentKind::{Doubted, FormerHead, Head, HeardAll, Noted, Plain, Turn};
     let packet = packet(&flow_key(false), SeqNumber(1), b"", ChecksumMode::Full);
     let kinds = [
         (0, Plain),
         (1, HeardAll),
         (2, Turn),
+        (3, FormerHead),
         (4, Noted),
         (5, Head),
         (6, Doubted),
@@ -271,9 +284,9 @@ fn every_kind_of_segment_says_what_it_is() {
             assert_eq!(SegmentView::parse(&datagram).unwrap().flags(), flags);
         }
     }
-    for unknown in [3, 7] {
+    {
         let mut datagram = sealed(&packet, flags(false, false));
-        datagram[8] |= unknown;
+        datagram[8] |= 7;
         let refused = SegmentView::parse(&datagram);
         assert_eq!(refused, Err(LinkError::BadField("kind")));
     }

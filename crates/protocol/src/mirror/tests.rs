@@ -40,6 +40,18 @@ fn the_layout_is_pinned_byte_by_byte() {
     assert_eq!(MirrorFrame::decode(&OPENED_BYTES), Ok(OPENED));
 }
 
+/// A host of version 7 of the control protocol does not say by a head how far its server had read.
+#[test]
+fn a_head_of_the_version_before_is_read_and_written() {
+    let from = SeqNumber(0x0403_0201);
+    let kind = FrameKind::Outstream { from, asked: None };
+    let frame = MirrorFrame { kind, ..OPENED };
+    let bytes = encode(&frame);
+    let token = [1, 2, 3, 4, 0, 0, 0, 0];
+    assert_eq!((bytes[4], &bytes[40..48]), (2, &token[..]));
+    assert_eq!(MirrorFrame::decode(&bytes), Ok(frame));
+}
+
 #[test]
 fn kind_reason_and_token_are_pinned() {
     let token = 0x0807_0605_0403_0201;
@@ -48,7 +60,7 @@ fn kind_reason_and_token_are_pinned() {
         (
             FrameKind::Outstream {
                 from: SeqNumber(0x0403_0201),
-                asked: SeqNumber(0x0807_0605),
+                asked: Some(SeqNumber(0x0807_0605)),
             },
             2,
             0,
@@ -138,6 +150,7 @@ fn each_fault_has_its_error() {
     assert_eq!(with_byte(6, 1), Err(FrameError::UnusedField("reason")));
     assert_eq!(with_byte(7, 1), Err(FrameError::UnusedField("unfinished")));
     assert_eq!(with_byte(5, 1), Err(FrameError::UnusedField("token")));
+    assert_eq!(with_byte(5, 2), Err(FrameError::UnusedField("token")));
     let beyond = FrameError::CapturedBeyondPacket {
         captured: 0x6000_0003,
         packet_len: OPENED.packet_len,
@@ -187,9 +200,9 @@ fn kind() -> impl Strategy<Value = FrameKind> {
     ]);
     prop_oneof![
         Just(FrameKind::Instream),
-        any::<(u32, u32)>().prop_map(|(from, asked)| FrameKind::Outstream {
+        any::<(u32, Option<u32>)>().prop_map(|(from, asked)| FrameKind::Outstream {
             from: SeqNumber(from),
-            asked: SeqNumber(asked),
+            asked: asked.map(SeqNumber),
         }),
         any::<u64>().prop_map(|token| FrameKind::Barrier { token }),
         any::<(u32, u32)>().prop_map(|(client, server)| FrameKind::Opened {

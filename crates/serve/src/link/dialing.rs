@@ -87,11 +87,7 @@ pub(super) fn dial(
 ) -> Result<Dialed, ServeError> {
     let patience = patience.max(LEAST);
     let dial = || LoggerClient::dial(at, key, patience);
-    let (client, beside) = match claim {
-        Some(claim) => LoggerClient::claiming(claim, dial)?,
-        None => (dial()?, None),
-    };
-    let (client, attached) = client.attach(attach)?;
+    let (client, attached, beside) = LoggerClient::attaching(claim, attach, dial)?;
     Ok(Dialed {
         client,
         attached,

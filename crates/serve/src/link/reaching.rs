@@ -83,6 +83,7 @@ impl Link {
             .filter(|session| session.logger == logger)
         {
             Some(session) => {
+                session.former = client.is_former();
                 session.client = Some(client);
                 session.attached_at = now;
                 session.deaf = None;

@@ -19,6 +19,8 @@ pub(super) struct Session {
     pub(super) socket: UdpSocket,
     pub(super) prober: Prober,
     pub(super) keys: LinkKeys,
+    /// The logger knows nothing of doubts.
+    pub(super) former: bool,
     pub(super) rekey_at: Duration,
     pub(super) client: Option<LoggerClient>,
     /// When it was attached to last.
@@ -89,6 +91,7 @@ impl Session {
             prober,
             socket,
             keys: attached.keys,
+            former: client.is_former(),
             rekey_at: now + REKEY,
             client: Some(client),
             attached_at: now,

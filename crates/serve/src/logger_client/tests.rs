@@ -6,41 +6,46 @@ use std::{
 };
 
 use channel::Received;
+use protocol::link::{KeySlot, LinkKey};
 
 use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A logger that takes as many streams as there are answers, and says on each what it is told to when it has heard
-/// something; `None`: it ends the stream.
-fn logger(answers: Vec<Option<Response>>) -> (SocketAddr, Key, thread::JoinHandle<()>) {
+/// A logger that takes as many streams as there are lists of answers, and says on each these, one whenever it has heard
+/// something; then it ends the stream when it hears more. Answers with version and type of each thing that it has heard.
+fn logger(answers: Vec<Vec<Response>>) -> (SocketAddr, Key, thread::JoinHandle<Vec<[u8; 2]>>) {
     let key = Key::generate("test").expect("randomness");
     let ring = Arc::new(KeyRing::of(vec![key.clone()]));
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = listener.local_addr().expect("it is bound");
     let thread = thread::spawn(move || {
-        for answer in answers {
+        let mut heard = Vec::new();
+        for answers in answers {
             let (stream, _) = listener.accept().expect("a stream");
             let mut channel = Channel::accept(stream, Arc::clone(&ring), Instant::now());
-            hear_something(&mut channel);
-            if let Some(answer) = answer {
+            heard.extend(hear_something(&mut channel));
+            for answer in answers {
                 let mut bytes = Vec::new();
                 encode(&answer, &mut bytes).expect("a message");
                 channel.say(&bytes).expect("open");
                 channel.flush().expect("it reads");
-                hear_something(&mut channel); // the end
+                heard.extend(hear_something(&mut channel)); // the end, behind the last
             }
         }
+        heard
     });
     (at, key, thread)
 }
 
-fn hear_something(channel: &mut Channel<TcpStream>) {
+/// Version and type of a message; `None`: the stream is at its end.
+fn hear_something(channel: &mut Channel<TcpStream>) -> Option<[u8; 2]> {
     loop {
         match channel.receive() {
             Ok(Received::Plain(bytes)) if bytes.is_empty() => {}
+            Ok(Received::Plain(bytes)) => return Some([bytes[4], bytes[5]]),
             Ok(Received::Nothing) => {}
-            _ => return,
+            _ => return None,
         }
         channel.flush().expect("it reads");
     }
@@ -61,7 +66,7 @@ fn claim() -> Claim {
 #[test]
 fn logger_of_the_version_before_is_called_again_and_told_no_addresses() {
     let hello = Response::Hello { pid: 7 };
-    let (at, key, logger) = logger(vec![None, Some(hello.clone())]);
+    let (at, key, logger) = logger(vec![vec![], vec![hello.clone()]]);
     let dial = || LoggerClient::dial(at, &key, PATIENCE);
     let (mut client, beside) = LoggerClient::claiming(&claim(), dial).expect("it goes on");
     assert_eq!(beside, None);
@@ -74,8 +79,80 @@ fn logger_of_the_version_before_is_called_again_and_told_no_addresses() {
     logger.join().expect("no panic");
 }
 
+/// One of version 7 ends the stream at a claim, and one that has digests, and no doubts, at who attaches.
 #[test]
-fn logger_of_the_version_before_is_sent_no_digests() {
+fn logger_that_knows_nothing_of_doubts_is_attached_to_as_before() {
+    let attached = Response::Attached {
+        pid: 7,
+        kept: false,
+        session: 0,
+        keys: LinkKeys {
+            slot: KeySlot::Zero,
+            up: LinkKey([1; 16]),
+            down: LinkKey([2; 16]),
+        },
+    };
+    let claimed = Response::Claimed {
+        beside: String::new(),
+    };
+    let none = |former| {
+        let (summaries, last) = (Vec::new(), true);
+        match former {
+            true => Response::FormerSummaries { summaries, last },
+            false => Response::Summaries { summaries, last },
+        }
+    };
+    let (claims, attaches, asks) = ([8, 0x1d], [8, 0x20], [8, 0x1f]);
+    let (former_attaches, former_asks) = ([7, 0x09], [7, 0x02]);
+    let loggers = [
+        (
+            Knows::Former,
+            vec![vec![], vec![attached.clone(), none(true)]],
+            vec![claims, former_attaches, former_asks],
+        ),
+        (
+            Knows::Digests,
+            vec![
+                vec![claimed.clone()],
+                vec![claimed.clone(), attached.clone(), none(true)],
+            ],
+            vec![claims, attaches, claims, former_attaches, former_asks],
+        ),
+        (
+            Knows::Doubts,
+            vec![vec![claimed, attached, none(false)]],
+            vec![claims, attaches, asks],
+        ),
+    ];
+    for (knows, answers, said) in loggers {
+        let (at, key, logger) = logger(answers);
+        let dial = || LoggerClient::dial(at, &key, PATIENCE);
+        let attached = LoggerClient::attaching(Some(&claim()), &attach(), dial);
+        let (mut client, _, _) = attached.expect("it is attached to");
+        assert_eq!(client.knows, knows);
+        assert_eq!(client.is_former(), knows != Knows::Doubts);
+        assert_eq!(client.summaries().expect("they are told"), []);
+        drop(client);
+        assert_eq!(logger.join().expect("no panic"), said);
+    }
+}
+
+fn attach() -> Attach {
+    Attach {
+        instance: 1,
+        replay: protocol::control::Replay::Turn,
+        per_connection: 1 << 20,
+        total: 1 << 30,
+        connections: 10,
+        udp_port: 7000,
+        inherit: false,
+        service: "web".into(),
+    }
+}
+
+/// Each kind of logger is sent what it reads, and nothing is lost behind what it does not.
+#[test]
+fn logger_of_the_version_before_is_sent_the_frames_that_it_reads() {
     let frame = |kind, packet: &'static [u8]| MirrorFrame {
         kind,
         flow_id: FlowId(1),
@@ -86,23 +163,29 @@ fn logger_of_the_version_before_is_sent_no_digests() {
         unfinished: false,
         packet,
     };
-    let closed = FrameKind::Closed(protocol::mirror::CloseReason::Finished);
-    let (from, asked) = (SeqNumber(5), SeqNumber(6));
-    let head = FrameKind::Outstream { from, asked };
-    let (mut all, mut old) = (Vec::new(), Vec::new());
-    for frame in [
-        frame(FrameKind::Digest, &[7; 24]),
-        frame(head, b"a head"),
-        frame(closed, b""),
-    ] {
-        frame.encode(&mut all).expect("it is whole");
-        if frame.kind != FrameKind::Digest {
-            frame.encode(&mut old).expect("it is whole");
+    let bytes = |frames: &[MirrorFrame<'_>]| {
+        let mut bytes = Vec::new();
+        for frame in frames {
+            frame.encode(&mut bytes).expect("it is whole");
         }
-    }
-    assert_eq!(without_digests(&all), old);
-    let damaged = [&old[..], b"damaged"].concat();
-    assert_eq!(without_digests(&damaged), damaged);
+        bytes
+    };
+    let from = SeqNumber(5);
+    let head = |asked| frame(FrameKind::Outstream { from, asked }, b"a head");
+    let digest = frame(FrameKind::Digest, &[7; 24]);
+    let closed = frame(
+        FrameKind::Closed(protocol::mirror::CloseReason::Finished),
+        b"",
+    );
+    let all = bytes(&[digest, head(Some(SeqNumber(6))), closed]);
+    let with_digests = bytes(&[digest, head(None), closed]);
+    let former = bytes(&[head(None), closed]);
+    assert_eq!(Knows::Digests.frames(&all), with_digests);
+    assert_eq!(Knows::Former.frames(&all), former);
+    let versions = [4, former.len() - HEADER_LEN + 4].map(|at| former[at]);
+    assert_eq!(versions, [2, 2]);
+    let damaged = [&former[..], b"damaged"].concat();
+    assert_eq!(Knows::Former.frames(&damaged), damaged);
 }
 
 #[test]
@@ -114,7 +197,7 @@ fn claim_that_is_refused_is_an_error_of_its_own() {
     let beside = Response::Claimed {
         beside: "site".into(),
     };
-    let (at, key, logger) = logger(vec![Some(refused), Some(beside)]);
+    let (at, key, logger) = logger(vec![vec![refused], vec![beside]]);
     let dial = || LoggerClient::dial(at, &key, PATIENCE);
     let error = LoggerClient::claiming(&claim(), dial).err();
     let error = error.expect("it is refused");

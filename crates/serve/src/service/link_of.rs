@@ -200,6 +200,7 @@ impl Service {
                 down: settings.keys.down.0,
                 mtu: settings.mtu,
                 strategy: config.strategy,
+                former: settings.former,
             })?;
             link.show_the_way(clock::now());
         }

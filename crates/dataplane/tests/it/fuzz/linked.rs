@@ -27,6 +27,8 @@ pub(super) enum LinkStep {
     Keys(KeySlot, u8),
     Strategy(AckStrategy),
     Mtu(u16),
+    /// The logger is of the version before, or not any more.
+    Former(bool),
     Word(Word),
     /// What a client says is acknowledged by its server and by the logger.
     Upload {
@@ -203,6 +205,7 @@ pub(super) fn link_step() -> impl Strategy<Value = LinkStep> {
         2 => select(strategies).prop_map(LinkStep::Strategy),
         1 => select(vec![0, 1, 40, 100, 576, 1280, 1400, 1500, 9000, u16::MAX])
             .prop_map(LinkStep::Mtu),
+        1 => prop::bool::weighted(0.3).prop_map(LinkStep::Former),
         25 => word().prop_map(LinkStep::Word),
         40 => (1usize..1400, any::<bool>(), word()).prop_map(|(len, server_first, word)| {
             LinkStep::Upload { len, server_first, word }
@@ -323,6 +326,10 @@ impl World<'_> {
             }
             LinkStep::Strategy(strategy) => {
                 self.link().settings.strategy = *strategy;
+                self.set_link();
+            }
+            LinkStep::Former(former) => {
+                self.link().settings.former = *former;
                 self.set_link();
             }
             LinkStep::Mtu(mtu) => {

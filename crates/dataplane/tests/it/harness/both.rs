@@ -160,10 +160,9 @@ impl Both {
         if let Some(copy) = self.copies.get(before..).and_then(<[_]>::last) {
             let [seen, wanted] = [self.kernel.carried(), carried(copy)];
             // Lengths are a head's.
-            let count = if copy.flags.kind == SegmentKind::Head {
-                5
-            } else {
-                4
+            let count = match copy.flags.kind {
+                SegmentKind::Head | SegmentKind::FormerHead => 5,
+                _ => 4,
             };
             assert_eq!(
                 seen[..count],
@@ -365,6 +364,7 @@ impl Both {
                 AckStrategy::Eager => dataplane::AckStrategy::Eager,
                 AckStrategy::Conditional => dataplane::AckStrategy::Conditional,
             },
+            former: link.former,
         };
         self.kernel.plane().set_link(&settings).expect("it runs");
         self.model.set_link(link);

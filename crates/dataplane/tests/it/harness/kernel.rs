@@ -499,10 +499,8 @@ pub(crate) fn carried(copy: &ssw::Copy) -> [u32; 5] {
         SegmentKind::Doubted => head.after.0.wrapping_sub(numbers(&copy.packet).1.0),
         _ => head.after.0,
     };
-    let asked = match copy.flags.kind {
-        SegmentKind::Head => head.asked.distance_from(numbers(&copy.packet).1),
-        _ => None,
-    };
+    let ahead = |asked: SeqNumber| asked.distance_from(numbers(&copy.packet).1);
+    let asked = head.asked.and_then(ahead);
     let asked = asked.map_or(0, |ahead| ahead.min((1 << 24) - 1));
     let flags = u32::from(copy.flags.byte()) | asked << 8;
     [low, high, flags, after, lengths[1] << 16 | lengths[0]]

@@ -44,7 +44,10 @@ pub(super) fn as_note(frame: MirrorFrame) -> Note {
     Note {
         kind: match frame.kind {
             MirrorKind::Instream => FrameKind::Instream,
-            MirrorKind::Outstream { from, asked } => FrameKind::Outstream { from, asked },
+            MirrorKind::Outstream { from, asked } => FrameKind::Outstream {
+                from,
+                asked: Some(asked),
+            },
             MirrorKind::Digest => FrameKind::Digest,
             MirrorKind::Barrier { token } => FrameKind::Barrier { token },
             MirrorKind::Opened {

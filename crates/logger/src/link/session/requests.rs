@@ -53,6 +53,7 @@ impl Session {
                 Vec::new()
             }
             Request::Attach(_)
+            | Request::FormerAttach(_)
             | Request::Rekey
             | Request::Shutdown
             | Request::InUse { .. }

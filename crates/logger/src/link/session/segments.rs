@@ -23,7 +23,7 @@ impl Session {
             return;
         };
         let is_taken = match view.flags().kind {
-            SegmentKind::Head => {
+            SegmentKind::Head | SegmentKind::FormerHead => {
                 self.head(id, &view, out);
                 true
             }

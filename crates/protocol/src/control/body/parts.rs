@@ -144,7 +144,8 @@ impl Recorded {
 }
 
 impl FlowSummary {
-    pub(super) fn encode(&self, body: &mut Writer<'_>) {
+    /// Without `has_doubt` as version 7 says it.
+    pub(super) fn encode(&self, body: &mut Writer<'_>, has_doubt: bool) {
         body.flow(self.flow);
         body.seq(self.client_isn);
         body.seq(self.server_isn);
@@ -160,17 +161,21 @@ impl FlowSummary {
             body.seq(answer);
         }
         body.optional_seq(self.outstream_end);
-        body.seq(self.doubt);
+        if has_doubt {
+            body.seq(self.doubt);
+        }
         body.optional_reason(self.unprotected);
     }
 
-    pub(super) fn decode(body: &mut Cursor<'_>) -> Result<Self, ControlError> {
+    pub(super) fn decode(body: &mut Cursor<'_>, has_doubt: bool) -> Result<Self, ControlError> {
+        let (flow, client_isn, server_isn) = (body.flow()?, body.seq()?, body.seq()?);
+        let (start, stable_seq) = (body.seq()?, body.seq()?);
         Ok(Self {
-            flow: body.flow()?,
-            client_isn: body.seq()?,
-            server_isn: body.seq()?,
-            start: body.seq()?,
-            stable_seq: body.seq()?,
+            flow,
+            client_isn,
+            server_isn,
+            start,
+            stable_seq,
             client_fin: match body.optional_seq()? {
                 Some(seq) => Some(ClientFin {
                     seq,
@@ -182,7 +187,11 @@ impl FlowSummary {
             turn_outstream: body.seq()?,
             answers: [body.seq()?, body.seq()?],
             outstream_end: body.optional_seq()?,
-            doubt: body.seq()?,
+            // Nobody says how far the server had read.
+            doubt: match has_doubt {
+                true => body.seq()?,
+                false => stable_seq,
+            },
             unprotected: body.optional_reason()?,
         })
     }

@@ -69,6 +69,7 @@ fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
         text().prop_map(|service| Request::Hello { service }),
         Just(Request::Summaries),
+        Just(Request::FormerSummaries),
         (flow(), seq(), any::<u32>()).prop_map(|(flow, from, max_len)| Request::Read {
             flow,
             from,
