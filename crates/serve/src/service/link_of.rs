@@ -1,13 +1,13 @@
 //! The loggers on other machines: what follows when one is reached, lost, or empty.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     time::{Duration, Instant},
 };
 
 use protocol::{
     UnprotectedReason,
-    control::{FlowSummary, Resume},
+    control::Resume,
     mirror::{CloseReason, FrameKind, MirrorFrame},
 };
 use recovery::{ReplayMode, Stage};
@@ -125,7 +125,7 @@ impl Service {
             if self.config.without {
                 self.tell_of_no_record()?;
             }
-            self.close_what_is_over()?;
+            self.compare_connections()?;
         }
         if let Some(link) = self.ground.logger.link() {
             link.drain_again(clock::now())?;
@@ -161,27 +161,34 @@ impl Service {
         }
     }
 
-    /// That connections are over may have been told to a logger that died before it wrote that down, or
-    /// to none: their records would be kept for as long as the service lives. A record in which
-    /// something is belongs to a connection that the data plane knows, or knew.
-    fn close_what_is_over(&mut self) -> Result<(), ServeError> {
+    /// A logger, or the way there, may have died between two words: ours that a connection is over, which was not written down
+    /// there, and the logger's that a record is given up, which nobody has heard here. The record of the one would be kept
+    /// for as long as the service lives, and the client of the other would wait for the logger as long. A record in which something
+    /// is, or was, belongs to a connection that the data plane knows, or knew.
+    fn compare_connections(&mut self) -> Result<(), ServeError> {
         let Some(summaries) = self.ask_logger(LoggerClient::summaries)? else {
             return Ok(());
         };
-        let known: BTreeSet<FlowId> = self
-            .ground
-            .plane
-            .flows()?
-            .into_iter()
-            .map(|(_, flow)| flow.id)
+        let known = self.ground.plane.flows()?.into_iter();
+        let known: BTreeMap<FlowId, bool> = known
+            .map(|(_, flow)| (flow.id, flow.unprotected.is_none()))
             .collect();
-        let begun = |summary: &&FlowSummary| summary.stable_seq.after(summary.client_isn + 1);
-        let over = summaries.iter().filter(begun).map(|summary| summary.flow);
-        for flow in over.filter(|flow| !known.contains(flow)) {
-            let mut bytes = Vec::new();
-            if closed_frame(flow).encode(&mut bytes).is_ok() {
-                self.ask_logger(|logger| logger.frames(bytes))?;
+        for summary in summaries {
+            let flow = summary.flow;
+            let begun = summary.stable_seq.after(summary.client_isn + 1);
+            match (known.get(&flow), summary.unprotected) {
+                (Some(true), Some(reason)) => self.unprotect(flow, reason)?,
+                (None, given_up) if begun || given_up.is_some() => self.tell_closed(flow)?,
+                _ => {}
             }
+        }
+        Ok(())
+    }
+
+    fn tell_closed(&mut self, flow: FlowId) -> Result<(), ServeError> {
+        let mut bytes = Vec::new();
+        if closed_frame(flow).encode(&mut bytes).is_ok() {
+            self.ask_logger(|logger| logger.frames(bytes))?;
         }
         Ok(())
     }

@@ -42,7 +42,11 @@ impl Service {
         Ok(())
     }
 
-    fn unprotect(&mut self, flow: FlowId, reason: UnprotectedReason) -> Result<(), ServeError> {
+    pub(super) fn unprotect(
+        &mut self,
+        flow: FlowId,
+        reason: UnprotectedReason,
+    ) -> Result<(), ServeError> {
         let is_full = reason == UnprotectedReason::TooManyConnections;
         // A refused handshake is no flow yet, and its client would wait for the logger. Others may be refused meanwhile: it is
         // looked for first, before all flows are read.

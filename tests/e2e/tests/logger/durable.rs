@@ -135,3 +135,37 @@ fn the_record_of_a_connection_that_ended_without_the_logger_is_not_kept() {
     echoes(&stays, b"afterwards");
     protected.stop();
 }
+
+/// More than a record holds here, and than a client can send before all of that is acknowledged.
+const MUCH: usize = 256 << 10;
+
+/// A logger gives a record up while there is no `serve`, and dies before the next one comes: the client would wait for ever for what
+/// nobody records.
+#[test]
+fn a_record_that_was_given_up_while_nobody_heard_of_that_is_not_waited_for() {
+    let scene = Scene::new("link-unheard");
+    let host = scene.lab.add_host_at("logger", 20).expect("a host");
+    let keys = key_file(&scene, "keys");
+    let log = scene.directory().join("log");
+    let log = log.to_string_lossy();
+    let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
+    let server = test_server(&scene);
+    let limit = ["--limit-per-connection=64KiB"];
+    let mut protected = protect(&scene, &server, &logger, &limit);
+    let stream = echoing(&scene);
+    protected.kill_serve_itself();
+    thread::scope(|scope| {
+        let echo = scope.spawn(|| echoes(&stream, &[b'x'; MUCH]));
+        // If that is too short, there is a `serve` that hears of it.
+        thread::sleep(HEARD);
+        logger.kill();
+        logger.replace_dead(&scene);
+        let flags = logger.flags();
+        let flags = flags.iter().map(String::as_str).chain(limit);
+        protected.succeed(&scene, &server, &flags.collect::<Vec<_>>());
+        echo.join().expect("an echo");
+    });
+    protected.wait_for("unprotected", 1);
+    echoes(&stream, b"afterwards");
+    protected.stop();
+}
