@@ -10,12 +10,18 @@ use std::{
 use channel::{Channel, ChannelError, KeyRing, Received};
 use lease::{Claimant, Taken};
 use protocol::control::{Attach, ControlError, Decoder, Request, Response, encode};
+use rustix::net::sockopt;
 
 use super::sockets::peer_of;
 use crate::link::{Follower, NotYet, Peer};
 
 /// Bytes of answers that may wait to be sent: who does not read them is not read from.
 const MUCH: usize = 1 << 20;
+
+/// After so much silence the kernel asks whether the other end is there, how often, and how many times in vain.
+const SILENCE: Duration = Duration::from_secs(30);
+const ASKED_EACH: Duration = Duration::from_secs(10);
+const ASKED: u32 = 3;
 
 /// Why a stream is of no more use.
 #[derive(Debug, thiserror::Error)]
@@ -94,6 +100,7 @@ impl Client {
     ) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
+        end_when_it_is_gone(&stream)?;
         let local = stream.local_addr()?;
         Ok(Self {
             channel: Channel::accept(stream, keys, now),
@@ -185,4 +192,12 @@ impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }
+}
+
+/// A host that has lost its power, or was cut off, says no farewell, and has other streams when it is back: the kernel asks.
+fn end_when_it_is_gone(stream: &TcpStream) -> std::io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, SILENCE)?;
+    sockopt::set_tcp_keepintvl(stream, ASKED_EACH)?;
+    Ok(sockopt::set_tcp_keepcnt(stream, ASKED)?)
 }

@@ -721,3 +721,23 @@ fn an_address_has_one_service() {
     let (_third, claimed) = claims(&logger, &key, (3, "third"), false);
     assert_eq!(claimed, nobody);
 }
+
+/// A host that has lost its power, or was cut off for long, says no farewell, and comes back with other streams: without a
+/// question of the kernel's the old ones would stay for ever, until there is no room for another.
+#[test]
+fn streams_are_asked_whether_somebody_is_there() {
+    const KEEPALIVE: &str = "02"; // the timer that runs, as proc_pid_net(5) has it
+    let (key, keys) = keys();
+    let logger = Running::start(config(keys, "127.0.0.1:0"));
+    let attached = Attached::open(&logger, &key);
+    let ours = attached.channel.stream().local_addr().expect("bound");
+    let ends = [logger.address, ours].map(|end| format!(":{:04X}", end.port()));
+    let sockets = std::fs::read_to_string("/proc/thread-self/net/tcp").expect("sockets");
+    let timers = sockets.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let is_it = fields[1].ends_with(&ends[0]) && fields[2].ends_with(&ends[1]);
+        is_it.then(|| fields[5].split_once(':').map(|(timer, _)| timer.to_owned()))
+    });
+    let timers: Vec<_> = timers.collect();
+    assert_eq!(timers, [Some(KEEPALIVE.to_owned())], "{sockets}");
+}
