@@ -208,6 +208,20 @@ impl Granter {
         known.map(|(name, service)| service.record(name)).collect()
     }
 
+    /// The same of one service, if it is known.
+    #[must_use]
+    pub fn record(&self, name: &str) -> Option<Record> {
+        let service = self.services.get(name).filter(|service| service.known)?;
+        Some(service.record(name))
+    }
+
+    /// What had become of the epoch before the present one, as is told with leases.
+    #[must_use]
+    pub fn former(&self, name: &str) -> Former {
+        let service = self.services.get(name);
+        service.map_or(Former::Unknown, |service| service.former)
+    }
+
     /// The epoch of a service and the instance that was granted it, if one was and has not given it up.
     #[must_use]
     pub fn holder(&self, service: &str) -> Option<(u32, u64)> {

@@ -4,8 +4,8 @@ mod book;
 
 use std::{collections::BTreeMap, io, path::Path, time::Duration};
 
-use lease::{Granter, Memory, Terms};
-use protocol::control::{ErrorCode, LeaseRequest, Response, Standing};
+use lease::{Granter, Memory, Record, Terms};
+use protocol::control::{ErrorCode, LeaseAnswer, LeaseRequest, Response, Standing, Verdict};
 use rand::{TryRngCore, rngs::OsRng};
 
 use self::book::Book;
@@ -21,6 +21,8 @@ pub(super) struct Leases {
     book: Option<Book>,
     /// The state of the book in which the newest decision about a service is.
     waits_for: BTreeMap<String, u64>,
+    /// What is known to be in it about services.
+    on_disk: BTreeMap<String, Record>,
     told: bool,
 }
 
@@ -52,6 +54,7 @@ impl Leases {
             granter: Granter::new(life, memory, terms, now),
             book,
             waits_for: BTreeMap::new(),
+            on_disk: BTreeMap::new(),
             told: false,
         })
     }
@@ -88,9 +91,14 @@ impl Leases {
         self.granter.spoke(service, now);
     }
 
-    /// The answer to a request, if there is one. To be told when [`Leases::is_kept`]: what has changed is
-    /// kept before.
-    fn answer(&mut self, now: Duration, request: &LeaseRequest) -> Option<Response> {
+    /// The answer to a request, if there is one, and whether it may be told now: else when [`Leases::is_kept`], because what
+    /// has changed is kept before.
+    fn answer(&mut self, now: Duration, request: &LeaseRequest) -> Option<(Response, bool)> {
+        if self.is_kept(&request.service)
+            && let Some(record) = self.granter.record(&request.service)
+        {
+            self.on_disk.insert(request.service.clone(), record);
+        }
         let decision = self.granter.decide(now, request);
         if let Some(book) = &mut self.book
             && decision.record.is_some()
@@ -98,7 +106,32 @@ impl Leases {
             let state = book.keep(self.granter.records());
             self.waits_for.insert(request.service.clone(), state);
         }
-        decision.answer.map(Response::Lease)
+        let answer = decision.answer?;
+        if self.is_kept(&request.service) {
+            return Some((Response::Lease(answer), true));
+        }
+        let meanwhile = self.meanwhile(&request.service, answer);
+        let is_safe = meanwhile.is_some();
+        Some((Response::Lease(meanwhile.unwrap_or(answer)), is_safe))
+    }
+
+    /// What a host is told that serves, while the disk does not take what has been decided since: a lease in its epoch, if the
+    /// disk says that it has one. Whoever reads that after us waits for the end of such leases, and a permission without end
+    /// is what would have to be noted first.
+    fn meanwhile(&self, service: &str, answer: LeaseAnswer) -> Option<LeaseAnswer> {
+        let known = self.on_disk.get(service)?;
+        let holds = known.holder.is_some_and(|(_, it)| it == answer.instance);
+        let verdict = match answer.verdict {
+            Verdict::Lease { epoch, .. } if epoch == known.epoch => answer.verdict,
+            Verdict::Free { epoch } if epoch == known.epoch => Verdict::Lease {
+                epoch,
+                term_us: u32::try_from(known.term.as_micros()).unwrap_or(u32::MAX),
+                standby: false,
+                former: self.granter.former(service),
+            },
+            _ => return None,
+        };
+        (holds && known.leased).then_some(LeaseAnswer { verdict, ..answer })
     }
 }
 
@@ -115,7 +148,6 @@ impl Service {
         let before = leases.granter.holder(&request.service);
         let answer = leases.answer(now, request);
         let after = leases.granter.holder(&request.service);
-        let kept = leases.is_kept(&request.service);
         let client = &mut self.clients[at];
         // What it was to be told before says less.
         client.withheld = None;
@@ -148,9 +180,9 @@ impl Service {
         self.tell_hosts(at)?;
         let client = &mut self.clients[at];
         match answer {
-            Some(answer) if kept => client.say(&answer),
+            Some((answer, true)) => client.say(&answer),
             answer => {
-                client.withheld = answer.map(|answer| (request.service.clone(), answer));
+                client.withheld = answer.map(|(answer, _)| (request.service.clone(), answer));
                 Ok(())
             }
         }
