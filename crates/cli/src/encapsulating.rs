@@ -299,7 +299,7 @@ fn keep(tree: &Path, socket: &str) -> Outcome {
             return Outcome::Failed;
         }
     };
-    ::make::limits::raise();
+    supervise::limits::raise();
     let environment = Environment::own();
     let keeper = match Keeper::new(&making::concealed(tree, &environment)) {
         Ok(keeper) => keeper,

@@ -362,7 +362,7 @@ fn anticipate(
     let serving = Arc::clone(&engine);
     thread::spawn(move || serving.listen(&listener));
     let stop = told_to_stop()?;
-    ::make::limits::raise();
+    supervise::limits::raise();
     eprintln!("outlive: watching {}", tree.display());
     let (mut building, mut saved, mut is_more_expected) = (None, true, false);
     while !stop.load(std::sync::atomic::Ordering::Acquire) && !engine.is_over() {

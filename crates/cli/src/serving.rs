@@ -67,6 +67,7 @@ fn run(
 ) -> Result<(), ServeError> {
     // First of all: being asked to stop while things are set up must leave nothing behind.
     let signals = Signals::watch_all()?;
+    supervise::limits::raise();
     let mut past = History::default();
     loop {
         let service = Service::new(config.clone(), &signals, past, tell);

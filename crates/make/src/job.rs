@@ -27,7 +27,6 @@ use crate::{
     guard,
     input::Input,
     jobserver::Jobserver,
-    limits,
     link::Waits,
     output::Output,
     repositories,
@@ -154,7 +153,7 @@ impl Job {
                 jobserver.as_ref().map_or(Ok(()), Jobserver::give)
             });
         }
-        let limited = || Ok(limits::lower()?);
+        let limited = || Ok(supervise::limits::lower()?);
         guard::is_unasked(view.members());
         let spawned = view.spawn_limited(&mut run, &command.directory, limited);
         let (child, outside) = spawned.map_err(|error| {

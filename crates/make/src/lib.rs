@@ -21,7 +21,6 @@ pub mod input;
 pub mod job;
 pub mod jobserver;
 pub mod keeper;
-pub mod limits;
 pub mod link;
 mod listening;
 pub mod output;

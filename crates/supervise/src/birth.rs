@@ -165,7 +165,7 @@ impl Birth {
                     libc::personality(wanted.into());
                 }
             }
-            let mut ready = true;
+            let mut ready = crate::limits::lower().is_ok();
             for (fd, number) in inherited {
                 ready = ready && libc::dup2(fd.as_raw_fd(), *number) >= 0;
             }

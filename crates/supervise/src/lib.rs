@@ -27,6 +27,7 @@ mod command;
 mod deadline;
 mod descriptors;
 mod destroy;
+pub mod limits;
 mod listening;
 mod local;
 pub mod mounts;

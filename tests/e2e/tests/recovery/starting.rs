@@ -6,6 +6,7 @@ use e2e::clients::{read_exactly, write};
 use e2e::servers::{self, PORT};
 use e2e::{Scene, assert_same_bytes};
 use lab::Signal;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::{echoes, echoing, is_reset, lost_only, needy, talks};
 
@@ -123,4 +124,33 @@ fn a_later_life_that_does_not_listen() {
     assert_eq!(serving["kept"], 1, "{serving}");
     echoes(&stream, b"afterwards");
     protected.stop();
+}
+
+/// The soft limit of open files of a process.
+fn open_files(process: Pid) -> String {
+    let path = format!("/proc/{}/limits", process.as_raw_nonzero());
+    let limits = fs::read_to_string(path).expect("the process lives");
+    let line = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    let soft = line.and_then(|line| line.split_whitespace().nth(3));
+    soft.expect("a limit").to_owned()
+}
+
+/// `serve` opens a file for each connection of a server that it rebuilds.
+#[test]
+fn serve_has_as_many_open_files_as_it_may_and_its_server_as_many_as_before() {
+    let all = getrlimit(Resource::Nofile);
+    let maximum = all.maximum.or(Some(4096));
+    let current = Some(1000);
+    setrlimit(Resource::Nofile, Rlimit { current, maximum }).expect("a limit");
+    let scene = Scene::new("open-files");
+    let server = scene.protect(&servers::test_server(&scene));
+    let most = maximum.expect("a limit").to_string();
+    assert_eq!(open_files(server.serve_pid()), most);
+    assert_eq!(open_files(server.main_pid()), "1000");
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    assert_eq!(open_files(server.main_pid()), "1000");
+    server.stop();
 }

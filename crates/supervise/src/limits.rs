@@ -1,4 +1,5 @@
-//! How many files may be open: each that was made and not shown is, here; the commands have the limit that they had.
+//! The limit of open files: this process has as many as it may, for it opens one for each connection that it makes anew, or each
+//! file that it conceals. Its children have the limit that it had.
 
 use std::sync::OnceLock;
 
@@ -22,7 +23,10 @@ pub fn raise() {
 }
 
 /// As it was before, for a child. Makes calls of the system only.
-pub(crate) fn lower() -> Result<(), Errno> {
+///
+/// # Errors
+/// The kernel refuses.
+pub fn lower() -> Result<(), Errno> {
     BEFORE
         .get()
         .map_or(Ok(()), |before| setrlimit(Resource::Nofile, *before))
