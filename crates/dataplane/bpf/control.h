@@ -19,9 +19,12 @@ static __always_inline void control_splice(struct service *s, struct flow *f, co
 	f->verify.compared = 0;
 	f->verify.tolerated = 0;
 	f->verify.unverified = 0;
+	f->verify.behind = 0;
 	f->verify.ended_early = 0;
 	f->verify.by_digest = 0;
+	__sync_fetch_and_add(&f->digest.changes, 1);
 	digest_again(s, f, c->outstream);
+	__sync_fetch_and_add(&f->digest.changes, 1);
 	f->closed_ns = 0;
 	advance(&f->log.answered, f->log.ack);
 	f->log.ack = c->instream + 1;
@@ -160,6 +163,11 @@ static __always_inline __s32 control_flow(struct service *s, struct control *c)
 		want_digest(f, &wanted);
 		return 0;
 	}
+	case CONTROL_SAID: {
+		struct digest said = c->digest, turn = c->turn;
+		said_before(s, f, &said, &turn);
+		return 0;
+	}
 	case CONTROL_OPENED:
 		if (!s->link && !mirror_note(f, MIRROR_OPENED, 0, ((__u64)f->server.isn << 32) | f->client.isn))
 			return -ENOSPC;
@@ -243,7 +251,7 @@ int control(struct control *c)
 		return 0;
 	}
 	if (c->op == CONTROL_SPLICE || c->op == CONTROL_GRAFT || c->op == CONTROL_ABANDON || c->op == CONTROL_UNPROTECT ||
-	    c->op == CONTROL_REPROTECT || c->op == CONTROL_OPENED || c->op == CONTROL_WANT)
+	    c->op == CONTROL_REPROTECT || c->op == CONTROL_OPENED || c->op == CONTROL_WANT || c->op == CONTROL_SAID)
 		c->result = control_flow(s, c);
 	else if (c->op == CONTROL_REFUSE)
 		c->result = control_refuse(c);

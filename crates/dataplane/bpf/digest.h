@@ -355,8 +355,9 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 		if (is_sampled(f, d->now.next) && d->now.next - d->sampled_from > LONGEST_TURN)
 			d->sampled_from = d->now.next;
 	}
-	__u32 stop = again ? d->acked.next : turn;
+	__u32 stop = again ? d->acked.next : turn, from = d->now.next;
 	bool differs = false;
+	__sync_fetch_and_add(&d->changes, 1);
 	for (int part = 0; part < 3 && before(d->now.next, end); part++) {
 		if (d->now.next == stop && !again)
 			begin_turn(f);
@@ -377,7 +378,10 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 			bpf_loop(2 * MIRROR_SLICES * MIRROR_SLICE / DIGEST_UNIT, digest_unit, &c, 0);
 		}
 	}
+	__sync_fetch_and_add(&d->changes, 1);
 	differs = differs || (again && differs_from_wanted(d));
+	if (!again && s->link && !d->sampled && from / DIGEST_TOLD != d->now.next / DIGEST_TOLD)
+		mirror_said(f, &d->now);
 	if (again && !differs && d->now.next == d->sent.next) {
 		differs = !same_digest(&d->now, &d->sent);
 		if (!differs)
@@ -416,15 +420,36 @@ static __always_inline bool waits_for_digest(struct flow *f, __u32 seq, bool rep
 	return f->digest.held < HELD_MOST;
 }
 
+/* All but how often they have changed. */
+static __always_inline void forget_digests(struct digest_half *d)
+{
+	__u32 changes = d->changes;
+	__builtin_memset(d, 0, sizeof(*d));
+	d->changes = changes;
+}
+
 /* The flow has digests from the next outstream byte on. */
 static __always_inline void begin_digests(const struct service *s, struct flow *f, __u32 next)
 {
 	struct digest none = { .base = next, .next = next };
 	if (!s->digests)
 		return;
-	__builtin_memset(&f->digest, 0, sizeof(f->digest));
+	forget_digests(&f->digest);
 	f->digest.taken = true;
 	f->digest.now = f->digest.sent = f->digest.acked = f->digest.newer = f->digest.turn = none;
+}
+
+/* A flow that was made anew: what the logger knows of what its client was sent, as far as the client has acknowledged it. */
+static __always_inline void said_before(const struct service *s, struct flow *f, const struct digest *said,
+					const struct digest *turn)
+{
+	struct digest_half *d = &f->digest;
+	if (!s->digests || d->taken)
+		return;
+	forget_digests(d);
+	d->taken = true;
+	d->now = d->sent = d->acked = d->newer = *said;
+	d->turn = *turn;
 }
 
 /* A new server will repeat the outstream from `outstream` on. After a death in the middle of a replay the old outstream

@@ -313,6 +313,8 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 	}
 	observe_client(f, p, sc, &o, gated);
 	f->ifindex = skb->ifindex;
+	if (has_heard_all(s, f, p))
+		link_said(skb, f, p);
 	/* Bytes that were acknowledged before are in the record already. */
 	__u32 end = p->seq + sequence_len(p);
 	bool recorded = true;

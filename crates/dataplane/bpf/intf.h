@@ -12,7 +12,7 @@
 #pragma once
 
 /* Counts from the first release on. */
-#define LAYOUT_VERSION 12
+#define LAYOUT_VERSION 13
 /* Addresses of a service, each port of a range counted. */
 #define MOST_ADDRESSES 1024
 
@@ -118,6 +118,7 @@ struct verify_half {
 	__u32 compared;  /* bytes compared and equal */
 	__u32 tolerated; /* bytes that differed where they may (a Date header) */
 	__u32 unverified; /* bytes below `end` for which there was no record */
+	__u32 behind;    /* of those compared, what lies behind what a digest is compared of */
 	__u32 diverged_at; /* first byte that differed, or the FIN that came too early */
 	__u8 ended_early;
 	__u8 said; /* enum said; with a log link only */
@@ -130,6 +131,8 @@ struct verify_half {
 #define DIGEST_CHUNK 512
 #define DIGEST_SAMPLE 64
 #define DIGEST_UNIT 32768
+/* A logger on another machine is told a digest at least once in so many bytes, for a host that takes over. */
+#define DIGEST_TOLD 65536
 
 /* Of the outstream from `base` up to before `next`, client space. Equal ones with the same ends are of equal bytes. */
 struct digest {
@@ -164,6 +167,8 @@ struct digest_half {
 	struct digest turn;  /* where this turn begins */
 	struct digest wanted; /* of what they had said before a request of the client, which waits for that */
 	__u32 wants; /* `wanted` is still to be compared. Set from outside, reset at egress */
+	__u32 told;  /* end of what a logger on another machine was told of when the client had heard that */
+	__u32 changes; /* of `now`: odd while it is under way, for readers on other processors */
 	__u32 pad;
 };
 
@@ -173,6 +178,7 @@ struct digest_key {
 	__u64 place_factor;
 	__u64 place_offset;
 	__u64 factors[DIGEST_CHUNK / 4];
+	__u64 seed[2]; /* what all that is made of: for a host that takes over */
 };
 
 /* What may be digested whole: so much on each processor. */
@@ -402,6 +408,7 @@ enum segment_kind {
 	SEGMENT_NOTED = 4,     /* what lies before it by a given distance is noted */
 	SEGMENT_HEAD = 5,      /* not the client's: the beginning of what the server says */
 	SEGMENT_DOUBTED = 6,   /* a host that is dead may have answered it, see restored.h */
+	SEGMENT_SAID = 7,      /* the digest of all that the client was sent, and has heard */
 };
 #define SEGMENT_KINDS 0x07
 #define SEGMENT_UNFINISHED 0x08 /* as mirror_header.unfinished */
@@ -433,6 +440,7 @@ struct link {
 	__u8 slot; /* of the keys in use */
 	__u8 v6;
 	__u8 former; /* the logger knows nothing of doubts: see SEGMENT_FORMER_HEAD */
+	__u8 digests; /* it takes digests */
 	__u8 pad[6];
 	struct link_key up[2];   /* to the logger */
 	struct link_key down[2]; /* from it */
@@ -564,6 +572,7 @@ enum control_op {
 	CONTROL_WANT = 19,     /* the next request waits until the server has said again what `digest` is of */
 	CONTROL_REFUSE = 20,   /* the logger takes no record of the handshake `flow_id`; argument: enum unprotected. Fills in
 				* `key` */
+	CONTROL_SAID = 21,     /* the flow's client was sent what `digest` is of by another host, and `turn` is of what a replay leaves out */
 };
 struct control {
 	__u32 op;
@@ -576,4 +585,5 @@ struct control {
 	__u32 verify_end;
 	__u64 swept;
 	struct digest digest;
+	struct digest turn;
 };

@@ -10,6 +10,8 @@
  *                             the client when they are recorded (IV.B).
  *   the head of an answer  -> the segment that it is in goes to the logger before it goes to the client,
  *                             cut to what one datagram carries. It may be lost; the ring has it, too.
+ *   a client has heard all -> the digest of that goes to the logger, if heads are recorded of less: before what the client
+ *                             says then, which the next host gives to a server that has said the same.
  *   acknowledgements of    -> stable_seq of their flows; the packet itself, or a copy of it, becomes the client's
  *   the logger                ACK, if the strategy says so (clamp.h).
  *
@@ -285,6 +287,49 @@ __noinline int link_head(struct __sk_buff *skb, struct flow *f, const struct pac
 	return keep == all;
 }
 
+/* Has the client just acknowledged all that it was sent, of which heads are not all? */
+static __always_inline bool has_heard_all(const struct service *s, const struct flow *f, const struct packet *p)
+{
+	return linked(s, f) && s->link_up && f->digest.taken && (p->flags & TCP_ACK) && !(p->flags & TCP_RST) &&
+	       p->ack == f->client.ack && p->ack == f->server.nxt && p->ack != f->verify.heads_to &&
+	       p->ack != f->digest.told;
+}
+
+/* Take the digest of all before `end`, if the server has said just that, and no samples were taken of it. A server that
+ * speaks on another processor meanwhile changes it. */
+static __always_inline bool take_said(struct digest *said, struct flow *f, __u32 end)
+{
+	struct digest_half *d = &f->digest;
+	__u32 nothing = 0;
+	asm volatile("" : "+r"(nothing)); /* clang would make a loop of it */
+	__u32 changes = __sync_fetch_and_add(&d->changes, nothing);
+	*said = d->now;
+	bool sampled = d->sampled && !before(said->next, d->sampled_from);
+	return __sync_fetch_and_add(&d->changes, nothing) == changes && !(changes & 1) && !sampled &&
+	       d->comparison != COMPARES && said->next == end && said->base != end;
+}
+
+/* Tell the logger the digest of all that the client was sent, which it has heard: of what it says then the next host
+ * knows to what that was said. What it says from where the server's TCP has acknowledged on is no part of that. */
+__noinline int link_said(struct __sk_buff *skb, struct flow *f, const struct packet *p)
+{
+	struct service *s = the_service();
+	const struct link *l = the_link();
+	const struct link_path *path = the_path();
+	struct scratch *sc = the_scratch(SCRATCH_INGRESS);
+	if (!s || !f || !p || !l || !path || !sc)
+		return false;
+	bool jumbo = p->version == 6 && p->tcp_offset != ETH_HLEN + sizeof(struct ipv6_header);
+	if (!l->digests || jumbo || abandoned(s) || !path->ifindex || is_loopback(path) || !take_said(&sc->said, f, p->ack))
+		return false;
+	skb->cb[CB_KEEP] = 0;
+	__u32 flags = SEGMENT_VERSION | SEGMENT_SAID | SEGMENT_UNFINISHED | (l->slot ? SEGMENT_SLOT : 0);
+	if (!send_copy(skb, s, f, path, flags, f->log.ack))
+		return false;
+	f->digest.told = p->ack;
+	return true;
+}
+
 static __always_inline bool is_progress(const struct service *s, const struct flow *f,
 					const struct packet *p)
 {
@@ -307,6 +352,19 @@ static __always_inline bool cut_head(struct __sk_buff *skb, struct packet *p, bo
 	p->ip_len = len;
 	return !bpf_skb_change_tail(skb, ETH_HLEN + len, 0) &&
 	       (former || !bpf_skb_store_bytes(skb, end, &asked, HEAD_ASKED, 0)) &&
+	       !bpf_skb_store_bytes(skb, ETH_HLEN + (v4 ? 2 : 4), &field, 2, 0);
+}
+
+/* Put a digest behind what was cut to its headers. */
+static __always_inline bool add_said(struct __sk_buff *skb, struct packet *p)
+{
+	struct scratch *sc = the_scratch(SCRATCH_INGRESS); /* the copy is made while the program there waits */
+	__u32 end = ETH_HLEN + p->ip_len;
+	bool v4 = p->version == 4;
+	p->ip_len += sizeof(struct digest);
+	__be16 field = bpf_htons(v4 ? p->ip_len : p->ip_len - sizeof(struct ipv6_header));
+	return sc && !bpf_skb_change_tail(skb, end + sizeof(struct digest), 0) &&
+	       !bpf_skb_store_bytes(skb, end, &sc->said, sizeof(struct digest), 0) &&
 	       !bpf_skb_store_bytes(skb, ETH_HLEN + (v4 ? 2 : 4), &field, 2, 0);
 }
 
@@ -348,9 +406,9 @@ __noinline int wrap_segment(struct __sk_buff *skb)
 		return TCX_DROP;
 	__u32 low = skb->cb[CB_FLOW_LOW];
 	__u8 flags = skb->cb[CB_FLAGS];
-	bool former = (flags & SEGMENT_KINDS) == SEGMENT_FORMER_HEAD;
-	bool head = former || (flags & SEGMENT_KINDS) == SEGMENT_HEAD;
-	if (head && !cut_head(skb, &p, former))
+	bool former = (flags & SEGMENT_KINDS) == SEGMENT_FORMER_HEAD, said = (flags & SEGMENT_KINDS) == SEGMENT_SAID;
+	bool head = former || said || (flags & SEGMENT_KINDS) == SEGMENT_HEAD;
+	if (head && (!cut_head(skb, &p, former || said) || (said && !add_said(skb, &p))))
 		return TCX_DROP;
 	__be16 window = head ? bpf_htons(skb->cb[CB_KEEP] >> 16)
 			: is_distance(flags) ? bpf_htons(at_most_64k(skb->cb[CB_AFTER]))

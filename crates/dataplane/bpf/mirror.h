@@ -90,14 +90,13 @@ static __always_inline bool mirror_note(struct flow *f, __u8 kind, __u8 reason, 
 static __always_inline void mirror_said(struct flow *f, const struct digest *digest)
 {
 	struct mirror_digest *m = bpf_ringbuf_reserve(&mirror, sizeof(*m), 0);
-	const struct service *s = the_service();
 	if (!m) {
 		count(COUNT_HEADS_LOST);
 		return;
 	}
 	fill_header(&m->header, MIRROR_DIGEST, f, sizeof(*digest), sizeof(*digest));
 	m->digest = *digest;
-	bpf_ringbuf_submit(m, wake_flags(s && s->link ? MIRROR_SOON : 0));
+	bpf_ringbuf_submit(m, wake_flags(0));
 }
 
 /* Forget a flow whose ends are another connection's. */

@@ -167,6 +167,7 @@ struct scratch {
 	} told[TOLD];
 	__u32 told_count;
 	struct synack waiting; /* on its way to the map: the stack has no room for it (Linux 6.1) */
+	struct digest said; /* that a segment tells on its way to the logger */
 	__u8 network[ETH_HLEN + 40]; /* link and network header of a packet that we make */
 };
 enum { SCRATCH_INGRESS, SCRATCH_EGRESS, SCRATCHES };

@@ -65,6 +65,14 @@ __noinline int first_difference(struct scratch *s, struct expect *e)
 	return 0;
 }
 
+/* Of these bytes, how many lie behind what a digest is compared of. */
+static __always_inline __u32 behind_digest(const struct flow *f, __u32 seq, __u32 len)
+{
+	const struct digest_half *d = &f->digest;
+	__u32 from = before(seq, d->sent.next) ? d->sent.next : seq;
+	return d->comparison != COMPARES_NOT && after(seq + len, from) ? seq + len - from : 0;
+}
+
 static long compare_chunk(__u32 n, void *context)
 {
 	struct comparison *c = context;
@@ -103,6 +111,7 @@ static long compare_chunk(__u32 n, void *context)
 		return 1;
 	}
 	f->verify.compared += len;
+	f->verify.behind += behind_digest(f, seq, len);
 	if (result == TOLERATED)
 		f->verify.tolerated++;
 	return 0;

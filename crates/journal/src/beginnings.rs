@@ -37,18 +37,40 @@ impl Beginnings {
         self.table.iter().copied()
     }
 
-    /// The client speaks. The place counts if the client has heard something since the place before.
-    pub(crate) fn push(&mut self, at: Turn, budget: &mut Budget<'_>) -> Result<(), Unprotected> {
+    /// The client speaks. The place counts if the client has heard something since the place before. If it has not spoken
+    /// there, that place is no more: answered is what the client had heard there.
+    pub(crate) fn push(
+        &mut self,
+        at: Turn,
+        budget: &mut Budget<'_>,
+    ) -> Result<Option<u64>, Unprotected> {
         if at.outstream <= self.newest {
-            return Ok(());
+            return Ok(None);
+        }
+        let instream = seq_at(ZERO, at.instream);
+        let same = self
+            .table
+            .last_mut()
+            .filter(|last| last.instream == instream);
+        if let Some(last) = same {
+            last.outstream = seq_at(ZERO, at.outstream);
+            return Ok(Some(std::mem::replace(&mut self.newest, at.outstream)));
         }
         budget.reserve(&mut self.table, 1)?;
         self.table.push(Place {
-            instream: seq_at(ZERO, at.instream),
+            instream,
             outstream: seq_at(ZERO, at.outstream),
         });
         self.newest = at.outstream;
-        Ok(())
+        Ok(None)
+    }
+
+    /// Whether the client began to speak when the server had said what lies before `outstream`.
+    pub(crate) fn has(&self, outstream: u64) -> bool {
+        let wanted = seq_at(ZERO, outstream);
+        // Newest first: that is mostly the one.
+        let mut newest = self.table.iter().rev().map(|at| at.outstream);
+        newest.find(|at| at.at_or_before(wanted)) == Some(wanted)
     }
 
     /// The input before `instream` has left the record.

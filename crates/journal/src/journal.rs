@@ -188,21 +188,27 @@ impl Journal {
         })
     }
 
-    /// Records the digest of all that the server had said by then. Answers whether it is new.
+    /// Whether there is any digest.
+    #[must_use]
+    pub fn has_marks(&self) -> bool {
+        let mut records = self.connections.values().flat_map(|one| &one.record);
+        records.any(|record| record.marks().next().is_some())
+    }
+
+    /// Records the digest of all that the server had said by then. The client is known to have heard what lies before
+    /// `heard`; and if it had heard all, it is known from where on it speaks then. Answers whether the digest is new.
     ///
     /// # Errors
     /// As [`Journal::instream`].
-    pub fn mark(&mut self, flow: FlowId, mark: Mark) -> Result<bool, Refused> {
-        self.with(flow, |record, isns, shared| record.mark(isns, mark, shared))
-    }
-
-    /// Forgets all digests: nobody can take others like them any more.
-    pub fn forget_marks(&mut self) {
-        for connection in self.connections.values_mut() {
-            if let Ok(record) = &mut connection.record {
-                record.forget_marks(&mut self.shared);
-            }
-        }
+    pub fn mark(
+        &mut self,
+        flow: FlowId,
+        mark: Mark,
+        places: (SeqNumber, Option<SeqNumber>),
+    ) -> Result<bool, Refused> {
+        self.with(flow, |record, isns, shared| {
+            record.mark(isns, (mark, places), shared)
+        })
     }
 
     /// While `hold` holds no turn begins, and nothing of a record is dropped: for as long as the

@@ -1,7 +1,11 @@
 //! Digests of what a server had said.
 //!
 //! Of a long answer only the head is recorded. A digest of all that was said by then tells whether a restarted server has
-//! said the same again, before a request is given to it. Who takes digests, and how, is of no interest here.
+//! said the same again, before a request is given to it; and a server on another host, before its client hears more. Who takes
+//! digests, and how, is of no interest here.
+//!
+//! Where the client began to speak a mark is kept. Of others the newest is enough that the client has heard; what it has not
+//! heard yet it may have heard when its host stops.
 
 use crate::error::Unprotected;
 use crate::pool::Budget;
@@ -21,7 +25,16 @@ pub struct Mark {
 /// The marks in one record, in order.
 #[derive(Debug)]
 pub(crate) struct Marks {
+    /// Twice the position, and one more where the client began to speak.
     table: Vec<(u64, Mark)>,
+}
+
+const fn position(key: u64) -> u64 {
+    key >> 1
+}
+
+const fn is_kept(key: u64) -> bool {
+    key & 1 == 1
 }
 
 impl Marks {
@@ -31,29 +44,63 @@ impl Marks {
         self.table.iter().map(|(_, mark)| *mark)
     }
 
-    /// All that lies before `position` had this digest. Answers whether that is new.
+    fn find(&self, at: u64) -> Result<usize, usize> {
+        self.table
+            .binary_search_by_key(&at, |(key, _)| position(*key))
+    }
+
+    /// All that lies before `at` had this digest, and the client began to speak there, or did not. Answers whether that
+    /// is new.
     pub(crate) fn push(
         &mut self,
-        position: u64,
+        (at, is_beginning): (u64, bool),
         mark: Mark,
         budget: &mut Budget<'_>,
     ) -> Result<bool, Unprotected> {
-        match self.table.binary_search_by_key(&position, |(at, _)| *at) {
+        let key = at << 1 | u64::from(is_beginning);
+        match self.find(at) {
             Ok(known) => {
-                let known = &mut self.table[known].1;
+                let (before, known) = &mut self.table[known];
+                *before |= key;
                 Ok(std::mem::replace(known, mark) != mark)
             }
             Err(place) => {
                 budget.reserve(&mut self.table, 1)?;
-                self.table.insert(place, (position, mark));
+                self.table.insert(place, (key, mark));
                 Ok(true)
             }
         }
     }
 
+    /// The client did not speak here, but later.
+    pub(crate) fn forget(&mut self, at: u64) {
+        if let Ok(place) = self.find(at)
+            && is_kept(self.table[place].0)
+        {
+            self.table.remove(place);
+        }
+    }
+
+    /// The client begins to speak here.
+    pub(crate) fn keep(&mut self, at: u64) {
+        if let Ok(place) = self.find(at) {
+            self.table[place].0 |= 1;
+        }
+    }
+
+    /// The client has heard what lies before this position.
+    pub(crate) fn hear(&mut self, heard: u64) {
+        let is_passed = |key: u64| !is_kept(key) && position(key) <= heard;
+        let passed = self.table.iter().rev().find(|(key, _)| is_passed(*key));
+        if let Some(newest) = passed.map(|(key, _)| *key) {
+            self.table
+                .retain(|(key, _)| *key == newest || !is_passed(*key));
+        }
+    }
+
     /// What the server said before this position is not said again any more.
-    pub(crate) fn drop_before(&mut self, position: u64, budget: &mut Budget<'_>) {
-        let gone = self.table.partition_point(|(at, _)| *at < position);
+    pub(crate) fn drop_before(&mut self, at: u64, budget: &mut Budget<'_>) {
+        let gone = self.table.partition_point(|(key, _)| position(*key) < at);
         budget.drop_first(&mut self.table, gone);
     }
 

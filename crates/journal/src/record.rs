@@ -273,7 +273,9 @@ impl Record {
             outstream,
         };
         let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
-        self.beginnings.push(from, &mut budget)
+        let before = self.beginnings.push(from, &mut budget)?;
+        before.into_iter().for_each(|at| self.marks.forget(at));
+        Ok(())
     }
 
     /// The client has said something new, and had heard everything.
@@ -309,7 +311,9 @@ impl Record {
         let speaks = turn.may_begin(arrival, server, &self.instream);
         if speaks {
             let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
-            self.beginnings.push(turn, &mut budget)?;
+            let before = self.beginnings.push(turn, &mut budget)?;
+            before.into_iter().for_each(|at| self.marks.forget(at));
+            self.marks.keep(turn.outstream);
         }
         if let Some(spoken) = self.spoken
             && !shared.turns_held
@@ -389,11 +393,12 @@ impl Record {
         Ok(counts.recorded > 0 || known)
     }
 
-    /// Records the digest of all that the server had said by then. Tells whether that is new.
+    /// Records the digest of all that the server had said by then; the client is known to have heard what lies before
+    /// `heard`, and to speak from a place on, if it has heard all. Tells whether that is new.
     pub(crate) fn mark(
         &mut self,
         isns: Isns,
-        mark: Mark,
+        (mark, (heard, speaks)): (Mark, (SeqNumber, Option<SeqNumber>)),
         shared: &mut Shared,
     ) -> Result<bool, Refused> {
         let position = self
@@ -402,16 +407,26 @@ impl Record {
         if position < self.turn_floor(shared) {
             return Ok(false);
         }
+        // Between two segments of the client there may be gigabytes.
+        self.outstream_seen = self.outstream_seen.max(position);
+        let heard = self.outstream_position(isns, heard);
+        let near = self.instream.data_end();
+        let speaks = speaks.and_then(|from| unwrap(isns.client, from, near, PLAUSIBLE));
+        let speaks = speaks.filter(|from| *from >= self.instream.start());
         let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
-        self.marks
-            .push(position, mark, &mut budget)
-            .map_err(Refused::BecameUnprotected)
-    }
-
-    /// Forgets all digests.
-    pub(crate) fn forget_marks(&mut self, shared: &mut Shared) {
-        let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
-        self.marks.clear(&mut budget);
+        if let Some(instream) = speaks {
+            let turn = Turn {
+                instream,
+                outstream: position,
+            };
+            let before = self.beginnings.push(turn, &mut budget);
+            let before = before.map_err(Refused::BecameUnprotected)?;
+            before.into_iter().for_each(|at| self.marks.forget(at));
+        }
+        let at = (position, self.beginnings.has(position));
+        let is_new = self.marks.push(at, mark, &mut budget);
+        self.marks.hear(heard.unwrap_or(0));
+        is_new.map_err(Refused::BecameUnprotected)
     }
 
     /// What the server said before this is not said again.
@@ -532,6 +547,7 @@ impl Record {
                     outstream,
                 };
                 self.beginnings.push(turn, &mut budget)?;
+                self.marks.keep(turn.outstream);
             }
         }
         Ok(())

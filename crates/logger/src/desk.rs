@@ -90,6 +90,7 @@ impl Desk {
             | Request::ReadImage { .. }
             | Request::InUse { .. }
             | Request::Claim(_)
+            | Request::DigestSeed(_)
             | Request::Lease(_) => vec![Response::Error {
                 code: ErrorCode::BadRequest,
                 message: "this logger reads a ring".into(),

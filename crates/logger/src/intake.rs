@@ -117,8 +117,9 @@ impl Intake {
                 None => self.malformed += 1,
             },
             FrameKind::Digest => match frame.digest() {
+                // It is told only where the client began to speak.
                 Some(digest) => {
-                    self.digest(frame.flow_id, digest);
+                    self.digest(frame.flow_id, digest, (digest.next, None));
                 }
                 None => self.malformed += 1,
             },
@@ -158,9 +159,15 @@ impl Intake {
         self.changes(flow, recorded)
     }
 
-    /// What the server has said so far.
-    pub(crate) fn digest(&mut self, flow: FlowId, digest: Digest) -> Outcome {
-        let recorded = self.journal.mark(flow, mark_of(digest));
+    /// What the server has said so far. The client has heard what lies before `heard`; if it has heard all, it speaks then, if
+    /// known.
+    pub(crate) fn digest(
+        &mut self,
+        flow: FlowId,
+        digest: Digest,
+        (heard, speaks): (SeqNumber, Option<SeqNumber>),
+    ) -> Outcome {
+        let recorded = self.journal.mark(flow, mark_of(digest), (heard, speaks));
         self.changes(flow, recorded)
     }
 
@@ -195,7 +202,7 @@ pub(crate) fn reason_of(reason: Unprotected) -> UnprotectedReason {
 }
 
 /// What the journal keeps of a digest.
-const fn mark_of(digest: Digest) -> Mark {
+pub(crate) const fn mark_of(digest: Digest) -> Mark {
     Mark {
         base: digest.base,
         next: digest.next,

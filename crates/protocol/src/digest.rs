@@ -1,6 +1,10 @@
 //! The digest of an outstream, as the programs in the kernel take it.
 
+use core::fmt;
+
 use wire::SeqNumber;
+
+use crate::link::LinkKey;
 
 /// Digest of the outstream from `base` up to before `next`, client space. Two digests with the same ends are equal only
 /// if the bytes are, as far as anybody can tell who does not know the key.
@@ -44,5 +48,32 @@ impl Digest {
             base: SeqNumber(u32::from_le_bytes([q, r, s, t])),
             next: SeqNumber(u32::from_le_bytes([u, v, w, x])),
         }
+    }
+}
+
+/// What the key of a service's digests is made of. It is a secret, and that of all hosts that serve the connections, one after
+/// another.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct DigestSeed(
+    /// 128 random bits.
+    pub [u64; 2],
+);
+
+impl DigestSeed {
+    /// As a key of SipHash.
+    #[must_use]
+    pub fn as_key(self) -> LinkKey {
+        let [low, high] = self.0.map(u64::to_le_bytes);
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&low);
+        bytes[8..].copy_from_slice(&high);
+        LinkKey(bytes)
+    }
+}
+
+/// It does not say the secret.
+impl fmt::Debug for DigestSeed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DigestSeed(..)")
     }
 }

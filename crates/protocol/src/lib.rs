@@ -27,5 +27,5 @@ pub mod mirror;
 pub mod properties;
 mod reason;
 
-pub use digest::Digest;
+pub use digest::{Digest, DigestSeed};
 pub use reason::UnprotectedReason;

@@ -51,6 +51,7 @@ pub use open::{OPEN_LEN, Open};
 pub use probe::{PROBE_LEN, Probe, ProbeKind};
 pub use segment::{
     Head, SegmentFlags, SegmentKind, SegmentView, flow_low, heads_digest, seal, seal_head,
+    seal_said,
 };
 
 /// The version of all formats of the link.

@@ -5,11 +5,12 @@ use core::fmt::Debug;
 
 use wire::{FlowId, FlowKey};
 
+use crate::Digest;
 use crate::control::{ControlError, Decoder, MAX_MESSAGE, Message, Request, Response, encode};
 use crate::link::{
     ACK_LEN, Ack, Determinants, Head, KeySet, KeySlot, Kind, LinkKey, OPEN_LEN, Open, PROBE_LEN,
     Probe, ProbeKind, STABLE_LEN, SegmentFlags, SegmentKind, SegmentView, Stable, heads_digest,
-    seal, seal_head,
+    seal, seal_head, seal_said,
 };
 use crate::mirror::{HEADER_LEN, MirrorFrame};
 
@@ -208,6 +209,22 @@ fn cut(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
     );
 }
 
+/// And a digest in its place.
+fn told(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
+    let flow = FlowId(7);
+    let mut digest = [0; Digest::LEN];
+    for (to, from) in digest.iter_mut().zip(bytes) {
+        *to = *from;
+    }
+    let digest = Digest::from_bytes(digest);
+    let mut datagram = Vec::new();
+    let says = (digest, wire::SeqNumber(77));
+    seal_said(bytes, flow, says, (KeySlot::One, key), &mut datagram).expect("a packet");
+    let told = SegmentView::parse(&datagram).expect("it was sealed");
+    assert!(told.verify(keys, flow));
+    assert_eq!((told.said(), told.after()), (Some(digest), says.1));
+}
+
 /// Any TCP packet becomes a SEGMENT that verifies, is as damaged as the packet was, and says where the newest head
 /// ended or what is noted: as far before the packet as the bytes choose.
 fn sealed(bytes: &[u8], kind: SegmentKind, key: &LinkKey, keys: &KeySet) {
@@ -228,6 +245,7 @@ fn sealed(bytes: &[u8], kind: SegmentKind, key: &LinkKey, keys: &KeySet) {
         return;
     }
     cut(bytes, key, keys);
+    told(bytes, key, keys);
     let packet = wire::IpPacket::parse(bytes).expect("it was sealed");
     let before = wire::Segment::of(&packet).expect("it was sealed");
     let after = SegmentView::parse(&datagram).expect("it was sealed");

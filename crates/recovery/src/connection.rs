@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ssw::{Comparison, Flow, Mode, Restored};
+use ssw::{Comparison, Digest, Flow, Mode, Restored};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
@@ -328,6 +328,17 @@ pub(crate) enum Step {
     Settling { since: Duration, look_at: Duration },
 }
 
+/// What a server had said, as far as that is to be compared.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Words {
+    /// Where its replay waits for the server.
+    pub(crate) beginnings: Vec<Beginning>,
+    /// Of all that it had said by some places.
+    pub(crate) digests: Vec<Digest>,
+    /// What its client has heard of another host, if it was made anew.
+    pub(crate) heard_elsewhere: Option<SeqNumber>,
+}
+
 /// A connection that is being kept.
 #[derive(Debug, Clone)]
 pub(crate) struct Connection {
@@ -338,9 +349,9 @@ pub(crate) struct Connection {
     pub(crate) point: SplicePoint,
     end: SeqNumber,
     fin: Option<SeqNumber>,
-    /// The places at which the replay waits for the server.
-    pub(crate) beginnings: Vec<Beginning>,
-    /// The part that the server was given.
+    /// What of its server's words is to be compared.
+    pub(crate) words: Words,
+    /// So much was given to the server.
     pub(crate) given: Given,
     /// The server has repeated all output that can be compared.
     pub(crate) is_compared: bool,
@@ -387,7 +398,11 @@ impl Connection {
             point,
             end,
             fin,
-            beginnings: Vec::new(),
+            words: Words {
+                heard_elsewhere: (!candidate.flow.digest.taken)
+                    .then_some(candidate.flow.client.ack),
+                ..Words::default()
+            },
             given: Given::default(),
             is_compared: false,
             is_late: false,
@@ -424,7 +439,7 @@ impl Connection {
             },
             end: flow.server.ack,
             fin: None,
-            beginnings: Vec::new(),
+            words: Words::default(),
             given: Given::default(),
             is_compared: true,
             is_late: false,
@@ -478,7 +493,7 @@ impl Connection {
         if matches!(self.step, Step::Splicing { .. }) && flow.mode == Mode::Spliced {
             spliced = true;
             let replay = Replay::new(self.point.instream + 1, self.end, self.fin, now);
-            let gates = std::mem::take(&mut self.beginnings);
+            let gates = std::mem::take(&mut self.words.beginnings);
             self.step = Step::Replaying(replay.waiting_at(gates));
         }
         let doubt = flow.doubt().filter(|_| !self.is_graft);
@@ -609,8 +624,11 @@ impl Connection {
         let whole = digest.sampled_from.map_or(by_digest, |from| {
             since(self.point.outstream, from).min(by_digest)
         });
-        let compared = whole.max(flow.verify.compared.min(self.sent));
-        let sampled = by_digest.saturating_sub(compared);
+        let heads = flow.verify.compared.min(self.sent);
+        let sampled = by_digest.saturating_sub(whole.max(heads));
+        // Of what another host has said the digest may be older than the newest heads.
+        let behind = flow.verify.behind.min(self.sent - by_digest);
+        let compared = heads.max(whole + behind);
         Compared {
             compared,
             sampled,

@@ -10,23 +10,54 @@ use crate::{
     action::Action, connection::Step, event::LostReason, replay::Beginning, service::Recovery,
 };
 
+/// What is known of what a server on another host has said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SaidBefore {
+    /// As far as the client has heard it.
+    pub said: Digest,
+    /// What a replay leaves out of it.
+    pub turn: Digest,
+}
+
 impl Recovery {
-    /// The places at which the client of this connection began to speak after having heard all output, in order. At each
-    /// place the replay waits until the server has repeated the output. Asked for by [`Action::Expect`].
-    pub fn beginnings(&mut self, id: FlowId, beginnings: Vec<Beginning>) {
+    /// Where the client of this connection began to speak after it had heard everything, in order: there its replay waits
+    /// until the server has said as much again. Asked for by [`Action::Expect`].
+    /// And digests of what its server had said, in order.
+    pub fn beginnings(&mut self, id: FlowId, beginnings: Vec<Beginning>, digests: Vec<Digest>) {
         if let Some(connection) = self.connections.get_mut(&id) {
+            connection.words.digests = digests;
             let first = connection.point.instream + 1;
             let mut beginnings = beginnings;
             beginnings.retain(|at| at.instream.at_or_after(first));
-            connection.beginnings = beginnings;
+            connection.words.beginnings = beginnings;
         }
+    }
+
+    /// What another host's server has said, of a connection that was made anew: before its splice.
+    #[must_use]
+    pub fn said_before(&self, id: FlowId) -> Option<SaidBefore> {
+        let connection = self.connections.get(&id)?;
+        let words = &connection.words;
+        let heard = words.heard_elsewhere?;
+        let from = connection.point.outstream;
+        let of_it = |digest: &&Digest| digest.next.after(from) && digest.next.at_or_before(heard);
+        let said = *words.digests.iter().rfind(of_it)?;
+        let mut digests = words.digests.iter();
+        let turn = digests.find(|digest| digest.next == from && digest.base == said.base);
+        let nothing = Digest {
+            base: from,
+            next: from,
+            ..Digest::default()
+        };
+        let turn = turn.copied().unwrap_or(nothing);
+        (turn.base == said.base).then_some(SaidBefore { said, turn })
     }
 
     /// The digest that is to be compared first on this connection ([`Action::Compare`]): before its SYN, for a server may speak
     /// at once.
     #[must_use]
     pub fn compared_first(&self, id: FlowId) -> Option<Digest> {
-        let beginnings = &self.connections.get(&id)?.beginnings;
+        let beginnings = &self.connections.get(&id)?.words.beginnings;
         beginnings.iter().find_map(|at| at.said)
     }
 

@@ -39,6 +39,7 @@ pub use action::{Action, SplicePoint};
 pub use config::{Config, ReplayMode, Stage};
 pub use connection::{Candidate, ClientFin, Record, Standing};
 pub use event::{Cause, Count, Event, GaveUp, LostReason, Replayed, Timings};
+pub use expecting::SaidBefore;
 pub use replay::{Beginning, Segment};
 pub use service::Recovery;
 

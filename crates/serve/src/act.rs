@@ -230,7 +230,7 @@ impl Service {
     }
 
     fn expect(&mut self, flow: FlowId) -> Result<(), ServeError> {
-        let (ranges, beginnings) = match self.heads(flow)? {
+        let (ranges, beginnings, digests) = match self.heads(flow)? {
             Said::This(heads) => heads,
             Said::Nothing if self.awaits_logger() => {
                 self.recovery.unanswered(flow);
@@ -238,7 +238,7 @@ impl Service {
             }
             Said::NotKnown | Said::Nothing => return self.not_recorded_at_all(flow),
         };
-        self.recovery.beginnings(flow, beginnings);
+        self.recovery.beginnings(flow, beginnings, digests);
         let chunks: Vec<_> = expectations(&ranges, &self.config.tolerate)
             .into_iter()
             .collect();
@@ -274,6 +274,16 @@ impl Service {
             outstream: point.outstream,
             verify_end: point.verify_end,
         };
+        if let Some(before) = self.recovery.said_before(flow) {
+            let said = self
+                .ground
+                .plane
+                .said_before(key, flow, before.said, before.turn);
+            match said {
+                Ok(()) | Err(DataplaneError::Control { .. }) => {} // gone
+                Err(error) => return Err(error.into()),
+            }
+        }
         match self.ground.plane.splice(key, flow, point) {
             Err(DataplaneError::Control { .. }) => Ok(()), // gone: its SYN would be a stranger's
             Err(error) => Err(error.into()),

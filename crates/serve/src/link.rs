@@ -26,14 +26,12 @@ use std::{
 
 use channel::KeyRing;
 use dataplane::PinDirectory;
-use protocol::{
-    control::{Attach, Claim, MAX_DATA},
-    link::LinkKeys,
-};
+use protocol::{DigestSeed, control::MAX_DATA, link::LinkKeys};
 use rustix::event::{PollFd, PollFlags};
 
 pub(crate) use self::{
     checking::check,
+    dialing::Asks,
     surveying::{Patience, Survey},
 };
 use self::{dialing::Dialing, frames::Frames, session::Session};
@@ -86,13 +84,14 @@ pub(crate) struct Settings {
     pub(crate) mtu: u16,
     /// The logger knows nothing of doubts.
     pub(crate) former: bool,
+    /// The logger takes digests.
+    pub(crate) digests: bool,
 }
 
 /// The loggers of a service.
 pub(crate) struct Link {
     config: LinkConfig,
-    attach: Attach,
-    claim: Claim,
+    asks: Asks,
     /// Another service has one of the addresses, as a logger has said to this one that did not serve.
     claimed: Option<String>,
     keys: KeyRing,
@@ -145,7 +144,7 @@ impl Link {
     /// Nobody is called yet.
     pub(crate) fn new(
         config: LinkConfig,
-        (attach, claim): (Attach, Claim),
+        asks: Asks,
         (latest, number): (Option<SocketAddr>, u64),
         pins: &PinDirectory,
     ) -> Result<Self, ServeError> {
@@ -155,8 +154,7 @@ impl Link {
             next: next.unwrap_or(0),
             refused: vec![None; config.loggers.len()],
             config,
-            attach,
-            claim,
+            asks,
             claimed: None,
             keys,
             session: None,
@@ -201,6 +199,13 @@ impl Link {
         self.awaits_heritage
     }
 
+    /// What the key of the digests in those records is made of, if it is known: from now on that of ours, too.
+    pub(crate) fn inherit_digests(&mut self) -> Option<DigestSeed> {
+        let inherited = self.session.as_ref().and_then(|session| session.digests);
+        self.asks.digests = inherited.or(self.asks.digests);
+        inherited
+    }
+
     /// They were taken up.
     pub(crate) fn has_heritage(&mut self) {
         self.awaits_heritage = false;
@@ -208,7 +213,7 @@ impl Link {
 
     /// What loggers know is of no use: the service is this instance from now on.
     pub(crate) fn begin_anew(&mut self, instance: u64) {
-        self.attach.instance = instance;
+        self.asks.attach.instance = instance;
         (self.session, self.dialing) = (None, None);
         (self.latest, self.inherited_from) = (None, None);
         self.awaits_heritage = false;
@@ -218,7 +223,9 @@ impl Link {
 
     /// Clients are served from here on.
     pub(crate) fn serves(&mut self) {
-        self.claim.serves = true;
+        if let Some(claim) = &mut self.asks.claim {
+            claim.serves = true;
+        }
     }
 
     /// The other service that has one of the addresses, if that is why a logger refuses this one.
@@ -228,7 +235,7 @@ impl Link {
 
     /// By which number loggers know the service.
     pub(crate) fn instance(&self) -> u64 {
-        self.attach.instance
+        self.asks.attach.instance
     }
 
     /// The logger in use, and which of our sessions that is.
@@ -322,6 +329,7 @@ impl Link {
             keys: session.keys,
             mtu: session.prober.mtu().unwrap_or(LEAST_MTU),
             former: session.former,
+            digests: session.digests.is_some(),
         }))
     }
 

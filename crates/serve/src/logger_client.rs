@@ -22,15 +22,15 @@ use channel::{Channel, Key, KeyRing};
 use protocol::{
     UnprotectedReason,
     control::{
-        Attach, Claim, Decoder, Edition, ErrorCode, FlowSummary, LeaseAnswer, LeaseRequest,
-        Recorded, Request, Response, Resume, encode,
+        Claim, Decoder, Edition, ErrorCode, FlowSummary, LeaseAnswer, LeaseRequest, Recorded,
+        Request, Response, Resume, encode,
     },
     link::LinkKeys,
     mirror::{FrameKind, HEADER_LEN, MirrorFrame},
 };
 use recovery::{Beginning, ReplayMode};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use ssw::Digest;
+use ssw::{Digest, DigestSeed};
 use wire::{FlowId, SeqNumber};
 
 pub(crate) use self::determinants::{Is, OfImage, Streams};
@@ -38,6 +38,7 @@ use self::stream::Stream;
 use crate::{
     config::ServeConfig,
     error::{ServeError, SystemContext},
+    link::Asks,
 };
 
 /// The hidden verb by which our own binary becomes the logger process.
@@ -78,14 +79,16 @@ pub(crate) struct Attached {
     pub(crate) kept: bool,
     /// Which of our sessions these records are of, as it was told; 0: nothing was.
     pub(crate) session: u64,
+    /// What the key of the digests in these records is made of.
+    pub(crate) digests: Option<DigestSeed>,
     pub(crate) keys: LinkKeys,
 }
 
 /// Recorded parts of an outstream, each with its place.
 pub(crate) type Ranges = Vec<(SeqNumber, Vec<u8>)>;
 
-/// What a server has said, as far as that is recorded, and where its client began to speak.
-pub(crate) type Heads = (Ranges, Vec<Beginning>);
+/// What a server has said, as far as that is recorded; where its client began to speak; and digests of what it had said.
+pub(crate) type Heads = (Ranges, Vec<Beginning>, Vec<Digest>);
 
 /// Each with the digest of what was said by then, if there is one.
 fn compared_with(mut beginnings: Vec<Beginning>, digests: &[Digest]) -> Vec<Beginning> {
@@ -112,14 +115,17 @@ enum Knows {
 
 impl Knows {
     /// The frames as such a logger reads them; what is behind another one would be lost there.
-    fn frames(self, mut frames: &[u8]) -> Vec<u8> {
+    fn frames(self, mut frames: &[u8], of_one_key: bool) -> Vec<u8> {
         let mut kept = Vec::with_capacity(frames.len());
         while let Ok(mut frame) = MirrorFrame::decode(frames) {
             frames = &frames[HEADER_LEN + frame.packet.len()..];
-            if let FrameKind::Outstream { asked, .. } = &mut frame.kind {
+            if let FrameKind::Outstream { asked, .. } = &mut frame.kind
+                && self < Self::Doubts
+            {
                 *asked = None;
             }
-            if self >= Self::Digests || frame.kind != FrameKind::Digest {
+            let takes_digests = self >= Self::Digests && of_one_key;
+            if takes_digests || frame.kind != FrameKind::Digest {
                 // What was read as a frame can be written as one.
                 let _ = frame.encode(&mut kept);
             }
@@ -151,6 +157,8 @@ enum Process {
 pub(crate) struct LoggerClient {
     process: Process,
     knows: Knows,
+    /// Its digests have another key than ours, or none.
+    has_other_key: bool,
     pid: u32,
     stream: Stream,
     decoder: Decoder<Response>,
@@ -227,10 +235,14 @@ impl LoggerClient {
     /// # Errors
     /// As of [`Self::claiming`], and what it says to who attaches.
     pub(crate) fn attaching(
-        claim: Option<&Claim>,
-        attach: &Attach,
+        asks: &Asks,
         dial: impl Fn() -> Result<Self, ServeError>,
     ) -> Result<(Self, Attached, Option<String>), ServeError> {
+        let Asks {
+            claim,
+            attach,
+            digests,
+        } = asks;
         let called = || match claim {
             Some(claim) => Self::claiming(claim, &dial),
             None => Ok((dial()?, None)),
@@ -243,6 +255,12 @@ impl LoggerClient {
         match client.attach(Request::Attach(attach.clone())) {
             Ok((mut client, attached)) => {
                 client.knows = Knows::Doubts;
+                let told = digests.map(|seed| client.tell_digest_seed(seed));
+                let digests = told.transpose()?;
+                let attached = Attached {
+                    digests,
+                    ..attached
+                };
                 Ok((client, attached, beside))
             }
             // One of the version before does not know what that is.
@@ -267,6 +285,7 @@ impl LoggerClient {
                 let attached = Attached {
                     kept,
                     session,
+                    digests: None,
                     keys,
                 };
                 Ok((self, attached))
@@ -275,6 +294,19 @@ impl LoggerClient {
             Err(ServeError::NotKnown(why)) => Err(ServeError::Logger(why)),
             Err(error) => Err(error),
         }
+    }
+
+    /// Tells what the key of our digests is made of; answers that of the key of the digests in our records.
+    fn tell_digest_seed(&mut self, seed: DigestSeed) -> Result<DigestSeed, ServeError> {
+        match self.ask(&Request::DigestSeed(seed))? {
+            Response::DigestSeed(seed) => Ok(seed),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Digests are neither told nor asked for any more.
+    pub(crate) fn without_digests(&mut self) {
+        self.has_other_key = true;
     }
 
     /// Call a logger on another machine, where one has no records.
@@ -321,6 +353,7 @@ impl LoggerClient {
         Self {
             process: Process::Elsewhere,
             knows: Knows::Former,
+            has_other_key: false,
             pid: 0,
             stream,
             decoder: Decoder::default(),
@@ -515,7 +548,7 @@ impl LoggerClient {
     /// The recorded outstream of each of these, and where its client began to speak; `None` of one that is not known
     /// (any more).
     pub(crate) fn heads(&mut self, flows: &[FlowId]) -> Result<Vec<Option<Heads>>, ServeError> {
-        let takes_digests = self.knows >= Knows::Digests;
+        let takes_digests = self.knows >= Knows::Digests && !self.has_other_key;
         let questions = flows.iter().flat_map(|flow| {
             let flow = *flow;
             let digests = takes_digests.then_some(Request::Digests { flow });
@@ -535,7 +568,9 @@ impl LoggerClient {
                 false => Vec::new(),
             };
             let beginnings = beginnings.map(|all| compared_with(all, &digests));
-            Ok(ranges.zip(beginnings))
+            Ok(ranges
+                .zip(beginnings)
+                .map(|(ranges, beginnings)| (ranges, beginnings, digests)))
         });
         answers.collect()
     }
@@ -610,8 +645,8 @@ impl LoggerClient {
 
     /// Mirror frames, whole ones, at most [`protocol::control::MAX_DATA`] bytes.
     pub(crate) fn frames(&mut self, mut bytes: Vec<u8>) -> Result<(), ServeError> {
-        if self.is_former() {
-            bytes = self.knows.frames(&bytes);
+        if self.is_former() || self.has_other_key {
+            bytes = self.knows.frames(&bytes, !self.has_other_key);
         }
         self.say(&Request::Frames { bytes })
     }

@@ -22,7 +22,7 @@ use crate::{
     instance::Instance,
     keeper::Keeper,
     leasing,
-    link::Link,
+    link::{Asks, Link},
     logger::Logger,
     logger_client::LoggerClient,
     options, own_addresses, preflight,
@@ -276,7 +276,11 @@ pub(crate) fn remote_logger(
     let Some(link) = config.link.clone() else {
         return local_logger(config, plane);
     };
-    let asks = (attach(config, instance), leasing::claim(config, instance)?);
+    let asks = Asks {
+        claim: Some(leasing::claim(config, instance)?),
+        attach: attach(config, instance),
+        digests: config.digests().then(|| plane.digest_seed()).transpose()?,
+    };
     Ok(Logger::Remote(Box::new(Link::new(
         link,
         asks,

@@ -73,6 +73,10 @@ impl Driver {
             Action::ListConnections => self.list_connections(ground),
             Action::Expect { flow } => self.expect(flow, ground),
             Action::Splice { key, flow, point } => {
+                if let Some(before) = self.recovery.said_before(flow) {
+                    let ssw = &mut ground.node.ssw;
+                    let _ = ssw.said_before(key, flow, before.said, before.turn); // gone: as well
+                }
                 splice(key, flow, point, ground)?;
                 if let Some(digest) = self.recovery.compared_first(flow) {
                     compare(key, flow, digest, ground);
@@ -160,7 +164,8 @@ impl Driver {
         let chunks = expectations(&ground.logger.heads(flow), DEFAULT_FIELDS);
         self.expected.insert(flow, chunks.keys().copied().collect());
         ground.node.ssw.expect(flow, chunks);
-        let mut digests = ground.logger.digests(flow);
+        let known = ground.logger.digests(flow);
+        let mut digests = known.clone();
         digests.retain(|_| self.setup.compares_before_requests);
         let places = ground.logger.journal().beginnings(flow);
         let beginnings = places.map(|at| Beginning {
@@ -172,7 +177,7 @@ impl Driver {
                 .find(|said| said.next == at.outstream),
         });
         let beginnings = beginnings.collect();
-        self.recovery.beginnings(flow, beginnings);
+        self.recovery.beginnings(flow, beginnings, known);
     }
 
     fn send_syn(&self, key: FlowKey, id: FlowId, ground: &mut Ground<'_>) -> Result<(), Violation> {

@@ -12,6 +12,7 @@ use logger::{
     link::{AckPolicy, Greeting, Outbox, Peer, Session, Sessions},
 };
 use protocol::{
+    DigestSeed,
     control::{Attach, FlowSummary, Recorded, Replay, Request, Response},
     link::{Ack, KeySet, KeySlot, LinkKey, LinkKeys, Probe, ProbeKind, SegmentView},
     mirror,
@@ -49,6 +50,7 @@ pub(crate) fn settings(setup: &LinkSetup, life: u8) -> LinkSettings {
         mtu: u16::MAX,
         strategy: setup.strategy,
         former: false,
+        digests: true,
     }
 }
 
@@ -75,6 +77,8 @@ pub(crate) fn probe(life: u8) -> Vec<u8> {
 pub(crate) struct Remote {
     sessions: Sessions,
     attach: Attach,
+    /// What the key of the digests in its records is made of.
+    digests: Option<DigestSeed>,
     /// Of the server's host, from 0.
     life: u8,
     policy: AckPolicy,
@@ -89,7 +93,11 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    pub(crate) fn new(setup: &LinkSetup, service: &ServiceSetup, total: u64) -> Self {
+    pub(crate) fn new(
+        setup: &LinkSetup,
+        (service, digests): (&ServiceSetup, Option<DigestSeed>),
+        total: u64,
+    ) -> Self {
         let peer = Peer {
             via: 0,
             local: REMOTE.ip(),
@@ -111,6 +119,7 @@ impl Remote {
         let mut remote = Self {
             sessions: sessions(setup.policy, total),
             attach,
+            digests,
             life: 0,
             policy: setup.policy,
             peer,
@@ -135,6 +144,12 @@ impl Remote {
         };
         self.sessions
             .attach(&self.attach, self.peer, KEY, &greeting, &mut self.out);
+        let Some(told) = self.digests.map(Request::DigestSeed) else {
+            return;
+        };
+        if let [Response::DigestSeed(known)] = self.ask(&told)[..] {
+            self.digests = Some(known);
+        }
     }
 
     /// The server's host has begun a new life: its service attaches, and wants to know which connections
@@ -142,6 +157,7 @@ impl Remote {
     /// Also the number that none of them has.
     pub(crate) fn inherited(
         &mut self,
+        digests: Option<DigestSeed>,
         now: Duration,
     ) -> Option<(FlowId, Vec<(Recorded, FlowSummary)>)> {
         if self.is_away() {
@@ -157,6 +173,7 @@ impl Remote {
             .inherit(&attach, self.peer, KEY, false, now, &mut self.out);
         inherited.ok()?;
         self.life += 1;
+        self.digests = digests;
         self.attach = Attach {
             inherit: false,
             ..attach
@@ -185,6 +202,11 @@ impl Remote {
             Some((recorded, summary))
         };
         Some((next, connections.into_iter().filter_map(both).collect()))
+    }
+
+    /// What the key of the digests in its records is made of.
+    pub(crate) const fn digests(&self) -> Option<DigestSeed> {
+        self.digests
     }
 
     fn ask(&mut self, request: &Request) -> Vec<Response> {

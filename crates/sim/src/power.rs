@@ -8,6 +8,7 @@ use crate::{
     MS, SECOND,
     actions::call,
     driver::{Driver, Ground, time},
+    link::Remote,
     node::Node,
     record::Logger,
     scenario::LinkSetup,
@@ -60,6 +61,10 @@ impl Power {
         if self.turn_at.is_none_or(|at| now < at) {
             return Ok(());
         }
+        if !self.off && link.is_some_and(|link| link.waits) && !witness.has_more_to_do() {
+            self.turn_at = Some(now + MS);
+            return Ok(());
+        }
         if !self.off {
             trace::note(now, || "the power goes");
             self.off = true;
@@ -75,7 +80,9 @@ impl Power {
             return Ok(());
         }
         let remote = logger.remote.as_mut();
-        let Some((next, records)) = remote.and_then(|remote| remote.inherited(time(now))) else {
+        let Some((next, records)) =
+            remote.and_then(|remote| remote.inherited(node.ssw.digest_seed(), time(now)))
+        else {
             self.turn_at = Some(now + RETRY);
             return Ok(());
         };
@@ -86,6 +93,11 @@ impl Power {
         self.life += 1;
         self.left -= 1;
         self.turn_at = (self.left > 0).then(|| now + rng.random_range(0..ON));
+        let known = logger.remote.as_ref().and_then(Remote::digests);
+        let hands_on = link.is_none_or(|link| link.hands_key_on);
+        if let Some(seed) = known.filter(|_| hands_on) {
+            node.ssw.take_digest_key(seed);
+        }
         node.ssw.heartbeat(now);
         node.ssw.gate(now);
         node.ssw.number_from(next);

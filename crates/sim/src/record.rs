@@ -6,7 +6,7 @@ use journal::{Arrival, Journal, Limits, Mark, Refused, Said, ServerProgress, Sta
 use protocol::control::Request;
 use rand::rngs::SmallRng;
 use recovery::{ClientFin, Record, ReplayMode};
-use ssw::{Digest, Flow, MirrorFrame, MirrorKind, SouthSide};
+use ssw::{Digest, DigestSeed, Flow, MirrorFrame, MirrorKind, SouthSide};
 use wire::{Flags, FlowId, IpPacket, Segment, SeqNumber};
 
 use crate::{
@@ -45,7 +45,11 @@ pub(crate) struct Logger {
 }
 
 impl Logger {
-    pub(crate) fn new(setup: &ServiceSetup, link: Option<&LinkSetup>) -> Self {
+    pub(crate) fn new(
+        setup: &ServiceSetup,
+        link: Option<&LinkSetup>,
+        digests: Option<DigestSeed>,
+    ) -> Self {
         let limits = Limits {
             per_connection: setup.record_limit,
             total: TOTAL,
@@ -57,7 +61,7 @@ impl Logger {
         };
         Self {
             local: Journal::new(limits, mode),
-            remote: link.map(|link| Remote::new(link, setup, TOTAL)),
+            remote: link.map(|link| Remote::new(link, (setup, digests), TOTAL)),
             notices: VecDeque::new(),
             holds_turns: false,
             draining: None,
@@ -200,7 +204,10 @@ impl Logger {
         if frame.kind == MirrorKind::Digest {
             let bytes = frame.packet[..].try_into().unwrap_or_default();
             let mark = mark_of(Digest::from_bytes(bytes));
-            return self.local.mark(frame.flow_id, mark).map(drop);
+            return self
+                .local
+                .mark(frame.flow_id, mark, (mark.next, None))
+                .map(drop);
         }
         let whole = crate::index(frame.packet_len);
         let Ok(packet) = IpPacket::parse_captured(&frame.packet, whole) else {

@@ -120,6 +120,10 @@ pub(crate) struct LinkSetup {
     pub(crate) durable: Option<DurableSetup>,
     /// How often the server's host loses its power.
     pub(crate) restarts: u32,
+    /// It does when a client has asked for more ([`Scenario::with_late_lives_elsewhere`]).
+    pub(crate) waits: bool,
+    /// Its next life is told the key of the digests that the logger has.
+    pub(crate) hands_key_on: bool,
 }
 
 /// The logger keeps a log, and is killed.
@@ -214,6 +218,8 @@ impl Scenario {
             policy: policies[rng.random_range(0..policies.len())],
             durable: None,
             restarts: 0,
+            waits: false,
+            hands_key_on: true,
         };
         let mut service = self.service;
         // What the dead server had read, and the logger not, is taken back out of the window; the
@@ -314,6 +320,37 @@ impl Scenario {
             link.quality.lost = 300;
         }
         otherwise
+    }
+
+    /// The same with a host that loses its power when the server has read what the client asked for then, and a logger that
+    /// knows digests of all that its clients were sent, or none.
+    #[must_use]
+    pub fn with_late_lives_elsewhere(self, digests: bool) -> Self {
+        let mut late = self.with_late_lives_and_more(true).linked();
+        late.crashes.clear();
+        late.service.digests = digests.then_some(u32::MAX);
+        // Where the parts of a request have overtaken each other nobody has recorded where the request begins.
+        late.quality.jitter = 0;
+        late.quality.doubled = 0;
+        if let Some(link) = &mut late.link {
+            // A digest that is lost with the host is not compared.
+            link.quality = Quality {
+                lost: 0,
+                outages: 0,
+                ..link.quality
+            };
+            (link.restarts, link.waits) = (1, true);
+        }
+        late
+    }
+
+    /// The same with a next life that has a key of its own, and takes the digests of the other for its own.
+    #[must_use]
+    pub fn without_handing_key_on(mut self) -> Self {
+        self.link
+            .iter_mut()
+            .for_each(|link| link.hands_key_on = false);
+        self
     }
 
     /// One of which a client is answered otherwise by each life, behind the beginning of its answer, and

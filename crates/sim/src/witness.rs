@@ -225,6 +225,14 @@ impl Witness {
         })
     }
 
+    /// The server has read what a client said after it had heard what it waited for.
+    pub(crate) fn has_more_to_do(&self) -> bool {
+        self.seen.iter().any(|seen| {
+            let mut heard = seen.script.heard_before.iter();
+            heard.any(|(asked, _)| seen.server_read > *asked)
+        })
+    }
+
     /// This life of it has read so much. What a client says after it has heard something is not executed by a life that says something else.
     pub(crate) fn executes(&self, key: FlowKey, end: usize, life: u32) -> Result<(), Violation> {
         let seen = self.of(key).filter(|seen| seen.script.alike);

@@ -130,6 +130,10 @@ impl World {
             .map(|(i, setup)| Client::new(i, setup, &mut rng))
             .collect();
         clock::set(0);
+        let link = scenario.link.as_ref();
+        let power = Power::new(link, &mut rng);
+        let node = Node::new(scenario.service.clone(), link, 0, &mut rng, 0);
+        let logger = Logger::new(&scenario.service, link, node.ssw.digest_seed());
         let mut world = Self {
             now: 0,
             steps: 0,
@@ -138,15 +142,9 @@ impl World {
             network: Network::new(scenario.quality),
             link: Network::new(scenario.link.map_or(scenario.quality, |link| link.quality)),
             link_setup: scenario.link,
-            power: Power::new(scenario.link.as_ref(), &mut rng),
-            node: Node::new(
-                scenario.service.clone(),
-                scenario.link.as_ref(),
-                0,
-                &mut rng,
-                0,
-            ),
-            logger: Logger::new(&scenario.service, scenario.link.as_ref()),
+            power,
+            node,
+            logger,
             driver: Driver::new(scenario.service.clone()),
             witness: Witness::new(&scenario.clients, scenario.fault, scenario.service.north),
             crashes: scenario.crashes.clone().into_iter(),

@@ -38,6 +38,27 @@ fn an_answer_that_nobody_recorded_is_noticed_and_doubts_prevent_it() {
     is_noticed_and_prevented(Scenario::doubtful);
 }
 
+/// Nor on another host.
+#[test]
+fn what_follows_an_answer_of_two_lives_is_not_executed_elsewhere() {
+    is_noticed_and_prevented(Scenario::with_late_lives_elsewhere);
+}
+
+/// All would be taken for something else.
+#[test]
+fn a_key_that_is_not_handed_on_costs_connections() {
+    found_of(|scenario| {
+        scenario
+            .with_late_lives_elsewhere(true)
+            .without_handing_key_on()
+    });
+}
+
+fn found_of(kind: impl Fn(Scenario) -> Scenario) {
+    let is_broken = (0..200).any(|seed| play(&kind(Scenario::drawn_from(seed))).is_err());
+    assert!(is_broken, "nobody finds it");
+}
+
 /// Without comparisons a schedule is broken; with them none is, and connections are lost in place of that.
 fn is_noticed_and_prevented(scenario: impl Fn(Scenario, bool) -> Scenario) {
     let play = |seed, compares| play(&scenario(Scenario::drawn_from(seed), compares));

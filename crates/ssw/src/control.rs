@@ -1,9 +1,10 @@
 //! Control (`control.h`): what user space may change.
 
-use protocol::Digest;
+use protocol::{Digest, DigestSeed};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
+    digest::DigestKey,
     flow::{Flow, Mode, Restored, SpliceHalf, Unprotected},
     mirror::{ClosedReason, MirrorKind},
     south::SouthSide,
@@ -66,6 +67,13 @@ impl SouthSide {
     /// Whether the server is asked to end: then deaths are no crashes.
     pub const fn stopping(&mut self, is: bool) {
         self.shared.service.stopping = is;
+    }
+
+    /// From now on digests are taken with the key of the host that served before. There are no connections yet.
+    pub fn take_digest_key(&mut self, seed: DigestSeed) {
+        if let Some(digests) = &mut self.shared.settings.digests {
+            digests.key = DigestKey::made_of(seed);
+        }
     }
 
     /// Connections are numbered from here on, or higher: there are some with lower numbers.
@@ -151,6 +159,7 @@ impl SouthSide {
         flow.verify.compared = 0;
         flow.verify.tolerated = 0;
         flow.verify.unverified = 0;
+        flow.verify.behind = 0;
         flow.verify.ended_early = false;
         flow.verify.by_digest = false;
         flow.digest
@@ -198,6 +207,24 @@ impl SouthSide {
             flow.server.edge = flow.server.edge.max_seq(flow.splice.ack);
         }
         flow.mode = Mode::Spliced;
+        Ok(())
+    }
+
+    /// The client was sent what `said` is of by another host; `turn` is of what a replay leaves out. Of a flow that was
+    /// restored, and has not been spliced since; else nothing changes.
+    ///
+    /// # Errors
+    /// There is no such flow.
+    pub fn said_before(
+        &mut self,
+        key: FlowKey,
+        id: FlowId,
+        said: Digest,
+        turn: Digest,
+    ) -> Result<(), NoSuchFlow> {
+        let digests = self.shared.settings.digests.clone();
+        let flow = self.numbered(key, id)?;
+        flow.digest.said_before(digests.as_ref(), said, turn);
         Ok(())
     }
 

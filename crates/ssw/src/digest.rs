@@ -13,7 +13,7 @@
 
 use std::{cell::Cell, collections::BTreeMap, fmt};
 
-use protocol::Digest;
+use protocol::{Digest, DigestSeed};
 use wire::{Flags, FlowId, SeqNumber};
 
 use crate::{
@@ -31,6 +31,8 @@ const SAMPLE: u32 = 64;
 const UNIT: u32 = 32_768;
 /// Modulus of the polynomial whose coefficients are the chunks.
 const PRIME: u64 = (1 << 61) - 1;
+/// A logger on another machine is told a digest at least once in so many bytes, for a host that takes over.
+const TOLD: u32 = 65_536;
 /// Repetitions, after a timer, of a segment that waits, before the segment leaves.
 const HELD_MOST: u8 = 2;
 /// No longer turn is replayed: numbers further apart than half of the sequence space have no order (RFC 9293 3.4).
@@ -45,6 +47,8 @@ pub struct DigestKey {
     pub point: u64,
     /// Factor and offset that place the samples.
     pub places: [u64; 2],
+    /// What all this is made of.
+    pub seed: DigestSeed,
 }
 
 impl fmt::Debug for DigestKey {
@@ -56,10 +60,23 @@ impl fmt::Debug for DigestKey {
 impl DigestKey {
     /// A key of random numbers.
     pub fn of(mut random: impl FnMut() -> u64) -> Self {
+        Self::made_of(DigestSeed([random(), random()]))
+    }
+
+    /// The key of this seed, on whichever host.
+    #[must_use]
+    pub fn made_of(seed: DigestSeed) -> Self {
+        let key = seed.as_key();
+        let mut counter = 0_u64;
+        let mut next = || {
+            counter += 1;
+            key.tag(&counter.to_le_bytes())
+        };
         Self {
-            factors: std::array::from_fn(|_| random()),
-            point: random() % PRIME,
-            places: std::array::from_fn(|_| random()),
+            factors: std::array::from_fn(|_| next()),
+            point: next() % PRIME,
+            places: std::array::from_fn(|_| next()),
+            seed,
         }
     }
 
@@ -153,6 +170,8 @@ pub struct DigestHalf {
     pub comparison: Comparison,
     /// Repetitions of a segment that waits for the comparison.
     pub held: u8,
+    /// The end of what a logger on another machine was told a digest of when the client had heard that.
+    pub told: SeqNumber,
 }
 
 impl DigestHalf {
@@ -229,6 +248,37 @@ impl DigestHalf {
         self.wanted = None;
     }
 
+    /// Of these bytes, how many lie behind what a digest is compared of.
+    pub(crate) fn behind(&self, seq: SeqNumber, len: u32) -> u32 {
+        let (from, end) = (seq.max_seq(self.sent.next), seq + len);
+        let is_compared = self.comparison != Comparison::None;
+        let behind = end.distance_from(from);
+        behind.filter(|_| is_compared).unwrap_or(0)
+    }
+
+    /// Of all before this, if the server has said just that, and no samples were taken of it.
+    pub(crate) fn whole_before(&self, end: SeqNumber) -> Option<Digest> {
+        let now = self.now;
+        let is_whole = self.taken && !self.says_again() && !self.is_sampled(now.next);
+        (is_whole && now.next == end && now.base != end).then_some(now)
+    }
+
+    /// A flow that was made anew: what the logger knows of what its client was sent, as far as the client has acknowledged it;
+    /// and of what a replay leaves out.
+    pub(crate) fn said_before(&mut self, digests: Option<&Digests>, said: Digest, turn: Digest) {
+        if digests.is_some() && !self.taken {
+            *self = Self {
+                now: said,
+                sent: said,
+                acked: said,
+                newer: said,
+                turn,
+                taken: true,
+                ..Self::default()
+            };
+        }
+    }
+
     /// The next request waits until the server has said again what this is of. (Who asks too late hears at the next place.)
     pub(crate) fn want(&mut self, wanted: Digest) {
         let is_known = self.says_again() && self.now.base == wanted.base;
@@ -276,8 +326,8 @@ pub(crate) struct Digested {
     /// From now on samples are taken.
     pub(crate) sampling_begins: bool,
     /// What the client had been sent before the turn that begins here, if that is not recorded: a new server gets the
-    /// request that begins the turn when it has said all that again.
-    pub(crate) told: Option<Digest>,
+    /// request that begins the turn when it has said all that again. And what it has been sent now, for a host that takes over.
+    pub(crate) told: [Option<Digest>; 2],
 }
 
 /// Digests a segment that leaves for the client, that the client has already, or that the fence withholds; `seq` is in
@@ -288,7 +338,7 @@ pub(crate) fn digest_said(
     flow: &mut Flow,
     segment: &Segment,
     payload: &[u8],
-    seq: SeqNumber,
+    (seq, is_linked): (SeqNumber, bool),
 ) -> Digested {
     let ours = flow.digest.taken && flow.unprotected.is_none() && !flow.digest.says_again();
     let Some(digests) = digests.filter(|_| ours && !segment.has(Flags::RST)) else {
@@ -332,11 +382,16 @@ pub(crate) fn digest_said(
     });
     debug_assert_eq!(none, Ok(()));
     let digest = &flow.digest;
-    let is_told =
-        turn_begins.get() && !digest.is_turn_sampled && flow.verify.heads_to != digest.turn.next;
+    let is_recorded = flow.verify.heads_to == digest.turn.next;
+    let tells_turn = turn_begins.get() && !digest.is_turn_sampled && !is_recorded;
+    let passes = next.0 / TOLD != digest.now.next.0 / TOLD;
+    let tells = is_linked && digest.sampled_from.is_none() && passes;
     Digested {
         sampling_begins: begins,
-        told: is_told.then_some(digest.turn),
+        told: [
+            tells_turn.then_some(digest.turn),
+            tells.then_some(digest.now),
+        ],
     }
 }
 

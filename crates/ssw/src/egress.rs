@@ -311,9 +311,10 @@ impl Shared {
     ) {
         let digests = self.settings.digests.as_ref();
         let payload = segment.payload(&packet.bytes);
-        let digested = digest::digest_said(digests, expected, flow, segment, payload, seq);
+        let at = (seq, self.settings.link);
+        let digested = digest::digest_said(digests, expected, flow, segment, payload, at);
         self.counters.sampled += u64::from(digested.sampling_begins);
-        if let Some(digest) = digested.told {
+        for digest in digested.told.into_iter().flatten() {
             self.mirror_said(flow, digest, now_ns);
         }
     }

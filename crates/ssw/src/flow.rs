@@ -158,6 +158,8 @@ pub struct VerifyHalf {
     pub tolerated: u32,
     /// Bytes below `end` for which there was no record.
     pub unverified: u32,
+    /// Of the bytes compared, what lies behind what a digest is compared of.
+    pub behind: u32,
     /// First byte that differed, or the FIN that came too early.
     pub diverged_at: SeqNumber,
     /// It was a FIN.

@@ -291,6 +291,7 @@ impl Shared {
         }
         observe_client(flow, segment, &options, gated);
         flow.ifindex = packet.ifindex;
+        self.link_said(packet, flow, segment, now_ns);
         // Bytes that were acknowledged before are in the record already.
         let brings = segment.sequence_len() > 0 && segment.end().after(flow.server.ack);
         let mut recorded = true;

@@ -74,7 +74,7 @@ pub use latch::{CrashOn, Exit, SocketChange, SocketState};
 pub use link::{AckStrategy, Copy, LinkSettings};
 pub use mirror::{ClosedReason, MirrorFrame, MirrorKind};
 pub use packet::Packet;
-pub use protocol::Digest;
+pub use protocol::{Digest, DigestSeed};
 pub use restored::{newest_records, restored_flow};
 pub use south::{
     Counters, Event, EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT, Service,

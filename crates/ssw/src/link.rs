@@ -5,6 +5,7 @@
 //! |---|---|
 //! | a client's segment | a copy of it goes to the logger: [`SouthSide::take_copy`] |
 //! | the head of an answer | the segment that it is in goes to the logger before it goes to the client, cut to what one datagram carries |
+//! | a client has heard all of a longer answer | the digest of that goes to the logger, before what the client says then |
 //! | the server's SYN-ACK | goes to the logger, and to the client when it is recorded (IV.B) |
 //! | acknowledgement of the logger | `stable_seq` of its flow; the packet itself becomes the client's ACK, if the strategy says so (`clamp`) |
 //!
@@ -12,11 +13,14 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use protocol::link::{
-    ACK_LEN, Ack, Handshake, Head, KeySet, Kind, LinkKeys, Open, SegmentFlags, SegmentKind,
-    SynOptions, seal, seal_head,
+use protocol::{
+    Digest,
+    link::{
+        ACK_LEN, Ack, Handshake, Head, KeySet, Kind, LinkKeys, Open, SegmentFlags, SegmentKind,
+        SynOptions, seal, seal_head, seal_said,
+    },
 };
-use wire::{ChecksumMode, FlowId, FlowKey, MIN_TCP_HEADER, SeqNumber, checksum};
+use wire::{ChecksumMode, Flags, FlowId, FlowKey, MIN_TCP_HEADER, SeqNumber, checksum};
 
 use crate::{
     flow::{Flow, Restored, Unprotected},
@@ -67,6 +71,8 @@ pub struct LinkSettings {
     pub strategy: AckStrategy,
     /// The logger knows nothing of doubts: heads do not say how far the server had read, and no segment is in doubt.
     pub former: bool,
+    /// The logger takes digests of what clients were sent.
+    pub digests: bool,
 }
 
 /// The link as the programs know it.
@@ -99,6 +105,8 @@ pub struct Copy {
     pub flags: SegmentFlags,
     /// Where the newest head ended (or before which place all is noted, or up to where its client had heard a dead host), and of one itself the rest.
     pub head: Head,
+    /// The digest that it tells.
+    pub said: Option<Digest>,
 }
 
 /// Who is told what.
@@ -146,11 +154,16 @@ impl SouthSide {
         let (flags, slot) = (copy.flags, copy.flags.slot);
         let (bytes, key) = (&copy.packet.bytes, link.up.get(slot)?);
         let mut datagram = Vec::new();
-        let sealed = if matches!(flags.kind, SegmentKind::Head | SegmentKind::FormerHead) {
-            seal_head(bytes, copy.flow_id, copy.head, (slot, key), &mut datagram)
-        } else {
-            let says = (flags, copy.head.after);
-            seal(bytes, copy.flow_id, says, key, &mut datagram)
+        let id = copy.flow_id;
+        let sealed = match (flags.kind, copy.said) {
+            (SegmentKind::Said, Some(said)) => {
+                let says = (said, copy.head.after);
+                seal_said(bytes, id, says, (slot, key), &mut datagram)
+            }
+            (SegmentKind::Head | SegmentKind::FormerHead, _) => {
+                seal_head(bytes, id, copy.head, (slot, key), &mut datagram)
+            }
+            _ => seal(bytes, id, (flags, copy.head.after), key, &mut datagram),
         };
         sealed.ok()?;
         Some(Packet {
@@ -418,6 +431,41 @@ impl Shared {
         self.counters.link_heads += u64::from(take > 0);
     }
 
+    /// A client has acknowledged all that it was sent, and heads are recorded of less: tell the logger the digest of that, for
+    /// a host that takes over, before the logger has what the client says then.
+    pub(crate) fn link_said(
+        &mut self,
+        packet: &Packet,
+        flow: &mut Flow,
+        segment: &Segment,
+        now_ns: u64,
+    ) {
+        let is_new = segment.ack == flow.server.nxt
+            && segment.ack == flow.client.ack
+            && segment.ack != flow.verify.heads_to
+            && segment.ack != flow.digest.told;
+        let is_whole = self.linked(flow) && segment.has(Flags::ACK) && !segment.has(Flags::RST);
+        let link = self.link.filter(|_| self.path.is_some());
+        let link = link.filter(|_| self.service.link_up && !self.abandoned(now_ns));
+        let Some(link) = link.filter(|link| link.settings.digests) else {
+            return;
+        };
+        let said = flow.digest.whole_before(segment.ack);
+        let Some(said) = said.filter(|_| is_new && is_whole) else {
+            return;
+        };
+        flow.digest.told = segment.ack;
+        let flags = SegmentFlags {
+            kind: SegmentKind::Said,
+            unfinished: true,
+            slot: link.settings.keys.slot,
+        };
+        self.send_copy(packet, flow, segment, flags, Head::of(flow.log.ack));
+        if let Some(copy) = self.copies.back_mut() {
+            copy.said = Some(said);
+        }
+    }
+
     /// Copies a packet to the interface of the link.
     fn send_copy(
         &mut self,
@@ -437,6 +485,7 @@ impl Shared {
             flow_id: flow.id,
             flags,
             head,
+            said: None,
         });
     }
 

@@ -5,6 +5,7 @@ use std::{
     net::SocketAddr,
 };
 
+use protocol::DigestSeed;
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
@@ -290,6 +291,13 @@ impl SouthSide {
                 settings,
             },
         }
+    }
+
+    /// What the key of digests is made of, if any are taken.
+    #[must_use]
+    pub fn digest_seed(&self) -> Option<DigestSeed> {
+        let digests = self.shared.settings.digests.as_ref();
+        digests.map(|digests| digests.key.seed)
     }
 
     /// All connections.

@@ -63,6 +63,7 @@ fn compare(
         return Err(Divergence(at));
     }
     flow.verify.compared = flow.verify.compared.wrapping_add(length32(piece.len()));
+    flow.verify.behind += flow.digest.behind(seq, length32(piece.len()));
     if differs(&expect.soft).is_some() {
         flow.verify.tolerated = flow.verify.tolerated.wrapping_add(1);
     }

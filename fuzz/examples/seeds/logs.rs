@@ -105,7 +105,14 @@ pub(crate) fn one_of_each_kind(log: &[Vec<u8>]) -> Vec<Vec<u8>> {
     // Records that a logger writes seldom.
     let head =
         |kind: u8, flow: u64| [&[kind][..], &5u64.to_le_bytes(), &flow.to_le_bytes()].concat();
-    for (kind, flow, body) in [(3, 0, 0), (7, 0, 8), (20, 3, 9), (22, 3, 4)] {
+    for (kind, flow, body) in [
+        (3, 0, 0),
+        (7, 0, 8),
+        (9, 0, 16),
+        (20, 3, 9),
+        (22, 3, 4),
+        (23, 3, 28),
+    ] {
         all.push([head(kind, flow), vec![0; body]].concat());
     }
     all

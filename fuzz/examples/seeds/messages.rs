@@ -1,11 +1,12 @@
 //! Messages of the protocols.
 
 use protocol::{
-    UnprotectedReason,
+    Digest, DigestSeed, UnprotectedReason,
     control::{Attach, Claim, ErrorCode, Message, Replay, Request, Response, Resume, encode},
     link::{
         Ack, DETERMINANTS_OVERHEAD, Determinants, Handshake, Head, KeySlot, LinkKey, Open, Probe,
         ProbeKind, SegmentFlags, SegmentKind, Stable, StreamPosition, SynOptions, seal, seal_head,
+        seal_said,
     },
     mirror::{CloseReason, FrameKind, MirrorFrame},
 };
@@ -206,6 +207,10 @@ pub(crate) fn datagrams() -> Vec<Vec<u8>> {
         seal_head(&request_packet(), FLOW, head, (slot, &KEY), &mut datagram).expect("a packet");
         all.push(datagram);
     }
+    let mut datagram = Vec::new();
+    let says = (digest(), SeqNumber(1019));
+    seal_said(&request_packet(), FLOW, says, (slot, &KEY), &mut datagram).expect("a packet");
+    all.push(datagram);
     let open = Open {
         slot,
         flow: FLOW,
@@ -259,6 +264,15 @@ pub(crate) fn resume(flow: u64) -> Resume {
         instream: SeqNumber(1001),
         outstream: SeqNumber(5001),
         handshake: handshake(),
+    }
+}
+
+pub(crate) fn digest() -> Digest {
+    Digest {
+        folded: 7,
+        sum: 8,
+        base: SeqNumber(5001),
+        next: SeqNumber(90_001),
     }
 }
 
@@ -320,6 +334,8 @@ pub(crate) fn requests() -> Vec<Request> {
         },
         Request::DropImage,
         Request::Beginnings { flow },
+        Request::Digests { flow },
+        Request::DigestSeed(DigestSeed([1, 2])),
         Request::Claim(Claim {
             host: 1,
             serves: false,
@@ -362,6 +378,12 @@ pub(crate) fn responses() -> Vec<Vec<u8>> {
             places: vec![(from, SeqNumber(5001)), (SeqNumber(1009), SeqNumber(5005))],
             last: true,
         },
+        Response::Digests {
+            flow,
+            digests: vec![digest()],
+            last: true,
+        },
+        Response::DigestSeed(DigestSeed([1, 2])),
         Response::Claimed {
             beside: "another".into(),
         },

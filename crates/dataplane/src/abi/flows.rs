@@ -104,6 +104,7 @@ impl From<verify_half> for VerifyHalf {
             compared: raw.compared,
             tolerated: raw.tolerated,
             unverified: raw.unverified,
+            behind: raw.behind,
             diverged_at: SeqNumber(raw.diverged_at),
             ended_early: raw.ended_early != 0,
             by_digest: raw.by_digest != 0,
@@ -156,6 +157,7 @@ impl From<digest_half> for DigestHalf {
                 _ => Comparison::None,
             },
             held: raw.held,
+            told: SeqNumber(raw.told),
         }
     }
 }

@@ -165,6 +165,27 @@ impl Dataplane {
         .map(drop)
     }
 
+    /// The client was sent what `said` is of by another host; `turn` is of what a replay leaves out. Of a flow that was
+    /// restored, and has not been spliced since; else nothing changes.
+    ///
+    /// # Errors
+    /// The flow with this number is gone (`ENOENT`).
+    pub fn said_before(
+        &self,
+        key: FlowKey,
+        flow: FlowId,
+        said: Digest,
+        turn: Digest,
+    ) -> Result<(), DataplaneError> {
+        self.control("tell what was said", abi::control_op::CONTROL_SAID, |c| {
+            c.key = key.into();
+            c.flow_id = flow.0;
+            c.digest = said.into();
+            c.turn = turn.into();
+        })
+        .map(drop)
+    }
+
     /// The next request of the client waits until the server has said again what `digest` is of.
     ///
     /// # Errors

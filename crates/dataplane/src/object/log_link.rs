@@ -49,6 +49,8 @@ pub struct LinkSettings {
     pub strategy: AckStrategy,
     /// The logger knows nothing of doubts (`SEGMENT_FORMER_HEAD`).
     pub former: bool,
+    /// The logger takes digests of what clients were sent.
+    pub digests: bool,
 }
 
 impl Dataplane {
@@ -135,6 +137,7 @@ fn link_of(settings: &LinkSettings, before: &abi::link) -> abi::link {
         remote_port: settings.remote.port().to_be(),
         mtu: settings.mtu,
         strategy: u8::try_from(strategy_of(settings.strategy).0).unwrap_or_default(),
+        digests: u8::from(settings.digests),
         v6: u8::from(!settings.remote.ip().to_canonical().is_ipv4()),
         former: u8::from(settings.former),
         up: before.up,

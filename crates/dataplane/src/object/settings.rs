@@ -6,7 +6,7 @@ use std::{
 };
 
 use libbpf_rs::{MapCore, MapFlags};
-use ssw::CrashOn;
+use ssw::{CrashOn, DigestKey, DigestSeed};
 
 use super::Dataplane;
 use crate::{
@@ -66,7 +66,9 @@ impl Dataplane {
             digest_rate: settings.digests.as_ref().map_or(0, |digests| digests.rate),
             ..Default::default()
         };
-        self.set_digest_key(settings)?;
+        if let Some(digests) = &settings.digests {
+            self.set_digest_key(&digests.key)?;
+        }
         self.maps
             .service
             .update(&0u32.to_ne_bytes(), service.as_bytes(), MapFlags::ANY)
@@ -88,16 +90,32 @@ impl Dataplane {
         self.heartbeat()
     }
 
-    fn set_digest_key(&self, settings: &Settings) -> Result<(), DataplaneError> {
-        let Some(digests) = &settings.digests else {
-            return Ok(());
-        };
-        let [place_factor, place_offset] = digests.key.places;
+    /// What the key of digests is made of. (Zeros, if nothing is digested.)
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    pub fn digest_seed(&self) -> Result<DigestSeed, DataplaneError> {
+        let value = self
+            .maps
+            .digest_keys
+            .lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
+        let value = value.doing("read the key of digests")?;
+        let key = value.and_then(|bytes| abi::digest_key::from_bytes(&bytes));
+        Ok(DigestSeed(key.unwrap_or_default().seed))
+    }
+
+    /// The key of the host that has served before. There are no connections yet.
+    ///
+    /// # Errors
+    /// The map cannot be written.
+    pub fn set_digest_key(&self, key: &DigestKey) -> Result<(), DataplaneError> {
+        let [place_factor, place_offset] = key.places;
         let key = abi::digest_key {
-            factors: digests.key.factors,
-            point: digests.key.point,
+            factors: key.factors,
+            point: key.point,
             place_factor,
             place_offset,
+            seed: key.seed.0,
         };
         self.maps
             .digest_keys

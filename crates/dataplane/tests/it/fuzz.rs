@@ -321,7 +321,7 @@ fn agree_on_any_history(
     let histories = (vec(connection(), 4), vec((0usize..4, steps), STEPS));
     let result = runner.run(&histories, |(connections, steps)| {
         let mut both = if link.is_some() {
-            Both::linked()
+            Both::linked_and_digesting()
         } else if let Some(rate) = digests {
             Both::on(Leased::digesting(rate), &digesting_settings(rate))
         } else {

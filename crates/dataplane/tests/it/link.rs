@@ -8,6 +8,7 @@ mod keys;
 mod lease;
 mod notes;
 pub(crate) mod restored;
+mod said;
 
 use protocol::link::{
     Ack, KeySet, KeySlot, LinkKey, LinkKeys, Open, Probe, ProbeKind, SegmentKind, SegmentView,
@@ -43,6 +44,7 @@ pub(crate) fn link(strategy: AckStrategy, v6: bool) -> LinkSettings {
         mtu: MTU,
         strategy,
         former: false,
+        digests: true,
     }
 }
 

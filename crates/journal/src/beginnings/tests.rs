@@ -34,7 +34,7 @@ impl Case {
         done
     }
 
-    fn push(&mut self, instream: u64, outstream: u64) -> Result<(), Unprotected> {
+    fn push(&mut self, instream: u64, outstream: u64) -> Result<Option<u64>, Unprotected> {
         let turn = Turn {
             instream,
             outstream,
@@ -52,9 +52,25 @@ impl Case {
 fn only_who_has_heard_something_begins_to_speak() {
     let mut case = Case::new(u64::MAX);
     for (instream, outstream) in [(1, 1), (10, 21), (12, 21), (14, 30)] {
-        assert_eq!(case.push(instream, outstream), Ok(()));
+        assert_eq!(case.push(instream, outstream), Ok(None));
     }
     assert_eq!(case.all(), [(10, 21), (14, 30)]);
+}
+
+/// Who has heard more before it speaks had not spoken there before.
+#[test]
+fn what_was_heard_last_before_a_word_counts() {
+    let mut case = Case::new(u64::MAX);
+    for (instream, outstream, before) in [
+        (10, 21, None),
+        (10, 30, Some(21)),
+        (10, 25, None),
+        (12, 40, None),
+        (12, 50, Some(40)),
+    ] {
+        assert_eq!(case.push(instream, outstream), Ok(before));
+    }
+    assert_eq!(case.all(), [(10, 30), (12, 50)]);
 }
 
 /// Also where the numbers come round.
@@ -63,21 +79,21 @@ fn what_is_not_in_the_record_has_no_beginning() {
     let mut case = Case::new(u64::MAX);
     let far = (1 << 32) - 5;
     for at in [far, far + 4, far + 9, far + 20] {
-        assert_eq!(case.push(at, at), Ok(()));
+        assert_eq!(case.push(at, at), Ok(None));
     }
     case.with(|beginnings, budget| beginnings.drop_before(far + 4, budget));
     assert_eq!(case.all(), [(4, 4), (15, 15)]);
     case.with(|beginnings, budget| beginnings.drop_before(far + 30, budget));
     assert_eq!((case.all(), case.held), (vec![], 0));
-    assert_eq!(case.push(far + 31, far + 25), Ok(()));
+    assert_eq!(case.push(far + 31, far + 25), Ok(None));
     assert_eq!(SeqNumber(26), SeqNumber(case.all()[0].0));
 }
 
 #[test]
 fn room_is_asked_for() {
     let mut case = Case::new(20);
-    assert_eq!(case.push(2, 2), Ok(()));
-    assert_eq!(case.push(3, 3), Ok(()));
+    assert_eq!(case.push(2, 2), Ok(None));
+    assert_eq!(case.push(3, 3), Ok(None));
     assert_eq!(case.push(4, 4), Err(Unprotected::ConnectionLimit));
     case.with(Beginnings::clear);
     assert_eq!(case.held, 0);

@@ -41,7 +41,8 @@ impl Case {
     }
 
     fn push(&mut self, position: u32, digest: u64) -> Result<bool, Unprotected> {
-        self.with(|marks, budget| marks.push(position.into(), mark(position, digest), budget))
+        let at = (position.into(), true);
+        self.with(|marks, budget| marks.push(at, mark(position, digest), budget))
     }
 
     fn all(&self) -> Vec<(u32, u64)> {
@@ -79,4 +80,32 @@ fn room_is_asked_for() {
     assert_eq!(case.push(7, 1), Err(Unprotected::ConnectionLimit));
     case.with(Marks::clear);
     assert_eq!(case.held, 0);
+}
+
+#[test]
+fn of_what_is_passed_the_newest_is_kept_that_the_client_has_heard() {
+    let mut case = Case::new(u64::MAX);
+    for (position, is_beginning) in [
+        (5, true),
+        (6, false),
+        (9, false),
+        (12, true),
+        (15, false),
+        (19, false),
+    ] {
+        let at = (position.into(), is_beginning);
+        let pushed = case.with(|marks, budget| marks.push(at, mark(position, 1), budget));
+        assert_eq!(pushed, Ok(true));
+    }
+    let places = |case: &Case| case.all().iter().map(|(at, _)| *at).collect::<Vec<_>>();
+    for (heard, left) in [
+        (5, &[5, 6, 9, 12, 15, 19][..]),
+        (6, &[5, 6, 9, 12, 15, 19]),
+        (14, &[5, 9, 12, 15, 19]),
+        (19, &[5, 12, 19]),
+        (30, &[5, 12, 19]),
+    ] {
+        case.with(|marks, _| marks.hear(heard));
+        assert_eq!(places(&case), left, "{heard}");
+    }
 }

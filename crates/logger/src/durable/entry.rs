@@ -10,7 +10,10 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use journal::{Arrival, ClientFin, Place, Said, ServerProgress};
-use protocol::control::{Message, Request, Resume};
+use protocol::{
+    Digest, DigestSeed,
+    control::{Message, Request, Resume},
+};
 use wire::{FlowId, SeqNumber, Timestamps};
 
 use crate::link::{Attachment, progress::Progress};
@@ -36,6 +39,8 @@ pub(crate) enum Change<'a> {
     /// What its client has sent before this is in the server's notes, and in the record no more than here: that
     /// begins there, whatever of it was missing.
     Released(SeqNumber),
+    /// What the server had said by then; and where its client speaks that has heard that, if it is known.
+    Digest(Digest, Option<SeqNumber>),
     /// It has no record any more.
     Unprotected,
     /// It is over.
@@ -53,6 +58,8 @@ pub(crate) enum Entry<'a> {
     TurnsHeld(bool),
     /// It is forgotten.
     Forgotten,
+    /// What the key of the digests in the records of an instance is made of.
+    DigestSeed(DigestSeed),
     /// A connection has a record from here on.
     Opened(Resume),
     /// It has changed.
@@ -81,12 +88,14 @@ const COPY_BEGINS: u8 = 5;
 const COPY_ENDS: u8 = 6;
 const INHERITED: u8 = 7;
 const COPY_BEGINNINGS: u8 = 8;
+const DIGEST_SEED: u8 = 9;
 const INSTREAM: u8 = 16;
 const OUTSTREAM: u8 = 17;
 const UNPROTECTED: u8 = 18;
 const CLOSED: u8 = 19;
 const PROGRESS: u8 = 20;
 const RELEASED: u8 = 22;
+const DIGEST: u8 = 23;
 /// Added to the kind of a change: it is about the copy.
 const OF_COPY: u8 = 16;
 
@@ -103,9 +112,11 @@ impl<'a> Entry<'a> {
     /// The connection that it is about.
     pub(crate) const fn flow(&self) -> Option<FlowId> {
         match self {
-            Self::Attached(_) | Self::Inherited { .. } | Self::TurnsHeld(_) | Self::Forgotten => {
-                None
-            }
+            Self::Attached(_)
+            | Self::Inherited { .. }
+            | Self::TurnsHeld(_)
+            | Self::Forgotten
+            | Self::DigestSeed(_) => None,
             Self::Opened(resume) | Self::CopyBegins(resume) => Some(resume.flow),
             Self::Changed(flow, _)
             | Self::Copied(flow, _)
@@ -120,6 +131,7 @@ impl<'a> Entry<'a> {
             Self::Inherited { .. } => INHERITED,
             Self::TurnsHeld(_) => TURNS_HELD,
             Self::Forgotten => FORGOTTEN,
+            Self::DigestSeed(_) => DIGEST_SEED,
             Self::Opened(_) => OPENED,
             Self::CopyBegins(_) => COPY_BEGINS,
             Self::CopyBeginnings(..) => COPY_BEGINNINGS,
@@ -154,6 +166,11 @@ impl<'a> Entry<'a> {
             Self::Inherited { from } => out.extend_from_slice(&from.to_le_bytes()),
             Self::TurnsHeld(hold) => out.push(u8::from(*hold)),
             Self::Forgotten => {}
+            Self::DigestSeed(DigestSeed(seed)) => {
+                for half in seed {
+                    out.extend_from_slice(&half.to_le_bytes());
+                }
+            }
             Self::Opened(resume) | Self::CopyBegins(resume) => body(&Request::Resume(*resume), out),
             Self::Changed(_, change) | Self::Copied(_, change) => change.write(out),
             Self::CopyBeginnings(_, places) => {
@@ -199,6 +216,10 @@ impl<'a> Entry<'a> {
             }
             TURNS_HELD => Self::TurnsHeld(truth(&mut rest)?),
             FORGOTTEN => Self::Forgotten,
+            DIGEST_SEED => {
+                let mut half = || take(&mut rest).map(u64::from_le_bytes);
+                Self::DigestSeed(DigestSeed([half()?, half()?]))
+            }
             COPY_BEGINNINGS => {
                 let mut places = Vec::with_capacity(rest.len() / 8);
                 while !rest.is_empty() {
@@ -225,7 +246,7 @@ impl<'a> Entry<'a> {
                     answers: (answers, asked),
                 }
             }
-            INSTREAM..=RELEASED => Self::Changed(flow, Change::read(kind, &mut rest)?),
+            INSTREAM..=DIGEST => Self::Changed(flow, Change::read(kind, &mut rest)?),
             _ => Self::Copied(flow, Change::read(kind.checked_sub(OF_COPY)?, &mut rest)?),
         };
         // An attachment names the instance in the entry.
@@ -281,6 +302,7 @@ impl<'a> Change<'a> {
             Self::Closed => CLOSED,
             Self::Progress(_) => PROGRESS,
             Self::Released(_) => RELEASED,
+            Self::Digest(..) => DIGEST,
         }
     }
 
@@ -336,6 +358,10 @@ impl<'a> Change<'a> {
                 }
             }
             Self::Released(to) => out.extend_from_slice(&to.0.to_le_bytes()),
+            Self::Digest(digest, speaks) => {
+                out.extend_from_slice(&digest.to_bytes());
+                out.extend(speaks.iter().flat_map(|seq| seq.0.to_le_bytes()));
+            }
             Self::Unprotected | Self::Closed => {}
         }
     }
@@ -396,6 +422,17 @@ impl<'a> Change<'a> {
                 Self::Progress(progress)
             }
             RELEASED => Self::Released(number(rest)?),
+            DIGEST => {
+                let digest = Digest::from_bytes(take(rest)?);
+                let speaks = match rest.is_empty() {
+                    true => None,
+                    false => {
+                        let [seq] = numbers(rest)?;
+                        Some(seq)
+                    }
+                };
+                Self::Digest(digest, speaks)
+            }
             UNPROTECTED => Self::Unprotected,
             CLOSED => Self::Closed,
             _ => return None,

@@ -228,6 +228,7 @@ impl Ledger {
             Entry::Inherited { from } => self.rename(*from, instance),
             Entry::Attached(_)
             | Entry::TurnsHeld(_)
+            | Entry::DigestSeed(_)
             | Entry::CopyBegins(_)
             | Entry::Copied(..)
             | Entry::CopyBeginnings(..)
@@ -340,6 +341,9 @@ impl Ledger {
             let held = session.journal().turns_are_held();
             self.record(instance, &Entry::Attached(attachment.clone()));
             self.record(instance, &Entry::TurnsHeld(held));
+            if let Some(seed) = session.digests() {
+                self.record(instance, &Entry::DigestSeed(seed));
+            }
         }
     }
 

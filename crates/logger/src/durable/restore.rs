@@ -133,6 +133,7 @@ impl Reading<'_> {
         };
         match entry {
             Entry::TurnsHeld(hold) => session.hold_turns(hold),
+            Entry::DigestSeed(seed) => session.restore_digest_seed(seed),
             Entry::Opened(resume) => {
                 // It was let in then.
                 session.restore(&resume);
@@ -272,6 +273,7 @@ fn apply(session: &mut Session, flow: FlowId, change: &Change<'_>) {
         Change::Outstream(said) => session.restore_outstream(flow, &said),
         Change::Progress(progress) => session.restore_progress(flow, &progress),
         Change::Released(to) => session.restore_released(flow, to),
+        Change::Digest(digest, speaks) => session.restore_digest(flow, digest, speaks),
         Change::Unprotected => {
             session.unprotect(flow, Unprotected::Requested);
         }

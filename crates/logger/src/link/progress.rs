@@ -56,6 +56,11 @@ impl Progress {
         other.timestamps.into_iter().for_each(|new| self.time(new));
     }
 
+    /// How far it has acknowledged, counted from the first byte, modulo 2^32.
+    pub(crate) const fn low_half(&self) -> u32 {
+        low_half(self.acknowledged)
+    }
+
     /// Whether the log is to be told.
     pub(crate) const fn is_news(&self) -> bool {
         self.untold >= TOLD_EVERY

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use journal::{Determinants, Limits, ReplayMode};
 use protocol::{
-    UnprotectedReason,
+    DigestSeed, UnprotectedReason,
     control::{Attach, Replay, Response, Resume},
     link::{
         KeySet, KeySlot, Kind, LinkKey, LinkKeys, Open, Probe, ProbeKind, StreamPosition, flow_low,
@@ -101,6 +101,8 @@ pub struct Session {
     statistics: LinkStatistics,
     /// [`Outbox::recorded`] when an instream was recorded last.
     recorded: u64,
+    /// What the key of the digests in its records is made of.
+    digests: Option<DigestSeed>,
     /// What the service may hold of what all may hold together.
     wanted: u64,
     /// What it may hold now.
@@ -145,6 +147,7 @@ impl Session {
             unknown: Unknown::default(),
             statistics: LinkStatistics::default(),
             recorded: 0,
+            digests: None,
             wanted: attach.total,
             limit: attach.total,
             determinants: Determinants::default(),

@@ -1,8 +1,9 @@
 //! Heads of answers come by the link, and a moment later by the control stream.
 
 use protocol::{
+    Digest, DigestSeed,
     control::{FlowSummary, Request, Response},
-    link::{Head, seal_head},
+    link::{Head, seal_head, seal_said},
     mirror::FrameKind,
 };
 use wire::{FlowId, SeqNumber};
@@ -61,6 +62,54 @@ impl Asked {
         };
         seal_head(&said.1, FLOW, head, by, &mut datagram).expect("a packet");
         self.logger.take(peer(1, 1000), &[datagram]);
+    }
+
+    /// The digest of all of that comes by the link: its client has heard it, and the server has had `had` of its bytes.
+    fn digest_by_link(&mut self, digest: Digest, had: u32) {
+        let connection = &self.host.connections[&FLOW];
+        let packet = connection.packet(0, 0, wire::ChecksumMode::Full);
+        let says = (digest, connection.client_isn + 1 + had);
+        let by = (self.host.keys.slot, &self.host.keys.up);
+        let mut datagram = Vec::new();
+        seal_said(&packet, FLOW, says, by, &mut datagram).expect("a packet");
+        self.logger.take(peer(1, 1000), &[datagram]);
+    }
+
+    fn digest(&self, next: u32) -> Digest {
+        Digest {
+            folded: next.into(),
+            sum: 5,
+            base: self.isn() + 1,
+            next: self.isn() + 1 + next,
+        }
+    }
+
+    /// All that are known, and where the client began to speak: how far the server had had it, and it had heard the server.
+    fn digests(&mut self) -> (Vec<Digest>, Vec<(u32, u32)>) {
+        let isn = self.host.connections[&FLOW].client_isn;
+        let server = self.isn();
+        let flow = FLOW;
+        let digests = match &self.logger.ask(OLD, &Request::Digests { flow })[..] {
+            [Response::Digests { digests, .. }] => digests.clone(),
+            other => panic!("{other:?}"),
+        };
+        let places = match &self.logger.ask(OLD, &Request::Beginnings { flow })[..] {
+            [Response::Beginnings { places, .. }] => places.clone(),
+            other => panic!("{other:?}"),
+        };
+        let from = |at: SeqNumber, isn: SeqNumber| at.distance_from(isn + 1).expect("behind it");
+        let places = places
+            .iter()
+            .map(|(at, heard)| (from(*at, isn), from(*heard, server)));
+        (digests, places.collect())
+    }
+
+    fn told_seed(&mut self, seed: u64) -> DigestSeed {
+        let told = Request::DigestSeed(DigestSeed([seed, 0]));
+        match self.logger.ask(OLD, &told)[..] {
+            [Response::DigestSeed(known)] => known,
+            ref other => panic!("{other:?}"),
+        }
     }
 
     fn by_stream(&mut self, said: &Said) {
@@ -197,4 +246,43 @@ fn a_head_of_a_stranger_or_for_nobody_changes_nothing() {
         (statistics.bad_tags, statistics.unknown, statistics.heads),
         (1, 1, 0)
     );
+}
+
+#[test]
+fn digests_that_came_by_the_link_are_in_the_record_and_in_the_log() {
+    let mut asked = Asked::new();
+    let all = [70_000, 80_000, 90_000].map(|next| asked.digest(next));
+    asked.digest_by_link(all[0], 100);
+    assert_eq!(asked.digests(), (vec![all[0]], vec![(100, 70_000)]));
+    // The client has not spoken there, but later.
+    asked.digest_by_link(all[1], 100);
+    assert_eq!(asked.digests(), (vec![all[1]], vec![(100, 80_000)]));
+    // By the stream, where the client may not have heard so much.
+    let bytes = frame(FLOW, FrameKind::Digest, &all[2].to_bytes());
+    asked.logger.ask(OLD, &Request::Frames { bytes });
+    let known = (vec![all[1], all[2]], vec![(100, 80_000)]);
+    assert_eq!(asked.digests(), known);
+    asked.logger.write_all();
+    for _ in 0..2 {
+        asked.logger.restart();
+        assert_eq!(asked.digests(), known);
+    }
+}
+
+/// A host of another life takes the key of the digests that there are. One of the version before tells none.
+#[test]
+fn digests_keep_their_key() {
+    let mut asked = Asked::new();
+    for seed in [7, 8] {
+        // There is none yet.
+        assert_eq!(asked.told_seed(seed), DigestSeed([seed, 0]));
+    }
+    let digest = asked.digest(70_000);
+    asked.digest_by_link(digest, 100);
+    assert_eq!(asked.told_seed(9), DigestSeed([8, 0]));
+    asked.logger.write_all();
+    asked.logger.restart();
+    assert_eq!(asked.told_seed(9), DigestSeed([8, 0]));
+    asked.logger.close(OLD, FLOW);
+    assert_eq!(asked.told_seed(9), DigestSeed([9, 0]));
 }

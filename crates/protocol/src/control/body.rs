@@ -50,6 +50,7 @@ mod request {
     pub(super) const DIGESTS: u8 = 0x1e;
     pub(super) const SUMMARIES: u8 = 0x1f;
     pub(super) const ATTACH: u8 = 0x20;
+    pub(super) const DIGEST_SEED: u8 = 0x21;
 }
 
 mod response {
@@ -80,6 +81,7 @@ mod response {
     pub(super) const HOSTS: u8 = 0x99;
     pub(super) const DIGESTS: u8 = 0x9a;
     pub(super) const SUMMARIES: u8 = 0x9b;
+    pub(super) const DIGEST_SEED: u8 = 0x9c;
 }
 
 impl Message for Request {
@@ -92,6 +94,7 @@ impl Message for Request {
             Self::OutstreamHeads { .. } => request::OUTSTREAM_HEADS,
             Self::Beginnings { .. } => request::BEGINNINGS,
             Self::Digests { .. } => request::DIGESTS,
+            Self::DigestSeed(_) => request::DIGEST_SEED,
             Self::Unprotect { .. } => request::UNPROTECT,
             Self::Statistics => request::STATISTICS,
             Self::Shutdown => request::SHUTDOWN,
@@ -121,13 +124,17 @@ impl Message for Request {
     }
 
     fn is_known(type_code: u8) -> bool {
-        (request::HELLO..=request::ATTACH).contains(&type_code)
+        (request::HELLO..=request::DIGEST_SEED).contains(&type_code)
     }
 
     fn version(type_code: u8) -> u8 {
         match type_code {
             // Who attaches makes the segments of the link as they are now.
-            request::CLAIM | request::DIGESTS | request::SUMMARIES | request::ATTACH => 8,
+            request::CLAIM
+            | request::DIGESTS
+            | request::SUMMARIES
+            | request::ATTACH
+            | request::DIGEST_SEED => 8,
             _ => OLDEST,
         }
     }
@@ -145,6 +152,7 @@ impl Message for Request {
             | Self::DropImage => {}
             Self::HoldTurns { hold } => body.bool(*hold),
             Self::Attach(attach) | Self::FormerAttach(attach) => attach.encode(&mut body),
+            Self::DigestSeed(seed) => body.seed(*seed),
             Self::Frames { bytes } => body.bytes(bytes),
             Self::Barrier { token } => body.u64(*token),
             Self::InUse { session } => body.u64(*session),
@@ -262,6 +270,7 @@ impl Message for Request {
             request::OUTSTREAM_HEADS => Self::OutstreamHeads { flow: body.flow()? },
             request::BEGINNINGS => Self::Beginnings { flow: body.flow()? },
             request::DIGESTS => Self::Digests { flow: body.flow()? },
+            request::DIGEST_SEED => Self::DigestSeed(body.seed()?),
             request::UNPROTECT => Self::Unprotect { flow: body.flow()? },
             request::STATISTICS => Self::Statistics,
             request::SHUTDOWN => Self::Shutdown,
@@ -347,6 +356,7 @@ impl Message for Response {
             Self::OutstreamHeads { .. } => response::OUTSTREAM_HEADS,
             Self::Beginnings { .. } => response::BEGINNINGS,
             Self::Digests { .. } => response::DIGESTS,
+            Self::DigestSeed(_) => response::DIGEST_SEED,
             Self::Unprotected { .. } => response::UNPROTECTED,
             Self::Statistics(_) => response::STATISTICS,
             Self::Error { .. } => response::ERROR,
@@ -370,12 +380,16 @@ impl Message for Response {
     }
 
     fn is_known(type_code: u8) -> bool {
-        (response::HELLO..=response::SUMMARIES).contains(&type_code)
+        (response::HELLO..=response::DIGEST_SEED).contains(&type_code)
     }
 
     fn version(type_code: u8) -> u8 {
         match type_code {
-            response::CLAIMED | response::HOSTS | response::DIGESTS | response::SUMMARIES => 8,
+            response::CLAIMED
+            | response::HOSTS
+            | response::DIGESTS
+            | response::SUMMARIES
+            | response::DIGEST_SEED => 8,
             _ => OLDEST,
         }
     }
@@ -420,6 +434,7 @@ impl Message for Response {
                     body.seq(*outstream);
                 }
             }
+            Self::DigestSeed(seed) => body.seed(*seed),
             Self::Digests {
                 flow,
                 digests,
@@ -542,6 +557,7 @@ impl Message for Response {
                 last: body.bool()?,
                 places: until_the_end(&mut body, |body| Ok((body.seq()?, body.seq()?)))?,
             },
+            response::DIGEST_SEED => Self::DigestSeed(body.seed()?),
             response::DIGESTS => Self::Digests {
                 flow: body.flow()?,
                 last: body.bool()?,

@@ -3,11 +3,11 @@
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use super::ControlError;
-use crate::UnprotectedReason;
 use crate::link::{
     FLOW_KEY_LEN, HANDSHAKE_LEN, Handshake, KeySlot, LinkKey, LinkKeys, flow_key_from,
     flow_key_into,
 };
+use crate::{DigestSeed, UnprotectedReason};
 
 /// Reads a body from front to back; every read is checked against its end.
 #[derive(Debug)]
@@ -108,6 +108,10 @@ impl<'a> Cursor<'a> {
         self.bool()?.then(|| self.u64()).transpose()
     }
 
+    pub(super) fn seed(&mut self) -> Result<DigestSeed, ControlError> {
+        Ok(DigestSeed([self.u64()?, self.u64()?]))
+    }
+
     pub(super) fn reason(&mut self) -> Result<UnprotectedReason, ControlError> {
         let unknown = ControlError::Malformed("the reason for no protection is unknown");
         UnprotectedReason::from_code(self.u8()?).ok_or(unknown)
@@ -200,6 +204,12 @@ impl<'a> Writer<'a> {
         self.bool(seq.is_some());
         if let Some(seq) = seq {
             self.seq(seq);
+        }
+    }
+
+    pub(super) fn seed(&mut self, seed: DigestSeed) {
+        for part in seed.0 {
+            self.u64(part);
         }
     }
 

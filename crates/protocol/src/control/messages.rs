@@ -7,7 +7,7 @@ use super::{
     Resume, Statistics,
 };
 use crate::link::LinkKeys;
-use crate::{Digest, UnprotectedReason};
+use crate::{Digest, DigestSeed, UnprotectedReason};
 
 /// What `serve` asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +66,9 @@ pub enum Request {
     Attach(Attach),
     /// The same, of a host of version 7: its heads do not say how far its server had read.
     FormerAttach(Attach),
+    /// The key of this service's digests is made of that. If the logger has records whose digests have another key, they stay
+    /// of that one. Answered by [`Response::DigestSeed`].
+    DigestSeed(DigestSeed),
     /// The keys of the link have been in use for long enough. Answered by [`Response::Keys`].
     Rekey,
     /// Mirror frames, as the ring of a logger on this host would hold them, one behind the other:
@@ -253,6 +256,8 @@ pub enum Response {
         /// Whether the list is complete with these.
         last: bool,
     },
+    /// To [`Request::DigestSeed`]: what the key of the digests in the records of the service is made of.
+    DigestSeed(DigestSeed),
     /// To [`Request::Digests`].
     Digests {
         /// The connection.

@@ -22,6 +22,11 @@
 //! the kernel makes of that. Behind the payload stands how far the client had sent when the answer began
 //! ([`SegmentView::asked`], big-endian).
 //!
+//! When a client has acknowledged all that it was sent, and that is more than what heads are recorded of, the logger is told
+//! the digest of that ([`SegmentKind::Said`], [`SegmentView::said`]), for a host that takes over: in the place of the payload, of
+//! the client's segment, with the same checksum as a head, nothing in the place of the window, and how far the server's TCP
+//! has acknowledged in that of the acknowledgement number: what the client says from there on the server has not had yet.
+//!
 //! The tag is that of 16 bytes: flow_id `u64`, base_seq `u32` (both little-endian), the flags, a zero,
 //! and what has the place of the window.
 //!
@@ -38,6 +43,7 @@ use wire::{FlowId, FlowKey, IpPacket, PROTOCOL_TCP, Segment, SeqNumber, WireErro
 
 use super::head::u64_at;
 use super::{KeySet, KeySlot, LinkError, LinkKey, VERSION};
+use crate::Digest;
 
 const KINDS: u8 = 7;
 const UNFINISHED: u8 = 1 << 3;
@@ -88,6 +94,8 @@ pub enum SegmentKind {
     /// The client's host of now is not the one that it has heard [`SegmentView::heard`] of: that one may have answered
     /// this already, and nobody has recorded the answer.
     Doubted = 6,
+    /// Nothing that either says: the digest of what the client was sent, and has heard.
+    Said = 7,
 }
 
 /// What the sender knew of the packet.
@@ -128,6 +136,7 @@ impl SegmentFlags {
                 4 => SegmentKind::Noted,
                 5 => SegmentKind::Head,
                 6 => SegmentKind::Doubted,
+                7 => SegmentKind::Said,
                 _ => return Err(LinkError::BadField("kind")),
             },
             unfinished: byte & UNFINISHED != 0,
@@ -208,7 +217,7 @@ impl<'a> SegmentView<'a> {
     }
 
     /// Of a head: where the one before it ended, of what the server has sent; its first byte's number, if
-    /// it is the first. (The client's acknowledgement number, in any other.)
+    /// it is the first. Of a [`SegmentKind::Said`]: how far the server's TCP has acknowledged. (The client's acknowledgement number, in any other.)
     #[must_use]
     pub fn after(&self) -> SeqNumber {
         self.segment.ack()
@@ -249,6 +258,14 @@ impl<'a> SegmentView<'a> {
     pub fn heard(&self) -> Option<SeqNumber> {
         let is_doubted = matches!(self.flags.kind, SegmentKind::Doubted);
         is_doubted.then(|| self.segment.ack() + u32::from(self.segment.window()))
+    }
+
+    /// Of a [`SegmentKind::Said`]: the digest.
+    #[must_use]
+    pub fn said(&self) -> Option<Digest> {
+        let is_said = matches!(self.flags.kind, SegmentKind::Said);
+        let digest = self.segment.payload().try_into().ok()?;
+        is_said.then(|| Digest::from_bytes(digest))
     }
 
     /// Of a client's segment that is neither [`SegmentKind::Noted`] nor [`SegmentKind::Doubted`]: [`heads_digest`] of where the newest head
@@ -426,27 +443,15 @@ pub fn seal_head(
     (slot, key): (KeySlot, &LinkKey),
     out: &mut Vec<u8>,
 ) -> Result<(), WireError> {
-    let ip = IpPacket::parse(packet)?;
-    let segment = Segment::of(&ip)?;
-    let header = ip.header_len() + ip.payload_len() - segment.payload().len();
-    let len = ip.total_len().min(header + usize::from(head.keep));
-    let mut cut = packet[..len].to_vec();
-    if let Some(asked) = head.asked {
-        let ahead = asked.distance_from(segment.ack()).unwrap_or(0);
-        let asked = segment.ack() + ahead.min(MOST_ASKED);
-        cut.extend_from_slice(&asked.0.to_be_bytes());
-    }
-    let len = cut.len();
-    let v4 = ip.source().is_ipv4();
-    let (at, counted) = if v4 { (2, len) } else { (4, len - V6_HEADER) };
-    // It was as long or longer, and that fitted.
-    let counted = u16::try_from(counted).unwrap_or(u16::MAX);
-    cut[at..at + 2].copy_from_slice(&counted.to_be_bytes());
-    let transport = &mut cut[ip.header_len()..];
-    let length = u32::try_from(transport.len()).unwrap_or(u32::MAX);
-    let pseudo = checksum::pseudo_header(ip.source(), ip.destination(), PROTOCOL_TCP, length);
-    transport[ACKNOWLEDGMENT].copy_from_slice(&head.after.0.to_be_bytes());
-    transport[CHECKSUM].copy_from_slice(&checksum::fold(pseudo).to_be_bytes());
+    let asked = match head.asked {
+        Some(asked) => {
+            let ack = Segment::of(&IpPacket::parse(packet)?)?.ack();
+            let ahead = asked.distance_from(ack).unwrap_or(0);
+            (ack + ahead.min(MOST_ASKED)).0.to_be_bytes().to_vec()
+        }
+        None => Vec::new(),
+    };
+    let cut = cut(packet, head.keep.into(), &asked, head.after)?;
     let kind = match head.asked {
         Some(_) => SegmentKind::Head,
         None => SegmentKind::FormerHead,
@@ -457,6 +462,49 @@ pub fn seal_head(
         slot,
     };
     replaced(&cut, flow, (flags, head.whole), key, out)
+}
+
+/// Appends to `out` the SEGMENT that tells a digest, made of the client's `packet` that has acknowledged all before the
+/// digest's end; the server's TCP has acknowledged up to `heard`. As [`seal`].
+///
+/// # Errors
+///
+/// If it is not a TCP packet; nothing is appended.
+pub fn seal_said(
+    packet: &[u8],
+    flow: FlowId,
+    (said, heard): (Digest, SeqNumber),
+    (slot, key): (KeySlot, &LinkKey),
+    out: &mut Vec<u8>,
+) -> Result<(), WireError> {
+    let cut = cut(packet, 0, &said.to_bytes(), heard)?;
+    let flags = SegmentFlags {
+        kind: SegmentKind::Said,
+        unfinished: true,
+        slot,
+    };
+    replaced(&cut, flow, (flags, 0), key, out)
+}
+
+/// A packet with this acknowledgement number, of whose payload so many bytes are kept, with others behind those; its
+/// checksum is the pseudo-header's sum.
+fn cut(packet: &[u8], keep: usize, behind: &[u8], ack: SeqNumber) -> Result<Vec<u8>, WireError> {
+    let ip = IpPacket::parse(packet)?;
+    let header = ip.header_len() + ip.payload_len() - Segment::of(&ip)?.payload().len();
+    let len = ip.total_len().min(header + keep);
+    let mut cut = [&packet[..len], behind].concat();
+    let len = cut.len();
+    let v4 = ip.source().is_ipv4();
+    let (at, counted) = if v4 { (2, len) } else { (4, len - V6_HEADER) };
+    // It was about as long, and that fitted.
+    let counted = u16::try_from(counted).unwrap_or(u16::MAX);
+    cut[at..at + 2].copy_from_slice(&counted.to_be_bytes());
+    let transport = &mut cut[ip.header_len()..];
+    let length = u32::try_from(transport.len()).unwrap_or(u32::MAX);
+    let pseudo = checksum::pseudo_header(ip.source(), ip.destination(), PROTOCOL_TCP, length);
+    transport[ACKNOWLEDGMENT].copy_from_slice(&ack.0.to_be_bytes());
+    transport[CHECKSUM].copy_from_slice(&checksum::fold(pseudo).to_be_bytes());
+    Ok(cut)
 }
 
 /// Overwrites a field of the TCP header and carries the change into the checksum, if it is one.

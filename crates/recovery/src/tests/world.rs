@@ -375,7 +375,8 @@ impl World {
                         .find(|said| said.next == server + heard),
                 };
                 let beginnings = peer.beginnings.iter().map(place).collect();
-                self.recovery.beginnings(flow, beginnings);
+                let digests = peer.digests.clone();
+                self.recovery.beginnings(flow, beginnings, digests);
             }
             Action::RemoveOrphans | Action::ForgetExpected { .. } | Action::Recovered => {}
         }

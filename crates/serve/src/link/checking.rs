@@ -8,7 +8,7 @@ use protocol::control::{Attach, Replay};
 use rand::Rng;
 
 use super::{
-    PROBE_INTERVAL,
+    Asks, PROBE_INTERVAL,
     dialing::{Dialed, dial},
     probing::Prober,
     session::{mtu_of, unreachable_by_udp},
@@ -36,9 +36,14 @@ pub(crate) fn check(at: SocketAddr, key_file: &Path) -> Result<String, ServeErro
         inherit: false,
         udp_port: socket.local_addr().doing("ask for our own port")?.port(),
     };
+    let asks = Asks {
+        claim: None,
+        attach,
+        digests: None,
+    };
     let Dialed {
         client, attached, ..
-    } = dial(at, keys.first(), (None, &attach), PATIENCE)?;
+    } = dial(at, keys.first(), &asks, PATIENCE)?;
     let begin = clock::now();
     let counter = u64::try_from(begin.as_micros()).unwrap_or(0);
     let mut prober = Prober::new(

@@ -12,7 +12,10 @@ use std::{
 };
 
 use channel::Key;
-use protocol::control::{Attach, Claim};
+use protocol::{
+    DigestSeed,
+    control::{Attach, Claim},
+};
 
 use crate::{
     error::ServeError,
@@ -31,6 +34,17 @@ pub(super) struct Dialing {
     done: UnixStream,
 }
 
+/// What a logger is asked for.
+#[derive(Debug, Clone)]
+pub(crate) struct Asks {
+    /// Whose addresses these are; not by who only looks.
+    pub(crate) claim: Option<Claim>,
+    /// That it keeps the records.
+    pub(crate) attach: Attach,
+    /// What the key of our digests is made of, if any are taken.
+    pub(crate) digests: Option<DigestSeed>,
+}
+
 /// A logger that has answered.
 pub(super) struct Dialed {
     pub(super) client: LoggerClient,
@@ -44,7 +58,7 @@ impl Dialing {
         logger: usize,
         at: SocketAddr,
         key: Key,
-        (claim, attach): (Claim, Attach),
+        asks: Asks,
         patience: Duration,
     ) -> std::io::Result<Self> {
         let (done, ours) = UnixStream::pair()?;
@@ -52,7 +66,7 @@ impl Dialing {
         std::thread::Builder::new()
             .name("dial".into())
             .spawn(move || {
-                let _ = send.send(dial(at, &key, (Some(&claim), &attach), patience));
+                let _ = send.send(dial(at, &key, &asks, patience));
                 drop(ours);
             })?;
         Ok(Self {
@@ -82,12 +96,12 @@ impl Dialing {
 pub(super) fn dial(
     at: SocketAddr,
     key: &Key,
-    (claim, attach): (Option<&Claim>, &Attach),
+    asks: &Asks,
     patience: Duration,
 ) -> Result<Dialed, ServeError> {
     let patience = patience.max(LEAST);
     let dial = || LoggerClient::dial(at, key, patience);
-    let (client, attached, beside) = LoggerClient::attaching(claim, attach, dial)?;
+    let (client, attached, beside) = LoggerClient::attaching(asks, dial)?;
     Ok(Dialed {
         client,
         attached,

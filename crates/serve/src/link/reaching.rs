@@ -3,10 +3,10 @@
 use std::{net::UdpSocket, time::Duration};
 
 use dataplane::link_socket;
-use protocol::control::Attach;
+use protocol::{DigestSeed, control::Attach};
 
 use super::{
-    LOOK_AT_KEYS, Link, News, RETRY, Refused,
+    Asks, LOOK_AT_KEYS, Link, News, RETRY, Refused,
     dialing::{Dialed, Dialing},
     session::Session,
 };
@@ -68,7 +68,7 @@ impl Link {
         now: Duration,
     ) {
         let Dialed {
-            client,
+            mut client,
             attached,
             beside,
         } = dialed;
@@ -76,7 +76,11 @@ impl Link {
         if let Some(other) = beside {
             self.trouble(Code::AddressShared, format!("{TWO_SERVICES}: {other}"));
         }
-        let attached = self.take_in_use(logger, attached);
+        let mut attached = self.take_in_use(logger, attached);
+        attached.digests = self.of_one_key(attached.digests);
+        if attached.digests.is_none() {
+            client.without_digests();
+        }
         match self
             .session
             .as_mut()
@@ -88,6 +92,7 @@ impl Link {
                 session.attached_at = now;
                 session.deaf = None;
                 session.kept &= attached.kept;
+                session.digests = attached.digests;
                 session.set_keys(attached.keys, now);
                 if !attached.kept && session.up && !self.told_lost {
                     session.kept = true;
@@ -106,6 +111,11 @@ impl Link {
             }
         }
         self.news.extend([News::Settings, News::Attached]);
+    }
+
+    /// Digests of another key than ours are of use only if that becomes ours, as it does with the records of an earlier life.
+    fn of_one_key(&self, theirs: Option<DigestSeed>) -> Option<DigestSeed> {
+        theirs.filter(|theirs| self.awaits_heritage || self.asks.digests == Some(*theirs))
     }
 
     /// Records of an earlier session are the past if another logger was in use since.
@@ -216,10 +226,13 @@ impl Link {
         let attach = Attach {
             udp_port,
             inherit,
-            ..self.attach.clone()
+            ..self.asks.attach.clone()
         };
         let key = self.keys.first().clone();
-        let asks = (self.claim.clone(), attach);
+        let asks = Asks {
+            attach,
+            ..self.asks.clone()
+        };
         Dialing::start(logger, at, key, asks, self.config.timeout)
             .doing("start a thread that calls the logger")
     }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use protocol::link::LinkKeys;
+use protocol::{DigestSeed, link::LinkKeys};
 
 use super::{PROBE_INTERVAL, REKEY, probing::Prober};
 use crate::{
@@ -21,6 +21,8 @@ pub(super) struct Session {
     pub(super) keys: LinkKeys,
     /// The logger knows nothing of doubts.
     pub(super) former: bool,
+    /// What the key of the digests in its records is made of, if it takes any.
+    pub(super) digests: Option<DigestSeed>,
     pub(super) rekey_at: Duration,
     pub(super) client: Option<LoggerClient>,
     /// When it was attached to last.
@@ -92,6 +94,7 @@ impl Session {
             socket,
             keys: attached.keys,
             former: client.is_former(),
+            digests: attached.digests,
             rekey_at: now + REKEY,
             client: Some(client),
             attached_at: now,

@@ -6,6 +6,7 @@ use std::{
 };
 
 use channel::Received;
+use protocol::control::Attach;
 use protocol::link::{KeySlot, LinkKey};
 
 use super::*;
@@ -102,7 +103,9 @@ fn logger_that_knows_nothing_of_doubts_is_attached_to_as_before() {
             false => Response::Summaries { summaries, last },
         }
     };
+    let seed = Response::DigestSeed(DigestSeed([1, 2]));
     let (claims, attaches, asks) = ([8, 0x1d], [8, 0x20], [8, 0x1f]);
+    let tells = [8, 0x21];
     let (former_attaches, former_asks) = ([7, 0x09], [7, 0x02]);
     let loggers = [
         (
@@ -120,15 +123,22 @@ fn logger_that_knows_nothing_of_doubts_is_attached_to_as_before() {
         ),
         (
             Knows::Doubts,
-            vec![vec![claimed, attached, none(false)]],
-            vec![claims, attaches, asks],
+            vec![vec![claimed, attached, seed.clone(), none(false)]],
+            vec![claims, attaches, tells, asks],
         ),
     ];
     for (knows, answers, said) in loggers {
         let (at, key, logger) = logger(answers);
         let dial = || LoggerClient::dial(at, &key, PATIENCE);
-        let attached = LoggerClient::attaching(Some(&claim()), &attach(), dial);
-        let (mut client, _, _) = attached.expect("it is attached to");
+        let told = Asks {
+            claim: Some(claim()),
+            attach: attach(),
+            digests: Some(DigestSeed([3, 4])),
+        };
+        let attached = LoggerClient::attaching(&told, dial);
+        let (mut client, attached, _) = attached.expect("it is attached to");
+        let known = (knows == Knows::Doubts).then_some(DigestSeed([1, 2]));
+        assert_eq!(attached.digests, known);
         assert_eq!(client.knows, knows);
         assert_eq!(client.is_former(), knows != Knows::Doubts);
         assert_eq!(client.summaries().expect("they are told"), []);
@@ -180,12 +190,12 @@ fn logger_of_the_version_before_is_sent_the_frames_that_it_reads() {
     let all = bytes(&[digest, head(Some(SeqNumber(6))), closed]);
     let with_digests = bytes(&[digest, head(None), closed]);
     let former = bytes(&[head(None), closed]);
-    assert_eq!(Knows::Digests.frames(&all), with_digests);
-    assert_eq!(Knows::Former.frames(&all), former);
+    assert_eq!(Knows::Digests.frames(&all, true), with_digests);
+    assert_eq!(Knows::Former.frames(&all, true), former);
     let versions = [4, former.len() - HEADER_LEN + 4].map(|at| former[at]);
     assert_eq!(versions, [2, 2]);
     let damaged = [&former[..], b"damaged"].concat();
-    assert_eq!(Knows::Former.frames(&damaged), damaged);
+    assert_eq!(Knows::Former.frames(&damaged, true), damaged);
 }
 
 #[test]

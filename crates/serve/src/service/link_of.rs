@@ -208,6 +208,7 @@ impl Service {
                 mtu: settings.mtu,
                 strategy: config.strategy,
                 former: settings.former,
+                digests: settings.digests,
             })?;
             link.show_the_way(clock::now());
         }

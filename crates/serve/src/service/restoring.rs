@@ -14,7 +14,7 @@ use std::{
 use protocol::control::{Edition, FlowSummary, Recorded};
 use recovery::Cause;
 use rustix::event::{Timespec, poll};
-use ssw::{Flow, call_to_client, newest_records, restored_flow};
+use ssw::{DigestKey, Flow, call_to_client, newest_records, restored_flow};
 use wire::{EmitError, FlowId, FlowKey};
 
 use super::Service;
@@ -139,6 +139,7 @@ impl Service {
         if !inheritance.connections.is_empty() {
             self.ground.plane.gate()?;
         }
+        self.inherit_digests()?;
         let record = match inheritance.record {
             Some(Edition::WITHOUT) => self.no_record()?,
             _ => self.whole_record(&inheritance),
@@ -168,6 +169,20 @@ impl Service {
         let lost = inheritance.connections.len() - restored.len();
         self.bring_back(restored, lost)?;
         Ok(true)
+    }
+
+    /// What was said on another host is compared with what is said here.
+    fn inherit_digests(&mut self) -> Result<(), ServeError> {
+        if !self.config.digests() {
+            return Ok(());
+        }
+        let inherited = self.link().and_then(Link::inherit_digests);
+        if let Some(seed) = inherited {
+            self.ground
+                .plane
+                .set_digest_key(&DigestKey::made_of(seed))?;
+        }
+        Ok(())
     }
 
     /// Of a record that lacks something the server would come to a state in which it has forgotten what it has said.

@@ -1,6 +1,7 @@
 //! Another host goes on.
 
 mod clock;
+mod compared;
 mod deaths;
 mod hosts;
 mod matrix;

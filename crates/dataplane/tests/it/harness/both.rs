@@ -4,13 +4,14 @@ use std::time::{Duration, Instant};
 
 use dataplane::{Settings, SplicePoint};
 use protocol::link::SegmentKind;
+use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use ssw::{
     AckStrategy, Digest, Expect, Flow, LinkSettings, Packet, SouthSide, Unprotected, Verdict,
 };
 use wire::{ChecksumState, FlowId, FlowKey, IpPacket, Segment, SeqNumber};
 
 use super::{
-    kernel::{Kernel, Leased, Note, carried, linked_settings, settings},
+    kernel::{Kernel, Leased, Note, carried, linked_digesting_settings, linked_settings, settings},
     seen::{as_note, as_seen, model_counters},
     segments::*,
 };
@@ -51,6 +52,13 @@ impl Clock {
     }
 }
 
+/// From now on this thread stays on its processor: what a program leaves there for the next is seen by that.
+fn stay_here() {
+    let mut here = CpuSet::new();
+    here.set(sched_getcpu());
+    sched_setaffinity(None, &here).expect("it is there");
+}
+
 /// The kernel and the model, and one connection: `c` and `s` are the initial sequence numbers
 /// that client and first server choose.
 pub(crate) struct Both {
@@ -65,7 +73,8 @@ pub(crate) struct Both {
     pub(crate) logger_hangs: bool,
     notes: Vec<Note>,
     events: Vec<ssw::EventKind>,
-    copies: Vec<ssw::Copy>,
+    /// Each with what has left for it, if that had to be seen at once.
+    copies: Vec<(ssw::Copy, Option<Packet>)>,
 }
 
 impl Both {
@@ -99,8 +108,14 @@ impl Both {
         Self::on(Leased::linked(), &linked_settings())
     }
 
+    /// The same with digests of all.
+    pub(crate) fn linked_and_digesting() -> Self {
+        Self::on(Leased::linked_and_digesting(), &linked_digesting_settings())
+    }
+
     /// Programs that are loaded already and have no connections.
     pub(crate) fn on(kernel: Leased, settings: &Settings) -> Self {
+        stay_here();
         let clock = Clock(Instant::now());
         let model = SouthSide::new(
             ssw::Settings {
@@ -157,7 +172,7 @@ impl Both {
         let verdict = kernel(&self.kernel, &mut seen);
         let want = model(&mut self.model, &mut wanted, self.clock.now());
         self.take_copies();
-        if let Some(copy) = self.copies.get(before..).and_then(<[_]>::last) {
+        if let Some((copy, _)) = self.copies.get(before..).and_then(<[_]>::last) {
             let [seen, wanted] = [self.kernel.carried(), carried(copy)];
             // Lengths are a head's.
             let count = match copy.flags.kind {
@@ -263,6 +278,16 @@ impl Both {
         self.refused(model, self.kernel.plane().graft(key, flow, point, window))
     }
 
+    /// Another host has told the client this.
+    pub(crate) fn said_before(&mut self, key: FlowKey, said: Digest, turn: Digest) -> bool {
+        let flow = self.number(key);
+        let model = self.model.said_before(key, flow, said, turn).is_ok();
+        self.refused(
+            model,
+            self.kernel.plane().said_before(key, flow, said, turn),
+        )
+    }
+
     /// A request waits until the server has said this again.
     pub(crate) fn want(&mut self, key: FlowKey, digest: Digest) -> bool {
         let flow = self.number(key);
@@ -352,6 +377,7 @@ impl Both {
     pub(crate) fn set_link(&mut self, link: LinkSettings) {
         let keys = link.keys;
         let settings = dataplane::LinkSettings {
+            digests: link.digests,
             local: link.local,
             remote: link.remote,
             slot: keys.slot.number(),
@@ -398,9 +424,9 @@ impl Both {
     pub(crate) fn copies(&mut self) -> Vec<Packet> {
         self.take_copies();
         let copies = std::mem::take(&mut self.copies);
-        let wrapped = copies.iter().map(|copy| {
-            let wanted = self.model.wrap(copy).expect("it is a segment");
-            let seen = self.kernel.wrap(copy);
+        let wrapped = copies.into_iter().map(|(copy, seen)| {
+            let wanted = self.model.wrap(&copy).expect("it is a segment");
+            let seen = seen.unwrap_or_else(|| self.kernel.wrap(&copy));
             assert_eq!(seen, wanted, "copies of kernel and model");
             seen
         });
@@ -409,7 +435,12 @@ impl Both {
 
     fn take_copies(&mut self) {
         let made = std::iter::from_fn(|| self.model.take_copy());
-        self.copies.extend(made);
+        // What a digest is, the program that has made the copy leaves on its processor.
+        let seen = made.map(|copy| {
+            let seen = copy.said.map(|_| self.kernel.wrap(&copy));
+            (copy, seen)
+        });
+        self.copies.extend(seen);
     }
 
     // What both know.

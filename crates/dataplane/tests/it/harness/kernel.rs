@@ -73,6 +73,14 @@ pub(crate) fn digesting_settings(rate: u32) -> Settings {
     }
 }
 
+/// With a log link, and digests of all.
+pub(crate) fn linked_digesting_settings() -> Settings {
+    Settings {
+        digests: digesting_settings(u32::MAX).digests,
+        ..linked_settings()
+    }
+}
+
 /// A mirror frame, without its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Note {
@@ -160,6 +168,7 @@ unsafe impl Send for Idle {}
 
 static IDLE: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
 static IDLE_LINKED: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
+static IDLE_LINKED_WHOLE: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
 static IDLE_WHOLE: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
 static IDLE_SAMPLING: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
 
@@ -170,6 +179,10 @@ impl Leased {
 
     pub(crate) fn linked() -> Self {
         Self::of(&linked_settings(), &IDLE_LINKED)
+    }
+
+    pub(crate) fn linked_and_digesting() -> Self {
+        Self::of(&linked_digesting_settings(), &IDLE_LINKED_WHOLE)
     }
 
     pub(crate) fn digesting(rate: u32) -> Self {

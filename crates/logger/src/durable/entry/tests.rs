@@ -1,4 +1,7 @@
-use protocol::control::{Attach, Replay};
+use protocol::{
+    DigestSeed,
+    control::{Attach, Replay},
+};
 
 use super::*;
 
@@ -38,11 +41,16 @@ fn entries() -> Vec<Entry<'static>> {
         Entry::Inherited { from: 4 },
         Entry::TurnsHeld(true),
         Entry::Forgotten,
+        Entry::DigestSeed(DigestSeed([1, 2])),
         Entry::Changed(flow, change(true, None)),
         Entry::Copied(flow, change(false, Some(server))),
         Entry::Changed(flow, early),
         Entry::Changed(flow, Change::Progress(progress)),
         Entry::Changed(flow, Change::Released(seq)),
+        Entry::Changed(
+            flow,
+            Change::Digest(Digest::from_bytes([7; Digest::LEN]), None),
+        ),
         Entry::Changed(flow, Change::Unprotected),
         Entry::Copied(flow, Change::Closed),
         Entry::Changed(flow, Change::Outstream(Said::in_order(seq, b"HTTP"))),
@@ -95,11 +103,11 @@ fn no_entry_has_two_encodings() {
     let all = entries();
     assert!(!changed(&all[1], BODY, 2), "a truth value");
     assert!(!changed(&all[2], 9, 1), "a connection of a session");
-    assert!(!changed(&all[3], BODY + 8, 1), "no server's number");
-    assert!(!changed(&all[3], BODY + 16, 0x25), "an unknown flag");
-    assert!(!changed(&all[5], BODY + 8, 2), "a truth value");
-    assert!(!changed(&all[11], BODY, 2), "a truth value");
-    assert!(!changed(&all[11], BODY + 1, 1), "no FIN's number");
+    assert!(!changed(&all[4], BODY + 8, 1), "no server's number");
+    assert!(!changed(&all[4], BODY + 16, 0x25), "an unknown flag");
+    assert!(!changed(&all[6], BODY + 8, 2), "a truth value");
+    assert!(!changed(&all[13], BODY, 2), "a truth value");
+    assert!(!changed(&all[13], BODY + 1, 1), "no FIN's number");
 }
 
 #[test]

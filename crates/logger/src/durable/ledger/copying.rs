@@ -6,6 +6,7 @@ use wire::{FlowId, SeqNumber};
 
 use super::super::entry::{self, Entry};
 use super::{Ledger, Mode};
+use crate::intake::digest_of;
 use crate::link::{Session, Sessions};
 
 /// So large a part of a segment is copied forward with one commit.
@@ -108,6 +109,10 @@ impl Ledger {
                 self.record(instance, &Entry::Copied(flow, change));
                 seq += u32::try_from(bytes.len()).unwrap_or(0);
             }
+        }
+        for mark in session.journal().marks(flow) {
+            let change = entry::Change::Digest(digest_of(mark), None);
+            self.record(instance, &Entry::Copied(flow, change));
         }
         self.copying = Some(Copying {
             instance,

@@ -25,8 +25,6 @@ impl Session {
         self.intake.notices.clear();
         // Who held them has died without letting them go.
         self.intake.journal.hold_turns(false);
-        // The digests of its new life have another key.
-        self.intake.journal.forget_marks();
         self.statistics = LinkStatistics::default();
     }
 }

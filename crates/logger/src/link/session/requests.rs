@@ -2,11 +2,12 @@
 
 use journal::{Said, Unprotected};
 use protocol::{
+    Digest, DigestSeed,
     control::{ErrorCode, Recorded, Request, Response},
     mirror::{FrameKind, HEADER_LEN, MirrorFrame},
 };
 
-use wire::FlowId;
+use wire::{FlowId, SeqNumber};
 
 use super::Session;
 use crate::{
@@ -47,6 +48,7 @@ impl Session {
                 }
                 Vec::new()
             }
+            Request::DigestSeed(seed) => vec![Response::DigestSeed(self.digest_seed(*seed, out))],
             Request::HoldTurns { hold } => {
                 self.hold_turns(*hold);
                 out.record(self.instance, &Entry::TurnsHeld(*hold));
@@ -155,14 +157,11 @@ impl Session {
                     Some(said) => self.said(frame.flow_id, said, out),
                     None => self.intake.malformed += 1,
                 },
+                FrameKind::Barrier { .. } => self.intake.take(this),
                 FrameKind::Digest => match frame.digest() {
-                    Some(digest) => {
-                        let outcome = self.intake.digest(frame.flow_id, digest);
-                        self.note(frame.flow_id, outcome, None, out);
-                    }
+                    Some(digest) => self.digest(frame.flow_id, digest, None, out),
                     None => self.intake.malformed += 1,
                 },
-                FrameKind::Barrier { .. } => self.intake.take(this),
                 // These come by the link.
                 FrameKind::Instream | FrameKind::Opened { .. } => {
                     self.statistics.malformed += 1;
@@ -171,14 +170,45 @@ impl Session {
         }
     }
 
+    /// What the key of the digests is made of: what is told, if there is none yet.
+    fn digest_seed(&mut self, told: DigestSeed, out: &mut Outbox) -> DigestSeed {
+        let known = self.digests.filter(|_| self.intake.journal.has_marks());
+        let seed = known.unwrap_or(told);
+        if self.digests.replace(seed) != Some(seed) {
+            out.record(self.instance, &Entry::DigestSeed(seed));
+        }
+        seed
+    }
+
+    /// What the server had said when it had said so much. `speaks`: the client has heard all that, and what it says from there
+    /// on the server has not had yet.
+    pub(super) fn digest(
+        &mut self,
+        id: FlowId,
+        digest: Digest,
+        speaks: Option<SeqNumber>,
+        out: &mut Outbox,
+    ) {
+        let Some(flow) = self.flows.get_mut(id) else {
+            self.intake.unknown += 1;
+            return;
+        };
+        let heard = match speaks {
+            Some(_) => digest.next,
+            None => flow.server_isn + 1 + flow.progress.low_half(),
+        };
+        let outcome = self.intake.digest(id, digest, (heard, speaks));
+        self.note(id, outcome, Some(Change::Digest(digest, speaks)), out);
+    }
+
     /// A head has come, by the control stream or by the link: often both.
     pub(super) fn said(&mut self, flow: FlowId, said: Said<'_>, out: &mut Outbox) {
         let outcome = self.intake.outstream(flow, &said);
         self.note(flow, outcome, Some(Change::Outstream(said)), out);
     }
 
-    /// The log is told what has become of a record; `change` if that has grown. A log that is read knows no digests, and may find
-    /// room where there was none: that a record was given up is told by itself.
+    /// The log is told what has become of a record; `change` if that has grown. A log that is read may find room where there
+    /// was none: that a record was given up is told by itself.
     fn note(
         &mut self,
         flow: FlowId,

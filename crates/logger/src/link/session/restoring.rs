@@ -1,7 +1,7 @@
 //! Making a record again, from what a log says.
 
 use journal::{Arrival, Place, Said, State, Unprotected};
-use protocol::control::Resume;
+use protocol::{Digest, DigestSeed, control::Resume};
 use wire::{FlowId, SeqNumber};
 
 use super::Session;
@@ -58,6 +58,20 @@ impl Session {
 
     pub(crate) fn restore_outstream(&mut self, flow: FlowId, said: &Said<'_>) {
         let _ = self.intake.journal.outstream(flow, said);
+    }
+
+    pub(crate) fn restore_digest(&mut self, id: FlowId, digest: Digest, speaks: Option<SeqNumber>) {
+        // Where the client began to speak may be known later only: all are kept until the next comes.
+        self.intake.digest(id, digest, (digest.base, speaks));
+    }
+
+    /// What the key of its digests is made of, if it is known.
+    pub(crate) const fn digests(&self) -> Option<DigestSeed> {
+        self.digests
+    }
+
+    pub(crate) const fn restore_digest_seed(&mut self, seed: DigestSeed) {
+        self.digests = Some(seed);
     }
 
     pub(crate) fn hold_turns(&mut self, hold: bool) {

@@ -27,6 +27,7 @@ impl Session {
                 self.head(id, &view, out);
                 true
             }
+            SegmentKind::Said => self.heard_all(id, &view, out),
             _ => self.arrived(id, &view, now, out),
         };
         if is_taken {
@@ -66,6 +67,16 @@ impl Session {
         let has_bytes = !payload.is_empty() || more > 0;
         self.statistics.heads += u64::from(has_bytes);
         self.said(flow, said, out);
+    }
+
+    /// The client has heard all that this is the digest of. False: it tells none.
+    fn heard_all(&mut self, flow: FlowId, view: &SegmentView<'_>, out: &mut Outbox) -> bool {
+        let Some(said) = view.said() else {
+            self.statistics.malformed += 1;
+            return false;
+        };
+        self.digest(flow, said, Some(view.after()), out);
+        true
     }
 
     /// A segment of a client. False: it has no place in its connection.

@@ -255,7 +255,7 @@ fn where_clients_began_to_speak_is_copied() {
     );
 }
 
-/// Digests are not in the log: a record that is read from the log has room for what came, though the record was given up.
+/// A record that is read from the log may have room for what came, though the record was given up.
 #[test]
 fn a_record_that_was_given_up_for_what_the_server_said_is_not_read_again() {
     for last in ["head", "digest"] {

@@ -1,6 +1,7 @@
 //! Messages about addresses, which are new in version 8.
 
 use super::{round_trip::text, *};
+use crate::DigestSeed;
 
 pub(super) fn claim() -> impl Strategy<Value = Claim> {
     let address = any::<([u8; 16], u16)>().prop_map(|(octets, port)| {
@@ -50,6 +51,14 @@ fn all_but_what_is_new_is_said_as_the_version_before_does() {
     assert_eq!(bytes_of(&Request::FormerSummaries)[4], 7);
     assert_eq!(bytes_of(&Response::Lease(LEASE_ANSWER))[4], 7);
     assert_eq!(VERSION, 8);
+    assert_eq!(
+        bytes_of(&Request::DigestSeed(DigestSeed([1, 2])))[4..6],
+        [8, 0x21]
+    );
+    assert_eq!(
+        bytes_of(&Response::DigestSeed(DigestSeed([1, 2])))[4..6],
+        [8, 0x9c]
+    );
     // Each message has one encoding.
     let mut old = bytes_of(&Request::FormerSummaries);
     old[4] = 8;

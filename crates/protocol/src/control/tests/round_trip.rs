@@ -1,7 +1,7 @@
 //! Whatever is said is read as it was written, in pieces too, and nothing else is read.
 
 use super::*;
-use crate::Digest;
+use crate::{Digest, DigestSeed};
 
 fn flow() -> impl Strategy<Value = FlowId> {
     any::<u64>().prop_map(FlowId)
@@ -78,6 +78,7 @@ fn request() -> impl Strategy<Value = Request> {
         flow().prop_map(|flow| Request::OutstreamHeads { flow }),
         flow().prop_map(|flow| Request::Beginnings { flow }),
         flow().prop_map(|flow| Request::Digests { flow }),
+        any::<[u64; 2]>().prop_map(|seed| Request::DigestSeed(DigestSeed(seed))),
         flow().prop_map(|flow| Request::Unprotect { flow }),
         Just(Request::Statistics),
         Just(Request::Shutdown),
@@ -293,6 +294,7 @@ fn response() -> impl Strategy<Value = Response> {
             places,
             last
         }),
+        any::<[u64; 2]>().prop_map(|seed| Response::DigestSeed(DigestSeed(seed))),
         (flow(), digests, any::<bool>()).prop_map(|(flow, digests, last)| Response::Digests {
             flow,
             digests,

@@ -1,0 +1,97 @@
+//! What the server says again on another host is compared with what the server of the dead host had said.
+
+use std::net::TcpStream;
+use std::path::PathBuf;
+
+use e2e::clients::{read_some, write};
+use e2e::pair::{FailOver, Pair, addresses, at_addresses};
+use e2e::servers;
+
+/// Of the greeting, which differs behind that. More than is recorded of it.
+const BEHIND: usize = 300_000;
+const ANSWER: &[u8] = b"250 OK\r\n";
+
+struct Case {
+    pair: Pair,
+    stream: TcpStream,
+    executed: PathBuf,
+    /// Bytes that the client has heard.
+    heard: usize,
+}
+
+/// A client has heard the greeting, and has had its commands executed, each when the one before was answered.
+fn begun(label: &str, greeting: &str) -> Case {
+    let pair = Pair::new(label, |scene| {
+        at_addresses(
+            scene,
+            servers::greeter_behind(scene, greeting, BEHIND),
+            None,
+        )
+    });
+    let stream = pair.scene.connect_to(addresses()[0]);
+    let executed = pair.scene.directory().join("executed");
+    let mut case = Case {
+        pair,
+        stream,
+        executed,
+        heard: 0,
+    };
+    case.hear(b"\r\n");
+    for command in ["one", "two", "three"] {
+        case.tell(command);
+    }
+    case
+}
+
+impl Case {
+    /// Read until the server has said this.
+    fn hear(&mut self, end: &[u8]) {
+        let mut said = [0; 4096];
+        loop {
+            let more = read_some(&self.stream, &mut said).expect("more");
+            assert_ne!(more, 0, "an end");
+            self.heard += more;
+            if said[..more].ends_with(end) {
+                return;
+            }
+        }
+    }
+
+    fn tell(&mut self, command: &str) {
+        write(&self.stream, format!("{command}\r\n").as_bytes());
+        self.hear(ANSWER);
+    }
+
+    fn executions(&self, command: &str) -> usize {
+        let executed = std::fs::read_to_string(&self.executed).expect("text");
+        executed.lines().filter(|line| *line == command).count()
+    }
+}
+
+#[test]
+fn a_server_that_says_something_else_behind_what_is_recorded_is_found_out() {
+    let mut case = begun("compared-other", "");
+    case.pair.fail_over(FailOver::PowerOff);
+    let lost = case.pair.first.wait_for("lost", 1);
+    let reason = lost["reason"].to_string();
+    assert!(reason.contains("the hash differs there"), "{lost}");
+    assert_eq!(lost["replayed_turns"], 0, "{lost}");
+    assert_eq!(case.executions("one"), 1);
+    case.pair.stop();
+}
+
+/// The digest of all before a turn is with the logger before the client has the answer, and so is the answer's head.
+#[test]
+fn a_server_that_says_the_same_goes_on_and_it_is_told_how_much_was_compared() {
+    let mut case = begun("compared-same", "0815");
+    case.pair.fail_over(FailOver::PowerOff);
+    let verified = case.pair.first.wait_for("verified", 1);
+    let number = |field: &str| verified[field].as_u64().expect("a number");
+    let heard = u64::try_from(case.heard).expect("few");
+    assert_eq!(number("compared"), heard, "{verified}");
+    assert_eq!(number("unverified"), 0, "{verified}");
+    case.tell("four");
+    assert_eq!((case.executions("one"), case.executions("four")), (2, 1));
+    case.pair.first.assert_none_of("lost");
+    case.pair.stop();
+}
