@@ -463,6 +463,19 @@ impl Connection {
         self.point.verify_end == self.point.outstream && self.end == self.point.instream + 1
     }
 
+    /// The record ends at `end` now.
+    pub(crate) fn record_ends(&mut self, end: SeqNumber) {
+        if self.is_graft || !end.after(self.point.instream) {
+            return;
+        }
+        if end.before(self.end) {
+            (self.end, self.fin) = (end, None);
+        }
+        if let Step::Replaying(replay) = &mut self.step {
+            replay.shorten(end);
+        }
+    }
+
     pub(crate) fn begin(&mut self, now: Duration) {
         self.step = Step::Splicing {
             since: now,

@@ -160,6 +160,22 @@ impl Recovery {
         }
     }
 
+    /// A logger that was killed has lost what it had acknowledged to nobody: the record of this connection, of which the client
+    /// was told `told`, ends at `end`. The client has the rest still, and sends that again when it hears of room: a
+    /// replay that waited for the rest would never end.
+    pub fn record_ends(&mut self, id: FlowId, end: SeqNumber, told: SeqNumber, now: Duration) {
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        if end.before(told) {
+            return; // more is lost than the client can say again
+        }
+        connection.record_ends(end);
+        if matches!(&connection.step, Step::Replaying(replay) if replay.complete()) {
+            self.delivered(id, now);
+        }
+    }
+
     /// The server has the whole record.
     fn delivered(&mut self, id: FlowId, now: Duration) {
         let Some(connection) = self.connections.get_mut(&id) else {

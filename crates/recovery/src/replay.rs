@@ -294,6 +294,17 @@ impl Replay {
         }
     }
 
+    /// The record ends at `end`: what lies behind is lost, but for what the server has taken.
+    pub(crate) fn shorten(&mut self, end: SeqNumber) {
+        let end = end.max_seq(self.acked);
+        if end.before(self.end) {
+            self.end = end;
+            self.fin = None;
+            self.next = self.next.min_seq(end);
+            self.asked = false;
+        }
+    }
+
     /// End of the payload to be delivered.
     pub(crate) fn end(&self) -> SeqNumber {
         self.end

@@ -6,9 +6,10 @@ use std::{
     time::Duration,
 };
 
+use journal::{Journal, State};
 use rand::{Rng, rngs::SmallRng};
 use recovery::{Action, Candidate, Cause, Config, Event, Recovery, Stage};
-use ssw::{Event as KernelEvent, EventKind, released_ack};
+use ssw::{Event as KernelEvent, EventKind, SouthSide, released_ack};
 use wire::{FlowId, FlowKey};
 
 use crate::{
@@ -186,6 +187,21 @@ impl Driver {
             self.next_heartbeat
         };
         Ok(())
+    }
+
+    /// As `serve` does when it attaches to a logger again: what was not acknowledged may be lost.
+    pub(crate) fn compare_connections(&mut self, journal: &Journal, ssw: &SouthSide, now: u64) {
+        for (_, flow) in ssw.flows() {
+            let state = journal.summary(flow.id).map(|summary| summary.state);
+            if let Some(State::Protected(record)) = state
+                && flow.unprotected.is_none()
+                && record.fin.is_none()
+            {
+                let (id, told) = (flow.id, flow.server.ack);
+                self.recovery
+                    .record_ends(id, record.stable_seq, told, time(now));
+            }
+        }
     }
 
     fn kernel_event(&mut self, event: KernelEvent, ground: &mut Ground<'_>) {

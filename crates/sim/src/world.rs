@@ -268,6 +268,8 @@ impl World {
         let now = self.now;
         if self.logger.live(&mut self.node.ssw, &mut self.rng, now) {
             self.never_ahead_of_the_record()?;
+            self.driver
+                .compare_connections(self.logger.journal(), &self.node.ssw, now);
         }
         let mut heard = false;
         while let Some((to, packet)) = self.link.arrived(now) {

@@ -145,6 +145,26 @@ fn a_turn_begins_with_a_request_whatever_has_overtaken_what() {
     }
 }
 
+/// A logger that is killed in a replay has lost what it had acknowledged to nobody. The replay waited for that, and the client,
+/// whose window was closed, for the replay.
+#[test]
+fn replay_ends_where_a_logger_that_was_killed_has_no_more() {
+    if let Err(failure) = play(&Scenario::drawn_from(824).durable()) {
+        panic!("{failure}");
+    }
+}
+
+/// The power goes again when a server has read what was in doubt. The next server waited for what follows from that before it was
+/// given that (1359, 1681), or at a place of which the client was taken to have heard more (572).
+#[test]
+fn what_was_in_doubt_is_not_when_a_server_has_read_it() {
+    for seed in [572, 1359, 1681] {
+        if let Err(failure) = play(&Scenario::drawn_from(seed).restarted()) {
+            panic!("{failure}");
+        }
+    }
+}
+
 /// Exactly those that a fault dooms are lost, and some are: else the schedules prove nothing.
 #[test]
 fn faults_cost_the_connections_that_they_doom() {

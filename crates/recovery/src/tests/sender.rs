@@ -40,6 +40,22 @@ fn without_a_window_only_the_clients_window_is_told() {
     assert_eq!(all(&mut replay, 50, ms(200)), [piece(0, 0, false)]);
 }
 
+/// The record has lost its end with a logger that was killed.
+#[test]
+fn replay_of_a_record_that_has_lost_its_end_is_complete_where_the_record_ends() {
+    let mut replay = replay(100, true);
+    replay.update(START, START + 1_000, NEVER);
+    assert_eq!(all(&mut replay, 100, NEVER), [piece(0, 100, true)]);
+    replay.update(START + 20, START + 1_000, NEVER);
+    replay.shorten(START + 60);
+    assert!(!replay.complete());
+    assert_eq!(all(&mut replay, 100, ms(100)), [piece(20, 40, false)]);
+    replay.update(START + 60, START + 1_000, ms(100));
+    assert!(replay.complete(), "without the end of the client");
+    replay.shorten(START + 10);
+    assert_eq!(replay.end(), START + 60, "the server has that");
+}
+
 #[test]
 fn the_record_is_cut_at_the_longest_piece_and_at_the_window() {
     let mut replay = replay(100, false);

@@ -170,14 +170,19 @@ impl Service {
             return Ok(());
         };
         let known = self.ground.plane.flows()?.into_iter();
-        let known: BTreeMap<FlowId, bool> = known
-            .map(|(_, flow)| (flow.id, flow.unprotected.is_none()))
+        let known: BTreeMap<FlowId, (bool, SeqNumber)> = known
+            .map(|(_, flow)| (flow.id, (flow.unprotected.is_none(), flow.server.ack)))
             .collect();
+        let now = clock::now();
         for summary in summaries {
             let flow = summary.flow;
             let begun = summary.stable_seq.after(summary.client_isn + 1);
             match (known.get(&flow), summary.unprotected) {
-                (Some(true), Some(reason)) => self.unprotect(flow, reason)?,
+                (Some((true, _)), Some(reason)) => self.unprotect(flow, reason)?,
+                (Some((true, told)), None) if summary.client_fin.is_none() => {
+                    self.recovery
+                        .record_ends(flow, summary.stable_seq, *told, now);
+                }
                 (None, given_up) if begun || given_up.is_some() => self.tell_closed(flow)?,
                 _ => {}
             }
