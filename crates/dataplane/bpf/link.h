@@ -324,7 +324,9 @@ __noinline int link_said(struct __sk_buff *skb, struct flow *f, const struct pac
 		return false;
 	skb->cb[CB_KEEP] = 0;
 	__u32 flags = SEGMENT_VERSION | SEGMENT_SAID | SEGMENT_UNFINISHED | (l->slot ? SEGMENT_SLOT : 0);
-	if (!send_copy(skb, s, f, path, flags, f->log.ack))
+	/* In a replay the server's acknowledgements come back to its own TCP, and log.ack hears nothing of them. */
+	__u32 read = f->mode == FLOW_SPLICED && after(f->splice.ack, f->log.ack) ? f->splice.ack : f->log.ack;
+	if (!send_copy(skb, s, f, path, flags, read))
 		return false;
 	f->digest.told = p->ack;
 	return true;

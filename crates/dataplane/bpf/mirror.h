@@ -223,14 +223,15 @@ static __always_inline void begin_head(const struct service *s, struct flow *f)
 
 /* The server has come further with an answer of which all is recorded that is to be, and has heard more of its client by
  * now, which may not be recorded yet: that was no request whose answer began with a head of its own. A copy
- * without a byte says so: the copies of what the client said may be lost with this host. */
+ * without a byte says so: the copies of what the client said may be lost with this host. And what was in doubt is so no more
+ * when the server has read it. */
 static __always_inline void tell_asked(struct __sk_buff *skb, const struct service *s, struct flow *f,
 				       const struct packet *p)
 {
 	if (!s || !s->link || !s->verify_head || !after(p->ack, f->verify.asked))
 		return;
 	f->verify.asked = p->ack;
-	if (after(p->ack, f->log.stable))
+	if (after(p->ack, f->log.stable) || (f->log.is_doubtful && after(p->ack, f->log.doubt)))
 		link_head(skb, f, p, 0, 0);
 }
 

@@ -415,6 +415,11 @@ impl Record {
         let speaks = speaks.filter(|from| *from >= self.instream.start());
         let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
         if let Some(instream) = speaks {
+            // The server had said all that its client had heard before it read what was in doubt.
+            let has_read = instream <= near;
+            self.doubted = self
+                .doubted
+                .filter(|doubted| !has_read || *doubted >= instream);
             let turn = Turn {
                 instream,
                 outstream: position,

@@ -23,7 +23,7 @@ use protocol::{
 use wire::{ChecksumMode, Flags, FlowId, FlowKey, MIN_TCP_HEADER, SeqNumber, checksum};
 
 use crate::{
-    flow::{Flow, Restored, Unprotected},
+    flow::{Flow, Mode, Restored, Unprotected},
     notes::progress_step,
     packet::{Options, Packet, Segment, array, write},
     south::{MARK_SEGMENT, MARK_TO_LOGGER, Shared, SouthSide, Verdict},
@@ -460,7 +460,12 @@ impl Shared {
             unfinished: true,
             slot: link.settings.keys.slot,
         };
-        self.send_copy(packet, flow, segment, flags, Head::of(flow.log.ack));
+        // In a replay the server's acknowledgements come back to its own TCP, and log.ack hears nothing of them.
+        let read = match flow.mode {
+            Mode::Spliced => flow.log.ack.max_seq(flow.splice.ack),
+            _ => flow.log.ack,
+        };
+        self.send_copy(packet, flow, segment, flags, Head::of(read));
         if let Some(copy) = self.copies.back_mut() {
             copy.said = Some(said);
         }
