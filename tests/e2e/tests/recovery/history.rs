@@ -88,7 +88,8 @@ fn events_outlive_serve() {
     await_kind(&protected, &directory, "adopted", 1);
 
     let events = history(&protected, &directory, &[], 0);
-    let told: Vec<&str> = kinds(&events);
+    let mut told: Vec<&str> = kinds(&events);
+    told.retain(|kind| *kind != "logger_in_use"); // one on another machine is told first
     assert_eq!(told[..2], ["started", "protecting"], "{told:?}");
     for event in &events {
         assert_eq!(event["version"], 1, "{event}");
