@@ -126,22 +126,6 @@ fn redis_goes_on_as_the_one_that_has_followed() {
     pair.stop();
 }
 
-/// A host that loses its power says no farewell, and whoever only listens to its logger hears nothing for ever.
-#[test]
-fn one_whose_logger_was_without_power_follows_on() {
-    let mut pair = hot_pair("north-hot-mute", redis);
-    let host = pair.logger.host().clone();
-    host.power_off().expect("power off");
-    host.power_on().expect("power on");
-    pair.logger.replace_dead(&pair.scene);
-    await_replica(&pair, 2);
-    let mut open = client(&pair.scene);
-    assert_eq!(open.ask(&["INCR", "counter"]), ":1");
-    await_followed(&pair);
-    pair.await_standby();
-    takes_over_hot(pair, open);
-}
-
 /// What the dead host had not heard any more its client sends again, ever less often: the server does not wait for that.
 #[test]
 fn one_that_nobody_has_heard_for_long_goes_on() {
