@@ -7,7 +7,7 @@ use std::process::{Command, Output as Finished, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
-use std::time::Instant;
+use std::time::{Instant, UNIX_EPOCH};
 
 use lab::{Host, Lab, Output, Pid, Process};
 
@@ -232,11 +232,13 @@ impl Scene {
     }
 }
 
-/// A name that no other service has.
+/// A name that no other service has. The time tells this process from an earlier process with the same number: a run of tests that
+/// was killed leaves cgroups and pins behind.
 fn service_name() -> String {
     let number = SERVICES.fetch_add(1, Ordering::Relaxed);
+    let seconds = UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs());
     // The last letter: no name is the beginning of another.
-    format!("e2e{}-{number}s", std::process::id())
+    format!("e2e{}-{seconds:x}-{number}s", std::process::id())
 }
 
 /// A command to its end, with what it printed.
