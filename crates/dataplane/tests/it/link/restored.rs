@@ -460,7 +460,11 @@ fn a_logger_hears_how_far_a_listener_is() {
             let view = SegmentView::parse(&payload).expect("the logger understands it");
             assert!(view.verify(&keys(UP), FlowId(1)) && view.flags().kind != SegmentKind::Turn);
             if view.flags().kind == SegmentKind::Head {
-                assert_eq!(view.head().1, b"", "the copy tells only how far the server has read");
+                assert_eq!(
+                    view.head().1,
+                    b"",
+                    "the copy tells only how far the server has read"
+                );
                 continue;
             }
             assert!(view.segment().payload().is_empty());
