@@ -505,7 +505,9 @@ impl Service {
             self.over = self.over.max(over);
             self.term = self.term.max(round.terms.term);
             let term_us = u32::try_from(term.as_micros()).unwrap_or(u32::MAX);
-            let standby = self.standbys(round, round.terms.term).next().is_some();
+            // A host that has not said yet that it is leased may speak without end, as far as is known here: no standby
+            // would be granted the next epoch.
+            let standby = self.leased && self.standbys(round, round.terms.term).next().is_some();
             return Verdict::Lease {
                 epoch: self.epoch,
                 term_us,

@@ -356,7 +356,7 @@ fn who_serves_knows_whether_somebody_would_at_once() {
     world.ask(1000, 2, STANDBY);
     assert_eq!(world.ask(1050, 1, holds(1, true)), lease(1));
     assert!(world.standby);
-    // It says nothing any more, or that it is none.
+    // The standby says nothing any more, or that it is none.
     world.ask(1200, 1, holds(1, true));
     assert!(!world.standby);
     world.ask(1210, 2, STANDBY);
@@ -364,6 +364,21 @@ fn who_serves_knows_whether_somebody_would_at_once() {
     world.ask(1230, 1, holds(1, true));
     assert!(!world.standby);
     assert!(world.granter.is_over("web", 102) && !world.granter.is_over("web", 101));
+}
+
+#[test]
+fn a_host_that_is_not_leased_yet_hears_of_no_standby() {
+    let mut world = World::new(Memory::Kept(vec![]));
+    assert_eq!(world.ask(0, 1, Standing::First), lease(1));
+    assert_eq!(world.ask(10, 1, holds(1, true)), Verdict::Free { epoch: 1 });
+    assert_eq!(world.ask(3000, 2, STANDBY), standby(1, false));
+    // The granter does not know yet whether the host hears of this lease: if the host died now, nobody would go on.
+    assert_eq!(world.ask(3010, 1, holds(1, false)), lease(1));
+    assert!(!world.standby);
+    assert_eq!(world.ask(3020, 2, STANDBY), standby(1, false));
+    assert_eq!(world.ask(3030, 1, holds(1, true)), lease(1));
+    assert!(world.standby);
+    assert_eq!(world.ask(3040, 2, STANDBY), standby(1, true));
 }
 
 #[test]

@@ -94,7 +94,7 @@ pub enum Verdict {
         epoch: u32,
         /// How long, µs.
         term_us: u32,
-        /// Somebody would take over at once: a standby was heard a moment ago.
+        /// A standby was heard a moment ago, and takes over when this lease is over.
         standby: bool,
         /// What had become of the epoch before.
         former: Former,
