@@ -72,12 +72,11 @@ impl Marks {
         }
     }
 
-    /// The client did not speak here, but later.
+    /// The client did not speak here, but later. The mark stays until the client has heard what a newer mark is of: of what was said
+    /// since there may be no mark.
     pub(crate) fn forget(&mut self, at: u64) {
-        if let Ok(place) = self.find(at)
-            && is_kept(self.table[place].0)
-        {
-            self.table.remove(place);
+        if let Ok(place) = self.find(at) {
+            self.table[place].0 &= !1;
         }
     }
 
@@ -88,13 +87,16 @@ impl Marks {
         }
     }
 
-    /// The client has heard what lies before this position.
-    pub(crate) fn hear(&mut self, heard: u64) {
-        let is_passed = |key: u64| !is_kept(key) && position(key) <= heard;
-        let passed = self.table.iter().rev().find(|(key, _)| is_passed(*key));
-        if let Some(newest) = passed.map(|(key, _)| *key) {
-            self.table
-                .retain(|(key, _)| *key == newest || !is_passed(*key));
+    /// The client has heard what lies before `heard`. A mark at `floor`, where the record begins, stays: without this mark the
+    /// other marks cannot be compared with what is said from there on.
+    pub(crate) fn hear(&mut self, heard: u64, floor: u64, budget: &mut Budget<'_>) {
+        let passed = self
+            .table
+            .partition_point(|(key, _)| position(*key) <= heard);
+        if let Some(newest) = passed.checked_sub(1).map(|newest| self.table[newest].0) {
+            let is_needed = |key: u64| is_kept(key) || key >= newest || position(key) == floor;
+            self.table.retain(|(key, _)| is_needed(*key));
+            budget.shrink(&mut self.table);
         }
     }
 

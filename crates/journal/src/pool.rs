@@ -16,6 +16,9 @@ use crate::len64;
 /// Size of a full chunk, in bytes.
 pub(crate) const FULL_CHUNK: usize = 64 * 1024;
 
+/// A table whose room is more than so many times as large as needed is made smaller.
+const SPACIOUS: usize = 8;
+
 /// So many chunks are freed at a time at most: the kernel needs a while for each.
 const TRIM_AT_MOST: usize = 1024;
 
@@ -141,6 +144,15 @@ impl Budget<'_> {
         table.drain(..count);
         if table.is_empty() {
             self.free(std::mem::take(table));
+        }
+    }
+
+    /// Gives back the room of a table that has become much too large.
+    pub(crate) fn shrink<T>(&mut self, table: &mut Vec<T>) {
+        let before = table.capacity();
+        if before > SPACIOUS * table.len() {
+            table.shrink_to(2 * table.len());
+            self.discharge(Self::size_of::<T>(before - table.capacity()));
         }
     }
 

@@ -404,7 +404,8 @@ impl Record {
         let position = self
             .outstream_position(isns, mark.next)
             .ok_or(Refused::Implausible)?;
-        if position < self.turn_floor(shared) {
+        let floor = self.turn_floor(shared);
+        if position < floor {
             return Ok(false);
         }
         // Between two segments of the client there may be gigabytes.
@@ -430,7 +431,7 @@ impl Record {
         }
         let at = (position, self.beginnings.has(position));
         let is_new = self.marks.push(at, mark, &mut budget);
-        self.marks.hear(heard.unwrap_or(0));
+        self.marks.hear(heard.unwrap_or(0), floor, &mut budget);
         is_new.map_err(Refused::BecameUnprotected)
     }
 

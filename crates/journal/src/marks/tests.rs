@@ -45,6 +45,16 @@ impl Case {
         self.with(|marks, budget| marks.push(at, mark(position, digest), budget))
     }
 
+    fn push_unkept(&mut self, position: u32) {
+        let at = (position.into(), false);
+        let pushed = self.with(|marks, budget| marks.push(at, mark(position, 1), budget));
+        assert_eq!(pushed, Ok(true));
+    }
+
+    fn places(&self) -> Vec<u32> {
+        self.all().iter().map(|(at, _)| *at).collect()
+    }
+
     fn all(&self) -> Vec<(u32, u64)> {
         let numbers = |mark: Mark| (mark.next.0, mark.digest[1]);
         self.marks.iter().map(numbers).collect()
@@ -97,15 +107,48 @@ fn of_what_is_passed_the_newest_is_kept_that_the_client_has_heard() {
         let pushed = case.with(|marks, budget| marks.push(at, mark(position, 1), budget));
         assert_eq!(pushed, Ok(true));
     }
-    let places = |case: &Case| case.all().iter().map(|(at, _)| *at).collect::<Vec<_>>();
     for (heard, left) in [
         (5, &[5, 6, 9, 12, 15, 19][..]),
         (6, &[5, 6, 9, 12, 15, 19]),
-        (14, &[5, 9, 12, 15, 19]),
+        (14, &[5, 12, 15, 19]),
         (19, &[5, 12, 19]),
         (30, &[5, 12, 19]),
     ] {
-        case.with(|marks, _| marks.hear(heard));
-        assert_eq!(places(&case), left, "{heard}");
+        case.with(|marks, budget| marks.hear(heard, 0, budget));
+        assert_eq!(case.places(), left, "{heard}");
     }
+}
+
+#[test]
+fn mark_at_the_beginning_of_the_record_stays() {
+    let mut case = Case::new(u64::MAX);
+    for position in [5, 9, 12] {
+        case.push_unkept(position);
+    }
+    case.with(|marks, budget| marks.hear(30, 5, budget));
+    assert_eq!(case.places(), [5, 12]);
+}
+
+#[test]
+fn mark_where_the_client_did_not_speak_stays_until_a_newer_one_was_heard() {
+    let mut case = Case::new(u64::MAX);
+    assert_eq!(case.push(5, 1), Ok(true));
+    case.with(|marks, _| marks.forget(5));
+    case.with(|marks, budget| marks.hear(9, 0, budget));
+    assert_eq!(case.places(), [5]);
+    case.push_unkept(9);
+    case.with(|marks, budget| marks.hear(9, 0, budget));
+    assert_eq!(case.places(), [9]);
+}
+
+#[test]
+fn room_of_many_marks_is_given_back() {
+    let mut case = Case::new(u64::MAX);
+    for position in 1..1000 {
+        case.push_unkept(position);
+    }
+    let before = case.held;
+    case.with(|marks, budget| marks.hear(2000, 0, budget));
+    assert_eq!(case.places(), [999]);
+    assert!(case.held * 100 < before, "{} of {before}", case.held);
 }

@@ -235,7 +235,10 @@ impl Ledger {
             | Entry::CopyEnds { .. } => {}
         }
         self.entries.made += 1;
-        if !matches!(entry, Entry::Changed(_, entry::Change::Progress(_))) {
+        if !matches!(
+            entry,
+            Entry::Changed(_, entry::Change::Progress(_) | entry::Change::Digest(..))
+        ) {
             self.entries.urgent = self.entries.made;
         }
         self.batch.add(|out| entry.write(instance, out));

@@ -273,7 +273,9 @@ fn apply(session: &mut Session, flow: FlowId, change: &Change<'_>) {
         Change::Outstream(said) => session.restore_outstream(flow, &said),
         Change::Progress(progress) => session.restore_progress(flow, &progress),
         Change::Released(to) => session.restore_released(flow, to),
-        Change::Digest(digest, speaks) => session.restore_digest(flow, digest, speaks),
+        Change::Digest(digest, speaks) => {
+            session.restore_digest(flow, digest, speaks, flow == COPY);
+        }
         Change::Unprotected => {
             session.unprotect(flow, Unprotected::Requested);
         }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use protocol::{
+    Digest,
     control::Resume,
     link::{Handshake, KeySet, MAX_RANGES, SegmentView, flow_low},
 };
@@ -52,6 +53,15 @@ impl Flow {
             embryo: true,
             due: false,
             newest: [None; MAX_RANGES + 1],
+        }
+    }
+
+    /// Up to where the client is known to have heard the server when this digest is told. `speaks`: the client has heard all that
+    /// the digest is of.
+    pub(super) fn heard(&self, digest: &Digest, speaks: Option<SeqNumber>) -> SeqNumber {
+        match speaks {
+            Some(_) => digest.next,
+            None => self.server_isn + 1 + self.progress.low_half(),
         }
     }
 }

@@ -1,16 +1,19 @@
 //! Heads of answers come by the link, and a moment later by the control stream.
 
+use std::time::Duration;
+
 use protocol::{
     Digest, DigestSeed,
     control::{FlowSummary, Request, Response},
     link::{Head, seal_head, seal_said},
     mirror::FrameKind,
 };
+use segments::Storage;
 use wire::{FlowId, SeqNumber};
 
 use crate::{
     host::{Host, frame},
-    lives::{Logger, OLD, peer, served, upload},
+    lives::{Logger, OLD, listens, peer, served, upload},
 };
 
 const FLOW: FlowId = FlowId(1);
@@ -73,6 +76,23 @@ impl Asked {
         let mut datagram = Vec::new();
         seal_said(&packet, FLOW, says, by, &mut datagram).expect("a packet");
         self.logger.take(peer(1, 1000), &[datagram]);
+    }
+
+    fn hears(&mut self, heard: u32) {
+        let packet = listens(&self.host, FLOW, heard, heard, heard);
+        self.logger.take(peer(1, 1000), &[packet]);
+    }
+
+    /// Writes also what is in no hurry.
+    fn write(&mut self) {
+        self.logger.now += Duration::from_secs(1);
+        self.logger.write_all();
+    }
+
+    fn digest_by_stream(&mut self, next: u32) {
+        let digest = self.digest(next).to_bytes();
+        let bytes = frame(FLOW, FrameKind::Digest, &digest);
+        self.logger.ask(OLD, &Request::Frames { bytes });
     }
 
     fn digest(&self, next: u32) -> Digest {
@@ -258,15 +278,57 @@ fn digests_that_came_by_the_link_are_in_the_record_and_in_the_log() {
     asked.digest_by_link(all[1], 100);
     assert_eq!(asked.digests(), (vec![all[1]], vec![(100, 80_000)]));
     // By the stream, where the client may not have heard so much.
-    let bytes = frame(FLOW, FrameKind::Digest, &all[2].to_bytes());
-    asked.logger.ask(OLD, &Request::Frames { bytes });
+    asked.digest_by_stream(90_000);
     let known = (vec![all[1], all[2]], vec![(100, 80_000)]);
     assert_eq!(asked.digests(), known);
-    asked.logger.write_all();
+    asked.write();
     for _ in 0..2 {
         asked.logger.restart();
         assert_eq!(asked.digests(), known);
     }
+}
+
+/// While a client downloads, each digest takes the place of the one before, also in what is read from the log.
+#[test]
+fn a_record_that_is_read_again_has_no_more_digests_than_before() {
+    let mut asked = Asked::new();
+    for next in (1..=300).map(|number| number << 16) {
+        asked.hears(next - 5);
+        asked.digest_by_stream(next);
+        asked.write();
+    }
+    let (digests, places) = asked.digests();
+    assert_eq!(
+        digests,
+        [299 << 16, 300 << 16].map(|next| asked.digest(next))
+    );
+    asked.logger.restart();
+    assert_eq!(asked.digests(), (digests, places));
+}
+
+#[test]
+fn places_of_digests_are_copied_across_gigabytes() {
+    let mut asked = Asked::new();
+    asked.digest_by_link(asked.digest(1 << 20), 100);
+    let connection = asked.host.connections.get_mut(&FLOW).expect("there");
+    connection.said += 1_500_000_000;
+    let said = asked.says(b"head");
+    asked.by_stream(&said);
+    // Changes fill the log, which copies the record forward.
+    for heard in (1..=2000).map(|number| 1_500_000_000 + (number << 16)) {
+        asked.hears(heard);
+        asked.write();
+    }
+    let oldest = asked.logger.log.storage().list().expect("listed")[0];
+    assert!(oldest > 0, "its first segments are gone");
+    let before = (asked.digests(), asked.bytes());
+    asked.logger.restart();
+    assert_eq!((asked.digests(), asked.bytes()), before);
+    // The first one is kept, for the client began to speak there.
+    let next = 1_600_000_000;
+    asked.digest_by_stream(next);
+    let all = [1 << 20, next].map(|next| asked.digest(next));
+    assert_eq!(asked.digests().0, all);
 }
 
 /// A host of another life takes the key of the digests that there are. One of the version before tells none.
@@ -280,7 +342,7 @@ fn digests_keep_their_key() {
     let digest = asked.digest(70_000);
     asked.digest_by_link(digest, 100);
     assert_eq!(asked.told_seed(9), DigestSeed([8, 0]));
-    asked.logger.write_all();
+    asked.write();
     asked.logger.restart();
     assert_eq!(asked.told_seed(9), DigestSeed([8, 0]));
     asked.logger.close(OLD, FLOW);

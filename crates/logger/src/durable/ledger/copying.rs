@@ -102,16 +102,7 @@ impl Ledger {
             let change = entry::Change::Progress(*progress);
             self.record(instance, &Entry::Copied(flow, change));
         }
-        for (seq, bytes) in session.journal().outstream_ranges(flow) {
-            let mut seq = seq;
-            for bytes in bytes.chunks(PIECE) {
-                let change = entry::Change::Outstream(Said::in_order(seq, bytes));
-                self.record(instance, &Entry::Copied(flow, change));
-                seq += u32::try_from(bytes.len()).unwrap_or(0);
-            }
-        }
-        for mark in session.journal().marks(flow) {
-            let change = entry::Change::Digest(digest_of(mark), None);
+        for change in said(session, resume) {
             self.record(instance, &Entry::Copied(flow, change));
         }
         self.copying = Some(Copying {
@@ -156,6 +147,31 @@ impl Ledger {
         self.record(instance, &entry);
         self.bases.put(instance, flow, begun_in);
     }
+}
+
+/// Heads and digests of a record, in the order of the outstream: who reads them takes each for one that is near the one before, or
+/// ahead of that.
+fn said<'a>(session: &'a Session, resume: &Resume) -> Vec<entry::Change<'a>> {
+    let journal = session.journal();
+    let behind = |seq: SeqNumber| seq.0.wrapping_sub(resume.outstream.0);
+    let heads = journal
+        .outstream_ranges(resume.flow)
+        .flat_map(|(seq, bytes)| {
+            let starts = (0u32..).step_by(PIECE);
+            let pieces = starts.zip(bytes.chunks(PIECE));
+            pieces.map(move |(start, bytes)| (seq + start, bytes))
+        });
+    let heads = heads.map(|(seq, bytes)| {
+        let change = entry::Change::Outstream(Said::in_order(seq, bytes));
+        (behind(seq), change)
+    });
+    let marks = journal.marks(resume.flow).map(|mark| {
+        let change = entry::Change::Digest(digest_of(mark), None);
+        (behind(mark.next), change)
+    });
+    let mut all: Vec<_> = heads.chain(marks).collect();
+    all.sort_by_key(|(at, _)| *at);
+    all.into_iter().map(|(_, change)| change).collect()
 }
 
 /// A piece of a record, of which it is not known any more how it came.

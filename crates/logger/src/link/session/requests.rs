@@ -193,10 +193,7 @@ impl Session {
             self.intake.unknown += 1;
             return;
         };
-        let heard = match speaks {
-            Some(_) => digest.next,
-            None => flow.server_isn + 1 + flow.progress.low_half(),
-        };
+        let heard = flow.heard(&digest, speaks);
         let outcome = self.intake.digest(id, digest, (heard, speaks));
         self.note(id, outcome, Some(Change::Digest(digest, speaks)), out);
     }

@@ -60,9 +60,18 @@ impl Session {
         let _ = self.intake.journal.outstream(flow, said);
     }
 
-    pub(crate) fn restore_digest(&mut self, id: FlowId, digest: Digest, speaks: Option<SeqNumber>) {
-        // Where the client began to speak may be known later only: all are kept until the next comes.
-        self.intake.digest(id, digest, (digest.base, speaks));
+    /// Of a copy all digests are kept: the log says after them where the client began to speak.
+    pub(crate) fn restore_digest(
+        &mut self,
+        id: FlowId,
+        digest: Digest,
+        speaks: Option<SeqNumber>,
+        is_copy: bool,
+    ) {
+        let flow = self.flows.get(id).filter(|_| !is_copy);
+        let heard = flow.map(|flow| flow.heard(&digest, speaks));
+        self.intake
+            .digest(id, digest, (heard.unwrap_or(digest.base), speaks));
     }
 
     /// What the key of its digests is made of, if it is known.
