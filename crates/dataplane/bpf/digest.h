@@ -380,8 +380,12 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 	}
 	__sync_fetch_and_add(&d->changes, 1);
 	differs = differs || (again && differs_from_wanted(d));
-	if (!again && s->link && !d->sampled && from / DIGEST_TOLD != d->now.next / DIGEST_TOLD)
+	if (!again && s->link && !d->sampled && from / DIGEST_TOLD != d->now.next / DIGEST_TOLD) {
+		/* A record that begins with this turn needs the digest of that place, too: only so is the other one comparable. */
+		if (before(from, d->turn.next) || from / DIGEST_TOLD == d->turn.next / DIGEST_TOLD)
+			mirror_said(f, &d->turn);
 		mirror_said(f, &d->now);
+	}
 	if (again && !differs && d->now.next == d->sent.next) {
 		differs = !same_digest(&d->now, &d->sent);
 		if (!differs)

@@ -327,7 +327,7 @@ pub(crate) struct Digested {
     pub(crate) sampling_begins: bool,
     /// What the client had been sent before the turn that begins here, if that is not recorded: a new server gets the
     /// request that begins the turn when it has said all that again. And what it has been sent now, for a host that takes over.
-    pub(crate) told: [Option<Digest>; 2],
+    pub(crate) told: [Option<Digest>; 3],
 }
 
 /// Digests a segment that leaves for the client, that the client has already, or that the fence withholds; `seq` is in
@@ -386,10 +386,14 @@ pub(crate) fn digest_said(
     let tells_turn = turn_begins.get() && !digest.is_turn_sampled && !is_recorded;
     let passes = next.0 / TOLD != digest.now.next.0 / TOLD;
     let tells = is_linked && digest.sampled_from.is_none() && passes;
+    // A record that begins with this turn needs the digest of that place, too: only so is the other one comparable.
+    let turn = digest.turn.next;
+    let is_first = next.before(turn) || next.0 / TOLD == turn.0 / TOLD;
     Digested {
         sampling_begins: begins,
         told: [
             tells_turn.then_some(digest.turn),
+            (tells && is_first).then_some(digest.turn),
             tells.then_some(digest.now),
         ],
     }

@@ -1,5 +1,6 @@
 //! Digests of what clients were sent: told to the logger, and taken over from another host.
 
+use protocol::mirror::FrameKind;
 use ssw::{Digest, Mode, restored_flow};
 use wire::FlowKey;
 
@@ -73,6 +74,26 @@ fn the_logger_is_told_when_a_client_has_heard_more_than_heads_are_recorded_of() 
         linked.said();
         assert_eq!(linked.hears(13, 10_097, b""), []);
     }
+}
+
+/// A replay of this turn alone compares from there on.
+#[test]
+fn digest_of_a_long_answer_comes_with_the_one_of_its_beginning() {
+    let mut linked = Linked::digesting(false, false).open();
+    linked.hears(1, 1, b"question");
+    linked.tells(1, &noise(500));
+    linked.said();
+    let before = linked.both.flow().digest.now;
+    linked.hears(9, 501, b"more");
+    linked.both.notes();
+    linked.tells(501, &noise(150_000));
+    let notes = linked.both.notes();
+    let told = notes.iter().filter(|note| note.kind == FrameKind::Digest);
+    let told = told.map(|note| Digest::from_bytes(note.packet[..].try_into().expect("a digest")));
+    let told: Vec<Digest> = told.collect();
+    assert_eq!(told[0], before);
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(told.iter().all(|digest| digest.base == before.base));
 }
 
 /// The next host has no request without that.
