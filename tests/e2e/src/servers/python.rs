@@ -443,6 +443,36 @@ fn by_script(
     Server::new(name, vec![address], &[&command[..], more].concat())
 }
 
+/// Answers each line: `long` with much, of which eight bytes differ in each life, and never comes to the end of that; anything else
+/// shortly.
+const CHANGING: &str = r#"
+import os, signal, socketserver, sys
+class Session(socketserver.StreamRequestHandler):
+    def handle(self):
+        for line in self.rfile:
+            if line.strip() == b"long":
+                self.wfile.write(b"-" * 200000 + random + b"-" * 100000)
+                signal.sigwait([signal.SIGUSR1])
+            else:
+                self.wfile.write(b"250 OK\r\n")
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = daemon_threads = True
+    def handle_error(self, request, client_address):
+        pass
+random = os.urandom(8)
+Server((sys.argv[1], int(sys.argv[2])), Session).serve_forever()
+"#;
+
+/// A server with a long answer, 300,008 bytes of which are said at once and no more later; eight of them, 200,000 bytes behind the
+/// beginning, differ in each life. Its short answer is always the same. IPv4 only.
+///
+/// # Panics
+/// When its script cannot be written.
+#[must_use]
+pub fn changing(scene: &Scene) -> Server {
+    by_script(scene, "changing", CHANGING, scene.ipv4(PORT), &[])
+}
+
 /// Says a greeting first, behind so many other bytes, then appends each line to a file and answers it, in a thread for each connection.
 const GREETER: &str = r#"
 import os, random, socketserver, sys

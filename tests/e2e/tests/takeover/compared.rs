@@ -3,7 +3,8 @@
 use std::net::TcpStream;
 use std::path::PathBuf;
 
-use e2e::clients::{read_some, write};
+use e2e::clients::{read_exactly, read_some, write};
+use e2e::loggers::await_recorded;
 use e2e::pair::{FailOver, Pair, addresses, at_addresses};
 use e2e::servers;
 
@@ -78,6 +79,26 @@ fn a_server_that_says_something_else_behind_what_is_recorded_is_found_out() {
     assert_eq!(lost["replayed_turns"], 0, "{lost}");
     assert_eq!(case.executions("one"), 1);
     case.pair.stop();
+}
+
+/// The record has nothing of the turns before, but the digest of what they had been answered.
+#[test]
+fn a_long_answer_that_differs_is_found_out_where_one_turn_is_replayed() {
+    let turns = ["--replay=turn"];
+    let mut pair = Pair::with("compared-turn", &[], &turns, |scene| {
+        at_addresses(scene, servers::changing(scene), None)
+    });
+    let stream = pair.scene.connect_to(addresses()[0]);
+    write(&stream, b"short\r\n");
+    assert_eq!(read_exactly(&stream, ANSWER.len()), ANSWER);
+    write(&stream, b"long\r\n");
+    assert_eq!(read_exactly(&stream, 300_008).len(), 300_008);
+    await_recorded(&pair.first);
+    pair.fail_over(FailOver::PowerOff);
+    let lost = pair.first.wait_for("lost", 1);
+    let reason = lost["reason"].to_string();
+    assert!(reason.contains("the hash differs there"), "{lost}");
+    pair.stop();
 }
 
 /// The digest of all before a turn is with the logger before the client has the answer, and so is the answer's head.
