@@ -81,7 +81,7 @@ counted() {
     echo "@@ $name passed $(grep -c '^test .* ok$' "/run/tmp/$name") failed $(grep -c '^test .* FAILED$' "/run/tmp/$name")"
     grep '^test .* FAILED$' "/run/tmp/$name" | sed 's/^/@@ why /'
     # The first lines of each failure.
-    grep -A 6 '^thread .* panicked' "/run/tmp/$name" | head -n 120
+    grep -A 6 '^thread .* panicked' "/run/tmp/$name" | head -n 60 | sed 's/^/@@ why /'
 }
 
 counted packets "@PACKETS@" --test-threads=2 "@FILTER@"
