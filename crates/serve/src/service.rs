@@ -132,6 +132,7 @@ pub struct Service {
     resumed: BTreeMap<FlowId, ((SeqNumber, SeqNumber), Duration)>,
     /// The connections are to be listed when a logger answers.
     pub(crate) list_again: bool,
+    lost_events: lost_events::LostEvents,
     /// The gate was shut at the last heartbeat, and nobody had said why.
     was_shut: bool,
     next_heartbeat: Duration,
@@ -222,6 +223,7 @@ impl Service {
             link_acks: None,
             list_again: false,
             resumed: BTreeMap::new(),
+            lost_events: lost_events::LostEvents::default(),
             was_shut: false,
             next_heartbeat: now,
             next_sweep: now,
@@ -431,6 +433,7 @@ pub(crate) use joining::opened_by_server;
 mod link_of;
 mod listening;
 mod logger_of;
+mod lost_events;
 mod north_of;
 mod releasing;
 mod renewing;

@@ -318,6 +318,21 @@ impl Flow {
         Flags::from_bits(self.syn_flags).contains(Flags::ACK)
     }
 
+    /// It is of another life of the server than this one, waits for a server's socket, and may be given one now. The programs
+    /// have said so once ([`crate::EventKind::Late`]), or it was there when that life began.
+    #[must_use]
+    pub fn is_late(&self, incarnation: u32) -> bool {
+        let is_heard = self.log.restored != Restored::Silent || self.client.reset;
+        self.incarnation != incarnation && self.closed_ns == 0 && !self.server_closing && is_heard
+    }
+
+    /// Its server of this life has contradicted the record, and nothing reaches its client any more. The programs have said so
+    /// once ([`crate::EventKind::Diverged`]).
+    #[must_use]
+    pub fn has_diverged(&self, incarnation: u32) -> bool {
+        self.incarnation == incarnation && self.mode == Mode::Diverged
+    }
+
     /// The next byte that the present server's TCP waits for, or one before it.
     #[must_use]
     pub fn acknowledged_by_server(&self) -> SeqNumber {
@@ -353,5 +368,35 @@ impl Default for Flow {
             log: LogHalf::default(),
             syn_options: Vec::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_of_another_life_is_late_if_it_is_open_and_its_client_was_heard() {
+        let late = Flow {
+            incarnation: 3,
+            ..Flow::default()
+        };
+        assert!(late.is_late(4) && late.is_late(2) && !late.is_late(3));
+        let changes: [fn(&mut Flow); 3] = [
+            |flow| flow.closed_ns = 1,
+            |flow| flow.server_closing = true,
+            |flow| flow.log.restored = Restored::Silent,
+        ];
+        for change in changes {
+            let mut other = late.clone();
+            change(&mut other);
+            assert!(!other.is_late(4), "{other:?}");
+        }
+        let mut gone = late;
+        gone.log.restored = Restored::Silent;
+        gone.client.reset = true;
+        assert!(gone.is_late(4));
+        gone.log.restored = Restored::Heard;
+        assert!(gone.is_late(4));
     }
 }

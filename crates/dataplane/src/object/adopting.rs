@@ -93,12 +93,13 @@ impl Dataplane {
         Ok((plane, life))
     }
 
-    /// Whether the gate is shut.
+    /// Whether the gate is shut in this life of the server: before it begins, the gate is shut because of the life before.
     ///
     /// # Errors
     /// The service's state cannot be read.
-    pub fn is_gated(&self) -> Result<bool, DataplaneError> {
-        Ok(self.maps.the_service()?.gated != 0)
+    pub fn is_gated_in(&self, incarnation: u32) -> Result<bool, DataplaneError> {
+        let service = self.maps.the_service()?;
+        Ok(service.gated != 0 && service.incarnation == incarnation)
     }
 
     /// Put our programs in the place of those on `interface`, or attach them if there are none.

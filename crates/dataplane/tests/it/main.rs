@@ -16,6 +16,7 @@ mod latch;
 mod lease;
 mod link;
 mod loading;
+mod lost;
 mod mirror;
 mod splice;
 mod stack;

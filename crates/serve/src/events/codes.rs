@@ -33,6 +33,7 @@ codes! {
     ChildQuarantined, "child_quarantined", "A child of the server has crashed again and again, and is not begun again (--north).";
     ClientsNotTold, "clients_not_told", "At the end of the service clients may not have been sent all, nor reset.";
     EndedInReplay, "ended_in_replay", "The server ended by itself while its record was replayed (--north).";
+    EventsLost, "events_lost", "The kernel had no room for some of its events, because serve was stopped or very busy: all connections were looked at instead.";
     HistoryNotWritten, "history_not_written", "Events cannot be written to the history: a full disk, or no such directory. The service goes on; the next try comes with the next event.";
     ImageNotSent, "image_not_sent", "The logger has begun anew, and cannot be given the last checkpoint again.";
     ImageNotStarted, "image_not_started", "No server could be made of the last checkpoint: its state begins anew.";

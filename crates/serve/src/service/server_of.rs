@@ -99,7 +99,8 @@ impl Service {
     /// The kernel has shut the gate, and its word of the death found no room (others had filled the ring): nobody would ever
     /// open the gate. A word that is only late is heard before this is called again.
     pub(super) fn look_at_gate(&mut self) -> Result<(), ServeError> {
-        let is_shut = self.recovery.stage() == Stage::Serving && self.ground.plane.is_gated()?;
+        let is_cleared = self.recovery.stage() == Stage::Clearing;
+        let is_shut = !is_cleared && self.ground.plane.is_gated_in(self.incarnation)?;
         if std::mem::replace(&mut self.was_shut, is_shut) && is_shut {
             self.died(Cause::NotServing, clock::now());
         }

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use dataplane::{Event as KernelEvent, Ring};
 use protocol::UnprotectedReason;
 use recovery::{Cause, Stage};
-use ssw::Flow;
+use ssw::{Flow, Restored};
 
 use super::Service;
 use crate::{adopting::Adopted, clock, error::ServeError, events::Happening};
@@ -62,12 +62,13 @@ impl Service {
                         self.recovery.found_ahead(*key, flow, clock::now());
                     }
                 }
-                // Whoever the earlier one waited for it cannot tell us.
+                // Whoever the earlier one waited for it cannot tell us: clients that must say where they stand, too.
+                let silent = |flow: &Flow| flow.log.restored == Restored::Silent && is_open(flow);
                 let left = flows
                     .iter()
-                    .filter(|(_, flow)| flow.incarnation != life.incarnation && is_open(flow));
+                    .filter(|(_, flow)| flow.incarnation != life.incarnation && silent(flow));
                 self.late.extend(left.map(|(key, flow)| (*key, flow.id)));
-                self.late_connections()?;
+                self.look_for_all_events()?;
                 // Perhaps the earlier one held them, and was killed before it let go.
                 let _ = self.ask_logger(|logger| logger.hold_turns(false))?;
             }

@@ -4,6 +4,7 @@
 //! are depends on what it finds there.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use super::{Authority, PORT, Server, site};
 use crate::Scene;
@@ -68,6 +69,40 @@ while True:
     client, _ = listener.accept()
     threading.Thread(target=serve, args=(client,), daemon=True).start()
 "#;
+
+const SECOND_THOUGHTS: &str = r#"
+import os, socket, sys, time
+address, port, may_speak, has_spoken = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+is_first = not os.path.exists(has_spoken + ".once")
+listener = socket.create_server((address, port))
+one, _ = listener.accept()
+one.recv(9)
+while not is_first and not os.path.exists(may_speak):
+    time.sleep(0.01)
+one.sendall(b"the first" if is_first else b"another..")
+for name in has_spoken, has_spoken + ".once":
+    open(name, "w").close()
+time.sleep(1000000)
+"#;
+
+/// A server for one client, which answers the first nine bytes with nine bytes. In its second life it waits for the first
+/// file, and says something else. When it has spoken there is the second file. IPv4 only.
+///
+/// # Panics
+/// When its script cannot be written.
+#[must_use]
+pub fn second_thoughts(scene: &Scene) -> (Server, PathBuf, PathBuf) {
+    let script = scene.write("second.py", SECOND_THOUGHTS);
+    let address = scene.ipv4(PORT);
+    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let [may_speak, has_spoken] =
+        ["may-speak", "has-spoken"].map(|name| scene.directory().join(name));
+    let words = [&script, &may_speak, &has_spoken].map(|path| path.to_string_lossy().into_owned());
+    let [script, may, has] = &words;
+    let command = ["/usr/bin/python3", "-u", script, &ip, &port, may, has];
+    let server = Server::new("second", vec![address], &command);
+    (server, may_speak, has_spoken)
+}
 
 /// A server whose long answer has another length in each of its lives, as good as always. IPv4 only.
 ///

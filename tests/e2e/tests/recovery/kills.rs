@@ -4,12 +4,11 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
-use e2e::arrange::{StartGate, run_words, wait_until};
+use e2e::arrange::StartGate;
 use e2e::clients::{Http, read_exactly, read_to_end, write};
 use e2e::servers::{self, Crash, PORT, signal_all};
 use e2e::{PATIENCE, Protected, Scene, Seed, assert_same_bytes, children_of, pattern};
 use lab::Signal;
-use rustix::process::kill_process;
 
 use crate::{echoes, echoing, is_reset, lost_only, talks};
 
@@ -300,41 +299,4 @@ fn a_restart_that_is_asked_for() {
         assert!(endings.iter().all(|e| !e.rst && !e.fin), "{endings:?}");
         protected.stop();
     }
-}
-
-/// Anybody may listen on the service's port at another address, and the kernel tells of that in the ring where it tells of
-/// deaths. A death that finds no room there shuts the gate all the same.
-#[test]
-fn a_death_of_which_the_kernel_could_not_tell_is_found() {
-    const LISTEN: &str = "
-import socket, sys
-for _ in range(20000):
-    one = socket.socket(socket.AF_INET6)
-    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    one.bind(('::', int(sys.argv[1])))
-    one.listen()
-    one.close()
-";
-    let scene = Scene::new("unheard");
-    let protected = scene.protect(&servers::socat(&scene));
-    let (ended, other) = (scene.connect(PORT), scene.connect(PORT));
-    echoes(&ended, b"one");
-    echoes(&other, b"other");
-    protected.kill_serve(Signal::STOP);
-    let port = PORT.to_string();
-    run_words(&scene.server, &["python3", "-c", LISTEN, &port]);
-    let worker = protected.worker_pids()[0];
-    kill_process(worker, Signal::KILL).expect("it runs");
-    wait_until("the worker has ended", || {
-        !protected.worker_pids().contains(&worker)
-    });
-    protected.kill_serve(Signal::CONT);
-    protected.wait_for("died", 1);
-    protected.wait_serving(1);
-    for stream in [&ended, &other] {
-        echoes(stream, b"afterwards");
-    }
-    drop((ended, other));
-    protected.stop();
 }

@@ -8,6 +8,7 @@ mod history;
 mod kills;
 mod replay;
 mod starting;
+mod unheard;
 mod verbs;
 
 use std::io::ErrorKind;

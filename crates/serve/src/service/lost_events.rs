@@ -1,0 +1,191 @@
+//! What the kernel could not tell.
+//!
+//! The ring for the kernel's events has room for some ten thousand, and many clients, or strangers, may fill it while nobody
+//! reads. Each event is told once. What it would have said of a connection is in the flow, too, where somebody has to
+//! look; what it would have said of the server is found by `look_at_gate` and by the listening sockets.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use dataplane::{Event as KernelEvent, EventKind};
+use protocol::control::FlowSummary;
+use recovery::Count;
+use ssw::{Flow, Unprotected};
+use wire::{FlowId, FlowKey};
+
+use super::Service;
+use crate::{clock, error::ServeError, events::Code, logger_client::LoggerClient};
+
+/// The pause between two words about that: who fills the ring may go on with it.
+const SAID_AGAIN: Duration = Duration::from_secs(60);
+
+/// Knowledge of the events that found no room.
+#[derive(Debug, Default)]
+pub(crate) struct LostEvents {
+    /// How many there were when the connections were looked at last.
+    seen: u64,
+    /// How many were told, and when the next word may follow.
+    told: u64,
+    say_at: Duration,
+}
+
+impl LostEvents {
+    /// What was lost up to now needs no word.
+    fn knows(&mut self, lost: u64) {
+        (self.seen, self.told) = (lost, lost);
+    }
+
+    /// How many are to be told now.
+    fn untold(&mut self, now: Duration) -> Option<u64> {
+        let untold = self
+            .seen
+            .checked_sub(self.told)
+            .filter(|count| *count > 0)?;
+        if now < self.say_at {
+            return None;
+        }
+        (self.told, self.say_at) = (self.seen, now + SAID_AGAIN);
+        Some(untold)
+    }
+}
+
+impl Service {
+    /// If events were lost since the last look: look for what these would have said.
+    pub(super) fn look_for_lost_events(&mut self) -> Result<(), ServeError> {
+        let lost = self.ground.plane.counters()?.events_lost();
+        if lost != self.lost_events.seen {
+            self.heed_flows()?;
+            self.lost_events.seen = lost; // those that are lost from here on are found next time
+        }
+        if let Some(count) = self.lost_events.untold(clock::now()) {
+            let count = Count(usize::try_from(count).unwrap_or(usize::MAX), "event");
+            let reason = format!(
+                "{count} of the kernel found no room, because serve was stopped or very busy; all connections were looked at instead. Strangers who listen on the service's port, or connect beyond --max-connections, again and again, do that"
+            );
+            self.warn(Code::EventsLost, reason);
+        }
+        Ok(())
+    }
+
+    /// The same for a service that was found running, whatever was lost.
+    pub(super) fn look_for_all_events(&mut self) -> Result<(), ServeError> {
+        let lost = self.ground.plane.counters()?.events_lost();
+        self.heed_flows()?;
+        self.lost_events.knows(lost);
+        Ok(())
+    }
+
+    /// What the flows show is heeded as the kernel's events would be. To hear it twice does no harm.
+    fn heed_flows(&mut self) -> Result<(), ServeError> {
+        let flows = self.ground.plane.flows()?;
+        for (key, flow) in &flows {
+            if flow.is_late(self.incarnation) {
+                self.late.push((*key, flow.id));
+            }
+            if flow.has_diverged(self.incarnation) {
+                self.recovery.diverged(*key, flow);
+            }
+        }
+        self.late_connections()?;
+        let summaries = self
+            .ask_logger(LoggerClient::summaries)?
+            .unwrap_or_default();
+        for (key, flow, reason) in unheard(&flows, &summaries) {
+            self.kernel_event(KernelEvent {
+                at: clock::now(),
+                incarnation: self.incarnation,
+                kind: EventKind::Unprotected {
+                    key,
+                    flow,
+                    reason: reason.code(),
+                },
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Connections without a record, of which the logger has not heard that: another host would make them anew from what it has.
+fn unheard(
+    flows: &[(FlowKey, Flow)],
+    summaries: &[FlowSummary],
+) -> Vec<(FlowKey, FlowId, Unprotected)> {
+    let recorded = summaries.iter().filter(|one| one.unprotected.is_none());
+    let recorded: BTreeSet<FlowId> = recorded.map(|one| one.flow).collect();
+    let open = flows.iter().filter(|(_, flow)| flow.closed_ns == 0);
+    let unprotected = open.filter_map(|(key, flow)| Some((*key, flow.id, flow.unprotected?)));
+    // The record of one that waits for its next turn may have begun at the logger already.
+    let lost = unprotected.filter(|(_, _, reason)| *reason != Unprotected::AwaitsTurn);
+    lost.filter(|(_, flow, _)| recorded.contains(flow))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::SeqNumber;
+
+    use super::*;
+
+    fn flow(number: u16, unprotected: Option<Unprotected>) -> (FlowKey, Flow) {
+        let client = std::net::SocketAddr::from(([10, 0, 0, 2], number));
+        let flow = Flow {
+            id: FlowId(number.into()),
+            unprotected,
+            ..Flow::default()
+        };
+        (FlowKey::new(client, ([10, 0, 0, 1], 80).into()), flow)
+    }
+
+    fn summary(number: u64, unprotected: Option<protocol::UnprotectedReason>) -> FlowSummary {
+        let at = SeqNumber(0);
+        FlowSummary {
+            flow: FlowId(number),
+            client_isn: at,
+            server_isn: at,
+            start: at,
+            stable_seq: at,
+            client_fin: None,
+            turn_instream: at,
+            turn_outstream: at,
+            answers: [at; 2],
+            outstream_end: None,
+            doubt: at,
+            unprotected,
+        }
+    }
+
+    #[test]
+    fn an_end_of_protection_of_which_the_logger_has_not_heard_is_found() {
+        let lost = Some(Unprotected::LoggerLost);
+        let mut closed = flow(5, lost);
+        closed.1.closed_ns = 1;
+        let flows = [
+            flow(1, None),
+            flow(2, lost),
+            flow(3, lost),
+            flow(4, Some(Unprotected::AwaitsTurn)),
+            closed,
+            flow(6, lost),
+        ];
+        let known = Some(protocol::UnprotectedReason::LoggerLost);
+        let summaries = [1, 2, 4, 5].map(|number| summary(number, None));
+        let all = [&summaries[..], &[summary(3, known)]].concat();
+        let found: Vec<FlowId> = unheard(&flows, &all).iter().map(|one| one.1).collect();
+        assert_eq!(found, [FlowId(2)]);
+        assert!(unheard(&flows, &[]).is_empty());
+    }
+
+    #[test]
+    fn lost_events_are_told_at_once_and_then_from_time_to_time() {
+        let at = Duration::from_secs;
+        let mut lost = LostEvents::default();
+        lost.knows(7);
+        assert_eq!(lost.untold(at(1)), None);
+        lost.seen = 9;
+        assert_eq!(lost.untold(at(1)), Some(2));
+        lost.seen = 10;
+        assert_eq!(lost.untold(at(60)), None);
+        lost.seen = 12;
+        assert_eq!(lost.untold(at(61)), Some(3));
+        assert_eq!(lost.untold(at(200)), None);
+    }
+}

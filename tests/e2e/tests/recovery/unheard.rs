@@ -1,0 +1,117 @@
+//! Events of the kernel that find no room: nobody has read the ring in which it tells of deaths and of connections.
+//!
+//! Anybody may listen on the service's port at another address, and the kernel tells of that in the same ring.
+
+use std::fs;
+use std::net::TcpStream;
+
+use e2e::arrange::{run, run_words, wait_until};
+use e2e::clients::{read_exactly, write};
+use e2e::servers::{self, PORT};
+use e2e::{Protected, Scene};
+use lab::Signal;
+use rustix::process::kill_process;
+
+use crate::{echoes, is_reset, lost_only};
+
+/// While `serve` is stopped, nothing that the kernel tells finds room, and `happens`.
+fn unheard(scene: &Scene, protected: &Protected, happens: impl FnOnce()) {
+    const LISTEN: &str = "
+import socket, sys
+for _ in range(20000):
+    one = socket.socket(socket.AF_INET6)
+    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    one.bind(('::', int(sys.argv[1])))
+    one.listen()
+    one.close()
+";
+    protected.kill_serve(Signal::STOP);
+    run_words(&scene.server, &["python3", "-c", LISTEN, &PORT.to_string()]);
+    happens();
+    protected.kill_serve(Signal::CONT);
+}
+
+fn told_of_lost_events(protected: &Protected) {
+    let told = protected.wait_for("trouble", 1);
+    assert_eq!(told["code"], "events_lost", "{told}");
+}
+
+/// A death shuts the gate, also if it finds no room.
+#[test]
+fn a_death_of_which_the_kernel_could_not_tell_is_found() {
+    let scene = Scene::new("unheard");
+    let protected = scene.protect(&servers::socat(&scene));
+    let (ended, other) = (scene.connect(PORT), scene.connect(PORT));
+    echoes(&ended, b"one");
+    echoes(&other, b"other");
+    unheard(&scene, &protected, || {
+        let worker = protected.worker_pids()[0];
+        kill_process(worker, Signal::KILL).expect("it runs");
+        wait_until("the worker has ended", || {
+            !protected.worker_pids().contains(&worker)
+        });
+    });
+    protected.wait_for("died", 1);
+    protected.wait_serving(1);
+    for stream in [&ended, &other] {
+        echoes(stream, b"afterwards");
+    }
+    drop((ended, other));
+    protected.stop();
+}
+
+/// The server has died between a client's SYN and the end of its handshake: it waits for a splice of its own.
+#[test]
+fn a_late_handshake_of_which_the_kernel_could_not_tell_is_found() {
+    let scene = Scene::new("unheard-late");
+    let protected = scene.protect(&servers::socat(&scene));
+    let rules = format!(
+        "table inet late {{ chain out {{ type filter hook output priority 0;
+            tcp dport {PORT} tcp flags & (syn|ack) == ack drop
+        }}\n}}\n"
+    );
+    let file = scene.write("late.nft", rules);
+    run(&scene.client, &format!("nft -f {}", file.display()));
+    let late = scene.connect(PORT);
+    protected.kill_main(Signal::KILL);
+    protected.wait_serving(1);
+    unheard(&scene, &protected, || {
+        run(&scene.client, "nft delete table inet late");
+        write(&late, b"late");
+        let here = late.local_addr().expect("an address").port();
+        wait_until("its segment has left", || {
+            let sent = run(&scene.client, &format!("ss -tinH sport = :{here}"));
+            sent.contains("bytes_sent")
+        });
+    });
+    assert_eq!(read_exactly(&late, 4), b"late");
+    told_of_lost_events(&protected);
+    drop(late);
+    protected.stop();
+}
+
+/// The next `serve` does not know that the server has still to say something again.
+#[test]
+fn a_contradiction_of_which_the_kernel_could_not_tell_is_found() {
+    let scene = Scene::new("unheard-other");
+    let (server, may_speak, has_spoken) = servers::second_thoughts(&scene);
+    let mut protected = scene.protect(&server);
+    let client: TcpStream = scene.connect(PORT);
+    write(&client, b"a request");
+    assert_eq!(read_exactly(&client, 9), b"the first");
+    wait_until("it has spoken", || has_spoken.exists());
+    fs::remove_file(&has_spoken).expect("it is there");
+    protected.kill_main(Signal::KILL);
+    protected.wait_serving(1);
+    protected.kill_serve_itself();
+    protected.succeed(&scene, &server, &[]);
+    unheard(&scene, &protected, || {
+        fs::write(&may_speak, "").expect("its directory is there");
+        wait_until("it has said something else", || has_spoken.exists());
+    });
+    lost_only(&protected, &client, "");
+    is_reset(&client);
+    told_of_lost_events(&protected);
+    protected.stop();
+}
