@@ -28,7 +28,11 @@ impl Logger {
     /// A process of ours ends; one on another machine forgets, if nobody will want its records.
     pub(crate) fn end(self, over: bool) {
         match self {
-            Self::Local(client) => client.shut_down(),
+            Self::Local(client) => {
+                if let Some(unended) = client.shut_down() {
+                    tracing::warn!("{unended}");
+                }
+            }
             Self::Remote(link) if over => link.shut_down(),
             Self::Remote(_) => {}
         }

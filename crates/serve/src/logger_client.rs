@@ -49,6 +49,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Between two looks at whether the process has ended.
 const MOMENT: Duration = Duration::from_millis(1);
+/// How long a process that was killed may take to end. Meanwhile the heart does not beat.
+const DEATH_THROES: Duration = Duration::from_secs(2);
 
 /// The socket of the logger process, in a service's directory.
 pub(crate) const SOCKET: &str = "logger.sock";
@@ -672,7 +674,7 @@ impl LoggerClient {
     }
 
     /// The service is at its end: a process of ours ends, a logger on another machine forgets.
-    pub(crate) fn shut_down(mut self) {
+    pub(crate) fn shut_down(mut self) -> Option<Unended> {
         let said = self
             .say(&Request::Shutdown)
             .and_then(|()| self.stream.finish());
@@ -680,7 +682,7 @@ impl LoggerClient {
             return self.kill();
         }
         let Process::Child(child) = &mut self.process else {
-            return;
+            return None;
         };
         let until = Instant::now() + PATIENCE;
         while matches!(child.try_wait(), Ok(None)) {
@@ -689,21 +691,45 @@ impl LoggerClient {
             }
             std::thread::sleep(MOMENT);
         }
+        None
     }
 
     /// It does not behave: end it, whatever it does.
-    pub(crate) fn kill(self) {
+    pub(crate) fn kill(self) -> Option<Unended> {
         match self.process {
             Process::Child(mut child) => {
                 let _ = child.kill();
-                let _ = child.wait();
+                return bury(child, DEATH_THROES);
             }
             Process::Adopted(pidfd) => {
                 let _ = pidfd_send_signal(&pidfd, Signal::KILL);
             }
             Process::Elsewhere => {}
         }
+        None
     }
+}
+
+/// A logger process that was killed, and has not ended.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the logger process {0} was killed and does not end: it waits in the kernel, for a disk or another file system (state D). Nobody waits for it any more"
+)]
+pub(crate) struct Unended(u32);
+
+/// Wait for its end, so long at the most. Then it is nobody's concern: it does nothing more of its own.
+fn bury(mut child: Child, most: Duration) -> Option<Unended> {
+    let until = Instant::now() + most;
+    while matches!(child.try_wait(), Ok(None)) {
+        if Instant::now() >= until {
+            let unended = Unended(child.id());
+            // Or it would stay a zombie. Without the thread it does, until this process ends.
+            let _ = std::thread::Builder::new().spawn(move || child.wait());
+            return Some(unended);
+        }
+        std::thread::sleep(MOMENT);
+    }
+    None
 }
 
 fn of_image(record: u64, image: u64, is: Is) -> Said {

@@ -133,6 +133,8 @@ pub struct Service {
     /// The connections are to be listed when a logger answers.
     pub(crate) list_again: bool,
     lost_events: lost_events::LostEvents,
+    /// When it is to be said that processes of the dead server do not end.
+    unended: Option<Duration>,
     /// The gate was shut at the last heartbeat, and nobody had said why.
     was_shut: bool,
     next_heartbeat: Duration,
@@ -224,6 +226,7 @@ impl Service {
             list_again: false,
             resumed: BTreeMap::new(),
             lost_events: lost_events::LostEvents::default(),
+            unended: None,
             was_shut: false,
             next_heartbeat: now,
             next_sweep: now,

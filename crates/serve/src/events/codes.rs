@@ -40,6 +40,7 @@ codes! {
     InheritanceUnknown, "inheritance_unknown", "The logger has connections of an earlier life, and does not say which: they are lost.";
     KeysNotRead, "keys_not_read", "The key file has changed and cannot be read: the old keys stay in use.";
     LeaseNotProlonged, "lease_not_prolonged", "The logger does not answer this host, which is silent when its lease is over.";
+    LoggerNotEnded, "logger_not_ended", "A logger process of this host was killed, and does not end: it waits in the kernel. Another one is in its place.";
     LoggerRefuses, "logger_refuses", "A logger cannot be reached, or does not take this service.";
     MainProcessLeft, "main_process_left", "With --crash-on=main: the main process has ended and left others, whose deaths are not masked.";
     NameInUse, "name_in_use", "Another service of this name uses the logger: its connections are left to it.";
@@ -51,6 +52,7 @@ codes! {
     OldRecordPossible, "old_record_possible", "Which logger is in use could not be noted: after a restart of the host an older record may be taken.";
     ReplayDiverged, "replay_diverged", "The server did something else than its record says (--north).";
     ServesUnheard, "serves_unheard", "The logger does not answer, and this host serves nonetheless, as it was begun by `outlive serve`.";
+    ServerNotEnded, "server_not_ended", "Processes of the dead server were killed, and do not end: they wait in the kernel, and the next life of the server waits for them.";
     SettingNotChanged, "setting_not_changed", "A setting of the loopback that a recovery needs was put back by somebody, and cannot be changed again: clients on this host may be lost.";
     SocketNotMade, "socket_not_made", "No socket can be made for a connection (--north).";
     SocketsLeft, "sockets_left", "Sockets of the dead server cannot be removed: their connections may be lost.";

@@ -131,7 +131,7 @@ impl Survey {
                     }
                     link.attached(logger, socket, *dialed, clock::now());
                 }
-                State::Answered(dialed, _) => dialed.client.shut_down(),
+                State::Answered(dialed, _) => drop(dialed.client.shut_down()),
                 _ => {}
             }
         }

@@ -221,3 +221,26 @@ fn claim_that_is_refused_is_an_error_of_its_own() {
     drop(client);
     logger.join().expect("no panic");
 }
+
+#[test]
+fn a_process_that_does_not_end_is_named_and_nobody_waits_for_it() {
+    let sleeps = || Command::new("sleep").arg("1000").spawn().expect("sleep");
+    let ends = |mut child: Child| {
+        child.kill().expect("it runs");
+        bury(child, PATIENCE)
+    };
+    assert_eq!(ends(sleeps()), None);
+    // As one that was killed, and waits in the kernel.
+    let waits = sleeps();
+    let pid = waits.id();
+    let unended = bury(waits, Duration::ZERO).expect("it runs");
+    assert_eq!(unended, Unended(pid));
+    assert!(unended.to_string().contains(&pid.to_string()));
+    // When it ends after all, nothing is left of it.
+    let process = Pid::from_raw(i32::try_from(pid).expect("a number")).expect("not 0");
+    let pidfd = pidfd_open(process, PidfdFlags::empty()).expect("it runs");
+    pidfd_send_signal(&pidfd, Signal::KILL).expect("it runs");
+    while std::path::Path::new(&format!("/proc/{pid}")).exists() {
+        thread::sleep(MOMENT);
+    }
+}

@@ -7,7 +7,7 @@ use super::Service;
 use crate::{
     clock,
     error::ServeError,
-    events::Happening,
+    events::{Code, Happening},
     logger::Logger,
     logger_client::{LoggerClient, Said},
 };
@@ -107,8 +107,10 @@ impl Service {
 
     fn restart_logger(&mut self) -> Result<(), ServeError> {
         let new = LoggerClient::start(&self.config, self.ground.plane.pins().path())?;
-        if let Logger::Local(old) = std::mem::replace(&mut self.ground.logger, Logger::Local(new)) {
-            old.kill();
+        if let Logger::Local(old) = std::mem::replace(&mut self.ground.logger, Logger::Local(new))
+            && let Some(unended) = old.kill()
+        {
+            self.warn(Code::LoggerNotEnded, unended.to_string());
         }
         let connections = self.unprotect_all(UnprotectedReason::LoggerRestarted)?;
         self.tell(Happening::LoggerRestarted { connections });

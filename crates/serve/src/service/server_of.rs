@@ -17,6 +17,9 @@ use crate::{
     north::North,
 };
 
+/// How long processes that were killed may take to end, before that is said.
+const DEATH_THROES: Duration = Duration::from_secs(5);
+
 impl Service {
     pub(super) fn kernel_event(&mut self, event: KernelEvent) -> Result<(), ServeError> {
         let now = clock::now();
@@ -103,6 +106,30 @@ impl Service {
         let is_shut = !is_cleared && self.ground.plane.is_gated_in(self.incarnation)?;
         if std::mem::replace(&mut self.was_shut, is_shut) && is_shut {
             self.died(Cause::NotServing, clock::now());
+        }
+        Ok(())
+    }
+
+    /// Processes that were killed, and wait in the kernel for something else, keep all clients waiting: that is said.
+    pub(super) fn look_at_clearing(&mut self) -> Result<(), ServeError> {
+        let now = clock::now();
+        if self.recovery.stage() != Stage::Clearing {
+            self.unended = None;
+            return Ok(());
+        }
+        let say_at = self.unended.get_or_insert(now + DEATH_THROES);
+        if now < *say_at {
+            return Ok(());
+        }
+        *say_at = Duration::MAX; // once
+        let left = self.ground.cgroup.procs()?;
+        let left: Vec<String> = left.iter().map(ToString::to_string).collect();
+        if !left.is_empty() {
+            let reason = format!(
+                "of the dead server there are still, though they were killed: {}. A process that waits in the kernel for a disk or another file system (state D) ends when that answers; until then the server cannot be started again, and its clients wait",
+                left.join(", ")
+            );
+            self.warn(Code::ServerNotEnded, reason);
         }
         Ok(())
     }

@@ -121,6 +121,7 @@ impl Service {
             }
             self.reap();
             self.look_at_gate()?;
+            self.look_at_clearing()?;
             self.look_for_lost_events()?;
             if self.recovery.stage() == Stage::Starting && self.listens()? {
                 self.recovery.listening(now); // the kernel's word of it was lost

@@ -8,6 +8,7 @@ mod history;
 mod kills;
 mod replay;
 mod starting;
+mod unended;
 mod unheard;
 mod verbs;
 
