@@ -169,7 +169,10 @@ fn addresses_on(addresses: &[SocketAddr], device: Option<&str>) -> Result<(), Se
 }
 
 /// Has another service of this host one of the addresses, whose server may still have to listen?
-fn addresses_of_others(config: &ServeConfig) -> Result<(), ServeError> {
+///
+/// # Errors
+/// It has.
+pub(crate) fn addresses_of_others(config: &ServeConfig) -> Result<(), ServeError> {
     let run_dir = &config.run_dir;
     let services = run_dir.services();
     for name in services.into_iter().filter(|name| *name != config.name) {

@@ -125,8 +125,13 @@ impl Ground {
         pins: PinDirectory,
         instance: &Instance,
     ) -> Result<(Dataplane, Injector, Loggers, Cgroup, Mount), ServeError> {
-        // First: of two that begin at the same time each sees the other.
+        // Of two that begin at the same time one is the first, which goes on; the other one sees it.
+        let alone = changes::alone(lock.directory());
+        if alone.is_some() {
+            preflight::addresses_of_others(config)?;
+        }
         options::keep(lock.directory(), config)?;
+        drop(alone); // without this, each of the two sees the other
         preflight::pass_anew(config)?;
         let cgroup2 = mounts::cgroup2(lock.directory())?;
         let cgroup = Cgroup::create(&cgroup2, &config.run_dir.host_name(&config.name))?;

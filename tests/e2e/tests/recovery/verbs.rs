@@ -3,14 +3,17 @@
 use std::{
     fs,
     io::Read as _,
+    mem::MaybeUninit,
     process::{Command, Stdio},
     thread,
+    time::Duration,
 };
 
 use e2e::arrange::{run, wait_until};
 use e2e::servers::{self, PORT};
 use e2e::{PATIENCE, Protected, Scene, binaries};
-use lab::Signal;
+use lab::{Output, Process, Signal};
+use rustix::fs::inotify;
 
 use crate::{echoes, echoing, talks};
 
@@ -214,6 +217,105 @@ fn check_sees_the_addresses_of_a_service_that_does_not_listen_yet() {
         protected.serve_pid().as_raw_nonzero()
     );
     is_in_the_way(&scene, "other", "address_of_another_service", &said);
+    protected.stop();
+}
+
+/// Of two that begin at the same time with one address, one goes on, and the other one names it.
+#[test]
+fn of_two_that_begin_at_the_same_time_one_goes_on() {
+    let scene = Scene::new("two-at-once");
+    let said = |name: &str| {
+        let said = fs::read_to_string(scene.directory().join(name));
+        said.unwrap_or_default()
+    };
+    let begin = |name: &str| {
+        let mut command = scene.server.command(&binaries::outlive().to_string_lossy());
+        command.args(["serve", "--json", "--name", name, "--run-dir"]);
+        command.arg(scene.run_dir());
+        command.args([
+            "--address",
+            &scene.ipv4(PORT).to_string(),
+            "--",
+            "sleep",
+            "1000",
+        ]);
+        let output = Output::File(scene.directory().join(name));
+        scene
+            .server
+            .spawn(&mut command, &output)
+            .expect("it starts")
+    };
+    let status = |serve: &Process| {
+        let ended = serve.wait_with_timeout(Duration::ZERO).expect("wait");
+        ended.and_then(|ended| ended.code())
+    };
+    for round in 0..5 {
+        let names = ["one", "other"].map(|name| format!("{name}-{round}"));
+        let mut both = names.map(|name| {
+            let serve = begin(&name);
+            (name, serve)
+        });
+        wait_until("one has begun, or both have ended", || {
+            let begun = |name: &str| said(name).contains("\"event\":\"started\"");
+            both.iter().any(|(name, _)| begun(name))
+                || both.iter().all(|(_, serve)| status(serve).is_some())
+        });
+        if !said(&both[0].0).contains("\"event\":\"started\"") {
+            both.reverse();
+        }
+        let [(goes_on, first), (refused, second)] = both;
+        wait_until("the other one is refused", || status(&second).is_some());
+        assert_eq!(
+            (status(&first), status(&second)),
+            (None, Some(75)),
+            "{}",
+            said(&goes_on)
+        );
+        let its = format!("the service {goes_on}");
+        let why = said(&refused);
+        assert!(
+            why.contains("address_of_another_service") && why.contains(&its),
+            "{why}"
+        );
+        first.kill(Signal::TERM).expect("it runs");
+        let ended = first.wait_with_timeout(PATIENCE).expect("wait");
+        assert_eq!(
+            ended.and_then(|ended| ended.code()),
+            Some(0),
+            "{}",
+            said(&goes_on)
+        );
+    }
+}
+
+/// Else of two that begin at the same time each would refuse the other.
+#[test]
+fn who_is_refused_has_never_had_the_address() {
+    let scene = Scene::new("never-had");
+    let mut server = servers::test_server(&scene);
+    server.command = ["sleep", "1000"].map(str::to_owned).to_vec();
+    server.addresses = vec![scene.ipv4(PORT)];
+    let protected = scene.try_to_protect(&server, &[]);
+    protected.wait_for("started", 1);
+    let directory = scene.run_dir().join("other");
+    fs::create_dir_all(&directory).expect("a directory");
+    let seen = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK);
+    let seen = seen.expect("inotify");
+    let kinds = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
+    inotify::add_watch(&seen, &directory, kinds).expect("it is there");
+    let said = format!("the service {}", protected.name());
+    is_in_the_way(&scene, "other", "address_of_another_service", &said);
+    let mut room = [MaybeUninit::uninit(); 4096];
+    let mut events = inotify::Reader::new(&seen, &mut room);
+    let mut files = Vec::new();
+    while let Ok(event) = events.next() {
+        let name = event
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
+        files.extend(name);
+    }
+    assert!(files.contains(&"lock".to_owned()), "{files:?}");
+    assert!(!files.contains(&"options.json".to_owned()), "{files:?}");
     protected.stop();
 }
 
