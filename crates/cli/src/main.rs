@@ -79,6 +79,7 @@ fn not_parsed(error: &clap::Error, file: Option<&Path>) -> Outcome {
 }
 
 fn main() -> std::process::ExitCode {
+    serve::begins();
     tracing_subscriber::fmt()
         // Where nobody reads what is told, that is no reason to panic.
         .log_internal_errors(false)

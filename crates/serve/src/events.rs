@@ -15,8 +15,8 @@ pub use asker::{Asker, Request};
 pub use codes::Code;
 pub(crate) use kinds::counted;
 pub use kinds::{COMMON, JSON_VERSION, KINDS, Kind};
-pub use reports::Report;
 pub(crate) use reports::Reports;
+pub use reports::{Report, begins};
 
 use crate::size::Size;
 

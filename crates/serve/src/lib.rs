@@ -49,7 +49,7 @@ pub use config::{CheckpointConfig, LinkConfig, LoggerLimits, OnLoggerLoss, Serve
 pub use error::{Fault, ServeError};
 pub use events::{
     Asker, Awaits, COMMON, Code, FormerLife, Happening, JSON_VERSION, KINDS, Kind, Priority,
-    Report, Request,
+    Report, Request, begins,
 };
 pub use leasing::give_up;
 pub use logger_client::LOGGER_VERB;

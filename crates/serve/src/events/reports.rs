@@ -52,9 +52,15 @@ impl Report {
     }
 }
 
-/// When this process told something for the first time.
+static RUN: OnceLock<u64> = OnceLock::new();
+
+/// This process begins now. A process that does not say so has begun when it tells something for the first time.
+pub fn begins() {
+    RUN.get_or_init(clock::wall);
+}
+
+/// When this process has begun.
 fn run() -> u64 {
-    static RUN: OnceLock<u64> = OnceLock::new();
     *RUN.get_or_init(clock::wall)
 }
 

@@ -1,9 +1,14 @@
 //! What has happened is known when `serve` has ended, and who has asked for it.
 
-use std::{fs::OpenOptions, io::Write as _};
+use std::{
+    fs::OpenOptions,
+    io::Write as _,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use e2e::{PATIENCE, Protected, Scene, arrange::wait_until, servers};
 use lab::Signal;
+use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::Value;
 
 use crate::{echoes, echoing};
@@ -43,6 +48,33 @@ fn runs(events: &[Value]) -> Vec<u64> {
 }
 
 /// Whoever reads the history, or asks a `serve` that may be another one than it was, knows which has told what.
+/// `serve` has begun before it tells something: it reads its file first, which somebody writes only now.
+#[test]
+fn events_have_the_time_at_which_serve_has_begun() {
+    let scene = Scene::new("begun");
+    let server = servers::test_server(&scene);
+    let file = scene.directory().join("web.toml");
+    let made = mkfifoat(CWD, &file, Mode::RUSR | Mode::WUSR);
+    made.expect("a named pipe");
+    let flags = ["--config", &file.to_string_lossy()];
+    let protected = scene.try_to_protect(&server, &flags);
+    let mut writes = OpenOptions::new()
+        .write(true)
+        .open(&file)
+        .expect("serve reads");
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970");
+    writes
+        .write_all(b"verify = \"head\"\n")
+        .expect("serve reads");
+    drop(writes);
+    let told = protected.wait_for("protecting", 1);
+    let began = told["run_unix_us"].as_u64().expect("a number");
+    assert!(u128::from(began) <= since.as_micros(), "{told}");
+    protected.stop();
+}
+
 #[test]
 fn events_of_one_serve_are_told_from_those_of_the_next() {
     let scene = Scene::new("runs");
