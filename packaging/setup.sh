@@ -20,7 +20,7 @@ packages_of() {
     build | msrv) echo "$build" ;;
     demo) echo "$demo" ;;
     test) echo "$demo tcpdump procps perl-base python3 python3-websockets python3-pyftpdlib lighttpd lighttpd-mod-openssl openssl" \
-        "memcached ngircd socat nftables haproxy vsftpd lftp nodejs ccache git" ;;
+        "memcached ngircd socat nftables haproxy vsftpd lftp nodejs ccache git zsh fish" ;;
     bench) echo "$demo $builds tcpdump wrk iperf3 haproxy keepalived openssl git" ;;
     paper) echo "$build $lab tcpdump" ;;
     # The suite looks for child processes with pgrep.

@@ -86,7 +86,11 @@ pub(crate) enum Verb {
     Man(Man),
     /// Print what makes a shell complete commands and options
     ///
-    /// For bash: outlive completions bash > /usr/share/bash-completion/completions/outlive
+    /// Where each shell looks for that:
+    ///
+    /// {n}outlive completions bash > /usr/share/bash-completion/completions/outlive
+    /// {n}outlive completions zsh > /usr/local/share/zsh/site-functions/_outlive
+    /// {n}outlive completions fish > /usr/share/fish/vendor_completions.d/outlive.fish
     Completions(Completions),
     /// The logger process that serve starts for itself
     #[command(name = serve::LOGGER_VERB, hide = true)]

@@ -1,6 +1,10 @@
 //! Man pages and completions.
 
-use std::{fs, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 fn outlive(arguments: &[&str]) -> std::process::Output {
     let program = Command::new(env!("CARGO_BIN_EXE_outlive"));
@@ -113,15 +117,102 @@ fn shells_learn_the_commands() {
     }
 }
 
-/// bash completes the names of the services that there are.
-#[test]
-fn bash_knows_the_services() {
+/// Services of these names, in a run directory.
+fn services() -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     for name in ["web", "website", "mail"] {
         fs::create_dir(directory.path().join(name)).expect("a directory");
     }
-    let script = directory.path().join("completions");
-    fs::write(&script, outlive(&["completions", "bash"]).stdout).expect("written");
+    directory
+}
+
+fn script(shell: &str, directory: &Path, name: &str) -> PathBuf {
+    let file = directory.join(name);
+    fs::write(&file, outlive(&["completions", shell]).stdout).expect("written");
+    file
+}
+
+/// fish completes commands, options and the names of the services that there are.
+#[test]
+fn fish_knows_the_services() {
+    let (run_dir, directory) = (services(), tempfile::tempdir().expect("a directory"));
+    let file = script("fish", directory.path(), "outlive.fish");
+    let completed = |line: &str| {
+        let asks = format!("source {}; complete -C '{line}'", file.display());
+        let mut fish = Command::new("fish");
+        let fish = fish.args(["--no-config", "-c", &asks]);
+        let fish = fish.env("OUTLIVE_RUN_DIR", run_dir.path());
+        let answer = fish.env("HOME", directory.path()).output().expect("fish");
+        let said = String::from_utf8_lossy(&answer.stdout).into_owned();
+        assert!(answer.stderr.is_empty(), "{answer:?}");
+        let words = said.lines().filter_map(|line| line.split('\t').next());
+        words.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(completed("outlive mov"), ["move"]);
+    assert_eq!(completed("outlive status we"), ["web", "website"]);
+    assert_eq!(completed("outlive restart mai"), ["mail"]);
+    assert_eq!(completed("outlive status --js"), ["--json"]);
+    assert!(!completed("outlive serve we").contains(&"web".to_owned()));
+}
+
+/// zsh does, too. It completes only what is typed at a terminal.
+#[test]
+fn zsh_knows_the_services() {
+    const TYPES: &str = r#"
+zmodload zsh/zpty
+zpty inner "ZDOTDIR=$HOME zsh -i"
+zpty -r inner begun $'*ready*'
+for line in "$@"; do
+    zpty -w -n inner $line$'\t\n'
+    zpty -r inner said $'*<*>*'
+    print -r -- "${${said##*<}%%>*}"
+done
+zpty -d inner
+"#;
+    const TYPED_AT: &str = r#"
+fpath=($HOME $fpath)
+unsetopt beep zle_bracketed_paste
+PROMPT= RPROMPT= PROMPT_SP= TERM=dumb
+autoload -U compinit
+compinit -u -D
+outlive() { print -r -- "<$*>" }
+print ready
+"#;
+    let (run_dir, home) = (services(), tempfile::tempdir().expect("a directory"));
+    script("zsh", home.path(), "_outlive");
+    fs::write(home.path().join(".zshrc"), TYPED_AT).expect("written");
+    let completed = |lines: &[&str]| {
+        let mut zsh = Command::new("zsh");
+        let zsh = zsh.args(["-f", "-c", TYPES, "zsh"]).args(lines);
+        let zsh = zsh.env("OUTLIVE_RUN_DIR", run_dir.path());
+        let answer = zsh.env("HOME", home.path()).output().expect("zsh");
+        assert!(answer.status.success(), "{answer:?}");
+        let said = String::from_utf8_lossy(&answer.stdout);
+        let words = said.lines().map(|line| line.trim().to_owned());
+        words.collect::<Vec<_>>()
+    };
+    let lines = [
+        "outlive mov",
+        "outlive status we", // as far as both are the same
+        "outlive restart mai",
+        "outlive status --js",
+        "outlive move webs",
+    ];
+    let all = [
+        "move",
+        "status web",
+        "restart mail",
+        "status --json",
+        "move website",
+    ];
+    assert_eq!(completed(&lines), all);
+}
+
+/// bash completes the names of the services that there are.
+#[test]
+fn bash_knows_the_services() {
+    let directory = services();
+    let script = script("bash", directory.path(), "completions");
     let completed = |words: &str, number: u32| {
         let asks = format!(
             "source {}; COMP_WORDS=({words}); COMP_CWORD={number}; \
