@@ -63,6 +63,20 @@ fn is_heard(job: &Arc<Job>, sent: Option<Signal>, asker: &mut UnixStream) -> Opt
     ended_by
 }
 
+/// Until it has ended, or who waits for that was sent something, or is gone: nobody waits any more then.
+pub(crate) fn until_ended(
+    asker: &mut UnixStream,
+    mut has_ended: impl FnMut() -> bool,
+) -> Option<Signal> {
+    while !has_ended() {
+        let sent = link::signals(asker).last().copied();
+        if sent.is_some() {
+            return sent;
+        }
+    }
+    None
+}
+
 /// What who asked is sent, is sent to it. The last of that.
 pub(crate) fn pass_on_signals(asker: &mut UnixStream, job: &Arc<Job>) -> Option<Signal> {
     let signals = link::signals(asker);
@@ -71,4 +85,27 @@ pub(crate) fn pass_on_signals(asker: &mut UnixStream, job: &Arc<Job>) -> Option<
         job.all_parts().iter().for_each(|part| part.signal(*signal));
     }
     signals.last().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn who_waits_for_what_is_another_ones_is_let_go_by_a_signal() {
+        let (mut runner, mut asker) = UnixStream::pair().expect("a pair");
+        let mut looks = 0;
+        let ended = until_ended(&mut asker, || {
+            looks += 1;
+            looks == 5
+        });
+        assert_eq!((ended, looks), (None, 5));
+        let int = u8::try_from(Signal::INT.as_raw()).expect("a small number");
+        runner.write_all(&[int]).expect("somebody listens");
+        assert_eq!(until_ended(&mut asker, || false), Some(Signal::INT));
+        drop(runner);
+        assert_eq!(until_ended(&mut asker, || false), Some(Signal::INT));
+    }
 }

@@ -18,7 +18,7 @@ use crate::{
     command::{Command, Status},
     job::{Job, Progress},
     link::{self, Gain},
-    through::{pass_on_signals, see_through},
+    through::{pass_on_signals, see_through, until_ended},
 };
 
 /// How often a command is done again whose inputs were changed by others meanwhile, before it is done in place.
@@ -67,7 +67,7 @@ impl Engine {
                     return Some(status);
                 }
                 Came::Shared => {
-                    let status = self.shared(&job, was_before, sinks, asker);
+                    let status = self.shared(parent, &job, was_before, sinks, asker);
                     if status.is_none() {
                         parent.leaves_out(&job);
                     }
@@ -165,6 +165,7 @@ impl Engine {
     /// Its parent was mandated while it ran: it becomes the user's own, too.
     fn shared(
         &self,
+        parent: &Job,
         job: &Arc<Job>,
         was_before: bool,
         sinks: [File; 2],
@@ -181,9 +182,11 @@ impl Engine {
         match job.mandate(&**real) {
             Ok(_) => self.let_go(job),
             Err(MandateError::Already) => {
-                // Another one's, who is told what it says: when it has ended, it is done once more.
-                while job.wait(PATIENCE).ended.is_none() {}
-                return None;
+                // Another one's, who is told what it says: when it has ended, it is done once more. What this one's user says
+                // meanwhile is not for it, neither from here nor from the parent.
+                parent.leaves_out(job);
+                let signal = until_ended(asker, || job.wait(PATIENCE).ended.is_some());
+                return signal.map(|signal| Status::Signalled(signal.as_raw()));
             }
             Err(_) => {
                 job.abort();
