@@ -61,6 +61,8 @@ pub(crate) struct Position {
     /// Another service has one of the addresses, which the logger said to a host that did not serve.
     pub(crate) claimed: Option<String>,
     pub(crate) hosts: Hosts,
+    /// Which of the streams to the logger is in use, counted from 1: where it is another one, the one before had ended or hung.
+    pub(crate) stream: u64,
 }
 
 /// The other hosts of the service, as people call them.
@@ -116,6 +118,8 @@ struct Inner {
     /// Requests made and answers heard on the present stream, which keeps their order.
     asked: u64,
     answered: u64,
+    /// Streams so far.
+    streams: u64,
     /// The next request is due.
     hurry: bool,
     trouble: Option<String>,
@@ -145,6 +149,7 @@ impl Keeper {
             heard: false,
             asked: 0,
             answered: 0,
+            streams: 0,
             hurry: false,
             trouble: None,
             claimed: None,
@@ -190,6 +195,7 @@ impl Keeper {
             trouble: inner.trouble.clone(),
             claimed: inner.claimed.clone(),
             hosts: inner.hosts.clone(),
+            stream: inner.streams,
         }
     }
 
@@ -399,6 +405,7 @@ impl Asker {
             self.heard = clock::boot();
             let mut inner = self.shared.lock();
             (inner.asked, inner.answered) = (0, 0);
+            inner.streams += 1;
         }
         let due = self.ask()?;
         self.wait(due.saturating_sub(clock::boot()))?;

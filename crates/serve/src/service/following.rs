@@ -13,7 +13,7 @@ use crate::{
     config::in_words,
     error::{ServeError, SystemContext},
     events::Happening,
-    keeper::CONNECT,
+    keeper::{CONNECT, Keeper},
     leasing,
     logger_client::{LoggerClient, Said},
     north::North,
@@ -35,6 +35,8 @@ const FORGIVEN: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(super) struct Hot {
     stream: Option<LoggerClient>,
+    /// By which stream the lease was asked for when that was opened, as [`Position::stream`](crate::keeper::Position::stream).
+    beside: u64,
     replica: Option<Replica>,
     /// Nothing is tried before.
     not_before: Duration,
@@ -57,10 +59,16 @@ impl From<Useless> for Trouble {
 impl Service {
     /// A step of following, if this host is to. Whatever goes wrong with it, this host stands by.
     pub(super) fn follow(&mut self) -> Result<(), ServeError> {
-        let stands_by = self.ground.keeper.as_ref();
-        let stands_by = stands_by.is_some_and(|keeper| keeper.position().stands_by.is_some());
-        if !self.config.hot || !stands_by || self.hot.failures >= MOST_FAILURES {
+        let position = self.ground.keeper.as_ref().map(Keeper::position);
+        let Some(position) = position.filter(|position| position.stands_by.is_some()) else {
             return Ok(());
+        };
+        if !self.config.hot || self.hot.failures >= MOST_FAILURES {
+            return Ok(());
+        }
+        // Nothing is asked here: a logger that has lost its power would be listened to for ever.
+        if std::mem::replace(&mut self.hot.beside, position.stream) != position.stream {
+            self.hot.stream = None;
         }
         match self.follow_on()? {
             Ok(()) => self.look_where_it_will_listen(),

@@ -126,6 +126,23 @@ fn redis_goes_on_as_the_one_that_has_followed() {
     pair.stop();
 }
 
+/// A host that loses its power says no farewell, and whoever only listens to its logger hears nothing for ever.
+#[test]
+fn one_whose_logger_was_without_power_follows_on() {
+    let mut pair = hot_pair("north-hot-mute", redis);
+    let host = pair.logger.host().clone();
+    host.power_off().expect("power off");
+    host.power_on().expect("power on");
+    pair.logger.replace_dead(&pair.scene);
+    await_replica(&pair, 2);
+    let mut open = client(&pair.scene);
+    let recorded = recorded(&pair);
+    // The server tells the logger with its next word what it has recorded before.
+    assert_eq!(open.ask(&["INCR", "counter"]), ":1");
+    await_followed(&pair, recorded);
+    takes_over_hot(pair, open);
+}
+
 /// What the dead host had not heard any more its client sends again, ever less often: the server does not wait for that.
 #[test]
 fn one_that_nobody_has_heard_for_long_goes_on() {
@@ -163,10 +180,14 @@ fn backoff(pair: &Pair, client: &Client) -> u32 {
     backoff.map_or(0, |times| times.parse().expect("a number"))
 }
 
-/// Waits until the standby's server has done all that is recorded by now.
-fn await_followed(pair: &Pair) {
+/// How much is recorded by now. A server that says nothing more keeps the end of that to itself.
+fn recorded(pair: &Pair) -> u64 {
     let recorded = status(&pair.first)["north_bytes"].as_u64();
-    let recorded = recorded.expect("a record");
+    recorded.expect("a record")
+}
+
+/// Waits until the standby's server has done so much of what was recorded, and was told to the logger since.
+fn await_followed(pair: &Pair, recorded: u64) {
     patiently("it has followed", || {
         let replica = &status(&pair.second)["replica"];
         let bytes = |name: &str| replica[name].as_u64();
@@ -189,7 +210,7 @@ fn one_that_follows_may_die_and_the_one_that_serves_too() {
         for death in 1..=2 {
             pair.first.kill_main(Signal::KILL);
             pair.first.wait_serving(death);
-            await_followed(&pair);
+            await_followed(&pair, recorded(&pair)); // the clients go on
         }
         // It has followed through all of that, and was not started again.
         assert_eq!(pair.second.events_of("follows").len(), 2);
