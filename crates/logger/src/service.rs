@@ -260,6 +260,9 @@ impl Service {
             if now.duration_since(self.tidied) >= TIDY_INTERVAL {
                 self.tidied = now;
                 self.tidy(now, tell);
+                if sd_notify::watchdog_enabled(false, &mut 0) {
+                    let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Watchdog]);
+                }
             }
         }
     }

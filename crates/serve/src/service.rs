@@ -357,7 +357,7 @@ impl Service {
             }
         }
         // Not before clients are served, if that does not take long: it may have been due for hours.
-        self.ground.plane.heartbeat()?;
+        self.beat()?;
         self.next_heartbeat = clock::now() + HEARTBEAT;
         let mut failures = 0;
         loop {
@@ -395,6 +395,15 @@ impl Service {
                 Some(signal) => return self.stop(signal),
             }
         }
+    }
+
+    /// The programs in the kernel hear that `serve` goes on, and so does a service manager that watches (`WatchdogSec=`).
+    fn beat(&self) -> Result<(), ServeError> {
+        self.ground.plane.heartbeat()?;
+        if sd_notify::watchdog_enabled(false, &mut 0) {
+            tell_manager(NotifyState::Watchdog);
+        }
+        Ok(())
     }
 
     /// Were we asked to stop, or does another host serve?

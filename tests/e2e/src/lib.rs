@@ -16,6 +16,7 @@ pub mod exchange;
 pub mod forge;
 mod leftovers;
 pub mod loggers;
+pub mod manager;
 pub mod pair;
 mod protected;
 mod recording;

@@ -129,7 +129,7 @@ impl Service {
                 return Ok(Some(taken.doing(UNPACK)));
             }
             from = to;
-            self.ground.plane.heartbeat()?;
+            self.beat()?;
             self.answer_control();
             if self.is_to_stop() {
                 return Ok(None);

@@ -39,7 +39,7 @@ impl Service {
         let until = Instant::now() + self.first_contact();
         while Instant::now() < until && !self.is_to_stop() {
             self.look_at_link()?;
-            self.ground.plane.heartbeat()?; // there may be connections that we have taken over
+            self.beat()?; // there may be connections that we have taken over
             let Some(link) = self.ground.logger.link() else {
                 break;
             };

@@ -346,7 +346,7 @@ impl Service {
     }
 
     fn idle_in(&mut self, survey: Option<&Survey>) -> Result<(), ServeError> {
-        self.ground.plane.heartbeat()?;
+        self.beat()?;
         self.start_goes_on();
         self.answer_control();
         self.await_loggers(survey)

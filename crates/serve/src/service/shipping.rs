@@ -71,7 +71,7 @@ impl Service {
             let Some((process, from, bytes)) = north.lacking(&heads, &there.streams)? else {
                 break;
             };
-            self.ground.plane.heartbeat()?;
+            self.beat()?;
             let tell =
                 |logger: &mut LoggerClient| logger.tell_determinants(record, process, from, bytes);
             if there.edition.is_none() || self.ask_logger(tell)?.is_none() {

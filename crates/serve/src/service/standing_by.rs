@@ -105,7 +105,7 @@ impl Service {
 
     /// Wait for the logger, a signal, or a question.
     fn doze(&mut self) -> Result<(), ServeError> {
-        self.ground.plane.heartbeat()?;
+        self.beat()?;
         self.start_goes_on();
         self.attach_new_interfaces()?;
         self.answer_control();

@@ -71,7 +71,7 @@ impl Service {
                 .iter()
                 .any(|(_, flow)| open(flow))
         {
-            self.ground.plane.heartbeat()?;
+            self.beat()?;
             std::thread::sleep(LOOK_AGAIN);
         }
         Ok(())
@@ -88,7 +88,7 @@ impl Service {
         let until = clock::now().saturating_add(self.config.grace);
         let mut unheard = self.unheard(&addresses, &opened)?;
         while !unheard.is_empty() && clock::now() < until {
-            self.ground.plane.heartbeat()?;
+            self.beat()?;
             self.look_at_addresses()?;
             std::thread::sleep(LOOK_AGAIN);
             unheard = self.unheard(&addresses, &opened)?;

@@ -114,7 +114,7 @@ impl Service {
         let now = clock::now();
         if now >= self.next_heartbeat {
             self.next_heartbeat = now + HEARTBEAT;
-            self.ground.plane.heartbeat()?;
+            self.beat()?;
             // One that hangs would fill the ring and stop all uploads.
             if self.config.link.is_none() {
                 let _ = self.ask_logger(LoggerClient::ping)?;

@@ -1,13 +1,13 @@
 //! `serve` itself dies, and the next one takes its service over.
 
 use std::fs;
-use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use e2e::clients::{read_exactly, write};
 use e2e::exchange::Exchange;
+use e2e::manager::Manager;
 use e2e::servers::{self, PORT, nginx};
 use e2e::{Scene, Seed, assert_same_bytes};
 use lab::{Output, Signal};
@@ -185,20 +185,10 @@ fn pins_of(scene: &Scene, name: &str) -> PathBuf {
 }
 
 #[test]
-fn a_service_manager_is_told_when_it_is_ready_and_when_it_stops() {
+fn service_manager_is_told_that_serve_is_ready_goes_on_and_stops() {
     let scene = Scene::new("notify");
-    let at = scene.directory().join("notify.sock");
-    let socket = UnixDatagram::bind(&at).expect("a socket");
-    socket
-        .set_read_timeout(Some(e2e::PATIENCE))
-        .expect("a time limit");
-    let told = || {
-        let mut buffer = [0; 256];
-        let len = socket.recv(&mut buffer).expect("it tells its manager");
-        String::from_utf8_lossy(&buffer[..len]).into_owned()
-    };
-    let mut command = scene.server.command("env");
-    command.arg(format!("NOTIFY_SOCKET={}", at.display()));
+    let manager = Manager::new(&scene);
+    let mut command = manager.command(&scene.server);
     command
         .arg(e2e::binaries::outlive())
         .args(["serve", "--run-dir"]);
@@ -208,19 +198,14 @@ fn a_service_manager_is_told_when_it_is_ready_and_when_it_stops() {
     command.args(&servers::test_server(&scene).command);
     let said = Output::File(scene.directory().join("notify.said"));
     let process = scene.server.spawn(&mut command, &said).expect("it starts");
-    let until = |word: &str| {
-        let mut all = String::new();
-        while !all.contains(word) {
-            all += &told();
-        }
-        all
-    };
-    until("READY=1");
+    manager.await_said("READY=1");
     let here = format!("STATUS=serving: {}", scene.ipv4(PORT));
-    until(&here);
+    manager.await_said(&here);
+    manager.await_said("WATCHDOG=1");
+    manager.await_said("WATCHDOG=1");
     talks(&scene.connect(PORT), "ready");
     process.kill(Signal::TERM).expect("a signal");
-    until("STOPPING=1");
+    manager.await_said("STOPPING=1");
     let ended = process.wait_with_timeout(e2e::PATIENCE).expect("wait");
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }

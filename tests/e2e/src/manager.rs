@@ -1,0 +1,62 @@
+//! A service manager, as systemd is one for the programs that it starts (`sd_notify(3)`, `sd_watchdog_enabled(3)`).
+
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+use std::process::Command;
+
+use lab::Host;
+
+use crate::{PATIENCE, Scene};
+
+/// Hears what a program says of its state.
+#[derive(Debug)]
+pub struct Manager {
+    at: PathBuf,
+    socket: UnixDatagram,
+}
+
+impl Manager {
+    /// A manager with a socket in the scene's directory.
+    ///
+    /// # Panics
+    /// When the socket cannot be made.
+    #[must_use]
+    pub fn new(scene: &Scene) -> Self {
+        let at = scene.directory().join("notify.sock");
+        let socket = UnixDatagram::bind(&at).expect("a socket");
+        socket
+            .set_read_timeout(Some(PATIENCE))
+            .expect("a time limit");
+        Self { at, socket }
+    }
+
+    /// The beginning of a command that runs a program for the manager, which watches the program. The caller adds the program and
+    /// its arguments.
+    #[must_use]
+    pub fn command(&self, host: &Host) -> Command {
+        let mut command = host.command("sh");
+        command.env("NOTIFY_SOCKET", &self.at);
+        command.env("WATCHDOG_USEC", "60000000");
+        let watched = "export WATCHDOG_PID=$$; exec \"$@\"";
+        command.args(["-c", watched, "sh"]);
+        command
+    }
+
+    /// Waits until the program says this.
+    ///
+    /// # Panics
+    /// When the program says nothing for [`PATIENCE`].
+    #[track_caller]
+    pub fn await_said(&self, word: &str) {
+        let mut buffer = [0; 256];
+        loop {
+            let len = self
+                .socket
+                .recv(&mut buffer)
+                .expect("the program tells its manager");
+            if String::from_utf8_lossy(&buffer[..len]).contains(word) {
+                return;
+            }
+        }
+    }
+}
