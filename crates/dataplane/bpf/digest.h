@@ -482,6 +482,10 @@ static __always_inline void digest_again(const struct service *s, struct flow *f
 	if (d->now.base != d->sent.base || after(outstream, d->sent.next)) {
 		d->comparison = COMPARES_NOT;
 		d->acked = d->newer = d->turn = d->now;
+		/* A whole one, though the last turn before may have begun behind the first sample. */
+		d->sampled &= ~TURN_SAMPLED;
+		if (is_sampled(f, outstream))
+			d->sampled |= TURN_SAMPLED;
 	} else {
 		d->comparison = outstream == d->sent.next ? HAS_COMPARED : COMPARES;
 	}

@@ -165,6 +165,15 @@ fn what_was_in_doubt_is_not_when_a_server_has_read_it() {
     }
 }
 
+/// A logger on another machine knew of an earlier turn than the data plane, which had sampled its own: when the server died once more
+/// in that replay, samples of the earlier turn were compared with the whole of it.
+#[test]
+fn an_earlier_turn_than_the_last_is_not_sampled_because_the_last_was() {
+    if let Err(failure) = play(&Scenario::drawn_from(6647).restarted()) {
+        panic!("{failure}");
+    }
+}
+
 /// Exactly those that a fault dooms are lost, and some are: else the schedules prove nothing.
 #[test]
 fn faults_cost_the_connections_that_they_doom() {

@@ -242,7 +242,8 @@ impl DigestHalf {
             true => Comparison::Due,
         };
         if !is_known {
-            (self.acked, self.newer, self.turn) = (self.now, self.now, self.now);
+            (self.acked, self.newer) = (self.now, self.now);
+            self.begin_turn(); // a whole one, though the last turn before may have begun behind the first sample
         }
         self.held = 0;
         self.wanted = None;

@@ -231,3 +231,27 @@ fn what_cannot_be_compared_is_not_waited_for() {
     both.want(key, turn);
     assert_eq!(both.flow().digest.wanted, None, "it has said more");
 }
+
+/// The logger knows of an earlier turn than the programs, which have sampled their own. The server dies once more in that replay.
+#[test]
+fn an_earlier_turn_than_the_last_is_not_sampled_because_the_last_was() {
+    let mut both = Both::on(Leased::digesting(0), &digesting_settings(0));
+    (both.c, both.s) = (SeqNumber(1000), SeqNumber(5000));
+    let mut both = both.open();
+    asks_twice(&mut both, 100_000);
+    assert!(both.flow().digest.is_turn_sampled);
+    let (key, c, turn) = (both.key, both.c, both.s + 1001);
+    for later in [7000, 200_000].map(SeqNumber) {
+        both.new_incarnation();
+        let point = dataplane::SplicePoint {
+            instream: c,
+            outstream: turn,
+            verify_end: turn,
+        };
+        assert!(both.splice_at(key, point));
+        both.server(both.second_syn_ack(later));
+        say(&mut both, later + 1, &said()[1000..4000], 2);
+        assert_eq!(both.flow().mode, Mode::Spliced);
+    }
+    assert_eq!(both.flow().digest.comparison, ssw::Comparison::Done);
+}

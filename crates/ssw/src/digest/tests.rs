@@ -571,3 +571,32 @@ fn what_was_said_before_a_request_is_compared_there() {
         assert_eq!(diverged(&mut lab), spoilt.then_some(first + 10_000));
     }
 }
+
+/// The logger knows of an earlier turn than the data plane, which has sampled its own. The server dies once more in that replay.
+#[test]
+fn an_earlier_turn_than_the_last_is_not_sampled_because_the_last_was() {
+    let mut lab = lab(SAMPLES, 5000);
+    let bytes = said(100_000);
+    let (first, heard) = (lab.s + 1, length32(bytes.len()));
+    say_all(&mut lab, first, &bytes, 1448);
+    let ask = segment(lab.c + 1, first + heard).timestamps(12, 901);
+    lab.client(ask.payload(b"more"));
+    lab.server(
+        segment(first + heard, lab.c + 5)
+            .timestamps(901, 12)
+            .payload(b"no"),
+    );
+    assert!(lab.flow().digest.is_turn_sampled);
+    for later in [LATER, LATER + 100_000] {
+        lab.crash();
+        lab.ssw.new_incarnation();
+        let (key, c, now) = (lab.key, lab.c, lab.now);
+        let turn = first + 1000;
+        lab.ssw.splice(key, FlowId(1), c, turn, turn, now).unwrap();
+        let options = syn_options(70, 11, LATER_SCALE);
+        lab.server(segment(later, lab.c + 1).flags(SYN_ACK).options(&options));
+        say_all(&mut lab, later + 1, &bytes[1000..4000], 700);
+        assert_eq!(lab.flow().mode, Mode::Spliced);
+    }
+    assert_eq!(lab.flow().digest.comparison, Comparison::Done);
+}
