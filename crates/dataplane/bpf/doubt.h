@@ -37,11 +37,18 @@ static __always_inline __u32 heard_beyond(const struct flow *f, const struct pac
 	return after(f->log.heard, p->ack) ? f->log.heard - p->ack : 0;
 }
 
+/* All that the client has heard is compared with a digest. The replay may give to the server what the dead one had read
+ * by then: what follows from that is compared, too, before it is of any use. */
+static __always_inline bool compares_all_heard(const struct flow *f)
+{
+	return f->digest.comparison == COMPARES && !after(f->log.heard, f->digest.sent.next);
+}
+
 /* The replay gives it to the server when that has said again what the client has heard. A server may have ended because of
  * what its client had said, and say that again no sooner: then all but the last number is enough. */
 static __always_inline bool comes_too_soon(struct flow *f, const struct packet *p)
 {
-	if (!is_doubted(f, p))
+	if (!is_doubted(f, p) || compares_all_heard(f))
 		return false;
 	if (said_so_far(f) + 1 != f->log.heard)
 		return true;

@@ -525,9 +525,22 @@ impl Connection {
             replay.update(flow.splice.ack, flow.splice.edge, now);
             replay.compare(&flow.digest);
             replay.hear(said, now);
-            replay.doubt(self.doubt, now);
+            let compares = |doubt: &Beginning| flow.compares_all_heard() && replay.compares(*doubt);
+            let doubt = self.doubt.filter(|doubt| !compares(doubt));
+            replay.doubt(doubt, now);
         }
         spliced
+    }
+
+    /// Everything was delivered; the server has yet to live through it.
+    pub(crate) fn settles(&mut self, now: Duration) {
+        if let Step::Replaying(replay) = &mut self.step {
+            self.words.beginnings = replay.later_gates();
+        }
+        self.step = Step::Settling {
+            since: now,
+            look_at: now,
+        };
     }
 
     /// Everything was delivered, and what is recorded since of what the client has said was in doubt, and is no more; or it is
@@ -535,14 +548,23 @@ impl Connection {
     pub(crate) fn resume(&mut self, flow: &Flow, now: Duration) -> bool {
         let start = self.point.instream + 1;
         let end = (start + self.given.bytes).max_seq(flow.splice.ack);
-        let gives = |doubt: Beginning| end.before(doubt.instream) || self.lacks_end(doubt);
+        let gates = &self.words.beginnings;
+        let compares = |doubt: Beginning| {
+            let mut later = gates.iter().filter(|gate| gate.instream.after(end));
+            flow.compares_all_heard() && later.any(|gate| gate.compares(doubt.heard))
+        };
+        let gives = |doubt: Beginning| {
+            end.before(doubt.instream) || self.lacks_end(doubt) || compares(doubt)
+        };
         let may_give = (self.is_resolved || self.doubt.is_some_and(gives))
             && self.fin.is_none()
             && flow.log.stable.after(end.max_seq(self.asked_for));
         if may_give {
             self.is_resolved = false;
             self.asked_for = flow.log.stable;
-            self.step = Step::Replaying(Replay::resumed(start, end, self.given, now));
+            let gates = std::mem::take(&mut self.words.beginnings);
+            let replay = Replay::resumed(start, end, self.given, now);
+            self.step = Step::Replaying(replay.waiting_at(gates));
         }
         may_give
     }

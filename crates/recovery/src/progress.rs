@@ -181,10 +181,7 @@ impl Recovery {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
-        connection.step = Step::Settling {
-            since: now,
-            look_at: now,
-        };
+        connection.settles(now);
         let key = connection.key;
         self.actions.push_back(Action::OpenWindow { key, flow: id });
     }

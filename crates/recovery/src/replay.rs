@@ -46,6 +46,13 @@ pub struct Beginning {
     pub said: Option<Digest>,
 }
 
+impl Beginning {
+    /// Here all of that is compared with a digest, before what lies behind is given to the server.
+    pub(crate) fn compares(&self, heard: SeqNumber) -> bool {
+        self.said.is_some() && self.heard.at_or_after(heard)
+    }
+}
+
 /// The part of a client's input that the restarted server was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Given {
@@ -135,9 +142,14 @@ impl Replay {
     pub(crate) fn waiting_at(mut self, gates: Vec<Beginning>) -> Self {
         self.gates = gates;
         self.gates
-            .retain(|gate| gate.instream.at_or_after(self.start));
+            .retain(|gate| gate.instream.at_or_after(self.next));
         let _ = self.want(); // the first was asked for with the splice
         self
+    }
+
+    /// The places that lie behind all that was given.
+    pub(crate) fn later_gates(&mut self) -> Vec<Beginning> {
+        self.gates.split_off(self.open)
     }
 
     /// The next digest to be compared, once: before the server is given what lets it say so much.
@@ -167,6 +179,13 @@ impl Replay {
             earlier: given.turns,
             ..Self::new(start, end, None, now)
         }
+    }
+
+    /// At one of the places to come all that a client in doubt has heard is compared with a digest: what the dead server had
+    /// read by then waits for nothing else.
+    pub(crate) fn compares(&self, doubt: Beginning) -> bool {
+        let mut later = self.gates[self.open..].iter();
+        later.any(|gate| gate.compares(doubt.heard))
     }
 
     /// What is in doubt waits for what the client has heard. When it is in doubt no more, the record may have grown.
@@ -219,17 +238,24 @@ impl Replay {
 
     /// All input before a gate was sent: the server has to repeat the output before this number.
     pub(crate) fn awaits(&self) -> Option<SeqNumber> {
-        let gate = self.gates.get(self.open).or(self.doubt.as_ref())?;
+        let gate = self.next_gate()?;
         let is_there = self.next == gate.instream && gate.instream.before(self.end);
         is_there.then_some(gate.heard)
     }
 
+    /// The next place at which the input waits: what is in doubt may begin before the next place at which the client waited.
+    fn next_gate(&self) -> Option<&Beginning> {
+        let both = self.gates.get(self.open).into_iter().chain(&self.doubt);
+        both.reduce(|gate, doubt| match doubt.instream.before(gate.instream) {
+            true => doubt,
+            false => gate,
+        })
+    }
+
     /// The end of the input that may be sent now.
     fn limit(&self) -> SeqNumber {
-        let gate = self.gates.get(self.open).map(|gate| gate.instream);
-        let doubt = self.doubt.map(|doubt| doubt.instream);
-        let both = gate.into_iter().chain(doubt);
-        both.fold(self.end, SeqNumber::min_seq)
+        let next = self.next_gate().map(|gate| gate.instream);
+        next.map_or(self.end, |next| next.min_seq(self.end))
     }
 
     /// The input that was sent so far.

@@ -3,6 +3,7 @@
 
 mod calling;
 mod deaths;
+mod doubting;
 mod expecting;
 mod giving_up;
 mod grafting;

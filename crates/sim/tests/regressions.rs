@@ -165,6 +165,17 @@ fn what_was_in_doubt_is_not_when_a_server_has_read_it() {
     }
 }
 
+/// The power goes when a server has read a request of which neither a copy nor the head of the answer is recorded, but the digest of
+/// what the client has heard: the replay waited for words that follow from the request, and the request for the replay.
+#[test]
+fn what_a_digest_is_of_is_not_in_doubt() {
+    for seed in [10_653, 10_689] {
+        if let Err(failure) = play(&Scenario::drawn_from(seed).restarted()) {
+            panic!("{failure}");
+        }
+    }
+}
+
 /// A logger on another machine knew of an earlier turn than the data plane, which had sampled its own: when the server died once more
 /// in that replay, samples of the earlier turn were compared with the whole of it.
 #[test]

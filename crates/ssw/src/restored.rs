@@ -95,11 +95,18 @@ impl Flow {
         Some((from, heard))
     }
 
+    /// All that the client has heard is compared with a digest. The replay may give to the server what the dead one had read
+    /// by then: what follows from that is compared, too, before it is of any use.
+    #[must_use]
+    pub fn compares_all_heard(&self) -> bool {
+        self.digest.says_again() && !self.log.heard.after(self.digest.sent.next)
+    }
+
     /// The replay gives what is in doubt to the server when that has said again what the client has heard. A server may
     /// have ended because of what its client had said, and say that again no sooner: then all but the last number is
     /// enough.
     pub(crate) fn comes_too_soon(&mut self, segment: &Segment) -> bool {
-        let is_doubted = self.is_doubted(segment);
+        let is_doubted = self.is_doubted(segment) && !self.compares_all_heard();
         let ends = self.said_so_far() + 1 == self.log.heard;
         if is_doubted && ends && self.log.lacks.is_none() {
             self.log.lacks = Some(self.log.heard - 1);

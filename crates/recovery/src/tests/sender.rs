@@ -359,3 +359,17 @@ fn a_request_waits_for_the_digest_of_what_was_said_before_it() {
     assert_eq!(replay.want(), None);
     assert_eq!(all(&mut replay, 50, NEVER), [piece(90, 10, false)]);
 }
+
+/// Who waits for the nearer place is told how long another answer may take.
+#[test]
+fn what_is_in_doubt_may_begin_before_the_next_gate() {
+    let mut replay = Replay::new(START, START + 100, None, NEVER).waiting_at(vec![gate(70, 60)]);
+    replay.update(START, START + 1_000, NEVER);
+    replay.doubt(Some(gate(30, 80)), NEVER);
+    replay.hear(SeqNumber(50), NEVER);
+    assert_eq!(all(&mut replay, 50, NEVER), [piece(0, 30, false)]);
+    assert_eq!(replay.awaits(), Some(SeqNumber(80)));
+    replay.doubt(None, NEVER);
+    assert_eq!(all(&mut replay, 50, NEVER), [piece(30, 40, false)]);
+    assert_eq!(replay.awaits(), Some(SeqNumber(60)));
+}

@@ -312,7 +312,9 @@ impl World {
                 peer.take(segment);
             }
             Action::MoreRecord { flow, from } => {
-                self.recovery.more_record(flow, from, self.now);
+                let record = self.peer(flow.0).record;
+                let end = record.map_or(from, |record| record.stable_seq);
+                self.recovery.more_record(flow, end.max_seq(from), self.now);
             }
             Action::ListWaiting => {
                 let list = self.candidates();

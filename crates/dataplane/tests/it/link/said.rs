@@ -185,3 +185,42 @@ fn what_another_host_has_said_is_compared() {
         assert_eq!(linked.both.flow().verify.by_digest, spoilt.is_some());
     }
 }
+
+/// The dead host had read what nobody has recorded, and the digest of all that its client has heard says how far. That is no doubt for a
+/// replay, which knows what waits for the comparison; what the client itself says waits.
+#[test]
+fn what_a_digest_is_of_comes_not_too_soon_in_a_replay() {
+    for (heard, given) in [(6001, Next), (6002, DROP)] {
+        let mut linked = Linked::digesting(false, false);
+        let (key, c, s) = (linked.both.key, linked.both.c, linked.both.s);
+        let (recorded, mut summary) = record(key, (c, s), FlowId(1));
+        summary.outstream_end = Some(s + 4097);
+        let flow = restored_flow(&recorded, &summary, 4096);
+        linked.both.restore(key, &flow);
+        let asks = segment(c + 101, s + heard).timestamps(33, 977);
+        linked.both.client(asks.clone());
+        let from = |next| Digest {
+            base: s + 1,
+            next,
+            ..Digest::default()
+        };
+        let (said, nothing) = (from(s + 6001), from(s + 1));
+        assert!(linked.both.said_before(key, said, nothing));
+        linked.both.new_incarnation();
+        let point = dataplane::SplicePoint {
+            instream: c,
+            outstream: s + 1,
+            verify_end: s + 1,
+        };
+        assert!(linked.both.splice_at(key, point));
+        let synack = segment(SeqNumber(77_000), c + 1)
+            .flags(SYN_ACK)
+            .window(50_000)
+            .options(&syn_options(70, 33, LATER_SCALE));
+        linked.both.server(synack);
+        let asks = asks.payload(b"what next?");
+        assert_eq!(linked.both.client(asks.clone()).verdict, DROP);
+        let replayed = asks.mark(MARK + ssw::MARK_CLIENT_SPACE);
+        assert_eq!(linked.both.client(replayed).verdict, given, "{heard}");
+    }
+}
