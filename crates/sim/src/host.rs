@@ -15,7 +15,7 @@ use wire::{
     kind,
 };
 
-use crate::probes::Probes;
+use crate::probes::{Heard, Probes};
 
 /// What a socket is made of.
 #[derive(Debug, Clone, Copy)]
@@ -100,8 +100,8 @@ impl Host {
         if heard.syn && self.refuses_syn(heard.known) {
             return Vec::new();
         }
-        if heard.stale > 0 || heard.excess > 0 {
-            packet = cut(&packet, heard.stale, heard.excess);
+        if heard.stale > 0 || heard.excess > 0 || heard.beyond > 0 {
+            packet = cut(&packet, &heard);
         }
         make_room_for_options(&mut packet, self.device.mtu);
         self.device.arrived.push_back(packet);
@@ -204,8 +204,14 @@ fn endpoint(address: SocketAddr) -> IpEndpoint {
     IpEndpoint::new(address.ip().into(), address.port())
 }
 
-/// The segment without its first `stale` and its last `excess` sequence numbers.
-fn cut(packet: &[u8], stale: u32, excess: u32) -> Vec<u8> {
+/// The segment without its first and its last sequence numbers that the stack is not to see.
+fn cut(packet: &[u8], heard: &Heard) -> Vec<u8> {
+    let Heard {
+        stale,
+        excess,
+        beyond,
+        ..
+    } = *heard;
     let mut out = Vec::new();
     let Ok(view) = IpPacket::parse(packet) else {
         return out;
@@ -225,7 +231,7 @@ fn cut(packet: &[u8], stale: u32, excess: u32) -> Vec<u8> {
     let cut = SegmentSpec {
         source: SocketAddr::new(view.source(), source),
         destination: SocketAddr::new(view.destination(), destination),
-        seq: segment.seq() + stale,
+        seq: segment.seq() + stale - beyond,
         ack: segment.ack(),
         flags,
         window: segment.window(),

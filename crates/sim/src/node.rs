@@ -30,6 +30,9 @@ pub use north::Tally;
 /// The first of our marks.
 pub(crate) const MARK: u32 = 0x0f70_0000;
 const INTERFACE: u32 = 3;
+/// How long the kernel keeps a socket that has closed, and that no process holds, for the other side's end, ns
+/// (`net.ipv4.tcp_fin_timeout`). A flow is kept longer.
+const FIN_TIMEOUT: u64 = 60 * SECOND;
 
 /// With a key of its own.
 fn digests(rate: u32, rng: &mut SmallRng) -> Digests {
@@ -50,6 +53,8 @@ pub(crate) struct Node {
     pub(crate) north: Option<North>,
     /// Connection and last reported state of each socket that ever had one.
     states: BTreeMap<SocketHandle, (FlowKey, State)>,
+    /// Since when sockets that nobody holds wait for the other side's end.
+    waiting: BTreeMap<SocketHandle, u64>,
     /// Packets for the network.
     pub(crate) leaving: Vec<Vec<u8>>,
     /// Packets for a logger on another machine.
@@ -90,6 +95,7 @@ impl Node {
             process: None,
             north: setup.north.map(North::new),
             states: BTreeMap::new(),
+            waiting: BTreeMap::new(),
             leaving: Vec::new(),
             to_logger: Vec::new(),
             setup,
@@ -226,7 +232,7 @@ impl Node {
         for packet in self.down(said, witness, now)? {
             self.up(packet, witness, now)?;
         }
-        self.forget_closed();
+        self.forget_closed(now);
         self.keep_backlog();
         Ok(())
     }
@@ -268,15 +274,23 @@ impl Node {
         }
     }
 
-    /// The kernel forgets a socket that is closed, once no process holds it.
-    fn forget_closed(&mut self) {
+    /// The kernel forgets a socket that is closed, once no process holds it; after a while also one that waits for an end.
+    fn forget_closed(&mut self, now: u64) {
         let held = self.held();
-        let closed: Vec<SocketHandle> = self
-            .host
-            .tcp()
-            .filter(|(handle, socket)| socket.state() == State::Closed && !held.contains(handle))
-            .map(|(handle, _)| handle)
-            .collect();
+        let left = self.host.tcp().filter(|(handle, _)| !held.contains(handle));
+        let (mut closed, mut waiting) = (Vec::new(), BTreeMap::new());
+        for (handle, socket) in left {
+            match socket.state() {
+                State::Closed => closed.push(handle),
+                State::FinWait2 => {
+                    let since = self.waiting.get(&handle).copied().unwrap_or(now);
+                    waiting.insert(handle, since);
+                    closed.extend((now >= since + FIN_TIMEOUT).then_some(handle));
+                }
+                _ => {}
+            }
+        }
+        self.waiting = waiting;
         for handle in closed {
             self.remove(handle);
         }

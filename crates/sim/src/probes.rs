@@ -10,6 +10,8 @@
 //! * A segment that reaches beyond the window that was told last makes it lose the bytes before a
 //!   FIN, or its head. (With a window scale an honest sender may do that, RFC 7323 2.4.) Such a
 //!   segment is cut here.
+//! * It takes its window back by less than what its scale rounds off (Linux rounds up), and is then
+//!   deaf to whoever has sent that much. Such a segment is taken for one at the edge.
 //! * It overlooks a FIN behind bytes that it has. They are cut off, too.
 
 use std::{collections::BTreeMap, net::SocketAddr};
@@ -67,6 +69,8 @@ pub(crate) struct Heard {
     pub(crate) known: bool,
     /// Sequence numbers that it takes beyond the window that the other side was told last.
     pub(crate) excess: u32,
+    /// So far beyond that it begins, where the other side may have been told of a window that was taken back.
+    pub(crate) beyond: u32,
     /// And before a FIN, those that we have acknowledged.
     pub(crate) stale: u32,
 }
@@ -100,7 +104,7 @@ impl Probes {
             };
             self.0.insert((local, remote), known);
         }
-        let (mut edge, mut ours) = (None, None);
+        let (mut edge, mut ours, mut beyond) = (None, None, 0);
         if let (Some(socket), Some(known)) = (socket, self.0.get_mut(&(local, remote))) {
             known.probe_at = now + SILENCE;
             // What lies before the window tells nothing but that somebody asks.
@@ -113,7 +117,13 @@ impl Probes {
                     known.una_at = now;
                 }
             }
-            edge = Some(known.edge(socket.recv_capacity()));
+            let (told, shift) = (
+                known.edge(socket.recv_capacity()),
+                known.shift(socket.recv_capacity()),
+            );
+            let behind = segment.seq().distance_from(told);
+            beyond = behind.filter(|behind| behind >> shift == 0).unwrap_or(0);
+            edge = Some(told);
             ours = known.ack.filter(|_| segment.flags().contains(Flags::FIN));
         }
         Some(Heard {
@@ -122,6 +132,7 @@ impl Probes {
             excess: edge
                 .and_then(|edge| segment.end_seq().distance_from(edge))
                 .unwrap_or(0),
+            beyond,
             stale: ours
                 .filter(|ours| segment.end_seq().after(*ours))
                 .and_then(|ours| ours.distance_from(segment.seq()))
@@ -207,14 +218,17 @@ impl Known {
         let Some(ack) = self.ack else {
             return self.first + length32(capacity.min(65_535));
         };
-        // As smoltcp chooses its shift: as many bits as the buffer's size has beyond 16.
+        ack + (u32::from(self.window) << self.shift(capacity))
+    }
+
+    /// As smoltcp chooses its shift: as many bits as the buffer's size has beyond 16.
+    fn shift(&self, capacity: usize) -> u32 {
         let bits = usize::BITS - capacity.leading_zeros();
-        let shift = if self.scaled {
+        if self.scaled {
             bits.saturating_sub(16)
         } else {
             0
-        };
-        ack + (u32::from(self.window) << shift)
+        }
     }
 
     fn probe(

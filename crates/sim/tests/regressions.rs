@@ -185,6 +185,17 @@ fn an_earlier_turn_than_the_last_is_not_sampled_because_the_last_was() {
     }
 }
 
+/// Of the simulator's own TCP: a socket that waited for the client's end was there for longer than its flow (10139), and one that had
+/// taken 3 bytes of its window back was deaf to a client that had sent them (19214).
+#[test]
+fn the_simulated_kernel_does_what_linux_does() {
+    for seed in [10_139, 19_214] {
+        if let Err(failure) = play(&Scenario::drawn_from(seed).restarted()) {
+            panic!("{failure}");
+        }
+    }
+}
+
 /// Exactly those that a fault dooms are lost, and some are: else the schedules prove nothing.
 #[test]
 fn faults_cost_the_connections_that_they_doom() {
