@@ -272,9 +272,16 @@ pub enum ServeError {
     /// The logger knows nothing of what was asked for.
     #[error("the logger: {0}")]
     NotKnown(String),
-    /// The logger said something strange.
-    #[error("the logger: {0}")]
+    /// The logger said something strange. It knows our key: it is no stranger, but of another version.
+    #[error(
+        "the logger is of another version: {0}. Two versions of outlive in a row understand each other; upgrade the older one"
+    )]
     LoggerProtocol(#[from] ControlError),
+    /// It has ended the stream before it said anything, at what the version before this one says, too.
+    #[error(
+        "the logger: it closed the connection, as one does that is older than the version before this one. Two versions of outlive in a row understand each other; if it is older, upgrade it"
+    )]
+    LoggerMayBeOlder,
     /// A fabricated packet could not be built: our own bug.
     #[error("a fabricated packet: {0}")]
     Fabricate(#[from] wire::EmitError),
@@ -316,6 +323,14 @@ impl ServeError {
         Self::NotReplayable {
             server: name.to_string_lossy().into_owned(),
             why,
+        }
+    }
+
+    /// Of a logger that was told nothing but what the version before reads, and has not answered yet.
+    pub(crate) fn of_a_first_word(self) -> Self {
+        match self {
+            Self::LoggerClosed => Self::LoggerMayBeOlder,
+            other => other,
         }
     }
 

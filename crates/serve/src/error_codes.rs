@@ -46,7 +46,7 @@ impl ServeError {
             Self::Destroy(_) => "sockets_not_destroyed",
             Self::Dataplane(DataplaneError::Setting { .. }) => "setting_not_changed",
             Self::Dataplane(_) => "kernel",
-            Self::Logger(_) | Self::LoggerClosed => "logger",
+            Self::Logger(_) | Self::LoggerClosed | Self::LoggerMayBeOlder => "logger",
             Self::AddressClaimed(_) | Self::AddressServed { .. } => "address_of_another_service",
             Self::LoggerUnreachable { .. } => "logger_unreachable",
             Self::StillServed(_) => "still_served",

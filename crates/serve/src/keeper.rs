@@ -470,7 +470,14 @@ impl Asker {
         let Some(client) = &mut self.client else {
             return Ok(());
         };
-        client.listen()?;
+        if let Err(error) = client.listen() {
+            let is_first = !client.reads_claims() && self.shared.lock().answered == 0;
+            return Err(if is_first {
+                error.of_a_first_word()
+            } else {
+                error
+            });
+        }
         let mut answers = Vec::new();
         while let Some(said) = client.said() {
             match said {

@@ -22,8 +22,8 @@ use channel::{Channel, Key, KeyRing};
 use protocol::{
     UnprotectedReason,
     control::{
-        Claim, Decoder, Edition, ErrorCode, FlowSummary, LeaseAnswer, LeaseRequest, Recorded,
-        Request, Response, Resume, encode,
+        Attach, Claim, Decoder, Edition, ErrorCode, FlowSummary, LeaseAnswer, LeaseRequest,
+        Recorded, Request, Response, Resume, encode,
     },
     link::LinkKeys,
     mirror::{FrameKind, HEADER_LEN, MirrorFrame},
@@ -251,7 +251,7 @@ impl LoggerClient {
         };
         let (client, beside) = called()?;
         if claim.is_some() && client.knows == Knows::Former {
-            let (client, attached) = client.attach(Request::FormerAttach(attach.clone()))?;
+            let (client, attached) = client.attach_as_before(attach)?;
             return Ok((client, attached, beside));
         }
         match client.attach(Request::Attach(attach.clone())) {
@@ -268,11 +268,17 @@ impl LoggerClient {
             // One of the version before does not know what that is.
             Err(ServeError::LoggerClosed) => {
                 let (client, beside) = called()?;
-                let (client, attached) = client.attach(Request::FormerAttach(attach.clone()))?;
+                let (client, attached) = client.attach_as_before(attach)?;
                 Ok((client, attached, beside))
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// As the version before does.
+    fn attach_as_before(self, attach: &Attach) -> Result<(Self, Attached), ServeError> {
+        let attached = self.attach(Request::FormerAttach(attach.clone()));
+        attached.map_err(ServeError::of_a_first_word)
     }
 
     fn attach(mut self, request: Request) -> Result<(Self, Attached), ServeError> {
@@ -349,6 +355,11 @@ impl LoggerClient {
             Err(ServeError::LoggerClosed) => Ok((dial()?, None)),
             Err(error) => Err(error),
         }
+    }
+
+    /// It has read a claim: the version before does not.
+    pub(crate) fn reads_claims(&self) -> bool {
+        self.knows > Knows::Former
     }
 
     fn on(stream: Stream) -> Self {

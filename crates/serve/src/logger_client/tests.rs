@@ -6,7 +6,7 @@ use std::{
 };
 
 use channel::Received;
-use protocol::control::Attach;
+use protocol::control::{Former, Standing, Verdict};
 use protocol::link::{KeySlot, LinkKey};
 
 use super::*;
@@ -16,6 +16,23 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A logger that takes as many streams as there are lists of answers, and says on each these, one whenever it has heard
 /// something; then it ends the stream when it hears more. Answers with version and type of each thing that it has heard.
 fn logger(answers: Vec<Vec<Response>>) -> (SocketAddr, Key, thread::JoinHandle<Vec<[u8; 2]>>) {
+    let written = |answer: &Response| {
+        let mut bytes = Vec::new();
+        encode(answer, &mut bytes).expect("a message");
+        bytes
+    };
+    let streams = answers.iter();
+    logger_with_bytes(
+        streams
+            .map(|all| all.iter().map(written).collect())
+            .collect(),
+    )
+}
+
+/// The same, whose answers are these bytes.
+fn logger_with_bytes(
+    answers: Vec<Vec<Vec<u8>>>,
+) -> (SocketAddr, Key, thread::JoinHandle<Vec<[u8; 2]>>) {
     let key = Key::generate("test").expect("randomness");
     let ring = Arc::new(KeyRing::of(vec![key.clone()]));
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -26,9 +43,7 @@ fn logger(answers: Vec<Vec<Response>>) -> (SocketAddr, Key, thread::JoinHandle<V
             let (stream, _) = listener.accept().expect("a stream");
             let mut channel = Channel::accept(stream, Arc::clone(&ring), Instant::now());
             heard.extend(hear_something(&mut channel));
-            for answer in answers {
-                let mut bytes = Vec::new();
-                encode(&answer, &mut bytes).expect("a message");
+            for bytes in answers {
                 channel.say(&bytes).expect("open");
                 channel.flush().expect("it reads");
                 heard.extend(hear_something(&mut channel)); // the end, behind the last
@@ -78,6 +93,102 @@ fn logger_of_the_version_before_is_called_again_and_told_no_addresses() {
     );
     drop(client);
     logger.join().expect("no panic");
+}
+
+fn lease_request() -> LeaseRequest {
+    LeaseRequest {
+        instance: 1,
+        host: 2,
+        number: 3,
+        life: 4,
+        preference: 5,
+        standing: Standing::First,
+        service: "web".into(),
+    }
+}
+
+/// What a logger answers to who asks for a lease, in the bytes of version 7.
+const GRANTED_BY_VERSION_7: [u8; 41] = [
+    37, 0, 0, 0, 7, 0x8d, // a lease
+    1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, // to whom
+    2, 6, 0, 0, 0, 64, 66, 15, 0, 1,
+    2, // epoch 6, for 1 s, with a standby, after another host
+];
+
+/// Asks for a lease on a stream without a claim, of a logger that ends the stream at one, and answers these bytes.
+fn asks_for_a_lease(answer: Vec<u8>) -> Result<Option<Said>, ServeError> {
+    let (at, key, logger) = logger_with_bytes(vec![vec![], vec![answer]]);
+    let dial = || LoggerClient::dial(at, &key, PATIENCE);
+    let (mut client, _) = LoggerClient::claiming(&claim(), dial).expect("it goes on");
+    assert!(!client.reads_claims());
+    client.ask_for_lease(lease_request()).expect("it reads");
+    let until = Instant::now() + PATIENCE;
+    let mut heard = Ok(());
+    while heard.is_ok() && !client.has_said() && Instant::now() < until {
+        heard = client.listen();
+    }
+    let said = heard.map(|()| client.said());
+    drop(client);
+    let heard = logger.join().expect("no panic");
+    assert_eq!(heard, [[8, 0x1d], [7, 15]]);
+    said
+}
+
+#[test]
+fn logger_of_version_7_grants_a_lease() {
+    let said = asks_for_a_lease(GRANTED_BY_VERSION_7.to_vec());
+    let Ok(Some(Said::Lease(answer))) = said else {
+        panic!("no lease");
+    };
+    let verdict = Verdict::Lease {
+        epoch: 6,
+        term_us: 1_000_000,
+        standby: true,
+        former: Former::Other,
+    };
+    assert_eq!((answer.number, answer.verdict), (3, verdict));
+}
+
+/// There were two versions 7 for an hour: where one has not all fields of the other, people are told what that means.
+#[test]
+fn logger_of_another_version_is_called_that() {
+    let mut shorter = GRANTED_BY_VERSION_7[..40].to_vec();
+    shorter[0] -= 1;
+    let newer = vec![6, 0, 0, 0, 10, 0x8d, 0, 0, 0, 0];
+    for (answer, what) in [
+        (
+            shorter,
+            "the body of a control message is malformed: it ends within a field",
+        ),
+        (newer, "version 10 of the control protocol is not known"),
+    ] {
+        let Err(error) = asks_for_a_lease(answer) else {
+            panic!("it is not understood");
+        };
+        let told = format!(
+            "the logger is of another version: {what}. Two versions of outlive in a row understand each other; upgrade the older one"
+        );
+        assert_eq!(error.to_string(), told);
+    }
+}
+
+/// It ends the stream at all that is said to it: without a word it cannot be known from one that dies.
+#[test]
+fn logger_that_may_be_older_than_the_version_before_is_called_that() {
+    let claims = Some(claim());
+    for (claim, streams) in [(claims, 2), (None, 2)] {
+        let (at, key, logger) = logger(vec![vec![]; streams]);
+        let told = Asks {
+            claim,
+            attach: attach(),
+            digests: None,
+        };
+        let attached = LoggerClient::attaching(&told, || LoggerClient::dial(at, &key, PATIENCE));
+        let error = attached.err().expect("it is not attached to");
+        assert!(matches!(error, ServeError::LoggerMayBeOlder), "{error}");
+        assert!(error.to_string().ends_with("if it is older, upgrade it"));
+        logger.join().expect("no panic");
+    }
 }
 
 /// One of version 7 ends the stream at a claim, and one that has digests, and no doubts, at who attaches.
