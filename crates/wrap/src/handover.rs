@@ -9,14 +9,17 @@ use std::{
         fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::FileExt as _,
     },
+    time::Duration,
 };
 
 use rustix::{
     fs::{FallocateFlags, MemfdFlags, OFlags, fallocate, fcntl_setfl, memfd_create},
+    io::Errno,
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
         SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recv, recvmsg, sendmsg,
         shutdown, socketpair,
+        sockopt::{Timeout, set_socket_timeout},
     },
 };
 use wrap_abi::handover::{Ends, GO, Message, Position};
@@ -43,6 +46,9 @@ pub struct Handover {
 }
 
 const PAGE: u64 = 4096;
+
+/// How long a process may take to read what it is given, where there is no room for more.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why connections cannot be handed over.
 #[derive(Debug, thiserror::Error)]
@@ -175,6 +181,9 @@ impl Handover {
                     }),
                     Some(socket),
                 ) => {
+                    // One that hangs must not hold up who gives it its connections.
+                    set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))
+                        .map_err(io::Error::from)?;
                     self.replayed.insert(process, (socket, connections));
                 }
                 (Some(Message::Replayed { .. }) | None, _) => {
@@ -280,27 +289,30 @@ impl Handover {
         Ok(mem::take(&mut self.heard))
     }
 
-    /// The processes that have this connection go on with this socket.
+    /// The processes that have this connection go on with this socket, but for those that have ended in their replay.
     ///
     /// # Errors
-    /// One of them is gone.
+    /// The first process is gone, or one does not read.
     pub fn give<S>(&self, passed: &Passed<S>, socket: BorrowedFd<'_>) -> io::Result<()> {
         let number = passed.connection.to_le_bytes();
-        for (way, _) in passed
-            .holders
-            .iter()
-            .filter_map(|process| self.replayed.get(process))
-        {
+        for process in &passed.holders {
+            let Some((way, _)) = self.replayed.get(process) else {
+                continue;
+            };
             let sockets = [socket];
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut beside = SendAncillaryBuffer::new(&mut space);
             beside.push(SendAncillaryMessage::ScmRights(&sockets));
-            sendmsg(
+            let sent = sendmsg(
                 way,
                 &[IoSlice::new(&number)],
                 &mut beside,
                 SendFlags::NOSIGNAL,
-            )?;
+            );
+            match sent {
+                Err(Errno::PIPE | Errno::CONNRESET) if *process != 0 => {}
+                sent => drop(sent?),
+            }
         }
         Ok(())
     }
@@ -423,6 +435,34 @@ mod tests {
                 "{refused:?}"
             );
         }
+    }
+
+    #[test]
+    fn who_has_ended_in_its_replay_keeps_nothing_from_the_others() {
+        let pair = || {
+            let flags = SocketFlags::CLOEXEC;
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair")
+        };
+        let mut handover = Handover::new().expect("a handover");
+        let (way, first) = pair();
+        handover.replayed.insert(0, (way, 1));
+        let (way, ended) = pair();
+        handover.replayed.insert(3, (way, 1));
+        drop(ended);
+        let held = [standing(1, 3, [7, 9], false), standing(1, 0, [0, 0], false)];
+        let bytes: Vec<u8> = held.iter().flat_map(Entry::header).collect();
+        handover.file.write_all_at(&bytes, 0).expect("written");
+        let passed = handover.take().expect("one");
+        assert_eq!(passed.clients[0].holders, [3, 0]);
+        let (socket, _) = pair();
+        let given = handover.give(&passed.clients[0], socket.as_fd());
+        given.expect("the first one is there");
+        let mut number = [0; 4];
+        let (length, _) = recv(&first, &mut number, RecvFlags::DONTWAIT).expect("given");
+        assert_eq!((length, u32::from_le_bytes(number)), (4, 1));
+        drop(first);
+        let given = handover.give(&passed.clients[0], socket.as_fd());
+        given.expect_err("nobody is there");
     }
 
     #[test]

@@ -108,6 +108,11 @@ impl North {
         self.crash = Some((crash, child));
     }
 
+    /// What its life has ended of was nothing that it had read.
+    pub(crate) fn has_not_crashed(&mut self) {
+        self.crash = None;
+    }
+
     /// If the server has crashed `most` times more, each time at once, after it had read the same last, that is not read
     /// again: nobody has heard an answer to it. If the same child has, that is not begun again. Tells whose it was. Where that cannot be, the
     /// record is lost.

@@ -96,12 +96,17 @@ impl North {
     /// The server gets its connections, and goes on. Those that are lost it finds reset. Tells what became of those
     /// that it has opened.
     pub(crate) fn hand_over(&mut self) -> io::Result<Outgoing> {
-        for passed in self.passed.values().filter(|one| !one.standing.is_closed) {
-            let socket = match self.made.remove(&passed.connection) {
-                Some(socket) => socket,
-                None => reset_socket()?,
-            };
-            self.handover.give(passed, socket.as_fd())?;
+        let open = self.passed.values().filter(|one| !one.standing.is_closed);
+        let (made, lost): (Vec<_>, Vec<_>) =
+            open.partition(|one| self.made.contains_key(&one.connection));
+        // Each has a descriptor less than before, and there may be none left for those that are lost.
+        for passed in made {
+            if let Some(socket) = self.made.remove(&passed.connection) {
+                self.handover.give(passed, socket.as_fd())?;
+            }
+        }
+        for passed in lost {
+            self.handover.give(passed, reset_socket()?.as_fd())?;
         }
         // Clients of those that it has closed may still have to hear that.
         self.passed.retain(|_, one| one.standing.is_closed);

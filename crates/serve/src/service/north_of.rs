@@ -265,14 +265,29 @@ impl Service {
             return Ok(());
         };
         north.begins_anew();
-        // A server that has died meanwhile is heard of otherwise.
         match north.hand_over() {
             Ok(Outgoing { kept: 0, reset: 0 }) => {}
             Ok(Outgoing { kept, reset }) => self.tell(Happening::Outgoing { kept, reset }),
-            Err(error) => {
-                tracing::warn!(%error, "the server could not be given its connections");
-            }
+            Err(error) => self.not_handed_over(&error),
         }
         Ok(())
+    }
+
+    /// A server that has died meanwhile is heard of otherwise. One that lives waits for its connections, and nobody would ever
+    /// give it those: it begins again, which is no fault of its own.
+    fn not_handed_over(&mut self, error: &std::io::Error) {
+        let server = self.server.as_mut();
+        let lives = server.is_some_and(|server| matches!(server.try_wait(), Ok(None)));
+        if !lives {
+            tracing::warn!(%error, "the server could not be given its connections");
+            return;
+        }
+        let message =
+            format!("the server cannot be given its connections, and is started again: {error}");
+        self.warn(Code::SocketNotMade, message);
+        self.died(Cause::NotServing, clock::now());
+        if let Some(north) = &mut self.north {
+            north.has_not_crashed();
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! redis: what it has answered it has not forgotten.
 
 use std::{
+    fs,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -14,6 +15,7 @@ use e2e::{
     servers::{PORT, redis, redis_in},
 };
 use lab::Signal;
+use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
 pub(super) use super::redis_client::Client;
 use super::{REQUIRE, kill_again_and_again, patiently};
@@ -411,4 +413,35 @@ fn what_redis_has_read_is_not_kept_twice() {
     server.wait_serving(1);
     assert_eq!(client.ask(&["DBSIZE"]), ":40");
     assert_all_kept(&server);
+}
+
+/// Each connection takes `serve` a descriptor, until its server has them all. One that is lost takes some more, and comes when
+/// the others have been given away: the server, and all others, do not wait for it for ever.
+#[test]
+fn redis_gets_the_connections_for_which_there_are_descriptors() {
+    const CLIENTS: usize = 500;
+    const ROOM: usize = 60; // for a few of them, and for the start of a server
+    let scene = Scene::new("redis-descriptors");
+    let server = scene.protect_with(&redis(&scene), &REQUIRE);
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| Client::new(&scene)).collect();
+    for client in &mut clients {
+        assert_eq!(client.ask(&["SET", "key", "value"]), "+OK");
+    }
+    let serve = server.serve_pid();
+    let open = fs::read_dir(format!("/proc/{}/fd", serve.as_raw_nonzero())).expect("it runs");
+    let limits = getrlimit(Resource::Nofile);
+    let few = Rlimit {
+        current: u64::try_from(open.count() + ROOM).ok(),
+        maximum: limits.maximum,
+    };
+    prlimit(Some(serve), Resource::Nofile, few).expect("it runs");
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    let kept = clients
+        .iter_mut()
+        .map(|client| usize::from(client.goes_on()));
+    let kept: usize = kept.sum();
+    assert!(kept > 0 && kept < CLIENTS, "{kept}");
+    assert_eq!(Client::new(&scene).ask(&["GET", "key"]), "value");
+    server.stop();
 }

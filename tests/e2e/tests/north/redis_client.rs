@@ -66,6 +66,25 @@ impl Client {
         assert_eq!(kind, Some(ErrorKind::ConnectionReset));
     }
 
+    /// Whether it is answered; else it is reset.
+    #[track_caller]
+    pub(super) fn goes_on(&mut self) -> bool {
+        let said = self.0.get_mut().write_all(b"PING\r\n");
+        let heard = said
+            .map_err(|error| error.kind())
+            .and_then(|()| self.beginning());
+        match heard {
+            Ok(()) => self.answer() == "+PONG",
+            Err(kind) => {
+                assert!(
+                    matches!(kind, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
+                    "{kind}"
+                );
+                false
+            }
+        }
+    }
+
     /// Waits for the first bytes of an answer.
     fn beginning(&mut self) -> Result<(), ErrorKind> {
         loop {
