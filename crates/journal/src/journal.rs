@@ -301,18 +301,23 @@ impl Journal {
         record.recorded_from(connection.isns, from)
     }
 
-    /// A turn that was known to have begun at this place, [`crate::Protected::answers`], [`crate::Protected::asked`] and
-    /// [`crate::Protected::doubt`], when the record was read back from somewhere. Nothing is dropped.
-    pub fn restore_turn(
-        &mut self,
-        flow: FlowId,
-        at: Place,
-        answers: ([SeqNumber; 4], [SeqNumber; 2]),
-    ) {
+    /// A turn that was known to have begun at this place, and [`crate::Protected::answers`], when the record was read back from
+    /// somewhere. Nothing is dropped.
+    pub fn restore_turn(&mut self, flow: FlowId, at: Place, answers: [SeqNumber; 4]) {
         if let Some(connection) = self.connections.get_mut(&flow)
             && let Ok(record) = &mut connection.record
         {
             record.restore_turn(connection.isns, at, answers);
+        }
+    }
+
+    /// [`crate::Protected::asked`] and [`crate::Protected::doubt`], of a record that was read back from somewhere. If nobody
+    /// tells, all that is not recorded is in doubt.
+    pub fn restore_asked(&mut self, flow: FlowId, [asked, doubt]: [SeqNumber; 2]) {
+        if let Some(connection) = self.connections.get_mut(&flow)
+            && let Ok(record) = &mut connection.record
+        {
+            record.restore_asked(connection.isns, asked, doubt);
         }
     }
 

@@ -559,15 +559,13 @@ impl Record {
         Ok(())
     }
 
-    pub(crate) fn restore_turn(
-        &mut self,
-        isns: Isns,
-        at: Place,
-        (answers, [asked, doubt]): ([SeqNumber; 4], [SeqNumber; 2]),
-    ) {
+    pub(crate) fn restore_asked(&mut self, isns: Isns, asked: SeqNumber, doubt: SeqNumber) {
         self.asked = self.instream_position(isns, asked).unwrap_or(self.asked);
         let doubt = self.instream_position(isns, doubt);
         self.doubted = doubt.filter(|doubt| *doubt < self.unanswered());
+    }
+
+    pub(crate) fn restore_turn(&mut self, isns: Isns, at: Place, answers: [SeqNumber; 4]) {
         let said = |seq| unwrap(isns.server, seq, self.heads.start(), 0);
         if let [Some(oldest), Some(next), Some(newest), Some(end)] = answers.map(said) {
             self.answers = Answers {

@@ -6,7 +6,10 @@ const MAGIC: [u8; 8] = *b"OUTLSEGM";
 /// Of the frame of records, and of what the logger writes into them. 2: handshakes, and how far clients
 /// have heard their servers. 3: where answers began, and keys of services. 5: what was released without having been there. 6: how far
 /// servers had read, what was in doubt, digests, and their key.
-const VERSION: u32 = 6;
+pub const VERSION: u32 = 6;
+
+/// The version before, which is read, too.
+const OLDEST: u32 = 5;
 
 /// The length of a segment's header.
 pub(crate) const HEADER: usize = 32;
@@ -22,30 +25,36 @@ const SEALED: u32 = u32::MAX;
 pub(crate) enum BadHeader {
     /// It is cut short or damaged: nothing was ever committed to this segment.
     Torn,
-    /// Another version wrote it.
+    /// A version wrote it that is not read.
     Version(u32),
 }
 
-/// The header of a segment.
+/// The header of a segment that is written.
 pub(crate) fn header(number: u64) -> [u8; HEADER] {
+    header_of(VERSION, number)
+}
+
+/// The header of a segment of this version.
+pub(crate) fn header_of(version: u32, number: u64) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[..8].copy_from_slice(&MAGIC);
-    header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    header[8..12].copy_from_slice(&version.to_le_bytes());
     header[16..24].copy_from_slice(&number.to_le_bytes());
     let checksum = crc32fast::hash(&header[..28]);
     header[28..].copy_from_slice(&checksum.to_le_bytes());
     header
 }
 
-/// Checks the header of a segment.
-pub(crate) fn check_header(bytes: &[u8], number: u64) -> Result<(), BadHeader> {
+/// Checks the header of a segment. Tells which version wrote the segment.
+pub(crate) fn check_header(bytes: &[u8], number: u64) -> Result<u32, BadHeader> {
     let found: &[u8; HEADER] = bytes.first_chunk().ok_or(BadHeader::Torn)?;
-    if *found == header(number) {
-        return Ok(());
-    }
     let version = u32_at(found, 8);
+    let is_read = (OLDEST..=VERSION).contains(&version);
+    if is_read && *found == header_of(version, number) {
+        return Ok(version);
+    }
     let whole = crc32fast::hash(&found[..28]) == u32_at(found, 28);
-    if whole && found.starts_with(&MAGIC) && version != VERSION {
+    if whole && found.starts_with(&MAGIC) && !is_read {
         return Err(BadHeader::Version(version));
     }
     Err(BadHeader::Torn)

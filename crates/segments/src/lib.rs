@@ -3,7 +3,8 @@
 //! A log is a row of *segments*, numbered files. Records are appended to the last one, in batches
 //! ([`Batch`]); [`Log::commit`] makes all that was appended durable at once. A segment that is full
 //! is sealed and the next one begun; one that nobody needs any more is removed as a whole
-//! ([`Log::remove_before`]). What the records say is the business of who writes them.
+//! ([`Log::remove_before`]). What the records say is the business of who writes them. Segments of the version before are
+//! read, too: each record comes with the version of its segment.
 //!
 //! ```text
 //! segment:  magic "OUTLSEGM" | u32 version | u32 0 | u64 number | u32 0 | u32 checksum of these
@@ -44,5 +45,6 @@ pub mod simulated;
 mod storage;
 
 pub use batch::{Batch, MAX_RECORD};
+pub use format::VERSION;
 pub use log::{Log, OpenError, Piece};
 pub use storage::Storage;

@@ -19,6 +19,8 @@ pub enum Piece<'a> {
     Record {
         /// The segment that it is in.
         segment: u64,
+        /// Which version of the format wrote that segment: [`VERSION`](crate::VERSION), or the one before.
+        version: u32,
         /// What was written.
         bytes: &'a [u8],
     },
@@ -44,7 +46,7 @@ pub enum OpenError<E> {
     /// The storage failed.
     #[error("{0}")]
     Storage(#[from] E),
-    /// A newer program, or an older one, wrote it.
+    /// A newer program wrote it, or one that is older than the version before.
     #[error(
         "segment {segment:#x} of the log has version {version}, which this program does not read"
     )]
@@ -223,12 +225,15 @@ fn read<E>(
     let sealed_at = sealed_at(bytes, segment);
     let mut place = 0;
     match check_header(bytes, segment) {
-        Ok(()) => {
+        Ok(version) => {
             place = HEADER;
             while let Some(record) = record_at(bytes, segment, place) {
-                let bytes = record;
-                each(Piece::Record { segment, bytes });
-                place += RECORD_HEADER + bytes.len();
+                each(Piece::Record {
+                    segment,
+                    version,
+                    bytes: record,
+                });
+                place += RECORD_HEADER + record.len();
             }
         }
         Err(BadHeader::Version(version)) => return Err(OpenError::Version { segment, version }),
@@ -247,7 +252,43 @@ fn read<E>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulated::Simulated;
+    use crate::{
+        format::{header_of, record_header},
+        simulated::Simulated,
+    };
+
+    /// A segment of this version with a record.
+    fn of_version(version: u32, number: u64) -> Simulated {
+        let mut storage = Simulated::default();
+        let record = record_header(number, HEADER as u64, b"record");
+        let bytes = [&header_of(version, number)[..], &record, b"record"].concat();
+        storage.create(number).expect("made");
+        storage.append(&bytes).expect("room");
+        storage.sync().expect("kept");
+        storage.restart();
+        storage
+    }
+
+    #[test]
+    fn two_versions_in_a_row_are_read_and_no_others() {
+        for version in 0..10 {
+            let mut read = Vec::new();
+            let log = Log::open(of_version(version, 7), |piece| {
+                if let Piece::Record { version, bytes, .. } = piece {
+                    read.push((version, bytes.to_vec()));
+                }
+            });
+            if [5, 6].contains(&version) {
+                assert_eq!(log.expect("a log").current(), 8, "it goes on behind it");
+                assert_eq!(read, [(version, b"record".to_vec())]);
+            } else {
+                let (_, error) = log.expect_err("it is not known");
+                let told =
+                    matches!(error, OpenError::Version { segment: 7, version: v } if v == version);
+                assert!(told && read.is_empty(), "{error}");
+            }
+        }
+    }
 
     #[test]
     fn a_number_behind_which_there_is_no_other_is_refused() {

@@ -3,7 +3,7 @@
 
 use crate::{
     Batch, Log, OpenError, Piece, Storage,
-    format::{HEADER, RECORD_HEADER, SEAL, header, record_header, seal},
+    format::{HEADER, RECORD_HEADER, SEAL, header_of, record_header, seal},
     simulated::{Failure, Simulated},
 };
 
@@ -14,6 +14,8 @@ const NUMBER: u64 = 7;
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Read {
     number: u64,
+    /// That of its records.
+    version: Option<u32>,
     records: Vec<Vec<u8>>,
     is_damaged: bool,
     /// The number of bytes that were read.
@@ -25,8 +27,13 @@ fn read(storage: Simulated) -> Result<Vec<Read>, OpenError<Failure>> {
     let (mut all, mut current) = (Vec::new(), Read::default());
     let log = Log::open(storage, |piece| match piece {
         Piece::Removed { segments } => assert!(!segments.is_empty()),
-        Piece::Record { segment, bytes } => {
+        Piece::Record {
+            segment,
+            version,
+            bytes,
+        } => {
             assert!(!current.is_damaged, "a record behind the damage");
+            current.version = Some(version);
             current.number = segment;
             current.records.push(bytes.to_vec());
         }
@@ -72,7 +79,10 @@ fn written_as_read(bytes: &[u8]) {
     assert!(all.is_empty() && read.number == NUMBER && read.len <= bytes.len());
     let mut again = Vec::new();
     if read.len > 0 {
-        again.extend_from_slice(&header(NUMBER));
+        // One without records does not tell its version.
+        let version = u32::from_le_bytes(bytes[8..12].try_into().expect("four bytes"));
+        assert!(read.version.is_none_or(|read| read == version));
+        again.extend_from_slice(&header_of(version, NUMBER));
     }
     let mut batch = Batch::default();
     for record in &read.records {
@@ -92,7 +102,11 @@ fn with_checksums(bytes: &[u8]) -> Vec<u8> {
     if bytes.len() < HEADER {
         return bytes;
     }
-    bytes[..HEADER].copy_from_slice(&header(NUMBER));
+    let version = match bytes[8] {
+        5 => 5,
+        _ => crate::VERSION,
+    };
+    bytes[..HEADER].copy_from_slice(&header_of(version, NUMBER));
     let mut at = HEADER;
     while let Some(Some(length)) = bytes.get(at..).map(<[u8]>::first_chunk::<4>) {
         let left = bytes.len() - at;

@@ -165,7 +165,7 @@ fn told(mut storage: Simulated) -> Vec<String> {
     let mut told = Vec::new();
     let log = Log::open(storage, |piece| {
         told.push(match piece {
-            Piece::Record { segment, bytes } => format!("{segment}: {}", bytes[0]),
+            Piece::Record { segment, bytes, .. } => format!("{segment}: {}", bytes[0]),
             Piece::Damaged { segment } => format!("{segment} damaged"),
             Piece::End { segment, .. } => format!("{segment} ends"),
             Piece::Removed { segments } => format!("{segments:?} removed"),

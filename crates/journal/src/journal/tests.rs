@@ -483,7 +483,8 @@ fn a_record_can_be_copied_piece_by_piece() {
     };
     let answers = [10, 20, 30, 25].map(|at| SERVER + at);
     let asked = ISN + 120;
-    journal.restore_turn(B, place, (answers, [asked, asked]));
+    journal.restore_turn(B, place, answers);
+    journal.restore_asked(B, [asked, asked]);
     assert_eq!(protected(&journal, B).turn, place);
     assert_eq!(protected(&journal, B).answers, answers);
     assert_eq!(protected(&journal, B).asked, asked);

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! All numbers are little-endian. Who changes what is here changes the version in the header of the
-//! files (`segments`).
+//! files (`segments`). Entries of the version before are read, too ([`Layout`]).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -17,6 +17,29 @@ use protocol::{
 use wire::{FlowId, SeqNumber, Timestamps};
 
 use crate::link::{Attachment, progress::Progress};
+
+mod parts;
+
+use parts::{known, number, numbers, take, truth};
+
+/// The entries of which version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// Version 5. Nothing says how far a server had read, nothing is in doubt, and there are no digests.
+    Former,
+    /// Those that are written.
+    Own,
+}
+
+impl Layout {
+    /// That of the segments of this version.
+    pub(crate) const fn of(version: u32) -> Self {
+        match version {
+            segments::VERSION => Self::Own,
+            _ => Self::Former,
+        }
+    }
+}
 
 /// A change of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,8 +98,10 @@ pub(crate) enum Entry<'a> {
         flow: FlowId,
         fin: Option<ClientFin>,
         turn: Place,
-        /// [`journal::Protected::answers`], [`journal::Protected::asked`] and [`journal::Protected::doubt`].
-        answers: ([SeqNumber; 4], [SeqNumber; 2]),
+        /// [`journal::Protected::answers`].
+        answers: [SeqNumber; 4],
+        /// [`journal::Protected::asked`] and [`journal::Protected::doubt`]; `None`: version 5 does not say.
+        asked: Option<[SeqNumber; 2]>,
     },
 }
 
@@ -94,6 +119,8 @@ const OUTSTREAM: u8 = 17;
 const UNPROTECTED: u8 = 18;
 const CLOSED: u8 = 19;
 const PROGRESS: u8 = 20;
+/// Of version 5: [`OUTSTREAM`] that says what was to be recorded before.
+const FORMER_OUTSTREAM_AFTER: u8 = 21;
 const RELEASED: u8 = 22;
 const DIGEST: u8 = 23;
 /// Added to the kind of a change: it is about the copy.
@@ -179,7 +206,11 @@ impl<'a> Entry<'a> {
                 }
             }
             Self::CopyEnds {
-                fin, turn, answers, ..
+                fin,
+                turn,
+                answers,
+                asked,
+                ..
             } => {
                 out.push(u8::from(fin.is_some()));
                 let fin = fin.unwrap_or(ClientFin {
@@ -187,16 +218,17 @@ impl<'a> Entry<'a> {
                     heard: SeqNumber(0),
                 });
                 let places = [fin.seq, fin.heard, turn.instream, turn.outstream];
-                for seq in places.iter().chain(&answers.0).chain(&answers.1) {
+                let asked = asked.iter().flatten();
+                for seq in places.iter().chain(answers).chain(asked) {
                     out.extend_from_slice(&seq.0.to_le_bytes());
                 }
             }
         }
     }
 
-    /// Reads an entry that [`Entry::write`] wrote, and the instance; `None` for any other bytes. Each entry has exactly
-    /// one encoding: dropping unknown bytes of a newer program would change the meaning of an entry.
-    pub(crate) fn read(bytes: &'a [u8]) -> Option<(u64, Self)> {
+    /// Reads an entry that [`Entry::write`] of this layout wrote, and the instance; `None` for any other bytes. Each entry has
+    /// exactly one encoding: dropping unknown bytes of a newer program would change the meaning of an entry.
+    pub(crate) fn read(layout: Layout, bytes: &'a [u8]) -> Option<(u64, Self)> {
         let mut rest = bytes;
         let [kind] = take(&mut rest)?;
         let instance = u64::from_le_bytes(take(&mut rest)?);
@@ -216,7 +248,7 @@ impl<'a> Entry<'a> {
             }
             TURNS_HELD => Self::TurnsHeld(truth(&mut rest)?),
             FORGOTTEN => Self::Forgotten,
-            DIGEST_SEED => {
+            DIGEST_SEED if layout == Layout::Own => {
                 let mut half = || take(&mut rest).map(u64::from_le_bytes);
                 Self::DigestSeed(DigestSeed([half()?, half()?]))
             }
@@ -235,7 +267,10 @@ impl<'a> Entry<'a> {
                 let has_fin = truth(&mut rest)?;
                 let [seq, heard, instream, outstream] = numbers(&mut rest)?;
                 let answers = numbers(&mut rest)?;
-                let asked = numbers(&mut rest)?;
+                let asked = match layout {
+                    Layout::Former => None,
+                    Layout::Own => Some(numbers(&mut rest)?),
+                };
                 Self::CopyEnds {
                     flow,
                     fin: known(has_fin, [seq, heard], ClientFin { seq, heard })?,
@@ -243,11 +278,15 @@ impl<'a> Entry<'a> {
                         instream,
                         outstream,
                     },
-                    answers: (answers, asked),
+                    answers,
+                    asked,
                 }
             }
-            INSTREAM..=DIGEST => Self::Changed(flow, Change::read(kind, &mut rest)?),
-            _ => Self::Copied(flow, Change::read(kind.checked_sub(OF_COPY)?, &mut rest)?),
+            INSTREAM..=DIGEST => Self::Changed(flow, Change::read(layout, kind, &mut rest)?),
+            _ => {
+                let kind = kind.checked_sub(OF_COPY)?;
+                Self::Copied(flow, Change::read(layout, kind, &mut rest)?)
+            }
         };
         // An attachment names the instance in the entry.
         let owner = match &entry {
@@ -366,12 +405,16 @@ impl<'a> Change<'a> {
         }
     }
 
-    fn read(kind: u8, rest: &mut &'a [u8]) -> Option<Self> {
+    fn read(layout: Layout, kind: u8, rest: &mut &'a [u8]) -> Option<Self> {
         Some(match kind {
             INSTREAM => {
                 let [seq, client_ack, nxt, ack] = numbers(rest)?;
                 let [flags] = take(rest)?;
-                if flags & !(FIN | SERVER_KNOWN | HEARD_ALL | HEADS_KNOWN | DOUBTED) != 0 {
+                let doubted = match layout {
+                    Layout::Former => 0,
+                    Layout::Own => DOUBTED,
+                };
+                if flags & !(FIN | SERVER_KNOWN | HEARD_ALL | HEADS_KNOWN | doubted) != 0 {
                     return None;
                 }
                 let doubted = match flags & DOUBTED {
@@ -390,9 +433,14 @@ impl<'a> Change<'a> {
                     bytes: std::mem::take(rest),
                 }
             }
-            OUTSTREAM => {
+            OUTSTREAM | FORMER_OUTSTREAM_AFTER => {
                 let seq = number(rest)?;
-                let [has] = take(rest)?;
+                let [has] = match (layout, kind) {
+                    (Layout::Own, OUTSTREAM) => take(rest)?,
+                    (Layout::Own, _) => return None,
+                    (Layout::Former, OUTSTREAM) => [0],
+                    (Layout::Former, _) => [AFTER],
+                };
                 if has & !(AFTER | ASKED) != 0 {
                     return None;
                 }
@@ -422,7 +470,7 @@ impl<'a> Change<'a> {
                 Self::Progress(progress)
             }
             RELEASED => Self::Released(number(rest)?),
-            DIGEST => {
+            DIGEST if layout == Layout::Own => {
                 let digest = Digest::from_bytes(take(rest)?);
                 let speaks = match rest.is_empty() {
                     true => None,
@@ -448,40 +496,6 @@ const REQUEST_RESUME: u8 = 13;
 fn body(request: &Request, out: &mut Vec<u8>) {
     // Neither Attach nor Resume can be too long to be written.
     let _ = request.encode_body(out);
-}
-
-fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
-    let (first, rest) = bytes.split_first_chunk()?;
-    *bytes = rest;
-    Some(*first)
-}
-
-fn numbers<const N: usize>(bytes: &mut &[u8]) -> Option<[SeqNumber; N]> {
-    let mut numbers = [SeqNumber(0); N];
-    for number in &mut numbers {
-        *number = self::number(bytes)?;
-    }
-    Some(numbers)
-}
-
-fn number(bytes: &mut &[u8]) -> Option<SeqNumber> {
-    take(bytes).map(|number| SeqNumber(u32::from_le_bytes(number)))
-}
-
-fn truth(bytes: &mut &[u8]) -> Option<bool> {
-    match take(bytes)? {
-        [0] => Some(false),
-        [1] => Some(true),
-        _ => None,
-    }
-}
-
-/// The optional value; `None` is encoded as zeros.
-fn known<T>(is_known: bool, numbers: [SeqNumber; 2], value: T) -> Option<Option<T>> {
-    match is_known {
-        true => Some(Some(value)),
-        false => (numbers == [SeqNumber(0); 2]).then_some(None),
-    }
 }
 
 #[cfg(test)]

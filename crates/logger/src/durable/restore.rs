@@ -5,7 +5,7 @@ use protocol::control::Resume;
 use segments::{Log, OpenError, Piece, Storage};
 use wire::{FlowId, SeqNumber};
 
-use super::entry::{Change, Entry};
+use super::entry::{Change, Entry, Layout};
 use super::ledger::{Job, Ledger};
 use crate::link::{Session, Sessions};
 
@@ -34,7 +34,7 @@ const COPY: FlowId = FlowId(u64::MAX);
 /// bytes.
 ///
 /// # Errors
-/// The storage fails, or another version of this program wrote the log.
+/// The storage fails, or a version of this program wrote the log that is neither this one nor the one before.
 pub fn restore<S: Storage>(
     storage: S,
     sessions: &mut Sessions,
@@ -49,7 +49,11 @@ pub fn restore<S: Storage>(
         removed: Vec::new(),
     };
     let log = Log::open(storage, |piece| match piece {
-        Piece::Record { segment, bytes } => reading.record(segment, bytes),
+        Piece::Record {
+            segment,
+            version,
+            bytes,
+        } => reading.record(segment, Layout::of(version), bytes),
         Piece::Removed { segments } => reading.removed = segments.to_vec(),
         Piece::Damaged { segment } => reading.damage(segment),
         Piece::End { segment, len } => reading.ledger.add_segment(segment, len),
@@ -102,8 +106,8 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    fn record(&mut self, segment: u64, bytes: &[u8]) {
-        let Some((instance, entry)) = Entry::read(bytes) else {
+    fn record(&mut self, segment: u64, layout: Layout, bytes: &[u8]) {
+        let Some((instance, entry)) = Entry::read(layout, bytes) else {
             // Its checksum is right, so a program has written it that knows more than this one.
             self.damage(segment);
             return;
@@ -164,7 +168,8 @@ impl Reading<'_> {
                 fin,
                 turn,
                 answers,
-            } => self.end_copy(instance, flow, fin, (turn, answers)),
+                asked,
+            } => self.end_copy(instance, flow, fin, (turn, answers, asked)),
             Entry::Attached(_) | Entry::Inherited { .. } | Entry::Forgotten => {}
         }
     }
@@ -195,7 +200,7 @@ impl Reading<'_> {
         instance: u64,
         flow: FlowId,
         fin: Option<journal::ClientFin>,
-        places: (Place, ([SeqNumber; 4], [SeqNumber; 2])),
+        places: (Place, [SeqNumber; 4], Option<[SeqNumber; 2]>),
     ) {
         let copying = self
             .copying

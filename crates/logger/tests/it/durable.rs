@@ -2,6 +2,7 @@
 //! what was not made durable, or fails.
 
 mod crashes;
+mod former;
 mod log;
 mod released;
 
@@ -168,6 +169,11 @@ impl World {
         } else {
             storage.restart();
         }
+        self.begin_with(storage);
+    }
+
+    /// A logger begins with that log.
+    fn begin_with(&mut self, storage: Simulated) {
         self.lives += 1;
         self.sessions = Sessions::new(AckPolicy::EachBatch, 1 << 30, KEEP);
         let restored = restore(storage, &mut self.sessions, SEGMENT).expect("readable");

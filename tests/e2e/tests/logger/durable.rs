@@ -1,8 +1,9 @@
 //! The logger writes what is recorded to files, and is killed again and again.
 
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
+use e2e::arrange::wait_until;
 use e2e::clients::finish;
 use e2e::exchange::Exchange;
 use e2e::loggers::{Logger, QUICK_LOSS, key_file};
@@ -168,4 +169,29 @@ fn a_record_that_was_given_up_while_nobody_heard_of_that_is_not_waited_for() {
     protected.wait_for("unprotected", 1);
     echoes(&stream, b"afterwards");
     protected.stop();
+}
+
+/// What a logger of the version before wrote while two clients talked.
+const FORMER: &[u8] =
+    include_bytes!("../../../../crates/logger/tests/it/durable/version-5.segment");
+
+#[test]
+fn a_log_of_the_version_before_is_read_after_an_upgrade() {
+    let scene = Scene::new("link-former");
+    let host = scene.lab.add_host_at("logger", 20).expect("a host");
+    let keys = key_file(&scene, "keys");
+    let log = scene.directory().join("log");
+    fs::create_dir(&log).expect("a directory");
+    fs::write(log.join("0000000000000000.segment"), FORMER).expect("written");
+    let log = log.to_string_lossy();
+    let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
+    // The second time with what the first one has written behind it.
+    for life in 1..=2 {
+        let found = "found records of 1 services, 2 connections";
+        wait_until("it has found the records", || {
+            logger.said().matches(found).count() == life
+        });
+        logger.kill();
+        logger.replace_dead(&scene);
+    }
 }

@@ -35,7 +35,8 @@ fn entries() -> Vec<Entry<'static>> {
             instream: seq,
             outstream: seq,
         },
-        answers: ([seq; 4], [seq; 2]),
+        answers: [seq; 4],
+        asked: Some([seq; 2]),
     };
     vec![
         Entry::Inherited { from: 4 },
@@ -72,7 +73,10 @@ fn entries() -> Vec<Entry<'static>> {
 #[test]
 fn what_is_written_is_read() {
     for entry in entries() {
-        assert_eq!(Entry::read(&written(3, &entry)), Some((3, entry)));
+        assert_eq!(
+            Entry::read(Layout::Own, &written(3, &entry)),
+            Some((3, entry))
+        );
     }
 }
 
@@ -85,7 +89,11 @@ fn nothing_is_behind_an_entry() {
                 | Entry::Copied(_, Change::Instream { .. })
         );
         let longer = [written(3, &entry), vec![0]].concat();
-        assert_eq!(Entry::read(&longer).is_some(), takes_all, "{entry:?}");
+        assert_eq!(
+            Entry::read(Layout::Own, &longer).is_some(),
+            takes_all,
+            "{entry:?}"
+        );
     }
 }
 
@@ -98,7 +106,7 @@ fn no_entry_has_two_encodings() {
         let mut bytes = written(3, entry);
         assert_ne!(bytes[at], to);
         bytes[at] = to;
-        Entry::read(&bytes).is_some()
+        Entry::read(Layout::Own, &bytes).is_some()
     };
     let all = entries();
     assert!(!changed(&all[1], BODY, 2), "a truth value");
@@ -129,6 +137,100 @@ fn an_attachment_is_that_of_its_instance() {
         session: 6,
     };
     let entry = Entry::Attached(attachment);
-    assert_eq!(Entry::read(&written(3, &entry)), Some((3, entry.clone())));
-    assert_eq!(Entry::read(&written(4, &entry)), None);
+    assert_eq!(
+        Entry::read(Layout::Own, &written(3, &entry)),
+        Some((3, entry.clone()))
+    );
+    assert_eq!(Entry::read(Layout::Own, &written(4, &entry)), None);
+}
+
+/// What version 5 wrote of this instance and connection, in its layout.
+fn former(kind: u8, body: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = vec![kind, 3, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0];
+    bytes.extend(body.concat());
+    bytes
+}
+
+/// It does not say how far a server had read: that is not known.
+#[test]
+fn entries_of_version_5_are_read_as_what_they_were() {
+    let (flow, seq) = (FlowId(9), SeqNumber(77));
+    let (at, after, more) = (
+        &77u32.to_le_bytes(),
+        &70u32.to_le_bytes(),
+        &5u32.to_le_bytes(),
+    );
+    let said = Said::in_order(seq, b"HTTP");
+    let behind = Said {
+        more: 5,
+        after: Some(SeqNumber(70)),
+        ..said
+    };
+    let came = Change::Instream {
+        seq,
+        client_ack: seq,
+        heard_all: true,
+        heads_known: true,
+        doubted: None,
+        server: None,
+        fin: false,
+        bytes: b"GET /",
+    };
+    let ends = Entry::CopyEnds {
+        flow,
+        fin: None,
+        turn: Place {
+            instream: seq,
+            outstream: SeqNumber(70),
+        },
+        answers: [seq; 4],
+        asked: None,
+    };
+    let of_version_5 = [
+        (
+            former(17, &[at, b"HTTP"]),
+            Entry::Changed(flow, Change::Outstream(said)),
+        ),
+        (
+            former(33, &[at, b"HTTP"]),
+            Entry::Copied(flow, Change::Outstream(said)),
+        ),
+        (
+            former(21, &[at, after, more, b"HTTP"]),
+            Entry::Changed(flow, Change::Outstream(behind)),
+        ),
+        (
+            former(37, &[at, after, more, b"HTTP"]),
+            Entry::Copied(flow, Change::Outstream(behind)),
+        ),
+        (
+            former(16, &[at, at, &[0; 8], &[HEARD_ALL | HEADS_KNOWN], b"GET /"]),
+            Entry::Changed(flow, came),
+        ),
+        (former(6, &[&[0; 9], at, after, at, at, at, at]), ends),
+    ];
+    for (bytes, entry) in of_version_5 {
+        assert_eq!(Entry::read(Layout::Former, &bytes), Some((3, entry)));
+    }
+}
+
+/// What is the same in both versions is read as both, and nothing else of this version as of version 5.
+#[test]
+fn entries_of_this_version_are_not_taken_for_those_of_version_5() {
+    for entry in entries() {
+        let bytes = written(3, &entry);
+        let read = Entry::read(Layout::Former, &bytes);
+        let is_the_same = !matches!(
+            entry,
+            Entry::CopyEnds { .. }
+                | Entry::DigestSeed(_)
+                | Entry::Changed(_, Change::Digest(..) | Change::Outstream(_))
+        );
+        assert_eq!(read == Some((3, entry)), is_the_same, "{read:?}");
+    }
+    let doubted = former(16, &[&[0; 16], &[DOUBTED], &[0; 4]]);
+    assert!(Entry::read(Layout::Own, &doubted).is_some());
+    assert_eq!(Entry::read(Layout::Former, &doubted), None);
+    let after = former(21, &[&[0; 12], b"HTTP"]);
+    assert_eq!(Entry::read(Layout::Own, &after), None);
 }

@@ -142,7 +142,8 @@ impl Ledger {
             flow,
             fin: record.fin,
             turn: record.turn,
-            answers: (record.answers, [record.asked, record.doubt]),
+            answers: record.answers,
+            asked: Some([record.asked, record.doubt]),
         };
         self.record(instance, &entry);
         self.bases.put(instance, flow, begun_in);

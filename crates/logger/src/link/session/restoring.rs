@@ -102,13 +102,16 @@ impl Session {
         &mut self,
         resume: &Resume,
         copy: FlowId,
-        places: (Place, ([SeqNumber; 4], [SeqNumber; 2])),
+        places: (Place, [SeqNumber; 4], Option<[SeqNumber; 2]>),
         beginnings: Vec<Place>,
     ) {
         let copied = self.flows.remove(copy);
-        let (turn, answers) = places;
+        let (turn, answers, asked) = places;
         let journal = &mut self.intake.journal;
         journal.restore_turn(copy, turn, answers);
+        if let Some(asked) = asked {
+            journal.restore_asked(copy, asked);
+        }
         journal.restore_beginnings(copy, beginnings.into_iter());
         if !self.intake.journal.replace(resume.flow, copy) {
             return;
