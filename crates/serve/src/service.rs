@@ -355,6 +355,7 @@ impl Service {
             if !restored {
                 self.begin()?;
             }
+            self.begin_to_read()?;
         }
         // Not before clients are served, if that does not take long: it may have been due for hours.
         self.beat()?;

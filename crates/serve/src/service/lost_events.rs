@@ -29,9 +29,9 @@ pub(crate) struct LostEvents {
 }
 
 impl LostEvents {
-    /// What was lost up to now needs no word.
-    fn knows(&mut self, lost: u64) {
-        (self.seen, self.told) = (lost, lost);
+    /// What was lost up to now needs no word: nobody read because this process did not serve.
+    fn excuses(&mut self, lost: u64) {
+        self.told = lost;
     }
 
     /// How many are to be told now.
@@ -66,11 +66,18 @@ impl Service {
         Ok(())
     }
 
+    /// From now on the kernel's events are read.
+    pub(super) fn begin_to_read(&mut self) -> Result<(), ServeError> {
+        let lost = self.ground.plane.counters()?.events_lost();
+        self.lost_events.excuses(lost);
+        Ok(())
+    }
+
     /// The same for a service that was found running, whatever was lost.
     pub(super) fn look_for_all_events(&mut self) -> Result<(), ServeError> {
         let lost = self.ground.plane.counters()?.events_lost();
         self.heed_flows()?;
-        self.lost_events.knows(lost);
+        self.lost_events.seen = lost;
         Ok(())
     }
 
@@ -178,7 +185,7 @@ mod tests {
     fn lost_events_are_told_at_once_and_then_from_time_to_time() {
         let at = Duration::from_secs;
         let mut lost = LostEvents::default();
-        lost.knows(7);
+        (lost.seen, lost.told) = (7, 7);
         assert_eq!(lost.untold(at(1)), None);
         lost.seen = 9;
         assert_eq!(lost.untold(at(1)), Some(2));
@@ -187,5 +194,10 @@ mod tests {
         lost.seen = 12;
         assert_eq!(lost.untold(at(61)), Some(3));
         assert_eq!(lost.untold(at(200)), None);
+        lost.excuses(20);
+        lost.seen = 20;
+        assert_eq!(lost.untold(at(300)), None);
+        lost.seen = 21;
+        assert_eq!(lost.untold(at(300)), Some(1));
     }
 }

@@ -27,6 +27,7 @@ impl Service {
         self.incarnation = life.incarnation;
         self.server = server;
         self.listening.begins();
+        self.begin_to_read()?;
         if records_lost {
             let reason = match self.config.link {
                 Some(_) => UnprotectedReason::LoggerLost,
