@@ -135,8 +135,8 @@ struct Service {
     watched: bool,
     /// The end of the epoch before.
     former: Former,
-    /// The holder has not given the service up: the operator has said that the host is gone.
-    is_gone: bool,
+    /// The host of the last holder, which has not given the service up: the operator has said that it is gone, or it has begun anew.
+    lost: Option<u64>,
     /// How steadily its holder asks.
     detector: FailureDetector,
     /// What the granter's own host has sent in its name has left then.
@@ -182,7 +182,7 @@ impl Granter {
                 freed: 0,
                 watched: false,
                 former: Former::Unknown,
-                is_gone: false,
+                lost: None,
                 detector: FailureDetector::new(&terms),
                 // Our former life may have spoken a moment ago.
                 quiet: terms.drained_at(now),
@@ -238,7 +238,7 @@ impl Granter {
         let began = self.began;
         let known = self.services.get_mut(name).filter(|service| service.known);
         let service = known.ok_or(StillHeld::Unknown)?;
-        let (_, instance) = service.holder.ok_or(StillHeld::Nobodys)?;
+        let (host, instance) = service.holder.ok_or(StillHeld::Nobodys)?;
         let heard = service.members.get(&instance).map(|member| member.heard);
         let silent = now.saturating_sub(heard.unwrap_or(began));
         if silent < GONE {
@@ -249,7 +249,7 @@ impl Granter {
         }
         service.retire(instance);
         service.holder = None;
-        service.is_gone = true;
+        service.lost = Some(host);
         if !service.leased {
             service.leased = true;
             service.over = now;
@@ -329,7 +329,7 @@ impl Service {
             freed: 0,
             watched: false,
             former: Former::Unknown,
-            is_gone: false,
+            lost: None,
             detector: FailureDetector::new(terms),
             quiet: Duration::ZERO,
             members: BTreeMap::new(),
@@ -441,6 +441,7 @@ impl Service {
             .is_some_and(|(host, instance)| host == request.host && instance != request.instance)
         {
             self.holder = None;
+            self.lost = Some(request.host);
             self.leased = true;
             self.over = now;
         }
@@ -561,14 +562,13 @@ impl Service {
         let may = self.leased && over || !self.known && vouched && (over || round.remembers);
         let instance = round.request.instance;
         if may && self.comes_first(round) {
-            self.former = match self.holder {
-                Some((host, _)) if host == round.request.host => Former::Same,
+            self.former = match self.holder.map(|(host, _)| host).or(self.lost) {
+                Some(host) if host == round.request.host => Former::Same,
                 Some(_) => Former::Other,
-                None if self.is_gone => Former::Other,
                 None if self.known && self.epoch > 0 => Former::GivenUp,
                 None => Former::Unknown,
             };
-            self.is_gone = false;
+            self.lost = None;
             if let Some((_, former)) = self.holder {
                 self.retire(former);
                 // It does not know yet, and may be believed after the next loss of memory.

@@ -320,12 +320,30 @@ fn a_host_that_begins_anew_has_let_go_of_what_it_had() {
     assert_eq!(world.say(5000, &again), Some(Verdict::Wait));
     again.number += 1;
     assert_eq!(world.say(5000, &again), Some(lease(2)));
+    assert_eq!(world.former, Former::Same, "it has not handed over");
     // Its former self, delayed:
     world.number += 10;
     assert_eq!(
         world.ask(5001, 1, holds(1, false)),
         Verdict::Superseded { epoch: 2 }
     );
+}
+
+#[test]
+fn epoch_of_a_host_that_begins_anew_is_lost_and_not_given_up() {
+    let mut world = World::new(Memory::Kept(vec![]));
+    world.ask(0, 1, Standing::First);
+    world.ask(0, 2, STANDBY);
+    world.ask(0, 1, holds(1, true));
+    // The other host takes over in the moment in which this one is back as another instance.
+    let mut again = world.request(1, Standing::Standby { effective_in: None });
+    (again.instance, again.preference) = (999, 1000);
+    assert_eq!(world.say(10, &again), Some(Verdict::Wait));
+    again.number += 1;
+    world.say(10, &again);
+    world.number += 10;
+    assert_eq!(world.ask(11, 2, STANDBY), lease(2));
+    assert_eq!(world.former, Former::Other);
 }
 
 #[test]
