@@ -48,7 +48,7 @@ pub struct Handover {
 const PAGE: u64 = 4096;
 
 /// How long a process may take to read what it is given, where there is no room for more.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why connections cannot be handed over.
 #[derive(Debug, thiserror::Error)]
@@ -311,6 +311,10 @@ impl Handover {
             );
             match sent {
                 Err(Errno::PIPE | Errno::CONNRESET) if *process != 0 => {}
+                Err(Errno::AGAIN) => {
+                    let why = format!("it has taken none for {} s", PATIENCE.as_secs());
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+                }
                 sent => drop(sent?),
             }
         }

@@ -101,8 +101,10 @@ impl North {
             open.partition(|one| self.made.contains_key(&one.connection));
         // Each has a descriptor less than before, and there may be none left for those that are lost.
         for passed in made {
-            if let Some(socket) = self.made.remove(&passed.connection) {
+            if let Some(socket) = self.made.get(&passed.connection) {
+                // One that cannot be given stays here: its end would be its client's.
                 self.handover.give(passed, socket.as_fd())?;
+                self.made.remove(&passed.connection);
             }
         }
         for passed in lost {

@@ -9,13 +9,14 @@ use std::{
 
 use e2e::{
     Scene, Seed,
+    arrange::wait_until,
     clients::finish,
     exchange::{assert_all_kept, assert_untouched},
     loggers::status,
     servers::{PORT, redis, redis_in},
 };
 use lab::Signal;
-use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, kill_process, prlimit};
 
 pub(super) use super::redis_client::Client;
 use super::{REQUIRE, kill_again_and_again, patiently};
@@ -443,5 +444,60 @@ fn redis_gets_the_connections_for_which_there_are_descriptors() {
     let kept: usize = kept.sum();
     assert!(kept > 0 && kept < CLIENTS, "{kept}");
     assert_eq!(Client::new(&scene).ask(&["GET", "key"]), "value");
+    server.stop();
+}
+
+/// Whether a process waits for something to be given to it by a socket, or for anything to happen; `None`: it does something.
+fn waits_to_be_given(pid: Pid) -> Option<bool> {
+    let waits = fs::read_to_string(format!("/proc/{}/wchan", pid.as_raw_nonzero())).ok()?;
+    match () {
+        () if waits.contains("skb_wait") => Some(true),
+        () if waits.contains("ep_poll") || waits.contains("epoll") => Some(false),
+        () => None,
+    }
+}
+
+/// A server that has replayed its record, and reads nothing more, cannot be given its connections.
+#[test]
+fn redis_is_begun_again_where_it_does_not_take_its_connections() {
+    const CLIENTS: usize = 500; // more than its socket has room for
+    let scene = Scene::new("redis-takes-none");
+    let server = scene.protect_with(&redis(&scene), &REQUIRE);
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| Client::new(&scene)).collect();
+    for client in &mut clients {
+        for _ in 0..10 {
+            assert_eq!(client.ask(&["SET", "key", "value"]), "+OK");
+        }
+    }
+    for recoveries in 1.. {
+        server.kill_main(Signal::KILL);
+        let restarted = server.wait_for("restarted", recoveries);
+        let pid = restarted["pid"]
+            .as_i64()
+            .and_then(|pid| pid.try_into().ok());
+        let pid = pid.and_then(Pid::from_raw).expect("a process");
+        server.kill_serve(Signal::STOP);
+        let mut waits = None;
+        wait_until("it has replayed its record, or serves", || {
+            waits = waits_to_be_given(pid);
+            waits.is_some()
+        });
+        if waits == Some(true) {
+            kill_process(pid, Signal::STOP).expect("it waits");
+            server.kill_serve(Signal::CONT);
+            break;
+        }
+        server.kill_serve(Signal::CONT);
+        server.wait_serving(recoveries);
+    }
+    wait_until("it is told", || {
+        let mut told = server.events_of("trouble").into_iter();
+        told.any(|one| one["reason"].to_string().contains("is started again"))
+    });
+    let recoveries = server.events_of("restarted").len();
+    server.wait_for("restarted", recoveries.max(2));
+    for client in &mut clients {
+        assert_eq!(client.ask(&["GET", "key"]), "value");
+    }
     server.stop();
 }
