@@ -12,6 +12,8 @@
 //!   segment is cut here.
 //! * It takes its window back by less than what its scale rounds off (Linux rounds up), and is then
 //!   deaf to whoever has sent that much. Such a segment is taken for one at the edge.
+//! * It echoes the timestamp of a segment before its window, and one that is older than what it has echoed, if segments have overtaken
+//!   each other (RFC 7323 4.3 does neither). That is mended: a host that has been told of the newest echo believes no older one.
 //! * It overlooks a FIN behind bytes that it has. They are cut off, too.
 
 use std::{collections::BTreeMap, net::SocketAddr};
@@ -46,6 +48,8 @@ struct Known {
     stamps: Option<Timestamps>,
     said_at: u64,
     probe_at: u64,
+    /// The other side has said again what it had said before.
+    is_asked: bool,
 }
 
 /// What is to be sent.
@@ -110,6 +114,7 @@ impl Probes {
             // What lies before the window tells nothing but that somebody asks.
             let old = known.ack.is_some_and(|ours| !segment.end_seq().after(ours));
             let asks = old && segment.sequence_len() > 0;
+            known.is_asked = asks;
             if ack && !asks && known.una.is_none_or(|una| !segment.ack().before(una)) {
                 known.peer_window = segment.window();
                 if known.una != Some(segment.ack()) {
@@ -159,15 +164,33 @@ impl Probes {
                 .nxt
                 .map_or(segment.end_seq(), |nxt| nxt.max_seq(segment.end_seq()));
             known.nxt = Some(nxt);
-            known.stamps = segment.timestamps();
+            let answers = std::mem::take(&mut known.is_asked) && segment.sequence_len() == 0;
+            let before = known.stamps.map(|stamps| SeqNumber(stamps.echo));
+            known.stamps = segment.timestamps().map(|stamps| {
+                let echo = SeqNumber(stamps.echo);
+                let echo = before.map_or(echo, |before| match answers {
+                    true => before,
+                    false => before.max_seq(echo),
+                });
+                Timestamps {
+                    echo: echo.0,
+                    ..stamps
+                }
+            });
+            let stamps = known.stamps;
             known.said_at = now;
             known.probe_at = known.probe_at.max(now + SILENCE / 2);
             let rewound = segment.sequence_len() == 0 && segment.seq().before(nxt);
-            if let (true, Ok(mut segment)) = (
-                rewound,
-                SegmentMut::parse(&mut bytes[header_len..], ChecksumMode::Full),
-            ) {
-                segment.set_seq(nxt);
+            if let Ok(mut segment) = SegmentMut::parse(&mut bytes[header_len..], ChecksumMode::Full)
+            {
+                if let Some(stamps) = stamps {
+                    segment.edit_options(|options| {
+                        wire::replace_timestamps(options, stamps.value, stamps.echo)
+                    });
+                }
+                if rewound {
+                    segment.set_seq(nxt);
+                }
             }
         }
     }
