@@ -17,11 +17,15 @@ static __always_inline __u32 said_so_far(const struct flow *f)
 }
 
 /* The dead host may have answered what the client says from log.doubt on, and the client have heard that: it has
- * heard more than heads of answers are recorded, and the server of now has not said so much again. */
+ * heard more than heads of answers are recorded, or may have (behind a hole of which it has not told), and the server
+ * of now has not said so much again. */
 static __always_inline bool is_in_doubt(const struct flow *f)
 {
-	return f->log.restored == RESTORED_HEARD && f->log.is_doubtful && !f->log.stateful &&
-	       after(f->log.heard, f->verify.heads_to) &&
+	if (!f->log.is_doubtful || f->log.stateful)
+		return false;
+	if (f->log.restored == RESTORED_UNTOLD)
+		return true;
+	return f->log.restored == RESTORED_HEARD && after(f->log.heard, f->verify.heads_to) &&
 	       !(f->mode == FLOW_SPLICED && !before(said_so_far(f), f->log.heard));
 }
 

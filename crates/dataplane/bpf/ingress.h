@@ -47,24 +47,24 @@ static __always_inline bool acceptable(const struct flow *f, const struct packet
 	return (p->flags & (TCP_SYN | TCP_ACK)) == TCP_ACK && !after(p->ack, may_have(f));
 }
 
-/* Learn from a segment of the client. */
-static __always_inline void observe_client(struct flow *f, const struct packet *p, struct scratch *s,
+/* Learn from a segment of the client. False: nothing of it is believed. */
+static __always_inline bool observe_client(struct flow *f, const struct packet *p, struct scratch *s,
 					   const struct options *o, bool gated)
 {
 	if (!acceptable(f, p))
-		return;
+		return false;
 	__u32 end = p->seq + sequence_len(p);
 	if (p->flags & TCP_RST) {
 		/* RFC 5961 3.2: only at exactly RCV.NXT; a gated server cannot challenge, so the
 		 * client's own SND.NXT counts too. */
 		if (gated && (p->seq == f->server.ack || p->seq == f->client.nxt))
 			f->client.reset = 1;
-		return;
+		return false;
 	}
 	if (o->timestamps) {
 		__u32 tsval = option_tsval(s->tcp, o);
 		if (f->client.tsval && before(tsval, f->client.tsval))
-			return; /* PAWS, RFC 7323 5 */
+			return false; /* PAWS, RFC 7323 5 */
 		f->client.tsval = tsval;
 		/* With a log link, who receives is server and logger together. The server's own echo would be
 		 * that of the first copy, long ago, of what comes again because the logger had not got it:
@@ -90,6 +90,7 @@ static __always_inline void observe_client(struct flow *f, const struct packet *
 		f->client.ack = p->ack;
 		f->client.window = p->window;
 	}
+	return true;
 }
 
 static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s, struct flow *f,
@@ -307,11 +308,12 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 	struct options o = find_options(sc, p, false);
 	bool gated = flow_stands_still(s, f);
 	bool answer = f->verify.said == SAID_ANSWER;
-	if (f->log.restored == RESTORED_SILENT && !hear_restored(s, sc, key, f, p, &o)) {
+	if (is_unheard(f) && !hear_restored(s, sc, key, f, p, &o)) {
 		count(COUNT_GATED_IN);
 		return TCX_DROP;
 	}
-	observe_client(f, p, sc, &o, gated);
+	if (observe_client(f, p, sc, &o, gated))
+		hear_rest(s, key, f, p, &o);
 	f->ifindex = skb->ifindex;
 	if (has_heard_all(s, f, p))
 		link_said(skb, f, p);

@@ -204,7 +204,10 @@ struct range {
 enum restored {
 	RESTORED_NOT = 0,    /* this host knows all that the client was sent */
 	RESTORED_SILENT = 1, /* what the client had heard, and that the record is whole, is not known */
-	RESTORED_HEARD = 2,  /* the client has said so; it may have more than it said, behind a hole */
+	RESTORED_HEARD = 2,  /* the client has said all that; what was on its way then comes later */
+	RESTORED_TOLD = 3,   /* as silent; but what the client has behind a hole is known */
+	RESTORED_UNTOLD = 4, /* the client has shown that the record is whole, and has not said what it has behind
+			      * a hole; without selective acknowledgements it never will */
 };
 
 /* With a log link: what the logger has of the instream, and what the server's TCP has, so that the

@@ -10,6 +10,11 @@
  * nothing but what is recorded, or sends again from a place that is recorded, was acknowledged no more
  * than that.
  *
+ * What its client has behind a hole it says in the blocks of its selective acknowledgements: in answer to a
+ * call, and not always in data that it sends again. Until it has told that, no server is given the connection;
+ * and a client without selective acknowledgements, which never will, is lost if it may have a part of an answer
+ * that nobody has recorded (see docs/logger.md).
+ *
  * A server with state (north side) is beyond what a replay could get wrong: it has said what it has said,
  * and nothing was acknowledged that was not recorded as long as anybody looked after it. Its client is
  * believed if it is *ahead*, too, by what it has sent to a host that did not hear it any more; or it would
@@ -49,7 +54,13 @@ static __always_inline bool is_later(__u32 known, __u32 told, bool exact)
 
 static __always_inline bool is_ahead(const struct flow *f, const struct packet *p)
 {
-	return f->log.stateful && after(p->seq, f->log.stable);
+	return after(p->seq, f->log.stable);
+}
+
+/* Its client is still to show that its record is whole. */
+static __always_inline bool is_unheard(const struct flow *f)
+{
+	return f->log.restored == RESTORED_SILENT || f->log.restored == RESTORED_TOLD;
 }
 
 static __always_inline bool is_credible(const struct flow *f, const struct packet *p, bool timestamps,
@@ -93,7 +104,49 @@ static __always_inline void hear_blocks(struct flow *f, const struct scratch *sc
 	}
 }
 
-/* A segment of the client of a flow that was made anew. True: it tells what had to be known. */
+/* What a client that was not believed yet has heard, and had room for. Blocks that it sent before, when it was ahead of
+ * the record, are as good. */
+static __always_inline void hear_first(struct flow *f, const struct scratch *sc, const struct packet *p,
+				       const struct options *o)
+{
+	f->log.reach = p->ack + ((__u32)p->window << (f->client.window_scale & 15));
+	if (!after(f->log.heard, p->ack) || after(f->log.heard, f->log.reach))
+		f->log.heard = p->ack;
+	hear_blocks(f, sc, p, o);
+}
+
+/* Does this segment tell what its client has behind a hole, if anything? Blocks do, and so does an acknowledgement without
+ * them. Some stacks leave blocks out of data that they send again, and of keep-alives. */
+static __always_inline bool tells(const struct flow *f, const struct packet *p, const struct options *o)
+{
+	bool answers = !sequence_len(p) && !before(p->seq, f->log.stable);
+	return f->server.sack && (answers || (o->sack && o->sack_len > 2));
+}
+
+/* A client that says what is not recorded, and never what it has behind a hole. */
+static __always_inline bool never_tells(const struct flow *f)
+{
+	return f->log.is_doubtful && f->log.restored == RESTORED_SILENT && !f->server.sack;
+}
+
+/* What becomes of a client that shows that its record is whole; RESTORED_NOT: nothing yet. One without selective
+ * acknowledgements can have nothing behind a hole that nobody has recorded if an answer to what it said last has begun, the
+ * beginning is recorded, and it has said nothing since. */
+static __always_inline enum restored heard_with(const struct service *s, const struct flow *f,
+						const struct packet *p, const struct options *o)
+{
+	bool is_told = f->log.stateful || !f->log.is_doubtful || f->log.restored == RESTORED_TOLD;
+	if (is_told || tells(f, p, o))
+		return RESTORED_HEARD;
+	if (f->server.sack || after(p->seq + sequence_len(p), f->log.stable))
+		return RESTORED_UNTOLD;
+	/* What is recorded, or a keep-alive, does not show what comes behind that. */
+	if (sequence_len(p) || p->seq != f->log.stable)
+		return RESTORED_NOT;
+	return f->verify.head_left < s->verify_head ? RESTORED_HEARD : RESTORED_UNTOLD;
+}
+
+/* A segment of the client of a flow that was made anew. True: it shows that the record is whole. */
 static __always_inline bool hear_restored(struct service *s, struct scratch *sc,
 					  const struct flow_key *key, struct flow *f,
 					  const struct packet *p, const struct options *o)
@@ -110,6 +163,22 @@ static __always_inline bool hear_restored(struct service *s, struct scratch *sc,
 	if ((p->flags & (TCP_SYN | TCP_ACK)) != TCP_ACK ||
 	    !is_credible(f, p, o->timestamps, tsval, tsecr))
 		return false;
+	if (is_ahead(f, p) && !f->log.stateful) {
+		/* What is not recorded comes again, maybe without blocks. */
+		if (tells(f, p, o)) {
+			hear_first(f, sc, p, o);
+			f->log.restored = RESTORED_TOLD;
+		} else if (never_tells(f)) {
+			hear_first(f, sc, p, o);
+			f->log.restored = RESTORED_UNTOLD;
+			emit_event(s, EVENT_LATE, key, f, 0, 0);
+		}
+		return false;
+	}
+	enum restored heard = heard_with(s, f, p, o);
+	if (heard == RESTORED_NOT)
+		return false;
+	hear_first(f, sc, p, o);
 	sent_up_to(f, p->ack);
 	f->client.ack = p->ack;
 	f->client.window = p->window;
@@ -118,13 +187,20 @@ static __always_inline bool hear_restored(struct service *s, struct scratch *sc,
 		f->server.tsval = tsecr;
 		f->log.tsecr = tsval;
 	}
-	f->log.heard = p->ack;
-	f->log.reach = p->ack + ((__u32)p->window << (f->client.window_scale & 15));
-	hear_blocks(f, sc, p, o);
 	f->log.ahead = is_ahead(f, p);
+	f->log.restored = heard;
+	emit_event(s, EVENT_LATE, key, f, 0, 0); /* who has not told all is asked at once */
+	return true;
+}
+
+/* The record is whole, and now its client tells what it has behind a hole, too. */
+static __always_inline void hear_rest(struct service *s, const struct flow_key *key, struct flow *f,
+				      const struct packet *p, const struct options *o)
+{
+	if (f->log.restored != RESTORED_UNTOLD || !tells(f, p, o))
+		return;
 	f->log.restored = RESTORED_HEARD;
 	emit_event(s, EVENT_LATE, key, f, 0, 0);
-	return true;
 }
 
 /* What has been sent since reaches as far as what the dead host may have sent: all that the client can
@@ -138,5 +214,5 @@ static __always_inline void forget_dead_host(struct flow *f)
 /* A SYN for a flow that was made anew: its client had never heard of the connection. */
 static __always_inline bool never_was(const struct flow *f, const struct packet *p)
 {
-	return f->log.restored == RESTORED_SILENT && p->seq == f->client.isn;
+	return is_unheard(f) && p->seq == f->client.isn;
 }

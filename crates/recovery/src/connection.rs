@@ -124,8 +124,11 @@ pub(crate) fn judge(
     if deaths >= config.quarantine_after {
         return Verdict::Lose(LostReason::Poison { deaths });
     }
-    if flow.log.restored == Restored::Silent {
+    if flow.is_silent() {
         return Verdict::Silent;
+    }
+    if flow.log.restored == Restored::Untold {
+        return Verdict::Lose(LostReason::HoleUnknown);
     }
     // One that has replayed a record of its own is beyond that: nothing was said that is not in it.
     if flow.log.restored != Restored::Not

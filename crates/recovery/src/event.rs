@@ -240,6 +240,9 @@ pub enum LostReason {
         /// Bytes of it that are.
         recorded: u32,
     },
+    /// The host was restarted, and what the client may have of an answer that was not recorded, behind a hole, it cannot say:
+    /// it has no selective acknowledgements.
+    HoleUnknown,
     /// The server has state of its own that could not be rebuilt: it does not know the connection any more.
     Forgotten,
     /// The host was restarted, and the client has not said in time where it stands; or what it said
@@ -306,6 +309,10 @@ impl fmt::Display for LostReason {
             Self::NotComparable { heard, recorded } => write!(
                 f,
                 "its client had {heard} bytes of an answer of which only {recorded} are recorded: what the server says again could not be compared"
+            ),
+            Self::HoleUnknown => write!(
+                f,
+                "its client has no selective acknowledgements: what it may have of an answer that is not recorded, behind a hole, is not known, and what the server says now could not be put before that"
             ),
             Self::Forgotten => write!(
                 f,

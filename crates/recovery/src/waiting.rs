@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use ssw::{Flow, Mode, Restored};
+use ssw::{Flow, Mode};
 use wire::{FlowId, FlowKey};
 
 use crate::{action::Action, config::Stage, service::Recovery};
@@ -41,7 +41,7 @@ impl Recovery {
             let known = before.remove(&flow.id);
             let told = known.as_ref().is_some_and(|known| known.told);
             let tell_at = known.map_or(now, |known| known.tell_at);
-            let silent = flow.log.restored == Restored::Silent;
+            let silent = flow.is_silent();
             let waiting = Waiting {
                 key,
                 tell_at,

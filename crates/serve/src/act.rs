@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, os::fd::AsFd, time::Duration};
 use dataplane::{DataplaneError, Space};
 use recovery::{Action, Cause, Count, Event, GaveUp, Segment, SplicePoint, Stage};
 use ssw::{
-    Digest, Flow, Restored, call_to_client, expectations, fabricated_syn, no_room_for_client,
+    Digest, Flow, call_to_client, expectations, fabricated_syn, no_room_for_client,
     replayed_segment, resets_to_client, window_update, word_to_client,
 };
 use supervise::{TcpState, destroy_socket, destroy_sockets};
@@ -100,7 +100,7 @@ impl Service {
     /// The kernel's word that it has answered may have been lost.
     fn call(&mut self, key: FlowKey, id: FlowId) -> Result<(), ServeError> {
         let flow = self.numbered(key, id)?;
-        if flow.is_some_and(|flow| flow.log.restored != Restored::Silent) {
+        if flow.is_some_and(|flow| !flow.is_silent()) {
             self.late.push((key, id));
             return Ok(());
         }

@@ -189,7 +189,7 @@ const fn cause_name(cause: &Cause) -> &'static str {
 }
 
 /// Why connections are reset.
-pub(crate) const LOST: [&str; 17] = [
+pub(crate) const LOST: [&str; 18] = [
     "unprotected",
     "no_record",
     "record_incomplete",
@@ -207,6 +207,7 @@ pub(crate) const LOST: [&str; 17] = [
     "not_comparable",
     "client_silent",
     "forgotten",
+    "hole_unknown",
 ];
 
 const fn lost_name(reason: &LostReason) -> &'static str {
@@ -228,6 +229,7 @@ const fn lost_name(reason: &LostReason) -> &'static str {
         LostReason::NotComparable { .. } => "not_comparable",
         LostReason::ClientSilent => "client_silent",
         LostReason::Forgotten => "forgotten",
+        LostReason::HoleUnknown => "hole_unknown",
     }
 }
 

@@ -2,7 +2,7 @@
 //! a logger on another machine has.
 
 use rand::{Rng, rngs::SmallRng};
-use ssw::restored_flow;
+use ssw::{Restored, restored_flow};
 
 use crate::{
     MS, SECOND,
@@ -105,6 +105,9 @@ impl Power {
             let mut flow = restored_flow(recorded, summary, node.setup.verify_head);
             flow.log.stateful = node.north.is_some();
             flow.log.doubt = flow.log.doubt.filter(|_| node.setup.doubts);
+            if node.setup.trusts_silence {
+                flow.log.restored = Restored::Told;
+            }
             node.ssw.restore(recorded.beginning.key, flow);
         }
         let sum = |driver: &Driver| (driver.recoveries, driver.replayed_bytes, driver.deaths);

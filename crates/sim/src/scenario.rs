@@ -86,6 +86,8 @@ pub(crate) struct ServiceSetup {
     pub(crate) compares_before_requests: bool,
     /// What a dead host may have answered waits for the new server.
     pub(crate) doubts: bool,
+    /// See [`Scenario::trusting_silence`].
+    pub(crate) trusts_silence: bool,
     pub(crate) mirror_capacity: usize,
     pub(crate) record_limit: u64,
     pub(crate) splice_window: usize,
@@ -322,6 +324,26 @@ impl Scenario {
         otherwise
     }
 
+    /// As [`Self::doubtful`], with clients that lack the beginning of an answer more often, and have no selective
+    /// acknowledgements. Unless a host `asks` what they have behind that, it puts answers together from two lives.
+    #[must_use]
+    pub fn behind_holes(self, asks: bool) -> Self {
+        let mut doubtful = self.doubtful(true).trusting_silence(!asks);
+        doubtful.quality.lost = 200;
+        for client in &mut doubtful.clients {
+            client.stripped.push(kind::SACK_PERMITTED);
+        }
+        doubtful
+    }
+
+    /// The same with a host that takes a client of a dead one that does not say what it has behind a hole for one that has
+    /// nothing there.
+    #[must_use]
+    pub fn trusting_silence(mut self, trusts: bool) -> Self {
+        self.service.trusts_silence = trusts;
+        self
+    }
+
     /// The same with a host that loses its power when the server has read what the client asked for then, and a logger that
     /// knows digests of all that its clients were sent, or none.
     #[must_use]
@@ -456,6 +478,7 @@ fn service(rng: &mut SmallRng, fault: Fault) -> ServiceSetup {
         digests,
         compares_before_requests: true,
         doubts: true,
+        trusts_silence: false,
         boot: [1, 20, 300][rng.random_range(0..3)] * MS,
         logger_lag: [MS / 20, MS, 10 * MS][rng.random_range(0..3)],
         supervisor_lag: [MS / 20, MS, 5 * MS][rng.random_range(0..3)],

@@ -55,6 +55,7 @@ struct Seen {
     key: FlowKey,
     script: Script,
     doomed: bool,
+    has_sack: bool,
     /// Bytes of answers that any life may give, once they were given.
     told: BTreeMap<usize, u8>,
     /// Those of them that have come to it.
@@ -338,8 +339,8 @@ impl Witness {
         };
         let allowed = seen.is_doomed_by(fault, reason) || seen.is_pardoned(north, reason);
         let silent = reason == LostReason::ClientSilent;
-        if silent && seen.began_again && !allowed {
-            return Ok(()); // what is given up is the handshake before: nobody is told
+        if silent && (seen.began_again || !seen.established) && !allowed {
+            return Ok(()); // what is given up is a handshake before: nobody is told
         }
         seen.lost = true;
         seen.doomed |= allowed;
@@ -364,6 +365,7 @@ impl Seen {
             key: FlowKey::new(setup.address, setup.server),
             script: setup.script.clone(),
             doomed: setup.doomed,
+            has_sack: !setup.stripped.contains(&wire::kind::SACK_PERMITTED),
             told: BTreeMap::new(),
             came: BTreeMap::new(),
             wrote: 0,
@@ -423,6 +425,8 @@ impl Seen {
             // What was said last may not have reached the logger when the power went, nor what it answered.
             LostReason::NotSaidAgain { .. } => self.gone || self.restarted,
             LostReason::NotComparable { .. } => self.restarted,
+            // Nor does a client without selective acknowledgements say what it has of that.
+            LostReason::HoleUnknown => self.restarted && !self.has_sack,
             // Of an older handshake on the same ports a record may be left, when the connection is over.
             // And a server may not wait for clients that it knows as long as they may need to be heard.
             LostReason::ClientSilent => {

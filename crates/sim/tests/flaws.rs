@@ -38,6 +38,12 @@ fn an_answer_that_nobody_recorded_is_noticed_and_doubts_prevent_it() {
     is_noticed_and_prevented(Scenario::doubtful);
 }
 
+/// Clients without selective acknowledgements say nothing of what they have behind a hole.
+#[test]
+fn what_follows_a_hole_is_of_the_same_life() {
+    is_noticed_and_prevented(Scenario::behind_holes);
+}
+
 /// Nor on another host.
 #[test]
 fn what_follows_an_answer_of_two_lives_is_not_executed_elsewhere() {

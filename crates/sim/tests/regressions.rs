@@ -119,6 +119,25 @@ fn what_a_dead_host_may_have_answered_waits() {
     }
 }
 
+/// A client had a later part of an answer behind a hole, and said nothing of that: it has no selective acknowledgements, and neither the
+/// answer's head nor its first segment had arrived anywhere when the power went.
+#[test]
+fn what_a_client_without_selective_acknowledgements_may_have_costs_its_connection() {
+    if let Err(failure) = play(&Scenario::drawn_from(154_419).answered_otherwise()) {
+        panic!("{failure}");
+    }
+}
+
+/// Or it had sent more than was recorded, of which nothing was believed, and what it sent again had no blocks.
+#[test]
+fn what_a_client_ahead_of_the_record_has_behind_a_hole_is_heard() {
+    for seed in [9878, 10_361, 16_401] {
+        if let Err(failure) = play(&Scenario::drawn_from(seed).doubtful(true)) {
+            panic!("{failure}");
+        }
+    }
+}
+
 /// The client had heard a single byte of an answer that was not recorded, which was taken for the end of the server's stream.
 #[test]
 fn a_byte_is_no_end() {

@@ -151,6 +151,18 @@ fn what_is_in_doubt_waits_for_the_new_server() {
     );
 }
 
+/// The same with clients that do not say what they have behind a hole.
+#[test]
+fn what_is_behind_a_hole_is_of_the_same_life() {
+    let seeds = wanted(DOUBTFUL_RUNS);
+    let alone = seeds.end - seeds.start == 1;
+    let outcomes = play_all(seeds, |scenario| scenario.behind_holes(true));
+    assert!(
+        alone || outcomes.iter().any(|o| o.lost > 0),
+        "nothing was lost"
+    );
+}
+
 /// With a logger on another machine.
 #[test]
 fn nothing_is_acknowledged_that_is_not_at_the_logger() {

@@ -199,7 +199,12 @@ pub enum Restored {
     Not,
     /// What its client had heard, and that its record is whole, is not known yet.
     Silent,
-    /// The client has said so. It may have more than it said, behind a hole.
+    /// The same; but what its client has behind a hole is known.
+    Told,
+    /// Its client has shown that the record is whole, and has not said what it has behind a hole. Without selective
+    /// acknowledgements it never will.
+    Untold,
+    /// The client has said all that. (What was on its way then comes later.)
     Heard,
 }
 
@@ -312,6 +317,16 @@ pub struct Flow {
 }
 
 impl Flow {
+    /// Its client is still to say where it stands, or what it has behind a hole, and can.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        match self.log.restored {
+            Restored::Silent | Restored::Told => true,
+            Restored::Untold => self.server.sack,
+            Restored::Not | Restored::Heard => false,
+        }
+    }
+
     /// It is the server that has opened the connection: what is called its client here has answered.
     #[must_use]
     pub fn is_opened_by_server(&self) -> bool {

@@ -283,13 +283,15 @@ impl Shared {
         let options = find_options(&segment.header);
         let gated = self.flow_stands_still(flow, now_ns);
         let answer = flow.verify.said == Said::Answer;
-        if flow.log.restored == Restored::Silent
+        if matches!(flow.log.restored, Restored::Silent | Restored::Told)
             && !self.hear_restored(key, flow, segment, &options, now_ns)
         {
             self.counters.gated_in += 1;
             return Verdict::Drop;
         }
-        observe_client(flow, segment, &options, gated);
+        if observe_client(flow, segment, &options, gated) {
+            self.hear_rest(key, flow, segment, &options, now_ns);
+        }
         flow.ifindex = packet.ifindex;
         self.link_said(packet, flow, segment, now_ns);
         // Bytes that were acknowledged before are in the record already.
@@ -441,21 +443,21 @@ fn believable(flow: &Flow, segment: &Segment) -> bool {
         && !segment.ack.after(flow.may_have())
 }
 
-/// Learn from a segment of the client.
-fn observe_client(flow: &mut Flow, segment: &Segment, options: &Options, gated: bool) {
+/// Learn from a segment of the client. False: nothing of it is believed.
+fn observe_client(flow: &mut Flow, segment: &Segment, options: &Options, gated: bool) -> bool {
     if segment.has(Flags::RST) {
         // RFC 5961 3.2: only at exactly RCV.NXT; a gated server cannot challenge, so the client's
         // own SND.NXT counts too.
         let exact = segment.seq == flow.server.ack || segment.seq == flow.client.nxt;
         flow.client.reset |= gated && exact && in_window(flow, segment);
-        return;
+        return false;
     }
     if !believable(flow, segment) {
-        return;
+        return false;
     }
     if let Some(tsval) = options.tsval(&segment.header) {
         if flow.client.tsval != 0 && SeqNumber(tsval).before(SeqNumber(flow.client.tsval)) {
-            return; // PAWS, RFC 7323 5
+            return false; // PAWS, RFC 7323 5
         }
         flow.client.tsval = tsval;
         // With a log link, who receives is server and logger together. The server's own echo would be
@@ -485,6 +487,7 @@ fn observe_client(flow: &mut Flow, segment: &Segment, options: &Options, gated: 
         flow.client.ack = segment.ack;
         flow.client.window = segment.window;
     }
+    true
 }
 
 /// The header with the options that we cannot carry blanked.

@@ -10,6 +10,11 @@
 //! nothing but what is recorded, or sends again from a place that is recorded, was acknowledged no more
 //! than that.
 //!
+//! What its client has behind a hole it says in the blocks of its selective acknowledgements: in answer to a call, and not
+//! always in data that it sends again. Until it has told that, no server is given the connection; and a client without
+//! selective acknowledgements, which never will, is lost if it may have a part of an answer that nobody has recorded (see
+//! docs/logger.md).
+//!
 //! A server with state (north side) is beyond what a replay could get wrong: it has said what it has said,
 //! and nothing was acknowledged that was not recorded as long as anybody looked after it. Its client is
 //! believed if it is *ahead*, too, by what it has sent to a host that did not hear it any more; or it would
@@ -87,10 +92,13 @@ impl Flow {
     #[must_use]
     pub fn doubt(&self) -> Option<(SeqNumber, SeqNumber)> {
         let heard = self.log.heard;
-        let in_doubt = self.log.restored == Restored::Heard
-            && !self.log.stateful
-            && heard.after(self.verify.heads_to)
-            && !(self.mode == Mode::Spliced && self.said_so_far().at_or_after(heard));
+        let is_said_again = self.mode == Mode::Spliced && self.said_so_far().at_or_after(heard);
+        let in_doubt = match self.log.restored {
+            _ if self.log.stateful => false,
+            Restored::Untold => true, // it may have heard more
+            Restored::Heard => heard.after(self.verify.heads_to) && !is_said_again,
+            Restored::Not | Restored::Silent | Restored::Told => false,
+        };
         let from = self.log.doubt.filter(|_| in_doubt)?;
         Some((from, heard))
     }
@@ -148,8 +156,61 @@ impl Flow {
         }
     }
 
+    /// What a client that was not believed yet has heard, and had room for. Blocks that it sent before, when it was ahead
+    /// of the record, are as good.
+    fn hear_first(&mut self, segment: &Segment, options: &Options) {
+        let room = u32::from(segment.window) << (self.client.window_scale & 15);
+        self.log.reach = segment.ack + room;
+        if !self.log.heard.after(segment.ack) || self.log.heard.after(self.log.reach) {
+            self.log.heard = segment.ack;
+        }
+        self.hear_blocks(segment, options);
+    }
+
     fn is_ahead(&self, segment: &Segment) -> bool {
-        self.log.stateful && segment.seq.after(self.log.stable)
+        segment.seq.after(self.log.stable)
+    }
+
+    /// Does this segment tell what its client has behind a hole, if anything? Blocks do, and so does an acknowledgement
+    /// without them. Some stacks leave blocks out of data that they send again, and of keep-alives.
+    fn tells(&self, segment: &Segment, options: &Options) -> bool {
+        let answers = segment.sequence_len() == 0 && segment.seq.at_or_after(self.log.stable);
+        self.server.sack && (answers || !options.sack_edges.is_empty())
+    }
+
+    /// A client that says what is not recorded, and never what it has behind a hole.
+    fn never_tells(&self) -> bool {
+        let is_of_interest = self.log.doubt.is_some() && self.log.restored == Restored::Silent;
+        is_of_interest && !self.server.sack
+    }
+
+    /// What becomes of a client that shows that its record is whole; `None`: nothing yet. One without selective
+    /// acknowledgements can have nothing behind a hole that nobody has recorded if an answer to what it said last has begun,
+    /// the beginning is recorded, and it has said nothing since.
+    fn heard_with(
+        &self,
+        segment: &Segment,
+        options: &Options,
+        verify_head: u32,
+    ) -> Option<Restored> {
+        let is_of_no_interest = self.log.stateful || self.log.doubt.is_none();
+        let is_told = is_of_no_interest || self.log.restored == Restored::Told;
+        if is_told || self.tells(segment, options) {
+            return Some(Restored::Heard);
+        }
+        let has_said_more = segment.end().after(self.log.stable);
+        if self.server.sack || has_said_more {
+            return Some(Restored::Untold);
+        }
+        // What is recorded, or a keep-alive, does not show what comes behind that.
+        let shows_all = segment.sequence_len() == 0 && segment.seq == self.log.stable;
+        let is_answered = self.verify.head_left < verify_head;
+        let heard = if is_answered {
+            Restored::Heard
+        } else {
+            Restored::Untold
+        };
+        shows_all.then_some(heard)
     }
 
     /// Can this be its client? `timestamps` are TSval and TSecr, if there are any.
@@ -180,12 +241,12 @@ impl Flow {
 
     /// Is this a SYN of a client that had never heard of the connection?
     pub(crate) fn never_was(&self, syn: &Segment) -> bool {
-        self.log.restored == Restored::Silent && syn.seq == self.client.isn
+        matches!(self.log.restored, Restored::Silent | Restored::Told) && syn.seq == self.client.isn
     }
 }
 
 impl Shared {
-    /// A segment of the client of a flow that was made anew. True: it tells what had to be known.
+    /// A segment of the client of a flow that was made anew. True: it shows that the record is whole.
     pub(crate) fn hear_restored(
         &mut self,
         key: FlowKey,
@@ -209,6 +270,24 @@ impl Shared {
         if !right || !flow.credits(segment, timestamps) {
             return false;
         }
+        let is_ahead = flow.is_ahead(segment);
+        if is_ahead && !flow.log.stateful {
+            // What is not recorded comes again, maybe without blocks.
+            if flow.tells(segment, options) {
+                flow.hear_first(segment, options);
+                flow.log.restored = Restored::Told;
+            } else if flow.never_tells() {
+                flow.hear_first(segment, options);
+                flow.log.restored = Restored::Untold;
+                self.emit(late, now_ns);
+            }
+            return false;
+        }
+        let verify_head = self.settings.verify_head;
+        let Some(heard) = flow.heard_with(segment, options, verify_head) else {
+            return false;
+        };
+        flow.hear_first(segment, options);
         sent_up_to(&mut flow.server, segment.ack);
         flow.client.ack = segment.ack;
         flow.client.window = segment.window;
@@ -217,14 +296,26 @@ impl Shared {
             flow.server.tsval = tsecr;
             flow.log.tsecr = tsval;
         }
-        let room = u32::from(segment.window) << (flow.client.window_scale & 15);
-        flow.log.heard = segment.ack;
-        flow.log.reach = segment.ack + room;
-        flow.hear_blocks(segment, options);
-        flow.log.ahead = flow.is_ahead(segment);
-        flow.log.restored = Restored::Heard;
-        self.emit(late, now_ns);
+        flow.log.ahead = is_ahead;
+        flow.log.restored = heard;
+        self.emit(late, now_ns); // who has not told all is asked at once
         true
+    }
+
+    /// The record is whole, and now its client tells what it has behind a hole, too.
+    pub(crate) fn hear_rest(
+        &mut self,
+        key: FlowKey,
+        flow: &mut Flow,
+        segment: &Segment,
+        options: &Options,
+        now_ns: u64,
+    ) {
+        let flow_id = flow.id;
+        if flow.log.restored == Restored::Untold && flow.tells(segment, options) {
+            flow.log.restored = Restored::Heard;
+            self.emit(EventKind::Late { key, flow_id }, now_ns);
+        }
     }
 }
 
@@ -338,6 +429,7 @@ pub fn restored_flow(recorded: &Recorded, summary: &FlowSummary, verify_head: u3
             ack: end,
             edge,
             told: heard,
+            heard,
             answered: end,
             doubt: (verify_head > 0).then_some(summary.doubt),
             lacks: (head_left > 0).then_some(head_next),

@@ -205,6 +205,8 @@ impl From<log_half> for LogHalf {
             restored: match restored(u32::from(raw.restored)) {
                 restored::RESTORED_SILENT => Restored::Silent,
                 restored::RESTORED_HEARD => Restored::Heard,
+                restored::RESTORED_TOLD => Restored::Told,
+                restored::RESTORED_UNTOLD => Restored::Untold,
                 _ => Restored::Not,
             },
         }
@@ -309,6 +311,8 @@ impl From<&LogHalf> for log_half {
                 Restored::Not => restored::RESTORED_NOT.0,
                 Restored::Silent => restored::RESTORED_SILENT.0,
                 Restored::Heard => restored::RESTORED_HEARD.0,
+                Restored::Told => restored::RESTORED_TOLD.0,
+                Restored::Untold => restored::RESTORED_UNTOLD.0,
             }),
             ..Default::default()
         }

@@ -45,6 +45,27 @@ fn who_has_spoken_goes_on_and_who_has_not_is_asked() {
     assert!(world.reset.is_empty());
 }
 
+/// It has shown that its record is whole, and is asked on; without selective acknowledgements it could not answer.
+#[test]
+fn who_does_not_say_what_it_has_behind_a_hole_is_asked_or_lost() {
+    let untold = |id, sack| {
+        silent(id).change(|peer| {
+            peer.flow.log.restored = Restored::Untold;
+            peer.flow.server.sack = sack;
+        })
+    };
+    let mut world = World::new([untold(1, true), untold(2, false)]);
+    world.cause = Cause::Host;
+    world.die_and_return();
+    world.until_serving(100);
+    assert_eq!((calls(&world, 1), world.recovery.silent()), (1, 1));
+    assert_eq!(world.reset[&key(2)], LostReason::HoleUnknown);
+    speak(&mut world, 1);
+    world.pass_in_steps(ms(3_000), ms(1));
+    assert_eq!(world.peer(1).received(), 10);
+    assert_eq!(world.reset.len(), 1);
+}
+
 #[test]
 fn one_that_never_speaks_is_given_up_at_last() {
     let mut world = World::new([silent(1)]);

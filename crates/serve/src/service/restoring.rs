@@ -14,7 +14,7 @@ use std::{
 use protocol::control::{Edition, FlowSummary, Recorded};
 use recovery::Cause;
 use rustix::event::{Timespec, poll};
-use ssw::{DigestKey, Flow, call_to_client, newest_records, restored_flow};
+use ssw::{DigestKey, Flow, Restored, call_to_client, newest_records, restored_flow};
 use wire::{EmitError, FlowId, FlowKey};
 
 use super::Service;
@@ -378,6 +378,7 @@ impl Service {
         let summaries: BTreeMap<FlowId, &FlowSummary> =
             summaries.map(|one| (one.flow, one)).collect();
         let mut restored = Vec::with_capacity(inheritance.connections.len());
+        let former = self.former_life();
         // Those of which nothing is known but that they began may be nobody's: they come last.
         let (embryos, grown): (Vec<&Recorded>, Vec<&Recorded>) = inheritance
             .connections
@@ -393,6 +394,10 @@ impl Service {
                 continue;
             }
             flow.log.stateful = stateful;
+            // All beginnings of answers are recorded. (Who can say what lies behind a hole is asked nevertheless.)
+            if former == FormerLife::HandedOver && !flow.server.sack {
+                flow.log.restored = Restored::Told;
+            }
             match self.ground.plane.restore(key, &flow) {
                 Ok(()) => restored.push((key, id)),
                 Err(error) => tracing::warn!(%key, %error, "a connection was not restored"),

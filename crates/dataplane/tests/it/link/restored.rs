@@ -65,12 +65,16 @@ fn restored(strategy: AckStrategy, v6: bool) -> Linked {
 }
 
 fn restored_of(strategy: AckStrategy, v6: bool, stateful: bool) -> Linked {
+    restored_with(strategy, v6, |flow| flow.log.stateful = stateful)
+}
+
+fn restored_with(strategy: AckStrategy, v6: bool, change: impl FnOnce(&mut ssw::Flow)) -> Linked {
     let mut linked = Linked::over(strategy, v6, false);
     linked.both.s = SERVER_ISN;
     let ends = (linked.both.c, linked.both.s);
     let (recorded, summary) = record(linked.both.key, ends, FlowId(7));
     let mut flow = restored_flow(&recorded, &summary, 60);
-    flow.log.stateful = stateful;
+    change(&mut flow);
     linked.both.restore(linked.both.key, &flow);
     assert_eq!(linked.both.flow(), &flow, "as it went in");
     linked
@@ -86,7 +90,7 @@ fn a_client_is_heard_spliced_and_goes_on() {
     for v6 in [false, true] {
         let mut linked = restored(AckStrategy::Eager, v6);
         assert_eq!(linked.both.client(word(&linked, 101, 50)).verdict, DROP);
-        assert_eq!(linked.both.flow().log.restored, Restored::Silent);
+        assert_eq!(linked.both.flow().log.restored, Restored::Told);
         assert_eq!(linked.both.client(word(&linked, 100, 70)).verdict, DROP);
         assert_eq!(linked.both.flow().log.restored, Restored::Heard);
         let late = |event: &EventKind| matches!(event, EventKind::Late { .. });
@@ -183,7 +187,88 @@ fn what_it_sends_again_is_recorded_before_anyone_serves_it() {
     let again = word(&linked, 40, 50).payload(&[7; 100]);
     assert_eq!(linked.both.client(again).verdict, DROP);
     assert_eq!(linked.both.copies().len(), 1);
-    assert_eq!(linked.both.flow().log.restored, Restored::Heard);
+    assert_eq!(linked.both.flow().log.restored, Restored::Untold);
+}
+
+fn heard(linked: &mut Linked, word: Spec) -> (Restored, u32) {
+    assert_eq!(linked.both.client(word).verdict, DROP);
+    let (log, first) = (&linked.both.flow().log, linked.both.s + 1);
+    (log.restored, log.heard.distance_from(first).unwrap())
+}
+
+fn late_events(linked: &mut Linked) -> usize {
+    let late = |event: &&EventKind| matches!(event, EventKind::Late { .. });
+    linked.both.events().iter().filter(late).count()
+}
+
+/// Some stacks leave blocks out of data that they send again: an acknowledgement has them.
+#[test]
+fn one_that_sends_again_is_asked_what_it_has_behind_a_hole() {
+    for v6 in [false, true] {
+        let mut linked = restored(AckStrategy::Eager, v6);
+        let again = word(&linked, 40, 50).payload(&[7; 100]);
+        assert_eq!(heard(&mut linked, again), (Restored::Untold, 50));
+        assert_eq!(late_events(&mut linked), 1, "it is asked at once");
+        let doubted = (SegmentKind::Doubted, Some(linked.both.s + 51));
+        assert_eq!(last_copy(&mut linked), doubted);
+        let told = word(&linked, 140, 50).options(&blocks(&linked, &[90, 120]));
+        assert_eq!(heard(&mut linked, told), (Restored::Heard, 120));
+        assert_eq!(late_events(&mut linked), 1);
+        // Others do not.
+        let mut linked = restored(AckStrategy::Eager, v6);
+        let again = word(&linked, 40, 50).options(&blocks(&linked, &[90, 120]));
+        let again = again.payload(&[7; 100]);
+        assert_eq!(heard(&mut linked, again), (Restored::Heard, 120));
+    }
+}
+
+/// It says so before it sends again what is not recorded.
+#[test]
+fn one_that_is_ahead_of_the_record_tells_what_it_has_behind_a_hole() {
+    for v6 in [false, true] {
+        let mut linked = restored(AckStrategy::Eager, v6);
+        let more = word(&linked, 140, 50).payload(b"more");
+        assert_eq!(heard(&mut linked, more), (Restored::Silent, 50));
+        let told = word(&linked, 140, 50).options(&blocks(&linked, &[90, 120]));
+        assert_eq!(heard(&mut linked, told), (Restored::Told, 120));
+        assert_eq!(late_events(&mut linked), 0);
+        let again = word(&linked, 100, 50).payload(&[7; 40]);
+        assert_eq!(heard(&mut linked, again), (Restored::Heard, 120));
+        assert_eq!(late_events(&mut linked), 1);
+    }
+}
+
+/// Without selective acknowledgements nobody knows what it has of an answer that is not recorded.
+#[test]
+fn one_without_selective_acknowledgements_has_nothing_behind_a_hole_if_it_waits_for_nothing() {
+    // Of a head of so many bytes.
+    const WHOLE: u32 = 4096;
+    let without = |head_left: u32, restored: Restored| {
+        restored_with(AckStrategy::Eager, false, |flow| {
+            flow.server.sack = false;
+            flow.verify.head_left = head_left;
+            flow.log.restored = restored;
+        })
+    };
+    for (from, payload, head_left, is) in [
+        (100, 0, WHOLE - 1, Restored::Heard),
+        (100, 0, WHOLE, Restored::Untold),
+        // It says what is not recorded, and may have been answered.
+        (60, 41, WHOLE - 1, Restored::Untold),
+        (140, 0, WHOLE - 1, Restored::Untold),
+        // These say nothing of what comes next.
+        (60, 40, WHOLE - 1, Restored::Silent),
+        (99, 0, WHOLE, Restored::Silent),
+    ] {
+        let mut linked = without(head_left, Restored::Silent);
+        let word = word(&linked, from, 50).payload(&vec![7; payload]);
+        let is_heard = heard(&mut linked, word).0;
+        assert_eq!(is_heard, is, "{from} {payload} {head_left}");
+    }
+    // All beginnings of answers are known of a host that has handed over.
+    let mut linked = without(WHOLE, Restored::Told);
+    let word = word(&linked, 100, 50);
+    assert_eq!(heard(&mut linked, word).0, Restored::Heard);
 }
 
 /// It goes on at once, and it is known of it until it has sent that again.
@@ -214,6 +299,7 @@ fn no_turn_begins_before_the_client_has_heard_something_new() {
         last_copy(linked)
     };
     let first = linked.both.s + 1;
+    linked.both.client(word(&linked, 100, 60));
     // The heads of answers are recorded up to there.
     assert_eq!(asks(&mut linked, 60), (SegmentKind::HeardAll, None));
     assert_eq!(asks(&mut linked, 60), (SegmentKind::HeardAll, None));
@@ -324,7 +410,7 @@ fn one_that_was_told_more_than_is_recorded_is_not_heard() {
         word(&linked, 100, 50).flags(Flags::from_bits(0)),
     ] {
         assert_eq!(linked.both.client(spec).verdict, DROP);
-        assert_eq!(linked.both.flow().log.restored, Restored::Silent);
+        assert_eq!(linked.both.flow().log.restored, Restored::Told);
     }
     assert!(linked.both.copies().is_empty());
     assert!(linked.both.events().is_empty());
@@ -362,7 +448,7 @@ fn one_that_guesses_is_not_heard() {
         };
         linked.both.client(spec);
         let now = linked.both.flow().log.restored;
-        assert_eq!(now == Restored::Heard, heard, "{back} {ahead} {stamps:?}");
+        assert_eq!(now != Restored::Silent, heard, "{back} {ahead} {stamps:?}");
     }
 }
 
