@@ -22,6 +22,8 @@
  *                                                  that the record is whole
  *   flow spliced, FIN of a client that has      -> dropped: it comes again when the server, too,
  *     heard more than the new server has said      is there
+ *   flow spliced, new payload of a client that  -> recorded, and dropped: the replay gives it
+ *     has heard more than the new server has said
  *   flow spliced to a later server              -> acknowledgement number, SACK blocks and echoed
  *                                                  timestamp mapped to the new server's, then on
  *
@@ -277,6 +279,29 @@ static __always_inline bool ends_too_soon(const struct flow *f, const struct pac
 	       after(p->ack, f->splice.nxt + f->splice.delta_seq) && !after(p->ack, f->server.nxt);
 }
 
+/* An earlier server may have read this, and nobody have recorded it: what the client has heard may be the answer to it, and
+ * the client alone has it. (What it says behind that in the same segment has to wait: the replay gives both, unless nothing
+ * is recorded any more.) */
+static __always_inline bool may_have_been_read(const struct service *s, const struct flow *f, const struct packet *p)
+{
+	__u32 end = p->seq + p->payload_len, last = f->unprotected ? p->seq + 1 : end;
+	if (!s->link || !after(end, f->log.stable))
+		return false;
+	return !after(last, f->log.answered) ||
+	       (f->log.restored && (!f->log.is_doubtful || !after(last, f->log.doubt)));
+}
+
+/* What a client says that has heard more than the new server has said so far is recorded, and the replay gives it to the
+ * server when that has said again all that the client was sent, and nothing else: nothing is executed for a connection that
+ * is going to be lost. What the server has already has no time to lose; a socket that was made at the client's numbers has
+ * nothing to say again. */
+static __always_inline bool speaks_too_soon(struct service *s, const struct flow *f, const struct packet *p)
+{
+	return f->mode == FLOW_SPLICED && f->splice.delta_seq && p->payload_len && !(p->flags & TCP_RST) &&
+	       after(p->ack, said_so_far(f)) && !after(p->ack, f->server.nxt) &&
+	       after(p->seq + p->payload_len, f->splice.ack) && !may_have_been_read(s, f, p) && !abandoned(s);
+}
+
 /* A flow that lost its logger, and has one again: the record can begin where the client says what
  * comes after all that it and the server have said so far, if it had an `answer` to all that. Without
  * one it may be in the middle of its request, and a later server would hear the rest of it alone. */
@@ -333,7 +358,7 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 	} else if (is_progress(s, f, p)) {
 		link_instream(skb, key, f, p);
 	}
-	gated = gated || ends_too_soon(f, p) || waits_for_server(f, p);
+	gated = gated || ends_too_soon(f, p) || waits_for_server(f, p) || speaks_too_soon(s, f, p);
 	if (gated)
 		count(COUNT_GATED_IN);
 	if (gated || !recorded)

@@ -366,8 +366,15 @@ pub(crate) struct Connection {
     doubt: Option<Beginning>,
     /// That was so, and is no more.
     is_resolved: bool,
+    /// The server has not said again all that the client was sent.
+    pub(crate) is_behind: bool,
+    /// That was so when nobody had looked yet whether the client has spoken meanwhile.
+    was_behind: bool,
+    /// What the client says from there on waits for that.
+    pub(crate) later: Option<Beginning>,
     /// What the record had when it was asked for more since.
     asked_for: SeqNumber,
+    asked: Asked,
     /// What the server has said so far, client space, and since when.
     said: Option<(SeqNumber, Duration)>,
     /// Its replay was involved in a death: it goes last, and alone.
@@ -385,6 +392,39 @@ const REST: Duration = Duration::from_secs(1);
 /// First pause before a SYN is repeated; doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
+/// A record that lacks what a client has said is asked for that again after this time, and then twice as long each time: a
+/// client says that again no sooner.
+const LATE: Duration = Duration::from_millis(200);
+
+/// The last question for more of what a client has said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Asked {
+    /// How far the client had spoken.
+    said: SeqNumber,
+    /// The end of the record at the other end of a log link.
+    recorded: SeqNumber,
+    at: Duration,
+    /// How long the next question for the same waits.
+    pause: Duration,
+}
+
+impl Asked {
+    fn again(self, flow: &Flow, now: Duration) -> Self {
+        Self {
+            said: flow.client.nxt,
+            recorded: flow.log.stable,
+            at: now,
+            pause: match self.is_of(flow) {
+                true => self.pause * 2,
+                false => LATE,
+            },
+        }
+    }
+
+    fn is_of(&self, flow: &Flow) -> bool {
+        (self.said, self.recorded) == (flow.client.nxt, flow.log.stable)
+    }
+}
 
 impl Connection {
     pub(crate) fn new(
@@ -420,7 +460,11 @@ impl Connection {
             },
             doubt: None,
             is_resolved: false,
+            is_behind: false,
+            was_behind: false,
+            later: None,
             asked_for: point.instream,
+            asked: Asked::default(),
             said: None,
             suspect,
             to_be_told: candidate.flow.log.restored != Restored::Not,
@@ -431,29 +475,37 @@ impl Connection {
 
     /// One that was found at the end of its way, which somebody else has watched so far.
     pub(crate) fn found(key: FlowKey, flow: &Flow, now: Duration) -> Self {
+        let given = since(flow.splice.instream + 1, flow.splice.ack);
         Self {
             key,
             flow: flow.id,
             incarnation: flow.incarnation.wrapping_sub(1), // or an earlier one
             point: SplicePoint {
-                instream: flow.server.ack,
+                instream: flow.splice.instream,
                 outstream: flow.server.nxt,
                 verify_end: flow.server.nxt,
             },
-            end: flow.server.ack,
+            end: flow.splice.ack,
             fin: None,
             words: Words::default(),
-            given: Given::default(),
+            given: Given {
+                turns: 0,
+                bytes: given,
+            },
             is_compared: true,
             is_late: false,
             sent: 0,
             doubt: None,
             is_resolved: false,
+            is_behind: false,
+            was_behind: false,
+            later: None,
             asked_for: flow.server.ack,
+            asked: Asked::default(),
             said: None,
             suspect: false,
             to_be_told: false,
-            is_graft: true,
+            is_graft: !flow.is_behind(),
             step: Step::Settling {
                 since: now,
                 look_at: now,
@@ -521,6 +573,12 @@ impl Connection {
         self.is_resolved |= self.doubt.is_some() && doubt.is_none();
         self.doubt = doubt;
         let said = flow.splice.nxt + flow.splice.delta_seq;
+        self.is_behind = flow.is_behind() && self.doubt.is_none() && !self.is_graft;
+        self.was_behind |= self.is_behind;
+        self.later = self.waits_for(flow);
+        if let (true, Step::Replaying(replay)) = (spliced, &mut self.step) {
+            replay.wait_later(self.later);
+        }
         if self.said.is_none_or(|(before, _)| said.after(before)) {
             self.said = Some((said, now));
         }
@@ -546,8 +604,36 @@ impl Connection {
         };
     }
 
+    /// What the client says from there on no earlier server has read: it waits until this one has said again all that the client
+    /// was sent. (Where a dead host may have read and answered anything, that is not known.)
+    fn waits_for(&self, flow: &Flow) -> Option<Beginning> {
+        let log = &flow.log;
+        let is_known = log.restored == Restored::Not || log.doubt.is_some();
+        if !is_known || !self.is_behind {
+            return None;
+        }
+        // Who says something acknowledges what led to that, though its client may not be told. (Without a log link there are no
+        // such places, and what is there has no meaning.)
+        let read = flow.server.ack;
+        let is_place = |at: &SeqNumber| at.after(read) && at.at_or_before(flow.client.nxt);
+        let doubt = log.doubt.filter(|_| log.restored != Restored::Not);
+        let places = doubt.into_iter().chain([log.answered]).filter(is_place);
+        Some(Beginning {
+            instream: places.fold(read, SeqNumber::max_seq),
+            heard: flow.server.nxt,
+            said: None,
+        })
+    }
+
+    /// Something was said since the record was asked last, or came to the record; or may have come late, or again to a logger
+    /// that was killed.
+    fn may_have_more(&self, flow: &Flow, now: Duration) -> bool {
+        !self.asked.is_of(flow) || now.saturating_sub(self.asked.at) >= self.asked.pause
+    }
+
     /// Everything was delivered, and what is recorded since of what the client has said was in doubt, and is no more; or it is
-    /// not, but was held with something that is. There is a replay again, which gives that to the server.
+    /// not, but was held with something that is; or the client has spoken when the server had not said again all that the client
+    /// was sent. There is a replay again, which gives that to the server.
     pub(crate) fn resume(&mut self, flow: &Flow, now: Duration) -> bool {
         let start = self.point.instream + 1;
         let end = (start + self.given.bytes).max_seq(flow.splice.ack);
@@ -559,10 +645,16 @@ impl Connection {
         let gives = |doubt: Beginning| {
             end.before(doubt.instream) || self.lacks_end(doubt) || compares(doubt)
         };
-        let may_give = (self.is_resolved || self.doubt.is_some_and(gives))
-            && self.fin.is_none()
+        let is_resolved = (self.is_resolved || self.doubt.is_some_and(gives))
             && flow.log.stable.after(end.max_seq(self.asked_for));
+        let is_held = self.was_behind
+            && flow.unprotected.is_none()
+            && flow.client.nxt.after(end)
+            && self.may_have_more(flow, now);
+        let may_give = self.fin.is_none() && (is_resolved || is_held);
+        self.was_behind = self.is_behind;
         if may_give {
+            self.asked = self.asked.again(flow, now);
             self.is_resolved = false;
             self.asked_for = flow.log.stable;
             let gates = std::mem::take(&mut self.words.beginnings);
@@ -582,9 +674,9 @@ impl Connection {
         self.said.is_some_and(|(said, _)| said + 1 == doubt.heard)
     }
 
-    /// The server has not said again what would make what its client says next beyond doubt.
+    /// The server has not said again what the client waits for that says something next.
     pub(crate) fn not_said_again(&self) -> LostReason {
-        let heard = self.doubt.map(|doubt| doubt.heard);
+        let heard = self.doubt.or(self.later).map(|waits| waits.heard);
         let bytes = heard.and_then(|heard| heard.distance_from(self.point.outstream));
         LostReason::NotSaidAgain {
             bytes: bytes.unwrap_or(0),
@@ -592,12 +684,13 @@ impl Connection {
         }
     }
 
-    /// For how long the server has said nothing more, while something that is in doubt waits for that.
-    pub(crate) fn waits_in_doubt(&self, flow: &Flow, now: Duration) -> Duration {
-        let doubt = self
-            .doubt
-            .filter(|doubt| flow.client.nxt.after(doubt.instream));
-        let since = self.said.filter(|_| doubt.is_some());
+    /// For how long the server has said nothing more, while something that the client has said waits for that.
+    pub(crate) fn client_waits(&self, flow: &Flow, now: Duration) -> Duration {
+        let waits = self.doubt.or(self.later);
+        let given = (self.point.instream + 1 + self.given.bytes).max_seq(flow.splice.ack);
+        let from = waits.map(|waits| waits.instream.max_seq(given));
+        let waits = from.is_some_and(|from| flow.client.nxt.after(from));
+        let since = self.said.filter(|_| waits);
         since.map_or(Duration::ZERO, |(_, at)| now.saturating_sub(at))
     }
 
@@ -649,7 +742,8 @@ impl Connection {
 
     /// Other connections wait for the delivery of the record.
     pub(crate) fn is_waited_for(&self, now: Duration) -> bool {
-        self.to_be_replayed() && !self.rests(now)
+        let later = matches!(&self.step, Step::Replaying(replay) if replay.awaits_for_later());
+        self.to_be_replayed() && !self.rests(now) && !later
     }
 
     /// How much of the old output was compared with the new server's output.

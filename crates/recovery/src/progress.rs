@@ -65,6 +65,7 @@ impl Recovery {
         let is_delivered = !connection.to_be_replayed();
         connection.is_compared |= is_delivered && (ended || flow.is_none_or(said_again));
         let (is_compared, doubted) = (connection.is_compared, connection.is_doubted());
+        let is_behind = connection.is_behind;
         let all = matches!(&connection.step, Step::Replaying(replay) if replay.has_all_bytes());
         if all
             && (waiting::no_longer(&mut self.waiting, id)
@@ -90,7 +91,7 @@ impl Recovery {
             Step::Replaying(_) if ended => self.settle(id, flow),
             Step::Settling { since, look_at } => {
                 if now >= *look_at {
-                    let is_sure = is_compared && !doubted;
+                    let is_sure = is_compared && !doubted && !is_behind;
                     *look_at = now + pause(*since, is_sure, now, self.config.settle);
                 }
                 let settled = now.saturating_sub(*since) >= self.config.settle;
@@ -108,9 +109,9 @@ impl Recovery {
                 {
                     return;
                 }
-                if doubted && !ended {
+                if (doubted || is_behind) && !ended {
                     // What nobody says anything after needs no end.
-                    let waits = flow.map(|flow| connection.waits_in_doubt(flow, now));
+                    let waits = flow.map(|flow| connection.client_waits(flow, now));
                     if waits.is_some_and(|waits| waits >= self.config.say_again_timeout) {
                         let reason = connection.not_said_again();
                         return self.drop_kept(id, reason);
@@ -119,7 +120,8 @@ impl Recovery {
                     return self.settle(id, flow);
                 }
                 // A comparison needs the record: the record stays until the server has repeated all output.
-                let is_late = (!is_compared || doubted) && lasted >= self.config.replay_timeout;
+                let is_late =
+                    (!is_compared || doubted || is_behind) && lasted >= self.config.replay_timeout;
                 if is_late && !connection.is_late {
                     connection.is_late = true;
                     self.tell_verified();
@@ -142,18 +144,20 @@ impl Recovery {
     /// A short step is under way: a server takes a connection, or the record of a connection.
     #[must_use]
     pub fn is_busy(&self, now: Duration) -> bool {
-        let busy = |one: &Connection| !matches!(one.step, Step::Waiting) && one.is_waited_for(now);
+        let busy = |one: &Connection| {
+            !matches!(one.step, Step::Waiting) && one.to_be_replayed() && !one.rests(now)
+        };
         self.connections.values().any(busy)
     }
 
     /// The record reaches up to `end` now; asked for by [`Action::MoreRecord`].
     pub fn more_record(&mut self, id: FlowId, end: SeqNumber, now: Duration) {
-        let step = self
-            .connections
-            .get_mut(&id)
-            .map(|connection| &mut connection.step);
-        if let Some(Step::Replaying(replay)) = step {
-            replay.extend(end, now);
+        let Some(connection) = self.connections.get_mut(&id) else {
+            return;
+        };
+        let later = connection.later;
+        if let Step::Replaying(replay) = &mut connection.step {
+            replay.extend(end, later, now);
             if replay.complete() {
                 self.delivered(id, now);
             }

@@ -90,6 +90,9 @@ pub(crate) struct Replay {
     comparing: Comparing,
     /// What the client says from there on may have been answered by its dead host.
     doubt: Option<Beginning>,
+    /// What the client has said since the death of the server before, and of which no earlier server has read anything, waits
+    /// until all that the client was sent is said again.
+    later: Option<Beginning>,
     /// The server rests before the last number of what the client has heard: that is taken for the server's end.
     trusts_end: Option<SeqNumber>,
     /// The first byte that was never sent.
@@ -128,6 +131,7 @@ impl Replay {
             begun: 0,
             comparing: Comparing::default(),
             doubt: None,
+            later: None,
             trusts_end: None,
             reached: start,
             earlier: 0,
@@ -150,6 +154,11 @@ impl Replay {
     /// The places that lie behind all that was given.
     pub(crate) fn later_gates(&mut self) -> Vec<Beginning> {
         self.gates.split_off(self.open)
+    }
+
+    /// What the client has said in the record since the death of the server before waits for this.
+    pub(crate) fn wait_later(&mut self, later: Option<Beginning>) {
+        self.wait_from(self.start, later);
     }
 
     /// The next digest to be compared, once: before the server is given what lets it say so much.
@@ -234,6 +243,7 @@ impl Replay {
         };
         let opened = self.gates[self.open..].iter().take_while(is_open).count();
         self.open += opened;
+        self.later = self.later.filter(|later| !said.at_or_after(later.heard));
     }
 
     /// All input before a gate was sent: the server has to repeat the output before this number.
@@ -245,9 +255,10 @@ impl Replay {
 
     /// The next place at which the input waits: what is in doubt may begin before the next place at which the client waited.
     fn next_gate(&self) -> Option<&Beginning> {
-        let both = self.gates.get(self.open).into_iter().chain(&self.doubt);
-        both.reduce(|gate, doubt| match doubt.instream.before(gate.instream) {
-            true => doubt,
+        let gate = self.gates.get(self.open).into_iter();
+        let shut = gate.chain(&self.doubt).chain(&self.later);
+        shut.reduce(|gate, other| match other.instream.before(gate.instream) {
+            true => other,
             false => gate,
         })
     }
@@ -256,6 +267,12 @@ impl Replay {
     fn limit(&self) -> SeqNumber {
         let next = self.next_gate().map(|gate| gate.instream);
         next.map_or(self.end, |next| next.min_seq(self.end))
+    }
+
+    /// Nothing waits but what the client has said since the server died.
+    pub(crate) fn awaits_for_later(&self) -> bool {
+        let before = self.later.map(|later| later.instream);
+        before.is_some_and(|before| self.acked.at_or_after(before))
     }
 
     /// The input that was sent so far.
@@ -312,12 +329,22 @@ impl Replay {
         !std::mem::replace(&mut self.asked, true) && may_have && self.fin.is_none()
     }
 
-    /// What the client has sent since: the record ends at `end` now.
-    pub(crate) fn extend(&mut self, end: SeqNumber, now: Duration) {
+    /// What the client has sent since: the record ends at `end` now. What of that waits for the server is behind `later`.
+    pub(crate) fn extend(&mut self, end: SeqNumber, later: Option<Beginning>, now: Duration) {
         if self.fin.is_none() && end.after(self.end) {
-            self.end = end;
+            let from = std::mem::replace(&mut self.end, end);
+            self.wait_from(from, later);
             self.has_moved(now);
         }
+    }
+
+    fn wait_from(&mut self, from: SeqNumber, later: Option<Beginning>) {
+        let later = later.map(|later| Beginning {
+            instream: later.instream.max_seq(from),
+            ..later
+        });
+        let later = later.filter(|later| later.instream.before(self.end));
+        self.later = self.later.or(later);
     }
 
     /// The record ends at `end`: what lies behind is lost, but for what the server has taken.

@@ -348,6 +348,15 @@ impl Flow {
         self.incarnation == incarnation && self.mode == Mode::Diverged
     }
 
+    /// A later server has not said again all that the client was sent. (A socket that was made at the client's numbers has
+    /// nothing to say again.)
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        self.mode == Mode::Spliced
+            && self.splice.delta_seq != 0
+            && self.server.nxt.after(self.said_so_far())
+    }
+
     /// The next byte that the present server's TCP waits for, or one before it.
     #[must_use]
     pub fn acknowledged_by_server(&self) -> SeqNumber {

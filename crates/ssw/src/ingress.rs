@@ -13,6 +13,7 @@
 //! | of a flow on its first server | the server's TCP |
 //! | of a flow that was made anew from its record | nothing is believed before the client has shown that the record is whole (`restored`) |
 //! | of a spliced flow, FIN of a client that has heard more than the new server has said | dropped: it comes again when the server, too, is there |
+//! | of a spliced flow, new payload of a client that has heard more than the new server has said | recorded, and dropped: the replay gives it |
 //! | of a flow spliced to a later server | acknowledgement number, SACK blocks and echoed timestamp mapped to the new server's, then on |
 //!
 //! What a segment tells about the client is believed only if the server's TCP would believe it
@@ -24,7 +25,7 @@ use crate::{
     egress::sent_up_to,
     flow::{Flow, LogHalf, Mode, Restored, Said, Unprotected},
     mirror::{ClosedReason, MirrorKind},
-    packet::{ACK, Network, Options, Packet, Segment, find_options, read32, write},
+    packet::{ACK, Network, Options, Packet, Segment, find_options, length32, read32, write},
     south::{
         EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, Shared, SouthSide, Verdict, our_mark,
     },
@@ -311,8 +312,10 @@ impl Shared {
         } else if self.is_progress(flow, segment) {
             self.link_instream(packet, key, flow, segment, now_ns);
         }
-        let gated =
-            gated || ends_too_soon(flow, segment, now_ns) || waits_for_server(flow, segment);
+        let gated = gated
+            || ends_too_soon(flow, segment, now_ns)
+            || waits_for_server(flow, segment)
+            || self.speaks_too_soon(flow, segment, now_ns);
         self.counters.gated_in += u64::from(gated);
         if gated || !recorded {
             return Verdict::Drop;
@@ -321,6 +324,37 @@ impl Shared {
             Mode::Spliced => self.translate_in(packet, flow, segment, &options),
             _ => Verdict::Next,
         }
+    }
+
+    /// What a client says that has heard more than the new server has said so far is recorded, and the replay gives it to the
+    /// server when that has said again all that the client was sent, and nothing else: nothing is executed for a connection
+    /// that is going to be lost. What the server has already has no time to lose; a socket that was made at the client's
+    /// numbers has nothing to say again.
+    fn speaks_too_soon(&self, flow: &Flow, segment: &Segment, now_ns: u64) -> bool {
+        let end = segment.seq + length32(segment.payload_len);
+        let brings = segment.payload_len > 0 && end.after(flow.splice.ack);
+        let is_ahead = segment.ack.after(flow.said_so_far()) && !segment.ack.after(flow.server.nxt);
+        flow.is_behind()
+            && brings
+            && !segment.has(Flags::RST)
+            && is_ahead
+            && !self.may_have_been_read(flow, segment.seq, end)
+            && !self.abandoned(now_ns)
+    }
+
+    /// An earlier server may have read this, and nobody have recorded it: what the client has heard may be the answer to it,
+    /// and the client alone has it. (What it says behind that in the same segment has to wait: the replay gives both, unless
+    /// nothing is recorded any more.)
+    fn may_have_been_read(&self, flow: &Flow, seq: SeqNumber, end: SeqNumber) -> bool {
+        let log = &flow.log;
+        let last = match flow.unprotected {
+            None => end,
+            Some(_) => seq + 1,
+        };
+        let by_dead_host =
+            log.restored != Restored::Not && log.doubt.is_none_or(|doubt| !last.after(doubt));
+        let was_read = !last.after(log.answered) || by_dead_host;
+        self.settings.link && end.after(log.stable) && was_read
     }
 
     /// A flow that lost its logger, and has one again: the record can begin where the client says

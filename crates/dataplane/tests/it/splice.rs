@@ -447,6 +447,43 @@ fn a_fin_far_behind_what_was_compared_is_at_the_end() {
     });
 }
 
+/// What a client says that has heard more than the new server has said so far is recorded, and held back: the replay gives it.
+#[test]
+fn payload_of_a_client_that_has_heard_more_than_was_said_again_is_held_back() {
+    everywhere(|both, s2| {
+        let mut both = both.open();
+        let (c, s) = (both.c + 1, both.s + 1);
+        both.client(segment(c, s).timestamps(12, 900).payload(b"asks"));
+        both.server(segment(s, c + 4).timestamps(901, 12).payload(&[7; 500]));
+        both.client(segment(c + 4, s + 500).timestamps(13, 901));
+        both.splice(s2);
+        both.notes();
+        let more = |at| segment(c + 4, s + 500).timestamps(at, 901).payload(b"more");
+        let held = both.counted("gated_in");
+        assert_eq!(both.client(more(14)).verdict, DROP);
+        assert_eq!(both.counted("gated_in"), held + 1);
+        assert_eq!(both.notes().len(), 1, "it is recorded");
+        let says = |at| segment(s2 + 1 + at, c + 4).timestamps(90, 12);
+        both.server(says(0).payload(&[7; 499]));
+        assert_eq!(both.client(more(14)).verdict, DROP);
+        // What the server has already, what brings nothing, and what ends it.
+        let again = segment(c, s + 500).timestamps(15, 901).payload(b"asks");
+        assert_eq!(both.client(again).verdict, Next);
+        let silent = segment(c + 4, s + 500).timestamps(16, 901);
+        assert_eq!(both.client(silent).verdict, Next);
+        // What answers no more than was said.
+        let early = segment(c + 4, s + 499).timestamps(17, 901).payload(b"more");
+        assert_eq!(both.client(early).verdict, Next);
+        // Nobody is there who would give it.
+        both.fall_silent();
+        assert_eq!(both.client(more(18)).verdict, Next);
+        both.heartbeat();
+        assert_eq!(both.client(more(18)).verdict, DROP);
+        both.server(says(499).payload(&[7; 1]));
+        assert_eq!(both.client(more(18)).verdict, Next, "all is said again");
+    });
+}
+
 /// Both sides had ended, and the first server died before acknowledging the client's FIN. The next server's FIN, which the
 /// client has, is the last segment that can acknowledge that FIN.
 #[test]

@@ -3,8 +3,8 @@
 use ssw::Digest;
 use wire::SeqNumber;
 
-use super::world::{Logger, Manner, Peer, SERVER, World, key, ms};
-use crate::{Action, LostReason, Stage};
+use super::world::{CLIENT, Logger, Manner, Peer, SERVER, World, key, ms};
+use crate::{Action, Config, LostReason, Recovery, Stage};
 
 #[test]
 fn nothing_is_spliced_before_the_logger_answers() {
@@ -127,6 +127,77 @@ fn what_was_said_before_its_digest_was_asked_for_is_compared() {
         let given = world.pieces(1).iter().map(|piece| piece.len).sum::<u32>();
         assert_eq!(given > 30, !differs, "{given}");
     }
+}
+
+/// The client speaks when the server has all that the record had, and has not said all again. What the client says is held back in
+/// the data plane, and given when the server has said that.
+#[test]
+fn what_a_client_says_while_its_server_is_behind_is_given_then() {
+    for when in [5, 50, 5000] {
+        let mut world = World::new([Peer::new(1, 100, 50_000).manner(Manner::Mute)]);
+        world.die_and_return();
+        world.pass_in_steps(ms(when), ms(1));
+        speaks(&mut world, 120);
+        world.pass_in_steps(ms(20_000), ms(40));
+        assert_eq!(given(&world), 100, "after {when} ms");
+        says_all(&mut world);
+        world.pass_in_steps(ms(50), ms(1));
+        assert_eq!(given(&world), 120, "after {when} ms");
+        world.pass_in_steps(ms(1000), ms(40));
+        assert_eq!((world.reset.len(), world.recovery.unsettled()), (0, 0));
+    }
+}
+
+/// Nor does it wait for ever.
+#[test]
+fn a_client_whose_server_never_says_all_again_is_reset() {
+    let mut world = World::new([Peer::new(1, 100, 50_000).manner(Manner::Mute)]);
+    world.die_and_return();
+    world.pass_in_steps(ms(1000), ms(10));
+    speaks(&mut world, 120);
+    world.pass_in_steps(ms(610_000), ms(100));
+    let reason = LostReason::NotSaidAgain {
+        bytes: 50_000,
+        missing: 20,
+    };
+    assert_eq!(world.lost_told(), [(key(1), reason)]);
+}
+
+/// Whoever looks after the service next looks after that, too.
+#[test]
+fn one_whose_server_is_behind_is_watched_when_it_is_found() {
+    let mut world = World::new([Peer::new(1, 100, 50_000).manner(Manner::Mute)]);
+    world.die_and_return();
+    world.pass_in_steps(ms(1000), ms(10));
+    let found = world.peer(1).flow.clone();
+    world.recovery = Recovery::new(Config::default());
+    world.turn_page();
+    world.recovery.found(key(1), &found, world.now);
+    speaks(&mut world, 120);
+    world.pass_in_steps(ms(1000), ms(10));
+    assert_eq!(given(&world), 0);
+    says_all(&mut world);
+    world.pass_in_steps(ms(1000), ms(10));
+    let mut pieces = world.pieces(1);
+    pieces.retain(|piece| piece.len > 0);
+    let pieces: Vec<_> = pieces.iter().map(|piece| (piece.from, piece.len)).collect();
+    assert_eq!(pieces, [(CLIENT + 100, 20)]);
+}
+
+fn speaks(world: &mut World, end: u32) {
+    let peer = world.peer(1);
+    peer.flow.client.nxt = CLIENT + end;
+    let record = peer.record.as_mut().expect("a record");
+    record.stable_seq = CLIENT + end;
+}
+
+fn says_all(world: &mut World) {
+    let flow = &mut world.peer(1).flow;
+    flow.splice.nxt = flow.splice.isn + 1 + 50_000;
+}
+
+fn given(world: &World) -> u32 {
+    world.pieces(1).iter().map(|piece| piece.len).sum()
 }
 
 fn digest(next: SeqNumber) -> Digest {

@@ -278,7 +278,7 @@ fn one_that_is_ahead_is_watched_when_it_is_found() {
     let mut world = wrapped([ahead(1), ahead(2), ahead(3)]);
     for id in [1, 2, 3] {
         let flow = world.peer(id).flow.clone();
-        world.recovery.found_ahead(key(id), &flow, world.now);
+        world.recovery.found(key(id), &flow, world.now);
     }
     assert_eq!(world.recovery.unsettled(), 3);
     world.pass_in_steps(ms(1000), ms(100));

@@ -373,3 +373,22 @@ fn what_is_in_doubt_may_begin_before_the_next_gate() {
     assert_eq!(all(&mut replay, 50, NEVER), [piece(30, 40, false)]);
     assert_eq!(replay.awaits(), Some(SeqNumber(60)));
 }
+
+/// The client has said more since the server died: that waits until all that the client was sent is said again.
+#[test]
+fn what_was_said_later_waits_for_all_that_was_heard() {
+    let mut replay = replay(10, false).waiting_at(Vec::new());
+    replay.update(START, START + 1000, NEVER);
+    assert_eq!(all(&mut replay, 50, NEVER), [piece(0, 10, false)]);
+    replay.update(START + 10, START + 1000, NEVER);
+    // An earlier server may have read five bytes more.
+    replay.extend(START + 30, Some(gate(15, 90)), ms(1));
+    assert_eq!(all(&mut replay, 50, ms(1)), [piece(10, 5, false)]);
+    assert_eq!(replay.awaits(), Some(SeqNumber(90)));
+    replay.update(START + 15, START + 1000, ms(2));
+    assert!(replay.awaits_for_later() && !replay.complete());
+    replay.hear(SeqNumber(89), ms(3));
+    assert_eq!(all(&mut replay, 50, ms(3)), []);
+    replay.hear(SeqNumber(90), ms(4));
+    assert_eq!(all(&mut replay, 50, ms(4)), [piece(15, 15, false)]);
+}

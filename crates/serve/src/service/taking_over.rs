@@ -58,9 +58,10 @@ impl Service {
             } else {
                 self.look_at_adopted_record();
                 let is_open = |flow: &Flow| flow.closed_ns == 0 && !flow.server_closing;
-                for (key, flow) in flows.iter().filter(|(_, flow)| flow.log.ahead) {
+                let is_watched = |flow: &Flow| flow.log.ahead || flow.is_behind();
+                for (key, flow) in flows.iter().filter(|(_, flow)| is_watched(flow)) {
                     if is_open(flow) && flow.incarnation == life.incarnation {
-                        self.recovery.found_ahead(*key, flow, clock::now());
+                        self.recovery.found(*key, flow, clock::now());
                     }
                 }
                 // Whoever the earlier one waited for it cannot tell us: clients that must say where they stand, too.

@@ -158,3 +158,44 @@ fn what_an_earlier_server_has_answered_begins_no_turn() {
     let payload = linked.payload(&copies[0]);
     assert!(SegmentView::parse(&payload).unwrap().flags().kind != SegmentKind::Turn);
 }
+
+/// What a dead server has read, and nobody has recorded, is what led to what its client has heard: the new server has to be given
+/// that before it can say so much again. What the client says besides waits, and so does what is recorded: the replay gives both.
+#[test]
+fn what_was_read_and_not_recorded_does_not_wait_for_what_followed_from_it() {
+    for v6 in [false, true] {
+        let mut linked = Linked::over(AckStrategy::Eager, v6, false).open();
+        linked.says(1, b"question");
+        let (c, s) = (linked.both.c, linked.both.s);
+        let answer = segment(s + 1, c + 9).timestamps(903, 21).payload(b"answer");
+        linked.both.server(answer);
+        let client = |linked: &mut Linked, at: u32, says: &[u8]| {
+            let says = segment(c + at, s + 7).timestamps(60, 903).payload(says);
+            linked.both.client(says).verdict
+        };
+        linked
+            .both
+            .client(segment(c + 9, s + 7).timestamps(50, 903));
+        linked.both.new_incarnation();
+        let point = dataplane::SplicePoint {
+            instream: c,
+            outstream: s + 1,
+            verify_end: s + 1,
+        };
+        assert!(linked.both.splice_at(linked.both.key, point));
+        let theirs = SeqNumber(77_000);
+        let synack = segment(theirs, c + 1)
+            .flags(SYN_ACK)
+            .window(50_000)
+            .options(&syn_options(70, 33, LATER_SCALE));
+        linked.both.server(synack);
+        assert_eq!(client(&mut linked, 1, b"question"), Verdict::Next);
+        assert_eq!(client(&mut linked, 1, b"question, and more"), DROP);
+        assert_eq!(client(&mut linked, 9, b", and more"), DROP);
+        linked.logged(9, &[]);
+        assert_eq!(client(&mut linked, 1, b"question"), DROP, "it is recorded");
+        let again = segment(theirs + 1, c + 9).timestamps(71, 33);
+        linked.both.server(again.payload(b"answer"));
+        assert_eq!(client(&mut linked, 9, b", and more"), Verdict::Next);
+    }
+}
