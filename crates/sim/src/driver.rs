@@ -416,7 +416,9 @@ impl Driver {
         };
         let listens_at = ground.now + boot;
         ground.node.ssw.main_process(pid);
-        ground.node.begin(Process::new(pid, self.life, listens_at));
+        let mut process = Process::new(pid, self.life, listens_at);
+        process.thinks = self.setup.thinks;
+        ground.node.begin(process);
         self.recovery.started(pid, now);
     }
 

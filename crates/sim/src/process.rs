@@ -31,6 +31,8 @@ pub(crate) struct Process {
     common: Common,
     /// The server has state, and all that it does is done there.
     pub(crate) stateful: Option<Stateful>,
+    /// Longest time between what it reads and its answer, ns.
+    pub(crate) thinks: u64,
 }
 
 /// What it has done.
@@ -55,6 +57,7 @@ impl Process {
             read: BTreeMap::new(),
             common: Common::new(life),
             stateful: None,
+            thinks: 0,
         }
     }
 
@@ -64,6 +67,7 @@ impl Process {
         host: &mut Host,
         witness: &mut Witness,
         rng: &mut SmallRng,
+        now: u64,
     ) -> Result<Deeds, Violation> {
         self.accept(host, witness, rng);
         let mut deeds = Deeds::default();
@@ -83,7 +87,11 @@ impl Process {
                         witness.server_read(*key, *at, &bytes)?;
                         *at += bytes.len();
                         witness.executes(*key, *at, self.life)?;
+                        let is_silent = session.output.is_empty();
                         session.read(&bytes, &mut self.common);
+                        if self.thinks > 0 && is_silent {
+                            session.speaks_at = now + rng.random_range(0..self.thinks);
+                        }
                     }
                     Ok(None) => session.end_of_input(),
                     Err(_) => {
@@ -96,7 +104,7 @@ impl Process {
                 deeds.dies = true;
                 return Ok(deeds);
             }
-            if Self::write(host, *handle, session, rng) {
+            if now >= session.speaks_at && Self::write(host, *handle, session, rng) {
                 self.idle = 0;
             }
             let at_whim = self.headless && rng.random_bool(0.2);

@@ -105,6 +105,8 @@ pub(crate) struct ServiceSetup {
     pub(crate) logger_lag: u64,
     pub(crate) supervisor_lag: u64,
     pub(crate) pace: u64,
+    /// Longest time between what the server reads and its answer, ns.
+    pub(crate) thinks: u64,
     /// Of a thousand: injected packets lost, starts that fail.
     pub(crate) injections_lost: u32,
     pub(crate) starts_failed: u32,
@@ -165,6 +167,12 @@ impl Scenario {
             _ => Fault::None,
         };
         Self::with_fault(seed, fault)
+    }
+
+    /// What it is drawn from.
+    #[must_use]
+    pub const fn seed(&self) -> u64 {
+        self.seed
     }
 
     /// What this seed plays with this fault.
@@ -366,6 +374,31 @@ impl Scenario {
         late
     }
 
+    /// The same where all that a client says comes in order, and all copies arrive: where parts of a request have overtaken each
+    /// other, or a copy was lost, nobody has recorded where the request begins.
+    #[must_use]
+    pub fn in_order(mut self) -> Self {
+        self.quality.jitter = 0;
+        self.quality.doubled = 0;
+        if let Some(link) = &mut self.link {
+            link.quality.lost = 0;
+            link.quality.outages = 0;
+        }
+        self
+    }
+
+    /// The same with a server that thinks before it answers, and reads meanwhile what else it is given; and with clients that
+    /// think before they ask for more.
+    #[must_use]
+    pub fn thoughtful(mut self) -> Self {
+        let mut rng = SmallRng::seed_from_u64(self.seed ^ 0x7468_696e_6b73);
+        self.service.thinks = [10, 100, 500][rng.random_range(0..3)] * MS;
+        for client in &mut self.clients {
+            client.script.thinks_before_more(&mut rng);
+        }
+        self
+    }
+
     /// The same with a next life that has a key of its own, and takes the digests of the other for its own.
     #[must_use]
     pub fn without_handing_key_on(mut self) -> Self {
@@ -483,6 +516,7 @@ fn service(rng: &mut SmallRng, fault: Fault) -> ServiceSetup {
         logger_lag: [MS / 20, MS, 10 * MS][rng.random_range(0..3)],
         supervisor_lag: [MS / 20, MS, 5 * MS][rng.random_range(0..3)],
         pace: [MS / 50, MS, 20 * MS][rng.random_range(0..3)],
+        thinks: 0,
         injections_lost: [0, 0, 30][rng.random_range(0..3)],
         starts_failed: [0, 0, 200][rng.random_range(0..3)],
         north: None,

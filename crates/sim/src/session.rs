@@ -64,6 +64,8 @@ impl Common {
 pub(crate) struct Session {
     reading: Reading,
     pub(crate) output: VecDeque<u8>,
+    /// Before this, ns, nothing of that is said.
+    pub(crate) speaks_at: u64,
     /// When the output is sent, the connection is closed.
     pub(crate) closing: bool,
     /// A request killed the server.
@@ -75,6 +77,7 @@ impl Session {
         Self {
             reading: Reading::Line(Vec::new()),
             output: VecDeque::new(),
+            speaks_at: 0,
             closing: false,
             poisoned: false,
         }

@@ -50,6 +50,23 @@ fn what_follows_an_answer_of_two_lives_is_not_executed_elsewhere() {
     is_noticed_and_prevented(Scenario::with_late_lives_elsewhere);
 }
 
+/// A server that thinks before it says again what its client had heard is given no more meanwhile.
+#[test]
+fn what_follows_is_not_given_to_a_server_that_still_thinks() {
+    is_noticed_and_prevented(|scenario, compares| {
+        let scenario = scenario.with_late_lives_and_more(compares);
+        scenario.in_order().thoughtful()
+    });
+}
+
+/// Nor on another host.
+#[test]
+fn what_follows_is_not_given_to_a_server_that_still_thinks_elsewhere() {
+    is_noticed_and_prevented(|scenario, digests| {
+        scenario.with_late_lives_elsewhere(digests).thoughtful()
+    });
+}
+
 /// All would be taken for something else.
 #[test]
 fn a_key_that_is_not_handed_on_costs_connections() {

@@ -26,6 +26,9 @@ const RESTARTED_RUNS: u64 = 2_000;
 /// And of those in which its logger often misses what is asked, and the head of the answer.
 const DOUBTFUL_RUNS: u64 = 1_000;
 
+/// And of those with a server that thinks.
+const THOUGHTFUL_RUNS: u64 = 2_000;
+
 /// And of those with a server that has state.
 const NORTH_RUNS: u64 = 2_000;
 /// And of those in which its host loses its power.
@@ -161,6 +164,37 @@ fn what_is_behind_a_hole_is_of_the_same_life() {
         alone || outcomes.iter().any(|o| o.lost > 0),
         "nothing was lost"
     );
+}
+
+/// A server that thinks before it says again what its client had heard is not given meanwhile what the client says then.
+#[test]
+fn a_server_that_thinks_is_given_nothing_too_soon() {
+    let seeds = wanted(THOUGHTFUL_RUNS);
+    let alone = seeds.end - seeds.start == 1;
+    let outcomes = play_all(seeds, |scenario| {
+        let scenario = match scenario.seed() % 3 {
+            0 => scenario.with_late_lives_elsewhere(true),
+            1 => scenario.with_late_lives_and_more(true).linked(),
+            _ => scenario.with_late_lives_and_more(true),
+        };
+        scenario.in_order().thoughtful()
+    });
+    assert!(
+        alone || outcomes.iter().any(|o| o.lost > 0),
+        "nothing was lost"
+    );
+}
+
+/// Nor does anybody wait for ever, whoever is right.
+#[test]
+fn nobody_waits_for_ever_for_a_server_that_thinks() {
+    let seeds = wanted(THOUGHTFUL_RUNS);
+    play_all(seeds, |scenario| match scenario.seed() % 4 {
+        0 => scenario.restarted().thoughtful(),
+        1 => scenario.linked().thoughtful(),
+        2 => scenario.durable().thoughtful(),
+        _ => scenario.thoughtful(),
+    });
 }
 
 /// With a logger on another machine.

@@ -34,7 +34,7 @@ impl Node {
             if process.listening && process.stateful.is_some() {
                 dies = self.act_with_state(witness, rng)?;
             } else if process.listening {
-                let deeds = process.act(&mut self.host, witness, rng)?;
+                let deeds = process.act(&mut self.host, witness, rng, now)?;
                 dies = deeds.dies && !process.headless;
                 if !process.headless {
                     deeds

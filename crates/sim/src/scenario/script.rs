@@ -143,6 +143,18 @@ impl Script {
         script
     }
 
+    /// Its client does nothing for a while when it has heard what it asked for, before it asks for more.
+    pub(crate) fn thinks_before_more(&mut self, rng: &mut SmallRng) {
+        let steps = std::mem::take(&mut self.steps);
+        for step in steps {
+            let waits = matches!(step, Step::Await(_));
+            self.steps.push(step);
+            if waits {
+                self.steps.push(Step::Pause(rng.random_range(0..600 * MS)));
+            }
+        }
+    }
+
     /// The script of one among several that take tickets from a server.
     pub(crate) fn with_tickets(rng: &mut SmallRng) -> Self {
         let count = rng.random_range(1..8);
