@@ -645,8 +645,11 @@ impl Connection {
         let gives = |doubt: Beginning| {
             end.before(doubt.instream) || self.lacks_end(doubt) || compares(doubt)
         };
+        // The answer to the last question may have had a part of the record only.
+        let is_new = flow.log.stable.after(self.asked_for) || self.may_have_more(flow, now);
         let is_resolved = (self.is_resolved || self.doubt.is_some_and(gives))
-            && flow.log.stable.after(end.max_seq(self.asked_for));
+            && flow.log.stable.after(end)
+            && is_new;
         let is_held = self.was_behind
             && flow.unprotected.is_none()
             && flow.client.nxt.after(end)

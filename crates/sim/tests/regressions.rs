@@ -195,6 +195,15 @@ fn what_a_digest_is_of_is_not_in_doubt() {
     }
 }
 
+/// A client had said more than one answer of the logger holds when its replay asked for that: the rest was asked for no more, and what
+/// the client sent again was held back for the replay.
+#[test]
+fn record_of_several_pages_is_read_to_its_end_while_something_is_in_doubt() {
+    if let Err(failure) = play(&Scenario::drawn_from(8860).restarted()) {
+        panic!("{failure}");
+    }
+}
+
 /// A logger on another machine knew of an earlier turn than the data plane, which had sampled its own: when the server died once more
 /// in that replay, samples of the earlier turn were compared with the whole of it.
 #[test]
