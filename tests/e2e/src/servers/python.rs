@@ -158,7 +158,10 @@ pub fn streamer(scene: &Scene) -> Server {
 /// The end of a script that answers lines: `answer(connection, line)` is called for each.
 pub(super) const LINES: &str = r#"
 def read(connection):
-    received = connection.recv(1 << 20)
+    try:
+        received = connection.recv(1 << 20)
+    except ConnectionError:
+        received = b""
     if not received:
         selector.unregister(connection)
         connection.close()

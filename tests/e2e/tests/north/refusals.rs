@@ -284,7 +284,12 @@ fn is_compared(scene: &Scene, flags: &[&str]) {
     let lost = server.wait_for("lost", 1);
     let reason = lost["reason"].as_str().expect("words");
     assert!(reason.contains("the hash differs"), "{lost}");
-    // The server ends with the first connection that is reset.
+    assert_eq!(first.ask("7 * 7"), "49");
+    assert_eq!(
+        server.events_of("lost").len(),
+        1,
+        "the other connection is kept"
+    );
 }
 
 /// The same with a logger on another host: the logger has the input of clients besides the server's notes.
