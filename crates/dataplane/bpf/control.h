@@ -45,6 +45,7 @@ static __always_inline void control_graft(struct service *s, struct flow *f, con
 	control_splice(s, f, c);
 	f->splice.isn = c->outstream - 1;
 	f->splice.nxt = c->outstream;
+	f->splice.una = c->outstream;
 	f->splice.edge = f->splice.ack + (__u32)c->argument;
 	f->splice.window_scale = f->server.window_scale;
 	f->splice.first_tsval = f->server.tsval;

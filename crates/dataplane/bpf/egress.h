@@ -29,6 +29,8 @@
  *     an acknowledgement that is news              segment would bring the news
  *   spliced flow, output that the client has    -> (an MPTCP client's only) the same for that part
  *     in part
+ *   spliced flow, that again, of a client       -> as anything else: the client says what room it has (no_room.h)
+ *     without room that lacks what followed
  *   spliced flow, output that the client lacks  -> dropped as if lost, so that it comes again
  *     and that waits for a comparison (digest.h)
  *   spliced flow, pure ACK below what the       -> withheld: the client was told more
@@ -39,12 +41,6 @@
  *                                                  back
  */
 #pragma once
-
-/* Self-ACKs have microsecond round trips and would inflate the congestion window; this keeps
- * what a replaying server may have in flight small. It is no less than a segment can have: into a
- * smaller window Linux sends one of the loopback's (65483 bytes) only when its persist timer
- * fires, five times a second. */
-#define SELF_ACK_WINDOW 65535
 
 /* Take the jumbo header out of a packet that becomes short. Where its TCP header is then; 0 if that
  * failed. */
@@ -89,7 +85,6 @@ static __always_inline int self_ack(struct __sk_buff *skb, struct service *s, st
 				    const struct options *o, __u32 ack)
 {
 	__u32 len = o->timestamps ? 32 : TCP_HEADER_MIN;
-	__u32 scale = f->client.window_scale & 15; /* at most 14; the field then never shows 0 */
 	__u8 *h = sc->edit;
 	__builtin_memset(h, 0, 64);
 	__builtin_memcpy(h, &key->client_port, 2);
@@ -98,7 +93,7 @@ static __always_inline int self_ack(struct __sk_buff *skb, struct service *s, st
 	write32(h + TCP_ACK_SEQ, ack);
 	h[TCP_DATA_OFFSET] = (len / 4) << 4;
 	h[TCP_FLAGS] = TCP_ACK;
-	write16(h + TCP_WINDOW, (SELF_ACK_WINDOW + (1 << scale) - 1) >> scale);
+	write16(h + TCP_WINDOW, has_no_room(f) && !is_replaying(f) ? 0 : self_ack_window(f));
 	if (o->timestamps) {
 		h[20] = OPTION_NOP;
 		h[21] = OPTION_NOP;
@@ -215,6 +210,7 @@ static __always_inline int egress_spliced_synack(struct __sk_buff *skb, struct s
 			return TCX_DROP;
 		f->splice.isn = p->seq;
 		f->splice.nxt = p->seq + 1;
+		f->splice.una = p->seq + 1;
 		f->splice.ack = p->ack;
 		f->splice.edge = p->ack + p->window;
 		f->log.ack = f->splice.ack;
@@ -332,22 +328,23 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 		keep_behind(f);
 	}
 	bool client_has = !after(end + f->splice.delta_seq, f->client.ack);
-	if (len && !(p->flags & TCP_RST) && client_has && !ends_with_news(f, p)) {
+	if (len && !(p->flags & TCP_RST) && client_has && !ends_with_news(f, p) &&
+	    !(repeated && sent_in_vain(f))) {
 		digest_said(skb, s, f, p, seq);
 		count(COUNT_SELF_ACKS);
-		return self_ack(skb, s, sc, key, f, p, &o, end);
+		return self_ack(skb, s, sc, key, f, p, &o, told_of(f, end, repeated));
 	}
 	if (len && !(p->flags & TCP_RST) && !client_has && waits_for_digest(f, seq, repeated)) {
 		count(COUNT_REPLAY_HELD);
 		if (before(seq, f->client.ack))
-			return self_ack(skb, s, sc, key, f, p, &o, f->client.ack - f->splice.delta_seq);
+			return self_ack(skb, s, sc, key, f, p, &o, told_of(f, client_heard(f), repeated));
 		return withhold();
 	}
 	/* An MPTCP client that had to fall back to plain TCP never reads on behind a segment of which
 	 * it has a part (seen with Linux 6.18). Acknowledge that part; the rest comes again alone. */
 	if (len && !(p->flags & TCP_RST) && f->whole_segments && !client_has && before(seq, f->client.ack)) {
 		count(COUNT_SELF_ACKS);
-		return self_ack(skb, s, sc, key, f, p, &o, f->client.ack - f->splice.delta_seq);
+		return self_ack(skb, s, sc, key, f, p, &o, told_of(f, client_heard(f), repeated));
 	}
 	if (!len && !(p->flags & TCP_RST) && before(p->ack, f->server.ack))
 		return withhold();

@@ -98,6 +98,7 @@ static __always_inline bool observe_client(struct flow *f, const struct packet *
 static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s, struct flow *f,
 					const struct packet *p, const struct options *o)
 {
+	bool held = f->splice.held;
 	begin_edit(s);
 	if (p->flags & TCP_ACK) {
 		/* The client may have acknowledged more than the new server has said so far, but not
@@ -105,13 +106,19 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s
 		__u32 ack = p->ack - f->splice.delta_seq;
 		if (after(ack, f->splice.nxt) && !after(p->ack, f->server.nxt))
 			ack = f->splice.nxt;
-		write32(&s->edit[TCP_ACK_SEQ], ack);
+		write32(&s->edit[TCP_ACK_SEQ], told_of(f, ack, !is_replaying(f)));
+		held |= f->splice.held;
+		if (is_replaying(f) && p->window < self_ack_window(f))
+			write16(&s->edit[TCP_WINDOW], self_ack_window(f));
 	}
 	if (o->timestamps && (p->flags & TCP_ACK)) {
 		/* An echo from before the splice would look like a round trip of the whole outage. */
 		__u32 tsecr = option_tsecr(s->tcp, o) - f->splice.ts_delta;
 		if (before(tsecr, f->splice.first_tsval))
 			tsecr = f->splice.first_tsval;
+		/* The client's echo is from before the server sent again, which would not have been needed then. */
+		if (held)
+			tsecr = 0;
 		write32(&s->edit[in_header(o->timestamps + 6)], tsecr);
 	}
 	if (o->sack) {
@@ -119,8 +126,12 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s
 		for (__u32 i = 0; i < 8; i++, at += 4) {
 			if (i >= edges || at > TCP_HEADER_MAX - 4)
 				break;
-			write32(&s->edit[in_header(at)],
-				read32(&s->tcp[in_header(at)]) - f->splice.delta_seq);
+			__u32 edge = read32(&s->tcp[in_header(at)]) - f->splice.delta_seq;
+			write32(&s->edit[in_header(at)], held ? OPTION_NOP * 0x01010101 : edge);
+		}
+		if (held) { /* the blocks would tell of what is held back */
+			s->edit[in_header(o->sack)] = OPTION_NOP;
+			s->edit[in_header(o->sack + 1)] = OPTION_NOP;
 		}
 	}
 	if (!commit_edit(skb, s, p))

@@ -12,7 +12,7 @@
 #pragma once
 
 /* Counts from the first release on. */
-#define LAYOUT_VERSION 13
+#define LAYOUT_VERSION 14
 /* Addresses of a service, each port of a range counted. */
 #define MOST_ADDRESSES 1024
 
@@ -92,11 +92,13 @@ struct splice_half {
 	__u32 first_tsval; /* of the SYN-ACK, server space: nothing older may be echoed */
 	__u32 isn;       /* the new server's ISN */
 	__u32 nxt;       /* end of what the new server sent, server space */
+	__u32 una;       /* what the new server was told that the client has, server space */
 	__u32 ack;       /* instream acknowledged by the new server */
 	__u32 edge;      /* right edge of its window */
 	__u8 window_scale;
 	__u8 renewed; /* how often its socket has begun anew, see renew.h */
-	__u8 pad[2];
+	__u8 held; /* it was not told all that the client has, see no_room.h */
+	__u8 pad[1];
 	__u32 renewed_at; /* end of what the client had been sent when its socket began anew first; client space */
 };
 

@@ -33,6 +33,7 @@
 #include "siphash.h"
 #include "state.h"
 #include "packet.h"
+#include "no_room.h"
 #include "notes.h"
 #include "doubt.h"
 #include "link.h"

@@ -194,6 +194,7 @@ impl SouthSide {
         let flow = self.numbered(key, id)?;
         flow.splice.isn = outstream - 1;
         flow.splice.nxt = outstream;
+        flow.splice.una = outstream;
         flow.splice.edge = flow.splice.ack + window;
         flow.splice.window_scale = flow.server.window_scale;
         flow.splice.first_tsval = flow.server.tsval;

@@ -14,6 +14,7 @@
 //! | of a flow being spliced, SYN-ACK | `delta_seq` and the timestamp offset follow from it; the packet itself becomes the client's third ACK and goes back up the stack |
 //! | of a flow being spliced, anything else | dropped (a RST: nobody listens yet) |
 //! | of a spliced flow, output that the client has | compared with the record, then turned into the client's acknowledgement of it |
+//! | of a spliced flow, the same again, if the client has no room for what followed | as anything else: the client says what room it has (`no_room`) |
 //! | of a spliced flow, FIN before the end of what the client has | a contradiction like any other |
 //! | of a spliced flow, output that the client lacks and that waits for a comparison (`digest`) | dropped as if lost, so that it comes again |
 //! | of a spliced flow, pure ACK below what the client was told | withheld: the client was told more |
@@ -29,6 +30,7 @@ use crate::{
     clamp::{clamp_blocks, had, note_own, told, window_up_to, write_echo},
     digest,
     flow::{Flow, Mode, Said, ServerHalf, Unprotected},
+    no_room,
     notes::catches_up,
     packet::{
         ACK, CHECKSUM, DATA_OFFSET, FLAGS, Network, Options, Packet, SEQ, Segment, V6_HEADER,
@@ -41,12 +43,6 @@ use crate::{
     tolerance::Expect,
     verify::{Divergence, verify_replayed},
 };
-
-/// Self-ACKs have microsecond round trips and would inflate the congestion window; this keeps what
-/// a replaying server may have in flight small. It is no less than a segment can have: into a
-/// smaller window Linux sends one of the loopback's (65483 bytes) only when its persist timer
-/// fires, five times a second.
-const SELF_ACK_WINDOW: u32 = 65_535;
 
 /// Has the kernel not found the socket that is there, in the moment in which that takes the place of its request? Only the
 /// client's first words come again: a client that listens is told at once.
@@ -248,13 +244,14 @@ impl SouthSide {
             keep_behind(flow);
         }
         let expected = &self.expected;
-        if is_self_acked(flow, segment) {
+        if is_self_acked(flow, segment, repeated) {
             shared.digest_said(expected, packet, flow, segment, (seq, now_ns));
         }
         if shared.waits_for_digest(flow, segment, repeated) {
-            return shared.hold(packet, flow, segment, &options);
+            return shared.hold(packet, flow, segment, &options, repeated);
         }
-        let verdict = shared.egress_spliced(packet, &key, flow, segment, &options, now_ns);
+        let verdict =
+            shared.egress_spliced(packet, &key, flow, segment, &options, (repeated, now_ns));
         // Of all that is withheld only what the fence keeps has bytes.
         if matches!(verdict, Verdict::Next | Verdict::Withheld) {
             shared.digest_said(expected, packet, flow, segment, (seq, now_ns));
@@ -284,6 +281,7 @@ impl Shared {
             let splice = &mut flow.splice;
             splice.isn = segment.seq;
             splice.nxt = segment.seq + 1;
+            splice.una = segment.seq + 1;
             splice.ack = segment.ack;
             splice.edge = segment.ack + u32::from(segment.window);
             splice.window_scale = options.scale();
@@ -331,13 +329,15 @@ impl Shared {
     fn hold(
         &mut self,
         packet: &mut Packet,
-        flow: &Flow,
+        flow: &mut Flow,
         segment: &Segment,
         options: &Options,
+        repeated: bool,
     ) -> Verdict {
         self.counters.replay_held += 1;
-        let ack = flow.client.ack - flow.splice.delta_seq;
+        let ack = no_room::client_heard(flow);
         if segment.seq.before(ack) {
+            let ack = no_room::told_of(flow, ack, repeated);
             return self.self_ack(packet, flow, segment, options, ack);
         }
         Verdict::Withheld
@@ -351,20 +351,21 @@ impl Shared {
         flow: &mut Flow,
         segment: &Segment,
         options: &Options,
-        now_ns: u64,
+        (repeated, now_ns): (bool, u64),
     ) -> Verdict {
         let reset = segment.has(Flags::RST);
         let silent = segment.sequence_len() == 0;
         let client_has = client_has(flow, segment);
-        if is_self_acked(flow, segment) {
+        if is_self_acked(flow, segment, repeated) {
             self.counters.self_acks += 1;
-            return self.self_ack(packet, flow, segment, options, segment.end());
+            let ack = no_room::told_of(flow, segment.end(), repeated);
+            return self.self_ack(packet, flow, segment, options, ack);
         }
         let seq = segment.seq + flow.splice.delta_seq;
         let client_has_part = !client_has && seq.before(flow.client.ack);
         if !silent && !reset && flow.whole_segments && client_has_part {
             self.counters.self_acks += 1;
-            let ack = flow.client.ack - flow.splice.delta_seq;
+            let ack = no_room::told_of(flow, no_room::client_heard(flow), repeated);
             return self.self_ack(packet, flow, segment, options, ack);
         }
         if silent && !reset && segment.ack.before(flow.server.ack) {
@@ -468,12 +469,6 @@ impl Shared {
     }
 }
 
-/// Window field of a self-ACK: at least [`SELF_ACK_WINDOW`] bytes.
-pub(crate) fn self_ack_window(flow: &Flow) -> u16 {
-    let unit = 1u32 << (flow.client.window_scale & 15);
-    u16::try_from(SELF_ACK_WINDOW.div_ceil(unit)).unwrap_or(u16::MAX)
-}
-
 fn self_ack_header(flow: &Flow, segment: &Segment, options: &Options, ack: SeqNumber) -> Vec<u8> {
     let tsval = options.tsval(&segment.header);
     let len: u8 = if tsval.is_some() { 32 } else { 20 };
@@ -486,7 +481,7 @@ fn self_ack_header(flow: &Flow, segment: &Segment, options: &Options, ack: SeqNu
     write(&mut header, ACK, ack.0.to_be_bytes());
     write(&mut header, DATA_OFFSET, [(len / 4) << 4]);
     write(&mut header, FLAGS, [Flags::ACK.bits()]);
-    let window = self_ack_window(flow);
+    let window = no_room::window_of_self_ack(flow);
     write(&mut header, WINDOW, window.to_be_bytes());
     if let Some(tsval) = tsval {
         // RFC 7323 appendix A
@@ -605,11 +600,12 @@ fn client_has(flow: &Flow, segment: &Segment) -> bool {
 }
 
 /// Does this become the client's acknowledgement of it?
-fn is_self_acked(flow: &Flow, segment: &Segment) -> bool {
+fn is_self_acked(flow: &Flow, segment: &Segment, repeated: bool) -> bool {
     segment.sequence_len() > 0
         && !segment.has(Flags::RST)
         && client_has(flow, segment)
         && !ends_with_news(flow, segment)
+        && !(repeated && no_room::sent_in_vain(flow))
 }
 
 /// What lies further apart than half of the sequence space is in no order (RFC 9293 3.4): the end of what was

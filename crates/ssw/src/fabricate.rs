@@ -5,10 +5,7 @@ use std::net::SocketAddr;
 
 use wire::{ChecksumMode, EmitError, Flags, FlowKey, SegmentSpec, SeqNumber, replace_timestamps};
 
-use crate::{
-    egress::self_ack_window,
-    flow::{Flow, Mode},
-};
+use crate::flow::Flow;
 
 const SYN_FLAGS: Flags = Flags::SYN.union(Flags::ECE).union(Flags::CWR);
 const TIMESTAMPS_LEN: usize = 12;
@@ -34,7 +31,8 @@ pub fn fabricated_syn(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
     emit(&syn, ChecksumMode::Partial)
 }
 
-/// A piece of the instream for the new server, numbered as the client numbers it.
+/// A piece of the instream for the new server, numbered as the client numbers it. The room that the client has may be
+/// none: the way in shows the server more as long as that says again what the client has.
 ///
 /// # Errors
 /// The payload does not fit an IP packet.
@@ -49,7 +47,7 @@ pub fn replayed_segment(
     if fin {
         flags = flags.union(Flags::FIN);
     }
-    from_client(key, flow, (seq, flags), window_for_replay(flow), payload)
+    from_client(key, flow, (seq, flags), payload)
 }
 
 /// The client's window and acknowledgement as they are now: the end of a replay, after which the
@@ -59,7 +57,7 @@ pub fn replayed_segment(
 /// None in practice: the segment has no payload.
 pub fn window_update(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
     let numbers = (flow.splice.ack, Flags::ACK);
-    from_client(key, flow, numbers, flow.client.window, &[])
+    from_client(key, flow, numbers, &[])
 }
 
 /// RSTs that end the client's connection (RFC 9293 3.5.2): at what it acknowledged last, and at
@@ -190,7 +188,6 @@ fn from_client(
     key: FlowKey,
     flow: &Flow,
     (seq, flags): (SeqNumber, Flags),
-    window: u16,
     payload: &[u8],
 ) -> Result<Vec<u8>, EmitError> {
     let options = timestamps(flow.client.tsval, flow.server.tsval);
@@ -198,7 +195,7 @@ fn from_client(
         seq,
         ack: flow.client.ack,
         flags,
-        window,
+        window: flow.client.window,
         options: if flow.server.timestamps {
             &options
         } else {
@@ -216,18 +213,6 @@ fn timestamps(tsval: u32, tsecr: u32) -> [u8; TIMESTAMPS_LEN] {
     options[4..8].copy_from_slice(&tsval.to_be_bytes());
     options[8..].copy_from_slice(&tsecr.to_be_bytes());
     options
-}
-
-/// The client's window. But as long as the server says again what the client has acknowledged, it
-/// needs room for that, even if the client's own window is closed: a server that cannot write may
-/// stop reading, and the replay would wait for ever.
-fn window_for_replay(flow: &Flow) -> u16 {
-    let said = flow.splice.nxt + flow.splice.delta_seq;
-    if flow.mode == Mode::Spliced && said.before(flow.client.ack) {
-        flow.client.window.max(self_ack_window(flow))
-    } else {
-        flow.client.window
-    }
 }
 
 fn between(source: SocketAddr, destination: SocketAddr) -> SegmentSpec<'static> {

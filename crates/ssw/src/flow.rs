@@ -129,12 +129,16 @@ pub struct SpliceHalf {
     pub isn: SeqNumber,
     /// End of what the new server sent; server space.
     pub nxt: SeqNumber,
+    /// What the new server was told that the client has; server space.
+    pub una: SeqNumber,
     /// Instream acknowledged by the new server.
     pub ack: SeqNumber,
     /// Right edge of its window.
     pub edge: SeqNumber,
     /// Its window scale.
     pub window_scale: u8,
+    /// It was not told all that the client has (`no_room`).
+    pub held: bool,
 }
 
 /// Comparison of a replayed outstream with its record; client space.

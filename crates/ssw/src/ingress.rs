@@ -14,18 +14,21 @@
 //! | of a flow that was made anew from its record | nothing is believed before the client has shown that the record is whole (`restored`) |
 //! | of a spliced flow, FIN of a client that has heard more than the new server has said | dropped: it comes again when the server, too, is there |
 //! | of a spliced flow, new payload of a client that has heard more than the new server has said | recorded, and dropped: the replay gives it |
-//! | of a flow spliced to a later server | acknowledgement number, SACK blocks and echoed timestamp mapped to the new server's, then on |
+//! | of a flow spliced to a later server | acknowledgement number, SACK blocks and echoed timestamp mapped to the new server's, then on; the end of what a client has that has no room is held back (`no_room`) |
 //!
 //! What a segment tells about the client is believed only if the server's TCP would believe it
 //! (RFC 9293 3.10.7.4, as Linux checks it), or a stranger could spoil what recovery relies on.
 
-use wire::{Flags, FlowId, FlowKey, SeqNumber};
+use wire::{Flags, FlowId, FlowKey, SeqNumber, kind};
 
 use crate::{
     egress::sent_up_to,
     flow::{Flow, LogHalf, Mode, Restored, Said, Unprotected},
     mirror::{ClosedReason, MirrorKind},
-    packet::{ACK, Network, Options, Packet, Segment, find_options, length32, read32, write},
+    no_room,
+    packet::{
+        ACK, Network, Options, Packet, Segment, WINDOW, find_options, length32, read32, write,
+    },
     south::{
         EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, Shared, SouthSide, Verdict, our_mark,
     },
@@ -400,28 +403,40 @@ impl Shared {
     fn translate_in(
         &mut self,
         packet: &mut Packet,
-        flow: &Flow,
+        flow: &mut Flow,
         segment: &Segment,
         options: &Options,
     ) -> Verdict {
         let mut header = segment.header.clone();
+        let mut held = flow.splice.held;
         if segment.has(Flags::ACK) {
-            write(
-                &mut header,
-                ACK,
-                acknowledgement_in(flow, segment.ack).0.to_be_bytes(),
-            );
+            let ack = acknowledgement_in(flow, segment.ack);
+            let is_replaying = no_room::is_replaying(flow);
+            let ack = no_room::told_of(flow, ack, !is_replaying);
+            held |= flow.splice.held;
+            write(&mut header, ACK, ack.0.to_be_bytes());
+            let room = no_room::self_ack_window(flow);
+            if is_replaying && segment.window < room {
+                write(&mut header, WINDOW, room.to_be_bytes());
+            }
             if let (Some(at), Some(tsecr)) = (options.tsecr_at(), options.tsecr(&header)) {
                 // An echo from before the splice would look like a round trip of the whole outage.
                 let echo = SeqNumber(tsecr) - flow.splice.ts_delta;
                 let first = SeqNumber(flow.splice.first_tsval);
                 let echo = if echo.before(first) { first } else { echo };
-                write(&mut header, at, echo.0.to_be_bytes());
+                // The client's echo is from before the server sent again, which would not have been needed then.
+                let echo = if held { 0 } else { echo.0 };
+                write(&mut header, at, echo.to_be_bytes());
             }
         }
         for at in options.sack_edges.clone().step_by(4) {
             let edge = SeqNumber(read32(&segment.header, at)) - flow.splice.delta_seq;
             write(&mut header, at, edge.0.to_be_bytes());
+        }
+        if held && !options.sack_edges.is_empty() {
+            // The blocks would tell of what is held back.
+            let blocks = options.sack_edges.start - 2..options.sack_edges.end;
+            header[blocks].fill(kind::NO_OPERATION);
         }
         segment.commit(packet, header);
         self.counters.translated_in += 1;

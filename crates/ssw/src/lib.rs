@@ -47,6 +47,7 @@ mod ingress;
 mod latch;
 mod link;
 mod mirror;
+mod no_room;
 mod notes;
 mod packet;
 mod restored;

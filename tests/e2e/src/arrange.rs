@@ -107,7 +107,7 @@ pub fn tcp_counter(host: &Host, name: &str) -> u64 {
 }
 
 /// Waits until the client on this scene, which has a single connection, has no room: the server's host sends window probes (or
-/// cannot fill the little room), and no more arrives.
+/// cannot fill the little room, or sends again and again what the client does not take), and no more arrives.
 ///
 /// # Panics
 /// When the window stays open.
@@ -115,7 +115,8 @@ pub fn tcp_counter(host: &Host, name: &str) -> u64 {
 pub fn await_closed_window(scene: &Scene) {
     let mut arrived = String::new();
     wait_until("the client's window is closed", || {
-        let asks = run(&scene.server, "ss -tnoH").contains("timer:(persist");
+        let server = run(&scene.server, "ss -tnoiH");
+        let asks = server.contains("timer:(persist") || server.contains("backoff:");
         let now = run(&scene.client, "ss -tnH state established");
         std::mem::replace(&mut arrived, now.clone()) == now && asks
     });

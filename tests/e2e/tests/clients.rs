@@ -5,13 +5,13 @@ use std::io;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use e2e::arrange::{StartGate, await_closed_window, tcp_counter, wait_until};
+use e2e::arrange::{StartGate, await_closed_window, run, tcp_counter, wait_until};
 use e2e::clients::{read_exactly, read_to_end, write};
 use e2e::exchange::{Exchange, assert_all_kept, assert_same, assert_untouched, end};
 use e2e::servers::{PORT, test_server};
 use e2e::sockets::{dial, dial_from, reset};
 use e2e::{Protected, Scene, Seed, pattern};
-use lab::{Impairment, Signal};
+use lab::{Host, Impairment, Signal};
 use nix::sys::socket::{setsockopt, sockopt};
 use rustix::net::{ipproto, sockopt as options};
 
@@ -265,6 +265,62 @@ fn closed_window() {
     end(&stream);
     assert_untouched(recording, 1);
     assert_all_kept(&server);
+}
+
+/// The server's TCP asks at times that double whether there is room: the client's word that there is must be enough.
+#[test]
+fn download_goes_on_as_soon_as_a_client_reads_that_had_no_room_for_long() {
+    let scene = Scene::new("long-closed");
+    client_sysctl(&scene, "net.ipv4.tcp_rmem", "4096 131072 4194304");
+    let mut seed = Seed::choose("long-closed");
+    let server = scene.protect(&test_server(&scene));
+    let stream = scene.connect(PORT);
+    let expected = pattern(24 << 20);
+    write(&stream, format!("pattern {}\n", expected.len()).as_bytes());
+    let read = seed.between(1, 1 << 20);
+    assert_same(&read_exactly(&stream, read), &expected[..read], 0, "before");
+    await_closed_window(&scene);
+    server.kill_main(Signal::KILL);
+    server.wait_serving(1);
+    server.wait_for("verified", 1);
+    // The next time that the server asks by itself is 13 s away, or more.
+    wait_until("the server asks seldom", || asks_seldom(&scene));
+    let before = timeouts(&scene.server);
+    let rest = read_exactly(&stream, expected.len() - read);
+    assert_same(&rest, &expected[read..], read, "the rest");
+    assert_eq!(timeouts(&scene.server), before, "the server has waited");
+    end(&stream);
+    assert_all_kept(&server);
+}
+
+/// Has a socket of the server's host asked five times in vain?
+fn asks_seldom(scene: &Scene) -> bool {
+    let said = run(&scene.server, "ss -tnoHi state established");
+    let backoff = said.split_once("backoff:").map(|(_, rest)| rest);
+    let times = backoff.and_then(|rest| rest.split(' ').next());
+    times
+        .and_then(|times| times.parse().ok())
+        .is_some_and(|times: u32| times >= 6)
+}
+
+/// How often a timer of the host's TCP has found that nothing was acknowledged.
+fn timeouts(host: &Host) -> u64 {
+    let read = || std::fs::read_to_string("/proc/thread-self/net/netstat");
+    let text = host.enter(read).expect("it is on").expect("counters");
+    let mut lines = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("TcpExt: "));
+    let [names, values] = [(); 2].map(|()| lines.next().expect("names and values"));
+    let found = names
+        .split(' ')
+        .position(|name| name == "TCPTimeouts")
+        .expect("a counter");
+    values
+        .split(' ')
+        .nth(found)
+        .expect("a value")
+        .parse()
+        .expect("a number")
 }
 
 /// One source port for one connection after another, which end in all ways that let the port

@@ -85,9 +85,11 @@ impl From<splice_half> for SpliceHalf {
             first_tsval: raw.first_tsval,
             isn: SeqNumber(raw.isn),
             nxt: SeqNumber(raw.nxt),
+            una: SeqNumber(raw.una),
             ack: SeqNumber(raw.ack),
             edge: SeqNumber(raw.edge),
             window_scale: raw.window_scale,
+            held: raw.held != 0,
         }
     }
 }

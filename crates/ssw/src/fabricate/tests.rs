@@ -73,23 +73,6 @@ fn a_replayed_segment_speaks_as_the_client_would() {
 }
 
 #[test]
-fn a_closed_window_does_not_keep_the_server_from_saying_things_again() {
-    let mut lab = splicing();
-    lab.server(segment(SeqNumber(70), lab.c + 8).flags(SYN_ACK));
-    let flow = lab.ssw.flows.get_mut(&lab.key).unwrap();
-    flow.client.window = 0;
-    flow.client.window_scale = CLIENT_SCALE;
-    let window = |flow: &Flow| {
-        let bytes = replayed_segment(lab.key, flow, lab.c + 8, b"request", false).unwrap();
-        check(&bytes, ChecksumState::Partial, lab.key, true).window()
-    };
-    assert_eq!(u32::from(window(flow)), 65_536 >> CLIENT_SCALE);
-    // Everything was said again: what comes next is for the client.
-    flow.splice.nxt = flow.client.ack - flow.splice.delta_seq;
-    assert_eq!(window(flow), 0);
-}
-
-#[test]
 fn without_timestamps_agreed_there_are_none() {
     let mut lab = splicing();
     lab.ssw.flows.get_mut(&lab.key).unwrap().server.timestamps = false;

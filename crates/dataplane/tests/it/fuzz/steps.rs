@@ -149,7 +149,7 @@ pub(super) fn sent() -> impl Strategy<Value = Sent> {
         near(),
         near(),
         flags,
-        any::<u16>(),
+        prop_oneof![1 => Just(0), 3 => any::<u16>()],
         any_options(),
         len,
         spoilt,
