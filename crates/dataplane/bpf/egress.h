@@ -27,10 +27,10 @@
  *                                                  the client's acknowledgement of it
  *   spliced flow, FIN that the client has, with -> to the client like anything else: no other
  *     an acknowledgement that is news              segment would bring the news
+ *   spliced flow, the same again, if the client -> as anything else: the client says what room it has (no_room.h)
+ *     has no room for what followed
  *   spliced flow, output that the client has    -> (an MPTCP client's only) the same for that part
  *     in part
- *   spliced flow, that again, of a client       -> as anything else: the client says what room it has (no_room.h)
- *     without room that lacks what followed
  *   spliced flow, output that the client lacks  -> dropped as if lost, so that it comes again
  *     and that waits for a comparison (digest.h)
  *   spliced flow, pure ACK below what the       -> withheld: the client was told more

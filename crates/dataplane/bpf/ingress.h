@@ -25,7 +25,9 @@
  *   flow spliced, new payload of a client that  -> recorded, and dropped: the replay gives it
  *     has heard more than the new server has said
  *   flow spliced to a later server              -> acknowledgement number, SACK blocks and echoed
- *                                                  timestamp mapped to the new server's, then on
+ *                                                  timestamp mapped to the new server's, then on; the
+ *                                                  end of what a client has that has no room is held
+ *                                                  back (no_room.h)
  *
  * What a segment tells about the client is believed only if the server's TCP would believe it
  * (RFC 9293 3.10.7.4, as Linux checks it), or a stranger could spoil what recovery relies on.
@@ -106,8 +108,10 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s
 		__u32 ack = p->ack - f->splice.delta_seq;
 		if (after(ack, f->splice.nxt) && !after(p->ack, f->server.nxt))
 			ack = f->splice.nxt;
-		write32(&s->edit[TCP_ACK_SEQ], told_of(f, ack, !is_replaying(f)));
+		ack = told_of(f, ack, !is_replaying(f));
+		note_told(f, ack);
 		held |= f->splice.held;
+		write32(&s->edit[TCP_ACK_SEQ], ack);
 		if (is_replaying(f) && p->window < self_ack_window(f))
 			write16(&s->edit[TCP_WINDOW], self_ack_window(f));
 	}
@@ -129,7 +133,7 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s
 			__u32 edge = read32(&s->tcp[in_header(at)]) - f->splice.delta_seq;
 			write32(&s->edit[in_header(at)], held ? OPTION_NOP * 0x01010101 : edge);
 		}
-		if (held) { /* the blocks would tell of what is held back */
+		if (held && edges) { /* the blocks would tell of what is held back */
 			s->edit[in_header(o->sack)] = OPTION_NOP;
 			s->edit[in_header(o->sack + 1)] = OPTION_NOP;
 		}
@@ -414,8 +418,11 @@ int ingress(struct __sk_buff *skb)
 	__u32 ours = skb->mark - s->mark;
 	if (ours < MARKS)
 		skb->mark = 0; /* it has done its work; rules of others must not see it */
-	if (ours == MARK_SERVER_SPACE)
+	if (ours == MARK_SERVER_SPACE) {
+		if (f && f->mode == FLOW_SPLICED && (p.flags & TCP_ACK))
+			note_told(f, p.ack);
 		return TCX_NEXT;
+	}
 	if (ours == MARK_CLIENT_SPACE) {
 		/* What the server has closed would answer with a RST. */
 		if (!f || f->mode != FLOW_SPLICED || f->server_closing || flow_gated(s, f) || comes_too_soon(f, &p))

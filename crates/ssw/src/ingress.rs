@@ -47,12 +47,18 @@ impl SouthSide {
         if ours.is_some() {
             packet.mark = 0; // it has done its work; rules of others must not see it
         }
-        if ours == Some(MARK_SERVER_SPACE) {
-            return Verdict::Next;
-        }
         let Some(segment) = Segment::parse(&packet.bytes, network) else {
             return Verdict::Next;
         };
+        if ours == Some(MARK_SERVER_SPACE) {
+            if let Some(flow) = self.flows.get_mut(&key)
+                && flow.mode == Mode::Spliced
+                && segment.has(Flags::ACK)
+            {
+                no_room::note_told(flow, segment.ack);
+            }
+            return Verdict::Next;
+        }
         if ours == Some(MARK_CLIENT_SPACE) {
             return self.ingress_replayed(packet, key, &segment, now_ns);
         }
@@ -413,6 +419,7 @@ impl Shared {
             let ack = acknowledgement_in(flow, segment.ack);
             let is_replaying = no_room::is_replaying(flow);
             let ack = no_room::told_of(flow, ack, !is_replaying);
+            no_room::note_told(flow, ack);
             held |= flow.splice.held;
             write(&mut header, ACK, ack.0.to_be_bytes());
             let room = no_room::self_ack_window(flow);

@@ -31,7 +31,7 @@ use crate::flow::Flow;
 const SELF_ACK_WINDOW: u32 = 65_535;
 
 /// More than a whole segment of Ethernet, bytes: Linux goes on when a segment that it has sent again is acknowledged as a
-/// whole.
+/// whole. With larger ones the server goes on at its timer.
 const HELD_BACK: u32 = 1500;
 
 /// Window field that shows at least [`SELF_ACK_WINDOW`] bytes.
@@ -63,22 +63,35 @@ pub(crate) fn is_replaying(flow: &Flow) -> bool {
     flow.splice.nxt.before(client_heard(flow))
 }
 
-/// Has the server sent what its client has no room for?
+/// Has the server sent what its client has no room for? (An MPTCP client is not asked by what it has in part: `egress`.)
 pub(crate) fn sent_in_vain(flow: &Flow) -> bool {
-    has_no_room(flow) && flow.splice.nxt.after(client_heard(flow))
+    has_no_room(flow) && !flow.whole_segments && flow.splice.nxt.after(client_heard(flow))
 }
 
-/// What the server is told when the client has all before `ack` (server space). `again`: the server waits for that in vain.
-pub(crate) fn told_of(flow: &mut Flow, ack: SeqNumber, again: bool) -> SeqNumber {
+/// What the server is told when the client has all before `ack` (server space). `all`: nothing of that is held back from a
+/// server that has sent nothing behind it. What no server has sent is for the server's own check to refuse.
+pub(crate) fn told_of(flow: &Flow, ack: SeqNumber, all: bool) -> SeqNumber {
     let in_vain = sent_in_vain(flow);
-    // One byte more: Linux before 6.6 believes that there is no room only from who acknowledges more.
+    let may_be_held = has_no_room(flow) && !flow.whole_segments && (in_vain || !all);
+    if ack.after(flow.splice.nxt) || !may_be_held {
+        return ack;
+    }
+    // One byte more, once: Linux before 6.6 believes that there is no room only from who acknowledges more.
+    let least = flow.splice.una + u32::from(in_vain && !flow.splice.held);
     let most = client_heard(flow) - HELD_BACK + u32::from(in_vain);
-    let most = most.max_seq(flow.splice.una);
-    let held = has_no_room(flow) && (in_vain || !again) && ack.after(most);
-    let told = if held { most } else { ack };
-    flow.splice.held = held;
-    flow.splice.una = flow.splice.una.max_seq(told);
-    told
+    let most = most.max_seq(least);
+    if most.before(ack) { most } else { ack }
+}
+
+/// The server is told this: at ingress alone, where all passes that its socket is told.
+pub(crate) fn note_told(flow: &mut Flow, ack: SeqNumber) {
+    if ack.after(flow.splice.nxt) {
+        return;
+    }
+    flow.splice.una = flow.splice.una.max_seq(ack);
+    let una = flow.splice.una;
+    let behind = una.before(client_heard(flow)) && una.before(flow.splice.nxt);
+    flow.splice.held = has_no_room(flow) && !flow.whole_segments && behind;
 }
 
 #[cfg(test)]

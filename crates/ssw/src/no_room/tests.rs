@@ -23,10 +23,14 @@ fn client_with(has: u32, window: u16) -> Lab {
     lab
 }
 
-/// The new server says so many bytes of its answer, from `at` on.
+/// The new server says so many bytes of its answer, from `at` on. What it is told of that arrives.
 fn says(lab: &mut Lab, at: u32, len: u32) -> Out {
     let spec = segment(S2 + 1 + at, lab.c + 1).timestamps(2000, 33);
-    lab.server(spec.payload(&vec![1; len as usize]))
+    let out = lab.server(spec.payload(&vec![1; len as usize]));
+    if out.verdict == Verdict::RedirectIngress {
+        lab.ingress(out.packet.clone());
+    }
+    out
 }
 
 /// What the new server is told: how much of its answer the client has, and the window field.
@@ -140,10 +144,19 @@ fn client_with_room_is_told_of_at_once() {
     assert_eq!(told(&says(&mut lab, 0, 5000)), (5000, room));
     says(&mut lab, 5000, MSS);
     assert_eq!(acked(&hears(&mut lab, 5000, 1)), 5000);
-    // Now the client has taken what it had room for.
-    assert_eq!(acked(&hears(&mut lab, 5100, 0)), 5000);
-    assert!(lab.flow().splice.held);
+}
+
+#[test]
+fn last_room_that_a_client_takes_is_held_back_but_for_one_byte() {
+    let mut lab = client_with(5000, 1);
+    says(&mut lab, 0, 5000);
+    says(&mut lab, 5000, MSS);
+    for _ in 0..2 {
+        assert_eq!(acked(&hears(&mut lab, 5100, 0)), 5001);
+        assert!(lab.flow().splice.held);
+    }
     assert_eq!(acked(&hears(&mut lab, 5100, 40)), 5100);
+    assert!(!lab.flow().splice.held);
 }
 
 #[test]
@@ -152,7 +165,31 @@ fn acknowledgement_is_never_taken_back() {
     says(&mut lab, 0, 5000);
     says(&mut lab, 5000, MSS);
     hears(&mut lab, 5000, 1);
-    // It takes its offer back: the server knows what it has.
+    // The client takes its offer back: the server knows what the client has.
     let word = hears(&mut lab, 5000, 0);
     assert_eq!((acked(&word), word.segment().window()), (5000, 0));
+}
+
+/// The server's own check refuses that: a segment with such a number must not become a valid one.
+#[test]
+fn acknowledgement_of_what_no_server_has_sent_stays_invalid() {
+    let mut lab = client_with(5000, 0);
+    for at in 0..4 {
+        says(&mut lab, at * MSS, MSS);
+    }
+    let una = lab.flow().splice.una;
+    let beyond = lab.flow().server.nxt + 1;
+    let word = segment(lab.c + 1, beyond).timestamps(34, 950).window(0);
+    let out = lab.client(word.payload(b"x"));
+    assert_eq!(out.segment().ack(), beyond - lab.flow().splice.delta_seq);
+    assert_eq!(lab.flow().splice.una, una);
+}
+
+/// Such a client is not asked by what it has in part: nothing is held back from its server.
+#[test]
+fn server_of_a_client_that_takes_whole_segments_is_told_all() {
+    let mut lab = client_with(600, 0);
+    lab.ssw.flows.get_mut(&lab.key).unwrap().whole_segments = true;
+    assert_eq!(told(&says(&mut lab, 0, MSS)).0, 600);
+    assert_eq!(says(&mut lab, 600, MSS).verdict, Verdict::Next);
 }
