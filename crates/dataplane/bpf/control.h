@@ -26,6 +26,7 @@ static __always_inline void control_splice(struct service *s, struct flow *f, co
 	digest_again(s, f, c->outstream);
 	__sync_fetch_and_add(&f->digest.changes, 1);
 	f->closed_ns = 0;
+	f->server_closing = NOT_CLOSING;
 	advance(&f->log.answered, f->log.ack);
 	f->log.ack = c->instream + 1;
 	f->log.edge = c->instream + 1;

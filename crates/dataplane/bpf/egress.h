@@ -275,10 +275,18 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct service *
 	return TCX_NEXT;
 }
 
-/* A replay that closes where the client was sent more: what followed cannot be taken back. */
+/* Does the server say its end again, which an earlier life has said? The digest of all bytes ends before that number. */
+static __always_inline bool ends_again(const struct flow *f, __u32 end)
+{
+	return f->digest.taken && f->digest.comparison == HAS_COMPARED && f->digest.sent.next == end - 1 &&
+	       f->server.nxt == end;
+}
+
+/* A replay that closes where the client was sent more: what followed cannot be taken back. (What the client has heard by its
+ * next words counts as recorded, with the end of the server.) */
 static __always_inline bool ends_early(const struct flow *f, __u32 end)
 {
-	return before(end, f->server.nxt) || before(end - 1, f->verify.end) || says_again(f);
+	return before(end, f->server.nxt) || says_again(f) || (before(end - 1, f->verify.end) && !ends_again(f, end));
 }
 
 /* A FIN that acknowledges more than the client was told: most likely the client's own FIN, and no socket of the

@@ -425,7 +425,7 @@ int ingress(struct __sk_buff *skb)
 	}
 	if (ours == MARK_CLIENT_SPACE) {
 		/* What the server has closed would answer with a RST. */
-		if (!f || f->mode != FLOW_SPLICED || f->server_closing || flow_gated(s, f) || comes_too_soon(f, &p))
+		if (!f || f->mode != FLOW_SPLICED || is_closing(f) || flow_gated(s, f) || comes_too_soon(f, &p))
 			return TCX_DROP;
 		struct options o = find_options(sc, &p, false);
 		return translate_in(skb, sc, f, &p, &o);

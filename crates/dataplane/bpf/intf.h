@@ -259,6 +259,7 @@ enum closing {
 	NOT_CLOSING = 0,
 	CLOSES_BY_FIN = 1,
 	CLOSED_BY_RST = 2, /* of one of the two, without the server's FIN */
+	HALF_CLOSED = 3, /* by a later life of the server, which may read on: no end yet (latch.h) */
 };
 
 struct flow {

@@ -141,13 +141,17 @@ struct __sk_buff {
 /* linux/tcp_states.h */
 enum {
 	TCP_ESTABLISHED = 1,
-	TCP_FIN_WAIT1 = 4,
 	TCP_SYN_RECV = 3,
+	TCP_FIN_WAIT1 = 4,
+	TCP_FIN_WAIT2 = 5,
 	TCP_CLOSE = 7,
 	TCP_LAST_ACK = 9,
 	TCP_LISTEN = 10,
 	TCP_CLOSING = 11,
 };
+
+/* net/sock.h */
+#define RCV_SHUTDOWN 1
 
 /* linux/pid.h, linux/pid_namespace.h: namespaces within each other */
 #define PIDTYPE_TGID 1
@@ -185,6 +189,7 @@ struct sock_common {
 };
 struct sock {
 	struct sock_common __sk_common;
+	__u8 sk_shutdown;
 	__u16 sk_protocol;
 };
 struct inet_sock {

@@ -105,6 +105,20 @@ static __always_inline bool is_socket_of(const struct flow *f, struct sock *sk)
 	return nxt - received == isn + 1;
 }
 
+/* A server that ends what it says (shutdown(2)) may read on. In a replay it has yet to be given what its client was told the
+ * server had: nobody else would ever give it that. So the half-close of a later life is no end, before the server closes its
+ * socket, which changes no state but is told like a change. */
+static __always_inline bool reads_on(struct flow *f, struct sock *sk, int new_state)
+{
+	bool reads = !(sk->sk_shutdown & RCV_SHUTDOWN);
+	if (new_state == TCP_FIN_WAIT2)
+		return reads || f->server_closing != HALF_CLOSED;
+	if (new_state != TCP_FIN_WAIT1 || !reads || f->mode != FLOW_SPLICED)
+		return false;
+	f->server_closing = HALF_CLOSED;
+	return true;
+}
+
 static __always_inline void connection_closed(struct service *s, const struct flow_key *key,
 					      struct flow *f, bool orderly)
 {
@@ -145,8 +159,8 @@ int BPF_PROG(on_state, struct sock *sk, int old_state, int new_state)
 			emit_event(s, EVENT_LISTENING, NULL, NULL, 0, 0);
 		return 0;
 	}
-	if (new_state != TCP_FIN_WAIT1 && new_state != TCP_LAST_ACK && new_state != TCP_CLOSING &&
-	    new_state != TCP_CLOSE)
+	if (new_state != TCP_FIN_WAIT1 && new_state != TCP_FIN_WAIT2 && new_state != TCP_LAST_ACK &&
+	    new_state != TCP_CLOSING && new_state != TCP_CLOSE)
 		return 0;
 	if (came_second(sk, old_state, new_state))
 		return 0;
@@ -157,9 +171,11 @@ int BPF_PROG(on_state, struct sock *sk, int old_state, int new_state)
 	/* Gated: it is the death that closes it, or the removal of what it left. */
 	if (!f || flow_gated(s, f) || f->mode == FLOW_SPLICING || !is_socket_of(f, sk))
 		return 0;
+	if (reads_on(f, sk, new_state))
+		return 0;
 	bool orderly = f->server_closing; /* else one of the two has reset it */
-	if (!orderly)
-		f->server_closing = new_state == TCP_CLOSE ? CLOSED_BY_RST : CLOSES_BY_FIN;
+	if (!is_closing(f))
+		f->server_closing = new_state == TCP_CLOSE && !orderly ? CLOSED_BY_RST : CLOSES_BY_FIN;
 	if (new_state == TCP_CLOSE && !f->closed_ns)
 		connection_closed(s, &key, f, orderly);
 	return 0;

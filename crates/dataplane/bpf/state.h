@@ -269,11 +269,17 @@ static __always_inline bool linked(const struct service *s, const struct flow *f
 	return s->link && !f->unprotected && !f->log.ended;
 }
 
+/* Has a living server closed it? */
+static __always_inline bool is_closing(const struct flow *f)
+{
+	return f->server_closing != NOT_CLOSING && f->server_closing != HALF_CLOSED;
+}
+
 /* Is this flow's server socket one that may not speak or hear? A flow of an earlier life
  * stays gated until it is spliced. What a living server closed is the kernel's to finish. */
 static __always_inline bool flow_gated(struct service *s, struct flow *f)
 {
-	if (f->server_closing)
+	if (is_closing(f))
 		return false;
 	if (f->incarnation != s->incarnation)
 		return !abandoned(s);

@@ -113,17 +113,18 @@ impl Service {
         let flows = self.ground.plane.flows()?;
         let opened = opened_by_server(&flows);
         let addresses = self.all_addresses(&opened);
-        let finishing: BTreeSet<FlowKey> = flows
-            .into_iter()
-            .filter(|(_, flow)| flow.server_closing)
-            .map(|(key, _)| key)
-            .collect();
+        let such = |is_so: fn(&Flow) -> bool| -> BTreeSet<FlowKey> {
+            let such = flows.iter().filter(|(_, flow)| is_so(flow));
+            such.map(|(key, _)| *key).collect()
+        };
+        let finishing = such(|flow| flow.server_closing);
+        let unended = such(|flow| flow.half_closed);
         let mut remaining = 0;
         for _ in 0..ORPHAN_TRIES {
             let destroyed = destroy_sockets(&addresses, |local, remote, state| {
                 // Others may begin at the port of one that the server has opened.
                 let key = FlowKey::new(remote, local);
-                self.is_of_service(key, &opened) && is_orphan(key, state, &finishing)
+                self.is_of_service(key, &opened) && is_orphan(key, state, &finishing, &unended)
             })?;
             remaining = destroyed.remaining;
             if remaining == 0 {
@@ -457,9 +458,14 @@ impl Service {
 /// Is this a socket that must go? Those that a living server had closed itself (`finishing`) are
 /// the kernel's to finish. So are those that only wait, for the client's end or for old segments
 /// (RFC 9293 3.6.1): their flows may be forgotten by then, and without them a FIN that is sent
-/// again would meet a RST.
-fn is_orphan(key: FlowKey, state: TcpState, finishing: &BTreeSet<FlowKey>) -> bool {
-    let waits = matches!(state, TcpState::FinWait2 | TcpState::TimeWait);
+/// again would meet a RST; but those whose server had ended what it said, and nothing else (`unended`).
+fn is_orphan(
+    key: FlowKey,
+    state: TcpState,
+    finishing: &BTreeSet<FlowKey>,
+    unended: &BTreeSet<FlowKey>,
+) -> bool {
+    let waits = matches!(state, TcpState::FinWait2 | TcpState::TimeWait) && !unended.contains(&key);
     state != TcpState::Listen && !waits && !finishing.contains(&key)
 }
 

@@ -249,13 +249,19 @@ impl Client {
         self.host.socket(self.handle).close();
     }
 
+    /// The server has ended, and the client has not.
+    fn speaks_on(&self) -> bool {
+        self.ended && self.step < self.setup.script.steps.len()
+    }
+
     fn look_at_state(&mut self, witness: &mut Witness) -> Result<(), Violation> {
         let state = self.host.socket(self.handle).state();
         let over = matches!(state, State::TimeWait | State::Closed);
         if over && self.ended && self.closed {
             self.progress = Progress::Complete;
             witness.gone(self.number);
-        } else if state == State::Closed && !witness.is_finished(self.number) {
+        } else if state == State::Closed && (self.speaks_on() || !witness.is_finished(self.number))
+        {
             self.progress = Progress::Lost;
             witness.client_lost(self.number)?;
         }

@@ -18,6 +18,9 @@ pub(crate) enum Request {
     Put(Vec<u8>),
     /// `U`: the body ends where the client's stream ends; a digest of it, and the server closes.
     Upload(Vec<u8>),
+    /// `K`: so many bytes of a pattern, at once; the server may say its end then, and reads the body to the end of the
+    /// client's stream.
+    Keep(u32, Vec<u8>),
     /// `L`: which life of the server this is; another answer after a crash.
     Life,
     /// `M`: the same, in so many bytes that tell it each.
@@ -43,6 +46,7 @@ impl Request {
             Self::Echo(body) => ('E', length32(body.len()), body),
             Self::Put(body) => ('P', length32(body.len()), body),
             Self::Upload(body) => ('U', 0, body),
+            Self::Keep(n, body) => ('K', *n, body),
             Self::Life => ('L', 0, &[]),
             Self::Lives(n) => ('M', *n, &[]),
             Self::Ticket => ('T', 0, &[]),
@@ -54,7 +58,9 @@ impl Request {
     /// What the client must be answered; zeros where that is not the client's alone to say.
     pub(crate) fn answer(&self) -> Vec<u8> {
         match self {
-            Self::Get(n) | Self::GetAndClose(n) => (0..*n).map(|i| pattern(*n, i)).collect(),
+            Self::Get(n) | Self::GetAndClose(n) | Self::Keep(n, _) => {
+                (0..*n).map(|i| pattern(*n, i)).collect()
+            }
             Self::Echo(body) => (0..).zip(body).map(|(i, byte)| changed(*byte, i)).collect(),
             Self::Put(body) | Self::Upload(body) => digest_line(body),
             Self::Life => [&[0; LIFE_DIGITS][..], b"\n"].concat(),
@@ -66,7 +72,10 @@ impl Request {
 
     /// Nothing can follow it on the connection.
     pub(crate) const fn is_last(&self) -> bool {
-        matches!(self, Self::GetAndClose(_) | Self::Upload(_) | Self::Poison)
+        matches!(
+            self,
+            Self::GetAndClose(_) | Self::Upload(_) | Self::Keep(..) | Self::Poison
+        )
     }
 }
 

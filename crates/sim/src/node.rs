@@ -53,6 +53,8 @@ pub(crate) struct Node {
     pub(crate) north: Option<North>,
     /// Connection and last reported state of each socket that ever had one.
     states: BTreeMap<SocketHandle, (FlowKey, State)>,
+    /// Those that their server has half-closed, and reads on.
+    half_closed: BTreeSet<SocketHandle>,
     /// Since when sockets that nobody holds wait for the other side's end.
     waiting: BTreeMap<SocketHandle, u64>,
     /// Packets for the network.
@@ -95,6 +97,7 @@ impl Node {
             process: None,
             north: setup.north.map(North::new),
             states: BTreeMap::new(),
+            half_closed: BTreeSet::new(),
             waiting: BTreeMap::new(),
             leaving: Vec::new(),
             to_logger: Vec::new(),
@@ -204,6 +207,14 @@ impl Node {
         now: u64,
     ) -> Result<Vec<Packet>, Violation> {
         self.report_states(now);
+        // What its client has ended, too, the kernel finishes.
+        let half_closed = self
+            .half_closed
+            .iter()
+            .filter_map(|handle| self.states.get(handle));
+        for (key, _) in half_closed.filter(|(_, state)| is_over(*state)) {
+            witness.server_closed(*key);
+        }
         let mut turned = Vec::new();
         for bytes in said {
             let mut packet = packet(bytes, 0, ChecksumMode::Full);
@@ -248,15 +259,23 @@ impl Node {
                 (None, None) => continue,
             };
             let state = socket.state();
-            if self
+            let process = self.process.as_ref();
+            let reads_on = process.is_some_and(|process| process.reads_on(handle));
+            let changes_state = self
                 .states
                 .get(&handle)
-                .is_none_or(|(_, before)| *before != state)
-            {
-                changes.push((handle, key, state));
+                .is_none_or(|(_, before)| *before != state);
+            if changes_state || reads_on != self.half_closed.contains(&handle) {
+                changes.push((handle, key, state, reads_on));
             }
         }
-        for (handle, key, state) in changes {
+        for (handle, key, state, reads_on) in changes {
+            if reads_on {
+                self.half_closed.insert(handle);
+            } else {
+                self.half_closed.remove(&handle);
+            }
+            let reads_on = reads_on && !self.setup.ends_at_half_close;
             if state == State::Listen {
                 // A handshake was given up: to Linux it was no socket yet.
                 self.states.remove(&handle);
@@ -264,6 +283,8 @@ impl Node {
             }
             self.states.insert(handle, (key, state));
             let new_state = match state {
+                State::FinWait1 if reads_on => SocketState::HalfClosed,
+                State::FinWait2 if reads_on => SocketState::Other,
                 State::FinWait1 => SocketState::FinWait1,
                 State::LastAck => SocketState::LastAck,
                 State::Closing => SocketState::Closing,
@@ -305,6 +326,7 @@ impl Node {
 
     fn remove(&mut self, handle: SocketHandle) {
         self.states.remove(&handle);
+        self.half_closed.remove(&handle);
         self.host.sockets.remove(handle);
     }
 
@@ -332,6 +354,11 @@ impl Node {
             let _ = self.host.socket(handle).listen(80);
         }
     }
+}
+
+/// Both sides have ended.
+const fn is_over(state: State) -> bool {
+    matches!(state, State::Closing | State::TimeWait | State::Closed)
 }
 
 fn south_side(settings: Settings, link: Option<LinkSettings>, life: u8, now: u64) -> SouthSide {

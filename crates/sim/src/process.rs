@@ -1,6 +1,6 @@
 //! The server application: one process, one life.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rand::{Rng, rngs::SmallRng};
 use smoltcp::{iface::SocketHandle, socket::tcp::State};
@@ -61,9 +61,22 @@ impl Process {
         }
     }
 
-    /// Accept, read, answer, close.
+    /// A connection is at its early end.
+    pub(crate) fn is_early(&self) -> bool {
+        let mut sessions = self.sessions.values();
+        sessions.any(|(_, session)| session.is_early)
+    }
+
+    /// The server has said its end on this one, and reads on.
+    pub(crate) fn reads_on(&self, handle: SocketHandle) -> bool {
+        let session = self.sessions.get(&handle);
+        session.is_some_and(|(_, session)| session.half_closed)
+    }
+
+    /// Accept, read, answer, close. On those of a `later` life it may say its end early.
     pub(crate) fn act(
         &mut self,
+        later: &BTreeSet<FlowKey>,
         host: &mut Host,
         witness: &mut Witness,
         rng: &mut SmallRng,
@@ -106,6 +119,10 @@ impl Process {
             }
             if now >= session.speaks_at && Self::write(host, *handle, session, rng) {
                 self.idle = 0;
+            }
+            if session.is_early && session.output.is_empty() && later.contains(key) {
+                host.socket(*handle).close();
+                session.half_closed = true;
             }
             let at_whim = self.headless && rng.random_bool(0.2);
             if (session.closing && session.output.is_empty()) || at_whim {

@@ -88,6 +88,8 @@ pub(crate) struct ServiceSetup {
     pub(crate) doubts: bool,
     /// See [`Scenario::trusting_silence`].
     pub(crate) trusts_silence: bool,
+    /// See [`Scenario::half_closing`].
+    pub(crate) ends_at_half_close: bool,
     pub(crate) mirror_capacity: usize,
     pub(crate) record_limit: u64,
     pub(crate) splice_window: usize,
@@ -352,6 +354,23 @@ impl Scenario {
         self
     }
 
+    /// Others with clients that go on with an upload when they have heard the answer to that, and a server that says its end
+    /// behind that answer while it is given the rest of a replay, and reads on. Unless a half-close is told from a close
+    /// (`tells`), nobody gives the server the rest.
+    #[must_use]
+    pub fn half_closing(self, tells: bool) -> Self {
+        let mut half = Self::with_fault(self.seed, Fault::None);
+        let mut rng = SmallRng::seed_from_u64(half.seed ^ 0x6861_6c66);
+        half.service.mode = ReplayMode::Connection;
+        half.service.ends_at_half_close = !tells;
+        // Else an end that is said again is taken for another one, once the client has spoken after that.
+        half.service.digests = half.service.digests.or(Some(u32::MAX));
+        for client in &mut half.clients {
+            client.script = Script::of_early(&mut rng);
+        }
+        half
+    }
+
     /// The same with a host that loses its power when the server has read what the client asked for then, and a logger that
     /// knows digests of all that its clients were sent, or none.
     #[must_use]
@@ -512,6 +531,7 @@ fn service(rng: &mut SmallRng, fault: Fault) -> ServiceSetup {
         compares_before_requests: true,
         doubts: true,
         trusts_silence: false,
+        ends_at_half_close: false,
         boot: [1, 20, 300][rng.random_range(0..3)] * MS,
         logger_lag: [MS / 20, MS, 10 * MS][rng.random_range(0..3)],
         supervisor_lag: [MS / 20, MS, 5 * MS][rng.random_range(0..3)],

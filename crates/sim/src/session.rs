@@ -68,6 +68,10 @@ pub(crate) struct Session {
     pub(crate) speaks_at: u64,
     /// When the output is sent, the connection is closed.
     pub(crate) closing: bool,
+    /// Its last word is said early.
+    pub(crate) is_early: bool,
+    /// And the end after that, and more is read.
+    pub(crate) half_closed: bool,
     /// A request killed the server.
     pub(crate) poisoned: bool,
 }
@@ -79,6 +83,8 @@ impl Session {
             output: VecDeque::new(),
             speaks_at: 0,
             closing: false,
+            is_early: false,
+            half_closed: false,
             poisoned: false,
         }
     }
@@ -139,6 +145,11 @@ impl Session {
                     left: n,
                     digest: Digest::NONE,
                 }
+            }
+            Some(b'K') => {
+                self.say((0..n).map(|i| pattern(n, i)).collect());
+                self.reading = Reading::Nothing;
+                self.is_early = true;
             }
             Some(b'U') => self.reading = Reading::Upload(Digest::NONE),
             Some(b'L') => self.say(format!("{life:0LIFE_DIGITS$}\n").into_bytes()),

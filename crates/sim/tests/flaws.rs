@@ -67,6 +67,12 @@ fn what_follows_is_not_given_to_a_server_that_still_thinks_elsewhere() {
     });
 }
 
+/// A server that half-closes in a replay is given the rest by nobody else.
+#[test]
+fn a_half_close_in_a_replay_that_is_taken_for_a_close_is_noticed() {
+    found_of(|scenario| scenario.half_closing(false));
+}
+
 /// All would be taken for something else.
 #[test]
 fn a_key_that_is_not_handed_on_costs_connections() {

@@ -29,6 +29,9 @@ const DOUBTFUL_RUNS: u64 = 1_000;
 /// And of those with a server that thinks.
 const THOUGHTFUL_RUNS: u64 = 2_000;
 
+/// And of those with a server that half-closes.
+const HALF_CLOSING_RUNS: u64 = 1_000;
+
 /// And of those with a server that has state.
 const NORTH_RUNS: u64 = 2_000;
 /// And of those in which its host loses its power.
@@ -195,6 +198,22 @@ fn nobody_waits_for_ever_for_a_server_that_thinks() {
         2 => scenario.durable().thoughtful(),
         _ => scenario.thoughtful(),
     });
+}
+
+/// A server that says its end early, and reads on, is given the rest of a replay.
+#[test]
+fn a_server_that_half_closes_is_given_the_rest() {
+    let seeds = wanted(HALF_CLOSING_RUNS);
+    let alone = seeds.end - seeds.start == 1;
+    let outcomes = play_all(seeds, |scenario| {
+        let half = scenario.half_closing(true);
+        match half.seed() % 2 {
+            0 => half.linked(),
+            _ => half,
+        }
+    });
+    let recoveries: u32 = outcomes.iter().map(|o| o.recoveries).sum();
+    assert!(alone || recoveries > 0, "no recovery");
 }
 
 /// With a logger on another machine.

@@ -172,6 +172,7 @@ impl SouthSide {
         flow.log.is_noted = false;
         flow.log.caught_up = false;
         flow.closed_ns = 0;
+        (flow.server_closing, flow.half_closed, flow.was_reset) = (false, false, false);
         flow.given_ns = now_ns;
         flow.incarnation = incarnation;
         Ok(())

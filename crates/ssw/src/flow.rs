@@ -2,7 +2,7 @@
 
 use wire::{Flags, FlowId, SeqNumber};
 
-use crate::digest::DigestHalf;
+use crate::digest::{Comparison, DigestHalf};
 
 /// Whether and how a flow is translated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -295,6 +295,8 @@ pub struct Flow {
     pub unprotected: Option<Unprotected>,
     /// A living server closed it: the kernel finishes, and no gate stops it.
     pub server_closing: bool,
+    /// A later life of the server has ended what it says, and may read on.
+    pub half_closed: bool,
     /// It was closed by a RST of one of the two, without the server's FIN.
     pub was_reset: bool,
     /// It may not be sent what it has in part: an MPTCP client that fell back to plain TCP never
@@ -361,6 +363,14 @@ impl Flow {
             && self.server.nxt.after(self.said_so_far())
     }
 
+    /// A server whose FIN ends before this number says again what an earlier life has said: the digest of all bytes ends before
+    /// the FIN.
+    pub(crate) fn ends_again(&self, end: SeqNumber) -> bool {
+        let digest = &self.digest;
+        let is_compared = digest.taken && digest.comparison == Comparison::Done;
+        is_compared && digest.sent.next == end - 1 && self.server.nxt == end
+    }
+
     /// The next byte that the present server's TCP waits for, or one before it.
     #[must_use]
     pub fn acknowledged_by_server(&self) -> SeqNumber {
@@ -384,6 +394,7 @@ impl Default for Flow {
             mode: Mode::default(),
             unprotected: None,
             server_closing: false,
+            half_closed: false,
             was_reset: false,
             whole_segments: false,
             syn_flags: 0,

@@ -64,7 +64,9 @@ pub struct SocketChange {
 pub enum SocketState {
     /// LISTEN.
     Listen,
-    /// FIN-WAIT-1.
+    /// FIN-WAIT-1 of a socket that the server can still read: the server has ended what it says.
+    HalfClosed,
+    /// FIN-WAIT-1; or FIN-WAIT-2, if the server has half-closed before.
     FinWait1,
     /// LAST-ACK.
     LastAck,
@@ -106,7 +108,11 @@ impl SouthSide {
                     self.shared.emit(EventKind::Listening, now_ns);
                 }
             }
-            SocketState::FinWait1 | SocketState::LastAck | SocketState::Closing => {
+            SocketState::HalfClosed if self.reads_on(change.key, now_ns) => {}
+            SocketState::HalfClosed
+            | SocketState::FinWait1
+            | SocketState::LastAck
+            | SocketState::Closing => {
                 self.server_closes(change.key, false, now_ns);
             }
             SocketState::Close => {
@@ -114,7 +120,7 @@ impl SouthSide {
                 let orderly = self
                     .flows
                     .get(&change.key)
-                    .is_some_and(|flow| flow.server_closing);
+                    .is_some_and(|flow| flow.server_closing || flow.half_closed);
                 if self.server_closes(change.key, !orderly, now_ns) {
                     self.connection_closed(change.key, orderly, now_ns);
                 }
@@ -132,7 +138,21 @@ impl SouthSide {
         let alive = !self.shared.flow_gated(flow, now_ns) && flow.mode != Mode::Splicing;
         flow.was_reset |= alive && by_reset && !flow.server_closing;
         flow.server_closing |= alive;
+        flow.half_closed &= !alive;
         alive
+    }
+
+    /// In a replay the server has yet to be given what its client was told the server had: nobody else would ever give it
+    /// that. So the half-close of a later life is no end, before the server closes its socket.
+    fn reads_on(&mut self, key: FlowKey, now_ns: u64) -> bool {
+        let Some(flow) = self.flows.get_mut(&key) else {
+            return false;
+        };
+        if flow.mode != Mode::Spliced || self.shared.flow_gated(flow, now_ns) {
+            return false;
+        }
+        flow.half_closed = true;
+        true
     }
 
     fn connection_closed(&mut self, key: FlowKey, orderly: bool, now_ns: u64) {

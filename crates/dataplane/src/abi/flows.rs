@@ -14,6 +14,7 @@ use super::{
 impl From<flow> for Flow {
     fn from(raw: flow) -> Self {
         let options = usize::from(raw.syn_options_len).min(raw.syn_options.len());
+        let end = closing(u32::from(raw.server_closing));
         Self {
             id: FlowId(raw.id),
             closed_ns: raw.closed_ns,
@@ -27,8 +28,9 @@ impl From<flow> for Flow {
                 _ => Mode::Observed,
             },
             unprotected: Unprotected::from_code(raw.unprotected),
-            server_closing: u32::from(raw.server_closing) != closing::NOT_CLOSING.0,
-            was_reset: u32::from(raw.server_closing) == closing::CLOSED_BY_RST.0,
+            server_closing: matches!(end, closing::CLOSES_BY_FIN | closing::CLOSED_BY_RST),
+            half_closed: end == closing::HALF_CLOSED,
+            was_reset: end == closing::CLOSED_BY_RST,
             whole_segments: raw.whole_segments != 0,
             syn_flags: raw.syn_flags,
             syn_window: raw.syn_window,

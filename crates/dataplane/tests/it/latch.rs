@@ -448,6 +448,43 @@ fn what_the_dead_leave_is_not_a_voluntary_close() {
     }
 }
 
+/// In a replay, a server that can still read is to be given the rest; closing the socket is the end then, too.
+#[test]
+fn a_half_close_in_a_replay_is_told_from_a_close() {
+    for ip in ["127.0.0.1", "::1"] {
+        for closes in [false, true] {
+            let mut t = Connected::new(ip);
+            let (c, s) = (t.both.c, t.both.s);
+            let words = segment(c + 1, s + 1).timestamps(12, 901);
+            t.both.client(words.payload(b"ten bytes."));
+            t.both.server(segment(s + 1, c + 11).timestamps(902, 12));
+            t.both.gate();
+            t.both.splice(s + 1000);
+            if closes {
+                t.server = None;
+                t.wait("closing", |flow| {
+                    flow.is_some_and(|flow| flow.server_closing)
+                });
+                continue;
+            }
+            let server = t.server.as_ref().expect("it is open");
+            server.shutdown(Shutdown::Write).expect("it is open");
+            t.wait("half-closed", |flow| {
+                flow.is_some_and(|flow| flow.half_closed)
+            });
+            t.becomes(&[SocketState::HalfClosed]);
+            assert!(!t.both.flow().server_closing);
+            let replayed = segment(c + 1, s + 1).mark(MARK + ssw::MARK_CLIENT_SPACE);
+            let replayed = t.both.client(replayed.payload(b"ten bytes."));
+            assert_eq!(replayed.verdict, Next, "it reads on");
+            t.server = None;
+            t.wait("closing", |flow| {
+                flow.is_some_and(|flow| flow.server_closing)
+            });
+        }
+    }
+}
+
 #[test]
 fn a_spliced_connection_that_is_closed_is_kept_until_it_is_swept_or_its_ports_are_used_again() {
     for ip in ["127.0.0.1", "::1"] {

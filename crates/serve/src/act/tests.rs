@@ -9,7 +9,7 @@ fn key(port: u16) -> FlowKey {
 
 #[test]
 fn orphans_are_the_sockets_that_have_something_to_say_and_nobody_to_say_it_for() {
-    let finishing = BTreeSet::from([key(1)]);
+    let (finishing, none) = (BTreeSet::from([key(1)]), BTreeSet::new());
     for state in [
         TcpState::Established,
         TcpState::SynReceived,
@@ -18,14 +18,26 @@ fn orphans_are_the_sockets_that_have_something_to_say_and_nobody_to_say_it_for()
         TcpState::LastAck,
         TcpState::Closing,
     ] {
-        assert!(is_orphan(key(2), state, &finishing), "{state:?}");
-        assert!(!is_orphan(key(1), state, &finishing), "{state:?}");
+        assert!(is_orphan(key(2), state, &finishing, &none), "{state:?}");
+        assert!(!is_orphan(key(1), state, &finishing, &none), "{state:?}");
     }
 }
 
 #[test]
 fn listeners_and_sockets_that_only_wait_are_no_orphans() {
     for state in [TcpState::Listen, TcpState::FinWait2, TcpState::TimeWait] {
-        assert!(!is_orphan(key(2), state, &BTreeSet::new()), "{state:?}");
+        let none = BTreeSet::new();
+        assert!(!is_orphan(key(2), state, &none, &none), "{state:?}");
+    }
+}
+
+#[test]
+fn socket_that_the_dead_had_half_closed_in_a_replay_is_an_orphan() {
+    let unended = BTreeSet::from([key(1)]);
+    for state in [TcpState::FinWait1, TcpState::FinWait2] {
+        assert!(
+            is_orphan(key(1), state, &BTreeSet::new(), &unended),
+            "{state:?}"
+        );
     }
 }

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use rand::rngs::SmallRng;
 use smoltcp::{iface::SocketHandle, socket::tcp::State};
-use ssw::{Exit, SocketChange, SocketState};
+use ssw::{Exit, Flow, Mode, SocketChange, SocketState};
 use wire::FlowKey;
 
 use super::Node;
 use crate::{
     host::ends,
+    process::Process,
     stateful::{Halt, System},
     trace,
     witness::{Violation, Witness},
@@ -25,6 +26,7 @@ impl Node {
     ) -> Result<bool, Violation> {
         let mut dies = false;
         self.note_reads();
+        let later = self.later_lives();
         if let Some(process) = self
             .process
             .as_mut()
@@ -34,7 +36,7 @@ impl Node {
             if process.listening && process.stateful.is_some() {
                 dies = self.act_with_state(witness, rng)?;
             } else if process.listening {
-                let deeds = process.act(&mut self.host, witness, rng, now)?;
+                let deeds = process.act(&later, &mut self.host, witness, rng, now)?;
                 dies = deeds.dies && !process.headless;
                 if !process.headless {
                     deeds
@@ -50,6 +52,16 @@ impl Node {
         self.report_states(now);
         self.poll(witness, now)?;
         Ok(dies)
+    }
+
+    /// Connections of a later life, if the server may say its end early on some.
+    fn later_lives(&self) -> BTreeSet<FlowKey> {
+        if !self.process.as_ref().is_some_and(Process::is_early) {
+            return BTreeSet::new();
+        }
+        let spliced = |flow: &Flow| flow.mode == Mode::Spliced;
+        let flows = self.ssw.flows().filter(|(_, flow)| spliced(flow));
+        flows.map(|(key, _)| *key).collect()
     }
 
     fn listen(&mut self, now: u64) {
@@ -166,27 +178,28 @@ impl Node {
     }
 
     /// `SOCK_DESTROY` of all sockets but those that the living server closed itself. Those that
-    /// only wait (RFC 9293 3.6.1) are among them, though their flows are forgotten by then.
+    /// only wait (RFC 9293 3.6.1) are among them, though their flows are forgotten by then; but not those that were half-closed
+    /// in a replay.
     pub(crate) fn remove_orphans(
         &mut self,
         witness: &mut Witness,
         now: u64,
     ) -> Result<(), Violation> {
-        let finishing: BTreeSet<FlowKey> = self
-            .ssw
-            .flows()
-            .filter(|(_, flow)| flow.server_closing)
-            .map(|(key, _)| *key)
-            .collect();
+        let such = |is_so: fn(&Flow) -> bool| -> BTreeSet<FlowKey> {
+            let such = self.ssw.flows().filter(|(_, flow)| is_so(flow));
+            such.map(|(key, _)| *key).collect()
+        };
+        let finishing = such(|flow| flow.server_closing);
+        let unended = such(|flow| flow.half_closed);
         let orphans: Vec<SocketHandle> = self
             .host
             .tcp()
             .filter(|(_, socket)| {
                 let waits = matches!(socket.state(), State::FinWait2 | State::TimeWait);
-                !waits
-                    && ends(socket).is_some_and(|(local, remote)| {
-                        !finishing.contains(&FlowKey::new(remote, local))
-                    })
+                ends(socket).is_some_and(|(local, remote)| {
+                    let key = FlowKey::new(remote, local);
+                    !finishing.contains(&key) && (!waits || unended.contains(&key))
+                })
             })
             .map(|(handle, _)| handle)
             .collect();

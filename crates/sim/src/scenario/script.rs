@@ -143,6 +143,14 @@ impl Script {
         script
     }
 
+    /// The script of one that goes on with its upload when it has heard the answer to that.
+    pub(crate) fn of_early(rng: &mut SmallRng) -> Self {
+        let before = Request::Get(rng.random_range(1..9000));
+        let length = rng.random_range(1..100_000);
+        let upload = Request::Keep(rng.random_range(1..9000), noise(rng, length));
+        Self::of(&[before, upload], Manner::InTurn, rng)
+    }
+
     /// Its client does nothing for a while when it has heard what it asked for, before it asks for more.
     pub(crate) fn thinks_before_more(&mut self, rng: &mut SmallRng) {
         let steps = std::mem::take(&mut self.steps);
@@ -207,7 +215,7 @@ impl Script {
         }
         if requests
             .last()
-            .is_some_and(|(last, _)| matches!(last, Request::Upload(_)))
+            .is_some_and(|(last, _)| matches!(last, Request::Upload(_) | Request::Keep(..)))
             || rng.random_bool(0.4)
         {
             script.steps.push(Step::HalfClose);
@@ -232,8 +240,14 @@ impl Script {
             self.tickets.push((asked, at..at + answer.len()));
             self.any.push(at..at + answer.len());
         }
-        // In one piece, or in a few with pauses between.
         let mut rest = &bytes[..];
+        if let Request::Keep(_, body) = request {
+            let (line, body) = bytes.split_at(bytes.len() - body.len());
+            self.steps.push(Step::Send(line.to_vec()));
+            self.steps.push(Step::Await(at + answer.len()));
+            rest = body;
+        }
+        // In one piece, or in a few with pauses between.
         while !rest.is_empty() {
             let whole = rest.len() < 2 || rng.random_bool(0.6);
             let length = if whole {

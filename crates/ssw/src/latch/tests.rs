@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Settings, south::Event, testing::*};
+use crate::{MARK_CLIENT_SPACE, Settings, south::Event, testing::*};
 use wire::{Flags, FlowId, SeqNumber};
 
 const MAIN: u32 = 42;
@@ -231,4 +231,58 @@ fn a_server_that_has_not_read_all_is_heard_and_an_answer_to_a_straggler_is_not()
         let verdict = lab.server(rst).verdict;
         assert_eq!(verdict == crate::Verdict::Next, !orderly, "{verdict:?}");
     }
+}
+
+/// A connection of a later life, which has yet to be given the ten bytes that the client was told the server had.
+fn in_a_replay() -> Lab {
+    let mut lab = Lab::new().open();
+    lab.client(segment(lab.c + 1, lab.s + 1).payload(b"ten bytes."));
+    lab.server(segment(lab.s + 1, lab.c + 11));
+    lab.crash();
+    lab.splice(SeqNumber(9));
+    lab
+}
+
+#[test]
+fn a_server_that_half_closes_in_a_replay_is_given_the_rest() {
+    let mut lab = in_a_replay();
+    change(&mut lab, SocketState::HalfClosed);
+    let half = |lab: &Lab| (lab.flow().server_closing, lab.flow().half_closed);
+    assert_eq!(half(&lab), (false, true));
+    let (c, s) = (lab.c, lab.s);
+    let rest = || {
+        let rest = segment(c + 1, s + 1).payload(b"ten bytes.");
+        rest.mark(MARK + MARK_CLIENT_SPACE)
+    };
+    assert_eq!(lab.client(rest()).verdict, crate::Verdict::Next);
+    change(&mut lab, SocketState::FinWait1);
+    assert_eq!(half(&lab), (true, false), "closed since");
+    assert_eq!(lab.client(rest()).verdict, crate::Verdict::Drop);
+}
+
+#[test]
+fn a_half_close_in_a_replay_is_an_orderly_end_when_the_socket_is_gone() {
+    let mut lab = in_a_replay();
+    change(&mut lab, SocketState::HalfClosed);
+    change(&mut lab, SocketState::Close);
+    let flow = lab.flow();
+    assert!(flow.server_closing && !flow.was_reset && flow.closed_ns != 0);
+}
+
+#[test]
+fn a_server_that_dies_after_a_half_close_in_its_replay_is_not_heard() {
+    let mut lab = in_a_replay();
+    change(&mut lab, SocketState::HalfClosed);
+    lab.crash();
+    let fin = segment(SeqNumber(10), lab.c + 1).flags(FIN_ACK);
+    assert_eq!(lab.server(fin).verdict, crate::Verdict::Drop);
+    lab.splice(SeqNumber(9));
+    assert!(!lab.flow().half_closed, "another socket");
+}
+
+#[test]
+fn a_half_close_of_the_first_life_is_an_end() {
+    let mut lab = Lab::new().open();
+    change(&mut lab, SocketState::HalfClosed);
+    assert!(lab.flow().server_closing && !lab.flow().half_closed);
 }

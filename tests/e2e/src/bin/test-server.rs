@@ -14,7 +14,9 @@
 //! | `say WORD` | answers `WORD` in a line |
 //! | `wait FILE` | reads nothing more until the file is there |
 //! | `pid` | answers its process number, ten digits: never the same after a restart |
+//! | `keep N FILE` | reads N bytes, and then FILE is there, and has them |
 //! | `half-close` | sends a FIN and goes on reading lines |
+//! | `half-close FILE` | the same if the file is there, else nothing |
 //! | `close` | closes |
 //! | `reset` | resets |
 //! | `exit N` | the process exits with that status |
@@ -120,6 +122,10 @@ fn serve(stream: TcpStream) -> io::Result<()> {
                 let sum = sink(&mut input, number)?;
                 output.write_all(format!("{number} {sum:016x}\n").as_bytes())?;
             }
+            "keep" => {
+                let (number, file) = rest.split_once(' ').unwrap_or_default();
+                keep(&mut input, number.parse().unwrap_or(0), Path::new(file))?;
+            }
             "say" => output.write_all(format!("{rest}\n").as_bytes())?,
             "wait" => {
                 while !Path::new(rest).exists() {
@@ -127,6 +133,7 @@ fn serve(stream: TcpStream) -> io::Result<()> {
                 }
             }
             "pid" => output.write_all(format!("{:010}\n", process::id()).as_bytes())?,
+            "half-close" if !rest.is_empty() && !Path::new(rest).exists() => {}
             "half-close" => output.shutdown(Shutdown::Write)?,
             "close" => return Ok(()),
             "reset" => {
@@ -149,6 +156,15 @@ fn echo(input: &mut impl Read, output: &mut impl Write) -> io::Result<()> {
             length => output.write_all(&buffer[..length])?,
         }
     }
+}
+
+/// The file is there when it is whole.
+fn keep(input: &mut impl Read, length: usize, file: &Path) -> io::Result<()> {
+    let mut heard = vec![0; length];
+    input.read_exact(&mut heard)?;
+    let part = file.with_extension("part");
+    fs::write(&part, heard)?;
+    fs::rename(part, file)
 }
 
 /// Reads so many bytes and returns their checksum, see [`e2e::checksum`].

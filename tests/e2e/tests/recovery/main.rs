@@ -4,6 +4,7 @@ mod adoption;
 mod config;
 mod endings;
 mod executed;
+mod half_closed;
 mod history;
 mod kills;
 mod replay;
