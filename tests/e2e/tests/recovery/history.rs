@@ -83,6 +83,8 @@ fn events_of_one_serve_are_told_from_those_of_the_next() {
     let server = servers::test_server(&scene);
     let flags = ["--history", &directory];
     let mut first = scene.protect_with(&server, &flags);
+    // Another thread writes the history: what was told just before a kill may not be there.
+    await_kind(&first, &directory, "protecting", 1);
     first.kill_serve_itself();
     first.succeed(&scene, &server, &flags);
     first.kill_serve(Signal::TERM);
