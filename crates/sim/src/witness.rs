@@ -75,6 +75,9 @@ struct Seen {
     acknowledged: Option<SeqNumber>,
     /// End of what the client's TCP has, as it said.
     has: Option<SeqNumber>,
+    /// The most room that the client has ever offered, bytes.
+    room: u32,
+    window_scale: u8,
     tsval: Option<u32>,
     /// The server's socket of this connection died and has no successor yet.
     orphaned: bool,
@@ -378,6 +381,8 @@ impl Seen {
             server_isn: None,
             acknowledged: None,
             has: None,
+            room: 0,
+            window_scale: 0,
             tsval: None,
             orphaned: false,
             closed_by_server: false,
@@ -441,6 +446,17 @@ impl Seen {
             }
             _ => false,
         }
+    }
+
+    fn is_of_any_life(&self, at: usize) -> bool {
+        self.script.any.iter().any(|any| any.contains(&at))
+    }
+
+    /// How many of the bytes from `seq` on the client may take, now or when they come: it takes no more than its room
+    /// meanwhile. What lies behind is discarded (RFC 9293 3.10.7.4).
+    fn room_from(&self, seq: SeqNumber) -> usize {
+        let edge = self.has.map(|has| has + self.room + self.room);
+        edge.map_or(usize::MAX, |edge| edge.distance_from(seq).map_or(0, index))
     }
 
     /// May the client be told this byte at this place?

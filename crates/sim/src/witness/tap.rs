@@ -1,5 +1,7 @@
 //! The wire between the server's host and the network: every packet that leaves is looked at.
 
+use wire::SynOptions;
+
 use super::{
     Fault, Flags, FlowKey, IpPacket, LARGE, Segment, SeqNumber, SocketAddr, Violation, Witness,
     ensure, index,
@@ -106,12 +108,9 @@ impl Witness {
         };
         let at = index(segment.seq().0.wrapping_sub(isn.0).wrapping_sub(1));
         let had = seen.has.and_then(|had| had.distance_from(segment.seq()));
-        for (i, byte) in segment
-            .payload()
-            .iter()
-            .enumerate()
-            .skip(had.map_or(0, index))
-        {
+        let payload = segment.payload().iter().enumerate();
+        let taken = payload.take(seen.room_from(segment.seq()));
+        for (i, byte) in taken.skip(had.map_or(0, index)) {
             seen.hears(at.wrapping_add(i), *byte)?;
         }
         Ok(())
@@ -127,13 +126,19 @@ impl Witness {
         };
         let client = SocketAddr::new(packet.source(), segment.source_port());
         let seen = self.by_address.get(&client);
-        if let Some(seen) = seen.and_then(|i| self.seen.get_mut(*i))
-            && segment.flags().contains(Flags::ACK)
-        {
+        let Some(seen) = seen.and_then(|i| self.seen.get_mut(*i)) else {
+            return;
+        };
+        if segment.flags().contains(Flags::ACK) {
             seen.has = Some(match seen.has {
                 Some(has) => has.max_seq(segment.ack()),
                 None => segment.ack(),
             });
+            let room = u32::from(segment.window()) << seen.window_scale;
+            seen.room = seen.room.max(room);
+        } else if segment.flags().contains(Flags::SYN) {
+            let scale = SynOptions::parse(segment.option_bytes()).window_scale;
+            seen.window_scale = scale.unwrap_or(0);
         }
     }
 }
@@ -202,7 +207,11 @@ impl super::Seen {
         let had = self.has.filter(|_| self.script.alike);
         let had = had.and_then(|had| had.distance_from(segment.seq()));
         let had = had.map_or(0, index);
+        let room = self.room_from(segment.seq());
         for (i, byte) in segment.payload().iter().enumerate().skip(had) {
+            if i >= room && self.is_of_any_life(at.wrapping_add(i)) {
+                continue;
+            }
             let right = self.may_be_told(at.wrapping_add(i), *byte);
             ensure(right, || describe(key, "holds a wrong byte", segment))?;
         }
