@@ -8,7 +8,7 @@
 //! Times are nanoseconds of any clock that never goes back.
 
 /// A thread that had the processor for this time had much to do.
-const LONG: u64 = 200_000;
+const LONG: u64 = 500_000;
 /// After such a loss the processor is not offered for this time: at first, and at the most.
 const FIRST_REST: u64 = 100_000_000;
 const LONGEST_REST: u64 = 10_000_000_000;
