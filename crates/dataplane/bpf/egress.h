@@ -27,8 +27,8 @@
  *                                                  the client's acknowledgement of it
  *   spliced flow, FIN that the client has, with -> to the client like anything else: no other
  *     an acknowledgement that is news              segment would bring the news
- *   spliced flow, the same again, if the client -> as anything else: the client says what room it has (no_room.h)
- *     has no room for what followed
+ *   spliced flow, the same again, if the client -> as anything else: the client answers with the present window
+ *     has no room for the bytes behind             (no_room.h)
  *   spliced flow, output that the client has    -> (an MPTCP client's only) the same for that part
  *     in part
  *   spliced flow, output that the client lacks  -> dropped as if lost, so that it comes again
@@ -275,7 +275,7 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct service *
 	return TCX_NEXT;
 }
 
-/* Does the server say its end again, which an earlier life has said? The digest of all bytes ends before that number. */
+/* Is this FIN the repetition of an earlier life's FIN? The digest of all bytes ends before that number. */
 static __always_inline bool ends_again(const struct flow *f, __u32 end)
 {
 	return f->digest.taken && f->digest.comparison == HAS_COMPARED && f->digest.sent.next == end - 1 &&

@@ -25,9 +25,9 @@
  *   flow spliced, new payload of a client that  -> recorded, and dropped: the replay gives it
  *     has heard more than the new server has said
  *   flow spliced to a later server              -> acknowledgement number, SACK blocks and echoed
- *                                                  timestamp mapped to the new server's, then on; the
- *                                                  end of what a client has that has no room is held
- *                                                  back (no_room.h)
+ *                                                  timestamp mapped to the new server's, then on;
+ *                                                  of a client without room the last acknowledgement
+ *                                                  is held back (no_room.h)
  *
  * What a segment tells about the client is believed only if the server's TCP would believe it
  * (RFC 9293 3.10.7.4, as Linux checks it), or a stranger could spoil what recovery relies on.
@@ -120,7 +120,7 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s
 		__u32 tsecr = option_tsecr(s->tcp, o) - f->splice.ts_delta;
 		if (before(tsecr, f->splice.first_tsval))
 			tsecr = f->splice.first_tsval;
-		/* The client's echo is from before the server sent again, which would not have been needed then. */
+		/* The client's echo is older than the retransmission: Linux would take the retransmission for spurious. */
 		if (held)
 			tsecr = 0;
 		write32(&s->edit[in_header(o->timestamps + 6)], tsecr);
@@ -133,7 +133,7 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s
 			__u32 edge = read32(&s->tcp[in_header(at)]) - f->splice.delta_seq;
 			write32(&s->edit[in_header(at)], held ? OPTION_NOP * 0x01010101 : edge);
 		}
-		if (held && edges) { /* the blocks would tell of what is held back */
+		if (held && edges) { /* the blocks lie in the part that is held back */
 			s->edit[in_header(o->sack)] = OPTION_NOP;
 			s->edit[in_header(o->sack + 1)] = OPTION_NOP;
 		}

@@ -92,12 +92,12 @@ struct splice_half {
 	__u32 first_tsval; /* of the SYN-ACK, server space: nothing older may be echoed */
 	__u32 isn;       /* the new server's ISN */
 	__u32 nxt;       /* end of what the new server sent, server space */
-	__u32 una;       /* what the new server was told that the client has, server space */
+	__u32 una;       /* newest acknowledgement that the new server has read, server space */
 	__u32 ack;       /* instream acknowledged by the new server */
 	__u32 edge;      /* right edge of its window */
 	__u8 window_scale;
 	__u8 renewed; /* how often its socket has begun anew, see renew.h */
-	__u8 held; /* it was not told all that the client has, see no_room.h */
+	__u8 held; /* an acknowledgement is held back from the server, see no_room.h */
 	__u8 pad[1];
 	__u32 renewed_at; /* end of what the client had been sent when its socket began anew first; client space */
 };

@@ -105,9 +105,9 @@ static __always_inline bool is_socket_of(const struct flow *f, struct sock *sk)
 	return nxt - received == isn + 1;
 }
 
-/* A server that ends what it says (shutdown(2)) may read on. In a replay it has yet to be given what its client was told the
- * server had: nobody else would ever give it that. So the half-close of a later life is no end, before the server closes its
- * socket, which changes no state but is told like a change. */
+/* After a half-close (shutdown(2)) a server may read on. A replay still has record for that server, and no other path would ever
+ * deliver the record. So the half-close of a later life is no end. A close that follows changes no state, but the tracepoint
+ * tells a close like a change. */
 static __always_inline bool reads_on(struct flow *f, struct sock *sk, int new_state)
 {
 	bool reads = !(sk->sk_shutdown & RCV_SHUTDOWN);

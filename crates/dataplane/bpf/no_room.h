@@ -1,24 +1,28 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
  *
- * What a new server is told of its client while it says again what the client has, and of a client that has no room then.
+ * Acknowledgements for a new server whose client's window is closed.
  *
- * A replay is shown room that the client does not have, or it would wait for a client that does not read. Behind the end
- * of the replay the server's TCP sends into that room, too, and the client discards that. The server's TCP then has sent
- * what its client does not take, and sends it again at times that double, up to two minutes (RTO_MAX): it does not wait
- * for the client's word that there is room, as it would had it sent nothing (RFC 9293 3.8.6.1). When that word comes, its
- * TCP sends nothing at once, because what it has sent again is on its way, for all it knows.
+ * A replay is shown room that the client does not have; otherwise the replay would wait for a client that does not read. Behind
+ * the end of the replay the server's TCP fills that room with new segments, and the client discards these. From then on the
+ * server's TCP retransmits at intervals that double, up to two minutes (TCP_RTO_MAX). A window update does not end the wait: for
+ * the server's TCP the retransmission is still in flight.
  *
- * So the end of what the client has is held back from the server while the client has no room. With the client's word
- * that there is room the server is told all: what it has sent again has arrived, and it sends what is missing.
+ * So the acknowledgement of the last bytes is held back while the client's window is closed. The window update releases the
+ * acknowledgement: the retransmission has arrived, and the server's TCP sends the missing segments at once.
  *
- *   the server's TCP, while its client has no room
- *   says what the client has for the first time     -> is told of all but the last HELD_BACK bytes
- *   says that again, and has sent nothing behind it -> is told all, and that there is no room: it waits for room
- *   has sent something behind it                    -> is told of all but the last HELD_BACK bytes, and that there is no room
- *   sends again what it was not told of             -> is not answered in the client's name: the client says what room it has
+ *   the server's TCP
+ *     -> while the client's window is closed
+ *   sends a segment that the client has, for the first time
+ *     -> an acknowledgement of all but the last HELD_BACK bytes
+ *   retransmits that segment, with nothing sent behind the replay
+ *     -> an acknowledgement of all, window 0: the server waits for a window update
+ *   has sent segments behind the replay
+ *     -> an acknowledgement of all but the last HELD_BACK bytes, window 0
+ *   retransmits a segment without an acknowledgement
+ *     -> no answer in the client's name: the segment goes to the client, and the client answers
  *
- * What the client says then, and the word that there is room, shows the server no echo (TSecr 0) and no SACK block: from these
- * Linux would conclude that its timer had fired too early (RFC 4015), and take back that anything was lost.
+ * The window update, and each acknowledgement before, reach the server with TSecr 0 and without SACK blocks. From both Linux would
+ * conclude that the retransmission timer had fired too early (RFC 4015), and would no longer regard the segments as lost.
  */
 #pragma once
 
@@ -28,8 +32,8 @@
  * fires, five times a second. */
 #define SELF_ACK_WINDOW 65535
 
-/* More than a whole segment of Ethernet: Linux goes on when a segment that it has sent again is acknowledged as a whole. With
- * larger ones the server goes on at its timer. */
+/* More than a whole segment of Ethernet: Linux goes on when a retransmitted segment is acknowledged as a whole. Larger
+ * segments wait for the retransmission timer. */
 #define HELD_BACK 1500
 
 static __always_inline __u16 self_ack_window(const struct flow *f)
@@ -43,7 +47,7 @@ static __always_inline bool has_no_room(const struct flow *f)
 	return !f->client.window;
 }
 
-/* The end of what the client has, server space. */
+/* The client's acknowledgement, server space. */
 static __always_inline __u32 client_heard(const struct flow *f)
 {
 	return f->client.ack - f->splice.delta_seq;
@@ -55,28 +59,29 @@ static __always_inline bool is_replaying(const struct flow *f)
 	return before(f->splice.nxt, client_heard(f));
 }
 
-/* Has the server sent what its client has no room for? (An MPTCP client is not asked by what it has in part: egress.h.) */
+/* Has the server sent segments for which the client has no room? (MPTCP clients are left out: egress.h acknowledges the part
+ * of a segment that such a client has, and the client would never be asked.) */
 static __always_inline bool sent_in_vain(const struct flow *f)
 {
 	return has_no_room(f) && !f->whole_segments && after(f->splice.nxt, client_heard(f));
 }
 
-/* What the server is told when the client has all before `ack` (server space). `all`: nothing of that is held back
- * from a server that has sent nothing behind it. What no server has sent is for the server's own check to refuse. */
+/* The acknowledgement that the server reads when the client has acknowledged `ack` (server space). `all`: hold nothing back from
+ * a server with nothing sent behind the replay. The server's own check refuses a number that no server has sent. */
 static __always_inline __u32 told_of(const struct flow *f, __u32 ack, bool all)
 {
 	bool in_vain = sent_in_vain(f);
 	if (after(ack, f->splice.nxt) || !has_no_room(f) || f->whole_segments || (all && !in_vain))
 		return ack;
 	__u32 most = client_heard(f) - HELD_BACK + in_vain;
-	/* One byte more, once: Linux before 6.6 believes that there is no room only from who acknowledges more. */
+	/* One byte more, once: Linux before 6.6 takes a closed window only from an acknowledgement of new bytes. */
 	__u32 least = f->splice.una + (in_vain && !f->splice.held);
 	if (before(most, least))
 		most = least;
 	return before(most, ack) ? most : ack;
 }
 
-/* The server is told this: at ingress alone, where all passes that its socket is told. */
+/* The server's socket reads this acknowledgement. Called at ingress alone, which every acknowledgement passes. */
 static __always_inline void note_told(struct flow *f, __u32 ack)
 {
 	if (after(ack, f->splice.nxt))

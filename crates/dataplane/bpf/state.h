@@ -3,8 +3,8 @@
  * The maps, and the small questions that every program asks of them.
  *
  * Who writes what: `client` of a flow is written at ingress, `server` at egress, `splice` by
- * control before the flow is spliced and at egress afterwards, but for what the server is told
- * (`una`, `held`), which is written at ingress. The packets of one connection
+ * control before the flow is spliced and at egress afterwards, but for `una` and `held`, which are
+ * written at ingress. The packets of one connection
  * do not run concurrently in one direction (egress holds the socket lock, ingress runs on the
  * CPU that the flow is steered to), so each of these has one writer and needs no lock; single
  * bytes are used for flags so that two writers never share a word. `verify` has two: ingress

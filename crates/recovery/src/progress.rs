@@ -87,8 +87,8 @@ impl Recovery {
                     self.delivered(id, now);
                 }
             }
-            // A server may answer without having read everything, and close: its own affair. (One that has only ended what
-            // it says may read on, and has the rest to be given: that is no end of the flow.)
+            // A server may answer without having read everything, and close. (After a half-close a server may read on, and
+            // still needs the rest of the record: a half-close is no end of the flow.)
             Step::Replaying(_) if ended => self.settle(id, flow),
             Step::Settling { since, look_at } => {
                 if now >= *look_at {

@@ -53,7 +53,7 @@ pub(crate) struct Node {
     pub(crate) north: Option<North>,
     /// Connection and last reported state of each socket that ever had one.
     states: BTreeMap<SocketHandle, (FlowKey, State)>,
-    /// Those that their server has half-closed, and reads on.
+    /// Connections that their server has half-closed, and reads on.
     half_closed: BTreeSet<SocketHandle>,
     /// Since when sockets that nobody holds wait for the other side's end.
     waiting: BTreeMap<SocketHandle, u64>,

@@ -67,13 +67,13 @@ impl Process {
         sessions.any(|(_, session)| session.is_early)
     }
 
-    /// The server has said its end on this one, and reads on.
+    /// The server has half-closed this connection, and reads on.
     pub(crate) fn reads_on(&self, handle: SocketHandle) -> bool {
         let session = self.sessions.get(&handle);
         session.is_some_and(|(_, session)| session.half_closed)
     }
 
-    /// Accept, read, answer, close. On those of a `later` life it may say its end early.
+    /// Accept, read, answer, close. A `later` life may half-close early.
     pub(crate) fn act(
         &mut self,
         later: &BTreeSet<FlowKey>,

@@ -68,7 +68,7 @@ pub(crate) struct Session {
     pub(crate) speaks_at: u64,
     /// When the output is sent, the connection is closed.
     pub(crate) closing: bool,
-    /// Its last word is said early.
+    /// The server half-closes early.
     pub(crate) is_early: bool,
     /// And the end after that, and more is read.
     pub(crate) half_closed: bool,

@@ -452,8 +452,8 @@ impl Seen {
         self.script.any.iter().any(|any| any.contains(&at))
     }
 
-    /// How many of the bytes from `seq` on the client may take, now or when they come: it takes no more than its room
-    /// meanwhile. What lies behind is discarded (RFC 9293 3.10.7.4).
+    /// How many of the bytes from `seq` on the client may take by the time of arrival: until then the client takes no more
+    /// than one window. Bytes behind are discarded (RFC 9293 3.10.7.4).
     fn room_from(&self, seq: SeqNumber) -> usize {
         let edge = self.has.map(|has| has + self.room + self.room);
         edge.map_or(usize::MAX, |edge| edge.distance_from(seq).map_or(0, index))

@@ -67,7 +67,7 @@ fn what_follows_is_not_given_to_a_server_that_still_thinks_elsewhere() {
     });
 }
 
-/// A server that half-closes in a replay is given the rest by nobody else.
+/// A server that half-closes in a replay gets the rest of the record from the replay alone.
 #[test]
 fn a_half_close_in_a_replay_that_is_taken_for_a_close_is_noticed() {
     found_of(|scenario| scenario.half_closing(false));

@@ -29,7 +29,7 @@ const DOUBTFUL_RUNS: u64 = 1_000;
 /// And of those with a server that thinks.
 const THOUGHTFUL_RUNS: u64 = 2_000;
 
-/// And of those with a server that half-closes.
+/// The same with a server that half-closes.
 const HALF_CLOSING_RUNS: u64 = 1_000;
 
 /// And of those with a server that has state.
@@ -200,7 +200,7 @@ fn nobody_waits_for_ever_for_a_server_that_thinks() {
     });
 }
 
-/// A server that says its end early, and reads on, is given the rest of a replay.
+/// A server that half-closes early, and reads on, is given the rest of a replay.
 #[test]
 fn a_server_that_half_closes_is_given_the_rest() {
     let seeds = wanted(HALF_CLOSING_RUNS);

@@ -14,7 +14,7 @@
 //! | of a flow being spliced, SYN-ACK | `delta_seq` and the timestamp offset follow from it; the packet itself becomes the client's third ACK and goes back up the stack |
 //! | of a flow being spliced, anything else | dropped (a RST: nobody listens yet) |
 //! | of a spliced flow, output that the client has | compared with the record, then turned into the client's acknowledgement of it |
-//! | of a spliced flow, the same again, if the client has no room for what followed | as anything else: the client says what room it has (`no_room`) |
+//! | of a spliced flow, the same again, if the client has no room for the bytes behind | as anything else: the client answers with the present window (`no_room`) |
 //! | of a spliced flow, FIN before the end of what the client has | a contradiction like any other |
 //! | of a spliced flow, output that the client lacks and that waits for a comparison (`digest`) | dropped as if lost, so that it comes again |
 //! | of a spliced flow, pure ACK below what the client was told | withheld: the client was told more |

@@ -31,8 +31,8 @@ pub fn fabricated_syn(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
     emit(&syn, ChecksumMode::Partial)
 }
 
-/// A piece of the instream for the new server, numbered as the client numbers it. The room that the client has may be
-/// none: the way in shows the server more as long as that says again what the client has.
+/// A piece of the instream for the new server, numbered as the client numbers the stream. The client may have no room:
+/// the way in shows the server more room during the replay.
 ///
 /// # Errors
 /// The payload does not fit an IP packet.

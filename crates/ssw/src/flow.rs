@@ -129,7 +129,7 @@ pub struct SpliceHalf {
     pub isn: SeqNumber,
     /// End of what the new server sent; server space.
     pub nxt: SeqNumber,
-    /// What the new server was told that the client has; server space.
+    /// Newest acknowledgement that the new server has read; server space.
     pub una: SeqNumber,
     /// Instream acknowledged by the new server.
     pub ack: SeqNumber,
@@ -137,7 +137,7 @@ pub struct SpliceHalf {
     pub edge: SeqNumber,
     /// Its window scale.
     pub window_scale: u8,
-    /// It was not told all that the client has (`no_room`).
+    /// An acknowledgement is held back from the server (`no_room`).
     pub held: bool,
 }
 
@@ -295,7 +295,7 @@ pub struct Flow {
     pub unprotected: Option<Unprotected>,
     /// A living server closed it: the kernel finishes, and no gate stops it.
     pub server_closing: bool,
-    /// A later life of the server has ended what it says, and may read on.
+    /// A later life of the server has half-closed, and may read on.
     pub half_closed: bool,
     /// It was closed by a RST of one of the two, without the server's FIN.
     pub was_reset: bool,
@@ -363,8 +363,7 @@ impl Flow {
             && self.server.nxt.after(self.said_so_far())
     }
 
-    /// A server whose FIN ends before this number says again what an earlier life has said: the digest of all bytes ends before
-    /// the FIN.
+    /// A FIN that ends before this number repeats the FIN of an earlier life: the digest of all bytes ends before the FIN.
     pub(crate) fn ends_again(&self, end: SeqNumber) -> bool {
         let digest = &self.digest;
         let is_compared = digest.taken && digest.comparison == Comparison::Done;

@@ -14,7 +14,7 @@
 //! | of a flow that was made anew from its record | nothing is believed before the client has shown that the record is whole (`restored`) |
 //! | of a spliced flow, FIN of a client that has heard more than the new server has said | dropped: it comes again when the server, too, is there |
 //! | of a spliced flow, new payload of a client that has heard more than the new server has said | recorded, and dropped: the replay gives it |
-//! | of a flow spliced to a later server | acknowledgement number, SACK blocks and echoed timestamp mapped to the new server's, then on; the end of what a client has that has no room is held back (`no_room`) |
+//! | of a flow spliced to a later server | acknowledgement number, SACK blocks and echoed timestamp mapped to the new server's, then on; of a client without room the last acknowledgement is held back (`no_room`) |
 //!
 //! What a segment tells about the client is believed only if the server's TCP would believe it
 //! (RFC 9293 3.10.7.4, as Linux checks it), or a stranger could spoil what recovery relies on.
@@ -431,7 +431,7 @@ impl Shared {
                 let echo = SeqNumber(tsecr) - flow.splice.ts_delta;
                 let first = SeqNumber(flow.splice.first_tsval);
                 let echo = if echo.before(first) { first } else { echo };
-                // The client's echo is from before the server sent again, which would not have been needed then.
+                // The client's echo is older than the retransmission: Linux would take the retransmission for spurious.
                 let echo = if held { 0 } else { echo.0 };
                 write(&mut header, at, echo.to_be_bytes());
             }
@@ -441,7 +441,7 @@ impl Shared {
             write(&mut header, at, edge.0.to_be_bytes());
         }
         if held && !options.sack_edges.is_empty() {
-            // The blocks would tell of what is held back.
+            // The blocks lie in the part that is held back.
             let blocks = options.sack_edges.start - 2..options.sack_edges.end;
             header[blocks].fill(kind::NO_OPERATION);
         }

@@ -64,7 +64,7 @@ pub struct SocketChange {
 pub enum SocketState {
     /// LISTEN.
     Listen,
-    /// FIN-WAIT-1 of a socket that the server can still read: the server has ended what it says.
+    /// FIN-WAIT-1 of a socket that the server can still read, after a half-close.
     HalfClosed,
     /// FIN-WAIT-1; or FIN-WAIT-2, if the server has half-closed before.
     FinWait1,
@@ -142,8 +142,8 @@ impl SouthSide {
         alive
     }
 
-    /// In a replay the server has yet to be given what its client was told the server had: nobody else would ever give it
-    /// that. So the half-close of a later life is no end, before the server closes its socket.
+    /// A replay still has record for a server that half-closes, and no other path would ever deliver the record. So the
+    /// half-close of a later life is no end before the server closes the socket.
     fn reads_on(&mut self, key: FlowKey, now_ns: u64) -> bool {
         let Some(flow) = self.flows.get_mut(&key) else {
             return false;

@@ -107,7 +107,7 @@ pub fn tcp_counter(host: &Host, name: &str) -> u64 {
 }
 
 /// Waits until the client on this scene, which has a single connection, has no room: the server's host sends window probes (or
-/// cannot fill the little room, or sends again and again what the client does not take), and no more arrives.
+/// cannot fill the little room, or retransmits segments that the client discards), and no more arrives.
 ///
 /// # Panics
 /// When the window stays open.

@@ -297,7 +297,7 @@ fn download_goes_on_as_soon_as_a_client_reads_that_had_no_room_for_long() {
     assert_all_kept(&server);
 }
 
-/// Has a socket of the server's host sent six times what was not taken, or asked so often for room?
+/// Has a socket of the server's host retransmitted, or probed for room, six times in a row?
 fn asks_seldom(scene: &Scene) -> bool {
     let said = run(&scene.server, "ss -tnoHi state established");
     let backoff = said.split_once("backoff:").map(|(_, rest)| rest);

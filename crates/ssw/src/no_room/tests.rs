@@ -23,7 +23,7 @@ fn client_with(has: u32, window: u16) -> Lab {
     lab
 }
 
-/// The new server says so many bytes of its answer, from `at` on. What it is told of that arrives.
+/// The new server says `len` bytes of the answer, from `at` on. The acknowledgement arrives.
 fn says(lab: &mut Lab, at: u32, len: u32) -> Out {
     let spec = segment(S2 + 1 + at, lab.c + 1).timestamps(2000, 33);
     let out = lab.server(spec.payload(&vec![1; len as usize]));
@@ -33,7 +33,7 @@ fn says(lab: &mut Lab, at: u32, len: u32) -> Out {
     out
 }
 
-/// What the new server is told: how much of its answer the client has, and the window field.
+/// Acknowledgement, counted from the beginning of the answer, and window field of a self-ACK.
 fn told(out: &Out) -> (u32, u16) {
     assert_eq!(out.verdict, Verdict::RedirectIngress);
     (
@@ -42,7 +42,7 @@ fn told(out: &Out) -> (u32, u16) {
     )
 }
 
-/// A word of the client arrives at the new server: how much of its answer the client has, as the server reads.
+/// An acknowledgement of the client arrives at the new server.
 fn hears(lab: &mut Lab, has: u32, window: u16) -> Out {
     let word = segment(lab.c + 1, lab.s + 1 + has).timestamps(34, 950);
     let out = lab.client(word.window(window));
@@ -82,7 +82,7 @@ fn end_of_a_replay_is_held_back_while_the_client_has_no_room() {
         told(&says(&mut lab, 2 * MSS, MSS)),
         (5000 - HELD_BACK, room)
     );
-    // What the client has in part, and behind that what it has no room for.
+    // A segment of which the client has a part, and no room for the rest.
     assert_eq!(says(&mut lab, 3 * MSS, MSS).verdict, Verdict::Next);
     let word = hears(&mut lab, 5000, 0);
     assert_eq!(
@@ -90,7 +90,7 @@ fn end_of_a_replay_is_held_back_while_the_client_has_no_room() {
         (5000 - HELD_BACK + 1, 0)
     );
     assert!(lab.flow().splice.held);
-    // A timer of the server's: the client is asked, and says what room it has.
+    // The server's timer: the segment goes to the client, and the client answers.
     assert_eq!(says(&mut lab, 2 * MSS, MSS).verdict, Verdict::Next);
     assert_eq!(acked(&hears(&mut lab, 5000, 0)), 5000 - HELD_BACK + 1);
     let word = hears(&mut lab, 5000, 40);
@@ -117,7 +117,7 @@ fn word_of_a_client_that_was_held_back_shows_no_round_trip_and_no_blocks() {
     let mut expected = timestamps(34, 0);
     expected.extend_from_slice(&[1; 12]);
     assert_eq!(out.segment().option_bytes(), expected);
-    // The word that there is room, too; the next one is as any.
+    // The window update, too. The next acknowledgement is translated as any other.
     assert_eq!(
         hears(&mut lab, 5000, 40).segment().option_bytes(),
         timestamps(34, 0)
@@ -165,12 +165,12 @@ fn acknowledgement_is_never_taken_back() {
     says(&mut lab, 0, 5000);
     says(&mut lab, 5000, MSS);
     hears(&mut lab, 5000, 1);
-    // The client takes its offer back: the server knows what the client has.
+    // The client takes the offered window back. The server has read the acknowledgement.
     let word = hears(&mut lab, 5000, 0);
     assert_eq!((acked(&word), word.segment().window()), (5000, 0));
 }
 
-/// The server's own check refuses that: a segment with such a number must not become a valid one.
+/// The server's own check refuses such a number: the segment must not become valid.
 #[test]
 fn acknowledgement_of_what_no_server_has_sent_stays_invalid() {
     let mut lab = client_with(5000, 0);
@@ -185,7 +185,7 @@ fn acknowledgement_of_what_no_server_has_sent_stays_invalid() {
     assert_eq!(lab.flow().splice.una, una);
 }
 
-/// Such a client is not asked by what it has in part: nothing is held back from its server.
+/// A segment of which such a client has a part never reaches the client: the acknowledgement is not held back.
 #[test]
 fn server_of_a_client_that_takes_whole_segments_is_told_all() {
     let mut lab = client_with(600, 0);
