@@ -1,10 +1,13 @@
 //! One step at a time through the kernel's programs and through the model.
 
-use std::time::{Duration, Instant};
+use std::{ops::RangeInclusive, time::Duration};
 
 use dataplane::{Settings, SplicePoint};
 use protocol::link::SegmentKind;
-use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
+use rustix::{
+    thread::{CpuSet, sched_getcpu, sched_setaffinity},
+    time::{ClockId, clock_gettime},
+};
 use ssw::{
     AckStrategy, Digest, Expect, Flow, LinkSettings, Packet, SouthSide, Unprotected, Verdict,
 };
@@ -40,16 +43,31 @@ impl Out {
     }
 }
 
-/// The model's: it goes as the kernel's does.
-#[derive(Clone, Copy)]
-struct Clock(Instant);
+/// The clock of the programs, in nanoseconds (`bpf_ktime_get_ns`).
+fn monotonic() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).expect("it began at 0")
+}
 
-impl Clock {
-    /// Nanoseconds.
-    fn now(self) -> u64 {
-        let passed = self.0.elapsed().as_nanos();
-        1_000_000_000_000 + u64::try_from(passed).expect("no test takes centuries")
-    }
+/// The model's clock is ahead of the programs' clock by so much: a heartbeat of ten minutes ago is no negative time on a
+/// machine that has just started.
+const AHEAD: u64 = 1_000_000_000_000;
+
+/// The model's time now.
+fn now() -> u64 {
+    AHEAD + monotonic()
+}
+
+/// The model's time of a packet that the programs have judged within `span`. The time that the programs took for now is
+/// in a flow, if the programs have decided anything by that time: a second may be over for the programs, and not at
+/// the beginning of `span`.
+fn time_of(flows: &[(FlowKey, Flow)], span: &RangeInclusive<u64>) -> u64 {
+    let stamps = flows.iter().flat_map(|(_, flow)| {
+        let log = &flow.log;
+        [flow.closed_ns, flow.given_ns, log.copied_ns, log.hasty_ns]
+    });
+    let now = stamps.filter(|stamp| span.contains(stamp)).max();
+    AHEAD + now.unwrap_or(*span.start())
 }
 
 /// From now on this thread stays on its processor: what a program leaves there for the next is seen by that.
@@ -64,7 +82,6 @@ fn stay_here() {
 pub(crate) struct Both {
     pub(crate) kernel: Leased,
     pub(crate) model: SouthSide,
-    clock: Clock,
     counted: Vec<(&'static str, u64)>,
     pub(crate) key: FlowKey,
     pub(crate) c: SeqNumber,
@@ -116,7 +133,6 @@ impl Both {
     /// Programs that are loaded already and have no connections.
     pub(crate) fn on(kernel: Leased, settings: &Settings) -> Self {
         stay_here();
-        let clock = Clock(Instant::now());
         let model = SouthSide::new(
             ssw::Settings {
                 heartbeat_timeout_ns: u64::try_from(settings.heartbeat_timeout.as_nanos()).unwrap(),
@@ -131,13 +147,12 @@ impl Both {
                 link: settings.link,
                 notes: settings.notes,
             },
-            clock.now(),
+            now(),
         );
         let counted = kernel.plane().counters().expect("readable").named();
         Self {
             kernel,
             model,
-            clock,
             counted,
             key: FlowKey::new(client_end(false, 0), server_end(false)),
             c: SeqNumber(0),
@@ -169,8 +184,11 @@ impl Both {
         let mut wanted = packet.clone();
         self.take_copies();
         let before = self.copies.len();
+        let start = monotonic();
         let verdict = kernel(&self.kernel, &mut seen);
-        let want = model(&mut self.model, &mut wanted, self.clock.now());
+        let span = start..=monotonic();
+        let flows = self.kernel.plane().flows().expect("readable");
+        let want = model(&mut self.model, &mut wanted, time_of(&flows, &span));
         self.take_copies();
         if let Some((copy, _)) = self.copies.get(before..).and_then(<[_]>::last) {
             let [seen, wanted] = [self.kernel.carried(), carried(copy)];
@@ -211,7 +229,7 @@ impl Both {
 
     pub(crate) fn gate(&mut self) {
         self.kernel.plane().gate().expect("it runs");
-        self.model.gate(self.clock.now());
+        self.model.gate(now());
         self.agree();
     }
 
@@ -239,7 +257,7 @@ impl Both {
 
     pub(crate) fn heartbeat(&mut self) {
         self.kernel.plane().heartbeat().expect("it runs");
-        self.model.heartbeat(self.clock.now());
+        self.model.heartbeat(now());
         self.agree();
     }
 
@@ -248,7 +266,7 @@ impl Both {
         let silence = settings().heartbeat_timeout + Duration::from_secs(1);
         self.kernel.age_heartbeat(silence);
         let silence = u64::try_from(silence.as_nanos()).unwrap();
-        self.model.heartbeat(self.clock.now() - silence);
+        self.model.heartbeat(now() - silence);
         self.agree();
     }
 
@@ -262,7 +280,7 @@ impl Both {
         let flow = self.number(key);
         let model = self
             .model
-            .splice(key, flow, instream, outstream, verify_end, self.clock.now())
+            .splice(key, flow, instream, outstream, verify_end, now())
             .is_ok();
         self.refused(model, self.kernel.plane().splice(key, flow, point))
     }
@@ -273,7 +291,7 @@ impl Both {
         let (instream, outstream) = (point.instream, point.outstream);
         let model = self
             .model
-            .graft(key, flow, instream, outstream, window, self.clock.now())
+            .graft(key, flow, instream, outstream, window, now())
             .is_ok();
         self.refused(model, self.kernel.plane().graft(key, flow, point, window))
     }
@@ -306,7 +324,7 @@ impl Both {
 
     /// As [`Both::abandon`], but the connection that is meant may not be the one that is there.
     pub(crate) fn abandon_numbered(&mut self, key: FlowKey, flow: FlowId) -> bool {
-        let model = self.model.abandon(key, flow, self.clock.now()).is_ok();
+        let model = self.model.abandon(key, flow, now()).is_ok();
         self.refused(model, self.kernel.plane().abandon(key, flow))
     }
 
@@ -326,7 +344,7 @@ impl Both {
     }
 
     pub(crate) fn barrier(&mut self, token: u64) -> bool {
-        let model = self.model.barrier(token, self.clock.now()).is_ok();
+        let model = self.model.barrier(token, now()).is_ok();
         self.refused(model, self.kernel.plane().barrier(token))
     }
 
@@ -338,7 +356,7 @@ impl Both {
 
     /// Returns how many flows are gone.
     pub(crate) fn sweep(&mut self) -> u64 {
-        let model = self.model.sweep(0, self.clock.now() + 1);
+        let model = self.model.sweep(0, now() + 1);
         let kernel = self.kernel.plane().sweep(Duration::ZERO).expect("it runs");
         assert_eq!(kernel, u64::try_from(model).unwrap());
         self.agree();
@@ -361,7 +379,7 @@ impl Both {
 
     /// Something that reaches the kernel's programs by a tracepoint has happened; tell the model.
     pub(crate) fn happened(&mut self, tell: impl FnOnce(&mut SouthSide, u64)) {
-        tell(&mut self.model, self.clock.now());
+        tell(&mut self.model, now());
         self.agree();
     }
 
@@ -461,9 +479,8 @@ impl Both {
 
     /// By how much the counter called `name` has grown since the programs were loaded.
     pub(crate) fn counted(&self, name: &str) -> u64 {
-        let read =
-            |list: &[(&str, u64)]| list.iter().find(|(n, _)| *n == name).expect("it exists").1;
-        read(&self.kernel.plane().counters().expect("readable").named()) - read(&self.counted)
+        let counters = self.kernel.plane().counters().expect("readable");
+        grown(&self.counted, &counters.named(), name)
     }
 
     /// The logger reads again.
@@ -512,10 +529,21 @@ impl Both {
             assert_eq!(seen, wanted, "mirror frames of kernel and model");
             self.notes.extend(notes);
         }
+        let counters = self.kernel.plane().counters().expect("readable").named();
         for (name, wanted) in model_counters(&self.model) {
-            assert_eq!(self.counted(name), wanted, "counter {name}");
+            let seen = grown(&self.counted, &counters, name);
+            assert_eq!(seen, wanted, "counter {name}");
         }
     }
+}
+
+/// By how much the counter called `name` has grown.
+fn grown(before: &[(&str, u64)], after: &[(&str, u64)], name: &str) -> u64 {
+    let [before, after] = [before, after].map(|list| {
+        let counter = list.iter().find(|(other, _)| *other == name);
+        counter.expect("it exists").1
+    });
+    after - before
 }
 
 /// The usual course of one connection.
