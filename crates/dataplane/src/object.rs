@@ -191,13 +191,17 @@ impl Dataplane {
     /// # Errors
     /// The kernel has no BTF tracepoints.
     pub fn attach_latch(&self) -> Result<(), DataplaneError> {
-        for (name, mut link) in self.attach_latch_links()? {
+        for (name, mut link) in self.latch()? {
             attach::pin_link(&mut link, &self.pins, name)?;
         }
         Ok(())
     }
 
-    fn attach_latch_links(&self) -> Result<Vec<(&'static str, libbpf_rs::Link)>, DataplaneError> {
+    /// The death latch, by the names of its programs, which is attached as long as the links live.
+    ///
+    /// # Errors
+    /// The kernel has no BTF tracepoints.
+    pub fn latch(&self) -> Result<Vec<(&'static str, libbpf_rs::Link)>, DataplaneError> {
         let tracepoints = [
             ("on_exit", "sched_process_exit"),
             ("on_state", "inet_sock_set_state"),

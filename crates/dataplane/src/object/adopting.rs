@@ -131,7 +131,7 @@ impl Dataplane {
     /// # Errors
     /// As [`Dataplane::attach_latch`], or a pin cannot be replaced.
     pub fn adopt_latch(&self) -> Result<(), DataplaneError> {
-        let links = self.attach_latch_links()?;
+        let links = self.latch()?;
         for (name, mut link) in links {
             self.unpin(&format!("{LINK_PREFIX}{name}"))?;
             attach::pin_link(&mut link, &self.pins, name)?;

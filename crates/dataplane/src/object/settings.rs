@@ -47,7 +47,12 @@ pub struct Settings {
 }
 
 impl Dataplane {
-    pub(super) fn configure(&self, settings: &Settings) -> Result<(), DataplaneError> {
+    /// Other settings: those that are the size of a map stay as they were when the programs were loaded. Addresses are
+    /// added to those that are protected.
+    ///
+    /// # Errors
+    /// A map cannot be written.
+    pub fn configure(&self, settings: &Settings) -> Result<(), DataplaneError> {
         let service = abi::service {
             netns_cookie: settings.netns_cookie,
             cgroup_id: settings.cgroup_id,

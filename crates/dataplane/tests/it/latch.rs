@@ -23,10 +23,18 @@ fn exited(pid: u32, status: u32) -> EventKind {
     EventKind::Death { pid, status }
 }
 
+/// As long as it lives, the programs see what happens to processes and sockets.
+type Latch = Vec<(&'static str, libbpf_rs::Link)>;
+
+fn latch(kernel: &Kernel) -> Latch {
+    let links = kernel.plane().latch();
+    links.expect("the kernel has BTF tracepoints")
+}
+
 /// A cgroup with a latch on it. The latch goes first.
 struct Watched {
-    kernel: Kernel,
-    _place: Pinned,
+    _latch: Latch,
+    kernel: Leased,
     cgroup: Option<Cgroup>,
     directory: tempfile::TempDir,
     _mount: mounts::Mount,
@@ -44,15 +52,10 @@ impl Watched {
             crash_on,
             ..settings()
         };
-        let place = Pinned::nowhere_else();
-        let kernel = Kernel::pinned(&settings, &place);
-        kernel
-            .plane()
-            .attach_latch()
-            .expect("the kernel has BTF tracepoints");
+        let kernel = Leased::configured(&settings);
         Self {
+            _latch: latch(&kernel),
             kernel,
-            _place: place,
             cgroup: Some(cgroup),
             directory,
             _mount: mount,
@@ -261,11 +264,11 @@ fn received_isn(socket: &TcpStream) -> u32 {
 /// A real connection over the loopback, which passes no program of ours, and its flow, made by a
 /// handshake through the test run.
 struct Connected {
+    _latch: Latch,
     both: Both,
     listener: TcpListener,
     client: Option<TcpStream>,
     server: Option<TcpStream>,
-    _place: Pinned,
 }
 
 impl Connected {
@@ -290,9 +293,14 @@ impl Connected {
         let ip: IpAddr = ip.parse().unwrap();
         let listener = TcpListener::bind((ip, 0)).expect("the loopback is up");
         let address = listener.local_addr().unwrap();
-        let place = Pinned::nowhere_else();
-        let kernel = Self::kernel(address, &place);
-        let mut both = Both::on(kernel.0.into(), &kernel.1);
+        let settings = Settings {
+            addresses: vec![address],
+            netns_cookie: dataplane::netns_cookie().expect("Linux 5.14"),
+            ..settings()
+        };
+        let kernel = Leased::configured(&settings);
+        let latch = latch(&kernel);
+        let mut both = Both::on(kernel, &settings);
         let client = TcpStream::connect(address).expect("it listens");
         let key = FlowKey::new(client.local_addr().unwrap(), address);
         let server = listener.accept().expect("a connection").0;
@@ -301,26 +309,12 @@ impl Connected {
         (both.key, both.c, both.s) = (key, c, SeqNumber(5000));
         before(&mut both);
         Self {
+            _latch: latch,
             both: both.open(),
             listener,
             client: Some(client),
             server: Some(server),
-            _place: place,
         }
-    }
-
-    fn kernel(address: SocketAddr, place: &Pinned) -> (Kernel, Settings) {
-        let settings = Settings {
-            addresses: vec![address],
-            netns_cookie: dataplane::netns_cookie().expect("Linux 5.14"),
-            ..settings()
-        };
-        let kernel = Kernel::pinned(&settings, place);
-        kernel
-            .plane()
-            .attach_latch()
-            .expect("the kernel has BTF tracepoints");
-        (kernel, settings)
     }
 
     fn wait(&self, what: &str, condition: impl Fn(Option<&ssw::Flow>) -> bool) {
@@ -531,7 +525,7 @@ fn a_listener_on_a_protected_port_is_told() {
             listener,
             client,
             server,
-            _place,
+            _latch,
         } = t;
         drop((listener, other));
         // What is left of the connection keeps the port busy for a listener without SO_REUSEADDR,

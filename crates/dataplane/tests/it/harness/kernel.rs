@@ -105,6 +105,8 @@ pub(crate) struct Kernel {
     embryos: MapHandle,
     flows: MapHandle,
     synacks: MapHandle,
+    /// What is protected: endpoints, and their addresses.
+    protected: [MapHandle; 2],
     /// The link and the way to the logger.
     link: [MapHandle; 2],
     expected: Mutex<Vec<(FlowId, u32)>>,
@@ -171,6 +173,8 @@ static IDLE_LINKED: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
 static IDLE_LINKED_WHOLE: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
 static IDLE_WHOLE: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
 static IDLE_SAMPLING: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
+/// With settings of a test each time.
+static IDLE_CONFIGURED: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
 
 impl Leased {
     pub(crate) fn new() -> Self {
@@ -192,6 +196,13 @@ impl Leased {
             &IDLE_WHOLE
         };
         Self::of(&digesting_settings(rate), idle)
+    }
+
+    /// With these settings, of which those that are the size of a map are the usual ones.
+    pub(crate) fn configured(settings: &Settings) -> Self {
+        let kernel = Self::of(settings, &IDLE_CONFIGURED);
+        kernel.configure(settings);
+        kernel
     }
 
     fn of(settings: &Settings, idle: &'static Mutex<Vec<Idle>>) -> Self {
@@ -266,6 +277,7 @@ impl Kernel {
             embryos: map("embryos"),
             flows: map("flows"),
             synacks: map("synacks"),
+            protected: ["endpoints", "addresses"].map(map),
             link: ["link", "path"].map(map),
             expected: Mutex::default(),
             noted: settings.notes.map(|_| mapped(plane.notes())),
@@ -290,9 +302,7 @@ impl Kernel {
     /// The first life again, without connections.
     pub(crate) fn reset(&self) {
         for map in [&self.flows, &self.embryos, &self.synacks] {
-            for key in map.keys().collect::<Vec<_>>() {
-                map.delete(&key).expect("nobody else deletes");
-            }
+            empty(map);
         }
         for map in &self.link {
             write(map, &vec![0; read(map).len()]);
@@ -310,6 +320,14 @@ impl Kernel {
         self.plane().heartbeat().expect("it runs");
         self.take_notes();
         self.take_events();
+    }
+
+    /// Other settings than those that the programs were loaded with.
+    fn configure(&self, settings: &Settings) {
+        for map in &self.protected {
+            empty(map);
+        }
+        self.plane().configure(settings).expect("it runs");
     }
 
     /// The notes as a process of the service has them.
@@ -557,6 +575,12 @@ fn decode(record: &[u8]) -> Note {
         unfinished: frame.unfinished,
         packet: frame.packet.to_vec(),
         room: record.len(),
+    }
+}
+
+fn empty(map: &MapHandle) {
+    for key in map.keys().collect::<Vec<_>>() {
+        map.delete(&key).expect("nobody else deletes");
     }
 }
 
