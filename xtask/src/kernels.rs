@@ -11,7 +11,7 @@ mod packages;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
@@ -96,7 +96,7 @@ pub(crate) struct Options {
     /// How often each kernel is booted, one after the other
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// For how long servers are killed under load on each kernel, each of them, in seconds; 0: not at all
+    /// For how long servers are killed under load on each kernel, two at the same time, in seconds; 0: not at all
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     load: u64,
     /// Of the packet tests and the stacked devices only what has this in its name
@@ -160,11 +160,16 @@ fn boot(
 ) -> Result<(String, Findings)> {
     let unpacked = packages::get(kernel, cache, &options.mirror, options.refresh)?;
     println!("{}: Linux {}", kernel.name(), unpacked.release);
+    let start = Instant::now();
     let findings = guest.run(
         &unpacked,
         kernel.starts_with_counted_instructions(),
         interrupt,
     )?;
+    println!("  {} ({} s)", findings.cells(), start.elapsed().as_secs());
+    for line in findings.work.iter().chain(&findings.reasons) {
+        println!("  {line}");
+    }
     Ok((unpacked.release, findings))
 }
 

@@ -80,8 +80,8 @@ counted() {
     "$@" >"/run/tmp/$name" 2>&1
     echo "@@ $name passed $(grep -c '^test .* ok$' "/run/tmp/$name") failed $(grep -c '^test .* FAILED$' "/run/tmp/$name")"
     grep '^test .* FAILED$' "/run/tmp/$name" | sed 's/^/@@ why /'
-    # The first lines of each failure.
-    grep -A 6 '^thread .* panicked' "/run/tmp/$name" | head -n 60 | sed 's/^/@@ why /'
+    # The first lines of each failure: the events of a serve are among them.
+    grep -a -A 25 '^thread .* panicked' "/run/tmp/$name" | head -n 120 | sed 's/^/@@ why /'
 }
 
 counted packets "@PACKETS@" --test-threads=2 "@FILTER@"
@@ -90,6 +90,6 @@ export OUTLIVE_BIN="@OUTLIVE@"
 OUTLIVE_STACKED=all counted stacked "@STACKED@" --test-threads=1 "@FILTER@"
 
 if [ "@SECONDS@" != 0 ]; then
-    OUTLIVE_LOAD_SECONDS=@SECONDS@ counted load "@LOAD@" --test-threads=1 --show-output
+    OUTLIVE_LOAD_SECONDS=@SECONDS@ counted load "@LOAD@" --test-threads=2 --show-output
     grep -a '^load: .* kills' /run/tmp/load | sed 's/^load: /@@ work /'
 fi
