@@ -4,7 +4,8 @@
 //!   states it also forgets its retransmission timer. Whoever has heard nothing for a while
 //!   therefore sends what Linux sends as a probe, an empty segment one before SND.UNA, whose answer
 //!   tells the window. Where something is in flight and nothing moves, the stack is also told the
-//!   last acknowledgement three times more, which makes it send again.
+//!   last acknowledgement three times more, which makes it send again. In CLOSE-WAIT and LAST-ACK each acknowledgement stops
+//!   its retransmission timer: there that happens also while the other side asks again and again.
 //! * When it sends again, its acknowledgements carry the number of what it sends again, and not
 //!   SND.NXT (RFC 9293 3.4), with which the other side may not take them. That is mended.
 //! * A segment that reaches beyond the window that was told last makes it lose the bytes before a
@@ -48,6 +49,8 @@ struct Known {
     stamps: Option<Timestamps>,
     said_at: u64,
     probe_at: u64,
+    /// When the stack is told the last acknowledgement again, if something is in flight.
+    again_at: u64,
     /// The other side has said again what it had said before.
     is_asked: bool,
 }
@@ -120,6 +123,7 @@ impl Probes {
                 if known.una != Some(segment.ack()) {
                     known.una = Some(segment.ack());
                     known.una_at = now;
+                    known.again_at = now + SILENCE;
                 }
             }
             let (told, shift) = (
@@ -163,6 +167,9 @@ impl Probes {
             let nxt = known
                 .nxt
                 .map_or(segment.end_seq(), |nxt| nxt.max_seq(segment.end_seq()));
+            if !known.in_flight() {
+                known.again_at = now + SILENCE;
+            }
             known.nxt = Some(nxt);
             let answers = std::mem::take(&mut known.is_asked) && segment.sequence_len() == 0;
             let before = known.stamps.map(|stamps| SeqNumber(stamps.echo));
@@ -211,30 +218,57 @@ impl Probes {
         self.0.retain(|ends, _| alive.contains_key(ends));
         let mut probes = Due::default();
         for ((local, remote), known) in &mut self.0 {
-            if now < known.probe_at {
+            if now < known.due() {
                 continue;
             }
-            known.probe_at = now + SILENCE;
+            let state = alive.get(&(*local, *remote));
             let open = !matches!(
-                alive.get(&(*local, *remote)),
+                state,
                 None | Some(State::SynSent | State::SynReceived | State::TimeWait | State::Closed)
             );
-            if let (true, Some(una)) = (open, known.una) {
+            let forgets = matches!(state, Some(State::CloseWait | State::LastAck));
+            let unmoved = now >= known.again_at;
+            if unmoved {
+                known.again_at = now + SILENCE;
+            }
+            let silent = now >= known.probe_at;
+            if silent {
+                known.probe_at = now + SILENCE;
+            }
+            let (true, Some(una)) = (open, known.una) else {
+                continue;
+            };
+            if silent {
                 probes.out.extend(known.probe(*local, *remote, una, now));
-                if known.nxt.is_some_and(|nxt| nxt.after(una)) && now >= known.una_at + SILENCE {
-                    probes.back.extend(known.repeated(*local, *remote, una));
-                }
+            }
+            if known.in_flight() && (forgets && unmoved || silent && now >= known.una_at + SILENCE)
+            {
+                probes.back.extend(known.repeated(*local, *remote, una));
             }
         }
         probes
     }
 
     pub(crate) fn due(&self) -> Option<u64> {
-        self.0.values().map(|known| known.probe_at).min()
+        self.0.values().map(Known::due).min()
     }
 }
 
 impl Known {
+    /// When there may be something to send.
+    fn due(&self) -> u64 {
+        match self.in_flight() {
+            true => self.probe_at.min(self.again_at),
+            false => self.probe_at,
+        }
+    }
+
+    /// Something that was sent is not acknowledged yet.
+    fn in_flight(&self) -> bool {
+        let flight = self.nxt.zip(self.una);
+        flight.is_some_and(|(nxt, una)| nxt.after(una))
+    }
+
     /// The right edge of the window that the other side was told; in the handshake, of the
     /// buffer, which is `capacity` bytes.
     fn edge(&self, capacity: usize) -> SeqNumber {

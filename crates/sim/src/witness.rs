@@ -49,6 +49,16 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Violation> {
     }
 }
 
+/// What the host has given up of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum GivenUp {
+    Nothing,
+    /// The record of a handshake that the client has no answer of: the client may be refused.
+    Handshake,
+    /// A connection, which the client loses.
+    Connection,
+}
+
 /// What was seen of one client.
 #[derive(Debug)]
 struct Seen {
@@ -65,7 +75,7 @@ struct Seen {
     closed: bool,
     /// It has what it wanted, or wants nothing any more.
     gone: bool,
-    lost: bool,
+    given_up: GivenUp,
     /// It has got a SYN-ACK.
     established: bool,
     /// Both sides have closed, to its knowledge.
@@ -198,7 +208,8 @@ impl Witness {
     pub(crate) fn client_lost(&mut self, client: usize) -> Result<(), Violation> {
         let seen = &mut self.seen[client];
         seen.gone = true;
-        ensure(seen.doomed && seen.lost, || {
+        let refused = seen.given_up == GivenUp::Handshake && !seen.established;
+        ensure(refused || (seen.doomed && seen.is_lost()), || {
             format!("the connection of client {client} was reset")
         })
     }
@@ -343,9 +354,13 @@ impl Witness {
         let allowed = seen.is_doomed_by(fault, reason) || seen.is_pardoned(north, reason);
         let silent = reason == LostReason::ClientSilent;
         if silent && (seen.began_again || !seen.established) && !allowed {
-            return Ok(()); // what is given up is a handshake before: nobody is told
+            // A handshake. A client that has shaken hands again is not told.
+            if !seen.established {
+                seen.given_up = GivenUp::Handshake;
+            }
+            return Ok(());
         }
-        seen.lost = true;
+        seen.given_up = GivenUp::Connection;
         seen.doomed |= allowed;
         self.lost.insert(key);
         ensure(allowed, || format!("{key} was lost: {reason}"))
@@ -374,7 +389,7 @@ impl Seen {
             wrote: 0,
             closed: false,
             gone: false,
-            lost: false,
+            given_up: GivenUp::Nothing,
             established: false,
             finished: false,
             client_isn: None,
@@ -392,6 +407,10 @@ impl Seen {
             replay_offset: 0,
             server_read: 0,
         }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.given_up == GivenUp::Connection
     }
 
     /// The client has reset it: whatever is said to it then harms nobody.

@@ -224,6 +224,24 @@ fn the_simulated_kernel_does_what_linux_does() {
     }
 }
 
+/// Of the witness: a client whose SYNs were lost for 41 s was refused when the host gave up the record of its handshake, of which
+/// the client knew nothing.
+#[test]
+fn a_handshake_that_is_given_up_may_be_refused() {
+    if let Err(failure) = play(&Scenario::drawn_from(8050).behind_holes(true)) {
+        panic!("{failure}");
+    }
+}
+
+/// Of the simulator's own TCP, which forgets its retransmission timer with each acknowledgement in CLOSE-WAIT and LAST-ACK: probes of
+/// the server put off for ever what the simulator does instead.
+#[test]
+fn probes_of_a_server_do_not_put_off_what_is_sent_again() {
+    if let Err(failure) = play(&Scenario::drawn_from(3215).half_closing(true)) {
+        panic!("{failure}");
+    }
+}
+
 /// Exactly those that a fault dooms are lost, and some are: else the schedules prove nothing.
 #[test]
 fn faults_cost_the_connections_that_they_doom() {

@@ -3,8 +3,8 @@
 use wire::SynOptions;
 
 use super::{
-    Fault, Flags, FlowKey, IpPacket, LARGE, Segment, SeqNumber, SocketAddr, Violation, Witness,
-    ensure, index,
+    Fault, Flags, FlowKey, GivenUp, IpPacket, LARGE, Segment, SeqNumber, SocketAddr, Violation,
+    Witness, ensure, index,
 };
 
 impl Witness {
@@ -26,7 +26,9 @@ impl Witness {
         let key = seen.key;
         if ours && segment.flags().contains(Flags::RST) {
             // The one who was gone before it was lost hears it in vain.
-            return ensure(seen.lost, || format!("{key} is reset but not lost"));
+            return ensure(seen.given_up != GivenUp::Nothing, || {
+                format!("{key} is reset but not lost")
+            });
         }
         if ours && segment.payload_len() > 0 {
             return seen.asked(&segment);
@@ -43,6 +45,9 @@ impl Witness {
                 describe(key, "begins another connection", &segment)
             })?;
             seen.began_again |= seen.restarted;
+            if seen.given_up == GivenUp::Handshake {
+                seen.given_up = GivenUp::Nothing;
+            }
             seen.client_isn = Some(segment.ack() - 1);
             seen.server_isn = Some(segment.seq());
             seen.tsval = None;
@@ -59,18 +64,18 @@ impl Witness {
             && self.fault == Fault::RecordLimit
             && (seen.doomed || seen.recorded() > LARGE)
         {
-            seen.lost = true; // it had no record any more
+            seen.given_up = GivenUp::Connection; // it had no record any more
             seen.doomed = true;
             return Ok(());
         }
         let stray = segment.flags().contains(Flags::RST) && seen.has_reset();
         ensure(
-            !seen.orphaned || seen.lost || of_the_record || stray,
+            !seen.orphaned || seen.is_lost() || of_the_record || stray,
             || describe(key, "leaves though it is not spliced", &segment),
         )?;
         if segment.flags().contains(Flags::RST) {
             // Old segments that come when all is over are answered so without a crash, too.
-            return ensure(seen.gone || seen.finished || seen.lost, || {
+            return ensure(seen.gone || seen.finished || seen.is_lost(), || {
                 describe(key, "is a reset", &segment)
             });
         }
