@@ -45,7 +45,11 @@ use crate::{
 pub const LOGGER_VERB: &str = "logger-process";
 
 /// How long an answer may take before the logger process counts as dead.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The same while nothing is protected yet: on a machine that is very busy a process may take long to begin. An end of the process
+/// is seen at once.
+pub(crate) const FIRST_START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Between two looks at whether the process has ended.
 const MOMENT: Duration = Duration::from_millis(1);
@@ -168,8 +172,12 @@ pub(crate) struct LoggerClient {
 }
 
 impl LoggerClient {
-    /// Start the process and wait until it reads the ring.
-    pub(crate) fn start(config: &ServeConfig, pins: &Path) -> Result<Self, ServeError> {
+    /// Start the process and wait until it reads the ring, `timeout` at most.
+    pub(crate) fn start(
+        config: &ServeConfig,
+        pins: &Path,
+        timeout: Duration,
+    ) -> Result<Self, ServeError> {
         let at = config.run_dir.service(&config.name).join(SOCKET);
         let _ = std::fs::remove_file(&at); // of one that is dead
         let listener = UnixListener::bind(&at).doing("make a socket for the logger")?;
@@ -196,7 +204,9 @@ impl LoggerClient {
             .process_group(0)
             .spawn()
             .doing("start the logger process")?;
-        let mut client = Self::connect(&at, &config.name)?;
+        let mut client = Self::connect(&at, &config.name, timeout)?;
+        let patience = client.stream.set_patience(ANSWER_TIMEOUT);
+        patience.doing("talk to the logger process")?;
         client.process = Process::Child(child);
         client.knows = Knows::Doubts;
         Ok(client)
@@ -205,7 +215,7 @@ impl LoggerClient {
     /// Take over the process of a `serve` that has died, with its records; `None`: it is gone.
     pub(crate) fn adopt(config: &ServeConfig) -> Option<Self> {
         let at = config.run_dir.service(&config.name).join(SOCKET);
-        let mut client = Self::connect(&at, &config.name).ok()?;
+        let mut client = Self::connect(&at, &config.name, ANSWER_TIMEOUT).ok()?;
         let pid = Pid::from_raw(i32::try_from(client.pid).ok()?)?;
         client.process = Process::Adopted(pidfd_open(pid, PidfdFlags::empty()).ok()?);
         client.knows = Knows::Doubts; // it reads a ring of our layout
@@ -214,14 +224,14 @@ impl LoggerClient {
 
     /// End the process of a `serve` that has died, if it is there.
     pub(crate) fn end_left_over(directory: &Path) {
-        if let Ok(client) = Self::connect(&directory.join(SOCKET), "") {
+        if let Ok(client) = Self::connect(&directory.join(SOCKET), "", ANSWER_TIMEOUT) {
             client.shut_down();
         }
     }
 
-    fn connect(at: &Path, service: &str) -> Result<Self, ServeError> {
+    fn connect(at: &Path, service: &str, timeout: Duration) -> Result<Self, ServeError> {
         let socket = UnixStream::connect(at).doing("connect to the logger process")?;
-        let stream = Stream::local(socket, PATIENCE).doing("connect to the logger process")?;
+        let stream = Stream::local(socket, timeout).doing("connect to the logger process")?;
         let mut client = Self::on(stream);
         let service = service.to_owned();
         match client.ask(&Request::Hello { service })? {
@@ -695,7 +705,7 @@ impl LoggerClient {
         let Process::Child(child) = &mut self.process else {
             return None;
         };
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + ANSWER_TIMEOUT;
         while matches!(child.try_wait(), Ok(None)) {
             if Instant::now() >= until {
                 return self.kill(); // it hangs, or somebody has stopped it

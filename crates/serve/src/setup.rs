@@ -24,7 +24,7 @@ use crate::{
     leasing,
     link::{Asks, Link},
     logger::Logger,
-    logger_client::LoggerClient,
+    logger_client::{FIRST_START_TIMEOUT, LoggerClient},
     options, own_addresses, preflight,
     rundir::Lock,
 };
@@ -268,7 +268,7 @@ fn bind(
 
 /// A logger process of this host.
 pub(crate) fn local_logger(config: &ServeConfig, plane: &Dataplane) -> Result<Logger, ServeError> {
-    let client = LoggerClient::start(config, plane.pins().path())?;
+    let client = LoggerClient::start(config, plane.pins().path(), FIRST_START_TIMEOUT)?;
     Ok(Logger::Local(client))
 }
 

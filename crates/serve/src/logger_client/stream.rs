@@ -50,6 +50,16 @@ impl Stream {
         })
     }
 
+    /// How long an answer may take from now on.
+    pub(super) fn set_patience(&mut self, patience: Duration) -> io::Result<()> {
+        if let Kind::Local(socket) = &self.kind {
+            socket.set_read_timeout(Some(patience))?;
+            socket.set_write_timeout(Some(patience))?;
+        }
+        self.patience = patience;
+        Ok(())
+    }
+
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.kind {
             Kind::Local(socket) => socket.as_fd(),

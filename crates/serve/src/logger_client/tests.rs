@@ -1,4 +1,5 @@
 use std::{
+    io::Write,
     net::{TcpListener, TcpStream},
     sync::Arc,
     thread,
@@ -354,4 +355,30 @@ fn a_process_that_does_not_end_is_named_and_nobody_waits_for_it() {
     while std::path::Path::new(&format!("/proc/{pid}")).exists() {
         thread::sleep(MOMENT);
     }
+}
+
+/// On a busy machine a process takes long to begin.
+#[test]
+fn logger_process_that_begins_slowly_is_waited_for_at_the_first_start() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let at = directory.path().join(SOCKET);
+    let listener = UnixListener::bind(&at).expect("a socket");
+    let timeouts = [Duration::from_millis(20), FIRST_START_TIMEOUT];
+    let answers = thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in timeouts {
+                let (mut stream, _) = listener.accept().expect("a stream");
+                thread::sleep(Duration::from_millis(200));
+                let mut bytes = Vec::new();
+                encode(&Response::Hello { pid: 7 }, &mut bytes).expect("a message");
+                // The client may have left.
+                let _ = stream.write_all(&bytes);
+            }
+        });
+        timeouts.map(|timeout| LoggerClient::connect(&at, "web", timeout).map(|client| client.pid))
+    });
+    assert!(
+        matches!(&answers, [Err(ServeError::Logger(_)), Ok(7)]),
+        "{answers:?}"
+    );
 }

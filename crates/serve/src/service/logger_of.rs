@@ -9,7 +9,7 @@ use crate::{
     error::ServeError,
     events::{Code, Happening},
     logger::Logger,
-    logger_client::{LoggerClient, Said},
+    logger_client::{ANSWER_TIMEOUT, LoggerClient, Said},
 };
 
 impl Service {
@@ -106,7 +106,11 @@ impl Service {
     }
 
     fn restart_logger(&mut self) -> Result<(), ServeError> {
-        let new = LoggerClient::start(&self.config, self.ground.plane.pins().path())?;
+        let new = LoggerClient::start(
+            &self.config,
+            self.ground.plane.pins().path(),
+            ANSWER_TIMEOUT,
+        )?;
         if let Logger::Local(old) = std::mem::replace(&mut self.ground.logger, Logger::Local(new))
             && let Some(unended) = old.kill()
         {
