@@ -50,22 +50,22 @@ pub const KINDS: [Kind; 43] = [
     kind(
         "adopted",
         "pid, connections",
-        "The server of a serve that has died was taken over.",
+        "A new serve took over the server of a serve that was killed.",
     ),
     kind(
         "restored",
         "former, host, connections, lost",
-        "Connections of an earlier life were taken up: of this host before it was restarted, or of another host.",
+        "Connections of an earlier life continue: this host was restarted, or another host served before.",
     ),
     kind(
         "protecting",
         "addresses, awaits",
-        "The server listens: connections are protected from now on, or from when a logger answers (`awaits`: `protection`, or `service` where clients wait until then).",
+        "The server listens: connections are protected from now on, or as soon as a logger answers (`awaits`: `protection`, or `service` if clients wait until then).",
     ),
     kind(
         "not_listening",
         "addresses, elsewhere, waited_ms, standby",
-        "The server runs and does not listen there; with `standby`, the server that follows on a host that stands by.",
+        "The server runs and does not listen on these addresses; with `standby`, the following server of a host that stands by.",
     ),
     kind(
         "unprotected",
@@ -75,18 +75,14 @@ pub const KINDS: [Kind; 43] = [
     kind(
         "awaits_loggers",
         "at_most_ms",
-        "Loggers do not answer that may know an earlier life: nothing is started yet.",
+        "Nothing is started yet: loggers that may know an earlier life do not answer.",
     ),
     kind(
         "unseen",
         "connections, example",
-        "The server has connections whose packets do not pass the programs.",
+        "The server has connections whose packets do not pass the eBPF programs.",
     ),
-    kind(
-        "logger_in_use",
-        "logger",
-        "The record is kept by this logger.",
-    ),
+    kind("logger_in_use", "logger", "This logger keeps the record."),
     kind(
         "logger_lost",
         "logger, reason, connections",
@@ -100,35 +96,39 @@ pub const KINDS: [Kind; 43] = [
     kind(
         "reprotected",
         "connection",
-        "A connection that had lost its record has one again.",
+        "A connection that had lost its record is recorded again.",
     ),
     kind(
         "logger_restarted",
         "connections",
-        "The logger was started again without its records.",
+        "The logger was restarted without its records.",
     ),
     kind(
         "stands_by",
         "epoch, host",
-        "Another host serves; this one is ready to take over.",
+        "Another host serves; this host is ready to take over.",
     ),
     kind(
         "follows",
         "pid",
-        "The server was started here, too, and follows (--hot).",
+        "The server was started on this host, too, and follows the server that serves (--hot).",
     ),
-    kind("caught_up", "bytes", "It has replayed all that there was."),
+    kind(
+        "caught_up",
+        "bytes",
+        "The following server has replayed everything so far.",
+    ),
     kind(
         "replica_dropped",
         "reason, retry_ms",
-        "The server that followed is of no use.",
+        "The following server cannot be used, and was ended.",
     ),
     kind(
         "goes_on",
         "pid, behind",
-        "The server that followed is the one that serves.",
+        "The following server is now the server of the service.",
     ),
-    kind("granted", "epoch", "This host serves, and no other."),
+    kind("granted", "epoch", "This host serves, and no other host."),
     kind(
         "leased",
         "leased, host",
@@ -137,13 +137,13 @@ pub const KINDS: [Kind; 43] = [
     kind(
         "superseded",
         "epoch, host",
-        "Another host serves: all of the service here is ended.",
+        "Another host serves: everything of the service on this host is ended.",
     ),
     kind("handed_over", "", "The service was given to the standby."),
     kind(
         "checkpointed",
         "record_bytes, image_bytes, released_bytes, left_bytes, took_ms",
-        "An image of the server has the place of the record before it.",
+        "An image of the server replaces the record before it.",
     ),
     kind(
         "checkpoint_failed",
@@ -153,32 +153,32 @@ pub const KINDS: [Kind; 43] = [
     kind(
         "record_ended",
         "reason, record_bytes",
-        "What a server with state is told is not recorded any more.",
+        "The input of a server with state is no longer recorded.",
     ),
     kind(
         "renewed",
         "record_bytes",
-        "Server and record have begun anew (--stateless).",
+        "Server and record begin anew (--stateless).",
     ),
     kind(
         "start_failed",
         "reason, retry_ms",
-        "The server could not be started; it is tried again.",
+        "The server could not be started; the start is tried again.",
     ),
     kind(
         "asked",
         "request, by",
-        "Somebody has asked for a move or a restart.",
+        "A user has asked for a move or a restart.",
     ),
     kind(
         "cleaned",
         "killed, addresses, settings, by",
-        "outlive clean has removed the rest of a serve that was killed; in the history alone.",
+        "outlive clean has removed the rest of a killed serve; only in the history.",
     ),
     kind(
         "restarting",
         "",
-        "The server is ended and started again, as asked for.",
+        "The server is ended and started again, as a user asked.",
     ),
     kind("ended", "", "The server ended by itself, successfully."),
     kind(
@@ -189,12 +189,12 @@ pub const KINDS: [Kind; 43] = [
     kind(
         "outgoing",
         "kept, reset",
-        "Connections that the server had opened itself go on, or are reset.",
+        "Connections that the server had opened itself continue, or are reset.",
     ),
     kind(
         "trouble",
         "code, reason",
-        "Something did not work that does not end the service: see the codes.",
+        "Something failed that does not end the service: see the codes.",
     ),
     kind(
         "died",
@@ -216,7 +216,7 @@ pub const KINDS: [Kind; 43] = [
     kind(
         "kept",
         "connections",
-        "Connections go on that were still compared.",
+        "Connections continue whose output was still compared.",
     ),
     kind(
         "lost",
@@ -226,12 +226,12 @@ pub const KINDS: [Kind; 43] = [
     kind(
         "client_reset",
         "connection",
-        "A client reset its connection while nobody served it.",
+        "A client reset its connection while no server served it.",
     ),
     kind(
         "verified",
         "connections, compared, tolerated, sampled, unverified",
-        "What the new server said again was compared.",
+        "The repeated output of the new server was compared.",
     ),
 ];
 
