@@ -160,7 +160,7 @@ fn names_are_those_of_the_status() {
 #[test]
 fn the_manual_has_all_of_them() {
     let text = text(status()).expect("text");
-    let manual = include_str!("../../../../docs/operating.md");
+    let manual = include_str!("../../../../docs/operating/metrics.md");
     let table = metrics::table(&text);
-    assert!(manual.contains(&table), "docs/operating.md lacks\n{table}");
+    assert!(manual.contains(&table), "docs/operating/metrics.md lacks\n{table}");
 }
