@@ -13,7 +13,7 @@
  * What its client has behind a hole it says in the blocks of its selective acknowledgements: in answer to a
  * call, and not always in data that it sends again. Until it has told that, no server is given the connection;
  * and a client without selective acknowledgements, which never will, is lost if it may have a part of an answer
- * that nobody has recorded (see docs/logger.md).
+ * that nobody has recorded (see docs/internals/log-link.md).
  *
  * A server with state (north side) is beyond what a replay could get wrong: it has said what it has said,
  * and nothing was acknowledged that was not recorded as long as anybody looked after it. Its client is

@@ -3,7 +3,7 @@
 //! At any time at most one host may send what its clients can receive. Who that is is decided by the
 //! [`Granter`], in the logger; a [`Holder`], in `serve`, asks it again and again, and tells the data
 //! plane until when the host may speak. The data plane falls silent by itself when that time is over,
-//! whatever has become of the process that asked. `docs/leases.md` has the argument on one page.
+//! whatever has become of the process that asked. `docs/internals/leases.md` has the argument on one page.
 //!
 //! - An *epoch* is the time during which one host serves. The granter counts them.
 //! - A *lease* is the permission to speak in an epoch for one term. The holder counts the term from when

@@ -1,5 +1,5 @@
 //! Who may speak for a service: a host asks, the logger answers. What the two do with it is the
-//! crate `lease`; `docs/leases.md` says why it is safe.
+//! crate `lease`; `docs/internals/leases.md` says why it is safe.
 
 use super::ControlError;
 use super::cursor::{Cursor, Writer};

@@ -5,7 +5,7 @@
 //! connection is told an end that it had not without the failure; and in each epoch one host speaks.
 //!
 //! What cannot be played: a machine whose boot clock stands still while it does (its lease would be too
-//! long, and that is not promised, see docs/leases.md). Hosts of a lab share the kernel's clocks. What is set
+//! long, and that is not promised, see docs/internals/leases.md). Hosts of a lab share the kernel's clocks. What is set
 //! is in `clock.rs`.
 
 use std::net::TcpStream;
