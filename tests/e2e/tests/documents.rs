@@ -244,7 +244,7 @@ fn first_command_of_the_readme_masks_a_kill() {
 fn readme_commands_with_a_logger_mask_a_kill() {
     let stage = Stage::new("readmelog");
     let (machine, server) = (stage.host("logger", 9), stage.host("server", 10));
-    let lines = console_below("## A logger on another machine");
+    let lines = console_below("### With a logger");
     stage.run(&machine, &line_with(&lines, "outlive key"));
     let logger = stage.begin(&machine, &line_with(&lines, "outlive logger"));
     let serve = stage.begin(&server, &line_with(&lines, "outlive serve"));
@@ -266,17 +266,11 @@ fn readme_commands_for_two_hosts_mask_a_power_off() {
     let stage = Stage::new("readmetwo");
     let machine = stage.host("logger", 9);
     let (a, b) = (stage.host("a", 11), stage.host("b", 12));
-    let keys = line_with(
-        &console_below("## A logger on another machine"),
-        "outlive key",
-    );
+    let keys = line_with(&console_below("### With a logger"), "outlive key");
     stage.run(&machine, &keys);
-    let logger = line_with(
-        &console_below("## A logger on another machine"),
-        "outlive logger",
-    );
+    let logger = line_with(&console_below("### With a logger"), "outlive logger");
     let logger = stage.begin(&machine, &logger);
-    let lines = console_below("## Two hosts");
+    let lines = console_below("### On two hosts");
     let of = |prompt: &str| {
         lines
             .iter()
@@ -302,7 +296,7 @@ fn readme_commands_for_two_hosts_mask_a_power_off() {
 fn redis_command_of_the_readme_keeps_the_count_over_a_kill() {
     let stage = Stage::new("readmeredis");
     let server = stage.host("server", 10);
-    let line = line_with(&console_below("## Servers with state"), "redis-server");
+    let line = line_with(&console_below("### A server with state"), "redis-server");
     let serve = stage.begin(&server, &line);
     serve.await_said("protecting connections to 10.0.0.10:6379");
     wait_until("redis listens", || serve.said().contains("Ready to accept"));
