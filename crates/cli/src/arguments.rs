@@ -1,4 +1,4 @@
-//! What can be asked of `outlive`.
+//! The commands and options of `outlive`.
 
 use std::{
     ffi::OsString,
@@ -26,105 +26,129 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Run a server so that its clients do not notice when it crashes
+    /// Run a server and keep its client connections across crashes
+    ///
+    /// outlive starts COMMAND and protects the connections to this server. When the server crashes, outlive starts COMMAND again and
+    /// carries every open connection over to the new process. Neither the clients nor the server are changed.
+    ///
+    /// A logger process on this host keeps a record of the bytes that clients sent. This record survives the death of the server and
+    /// restarts of the server, but not the death of this host. With --logger, another machine keeps the record, and acknowledgements
+    /// to clients cover only bytes that are in this record.
     Serve(Box<Serve>),
-    /// Wait until the host that serves does not any more, and serve with all its connections
+    /// Stand by for another host, and take over its service with all connections
     ///
-    /// Takes the same options as `outlive serve` does on the other host, with --logger and
-    /// --address-device: the logger grants who serves, and the addresses come with the service. A host
-    /// that was silent for too long cannot speak any more when this one begins.
+    /// The options are those of `outlive serve` on the other host. --logger and --address-device are required: the logger grants
+    /// each host the permission to serve, and the addresses move with the service. A host whose lease has expired can send nothing
+    /// for the service when this host begins to serve.
     Standby(Box<Serve>),
-    /// Hand a service over to its standby, and be a standby
+    /// Hand a service over to its standby; this host becomes the standby
     Move(Move),
-    /// End a service's server and start it again, with all its connections
+    /// Restart the server of a service and keep all its connections
     ///
-    /// For another version of the server, or another configuration that the server reads when it starts: clients see a pause.
-    /// The server is ended as by a crash (SIGKILL): the connections are protected against that. Options of `outlive
-    /// serve`, and the server's command, stay the same.
+    /// Use this command for another version of the server, or for another configuration that the server reads at its start. Clients
+    /// see a pause. outlive ends the server by SIGKILL, as a crash would: the connections are protected against a crash. The options
+    /// of `outlive serve` and the command of the server stay the same.
     Restart(Move),
-    /// Show the services that are protected on this host
+    /// Show the protected services of this host
     Status(Status),
-    /// Show what has happened to a service: deaths, restarts, connections kept and lost
+    /// Show the events of a service: deaths, restarts, connections kept and lost
     Events(Events),
-    /// Show the events of a service, also from before the start of `outlive serve`, and the users behind moves and restarts
-    History(ShowHistory),
-    /// Say whether this kernel, these addresses and this command can be protected, and why not
+    /// Show the events of a service on disk, also those of earlier runs of `outlive serve`
     ///
-    /// Takes the options of `outlive serve`, also from a file (--config), and asks the questions that serve asks before the start; the
-    /// exit status is that of serve. Questions about options that are not given are left out.
+    /// The history also names the user behind each move and each restart.
+    History(ShowHistory),
+    /// Check whether this kernel, these addresses and this command can be protected
+    ///
+    /// The options are those of `outlive serve`, also from a file (--config). The questions are those that `outlive serve` asks before
+    /// its start. A negative answer gives the reason. The exit status is the status with which `outlive serve` would end. A question
+    /// about an option that is not given is left out.
     Check(Box<Check>),
-    /// Remove what an `outlive serve` left behind that was killed itself
+    /// Remove the remains of an `outlive serve` that was killed
     Clean(Clean),
-    /// Print a fresh key for a key file, with which a service and its logger know each other
+    /// Print a new key for a key file, by which a service and its logger trust each other
+    ///
+    /// The output is one line of a key file: (umask 077; outlive key > keys). Both hosts need the same file.
+    ///
+    /// A program sends with the first key of its file, and accepts every key of its file. To change keys without an interruption, add
+    /// the new line to both files, then make the new line the first, then remove the old line. Both programs read a changed file
+    /// again.
     Key(Key),
     /// Keep the records of services that run on other machines
+    ///
+    /// The logger keeps a record of the bytes that clients send to services on other machines. Every byte that a client knows to be
+    /// received is in this record. The record outlives the loss of the processes on these machines.
+    ///
+    /// Services connect with `outlive serve --logger ADDRESS:PORT --key-file FILE`. TCP and UDP of the port must reach the logger.
+    /// The owner of a key in the key file may read and write records. The datagrams between a service and its logger are
+    /// authenticated, but not secret: use a private network.
     Logger(Logger),
-    /// Build what was saved before it is asked for, and show it when it is
+    /// Run make in the background on every save, and show the result on request
     ///
-    /// `outlive make --watch` does on every save what `make` would do, concealed: no file changes, and nothing is printed. `outlive make` shows what was
-    /// done, finished or not, and does what is missing. Without anybody who watches it is `make`.
+    /// `outlive make --watch` does the work of `make` on every save. This work is concealed: no file changes, and nothing is printed.
+    /// `outlive make` shows the work that was done, finished or not, and does the rest. Without a watcher, `outlive make` is `make`.
     Make(Make),
-    /// Run a command whose effects on files nobody sees before they are wanted
+    /// Run a command in isolation, and show its effects on files later
     ///
-    /// The command begins at once, in the background. What it does to files of this directory, of /tmp, /var/tmp and $TMPDIR, and what it says, is
-    /// kept until it is mandated: then all of it is there at once, in the order in which it was done, and a command that still
-    /// runs goes on as if nothing had been kept. What cannot be kept (network, devices, changes elsewhere) waits until then. If
-    /// something that it has read has changed meanwhile, it cannot be mandated.
+    /// The command begins at once, in the background. outlive keeps back the output of the command and its changes to files of this
+    /// directory, of the repository around this directory, of /tmp, /var/tmp and $TMPDIR, and of some tools' caches, until the
+    /// command is mandated (--mandate). Then all effects appear at once, in the order in which the command made them. A command that
+    /// still runs goes on as if nothing had been kept back.
+    ///
+    /// An operation that cannot be kept back (network, devices, changes elsewhere) waits until the command is mandated. A command
+    /// cannot be mandated if something that the command has read has changed in the meantime.
     Encapsulate(Box<Encapsulate>),
-    /// Test hosts on this machine, to break by hand: kill, cut, lose, delay, power off
+    /// Test hosts on this machine, with faults by hand: kill, cut, lose, delay, power off
     ///
-    /// A lab is some hosts in network namespaces of their own, with links that can be cut, slowed
-    /// and made lossy. Programs on a host are real ones and see this machine's files; what they
-    /// listen on is seen by the other hosts alone. Nothing connects a lab with the world. Process numbers are this machine's:
-    /// `pgrep` on a host shows processes of other hosts and labs, too; `outlive lab kill` those of the host alone.
+    /// A lab is a set of hosts, each in a network namespace of its own, with links that can be cut, slowed and made lossy. Programs on
+    /// a host are real programs and see the files of this machine. Only the other hosts of the lab can reach the ports on which these
+    /// programs listen. Nothing connects a lab with the world. Process numbers are those of this machine: `pgrep` on a host also shows
+    /// processes of other hosts and labs, and `outlive lab kill` signals processes of the named host alone.
     ///
-    /// A lab needs root and stays until `outlive lab down`, held by a small process in the
-    /// background.
+    /// A lab needs root. A small process in the background holds the lab until `outlive lab down`.
     #[command(subcommand)]
     Lab(lab::Lab),
-    /// Write the man pages: one of outlive, and one of each command
+    /// Write the man pages: one for outlive, and one for each command
     Man(Man),
-    /// Print what makes a shell complete commands and options
-    ///
-    /// Where each shell looks for that:
-    ///
-    /// {n}outlive completions bash > /usr/share/bash-completion/completions/outlive
-    /// {n}outlive completions zsh > /usr/local/share/zsh/site-functions/_outlive
-    /// {n}outlive completions fish > /usr/share/fish/vendor_completions.d/outlive.fish
+    /// Print the script by which a shell completes commands and options
+    #[command(after_help = "\
+Each shell looks for the script in a directory of its own:
+  outlive completions bash > /usr/share/bash-completion/completions/outlive
+  outlive completions zsh > /usr/local/share/zsh/site-functions/_outlive
+  outlive completions fish > /usr/share/fish/vendor_completions.d/outlive.fish")]
     Completions(Completions),
-    /// The logger process that serve starts for itself
+    /// The logger process that `outlive serve` starts for itself
     #[command(name = serve::LOGGER_VERB, hide = true)]
     LoggerProcess(LoggerProcess),
-    /// The first process of a room for an image of a server, which serve opens
+    /// The first process of the namespaces in which `outlive serve` runs a server made from a checkpoint
     #[command(name = serve::ROOM_VERB, hide = true)]
     Room(Room),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Man {
-    /// The directory of the pages, such as /usr/local/share/man (in man1 and man8); made if missing
+    /// Directory of the pages, such as /usr/local/share/man; created if missing, with man1, man5, man7 and man8 below
     pub(crate) directory: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Completions {
-    /// Whose language
+    /// Shell that reads the script
     #[arg(value_enum)]
     pub(crate) shell: clap_complete::Shell,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum North {
-    /// it has none, or none that a client could miss
+    /// the server has no state, or no state that a client could miss
     Off,
-    /// it has: nothing else may be protected than what can be rebuilt
+    /// the server has state; a server that cannot be rebuilt is not protected, and `outlive serve` ends
     Require,
-    /// rebuild it if that can be; a server of which it is found that it cannot is ended, and begun again as with off
+    /// rebuild the state if possible; a server that turns out not to be rebuildable is ended, and started again as with off
     Prefer,
 }
 
 impl North {
-    /// Is the server to be rebuilt from what it was told?
+    /// Is the state of the server to be rebuilt?
     pub(crate) fn is_wanted(self) -> bool {
         !matches!(self, Self::Off)
     }
@@ -132,7 +156,7 @@ impl North {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Replay {
-    /// from the connection's beginning: earlier requests are executed again
+    /// from the beginning of the connection: the server executes earlier requests again
     Connection,
     /// from the last unanswered request: for servers that keep nothing between requests
     Turn,
@@ -140,38 +164,38 @@ pub(crate) enum Replay {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Verify {
-    /// all, byte by byte (all output is recorded then: costs memory and time)
+    /// compare all output byte by byte; outlive then records all output, at a cost of memory and time
     Full,
-    /// all by a keyed hash, in the kernel, and the first 4 KiB of each answer byte by byte; where a server speaks faster than
-    /// 1.6 Gbit/s on a processor, of the rest of that connection 64 bytes of each 32 KiB
+    /// compare all output by a keyed hash in the kernel, and the first 4 KiB of each answer byte by byte; where a server sends
+    /// faster than 1.6 Gbit/s on a processor, only 64 bytes of each 32 KiB are compared in the rest of that connection
     Hash,
-    /// the first 4 KiB of each answer
+    /// compare the first 4 KiB of each answer
     #[value(alias = "turn")]
     Head,
-    /// nothing
+    /// compare nothing
     Off,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum CrashOn {
-    /// the main process ends by a signal, or with a status other than 0; the death of another process is left to its parent: for
-    /// servers with a process for each session
+    /// a crash is an end of the main process by a signal, or with a status other than 0; the death of another process is left to
+    /// the parent of that process: for servers with a process for each session
     Main,
-    /// as main, and any process killed by a signal
+    /// as main, and the death of any process by a signal
     Signal,
-    /// as signal, and a status other than 0 of any process
+    /// as signal, and the end of any process with a status other than 0
     AnyFailure,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Ack {
-    /// the server's own, saying no more than is recorded
+    /// send the acknowledgements of the server, each limited to the recorded bytes
     Basic,
-    /// as basic, but those without data wait until all that they say is recorded
+    /// as basic, but an acknowledgement without data waits until all bytes that it acknowledges are recorded
     Lazy,
-    /// as basic, and one more for each acknowledgement of the logger
+    /// as basic, and send one more acknowledgement for each acknowledgement of the logger
     Eager,
-    /// as eager, but only when the client has sent nothing since
+    /// as eager, but only if the client has sent nothing since
     Conditional,
 }
 
@@ -185,16 +209,18 @@ pub(crate) enum LoggerLoss {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Attach {
-    /// TCX where the kernel has it (Linux 6.6), else clsact
+    /// TCX if the kernel has TCX (Linux 6.6), else clsact
     Auto,
+    /// TCX
     Tcx,
+    /// the clsact queueing discipline
     Clsact,
 }
 
-/// Where running services are found.
+/// The directory of running services.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunDirectory {
-    /// Directory for sockets, locks and private mounts
+    /// Directory of sockets, locks and private mounts (also: environment variable OUTLIVE_RUN_DIR)
     #[arg(
         long,
         value_name = "DIR",
@@ -205,20 +231,20 @@ pub(crate) struct RunDirectory {
     pub(crate) run_dir: PathBuf,
 }
 
-/// Where events are kept that outlive `outlive serve`.
+/// The directory of events that outlive `outlive serve`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HistoryDirectory {
-    /// Directory in which the events of services are kept on disk, 16 MiB of each at the most, for `outlive history` [default:
-    /// $STATE_DIRECTORY, or /var/lib/outlive/history; with another --run-dir: none]
+    /// Directory of the events on disk, for `outlive history`, at most 16 MiB for each service [default: $STATE_DIRECTORY, or
+    /// /var/lib/outlive/history; with another --run-dir: none]
     #[arg(long, value_name = "DIR")]
     history: Option<PathBuf>,
 }
 
-/// Where the history of a host's services is.
+/// The usual directory of the history.
 const HISTORY: &str = "/var/lib/outlive/history";
 
 impl HistoryDirectory {
-    /// Of services in this run directory.
+    /// The directory of the history of services in this run directory.
     pub(crate) fn of(&self, run_dir: &Path) -> Option<PathBuf> {
         let usual = run_dir == Path::new("/run/outlive");
         self.history
@@ -236,196 +262,247 @@ impl HistoryDirectory {
 /// Options in a file.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ConfigFile {
-    /// Read options from this TOML file; the command line wins
+    /// TOML file of options; the command line wins
     ///
-    /// Its keys are the long names of the options, as in limit-total = "2GiB", and lists where an option
-    /// can be repeated; the server's command is command = ["nginx", "-g", "daemon off;"].
+    /// The keys are the long names of the options, as in limit-total = "2GiB". The value of an option that can be repeated is a list.
+    /// The command of the server is command = ["nginx", "-g", "daemon off;"]. Details are in outlive.toml(5).
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }
 
 impl ConfigFile {
-    /// What is to be said behind a complaint about options.
+    /// The end of a message about wrong options.
     pub(crate) fn hint(&self) -> String {
         self.config.as_deref().map_or_else(String::new, config_hint)
     }
 }
 
-/// What is to be said behind a complaint about options, some of which may be in this file.
+/// The end of a message about wrong options, some of which may be in this file.
 pub(crate) fn config_hint(file: &Path) -> String {
     format!(" (options are also in {})", file.display())
 }
 
-/// Runs COMMAND and protects the connections to it: when it crashes it is started again, and every
-/// open connection is carried over to the new process. Neither client nor server is changed.
-///
-/// The record of what clients sent is kept by a logger process on this host: it survives the
-/// server's death and restarts, but not this host's. With --logger it is kept on another machine,
-/// and clients are told of nothing that is not there.
+/// Options of `outlive serve`, `standby` and `check`. The texts of the commands are those of [`Verb`].
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Serve {
-    /// Address and port that clients connect to, or a range of ports (10.0.0.1:20000-20100; the passive ports of FTP
-    /// are some); repeat it for more (IPv6 in brackets)
-    #[arg(long, value_name = "ADDRESS:PORT[-PORT]", required = true, value_parser = units::addresses)]
+    /// Address and port that clients connect to, or a range of ports (10.0.0.1:20000-20100)
+    ///
+    /// Repeat this option for more addresses. Write an IPv6 address in brackets. A range suits the passive ports of an FTP server. A
+    /// service has at most 1024 addresses, each port of a range counted.
+    #[arg(long, value_name = "ADDRESS:PORT[-PORT]", required = true, value_parser = units::addresses, help_heading = "Addresses")]
     pub(crate) address: Vec<Addresses>,
-    /// Bring the addresses up on this network device when their connections are protected, tell the
-    /// neighbours, and take them down at the end. Give it if connections shall outlive a restart of
-    /// this host (with --logger): to addresses that the system brings up, its kernel answers first,
-    /// with resets
-    #[arg(long, value_name = "DEVICE")]
+    /// Network device on which outlive brings the addresses up
+    ///
+    /// outlive brings the addresses up when their connections are protected, tells the neighbours, and takes the addresses down at the
+    /// end. Give this option if connections shall outlive a restart of this host (with --logger). If the system brings the addresses
+    /// up, the kernel answers clients first, with resets.
+    #[arg(long, value_name = "DEVICE", help_heading = "Addresses")]
     pub(crate) address_device: Option<String>,
-    /// Bring the addresses up although another host on the link answers for the addresses: a router with proxy ARP answers for
-    /// all. Without this option serve asks the neighbours for half a second, and refuses to start where one has an
-    /// address
-    #[arg(long, requires = "address_device")]
+    /// Bring the addresses up although another host on the link answers for the addresses
+    ///
+    /// A router with proxy ARP answers for all addresses. Without this option, outlive asks the neighbours for half a second, and
+    /// refuses to start if a neighbour has one of the addresses.
+    #[arg(long, requires = "address_device", help_heading = "Addresses")]
     pub(crate) take_address: bool,
-    /// Another site has the same addresses, which lead to another server there (NAT, anycast): the logger does not refuse
-    /// one service for the other. Without this option a logger that knows another service with one of the addresses, on
-    /// another host, refuses this service by name
-    #[arg(long, requires = "logger")]
+    /// Another site has the same addresses for another server (NAT, anycast)
+    ///
+    /// With this option, the logger does not refuse one service because of the other. Without this option, a logger that knows another
+    /// service with one of the addresses, on another host, refuses this service and names the other service.
+    #[arg(long, requires = "logger", help_heading = "Addresses")]
     pub(crate) shared_address: bool,
     /// Name of the service [default: made from the first address]
-    #[arg(long)]
+    #[arg(long, help_heading = "Service")]
     pub(crate) name: Option<String>,
-    /// Whether the server has state of its own that its restart rebuilds: what its processes are told is then recorded
-    /// by a preloaded library, and replayed
-    #[arg(long, value_enum, default_value = "off")]
+    /// State of the server: record and rebuild the state, or ignore it
+    ///
+    /// A preloaded library records the input of the server's processes. After a crash, the restarted server replays this record, and
+    /// has its state again.
+    #[arg(
+        long,
+        value_enum,
+        default_value = "off",
+        help_heading = "State of the server"
+    )]
     pub(crate) north: North,
     #[command(flatten)]
     pub(crate) bounding: Bounding,
-    /// How much of a connection the restarted server is given again
-    #[arg(long, value_enum, default_value = "connection")]
+    /// Part of each connection that the restarted server is given again
+    #[arg(
+        long,
+        value_enum,
+        default_value = "connection",
+        help_heading = "Verification"
+    )]
     pub(crate) replay: Replay,
-    /// How much of what the server then says again is compared with what the client was sent
-    #[arg(long, value_enum, default_value = "hash")]
+    /// Part of the repeated output that is compared with the output that the client was sent
+    ///
+    /// With --north this option has no effect: a server with state compares all of its output itself.
+    #[arg(
+        long,
+        value_enum,
+        default_value = "hash",
+        help_heading = "Verification"
+    )]
     pub(crate) verify: Verify,
-    /// HTTP response fields whose values may differ when they are said again
+    /// HTTP response fields whose values may differ in the repeated output, separated by commas
     #[arg(
         long,
         value_name = "FIELD",
         value_delimiter = ',',
-        default_value = "Date"
+        default_value = "Date",
+        help_heading = "Verification"
     )]
     pub(crate) tolerate: Vec<String>,
-    /// Which deaths are crashes, after which the whole server is started again
-    #[arg(long, value_enum, default_value = "signal")]
+    /// Deaths that are crashes; after a crash the whole server is started again
+    #[arg(long, value_enum, default_value = "signal", help_heading = "Crashes")]
     pub(crate) crash_on: CrashOn,
-    /// How long connections wait for a server that does not come back (ms, s, min, h)
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration)]
+    /// Time for which connections wait for a server that does not come back (ms, s, min, h)
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration, help_heading = "Crashes")]
     pub(crate) give_up_after: Duration,
-    /// A connection in whose replay the server died this often is reset
-    #[arg(long, value_name = "DEATHS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Number of deaths of the server in the replay of a connection after which this connection is reset
+    #[arg(long, value_name = "DEATHS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Crashes")]
     pub(crate) quarantine_after: u32,
-    /// How long the server may take to end when outlive is stopped, and, with --address-device, its clients to be sent what it
-    /// has left for them (ms, s, min, h)
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration)]
+    /// Time that the server has to end when outlive is stopped (ms, s, min, h)
+    ///
+    /// With --address-device, clients then have the same time again to receive the data that the server has left for them.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration, help_heading = "Crashes")]
     pub(crate) grace: Duration,
-    /// Most of a connection's input that is recorded (bytes, KiB, MiB, GiB, kB, MB, GB; at most 2GiB); one
-    /// that exceeds it goes on unprotected
-    #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = units::bytes)]
+    /// Largest record of the input of one connection (4KiB to 2GiB)
+    ///
+    /// A connection that exceeds this limit goes on unprotected. Units: bytes, KiB, MiB, GiB, kB, MB, GB.
+    #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = units::bytes, help_heading = "Limits")]
     pub(crate) limit_per_connection: u64,
-    /// Most that the records of all connections together may hold, and again that of a server with state (--north), which
-    /// goes on unprotected when that is full (bytes, KiB, MiB, GiB, kB, MB, GB) [default: a quarter of this host's memory]
-    #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
+    /// Largest size of the records of all connections together [default: a quarter of this host's memory]
+    ///
+    /// The record of a server with state (--north) may have the same size again. Such a server goes on unprotected when its record is
+    /// full. Units: bytes, KiB, MiB, GiB, kB, MB, GB.
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes, help_heading = "Limits")]
     pub(crate) limit_total: Option<u64>,
-    /// Ring between kernel and logger (a power of two; KiB, MiB)
-    #[arg(long, value_name = "BYTES", default_value = "32MiB", value_parser = units::bytes)]
+    /// Size of the ring between kernel and logger (a power of two from 1MiB to 1GiB)
+    #[arg(long, value_name = "BYTES", default_value = "32MiB", value_parser = units::bytes, help_heading = "Limits")]
     pub(crate) ring: u64,
-    /// Most connections that are protected at a time; more are served, but unprotected
-    #[arg(long, value_name = "NUMBER", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=1_048_576))]
+    /// Largest number of protected connections at a time; further connections are served unprotected (at most 1048576)
+    #[arg(long, value_name = "NUMBER", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=1_048_576), help_heading = "Limits")]
     pub(crate) max_connections: u32,
-    /// Keep the record on another machine, where `outlive logger` listens; repeat it for more, the
-    /// best first: the next is tried when one is lost
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, requires = "key_file")]
+    /// Keep the record on another machine, where `outlive logger` listens
+    ///
+    /// Repeat this option for more loggers, the best first: when a logger is lost, outlive tries the next. A service with a standby
+    /// needs exactly one logger.
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, requires = "key_file", help_heading = "Logger")]
     pub(crate) logger: Vec<SocketAddr>,
-    /// File of the keys that service and logger share (`outlive key` prints one); the first is used
-    #[arg(long, value_name = "FILE")]
+    /// File of the keys that service and logger share (`outlive key` prints a key); the service uses the first key
+    #[arg(long, value_name = "FILE", help_heading = "Logger")]
     pub(crate) key_file: Option<PathBuf>,
-    /// How acknowledgements to clients are made of those of the logger
-    #[arg(long, value_enum, default_value = "eager", requires = "logger")]
+    /// Way in which the logger's acknowledgements become acknowledgements to clients
+    #[arg(
+        long,
+        value_enum,
+        default_value = "eager",
+        requires = "logger",
+        help_heading = "Logger"
+    )]
     pub(crate) ack: Ack,
-    /// What becomes of connections when no logger answers [default: unprotect; with --north=require: hold]
-    #[arg(long, value_enum, requires = "logger")]
+    /// Treatment of connections when no logger answers [default: unprotect; with --north: hold]
+    #[arg(long, value_enum, requires = "logger", help_heading = "Logger")]
     pub(crate) on_logger_loss: Option<LoggerLoss>,
-    /// With --north: what the server writes to files and pipes waits for the logger, too, as what it says to clients
-    /// does
-    #[arg(long, requires = "logger")]
+    /// With --north: writes of the server to files and pipes wait for the logger, too
+    ///
+    /// Output to clients always waits for the logger.
+    #[arg(long, requires = "logger", help_heading = "Logger")]
     pub(crate) commit_effects: bool,
-    /// With --north: if more segments of clients than these come in a second, those are not copied to the logger whose bytes the
-    /// server itself tells it. 0: no copy is made that is not needed. Who takes over has what was copied, and what was not comes
-    /// again when the client's timer says so
+    /// With --north: number of client segments a second above which some segments are not copied to the logger
+    ///
+    /// Above this number, outlive does not copy a segment to the logger if the server itself tells the logger the bytes of the segment.
+    /// With 0, outlive makes only the copies that are needed. After a takeover, the next host has the copied segments. A client sends a
+    /// segment that was not copied again when its retransmission timer expires.
     #[arg(
         long,
         value_name = "NUMBER",
         default_value_t = 20_000,
-        requires = "logger"
+        requires = "logger",
+        help_heading = "Logger"
     )]
     pub(crate) copies_per_second: u32,
-    /// How long a logger may be silent before it is lost (ms, s, min, h; at least 100ms)
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration, requires = "logger")]
+    /// Silence after which a logger is lost (ms, s, min, h; at least 100ms)
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration, requires = "logger", help_heading = "Logger")]
     pub(crate) logger_timeout: Duration,
-    /// With --north: while this host stands by, its server runs already and follows, silently, what the server is told where
-    /// it serves, so that a takeover need not replay all of that. Takes the memory and about the processor time of the
-    /// server on the other host
-    #[arg(long, requires = "logger")]
+    /// With --north: while this host stands by, its server already runs and silently follows the server on the serving host
+    ///
+    /// The server on this host replays the input of the server on the serving host while that input is recorded. A takeover then need
+    /// not replay the whole record. The server on this host takes the memory and about the processor time of the server on the other
+    /// host. This option needs --address-device, and excludes checkpoints.
+    #[arg(long, requires = "logger", help_heading = "Standby")]
     pub(crate) hot: bool,
-    /// Of several hosts that stand by, the one with the lowest number serves next
+    /// Rank of this host among several standby hosts: the lowest number serves next
     #[arg(
         long,
         value_name = "NUMBER",
         default_value_t = 100,
-        requires = "logger"
+        requires = "logger",
+        help_heading = "Standby"
     )]
     pub(crate) preference: u16,
-    /// Show metrics to Prometheus there (/metrics), and whether connections are protected (/health)
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket)]
+    /// Address and port of the metrics for Prometheus (/metrics) and of the health check (/health: are connections protected?)
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, help_heading = "Output")]
     pub(crate) metrics: Option<SocketAddr>,
-    /// How the programs are attached to the network interfaces
-    #[arg(long, value_enum, default_value = "auto")]
+    /// Way in which the BPF programs are attached to the network interfaces
+    #[arg(long, value_enum, default_value = "auto", help_heading = "Service")]
     pub(crate) attach: Attach,
     /// Print events as JSON, one a line
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) file: ConfigFile,
-    #[command(flatten)]
-    pub(crate) history: HistoryDirectory,
-    #[command(flatten)]
-    pub(crate) run: RunDirectory,
-    /// The server and its arguments; it must stay in the foreground (nginx: -g 'daemon off;')
+    // Before the flattened options: their heading holds for all that follow without one.
+    /// The server and its arguments; the server must stay in the foreground (nginx: -g 'daemon off;')
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
+    #[command(flatten, next_help_heading = "Service")]
+    pub(crate) file: ConfigFile,
+    #[command(flatten, next_help_heading = "Service")]
+    pub(crate) history: HistoryDirectory,
+    #[command(flatten, next_help_heading = "Service")]
+    pub(crate) run: RunDirectory,
 }
 
-/// What keeps the record of a server with state from growing for ever.
+/// Options that bound the record of a server with state.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Bounding {
-    /// With --north: when so much was recorded since the last one, make a checkpoint with CRIU, an image of what the server would
-    /// be after a replay, and forget the record before it (bytes, KiB, MiB, GiB, kB, MB, GB). The server does not stand still for it. With
-    /// --logger the image goes there, and a standby with the same options goes on from it
-    #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
+    /// With --north: make a checkpoint when this many bytes were recorded since the last checkpoint
+    ///
+    /// A checkpoint is an image, made by CRIU, of the server as a replay would make it. outlive then deletes the record before the
+    /// checkpoint. The server does not stand still for a checkpoint. With --logger, the logger keeps the image, and a standby with the
+    /// same options goes on from this image. At least 1MiB; units: bytes, KiB, MiB, GiB, kB, MB, GB.
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes, help_heading = "State of the server")]
     pub(crate) checkpoint_at: Option<u64>,
-    /// With --north: make a checkpoint when this time has passed since the last checkpoint, and the record has grown (s, min, h)
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    /// With --north: make a checkpoint when this time has passed since the last checkpoint and the record has grown (s, min, h;
+    /// at least 1s)
+    #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = "State of the server")]
     pub(crate) checkpoint_every: Option<Duration>,
-    /// Directory for checkpoints, which are as large as the server's memory [default: in the run directory]
-    #[arg(long, value_name = "DIR")]
+    /// Directory of checkpoints; a checkpoint is as large as the server's memory [default: in the run directory]
+    #[arg(long, value_name = "DIR", help_heading = "State of the server")]
     pub(crate) checkpoint_dir: Option<PathBuf>,
-    /// The CRIU that makes checkpoints, and servers of them, version 4.0 or newer
-    #[arg(long, value_name = "PATH", default_value = "criu")]
+    /// CRIU, version 4.0 or newer, which makes checkpoints, and makes servers from checkpoints
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "criu",
+        help_heading = "State of the server"
+    )]
     pub(crate) criu: PathBuf,
-    /// With --north, in place of checkpoints: the server keeps nothing across connections that a client could miss. When nobody
-    /// is connected it may be ended and started anew, and its record begins anew with it
-    #[arg(long)]
+    /// With --north, in place of checkpoints: the server keeps nothing across connections that a client could miss
+    ///
+    /// outlive may end such a server and start it again when no client is connected. The record then begins anew, too.
+    #[arg(long, help_heading = "State of the server")]
     pub(crate) stateless: bool,
-    /// With --stateless: the size of the record from which on the server is started anew (bytes, KiB, MiB, GiB, kB, MB, GB)
-    #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = units::bytes, requires = "stateless")]
+    /// With --stateless: size of the record from which on the server is started anew
+    ///
+    /// At least 1MiB; units: bytes, KiB, MiB, GiB, kB, MB, GB.
+    #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = units::bytes, requires = "stateless", help_heading = "State of the server")]
     pub(crate) renew_at: u64,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Move {
-    /// The service [default: the only one]
+    /// Name of the service [default: the only service]
     pub(crate) service: Option<String>,
     /// Print JSON
     #[arg(long)]
@@ -436,9 +513,9 @@ pub(crate) struct Move {
 
 #[derive(Debug, Args)]
 pub(crate) struct Status {
-    /// The service [default: all]
+    /// Name of the service [default: all services]
     pub(crate) service: Option<String>,
-    /// Also list every connection
+    /// List every connection, too
     #[arg(long)]
     pub(crate) connections: bool,
     /// Print JSON
@@ -450,9 +527,9 @@ pub(crate) struct Status {
 
 #[derive(Debug, Args)]
 pub(crate) struct Events {
-    /// The service [default: the only one]
+    /// Name of the service [default: the only service]
     pub(crate) service: Option<String>,
-    /// Go on until interrupted
+    /// Continue with new events until interrupted
     #[arg(long, short)]
     pub(crate) follow: bool,
     /// Print JSON, one event a line
@@ -464,9 +541,9 @@ pub(crate) struct Events {
 
 #[derive(Debug, Args)]
 pub(crate) struct ShowHistory {
-    /// The service [default: the only one that has a history]
+    /// Name of the service [default: the only service that has a history]
     pub(crate) service: Option<String>,
-    /// Since then: a time ago (30min, 12h), a day, or a time of the clock (2026-11-27T02:00:00Z), UTC
+    /// First moment to show, in UTC: an age (30min, 12h), a day (2026-11-27), or a time (2026-11-27T02:00:00Z)
     #[arg(long, value_name = "TIME", value_parser = units::since)]
     pub(crate) since: Option<units::Since>,
     /// Print JSON, one event a line
@@ -485,14 +562,14 @@ pub(crate) struct ShowHistory {
 pub(crate) struct Check {
     #[command(flatten)]
     pub(crate) serve: Serve,
-    /// Check what `outlive standby` would begin with
-    #[arg(long)]
+    /// Check the start of `outlive standby` in place of `outlive serve`
+    #[arg(long, help_heading = "Standby")]
     pub(crate) standby: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Clean {
-    /// The service [default: all that no outlive serve runs]
+    /// Name of the service [default: every service without a running `outlive serve`]
     pub(crate) service: Option<String>,
     /// Kill a server that is still running
     #[arg(long)]
@@ -506,97 +583,92 @@ pub(crate) struct Clean {
     pub(crate) run: RunDirectory,
 }
 
-/// Prints a line for a key file: (umask 077; outlive key > keys), and the same file on both hosts.
-///
-/// The first key of a file is used to speak, all are accepted. To change keys without an
-/// interruption: add the new line to both files, then make it the first, then remove the old one.
-/// Files are read again when they change.
 #[derive(Debug, Args)]
 pub(crate) struct Key {
-    /// The key's name: 1 to 32 letters, digits, '.', '_' or '-' [default: one of its own]
+    /// Name of the key: 1 to 32 letters, digits, '.', '_' or '-' [default: a random name]
     pub(crate) name: Option<String>,
 }
 
-/// Keeps the record of what clients send to services on other machines: whatever their clients were
-/// told has been received is here, and outlives the loss of those machines' processes.
-///
-/// Services connect to it with `outlive serve --logger ADDRESS:PORT --key-file FILE`. TCP and UDP
-/// of the port must reach it. Who has a key of the key file may read and write records; the datagrams
-/// between a service and its logger are authenticated, but not secret: use a private network.
-///
-/// While no host serves a service that has a standby, the logger tells its clients to wait: packets with
-/// the service's address as their source, which take CAP_NET_RAW.
+/// Options of `outlive logger`. The texts of the command are those of [`Verb`].
 #[derive(Debug, Args)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub(crate) struct Logger {
     #[command(subcommand)]
     pub(crate) verb: Option<LoggerVerb>,
-    /// Address and port that services connect to; repeat it for more (IPv6 in brackets)
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, required = true)]
+    /// Address and port that services connect to
+    ///
+    /// Repeat this option for more addresses. Write an IPv6 address in brackets.
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, required = true, help_heading = "Service")]
     pub(crate) listen: Vec<SocketAddr>,
-    /// File with the keys of those who may attach (see: outlive key)
-    #[arg(long, value_name = "FILE", required = true)]
+    /// File of the keys of the services that may attach (see `outlive key`)
+    #[arg(long, value_name = "FILE", required = true, help_heading = "Service")]
     pub(crate) key_file: Option<PathBuf>,
-    /// Write records to this directory before they are acknowledged, so that they outlive the
-    /// logger and its host's power; it needs about twice the size of the records, and 300MiB
-    #[arg(long, value_name = "DIR")]
+    /// Write records to this directory before the logger acknowledges them
+    ///
+    /// The records then outlive the logger and a power loss of its host. The directory needs about twice the size of the records, and
+    /// 300MiB.
+    #[arg(long, value_name = "DIR", help_heading = "Records")]
     pub(crate) dir: Option<PathBuf>,
-    /// How long the records of a service are kept that has gone away (ms, s, min, h)
-    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = units::duration)]
+    /// Time for which the logger keeps the records of a service that has gone away (ms, s, min, h)
+    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = units::duration, help_heading = "Records")]
     pub(crate) keep: Duration,
-    /// For how long a host that has a standby may serve after it was heard last; a standby takes over
-    /// soon after that (ms, s; at most 2s) [default: six times as long as the host was late of late, between
-    /// 50ms and 250ms]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    /// Length of a lease (ms, s; 1ms to 2s) [default: six times the recent delay of renewals, between 50ms and 250ms]
+    ///
+    /// A host that has a standby may serve for this time after the logger last heard the host. A standby takes over soon after the end
+    /// of the lease.
+    #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = "Standby")]
     pub(crate) lease: Option<Duration>,
-    /// Tell the clients of a service that no host serves for more than a second to wait, in its name.
-    /// Needs CAP_NET_RAW, and a network that lets packets with another host's address pass
-    #[arg(long)]
+    /// Tell the clients of a service to wait when no host serves the service for more than a second
+    ///
+    /// The logger sends packets with the address of the service as their source. This needs CAP_NET_RAW, and a network that lets
+    /// packets with the address of another host pass.
+    #[arg(long, help_heading = "Standby")]
     pub(crate) tell_clients: bool,
-    /// Most that the records of all services together may hold [default: half of this host's
-    /// memory]
-    #[arg(long, value_name = "BYTES", value_parser = units::bytes)]
+    /// Largest size of the records of all services together (at least 1MiB) [default: half of this host's memory]
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes, help_heading = "Records")]
     pub(crate) limit_total: Option<u64>,
-    /// Acknowledge each frame by itself, not once for all that were read together
-    #[arg(long, conflicts_with = "ack_delay")]
+    /// Acknowledge each frame by itself, in place of one acknowledgement for all frames that were read together
+    #[arg(long, conflicts_with = "ack_delay", help_heading = "Acknowledgements")]
     pub(crate) ack_each_frame: bool,
-    /// Acknowledge so long after a frame (us, ms), to save acknowledgements
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    /// Time between a frame and its acknowledgement, to save acknowledgements (us, ms)
+    #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = "Acknowledgements")]
     pub(crate) ack_delay: Option<Duration>,
-    /// For how long after a datagram the logger stays awake for the next one, which servers may be waiting
-    /// for (us, ms; at most 1ms; 0us: it sleeps at once). Others have the processor meanwhile if they want it, and
-    /// while they compute it sleeps
-    #[arg(long, value_name = "TIME", default_value = "50us", value_parser = units::moment)]
+    /// Time for which the logger stays awake after a datagram (us, ms; at most 1ms)
+    ///
+    /// A server may be waiting for the answer to the next datagram. Another program has the processor meanwhile if that program wants
+    /// the processor. While another program computes, the logger sleeps. With 0us, the logger always sleeps at once.
+    #[arg(long, value_name = "TIME", default_value = "50us", value_parser = units::moment, help_heading = "Acknowledgements")]
     pub(crate) busy_poll: Duration,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Service")]
     pub(crate) file: ConfigFile,
-    /// Show metrics to Prometheus there (/metrics), and whether all is well (/health)
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket)]
+    /// Address and port of the metrics for Prometheus (/metrics) and of the health check (/health: is all well?)
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, help_heading = "Output")]
     pub(crate) metrics: Option<SocketAddr>,
     /// Print events as JSON, one a line
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LoggerVerb {
-    /// Tell a logger that the host which serves a service is gone for good, so that another host may serve
+    /// Declare the host of a service gone for good, so that another host may serve
     ///
-    /// For a host that had no standby at the end: no other host may take over, because the logger cannot know that the host
-    /// is silent for good. You vouch that the host is switched off or cut off for good. The logger refuses while the host is
-    /// heard. Other services are not touched. Then start `outlive serve` or `outlive standby` on another host: the service goes
-    /// on there with the logger's records.
+    /// This command is for a host that had no standby at the end. No other host may take over from such a host, because the logger
+    /// cannot know that the host is silent for good. You vouch that the host is switched off or cut off for good. The logger refuses
+    /// while the host is heard. Other services are not touched.
+    ///
+    /// Then start `outlive serve` or `outlive standby` on another host: the service goes on there with the records of the logger.
     Release(Release),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Release {
-    /// The service
+    /// Name of the service
     pub(crate) service: String,
-    /// The logger
+    /// Address and port of the logger
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket)]
     pub(crate) logger: SocketAddr,
-    /// File of the keys that the logger knows
+    /// File of keys; the logger must know the first key
     #[arg(long, value_name = "FILE")]
     pub(crate) key_file: PathBuf,
     /// Print JSON

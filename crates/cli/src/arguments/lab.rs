@@ -1,4 +1,4 @@
-//! What can be asked of `outlive lab`.
+//! The commands and options of `outlive lab`.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -7,7 +7,7 @@ use lab::{Signal, held::Target};
 
 use crate::units;
 
-/// What can be done to a lab.
+/// The commands of `outlive lab`.
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Example:
@@ -20,52 +20,53 @@ Example:
 pub(crate) enum Lab {
     /// Make a lab
     Up(Up),
-    /// Run a command on a host and pass its exit status on; 125 says that outlive failed
+    /// Run a command on a host, and end with the exit status of the command
     ///
-    /// In the command's environment, OUTLIVE_RUN_DIR is a directory of the host, so that services
-    /// of outlive on different hosts do not meet, and `outlive lab exec HOST -- outlive status`
-    /// shows those of the host. What the command leaves in the background stays.
+    /// Exit status 125 means that outlive failed, 126 that the command cannot be run, and 127 that the command was not found.
+    ///
+    /// In the environment of the command, OUTLIVE_RUN_DIR is a directory of the host. So services of outlive on different hosts do
+    /// not meet, and `outlive lab exec HOST -- outlive status` shows the services of the host. Processes that the command leaves in
+    /// the background stay.
     Exec(Exec),
     /// Send a signal to processes of a host
     Kill(Kill),
-    /// Cut a host's links: nothing passes, and its interfaces do not notice
+    /// Cut the links of a host: no frame passes, and the interfaces of the host stay up
     Cut(Cut),
-    /// Make a host's links whole again: no cut, loss, delay or rate
+    /// Repair the links of a host: no cut, no loss, no delay, no rate
     ///
-    /// The rate of a shared medium stays: it is not the link's.
+    /// The rate of a shared medium stays: this rate belongs to the medium, not to the link.
     Heal(Heal),
-    /// Lose a share of the frames on a host's links, each way
+    /// Lose a share of the frames on the links of a host, each way
     Loss(Loss),
-    /// Delay the frames on a host's links, each way: a round trip takes twice as long
+    /// Delay the frames on the links of a host, each way: a round trip has the delay twice
     Delay(Delay),
-    /// Limit what passes a host's links, each way
+    /// Limit the rate of the links of a host, each way
     ///
-    /// Frames are counted as on Ethernet: 38 bytes more than the IP packet has, 84 at least. Up to
-    /// 100 ms' worth of frames wait, what comes on top is dropped. A rate alone is kept by the
-    /// kernel, also at 1 Gbit/s; together with loss or delay, some hundred Mbit/s are
-    /// possible.
+    /// Frames are counted as on Ethernet: 38 bytes more than the IP packet has, and 84 bytes at least. Frames for up to 100 ms wait;
+    /// further frames are dropped. The kernel keeps a rate alone, also at 1 Gbit/s. Together with loss or delay, some hundred Mbit/s
+    /// are possible.
     Rate(Rate),
-    /// Set the largest IP packet of a host's links
+    /// Set the largest IP packet of the links of a host
     Mtu(Mtu),
-    /// Take the power from a host: what it had to say is lost, its processes are killed
+    /// Power a host off: its unsent data is lost, and its processes are killed
     PowerOff(Power),
-    /// Give it back: the host starts empty, with its links as they were
+    /// Power a host on: the host starts without processes, with its links as before
     PowerOn(Power),
-    /// Show a lab: hosts, addresses, what is wrong with their links, processes
+    /// Show a lab: hosts, addresses, faults of links, processes
     Status(Status),
-    /// Show which labs there are
+    /// List the labs
     List(List),
-    /// Remove a lab, with all that runs in it
+    /// Remove a lab, with all processes in the lab
     Down(Down),
-    /// The process that `up` leaves in the background
+    /// The process that `outlive lab up` leaves in the background
     #[command(hide = true)]
     Hold(Up),
 }
 
-/// Where labs are found.
+/// The directory of labs.
 #[derive(Debug, Args)]
 pub(crate) struct Labs {
-    /// Directory of all labs
+    /// Directory of all labs (also: environment variable OUTLIVE_LAB_DIR)
     #[arg(
         long,
         value_name = "DIR",
@@ -76,7 +77,7 @@ pub(crate) struct Labs {
     pub(crate) lab_dir: PathBuf,
 }
 
-/// Which lab.
+/// The lab of a command.
 #[derive(Debug, Args)]
 pub(crate) struct Which {
     /// Name of the lab
@@ -88,12 +89,12 @@ pub(crate) struct Which {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Layout {
-    /// all on one switch, each with a link of its own
+    /// all hosts on one switch, each host with a link of its own
     OneSwitch,
-    /// hosts called server… have a second link, eth1, to a switch for them and the hosts called
-    /// logger… alone
+    /// hosts called server… have a second link, eth1, to a second switch; only these hosts and the hosts called logger… are on the
+    /// second switch
     Separate,
-    /// all on one medium, as on an Ethernet hub: they share its rate
+    /// all hosts on one medium, as on an Ethernet hub; the hosts share the rate of the medium
     Shared,
 }
 
@@ -107,10 +108,10 @@ pub(crate) struct Up {
         default_value = "server,logger,client"
     )]
     pub(crate) hosts: Vec<String>,
-    /// How they are connected; the second switch is 10.0.1.0/24 and fd00:0:0:1::/64
+    /// Network between the hosts; the second switch is 10.0.1.0/24 and fd00:0:0:1::/64
     #[arg(long, value_enum, default_value = "one-switch")]
     pub(crate) layout: Layout,
-    /// Rate of each link, or of the whole medium if it is shared (kbit, Mbit, Gbit a second)
+    /// Rate of each link, or of the whole shared medium, as in 10Mbit (bit, kbit, Mbit, Gbit a second) [default: no limit]
     #[arg(long, value_name = "BITS", value_parser = units::rate)]
     pub(crate) rate: Option<units::Rate>,
     #[command(flatten)]
@@ -119,26 +120,26 @@ pub(crate) struct Up {
 
 #[derive(Debug, Args)]
 pub(crate) struct Exec {
-    /// The host
+    /// Name of the host
     pub(crate) host: String,
     #[command(flatten)]
     pub(crate) which: Which,
-    /// The command and its arguments
+    /// Command to run, and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Kill {
-    /// The host
+    /// Name of the host
     pub(crate) host: String,
-    /// A process's number, or a program's name: all of that name on the host
+    /// Number of a process, or name of a program: every process of this name on the host
     #[arg(value_name = "PID|NAME", value_parser = target)]
     pub(crate) target: Target,
-    /// A signal's name or number
+    /// Name of a signal, or its number (1 to 31)
     #[arg(long, short, default_value = "KILL", value_parser = signal)]
     pub(crate) signal: i32,
-    /// Print JSON: the processes that got it
+    /// Print JSON: the numbers of the processes that were signalled
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -147,18 +148,18 @@ pub(crate) struct Kill {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Way {
-    /// what the others send to the host
+    /// frames that other hosts send to the host
     ToHost,
-    /// what the host sends
+    /// frames that the host sends
     FromHost,
 }
 
-/// Which links of which host.
+/// The links of a host.
 #[derive(Debug, Args)]
 pub(crate) struct Links {
-    /// The host
+    /// Name of the host
     pub(crate) host: String,
-    /// Only this interface [default: all of the host]
+    /// Only the link of this interface [default: all links of the host]
     #[arg(long, value_name = "NAME")]
     pub(crate) interface: Option<String>,
     #[command(flatten)]
@@ -191,10 +192,10 @@ pub(crate) struct Heal {
 pub(crate) struct Loss {
     #[command(flatten)]
     pub(crate) links: Links,
-    /// Share of the frames that are lost, in percent (0 to 100); 0 ends it
+    /// Share of the frames that are lost, in percent (0 to 100); 0 ends the loss
     #[arg(value_parser = units::percent)]
     pub(crate) percent: f64,
-    /// Makes the same frames be lost each time [default: another each time; status shows it]
+    /// Seed of the loss: the same seed loses the same frames [default: a new seed; `outlive lab status` shows the seed]
     #[arg(long, value_name = "NUMBER")]
     pub(crate) seed: Option<u64>,
     #[command(flatten)]
@@ -205,7 +206,7 @@ pub(crate) struct Loss {
 pub(crate) struct Delay {
     #[command(flatten)]
     pub(crate) links: Links,
-    /// How long each frame travels, one way (us, ms, s); 0 ends it
+    /// Delay of each frame, one way (us, ms, s); 0 ends the delay
     #[arg(value_parser = units::duration)]
     pub(crate) time: Duration,
     #[command(flatten)]
@@ -216,7 +217,7 @@ pub(crate) struct Delay {
 pub(crate) struct Rate {
     #[command(flatten)]
     pub(crate) links: Links,
-    /// Bits a second (bit, kbit, Mbit, Gbit), as in 10Mbit; none ends it
+    /// Rate, as in 10Mbit (bit, kbit, Mbit, Gbit a second); none ends the limit
     #[arg(value_parser = units::rate)]
     pub(crate) bits: units::Rate,
     #[command(flatten)]
@@ -227,13 +228,13 @@ pub(crate) struct Rate {
 pub(crate) struct Mtu {
     #[command(flatten)]
     pub(crate) links: Links,
-    /// Largest IP packet in bytes (68 to 65535); set it on both hosts
+    /// Largest IP packet, in bytes (68 to 65535); set the same size on both hosts
     pub(crate) bytes: u32,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Power {
-    /// The host
+    /// Name of the host
     pub(crate) host: String,
     #[command(flatten)]
     pub(crate) which: Which,
@@ -271,7 +272,7 @@ fn target(text: &str) -> Result<Target, String> {
     })
 }
 
-/// Signals that people send, by their names.
+/// Names of usual signals.
 const SIGNALS: [(&str, Signal); 13] = [
     ("ABRT", Signal::ABORT),
     ("ALRM", Signal::ALARM),

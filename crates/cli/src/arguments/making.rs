@@ -1,4 +1,4 @@
-//! What can be asked of builds and commands that are done before they are asked for.
+//! The options of `outlive make` and `outlive encapsulate`.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
@@ -8,19 +8,20 @@ use crate::units;
 
 #[derive(Debug, Args)]
 pub(crate) struct Make {
-    /// Watch this directory and what is in it, and do on every save what `make` would do
+    /// Watch this directory and everything below, and do the work of `make` on every save
     #[arg(long)]
     pub(crate) watch: bool,
-    /// Say what is expected, what is being done, and what is done
+    /// Show the expected makes, the running and finished work, and the processes that wait
     #[arg(long, conflicts_with = "watch")]
     pub(crate) status: bool,
-    /// End who watches this directory
+    /// Stop the watcher of this directory
     #[arg(long, conflicts_with_all = ["watch", "status"])]
     pub(crate) stop: bool,
-    /// With --status: as JSON
+    /// With --status: print JSON
     #[arg(long, requires = "status")]
     pub(crate) json: bool,
-    /// Targets, variables and options of make; with --watch, those that are expected until others were asked for more often lately
+    /// Targets, variables and options of make; with --watch, the arguments that are expected until other arguments were more
+    /// frequent lately
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,
@@ -31,33 +32,33 @@ pub(crate) struct Make {
 
 #[derive(Debug, Args)]
 pub(crate) struct Encapsulate {
-    /// What it is called from then on; without, as its program
+    /// Name of the encapsulation [default: the name of the program]
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// It begins when that one has ended, and sees what it has done; may be given several times
+    /// Begin when the encapsulation NAME has ended, and see its effects; repeat this option for more
     #[arg(long, value_name = "NAME")]
     pub(crate) input: Vec<String>,
-    /// Abort it if nobody has mandated it by then (ms, s, min, h)
+    /// Abort the encapsulation if no mandate comes within this time (ms, s, min, h) [default: no limit]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub(crate) timeout: Option<Duration>,
-    /// Whose changes are kept, in place of this directory
+    /// Directory whose changes are kept back [default: the current directory]
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) tree: Option<PathBuf>,
-    /// Show what it has done and says, wait until it ends, and end with its status
+    /// Show the effects and the output of NAME, wait for its end, and end with its exit status
     #[arg(long, value_name = "NAME", conflicts_with_all = ["name", "input", "timeout", "command"])]
     pub(crate) mandate: Option<String>,
-    /// End it, and all that have it as an input, as if they had never been
+    /// End NAME, and every encapsulation with NAME as an input, without any effect
     #[arg(long, value_name = "NAME", conflicts_with_all = ["name", "input", "timeout", "command", "mandate"])]
     pub(crate) abort: Option<String>,
-    /// Say which there are, how far they are, and what waits
+    /// List the encapsulations, their progress, and the processes that wait
     #[arg(long, conflicts_with_all = ["name", "input", "timeout", "command", "mandate", "abort"])]
     pub(crate) list: bool,
-    /// With --list: as JSON
+    /// With --list: print JSON
     #[arg(long, requires = "list")]
     pub(crate) json: bool,
     #[arg(long, hide = true)]
     pub(crate) keep: bool,
-    /// What is run, with its arguments
+    /// Command to run, and its arguments
     #[arg(last = true)]
     pub(crate) command: Vec<OsString>,
 }
