@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Verb {
-    /// Run a server and keep its client connections across crashes
+    /// Run a server and keep client connections across crashes
     ///
     /// outlive starts COMMAND and protects the connections to this server. When the server crashes, outlive starts COMMAND again and
     /// carries every open connection over to the new process. Neither the clients nor the server are changed.
@@ -53,7 +53,7 @@ pub(crate) enum Verb {
     Status(Status),
     /// Show the events of a service: deaths, restarts, connections kept and lost
     Events(Events),
-    /// Show the events of a service on disk, also those of earlier runs of `outlive serve`
+    /// Show the events of a service on disk, also from earlier runs of `outlive serve`
     ///
     /// The history also names the user behind each move and each restart.
     History(ShowHistory),
@@ -65,11 +65,11 @@ pub(crate) enum Verb {
     Check(Box<Check>),
     /// Remove the remains of an `outlive serve` that was killed
     Clean(Clean),
-    /// Print a new key for a key file, by which a service and its logger trust each other
+    /// Print a new key for a key file, by which a service and a logger trust each other
     ///
     /// The output is one line of a key file: (umask 077; outlive key > keys). Both hosts need the same file.
     ///
-    /// A program sends with the first key of its file, and accepts every key of its file. To change keys without an interruption, add
+    /// A program sends with the first key of the file, and accepts every key of the file. To change keys without an interruption, add
     /// the new line to both files, then make the new line the first, then remove the old line. Both programs read a changed file
     /// again.
     Key(Key),
@@ -89,10 +89,11 @@ pub(crate) enum Verb {
     Make(Make),
     /// Run a command in isolation, and show its effects on files later
     ///
-    /// The command begins at once, in the background. outlive keeps back the output of the command and its changes to files of this
-    /// directory, of the repository around this directory, of /tmp, /var/tmp and $TMPDIR, and of some tools' caches, until the
-    /// command is mandated (--mandate). Then all effects appear at once, in the order in which the command made them. A command that
-    /// still runs goes on as if nothing had been kept back.
+    /// The command begins at once, in the background. outlive keeps back all output and all changes to files until the command is
+    /// mandated (--mandate). Then all effects appear at once, in the order in which the command made the changes. A command that still
+    /// runs goes on as if outlive had kept nothing back.
+    ///
+    /// These files count: this directory, the repository around this directory, /tmp, /var/tmp, $TMPDIR, and the caches of some tools.
     ///
     /// An operation that cannot be kept back (network, devices, changes elsewhere) waits until the command is mandated. A command
     /// cannot be mandated if something that the command has read has changed in the meantime.
@@ -107,7 +108,7 @@ pub(crate) enum Verb {
     /// A lab needs root. A small process in the background holds the lab until `outlive lab down`.
     #[command(subcommand)]
     Lab(lab::Lab),
-    /// Write the man pages: one for outlive, and one for each command
+    /// Write the man pages of outlive and of each command
     Man(Man),
     /// Print the script by which a shell completes commands and options
     #[command(after_help = "\
@@ -166,7 +167,7 @@ pub(crate) enum Replay {
 pub(crate) enum Verify {
     /// compare all output byte by byte; outlive then records all output, at a cost of memory and time
     Full,
-    /// compare all output by a keyed hash in the kernel, and the first 4 KiB of each answer byte by byte; where a server sends
+    /// compare all output by a keyed hash in the kernel, and the first 4 KiB of each answer byte by byte. Where a server sends
     /// faster than 1.6 Gbit/s on a processor, only 64 bytes of each 32 KiB are compared in the rest of that connection
     Hash,
     /// compare the first 4 KiB of each answer
@@ -178,8 +179,8 @@ pub(crate) enum Verify {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum CrashOn {
-    /// a crash is an end of the main process by a signal, or with a status other than 0; the death of another process is left to
-    /// the parent of that process: for servers with a process for each session
+    /// a crash is an end of the main process by a signal, or with a status other than 0. The death of another process is left to
+    /// the parent of that process. This suits servers with a process for each session
     Main,
     /// as main, and the death of any process by a signal
     Signal,
@@ -293,7 +294,7 @@ pub(crate) struct Serve {
     pub(crate) address: Vec<Addresses>,
     /// Network device on which outlive brings the addresses up
     ///
-    /// outlive brings the addresses up when their connections are protected, tells the neighbours, and takes the addresses down at the
+    /// outlive brings the addresses up when the connections are protected, tells the neighbours, and takes the addresses down at the
     /// end. Give this option if connections shall outlive a restart of this host (with --logger). If the system brings the addresses
     /// up, the kernel answers clients first, with resets.
     #[arg(long, value_name = "DEVICE", help_heading = "Addresses")]
@@ -306,8 +307,8 @@ pub(crate) struct Serve {
     pub(crate) take_address: bool,
     /// Another site has the same addresses for another server (NAT, anycast)
     ///
-    /// With this option, the logger does not refuse one service because of the other. Without this option, a logger that knows another
-    /// service with one of the addresses, on another host, refuses this service and names the other service.
+    /// With this option, the logger accepts both services. Without this option, a logger refuses this service if another service on
+    /// another host has one of the addresses, and names the other service.
     #[arg(long, requires = "logger", help_heading = "Addresses")]
     pub(crate) shared_address: bool,
     /// Name of the service [default: made from the first address]
@@ -316,7 +317,7 @@ pub(crate) struct Serve {
     /// State of the server: record and rebuild the state, or ignore it
     ///
     /// A preloaded library records the input of the server's processes. After a crash, the restarted server replays this record, and
-    /// has its state again.
+    /// has the same state again.
     #[arg(
         long,
         value_enum,
@@ -336,7 +337,7 @@ pub(crate) struct Serve {
     pub(crate) replay: Replay,
     /// Part of the repeated output that is compared with the output that the client was sent
     ///
-    /// With --north this option has no effect: a server with state compares all of its output itself.
+    /// With --north this option has no effect: a server with state itself compares all repeated output.
     #[arg(
         long,
         value_enum,
@@ -374,8 +375,8 @@ pub(crate) struct Serve {
     pub(crate) limit_per_connection: u64,
     /// Largest size of the records of all connections together [default: a quarter of this host's memory]
     ///
-    /// The record of a server with state (--north) may have the same size again. Such a server goes on unprotected when its record is
-    /// full. Units: bytes, KiB, MiB, GiB, kB, MB, GB.
+    /// The record of a server with state (--north) may have the same size again. Such a server goes on unprotected when this record
+    /// is full. Units: bytes, KiB, MiB, GiB, kB, MB, GB.
     #[arg(long, value_name = "BYTES", value_parser = units::bytes, help_heading = "Limits")]
     pub(crate) limit_total: Option<u64>,
     /// Size of the ring between kernel and logger (a power of two from 1MiB to 1GiB)
@@ -413,8 +414,8 @@ pub(crate) struct Serve {
     /// With --north: number of client segments a second above which some segments are not copied to the logger
     ///
     /// Above this number, outlive does not copy a segment to the logger if the server itself tells the logger the bytes of the segment.
-    /// With 0, outlive makes only the copies that are needed. After a takeover, the next host has the copied segments. A client sends a
-    /// segment that was not copied again when its retransmission timer expires.
+    /// With 0, outlive makes only the copies that are needed. After a takeover, the next host has the copied segments. The client
+    /// retransmits the other segments when the retransmission timer expires.
     #[arg(
         long,
         value_name = "NUMBER",
@@ -426,7 +427,7 @@ pub(crate) struct Serve {
     /// Silence after which a logger is lost (ms, s, min, h; at least 100ms)
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration, requires = "logger", help_heading = "Logger")]
     pub(crate) logger_timeout: Duration,
-    /// With --north: while this host stands by, its server already runs and silently follows the server on the serving host
+    /// With --north: while this host stands by, the server already runs here and silently follows the server on the serving host
     ///
     /// The server on this host replays the input of the server on the serving host while that input is recorded. A takeover then need
     /// not replay the whole record. The server on this host takes the memory and about the processor time of the server on the other
@@ -448,7 +449,7 @@ pub(crate) struct Serve {
     /// Way in which the BPF programs are attached to the network interfaces
     #[arg(long, value_enum, default_value = "auto", help_heading = "Service")]
     pub(crate) attach: Attach,
-    /// Print events as JSON, one a line
+    /// Print events as JSON, one event per line
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
     // Before the flattened options: their heading holds for all that follow without one.
@@ -532,7 +533,7 @@ pub(crate) struct Events {
     /// Continue with new events until interrupted
     #[arg(long, short)]
     pub(crate) follow: bool,
-    /// Print JSON, one event a line
+    /// Print JSON, one event per line
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -546,7 +547,7 @@ pub(crate) struct ShowHistory {
     /// First moment to show, in UTC: an age (30min, 12h), a day (2026-11-27), or a time (2026-11-27T02:00:00Z)
     #[arg(long, value_name = "TIME", value_parser = units::since)]
     pub(crate) since: Option<units::Since>,
-    /// Print JSON, one event a line
+    /// Print JSON, one event per line
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -557,7 +558,7 @@ pub(crate) struct ShowHistory {
 #[command(
     mut_arg("address", |arg| arg.required(false)),
     mut_arg("command", |arg| arg.required(false)),
-    mut_arg("json", |arg| arg.help("Print JSON, one answer a line"))
+    mut_arg("json", |arg| arg.help("Print JSON, one answer per line"))
 )]
 pub(crate) struct Check {
     #[command(flatten)]
@@ -605,7 +606,7 @@ pub(crate) struct Logger {
     pub(crate) key_file: Option<PathBuf>,
     /// Write records to this directory before the logger acknowledges them
     ///
-    /// The records then outlive the logger and a power loss of its host. The directory needs about twice the size of the records, and
+    /// The records then outlive the logger and a power loss of the host. The directory needs about twice the size of the records, and
     /// 300MiB.
     #[arg(long, value_name = "DIR", help_heading = "Records")]
     pub(crate) dir: Option<PathBuf>,
@@ -620,7 +621,7 @@ pub(crate) struct Logger {
     pub(crate) lease: Option<Duration>,
     /// Tell the clients of a service to wait when no host serves the service for more than a second
     ///
-    /// The logger sends packets with the address of the service as their source. This needs CAP_NET_RAW, and a network that lets
+    /// The logger sends packets with the address of the service as source. This needs CAP_NET_RAW, and a network that lets
     /// packets with the address of another host pass.
     #[arg(long, help_heading = "Standby")]
     pub(crate) tell_clients: bool,
@@ -630,7 +631,7 @@ pub(crate) struct Logger {
     /// Acknowledge each frame by itself, in place of one acknowledgement for all frames that were read together
     #[arg(long, conflicts_with = "ack_delay", help_heading = "Acknowledgements")]
     pub(crate) ack_each_frame: bool,
-    /// Time between a frame and its acknowledgement, to save acknowledgements (us, ms)
+    /// Time between a frame and the acknowledgement of the frame, to save acknowledgements (us, ms)
     #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = "Acknowledgements")]
     pub(crate) ack_delay: Option<Duration>,
     /// Time for which the logger stays awake after a datagram (us, ms; at most 1ms)
@@ -644,14 +645,14 @@ pub(crate) struct Logger {
     /// Address and port of the metrics for Prometheus (/metrics) and of the health check (/health: is all well?)
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, help_heading = "Output")]
     pub(crate) metrics: Option<SocketAddr>,
-    /// Print events as JSON, one a line
+    /// Print events as JSON, one event per line
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum LoggerVerb {
-    /// Declare the host of a service gone for good, so that another host may serve
+    /// Declare the host of a service gone for good; then another host may serve
     ///
     /// This command is for a host that had no standby at the end. No other host may take over from such a host, because the logger
     /// cannot know that the host is silent for good. You vouch that the host is switched off or cut off for good. The logger refuses

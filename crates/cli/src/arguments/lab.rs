@@ -48,9 +48,9 @@ pub(crate) enum Lab {
     Rate(Rate),
     /// Set the largest IP packet of the links of a host
     Mtu(Mtu),
-    /// Power a host off: its unsent data is lost, and its processes are killed
+    /// Power a host off: unsent data is lost, and all processes of the host are killed
     PowerOff(Power),
-    /// Power a host on: the host starts without processes, with its links as before
+    /// Power a host on: the host starts without processes, with the links as before
     PowerOn(Power),
     /// Show a lab: hosts, addresses, faults of links, processes
     Status(Status),
@@ -89,7 +89,7 @@ pub(crate) struct Which {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Layout {
-    /// all hosts on one switch, each host with a link of its own
+    /// all hosts on one switch, each host with an own link
     OneSwitch,
     /// hosts called server… have a second link, eth1, to a second switch; only these hosts and the hosts called logger… are on the
     /// second switch
@@ -124,7 +124,7 @@ pub(crate) struct Exec {
     pub(crate) host: String,
     #[command(flatten)]
     pub(crate) which: Which,
-    /// Command to run, and its arguments
+    /// Command to run, and arguments of the command
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
@@ -136,7 +136,7 @@ pub(crate) struct Kill {
     /// Number of a process, or name of a program: every process of this name on the host
     #[arg(value_name = "PID|NAME", value_parser = target)]
     pub(crate) target: Target,
-    /// Name of a signal, or its number (1 to 31)
+    /// Name or number (1 to 31) of a signal
     #[arg(long, short, default_value = "KILL", value_parser = signal)]
     pub(crate) signal: i32,
     /// Print JSON: the numbers of the processes that were signalled
@@ -251,7 +251,7 @@ pub(crate) struct Status {
 
 #[derive(Debug, Args)]
 pub(crate) struct List {
-    /// Print JSON, one lab a line
+    /// Print JSON, one lab per line
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

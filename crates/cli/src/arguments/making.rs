@@ -35,7 +35,7 @@ pub(crate) struct Encapsulate {
     /// Name of the encapsulation [default: the name of the program]
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// Begin when the encapsulation NAME has ended, and see its effects; repeat this option for more
+    /// Begin when the encapsulation NAME has ended, and see the effects of NAME; repeat this option for more
     #[arg(long, value_name = "NAME")]
     pub(crate) input: Vec<String>,
     /// Abort the encapsulation if no mandate comes within this time (ms, s, min, h) [default: no limit]
@@ -44,13 +44,13 @@ pub(crate) struct Encapsulate {
     /// Directory whose changes are kept back [default: the current directory]
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) tree: Option<PathBuf>,
-    /// Show the effects and the output of NAME, wait for its end, and end with its exit status
+    /// Show the effects and the output of NAME, wait for the end of NAME, and end with the exit status of NAME
     #[arg(long, value_name = "NAME", conflicts_with_all = ["name", "input", "timeout", "command"])]
     pub(crate) mandate: Option<String>,
     /// End NAME, and every encapsulation with NAME as an input, without any effect
     #[arg(long, value_name = "NAME", conflicts_with_all = ["name", "input", "timeout", "command", "mandate"])]
     pub(crate) abort: Option<String>,
-    /// List the encapsulations, their progress, and the processes that wait
+    /// List the encapsulations with progress and waiting processes
     #[arg(long, conflicts_with_all = ["name", "input", "timeout", "command", "mandate", "abort"])]
     pub(crate) list: bool,
     /// With --list: print JSON
@@ -58,7 +58,7 @@ pub(crate) struct Encapsulate {
     pub(crate) json: bool,
     #[arg(long, hide = true)]
     pub(crate) keep: bool,
-    /// Command to run, and its arguments
+    /// Command to run, and arguments of the command
     #[arg(last = true)]
     pub(crate) command: Vec<OsString>,
 }
