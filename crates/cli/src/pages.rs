@@ -1,6 +1,7 @@
-//! Man pages and completions, made of the arguments as they are.
+//! Man pages and completions, made from the arguments.
 
 mod roff;
+mod sections;
 mod services;
 
 use std::{
@@ -14,7 +15,7 @@ use clap_complete::Shell;
 
 use crate::{arguments::Arguments, exit::Outcome, lines};
 
-/// Commands of the system's administration; the others are everybody's.
+/// Commands for administrators (section 8); the other commands are in section 1.
 const OF_SYSTEM: [&str; 10] = [
     "outlive-serve",
     "outlive-standby",
@@ -28,98 +29,7 @@ const OF_SYSTEM: [&str; 10] = [
     "outlive-clean",
 ];
 
-/// What each page ends with. The exit codes are those of `exit.rs`.
-const EXIT_STATUS: &str = r#".SH "EXIT STATUS"
-.TP
-.B 0
-Done.
-.TP
-.B 1
-The server ended before it listened, or what was asked about failed.
-.TP
-.B 64
-The command line is wrong, or names a service that there is not.
-.TP
-.B 69
-Something is not there, and may be later: an address, a network device, a logger.
-.TP
-.B 70
-A fault of outlive.
-.TP
-.B 71
-This host or kernel cannot do it.
-.TP
-.B 75
-Something is in the way, and may not be later: a port in use, another serve.
-.TP
-.B 77
-No permission: capabilities are missing, or the logger does not know the key.
-.TP
-.B 78
-The configuration is wrong, or asks for what cannot be.
-"#;
-const FILES: &str = r#".SH FILES
-.TP
-.I /run/outlive/NAME/
-Socket, lock and notes of a service (\-\-run\-dir, OUTLIVE_RUN_DIR).
-.TP
-.I /etc/outlive/NAME.toml
-Options of outlive@NAME.service (\-\-config).
-.TP
-.I /etc/outlive/logger.toml
-Options of outlive\-logger.service.
-.TP
-.I /var/lib/outlive/history/NAME/events.jsonl
-What has happened to a service (\-\-history).
-.SH ENVIRONMENT
-.TP
-.B OUTLIVE_LOG
-What is told beside the events: error, warn (the default), info, debug.
-.TP
-.B OUTLIVE_RUN_DIR
-As \-\-run\-dir.
-"#;
-
-fn examples(page: &str) -> &'static str {
-    match page {
-        "outlive-serve" => {
-            r#".SH EXAMPLES
-.nf
-outlive serve \-\-address 10.0.0.10:80 \-\- nginx \-g 'daemon off;'
-outlive serve \-\-config /etc/outlive/web.toml \-\-name web
-.fi
-"#
-        }
-        "outlive-logger" => {
-            r#".SH EXAMPLES
-.nf
-(umask 077; outlive key > keys)
-outlive logger \-\-listen 10.0.0.9:7600 \-\-key\-file keys \-\-dir /var/lib/outlive
-outlive logger release web \-\-logger 10.0.0.9:7600 \-\-key\-file keys
-.fi
-"#
-        }
-        "outlive-history" => {
-            r#".SH EXAMPLES
-.nf
-outlive history web \-\-since 12h
-outlive history web \-\-json | jq 'select(.event == "asked")'
-.fi
-"#
-        }
-        "outlive-check" => {
-            r#".SH EXAMPLES
-.nf
-outlive check \-\-address 10.0.0.10:80 \-\- nginx \-g 'daemon off;'
-outlive check \-\-config /etc/outlive/web.toml \-\-name web
-.fi
-"#
-        }
-        _ => "",
-    }
-}
-
-/// Write a page for the program and one for each command, by their sections.
+/// Write a page for the program and a page for each command, each to the directory of its section.
 pub(crate) fn man(directory: &Path) -> Outcome {
     let mut program = Arguments::command().disable_help_subcommand(true);
     program.build();
@@ -160,15 +70,13 @@ fn write(command: &Command, directory: &Path) -> io::Result<()> {
     man.render_name_section(&mut page)?;
     page.extend_from_slice(roff::synopsis(command, name).as_bytes());
     man.render_description_section(&mut page)?;
-    man.render_options_section(&mut page)?;
+    let mut options = Vec::new();
+    man.render_options_section(&mut options)?;
+    page.extend_from_slice(roff::options(&String::from_utf8_lossy(&options)).as_bytes());
     if command.has_subcommands() {
         man.render_subcommands_section(&mut page)?;
     }
-    if is_of_system || name == "outlive" {
-        for more in [EXIT_STATUS, FILES, examples(name)] {
-            page.extend_from_slice(more.as_bytes());
-        }
-    }
+    page.extend_from_slice(sections::of(name).as_bytes());
     page.extend_from_slice(see_also(name).as_bytes());
     save(directory, name, section, &page)
 }
@@ -179,16 +87,26 @@ fn save(directory: &Path, name: &str, section: &str, page: &[u8]) -> io::Result<
     fs::write(directory.join(format!("{name}.{section}")), page)
 }
 
-/// The pages that belong to this one.
+/// The section SEE ALSO: pages of related commands.
 fn see_also(name: &str) -> String {
     let pages = match name {
         "outlive" => &[
             "outlive-serve(8)",
+            "outlive-standby(8)",
             "outlive-logger(8)",
+            "outlive-check(8)",
+            "outlive-status(8)",
             "outlive-make(1)",
+            "outlive-encapsulate(1)",
             "outlive-lab(1)",
         ][..],
         "outlive-logger-release" => &["outlive-logger(8)", "outlive-standby(8)"],
+        "outlive-lab" => &[
+            "outlive-lab-up(1)",
+            "outlive-lab-exec(1)",
+            "outlive-lab-down(1)",
+            "outlive-serve(8)",
+        ],
         _ if name.starts_with("outlive-lab") => &["outlive-lab(1)", "outlive-serve(8)"],
         "outlive-make" | "outlive-encapsulate" => {
             &["outlive-make(1)", "outlive-encapsulate(1)", "make(1)"]
@@ -226,7 +144,7 @@ fn see_also(name: &str) -> String {
     )
 }
 
-/// Print a shell's completions.
+/// Print the completions of a shell.
 pub(crate) fn completions(shell: Shell) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "outlive", &mut script);

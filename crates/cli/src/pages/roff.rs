@@ -1,11 +1,11 @@
-//! Parts of man pages that are made of tables: the synopsis with values, outlive.toml(5) and outlive-events(7).
+//! Parts of man pages that are made from tables: the synopsis with values, outlive.toml(5) and outlive-events(7).
 
 use std::fmt::Write as _;
 
 use clap::{Arg, ArgAction, Command};
 use serve::{COMMON, Code, KINDS};
 
-/// Text as it is to be seen.
+/// Text for roff(7): a reader sees the text unchanged.
 pub(super) fn plain(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     let lines = text
@@ -17,7 +17,7 @@ pub(super) fn plain(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The value of an option: one of those that there are, or what it is called.
+/// The value of an option: its possible values, or the name of the value.
 fn names(argument: &Arg) -> String {
     let possible = argument.get_possible_values();
     let possible = possible.iter().filter(|value| !value.is_hide_set());
@@ -30,7 +30,7 @@ fn names(argument: &Arg) -> String {
     names.join(" ")
 }
 
-/// An argument as one types it: `[--logger ADDRESS:PORT]...`
+/// An argument as a user types the argument: `[--logger ADDRESS:PORT]...`
 fn typed(argument: &Arg) -> String {
     let takes = argument.get_action().takes_values();
     let value = names(argument);
@@ -54,7 +54,7 @@ fn typed(argument: &Arg) -> String {
     }
 }
 
-/// With all options, and their values.
+/// The section SYNOPSIS, with all options and their values.
 pub(super) fn synopsis(command: &Command, name: &str) -> String {
     let mut section = format!(
         ".SH SYNOPSIS\n\\fB{}\\fR",
@@ -75,7 +75,21 @@ pub(super) fn synopsis(command: &Command, name: &str) -> String {
     section + "\n"
 }
 
-/// One that is not of a command.
+/// The section OPTIONS: the heading of a group of options is a subsection.
+pub(super) fn options(section: &str) -> String {
+    let lines = section.lines().map(|line| match line.strip_prefix(".SH ") {
+        None | Some("OPTIONS") => format!("{line}\n"),
+        Some(heading) => {
+            let heading = heading.trim_matches('"').to_lowercase();
+            let mut letters = heading.chars();
+            let first: String = letters.next().into_iter().collect();
+            format!(".SS \"{}{}\"\n", first.to_uppercase(), letters.as_str())
+        }
+    });
+    lines.collect()
+}
+
+/// The beginning of a page that belongs to no command.
 fn page(name: &str, section: &str, about: &str) -> String {
     let title = name.to_uppercase();
     format!(
@@ -93,7 +107,7 @@ fn item(name: &str, value: &str, text: &str) -> String {
     format!(".TP\n\\fB{}\\fR{value}\n{}\n", plain(name), plain(text))
 }
 
-/// Options of these verbs in a file: outlive.toml(5).
+/// The page of options in a file: outlive.toml(5).
 pub(super) fn toml(program: &Command) -> String {
     let mut page = page(
         "outlive.toml",
@@ -102,7 +116,7 @@ pub(super) fn toml(program: &Command) -> String {
     );
     page += ".SH DESCRIPTION\n";
     page += &plain(
-        "outlive serve, standby, check and logger read a TOML file that --config names. Its keys are the long names of the options. A value is what the option takes: text, with its unit, or a number where a bare number would do; a list where an option can be repeated; true or false where it takes no value. The server's command is a list of words. The command line wins over the file. An unknown key, and a value that is none, are told with file and line, and the exit status is 78.",
+        "outlive serve, standby, check and logger read options from a TOML file (--config). The keys are the long names of the options. A value is the value that the option takes: text, with the unit, or a number where a bare number would do. An option that can be repeated takes a list. An option without a value takes true or false. The command of the server is a list of words. The command line wins over the file. For an unknown key or a wrong value, the message names file and line, and the exit status is 78.",
     );
     page += "\n.SH EXAMPLE\n.nf\n";
     page += &plain(
@@ -142,7 +156,7 @@ pub(super) fn toml(program: &Command) -> String {
     page + ".SH \"SEE ALSO\"\n.BR outlive\\-serve (8),\n.BR outlive\\-logger (8),\n.BR outlive\\-check (8)\n"
 }
 
-/// Kinds, fields and codes of events: outlive-events(7).
+/// The page of kinds, fields and codes of events: outlive-events(7).
 pub(super) fn events() -> String {
     let mut page = page(
         "outlive-events",
@@ -151,17 +165,17 @@ pub(super) fn events() -> String {
     );
     page += ".SH DESCRIPTION\n";
     page += &plain(
-        "With --json each event is a line of JSON. Times since 1970 are integers, in microseconds; durations are in milliseconds (names that end with _ms), sizes in bytes. version is raised when a field changes or goes.",
+        "With --json each event is one line of JSON. Times since 1970 are integers, in microseconds. Durations are in milliseconds, and their names end with _ms. Sizes are in bytes. The field version is raised when a field changes or disappears.",
     );
-    page += "\n.SH \"FIELDS OF ALL\"\n";
+    page += "\n.SH \"FIELDS OF EVERY EVENT\"\n";
     for (name, means) in COMMON {
         page += &item(name, "", means);
     }
-    page += ".SH KINDS\nWith the fields that they have beside these.\n";
+    page += ".SH KINDS\nEach kind has the fields above, and the fields beside its name.\n";
     for kind in KINDS {
         page += &item(kind.name, kind.fields, kind.means);
     }
-    page += ".SH CODES\nOf trouble, which does not end the service.\n";
+    page += ".SH CODES\nValues of the field code of the kind trouble. Trouble does not end the service.\n";
     for (word, means) in Code::ALL {
         page += &item(word, "", means);
     }
