@@ -53,28 +53,28 @@ use crate::task::{Interrupt, Programs, ended, need_root};
 const ROUNDS: usize = 7;
 const QUICK_ROUNDS: usize = 1;
 
-/// What can be chosen.
+/// Options of `xtask bench`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Measure only this; repeat it for more
+    /// Measure only this subject; repeat this option for more
     #[arg(long, value_enum, value_name = "NAME")]
     only: Vec<Subject>,
-    /// Less of everything: shows that it works, not how well
+    /// Measure less of everything: a test of the bench, not a measurement
     #[arg(long)]
     quick: bool,
-    /// Pairs of plain and protected runs [default: 7, with --quick 1]
+    /// Number of pairs of plain and protected runs [default: 7; with --quick: 1]
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..))]
     rounds: Option<u8>,
-    /// Directory for results.json and RESULTS.md; with --only, what is there of other subjects stays
-    /// [default: bench, but nothing is written with --quick]
+    /// Directory of results.json and RESULTS.md; with --only, the results of other subjects stay [default: bench; with --quick no
+    /// file is written]
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
-    /// The `outlive` to measure [default: the one beside this program]
+    /// Path of the `outlive` to measure [default: beside this program]
     #[arg(long, value_name = "PROGRAM", env = "OUTLIVE_BIN", hide_env = true)]
     outlive: Option<PathBuf>,
 }
 
-/// What can be measured by itself.
+/// A subject of the bench.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Subject {
     /// Throughput from the server
@@ -85,9 +85,9 @@ enum Subject {
     Echo,
     /// Small objects a second
     Requests,
-    /// From SIGKILL to live
+    /// Time from SIGKILL until the connections go on
     Recovery,
-    /// From SIGKILL to the full rate over a long way, by congestion control
+    /// Time from SIGKILL until the full rate on a path with a long round trip, for each congestion control
     FullRate,
     /// Speed of a replay
     Replay,
@@ -95,9 +95,9 @@ enum Subject {
     Memory,
     /// Throughput to the server with a logger on another host
     LinkUpload,
-    /// The same by each way of acknowledging
+    /// Throughput to the server with a logger on another host, for each --ack
     LinkStrategies,
-    /// The same over a network of 1 Gbit/s
+    /// Throughput to the server with a logger on another host, on a network of 1 Gbit/s
     LinkNetwork,
     /// Round trips of a 64-byte echo with a logger on another host
     LinkEcho,
@@ -107,35 +107,35 @@ enum Subject {
     LinkDownload,
     /// Memory of idle connections with a logger on another host, and a kill with all of them
     LinkMemory,
-    /// What one core of a logger takes in
+    /// Input that one core of a logger takes
     Logger,
-    /// The client's TCP before and after a recovery
+    /// Round-trip estimate, window and speed of the client's TCP before and after a recovery
     Estimate,
     /// HAProxy in front of two nginx under the same kills
     Haproxy,
-    /// From a host's death to the first byte from another one
+    /// Time from the death of a host to the first byte from another host
     Takeover,
     /// HAProxy and keepalived on two hosts under the same power-offs
     Keepalived,
-    /// redis with a record of its own
+    /// redis with --north
     North,
-    /// How large that is, and how fast redis is back
+    /// Size of the record of redis with --north, and time until redis is back
     NorthRecovery,
-    /// The same on another host
+    /// Time until redis with --north is back on another host
     NorthTakeover,
-    /// Messages through mosquitto, with a record of its own
+    /// Messages through mosquitto with --north
     NorthMessages,
-    /// Requests by TLS to nginx, with a record of its own
+    /// Requests by TLS to nginx with --north
     NorthTls,
-    /// Images that take the place of that
+    /// Checkpoints with --north
     Checkpoints,
-    /// Builds that are there when they are asked for
+    /// Builds by `outlive make`
     Make,
-    /// Files that are opened and shown
+    /// Cost of opening and of mandating each file of a concealed command
     MakeFiles,
-    /// What a command costs that does nothing
+    /// Cost of a command that does nothing
     MakeCommands,
-    /// What a user's own builds notice of a watcher
+    /// Effect of a watcher on the builds of the user
     MakeForeground,
     /// watchexec with make, and tup's monitor, beside `outlive make`
     MakeRivals,

@@ -31,19 +31,19 @@ const MIRROR: &str = "http://deb.debian.org";
 /// How many differences are shown.
 const SHOWN: usize = 5;
 
-/// What can be chosen.
+/// Options of `xtask builds`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Only this project; repeat it for more
+    /// Build only this project; repeat this option for more
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Debian's archive
+    /// URL of Debian's archive
     #[arg(long, value_name = "URL", default_value = MIRROR)]
     mirror: String,
-    /// The outlive to use [default: the one beside this program]
+    /// Path of the `outlive` to use [default: beside this program]
     #[arg(long, value_name = "FILE")]
     outlive: Option<PathBuf>,
-    /// What each step took, and each of its commands, for `xtask simulate --times`; each project is built once more for it
+    /// File of the times of each step and of each command, for `xtask simulate --times`; each project is built once more for this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

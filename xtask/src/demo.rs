@@ -46,19 +46,19 @@ use timeline::Timeline;
 
 use crate::task::{Interrupt, Interrupted, ended, need_root, program};
 
-/// What can be chosen.
+/// Options of `xtask demo`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Seed of the files' contents and of the moments of the kills [default: a new one]
+    /// Seed of the contents of files and of the moments of kills [default: a new seed]
     #[arg(long)]
     seed: Option<u64>,
-    /// How often servers are killed
+    /// Number of kills of servers
     #[arg(long, default_value_t = 8)]
     kills: u32,
-    /// Keep the records on the servers' host; there is no logger to be killed then, and no other host
+    /// Keep the records on the host of the servers: without a logger to kill, and without a second host
     #[arg(long)]
     no_logger: bool,
-    /// The `outlive` to show [default: the one beside this program]
+    /// Path of the `outlive` to show [default: beside this program]
     #[arg(long, value_name = "PROGRAM", env = "OUTLIVE_BIN", hide_env = true)]
     outlive: Option<PathBuf>,
 }

@@ -28,7 +28,7 @@ enum Kernel {
     Bookworm,
     /// Debian 13: Linux 6.12
     Trixie,
-    /// Debian 13's backports: the newest that there is
+    /// Debian 13's backports: the newest kernel there
     TrixieBackports,
 }
 
@@ -71,35 +71,34 @@ impl Kernel {
     }
 }
 
-/// What can be chosen.
+/// Options of `xtask kernels`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Only this kernel; repeat it for more
+    /// Boot only this kernel; repeat this option for more
     #[arg(long, value_enum, value_name = "KERNEL")]
     only: Vec<Kernel>,
-    /// Where packages and unpacked kernels are kept [default: outlive in the user's cache]
+    /// Directory of packages and unpacked kernels [default: outlive in the user's cache]
     #[arg(long, value_name = "DIRECTORY")]
     cache: Option<PathBuf>,
-    /// Look for newer packages than those in the cache
+    /// Look for packages newer than the packages in the cache
     #[arg(long)]
     refresh: bool,
-    /// Debian's archive
+    /// URL of Debian's archive
     #[arg(long, value_name = "URL", default_value = "http://deb.debian.org")]
     mirror: String,
-    /// Use the processor's own virtualization: faster where it works, which it does not in
-    /// every virtual machine
+    /// Use the virtualization of the processor: faster, but not available in every virtual machine
     #[arg(long)]
     kvm: bool,
-    /// Show what the machines print
+    /// Show the output of the machines
     #[arg(long)]
     console: bool,
-    /// How often each kernel is booted, one after the other
+    /// Number of boots of each kernel, one after another
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// For how long servers are killed under load on each kernel, two at the same time, in seconds; 0: not at all
+    /// Time for which two servers are killed under load on each kernel, at the same time, in seconds; 0: no such kills
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     load: u64,
-    /// Of the packet tests and the stacked devices only what has this in its name
+    /// Run only the packet tests and stacked devices with this text in their names
     #[arg(long, value_name = "TEXT", default_value = "")]
     tests: String,
 }

@@ -29,26 +29,24 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Show clients whose servers are killed again and again, and who do not notice
+    /// Kill servers again and again, and show clients that do not notice
     Demo(demo::Options),
-    /// Measure what the protection costs, and how long a death takes
+    /// Measure the cost of the protection, and the time of a recovery
     Bench(bench::Options),
-    /// Repeat the experiments of the FT-TCP paper (INFOCOM 2001, section V) and print their
-    /// figures beside the paper's
+    /// Repeat the experiments of the FT-TCP paper (INFOCOM 2001, section V), and print the figures beside those of the paper
     Paper(paper::Options),
-    /// Boot Debian's kernels in qemu, and say on which the data plane works
+    /// Boot Debian's kernels in qemu, and report the kernels on which the data plane works
     Kernels(kernels::Options),
-    /// Run the redis project's own tests while the server is killed again and again
+    /// Run the tests of the redis project while the server is killed again and again
     RedisSuite(redis_suite::Options),
-    /// Build programs of others by make and by outlive make, through the same edits
+    /// Build programs of other projects by make and by outlive make, with the same edits
     Builds(builds::Options),
-    /// Repeat the simulation of the optimistic make paper (Rice, 1989) and print its figures
-    /// beside the paper's
+    /// Repeat the simulation of the optimistic make paper (Rice, 1989), and print the figures beside those of the paper
     Simulate(simulate::Options),
-    /// A server of the bench: sends back what it gets
+    /// A server of the bench: sends back all input
     #[command(hide = true)]
     BenchEcho(bench::tiny::Listen),
-    /// A server of the bench: counts what it gets
+    /// A server of the bench: counts all input
     #[command(hide = true)]
     BenchSink(bench::tiny::Sink),
     /// A server of the bench: sends without an end

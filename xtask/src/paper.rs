@@ -28,29 +28,28 @@ use report::Report;
 
 use crate::task::{Interrupt, Programs, ended, need_root};
 
-/// What can be chosen.
+/// Options of `xtask paper`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Only this part; repeat it for more
+    /// Run only this part; repeat this option for more
     #[arg(long, value_enum, value_name = "PART")]
     only: Vec<Part>,
-    /// Only this network; repeat it for more
+    /// Run only on this network; repeat this option for more
     #[arg(long, value_enum, value_name = "NETWORK")]
     layout: Vec<Layout>,
-    /// Only this row; repeat it for more
+    /// Run only this row; repeat this option for more
     #[arg(long, value_enum, value_name = "ROW")]
     strategy: Vec<Strategy>,
-    /// Uploads a row; the paper has 12
+    /// Number of uploads for each row; the paper has 12
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u16).range(1..))]
     runs: u16,
-    /// Recoveries a row; the paper has 20
+    /// Number of recoveries for each row; the paper has 20
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
     recoveries: u16,
-    /// Directory for PAPER.md, paper.json and the plots [default: bench, but nothing is written
-    /// when something is left out]
+    /// Directory of PAPER.md, paper.json and the plots [default: bench; if a part, network or row is left out, no file is written]
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
-    /// The `outlive` to measure [default: the one beside this program]
+    /// Path of the `outlive` to measure [default: beside this program]
     #[arg(long, value_name = "PROGRAM", env = "OUTLIVE_BIN", hide_env = true)]
     outlive: Option<PathBuf>,
 }
@@ -59,7 +58,7 @@ pub(crate) struct Options {
 enum Part {
     /// Tables I to III and figures 3 and 4: the strategies
     Tables,
-    /// Table IV: the same with each frame acknowledged by itself
+    /// Table IV: the strategies, with each frame acknowledged by itself
     Nagle,
     /// Table V: recoveries
     Recovery,

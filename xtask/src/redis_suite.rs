@@ -34,31 +34,31 @@ const NOT_HERE: &str = "CONFIG SET rollback on apply error";
 const SHOWN: usize = 20;
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What can be chosen.
+/// Options of `xtask redis-suite`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// An unpacked source of redis [default: 7.0.15 from Debian's archive, kept in the user's cache]
+    /// Directory of an unpacked source of redis [default: 7.0.15 from Debian's archive, kept in the user's cache]
     #[arg(long, value_name = "DIRECTORY")]
     source: Option<PathBuf>,
-    /// Debian's archive
+    /// URL of Debian's archive
     #[arg(long, value_name = "URL", default_value = "http://deb.debian.org")]
     mirror: String,
-    /// Only this unit, as unit/type/list; repeat it for more
+    /// Run only this unit, as in unit/type/list; repeat this option for more
     #[arg(long, value_name = "UNIT")]
     only: Vec<String>,
-    /// Not this unit; repeat it for more
+    /// Leave this unit out; repeat this option for more
     #[arg(long, value_name = "UNIT")]
     without: Vec<String>,
-    /// Seconds between the kills, at least: the suite has said something between two of them, or nothing for a minute
+    /// Least time between two kills, in seconds; between two kills the suite prints a line, or is silent for a minute
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     every: f64,
-    /// Keep the record with a logger on a host of its own
+    /// Keep the record with a logger on another host
     #[arg(long)]
     logger: bool,
-    /// The outlive to use [default: the one beside this program]
+    /// Path of the `outlive` to use [default: beside this program]
     #[arg(long, value_name = "FILE")]
     outlive: Option<PathBuf>,
-    /// Keep what the suite and `outlive serve` said in this directory
+    /// Directory of the output of the suite and of `outlive serve` [default: no output is kept]
     #[arg(long, value_name = "DIRECTORY")]
     keep: Option<PathBuf>,
 }

@@ -23,22 +23,22 @@ use report::Report;
 
 use crate::task::{Interrupt, ended};
 
-/// What can be chosen.
+/// Options of `xtask simulate`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// What `xtask builds --json` has written: the same once more with the times in it
+    /// File that `xtask builds --json` has written: simulate once more with the times of this file
     #[arg(long, value_name = "FILE")]
     times: Option<PathBuf>,
-    /// Each median is known so well, percent, with 95 %; 3 as in the paper
+    /// Precision of each median, in percent, with a confidence of 95 %; the paper has 3
     #[arg(long, default_value_t = 3.0, value_name = "PERCENT")]
     precision: f64,
-    /// Runs after which a setting is left as it is known
+    /// Largest number of runs of a setting, even if the precision is not reached
     #[arg(long, default_value_t = 1000, value_name = "NUMBER")]
     runs: usize,
-    /// Of the random numbers
+    /// Seed of the random numbers
     #[arg(long, default_value_t = 1989)]
     seed: u64,
-    /// Directory for SIMULATION.md and simulation.json, and for results.json of `make bench`, which is read
+    /// Directory of SIMULATION.md and simulation.json; results.json of `make bench` is read there
     #[arg(long, default_value = "bench", value_name = "DIRECTORY")]
     output: PathBuf,
 }

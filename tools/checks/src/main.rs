@@ -30,16 +30,16 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Plan {
-    /// Format, lints and all tests, with a share of the long matrices that the seed draws
+    /// Run format, lints and all tests, with a share of the long matrices that the seed draws
     Test(Shared),
-    /// Everything whole: matrices, schedules, the oldest Rust, dependencies, fuzzing
+    /// Run everything whole: matrices, schedules, the oldest Rust, dependencies, fuzzing
     All(Shared),
-    /// The end-to-end tests, several times, beside processes that keep the processors busy
+    /// Run the end-to-end tests, several times, beside processes that keep the processors busy
     Loaded(Loaded),
-    /// Keeps a processor busy until the end of standard input
+    /// Keep a processor busy until the end of standard input
     #[command(hide = true)]
     Spin,
-    /// Has the kernel share the processors among processes, not sessions, until the end of standard input
+    /// Let the kernel share the processors among processes, not sessions, until the end of standard input
     #[command(hide = true)]
     WithoutSessions,
 }
@@ -47,10 +47,10 @@ enum Plan {
 /// Options of every plan.
 #[derive(Debug, Clone, Copy, clap::Args)]
 struct Shared {
-    /// Number from which every random choice of the run follows; by default a fresh number
+    /// Seed of every random choice of the run [default: a new seed]
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// Tests that run at the same time
+    /// Number of tests that run at the same time
     #[arg(long, value_name = "COUNT", default_value_t = 6)]
     jobs: usize,
 }
@@ -59,10 +59,10 @@ struct Shared {
 struct Loaded {
     #[command(flatten)]
     shared: Shared,
-    /// Processes that keep a processor busy beside the tests
+    /// Number of processes that keep a processor busy beside the tests
     #[arg(long, value_name = "COUNT", default_value_t = 4)]
     busy: usize,
-    /// Runs, one after another, each with a different seed
+    /// Number of runs, one after another, each with a different seed
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     runs: u64,
 }

@@ -8,24 +8,24 @@ use std::thread;
 
 use rustix::net::sockopt::set_tcp_congestion;
 
-/// Where to listen.
+/// The address of a server.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Listen {
-    /// ADDRESS:PORT
+    /// Address and port to listen on
     address: SocketAddr,
 }
 
-/// Where to listen, and how much may wait to be read.
+/// The address of a server, and the size of its receive buffers.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Sink {
     #[command(flatten)]
     listen: Listen,
-    /// SO_RCVBUF of each connection, in bytes [default: the kernel's, which grows]
+    /// SO_RCVBUF of each connection, in bytes [default: the size that the kernel chooses and adapts]
     #[arg(long)]
     receive_buffer: Option<usize>,
 }
 
-/// Where to listen, and how to be considerate of others on the way.
+/// The address of a server, and the congestion control of its connections.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Source {
     #[command(flatten)]

@@ -23,13 +23,13 @@ const STALLS: usize = 3;
 /// How client, server and logger are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Layout {
-    /// Client and server on a 10 Mbit/s Ethernet, server and logger on another
+    /// Client and server on one 10 Mbit/s Ethernet, server and logger on another
     #[value(name = "10-10")]
     Equal,
-    /// All three on one 10 Mbit/s Ethernet
+    /// Client, server and logger on one 10 Mbit/s Ethernet
     #[value(name = "10-shared")]
     Shared,
-    /// Client and server on a 10 Mbit/s Ethernet, server and logger on one of 100 Mbit/s
+    /// Client and server on a 10 Mbit/s Ethernet, server and logger on a 100 Mbit/s Ethernet
     #[value(name = "10-100")]
     FastLog,
 }
@@ -66,7 +66,7 @@ pub(super) enum Strategy {
     Clean,
     Basic,
     Lazy,
-    /// Lazy, and a receive buffer of 64 KB at the server
+    /// Lazy, with a receive buffer of 64 KB at the server
     Lazy64k,
     Eager,
     Conditional,
