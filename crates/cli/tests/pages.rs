@@ -76,6 +76,40 @@ fn each_command_has_a_page_and_the_hidden_one_has_none() {
     }
 }
 
+#[test]
+fn pages_say_how_a_command_ends_and_give_examples() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let output = outlive(&["man", &directory.path().to_string_lossy()]);
+    assert!(output.status.success(), "{output:?}");
+    for page in [
+        "man1/outlive-encapsulate.1",
+        "man1/outlive-lab.1",
+        "man1/outlive-lab-exec.1",
+        "man1/outlive-make.1",
+        "man8/outlive-check.8",
+        "man8/outlive-events.8",
+        "man8/outlive-logger.8",
+        "man8/outlive-serve.8",
+        "man8/outlive-standby.8",
+        "man8/outlive-status.8",
+    ] {
+        let text = fs::read_to_string(directory.path().join(page)).expect("readable");
+        for heading in [
+            ".SH \"EXIT STATUS\"",
+            ".SH \"FILES\"",
+            ".SH EXAMPLES",
+            ".SH \"SEE ALSO\"",
+        ] {
+            assert!(text.contains(heading), "{page} without {heading}");
+        }
+    }
+    // Groups of options are subsections of the options.
+    let serve = directory.path().join("man8/outlive-serve.8");
+    let serve = fs::read_to_string(serve).expect("readable");
+    assert!(serve.contains(".SS \"Addresses\""), "{serve}");
+    assert!(!serve.contains(".SH ADDRESSES"), "{serve}");
+}
+
 /// As roff(7) has it: no page has anything that its reader would complain of.
 #[test]
 fn pages_are_well_formed() {
@@ -83,6 +117,8 @@ fn pages_are_well_formed() {
     let output = outlive(&["man", &directory.path().to_string_lossy()]);
     assert!(output.status.success(), "{output:?}");
     for page in [
+        "man1/outlive-lab.1",
+        "man1/outlive-make.1",
         "man5/outlive.toml.5",
         "man7/outlive-events.7",
         "man8/outlive-serve.8",
