@@ -88,5 +88,8 @@ fn the_manual_has_all_of_them() {
     let text = text(snapshot(Some((LogState::Durable, 4096)))).expect("text");
     let manual = include_str!("../../../../../docs/operating/metrics.md");
     let table = metrics::table(&text);
-    assert!(manual.contains(&table), "docs/operating/metrics.md lacks\n{table}");
+    assert!(
+        manual.contains(&table),
+        "docs/operating/metrics.md lacks\n{table}"
+    );
 }
