@@ -336,7 +336,11 @@ pub(crate) fn check(arguments: Check) -> Outcome {
         if json {
             self::json(finding);
         } else {
-            let mark = if finding.ok { "ok  " } else { "FAIL" };
+            let mark = match (finding.ok, finding.warning) {
+                (true, _) => "ok  ",
+                (false, true) => "WARN",
+                (false, false) => "FAIL",
+            };
             line(&format!("{mark} {}: {}", finding.question, finding.answer));
         }
     }

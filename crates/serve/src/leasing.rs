@@ -46,13 +46,10 @@ pub(crate) fn begin(
     instance: &Instance,
     plane: &Dataplane,
 ) -> Result<Option<Keeper>, ServeError> {
-    if granter(config).is_none() {
-        return Ok(None);
-    }
     match why_alone(config)? {
-        None => keep(config, instance, holder(config, instance)?, plane),
         Some(error) if config.standby => Err(error),
         Some(_) => Ok(None),
+        None => keep(config, instance, holder(config, instance)?, plane),
     }
 }
 
@@ -86,17 +83,17 @@ pub(crate) fn granter(config: &ServeConfig) -> Option<SocketAddr> {
 
 /// Why no other host can take a service over that seems to be meant for it.
 pub(crate) fn why_alone(config: &ServeConfig) -> Result<Option<ServeError>, ServeError> {
-    match (granter(config), &config.address_device) {
-        (Some(_), Some(device)) => obstacle(&config.addresses, device),
-        _ => Ok(None),
+    let (Some(link), Some(device)) = (&config.link, &config.address_device) else {
+        return Ok(None);
+    };
+    if link.loggers.len() > 1 {
+        return Ok(Some(ServeError::SeveralLoggers));
     }
+    obstacle(&config.addresses, device)
 }
 
 /// What stands in the way of a host's serving, or not, at the logger's word.
-pub(crate) fn obstacle(
-    addresses: &[SocketAddr],
-    device: &str,
-) -> Result<Option<ServeError>, ServeError> {
+fn obstacle(addresses: &[SocketAddr], device: &str) -> Result<Option<ServeError>, ServeError> {
     for address in addresses {
         if address_is_local(address.ip()).doing("list this host's addresses")? {
             return Ok(Some(ServeError::AddressHere(address.ip())));

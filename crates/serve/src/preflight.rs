@@ -32,7 +32,10 @@ pub struct Finding {
     pub ok: bool,
     /// The finding; of a condition that does not hold, also the remedy.
     pub answer: String,
-    /// Of a condition that does not hold: the party at fault, and whether time helps.
+    /// The condition does not hold, and `serve` begins nevertheless, with a warning.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub warning: bool,
+    /// Of a condition without which `serve` does not begin: the party at fault, and whether time helps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
     /// Of a condition that does not hold: the code.
@@ -49,8 +52,18 @@ impl Finding {
             ok: result.is_ok(),
             fault: result.as_ref().err().map(ServeError::fault),
             code: result.as_ref().err().map(ServeError::code),
+            warning: false,
             version: JSON_VERSION,
             answer: result.unwrap_or_else(|error| error.to_string()),
+        }
+    }
+
+    /// The same of a condition that `serve` can do without.
+    fn as_warning(self) -> Self {
+        Self {
+            warning: !self.ok,
+            fault: None,
+            ..self
         }
     }
 }
@@ -228,12 +241,9 @@ pub(crate) fn name(name: &str) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Can several hosts serve these addresses by turns, at the word of the logger?
-fn takeover(at: &[SocketAddr], device: &str, loggers: &[SocketAddr]) -> Result<(), ServeError> {
-    if loggers.len() > 1 {
-        return Err(ServeError::SeveralLoggers);
-    }
-    leasing::obstacle(at, device)?.map_or(Ok(()), Err)
+/// Can several hosts serve the addresses by turns, at the word of the logger?
+fn takeover(config: &ServeConfig) -> Result<(), ServeError> {
+    leasing::why_alone(config)?.map_or(Ok(()), Err)
 }
 
 /// A question before the setup.
@@ -467,12 +477,16 @@ fn among_hosts(config: &ServeConfig, may: bool) -> Vec<Finding> {
         let good = "no other host answers for the addresses";
         findings.push(finding("neighbours", neighbours(config), good));
     }
-    if let Some(link) = &config.link {
-        findings.push(finding(
+    if config.link.is_some() {
+        let answer = finding(
             "another host can take over",
-            takeover(&config.addresses, device, &link.loggers),
+            takeover(config),
             "whichever the logger grants it to, at any time",
-        ));
+        );
+        findings.push(match config.standby {
+            true => answer,
+            false => answer.as_warning(),
+        });
     }
     findings
 }

@@ -85,6 +85,27 @@ fn clients_see_a_pause_when_the_host_restarts() {
     protected.stop();
 }
 
+/// One logger decides which host serves; of several none does.
+#[test]
+fn serve_whose_service_no_other_host_can_take_over_says_so() {
+    let (scene, logger) = with_logger("link-alone");
+    let here = scene.ipv4(PORT);
+    let at = logger.address().to_string();
+    for (address, more, word) in [
+        (addresses()[0], &["--logger", &at][..], "one --logger"),
+        (here, &[], "ip address del"),
+    ] {
+        let server = test_server_at(&scene, vec![address], &[]);
+        let flags = [&DEVICE[..], more].concat();
+        let protected = protect(&scene, &server, &logger, &flags);
+        let trouble = protected.wait_for("trouble", 1);
+        assert_eq!(trouble["code"], "no_takeover", "{trouble}");
+        let message = trouble["message"].as_str().unwrap_or_default();
+        assert!(message.contains(word), "{trouble}");
+        protected.stop();
+    }
+}
+
 #[test]
 fn a_download_from_nginx_outlives_its_host_twice() {
     let (scene, logger) = with_logger("link-power-nginx");

@@ -359,29 +359,37 @@ fn check_says_what_is_missing() {
     let logger = e2e::loggers::Logger::start(&scene, &host, &keys, &[]);
     let at = logger.address().to_string();
     let keys = keys.to_string_lossy();
-    let pair = |address: &str, device: &str, loggers: &[&str]| {
+    let pair = |address: &str, device: &str, loggers: &[&str], more: &[&str]| {
         let mut arguments = vec!["--json", "--address", address, "--address-device", device];
         arguments.extend(["--key-file", &keys]);
         arguments.extend(loggers.iter().flat_map(|logger| ["--logger", logger]));
-        let findings = protected.outlive("check", &arguments).json();
-        let found = findings
-            .into_iter()
-            .find(|found| found["question"] == "another host can take over");
-        let found = found.expect("it is asked");
-        (
-            found["ok"] == true,
-            found["answer"].as_str().unwrap_or_default().to_owned(),
-        )
+        arguments.extend(more);
+        let checked = protected.outlive("check", &arguments);
+        let findings = checked.json();
+        let mut found = findings.into_iter();
+        let found = found.find(|found| found["question"] == "another host can take over");
+        let found = found.unwrap_or_else(|| panic!("it is not asked: {checked:?}"));
+        (checked.status, found)
     };
     let one = [at.as_str()];
     let two = [at.as_str(); 2];
-    assert!(pair("10.0.0.110:80", "eth0", &one).0);
-    for ((ok, why), word) in [
-        (pair(&free, "eth0", &one), "ip address del"),
-        (pair("10.0.0.110:80", "lo", &one), "network card"),
-        (pair("10.0.0.110:80", "eth0", &two), "one --logger"),
+    let (status, found) = pair("10.0.0.110:80", "eth0", &one, &[]);
+    assert_eq!((status, &found["ok"]), (Some(0), &true.into()), "{found}");
+    // `serve` begins, and warns; a standby would wait for nothing. (With two loggers its options are refused.)
+    let (alone, either) = (&[0][..], &[0, 78][..]);
+    for (address, device, loggers, word, statuses) in [
+        (free.as_str(), "eth0", &one[..], "ip address del", either),
+        ("10.0.0.110:80", "lo", &one, "network card", either),
+        ("10.0.0.110:80", "eth0", &two, "one --logger", alone),
     ] {
-        assert!(!ok && why.contains(word), "{why}");
+        for &status in statuses {
+            let more = if status == 0 { &[][..] } else { &["--standby"] };
+            let (ended, found) = pair(address, device, loggers, more);
+            let why = found["answer"].as_str().unwrap_or_default();
+            assert!(found["ok"] == false && why.contains(word), "{found}");
+            assert_eq!(found["warning"] == true, status == 0, "{found}");
+            assert_eq!(ended, Some(status), "{found}");
+        }
     }
     protected.stop();
 }
