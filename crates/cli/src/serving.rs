@@ -193,7 +193,9 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         without: false,
         checkpoints,
         renew_at,
+        // A server with state is given all that it has read: what was answered, too.
         replay: match arguments.replay {
+            _ if has_state => ReplayMode::Connection,
             Replay::Connection => ReplayMode::Connection,
             Replay::Turn => ReplayMode::Turn,
         },
@@ -325,4 +327,34 @@ fn on_loss(arguments: &Serve) -> Result<OnLoggerLoss, String> {
 
 fn quarter_of_memory() -> u64 {
     serve::host_memory() / 4
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::arguments::{Arguments, Verb};
+
+    fn configured(options: &[&str]) -> ServeConfig {
+        let words = ["outlive", "serve", "--address", "10.0.0.10:80"];
+        let words = words.iter().chain(options).chain(&["--", "server"]);
+        let Verb::Serve(serve) = Arguments::parse_from(words).verb else {
+            panic!("another command");
+        };
+        to_check(*serve, false).expect("good options")
+    }
+
+    /// A server with state is given from the beginning also what was answered, whatever `--replay` says.
+    #[test]
+    fn replay_by_turns_is_for_servers_without_state() {
+        let turns = ["--replay", "turn"];
+        assert_eq!(configured(&turns).replay, ReplayMode::Turn);
+        let state = configured(&[&turns[..], &["--north", "require"]].concat());
+        assert_eq!(state.replay, ReplayMode::Connection);
+        let preferred = configured(&[&turns[..], &["--north", "prefer"]].concat());
+        assert_eq!(preferred.replay, ReplayMode::Connection);
+        let without = preferred.otherwise.expect("a service without a record");
+        assert_eq!(without.replay, ReplayMode::Turn);
+    }
 }
