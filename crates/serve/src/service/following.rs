@@ -23,9 +23,8 @@ use crate::{
 
 /// How long is waited after the logger could not be asked.
 const AGAIN: Duration = Duration::from_secs(1);
-/// The pause before a replica is started again; doubles up to the second.
+/// The pause before a replica is started again, which doubles with each failure.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// So many in a row that were of no use, and this host stands by cold.
 const MOST_FAILURES: u32 = 5;
 /// One that was of use for so long is forgiven.
@@ -199,7 +198,7 @@ impl Service {
         if since.is_some_and(|since| now.saturating_sub(since) >= FORGIVEN) {
             self.hot.failures = 0;
         }
-        let pause = LONGEST_PAUSE.min(FIRST_PAUSE * (1 << self.hot.failures));
+        let pause = FIRST_PAUSE * (1 << self.hot.failures);
         self.hot.failures += 1;
         if why.is_for_good() {
             self.hot.failures = MOST_FAILURES;
