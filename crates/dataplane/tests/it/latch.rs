@@ -8,6 +8,7 @@ use std::{
 };
 
 use dataplane::{EventKind, Settings};
+use libbpf_rs::query::LinkInfoIter;
 use protocol::mirror::{CloseReason, FrameKind};
 use ssw::{CrashOn, SocketChange, SocketState};
 use supervise::{Cgroup, Command, mounts};
@@ -24,11 +25,33 @@ fn exited(pid: u32, status: u32) -> EventKind {
 }
 
 /// As long as it lives, the programs see what happens to processes and sockets.
-type Latch = Vec<(&'static str, libbpf_rs::Link)>;
+struct Latch {
+    links: Vec<(&'static str, libbpf_rs::Link)>,
+}
 
-fn latch(kernel: &Kernel) -> Latch {
-    let links = kernel.plane().latch();
-    links.expect("the kernel has BTF tracepoints")
+impl Latch {
+    fn on(kernel: &Kernel) -> Self {
+        let links = kernel.plane().latch();
+        let links = links.expect("the kernel has BTF tracepoints");
+        Self { links }
+    }
+}
+
+impl Drop for Latch {
+    /// Waits until the programs are attached no more: a process that another test is about to start has our descriptors
+    /// until it executes its program, and the next latch on the same programs would be told everything twice.
+    fn drop(&mut self) {
+        let ids = self.links.drain(..).filter_map(|(_, link)| {
+            let info = link.info();
+            info.ok().map(|info| info.id)
+        });
+        let ids: Vec<u32> = ids.collect();
+        let start = Instant::now();
+        while LinkInfoIter::default().any(|link| ids.contains(&link.id)) {
+            assert!(start.elapsed() < PATIENCE, "a latch stays attached");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 /// A cgroup with a latch on it. The latch goes first.
@@ -54,7 +77,7 @@ impl Watched {
         };
         let kernel = Leased::configured(&settings);
         Self {
-            _latch: latch(&kernel),
+            _latch: Latch::on(&kernel),
             kernel,
             cgroup: Some(cgroup),
             directory,
@@ -299,7 +322,7 @@ impl Connected {
             ..settings()
         };
         let kernel = Leased::configured(&settings);
-        let latch = latch(&kernel);
+        let latch = Latch::on(&kernel);
         let mut both = Both::on(kernel, &settings);
         let client = TcpStream::connect(address).expect("it listens");
         let key = FlowKey::new(client.local_addr().unwrap(), address);
