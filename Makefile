@@ -2,7 +2,7 @@
 # make test         every check that CI runs, with a drawn share of the long matrices: 20 minutes on two cores
 # make test-all     every check there is, whole: an hour
 # make test-loaded  the end-to-end tests beside four busy processes; ARGS='--runs 3' repeats that
-# make lint         format and clippy only
+# make lint         format, clippy and tidy only; ARGS=--update lowers the limits of tidy
 # make msrv         whether the oldest Rust that is supported compiles all
 # make deny         licences, advisories and sources of the dependencies
 # make fuzz         the parsers of outside bytes, a minute each; SECONDS=600 for longer
@@ -101,6 +101,7 @@ lint:
 	$(call set,build)
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --workspace --all-targets --profile test -- -D warnings
+	$(CARGO) run --quiet --locked --profile test --package tidy -- $(ARGS)
 
 checks:
 	$(call set,test)

@@ -32,7 +32,7 @@ const MAKING: &str = "package(e2e) & binary(/^(making|encapsulating)/)";
 /// Seconds that each target is fuzzed for in the whole run.
 const FUZZ_SECONDS: &str = "60";
 
-/// Runs format, tests and lints; for the whole, all other checks, too. Returns whether all passed.
+/// Runs format, tidy, tests and lints; for the whole, all other checks, too. Returns whether all passed.
 ///
 /// # Errors
 /// If this is not started in a checkout.
@@ -45,6 +45,7 @@ pub(crate) fn test(shared: Shared, extent: Extent) -> Result<bool> {
     let command = |command: &mut std::process::Command| Ok(Counts::one(succeeds(command)?));
 
     report.step("format", || command(&mut tools.cargo(&["fmt", "--check"])));
+    report.step("tidy", || command(&mut tidy(&tools)));
     let criu = tools.target.join("criu");
     report.step("CRIU", || command(tools.script("criu.sh").arg(criu)));
     let built = report.step("build of the tests", || build(&tools));
@@ -174,6 +175,13 @@ fn build(tools: &Tools) -> Result<Counts> {
     let nextest = succeeds(&mut tools.script("nextest.sh"))?;
     let mut tests = tools.cargo(&["nextest", "run", "--locked", "--workspace", "--no-run"]);
     Ok(Counts::one(nextest && succeeds(&mut tests)?))
+}
+
+/// Limits of words, names, structure, constants and columns.
+fn tidy(tools: &Tools) -> std::process::Command {
+    let mut tidy = tools.cargo(&["run", "--quiet", "--locked", "--profile", "test"]);
+    tidy.args(["--package", "tidy"]);
+    tidy
 }
 
 /// With the profile of the tests: clippy and the tests share compiled dependencies.
