@@ -47,13 +47,14 @@ struct Arguments {
 
 const AFTER_HELP: &str = "\
 House limits:
-  pages, help, events, errors, comments   30 pronouns and 2 \"what\" per 1,000 words, median sentence 18 words
+  pages, help, events, errors, comments   30 pronouns and 2 \"what\" per 1,000 words,
+                                          a median sentence of 18 words
   structs and their inherent methods      15 fields, 40 methods, methods in 3 files
   words that the house replaces           no type, function, module or file with such a name
   constants                               no number or duration with a name of one word
   columns                                 160 in Markdown (without tables and code), 120 in comments
 
-tools/tidy/limits.toml lists the figures that were above a house limit when the limit was introduced.";
+tools/tidy/limits.toml lists the figures that are above a house limit for historical reasons.";
 
 /// Evidence printed for a figure above its limit.
 const PRINTED_LINES: usize = 8;
