@@ -1,7 +1,9 @@
 //! `outlive status`, `move`, `events`, `history`, `check`, `clean` and `key`.
 
 use std::{
+    fs,
     io::{self, Write},
+    path::Path,
     time::{Duration, Instant, UNIX_EPOCH},
 };
 
@@ -27,7 +29,25 @@ pub(crate) fn json(value: &impl serde::Serialize) -> bool {
     serde_json::to_string(value).is_ok_and(|text| line(&text))
 }
 
+/// A directory that may not be read is not an empty one: the user hears of that.
+fn may_list(directory: &Path) -> Result<(), Outcome> {
+    match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let directory = directory.display();
+            lines::fail(
+                "not_permitted",
+                &format_args!("only root may list the services in {directory} ({error})"),
+            );
+            Err(Outcome::NoPermission)
+        }
+        _ => Ok(()),
+    }
+}
+
 pub(crate) fn status(arguments: &Status) -> Outcome {
+    if let Err(outcome) = may_list(&arguments.run.run_dir) {
+        return outcome;
+    }
     let run_dir = RunDir::new(arguments.run.run_dir.clone());
     let names = arguments
         .service
@@ -115,20 +135,23 @@ fn not_served(run_dir: &RunDir, name: &str, error: &io::Error) -> Outcome {
 }
 
 /// The service that was named, or the only one. Else it is said which there are.
-fn named(service: Option<&str>, run_dir: &RunDir) -> Option<String> {
+fn named(service: Option<&str>, directory: &Path) -> Result<String, Outcome> {
+    may_list(directory)?;
+    let run_dir = RunDir::new(directory.to_owned());
     let name = service
         .map(str::to_owned)
         .or_else(|| only(run_dir.services()));
-    if name.is_none() {
-        lines::fail("which_service", &which(run_dir));
-    }
-    name
+    name.ok_or_else(|| {
+        lines::fail("which_service", &which(&run_dir));
+        Outcome::Usage
+    })
 }
 
 pub(crate) fn events(arguments: &Events) -> Outcome {
     let run_dir = RunDir::new(arguments.run.run_dir.clone());
-    let Some(name) = named(arguments.service.as_deref(), &run_dir) else {
-        return Outcome::Usage;
+    let name = match named(arguments.service.as_deref(), &arguments.run.run_dir) {
+        Ok(name) => name,
+        Err(outcome) => return outcome,
     };
     let question = Question::Events {
         follow: arguments.follow,
@@ -147,12 +170,18 @@ pub(crate) fn events(arguments: &Events) -> Outcome {
 
 pub(crate) fn history(arguments: &ShowHistory) -> Outcome {
     let directory = arguments.history.or_usual();
+    if let Err(outcome) = may_list(&directory) {
+        return outcome;
+    }
     let known = event_log::services(&directory);
     let place = directory.display();
     let Some(name) = arguments.service.clone().or_else(|| only(known.clone())) else {
         let there = match known.is_empty() {
             true => {
-                format!("there is no history in {place}: no `outlive serve` has written one there")
+                format!(
+                    "there is no history in {place}: no `outlive serve` has written one there (with another --run-dir, so \
+                     in a lab, `outlive serve` writes one only where --history says)"
+                )
             }
             false => format!("which service? There are {}", known.join(", ")),
         };
@@ -199,8 +228,9 @@ pub(crate) fn history(arguments: &ShowHistory) -> Outcome {
 
 pub(crate) fn hand_over(arguments: &Move) -> Outcome {
     let run_dir = RunDir::new(arguments.run.run_dir.clone());
-    let Some(name) = named(arguments.service.as_deref(), &run_dir) else {
-        return Outcome::Usage;
+    let name = match named(arguments.service.as_deref(), &arguments.run.run_dir) {
+        Ok(name) => name,
+        Err(outcome) => return outcome,
     };
     let began = Instant::now();
     let mut answer = None;
@@ -241,8 +271,9 @@ pub(crate) fn hand_over(arguments: &Move) -> Outcome {
 
 pub(crate) fn restart(arguments: &Move) -> Outcome {
     let run_dir = RunDir::new(arguments.run.run_dir.clone());
-    let Some(name) = named(arguments.service.as_deref(), &run_dir) else {
-        return Outcome::Usage;
+    let name = match named(arguments.service.as_deref(), &arguments.run.run_dir) {
+        Ok(name) => name,
+        Err(outcome) => return outcome,
     };
     let began = Instant::now();
     let mut answer = None;
@@ -349,6 +380,9 @@ pub(crate) fn check(arguments: Check) -> Outcome {
 
 pub(crate) fn clean(arguments: &Clean) -> Outcome {
     let history = arguments.history.of(&arguments.run.run_dir);
+    if let Err(outcome) = may_list(&arguments.run.run_dir) {
+        return outcome;
+    }
     let run_dir = RunDir::new(arguments.run.run_dir.clone());
     let all = arguments.service.is_none();
     let names = arguments

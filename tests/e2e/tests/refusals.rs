@@ -267,6 +267,19 @@ fn not_root() {
         failed[0].contains("privileges: this process lacks"),
         "{check:?}"
     );
+    // A directory of services that may not be listed is not an empty one.
+    let hidden = scene.directory().join("hidden");
+    fs::create_dir_all(hidden.join("run/web")).expect("directories");
+    fs::set_permissions(&hidden, Permissions::from_mode(0o700)).expect("rights");
+    let run_dir = hidden.join("run").to_string_lossy().into_owned();
+    for verb in ["status", "events", "restart", "move", "clean"] {
+        let asked = outlive_as(&scene, &nobody, &program, &[verb, "--run-dir", &run_dir]);
+        assert_refused(&asked, NO_PERMISSION, &["only root may list", &run_dir]);
+    }
+    let history = ["history", "--history", &run_dir];
+    let asked = outlive_as(&scene, &nobody, &program, &history);
+    assert_refused(&asked, NO_PERMISSION, &["only root may list"]);
+    fs::remove_dir_all(&hidden).expect("removed");
     assert_nothing_left(&scene);
 }
 

@@ -299,7 +299,7 @@ fn examples_of(page: &str) -> &'static [Item] {
         "outlive-logger" => &[
             (
                 "Make a key, and keep records on disk:",
-                "(umask 077; outlive key > keys)\noutlive logger --listen 10.0.0.9:7600 --key-file keys --dir /var/lib/outlive",
+                "(umask 077; outlive key > keys)\noutlive logger --listen 10.0.0.9:7600 --key-file keys --dir /var/lib/outlive-logger",
             ),
             (
                 "Declare the host of the service web gone for good:",
