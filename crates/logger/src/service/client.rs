@@ -60,6 +60,15 @@ pub(super) enum ClientError {
     OutOfOrder,
 }
 
+/// Why no more is to be said by a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Over {
+    /// Its instance has attached again by another stream.
+    Replaced,
+    /// An operator has asked, and has the answer.
+    Answered,
+}
+
 /// A control stream.
 pub(super) struct Client {
     channel: Channel<TcpStream>,
@@ -72,8 +81,8 @@ pub(super) struct Client {
     pub(super) remote: SocketAddr,
     /// The instance that has attached.
     pub(super) instance: Option<u64>,
-    /// It had, and has attached again by another stream.
-    pub(super) replaced: bool,
+    /// Why no more is to be said by this stream.
+    pub(super) over: Option<Over>,
     /// It has claimed addresses.
     pub(super) claims: Option<Claimant>,
     /// How people call its host, if it has.
@@ -110,7 +119,7 @@ impl Client {
             local,
             remote,
             instance: None,
-            replaced: false,
+            over: None,
             claims: None,
             host_name: String::new(),
             hosts: None,
@@ -175,7 +184,7 @@ impl Client {
 
     /// Whether it may stay.
     pub(super) fn check(&self, keys: &KeyRing, now: Instant) -> Result<(), ClientError> {
-        if self.replaced {
+        if self.over == Some(Over::Replaced) {
             return Err(ClientError::Replaced);
         }
         if self.channel.has_expired(now) {

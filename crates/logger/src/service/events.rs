@@ -188,9 +188,12 @@ impl fmt::Display for Event {
                 damaged,
                 removed,
             } => {
+                let plural = |number: usize| if number == 1 { "" } else { "s" };
                 write!(
                     f,
-                    "found records of {services} services, {connections} connections"
+                    "found records of {services} service{}, {connections} connection{}",
+                    plural(*services),
+                    plural(*connections),
                 )?;
                 if *damaged > 0 {
                     write!(f, "; those of {damaged} more are lost: files are damaged")?;

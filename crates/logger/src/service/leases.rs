@@ -9,7 +9,10 @@ use protocol::control::{ErrorCode, LeaseAnswer, LeaseRequest, Response, Standing
 use rand::{TryRngCore, rngs::OsRng};
 
 use self::book::Book;
-use super::{Code, Event, Service, ServiceError, client::ClientError};
+use super::{
+    Code, Event, Service, ServiceError,
+    client::{ClientError, Over},
+};
 
 /// How often it is looked whether a decision is on the disk that somebody waits for.
 const KEPT: Duration = Duration::from_millis(1);
@@ -195,6 +198,7 @@ impl Service {
         service: String,
         tell: &mut dyn FnMut(&Event),
     ) -> Result<(), ClientError> {
+        self.clients[at].over = Some(Over::Answered);
         let now = self.now();
         let leases = &mut self.leases;
         let given_up = leases.granter.give_up(now, &service);

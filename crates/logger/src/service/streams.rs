@@ -15,7 +15,7 @@ use rand::{TryRngCore, rngs::OsRng};
 
 use super::{
     Event, Service,
-    client::{Client, ClientError},
+    client::{Client, ClientError, Over},
     reload,
 };
 use crate::link::{Greeting, Inherited};
@@ -189,7 +189,7 @@ impl Service {
         for client in &mut self.clients {
             if client.instance.is_some() && older.contains(&client.instance) {
                 client.instance = None;
-                client.replaced = true;
+                client.over = Some(Over::Replaced);
             }
         }
         let now = self.now();
@@ -261,7 +261,7 @@ impl Service {
     pub(super) fn dismiss(&mut self, at: usize, why: &ClientError, tell: &mut dyn FnMut(&Event)) {
         let client = self.clients.swap_remove(at);
         let Some(instance) = client.instance else {
-            if !client.replaced && client.asks.is_none() && client.follows.is_none() {
+            if client.over.is_none() && client.asks.is_none() && client.follows.is_none() {
                 let refused = self
                     .refusals
                     .refused(client.remote, why.to_string(), Instant::now());

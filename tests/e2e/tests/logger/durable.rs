@@ -187,7 +187,7 @@ fn a_log_of_the_version_before_is_read_after_an_upgrade() {
     let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
     // The second time with what the first one has written behind it.
     for life in 1..=2 {
-        let found = "found records of 1 services, 2 connections";
+        let found = "found records of 1 service, 2 connections";
         wait_until("it has found the records", || {
             logger.said().matches(found).count() == life
         });

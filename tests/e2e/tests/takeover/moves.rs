@@ -304,6 +304,12 @@ fn a_host_that_is_gone_for_good_is_released() {
     assert!(said.contains("it is there"), "{said}");
     let (code, said) = release("nobody");
     assert_eq!(code, Some(75), "{said}");
+    // A question that has its answer is not refused.
+    assert!(
+        !logger.said().contains("it has closed"),
+        "{}",
+        logger.said()
+    );
     first.power_off();
     let flags = logger.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).chain(device).collect();
