@@ -445,10 +445,12 @@ impl fmt::Display for Happening {
                     "the logger at {logger} answers: new connections are protected"
                 )?;
                 if *waiting > 0 {
-                    write!(f, ", {waiting} open ones will be from their next turn on")?;
+                    let open = Count(*waiting, "open connection");
+                    write!(f, ", {open} from the next turn on")?;
                 }
                 if *unprotected > 0 {
-                    write!(f, ", {unprotected} open ones stay unprotected")?;
+                    let open = Count(*unprotected, "open connection");
+                    write!(f, "; without protection until the end: {open}")?;
                 }
                 Ok(())
             }

@@ -59,7 +59,7 @@ impl Finding {
     }
 
     /// The same of a condition that `serve` can do without.
-    fn as_warning(self) -> Self {
+    fn into_warning(self) -> Self {
         Self {
             warning: !self.ok,
             fault: None,
@@ -485,7 +485,7 @@ fn among_hosts(config: &ServeConfig, may: bool) -> Vec<Finding> {
         );
         findings.push(match config.standby {
             true => answer,
-            false => answer.as_warning(),
+            false => answer.into_warning(),
         });
     }
     findings

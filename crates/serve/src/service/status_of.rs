@@ -66,11 +66,11 @@ impl Service {
                     true => link.granter_in_words(),
                     false => link.in_words(clock::now()),
                 };
-                (
-                    words,
-                    None,
-                    "kept by the logger: nothing is acknowledged that is not there".to_owned(),
-                )
+                let kept = match logger_up {
+                    true => "kept by the logger: nothing is acknowledged that is not there",
+                    false => "kept by the logger up to the moment when the logger was lost",
+                };
+                (words, None, kept.to_owned())
             }
         };
         Ok(Status {
