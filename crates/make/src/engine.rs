@@ -331,6 +331,7 @@ impl Engine {
             }
             thread::sleep(PATIENCE);
         }
+        self.worlds.end();
         self.preload.remove();
     }
 

@@ -163,6 +163,7 @@ impl Keeper {
         while self.is_answering() || self.leaves_something() {
             thread::sleep(PACE);
         }
+        self.worlds.end();
         Ok(())
     }
 

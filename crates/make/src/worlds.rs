@@ -69,6 +69,11 @@ impl Worlds {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(world);
         Ok(Some(stale))
     }
+
+    /// No job begins any more, and this process is about to end ([`World::end`]).
+    pub fn end(&self) {
+        self.current().end();
+    }
 }
 
 impl Worlds {

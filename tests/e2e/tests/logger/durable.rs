@@ -126,7 +126,7 @@ fn the_record_of_a_connection_that_ended_without_the_logger_is_not_kept() {
     protected.wait_for("logger_back", 1);
     assert!(logger.said().contains("2 connections"), "{}", logger.said());
     let deadline = Instant::now() + PATIENCE;
-    while !logger.said().contains("1 connections") {
+    while !logger.said().contains(", 1 connection") {
         assert!(Instant::now() < deadline, "{}", logger.said());
         thread::sleep(HEARD); // more often in vain on a busy machine
         logger.kill();

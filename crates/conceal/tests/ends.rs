@@ -1,0 +1,62 @@
+//! A process that has a world ends when it wants to. Needs root and `/dev/fuse`.
+
+use std::{
+    process::{Command, Stdio},
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use conceal::world::World;
+
+/// Time after which a process counts as one that never ends.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Number of processes.
+const ROUNDS: u64 = 400;
+/// Microseconds by which a process ends later than the one before.
+const STEP_US: u64 = 20;
+/// Environment variable: microseconds from the first view to the end of the process.
+const ENDS_AFTER: &str = "OUTLIVE_TEST_ENDS_AFTER_US";
+
+/// The mounts of the next encapsulation are made by another thread. A process that was ended while that thread waited for an answer
+/// of the process's own file system never was gone, and `outlive make --stop` waited for ever: without [`World::end`] one of some
+/// 1,500 processes on one processor.
+#[test]
+fn process_ends_at_any_moment_while_mounts_are_made() {
+    if let Ok(after) = std::env::var(ENDS_AFTER) {
+        end_after(Duration::from_micros(after.parse().expect("a number")));
+    }
+    let program = std::env::current_exe().expect("this program");
+    for round in 0..ROUNDS {
+        let mut command = Command::new(&program);
+        command
+            .args([
+                "--exact",
+                "process_ends_at_any_moment_while_mounts_are_made",
+            ])
+            .env(ENDS_AFTER, (round * STEP_US).to_string())
+            .stdout(Stdio::null());
+        let mut child = command.spawn().expect("it starts");
+        let began = Instant::now();
+        while child.try_wait().expect("a child").is_none() {
+            let pid = child.id();
+            assert!(
+                began.elapsed() < PATIENCE,
+                "round {round}: process {pid} does not end"
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn end_after(time: Duration) -> ! {
+    let directory = tempfile::TempDir::new_in("/var/lib").expect("a directory");
+    let world = World::new(&[directory.path().into()], Arc::new(|_| false), &[], &[]);
+    let world = world.expect("root and /dev/fuse");
+    let view = world.begin(world.encapsulation()).expect("a view");
+    thread::sleep(time);
+    world.end();
+    drop(directory);
+    std::mem::forget((world, view));
+    std::process::exit(0)
+}
