@@ -206,9 +206,10 @@ impl World {
         Ok((concealing, view))
     }
 
-    /// Waits for the mounts that are being made; no encapsulation begins any more. This process could not end meanwhile: the
-    /// thread that makes the mounts waits for answers of file systems that this process serves, and the kernel lets a thread that
-    /// is killed wait for an answer for ever, as long as the thread itself keeps the device of the file system open.
+    /// Waits for the mounts that are being made; no encapsulation begins any more. This process could not
+    /// end meanwhile: the thread that makes the mounts waits for answers of file systems that this process
+    /// serves, and the kernel lets a killed thread wait for an answer for ever, as long as the thread
+    /// itself keeps the device of the file system open.
     pub fn end(&self) {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(making) = spare.take() {

@@ -10,24 +10,24 @@ use std::{
 use conceal::world::World;
 
 /// Time after which a process counts as one that never ends.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PROCESS_END_TIMEOUT: Duration = Duration::from_secs(120);
 /// Number of processes.
-const ROUNDS: u64 = 400;
+const PROCESS_COUNT: u64 = 400;
 /// Microseconds by which a process ends later than the one before.
 const STEP_US: u64 = 20;
 /// Environment variable: microseconds from the first view to the end of the process.
 const ENDS_AFTER: &str = "OUTLIVE_TEST_ENDS_AFTER_US";
 
-/// The mounts of the next encapsulation are made by another thread. A process that was ended while that thread waited for an answer
-/// of the process's own file system never was gone, and `outlive make --stop` waited for ever: without [`World::end`] one of some
-/// 1,500 processes on one processor.
+/// The mounts of the next encapsulation are made by another thread. A process that was ended while that
+/// thread waited for an answer of the process's own file system never was gone, and `outlive make
+/// --stop` waited for ever: without [`World::end`] one of some 1,500 processes on one processor.
 #[test]
 fn process_ends_at_any_moment_while_mounts_are_made() {
     if let Ok(after) = std::env::var(ENDS_AFTER) {
         end_after(Duration::from_micros(after.parse().expect("a number")));
     }
     let program = std::env::current_exe().expect("this program");
-    for round in 0..ROUNDS {
+    for round in 0..PROCESS_COUNT {
         let mut command = Command::new(&program);
         command
             .args([
@@ -41,7 +41,7 @@ fn process_ends_at_any_moment_while_mounts_are_made() {
         while child.try_wait().expect("a child").is_none() {
             let pid = child.id();
             assert!(
-                began.elapsed() < PATIENCE,
+                began.elapsed() < PROCESS_END_TIMEOUT,
                 "round {round}: process {pid} does not end"
             );
             thread::sleep(Duration::from_millis(1));
