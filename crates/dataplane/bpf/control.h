@@ -223,11 +223,10 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 		return mirror_note(&none, MIRROR_BARRIER, 0, c->argument) ? 0 : -ENOSPC;
 	}
 	case CONTROL_LINK_UP:
-		s->link_up = 0;
-		if (c->argument) {
+		/* Up again while it is up it never falls: what came meanwhile on another CPU would lose its protection. */
+		if (c->argument)
 			bpf_for_each_map_elem(&flows, begin_count, NULL, 0);
-			s->link_up = 1;
-		}
+		s->link_up = !!c->argument;
 		return 0;
 	case CONTROL_SWEEP: {
 		__u64 last_words = c->argument < LAST_WORDS ? c->argument : LAST_WORDS;

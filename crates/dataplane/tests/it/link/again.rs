@@ -1,5 +1,10 @@
 //! Without the logger, and with one again.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
+
 use super::*;
 
 #[test]
@@ -198,4 +203,39 @@ fn what_was_read_and_not_recorded_does_not_wait_for_what_followed_from_it() {
         linked.both.server(again.payload(b"answer"));
         assert_eq!(client(&mut linked, 9, b", and more"), Verdict::Next);
     }
+}
+
+/// `serve` says so whenever it attaches: also a second one, to a logger that was there all the time. Meanwhile the client
+/// speaks on another processor.
+#[test]
+fn logger_that_is_said_to_be_there_again_costs_no_protection() {
+    const SEGMENTS: u32 = 20_000;
+    // Before a harness holds this thread on one of them.
+    let processors = sched_getaffinity(None).expect("it is known");
+    let linked = Linked::new(AckStrategy::Eager).open();
+    let both = &linked.both;
+    let says = segment(both.c + 1, both.s + 1)
+        .timestamps(21, 901)
+        .payload(b"hello");
+    let packet = says.packet(both.key.client(), both.key.server());
+    let plane = both.kernel.plane();
+    let program = plane.program_fd("ingress").expect("it is loaded");
+    let is_done = AtomicBool::new(false);
+    let done = &is_done;
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            sched_setaffinity(None, &processors).expect("it is there");
+            for _ in 0..SEGMENTS {
+                let verdict = Frame::of(&packet).run(program);
+                assert_eq!(verdict.expect("it is run"), Verdict::Next);
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        while !is_done.load(Ordering::Relaxed) {
+            plane.link_up(true).expect("it runs");
+        }
+    });
+    let flows = plane.flows().expect("readable");
+    let unprotected: Vec<_> = flows.iter().map(|(_, flow)| flow.unprotected).collect();
+    assert_eq!(unprotected, [None]);
 }
