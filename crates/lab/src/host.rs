@@ -13,7 +13,7 @@ use crate::capture::Capture;
 use crate::error::Doing;
 use crate::link::Link;
 use crate::namespace::Namespace;
-use crate::process::{Output, Process};
+use crate::process::{Output, Process, await_stopped};
 use crate::switch::Switch;
 use crate::{Address, Direction, Error, Impairment, Mac};
 
@@ -151,7 +151,9 @@ impl Host {
         // Again, as some may have been forked meanwhile.
         loop {
             let pids = namespace.pids()?;
-            namespace.signal(&pids, Signal::STOP);
+            for (pid, _) in namespace.signal(&pids, Signal::STOP) {
+                await_stopped(pid);
+            }
             if std::mem::replace(&mut stopped, pids.len()) == pids.len() {
                 return Ok(());
             }

@@ -64,6 +64,6 @@ pub use host::Host;
 pub use impairment::{Direction, Impairment};
 pub use lab::Lab;
 pub use link::Link;
-pub use process::{Output, Process};
+pub use process::{Output, Process, signal};
 pub use rustix::process::{Pid, Signal};
 pub use segments::{Endings, TcpSegment, endings};

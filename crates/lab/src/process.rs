@@ -1,10 +1,11 @@
 //! A process of a host, ended with its guard.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,6 +17,9 @@ use rustix::process::{
 
 use crate::Error;
 use crate::error::Doing;
+
+/// How long a stop may take, at most: a thread that sleeps in the kernel without an end to that does not obey.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Where a process's standard output and standard error go.
 #[derive(Clone, Debug)]
@@ -89,12 +93,12 @@ impl Process {
         self.pid
     }
 
-    /// Sends a signal to the process alone. One that has ended does not mind.
+    /// Sends a signal to the process alone, as [`signal`] does. One that has ended does not mind.
     ///
     /// # Errors
     /// [`Error::Io`] when the system refuses.
     pub fn kill(&self, signal: Signal) -> Result<(), Error> {
-        allow_gone(kill_process(self.pid, signal))
+        allow_gone(send(self.pid, signal))
             .doing(|| format!("send {signal:?} to process {}", self.pid))
     }
 
@@ -139,6 +143,50 @@ impl Drop for Process {
             tracing::warn!(pid = %self.pid, %error, "a process was not reaped");
         }
     }
+}
+
+/// Sends a signal to a process. After SIGSTOP none of its threads does anything more: one thread takes the signal, and on a
+/// busy machine the others run on until that thread has had its turn.
+///
+/// # Errors
+/// [`Error::Io`] when the system refuses, or there is no such process.
+pub fn signal(pid: Pid, signal: Signal) -> Result<(), Error> {
+    send(pid, signal).doing(|| format!("send {signal:?} to process {pid}"))
+}
+
+fn send(pid: Pid, signal: Signal) -> Result<(), Errno> {
+    kill_process(pid, signal)?;
+    if signal == Signal::STOP {
+        await_stopped(pid);
+    }
+    Ok(())
+}
+
+/// Waits until a process stands still, or has ended.
+pub(crate) fn await_stopped(pid: Pid) {
+    let deadline = Instant::now() + STOP_LIMIT;
+    while !has_stopped(pid) && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Has a thread stopped, and does no other one run in user space, or wait where the stop would still have to wake it?
+fn has_stopped(pid: Pid) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"));
+    let states: Vec<u8> = tasks
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|task| fs::read(task.path().join("stat")).ok())
+        .filter_map(|stat| {
+            // The state follows the name, which may have any character.
+            let name_ends = stat.iter().rposition(|byte| *byte == b')')?;
+            stat.get(name_ends + 2).copied()
+        })
+        .collect();
+    let stands = |state: &u8| !matches!(state, b'R' | b'S');
+    let is_over = |state: &u8| matches!(state, b'Z' | b'X');
+    states.iter().all(stands) && (states.contains(&b'T') || states.iter().all(is_over))
 }
 
 fn allow_gone(result: Result<(), Errno>) -> Result<(), Errno> {

@@ -8,7 +8,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lab::{Host, Output, Pid, Process, Signal};
-use rustix::process::kill_process;
 use serde_json::Value;
 
 use crate::leftovers::Before;
@@ -419,7 +418,7 @@ impl Protected {
     #[track_caller]
     pub fn kill_main(&self, signal: Signal) {
         let pid = self.main_pid();
-        kill_process(pid, signal)
+        lab::signal(pid, signal)
             .unwrap_or_else(|error| panic!("kill {pid}: {error}\n{}", self.said()));
     }
 
@@ -431,7 +430,7 @@ impl Protected {
     pub fn kill_worker(&self, signal: Signal) {
         let workers = self.worker_pids();
         let worker = workers.first().expect("the server has a worker");
-        kill_process(*worker, signal).expect("the worker lives");
+        lab::signal(*worker, signal).expect("the worker lives");
     }
 
     /// Sends a signal to `serve` itself.

@@ -15,7 +15,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use lab::Pid;
-use rustix::process::{Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::{Protected, Scene, binaries, pattern};
 
@@ -106,7 +106,7 @@ impl Server {
 /// Sends a signal to processes; one that is gone does not mind.
 pub fn signal_all(pids: &[Pid], signal: Signal) {
     for pid in pids {
-        let _ = kill_process(*pid, signal);
+        let _ = lab::signal(*pid, signal);
     }
 }
 

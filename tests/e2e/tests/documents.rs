@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use e2e::arrange::{run_words, wait_until};
 use e2e::{PATIENCE, binaries};
 use lab::{Host, Lab, Output, Pid, Process, Signal};
-use rustix::process::kill_process;
 use serde_json::Value;
 
 /// The address of the service in all documents.
@@ -159,7 +158,7 @@ impl Service {
             .as_i64()
             .and_then(|pid| i32::try_from(pid).ok());
         let pid = pid.and_then(Pid::from_raw).expect("a server");
-        kill_process(pid, Signal::KILL).expect("the server lived");
+        lab::signal(pid, Signal::KILL).expect("the server lived");
     }
 
     /// Hosts of a lab share a kernel: removes programs and files that the loss of power would have taken.

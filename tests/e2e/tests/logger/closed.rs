@@ -12,7 +12,6 @@ use e2e::servers::{PORT, test_server_at};
 use e2e::{Checksum, PATIENCE, Scene, assert_same_bytes, pattern};
 use lab::pcap::Packet;
 use lab::{Host, Signal};
-use rustix::process::kill_process;
 use wire::{Flags, IpPacket, Segment};
 
 use e2e::pair::{Pair, addresses};
@@ -116,7 +115,7 @@ fn clients_wait_while_nobody_serves_and_go_on_when_they_are_told() {
         let uploading = uploads.each_ref().map(|one| scope.spawn(|| upload(one)));
         wait_until("the uploads are under way", || sent() > before + 1000);
         let standby = pair.second.serve_pid();
-        kill_process(standby, Signal::STOP).expect("it runs");
+        lab::signal(standby, Signal::STOP).expect("it runs");
         pair.first.power_off();
         mute.power_off().expect("power off");
         write(&unserved, b"anybody?");
@@ -131,7 +130,7 @@ fn clients_wait_while_nobody_serves_and_go_on_when_they_are_told() {
         // Clients that are told to wait must wait for longer than that.
         thread::sleep((unanswered.elapsed() * 4 / 3).saturating_sub(told.elapsed()));
         assert!(!newcomer.is_finished(), "nobody is there");
-        kill_process(standby, Signal::CONT).expect("it runs");
+        lab::signal(standby, Signal::CONT).expect("it runs");
         let restored = pair.second.wait_for("restored", 1);
         assert_eq!(restored["lost"], 0, "{restored}");
         pair.second.wait_serving(1);

@@ -17,7 +17,6 @@ use e2e::{
     servers::{PORT, redis, redis_at},
 };
 use lab::Signal;
-use rustix::process::kill_process;
 
 use super::{REQUIRE, hosts, patiently, redis::Client, refusals::serve};
 
@@ -298,7 +297,7 @@ fn who_comes_when_it_begins_anew_is_served() {
             thread::sleep(Duration::from_millis(seed.between(0, 400) as u64));
             let served = server.events_of("serving").len();
             // Unless it is being started anew just then.
-            let _ = kill_process(server.main_pid(), Signal::KILL);
+            let _ = lab::signal(server.main_pid(), Signal::KILL);
             server.wait_serving(served + 1);
         }
         ends.store(true, Ordering::Relaxed);

@@ -20,7 +20,6 @@ use e2e::{
     servers::{PORT, forking, forking_at},
 };
 use lab::{Pid, Signal};
-use rustix::process::kill_process;
 use serde_json::Value;
 
 use super::{REQUIRE, hosts::fail_over_and_die, kill_again_and_again, meanwhile, patiently};
@@ -97,7 +96,7 @@ impl Client {
 /// One that is at work. It is stopped first: one that was about to end by itself would not die of a signal.
 pub(super) fn kill_a_child(server: &Protected) {
     let kill = |pid: Pid| {
-        kill_process(pid, Signal::STOP).ok()?;
+        lab::signal(pid, Signal::STOP).ok()?;
         let is_stopped = || {
             let about = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
             match about.rsplit(") ").next()?.as_bytes()[0] {
@@ -109,7 +108,7 @@ pub(super) fn kill_a_child(server: &Protected) {
         while !is_stopped()? {
             thread::yield_now();
         }
-        kill_process(pid, Signal::KILL).ok()
+        lab::signal(pid, Signal::KILL).ok()
     };
     patiently("it has a child", || {
         server.worker_pids().into_iter().find_map(kill).is_some()
@@ -138,7 +137,7 @@ pub(super) fn kill_all_and_then_others(server: &Protected, kills: usize, seed: &
         while server.events_of("died").len() < kill {
             let all = server.grandchild_pids();
             if let Some(pid) = all.get(seed.between(0, all.len().saturating_sub(1))) {
-                let _ = kill_process(*pid, Signal::KILL); // it may be gone
+                let _ = lab::signal(*pid, Signal::KILL); // it may be gone
             }
             thread::sleep(Duration::from_millis(200));
         }

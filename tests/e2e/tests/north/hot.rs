@@ -16,7 +16,7 @@ use e2e::{
     servers::{PORT, Server, interpreter_at, redis_at},
 };
 use lab::Signal;
-use rustix::process::{Pid, kill_process};
+use rustix::process::Pid;
 use serde_json::json;
 
 use super::{
@@ -65,7 +65,7 @@ fn takes_over_hot(mut pair: Pair, mut open: Client) {
 fn kill_replica(pair: &Pair) {
     let pid = replica_pid(&pair.second).expect("it follows");
     let pid = Pid::from_raw(pid).expect("a process");
-    kill_process(pid, Signal::KILL).expect("killed");
+    lab::signal(pid, Signal::KILL).expect("killed");
 }
 
 /// Whether the process runs. One that has ended is there until its parent, whoever adopted it, has asked for it: it has no

@@ -16,7 +16,7 @@ use e2e::{
     servers::{PORT, redis, redis_in},
 };
 use lab::Signal;
-use rustix::process::{Pid, Resource, Rlimit, getrlimit, kill_process, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 pub(super) use super::redis_client::Client;
 use super::{REQUIRE, kill_again_and_again, patiently};
@@ -483,7 +483,7 @@ fn redis_is_begun_again_where_it_does_not_take_its_connections() {
             waits.is_some()
         });
         if waits == Some(true) {
-            kill_process(pid, Signal::STOP).expect("it waits");
+            lab::signal(pid, Signal::STOP).expect("it waits");
             server.kill_serve(Signal::CONT);
             break;
         }

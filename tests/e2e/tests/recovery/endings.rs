@@ -7,7 +7,7 @@ use e2e::clients::{Http, curl, read_to_end, write};
 use e2e::servers::{self, Crash, PORT};
 use e2e::{PATIENCE, Scene, assert_same_bytes, assert_same_endings, pattern};
 use lab::Signal;
-use rustix::process::{Pid, kill_process};
+use rustix::process::Pid;
 
 use crate::{echoes, echoing, is_reset, needy, talks};
 
@@ -201,7 +201,7 @@ fn a_logger_process_that_stands_still_does_not_keep_serve_from_ending() {
     let pid = pid.and_then(|pid| i32::try_from(pid).ok());
     // A logger on another machine has none here.
     if let Some(logger) = pid.and_then(Pid::from_raw) {
-        kill_process(logger, Signal::STOP).expect("it runs");
+        lab::signal(logger, Signal::STOP).expect("it runs");
     }
     protected.stop();
 }

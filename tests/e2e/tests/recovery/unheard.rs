@@ -10,7 +10,6 @@ use e2e::clients::{read_exactly, write};
 use e2e::servers::{self, PORT};
 use e2e::{Protected, Scene};
 use lab::Signal;
-use rustix::process::kill_process;
 
 use crate::{echoes, is_reset, lost_only};
 
@@ -47,7 +46,7 @@ fn a_death_of_which_the_kernel_could_not_tell_is_found() {
     echoes(&other, b"other");
     unheard(&scene, &protected, || {
         let worker = protected.worker_pids()[0];
-        kill_process(worker, Signal::KILL).expect("it runs");
+        lab::signal(worker, Signal::KILL).expect("it runs");
         wait_until("the worker has ended", || {
             !protected.worker_pids().contains(&worker)
         });

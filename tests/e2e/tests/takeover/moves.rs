@@ -10,7 +10,6 @@ use e2e::pair::{FailOver, Pair, addresses, stop_all};
 use e2e::servers::{BIG, PORT, nginx_at, test_server_at};
 use e2e::{PATIENCE, Seed, assert_same_bytes, pattern};
 use lab::Signal;
-use rustix::process::kill_process;
 
 #[test]
 fn a_standby_goes_on_when_the_host_loses_its_power() {
@@ -99,14 +98,14 @@ fn a_host_that_stands_still_or_is_cut_off_falls_silent_and_stands_by() {
         await_recorded(&pair.first);
         let serve = pair.first.serve_pid();
         if stopped {
-            kill_process(serve, Signal::STOP).expect("it runs");
+            lab::signal(serve, Signal::STOP).expect("it runs");
         } else {
             pair.scene.server.cut().expect("cut");
         }
         pair.second.wait_serving(1);
         echoes(&echo, b"there");
         if stopped {
-            kill_process(serve, Signal::CONT).expect("it runs");
+            lab::signal(serve, Signal::CONT).expect("it runs");
         } else {
             pair.scene.server.heal().expect("heal");
         }
