@@ -239,8 +239,9 @@ impl Service {
             }
             Said::NotKnown | Said::Nothing => return self.not_recorded_at_all(flow),
         };
+        let answers: Vec<_> = beginnings.iter().map(|one| one.heard).collect();
         self.recovery.beginnings(flow, beginnings, digests);
-        let chunks: Vec<_> = expectations(&ranges, &self.config.tolerate)
+        let chunks: Vec<_> = expectations(&ranges, &answers, &self.config.tolerate)
             .into_iter()
             .collect();
         self.ground.plane.expect(flow, &chunks)?;

@@ -161,7 +161,9 @@ impl Driver {
             self.recovery.unanswered(flow);
             return;
         }
-        let chunks = expectations(&ground.logger.heads(flow), DEFAULT_FIELDS);
+        let places = ground.logger.journal().beginnings(flow);
+        let answers: Vec<_> = places.map(|at| at.outstream).collect();
+        let chunks = expectations(&ground.logger.heads(flow), &answers, DEFAULT_FIELDS);
         self.expected.insert(flow, chunks.keys().copied().collect());
         ground.node.ssw.expect(flow, chunks);
         let known = ground.logger.digests(flow);

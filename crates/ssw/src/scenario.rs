@@ -59,7 +59,7 @@ fn crash_and_recover(lab: &mut Lab, s2: SeqNumber, requests: &[u8], answers: &[u
     }
     let told = lab.flow().server.ack;
 
-    let chunks = expectations(&[(s + 1, answers.to_vec())], DEFAULT_FIELDS);
+    let chunks = expectations(&[(s + 1, answers.to_vec())], &[], DEFAULT_FIELDS);
     let numbers: Vec<u32> = chunks.keys().copied().collect();
     lab.ssw.expect(FlowId(1), chunks);
     lab.ssw.new_incarnation();

@@ -4,7 +4,10 @@
 //! an HTTP `Date` field has the same length and other digits. Such fields are named; their values
 //! may differ and are counted. Everything else that is recorded must be equal.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
 
 use wire::SeqNumber;
 
@@ -48,16 +51,23 @@ impl Default for Expect {
 /// The fields whose values may differ unless the operator names others.
 pub const DEFAULT_FIELDS: &[&str] = &["Date"];
 
-/// The recorded ranges as chunks, each with its number (sequence number / [`EXPECT_CHUNK`]).
+/// The recorded ranges as chunks, each with its number (sequence number / [`EXPECT_CHUNK`]). Answers begin at `answers`, which are
+/// in order like the ranges.
 #[must_use]
 pub fn expectations(
     ranges: &[(SeqNumber, Vec<u8>)],
+    answers: &[SeqNumber],
     fields: &[impl AsRef<str>],
 ) -> BTreeMap<u32, Expect> {
     let mut chunks: BTreeMap<u32, Expect> = BTreeMap::new();
+    let mut answers = answers.iter().copied().peekable();
     for (start, bytes) in joined(ranges) {
+        while answers.next_if(|at| at.before(start)).is_some() {}
+        let end = start + length32(bytes.len());
+        let within = std::iter::from_fn(|| answers.next_if(|at| at.before(end)));
+        let offsets = within.filter_map(|at| usize::try_from(at.distance_from(start)?).ok());
         let mut soft = vec![false; bytes.len()];
-        for range in tolerated(&bytes, fields) {
+        for range in tolerated(&bytes, offsets, fields) {
             soft[range].fill(true);
         }
         for (i, (byte, soft)) in bytes.iter().zip(soft).enumerate() {
@@ -91,18 +101,35 @@ fn joined(ranges: &[(SeqNumber, Vec<u8>)]) -> Vec<(SeqNumber, Vec<u8>)> {
     whole
 }
 
-/// Positions of the values of these fields in the HTTP/1 response heads of `bytes`. A head begins
-/// with a status line where a response must begin (at the start of a recorded range, or after a
-/// body whose length is known) and ends with an empty line (RFC 9112 2.1), or with the record.
-/// What cannot be told apart from a body is taken for one.
-fn tolerated(bytes: &[u8], fields: &[impl AsRef<str>]) -> Vec<Range<usize>> {
+/// Positions of the values of these fields in the HTTP/1 response heads of `bytes`. A head begins with a status line where a
+/// response must begin (at the start of a recorded range, where an answer is known to begin, or after a body whose length is known)
+/// and ends with an empty line (RFC 9112 2.1), or with the record. All other bytes are taken for a body.
+fn tolerated(
+    bytes: &[u8],
+    answers: impl Iterator<Item = usize>,
+    fields: &[impl AsRef<str>],
+) -> Vec<Range<usize>> {
     let mut found = Vec::new();
-    let mut at = 0;
+    let mut read = BTreeSet::new();
+    for at in std::iter::once(0).chain(answers) {
+        read_responses(bytes, at, fields, (&mut read, &mut found));
+    }
+    found
+}
+
+/// Read the responses from `at` on, up to one that was read before.
+fn read_responses(
+    bytes: &[u8],
+    mut at: usize,
+    fields: &[impl AsRef<str>],
+    (read, found): (&mut BTreeSet<usize>, &mut Vec<Range<usize>>),
+) {
     while bytes
         .get(at..)
         .is_some_and(|rest| rest.starts_with(b"HTTP/1."))
+        && read.insert(at)
     {
-        let (body, framing) = read_head(bytes, at, fields, &mut found);
+        let (body, framing) = read_head(bytes, at, fields, found);
         // The answer to a HEAD request announces a body that does not come.
         at = match framing {
             _ if bytes
@@ -113,10 +140,9 @@ fn tolerated(bytes: &[u8], fields: &[impl AsRef<str>]) -> Vec<Range<usize>> {
             }
             Framing::Length(length) => body.saturating_add(length),
             Framing::Chunked => end_of_chunks(bytes, body),
-            Framing::UntilClose => break,
+            Framing::UntilClose => return,
         };
     }
-    found
 }
 
 /// How the end of a body is known (RFC 9112 6.3).

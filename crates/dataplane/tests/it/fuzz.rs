@@ -231,7 +231,7 @@ impl World<'_> {
                 .unwrap_or(0)
                 .min(4000);
             let record = outstream(outstream_begins, usize::try_from(len).unwrap(), None);
-            let chunks = expectations(&[(outstream_begins, record)], DEFAULT_FIELDS);
+            let chunks = expectations(&[(outstream_begins, record)], &[], DEFAULT_FIELDS);
             self.both.expect(flow.id, chunks.into_iter().collect());
         }
         let point = SplicePoint {

@@ -83,7 +83,7 @@ fn the_acknowledgement_of_what_is_said_again_has_no_jumbo_header() {
         let said = [b'y'; 700];
         both.server(stamped(segment(s, c), 901, 11).payload(&said));
         both.client(stamped(segment(c, s + 700), 12, 901));
-        let chunks = expectations(&[(s, said.to_vec())], DEFAULT_FIELDS);
+        let chunks = expectations(&[(s, said.to_vec())], &[], DEFAULT_FIELDS);
         both.expect(FlowId(1), chunks.into_iter().collect());
         both.revive(s + 700);
         let syn_ack = both.second_syn_ack(s2);

@@ -68,7 +68,7 @@ fn a_contradiction() {
     let (c, s, s2) = (both.c + 1, both.s + 1, SeqNumber(7000));
     both.server(segment(s, c).timestamps(901, 11).payload(b"an answer"));
     both.client(segment(c, s + 9).timestamps(12, 901));
-    let chunks = expectations(&[(s, b"an answer".to_vec())], DEFAULT_FIELDS);
+    let chunks = expectations(&[(s, b"an answer".to_vec())], &[], DEFAULT_FIELDS);
     both.expect(FlowId(1), chunks.into_iter().collect());
     both.revive(s + 9);
     both.server(both.second_syn_ack(s2));

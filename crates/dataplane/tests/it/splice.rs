@@ -270,7 +270,7 @@ fn replaying(both: Both, s2: SeqNumber, heard: u32, recorded: &[u8]) -> Both {
     let (c, s) = (both.c + 1, both.s + 1);
     both.server(segment(s, c).timestamps(901, 11).payload(&answer()));
     both.client(segment(c, s + heard).timestamps(12, 901));
-    let chunks = expectations(&[(s, recorded.to_vec())], DEFAULT_FIELDS);
+    let chunks = expectations(&[(s, recorded.to_vec())], &[], DEFAULT_FIELDS);
     both.expect(FlowId(1), chunks.into_iter().collect());
     both.revive(s + length(&answer()));
     assert_eq!(

@@ -280,7 +280,7 @@ fn recorded_bytes_take_the_place_of_others() {
         lab.crash();
         if tolerated {
             let record = [(first, bytes[..700].to_vec())];
-            let chunks = expectations(&record, DEFAULT_FIELDS);
+            let chunks = expectations(&record, &[], DEFAULT_FIELDS);
             let chunks: Vec<_> = chunks.into_iter().collect();
             lab.ssw.expect(FlowId(1), chunks);
         }
@@ -457,7 +457,9 @@ fn a_date_behind_the_recorded_beginning_is_another_byte() {
     hears(&mut lab, bytes.len());
     lab.crash();
     let record = [(first, bytes[..4096].to_vec())];
-    let chunks: Vec<_> = expectations(&record, DEFAULT_FIELDS).into_iter().collect();
+    let chunks: Vec<_> = expectations(&record, &[], DEFAULT_FIELDS)
+        .into_iter()
+        .collect();
     lab.ssw.expect(FlowId(1), chunks);
     lab.splice_and_verify(LATER, first + 4096);
     say_all(&mut lab, LATER + 1, &answers("Tue"), 1000);

@@ -25,7 +25,7 @@ fn replaying(sent: &[u8], acked: u32, record: &[u8]) -> Lab {
     lab.client(segment(lab.c + 1, lab.s + 1 + acked).timestamps(12, 950));
     lab.crash();
     let end = lab.s + 1 + length(sent);
-    let chunks = expectations(&[(lab.s + 1, record.to_vec())], DEFAULT_FIELDS);
+    let chunks = expectations(&[(lab.s + 1, record.to_vec())], &[], DEFAULT_FIELDS);
     lab.ssw.expect(FlowId(1), chunks);
     lab.splice_and_verify(S2, end);
     lab

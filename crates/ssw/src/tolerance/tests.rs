@@ -4,7 +4,7 @@ use proptest::prelude::*;
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nServer: x\r\ndate: Sat, 21 Nov 2026 02:00:00 GMT\r\nContent-Length: 3\r\n\r\nabc";
 
 fn masks(bytes: &[u8]) -> (String, String) {
-    let chunks = expectations(&[(SeqNumber(0), bytes.to_vec())], DEFAULT_FIELDS);
+    let chunks = expectations(&[(SeqNumber(0), bytes.to_vec())], &[], DEFAULT_FIELDS);
     let pick = |mask: fn(&Expect) -> &[u8; EXPECT_CHUNK]| -> String {
         chunks
             .values()
@@ -64,17 +64,38 @@ fn later_responses_of_the_same_connection_are_found_behind_their_bodies() {
 #[test]
 fn where_the_record_is_cut_into_pieces_does_not_matter() {
     let whole = [HEAD, HEAD, HEAD].concat();
-    let expected = expectations(&[(SeqNumber(7), whole.clone())], DEFAULT_FIELDS);
+    let expected = expectations(&[(SeqNumber(7), whole.clone())], &[], DEFAULT_FIELDS);
     for cut in 1..whole.len() {
         let (one, two) = whole.split_at(cut);
         let second = SeqNumber(7) + u32::try_from(cut).unwrap();
         let pieces = [(SeqNumber(7), one.to_vec()), (second, two.to_vec())];
         assert_eq!(
-            expectations(&pieces, DEFAULT_FIELDS),
+            expectations(&pieces, &[], DEFAULT_FIELDS),
             expected,
             "cut at {cut}"
         );
     }
+}
+
+/// The beginning of the answer before was lost with a host, or with the logger.
+#[test]
+fn head_behind_the_rest_of_an_answer_is_found_where_an_answer_begins() {
+    let start = SeqNumber(u32::MAX - 20);
+    let rest = [b'x'; 60];
+    let bytes = [&rest[..], HEAD, HEAD].concat();
+    let ranges = [(start, bytes)];
+    let soft = |answers: &[SeqNumber]| {
+        let chunks = expectations(&ranges, answers, DEFAULT_FIELDS);
+        let masks = chunks.values().flat_map(|chunk| chunk.soft);
+        masks.filter(|mask| *mask == 0xff).count()
+    };
+    let value = " Sat, 21 Nov 2026 02:00:00 GMT".len();
+    let (first, second) = (start + 60, start + 60 + length32(HEAD.len()));
+    assert_eq!(soft(&[]), 0);
+    assert_eq!(soft(&[start, first]), 2 * value, "the second follows");
+    assert_eq!(soft(&[start - 500, first, second, second + 500]), 2 * value);
+    assert_eq!(soft(&[second]), value);
+    assert_eq!(soft(&[first + 1]), 0, "nothing begins there");
 }
 
 proptest! {
@@ -85,7 +106,7 @@ proptest! {
         as_http: bool,
     ) {
         let bytes = if as_http { [HEAD, &bytes].concat() } else { bytes };
-        let chunks = expectations(&[(SeqNumber(start), bytes.clone())], DEFAULT_FIELDS);
+        let chunks = expectations(&[(SeqNumber(start), bytes.clone())], &[], DEFAULT_FIELDS);
         let mut covered = 0;
         for chunk in chunks.values() {
             for i in 0..EXPECT_CHUNK {

@@ -10,7 +10,7 @@ fn run(
     payload: &[u8],
     end: u32,
 ) -> (Flow, Result<(), Divergence>) {
-    let chunks = expectations(&[(SeqNumber(start), record.to_vec())], DEFAULT_FIELDS);
+    let chunks = expectations(&[(SeqNumber(start), record.to_vec())], &[], DEFAULT_FIELDS);
     let expected = chunks
         .into_iter()
         .map(|(chunk, expect)| ((FlowId(0), chunk), expect))
