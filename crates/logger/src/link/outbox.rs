@@ -1,6 +1,7 @@
 //! Datagrams that are to be sent.
 
 use std::{
+    collections::VecDeque,
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
@@ -52,6 +53,17 @@ pub struct Outbox {
     ledger: Option<Box<Ledger>>,
     /// Where ACKs are joined.
     joined: Vec<u8>,
+    /// Barriers that are not answered yet, oldest first.
+    barriers: VecDeque<Barrier>,
+}
+
+/// A service asks to be told when all that came before is recorded.
+#[derive(Debug)]
+struct Barrier {
+    instance: u64,
+    token: u64,
+    /// [`Outbox::recorded`] by then.
+    recorded: u64,
 }
 
 impl Outbox {
@@ -62,7 +74,25 @@ impl Outbox {
             datagrams: Vec::new(),
             ledger: Some(Box::new(ledger)),
             joined: Vec::new(),
+            barriers: VecDeque::new(),
         }
+    }
+
+    pub(super) fn barrier(&mut self, instance: u64, token: u64) {
+        let recorded = self.recorded();
+        self.barriers.push_back(Barrier {
+            instance,
+            token,
+            recorded,
+        });
+    }
+
+    /// The next barrier that can be answered, as all before it is where it outlives us: the instance and the token.
+    pub fn drained(&mut self) -> Option<(u64, u64)> {
+        let is_written = |one: &Barrier| self.has_written(one.recorded);
+        self.barriers.front().filter(|one| is_written(one))?;
+        let one = self.barriers.pop_front()?;
+        Some((one.instance, one.token))
     }
 
     pub(super) fn ack(&mut self, to: Peer, bytes: [u8; ACK_LEN]) {

@@ -301,6 +301,17 @@ impl Service {
         }
     }
 
+    /// Answers the barriers before which all is written.
+    pub(super) fn tell_drained(&mut self) {
+        while let Some((instance, token)) = self.out.drained() {
+            let asks = |client: &&mut Client| client.instance == Some(instance);
+            // A stream that has ended meanwhile asks again by the next one.
+            if let Some(client) = self.clients.iter_mut().find(asks) {
+                let _ = client.say(&Response::Drained { token });
+            }
+        }
+    }
+
     pub(super) fn flush(&mut self, tell: &mut dyn FnMut(&Event)) {
         for at in (0..self.clients.len()).rev() {
             if self.clients[at].wants_write()

@@ -209,7 +209,8 @@ pub enum Response {
         /// The logger's process number.
         pid: u32,
     },
-    /// All mirror frames before the barrier with this token have been recorded.
+    /// All mirror frames before the barrier with this token have been recorded: they outlive the logger as well as what it
+    /// acknowledges does.
     Drained {
         /// The token of the barrier.
         token: u64,

@@ -18,15 +18,18 @@ use crate::{
 };
 
 impl Session {
-    /// The answers to a request of the session's service, in order. [`Request::Attach`] and
-    /// [`Request::Rekey`], which need randomness, are refused here.
+    /// The answers to a request of the session's service, in order; [`Outbox::drained`] answers a barrier later. [`Request::Attach`]
+    /// and [`Request::Rekey`], which need randomness, are refused here.
     pub fn answer(&mut self, desk: Desk, request: &Request, out: &mut Outbox) -> Vec<Response> {
         match request {
             Request::Frames { bytes } => {
                 self.frames(bytes, out);
                 Vec::new()
             }
-            Request::Barrier { token } => vec![Response::Drained { token: *token }],
+            Request::Barrier { token } => {
+                out.barrier(self.instance, *token);
+                Vec::new()
+            }
             Request::Resume(resume) => {
                 if self.restore(resume) {
                     out.record(self.instance, &Entry::Opened(*resume));

@@ -66,8 +66,9 @@ fn frames_come_by_the_control_stream() {
     assert_eq!(link.ask(&Request::Frames { bytes }), []);
     assert_eq!(link.read(FlowId(1)).len(), 50);
     assert_eq!(link.session().statistics().malformed, 1);
-    let barrier = link.ask(&Request::Barrier { token: 9 });
-    assert_eq!(barrier, [Response::Drained { token: 9 }]);
+    assert_eq!(link.ask(&Request::Barrier { token: 9 }), []);
+    assert_eq!(link.out.drained(), Some((INSTANCE, 9)));
+    assert_eq!(link.out.drained(), None);
 }
 
 #[test]

@@ -34,6 +34,26 @@ fn an_acknowledgement_waits_until_it_is_durable() {
 }
 
 #[test]
+fn barrier_is_answered_when_all_before_it_is_durable() {
+    let mut world = World::new(1, Replay::Connection);
+    let flow = world.connect(100);
+    world.traffic();
+    world.write_all();
+    let connection = &world.host.connections[&flow];
+    let packet = connection.packet(0, 100, ChecksumMode::Full);
+    let datagram = world.host.segment(connection, &packet, false);
+    world.batch(&[datagram]);
+    assert!(world.writing.is_some());
+    let session = world.sessions.get_mut(INSTANCE).expect("attached");
+    let barrier = Request::Barrier { token: 9 };
+    assert_eq!(session.answer(PID, &barrier, &mut world.out), []);
+    assert_eq!(world.out.drained(), None);
+    world.write();
+    assert_eq!(world.out.drained(), Some((INSTANCE, 9)));
+    assert_eq!(world.out.drained(), None);
+}
+
+#[test]
 fn a_log_does_not_grow_beyond_what_it_is_needed_for() {
     let mut world = World::new(1, Replay::Connection);
     let idle = world.connect(500);
