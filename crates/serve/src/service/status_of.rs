@@ -39,13 +39,16 @@ impl Service {
             .iter()
             .filter(|(_, flow)| flow.closed_ns == 0)
             .collect();
+        let link = self.ground.logger.link();
+        let answers = link.is_none_or(|link| link.answers(clock::now()));
         // In a recovery the logger has better things to do.
-        if self.recorded.is_none() || self.recovery.stage() == Stage::Serving {
+        let is_serving = self.recovery.stage() == Stage::Serving;
+        if answers && (self.recorded.is_none() || is_serving) {
             let asked = self.ask_logger(|logger| logger.statistics())?;
             self.recorded = asked.or(self.recorded);
         }
         let recorded = self.recorded;
-        let records = match list && self.recovery.stage() == Stage::Serving {
+        let records = match answers && list && is_serving {
             true => self.recorded_of_each()?,
             false => BTreeMap::new(),
         };
