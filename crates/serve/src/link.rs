@@ -15,6 +15,7 @@ mod probing;
 mod reaching;
 mod session;
 mod surveying;
+mod unconfirmed;
 mod watching;
 
 use std::{
@@ -27,6 +28,7 @@ use std::{
 use channel::KeyRing;
 use dataplane::PinDirectory;
 use protocol::{DigestSeed, control::MAX_DATA, link::LinkKeys};
+use rand::Rng as _;
 use rustix::event::{PollFd, PollFlags};
 
 pub(crate) use self::{
@@ -34,7 +36,7 @@ pub(crate) use self::{
     dialing::Asks,
     surveying::{Patience, Survey},
 };
-use self::{dialing::Dialing, frames::Frames, session::Session};
+use self::{dialing::Dialing, frames::Frames, session::Session, unconfirmed::Unconfirmed};
 use crate::{
     config::{LinkConfig, OnLoggerLoss},
     error::{ServeError, SystemContext},
@@ -44,6 +46,8 @@ use crate::{
 
 /// How often a logger that lives is asked whether it does.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
+/// A logger that is silent for so long is not waited for without need.
+const SILENT: Duration = Duration::from_millis(500);
 /// How often all loggers are tried when none answers.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long keys are used.
@@ -110,6 +114,7 @@ pub(crate) struct Link {
     frames: Frames,
     /// Frames that were read and not forwarded.
     fetched: Vec<Vec<u8>>,
+    unconfirmed: Unconfirmed,
     /// A barrier that no logger has answered.
     draining: Option<u64>,
     news: VecDeque<News>,
@@ -165,6 +170,7 @@ impl Link {
             look_at_keys: Duration::ZERO,
             frames: Frames::of(pins)?,
             fetched: Vec::new(),
+            unconfirmed: Unconfirmed::default(),
             draining: None,
             news: VecDeque::new(),
             latest,
@@ -356,6 +362,12 @@ impl Link {
         }
     }
 
+    /// Whether an answer can be expected soon.
+    pub(crate) fn answers(&self, now: Duration) -> bool {
+        let session = self.session.as_ref();
+        session.is_some_and(|session| session.prober.silence(now) < SILENT)
+    }
+
     /// Whether nothing was heard for so long that [`Self::alive`] will be needed.
     pub(crate) fn is_nearly_silent(&self, now: Duration) -> bool {
         let silence = |session: &Session| session.prober.silence(now);
@@ -388,6 +400,12 @@ impl Link {
         self.draining.map_or(Ok(()), |token| self.drain(token, now))
     }
 
+    /// The logger has recorded what it was sent before this barrier. Tells whether the barrier was one of ours, of which nobody
+    /// else knows.
+    pub(crate) fn confirmed(&mut self, token: u64) -> bool {
+        self.unconfirmed.confirmed(token)
+    }
+
     /// The barrier with this token was answered, or nobody will.
     pub(crate) fn drained(&mut self, token: u64) {
         if self.draining == Some(token) {
@@ -407,15 +425,17 @@ impl Link {
         let discard = self.told_lost && self.config.on_loss == OnLoggerLoss::Unprotect;
         for _ in 0..ROUNDS {
             let waiting: usize = self.fetched.iter().map(Vec::len).sum();
-            let room = self
-                .client()
-                .is_some_and(|client| client.queued() + waiting < MOST_WAITING);
+            let room = self.unconfirmed.has_room()
+                && self
+                    .client()
+                    .is_some_and(|client| client.queued() + waiting < MOST_WAITING);
             // Without a logger, and if it may come back, they are safe where they are.
             if (!room && !discard) || !self.fetch_some()? {
                 break;
             }
             if discard {
                 self.fetched.clear();
+                self.unconfirmed.take();
             }
         }
         Ok(())
@@ -433,10 +453,33 @@ impl Link {
     fn forward(&mut self, now: Duration) {
         for piece in std::mem::take(&mut self.fetched) {
             if let Some(client) = self.client()
-                && let Err(error) = client.frames(piece)
+                && let Err(error) = client.frames(piece.clone())
             {
                 self.broken(&error, now);
             }
+            self.unconfirmed.sent(piece);
+        }
+    }
+
+    /// Asks the logger what it has recorded of what was forwarded.
+    fn confirm(&mut self, now: Duration) {
+        if !self.unconfirmed.is_due(now) {
+            return;
+        }
+        let token = rand::rng().random();
+        if let Some(client) = self.client() {
+            match client.barrier(token) {
+                Ok(()) => self.unconfirmed.asks(token, now),
+                Err(error) => self.broken(&error, now),
+            }
+        }
+    }
+
+    /// There is a stream to a logger again. What it may have lost comes first.
+    fn forward_again(&mut self, kept: bool) {
+        let again = self.unconfirmed.take();
+        if kept {
+            self.fetched.splice(..0, again);
         }
     }
 
@@ -451,6 +494,7 @@ impl Link {
         self.dial(now);
         if self.client().is_some() {
             self.forward(now);
+            self.confirm(now);
         }
     }
 
@@ -476,7 +520,7 @@ impl Link {
             if queued > 0 {
                 fds.push(PollFd::from_borrowed_fd(client.as_fd(), PollFlags::OUT));
             }
-            if queued < MOST_WAITING {
+            if queued < MOST_WAITING && self.unconfirmed.has_room() {
                 let ring: BorrowedFd<'a> = self.frames.as_fd();
                 fds.push(PollFd::from_borrowed_fd(ring, PollFlags::IN));
             }

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 use std::{fs, thread};
 
 use e2e::arrange::wait_until;
-use e2e::clients::finish;
+use e2e::clients::{Http, finish};
 use e2e::exchange::Exchange;
-use e2e::loggers::{Logger, QUICK_LOSS, key_file};
-use e2e::servers::{PORT, test_server};
+use e2e::loggers::{Logger, QUICK_LOSS, await_recorded, key_file};
+use e2e::servers::{self, PORT, test_server};
 use e2e::{PATIENCE, Scene, Seed};
 use lab::Signal;
 
@@ -194,4 +194,36 @@ fn a_log_of_the_version_before_is_read_after_an_upgrade() {
         logger.kill();
         logger.replace_dead(&scene);
     }
+}
+
+/// The logger dies with the head of an answer that it has received and not recorded. The record has this head all the same: in a
+/// replay the date of the answer may be another one.
+#[test]
+fn heads_that_die_with_the_logger_are_recorded_by_the_next_one() {
+    let scene = Scene::new("link-heads");
+    let host = scene.lab.add_host_at("logger", 20).expect("a host");
+    let keys = key_file(&scene, "keys");
+    let log = scene.directory().join("log");
+    let log = log.to_string_lossy();
+    let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
+    let hold = ["--on-logger-loss", "hold"];
+    let protected = protect(&scene, &servers::nginx(&scene), &logger, &hold);
+    let mut http = Http::new(scene.connect(PORT));
+    assert_eq!(http.get("/small/1").status, 200);
+    logger.host().pause().expect("it is on");
+    assert_eq!(http.get("/small/2").status, 200);
+    await_recorded(&protected);
+    logger.kill();
+    logger.replace_dead(&scene);
+    await_found(&logger);
+    assert_eq!(http.get("/small/3").status, 200);
+    // Until the date is another one; it counts seconds.
+    thread::sleep(Duration::from_millis(1100));
+    protected.kill_main(Signal::KILL);
+    let serving = protected.wait_serving(1);
+    assert_eq!(serving["lost"], 0, "{serving}");
+    let verified = protected.wait_for("verified", 1);
+    assert_eq!(verified["tolerated"], 3, "{verified}");
+    assert_eq!(http.get("/small/2").status, 200);
+    protected.stop();
 }
