@@ -23,8 +23,8 @@ pub use ftp::{PASSIVE, ftp, vsftpd, vsftpd_at};
 pub use node::{node, node_at};
 pub use proxies::{asker, asker_at, counter, haproxy, nginx_proxy, replica};
 pub use python::{
-    changing, forking, forking_at, greeter, greeter_behind, interpreter, interpreter_at, python,
-    room, rude, second_thoughts, sleeper, streamer, unlike, words,
+    changing, dated, forking, forking_at, greeter, greeter_behind, interpreter, interpreter_at,
+    python, room, rude, second_thoughts, sleeper, streamer, unlike, words,
 };
 pub use sessions::{passing, sessions_at, working};
 pub use tls::{Authority, lighttpd_tls, nginx_tls};

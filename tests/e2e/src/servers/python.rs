@@ -551,3 +551,30 @@ pub fn greeter_behind(scene: &Scene, greeting: &str, bytes: usize) -> Server {
     let more = [&*executed, greeting, &bytes.to_string()];
     by_script(scene, "greeter", GREETER, scene.ipv4(PORT), &more)
 }
+
+/// Answers of 3,000 bytes in two pieces, each with the time in nanoseconds as its date.
+const DATED: &str = r#"
+import socket, sys, threading, time
+def serve(client):
+    with client, client.makefile("rb") as words:
+        for line in words:
+            if line == b"\r\n":
+                head = f"HTTP/1.1 200 OK\r\nDate: {time.time_ns()}\r\nContent-Length: 3000\r\n\r\n"
+                client.sendall(head.encode() + b"x" * 2000)
+                time.sleep(0.05)
+                client.sendall(b"y" * 1000)
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
+while True:
+    client, _ = listener.accept()
+    threading.Thread(target=serve, args=(client,), daemon=True).start()
+"#;
+
+/// An HTTP server without state whose dates are never the same: the first piece of an answer fits no segment, and all of an answer
+/// fits the record of its beginning. IPv4 only.
+///
+/// # Panics
+/// When its script cannot be written.
+#[must_use]
+pub fn dated(scene: &Scene) -> Server {
+    by_script(scene, "dated", DATED, scene.ipv4(PORT), &[])
+}

@@ -3,10 +3,11 @@
 use std::net::TcpStream;
 use std::path::PathBuf;
 
-use e2e::clients::{read_exactly, read_some, write};
+use e2e::clients::{Http, read_exactly, read_some, write};
 use e2e::loggers::await_recorded;
 use e2e::pair::{FailOver, Pair, addresses, at_addresses};
 use e2e::servers;
+use lab::Signal;
 
 /// Of the greeting, which differs behind that. More than is recorded of it.
 const BEHIND: usize = 300_000;
@@ -115,4 +116,26 @@ fn a_server_that_says_the_same_goes_on_and_it_is_told_how_much_was_compared() {
     assert_eq!((case.executions("one"), case.executions("four")), (2, 1));
     case.pair.first.assert_none_of("lost");
     case.pair.stop();
+}
+
+/// The link carries the first bytes of a segment, and the ring the rest, which dies with its host. The record then has the end of
+/// that answer and the beginning of the next one in one piece.
+#[test]
+fn date_behind_an_answer_that_is_recorded_in_part_is_tolerated() {
+    let mut pair = Pair::new("compared-date", |scene| {
+        at_addresses(scene, servers::dated(scene), None)
+    });
+    let mut http = Http::new(pair.scene.connect_to(addresses()[0]));
+    assert_eq!(http.get("/").status, 200);
+    await_recorded(&pair.first);
+    pair.first.kill_serve(Signal::STOP);
+    for _ in 0..2 {
+        assert_eq!(http.get("/").status, 200);
+    }
+    pair.fail_over(FailOver::PowerOff);
+    let verified = pair.first.wait_for("verified", 1);
+    assert_eq!(verified["tolerated"], 3, "{verified}");
+    assert_eq!(http.get("/").status, 200);
+    pair.first.assert_none_of("lost");
+    pair.stop();
 }
