@@ -145,8 +145,8 @@ impl Drop for Process {
     }
 }
 
-/// Sends a signal to a process. After SIGSTOP none of its threads does anything more: one thread takes the signal, and on a
-/// busy machine the others run on until that thread has had its turn.
+/// Sends a signal to a process. After SIGSTOP no thread of the process runs: one thread takes the signal, and on a busy
+/// machine the other threads would run until that thread has had its turn.
 ///
 /// # Errors
 /// [`Error::Io`] when the system refuses, or there is no such process.

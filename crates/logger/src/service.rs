@@ -253,7 +253,7 @@ impl Service {
             self.tell_unserved(tell);
             self.look_after_log(tell);
             self.tell_notices();
-            self.tell_drained();
+            self.answer_barriers();
             self.tell_followers();
             self.tell_kept();
             self.flush(tell);

@@ -27,8 +27,7 @@ use std::{
 
 use channel::KeyRing;
 use dataplane::PinDirectory;
-use protocol::{DigestSeed, control::MAX_DATA, link::LinkKeys};
-use rand::Rng as _;
+use protocol::{DigestSeed, link::LinkKeys};
 use rustix::event::{PollFd, PollFlags};
 
 pub(crate) use self::{
@@ -36,7 +35,7 @@ pub(crate) use self::{
     dialing::Asks,
     surveying::{Patience, Survey},
 };
-use self::{dialing::Dialing, frames::Frames, session::Session, unconfirmed::Unconfirmed};
+use self::{dialing::Dialing, frames::Frames, session::Session};
 use crate::{
     config::{LinkConfig, OnLoggerLoss},
     error::{ServeError, SystemContext},
@@ -46,8 +45,6 @@ use crate::{
 
 /// How often a logger that lives is asked whether it does.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
-/// A logger that is silent for so long is not waited for without need.
-const SILENT: Duration = Duration::from_millis(500);
 /// How often all loggers are tried when none answers.
 const RETRY: Duration = Duration::from_secs(1);
 /// How long keys are used.
@@ -58,8 +55,6 @@ const LOOK_AT_KEYS: Duration = Duration::from_secs(1);
 const LEAST_MTU: u16 = 1280;
 /// How often the ring is looked into in a row: its writers may be as fast as we are.
 const ROUNDS: usize = 16;
-/// Bytes of frames that may wait for the logger; more wait in the ring.
-const MOST_WAITING: usize = 1 << 20;
 
 /// Something that the data plane or the operator has to be told.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,9 +107,6 @@ pub(crate) struct Link {
     told_lost: bool,
     look_at_keys: Duration,
     frames: Frames,
-    /// Frames that were read and not forwarded.
-    fetched: Vec<Vec<u8>>,
-    unconfirmed: Unconfirmed,
     /// A barrier that no logger has answered.
     draining: Option<u64>,
     news: VecDeque<News>,
@@ -169,8 +161,6 @@ impl Link {
             told_lost: false,
             look_at_keys: Duration::ZERO,
             frames: Frames::of(pins)?,
-            fetched: Vec::new(),
-            unconfirmed: Unconfirmed::default(),
             draining: None,
             news: VecDeque::new(),
             latest,
@@ -362,16 +352,10 @@ impl Link {
         }
     }
 
-    /// Whether an answer can be expected soon.
-    pub(crate) fn answers(&self, now: Duration) -> bool {
-        let session = self.session.as_ref();
-        session.is_some_and(|session| session.prober.silence(now) < SILENT)
-    }
-
-    /// Whether nothing was heard for so long that [`Self::alive`] will be needed.
-    pub(crate) fn is_nearly_silent(&self, now: Duration) -> bool {
-        let silence = |session: &Session| session.prober.silence(now);
-        self.session.as_ref().map(silence) >= Some(self.config.timeout / 2)
+    /// How long nothing was heard of the logger; `None`: no logger is attached to.
+    pub(crate) fn silence(&self, now: Duration) -> Option<Duration> {
+        let session = self.session.as_ref()?;
+        Some(session.prober.silence(now))
     }
 
     /// Ask the logger to say when it has recorded everything up to here; one that is not there now is
@@ -381,7 +365,7 @@ impl Link {
         // All that is in the ring goes first, however much waits by then: the gate is shut, it will
         // not be more.
         while self.client().is_some() {
-            let more = self.fetch_some()?;
+            let more = self.frames.fetch()?;
             self.forward(now);
             if !more {
                 break;
@@ -400,17 +384,12 @@ impl Link {
         self.draining.map_or(Ok(()), |token| self.drain(token, now))
     }
 
-    /// The logger has recorded what it was sent before this barrier. Tells whether the barrier was one of ours, of which nobody
-    /// else knows.
-    pub(crate) fn confirmed(&mut self, token: u64) -> bool {
-        self.unconfirmed.confirmed(token)
-    }
-
-    /// The barrier with this token was answered, or nobody will.
-    pub(crate) fn drained(&mut self, token: u64) {
+    /// The barrier with this token was answered, or nobody will. Tells whether the barrier is one of our own frames.
+    pub(crate) fn drained(&mut self, token: u64) -> bool {
         if self.draining == Some(token) {
             self.draining = None;
         }
+        self.frames.confirmed(token)
     }
 
     /// A barrier that nobody has answered.
@@ -424,62 +403,26 @@ impl Link {
     pub(crate) fn fetch(&mut self) -> Result<(), ServeError> {
         let discard = self.told_lost && self.config.on_loss == OnLoggerLoss::Unprotect;
         for _ in 0..ROUNDS {
-            let waiting: usize = self.fetched.iter().map(Vec::len).sum();
-            let room = self.unconfirmed.has_room()
-                && self
-                    .client()
-                    .is_some_and(|client| client.queued() + waiting < MOST_WAITING);
+            let queued = self.client().map(|client| client.queued());
+            let accepts = queued.is_some_and(|queued| self.frames.accepts_more(queued));
             // Without a logger, and if it may come back, they are safe where they are.
-            if (!room && !discard) || !self.fetch_some()? {
+            if (!accepts && !discard) || !self.frames.fetch()? {
                 break;
             }
             if discard {
-                self.fetched.clear();
-                self.unconfirmed.take();
+                self.frames.discard();
             }
         }
         Ok(())
     }
 
-    /// The next frames. Tells whether there were any.
-    fn fetch_some(&mut self) -> Result<bool, ServeError> {
-        let pieces = self.frames.next(MAX_DATA)?;
-        let any = !pieces.is_empty();
-        self.fetched.extend(pieces);
-        Ok(any)
-    }
-
     /// What was fetched, to the logger if there is one.
     fn forward(&mut self, now: Duration) {
-        for piece in std::mem::take(&mut self.fetched) {
-            if let Some(client) = self.client()
-                && let Err(error) = client.frames(piece.clone())
-            {
-                self.broken(&error, now);
-            }
-            self.unconfirmed.sent(piece);
-        }
-    }
-
-    /// Asks the logger what it has recorded of what was forwarded.
-    fn confirm(&mut self, now: Duration) {
-        if !self.unconfirmed.is_due(now) {
-            return;
-        }
-        let token = rand::rng().random();
-        if let Some(client) = self.client() {
-            match client.barrier(token) {
-                Ok(()) => self.unconfirmed.asks(token, now),
-                Err(error) => self.broken(&error, now),
-            }
-        }
-    }
-
-    /// There is a stream to a logger again. What it may have lost comes first.
-    fn forward_again(&mut self, kept: bool) {
-        let again = self.unconfirmed.take();
-        if kept {
-            self.fetched.splice(..0, again);
+        let client = self.session.as_mut().and_then(|one| one.client.as_mut());
+        if let Some(client) = client
+            && let Err(error) = self.frames.forward(client, now)
+        {
+            self.broken(&error, now);
         }
     }
 
@@ -492,10 +435,7 @@ impl Link {
         self.rekey(now);
         self.judge(now);
         self.dial(now);
-        if self.client().is_some() {
-            self.forward(now);
-            self.confirm(now);
-        }
+        self.forward(now);
     }
 
     /// What is to be told, oldest first.
@@ -520,7 +460,7 @@ impl Link {
             if queued > 0 {
                 fds.push(PollFd::from_borrowed_fd(client.as_fd(), PollFlags::OUT));
             }
-            if queued < MOST_WAITING && self.unconfirmed.has_room() {
+            if self.frames.accepts_more(queued) {
                 let ring: BorrowedFd<'a> = self.frames.as_fd();
                 fds.push(PollFd::from_borrowed_fd(ring, PollFlags::IN));
             }

@@ -51,8 +51,8 @@ impl Default for Expect {
 /// The fields whose values may differ unless the operator names others.
 pub const DEFAULT_FIELDS: &[&str] = &["Date"];
 
-/// The recorded ranges as chunks, each with its number (sequence number / [`EXPECT_CHUNK`]). Answers begin at `answers`, which are
-/// in order like the ranges.
+/// The recorded ranges as chunks, each with its number (sequence number / [`EXPECT_CHUNK`]). `answers`: the places where
+/// answers begin, in order like the ranges.
 #[must_use]
 pub fn expectations(
     ranges: &[(SeqNumber, Vec<u8>)],
@@ -101,9 +101,9 @@ fn joined(ranges: &[(SeqNumber, Vec<u8>)]) -> Vec<(SeqNumber, Vec<u8>)> {
     whole
 }
 
-/// Positions of the values of these fields in the HTTP/1 response heads of `bytes`. A head begins with a status line where a
-/// response must begin (at the start of a recorded range, where an answer is known to begin, or after a body whose length is known)
-/// and ends with an empty line (RFC 9112 2.1), or with the record. All other bytes are taken for a body.
+/// Positions of the values of these fields in the HTTP/1 response heads of `bytes`. A head begins with a status line
+/// where a response must begin (at the start of a recorded range, at one of `answers`, or after a body of known length)
+/// and ends with an empty line (RFC 9112 2.1), or with the record. All other bytes count as a body.
 fn tolerated(
     bytes: &[u8],
     answers: impl Iterator<Item = usize>,

@@ -302,7 +302,7 @@ impl Service {
     }
 
     /// Answers the barriers before which all is written.
-    pub(super) fn tell_drained(&mut self) {
+    pub(super) fn answer_barriers(&mut self) {
         while let Some((instance, token)) = self.out.drained() {
             let asks = |client: &&mut Client| client.instance == Some(instance);
             // A stream that has ended meanwhile asks again by the next one.

@@ -209,8 +209,7 @@ pub enum Response {
         /// The logger's process number.
         pid: u32,
     },
-    /// All mirror frames before the barrier with this token have been recorded: they outlive the logger as well as what it
-    /// acknowledges does.
+    /// All mirror frames before the barrier with this token are recorded, and written if the logger has a log.
     Drained {
         /// The token of the barrier.
         token: u64,

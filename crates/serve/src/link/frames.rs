@@ -1,11 +1,20 @@
 //! What the programs tell a logger on another machine through us: heads of the outstream and ends
 //! of connections. They are in the ring, one frame a record; the logger is sent many at a time.
 
-use std::{cell::RefCell, os::fd::BorrowedFd, rc::Rc};
+use std::{cell::RefCell, os::fd::BorrowedFd, rc::Rc, time::Duration};
 
 use dataplane::{DataplaneError, PinDirectory, Ring};
-use protocol::mirror::{HEADER_LEN, MirrorFrame};
+use protocol::{
+    control::MAX_DATA,
+    mirror::{HEADER_LEN, MirrorFrame},
+};
+use rand::Rng as _;
 
+use super::unconfirmed::Unconfirmed;
+use crate::{error::ServeError, logger_client::LoggerClient};
+
+/// Bytes of frames that may wait for the logger; more wait in the ring.
+const WAITING_BYTES: usize = 1 << 20;
 /// Records read before what they hold is sent.
 const AT_A_TIME: usize = 256;
 /// A record is at most an IP packet and its header.
@@ -15,6 +24,9 @@ const _: () = assert!(AT_A_TIME * (65_535 + HEADER_LEN) < 64 << 20);
 pub(super) struct Frames {
     ring: Ring<'static>,
     read: Rc<RefCell<Vec<Vec<u8>>>>,
+    /// What was read and not sent, in pieces that fit a message.
+    fetched: Vec<Vec<u8>>,
+    unconfirmed: Unconfirmed,
 }
 
 impl Frames {
@@ -22,18 +34,71 @@ impl Frames {
         let read = Rc::new(RefCell::new(Vec::new()));
         let each = Rc::clone(&read);
         let ring = Ring::mirror(pins, move |record| each.borrow_mut().push(frame(record)))?;
-        Ok(Self { ring, read })
+        Ok(Self {
+            ring,
+            read,
+            fetched: Vec::new(),
+            unconfirmed: Unconfirmed::default(),
+        })
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         self.ring.as_fd()
     }
 
-    /// The next frames, in pieces that fit a message; empty: there are none now.
-    pub(super) fn next(&mut self, most: usize) -> Result<Vec<Vec<u8>>, DataplaneError> {
+    /// Reads the next frames. Tells whether there were any.
+    pub(super) fn fetch(&mut self) -> Result<bool, DataplaneError> {
         self.ring.consume_at_most(AT_A_TIME)?;
         let frames = std::mem::take(&mut *self.read.borrow_mut());
-        Ok(together(frames, most))
+        let pieces = together(frames, MAX_DATA);
+        let any = !pieces.is_empty();
+        self.fetched.extend(pieces);
+        Ok(any)
+    }
+
+    /// Whether more should be read while so many bytes wait in the stream to the logger.
+    pub(super) fn accepts_more(&self, queued: usize) -> bool {
+        let fetched: usize = self.fetched.iter().map(Vec::len).sum();
+        queued + fetched < WAITING_BYTES && self.unconfirmed.accepts_more()
+    }
+
+    /// Sends what was read, and asks the logger from time to time what it has recorded.
+    pub(super) fn forward(
+        &mut self,
+        client: &mut LoggerClient,
+        now: Duration,
+    ) -> Result<(), ServeError> {
+        let mut sent = Ok(());
+        for piece in std::mem::take(&mut self.fetched) {
+            sent = sent.and_then(|()| client.frames(piece.clone()));
+            self.unconfirmed.sent(piece);
+        }
+        sent?;
+        if self.unconfirmed.is_due(now) {
+            let token = rand::rng().random();
+            client.barrier(token)?;
+            self.unconfirmed.asks(token, now);
+        }
+        Ok(())
+    }
+
+    /// The logger has recorded what was sent before this barrier. Tells whether the barrier was one of ours.
+    pub(super) fn confirmed(&mut self, token: u64) -> bool {
+        self.unconfirmed.confirmed(token)
+    }
+
+    /// There is a new stream to a logger. If its record is the same, what the earlier stream may have lost comes first.
+    pub(super) fn attached(&mut self, same_record: bool) {
+        let pieces = self.unconfirmed.take();
+        if same_record {
+            self.fetched.splice(..0, pieces);
+        }
+    }
+
+    /// No logger will have any of this.
+    pub(super) fn discard(&mut self) {
+        self.fetched.clear();
+        self.unconfirmed.take();
     }
 }
 

@@ -77,7 +77,7 @@ impl Link {
             self.trouble(Code::AddressShared, format!("{TWO_SERVICES}: {other}"));
         }
         let mut attached = self.take_in_use(logger, attached);
-        self.forward_again(attached.kept);
+        self.frames.attached(attached.kept);
         attached.digests = self.of_one_key(attached.digests);
         if attached.digests.is_none() {
             client.without_digests();

@@ -1,5 +1,6 @@
-//! Frames that the logger was sent and perhaps has not recorded. A logger that dies loses what waits in its sockets, and what it
-//! has not written: the next process on the same log is sent the frames again. The record of a frame twice is one record.
+//! Frames that were sent, and that the logger may not have recorded. A logger that dies loses the data in its sockets,
+//! and its unwritten data: the next process on the same log gets these frames once more. Two copies of a frame make one
+//! record.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -15,7 +16,7 @@ const ASK_BYTES: usize = UNCONFIRMED_BYTES / 8;
 pub(super) struct Unconfirmed {
     pieces: VecDeque<Vec<u8>>,
     bytes: usize,
-    asked: Option<Asked>,
+    pending: Option<Pending>,
     asked_at: Duration,
     /// Bytes sent since the logger was asked last.
     fresh: usize,
@@ -23,7 +24,7 @@ pub(super) struct Unconfirmed {
 
 /// A barrier that the logger has not answered.
 #[derive(Debug)]
-struct Asked {
+struct Pending {
     token: u64,
     /// Pieces that were sent before the barrier.
     pieces: usize,
@@ -37,30 +38,30 @@ impl Unconfirmed {
         self.pieces.push_back(piece);
     }
 
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn accepts_more(&self) -> bool {
         self.bytes < UNCONFIRMED_BYTES
     }
 
     /// Whether the logger should be asked now.
     pub(super) fn is_due(&self, now: Duration) -> bool {
         let is_late = now.saturating_sub(self.asked_at) >= ASK_INTERVAL;
-        self.asked.is_none() && self.fresh > 0 && (is_late || self.fresh >= ASK_BYTES)
+        self.pending.is_none() && self.fresh > 0 && (is_late || self.fresh >= ASK_BYTES)
     }
 
     /// The logger is asked by a barrier with this token.
     pub(super) fn asks(&mut self, token: u64, now: Duration) {
         let pieces = self.pieces.len();
-        self.asked = Some(Asked { token, pieces });
+        self.pending = Some(Pending { token, pieces });
         self.asked_at = now;
         self.fresh = 0;
     }
 
     /// A barrier was answered. Tells whether the barrier was one of these.
     pub(super) fn confirmed(&mut self, token: u64) -> bool {
-        let Some(asked) = self.asked.take_if(|asked| asked.token == token) else {
+        let Some(pending) = self.pending.take_if(|one| one.token == token) else {
             return false;
         };
-        let recorded = self.pieces.drain(..asked.pieces);
+        let recorded = self.pieces.drain(..pending.pieces);
         self.bytes -= recorded.map(|piece| piece.len()).sum::<usize>();
         true
     }
@@ -76,7 +77,7 @@ impl Unconfirmed {
 mod tests {
     use super::*;
 
-    const NOW: Duration = Duration::from_secs(5);
+    const START_TIME: Duration = Duration::from_secs(5);
 
     fn piece(length: usize) -> Vec<u8> {
         vec![u8::try_from(length % 256).unwrap(); length]
@@ -87,26 +88,29 @@ mod tests {
         let mut frames = Unconfirmed::default();
         frames.sent(piece(10));
         frames.sent(piece(20));
-        assert!(frames.is_due(NOW));
-        frames.asks(7, NOW);
+        assert!(frames.is_due(START_TIME));
+        frames.asks(7, START_TIME);
         frames.sent(piece(30));
-        assert!(!frames.is_due(NOW + ASK_INTERVAL), "one at a time");
+        assert!(!frames.is_due(START_TIME + ASK_INTERVAL), "one at a time");
         assert!(!frames.confirmed(8), "the barrier of somebody else");
         assert!(frames.confirmed(7));
         assert!(!frames.confirmed(7));
         assert_eq!(frames.take(), [piece(30)]);
         assert_eq!(frames.bytes, 0);
-        assert!(!frames.is_due(NOW + ASK_INTERVAL), "there is nothing");
+        assert!(
+            !frames.is_due(START_TIME + ASK_INTERVAL),
+            "all is confirmed"
+        );
     }
 
     #[test]
-    fn answer_of_the_logger_before_confirms_nothing_that_was_sent_again() {
+    fn answer_of_the_logger_before_does_not_confirm_a_repetition() {
         let mut frames = Unconfirmed::default();
         frames.sent(piece(10));
-        frames.asks(7, NOW);
-        let again = frames.take();
-        assert_eq!(again, [piece(10)]);
-        again.into_iter().for_each(|piece| frames.sent(piece));
+        frames.asks(7, START_TIME);
+        let pieces = frames.take();
+        assert_eq!(pieces, [piece(10)]);
+        pieces.into_iter().for_each(|piece| frames.sent(piece));
         assert!(!frames.confirmed(7));
         assert_eq!(frames.take(), [piece(10)]);
     }
@@ -114,18 +118,18 @@ mod tests {
     #[test]
     fn question_waits_for_its_interval_or_for_many_bytes() {
         let mut frames = Unconfirmed::default();
-        frames.asks(1, NOW);
+        frames.asks(1, START_TIME);
         assert!(frames.confirmed(1));
         frames.sent(piece(10));
-        assert!(!frames.is_due(NOW));
-        assert!(frames.is_due(NOW + ASK_INTERVAL));
+        assert!(!frames.is_due(START_TIME));
+        assert!(frames.is_due(START_TIME + ASK_INTERVAL));
         frames.sent(piece(ASK_BYTES));
-        assert!(frames.is_due(NOW));
-        frames.asks(2, NOW);
-        while frames.has_room() {
+        assert!(frames.is_due(START_TIME));
+        frames.asks(2, START_TIME);
+        while frames.accepts_more() {
             frames.sent(piece(ASK_BYTES));
         }
         assert!(frames.confirmed(2));
-        assert!(frames.has_room());
+        assert!(frames.accepts_more());
     }
 }

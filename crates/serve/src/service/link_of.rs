@@ -71,7 +71,8 @@ impl Service {
         let Some(link) = self.ground.logger.link() else {
             return Ok(());
         };
-        if link.is_nearly_silent(now) {
+        let timeout = self.config.link.as_ref().map(|link| link.timeout / 2);
+        if link.silence(now) >= timeout {
             // Its acknowledgements are a sign of life, too: an answer can be lost behind them.
             let acks = self.ground.plane.counters()?.link_acks();
             if self

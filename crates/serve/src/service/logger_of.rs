@@ -26,7 +26,12 @@ impl Service {
         }
         while let Some(said) = self.ground.logger.client().and_then(LoggerClient::said) {
             match said {
-                Said::Drained(token) => self.drained(token),
+                Said::Drained(token) => {
+                    let link = self.ground.logger.link();
+                    if !link.is_some_and(|link| link.drained(token)) {
+                        self.recovery.drained(token.wrapping_sub(self.barriers));
+                    }
+                }
                 Said::Unprotected(flow, reason) => self.unprotect(flow, reason)?,
                 Said::Unknown(flow_low) => self.not_recorded(flow_low)?,
                 Said::Image(said) => self.hear_of_image(said)?,
@@ -35,17 +40,6 @@ impl Service {
             }
         }
         Ok(())
-    }
-
-    /// The logger has recorded all that it was sent before this barrier.
-    fn drained(&mut self, token: u64) {
-        if let Some(link) = self.ground.logger.link() {
-            if link.confirmed(token) {
-                return;
-            }
-            link.drained(token);
-        }
-        self.recovery.drained(token.wrapping_sub(self.barriers));
     }
 
     pub(super) fn unprotect(

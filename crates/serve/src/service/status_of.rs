@@ -19,6 +19,9 @@ use rustix::process::Pid;
 use ssw::{Flow, Mode};
 use wire::{FlowId, FlowKey};
 
+/// A logger that is silent for longer is not asked.
+const SILENCE_LIMIT: Duration = Duration::from_millis(500);
+
 impl Service {
     /// The server, or the first process of those that it has left behind.
     fn main_process(&self) -> Result<Option<Pid>, ServeError> {
@@ -40,7 +43,8 @@ impl Service {
             .filter(|(_, flow)| flow.closed_ns == 0)
             .collect();
         let link = self.ground.logger.link();
-        let answers = link.is_none_or(|link| link.answers(clock::now()));
+        let silence = link.and_then(|link| link.silence(clock::now()));
+        let answers = silence.is_none_or(|silence| silence < SILENCE_LIMIT);
         // In a recovery the logger has better things to do.
         let is_serving = self.recovery.stage() == Stage::Serving;
         if answers && (self.recorded.is_none() || is_serving) {

@@ -196,8 +196,8 @@ fn a_log_of_the_version_before_is_read_after_an_upgrade() {
     }
 }
 
-/// The logger dies with the head of an answer that it has received and not recorded. The record has this head all the same: in a
-/// replay the date of the answer may be another one.
+/// The logger dies with the head of an answer in its socket, unrecorded. `serve` repeats the head to the next logger
+/// process: in a replay the date of this answer may differ.
 #[test]
 fn heads_that_die_with_the_logger_are_recorded_by_the_next_one() {
     let scene = Scene::new("link-heads");

@@ -205,12 +205,11 @@ fn what_was_read_and_not_recorded_does_not_wait_for_what_followed_from_it() {
     }
 }
 
-/// `serve` says so whenever it attaches: also a second one, to a logger that was there all the time. Meanwhile the client
-/// speaks on another processor.
+/// A second `serve` brings up a link that is up. Meanwhile the client sends segments to another processor.
 #[test]
-fn logger_that_is_said_to_be_there_again_costs_no_protection() {
-    const SEGMENTS: u32 = 20_000;
-    // Before a harness holds this thread on one of them.
+fn second_serve_that_brings_the_link_up_costs_no_protection() {
+    const SEGMENT_COUNT: u32 = 20_000;
+    // Before the harness pins this thread.
     let processors = sched_getaffinity(None).expect("it is known");
     let linked = Linked::new(AckStrategy::Eager).open();
     let both = &linked.both;
@@ -225,7 +224,7 @@ fn logger_that_is_said_to_be_there_again_costs_no_protection() {
     thread::scope(|scope| {
         scope.spawn(move || {
             sched_setaffinity(None, &processors).expect("it is there");
-            for _ in 0..SEGMENTS {
+            for _ in 0..SEGMENT_COUNT {
                 let verdict = Frame::of(&packet).run(program);
                 assert_eq!(verdict.expect("it is run"), Verdict::Next);
             }

@@ -18,8 +18,8 @@ use crate::{
 };
 
 impl Session {
-    /// The answers to a request of the session's service, in order; [`Outbox::drained`] answers a barrier later. [`Request::Attach`]
-    /// and [`Request::Rekey`], which need randomness, are refused here.
+    /// The answers to a request of the session's service, in order; [`Outbox::drained`] answers a barrier later.
+    /// [`Request::Attach`] and [`Request::Rekey`], which need randomness, are refused here.
     pub fn answer(&mut self, desk: Desk, request: &Request, out: &mut Outbox) -> Vec<Response> {
         match request {
             Request::Frames { bytes } => {
