@@ -51,8 +51,8 @@ impl Default for Expect {
 /// The fields whose values may differ unless the operator names others.
 pub const DEFAULT_FIELDS: &[&str] = &["Date"];
 
-/// The recorded ranges as chunks, each with its number (sequence number / [`EXPECT_CHUNK`]). `answers`: the places where
-/// answers begin, in order like the ranges.
+/// The recorded ranges as chunks, each with its number (sequence number / [`EXPECT_CHUNK`]). `answers`: the places
+/// where answers begin, in order like the ranges.
 #[must_use]
 pub fn expectations(
     ranges: &[(SeqNumber, Vec<u8>)],

@@ -569,8 +569,8 @@ while True:
     threading.Thread(target=serve, args=(client,), daemon=True).start()
 "#;
 
-/// An HTTP server without state whose dates are never the same. The first piece of an answer is longer than a segment, and
-/// an answer is shorter than a recorded head. IPv4 only.
+/// An HTTP server without state whose dates are never the same. The first piece of an answer is longer than a segment,
+/// and an answer is shorter than a recorded head. IPv4 only.
 ///
 /// # Panics
 /// When its script cannot be written.

@@ -118,8 +118,8 @@ fn a_server_that_says_the_same_goes_on_and_it_is_told_how_much_was_compared() {
     case.pair.stop();
 }
 
-/// The link has room for the first bytes of a segment alone; the ring, with the rest, dies with its host. The record then
-/// has the end of this answer and the beginning of the next in one piece.
+/// The link has room for the first bytes of a segment alone; the ring, with the rest, dies with its host. The record
+/// then has the end of this answer and the beginning of the next in one piece.
 #[test]
 fn date_behind_an_answer_that_is_recorded_in_part_is_tolerated() {
     let mut pair = Pair::new("compared-date", |scene| {
