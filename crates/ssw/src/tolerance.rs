@@ -61,15 +61,24 @@ pub fn expectations(
 ) -> BTreeMap<u32, Expect> {
     let mut chunks: BTreeMap<u32, Expect> = BTreeMap::new();
     let mut answers = answers.iter().copied().peekable();
+    // By what an earlier range says of its last answer.
+    let mut next_answers: Vec<SeqNumber> = Vec::new();
     for (start, bytes) in joined(ranges) {
-        while answers.next_if(|at| at.before(start)).is_some() {}
         let end = start + length32(bytes.len());
-        let within = std::iter::from_fn(|| answers.next_if(|at| at.before(end)));
-        let offsets = within.filter_map(|at| usize::try_from(at.distance_from(start)?).ok());
+        while answers.next_if(|at| at.before(start)).is_some() {}
+        let known = std::iter::from_fn(|| answers.next_if(|at| at.before(end)));
+        let known: Vec<SeqNumber> = known.chain(next_answers.drain(..)).collect();
+        let (inside, behind): (Vec<_>, Vec<_>) = known.into_iter().partition(|at| at.before(end));
+        let offsets = inside.iter().filter_map(|at| at.distance_from(start));
+        let offsets = offsets.filter_map(|offset| usize::try_from(offset).ok());
         let mut soft = vec![false; bytes.len()];
-        for range in tolerated(&bytes, offsets, fields) {
+        let (values, next) = tolerated(&bytes, offsets, fields);
+        for range in values {
             soft[range].fill(true);
         }
+        next_answers = behind;
+        let next = next.into_iter().filter_map(|at| u32::try_from(at).ok());
+        next_answers.extend(next.map(|at| start + at));
         for (i, (byte, soft)) in bytes.iter().zip(soft).enumerate() {
             let seq = start + length32(i);
             let at = offset_in_chunk(seq);
@@ -101,44 +110,48 @@ fn joined(ranges: &[(SeqNumber, Vec<u8>)]) -> Vec<(SeqNumber, Vec<u8>)> {
     whole
 }
 
-/// Positions of the values of these fields in the HTTP/1 response heads of `bytes`. A head begins with a status line
-/// where a response must begin (at the start of a recorded range, at one of `answers`, or after a body of known length)
-/// and ends with an empty line (RFC 9112 2.1), or with the record. All other bytes count as a body.
+/// Positions of the values of these fields in the HTTP/1 response heads of `bytes`, and the places behind `bytes` where
+/// the next response begins. A head begins with a status line where a response must begin (at the start of a recorded
+/// range, at one of `answers`, or after a body of known length) and ends with an empty line (RFC 9112 2.1), or with the
+/// record. All other bytes count as a body.
 fn tolerated(
     bytes: &[u8],
     answers: impl Iterator<Item = usize>,
     fields: &[impl AsRef<str>],
-) -> Vec<Range<usize>> {
+) -> (Vec<Range<usize>>, BTreeSet<usize>) {
     let mut found = Vec::new();
     let mut read = BTreeSet::new();
     for at in std::iter::once(0).chain(answers) {
         read_responses(bytes, at, fields, (&mut read, &mut found));
     }
-    found
+    let next = read.split_off(&bytes.len());
+    (found, next)
 }
 
-/// Read the responses from `at` on, up to one that was read before.
+/// Read the responses from `at` on, up to one that was read before, or that begins behind `bytes`: `read` has that place,
+/// too.
 fn read_responses(
     bytes: &[u8],
     mut at: usize,
     fields: &[impl AsRef<str>],
     (read, found): (&mut BTreeSet<usize>, &mut Vec<Range<usize>>),
 ) {
-    while bytes
-        .get(at..)
-        .is_some_and(|rest| rest.starts_with(b"HTTP/1."))
-        && read.insert(at)
-    {
+    let begins = |at: usize| {
+        let rest = bytes.get(at..);
+        rest.is_some_and(|rest| rest.starts_with(b"HTTP/1."))
+    };
+    while begins(at) && read.insert(at) {
         let (body, framing) = read_head(bytes, at, fields, found);
-        // The answer to a HEAD request announces a body that does not come.
         at = match framing {
-            _ if bytes
-                .get(body..)
-                .is_some_and(|rest| rest.starts_with(b"HTTP/1.")) =>
-            {
-                body
+            // The answer to a HEAD request announces a body that does not come.
+            _ if begins(body) => body,
+            Framing::Length(length) => {
+                let next = body.saturating_add(length);
+                if next > bytes.len() {
+                    read.insert(next);
+                }
+                next
             }
-            Framing::Length(length) => body.saturating_add(length),
             Framing::Chunked => end_of_chunks(bytes, body),
             Framing::UntilClose => return,
         };

@@ -98,6 +98,29 @@ fn head_behind_the_rest_of_an_answer_is_found_where_an_answer_begins() {
     assert_eq!(soft(&[first + 1]), 0, "nothing begins there");
 }
 
+/// The length of the answer before is known, if the rest of its head was not lost.
+#[test]
+fn head_behind_a_gap_is_found_by_the_length_of_the_answer_before() {
+    let length = 2000;
+    let before = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
+    let whole = [before.as_bytes(), &[b'x'; 2000], HEAD, HEAD].concat();
+    let start = SeqNumber(u32::MAX - 500);
+    let soft = |gap: Range<usize>| {
+        let (first, second) = (whole[..gap.start].to_vec(), whole[gap.end..].to_vec());
+        let ranges = [(start, first), (start + length32(gap.end), second)];
+        let chunks = expectations(&ranges, &[], DEFAULT_FIELDS);
+        let masks = chunks.values().flat_map(|chunk| chunk.soft);
+        masks.filter(|mask| *mask == 0xff).count()
+    };
+    let value = " Sat, 21 Nov 2026 02:00:00 GMT".len();
+    let next = before.len() + length;
+    assert_eq!(soft(before.len()..next - 1), 2 * value);
+    assert_eq!(soft(1000..1500), 2 * value);
+    assert_eq!(soft(before.len()..next), 2 * value, "nothing of the body");
+    assert_eq!(soft(before.len() - 2..1500), 0, "the head has no end");
+    assert_eq!(soft(1000..next + 20), 0, "where an answer begins is lost");
+}
+
 proptest! {
     #[test]
     fn strict_and_soft_are_disjoint_and_cover_the_record(
