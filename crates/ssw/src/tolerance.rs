@@ -128,8 +128,8 @@ fn tolerated(
     (found, next)
 }
 
-/// Read the responses from `at` on, up to one that was read before, or that begins behind `bytes`: `read` has that place,
-/// too.
+/// Read the responses from `at` on, up to one that was read before, or that begins behind `bytes`. `read` has this
+/// place, too.
 fn read_responses(
     bytes: &[u8],
     mut at: usize,
