@@ -72,7 +72,8 @@ impl From<Fault> for Outcome {
 pub(crate) fn failed(error: &ServeError) -> Outcome {
     lines::fail(error.code(), error);
     match error {
-        ServeError::NoService { .. } => Outcome::Usage, // a typing error
+        // Typing errors.
+        ServeError::NoService { .. } | ServeError::NeverGranted(_) => Outcome::Usage,
         _ => error.fault().into(),
     }
 }

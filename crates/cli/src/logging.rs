@@ -89,6 +89,7 @@ fn outcome_of(error: &ServiceError) -> (Outcome, &'static str) {
         ServiceError::Keys(_) => (Outcome::Config, "key_file"),
         ServiceError::Lease(_) => (Outcome::Config, "lease"),
         ServiceError::Log { .. } => (Outcome::Config, "log"),
+        ServiceError::LogTaken(_) => (Outcome::NotNow, "log_taken"),
         ServiceError::Io(_) => (Outcome::Internal, "system"),
     }
 }

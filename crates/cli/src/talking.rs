@@ -120,6 +120,13 @@ fn not_served(run_dir: &RunDir, name: &str, error: &io::Error) -> Outcome {
             );
             Outcome::Usage
         }
+        _ if run_dir.holder(name).is_some() => {
+            lines::fail(
+                "no_serve_yet",
+                &format_args!("the outlive serve of {name} starts, or ends: ask again in a moment"),
+            );
+            Outcome::NotNow
+        }
         _ => {
             lines::fail(
                 "no_serve",

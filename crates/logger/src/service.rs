@@ -113,6 +113,9 @@ pub enum ServiceError {
         /// Why.
         error: String,
     },
+    /// Another process writes the log in this directory.
+    #[error("another logger uses {}: stop it, or choose another --dir", .0.display())]
+    LogTaken(PathBuf),
     /// Nobody can be granted such a lease.
     #[error("--lease: {0}")]
     Lease(#[from] lease::TermsError),
@@ -173,8 +176,7 @@ impl Service {
         let term = config.lease;
         let dir = config.directory.clone();
         if let Some(directory) = config.directory {
-            let restored = open_log(&directory, &mut sessions);
-            let restored = restored.map_err(|error| ServiceError::Log { directory, error })?;
+            let restored = open_log(&directory, &mut sessions)?;
             found = Some(Event::Restored {
                 services: restored.sessions,
                 connections: restored.connections,

@@ -269,6 +269,9 @@ pub enum ServeError {
     /// The key file.
     #[error(transparent)]
     Keys(#[from] KeyFileError),
+    /// A service of this name was never served with leases of this logger.
+    #[error("{0}")]
+    NeverGranted(String),
     /// The logger knows nothing of what was asked for.
     #[error("the logger: {0}")]
     NotKnown(String),
@@ -402,6 +405,7 @@ impl ServeError {
             | Self::OtherLayout { .. }
             | Self::BadName(_)
             | Self::NoService { .. }
+            | Self::NeverGranted(_)
             | Self::Spawn(_)
             | Self::Criu(_)
             | Self::Keys(_)

@@ -53,6 +53,7 @@ impl ServeError {
             Self::StillWritten(_) => "still_written",
             Self::NoLogger(_) => "logger_refuses",
             Self::Keys(_) => "key_file",
+            Self::NeverGranted(_) => "never_granted",
             Self::NotKnown(_) => "not_known",
             Self::LoggerProtocol(_) => "logger_protocol",
             Self::Fabricate(_) => "packet_not_made",

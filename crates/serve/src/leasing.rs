@@ -22,7 +22,7 @@ use crate::{
     error::{ServeError, SystemContext},
     instance::Instance,
     keeper::{Granting, Keeper},
-    logger_client::LoggerClient,
+    logger_client::{self, LoggerClient},
 };
 
 /// How long a logger may take to be told.
@@ -34,7 +34,7 @@ const TOLD: Duration = Duration::from_secs(3);
 /// # Errors
 /// The logger cannot be reached, or has heard that host a moment ago.
 pub fn give_up(at: SocketAddr, key_file: &Path, service: &str) -> Result<u32, ServeError> {
-    LoggerClient::call(at, key_file, TOLD)?.give_up(service)
+    logger_client::give_up(LoggerClient::call(at, key_file, TOLD)?, service)
 }
 
 /// For a service of which nothing is here yet. `None`: no other host can take it over.

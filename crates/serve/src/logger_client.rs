@@ -386,16 +386,6 @@ impl LoggerClient {
         }
     }
 
-    /// The operator says that the host which holds this service is gone for good. Answers the epoch that is over.
-    pub(crate) fn give_up(&mut self, service: &str) -> Result<u32, ServeError> {
-        let service = service.to_owned();
-        self.say(&Request::GiveUp { service })?;
-        match self.next_answer()? {
-            Response::GivenUp { epoch } => Ok(epoch),
-            other => Err(unexpected(&other)),
-        }
-    }
-
     /// Its process number, on its machine.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
@@ -486,21 +476,15 @@ impl LoggerClient {
     }
 
     fn next_answer(&mut self) -> Result<Response, ServeError> {
+        match self.next_response()? {
+            Response::Error { code, message } => Err(refused(code, message)),
+            response => Ok(response),
+        }
+    }
+
+    fn next_response(&mut self) -> Result<Response, ServeError> {
         loop {
             match self.decoder.pull()? {
-                Some(Response::Error {
-                    code: ErrorCode::StillServed,
-                    message,
-                }) => return Err(ServeError::StillServed(message)),
-                Some(Response::Error {
-                    code: ErrorCode::StillWritten,
-                    message,
-                }) => return Err(ServeError::StillWritten(message)),
-                Some(Response::Error {
-                    code: ErrorCode::Taken,
-                    message,
-                }) => return Err(ServeError::AddressClaimed(message)),
-                Some(Response::Error { message, .. }) => return Err(ServeError::NotKnown(message)),
                 Some(response) => {
                     if let Some(answer) = self.note(response) {
                         return Ok(answer);
@@ -766,6 +750,29 @@ fn known<T>(answer: Result<T, ServeError>) -> Result<Option<T>, ServeError> {
         Ok(answer) => Ok(Some(answer)),
         Err(ServeError::NotKnown(_)) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// The operator says that the host which holds this service is gone for good. Answers the epoch that is over.
+pub(crate) fn give_up(mut client: LoggerClient, service: &str) -> Result<u32, ServeError> {
+    let service = service.to_owned();
+    client.say(&Request::GiveUp { service })?;
+    match client.next_response()? {
+        Response::GivenUp { epoch } => Ok(epoch),
+        Response::Error { code, message } => Err(match code {
+            ErrorCode::UnknownFlow => ServeError::NeverGranted(message),
+            code => refused(code, message),
+        }),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn refused(code: ErrorCode, message: String) -> ServeError {
+    match code {
+        ErrorCode::StillServed => ServeError::StillServed(message),
+        ErrorCode::StillWritten => ServeError::StillWritten(message),
+        ErrorCode::Taken => ServeError::AddressClaimed(message),
+        _ => ServeError::NotKnown(message),
     }
 }
 

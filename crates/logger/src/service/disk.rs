@@ -35,10 +35,9 @@ impl Disk {
             .truncate(false)
             .open(path.join(LOCK))?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
-            rustix::io::Errno::WOULDBLOCK => io::Error::new(
-                io::ErrorKind::ResourceBusy,
-                "another logger uses this directory",
-            ),
+            rustix::io::Errno::WOULDBLOCK => {
+                io::Error::new(io::ErrorKind::ResourceBusy, "another process has the lock")
+            }
             error => error.into(),
         })?;
         Ok(Self {

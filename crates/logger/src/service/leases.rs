@@ -4,7 +4,7 @@ mod book;
 
 use std::{collections::BTreeMap, io, path::Path, time::Duration};
 
-use lease::{Granter, Memory, Record, Terms};
+use lease::{Granter, Memory, Record, StillHeld, Terms};
 use protocol::control::{ErrorCode, LeaseAnswer, LeaseRequest, Response, Standing, Verdict};
 use rand::{TryRngCore, rngs::OsRng};
 
@@ -206,7 +206,10 @@ impl Service {
             Ok((epoch, _)) => (epoch, self.clients[at].remote),
             Err(why) => {
                 return self.clients[at].say(&Response::Error {
-                    code: ErrorCode::BadRequest,
+                    code: match why {
+                        StillHeld::Unknown => ErrorCode::UnknownFlow,
+                        StillHeld::Nobodys | StillHeld::Heard { .. } => ErrorCode::BadRequest,
+                    },
                     message: why.to_string(),
                 });
             }

@@ -1,12 +1,13 @@
 //! The loop's side of the durable log.
 
 use std::{
+    io,
     path::Path,
     time::{Duration, Instant},
 };
 
 use super::{
-    Event, Service,
+    Event, Service, ServiceError,
     disk::Disk,
     writer::{Report, Writer},
 };
@@ -83,9 +84,19 @@ impl Service {
 pub(super) fn open_log(
     directory: &Path,
     sessions: &mut Sessions,
-) -> Result<Restored<Disk>, String> {
-    let disk = Disk::open(directory).map_err(|error| error.to_string())?;
-    restore(disk, sessions, SEGMENT_SIZE).map_err(|error| error.to_string())
+) -> Result<Restored<Disk>, ServiceError> {
+    let disk = Disk::open(directory).map_err(|error| match error.kind() {
+        io::ErrorKind::ResourceBusy => ServiceError::LogTaken(directory.to_owned()),
+        _ => not_read(directory, &error),
+    })?;
+    restore(disk, sessions, SEGMENT_SIZE).map_err(|error| not_read(directory, &error))
+}
+
+fn not_read(directory: &Path, error: &impl ToString) -> ServiceError {
+    ServiceError::Log {
+        directory: directory.to_owned(),
+        error: error.to_string(),
+    }
 }
 
 fn event_of(change: Change) -> Event {

@@ -205,7 +205,7 @@ pub struct Statistics {
 /// Why a request cannot be answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorCode {
-    /// The logger does not know the connection.
+    /// The logger does not know the connection, or the service that is to be given up.
     UnknownFlow,
     /// The connection is not protected, so there is no record to read.
     Unprotected,

@@ -8,7 +8,7 @@ use e2e::clients::{Http, finish};
 use e2e::exchange::Exchange;
 use e2e::loggers::{Logger, QUICK_LOSS, await_recorded, key_file};
 use e2e::servers::{self, PORT, test_server};
-use e2e::{PATIENCE, Scene, Seed};
+use e2e::{PATIENCE, Scene, Seed, binaries};
 use lab::Signal;
 
 use crate::{echoes, echoing, protect, status, talks};
@@ -226,4 +226,20 @@ fn heads_that_die_with_the_logger_are_recorded_by_the_next_one() {
     assert_eq!(verified["tolerated"], 3, "{verified}");
     assert_eq!(http.get("/small/2").status, 200);
     protected.stop();
+}
+
+#[test]
+fn second_logger_on_one_directory_is_refused() {
+    let scene = Scene::new("link-taken");
+    let host = scene.lab.add_host_at("logger", 20).expect("a host");
+    let keys = key_file(&scene, "keys");
+    let log = scene.directory().join("log");
+    let _logger = Logger::start(&scene, &host, &keys, &["--dir", &log.to_string_lossy()]);
+    let mut command = host.command(&binaries::outlive().to_string_lossy());
+    command.args(["logger", "--listen", "10.0.0.20:7601", "--key-file"]);
+    command.arg(keys).arg("--dir").arg(log);
+    let second = command.output().expect("an end");
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(75), "{said}");
+    assert!(said.contains("another logger uses "), "{said}");
 }

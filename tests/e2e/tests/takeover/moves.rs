@@ -302,7 +302,7 @@ fn a_host_that_is_gone_for_good_is_released() {
     assert_eq!(code, Some(75), "{said}");
     assert!(said.contains("it is there"), "{said}");
     let (code, said) = release("nobody");
-    assert_eq!(code, Some(75), "{said}");
+    assert_eq!(code, Some(64), "{said}");
     // A question that has its answer is not refused.
     assert!(
         !logger.said().contains("it has closed"),
