@@ -357,4 +357,15 @@ mod tests {
         let without = preferred.otherwise.expect("a service without a record");
         assert_eq!(without.replay, ReplayMode::Turn);
     }
+    #[test]
+    fn check_takes_the_options_of_serve() {
+        let options = ["--address", "10.0.0.10:80", "--replay", "turn"];
+        let words = ["outlive", "check"].iter().chain(&options);
+        let words = words.chain(&["--", "server"]);
+        let Verb::Check(check) = Arguments::parse_from(words).verb else {
+            panic!("another command");
+        };
+        let config = to_check(check.serve, false).expect("good options");
+        assert_eq!(config.replay, ReplayMode::Turn);
+    }
 }

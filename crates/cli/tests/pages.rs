@@ -268,3 +268,15 @@ fn bash_knows_the_services() {
     assert_eq!(completed("outlive serve we", 2), "");
     assert!(completed("outlive status --js", 2).contains("--json"));
 }
+
+#[test]
+fn help_of_the_lab_says_that_hosts_share_process_numbers() {
+    let output = outlive(&["lab", "--help"]);
+    let help = String::from_utf8_lossy(&output.stdout).replace('\n', " ");
+    let words: Vec<&str> = help.split_whitespace().collect();
+    let help = words.join(" ");
+    assert!(
+        help.contains("Process numbers are those of this machine"),
+        "{help}"
+    );
+}
