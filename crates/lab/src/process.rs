@@ -186,7 +186,8 @@ fn has_stopped(pid: Pid) -> bool {
         .collect();
     let stands = |state: &u8| !matches!(state, b'R' | b'S');
     let is_over = |state: &u8| matches!(state, b'Z' | b'X');
-    states.iter().all(stands) && (states.contains(&b'T') || states.iter().all(is_over))
+    let is_stopped = |state: &u8| matches!(state, b'T' | b't');
+    states.iter().all(stands) && (states.iter().any(is_stopped) || states.iter().all(is_over))
 }
 
 fn allow_gone(result: Result<(), Errno>) -> Result<(), Errno> {

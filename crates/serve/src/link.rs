@@ -406,11 +406,15 @@ impl Link {
             let queued = self.client().map(|client| client.queued());
             let accepts = queued.is_some_and(|queued| self.frames.accepts_more(queued));
             // Without a logger, and if it may come back, they are safe where they are.
-            if (!accepts && !discard) || !self.frames.fetch()? {
+            if !accepts && !discard {
                 break;
             }
+            let more = self.frames.fetch()?;
             if discard {
                 self.frames.discard();
+            }
+            if !more {
+                break;
             }
         }
         Ok(())

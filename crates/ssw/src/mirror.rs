@@ -10,6 +10,7 @@ use protocol::Digest;
 use wire::{ChecksumMode, FlowId, FlowKey, SeqNumber};
 
 use crate::{
+    egress::LARGEST_WINDOW,
     flow::{Flow, Said, Unprotected},
     packet::{Packet, Segment, length32},
     south::Shared,
@@ -155,7 +156,11 @@ impl Shared {
             return;
         }
         let Some(skip) = from.distance_from(seq).filter(|_| left > 0) else {
-            flow.verify.head_left = 0;
+            // What was withheld before (the fence) comes again. No retransmission fills a larger hole.
+            let hole = seq.distance_from(from).unwrap_or(0);
+            if left > 0 && hole > LARGEST_WINDOW {
+                flow.verify.head_left = 0;
+            }
             self.tell_asked(packet, flow, segment, now_ns);
             return;
         };

@@ -250,6 +250,11 @@ impl Ledger {
         self.entries.urgent
     }
 
+    /// Up to where anything was recorded so far; see [`Ledger::has_written`].
+    pub(crate) const fn made(&self) -> u64 {
+        self.entries.made
+    }
+
     fn is_urgent(&self) -> bool {
         self.entries.urgent > self.entries.ordered
     }

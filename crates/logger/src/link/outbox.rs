@@ -78,8 +78,12 @@ impl Outbox {
         }
     }
 
-    pub(super) fn barrier(&mut self, instance: u64, token: u64) {
-        let recorded = self.recorded();
+    /// `hurries`: entries for which nobody waits count as written.
+    pub(super) fn barrier(&mut self, instance: u64, token: u64, hurries: bool) {
+        let recorded = match &self.ledger {
+            Some(ledger) if !hurries => ledger.made(),
+            _ => self.recorded(),
+        };
         self.barriers.push_back(Barrier {
             instance,
             token,

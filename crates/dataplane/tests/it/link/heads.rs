@@ -75,6 +75,20 @@ fn the_head_of_each_answer_goes_to_the_logger_and_says_what_was_before_it() {
     }
 }
 
+/// The fence has withheld the first segment, and lets the second one pass: the first comes again by a timer.
+#[test]
+fn head_that_comes_behind_the_rest_of_its_answer_is_recorded() {
+    let mut linked = Linked::new(AckStrategy::Eager).open();
+    linked.asks(1, 1, b"question");
+    assert_eq!(linked.answers(4, b"wer"), []);
+    assert_eq!(linked.answers(1, b"ans"), [(1, 1, b"ans".to_vec(), 3)]);
+    assert_eq!(linked.answers(4, b"wer"), [(4, 4, b"wer".to_vec(), 3)]);
+    // No retransmission is that late.
+    linked.asks(9, 7, b"another");
+    assert_eq!(linked.answers(7 + (1 << 30) + 1, b"far"), []);
+    assert_eq!(linked.answers(7, b"near"), []);
+}
+
 #[test]
 fn a_long_head_is_cut_to_what_the_link_carries() {
     for (v6, room) in [(false, ROOM_V4), (true, ROOM_V6)] {

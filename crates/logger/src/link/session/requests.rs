@@ -27,7 +27,9 @@ impl Session {
                 Vec::new()
             }
             Request::Barrier { token } => {
-                out.barrier(self.instance, *token);
+                // A recovery waits for the answer.
+                let hurries = self.intake.journal.turns_are_held();
+                out.barrier(self.instance, *token, hurries);
                 Vec::new()
             }
             Request::Resume(resume) => {

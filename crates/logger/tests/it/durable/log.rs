@@ -51,6 +51,23 @@ fn barrier_is_answered_when_all_before_it_is_durable() {
     world.write();
     assert_eq!(world.out.drained(), Some((INSTANCE, 9)));
     assert_eq!(world.out.drained(), None);
+    // A digest is not in a hurry, and its barrier is not, unless a recovery waits.
+    let digest = Digest {
+        next: world.host.connections[&flow].server_isn + 1,
+        ..Digest::default()
+    };
+    world.frame(flow, FrameKind::Digest, &digest.to_bytes());
+    world.ask(&Request::Barrier { token: 10 });
+    assert_eq!(world.out.drained(), None);
+    world.now += Duration::from_secs(1);
+    world.order();
+    world.write();
+    assert_eq!(world.out.drained(), Some((INSTANCE, 10)));
+    world.ask(&Request::HoldTurns { hold: true });
+    world.write();
+    world.frame(flow, FrameKind::Digest, &digest.to_bytes());
+    world.ask(&Request::Barrier { token: 11 });
+    assert_eq!(world.out.drained(), Some((INSTANCE, 11)));
 }
 
 #[test]
