@@ -249,7 +249,7 @@ static __always_inline void mirror_head(struct __sk_buff *skb, struct flow *f, c
 	if (!p->payload_len || f->unprotected)
 		return;
 	if (!take || before(f->verify.head_next, seq)) {
-		/* What was withheld before (the fence) comes again. No retransmission fills a larger hole. */
+		/* A segment that the fence has withheld comes again. No retransmission fills a larger hole. */
 		if (take && seq - f->verify.head_next > LARGEST_WINDOW)
 			f->verify.head_left = 0;
 		tell_asked(skb, s, f, p);

@@ -156,7 +156,7 @@ impl Shared {
             return;
         }
         let Some(skip) = from.distance_from(seq).filter(|_| left > 0) else {
-            // What was withheld before (the fence) comes again. No retransmission fills a larger hole.
+            // A segment that the fence has withheld comes again. No retransmission fills a larger hole.
             let hole = seq.distance_from(from).unwrap_or(0);
             if left > 0 && hole > LARGEST_WINDOW {
                 flow.verify.head_left = 0;
