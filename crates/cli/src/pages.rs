@@ -47,8 +47,10 @@ pub(crate) fn man(directory: &Path) -> Outcome {
         Ok(()) => Outcome::Done,
         Err(error) => {
             let directory = directory.display();
-            let why = format_args!("cannot write man pages to {directory}: {error}");
-            lines::fail("not_written", &why);
+            lines::fail(
+                "not_written",
+                &format_args!("cannot write man pages to {directory}: {error}"),
+            );
             match error.kind() {
                 io::ErrorKind::PermissionDenied => Outcome::NoPermission,
                 _ => Outcome::Usage,

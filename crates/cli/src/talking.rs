@@ -223,8 +223,10 @@ pub(crate) fn history(arguments: &ShowHistory) -> Outcome {
             Outcome::Usage
         }
         Err(error) => {
-            let why = format_args!("the history of {name} in {place} cannot be read: {error}");
-            lines::fail("history_not_read", &why);
+            lines::fail(
+                "history_not_read",
+                &format_args!("the history of {name} in {place} cannot be read: {error}"),
+            );
             match error.kind() {
                 io::ErrorKind::PermissionDenied => Outcome::NoPermission,
                 _ => Outcome::Failed,

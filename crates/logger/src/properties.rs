@@ -118,9 +118,17 @@ fn can_be_sent(answers: &[Response]) {
     for answer in answers {
         let mut bytes = Vec::new();
         encode(answer, &mut bytes).expect("an answer can be written");
-        let mut decoder = Decoder::new();
+        let mut decoder = Decoder::<Response>::new();
         decoder.feed(&bytes);
-        assert_eq!(decoder.pull(), Ok(Some(answer.clone())));
+        let heard = decoder.pull().expect("an answer can be read");
+        let heard = heard.expect("the answer is whole");
+        // An answer to a program of the version before leaves numbers out, and the reader has others in their place.
+        if !matches!(answer, Response::FormerSummaries { .. }) {
+            assert_eq!(&heard, answer);
+        }
+        let mut again = Vec::new();
+        encode(&heard, &mut again).expect("an answer can be written");
+        assert_eq!(again, bytes);
         assert_eq!(decoder.pull(), Ok(None));
     }
 }
