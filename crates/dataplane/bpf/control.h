@@ -223,7 +223,7 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 		return mirror_note(&none, MIRROR_BARRIER, 0, c->argument) ? 0 : -ENOSPC;
 	}
 	case CONTROL_LINK_UP:
-		/* Up again while it is up it never falls: what came meanwhile on another CPU would lose its protection. */
+		/* A link that is up stays up: a segment on another CPU would lose the flow's protection in the meantime. */
 		if (c->argument)
 			bpf_for_each_map_elem(&flows, begin_count, NULL, 0);
 		s->link_up = !!c->argument;

@@ -170,7 +170,7 @@ pub(crate) fn await_stopped(pid: Pid) {
     }
 }
 
-/// Has a thread stopped, and does no other one run in user space, or wait where the stop would still have to wake it?
+/// Whether the stop has reached all threads: a thread has stopped, and no other thread runs, or sleeps interruptibly.
 fn has_stopped(pid: Pid) -> bool {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     let states: Vec<u8> = tasks

@@ -384,7 +384,8 @@ impl Link {
         self.draining.map_or(Ok(()), |token| self.drain(token, now))
     }
 
-    /// The barrier with this token was answered, or nobody will. Tells whether the barrier is one of our own frames.
+    /// The barrier with this token is over: answered, or without a logger. Tells whether the barrier belongs to
+    /// the frames.
     pub(crate) fn drained(&mut self, token: u64) -> bool {
         if self.draining == Some(token) {
             self.draining = None;

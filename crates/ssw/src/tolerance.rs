@@ -61,7 +61,7 @@ pub fn expectations(
 ) -> BTreeMap<u32, Expect> {
     let mut chunks: BTreeMap<u32, Expect> = BTreeMap::new();
     let mut answers = answers.iter().copied().peekable();
-    // By what an earlier range says of its last answer.
+    // Places that follow from the lengths of earlier answers.
     let mut next_answers: Vec<SeqNumber> = Vec::new();
     for (start, bytes) in joined(ranges) {
         let end = start + length32(bytes.len());

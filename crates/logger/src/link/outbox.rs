@@ -78,7 +78,7 @@ impl Outbox {
         }
     }
 
-    /// `hurries`: entries for which nobody waits count as written.
+    /// `hurries`: the barrier does not wait for digests and progress.
     pub(super) fn barrier(&mut self, instance: u64, token: u64, hurries: bool) {
         let recorded = match &self.ledger {
             Some(ledger) if !hurries => ledger.made(),
@@ -91,7 +91,7 @@ impl Outbox {
         });
     }
 
-    /// The next barrier that can be answered, as all before it is where it outlives us: the instance and the token.
+    /// The next barrier whose earlier entries are all written: the instance and the token.
     pub fn drained(&mut self) -> Option<(u64, u64)> {
         let is_written = |one: &Barrier| self.has_written(one.recorded);
         self.barriers.front().filter(|one| is_written(one))?;

@@ -305,7 +305,7 @@ impl Service {
     pub(super) fn answer_barriers(&mut self) {
         while let Some((instance, token)) = self.out.drained() {
             let asks = |client: &&mut Client| client.instance == Some(instance);
-            // A stream that has ended meanwhile asks again by the next one.
+            // Without a client: the next stream of this instance repeats the question.
             if let Some(client) = self.clients.iter_mut().find(asks) {
                 let _ = client.say(&Response::Drained { token });
             }

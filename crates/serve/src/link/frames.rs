@@ -24,7 +24,7 @@ const _: () = assert!(AT_A_TIME * (65_535 + HEADER_LEN) < 64 << 20);
 pub(super) struct Frames {
     ring: Ring<'static>,
     read: Rc<RefCell<Vec<Vec<u8>>>>,
-    /// What was read and not sent, in pieces that fit a message.
+    /// Frames that were read and not sent, in pieces that fit a message.
     fetched: Vec<Vec<u8>>,
     unconfirmed: Unconfirmed,
 }
@@ -62,7 +62,7 @@ impl Frames {
         queued + fetched < WAITING_BYTES && self.unconfirmed.accepts_more()
     }
 
-    /// Sends what was read, and asks the logger from time to time what it has recorded.
+    /// Sends the frames that were read. From time to time a barrier asks the logger for a confirmation.
     pub(super) fn forward(
         &mut self,
         client: &mut LoggerClient,
@@ -82,12 +82,13 @@ impl Frames {
         Ok(())
     }
 
-    /// The logger has recorded what was sent before this barrier. Tells whether the barrier was one of ours.
+    /// The logger has recorded all frames before this barrier. Tells whether the barrier belongs to the frames.
     pub(super) fn confirmed(&mut self, token: u64) -> bool {
         self.unconfirmed.confirmed(token)
     }
 
-    /// There is a new stream to a logger. If its record is the same, what the earlier stream may have lost comes first.
+    /// A logger has a new stream. If the logger has the same record, the unconfirmed frames of the earlier stream come
+    /// first.
     pub(super) fn attached(&mut self, same_record: bool) {
         let pieces = self.unconfirmed.take();
         if same_record {
@@ -95,7 +96,7 @@ impl Frames {
         }
     }
 
-    /// No logger will have any of this.
+    /// Without a logger, the frames are dropped.
     pub(super) fn discard(&mut self) {
         self.fetched.clear();
         self.unconfirmed.take();

@@ -8,7 +8,7 @@ use std::{collections::VecDeque, time::Duration};
 const UNCONFIRMED_BYTES: usize = 8 << 20;
 /// How often the logger is asked to confirm.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
-/// It is asked at once when this part of [`UNCONFIRMED_BYTES`] has been sent since.
+/// Bytes since the last barrier after which the next barrier does not wait for [`ASK_INTERVAL`].
 const ASK_BYTES: usize = UNCONFIRMED_BYTES / 8;
 
 /// The frames that were sent, oldest first, in pieces as the logger was sent them.
@@ -56,7 +56,7 @@ impl Unconfirmed {
         self.fresh = 0;
     }
 
-    /// A barrier was answered. Tells whether the barrier was one of these.
+    /// A barrier was answered. Tells whether the barrier asked for these frames.
     pub(super) fn confirmed(&mut self, token: u64) -> bool {
         let Some(pending) = self.pending.take_if(|one| one.token == token) else {
             return false;

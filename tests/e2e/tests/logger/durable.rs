@@ -217,7 +217,7 @@ fn heads_that_die_with_the_logger_are_recorded_by_the_next_one() {
     logger.replace_dead(&scene);
     await_found(&logger);
     assert_eq!(http.get("/small/3").status, 200);
-    // Until the date is another one; it counts seconds.
+    // A `Date` counts seconds: the replay must have a different one.
     thread::sleep(Duration::from_millis(1100));
     protected.kill_main(Signal::KILL);
     let serving = protected.wait_serving(1);
