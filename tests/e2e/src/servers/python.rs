@@ -80,7 +80,7 @@ one.recv(9)
 while not is_first and not os.path.exists(may_speak):
     time.sleep(0.01)
 one.sendall(b"the first" if is_first else b"another..")
-for name in has_spoken, has_spoken + ".once":
+for name in has_spoken + ".once", has_spoken: # whoever sees the last file may kill this life
     open(name, "w").close()
 time.sleep(1000000)
 "#;
