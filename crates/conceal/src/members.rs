@@ -50,6 +50,13 @@ impl Members {
         Self::with(std::process::id()).is_ok_and(|ours| self.has_below(process, ours))
     }
 
+    /// The mounts of this process. None if these are the same: processes with our mounts are the rest of the machine, and a
+    /// signal to all of them would end the machine.
+    fn ours(self) -> Option<Self> {
+        let ours = Self::with(std::process::id()).ok()?;
+        (ours != self).then_some(ours)
+    }
+
     /// From those with our mounts on, parents are those of who has begun all this.
     fn has_below(self, process: u32, ours: Self) -> bool {
         let mut process = process;
@@ -71,7 +78,7 @@ impl Members {
     /// The processes, as far as one look at all of them tells: they may be begetting others.
     #[must_use]
     pub fn all(self) -> Vec<Pid> {
-        let Ok(ours) = Self::with(std::process::id()) else {
+        let Some(ours) = self.ours() else {
             return Vec::new();
         };
         everybody()
@@ -83,7 +90,7 @@ impl Members {
     /// The same with those that are in that session, whatever mounts they have by now.
     #[must_use]
     pub fn all_with(self, session: u32) -> Vec<Pid> {
-        let Ok(ours) = Self::with(std::process::id()) else {
+        let Some(ours) = self.ours() else {
             return Vec::new();
         };
         everybody()
@@ -95,7 +102,7 @@ impl Members {
     /// Sends them a signal: a whole process group at a time, so that who is being begotten has it as well, unless somebody else
     /// is in it. Who is in that `session` is one of them, whatever mounts they have by now.
     pub fn signal(self, signal: Signal, session: u32) {
-        let Ok(ours) = Self::with(std::process::id()) else {
+        let Some(ours) = self.ours() else {
             return;
         };
         let mut groups: BTreeMap<i32, Group> = BTreeMap::new();
@@ -253,8 +260,13 @@ mod tests {
                 .args(["--mount", "sh", "-c", BEGETS])
                 .process_group(0);
             let mut begets = begets.spawn().expect("unshare");
+            let ours = Members::with(std::process::id()).expect("this runs");
+            let its = || Members::with(begets.id()).expect("it runs");
+            while its() == ours {
+                thread::yield_now();
+            }
+            let members = its();
             thread::sleep(Duration::from_millis(50));
-            let members = Members::with(begets.id()).expect("it runs");
             members.signal(Signal::TERM, 0);
             begets.wait().expect("it ends");
             let began = Instant::now();
@@ -266,6 +278,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn process_with_our_own_mounts_is_not_killed() {
+        let this = std::process::id();
+        let ours = Members::with(this).expect("this runs");
+        assert!(ours.all().is_empty());
+        assert!(ours.all_with(this).is_empty());
+        assert_eq!(ours.ours(), None, "a signal would go to the whole machine");
     }
 
     #[test]
