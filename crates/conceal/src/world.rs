@@ -102,13 +102,21 @@ type Spare = (Concealing, View);
 /// What it takes to make a view.
 #[derive(Debug)]
 struct Place {
-    namespace: OwnedFd,
-    /// The device of what is around.
-    device: u64,
+    root: Root,
     /// What is concealed in it.
     real: Arc<Real>,
     hidden: Arc<Hidden>,
     known: Known,
+}
+
+/// The root directory of all views, and the file system around what is concealed.
+#[derive(Debug)]
+struct Root {
+    namespace: OwnedFd,
+    /// The device of that file system.
+    device: u64,
+    /// Directories over which views mount what is concealed. While these are open, the kernel forgets none of their names.
+    _mount_points: Vec<OwnedFd>,
 }
 
 /// The mounts of one encapsulation. They are gone when this and its last process are.
@@ -141,10 +149,13 @@ impl World {
         let none = Arc::new(Hidden::new(Arc::clone(&all)));
         let read = Encapsulation::new(Arc::clone(&all) as _, Arc::clone(&none) as _);
         let around = Concealing::around(read, Arc::clone(&all), none, may_change);
-        let (namespace, device) = apart(|servers| new_root(around.clone(), instead, servers))?;
+        let mut mount_points: Vec<_> = real.places().map(|(_, place)| place).collect();
+        if mount_points.is_empty() {
+            mount_points.push(Path::new(STAGE));
+        }
+        let root = apart(|servers| new_root(around.clone(), instead, &mount_points, servers))?;
         let place = Place {
-            namespace,
-            device,
+            root,
             real,
             hidden,
             known: known.into(),
@@ -234,7 +245,8 @@ impl Place {
     fn view(&self, concealing: Concealing) -> Result<View, WorldError> {
         let (namespace, own) = apart(|servers| {
             let mounts = LinkNameSpaceType::Mount;
-            move_into_link_name_space(self.namespace.as_fd(), Some(mounts)).to("enter mounts")?;
+            move_into_link_name_space(self.root.namespace.as_fd(), Some(mounts))
+                .to("enter mounts")?;
             own_mounts()?;
             let memory = Path::new(SHARED_MEMORY);
             if memory.is_dir() {
@@ -251,7 +263,7 @@ impl Place {
             namespace,
             known: Arc::clone(&self.known),
             devices: Devices {
-                around: self.device,
+                around: self.root.device,
                 own,
             },
         })
@@ -352,11 +364,17 @@ impl View {
 }
 
 /// The root directory of a world: everything as it is, by a file system that records what is looked for.
+///
+/// One thread looks up the mount points here, before another one can: from Linux 6.16 on, the second of two threads that
+/// look up a new name at the same time may take the name out of the kernel's cache (`fuse_dentry_revalidate` reads
+/// `d_time`, which `fuse_lookup` sets when others can see the name already). A mount on that name, or below, then fails
+/// with ENOENT.
 fn new_root(
     around: Concealing,
     instead: &[(&Path, &Path)],
+    mount_points: &[&Path],
     servers: &Servers,
-) -> Result<(OwnedFd, u64), WorldError> {
+) -> Result<Root, WorldError> {
     own_mounts()?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).to("keep mounts to itself")?;
@@ -382,7 +400,15 @@ fn new_root(
     chdir(stage).to("enter the root directory")?;
     pivot_root(".", ".").to("change the root directory")?;
     unmount(".", UnmountFlags::DETACH).to("leave the old root directory")?;
-    Ok((this_namespace()?, device))
+    let mount_points = mount_points
+        .iter()
+        .map(|place| opened(place, OFlags::DIRECTORY));
+    let mount_points = mount_points.collect::<Result<_, _>>();
+    Ok(Root {
+        namespace: this_namespace()?,
+        device,
+        _mount_points: mount_points.to("look up what is to be concealed")?,
+    })
 }
 
 /// Has the kernel read as much of a file at a time as it asks a file system for: compilers are large, and each question takes a while.
