@@ -50,8 +50,8 @@ impl Members {
         Self::with(std::process::id()).is_ok_and(|ours| self.has_below(process, ours))
     }
 
-    /// The mounts of this process. None if these are the same: processes with our mounts are the rest of the machine, and a
-    /// signal to all of them would end the machine.
+    /// The mounts of this process, unless these are the same: processes with our mounts are the rest of the machine,
+    /// and a signal to all of them would end the machine.
     fn ours(self) -> Option<Self> {
         let ours = Self::with(std::process::id()).ok()?;
         (ours != self).then_some(ours)

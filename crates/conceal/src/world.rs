@@ -115,7 +115,7 @@ struct Root {
     namespace: OwnedFd,
     /// The device of that file system.
     device: u64,
-    /// Directories over which views mount what is concealed. While these are open, the kernel forgets none of their names.
+    /// Directories over which views mount what is concealed. While these are open, the kernel forgets no name of them.
     _mount_points: Vec<OwnedFd>,
 }
 
@@ -365,10 +365,10 @@ impl View {
 
 /// The root directory of a world: everything as it is, by a file system that records what is looked for.
 ///
-/// One thread looks up the mount points here, before another one can: from Linux 6.16 on, the second of two threads that
-/// look up a new name at the same time may take the name out of the kernel's cache (`fuse_dentry_revalidate` reads
-/// `d_time`, which `fuse_lookup` sets when others can see the name already). A mount on that name, or below, then fails
-/// with ENOENT.
+/// One thread looks up the mount points here, before any other thread can. From Linux 6.16 on, the second of two
+/// threads that look up a new name together may take the name out of the kernel's cache: `fuse_dentry_revalidate` reads
+/// `d_time`, and `fuse_lookup` sets that when other threads can see the name already. A mount on that name, or below,
+/// then fails with ENOENT.
 fn new_root(
     around: Concealing,
     instead: &[(&Path, &Path)],

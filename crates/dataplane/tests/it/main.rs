@@ -11,6 +11,7 @@ mod digest;
 mod egress;
 mod fuzz;
 mod ingress;
+mod instructions;
 mod jumbo;
 mod latch;
 mod lease;
