@@ -117,17 +117,17 @@ enum Subject {
     Takeover,
     /// HAProxy and keepalived on two hosts under the same power-offs
     Keepalived,
-    /// redis with --north
+    /// redis with --stateful
     North,
-    /// Size of the record of redis with --north, and time until redis is back
+    /// Size of the record of redis with --stateful, and time until redis is back
     NorthRecovery,
-    /// Time until redis with --north is back on another host
+    /// Time until redis with --stateful is back on another host
     NorthTakeover,
-    /// Messages through mosquitto with --north
+    /// Messages through mosquitto with --stateful
     NorthMessages,
-    /// Requests by TLS to nginx with --north
+    /// Requests by TLS to nginx with --stateful
     NorthTls,
-    /// Checkpoints with --north
+    /// Checkpoints with --stateful
     Checkpoints,
     /// Builds by `outlive make`
     Make,

@@ -243,7 +243,7 @@ impl<'a> Redis<'a> {
                 .server
                 .command(&ground.programs.outlive.to_string_lossy());
             command
-                .args(["serve", "--json", "--name", SERVICE, "--north=require"])
+                .args(["serve", "--json", "--name", SERVICE, "--stateful=require"])
                 .args(["--address", &format!("{ip}:{PORT}")])
                 .arg("--run-dir")
                 .arg(ground.directory());

@@ -14,7 +14,7 @@ use crate::units::{self, Addresses};
 pub(crate) mod lab;
 mod making;
 
-pub(crate) use making::{Encapsulate, Make};
+pub(crate) use making::{Make, Speculate, SpeculateRun};
 
 /// TCP connections that outlive the processes that serve them.
 #[derive(Debug, Parser)]
@@ -42,20 +42,20 @@ pub(crate) enum Verb {
     /// for the service when this host begins to serve.
     Standby(Box<Serve>),
     /// Hand a service over to its standby; this host becomes the standby
-    Move(Move),
+    Switchover(OfService),
     /// Restart the server of a service and keep all its connections
     ///
     /// Use this command for another version of the server, or for another configuration that the server reads at its start. Clients
     /// see a pause. outlive ends the server by SIGKILL, as a crash would: the connections are protected against a crash. The options
     /// of `outlive serve` and the command of the server stay the same.
-    Restart(Move),
+    Restart(OfService),
     /// Show the protected services of this host
     Status(Status),
     /// Show the events of a service: deaths, restarts, connections kept and lost
     Events(Events),
     /// Show the events of a service on disk, also from earlier runs of `outlive serve`
     ///
-    /// The history also names the user behind each move and each restart.
+    /// The history also names the user behind each switchover and each restart.
     History(ShowHistory),
     /// Check whether this kernel, these addresses and this command can be protected
     ///
@@ -89,15 +89,16 @@ pub(crate) enum Verb {
     Make(Make),
     /// Run a command in isolation, and show its effects on files later
     ///
-    /// The command begins at once, in the background. outlive keeps back all output and all changes to files until the command is
-    /// mandated (--mandate). Then all effects appear at once, in the order in which the command made the changes. A command that still
-    /// runs goes on as if outlive had kept nothing back.
+    /// The command begins at once, in the background. outlive keeps back all output and all changes to files until the commit
+    /// (`outlive speculate commit`). Then all effects appear at once, in the order in which the command made the changes. A command
+    /// that still runs goes on as if outlive had kept nothing back.
     ///
     /// These files count: this directory, the repository around this directory, /tmp, /var/tmp, $TMPDIR, and the caches of some tools.
     ///
-    /// An operation that cannot be kept back (network, devices, changes elsewhere) waits until the command is mandated. A command
-    /// cannot be mandated if something that the command has read has changed in the meantime.
-    Encapsulate(Box<Encapsulate>),
+    /// An operation that cannot be kept back (network, devices, changes elsewhere) waits for the commit. A commit is refused
+    /// if something that the command has read has changed in the meantime.
+    #[command(subcommand)]
+    Speculate(Box<Speculate>),
     /// Test hosts on this machine, with faults by hand: kill, cut, lose, delay, power off
     ///
     /// A lab is a set of hosts, each in a network namespace of its own, with links that can be cut, slowed and made lossy. Programs on
@@ -139,7 +140,7 @@ pub(crate) struct Completions {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum North {
+pub(crate) enum Stateful {
     /// the server has no state, or no state that a client could miss
     Off,
     /// the server has state; a server that cannot be rebuilt is not protected, and `outlive serve` ends
@@ -148,7 +149,7 @@ pub(crate) enum North {
     Prefer,
 }
 
-impl North {
+impl Stateful {
     /// Is the state of the server to be rebuilt?
     pub(crate) fn is_wanted(self) -> bool {
         !matches!(self, Self::Off)
@@ -160,7 +161,7 @@ pub(crate) enum Replay {
     /// from the beginning of the connection: the server executes earlier requests again
     Connection,
     /// from the last unanswered request: for servers that keep nothing between requests
-    Turn,
+    Request,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -171,7 +172,6 @@ pub(crate) enum Verify {
     /// faster than 1.6 Gbit/s on a processor, only 64 bytes of each 32 KiB are compared in the rest of that connection
     Hash,
     /// compare the first 4 KiB of each answer
-    #[value(alias = "turn")]
     Head,
     /// compare nothing
     Off,
@@ -198,6 +198,14 @@ pub(crate) enum Ack {
     Eager,
     /// as eager, but only if the client has sent nothing since
     Conditional,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum OutputCommit {
+    /// output to clients
+    Network,
+    /// output to clients, and writes to files and pipes
+    All,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -324,7 +332,7 @@ pub(crate) struct Serve {
         default_value = "off",
         help_heading = "State of the server"
     )]
-    pub(crate) north: North,
+    pub(crate) stateful: Stateful,
     #[command(flatten)]
     pub(crate) bounding: Bounding,
     /// Part of each connection that the restarted server is given again
@@ -337,7 +345,7 @@ pub(crate) struct Serve {
     pub(crate) replay: Replay,
     /// Part of the repeated output that is compared with the output that the client was sent
     ///
-    /// With --north this option has no effect: a server with state itself compares all repeated output.
+    /// With --stateful this option has no effect: a server with state itself compares all repeated output.
     #[arg(
         long,
         value_enum,
@@ -353,13 +361,13 @@ pub(crate) struct Serve {
         default_value = "Date",
         help_heading = "Verification"
     )]
-    pub(crate) tolerate: Vec<String>,
+    pub(crate) verify_ignore_header: Vec<String>,
     /// Deaths that are crashes; after a crash the whole server is started again
     #[arg(long, value_enum, default_value = "signal", help_heading = "Crashes")]
     pub(crate) crash_on: CrashOn,
     /// Time for which connections wait for a server that does not come back (ms, s, min, h)
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration, help_heading = "Crashes")]
-    pub(crate) give_up_after: Duration,
+    pub(crate) recovery_timeout: Duration,
     /// Number of deaths of the server in the replay of a connection after which this connection is reset
     #[arg(long, value_name = "DEATHS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Crashes")]
     pub(crate) quarantine_after: u32,
@@ -367,7 +375,7 @@ pub(crate) struct Serve {
     ///
     /// With --address-device, clients then have the same time again to receive the data that the server has left for them.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration, help_heading = "Crashes")]
-    pub(crate) grace: Duration,
+    pub(crate) stop_timeout: Duration,
     /// Largest record of the input of one connection (4KiB to 2GiB)
     ///
     /// A connection that exceeds this limit goes on unprotected. Units: bytes, KiB, MiB, GiB, kB, MB, GB.
@@ -375,13 +383,13 @@ pub(crate) struct Serve {
     pub(crate) limit_per_connection: u64,
     /// Largest size of the records of all connections together [default: a quarter of this host's memory]
     ///
-    /// The record of a server with state (--north) may have the same size again. Such a server goes on unprotected when this record
+    /// The record of a server with state (--stateful) may have the same size again. Such a server goes on unprotected when this record
     /// is full. Units: bytes, KiB, MiB, GiB, kB, MB, GB.
     #[arg(long, value_name = "BYTES", value_parser = units::bytes, help_heading = "Limits")]
     pub(crate) limit_total: Option<u64>,
     /// Size of the ring between kernel and logger (a power of two from 1MiB to 1GiB)
     #[arg(long, value_name = "BYTES", default_value = "32MiB", value_parser = units::bytes, help_heading = "Limits")]
-    pub(crate) ring: u64,
+    pub(crate) ring_size: u64,
     /// Largest number of protected connections at a time; further connections are served unprotected (at most 1048576)
     #[arg(long, value_name = "NUMBER", default_value_t = 65_536, value_parser = clap::value_parser!(u32).range(1..=1_048_576), help_heading = "Limits")]
     pub(crate) max_connections: u32,
@@ -403,15 +411,19 @@ pub(crate) struct Serve {
         help_heading = "Logger"
     )]
     pub(crate) ack: Ack,
-    /// Treatment of connections when no logger answers [default: unprotect; with --north: hold]
+    /// Treatment of connections when no logger answers [default: unprotect; with --stateful: hold]
     #[arg(long, value_enum, requires = "logger", help_heading = "Logger")]
     pub(crate) on_logger_loss: Option<LoggerLoss>,
-    /// With --north: writes of the server to files and pipes wait for the logger, too
-    ///
-    /// Output to clients always waits for the logger.
-    #[arg(long, requires = "logger", help_heading = "Logger")]
-    pub(crate) commit_effects: bool,
-    /// With --north: number of client segments a second above which some segments are not copied to the logger
+    /// With --stateful: output of the server that waits until the logger has the server's input
+    #[arg(
+        long,
+        value_enum,
+        default_value = "network",
+        requires = "logger",
+        help_heading = "Logger"
+    )]
+    pub(crate) output_commit: OutputCommit,
+    /// With --stateful: number of client segments a second above which some segments are not copied to the logger
     ///
     /// Above this number, outlive does not copy a segment to the logger if the server itself tells the logger the bytes of the segment.
     /// With 0, outlive makes only the copies that are needed. After a takeover, the next host has the copied segments. The client
@@ -423,18 +435,18 @@ pub(crate) struct Serve {
         requires = "logger",
         help_heading = "Logger"
     )]
-    pub(crate) copies_per_second: u32,
+    pub(crate) mirror_skip_above: u32,
     /// Silence after which a logger is lost (ms, s, min, h; at least 100ms)
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration, requires = "logger", help_heading = "Logger")]
     pub(crate) logger_timeout: Duration,
-    /// With --north: while this host stands by, the server already runs here and silently follows the server on the serving host
+    /// With --stateful: while this host stands by, the server already runs here and silently follows the server on the serving host
     ///
     /// The server on this host replays the input of the server on the serving host while that input is recorded. A takeover then need
     /// not replay the whole record. The server on this host takes the memory and about the processor time of the server on the other
     /// host. This option needs --address-device, and excludes checkpoints.
     #[arg(long, requires = "logger", help_heading = "Standby")]
     pub(crate) hot: bool,
-    /// Rank of this host among several standby hosts: the lowest number serves next
+    /// Priority of this host among several standby hosts: the highest number serves next
     #[arg(
         long,
         value_name = "NUMBER",
@@ -442,7 +454,7 @@ pub(crate) struct Serve {
         requires = "logger",
         help_heading = "Standby"
     )]
-    pub(crate) preference: u16,
+    pub(crate) priority: u16,
     /// Address and port of the metrics for Prometheus (/metrics) and of the health check (/health: are connections protected?)
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, help_heading = "Output")]
     pub(crate) metrics: Option<SocketAddr>,
@@ -467,14 +479,14 @@ pub(crate) struct Serve {
 /// Options that bound the record of a server with state.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Bounding {
-    /// With --north: make a checkpoint when this many bytes were recorded since the last checkpoint
+    /// With --stateful: make a checkpoint when this many bytes were recorded since the last checkpoint
     ///
     /// A checkpoint is an image, made by CRIU, of the server as a replay would make it. outlive then deletes the record before the
     /// checkpoint. The server does not stand still for a checkpoint. With --logger, the logger keeps the image, and a standby with the
     /// same options goes on from this image. At least 1MiB; units: bytes, KiB, MiB, GiB, kB, MB, GB.
     #[arg(long, value_name = "BYTES", value_parser = units::bytes, help_heading = "State of the server")]
     pub(crate) checkpoint_at: Option<u64>,
-    /// With --north: make a checkpoint when this time has passed since the last checkpoint and the record has grown (s, min, h;
+    /// With --stateful: make a checkpoint when this time has passed since the last checkpoint and the record has grown (s, min, h;
     /// at least 1s)
     #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = "State of the server")]
     pub(crate) checkpoint_every: Option<Duration>,
@@ -489,7 +501,7 @@ pub(crate) struct Bounding {
         help_heading = "State of the server"
     )]
     pub(crate) criu: PathBuf,
-    /// With --north, in place of checkpoints: the server keeps nothing across connections that a client could miss
+    /// With --stateful, in place of checkpoints: the server keeps nothing across connections that a client could miss
     ///
     /// outlive may end such a server and start it again when no client is connected. The record then begins anew, too.
     #[arg(long, help_heading = "State of the server")]
@@ -498,11 +510,11 @@ pub(crate) struct Bounding {
     ///
     /// At least 1MiB; units: bytes, KiB, MiB, GiB, kB, MB, GB.
     #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = units::bytes, requires = "stateless", help_heading = "State of the server")]
-    pub(crate) renew_at: u64,
+    pub(crate) stateless_reset_at: u64,
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Move {
+pub(crate) struct OfService {
     /// Name of the service [default: the only service]
     pub(crate) service: Option<String>,
     /// Print JSON
@@ -612,7 +624,7 @@ pub(crate) struct Logger {
     pub(crate) dir: Option<PathBuf>,
     /// Time for which the logger keeps the records of a service that has gone away (ms, s, min, h)
     #[arg(long, value_name = "TIME", default_value = "10min", value_parser = units::duration, help_heading = "Records")]
-    pub(crate) keep: Duration,
+    pub(crate) retention: Duration,
     /// Length of a lease (ms, s; 1ms to 2s) [default: six times the recent delay of renewals, between 50ms and 250ms]
     ///
     /// A host that has a standby may serve for this time after the logger last heard the host. A standby takes over soon after the end
@@ -624,7 +636,7 @@ pub(crate) struct Logger {
     /// The logger sends packets with the address of the service as source. This needs CAP_NET_RAW, and a network that lets
     /// packets with the address of another host pass.
     #[arg(long, help_heading = "Standby")]
-    pub(crate) tell_clients: bool,
+    pub(crate) zero_window_acks: bool,
     /// Largest size of the records of all services together (at least 1MiB) [default: half of this host's memory]
     #[arg(long, value_name = "BYTES", value_parser = units::bytes, help_heading = "Records")]
     pub(crate) limit_total: Option<u64>,

@@ -107,14 +107,14 @@ fn keep_records(arguments: &Logger, limit_total: u64) -> Result<(), ServiceError
     let service = Service::bind(ServiceConfig {
         listen: arguments.listen.clone(),
         keys: KeyRing::load(arguments.key_file.as_deref().unwrap_or(Path::new("")))?,
-        keep: arguments.keep,
+        keep: arguments.retention,
         limit_total,
         acks,
         busy_poll: arguments.busy_poll,
         directory: arguments.dir.clone(),
         metrics: arguments.metrics,
         lease: arguments.lease,
-        tell_clients: arguments.tell_clients,
+        tell_clients: arguments.zero_window_acks,
     })?;
     let json = arguments.json;
     service.run(stopped.as_fd(), &mut |event| say(event, json))

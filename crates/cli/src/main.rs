@@ -6,7 +6,6 @@
 
 mod arguments;
 mod config;
-mod encapsulating;
 mod exit;
 mod lab;
 mod lines;
@@ -16,6 +15,7 @@ mod making;
 mod pages;
 mod room;
 mod serving;
+mod speculating;
 mod talking;
 mod units;
 
@@ -108,7 +108,7 @@ fn main() -> std::process::ExitCode {
     let outcome = match arguments.verb {
         Verb::Serve(serve) => serving::serve(*serve, false),
         Verb::Standby(serve) => serving::serve(*serve, true),
-        Verb::Move(which) => talking::hand_over(&which),
+        Verb::Switchover(which) => talking::switch_over(&which),
         Verb::Restart(which) => talking::restart(&which),
         Verb::Status(status) => talking::status(&status),
         Verb::Events(events) => talking::events(&events),
@@ -118,7 +118,7 @@ fn main() -> std::process::ExitCode {
         Verb::Key(key) => talking::key(&key),
         Verb::Logger(logger) => logging::run(&logger),
         Verb::Make(make) => making::make(make),
-        Verb::Encapsulate(encapsulate) => encapsulating::encapsulate(*encapsulate),
+        Verb::Speculate(speculate) => speculating::speculate(*speculate),
         Verb::Man(man) => pages::man(&man.directory),
         Verb::Completions(completions) => pages::completions(completions.shell),
         Verb::Lab(verb) => return lab::run(verb),

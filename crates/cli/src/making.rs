@@ -30,8 +30,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::{
     arguments::Make,
-    encapsulating::program_at,
     exit::Outcome,
+    speculating::program_at,
     talking::{json, line},
 };
 

@@ -20,7 +20,7 @@ const OF_SYSTEM: [&str; 10] = [
     "outlive-serve",
     "outlive-standby",
     "outlive-logger",
-    "outlive-move",
+    "outlive-switchover",
     "outlive-restart",
     "outlive-status",
     "outlive-events",
@@ -99,7 +99,7 @@ fn see_also(name: &str) -> String {
             "outlive-check(8)",
             "outlive-status(8)",
             "outlive-make(1)",
-            "outlive-encapsulate(1)",
+            "outlive-speculate(1)",
             "outlive-lab(1)",
         ][..],
         "outlive-logger-release" => &["outlive-logger(8)", "outlive-standby(8)"],
@@ -110,8 +110,8 @@ fn see_also(name: &str) -> String {
             "outlive-serve(8)",
         ],
         _ if name.starts_with("outlive-lab") => &["outlive-lab(1)", "outlive-serve(8)"],
-        "outlive-make" | "outlive-encapsulate" => {
-            &["outlive-make(1)", "outlive-encapsulate(1)", "make(1)"]
+        "outlive-make" | "outlive-speculate" => {
+            &["outlive-make(1)", "outlive-speculate(1)", "make(1)"]
         }
         "outlive-man" | "outlive-completions" | "outlive-key" => {
             &["outlive(1)", "outlive-logger(8)"]

@@ -10,7 +10,9 @@ use serve::{
 };
 
 use crate::{
-    arguments::{self, Ack, Attach, Bounding, CrashOn, LoggerLoss, North, Replay, Serve},
+    arguments::{
+        self, Ack, Attach, Bounding, CrashOn, LoggerLoss, OutputCommit, Replay, Serve, Stateful,
+    },
     exit::{Outcome, failed},
     lines, units,
 };
@@ -115,14 +117,14 @@ pub(crate) fn to_check(mut arguments: Serve, standby: bool) -> Result<ServeConfi
 
 /// How to serve, and how a server that cannot be rebuilt.
 fn with_otherwise(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
-    let otherwise = match arguments.north {
-        North::Prefer => Some(Serve {
-            north: North::Off,
+    let otherwise = match arguments.stateful {
+        Stateful::Prefer => Some(Serve {
+            stateful: Stateful::Off,
             hot: false,
             bounding: Bounding::default(),
             ..arguments.clone()
         }),
-        North::Off | North::Require => None,
+        Stateful::Off | Stateful::Require => None,
     };
     let otherwise = otherwise.map(|other| config(other, standby)).transpose()?;
     Ok(ServeConfig {
@@ -138,10 +140,10 @@ fn with_otherwise(arguments: Serve, standby: bool) -> Result<ServeConfig, String
 
 fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
     let addresses = units::all(&arguments.address);
-    let ring = u32::try_from(arguments.ring)
+    let ring = u32::try_from(arguments.ring_size)
         .ok()
         .filter(|ring| ring.is_power_of_two() && (1 << 20..=1 << 30).contains(ring))
-        .ok_or("--ring must be a power of two from 1MiB to 1GiB")?;
+        .ok_or("--ring-size must be a power of two from 1MiB to 1GiB")?;
     if !(RECORD_LEAST..=RECORD_MOST).contains(&arguments.limit_per_connection) {
         return Err("--limit-per-connection must be from 4KiB to 2GiB".into());
     }
@@ -163,14 +165,14 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
             "{metrics} is protected: metrics need a port of their own"
         ));
     }
-    if arguments.hot && !arguments.north.is_wanted() {
-        return Err("--hot needs --north=require: without a record of what the server is told there is nothing to follow".into());
+    if arguments.hot && !arguments.stateful.is_wanted() {
+        return Err("--hot needs --stateful=require: without a record of what the server is told there is nothing to follow".into());
     }
     if arguments.hot && (link.is_none() || arguments.address_device.is_none()) {
         return Err("--hot needs --logger, which tells what is to be followed, and --address-device, without which no host stands by".into());
     }
-    if arguments.north.is_wanted() && matches!(arguments.crash_on, CrashOn::Main) {
-        return Err("--crash-on=main leaves the death of a process to its parent, and with --north each process is rebuilt: leave one of them out".into());
+    if arguments.stateful.is_wanted() && matches!(arguments.crash_on, CrashOn::Main) {
+        return Err("--crash-on=main leaves the death of a process to its parent, and with --stateful each process is rebuilt: leave one of them out".into());
     }
     let checkpoints = checkpoints(&arguments)?;
     let renew_at = renewal(&arguments)?;
@@ -179,7 +181,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         (None, Some(address)) => ServeConfig::default_name(*address),
         (None, None) => return Err("--address is missing".into()),
     };
-    let has_state = arguments.north.is_wanted();
+    let has_state = arguments.stateful.is_wanted();
     Ok(ServeConfig {
         name,
         link,
@@ -197,7 +199,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         replay: match arguments.replay {
             _ if has_state => ReplayMode::Connection,
             Replay::Connection => ReplayMode::Connection,
-            Replay::Turn => ReplayMode::Turn,
+            Replay::Request => ReplayMode::Turn,
         },
         // A server with state compares by itself what it says again: all of it.
         verify: match arguments.verify {
@@ -207,7 +209,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
             arguments::Verify::Head => Verify::Head,
             arguments::Verify::Off => Verify::Off,
         },
-        tolerate: arguments.tolerate,
+        tolerate: arguments.verify_ignore_header,
         crash_on: match arguments.crash_on {
             CrashOn::Main => serve::CrashOn::Main,
             CrashOn::Signal => serve::CrashOn::Signal,
@@ -219,9 +221,9 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
             ring,
         },
         max_connections: arguments.max_connections,
-        give_up_after: arguments.give_up_after,
+        give_up_after: arguments.recovery_timeout,
         quarantine_after: arguments.quarantine_after,
-        grace: arguments.grace,
+        grace: arguments.stop_timeout,
         attach: match arguments.attach {
             Attach::Auto => AttachMode::Auto,
             Attach::Tcx => AttachMode::Tcx,
@@ -229,7 +231,8 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         },
         standby,
         hot: arguments.hot,
-        preference: arguments.preference,
+        // The lowest preference serves next.
+        preference: u16::MAX - arguments.priority,
         metrics: arguments.metrics,
         history: arguments.history.of(&arguments.run.run_dir),
         run_dir: RunDir::new(arguments.run.run_dir),
@@ -245,8 +248,8 @@ fn checkpoints(arguments: &Serve) -> Result<Option<CheckpointConfig>, String> {
         }
         return Ok(None);
     }
-    if !arguments.north.is_wanted() {
-        return Err("checkpoints are of servers with state: give --north=require, too".into());
+    if !arguments.stateful.is_wanted() {
+        return Err("checkpoints are of servers with state: give --stateful=require, too".into());
     }
     if arguments.hot {
         return Err("--hot follows the server from its beginning, which checkpoints give back: leave one of them out (--hot, --checkpoint-at, --checkpoint-every)".into());
@@ -274,16 +277,16 @@ fn renewal(arguments: &Serve) -> Result<Option<u64>, String> {
     if !given.stateless {
         return Ok(None);
     }
-    if !arguments.north.is_wanted() {
-        return Err("--stateless says when a record may begin anew: give --north=require, too, without which there is none".into());
+    if !arguments.stateful.is_wanted() {
+        return Err("--stateless says when a record may begin anew: give --stateful=require, too, without which there is none".into());
     }
     if given.checkpoint_at.is_some() || given.checkpoint_every.is_some() {
         return Err("--stateless takes the place of checkpoints: a server that keeps nothing needs no image of it".into());
     }
-    if given.renew_at < BOUNDING_LEAST {
-        return Err("--renew-at must be at least 1MiB".into());
+    if given.stateless_reset_at < BOUNDING_LEAST {
+        return Err("--stateless-reset-at must be at least 1MiB".into());
     }
-    Ok(Some(given.renew_at))
+    Ok(Some(given.stateless_reset_at))
 }
 
 /// The loggers on other machines.
@@ -308,17 +311,17 @@ fn link(arguments: &Serve) -> Result<Option<LinkConfig>, String> {
             Ack::Conditional => AckStrategy::Conditional,
         },
         on_loss: on_loss(arguments)?,
-        commit_effects: arguments.commit_effects,
-        copies_per_second: arguments.copies_per_second,
+        commit_effects: matches!(arguments.output_commit, OutputCommit::All),
+        copies_per_second: arguments.mirror_skip_above,
         timeout: arguments.logger_timeout,
     }))
 }
 
 /// What a server with state has said without its logger, nobody could rebuild.
 fn on_loss(arguments: &Serve) -> Result<OnLoggerLoss, String> {
-    let has_state = arguments.north.is_wanted();
+    let has_state = arguments.stateful.is_wanted();
     match arguments.on_logger_loss {
-        Some(LoggerLoss::Unprotect) if has_state => Err("with --north nothing is said that is not recorded, so clients wait when no logger answers: --on-logger-loss=hold".into()),
+        Some(LoggerLoss::Unprotect) if has_state => Err("with --stateful nothing is said that is not recorded, so clients wait when no logger answers: --on-logger-loss=hold".into()),
         Some(LoggerLoss::Hold) => Ok(OnLoggerLoss::Hold),
         None if has_state => Ok(OnLoggerLoss::Hold),
         Some(LoggerLoss::Unprotect) | None => Ok(OnLoggerLoss::Unprotect),
@@ -348,18 +351,18 @@ mod tests {
     /// A server with state is given from the beginning also what was answered, whatever `--replay` says.
     #[test]
     fn replay_by_turns_is_for_servers_without_state() {
-        let turns = ["--replay", "turn"];
+        let turns = ["--replay", "request"];
         assert_eq!(configured(&turns).replay, ReplayMode::Turn);
-        let state = configured(&[&turns[..], &["--north", "require"]].concat());
+        let state = configured(&[&turns[..], &["--stateful", "require"]].concat());
         assert_eq!(state.replay, ReplayMode::Connection);
-        let preferred = configured(&[&turns[..], &["--north", "prefer"]].concat());
+        let preferred = configured(&[&turns[..], &["--stateful", "prefer"]].concat());
         assert_eq!(preferred.replay, ReplayMode::Connection);
         let without = preferred.otherwise.expect("a service without a record");
         assert_eq!(without.replay, ReplayMode::Turn);
     }
     #[test]
     fn check_takes_the_options_of_serve() {
-        let options = ["--address", "10.0.0.10:80", "--replay", "turn"];
+        let options = ["--address", "10.0.0.10:80", "--replay", "request"];
         let words = ["outlive", "check"].iter().chain(&options);
         let words = words.chain(&["--", "server"]);
         let Verb::Check(check) = Arguments::parse_from(words).verb else {

@@ -1,4 +1,4 @@
-//! `outlive status`, `move`, `events`, `history`, `check`, `clean` and `key`.
+//! `outlive status`, `switchover`, `events`, `history`, `check`, `clean` and `key`.
 
 use std::{
     fs,
@@ -10,12 +10,12 @@ use std::{
 use recovery::Count;
 use serve::{
     JSON_VERSION, Priority, RunDir, Status as ServiceStatus,
-    control::{Moved, PATIENCE, Question, Restarted, ask},
+    control::{PATIENCE, Question, Restarted, Switchover, ask},
     event_log, preflight,
 };
 
 use crate::{
-    arguments::{Check, Clean, Events, Key, Move, ShowHistory, Status},
+    arguments::{Check, Clean, Events, Key, OfService, ShowHistory, Status},
     exit::{Outcome, failed},
     lines, serving, units,
 };
@@ -235,7 +235,7 @@ pub(crate) fn history(arguments: &ShowHistory) -> Outcome {
     }
 }
 
-pub(crate) fn hand_over(arguments: &Move) -> Outcome {
+pub(crate) fn switch_over(arguments: &OfService) -> Outcome {
     let run_dir = RunDir::new(arguments.run.run_dir.clone());
     let name = match named(arguments.service.as_deref(), &arguments.run.run_dir) {
         Ok(name) => name,
@@ -243,34 +243,37 @@ pub(crate) fn hand_over(arguments: &Move) -> Outcome {
     };
     let began = Instant::now();
     let mut answer = None;
-    let asked = ask(&run_dir.socket(&name), Question::Move {}, |text| {
+    let asked = ask(&run_dir.socket(&name), Question::Switchover {}, |text| {
         answer = serde_json::from_str(text).ok();
         false
     });
     let took_ms = began.elapsed().as_secs_f64() * 1e3;
     match (asked, answer) {
         (Err(error), _) => not_served(&run_dir, &name, &error),
-        (Ok(()), Some(Moved::Moved)) => {
+        (Ok(()), Some(Switchover::Done)) => {
             if arguments.json {
                 json(&serde_json::json!({
-                    "version": JSON_VERSION, "service": name, "moved": true, "took_ms": took_ms
+                    "version": JSON_VERSION, "service": name, "switched_over": true, "took_ms": took_ms
                 }));
             } else {
                 line(&format!(
-                    "{name}: given up after {took_ms:.0} ms; the standby serves"
+                    "{name}: switched over in {took_ms:.0} ms; the standby serves"
                 ));
             }
             Outcome::Done
         }
-        (Ok(()), Some(Moved::Refused(why))) => {
-            lines::fail("not_moved", &format_args!("{name} is not moved: {why}"));
+        (Ok(()), Some(Switchover::Refused(why))) => {
+            lines::fail(
+                "not_switched_over",
+                &format_args!("the standby does not take over {name}: {why}"),
+            );
             Outcome::Failed
         }
         (Ok(()), None) => {
             lines::fail(
-                "move_unknown",
+                "switchover_unknown",
                 &format_args!(
-                    "the serve of {name} does not say whether it has moved; see `outlive status`"
+                    "the serve of {name} does not answer whether the standby has taken over; see `outlive status`"
                 ),
             );
             Outcome::Internal
@@ -278,7 +281,7 @@ pub(crate) fn hand_over(arguments: &Move) -> Outcome {
     }
 }
 
-pub(crate) fn restart(arguments: &Move) -> Outcome {
+pub(crate) fn restart(arguments: &OfService) -> Outcome {
     let run_dir = RunDir::new(arguments.run.run_dir.clone());
     let name = match named(arguments.service.as_deref(), &arguments.run.run_dir) {
         Ok(name) => name,

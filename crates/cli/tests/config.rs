@@ -29,8 +29,10 @@ fn a_mistake_is_told_with_its_place_and_is_the_users() {
             format!("(options are also in {path})"),
         ),
         (
-            "address = \"192.0.2.1:80\"\ncommand = [\"cat\"]\nring = 5",
-            format!("--ring must be a power of two from 1MiB to 1GiB (options are also in {path})"),
+            "address = \"192.0.2.1:80\"\ncommand = [\"cat\"]\nring-size = 5",
+            format!(
+                "--ring-size must be a power of two from 1MiB to 1GiB (options are also in {path})"
+            ),
         ),
     ] {
         fs::write(&*path, text).expect("written");
@@ -63,7 +65,7 @@ fn with_json_every_mistake_is_json() {
                 "--json",
                 "--address",
                 "10.0.0.10:1",
-                "--ring",
+                "--ring-size",
                 "5",
                 "--",
                 "true",

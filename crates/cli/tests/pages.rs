@@ -82,7 +82,7 @@ fn pages_say_how_a_command_ends_and_give_examples() {
     let output = outlive(&["man", &directory.path().to_string_lossy()]);
     assert!(output.status.success(), "{output:?}");
     for page in [
-        "man1/outlive-encapsulate.1",
+        "man1/outlive-speculate.1",
         "man1/outlive-lab.1",
         "man1/outlive-lab-exec.1",
         "man1/outlive-make.1",
@@ -184,7 +184,7 @@ fn fish_knows_the_services() {
         let words = said.lines().filter_map(|line| line.split('\t').next());
         words.map(str::to_owned).collect::<Vec<_>>()
     };
-    assert_eq!(completed("outlive mov"), ["move"]);
+    assert_eq!(completed("outlive swi"), ["switchover"]);
     assert_eq!(completed("outlive status we"), ["web", "website"]);
     assert_eq!(completed("outlive restart mai"), ["mail"]);
     assert_eq!(completed("outlive status --js"), ["--json"]);
@@ -228,18 +228,18 @@ print ready
         words.collect::<Vec<_>>()
     };
     let lines = [
-        "outlive mov",
+        "outlive swi",
         "outlive status we", // as far as both are the same
         "outlive restart mai",
         "outlive status --js",
-        "outlive move webs",
+        "outlive switchover webs",
     ];
     let all = [
-        "move",
+        "switchover",
         "status web",
         "restart mail",
         "status --json",
-        "move website",
+        "switchover website",
     ];
     assert_eq!(completed(&lines), all);
 }

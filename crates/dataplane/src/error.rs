@@ -37,7 +37,7 @@ pub enum DataplaneError {
     },
     /// The maps do not fit into the kernel's memory.
     #[error(
-        "this host has no memory for a ring of {ring} bytes (--ring) and a table of {flows} connections (--max-connections): ask for less"
+        "this host has no memory for a ring of {ring} bytes (--ring-size) and a table of {flows} connections (--max-connections): ask for less"
     )]
     Memory {
         /// Bytes of the ring.

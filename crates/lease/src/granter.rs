@@ -79,7 +79,7 @@ impl fmt::Display for StillHeld {
                 itself: true,
             } => write!(
                 f,
-                "the host that holds it was heard {:.1} s ago: it is there. To move the service, say `outlive move` on it; a host that is switched off is silent for {most} s first",
+                "the host that holds it was heard {:.1} s ago: it is there. To move the service, say `outlive switchover` on it; a host that is switched off is silent for {most} s first",
                 ago(time)
             ),
             Self::Heard {

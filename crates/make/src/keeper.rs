@@ -217,11 +217,11 @@ impl Keeper {
     fn create(self: &Arc<Self>, create: Create) -> Result<(), String> {
         let mut all = self.all();
         if self.is_over() {
-            return Err("what was mandated here still runs, and who keeps it was told to end: create it when that has ended".into());
+            return Err("a committed command still runs in this tree, and the process that keeps speculations here was told to end: try again when that command has ended".into());
         }
         if all.contains_key(&create.name) {
             return Err(format!(
-                "there is one by the name of {} already: mandate or abort it, or choose another name",
+                "a speculation is called {} already: commit or abort that speculation, or choose another name",
                 create.name
             ));
         }
@@ -313,17 +313,17 @@ impl Keeper {
         if let Some(stale) = around_is_stale(&job.world) {
             let around = job.world.everything();
             return Err(format!(
-                "{name} is worth nothing any more: {} since it was read; abort it, and create it again",
+                "{name} cannot be committed any more: {} since it was read; abort {name}, and run the command again",
                 stale_in(around, &stale)
             ));
         }
         let real = job.world.real();
         effects += job.mandate(&**real).map_err(|error| match error {
             MandateError::Already => {
-                format!("{name} has been mandated already: somebody has it as their own")
+                format!("{name} is committed already")
             }
             MandateError::Stale(stale) => format!(
-                "{name} cannot be mandated: {} since it was read; abort it, and create it again",
+                "{name} cannot be committed: {} since it was read; abort {name}, and run the command again",
                 stale_in(real, &stale)
             ),
             MandateError::Impossible {
@@ -418,7 +418,7 @@ fn is_same_place(one: &File, other: &File) -> bool {
 }
 
 fn unknown(name: &str) -> String {
-    format!("there is none by the name of {name}: `outlive encapsulate --list` says what there is")
+    format!("no speculation is called {name}: `outlive speculate list` shows all")
 }
 
 /// What is not as it was.

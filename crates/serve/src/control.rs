@@ -48,16 +48,16 @@ pub enum Question {
     },
     /// End the server and start it again. The answer, a [`Restarted`], comes when it serves again.
     Restart {},
-    /// Let the standby serve. The answer, a [`Moved`], comes when nothing is served here any more.
-    Move {},
+    /// Let the standby serve. The answer, a [`Switchover`], comes when nothing is served here any more.
+    Switchover {},
 }
 
-/// What has become of [`Question::Move`].
+/// What has become of [`Question::Switchover`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Moved {
+pub enum Switchover {
     /// The standby serves, or will in a moment.
-    Moved,
+    Done,
     /// It was not tried.
     Refused(String),
 }
@@ -181,16 +181,16 @@ impl Control {
 
     /// It is not, because of this.
     pub(crate) fn refuse_move(&mut self, why: &str) {
-        self.answer_move(&Moved::Refused(why.to_owned()));
+        self.answer_switchover(&Switchover::Refused(why.to_owned()));
     }
 
     /// It was. To be called after [`Self::close`].
     pub(crate) fn moved(&mut self) {
-        self.answer_move(&Moved::Moved);
+        self.answer_switchover(&Switchover::Done);
         self.clients.clear();
     }
 
-    fn answer_move(&mut self, answer: &Moved) {
+    fn answer_switchover(&mut self, answer: &Switchover) {
         for client in self.clients.iter_mut().filter(|one| one.wants_move()) {
             client.answer_at_last(answer);
         }
@@ -276,7 +276,7 @@ impl Client {
     fn request(&mut self) -> Option<(Request, Asker)> {
         let request = match self.asked {
             _ if self.is_known => return None,
-            Some(Ok(Question::Move {})) => Request::Move,
+            Some(Ok(Question::Switchover {})) => Request::Switchover,
             Some(Ok(Question::Restart {})) => Request::Restart,
             _ => return None,
         };
@@ -285,7 +285,7 @@ impl Client {
     }
 
     fn wants_move(&self) -> bool {
-        matches!(self.asked, Some(Ok(Question::Move {})))
+        matches!(self.asked, Some(Ok(Question::Switchover {})))
     }
 
     fn wants_restart(&self) -> bool {
@@ -303,7 +303,7 @@ impl Client {
     fn answer(&mut self, reports: &Reports, status: Option<&Status>) {
         match self.asked.take() {
             None => {}
-            waits @ Some(Ok(Question::Move {} | Question::Restart {})) => self.asked = waits,
+            waits @ Some(Ok(Question::Switchover {} | Question::Restart {})) => self.asked = waits,
             Some(Ok(Question::Status { .. })) => {
                 self.say(&status);
                 self.last = true;
@@ -363,7 +363,7 @@ pub fn ask(socket: &Path, question: Question, each: impl FnMut(&str) -> bool) ->
     let lives = || match question {
         Question::Status { .. } | Question::Events { follow: false } => false,
         Question::Events { follow: true } => true,
-        Question::Restart {} | Question::Move {} => status_within(socket, PATIENCE).is_ok(),
+        Question::Restart {} | Question::Switchover {} => status_within(socket, PATIENCE).is_ok(),
     };
     stream.set_read_timeout(Some(PATIENCE))?;
     talk(stream, question, each, lives)
@@ -468,15 +468,18 @@ mod tests {
 
     #[test]
     fn a_question_with_more_than_is_known_is_none() {
-        assert_eq!(asked(r#"{"ask":"move"}"#), Ok(Question::Move {}));
+        assert_eq!(
+            asked(r#"{"ask":"switchover"}"#),
+            Ok(Question::Switchover {})
+        );
         let list = true;
         let status = asked(r#"{"ask":"status","list":true}"#);
         assert_eq!(status, Ok(Question::Status { list }));
         for more in [
-            r#"{"ask":"move","only_if":"idle"}"#,
+            r#"{"ask":"switchover","only_if":"idle"}"#,
             r#"{"ask":"status","lists":true}"#,
             r#"{"ask":"events","follow":1}"#,
-            r#"{"ask":"status","ask":"move"}"#,
+            r#"{"ask":"status","ask":"switchover"}"#,
         ] {
             assert!(asked(more).is_err(), "{more}");
         }

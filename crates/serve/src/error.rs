@@ -182,21 +182,21 @@ pub enum ServeError {
         source: io::Error,
     },
     /// The preloaded library cannot be in the server.
-    #[error("{0}. `--north=off` protects its connections, if it keeps nothing between requests")]
+    #[error("{0}. `--stateful=off` protects its connections, if it keeps nothing between requests")]
     NotWrappable(#[from] wrap::program::NotWrappable),
     /// The preloaded library is not in the server.
     #[error(
-        "what the server is told cannot be recorded: the preloaded library is not in it. It may be statically linked, or set aside its environment. `--north=off` protects its connections, if it keeps nothing between requests"
+        "what the server is told cannot be recorded: the preloaded library is not in it. It may be statically linked, or set aside its environment. `--stateful=off` protects its connections, if it keeps nothing between requests"
     )]
     NotWrapped,
     /// Another program listens than the one that is recorded.
     #[error(
-        "what listens to clients is another program than the one that is recorded, which has begun it. Give the server itself to `serve`, not what begins it (a script, a shell); or `--north=off` protects its connections, if it keeps nothing between requests"
+        "what listens to clients is another program than the one that is recorded, which has begun it. Give the server itself to `serve`, not what begins it (a script, a shell); or `--stateful=off` protects its connections, if it keeps nothing between requests"
     )]
     NotRecorded,
     /// The server does what cannot be replayed.
     #[error(
-        "{server} cannot be rebuilt from what it is told: {why}. `--north=off` protects its connections, if it keeps nothing between requests"
+        "{server} cannot be rebuilt from what it is told: {why}. `--stateful=off` protects its connections, if it keeps nothing between requests"
     )]
     NotReplayable {
         /// The program.
@@ -362,7 +362,7 @@ impl ServeError {
             true => "the server that runs is served without a record".into(),
             false => self.to_string(),
         };
-        format!("{why}; what it keeps is not protected (--north=prefer)")
+        format!("{why}; what it keeps is not protected (--stateful=prefer)")
     }
 
     /// Whose fault it is.

@@ -21,10 +21,10 @@ pub(crate) fn obstacle(command: &[OsString], program: &Path) -> Option<String> {
     }
     match name(program)? {
         "memcached" => Some(
-            "other threads than its first one serve its clients; --north=require needs a server that serves its clients from one thread".into(),
+            "other threads than its first one serve its clients; --stateful=require needs a server that serves its clients from one thread".into(),
         ),
         "nginx" if !is_one_process(command) => Some(
-            "its workers share memory; --north=require needs one process: `master_process off; daemon off;` in its configuration".into(),
+            "its workers share memory; --stateful=require needs one process: `master_process off; daemon off;` in its configuration".into(),
         ),
         _ => None,
     }

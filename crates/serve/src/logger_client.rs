@@ -184,7 +184,7 @@ impl LoggerClient {
         let binary = std::env::current_exe().doing("find our own binary")?;
         let mode = match config.replay {
             ReplayMode::Connection => "connection",
-            ReplayMode::Turn => "turn",
+            ReplayMode::Turn => "request",
         };
         let child = Command::new(binary)
             .arg(LOGGER_VERB)

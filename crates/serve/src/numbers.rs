@@ -231,7 +231,7 @@ impl Status {
         let help = "Bytes of memory that the record holds now";
         let held = record.map(|_| (Vec::new(), self.held_bytes));
         to.gauges("outlive_record_held", Unit::Bytes, help, held)?;
-        let help = "Most that it may hold, and most that --north's record may (--limit-total)";
+        let help = "Most that it may hold, and most that --stateful's record may (--limit-total)";
         to.gauge("outlive_record_limit", Unit::Bytes, help, self.limit_bytes)?;
         let help = "Connections that the logger knows";
         let known = value(|record| record.connections);
@@ -251,10 +251,10 @@ impl Status {
 
     /// Of a server with state.
     fn of_the_state(&self, to: &mut Families<'_>) -> fmt::Result {
-        let help = "Bytes of what the server was told that its restart replays (--north)";
+        let help = "Bytes of what the server was told that its restart replays (--stateful)";
         let record = self.north_bytes.map(|bytes| (Vec::new(), bytes));
         to.gauges("outlive_north_record", Unit::Bytes, help, record)?;
-        let help = "Whether what the server is told is recorded, so that its restart is what it was (--north)";
+        let help = "Whether what the server is told is recorded, so that its restart is what it was (--stateful)";
         let is_recorded = u32::from(self.record_ended.is_none());
         let recorded = self.north_bytes.map(|_| (Vec::new(), is_recorded));
         to.gauges("outlive_north_recorded", Unit::None, help, recorded)?;
@@ -281,7 +281,7 @@ impl Status {
             let count = self.commits.map(count);
             count.map(|count| (Vec::new(), count))
         };
-        let help = "Turns of the server's event loops in which what it says waits for the logger (--north)";
+        let help = "Turns of the server's event loops in which what it says waits for the logger (--stateful)";
         to.counters(
             "outlive_commit_turns",
             Unit::None,

@@ -17,7 +17,7 @@ use crate::{
 pub(crate) const FILE: &str = "options.json";
 
 /// Whether there is a record of what the server is told.
-pub(crate) const NORTH: &str = "--north";
+pub(crate) const NORTH: &str = "--stateful";
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Options {
@@ -76,8 +76,8 @@ impl Options {
                 "--verify",
                 self.verify_head != other.verify_head || self.digests != other.digests,
             ),
-            ("--ring", self.ring != other.ring),
-            ("--copies-per-second", self.copies != other.copies),
+            ("--ring-size", self.ring != other.ring),
+            ("--mirror-skip-above", self.copies != other.copies),
             (
                 "--max-connections",
                 self.max_connections != other.max_connections,

@@ -32,7 +32,7 @@ pub(crate) const FILE: &str = "addresses.json";
 
 /// How long an address stays when nobody holds it. Until then a server whose `serve` is dead goes on,
 /// unprotected, and the next one finds all in place; as long as a logger keeps records by default
-/// (`--keep`), after which there is nothing left to take over, and the address is free for another host.
+/// (`--retention`), after which there is nothing left to take over, and the address is free for another host.
 const LIFETIME: Duration = Duration::from_secs(600);
 /// How often we hold it.
 const HOLD: Duration = Duration::from_secs(5);

@@ -212,7 +212,7 @@ fn command(command: &[OsString]) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Can the server of this command be rebuilt from a record of the server's input (`--north`)? The program's file and
+/// Can the server of this command be rebuilt from a record of the server's input (`--stateful`)? The program's file and
 /// the list of known servers decide.
 fn rebuildable(command: &[OsString]) -> Result<(), ServeError> {
     let program = resolve(command.first().ok_or(supervise::SpawnError::Empty)?)?;

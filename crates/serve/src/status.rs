@@ -63,7 +63,7 @@ pub struct Status {
     /// Bytes that it may hold of one connection (`--limit-per-connection`).
     #[serde(default)]
     pub connection_limit_bytes: u64,
-    /// Bytes of the server's own record, if it has state (`--north`).
+    /// Bytes of the server's own record, if it has state (`--stateful`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub north_bytes: Option<u64>,
     /// What output commit costs it.

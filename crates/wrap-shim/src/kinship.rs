@@ -11,7 +11,7 @@ use crate::{calls::refuse, clock, wrap::Wrap};
 pub(crate) const PACE: i64 = 100_000;
 
 /// What there is to do about children that are not on their own.
-const APART: &[u8] = b"; --north=require needs processes that are on their own, or one that serves (nginx: `master_process off; daemon off;`)";
+const APART: &[u8] = b"; --stateful=require needs processes that are on their own, or one that serves (nginx: `master_process off; daemon off;`)";
 
 /// What a process has that its children are to find as it was.
 #[derive(Default)]

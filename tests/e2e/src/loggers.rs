@@ -91,7 +91,7 @@ impl Logger {
         let keys = self.keys.to_string_lossy().into_owned();
         let at = self.address().to_string();
         let copies = std::env::var("OUTLIVE_E2E_COPIES").unwrap_or_else(|_| "0".into());
-        let copies = format!("--copies-per-second={copies}");
+        let copies = format!("--mirror-skip-above={copies}");
         ["--logger".into(), at, "--key-file".into(), keys, copies]
     }
 

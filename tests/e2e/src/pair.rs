@@ -152,9 +152,9 @@ impl Pair {
     /// # Panics
     /// When it does not stand by.
     #[must_use]
-    pub fn another(&self, host: &Host, preference: u32) -> Protected {
+    pub fn another(&self, host: &Host, priority: u32) -> Protected {
         let mut flags = self.flags();
-        flags.extend(["--preference".to_owned(), preference.to_string()]);
+        flags.extend(["--priority".to_owned(), priority.to_string()]);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let another = self.first.standby(&self.scene, host, &self.server, &flags);
         another.wait_for("stands_by", 1);
@@ -206,7 +206,7 @@ impl Pair {
                 self.second.wait_serving(before.serving + 1);
                 return self.change_places();
             }
-            FailOver::Move => {
+            FailOver::Switchover => {
                 self.hand_over();
                 self.second.wait_serving(before.serving + 1);
             }
@@ -220,15 +220,17 @@ impl Pair {
         self.change_roles(&before);
     }
 
-    /// Has `outlive move` hand the service over to the standby. While the logger is slow to answer, the standby is
-    /// unknown: then the function asks for the move again.
+    /// Has `outlive switchover` hand the service over to the standby. While the logger is slow to answer, the standby
+    /// is unknown: then the function asks for the switchover again.
     ///
     /// # Panics
-    /// When the service refuses the move for another reason.
+    /// When the service refuses the switchover for another reason.
     #[track_caller]
     pub fn hand_over(&self) {
         wait_until("the logger answers a move", || {
-            let moved = self.first.outlive("move", &["--json", self.first.name()]);
+            let moved = self
+                .first
+                .outlive("switchover", &["--json", self.first.name()]);
             let slow = moved.stderr.contains("the logger does not answer");
             let said = || self.first.said();
             assert!(slow || moved.status == Some(0), "{moved:?}\n{}", said());
@@ -281,7 +283,7 @@ pub enum FailOver {
     /// The host that serves loses its power, and gets it back afterwards.
     PowerOff,
     /// The service is handed over on purpose.
-    Move,
+    Switchover,
     /// `serve` is stopped (SIGSTOP), and goes on afterwards.
     Stop,
 }

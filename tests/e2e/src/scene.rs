@@ -160,7 +160,7 @@ impl Scene {
     /// Flags that have the record kept on another machine, if all tests are to be run so
     /// (`OUTLIVE_E2E_LINK=1`) and this one does not say it itself.
     pub(crate) fn linked(&self, flags: &[&str]) -> Vec<String> {
-        let has_own = flags.contains(&"--logger") || flags.contains(&"--north");
+        let has_own = flags.contains(&"--logger") || flags.contains(&"--stateful");
         if std::env::var_os("OUTLIVE_E2E_LINK").is_none() || has_own {
             return Vec::new();
         }

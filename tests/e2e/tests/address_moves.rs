@@ -144,7 +144,7 @@ fn is_sent_the_rest(stream: &TcpStream) {
 #[test]
 fn client_of_a_stopped_server_is_sent_the_rest_before_the_address_goes() {
     let scene = Scene::new("stop-download");
-    let (protected, stream) = stopped_in_a_download(&scene, &["--grace", "60s"], |_| ());
+    let (protected, stream) = stopped_in_a_download(&scene, &["--stop-timeout", "60s"], |_| ());
     is_sent_the_rest(&stream);
     ends_well(protected);
 }
@@ -155,7 +155,7 @@ fn client_of_a_stopped_server_is_sent_the_rest_by_an_address_that_stays() {
     for address in addresses() {
         by_hand(&scene.server, "add", address.ip());
     }
-    let (protected, stream) = stopped_in_a_download(&scene, &["--grace", "1s"], |_| ());
+    let (protected, stream) = stopped_in_a_download(&scene, &["--stop-timeout", "1s"], |_| ());
     ends_well(protected);
     is_sent_the_rest(&stream);
 }
@@ -163,7 +163,7 @@ fn client_of_a_stopped_server_is_sent_the_rest_by_an_address_that_stays() {
 /// The address would be gone before the client wants the rest.
 fn reset_if_it_does_not_read(label: &str, before: impl FnOnce(&TcpStream)) {
     let scene = Scene::new(label);
-    let (protected, stream) = stopped_in_a_download(&scene, &["--grace", "1s"], before);
+    let (protected, stream) = stopped_in_a_download(&scene, &["--stop-timeout", "1s"], before);
     ends_well(protected);
     let mut buffer = vec![0; 1 << 16];
     let error = loop {

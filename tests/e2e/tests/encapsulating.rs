@@ -1,4 +1,4 @@
-//! `outlive encapsulate`: what commands do is there when it is wanted, and has never been when it is not.
+//! `outlive speculate`: what commands do is there when it is wanted, and has never been when it is not.
 
 mod kept;
 
@@ -62,12 +62,12 @@ fn what_is_mandated_is_there() {
     tree.create("it", &[], script);
     tree.ended("it");
     assert!(!tree.file("new").exists() && tree.file("old").exists());
-    let mandated = tree.run(&["--mandate", "it"]);
+    let mandated = tree.run(&["commit", "it"]);
     assert_eq!(mandated.status.code(), Some(7));
     assert_eq!(mandated.stdout, b"one\n");
     let errors = String::from_utf8(mandated.stderr).expect("text");
     assert!(errors.starts_with("two\n"), "{errors}");
-    assert!(errors.contains("there for all to see"), "{errors}");
+    assert!(errors.contains("visible now"), "{errors}");
     assert_eq!(
         fs::read_to_string(tree.file("new")).expect("it is there"),
         "new\n"
@@ -85,24 +85,24 @@ fn what_is_aborted_has_never_been() {
     tree.create("finished", &[], "echo >new");
     tree.create("running", &[], "echo >newer; sleep 1000");
     tree.ended("finished");
-    assert_eq!(tree.done(&["--abort", "finished"]), "finished\n");
-    assert_eq!(tree.done(&["--abort", "running"]), "running\n");
+    assert_eq!(tree.done(&["abort", "finished"]), "finished\n");
+    assert_eq!(tree.done(&["abort", "running"]), "running\n");
     let left = fs::read_dir(tree.path()).expect("it is there").count();
     assert_eq!(left, 0);
-    let refused = tree.refused(&["--mandate", "finished"]);
-    assert!(refused.contains(" none"), "{refused}");
+    let refused = tree.refused(&["commit", "finished"]);
+    assert!(refused.contains("no speculation"), "{refused}");
     // Who waits for one that is aborted is told; what was there by then stays.
     tree.create("wanted", &[], "echo there; echo >there; sleep 1000");
     until("it has begun", || {
         tree.all()[0]["effects"].as_u64() > Some(0)
     });
     let mandate = tree
-        .outlive(&["--mandate", "wanted"])
+        .outlive(&["commit", "wanted"])
         .stdout(Stdio::piped())
         .spawn();
     let mandate = mandate.expect("outlive");
     until("it is there", || tree.file("there").exists());
-    assert_eq!(tree.done(&["--abort", "wanted"]), "wanted\n");
+    assert_eq!(tree.done(&["abort", "wanted"]), "wanted\n");
     let output = mandate.wait_with_output().expect("it ends");
     assert_eq!(output.stdout, b"there\n");
     assert_eq!(output.status.signal(), Some(9));
@@ -117,7 +117,7 @@ fn what_runs_goes_on() {
     });
     assert!(!tree.file("file").exists());
     let mandate = tree
-        .outlive(&["--mandate", "it"])
+        .outlive(&["commit", "it"])
         .stdout(Stdio::piped())
         .spawn();
     let mandate = mandate.expect("outlive");
@@ -145,7 +145,7 @@ fn inputs_are_seen_and_mandated_before() {
     tree.ended("both");
     assert!(!tree.file("one").exists());
     assert_eq!(
-        tree.done(&["--mandate", "both"]),
+        tree.done(&["commit", "both"]),
         "did one\ndid two\ndid both\n"
     );
     let both = fs::read_to_string(tree.file("both")).expect("it is there");
@@ -154,7 +154,7 @@ fn inputs_are_seen_and_mandated_before() {
     tree.create("below", &[], "echo >below");
     tree.create("above", &["--input", "below"], "cat below >above");
     tree.ended("above");
-    assert_eq!(tree.done(&["--abort", "below"]), "above\nbelow\n");
+    assert_eq!(tree.done(&["abort", "below"]), "above\nbelow\n");
     assert!(!tree.file("above").exists());
 }
 
@@ -166,7 +166,9 @@ fn inputs_that_exclude_each_other_are_told() {
     tree.create("two", &[], script);
     tree.ended("one");
     tree.ended("two");
-    let refused = tree.refused(&["--input", "one", "--input", "two", "--", "cat", "count"]);
+    let refused = tree.refused(&[
+        "run", "--input", "one", "--input", "two", "--", "cat", "count",
+    ]);
     assert!(
         refused.contains("two, its input, has read what another one"),
         "{refused}"
@@ -179,7 +181,7 @@ fn what_has_read_something_else_is_not_mandated() {
     tree.create("it", &[], "cat read >copy");
     tree.ended("it");
     fs::write(tree.file("read"), "two\n").expect("a file");
-    let refused = tree.refused(&["--mandate", "it"]);
+    let refused = tree.refused(&["commit", "it"]);
     assert!(
         refused.contains("/read has changed since it was read"),
         "{refused}"
@@ -199,11 +201,11 @@ fn who_reads_reads_its_user() {
     let script = "read one; echo $one >one; read two; echo $two >two";
     // Who creates it has something to be read.
     let create = tree
-        .outlive(&["--name", "it", "--", "sh", "-c", script])
+        .outlive(&["run", "--name", "it", "--", "sh", "-c", script])
         .stdin(Stdio::piped())
         .status();
     assert!(create.expect("outlive").success());
-    let mut mandate = tree.outlive(&["--mandate", "it"]);
+    let mut mandate = tree.outlive(&["commit", "it"]);
     let mandate = mandate.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let mut mandate = mandate.expect("outlive");
     let mut input = mandate.stdin.take().expect("a pipe");
@@ -250,7 +252,7 @@ fn what_is_outside_waits() {
         assert!(!there.exists());
     }
     for name in ["kernel", "device", "program", "elsewhere"] {
-        assert_eq!(tree.done(&["--mandate", name]), "before\nafter\n", "{name}");
+        assert_eq!(tree.done(&["commit", name]), "before\nafter\n", "{name}");
     }
     assert_eq!(fs::read_to_string(there).expect("it is there"), "new\n");
 }
@@ -266,7 +268,7 @@ fn who_waits_outside_can_be_aborted() {
             .as_array()
             .is_some_and(|all| !all.is_empty())
     });
-    assert_eq!(tree.done(&["--abort", "it"]), "it\n");
+    assert_eq!(tree.done(&["abort", "it"]), "it\n");
     assert!(!there.exists());
 }
 
@@ -278,7 +280,7 @@ fn what_interrupts_who_waits_interrupts_it() {
         "trap 'echo told; exit 3' INT; echo begun; while :; do sleep 0.1; done",
     );
     let mandate = tree
-        .outlive(&["--mandate", "it"])
+        .outlive(&["commit", "it"])
         .stdout(Stdio::piped())
         .spawn();
     let mut mandate = mandate.expect("outlive");
@@ -302,14 +304,14 @@ fn who_keeps_them_waits_for_what_is_wanted() {
         there.display()
     );
     tree.create("it", &[], &script);
-    let mut mandate = tree.outlive(&["--mandate", "it"]);
+    let mut mandate = tree.outlive(&["commit", "it"]);
     let mandate = mandate.stdout(Stdio::piped()).spawn().expect("outlive");
     until("it is mandated", || tree.file("begun").exists());
     let keeper = tree.keeper().expect("somebody keeps it");
     let sent = Command::new("kill").args(["-TERM", &keeper]).status();
     assert!(sent.expect("kill").success());
     until("nothing new is kept", || {
-        let refused = tree.run(&["--name", "other", "--", "true"]);
+        let refused = tree.run(&["run", "--name", "other", "--", "true"]);
         String::from_utf8_lossy(&refused.stderr).contains("was told to end")
     });
     fs::write(tree.file("go"), "").expect("a file");
@@ -322,15 +324,15 @@ fn a_name_may_be_another_ones() {
     let tree = Tree::new();
     tree.create("it", &[], "yes | head -c 300000");
     tree.ended("it");
-    let mut mandate = tree.outlive(&["--mandate", "it"]);
+    let mut mandate = tree.outlive(&["commit", "it"]);
     let mandate = mandate.stdout(Stdio::piped()).stderr(Stdio::null());
     let mut mandate = mandate.spawn().expect("outlive");
     let mut said = [0; 2];
     let mut out = mandate.stdout.take().expect("a pipe");
     out.read_exact(&mut said).expect("it says something");
-    let again = tree.refused(&["--mandate", "it"]);
-    assert!(again.contains("been mandated already"), "{again}");
-    assert_eq!(tree.done(&["--abort", "it"]), "it\n");
+    let again = tree.refused(&["commit", "it"]);
+    assert!(again.contains("committed already"), "{again}");
+    assert_eq!(tree.done(&["abort", "it"]), "it\n");
     tree.create("it", &[], "sleep 1000");
     drop(out);
     mandate.wait().expect("it ends");
@@ -340,24 +342,30 @@ fn a_name_may_be_another_ones() {
 fn mistakes_are_told() {
     let tree = Tree::new();
     for (arguments, why) in [
-        (&[][..], "which command?"),
-        (&["--", "there-is-no-such-program"], "no directory of PATH"),
-        (&["--mandate", "nothing"], " none"),
-        (&["--abort", "nothing"], " none"),
-        (&["--timeout", "1", "--", "true"], "has no unit"),
+        (&["run"][..], "COMMAND"),
         (
-            &["--input", "nothing", "--", "true"],
-            "none by the name of nothing",
+            &["run", "--", "there-is-no-such-program"],
+            "no directory of PATH",
         ),
-        (&["--tree", "/nowhere", "--", "true"], "no such directory"),
+        (&["commit", "nothing"], "no speculation"),
+        (&["abort", "nothing"], "no speculation"),
+        (&["run", "--timeout", "1", "--", "true"], "has no unit"),
+        (
+            &["run", "--input", "nothing", "--", "true"],
+            "no speculation is called nothing",
+        ),
+        (
+            &["run", "--tree", "/nowhere", "--", "true"],
+            "no such directory",
+        ),
     ] {
         let refused = tree.refused(arguments);
         assert!(refused.contains(why), "{arguments:?}: {refused}");
     }
     tree.create("it", &[], "true");
-    let refused = tree.refused(&["--name", "it", "--", "true"]);
+    let refused = tree.refused(&["run", "--name", "it", "--", "true"]);
     assert!(
-        refused.contains("there is one by the name of it"),
+        refused.contains("a speculation is called it already"),
         "{refused}"
     );
 }

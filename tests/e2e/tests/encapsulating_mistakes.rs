@@ -1,4 +1,4 @@
-//! `outlive encapsulate`: what cannot be done is refused in its user's words, and loses nothing.
+//! `outlive speculate`: what cannot be done is refused in its user's words, and loses nothing.
 
 mod kept;
 
@@ -20,10 +20,10 @@ fn waits(tree: &Tree, why: &str) -> bool {
 fn a_name_can_be_told_from_others() {
     let tree = Tree::new();
     for name in ["", "two\nlines", "\u{1b}[2J"] {
-        let said = tree.refused(&["--name", name, "--", "true"]);
+        let said = tree.refused(&["run", "--name", name, "--", "true"]);
         assert!(said.contains("cannot be the name"), "{said}");
     }
-    let said = tree.refused(&["--name"]);
+    let said = tree.refused(&["run", "--name"]);
     assert!(said.starts_with("outlive: a value is required"), "{said}");
     assert!(tree.all().is_empty());
 }
@@ -41,13 +41,13 @@ fn what_cannot_be_concealed_is_refused() {
         ("/dev", "the kernel's"),
         ("/nowhere", "/nowhere"),
     ] {
-        let said = tree.refused(&["--tree", place, "--name", "it", "--", "true"]);
+        let said = tree.refused(&["run", "--tree", place, "--name", "it", "--", "true"]);
         assert!(
             said.starts_with("outlive: ") && said.contains(why),
             "{place}: {said}"
         );
-        let nothing = tree.refused(&["--tree", place, "--mandate", "it"]);
-        assert!(nothing.contains("there are none"), "{place}: {nothing}");
+        let nothing = tree.refused(&["commit", "--tree", place, "it"]);
+        assert!(nothing.contains("has no speculation"), "{place}: {nothing}");
     }
 }
 
@@ -57,10 +57,10 @@ fn what_has_changed_is_said_by_its_path() {
     fs::write(tree.file("in"), "before").expect("a file");
     tree.create("it", &[], "cat in >out");
     tree.ended("it");
-    let said = tree.done(&["--list"]);
+    let said = tree.done(&["list"]);
     assert!(said.contains("it: finished, 1 effect: sh"), "{said}");
     fs::write(tree.file("in"), "after it was read").expect("a file");
-    let said = tree.refused(&["--mandate", "it"]);
+    let said = tree.refused(&["commit", "it"]);
     let told = format!(
         "{} has changed since it was read",
         tree.file("in").display()
@@ -77,7 +77,7 @@ fn inputs_that_exclude_each_other_are_said_by_their_path() {
     tree.ended("one");
     tree.ended("two");
     let both = [
-        "--name", "both", "--input", "one", "--input", "two", "--", "true",
+        "run", "--name", "both", "--input", "one", "--input", "two", "--", "true",
     ];
     let said = tree.refused(&both);
     assert!(
@@ -93,17 +93,19 @@ fn a_directory_that_is_gone_loses_no_control() {
     fs::create_dir(&gone).expect("a directory");
     let place = gone.display().to_string();
     let script = format!("cd {place}; echo text >made; echo begun; sleep 1000");
-    tree.done(&["--tree", &place, "--name", "it", "--", "sh", "-c", &script]);
-    let listed = || tree.done(&["--tree", &place, "--list"]);
+    tree.done(&[
+        "run", "--tree", &place, "--name", "it", "--", "sh", "-c", &script,
+    ]);
+    let listed = || tree.done(&["list", "--tree", &place]);
     until("it has begun", || listed().contains("1 effect"));
     fs::remove_dir_all(&gone).expect("it was there");
     assert!(listed().starts_with("it: runs"), "{}", listed());
-    let said = tree.refused(&["--tree", &place, "--mandate", "it"]);
+    let said = tree.refused(&["commit", "--tree", &place, "it"]);
     assert!(
         said.contains(&place) && !said.contains("HiddenId"),
         "{said}"
     );
-    assert_eq!(tree.done(&["--tree", &place, "--abort", "it"]), "it\n");
+    assert_eq!(tree.done(&["abort", "--tree", &place, "it"]), "it\n");
     assert_eq!(listed(), "");
     assert!(!gone.exists());
 }
@@ -113,10 +115,10 @@ fn a_directory_that_is_gone_loses_no_control() {
 fn the_network_waits() {
     let tree = Tree::new();
     let script = "exec 3<>/dev/tcp/127.0.0.1/1 || echo refused";
-    tree.done(&["--name", "it", "--", "bash", "-c", script]);
+    tree.done(&["run", "--name", "it", "--", "bash", "-c", script]);
     until("it waits", || waits(&tree, "the network"));
     assert!(tree.all()[0]["waiting"][0]["program"] == "bash");
-    let mandated = tree.run(&["--mandate", "it"]);
+    let mandated = tree.run(&["commit", "it"]);
     let said = String::from_utf8_lossy(&mandated.stderr);
     assert!(said.contains("refused"), "{said}");
 }
@@ -127,12 +129,12 @@ fn one_within_another_one_waits() {
     let tree = Tree::new();
     let outlive = std::env::var("OUTLIVE_BIN").expect("OUTLIVE_BIN says where outlive is");
     let script = format!(
-        "{outlive} encapsulate --name inner -- sh -c 'echo in >made'; {outlive} encapsulate --mandate inner"
+        "{outlive} speculate run --name inner -- sh -c 'echo in >made'; {outlive} speculate commit inner"
     );
     tree.create("outer", &[], &script);
     until("it waits", || waits(&tree, "a socket of another process"));
     assert_eq!(tree.all().len(), 1);
-    tree.done(&["--mandate", "outer"]);
+    tree.done(&["commit", "outer"]);
     assert_eq!(
         fs::read_to_string(tree.file("made")).expect("it was made"),
         "in\n"
@@ -153,8 +155,10 @@ fn a_full_disk_is_told_to_the_program() {
     mount(&["mount", "-t", "tmpfs", "-o", "size=256k", "small"]);
     let place = small.display().to_string();
     let script = format!("cd {place}; head -c 1000000 /dev/zero >big; echo $?");
-    tree.done(&["--tree", &place, "--name", "it", "--", "sh", "-c", &script]);
-    let mandated = tree.run(&["--tree", &place, "--mandate", "it"]);
+    tree.done(&[
+        "run", "--tree", &place, "--name", "it", "--", "sh", "-c", &script,
+    ]);
+    let mandated = tree.run(&["commit", "--tree", &place, "it"]);
     let errors = String::from_utf8_lossy(&mandated.stderr);
     assert!(errors.contains("No space left"), "{errors}");
     assert_eq!(mandated.stdout, b"1\n");
@@ -174,14 +178,22 @@ fn a_full_disk_is_told_to_the_program() {
 #[test]
 fn streams_that_were_one_stay_one() {
     let tree = Tree::new();
-    let mut create = tree.outlive(&["--name", "it", "--", "sh", "-c", "echo out; echo err >&2"]);
+    let mut create = tree.outlive(&[
+        "run",
+        "--name",
+        "it",
+        "--",
+        "sh",
+        "-c",
+        "echo out; echo err >&2",
+    ]);
     let both = fs::File::create(tree.file("both")).expect("a file");
     create
         .stdout(both.try_clone().expect("a file"))
         .stderr(both);
     assert!(create.status().expect("outlive").success());
     tree.ended("it");
-    let mandated = tree.run(&["--mandate", "it"]);
+    let mandated = tree.run(&["commit", "it"]);
     assert_eq!(mandated.stdout, b"out\nerr\n");
     let errors = String::from_utf8_lossy(&mandated.stderr);
     assert!(errors.contains("its errors are in the output"), "{errors}");
@@ -194,7 +206,7 @@ fn an_interactive_program_waits_for_its_user() {
     let outlive = std::env::var("OUTLIVE_BIN").expect("OUTLIVE_BIN says where outlive is");
     let at_a_terminal = |arguments: &str, says: &str| {
         let mut script = Command::new("script");
-        let line = format!("{outlive} encapsulate {arguments}");
+        let line = format!("{outlive} speculate {arguments}");
         script
             .args(["-qec", &line, "/dev/null"])
             .current_dir(tree.path());
@@ -206,11 +218,11 @@ fn an_interactive_program_waits_for_its_user() {
         String::from_utf8_lossy(&output.stdout).replace('\r', "")
     };
     at_a_terminal(
-        "--name it -- sh -c \"read line; echo \\$line >out; test -t 1 && echo a terminal\"",
+        "run --name it -- sh -c \"read line; echo \\$line >out; test -t 1 && echo a terminal\"",
         "",
     );
     until("it has begun", || tree.all().len() == 1);
-    let said = at_a_terminal("--mandate it", "a line\n");
+    let said = at_a_terminal("commit it", "a line\n");
     assert!(said.contains("a terminal\n"), "{said}");
     let out = fs::read_to_string(Path::new(&tree.file("out"))).expect("it was made");
     assert_eq!(out, "a line\n", "{said}");

@@ -92,9 +92,9 @@ fn processes_may_be_in_a_namespace_of_their_own() {
     let tree = TempDir::new_in("/var/lib").expect("a directory");
     // The shell of the namespace is in a group that has no number there, either.
     let script = "set -e
-        $0 encapsulate --name it -- sh -c 'echo text >new; /bin/kill -s CONT -- -77777; true'
+        $0 speculate run --name it -- sh -c 'echo text >new; /bin/kill -s CONT -- -77777; true'
         ! cat new 2>/dev/null
-        $0 encapsulate --mandate it
+        $0 speculate commit it
         cat new";
     let mut inside = asked_by_nobody(Command::new("unshare"));
     inside.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
@@ -139,7 +139,7 @@ fn what_is_missing_is_told() {
     for (place, why) in places {
         for asked in [
             &["make", "--watch"][..],
-            &["encapsulate", "--", "/bin/true"],
+            &["speculate", "run", "--", "/bin/true"],
         ] {
             let mut command = asked_by_nobody(Command::new(place[0]));
             command.args(&place[1..]);

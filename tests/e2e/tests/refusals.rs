@@ -154,13 +154,13 @@ fn bad_arguments() {
         ),
         (
             USAGE,
-            &["--address", &here, "--ring", "3MiB", "--", "true"],
-            &["--ring", "power of two"],
+            &["--address", &here, "--ring-size", "3MiB", "--", "true"],
+            &["--ring-size", "power of two"],
         ),
         (
             USAGE,
-            &["--address", &here, "--ring", "much", "--", "true"],
-            &["--ring"],
+            &["--address", &here, "--ring-size", "much", "--", "true"],
+            &["--ring-size"],
         ),
         (
             USAGE,
@@ -191,8 +191,15 @@ fn bad_arguments() {
         ),
         (
             USAGE,
-            &["--address", &here, "--give-up-after", "soon", "--", "true"],
-            &["--give-up-after"],
+            &[
+                "--address",
+                &here,
+                "--recovery-timeout",
+                "soon",
+                "--",
+                "true",
+            ],
+            &["--recovery-timeout"],
         ),
     ];
     for (code, arguments, says) in cases {
@@ -272,7 +279,7 @@ fn not_root() {
     fs::create_dir_all(hidden.join("run/web")).expect("directories");
     fs::set_permissions(&hidden, Permissions::from_mode(0o700)).expect("rights");
     let run_dir = hidden.join("run").to_string_lossy().into_owned();
-    for verb in ["status", "events", "restart", "move", "clean"] {
+    for verb in ["status", "events", "restart", "switchover", "clean"] {
         let asked = outlive_as(&scene, &nobody, &program, &[verb, "--run-dir", &run_dir]);
         assert_refused(&asked, NO_PERMISSION, &["only root may list", &run_dir]);
     }
@@ -301,7 +308,7 @@ fn check_and_serve_say_the_same() {
     let script = script.to_string_lossy();
     let unshared = ["unshare", "--mount", "sh", "-c", read_only, "sh"];
     let namespace = ["sh", "-c", hidden, &cgroup];
-    let require = ["--north", "require"];
+    let require = ["--stateful", "require"];
     let cases: &[(&[&str], i32, &[&str], &str)] = &[
         (&["setpriv", &without("net_admin")], NO_PERMISSION, &[], ""),
         (&["setpriv", &without("net_raw")], NO_PERMISSION, &[], ""),

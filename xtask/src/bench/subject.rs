@@ -29,7 +29,7 @@ pub(super) enum Mode {
     Linked(Option<u64>),
     /// The same as fast as it can be, with this `--ack`.
     LinkedBy(&'static str),
-    /// Under `outlive serve --north=require`, the record on its host.
+    /// Under `outlive serve --stateful=require`, the record on its host.
     Wrapped,
     /// The same with `--checkpoint-at` so many bytes.
     Checkpointed(u64),
@@ -210,7 +210,7 @@ impl<'a> Subject<'a> {
             arguments.extend(["--ack".to_owned(), strategy.to_owned()]);
         }
         if mode.is_north() {
-            arguments.push("--north=require".to_owned());
+            arguments.push("--stateful=require".to_owned());
         }
         if let Mode::Checkpointed(bytes) = mode {
             arguments.push(format!("--checkpoint-at={bytes}"));

@@ -4,7 +4,7 @@
 //! ([`pair`]), and its events say when each step was done ([`steps`]). Then the dead host comes back as the
 //! standby, and it is the other one's turn. Measured with the lease as it is by default, and with the
 //! shortest that is stable here; against the number of connections, and of bytes that were recorded. And
-//! what clients see of a planned move, and what it costs that somebody stands by.
+//! what clients see of a switchover, and what it costs that somebody stands by.
 
 mod cost;
 mod pair;
@@ -364,7 +364,7 @@ fn with_bytes(bench: &Bench, hosts: &Hosts, megabytes: usize, runs: usize) -> Re
     ])
 }
 
-/// What clients see of `outlive move`.
+/// What clients see of `outlive switchover`.
 fn moves(bench: &Bench, hosts: &Hosts) -> Result<Vec<Figure>> {
     let runs = bench.size(20, 3);
     bench.say(format_args!("{runs} moves"));
@@ -383,7 +383,7 @@ fn moves(bench: &Bench, hosts: &Hosts) -> Result<Vec<Figure>> {
         pair.await_standby()?;
     }
     pair.stop()?;
-    let how = format!("`outlive move` to the other host; {WHAT}");
+    let how = format!("`outlive switchover` to the other host; {WHAT}");
     let figure = |what: &str, values: &[f64], words: &str| {
         let name = format!("takeover.move.{what}");
         Figure::of(name, "ms", values, format!("{how}: {words}"))

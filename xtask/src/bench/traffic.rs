@@ -240,7 +240,7 @@ pub(super) fn requests(bench: &Bench) -> Result<Vec<Figure>> {
     let modes = [
         Mode::Plain,
         Mode::Protected("connection"),
-        Mode::Protected("turn"),
+        Mode::Protected("request"),
     ];
     let url = format!("http://{}/small", bench.stage.address(PORT));
     let duration = bench.size("-d2s", "-d1s");
@@ -251,12 +251,13 @@ pub(super) fn requests(bench: &Bench) -> Result<Vec<Figure>> {
     let how = format!("wrk -t1 -c16 {duration} of an object of 128 bytes, nginx with two workers");
     let plain = column(&runs[0], 0);
     let mut figures = vec![Figure::of("requests.plain", "1/s", &plain, &how)];
-    for (mode, runs) in ["connection", "turn"].into_iter().zip(&runs[1..]) {
+    let names = [("connection", "connection"), ("request", "turn")];
+    for ((mode, name), runs) in names.into_iter().zip(&runs[1..]) {
         let how = format!("{how}; --replay {mode}");
         let protected = column(runs, 0);
         let ratio = ratios(&plain, &protected);
         figures.push(Figure::of(
-            format!("requests.{mode}.ratio"),
+            format!("requests.{name}.ratio"),
             "",
             &ratio,
             &how,

@@ -54,7 +54,7 @@ impl Server {
     /// What `serve` and `standby` are told of it and of no other.
     pub(crate) fn flags(self) -> &'static [&'static str] {
         if self.has_state() {
-            &["--north=require"]
+            &["--stateful=require"]
         } else {
             &[]
         }

@@ -1,8 +1,8 @@
-//! The options of `outlive make` and `outlive encapsulate`.
+//! The options of `outlive make` and `outlive speculate`.
 
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use crate::units;
 
@@ -30,35 +30,63 @@ pub(crate) struct Make {
     pub(crate) arguments: Vec<OsString>,
 }
 
+/// The directory whose changes are kept back.
 #[derive(Debug, Args)]
-pub(crate) struct Encapsulate {
-    /// Name of the encapsulation [default: the name of the program]
-    #[arg(long)]
-    pub(crate) name: Option<String>,
-    /// Begin when the encapsulation NAME has ended, and see the effects of NAME; repeat this option for more
-    #[arg(long, value_name = "NAME")]
-    pub(crate) input: Vec<String>,
-    /// Abort the encapsulation if no mandate comes within this time (ms, s, min, h) [default: no limit]
-    #[arg(long, value_name = "TIME", value_parser = units::duration)]
-    pub(crate) timeout: Option<Duration>,
+pub(crate) struct Tree {
     /// Directory whose changes are kept back [default: the current directory]
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) tree: Option<PathBuf>,
-    /// Show the effects and the output of NAME, wait for the end of NAME, and end with the exit status of NAME
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["name", "input", "timeout", "command"])]
-    pub(crate) mandate: Option<String>,
-    /// End NAME, and every encapsulation with NAME as an input, without any effect
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["name", "input", "timeout", "command", "mandate"])]
-    pub(crate) abort: Option<String>,
-    /// List the encapsulations with progress and waiting processes
-    #[arg(long, conflicts_with_all = ["name", "input", "timeout", "command", "mandate", "abort"])]
-    pub(crate) list: bool,
-    /// With --list: print JSON
-    #[arg(long, requires = "list")]
-    pub(crate) json: bool,
-    #[arg(long, hide = true)]
-    pub(crate) keep: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Speculate {
+    /// Begin a command, and keep the effects of the command back
+    ///
+    /// outlive prints the name of the speculation. The command runs in the background.
+    Run(SpeculateRun),
+    /// Show the effects and the output of a speculation
+    ///
+    /// outlive waits for the end of the command, and ends with the exit status of the command.
+    Commit(Speculation),
+    /// End a speculation, and every speculation with this one as an input, without any effect
+    Abort(Speculation),
+    /// List the speculations with progress and waiting processes
+    List(SpeculateList),
+    #[command(hide = true)]
+    Keep(Tree),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SpeculateRun {
+    /// Name of the speculation [default: the name of the program]
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Begin when the speculation NAME has ended, and see the effects of NAME; repeat this option for more
+    #[arg(long, value_name = "NAME")]
+    pub(crate) input: Vec<String>,
+    /// Abort the speculation if no commit comes within this time (ms, s, min, h) [default: no limit]
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    pub(crate) timeout: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) tree: Tree,
     /// Command to run, and arguments of the command
-    #[arg(last = true)]
+    #[arg(last = true, required = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Speculation {
+    /// Name of the speculation
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) tree: Tree,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SpeculateList {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) tree: Tree,
 }

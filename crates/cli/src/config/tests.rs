@@ -68,11 +68,11 @@ name = "web"
 command = ["nginx", "-g", "daemon off;"]
 logger = "10.0.0.9:7600"
 key-file = "/etc/outlive/web.keys"
-replay = "turn"
-ring = "64MiB"
+replay = "request"
+ring-size = "64MiB"
 limit-per-connection = 0x10_0000
 quarantine-after = 5
-tolerate = ["Date", "Set-Cookie"]
+verify-ignore-header = ["Date", "Set-Cookie"]
 json = true
 "#;
 
@@ -82,10 +82,10 @@ fn a_file_alone_is_enough() {
     assert_eq!(serve.address.len(), 2);
     assert_eq!(serve.name.as_deref(), Some("web"));
     assert_eq!(serve.command, ["nginx", "-g", "daemon off;"]);
-    assert_eq!(serve.ring, 64 << 20);
+    assert_eq!(serve.ring_size, 64 << 20);
     assert_eq!(serve.limit_per_connection, 1 << 20);
     assert_eq!(serve.quarantine_after, 5);
-    assert_eq!(serve.tolerate, ["Date", "Set-Cookie"]);
+    assert_eq!(serve.verify_ignore_header, ["Date", "Set-Cookie"]);
     assert!(serve.json);
 }
 
@@ -95,7 +95,7 @@ fn the_command_line_wins() {
     let serve = case.serve(&[
         "--address",
         "10.0.0.11:81",
-        "--ring=1MiB",
+        "--ring-size=1MiB",
         "--",
         "cat",
         "-u",
@@ -104,7 +104,7 @@ fn the_command_line_wins() {
         serve.address,
         [units::addresses("10.0.0.11:81").expect("an address")]
     );
-    assert_eq!(serve.ring, 1 << 20);
+    assert_eq!(serve.ring_size, 1 << 20);
     assert_eq!(serve.command, ["cat", "-u"]);
     assert_eq!(serve.quarantine_after, 5);
 
@@ -132,18 +132,21 @@ fn mistakes_are_found_where_they_are() {
         ("listen = \"10.0.0.9:7600\"", "2: \"listen\" is no option"),
         ("config = \"other\"", "2: \"config\" is no option"),
         ("[limits]\ntotal = 3", "2: \"limits\" is no option"),
-        ("ring = \"64XB\"", "2: ring: \"XB\" is no unit of bytes"),
         (
-            "ring = 0.5",
-            "2: ring: text is needed, and this is of type float",
+            "ring-size = \"64XB\"",
+            "2: ring-size: \"XB\" is no unit of bytes",
         ),
         (
-            "ring = true",
-            "2: ring: text is needed, and this is of type boolean",
+            "ring-size = 0.5",
+            "2: ring-size: text is needed, and this is of type float",
         ),
         (
-            "ring = [\"1MiB\"]",
-            "2: ring: text is needed, and this is of type array",
+            "ring-size = true",
+            "2: ring-size: text is needed, and this is of type boolean",
+        ),
+        (
+            "ring-size = [\"1MiB\"]",
+            "2: ring-size: text is needed, and this is of type array",
         ),
         (
             "name = 80",
@@ -153,7 +156,7 @@ fn mistakes_are_found_where_they_are() {
             "json = \"yes\"",
             "2: json: true or false is needed, and this is of type string",
         ),
-        ("replay = \"turns\"", "2: replay: use connection, turn"),
+        ("replay = \"turn\"", "2: replay: use connection, request"),
         (
             "quarantine-after = 0",
             "2: quarantine-after: 0 is not in 1..",
@@ -172,8 +175,8 @@ fn mistakes_are_found_where_they_are() {
             "command = \"nginx -g\"",
             "2: command: a list, with each word by itself, is needed, and this is of type string",
         ),
-        ("grace = 1\ngrace = 2", "3: duplicate key"),
-        ("grace =", "2: "),
+        ("stop-timeout = 1\nstop-timeout = 2", "3: duplicate key"),
+        ("stop-timeout =", "2: "),
     ] {
         let case = file(&format!("# what is served\n{line}\n"));
         let mistake = case.mistake("serve");

@@ -98,14 +98,14 @@ const OF_MAKE: &[Item] = &[
         "This host, kernel, user or file system lacks something that --watch needs, such as root or /dev/fuse.",
     ),
 ];
-const OF_ENCAPSULATE: &[Item] = &[
+const OF_SPECULATE: &[Item] = &[
     (
         "the status of the command",
-        "With --mandate, outlive ends as the command ended: with the same exit status, or by the same signal.",
+        "outlive speculate commit ends as the command ended: with the same exit status, or by the same signal.",
     ),
     (
         "0",
-        "The encapsulation has begun, the encapsulations are aborted, or the list is printed.",
+        "The speculation has begun, the speculations are aborted, or the list is printed.",
     ),
     (
         "1",
@@ -117,7 +117,7 @@ const OF_ENCAPSULATE: &[Item] = &[
     ),
     (
         "71",
-        "This host, kernel or user lacks something that outlive encapsulate needs, such as root or /dev/fuse.",
+        "This host, kernel or user lacks something that outlive speculate needs, such as root or /dev/fuse.",
     ),
 ];
 const OF_LAB: &[Item] = &[
@@ -150,7 +150,7 @@ const OF_LAB_EXEC: &[Item] = &[
 fn exit_status(page: &str) -> &'static [Item] {
     match page {
         "outlive-make" => OF_MAKE,
-        "outlive-encapsulate" => OF_ENCAPSULATE,
+        "outlive-speculate" => OF_SPECULATE,
         "outlive-lab-exec" => OF_LAB_EXEC,
         _ if page.starts_with("outlive-lab") => OF_LAB,
         "outlive-man" | "outlive-completions" | "outlive-key" => &[],
@@ -178,7 +178,7 @@ fn environment(page: &str) -> &'static [Item] {
             ),
             CACHES,
         ],
-        "outlive-encapsulate" => &[LOG, CACHES],
+        "outlive-speculate" => &[LOG, CACHES],
         _ if page.starts_with("outlive-lab") => &[
             LOG,
             (
@@ -229,7 +229,7 @@ fn files(page: &str) -> &'static [Item] {
                 "The first of these directories that can be written to, and from which programs may run, has the library and the program that make calls.",
             ),
         ],
-        "outlive-encapsulate" => &[TEMPORARY, REPOSITORY, KEPT_AT_HOME],
+        "outlive-speculate" => &[TEMPORARY, REPOSITORY, KEPT_AT_HOME],
         _ if page.starts_with("outlive-lab") => &[
             (
                 "/run/outlive-lab/NAME/log",
@@ -283,7 +283,7 @@ fn examples_of(page: &str) -> &'static [Item] {
             ),
             (
                 "Rebuild the state of redis, and make checkpoints:",
-                "outlive serve --address 10.0.0.10:6379 --north=require --checkpoint-at 256MiB -- redis-server --bind 10.0.0.10 --protected-mode no --save ''",
+                "outlive serve --address 10.0.0.10:6379 --stateful=require --checkpoint-at 256MiB -- redis-server --bind 10.0.0.10 --protected-mode no --save ''",
             ),
         ],
         "outlive-standby" => &[
@@ -310,9 +310,9 @@ fn examples_of(page: &str) -> &'static [Item] {
             "Declare the host of the service web gone for good:",
             "outlive logger release web --logger 10.0.0.9:7600 --key-file keys",
         )],
-        "outlive-move" => &[(
+        "outlive-switchover" => &[(
             "Hand the service web over to the other host:",
-            "outlive move web",
+            "outlive switchover web",
         )],
         "outlive-restart" => &[(
             "Start another version of the server, with all connections:",
@@ -341,7 +341,7 @@ fn examples_of(page: &str) -> &'static [Item] {
                 "outlive history web --since 12h",
             ),
             (
-                "Show who asked for a move or a restart:",
+                "Show who asked for a switchover or a restart:",
                 "outlive history web --json | jq 'select(.event == \"asked\")'",
             ),
         ],
@@ -378,9 +378,9 @@ fn examples_of(page: &str) -> &'static [Item] {
                 "outlive make --status\noutlive make --stop",
             ),
         ],
-        "outlive-encapsulate" => &[(
+        "outlive-speculate" => &[(
             "Build, test the result, and show the effects of both commands at the end:",
-            "outlive encapsulate --name build -- make -C src\noutlive encapsulate --name test --input build -- ./src/test\noutlive encapsulate --list\noutlive encapsulate --mandate test",
+            "outlive speculate run --name build -- make -C src\noutlive speculate run --name test --input build -- ./src/test\noutlive speculate list\noutlive speculate commit test",
         )],
         "outlive-lab" => &[(
             "Download by a link with losses, and kill the server:",

@@ -3,7 +3,14 @@
 use clap_complete::Shell;
 
 /// Verbs of a service.
-const VERBS: [&str; 6] = ["status", "events", "history", "move", "restart", "clean"];
+const VERBS: [&str; 6] = [
+    "status",
+    "events",
+    "history",
+    "switchover",
+    "restart",
+    "clean",
+];
 
 const BASH: &str = r#"
 _outlive_and_services() {

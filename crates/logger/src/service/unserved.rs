@@ -6,7 +6,7 @@
 //! come first. The next epoch is granted when the last of that has left ([`lease::Granter::spoke`]), and
 //! whoever serves then opens the windows.
 //!
-//! That is for who asks for it (`--tell-clients`): a packet may wait in this host for the link-layer address of
+//! That is for who asks for it (`--zero-window-acks`): a packet may wait in this host for the link-layer address of
 //! its next hop, for up to three seconds, and leave when another speaks already. It says nothing wrong then, but
 //! closes a window for a moment.
 //!

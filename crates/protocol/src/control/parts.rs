@@ -30,7 +30,7 @@ pub struct Edition {
 }
 
 impl Edition {
-    /// The number of no record: its service said that its server has none, and goes on without (`--north=prefer`). So whoever
+    /// The number of no record: its service said that its server has none, and goes on without (`--stateful=prefer`). So whoever
     /// takes over does the same, while a record that is not there was lost.
     pub const WITHOUT: u64 = 0;
 }

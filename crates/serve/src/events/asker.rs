@@ -9,8 +9,8 @@ use serde::Serialize;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// `outlive move`.
-    Move,
+    /// `outlive switchover`.
+    Switchover,
     /// `outlive restart`.
     Restart,
 }
@@ -18,7 +18,7 @@ pub enum Request {
 impl fmt::Display for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Move => "move",
+            Self::Switchover => "switchover",
             Self::Restart => "restart",
         })
     }

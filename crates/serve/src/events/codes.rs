@@ -30,9 +30,9 @@ codes! {
     AddressShared, "address_shared", "Another service with another name has one of the addresses, at the same logger: two hosts may answer clients (--shared-address).";
     AddressesWereUp, "addresses_were_up", "The addresses were up before the service: clients that sent meanwhile were reset (--address-device prevents that).";
     AwaitsGrant, "awaits_grant", "This host may not serve yet: the logger does not answer, or does not grant the service.";
-    ChildQuarantined, "child_quarantined", "A child of the server has crashed again and again, and is not started again (--north).";
+    ChildQuarantined, "child_quarantined", "A child of the server has crashed again and again, and is not started again (--stateful).";
     ClientsNotTold, "clients_not_told", "The service ended, and clients may not have got all data, nor a reset.";
-    EndedInReplay, "ended_in_replay", "The server exited by itself during the replay of its record (--north).";
+    EndedInReplay, "ended_in_replay", "The server exited by itself during the replay of its record (--stateful).";
     EventsLost, "events_lost", "The kernel had no room for some of its events, because serve was stopped or very busy: all connections were examined instead.";
     HistoryNotWritten, "history_not_written", "Events cannot be written to the history: a full disk, or no such directory. The service continues; the next try comes with the next event.";
     ImageNotSent, "image_not_sent", "The logger has restarted without its records, and cannot be sent the last checkpoint again.";
@@ -47,18 +47,18 @@ codes! {
     NoCheckpoints, "no_checkpoints", "No checkpoints are made: CRIU cannot be used, or there is no room.";
     NoStatus, "no_status", "A status query could not be answered.";
     NoTakeover, "no_takeover", "No other host can take over, although the options are meant for that.";
-    NotRebuilt, "not_rebuilt", "With --north=prefer: the server cannot be rebuilt, and runs without a record.";
-    NotSaidAgain, "not_said_again", "Output that a client lacks cannot be written to its socket again (--north).";
+    NotRebuilt, "not_rebuilt", "With --stateful=prefer: the server cannot be rebuilt, and runs without a record.";
+    NotSaidAgain, "not_said_again", "Output that a client lacks cannot be written to its socket again (--stateful).";
     OldRecordPossible, "old_record_possible", "The logger in use could not be noted: after a restart of the host an older record may be used.";
-    ReplayDiverged, "replay_diverged", "The server deviated from its record (--north).";
+    ReplayDiverged, "replay_diverged", "The server deviated from its record (--stateful).";
     ServesUnheard, "serves_unheard", "The logger does not answer, and this host serves nonetheless, because it was started by `outlive serve`.";
     ServerNotEnded, "server_not_ended", "Killed processes of the dead server do not end: they wait in the kernel, and the next server waits for them.";
     SettingNotChanged, "setting_not_changed", "A setting of the loopback that a recovery needs was changed back, and cannot be changed again: clients on this host may be lost.";
-    SocketNotMade, "socket_not_made", "No socket can be made for a connection (--north).";
+    SocketNotMade, "socket_not_made", "No socket can be made for a connection (--stateful).";
     SocketsLeft, "sockets_left", "Sockets of the dead server cannot be removed: their connections may be lost.";
-    StateLost, "state_lost", "The server's state is lost, and so are its connections (--north).";
+    StateLost, "state_lost", "The server's state is lost, and so are its connections (--stateful).";
     StepFailed, "step_failed", "A step of the service failed, and is tried again. Report repeated failures.";
-    ThreadsNotAwaited, "threads_not_awaited", "Threads of the server other than the first are no longer waited for: its record may not be replayable from here on (--north).";
+    ThreadsNotAwaited, "threads_not_awaited", "Threads of the server other than the first are no longer waited for: its record may not be replayable from here on (--stateful).";
 }
 
 impl Serialize for Code {

@@ -168,7 +168,7 @@ pub const KINDS: [Kind; 43] = [
     kind(
         "asked",
         "request, by",
-        "A user has asked for a move or a restart.",
+        "A user has asked for a switchover or a restart.",
     ),
     kind(
         "cleaned",

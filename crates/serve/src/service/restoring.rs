@@ -199,11 +199,11 @@ impl Service {
     fn no_record(&mut self) -> Result<Option<u64>, ServeError> {
         if self.config.otherwise.is_some() {
             self.do_without(
-                "the other host has found that this server cannot be rebuilt from a record; the server's state is not protected (--north=prefer)"
+                "the other host has found that this server cannot be rebuilt from a record; the server's state is not protected (--stateful=prefer)"
                     .into(),
             )?;
         } else if self.config.wrapped {
-            let reason = "the other host served without a record (--north=prefer), and this host needs a record (--north=require): the server's state and all connections are lost. Give all hosts the same options";
+            let reason = "the other host served without a record (--stateful=prefer), and this host needs a record (--stateful=require): the server's state and all connections are lost. Give all hosts the same options";
             self.warn(Code::StateLost, reason);
         }
         Ok(None)

@@ -115,7 +115,7 @@ impl Service {
             return Ok(false);
         };
         if !self.config.wrapped {
-            let reason = "the service was served with --north=require, and is not here: its server's state is lost, and so are its connections. Give all hosts the same options";
+            let reason = "the service was served with --stateful=require, and is not here: its server's state is lost, and so are its connections. Give all hosts the same options";
             self.warn(Code::StateLost, reason);
             self.recovery.forgotten();
             return Ok(false);

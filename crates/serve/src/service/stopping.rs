@@ -78,7 +78,7 @@ impl Service {
     }
 
     /// Where an address goes with the service, no socket can send any more what the dead server has left in it, and the
-    /// client would wait for ever. The clients are sent that now, for as long as `--grace`, and the slower ones are reset.
+    /// client would wait for ever. The clients are sent that now, for as long as `--stop-timeout`, and the slower ones are reset.
     pub(super) fn end_connections(&mut self) -> Result<(), ServeError> {
         let flows = self.ground.plane.flows()?;
         let opened = opened_by_server(&flows);

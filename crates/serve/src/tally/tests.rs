@@ -146,7 +146,7 @@ fn all() -> Vec<Happening> {
             retry_ms: 1,
         },
         Happening::Asked {
-            request: Request::Move,
+            request: Request::Switchover,
             by: Asker::ourselves(),
         },
         Happening::Cleaned {

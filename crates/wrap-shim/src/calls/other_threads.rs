@@ -26,7 +26,7 @@ pub(super) fn refuse_thread(call: &str, on: &[u8]) -> ! {
         b"another thread than the first calls ",
         call.as_bytes(),
         on,
-        b"; --north=require needs a server that serves its clients from one thread",
+        b"; --stateful=require needs a server that serves its clients from one thread",
     ]);
 }
 

@@ -1,4 +1,4 @@
-//! What is kept by `outlive encapsulate` for a directory.
+//! What is kept by `outlive speculate` for a directory.
 
 #![allow(dead_code, reason = "no test needs all of it")]
 
@@ -36,7 +36,7 @@ impl Tree {
         let outlive = std::env::var_os("OUTLIVE_BIN").expect("OUTLIVE_BIN says where outlive is");
         let mut outlive = Command::new(outlive);
         outlive
-            .arg("encapsulate")
+            .arg("speculate")
             .args(arguments)
             .current_dir(self.path());
         outlive
@@ -62,17 +62,17 @@ impl Tree {
     }
 
     pub(crate) fn create(&self, name: &str, more: &[&str], script: &str) {
-        let arguments = [&["--name", name], more, &["--", "sh", "-c", script]].concat();
+        let arguments = [&["run", "--name", name], more, &["--", "sh", "-c", script]].concat();
         assert_eq!(self.done(&arguments).trim(), name);
     }
 
     pub(crate) fn all(&self) -> Vec<Value> {
-        serde_json::from_str(&self.done(&["--list", "--json"])).expect("a list")
+        serde_json::from_str(&self.done(&["list", "--json"])).expect("a list")
     }
 
     /// The process that keeps them.
     pub(crate) fn keeper(&self) -> Option<String> {
-        let keep = format!("--keep\0--tree\0{}\0", self.path().display());
+        let keep = format!("keep\0--tree\0{}\0", self.path().display());
         let processes = fs::read_dir("/proc").expect("processes").flatten();
         let mut keepers = processes.filter(|process| {
             let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
@@ -99,7 +99,7 @@ impl Drop for Tree {
             return;
         }
         for one in self.all() {
-            let _ = self.run(&["--abort", one["name"].as_str().expect("a name")]);
+            let _ = self.run(&["abort", one["name"].as_str().expect("a name")]);
         }
         // Who kept them ends, and its mounts are gone.
         until("nobody keeps anything", || self.keeper().is_none());

@@ -18,7 +18,7 @@ use e2e::pair::{Pair, addresses};
 
 /// A pair whose logger tells clients to wait.
 fn tell_clients(label: &str) -> Pair {
-    Pair::with(label, &["--tell-clients"], &[], |scene| {
+    Pair::with(label, &["--zero-window-acks"], &[], |scene| {
         test_server_at(scene, addresses().to_vec(), &[])
     })
 }

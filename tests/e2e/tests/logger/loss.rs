@@ -172,7 +172,7 @@ fn the_second_logger_is_used_when_the_first_is_lost() {
 #[test]
 fn open_connections_are_protected_again_from_their_next_turn_on() {
     let (scene, mut logger) = with_logger("link-again");
-    let flags = ["--replay", "turn", QUICK_LOSS];
+    let flags = ["--replay", "request", QUICK_LOSS];
     let protected = protect(&scene, &test_server(&scene), &logger, &flags);
     let (talked, idle) = (scene.connect(PORT), scene.connect(PORT));
     talks(&talked, "one");

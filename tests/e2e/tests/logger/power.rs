@@ -199,7 +199,7 @@ fn the_newest_records_are_taken() {
     let host = scene.lab.add_host_at("second", 21).expect("a host");
     let second = Logger::start(&scene, &host, &scene.directory().join("keys"), &[]);
     let at = second.address().to_string();
-    let more = ["--logger", &at, "--replay", "turn", QUICK_LOSS];
+    let more = ["--logger", &at, "--replay", "request", QUICK_LOSS];
     let flags = [&DEVICE[..], &more].concat();
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
     let mut protected = protect(&scene, &server, &first, &flags);

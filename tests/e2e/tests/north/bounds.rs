@@ -185,7 +185,7 @@ fn a_record_that_has_ended_is_no_other_hosts() {
 }
 
 /// As if redis kept nothing: what it has forgotten shows that it was started anew.
-const STATELESS: [&str; 3] = ["--stateless", "--renew-at", "1MiB"];
+const STATELESS: [&str; 3] = ["--stateless", "--stateless-reset-at", "1MiB"];
 
 /// More than a megabyte of its record.
 fn fill(client: &mut Client) {
@@ -336,8 +336,11 @@ fn what_contradicts_a_server_without_a_memory_is_refused() {
     let scene = Scene::new("nanewbad");
     let wrong: [(&[&str], &str); 3] = [
         (&["--stateless", "--checkpoint-at", "1MiB"], "checkpoints"),
-        (&["--stateless", "--renew-at", "1KiB"], "at least 1MiB"),
-        (&["--renew-at", "2MiB"], "--stateless"),
+        (
+            &["--stateless", "--stateless-reset-at", "1KiB"],
+            "at least 1MiB",
+        ),
+        (&["--stateless-reset-at", "2MiB"], "--stateless"),
     ];
     for (flags, why) in wrong {
         let output = serve(&scene, flags, &["redis-server"]);

@@ -44,7 +44,7 @@ pub(super) fn criu() -> String {
 }
 
 pub(super) fn flags<'a>(criu: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-    [&["--north", "require", "--criu", criu], more].concat()
+    [&["--stateful", "require", "--criu", criu], more].concat()
 }
 
 /// So many keys of redis, by one client.

@@ -52,7 +52,7 @@ fn what_a_server_has_noted_is_not_copied() {
     let mut pair = pair("north-copies");
     let mut client = client(&pair.scene);
     count_until_left(&pair.first, &mut client, 1, 500);
-    for way in [FailOver::PowerOff, FailOver::Move] {
+    for way in [FailOver::PowerOff, FailOver::Switchover] {
         pair.fail_over(way);
         let next = client
             .ask(&["GET", "counter"])

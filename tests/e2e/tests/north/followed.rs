@@ -21,7 +21,7 @@ use super::{
 fn goes_from_host_to_host(pair: &mut Pair, label: &str) {
     let seed = &mut Seed::choose(label);
     await_replica(pair, 1);
-    for way in [FailOver::PowerOff, FailOver::Move, FailOver::PowerOff] {
+    for way in [FailOver::PowerOff, FailOver::Switchover, FailOver::PowerOff] {
         thread::sleep(Duration::from_millis(seed.between(100, 800) as u64));
         fail_over_hot(pair, way);
     }

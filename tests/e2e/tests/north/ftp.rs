@@ -315,11 +315,11 @@ fn vsftpd_goes_on_with_those_it_has_connected_to_where_its_host_has_ended() {
 fn goes_on_where_its_host_has_ended(label: &str, more: &str, mode: &[&str]) -> Pair {
     let ([address, _], [first, last]) = (addresses(), PASSIVE);
     let range = format!("{}:{first}-{last}", address.ip());
-    let flags = [&REQUIRE[..], &["--commit-effects", "--address", &range]].concat();
+    let flags = [&REQUIRE[..], &["--output-commit=all", "--address", &range]].concat();
     let mut pair = Pair::with(label, &[], &flags, |scene| vsftpd_at(scene, address, more));
     let seed = &mut Seed::choose(label);
     let both = Both::begin(&pair.scene, address, mode);
-    for way in [FailOver::PowerOff, FailOver::Move, FailOver::PowerOff] {
+    for way in [FailOver::PowerOff, FailOver::Switchover, FailOver::PowerOff] {
         thread::sleep(Duration::from_millis(seed.between(300, 800) as u64));
         pair.fail_over(way);
     }

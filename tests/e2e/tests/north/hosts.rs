@@ -61,7 +61,7 @@ fn redis_goes_on_with_a_logger_that_is_far() {
 
 /// The service goes from host to host in both ways, and its server dies where it is then.
 pub(super) fn fail_over_and_die(pair: &mut Pair, seed: &mut Seed) {
-    for way in [FailOver::PowerOff, FailOver::Move, FailOver::PowerOff] {
+    for way in [FailOver::PowerOff, FailOver::Switchover, FailOver::PowerOff] {
         thread::sleep(Duration::from_millis(seed.between(300, 1500) as u64));
         pair.fail_over(way);
     }
@@ -305,7 +305,7 @@ fn a_standby_without_the_record_serves_nobody_of_before() {
     let pair = pair("north-options");
     let mut client = client(&pair.scene);
     assert_eq!(client.ask(&["INCR", "counter"]), ":1");
-    cannot_take_over(pair, &[], client, "--north=require");
+    cannot_take_over(pair, &[], client, "--stateful=require");
 }
 
 /// The standby begins again with other options, which lack `what`; it takes over, and the client is reset.
@@ -357,11 +357,11 @@ fn who_closes_everything_else_goes_on() {
     server.assert_none_of("trouble");
 }
 
-/// With `--commit-effects` that holds for files, too.
+/// With `--output-commit=all` that holds for files, too.
 #[test]
 fn nothing_is_written_that_the_logger_does_not_have() {
     let (scene, logger) = with_logger("north-effects");
-    let flags = [&REQUIRE[..], &["--commit-effects"]].concat();
+    let flags = [&REQUIRE[..], &["--output-commit=all"]].concat();
     let server = protect(&scene, &words(&scene, "/usr/bin/python3"), &logger, &flags);
     let mut talker = Talker::new(&scene);
     assert_eq!(talker.ask("count"), "1");

@@ -108,7 +108,7 @@ fn redis_goes_on_as_the_one_that_has_followed() {
     let open = counting_while(&mut pair, 8, |pair| {
         for way in [
             FailOver::PowerOff,
-            FailOver::Move,
+            FailOver::Switchover,
             FailOver::PowerOff,
             FailOver::Stop,
             FailOver::PowerOff,

@@ -45,7 +45,7 @@ use std::{
 use e2e::{PATIENCE, Protected, Scene, Seed, arrange};
 use lab::Signal;
 
-const REQUIRE: [&str; 2] = ["--north", "require"];
+const REQUIRE: [&str; 2] = ["--stateful", "require"];
 
 /// Kills the server so often, at moments that nobody has chosen.
 fn kill_again_and_again(server: &Protected, kills: usize, seed: &mut Seed) {

@@ -96,7 +96,7 @@ fn node_goes_on_where_its_host_has_ended() {
     });
     let scene = pair.scene.clone();
     count_and_die(&scene, address, 3, |round| {
-        let ways = [FailOver::PowerOff, FailOver::Move, FailOver::PowerOff];
+        let ways = [FailOver::PowerOff, FailOver::Switchover, FailOver::PowerOff];
         pair.fail_over(ways[round - 1]);
     });
     pair.stop();

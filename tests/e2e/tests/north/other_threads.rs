@@ -287,7 +287,7 @@ fn another_thread_that_serves_keeps_its_clients_if_a_record_was_only_preferred()
         server.command = ["/usr/bin/python3", &script, how, &ip, &port]
             .map(str::to_owned)
             .to_vec();
-        let server = scene.protect_with(&server, &["--north=prefer"]);
+        let server = scene.protect_with(&server, &["--stateful=prefer"]);
         let trouble = server.wait_for("trouble", 1)["message"].to_string();
         assert!(trouble.contains("cannot be rebuilt"), "{trouble}");
         let mut client = Client::new(&scene);

@@ -1,5 +1,5 @@
 //! A record that was only preferred, where a host may take over: what a server without a record has said, the next host
-//! compares, as with `--north=off`.
+//! compares, as with `--stateful=off`.
 
 use std::{
     io::{ErrorKind, Read as _},
@@ -35,7 +35,7 @@ fn is_told(server: &Protected, nth: usize) {
     let trouble = server.wait_for("trouble", nth);
     assert_eq!(trouble["code"], "not_rebuilt", "{trouble}");
     let message = trouble["message"].to_string();
-    assert!(message.contains("--north=prefer"), "{message}");
+    assert!(message.contains("--stateful=prefer"), "{message}");
 }
 
 /// A pair of hosts of which the first one has found that its server cannot be rebuilt, and a client who has been answered since.
@@ -55,7 +55,7 @@ fn without_record(label: &str, hosts: &[&str]) -> (Pair, TcpStream) {
 #[test]
 fn clients_of_a_server_without_a_record_go_on_on_another_host() {
     let (mut pair, mut client) = without_record("preferred-hosts", &PREFER);
-    for way in [FailOver::PowerOff, FailOver::Move, FailOver::Stop] {
+    for way in [FailOver::PowerOff, FailOver::Switchover, FailOver::Stop] {
         pair.fail_over(way);
         is_answered(&mut client);
         is_answered(&mut connect(&pair.scene));
@@ -143,7 +143,7 @@ fn a_preferred_record_is_kept_on_another_host() {
     for number in 1..=30 {
         assert_eq!(open.ask(&["INCR", "counter"]), format!(":{number}"));
     }
-    for (way, next) in [(FailOver::PowerOff, 31), (FailOver::Move, 32)] {
+    for (way, next) in [(FailOver::PowerOff, 31), (FailOver::Switchover, 32)] {
         pair.fail_over(way);
         assert_eq!(open.ask(&["INCR", "counter"]), format!(":{next}"));
         assert_no_client_notices(&pair.first);

@@ -75,7 +75,7 @@ pub(super) fn serve(scene: &Scene, flags: &[&str], server: &[&str]) -> Output {
     let mut command = scene.server.command(&outlive.to_string_lossy());
     command.args([
         "serve",
-        "--north=require",
+        "--stateful=require",
         "--address",
         &scene.ipv4(PORT).to_string(),
     ]);
@@ -161,7 +161,7 @@ fn a_server_that_is_known_is_served_without_a_record_if_one_was_only_preferred()
     server.wait_serving(1);
     is_answered(&mut client);
     assert_no_client_notices(&server);
-    let check = server.outlive("check", &["--north=prefer", "--", "memcached"]);
+    let check = server.outlive("check", &["--stateful=prefer", "--", "memcached"]);
     assert_eq!(check.status, Some(0), "{check:?}");
     assert!(
         check.stdout.contains("what it keeps is not protected"),
@@ -189,7 +189,7 @@ fn check_knows_servers_that_cannot_be_rebuilt() {
         let outlive = e2e::binaries::outlive();
         let mut check = scene.server.command(&outlive.to_string_lossy());
         check
-            .args(["check", "--north", "require", "--"])
+            .args(["check", "--stateful", "require", "--"])
             .args(&command);
         let output = check.output().expect("check");
         let said = String::from_utf8_lossy(&output.stdout);
@@ -269,7 +269,7 @@ fn all_that_clients_have_heard_is_compared_when_a_preferred_record_is_given_up_a
 /// The options for a logger that gets copies of all input of few clients.
 fn with_copies(logger: &Logger) -> [String; 6] {
     let [way, at, keys, file, _] = logger.flags();
-    let few = "--copies-per-second=20000".to_owned();
+    let few = "--mirror-skip-above=20000".to_owned();
     [way, at, keys, file, few, PREFER[0].to_owned()]
 }
 
@@ -347,7 +347,7 @@ pub(super) fn assert_no_client_notices(server: &Protected) {
     server.assert_none_of("unprotected");
 }
 
-pub(super) const PREFER: [&str; 1] = ["--north=prefer"];
+pub(super) const PREFER: [&str; 1] = ["--stateful=prefer"];
 
 pub(super) fn is_answered(client: &mut TcpStream) {
     let mut answer = [0; 8];
@@ -375,7 +375,7 @@ fn a_static_server_is_served_without_a_record_if_one_was_only_preferred() {
     let scene = Scene::new("prefer-static");
     let mut definition = interpreter(&scene);
     definition.command = vec![static_server(&scene)];
-    let server = scene.protect_with(&definition, &["--north=prefer"]);
+    let server = scene.protect_with(&definition, &["--stateful=prefer"]);
     let trouble = server.wait_for("trouble", 1)["message"].to_string();
     assert!(trouble.contains("statically linked"), "{trouble}");
     let client = scene.connect(PORT);
@@ -414,6 +414,6 @@ fn refused(scene: &Scene, server: &Server, word: &[u8]) -> String {
     });
     assert_eq!(output.status.code(), Some(78), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("--north=off"), "{said}");
+    assert!(said.contains("--stateful=off"), "{said}");
     said
 }

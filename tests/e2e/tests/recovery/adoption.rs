@@ -245,7 +245,7 @@ fn other_options_are_refused_and_change_nothing() {
             "--address",
             &address,
             "--replay",
-            "turn",
+            "request",
             "--",
             "sleep",
             "1000",

@@ -93,7 +93,11 @@ fn a_file_is_checked_as_serve_would_take_it() {
     let run_dir = scene.run_dir();
     for (text, status, says) in [
         ("adress = \"10.0.0.10:80\"", 78, "adress"),
-        ("address = \"10.0.0.10:80\"\nring = 5", 78, "--ring"),
+        (
+            "address = \"10.0.0.10:80\"\nring-size = 5",
+            78,
+            "--ring-size",
+        ),
         ("address = \"10.0.0.10:80\"\nname = \"a/b\"", 78, "a/b"),
         ("address = \"10.0.0.77:80\"", 69, "10.0.0.77"),
         (

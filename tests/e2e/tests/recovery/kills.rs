@@ -245,7 +245,7 @@ fn a_main_process_that_leaves_its_daemon_is_told() {
 fn a_restart_that_is_asked_for_and_comes_to_nothing() {
     let scene = Scene::new("restart-no");
     let (server, gate) = StartGate::before(&scene, servers::test_server(&scene));
-    let protected = scene.protect_with(&server, &["--give-up-after", "1s"]);
+    let protected = scene.protect_with(&server, &["--recovery-timeout", "1s"]);
     let stream = echoing(&scene);
     gate.shut();
     let answer = protected.outlive("restart", &[]);

@@ -16,7 +16,7 @@ use crate::{echoes, echoing, is_reset, lost_only, talks};
 #[test]
 fn replay_by_turns() {
     let scene = Scene::new("turns");
-    let protected = scene.protect_with(&servers::nginx(&scene), &["--replay", "turn"]);
+    let protected = scene.protect_with(&servers::nginx(&scene), &["--replay", "request"]);
     let mut http = Http::new(scene.connect(PORT));
     let mut clients: Vec<Http> = (0..5).map(|_| Http::new(scene.connect(PORT))).collect();
     let ask = |http: &mut Http, number: u16| {

@@ -47,7 +47,7 @@ fn a_server_that_does_not_start_for_a_while() {
 fn a_server_that_does_not_start_in_time() {
     let scene = Scene::new("given-up");
     let (server, file) = needy(&scene);
-    let protected = scene.protect_with(&server, &["--give-up-after", "2s"]);
+    let protected = scene.protect_with(&server, &["--recovery-timeout", "2s"]);
     let stream = echoing(&scene);
     fs::remove_file(&file).expect("remove the needed file");
     protected.kill_main(Signal::KILL);
@@ -113,7 +113,7 @@ fn a_later_life_that_does_not_listen() {
         file.display()
     );
     server.command = ["sh", "-c", &script].map(str::to_owned).to_vec();
-    let protected = scene.protect_with(&server, &["--give-up-after", "1h"]);
+    let protected = scene.protect_with(&server, &["--recovery-timeout", "1h"]);
     let stream = echoing(&scene);
     fs::remove_file(&file).expect("remove the needed file");
     protected.kill_main(Signal::KILL);

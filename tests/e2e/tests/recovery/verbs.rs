@@ -334,7 +334,7 @@ fn check_says_what_is_missing() {
     );
 
     let taken = scene.ipv4(PORT).to_string();
-    let named = ["--json", "--name", "other", "--replay", "turn"];
+    let named = ["--json", "--name", "other", "--replay", "request"];
     let more = ["--address", &taken, "--", "no-such-program"];
     let bad = protected.outlive("check", &[&named[..], &more].concat());
     assert_eq!(bad.status, Some(78), "{bad:?}");

@@ -84,7 +84,7 @@ fn a_clock_that_is_set_is_nothing_to_a_lease() {
         all_talk("a while later");
         let after = Counts::of(&pair);
         assert_eq!(before.granted, after.granted, "{}", pair.second.said());
-        pair.fail_over(FailOver::Move);
+        pair.fail_over(FailOver::Switchover);
         pair.fail_over(FailOver::Stop);
         all_talk("after takeovers");
         // It was told that time, indeed.

@@ -85,7 +85,7 @@ fn a_server_that_says_something_else_behind_what_is_recorded_is_found_out() {
 /// The record has nothing of the turns before, but the digest of what they had been answered.
 #[test]
 fn a_long_answer_that_differs_is_found_out_where_one_turn_is_replayed() {
-    let turns = ["--replay=turn"];
+    let turns = ["--replay=request"];
     let mut pair = Pair::with("compared-turn", &[], &turns, |scene| {
         at_addresses(scene, servers::changing(scene), None)
     });

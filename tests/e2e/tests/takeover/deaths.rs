@@ -53,7 +53,7 @@ fn failover_and_failback_in_a_row() {
     let speakers = Speakers::listen(&pair.scene.client, &addresses());
     let clients = Clients::of(&pair);
     let mut holders = vec![mac(&pair.first)];
-    for way in [FailOver::PowerOff, FailOver::Stop, FailOver::Move].repeat(2) {
+    for way in [FailOver::PowerOff, FailOver::Stop, FailOver::Switchover].repeat(2) {
         pair.fail_over(way);
         clients.go_on(&format!("{way:?}"));
         holders.push(mac(&pair.first));
@@ -97,7 +97,7 @@ fn another_takes_over(stage: &str, kill: fn(&Protected)) {
     let label = format!("takeover-{stage}");
     let mut pair = Pair::talking(&label);
     let host = pair.scene.lab.add_host_at("third", 40).expect("a host");
-    let third = pair.another(&host, 200);
+    let third = pair.another(&host, 50);
     let recording = pair.scene.record(PORT);
     let speakers = Speakers::listen(&pair.scene.client, &addresses());
     let clients = Clients::of(&pair);

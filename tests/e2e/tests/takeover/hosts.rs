@@ -40,7 +40,7 @@ fn hosts_of_a_pair_are_named() {
     let restored = pair.first.wait_for("restored", 1);
     is_at(&restored["host"], &first);
     is_at(&restored["message"], &first);
-    pair.fail_over(FailOver::Move);
+    pair.fail_over(FailOver::Switchover);
     is_at(&pair.first.wait_for("restored", 1)["host"], &second);
     talks(&stream, "afterwards");
     end(&stream);
@@ -82,7 +82,7 @@ fn all_services_of_a_host_are_taken_over() {
     serves.begin_as("standby", &server, &flags);
     serves.wait_for("stands_by", 1);
     stands_by.wait_for("leased", 1);
-    pair.fail_over(FailOver::Move);
+    pair.fail_over(FailOver::Switchover);
     for stream in &clients {
         talks(stream, "at last");
         end(stream);

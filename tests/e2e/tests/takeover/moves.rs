@@ -115,7 +115,7 @@ fn a_host_that_stands_still_or_is_cut_off_falls_silent_and_stands_by() {
         std::mem::swap(&mut pair.first, &mut pair.second);
         pair.first.wait_for("leased", 1);
         // Whoever was there before is as good as new.
-        pair.fail_over(FailOver::Move);
+        pair.fail_over(FailOver::Switchover);
         echoes(&echo, b"back again");
         pair.stop();
     }
@@ -147,7 +147,7 @@ fn a_service_is_moved_back_and_forth() {
     }
     end(&idle);
     assert_untouched(recording, 4);
-    let refused = pair.second.outlive("move", &[]);
+    let refused = pair.second.outlive("switchover", &[]);
     assert_eq!(refused.status, Some(1), "{refused:?}");
     pair.stop();
 }

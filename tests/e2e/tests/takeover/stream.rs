@@ -42,7 +42,7 @@ fn a_long_download_outlives_host_after_host() {
     let output = Output::File(pair.scene.directory().join("curl.said"));
     let began = Instant::now();
     let curl = pair.scene.client.spawn(&mut curl, &output).expect("curl");
-    let mut ways = [FailOver::PowerOff, FailOver::Move, FailOver::Stop]
+    let mut ways = [FailOver::PowerOff, FailOver::Switchover, FailOver::Stop]
         .into_iter()
         .cycle();
     thread::sleep(PAUSE);

@@ -91,22 +91,22 @@ fn timed(place: &Path, outlive: Option<&Path>) -> Result<([f64; 3], f64)> {
             run(plain.args(["-c", &script]).current_dir(&tree))?;
         }
         Some(outlive) => {
-            let encapsulate = |arguments: &[&str]| {
-                let mut encapsulate = Command::new(outlive);
-                encapsulate.arg("encapsulate").args(arguments);
-                encapsulate.current_dir(&tree).stdin(Stdio::null());
-                encapsulate.stdout(Stdio::piped()).stderr(Stdio::piped());
-                let output = encapsulate.output()?;
+            let speculate = |arguments: &[&str]| {
+                let mut command = Command::new(outlive);
+                command.arg("speculate").args(arguments);
+                command.current_dir(&tree).stdin(Stdio::null());
+                command.stdout(Stdio::piped()).stderr(Stdio::piped());
+                let output = command.output()?;
                 ensure!(
                     output.status.success(),
-                    "outlive encapsulate: {}",
+                    "outlive speculate: {}",
                     String::from_utf8_lossy(&output.stderr)
                 );
                 anyhow::Ok(String::from_utf8_lossy(&output.stdout).into_owned())
             };
-            encapsulate(&["--name", "it", "--", "sh", "-c", &script])?;
+            speculate(&["run", "--name", "it", "--", "sh", "-c", &script])?;
             let began = Instant::now();
-            while !encapsulate(&["--list", "--json"])?.contains("\"ended\"") {
+            while !speculate(&["list", "--json"])?.contains("\"ended\"") {
                 ensure!(
                     began.elapsed() < Duration::from_secs(120),
                     "it does not end"
@@ -114,7 +114,7 @@ fn timed(place: &Path, outlive: Option<&Path>) -> Result<([f64; 3], f64)> {
                 thread::sleep(Duration::from_millis(20));
             }
             let began = Instant::now();
-            encapsulate(&["--mandate", "it"])?;
+            speculate(&["commit", "it"])?;
             mandate = began.elapsed().as_secs_f64();
         }
     }

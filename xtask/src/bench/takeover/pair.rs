@@ -108,7 +108,7 @@ impl<'a> Pair<'a> {
         let log = stage.ground.logger_arguments(&stage.logger);
         arguments.extend(log.into_iter().map(OsString::from));
         if let Served::Redis { hot } = served {
-            arguments.push("--north=require".into());
+            arguments.push("--stateful=require".into());
             arguments.extend(hot.then(|| "--hot".into()));
         }
         arguments.push("--".into());
@@ -175,10 +175,10 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// `outlive move`: the other host serves when it returns, and this one stands by soon.
+    /// `outlive switchover`: the other host serves when it returns, and this one stands by soon.
     pub(in crate::bench) fn hand_over(&mut self) -> Result<Value> {
-        let output = self.outlive("move", 0).output()?;
-        ensure!(output.status.success(), "`outlive move`: {output:?}");
+        let output = self.outlive("switchover", 0).output()?;
+        ensure!(output.status.success(), "`outlive switchover`: {output:?}");
         self.members.swap(0, 1);
         self.wait_for(0, "serving")
     }

@@ -1,4 +1,4 @@
-//! `outlive encapsulate`.
+//! `outlive speculate`.
 
 use std::{
     env,
@@ -22,23 +22,36 @@ use ::make::{
 use rustix::process::getuid;
 
 use crate::{
-    arguments::Encapsulate,
+    arguments::{Speculate, SpeculateRun},
     exit::Outcome,
     making,
     talking::{json, line},
 };
 
 /// What its sockets are called.
-const KIND: &str = "outlive-encapsulate";
+const KIND: &str = "outlive-speculate";
 /// How often somebody is begun who keeps them.
 const TRIES: u32 = 3;
 /// How long who keeps them may take to begin, and how often it is looked whether it has.
 const BEGINNING: Duration = Duration::from_secs(30);
 const PACE: Duration = Duration::from_millis(10);
 
-pub(crate) fn encapsulate(arguments: Encapsulate) -> Outcome {
-    let tree = arguments.tree.clone().map_or_else(env::current_dir, Ok);
-    let is_created = !arguments.list && arguments.mandate.is_none() && arguments.abort.is_none();
+impl Speculate {
+    /// The given directory.
+    fn tree(&self) -> Option<&PathBuf> {
+        let tree = match self {
+            Self::Run(run) => &run.tree,
+            Self::Commit(which) | Self::Abort(which) => &which.tree,
+            Self::List(list) => &list.tree,
+            Self::Keep(tree) => tree,
+        };
+        tree.tree.as_ref()
+    }
+}
+
+pub(crate) fn speculate(arguments: Speculate) -> Outcome {
+    let tree = arguments.tree().cloned().map_or_else(env::current_dir, Ok);
+    let is_created = matches!(arguments, Speculate::Run(_) | Speculate::Keep(_));
     let there = tree.and_then(|tree| match tree.canonicalize() {
         // One that was removed has encapsulations still, that can be looked at and aborted.
         Err(_) if !is_created => removed(&tree),
@@ -53,12 +66,12 @@ pub(crate) fn encapsulate(arguments: Encapsulate) -> Outcome {
         }
     };
     let socket = runner::socket_of(KIND, &tree, getuid().as_raw());
-    let outcome = match (&arguments.mandate, &arguments.abort) {
-        _ if arguments.keep => return keep(&tree, &socket),
-        _ if arguments.list => list(&socket, arguments.json),
-        (Some(name), _) => mandate(&socket, name),
-        (_, Some(name)) => abort(&socket, name),
-        _ => create(&tree, &socket, arguments),
+    let outcome = match arguments {
+        Speculate::Keep(_) => return keep(&tree, &socket),
+        Speculate::List(list) => show(&socket, list.json),
+        Speculate::Commit(which) => commit(&socket, &which.name),
+        Speculate::Abort(which) => abort(&socket, &which.name),
+        Speculate::Run(run) => create(&tree, &socket, run),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("outlive: {error}");
@@ -89,12 +102,9 @@ fn misnamed(name: &str) -> Option<&'static str> {
         .then_some("a name has no line ends, and no other control characters")
 }
 
-fn create(tree: &Path, socket: &str, arguments: Encapsulate) -> io::Result<Outcome> {
+fn create(tree: &Path, socket: &str, arguments: SpeculateRun) -> io::Result<Outcome> {
     let Some((program, _)) = arguments.command.split_first() else {
-        eprintln!(
-            "outlive: which command? `outlive encapsulate -- COMMAND`, or --mandate, --abort, --list"
-        );
-        return Ok(Outcome::Usage);
+        return Ok(Outcome::Usage); // the parser wants a command
     };
     let path = match program_at(program) {
         Ok(path) => path,
@@ -109,7 +119,7 @@ fn create(tree: &Path, socket: &str, arguments: Encapsulate) -> io::Result<Outco
     };
     let name = arguments.name.unwrap_or_else(of_program);
     if let Some(why) = misnamed(&name) {
-        eprintln!("outlive: {name:?} cannot be the name of an encapsulation: {why}");
+        eprintln!("outlive: {name:?} cannot be the name of a speculation: {why}");
         return Ok(Outcome::Usage);
     }
     let request = Request::Create(Box::new(Create {
@@ -148,7 +158,7 @@ fn create(tree: &Path, socket: &str, arguments: Encapsulate) -> io::Result<Outco
     })
 }
 
-fn mandate(socket: &str, name: &str) -> io::Result<Outcome> {
+fn commit(socket: &str, name: &str) -> io::Result<Outcome> {
     let request = Request::Mandate(name.to_owned());
     let mut sent = link::Sent::default();
     match told(link::ask_and_stay(socket, &request, &mut sent))? {
@@ -157,7 +167,7 @@ fn mandate(socket: &str, name: &str) -> io::Result<Outcome> {
                 1 => "1 effect is".to_owned(),
                 many => format!("{many} effects are"),
             };
-            eprintln!("outlive: {effects} there for all to see");
+            eprintln!("outlive: {effects} visible now");
             runner::end_as(status)
         }
         other => Ok(refused(other)),
@@ -174,7 +184,7 @@ fn abort(socket: &str, name: &str) -> io::Result<Outcome> {
     }
 }
 
-fn list(socket: &str, as_json: bool) -> io::Result<Outcome> {
+fn show(socket: &str, as_json: bool) -> io::Result<Outcome> {
     // Where nobody keeps any there are none.
     let all = match link::ask(socket, &Request::List) {
         Ok(Reply::Listed(all)) => all,
@@ -200,7 +210,7 @@ fn list(socket: &str, as_json: bool) -> io::Result<Outcome> {
         for waits in &one.waiting {
             let (process, program) = (waits.process, &waits.program);
             line(&format!(
-                "  process {process} ({program}) waits until it is mandated: {waits}"
+                "  process {process} ({program}) waits for the commit: {waits}"
             ));
         }
     }
@@ -222,7 +232,7 @@ fn told(reply: io::Result<Reply>) -> io::Result<Reply> {
     reply.map_err(|error| match link::is_nobody(&error) {
         // It may have just ended: nothing is left.
         true => io::Error::other(
-            "there are none in this tree: `outlive encapsulate -- COMMAND` makes one",
+            "this tree has no speculation: `outlive speculate run -- COMMAND` begins a speculation",
         ),
         false => error,
     })
@@ -258,7 +268,7 @@ pub(crate) fn program_at(name: &OsStr) -> io::Result<PathBuf> {
 /// Begins a process that keeps them, and waits until it does. What it says before is said here.
 fn begin_keeping(tree: &Path, socket: &str) -> io::Result<()> {
     let mut keep = process::Command::new(env::current_exe()?);
-    keep.args(["encapsulate", "--keep", "--tree"]).arg(tree);
+    keep.args(["speculate", "keep", "--tree"]).arg(tree);
     keep.stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
