@@ -309,10 +309,10 @@ impl<'a> Redis<'a> {
         };
         let bad = [
             "unprotected",
-            "lost",
-            "trouble",
+            "connection_reset",
+            "warning",
             "start_failed",
-            "record_ended",
+            "recording_stopped",
         ];
         let bad = |event: &&serde_json::Value| bad.iter().any(|name| event["event"] == *name);
         let message =

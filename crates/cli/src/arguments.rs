@@ -51,7 +51,7 @@ pub(crate) enum Verb {
     Restart(OfService),
     /// Show the protected services of this host
     Status(Status),
-    /// Show the events of a service: deaths, restarts, connections kept and lost
+    /// Show the events of a service: deaths, restarts, connections recovered and reset
     Events(Events),
     /// Show the events of a service on disk, also from earlier runs of `outlive serve`
     ///

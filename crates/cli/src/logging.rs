@@ -125,14 +125,14 @@ const fn priority(of: &Event) -> Priority {
         Event::LogFailed { .. } | Event::Unserved { .. } | Event::TwoServices { .. } => {
             Priority::Error
         }
-        Event::Trouble { .. } | Event::Refused { .. } | Event::RefusedMore { .. } => {
+        Event::Warning { .. } | Event::Refused { .. } | Event::RefusedMore { .. } => {
             Priority::Warning
         }
         Event::Attached { .. } | Event::Detached { .. } | Event::Forgotten { .. } => Priority::Info,
         Event::Listening { .. }
         | Event::Restored { .. }
-        | Event::LogWorks
-        | Event::GivenUp { .. }
+        | Event::LogRecovered
+        | Event::HolderReleased { .. }
         | Event::Granted { .. }
         | Event::Inherited { .. }
         | Event::KeysChanged

@@ -53,7 +53,7 @@ pub(crate) fn speculate(arguments: Speculate) -> Outcome {
     let tree = arguments.tree().cloned().map_or_else(env::current_dir, Ok);
     let is_created = matches!(arguments, Speculate::Run(_) | Speculate::Keep(_));
     let there = tree.and_then(|tree| match tree.canonicalize() {
-        // One that was removed has encapsulations still, that can be looked at and aborted.
+        // A directory that was removed still has speculations, which can be listed and aborted.
         Err(_) if !is_created => removed(&tree),
         there => there
             .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", tree.display()))),

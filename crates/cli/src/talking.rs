@@ -296,15 +296,15 @@ pub(crate) fn restart(arguments: &OfService) -> Outcome {
     let took_ms = began.elapsed().as_millis();
     match (asked, answer) {
         (Err(error), _) => not_served(&run_dir, &name, &error),
-        (Ok(()), Some(Restarted::Restarted { kept, lost })) => {
+        (Ok(()), Some(Restarted::Restarted { recovered, reset })) => {
             if arguments.json {
                 json(&serde_json::json!({
-                    "version": JSON_VERSION, "service": name, "restarted": true, "kept": kept, "lost": lost, "took_ms": took_ms
+                    "version": JSON_VERSION, "service": name, "restarted": true, "recovered": recovered, "reset": reset, "took_ms": took_ms
                 }));
             } else {
-                let kept = Count(kept, "connection");
+                let recovered = Count(recovered, "connection");
                 line(&format!(
-                    "{name}: restarted in {took_ms} ms: {kept} kept, {lost} lost"
+                    "{name}: restarted in {took_ms} ms: {recovered} recovered, {reset} reset"
                 ));
             }
             Outcome::Done
@@ -319,7 +319,7 @@ pub(crate) fn restart(arguments: &OfService) -> Outcome {
         (Ok(()), Some(Restarted::Failed(why))) => {
             lines::fail(
                 "not_restarted",
-                &format_args!("{name} is ended and not restarted: {why}"),
+                &format_args!("the server of {name} is ended, and cannot be restarted: {why}"),
             );
             Outcome::Failed
         }
@@ -327,7 +327,7 @@ pub(crate) fn restart(arguments: &OfService) -> Outcome {
             lines::fail(
                 "restart_unknown",
                 &format_args!(
-                    "the serve of {name} has ended before its server was there again; see `outlive status`"
+                    "the serve of {name} has ended before the restarted server was ready; see `outlive status`"
                 ),
             );
             Outcome::Failed

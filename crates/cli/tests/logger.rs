@@ -380,7 +380,7 @@ fn a_full_disk_holds_nothing_up() {
         });
     }
     check(&mut control, host);
-    logger.event("log_works");
+    logger.event("log_recovered");
     drop(control);
     drop(logger);
     let logger = place.start(&listen);

@@ -302,7 +302,7 @@ impl Service {
                     any |= count > 0;
                     more |= count == BATCH;
                 }
-                Err(error) => tell(&Event::Trouble {
+                Err(error) => tell(&Event::Warning {
                     code: Code::DatagramsNotRead,
                     reason: format!("cannot read datagrams: {error}"),
                 }),
@@ -399,7 +399,7 @@ fn reload(keys: &mut Arc<KeyRing>, tell: &mut dyn FnMut(&Event)) {
     match Arc::make_mut(keys).reload_if_changed() {
         Ok(false) => {}
         Ok(true) => tell(&Event::KeysChanged),
-        Err(error) => tell(&Event::Trouble {
+        Err(error) => tell(&Event::Warning {
             code: Code::KeysNotRead,
             reason: error.to_string(),
         }),

@@ -66,15 +66,15 @@ impl UnprotectedReason {
 impl fmt::Display for UnprotectedReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::ConnectionLimit => "its record outgrew the limit per connection",
-            Self::TotalLimit => "the records of all connections outgrew the total limit",
-            Self::MirrorLost => "a mirrored packet was lost and was not sent again",
+            Self::ConnectionLimit => "the record exceeded the limit per connection",
+            Self::TotalLimit => "the records of all connections exceeded the total limit",
+            Self::MirrorLost => "a mirrored segment was lost and was not retransmitted",
             Self::LoggerRestarted => "the logger was restarted and lost the record",
             Self::TooManyConnections => "too many connections were open at once",
-            Self::HandshakeNotSeen => "it was open before the protection began",
-            Self::UnsupportedOption => "its handshake agreed on an option that cannot be carried",
+            Self::HandshakeNotSeen => "open before the protection began",
+            Self::UnsupportedOption => "the handshake has a TCP option that a splice cannot carry",
             Self::LoggerLost => "the logger did not answer",
-            Self::AwaitsTurn => "it is recorded again from its next turn on",
+            Self::AwaitsTurn => "recorded again from the next request on",
         })
     }
 }

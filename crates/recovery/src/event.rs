@@ -79,7 +79,7 @@ pub enum Cause {
     /// `serve` has ended the server: a user has asked for a restart.
     Restart,
     /// We have ended it, so that its record begins anew: nobody was connected.
-    Renewal,
+    RecordReset,
     /// The server was about to act in a way that cannot be replayed, and has ended before a client heard of that.
     NotReplayable {
         /// The process that has ended so.
@@ -113,13 +113,13 @@ impl Cause {
                 format!("{process} was killed by {}", SignalName(signal))
             }
             Self::Status { status, .. } => format!("{process} exited with status {status}"),
-            Self::NotServing => "it does not serve".into(),
-            Self::Host => "its host had stopped".into(),
-            Self::Moved => "it was handed over by the host that served".into(),
-            Self::Restart => "it was ended to be started again".into(),
-            Self::Renewal => "it was ended so that its record begins anew".into(),
+            Self::NotServing => "the server does not serve".into(),
+            Self::Host => "the host had stopped".into(),
+            Self::Moved => "the other host handed over".into(),
+            Self::Restart => "restart at the request of a user".into(),
+            Self::RecordReset => "reset of the record (--stateless)".into(),
             Self::NotReplayable { .. } => {
-                format!("stopped by outlive: {process} was about to do what cannot be replayed")
+                format!("outlive stopped {process}: the next call cannot be replayed")
             }
         }
     }
@@ -130,7 +130,7 @@ impl Cause {
         matches!(
             self,
             Self::Signal { signal: 9, .. }
-                | Self::Renewal
+                | Self::RecordReset
                 | Self::Restart
                 | Self::NotReplayable { .. }
         )
@@ -254,50 +254,53 @@ impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unprotected { code } => match UnprotectedReason::from_code(*code) {
-                Some(reason) => write!(f, "it was unprotected: {reason}"),
-                None => write!(f, "it was unprotected (reason {code})"),
+                Some(reason) => write!(f, "unprotected before the crash: {reason}"),
+                None => write!(f, "unprotected before the crash (reason {code})"),
             },
-            Self::NoRecord => write!(f, "the logger has no record of it"),
+            Self::NoRecord => write!(f, "the logger has no record of this connection"),
             Self::RecordIncomplete {
                 stable_seq,
                 acknowledged,
             } => write!(
                 f,
-                "its record ends at {stable_seq}, but the client was told {acknowledged}"
+                "the record ends at {stable_seq}, but the client has an acknowledgement up to {acknowledged}"
             ),
             Self::Diverged { offset } => write!(
                 f,
-                "the restarted server said something else at byte {offset} of its output"
+                "the output of the restarted server differs at byte {offset}"
             ),
             Self::DivergedBefore { offset } => write!(
                 f,
-                "the restarted server said something else before byte {offset} of its output: the hash differs there"
+                "the output of the restarted server differs before byte {offset} (by the hash)"
             ),
             Self::EndedEarly { offset } => write!(
                 f,
-                "the restarted server closed it after byte {offset} of its output, of which the client had more"
+                "the restarted server closed the connection after {offset} bytes of output, and the client has more"
             ),
             Self::OutstreamTooLong { sent } => write!(
                 f,
-                "its client was sent {sent} bytes, and no more than 2 GiB can be said again"
+                "the server has sent {sent} bytes, and at most 2 GiB can be repeated"
             ),
             Self::Poison { deaths } => {
-                write!(f, "the server died {deaths} times while replaying it")
+                write!(
+                    f,
+                    "the server died {deaths} times in the replay of this connection"
+                )
             }
-            Self::NotAccepted => write!(f, "the restarted server did not accept it"),
+            Self::NotAccepted => write!(f, "the restarted server did not accept the connection"),
             Self::ReplayStalled { missing } => {
                 write!(
                     f,
-                    "the restarted server did not read the last {missing} bytes of its record"
+                    "the restarted server did not read the last {missing} bytes of the record"
                 )
             }
             Self::NotSaidAgain { bytes, missing: 0 } => write!(
                 f,
-                "the restarted server has not said again the first {bytes} bytes of its output, which the client had"
+                "the restarted server did not repeat the first {bytes} bytes of output, which the client has"
             ),
             Self::NotSaidAgain { bytes, missing } => write!(
                 f,
-                "the restarted server has not said again the first {bytes} bytes of its output, which the client had before it said its last {missing} bytes: those were not given to it"
+                "the restarted server did not repeat the first {bytes} bytes of output, which the client has: the last {missing} bytes of the client were not replayed"
             ),
             Self::ServerDown => write!(f, "the server did not come back in time"),
             Self::Stopped => write!(f, "the service was stopped before the server was back"),
@@ -305,22 +308,22 @@ impl fmt::Display for LostReason {
                 f,
                 "the service failed; the last line of outlive serve says why"
             ),
-            Self::NotReplayable => write!(f, "the server does what cannot be replayed"),
+            Self::NotReplayable => write!(f, "the server made a call that cannot be replayed"),
             Self::NotComparable { heard, recorded } => write!(
                 f,
-                "its client had {heard} bytes of an answer of which only {recorded} are recorded: what the server says again could not be compared"
+                "the client has {heard} bytes of a response, and only {recorded} of these are recorded: the replay cannot be compared"
             ),
             Self::HoleUnknown => write!(
                 f,
-                "its client has no selective acknowledgements: what it may have of an answer that is not recorded, behind a hole, is not known, and what the server says now could not be put before that"
+                "the client has no selective acknowledgements, and may have bytes of an unrecorded response beyond a gap"
             ),
             Self::Forgotten => write!(
                 f,
-                "the server's own state could not be rebuilt, and it knows nothing of the connection"
+                "the state of the server was lost, and the server does not know the connection"
             ),
             Self::ClientSilent => write!(
                 f,
-                "its client has not shown where it stands, and that its record is whole, after the host's restart"
+                "the client did not confirm its sequence numbers after the restart of the host"
             ),
         }
     }
@@ -360,7 +363,7 @@ pub struct Replayed {
     #[serde(serialize_with = "display")]
     pub connection: FlowKey,
     /// Requests: how often the client had begun to speak.
-    pub turns: u32,
+    pub requests: u32,
     /// Bytes.
     pub bytes: u32,
 }
@@ -398,14 +401,14 @@ pub enum Event {
     /// The recovery is over.
     Serving {
         /// Connections that go on, and whose repeated output was compared.
-        kept: usize,
+        recovered: usize,
         /// Connections that go on, and whose repeated output is still compared.
         comparing: usize,
         /// Connections that were reset.
-        lost: usize,
+        reset: usize,
         /// Requests that ran again: the places at which clients had begun to speak, in the input from the record; with the
         /// requests of connections that were lost then.
-        replayed_turns: u64,
+        replayed_requests: u64,
         /// Instream bytes given to the new server from the record.
         replayed_bytes: u64,
         /// The connections of which the most was given to the new server.
@@ -414,19 +417,19 @@ pub enum Event {
         timings: Timings,
     },
     /// Connections that were still compared go on.
-    Kept {
+    ConnectionsRecovered {
         /// How many.
         connections: usize,
     },
-    /// A connection could not be kept; it is reset.
-    Lost {
+    /// A connection could not be kept, and was reset.
+    ConnectionReset {
         /// Which.
         #[serde(serialize_with = "display")]
         connection: FlowKey,
         /// Why.
         reason: LostReason,
         /// Requests of the connection that ran again.
-        replayed_turns: u32,
+        replayed_requests: u32,
         /// Bytes of these requests.
         replayed_bytes: u32,
     },
@@ -482,52 +485,55 @@ impl fmt::Display for Event {
                 )
             }
             Self::Serving {
-                kept,
+                recovered,
                 comparing,
-                lost,
-                replayed_turns,
+                reset,
+                replayed_requests,
                 replayed_bytes,
                 timings,
                 ..
             } => {
                 write!(
                     f,
-                    "serving again after {:.1} ms: {} kept, ",
+                    "serving again after {:.1} ms: {} recovered, ",
                     timings.live_ms,
-                    Count(*kept, "connection")
+                    Count(*recovered, "connection")
                 )?;
                 if *comparing > 0 {
                     write!(f, "{comparing} still compared, ")?;
                 }
                 write!(
                     f,
-                    "{lost} lost, {} ({}) replayed",
-                    Count(*replayed_turns, "request"),
+                    "{reset} reset, {} ({}) replayed",
+                    Count(*replayed_requests, "request"),
                     Count(*replayed_bytes, "byte")
                 )
             }
-            Self::Kept { connections } => {
+            Self::ConnectionsRecovered { connections } => {
                 write!(
                     f,
-                    "{} kept later: the comparison is over",
+                    "{} recovered after the comparison",
                     Count(*connections, "connection")
                 )
             }
-            Self::Lost {
+            Self::ConnectionReset {
                 connection,
                 reason,
-                replayed_turns,
+                replayed_requests,
                 replayed_bytes,
             } => {
-                write!(f, "lost {connection}: {reason}")?;
-                if *replayed_turns > 0 {
+                write!(f, "reset {connection}: {reason}")?;
+                if *replayed_requests > 0 {
                     let bytes = Count(*replayed_bytes, "byte");
-                    write!(f, "; {replayed_turns} of its requests ({bytes}) ran again")?;
+                    write!(
+                        f,
+                        "; {replayed_requests} of the requests ({bytes}) ran again"
+                    )?;
                 }
                 Ok(())
             }
             Self::ClientReset { connection } => {
-                write!(f, "{connection} was reset by its client meanwhile")
+                write!(f, "the client reset {connection} during the recovery")
             }
             Self::Verified {
                 connections,
@@ -537,7 +543,7 @@ impl fmt::Display for Event {
                 unverified,
             } => write!(
                 f,
-                "replay verified: {} said the same again: {} equal, {}, {} compared by samples, {} not compared",
+                "replay verified: {} repeated the recorded output: {} equal, {}, {} compared by samples, {} not compared",
                 Count(*connections, "connection"),
                 Count(*compared, "byte"),
                 Count(*tolerated, "tolerated difference"),
@@ -564,18 +570,17 @@ mod tests {
             "died: process 7 was killed by SIGKILL; detected in 1.59 ms"
         );
         assert!(died(40).to_string().contains("killed by signal 40"));
-        let serving = |kept| Event::Serving {
-            kept,
+        let serving = |recovered| Event::Serving {
+            recovered,
             comparing: 0,
-            lost: 0,
+            reset: 0,
             replayed: Vec::new(),
-            replayed_turns: 2,
+            replayed_requests: 2,
             replayed_bytes: 1,
             timings: Timings::default(),
         };
-        let words =
-            "serving again after 0.0 ms: 1 connection kept, 0 lost, 2 requests (1 byte) replayed";
+        let words = "serving again after 0.0 ms: 1 connection recovered, 0 reset, 2 requests (1 byte) replayed";
         assert_eq!(serving(1).to_string(), words);
-        assert!(serving(0).to_string().contains("0 connections kept"));
+        assert!(serving(0).to_string().contains("0 connections recovered"));
     }
 }

@@ -482,10 +482,10 @@ impl Recovery {
     pub(crate) fn reset(&mut self, flow: FlowId, loss: Loss) {
         let Loss { key, reason, given } = loss;
         self.resets += 1;
-        self.events.push_back(Event::Lost {
+        self.events.push_back(Event::ConnectionReset {
             connection: key,
             reason,
-            replayed_turns: given.turns,
+            replayed_requests: given.turns,
             replayed_bytes: given.bytes,
         });
         self.actions

@@ -1,6 +1,6 @@
-//! The words about a recovery, and the time for the words. A connection is `kept` when all repeated output was compared, and
+//! The words about a recovery, and the time for the words. A connection is `recovered` when all repeated output was compared, and
 //! not before. Most comparisons end within a moment; for some connections a server may need as long as for the first answer.
-//! So `serving` is told after a second at the latest, with the number of connections that are still compared. `kept` follows
+//! So `serving` is told after a second at the latest, with the number of connections that are still compared. `connections_recovered` follows
 //! for these.
 
 use std::time::Duration;
@@ -69,7 +69,7 @@ impl Recovery {
         self.connections.values().filter(is_open).count()
     }
 
-    /// Tells `serving` or `kept`, if due.
+    /// Tells `serving` or `connections_recovered`, if due.
     pub(crate) fn tell(&mut self, now: Option<Duration>) {
         let is_due = |by: Duration| now.is_some_and(|now| now >= by);
         if let Some(by) = self.telling_by() {
@@ -78,7 +78,8 @@ impl Recovery {
             }
         } else if self.telling.comparing > 0 && self.comparing() == 0 {
             let connections = std::mem::take(&mut self.telling.comparing);
-            self.events.push_back(Event::Kept { connections });
+            self.events
+                .push_back(Event::ConnectionsRecovered { connections });
         }
     }
 
@@ -98,15 +99,15 @@ impl Recovery {
         self.telling.since = None;
         let mut replayed = std::mem::take(&mut self.telling.replayed);
         replayed.extend(self.connections.values().filter_map(Connection::replayed));
-        replayed.sort_by_key(|one| std::cmp::Reverse(one.turns));
+        replayed.sort_by_key(|one| std::cmp::Reverse(one.requests));
         replayed.truncate(MOST);
         let comparing = self.comparing();
         self.telling.comparing = comparing;
         self.events.push_back(Event::Serving {
-            kept: self.kept.saturating_sub(comparing),
+            recovered: self.kept.saturating_sub(comparing),
             comparing,
-            lost: self.resets,
-            replayed_turns: self.telling.turns,
+            reset: self.resets,
+            replayed_requests: self.telling.turns,
             replayed_bytes: self.telling.bytes,
             replayed,
             timings: self.timings,
@@ -119,7 +120,7 @@ impl Connection {
         let Given { turns, bytes } = self.given;
         (turns > 0).then_some(Replayed {
             connection: self.key,
-            turns,
+            requests: turns,
             bytes,
         })
     }

@@ -40,8 +40,11 @@ impl Service {
         }
         self.forget_answers();
         while let Some(event) = self.recovery.next_event() {
-            if let Event::Serving { kept, lost, .. } = event {
-                self.restarted(kept, lost);
+            if let Event::Serving {
+                recovered, reset, ..
+            } = event
+            {
+                self.restarted(recovered, reset);
             }
             self.tell(Happening::Recovery(event));
         }

@@ -69,9 +69,9 @@ pub enum Restarted {
     /// The new server serves.
     Restarted {
         /// Connections that go on.
-        kept: usize,
+        recovered: usize,
         /// Connections that were reset.
-        lost: usize,
+        reset: usize,
     },
     /// It was not tried.
     Refused(String),

@@ -79,8 +79,8 @@ pub enum Happening {
         /// One of them.
         example: String,
     },
-    /// Nothing is started yet: loggers that do not answer may know of an earlier life.
-    AwaitsLoggers {
+    /// Nothing is started yet: loggers that do not answer may have a record of the service.
+    WaitingForLogger {
         /// Milliseconds; `None`: until one answers.
         at_most_ms: Option<u64>,
     },
@@ -107,8 +107,8 @@ pub enum Happening {
         /// Open connections that stay unprotected.
         unprotected: usize,
     },
-    /// A connection that had lost its record has one again, from this turn on.
-    Reprotected {
+    /// A connection that had lost its record is recorded again, from this request on.
+    ProtectionResumed {
         /// Which.
         connection: String,
     },
@@ -117,46 +117,46 @@ pub enum Happening {
         /// Connections that lost their protection.
         connections: usize,
     },
-    /// Another host serves; this one does when that one does not any more.
-    StandsBy {
+    /// Another host serves; this host takes over when the other host fails.
+    StandbyStarted {
         /// The other's epoch.
         epoch: u32,
         /// Which, if that is known.
         host: Option<String>,
     },
-    /// The server is started on this host, too, and follows what it is told where it serves.
-    Follows {
+    /// The server is started on this host, too, and replays the input of the server on the other host.
+    ReplicaStarted {
         /// Its main process.
         pid: u32,
     },
-    /// It has replayed all that there was: it could take over at once.
+    /// The replica has replayed the whole record: a takeover would take no replay.
     CaughtUp {
         /// Bytes of the record so far.
         bytes: u64,
     },
-    /// The server that followed is of no use: this host would take over with a replay from the beginning.
+    /// The replica is of no use: this host would take over with a replay from the beginning.
     ReplicaDropped {
         /// Why.
         reason: String,
         /// When it is started again; `None`: not any more, as long as this host stands by.
         retry_ms: Option<u64>,
     },
-    /// The server that followed goes on as the one that serves.
-    GoesOn {
+    /// The replica is the server of the service now.
+    ReplicaPromoted {
         /// Its main process.
         pid: u32,
         /// Bytes of the record that it had not replayed when this host was granted the service.
-        behind: u64,
+        lag_bytes: u64,
     },
     /// The logger has granted that this host serves, and no other.
     Granted {
         /// The epoch that begins.
         epoch: u32,
     },
-    /// A standby has registered, or none is left: this host serves by leases, or without.
-    Leased {
-        /// By leases.
-        leased: bool,
+    /// A standby has registered, or no standby is left: this host needs a lease to serve, or none.
+    LeaseRequired {
+        /// This host needs a lease to serve.
+        required: bool,
         /// The standby, if that is known.
         host: Option<String>,
     },
@@ -187,15 +187,15 @@ pub enum Happening {
         /// Why.
         reason: String,
     },
-    /// What a server with state is told is not recorded any more. It goes on, and would not be rebuilt.
-    RecordEnded {
+    /// The input of a server with state is no longer recorded. The server goes on, and would not be rebuilt.
+    RecordingStopped {
         /// Why.
         reason: String,
         /// How large the record is that is of no use now, bytes.
         record_bytes: u64,
     },
-    /// Nobody is connected: a server that keeps nothing across connections is started anew, and its record with it.
-    Renewed {
+    /// No client is connected: a server that keeps nothing across connections is restarted with an empty record.
+    RecordReset {
         /// How large the record has become, bytes.
         record_bytes: u64,
     },
@@ -206,8 +206,8 @@ pub enum Happening {
         /// When it is tried again.
         retry_ms: u64,
     },
-    /// Somebody has asked for something by the control socket.
-    Asked {
+    /// A user has requested a switchover or a restart.
+    OperatorRequest {
         /// For what.
         request: Request,
         /// Who.
@@ -224,24 +224,24 @@ pub enum Happening {
         /// Who has done it.
         by: Asker,
     },
-    /// Somebody has asked for it (`outlive restart`): the server is ended and started again.
+    /// `outlive restart`: the server is ended and started again.
     Restarting,
     /// The server ended by itself, successfully.
-    Ended,
+    ServerExited,
     /// The server is being stopped.
     Stopping {
         /// By which signal to us.
         signal: i32,
     },
-    /// The server has its state again, and connections that it had opened itself to others.
-    Outgoing {
-        /// Those that go on.
-        kept: usize,
+    /// The server has its state again, and some of the connections that it had opened to other servers.
+    UpstreamConnections {
+        /// Connections that go on.
+        recovered: usize,
         /// Those that have ended: the server finds them reset.
         reset: usize,
     },
-    /// Something did not work that does not stop us.
-    Trouble {
+    /// A failure that does not end the service.
+    Warning {
         /// What, in a word.
         code: Code,
         /// And in more.
@@ -289,20 +289,20 @@ impl Happening {
             Self::NotListening { .. }
             | Self::LoggerLost { .. }
             | Self::LoggerRestarted { .. }
-            | Self::RecordEnded { .. }
+            | Self::RecordingStopped { .. }
             | Self::StartFailed { .. }
-            | Self::Recovery(Event::Lost { .. }) => Priority::Error,
+            | Self::Recovery(Event::ConnectionReset { .. }) => Priority::Error,
             Self::Unprotected { .. }
-            | Self::AwaitsLoggers { .. }
+            | Self::WaitingForLogger { .. }
             | Self::ReplicaDropped { .. }
             | Self::Superseded { .. }
             | Self::CheckpointFailed { .. }
-            | Self::Trouble { .. }
+            | Self::Warning { .. }
             | Self::Recovery(Event::Died { .. }) => Priority::Warning,
-            Self::Reprotected { .. }
+            Self::ProtectionResumed { .. }
             | Self::CaughtUp { .. }
             | Self::Checkpointed { .. }
-            | Self::Renewed { .. }
+            | Self::RecordReset { .. }
             | Self::Recovery(
                 Event::Restarted { .. }
                 | Event::Listening { .. }
@@ -325,7 +325,7 @@ impl fmt::Display for Happening {
             } => {
                 write!(
                     f,
-                    "taken over as process {pid}, with {}",
+                    "adopted the server as process {pid}, with {}",
                     Count(*connections, "open connection")
                 )
             }
@@ -335,7 +335,7 @@ impl fmt::Display for Happening {
             } => {
                 write!(
                     f,
-                    "taken over without its main process, with {}",
+                    "adopted the server without its main process, with {}",
                     Count(*connections, "open connection")
                 )
             }
@@ -347,10 +347,10 @@ impl fmt::Display for Happening {
             } => {
                 let taken_up = Count(*connections, "connection");
                 let former = former.of(host.as_deref());
-                write!(f, "{former}: {taken_up} taken up")?;
+                write!(f, "{former}: {taken_up} restored")?;
                 match lost {
                     0 => Ok(()),
-                    _ => write!(f, "; {lost} more at other addresses, or too many"),
+                    _ => write!(f, "; {lost} not restored (other addresses, or too many)"),
                 }
             }
             Self::Protecting { addresses, awaits } => {
@@ -359,7 +359,7 @@ impl fmt::Display for Happening {
                     None => write!(f, "protecting connections to {addresses}"),
                     Some(Awaits::Protection) => write!(
                         f,
-                        "serving connections to {addresses}, which are unprotected until a logger answers"
+                        "serving connections to {addresses}; no connection is protected until a logger answers"
                     ),
                     Some(Awaits::Service) => write!(
                         f,
@@ -374,19 +374,19 @@ impl fmt::Display for Happening {
                 standby,
             } => {
                 let which = if *standby {
-                    "the server of this host, which stands by,"
+                    "the replica on this host"
                 } else {
                     "the server"
                 };
                 let addresses = addresses.join(", ");
-                write!(f, "{which} does not listen on {addresses}; ")?;
+                write!(f, "{which} does not listen on {addresses}, ")?;
                 match &elsewhere[..] {
                     [] => write!(
                         f,
-                        "it listens nowhere, {} s after its start",
+                        "nor on another address, {} s after the start",
                         waited_ms / 1000
                     )?,
-                    _ => write!(f, "it listens on {}", elsewhere.join(", "))?,
+                    _ => write!(f, "but on {}", elsewhere.join(", "))?,
                 }
                 write!(f, ". Change --address or the server's configuration")?;
                 f.write_str(if *standby { " on this host." } else { "." })
@@ -404,21 +404,21 @@ impl fmt::Display for Happening {
             ),
             Self::LoggerRestarted { connections } => write!(
                 f,
-                "the logger was started again without its records: {} unprotected, new ones are protected",
+                "the logger was restarted without records: {} unprotected; new connections are protected",
                 Count(*connections, "open connection")
             ),
-            Self::AwaitsLoggers { at_most_ms } => {
+            Self::WaitingForLogger { at_most_ms } => {
                 write!(
                     f,
-                    "not started yet: loggers do not answer that may have the record of an earlier life; they are asked "
+                    "not started: waiting for loggers that may have a record of this service, "
                 )?;
                 match at_most_ms {
-                    Some(ms) => write!(f, "for {} s at the most", ms / 1000),
-                    None => write!(f, "until one does"),
+                    Some(ms) => write!(f, "for {} s at most", ms / 1000),
+                    None => write!(f, "until one of these answers"),
                 }
             }
             Self::LoggerInUse { logger } => {
-                write!(f, "the record is kept by the logger at {logger}")
+                write!(f, "the logger at {logger} keeps the record")
             }
             Self::LoggerLost {
                 logger,
@@ -429,10 +429,10 @@ impl fmt::Display for Happening {
                 match connections {
                     Some(n) => write!(
                         f,
-                        "{} and new ones are unprotected until one answers",
+                        "{} and new connections are unprotected until a logger answers",
                         Count(*n, "open connection")
                     ),
-                    None => write!(f, "clients wait until it answers again"),
+                    None => write!(f, "clients wait until this logger answers again"),
                 }
             }
             Self::LoggerBack {
@@ -446,64 +446,62 @@ impl fmt::Display for Happening {
                 )?;
                 if *waiting > 0 {
                     let open = Count(*waiting, "open connection");
-                    write!(f, ", {open} from the next turn on")?;
+                    write!(f, ", {open} from the next request on")?;
                 }
                 if *unprotected > 0 {
                     let open = Count(*unprotected, "open connection");
-                    write!(f, "; without protection until the end: {open}")?;
+                    write!(f, "; {open} stay unprotected")?;
                 }
                 Ok(())
             }
-            Self::Reprotected { connection } => {
-                write!(f, "protected again from this turn on: {connection}")
+            Self::ProtectionResumed { connection } => {
+                write!(f, "protected again from this request on: {connection}")
             }
-            Self::StandsBy { epoch, host } => {
+            Self::StandbyStarted { epoch, host } => {
                 let host = host.as_deref().unwrap_or("another host");
                 write!(
                     f,
                     "standby: {host} serves (epoch {epoch}); ready to take over"
                 )
             }
-            Self::Follows { pid } => write!(
-                f,
-                "the server is started here, too, as process {pid}, and follows"
-            ),
-            Self::CaughtUp { bytes } => write!(
-                f,
-                "the server here has followed as far as there is anything to follow: {}",
-                Size(*bytes)
-            ),
+            Self::ReplicaStarted { pid } => write!(f, "replica started as process {pid}"),
+            Self::CaughtUp { bytes } => write!(f, "replica caught up ({})", Size(*bytes)),
             Self::ReplicaDropped { reason, retry_ms } => {
-                write!(f, "the server here does not follow any more: {reason}; ")?;
+                write!(f, "replica dropped: {reason}; ")?;
                 match retry_ms {
                     Some(retry_ms) => write!(f, "next try in {retry_ms} ms"),
-                    None => write!(f, "a takeover has it replay everything"),
+                    None => write!(f, "a takeover replays the whole record"),
                 }
             }
-            Self::GoesOn { pid, behind } => write!(
+            Self::ReplicaPromoted { pid, lag_bytes } => write!(
                 f,
-                "the server that has followed, process {pid}, goes on; it had {} still to follow",
-                Size(*behind)
+                "replica promoted: process {pid} serves, with {} left to replay",
+                Size(*lag_bytes)
             ),
             Self::Granted { epoch } => write!(f, "this host serves, in epoch {epoch}"),
-            Self::Leased { leased: true, host } => {
+            Self::LeaseRequired {
+                required: true,
+                host,
+            } => {
                 match host {
                     Some(host) => write!(f, "{host} stands by")?,
-                    None => write!(f, "a standby is there")?,
+                    None => write!(f, "a standby has registered")?,
                 }
                 write!(
                     f,
-                    ": from now on this host serves only while the logger renews its lease"
+                    ": from now on this host serves only while the logger renews the lease"
                 )
             }
-            Self::Leased { leased: false, .. } => {
-                write!(f, "no standby is left: this host needs no leases")
+            Self::LeaseRequired {
+                required: false, ..
+            } => {
+                write!(f, "no standby is left: this host needs no lease")
             }
             Self::Superseded { epoch, host } => {
                 let host = host.as_deref().unwrap_or("another host");
                 write!(
                     f,
-                    "{host} serves, in epoch {epoch}: the server here is ended, its connections go on there"
+                    "{host} serves (epoch {epoch}): the server on this host is ended, and the connections go on at {host}"
                 )
             }
             Self::HandedOver => write!(f, "handed over to the standby"),
@@ -518,30 +516,29 @@ impl fmt::Display for Happening {
                 took_ms,
             } => write!(
                 f,
-                "checkpoint: an image of {} has the place of the first {} of the record, of which {} were left; {} have come since; it took {took_ms} ms beside the server",
+                "checkpoint: an image of {} replaces {} of the record ({} freed, {} left to replay); {took_ms} ms beside the server",
                 Size(*image_bytes),
                 Size(*record_bytes),
                 Size(*released_bytes),
                 Size(*left_bytes)
             ),
-            Self::CheckpointFailed { reason } => write!(
-                f,
-                "no checkpoint could be made, and the record is kept: {reason}"
-            ),
-            Self::RecordEnded {
+            Self::CheckpointFailed { reason } => {
+                write!(f, "no checkpoint ({reason}); the record is kept")
+            }
+            Self::RecordingStopped {
                 reason,
                 record_bytes,
             } => write!(
                 f,
-                "unprotected: the record of what the server is told has ended after {}: {reason}. The server goes on, but its state and its connections do not outlive it",
+                "unprotected: recording stopped at {}: {reason}. The server goes on; a crash now loses the state and the connections",
                 Size(*record_bytes)
             ),
-            Self::Renewed { record_bytes } => write!(
+            Self::RecordReset { record_bytes } => write!(
                 f,
-                "nobody is connected: the server is started anew, and with it its record of {}",
+                "no client is connected: the server is restarted with an empty record (before: {})",
                 Size(*record_bytes)
             ),
-            Self::Asked { request, by } => write!(f, "{request} asked for by {by}"),
+            Self::OperatorRequest { request, by } => write!(f, "{request} requested by {by}"),
             Self::Cleaned {
                 killed,
                 addresses,
@@ -554,17 +551,14 @@ impl fmt::Display for Happening {
                 Count(*addresses, "address"),
                 Count(*settings, "setting")
             ),
-            Self::Restarting => write!(
-                f,
-                "restarting, as asked for: the server is ended and started again"
-            ),
-            Self::Ended => write!(f, "ended by itself"),
+            Self::Restarting => write!(f, "restarting the server, as requested"),
+            Self::ServerExited => write!(f, "the server exited with status 0"),
             Self::Stopping { signal } => write!(f, "stopping on signal {signal}"),
-            Self::Outgoing { kept, reset } => write!(
+            Self::UpstreamConnections { recovered, reset } => write!(
                 f,
-                "connections that the server had opened to others: {kept} kept, {reset} reset, as it finds out"
+                "connections of the server to other servers: {recovered} recovered, {reset} reset"
             ),
-            Self::Trouble { code, reason } => write!(f, "warning: {reason} [{}]", code.word()),
+            Self::Warning { code, reason } => write!(f, "warning: {reason} [{}]", code.word()),
             Self::Recovery(event) => event.fmt(f),
         }
     }
@@ -608,7 +602,7 @@ impl FormerLife {
         let host = host.unwrap_or("the host that served");
         match self {
             Self::Restarted => "this host was restarted".to_owned(),
-            Self::Silent => format!("took over from {host}, whose lease is over"),
+            Self::Silent => format!("took over from {host}, whose lease has expired"),
             Self::HandedOver => format!("took over from {host}, which has handed over"),
         }
     }

@@ -380,7 +380,7 @@ struct Asker {
 impl Asker {
     fn run(mut self) {
         if let Err(error) = supervise::become_urgent() {
-            tracing::warn!(%error, "the lease waits for a processor like others: it may be over before it is prolonged");
+            tracing::warn!(%error, "the lease waits for a processor like others: it may expire before it is renewed");
         }
         while !self.shared.lock().ends {
             if let Err(error) = self.turn() {

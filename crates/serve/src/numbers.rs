@@ -126,15 +126,13 @@ impl Numbers for Status {
             return Health::Ill(format!("not protected: logger {}", self.logger));
         }
         if let Some(why) = &self.record_ended {
-            return Health::Ill(format!(
-                "not protected: the server's record has ended: {why}"
-            ));
+            return Health::Ill(format!("not protected: recording has stopped: {why}"));
         }
         if stands_by {
             return Health::Well("another host serves".into());
         }
         Health::Well(format!(
-            "protected: {}, and those that come; {} not",
+            "protected: {}, and new connections; {} unprotected",
             Count(protected, "connection"),
             self.unprotected
         ))
@@ -150,69 +148,70 @@ impl Status {
         } else {
             STAGES[0]
         };
-        let help = "What the service is doing: in all but serving clients wait";
+        let help = "Stage of the service; clients wait in every stage but serving";
         to.state("outlive_stage", help, &STAGES, stage)?;
         let help = "Time since serve was started";
         to.gauge("outlive_uptime", Unit::Seconds, help, self.uptime_ms / 1e3)?;
-        let help = "Whether the server's main process runs";
+        let help = "1: the main process of the server runs";
         let running = u32::from(self.server_pid.is_some());
         to.gauge("outlive_server_running", Unit::None, help, running)?;
-        let help = "The server's present life; the first is 1";
-        to.gauge("outlive_server_life", Unit::None, help, self.incarnation)?;
-        let help = "The epoch in which this host serves; 0: none was granted";
+        let help = "Incarnation of the server; the first is 1";
+        to.gauge(
+            "outlive_server_incarnation",
+            Unit::None,
+            help,
+            self.incarnation,
+        )?;
+        let help = "Epoch in which this host serves; 0: no epoch was granted";
         let epoch = self.epoch.unwrap_or_default();
         to.gauge("outlive_epoch", Unit::None, help, epoch)?;
-        let help = "Whether a standby would go on at once; of the host that serves, where another one could";
+        let help = "1: a standby is ready to take over; only on the host that serves";
         let present = self.standby_present.map(|is| (Vec::new(), u32::from(is)));
         to.gauges("outlive_standby_present", Unit::None, help, present)?;
-        let help = "Whether the server follows here while this host stands by (--hot)";
-        let follows = u32::from(self.replica.is_some());
-        to.gauge("outlive_following", Unit::None, help, follows)?;
-        let help = "Bytes of what is followed that it has not replayed";
-        let behind = self
+        let help = "1: a replica of the server runs on this standby (--hot)";
+        let runs = u32::from(self.replica.is_some());
+        to.gauge("outlive_replica_running", Unit::None, help, runs)?;
+        let help = "Bytes of the record that the replica has not replayed";
+        let lag = self
             .replica
             .as_ref()
-            .map(|replica| (Vec::new(), replica.behind_bytes));
-        to.gauges("outlive_following_behind", Unit::Bytes, help, behind)?;
-        let help = "Whether a logger answers";
+            .map(|replica| (Vec::new(), replica.lag_bytes));
+        to.gauges("outlive_replica_lag", Unit::Bytes, help, lag)?;
+        let help = "1: a logger answers";
         let up = u32::from(self.logger_up);
         to.gauge("outlive_logger_up", Unit::None, help, up)?;
-        let help = "Interfaces that carry the programs";
+        let help = "Network interfaces with the BPF programs";
         to.gauge(
             "outlive_interfaces",
             Unit::None,
             help,
             self.interfaces.len(),
         )?;
-        let help = "What outlive events tells, by kind; warnings by their codes";
-        let events = each(
-            "kind",
-            &counted().collect::<Vec<_>>(),
-            &self.happened.events,
-        );
+        let help = "Events by kind; warnings by code";
+        let events = each("kind", &counted().collect::<Vec<_>>(), &self.totals.events);
         to.counters("outlive_events", Unit::None, help, events)
     }
 
     fn of_connections(&self, to: &mut Families<'_>) -> fmt::Result {
         let protected = self.connections.saturating_sub(self.unprotected);
-        let waiting = self.waiting_for_turn;
+        let waiting = self.waiting_for_request;
         let connections = [
             (label("protection", "protected"), protected),
-            (label("protection", "from_next_turn"), waiting),
+            (label("protection", "from_next_request"), waiting),
             (
                 label("protection", "unprotected"),
                 self.unprotected.saturating_sub(waiting),
             ),
         ];
-        let help = "Open connections: would they survive a crash";
+        let help = "Open connections by protection";
         to.gauges("outlive_connections", Unit::None, help, connections)?;
         let reasons = self.unprotected_by.iter();
         let reasons = reasons.map(|(reason, count)| (label("reason", reason.clone()), *count));
-        let help = "Open connections that would not survive a crash, by the reason";
+        let help = "Open connections that would not survive a crash, by reason";
         to.gauges("outlive_unprotected_connections", Unit::None, help, reasons)?;
-        let help = "Open connections of the server that no program sees";
+        let help = "Open connections of the server that the BPF programs do not see";
         to.gauge("outlive_unseen_connections", Unit::None, help, self.unseen)?;
-        let help = "Open connections by mode: spliced ones were carried over a crash";
+        let help = "Open connections by mode; spliced: carried over a crash";
         let modes = each("mode", &MODES, &self.modes);
         to.gauges("outlive_connection_modes", Unit::None, help, modes)
     }
@@ -220,7 +219,7 @@ impl Status {
     fn of_the_record(&self, to: &mut Families<'_>) -> fmt::Result {
         let record = self.record;
         let value = |of: fn(&crate::RecordStatus) -> u64| record.map(|r| (Vec::new(), of(&r)));
-        let help = "Bytes that the logger has recorded, of clients (instream) and of the server";
+        let help = "Recorded bytes: from clients (instream) and from the server (outstream)";
         let bytes = record.into_iter().flat_map(|record| {
             [
                 (label("stream", "instream"), record.instream_bytes),
@@ -228,18 +227,18 @@ impl Status {
             ]
         });
         to.counters("outlive_recorded", Unit::Bytes, help, bytes)?;
-        let help = "Bytes of memory that the record holds now";
+        let help = "Memory of the record";
         let held = record.map(|_| (Vec::new(), self.held_bytes));
         to.gauges("outlive_record_held", Unit::Bytes, help, held)?;
-        let help = "Most that it may hold, and most that --stateful's record may (--limit-total)";
+        let help = "Limit of the record, and of the determinant log (--limit-total)";
         to.gauge("outlive_record_limit", Unit::Bytes, help, self.limit_bytes)?;
-        let help = "Connections that the logger knows";
+        let help = "Connections at the logger";
         let known = value(|record| record.connections);
         to.gauges("outlive_recorded_connections", Unit::None, help, known)?;
-        let help = "Frames that the logger was sent";
+        let help = "Frames sent to the logger";
         let frames = value(|record| record.frames);
         to.counters("outlive_record_frames", Unit::None, help, frames)?;
-        let help = "Frames that the logger did not take";
+        let help = "Frames that the logger refused, by reason";
         let refused = record.into_iter().flat_map(|record| {
             [
                 (label("reason", "malformed"), record.malformed_frames),
@@ -251,25 +250,27 @@ impl Status {
 
     /// Of a server with state.
     fn of_the_state(&self, to: &mut Families<'_>) -> fmt::Result {
-        let help = "Bytes of what the server was told that its restart replays (--stateful)";
-        let record = self.north_bytes.map(|bytes| (Vec::new(), bytes));
-        to.gauges("outlive_north_record", Unit::Bytes, help, record)?;
-        let help = "Whether what the server is told is recorded, so that its restart is what it was (--stateful)";
+        let help = "Size of the determinant log (--stateful)";
+        let record = self.determinant_log_bytes.map(|bytes| (Vec::new(), bytes));
+        to.gauges("outlive_determinant_log", Unit::Bytes, help, record)?;
+        let help = "1: the input of the server is recorded (--stateful)";
         let is_recorded = u32::from(self.record_ended.is_none());
-        let recorded = self.north_bytes.map(|_| (Vec::new(), is_recorded));
-        to.gauges("outlive_north_recorded", Unit::None, help, recorded)?;
+        let recorded = self
+            .determinant_log_bytes
+            .map(|_| (Vec::new(), is_recorded));
+        to.gauges("outlive_determinant_log_active", Unit::None, help, recorded)?;
         self.of_commits(to)?;
-        let happened = &self.happened;
-        let help = "How long checkpoints took that were made, beside the server";
-        to.histogram("outlive_checkpoint", help, &happened.checkpoints)?;
-        let help = "The last checkpoint: its image, and the record before it was made and after";
+        let totals = &self.totals;
+        let help = "Time to make a checkpoint, beside the server";
+        to.histogram("outlive_checkpoint", help, &totals.checkpoints)?;
+        let help = "Last checkpoint: the image, and the determinant log before and after";
         let image = self
             .checkpoint
-            .map(|last| (label("of", "image"), last.image_bytes));
-        let record = happened.last_checkpoint.map(|(before, after)| {
+            .map(|last| (label("part", "image"), last.image_bytes));
+        let record = totals.last_checkpoint.map(|(before, after)| {
             [
-                (label("of", "record_before"), before),
-                (label("of", "record_after"), after),
+                (label("part", "record_before"), before),
+                (label("part", "record_after"), after),
             ]
         });
         let sizes = image.into_iter().chain(record.into_iter().flatten());
@@ -278,69 +279,74 @@ impl Status {
 
     fn of_commits(&self, to: &mut Families<'_>) -> fmt::Result {
         let of = |count: fn(CommitStatus) -> u64| {
-            let count = self.commits.map(count);
+            let count = self.output_commit.map(count);
             count.map(|count| (Vec::new(), count))
         };
-        let help = "Turns of the server's event loops in which what it says waits for the logger (--stateful)";
+        let help = "Iterations of the event loops of the server (--stateful)";
         to.counters(
-            "outlive_commit_turns",
+            "outlive_output_commit_iterations",
             Unit::None,
             help,
-            of(|commits| commits.turns),
+            of(|commits| commits.iterations),
         )?;
-        let help = "How often the server waited for the logger before it said something";
+        let help = "Times that output of the server waited for the logger";
         to.counters(
-            "outlive_commit_waits",
+            "outlive_output_commit_waits",
             Unit::None,
             help,
             of(|commits| commits.waits),
         )?;
-        let help = "How long it waited for that";
+        let help = "Time that output of the server waited for the logger";
         let waited = self
-            .commits
+            .output_commit
             .map(|commits| (Vec::new(), commits.waited_ms / 1e3));
-        to.counters("outlive_commit_waited", Unit::Seconds, help, waited)
+        to.counters("outlive_output_commit_wait", Unit::Seconds, help, waited)
     }
 
     fn of_recoveries(&self, to: &mut Families<'_>) -> fmt::Result {
-        let happened = &self.happened;
-        let help = "Deaths of the server, by what it died of";
-        let deaths = each("cause", &CAUSES, &happened.deaths);
+        let totals = &self.totals;
+        let help = "Deaths of the server, by cause";
+        let deaths = each("cause", &CAUSES, &totals.deaths);
         to.counters("outlive_deaths", Unit::None, help, deaths)?;
-        let help = "Recoveries that came to their end";
-        to.counter("outlive_recoveries", Unit::None, help, happened.recoveries)?;
-        let help = "From the server's death until every record was replayed";
-        to.histogram("outlive_recovery", help, &happened.pauses)?;
-        let help = "The steps of the last recovery, each since the server's death";
+        let help = "Completed recoveries";
+        to.counter("outlive_recoveries", Unit::None, help, totals.recoveries)?;
+        let help = "Time from the death of the server to the end of the replay";
+        to.histogram("outlive_recovery", help, &totals.pauses)?;
+        let help = "Steps of the last recovery: time since the death of the server";
         let known = STEPS.iter().filter_map(|step| {
-            let ms = happened.last_ms.get(*step)?;
+            let ms = totals.last_ms.get(*step)?;
             Some((label("step", *step), *ms / 1e3))
         });
         to.gauges("outlive_last_recovery", Unit::Seconds, help, known)?;
-        let help = "Connections that went on in a recovery";
-        to.counter("outlive_kept_connections", Unit::None, help, happened.kept)?;
-        let help = "Connections that were reset in a recovery, by the reason";
-        let lost = each("reason", &LOST, &happened.lost);
-        to.counters("outlive_lost_connections", Unit::None, help, lost)?;
-        let help = "Requests (times that clients had begun to speak) that restarted servers were given from the record";
-        let requests = happened.replayed_turns;
+        let help = "Connections that a recovery carried over";
+        to.counter(
+            "outlive_connections_recovered",
+            Unit::None,
+            help,
+            totals.recovered,
+        )?;
+        let help = "Connections that a recovery reset, by reason";
+        let reset = each("reason", &LOST, &totals.reset);
+        to.counters("outlive_connections_reset", Unit::None, help, reset)?;
+        let help = "Requests replayed to restarted servers";
+        let requests = totals.replayed_requests;
         to.counter("outlive_replayed_requests", Unit::None, help, requests)?;
-        let help = "Bytes that restarted servers were given from the record";
-        let replayed = happened.replayed_bytes;
+        let help = "Bytes replayed to restarted servers";
+        let replayed = totals.replayed_bytes;
         to.counter("outlive_replayed", Unit::Bytes, help, replayed)?;
-        let help = "Bytes that restarted servers said again, by how they were compared with what clients had been sent";
+        let help = "Repeated output of restarted servers, by way of comparison";
         let verified = [
-            (label("outcome", "equal"), happened.equal_bytes),
-            (label("outcome", "sampled"), happened.sampled_bytes),
-            (label("outcome", "not_compared"), happened.unverified_bytes),
+            (label("outcome", "equal"), totals.equal_bytes),
+            (label("outcome", "sampled"), totals.sampled_bytes),
+            (label("outcome", "not_compared"), totals.unverified_bytes),
         ];
         to.counters("outlive_verified", Unit::Bytes, help, verified)?;
-        let help = "Pieces of what they said again that differed where they may";
+        let help = "Tolerated differences in repeated output (--verify-ignore-header)";
         to.counter(
             "outlive_tolerated_differences",
             Unit::None,
             help,
-            happened.tolerated,
+            totals.tolerated,
         )
     }
 }

@@ -244,7 +244,7 @@ impl Service {
     /// Something did not work that does not stop us.
     pub(crate) fn warn(&mut self, code: Code, reason: impl Into<String>) {
         let reason = reason.into();
-        self.tell(Happening::Trouble { code, reason });
+        self.tell(Happening::Warning { code, reason });
     }
 
     /// Start the server and protect it until it ends or we are asked to stop.

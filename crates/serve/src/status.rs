@@ -37,7 +37,7 @@ pub struct Status {
     pub incarnation: u32,
     /// Milliseconds since `serve` was started.
     pub uptime_ms: f64,
-    /// Where replays begin: `connection` or `turn`.
+    /// Where replays begin: `connection` or `last unanswered request`.
     pub replay: String,
     /// Interfaces that carry the programs, each with the mechanism.
     pub interfaces: Vec<String>,
@@ -49,7 +49,7 @@ pub struct Status {
     #[serde(default)]
     pub unseen: usize,
     /// Those of them that are recorded again from their next turn on.
-    pub waiting_for_turn: usize,
+    pub waiting_for_request: usize,
     /// Those that were carried over at least one crash.
     pub spliced: usize,
     /// Instream bytes recorded since the logger was started.
@@ -65,10 +65,10 @@ pub struct Status {
     pub connection_limit_bytes: u64,
     /// Bytes of the server's own record, if it has state (`--stateful`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub north_bytes: Option<u64>,
-    /// What output commit costs it.
+    pub determinant_log_bytes: Option<u64>,
+    /// Cost of output commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub commits: Option<CommitStatus>,
+    pub output_commit: Option<CommitStatus>,
     /// Why what the server is told is not recorded any more; `None`: it is, or it never was.
     #[serde(default)]
     pub record_ended: Option<String>,
@@ -107,7 +107,7 @@ pub struct Status {
     pub record: Option<RecordStatus>,
     /// What has happened since `serve` was started.
     #[serde(default)]
-    pub happened: Tally,
+    pub totals: Tally,
     /// Counters of the data plane.
     pub counters: BTreeMap<String, u64>,
     /// Every connection, if asked for.
@@ -123,7 +123,7 @@ pub struct ReplicaStatus {
     /// Bytes of the record that are here.
     pub record_bytes: u64,
     /// Those of them that it has not replayed.
-    pub behind_bytes: u64,
+    pub lag_bytes: u64,
     /// Addresses of the service on which it does not listen, although it has replayed all.
     #[serde(default)]
     pub not_listening: Vec<String>,
@@ -133,10 +133,10 @@ impl ReplicaStatus {
     fn in_words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "  follows      process {}, {} of record from the host that serves, {} still to be replayed",
+            "  replica      process {}, {} of record from the host that serves, {} left to replay",
             self.pid,
             Size(self.record_bytes),
-            Size(self.behind_bytes)
+            Size(self.lag_bytes)
         )?;
         match &self.not_listening[..] {
             [] => Ok(()),
@@ -152,8 +152,8 @@ impl ReplicaStatus {
 /// What output commit has cost a server with state, whose words wait for a logger on another host.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CommitStatus {
-    /// Turns of its event loops: how often its processes looked what is ready.
-    pub turns: u64,
+    /// Iterations of its event loops: how often its processes looked what is ready.
+    pub iterations: u64,
     /// How often they waited for the logger.
     pub waits: u64,
     /// How long, milliseconds, all together.
@@ -226,7 +226,11 @@ impl fmt::Display for Status {
             )?,
             Some(why) => writeln!(f, "{}: not ready: {why}", self.service)?,
         }
-        writeln!(f, "  server       {server}, life {}", self.incarnation)?;
+        writeln!(
+            f,
+            "  server       {server}, incarnation {}",
+            self.incarnation
+        )?;
         if self.stage == STANDBY {
             return self.of_a_standby(f);
         }
@@ -256,7 +260,7 @@ impl fmt::Display for Status {
             "  replay       from the beginning of the {}",
             self.replay
         )?;
-        match (self.north_bytes, &self.record_ended) {
+        match (self.determinant_log_bytes, &self.record_ended) {
             (Some(bytes), None) => writeln!(
                 f,
                 "  state        {} of record ({} % of {}), which a restart of the server replays",
@@ -266,16 +270,16 @@ impl fmt::Display for Status {
             )?,
             (Some(_), Some(why)) => writeln!(
                 f,
-                "  state        UNPROTECTED: the record of what the server is told has ended: {why}"
+                "  state        UNPROTECTED: recording has stopped: {why}"
             )?,
             (None, _) => {}
         }
-        if let Some(commits) = self.commits.filter(|commits| commits.waits > 0) {
+        if let Some(commits) = self.output_commit.filter(|commits| commits.waits > 0) {
             writeln!(
                 f,
-                "  commits      {} waits for the logger in {} turns, {:.3} s",
+                "  commits      {} waits for the logger in {} iterations, {:.3} s",
                 commits.waits,
-                commits.turns,
+                commits.iterations,
                 commits.waited_ms / 1e3
             )?;
         }
@@ -330,11 +334,11 @@ impl fmt::Display for Status {
 impl Status {
     /// How full the record is, and what comes of it when it is.
     fn limits_in_words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let full = match self.north_bytes {
+        let full = match self.determinant_log_bytes {
             Some(_) => {
-                "at either limit the record ends (record_ended), and nothing outlives the server"
+                "at either limit recording stops (recording_stopped), and nothing outlives the server"
             }
-            None => "a connection for which there is no room goes on unprotected",
+            None => "a connection without room for its record goes on unprotected",
         };
         writeln!(
             f,
@@ -391,8 +395,8 @@ impl Status {
             n if n == self.connections => ", all UNPROTECTED".to_owned(),
             n => format!(", {} protected, {n} UNPROTECTED", self.connections - n),
         };
-        if self.waiting_for_turn > 0 {
-            let n = self.waiting_for_turn;
+        if self.waiting_for_request > 0 {
+            let n = self.waiting_for_request;
             words += &format!(" ({n} of these only until the client's next request)");
         }
         if self.spliced > 0 {
@@ -410,7 +414,7 @@ impl Status {
     }
 
     fn checkpoint_in_words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = |kind: &str| self.happened.events.get(kind).copied().unwrap_or_default();
+        let count = |kind: &str| self.totals.events.get(kind).copied().unwrap_or_default();
         let (made, failed) = (count("checkpointed"), count("checkpoint_failed"));
         match self.checkpoint {
             Some(last) => write!(

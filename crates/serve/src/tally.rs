@@ -14,28 +14,28 @@ use crate::events::Happening;
 pub struct Tally {
     /// Events by their kinds, warnings by their codes.
     pub events: BTreeMap<String, u64>,
-    /// Deaths by what the server died of: `signal`, `status`, `not_serving`, `host`, `renewal` or
+    /// Deaths by what the server died of: `signal`, `status`, `not_serving`, `host`, `record_reset` or
     /// `not_replayable`.
     pub deaths: BTreeMap<String, u64>,
-    /// Recoveries that came to their end.
+    /// Completed recoveries.
     pub recoveries: u64,
-    /// Connections that went on in them.
-    pub kept: u64,
+    /// Connections that recoveries carried over.
+    pub recovered: u64,
     /// Connections that were reset, by the reason.
-    pub lost: BTreeMap<String, u64>,
-    /// How often clients had begun to speak, in what restarted servers were given from the record.
+    pub reset: BTreeMap<String, u64>,
+    /// Requests replayed to restarted servers.
     #[serde(default)]
-    pub replayed_turns: u64,
-    /// Bytes of clients that restarted servers were given from the record.
+    pub replayed_requests: u64,
+    /// Bytes replayed to restarted servers.
     pub replayed_bytes: u64,
-    /// Bytes that restarted servers said again, equal to what clients had been sent.
+    /// Repeated bytes of restarted servers, compared and equal.
     pub equal_bytes: u64,
-    /// Bytes that they said again and of which samples were compared.
+    /// Repeated bytes of which samples were compared.
     #[serde(default)]
     pub sampled_bytes: u64,
-    /// Bytes that clients had been sent before and that were not compared.
+    /// Bytes that clients had been sent, and that were not compared.
     pub unverified_bytes: u64,
-    /// Pieces of what they said again that differed where they may.
+    /// Tolerated differences in repeated output.
     pub tolerated: u64,
     /// From deaths until every record was replayed, seconds.
     #[serde(rename = "pauses_s")]
@@ -79,20 +79,20 @@ impl Tally {
     fn add_recovery(&mut self, event: &Event) {
         match event {
             Event::Died { cause, .. } => one_more(&mut self.deaths, cause_name(cause)),
-            Event::Lost { reason, .. } => one_more(&mut self.lost, lost_name(reason)),
-            Event::Kept { connections } => {
-                self.kept += u64::try_from(*connections).unwrap_or(u64::MAX);
+            Event::ConnectionReset { reason, .. } => one_more(&mut self.reset, lost_name(reason)),
+            Event::ConnectionsRecovered { connections } => {
+                self.recovered += u64::try_from(*connections).unwrap_or(u64::MAX);
             }
             Event::Serving {
-                kept,
-                replayed_turns,
+                recovered,
+                replayed_requests,
                 replayed_bytes,
                 timings,
                 ..
             } => {
                 self.recoveries += 1;
-                self.kept += u64::try_from(*kept).unwrap_or(u64::MAX);
-                self.replayed_turns += replayed_turns;
+                self.recovered += u64::try_from(*recovered).unwrap_or(u64::MAX);
+                self.replayed_requests += replayed_requests;
                 self.replayed_bytes += replayed_bytes;
                 self.pauses.observe(timings.live_ms / 1e3);
                 let steps = steps(timings).map(|(step, ms)| (step.to_owned(), ms));
@@ -127,40 +127,40 @@ const fn kind(of: &Happening) -> &'static str {
         Happening::NotListening { .. } => "not_listening",
         Happening::Unprotected { .. } => "unprotected",
         Happening::Unseen { .. } => "unseen",
-        Happening::AwaitsLoggers { .. } => "awaits_loggers",
+        Happening::WaitingForLogger { .. } => "waiting_for_logger",
         Happening::LoggerInUse { .. } => "logger_in_use",
         Happening::LoggerLost { .. } => "logger_lost",
         Happening::LoggerBack { .. } => "logger_back",
-        Happening::Reprotected { .. } => "reprotected",
+        Happening::ProtectionResumed { .. } => "protection_resumed",
         Happening::LoggerRestarted { .. } => "logger_restarted",
-        Happening::StandsBy { .. } => "stands_by",
-        Happening::Follows { .. } => "follows",
+        Happening::StandbyStarted { .. } => "standby_started",
+        Happening::ReplicaStarted { .. } => "replica_started",
         Happening::CaughtUp { .. } => "caught_up",
         Happening::ReplicaDropped { .. } => "replica_dropped",
-        Happening::GoesOn { .. } => "goes_on",
+        Happening::ReplicaPromoted { .. } => "replica_promoted",
         Happening::Granted { .. } => "granted",
-        Happening::Leased { .. } => "leased",
+        Happening::LeaseRequired { .. } => "lease_required",
         Happening::Superseded { .. } => "superseded",
         Happening::HandedOver => "handed_over",
         Happening::Checkpointed { .. } => "checkpointed",
         Happening::CheckpointFailed { .. } => "checkpoint_failed",
-        Happening::RecordEnded { .. } => "record_ended",
-        Happening::Renewed { .. } => "renewed",
+        Happening::RecordingStopped { .. } => "recording_stopped",
+        Happening::RecordReset { .. } => "record_reset",
         Happening::StartFailed { .. } => "start_failed",
-        Happening::Asked { .. } => "asked",
+        Happening::OperatorRequest { .. } => "operator_request",
         Happening::Cleaned { .. } => "cleaned",
         Happening::Restarting => "restarting",
-        Happening::Ended => "ended",
+        Happening::ServerExited => "server_exited",
         Happening::Stopping { .. } => "stopping",
-        Happening::Outgoing { .. } => "outgoing",
-        Happening::Trouble { code, .. } => code.word(),
+        Happening::UpstreamConnections { .. } => "upstream_connections",
+        Happening::Warning { code, .. } => code.word(),
         Happening::Recovery(Event::Died { .. }) => "died",
         Happening::Recovery(Event::Restarted { .. }) => "restarted",
         Happening::Recovery(Event::Listening { .. }) => "listening",
         Happening::Recovery(Event::Spliced { .. }) => "spliced",
         Happening::Recovery(Event::Serving { .. }) => "serving",
-        Happening::Recovery(Event::Kept { .. }) => "kept",
-        Happening::Recovery(Event::Lost { .. }) => "lost",
+        Happening::Recovery(Event::ConnectionsRecovered { .. }) => "connections_recovered",
+        Happening::Recovery(Event::ConnectionReset { .. }) => "connection_reset",
         Happening::Recovery(Event::ClientReset { .. }) => "client_reset",
         Happening::Recovery(Event::Verified { .. }) => "verified",
     }
@@ -172,7 +172,7 @@ pub(crate) const CAUSES: [&str; 6] = [
     "status",
     "not_serving",
     "host",
-    "renewal",
+    "record_reset",
     "not_replayable",
 ];
 
@@ -183,7 +183,7 @@ const fn cause_name(cause: &Cause) -> &'static str {
         Cause::NotServing => "not_serving",
         // Of what was asked for no death is told.
         Cause::Host | Cause::Moved | Cause::Restart => "host",
-        Cause::Renewal => "renewal",
+        Cause::RecordReset => "record_reset",
         Cause::NotReplayable { .. } => "not_replayable",
     }
 }
@@ -196,18 +196,18 @@ pub(crate) const LOST: [&str; 18] = [
     "diverged",
     "ended_early",
     "outstream_too_long",
-    "poison",
+    "quarantined",
     "not_accepted",
     "replay_stalled",
-    "not_said_again",
+    "output_not_repeated",
     "server_down",
     "stopped",
     "service_failed",
     "not_replayable",
     "not_comparable",
     "client_silent",
-    "forgotten",
-    "hole_unknown",
+    "state_lost",
+    "gap_unknown",
 ];
 
 const fn lost_name(reason: &LostReason) -> &'static str {
@@ -218,18 +218,18 @@ const fn lost_name(reason: &LostReason) -> &'static str {
         LostReason::Diverged { .. } | LostReason::DivergedBefore { .. } => "diverged",
         LostReason::EndedEarly { .. } => "ended_early",
         LostReason::OutstreamTooLong { .. } => "outstream_too_long",
-        LostReason::Poison { .. } => "poison",
+        LostReason::Poison { .. } => "quarantined",
         LostReason::NotAccepted => "not_accepted",
         LostReason::ReplayStalled { .. } => "replay_stalled",
-        LostReason::NotSaidAgain { .. } => "not_said_again",
+        LostReason::NotSaidAgain { .. } => "output_not_repeated",
         LostReason::ServerDown => "server_down",
         LostReason::Stopped => "stopped",
         LostReason::ServiceFailed => "service_failed",
         LostReason::NotReplayable => "not_replayable",
         LostReason::NotComparable { .. } => "not_comparable",
         LostReason::ClientSilent => "client_silent",
-        LostReason::Forgotten => "forgotten",
-        LostReason::HoleUnknown => "hole_unknown",
+        LostReason::Forgotten => "state_lost",
+        LostReason::HoleUnknown => "gap_unknown",
     }
 }
 
@@ -244,7 +244,7 @@ pub(crate) const fn reason_name(reason: UnprotectedReason) -> &'static str {
         UnprotectedReason::HandshakeNotSeen => "handshake_not_seen",
         UnprotectedReason::UnsupportedOption => "unsupported_option",
         UnprotectedReason::LoggerLost => "logger_lost",
-        UnprotectedReason::AwaitsTurn => "awaits_turn",
+        UnprotectedReason::AwaitsTurn => "awaits_request",
     }
 }
 

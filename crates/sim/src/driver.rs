@@ -354,7 +354,7 @@ impl Driver {
         while let Some(event) = self.recovery.next_event() {
             trace::note(ground.now, || &event);
             match event {
-                Event::Lost {
+                Event::ConnectionReset {
                     connection, reason, ..
                 } => ground.witness.lost(connection, reason)?,
                 Event::Serving { replayed_bytes, .. } => {

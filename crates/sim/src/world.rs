@@ -45,7 +45,7 @@ pub struct Outcome {
     /// Segments that told a client less than the server had.
     pub acks_clamped: u64,
     /// Segments that were left to the server's notes.
-    pub left_to_notes: u64,
+    pub mirror_skipped: u64,
     /// Segments of replays that were answered in the client's name.
     pub self_acks: u64,
     /// Clients that completed their scripts.
@@ -471,7 +471,7 @@ impl World {
             mirror_full: counters.mirror_full,
             acks_made: counters.acks_made,
             acks_clamped: counters.acks_clamped,
-            left_to_notes: counters.left_to_notes,
+            mirror_skipped: counters.mirror_skipped,
             self_acks: counters.self_acks,
             logger_deaths: self.logger.remote.as_ref().map_or(0, Remote::deaths),
             north: self

@@ -6,14 +6,16 @@
 
 use std::fmt::Write as _;
 
-use sim::{Scenario, play};
+use sim::{Outcome, Scenario, play};
 
 /// Schedules of each kind.
 const SEED_COUNT: u64 = 100;
 const DIGESTS_PER_LINE: u64 = 10;
 
+type Change = fn(Scenario) -> Scenario;
+
 /// The kinds of schedules.rs.
-const SCHEDULE_KINDS: [(&str, fn(Scenario) -> Scenario); 11] = [
+const SCHEDULE_KINDS: [(&str, Change); 11] = [
     ("crashes", |scenario| scenario),
     ("without crashes", Scenario::without_crashes),
     ("linked", Scenario::linked),
@@ -29,6 +31,14 @@ const SCHEDULE_KINDS: [(&str, fn(Scenario) -> Scenario); 11] = [
     ("north restarted", Scenario::north_restarted),
 ];
 
+/// The numbers of an outcome, without the names of its fields: a name may change.
+fn values_of(outcome: &Outcome) -> String {
+    let text = format!("{outcome:?}");
+    text.chars()
+        .filter(|one| !one.is_alphabetic() && *one != '_')
+        .collect()
+}
+
 #[test]
 fn schedules_have_their_digests() {
     let mut text = String::new();
@@ -37,7 +47,7 @@ fn schedules_have_their_digests() {
         for seed in 0..SEED_COUNT {
             let outcome = play(&change(Scenario::drawn_from(seed)));
             let outcome = outcome.unwrap_or_else(|failure| panic!("{name}: {failure}"));
-            let digest = crc32fast::hash(format!("{outcome:?}").as_bytes());
+            let digest = crc32fast::hash(values_of(&outcome).as_bytes());
             let line_begins = seed % DIGESTS_PER_LINE == 0;
             let _ = write!(text, "{}{digest:08x}", if line_begins { '\n' } else { ' ' });
         }

@@ -145,7 +145,7 @@ impl Shared {
         if let Some(note) = self.notes.of(key, flow) {
             note.left = flow.client.nxt;
         }
-        self.counters.left_to_notes += 1;
+        self.counters.mirror_skipped += 1;
         true
     }
 

@@ -136,7 +136,7 @@ pub struct Counters {
     /// Packets dropped because the lease was over.
     pub fenced: u64,
     /// Segments that no copy was made of.
-    pub left_to_notes: u64,
+    pub mirror_skipped: u64,
     /// Replayed segments that waited for what is compared behind them.
     pub replay_held: u64,
     /// Connections of which only samples are digested from then on.

@@ -266,7 +266,12 @@ pub fn assert_untouched(recording: Recording, connections: usize) {
 /// When one did.
 #[track_caller]
 pub fn assert_all_kept(server: &Protected) {
-    for kind in ["lost", "unprotected", "trouble", "logger_restarted"] {
+    for kind in [
+        "connection_reset",
+        "unprotected",
+        "warning",
+        "logger_restarted",
+    ] {
         let events = server.events_of(kind);
         assert!(events.is_empty(), "{events:#?}");
     }

@@ -157,7 +157,7 @@ impl Pair {
         flags.extend(["--priority".to_owned(), priority.to_string()]);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let another = self.first.standby(&self.scene, host, &self.server, &flags);
-        another.wait_for("stands_by", 1);
+        another.wait_for("standby_started", 1);
         another
     }
 
@@ -171,8 +171,8 @@ impl Pair {
     /// # Panics
     /// When it does not come to that.
     pub fn await_standby(&self) {
-        self.second.wait_for("stands_by", 1);
-        self.first.wait_for("leased", 1);
+        self.second.wait_for("standby_started", 1);
+        self.first.wait_for("lease_required", 1);
     }
 
     /// What was `second` serves, what was `first` stands by on its host, which has its power again.
@@ -263,8 +263,8 @@ impl Pair {
     /// When it does not.
     #[track_caller]
     pub fn change_roles(&mut self, before: &Counts) {
-        self.first.wait_for("stands_by", before.stood_by + 1);
-        self.second.wait_for("leased", before.leased + 1);
+        self.first.wait_for("standby_started", before.stood_by + 1);
+        self.second.wait_for("lease_required", before.leased + 1);
         std::mem::swap(&mut self.first, &mut self.second);
     }
 
@@ -311,9 +311,9 @@ impl Counts {
         Self {
             serving: count(&pair.second, "serving"),
             granted: count(&pair.second, "granted"),
-            leased: count(&pair.second, "leased"),
+            leased: count(&pair.second, "lease_required"),
             superseded: count(&pair.first, "superseded"),
-            stood_by: count(&pair.first, "stands_by"),
+            stood_by: count(&pair.first, "standby_started"),
         }
     }
 }

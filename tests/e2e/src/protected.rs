@@ -386,7 +386,7 @@ impl Protected {
     #[must_use]
     #[track_caller]
     pub fn main_pid(&self) -> Pid {
-        let kinds = ["started", "restarted", "adopted", "goes_on"];
+        let kinds = ["started", "restarted", "adopted", "replica_promoted"];
         let started = |event: &&Value| kinds.iter().any(|kind| event["event"] == *kind);
         let events = self.events();
         let last = events.iter().rev().find(started).expect("it was started");

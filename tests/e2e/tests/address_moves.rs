@@ -296,7 +296,7 @@ fn addresses_are_held_for_a_while_and_by_who_comes_next() {
     }
     for (number, address) in addresses().into_iter().enumerate() {
         by_hand(host, "del", address.ip());
-        let trouble = protected.wait_for("trouble", number + 1);
+        let trouble = protected.wait_for("warning", number + 1);
         let message = trouble["message"].as_str().unwrap_or_default();
         assert!(message.contains(&address.ip().to_string()), "{trouble}");
         assert!(address_of(host, address.ip()).is_some(), "{trouble}");

@@ -234,7 +234,7 @@ fn first_command_of_the_readme_masks_a_kill() {
     page_outlives(
         &stage,
         || serve.kill_server(),
-        || serve.await_said(": 1 connection kept, 0 lost"),
+        || serve.await_said(": 1 connection recovered, 0 reset"),
     );
     serve.stop();
 }
@@ -254,7 +254,7 @@ fn readme_commands_with_a_logger_mask_a_kill() {
     page_outlives(
         &stage,
         || serve.kill_server(),
-        || serve.await_said(": 1 connection kept, 0 lost"),
+        || serve.await_said(": 1 connection recovered, 0 reset"),
     );
     serve.stop();
     logger.stop();
@@ -284,7 +284,7 @@ fn readme_commands_for_two_hosts_mask_a_power_off() {
     });
     let off = || a.power_off().expect("power off");
     page_outlives(&stage, off, || {
-        standby.await_said(": 1 connection kept, 0 lost")
+        standby.await_said(": 1 connection recovered, 0 reset")
     });
     standby.stop();
     logger.stop();

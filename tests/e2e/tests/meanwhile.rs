@@ -134,7 +134,7 @@ fn client_sends_rst() {
     );
     let serving = gated.server.wait_serving(1);
     assert_eq!(
-        (&serving["kept"], &serving["lost"]),
+        (&serving["recovered"], &serving["reset"]),
         (&1.into(), &0.into()),
         "{serving}"
     );

@@ -154,7 +154,7 @@ fn timestamps_vanish_between_lives() {
         "a wrong byte before {}",
         got.len()
     );
-    let lost = server.events_of("lost");
+    let lost = server.events_of("connection_reset");
     match &outcome {
         Ok(()) => assert_eq!((got.len(), lost.len()), (expected.len(), 0), "{serving}"),
         Err(error) => assert_eq!(lost.len(), 1, "broken without an event: {error}, {serving}"),

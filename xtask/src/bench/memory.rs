@@ -28,7 +28,7 @@ const IDLE: Duration = Duration::from_secs(4);
 const IDLE_BOUND: &str = "serve tells the programs once a second that it lives, and the logger looks into the ring \
      every 50 ms";
 const BOUND: &str = "a connection takes an entry in the map of flows and a record in the logger; the record keeps \
-     the requests and 4 KiB of the last answer's beginning (--verify turn, --replay connection). \
+     the requests and 4 KiB of the last answer's beginning (--verify hash, --replay connection). \
      --replay request or --verify off keep less";
 
 pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {

@@ -197,7 +197,7 @@ pub(super) fn recovery(bench: &Bench) -> Result<Vec<Figure>> {
         for _ in 0..bench.size(5, 2) {
             thread::sleep(REST);
             let event = kill(&mut subject)?;
-            ensure!(event["lost"] == 0, "connections were lost: {event}");
+            ensure!(event["reset"] == 0, "connections were reset: {event}");
             live.push(timing(&event, "live_ms")?);
             let replay = timing(&event, "replayed_ms")? - timing(&event, "listening_ms")?;
             replayed.push(count / (replay / 1e3) / live_speed);
@@ -256,15 +256,15 @@ fn commits(subject: &Subject<'_>) -> Result<[f64; 2]> {
     }
     let status = subject.status()?;
     let count = |name| {
-        let count = status["commits"][name].as_f64();
+        let count = status["output_commit"][name].as_f64();
         count.with_context(|| format!("`outlive status` did not say commits: {status}"))
     };
-    Ok([count("turns")?, count("waits")?])
+    Ok([count("iterations")?, count("waits")?])
 }
 
 /// Bytes of the server's own record.
 fn record(subject: &Subject<'_>) -> Result<f64> {
     let status = subject.status()?;
-    let bytes = status["north_bytes"].as_f64();
-    bytes.with_context(|| format!("`outlive status` did not say north_bytes: {status}"))
+    let bytes = status["determinant_log_bytes"].as_f64();
+    bytes.with_context(|| format!("`outlive status` did not say determinant_log_bytes: {status}"))
 }

@@ -357,12 +357,12 @@ fn pin(process: Pid) -> Result<()> {
 pub(super) fn complaints(events: &[Value]) -> Vec<String> {
     let bad = [
         "unprotected",
-        "lost",
+        "connection_reset",
         "logger_lost",
         "logger_restarted",
-        "trouble",
+        "warning",
         "start_failed",
-        "record_ended",
+        "recording_stopped",
         "checkpoint_failed",
     ];
     let bad = |event: &&Value| bad.iter().any(|name| event["event"] == *name);

@@ -28,7 +28,7 @@ impl Condition {
         match event["event"].as_str().unwrap_or_default() {
             "started" | "restarted" => self.main = event["pid"].as_i64().and_then(to_pid),
             "protecting" | "serving" => self.live = true,
-            "leased" => self.leased = event["leased"] == true,
+            "lease_required" => self.leased = event["required"] == true,
             _ => {}
         }
     }
@@ -101,7 +101,7 @@ mod tests {
         assert!(all(&conditions, false) && !all(&conditions, true));
         for condition in conditions.each() {
             (condition.recorded, condition.stands_by) = (true, true);
-            condition.follow(&json!({"event": "leased", "leased": true}));
+            condition.follow(&json!({"event": "lease_required", "required": true}));
         }
         assert!(all(&conditions, true));
         assert_eq!(conditions[Server::Redis].main, Pid::from_raw(7));

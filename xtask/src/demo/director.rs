@@ -338,7 +338,7 @@ impl<'a> Director<'a> {
                     if event["event"] == "serving" {
                         self.recovered(server);
                     }
-                } else if event["event"] == "stands_by" {
+                } else if event["event"] == "standby_started" {
                     condition.stands_by = true;
                 }
             }

@@ -53,19 +53,19 @@ pub(crate) fn of_serve(event: &Value, scene: &Scene<'_>) -> Vec<(String, String)
             (
                 "live".into(),
                 format!(
-                    "{server}: {} connections go on, {} are lost",
-                    number("kept"),
-                    number("lost")
+                    "{server}: {} connections go on, {} are reset",
+                    number("recovered"),
+                    number("reset")
                 ),
             ),
         ],
-        "stands_by" => line("standby", format!("{host} waits to take over {server}")),
-        "leased" if event["leased"] == true => line(
+        "standby_started" => line("standby", format!("{host} waits to take over {server}")),
+        "lease_required" if event["required"] == true => line(
             "leased",
             format!("{server} on {host} speaks by leases, so that another may when they are over"),
         ),
         // The standby comes back to it, too.
-        "leased" if scene.awaits_logger => Vec::new(),
+        "lease_required" if scene.awaits_logger => Vec::new(),
         "granted" if scene.takes_over => line(
             "granted",
             format!("what {server} on the other host may say is over: {host} serves now"),
@@ -84,9 +84,8 @@ pub(crate) fn of_serve(event: &Value, scene: &Scene<'_>) -> Vec<(String, String)
         "logger_lost" => line("waiting", format!("clients of {server}, for the logger")),
         "logger_back" => line("logger", format!("it answers {server} again")),
         // We know why, and for how long.
-        "trouble" if scene.awaits_logger => {
-            let message = event["message"].as_str().unwrap_or_default();
-            if message.starts_with("the lease") {
+        "warning" if scene.awaits_logger => {
+            if event["code"] == "lease_not_renewed" {
                 line(
                     "silent",
                     format!("{server} on {host}, when its lease is over"),
@@ -123,7 +122,7 @@ pub(crate) fn of_logger(event: &Value) -> Option<(&'static str, String)> {
             Some(("recorded", format!("{of} again, and nothing is missing")))
         }
         "log_failed" => Some(("LOG FAILED", text("reason"))),
-        "trouble" => Some(("TROUBLE", text("message"))),
+        "warning" => Some(("WARNING", text("reason"))),
         _ => None,
     }
 }

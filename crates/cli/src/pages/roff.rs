@@ -175,7 +175,7 @@ pub(super) fn events() -> String {
     for kind in KINDS {
         page += &item(kind.name, kind.fields, kind.means);
     }
-    page += ".SH CODES\nValues of the field code of the kind trouble. Trouble does not end the service.\n";
+    page += ".SH CODES\nValues of the field code of the kind warning. A warning does not end the service.\n";
     for (word, means) in Code::ALL {
         page += &item(word, "", means);
     }

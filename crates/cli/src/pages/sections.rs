@@ -150,7 +150,7 @@ const OF_LAB_EXEC: &[Item] = &[
 fn exit_status(page: &str) -> &'static [Item] {
     match page {
         "outlive-make" => OF_MAKE,
-        "outlive-speculate" => OF_SPECULATE,
+        page if page.starts_with("outlive-speculate") => OF_SPECULATE,
         "outlive-lab-exec" => OF_LAB_EXEC,
         _ if page.starts_with("outlive-lab") => OF_LAB,
         "outlive-man" | "outlive-completions" | "outlive-key" => &[],
@@ -178,7 +178,7 @@ fn environment(page: &str) -> &'static [Item] {
             ),
             CACHES,
         ],
-        "outlive-speculate" => &[LOG, CACHES],
+        page if page.starts_with("outlive-speculate") => &[LOG, CACHES],
         _ if page.starts_with("outlive-lab") => &[
             LOG,
             (
@@ -229,7 +229,7 @@ fn files(page: &str) -> &'static [Item] {
                 "The first of these directories that can be written to, and from which programs may run, has the library and the program that make calls.",
             ),
         ],
-        "outlive-speculate" => &[TEMPORARY, REPOSITORY, KEPT_AT_HOME],
+        page if page.starts_with("outlive-speculate") => &[TEMPORARY, REPOSITORY, KEPT_AT_HOME],
         _ if page.starts_with("outlive-lab") => &[
             (
                 "/run/outlive-lab/NAME/log",
@@ -342,7 +342,7 @@ fn examples_of(page: &str) -> &'static [Item] {
             ),
             (
                 "Show who asked for a switchover or a restart:",
-                "outlive history web --json | jq 'select(.event == \"asked\")'",
+                "outlive history web --json | jq 'select(.event == \"operator_request\")'",
             ),
         ],
         "outlive-check" => &[

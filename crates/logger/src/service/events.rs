@@ -27,10 +27,10 @@ impl Code {
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
-            Self::ClientsNotTold => "clients_not_told",
+            Self::ClientsNotTold => "zero_window_acks_not_sent",
             Self::KeysNotRead => "keys_not_read",
             Self::DatagramsNotRead => "datagrams_not_read",
-            Self::GrantsNotNoted => "grants_not_noted",
+            Self::GrantsNotNoted => "grants_not_stored",
         }
     }
 }
@@ -62,8 +62,8 @@ pub enum Event {
         /// Why.
         reason: String,
     },
-    /// Everything that was acknowledged is in the log again.
-    LogWorks,
+    /// All acknowledged records are in the log again.
+    LogRecovered,
     /// A service has its record kept from now on.
     Attached {
         /// Its name.
@@ -78,7 +78,7 @@ pub enum Event {
         kept: bool,
     },
     /// The operator has said that the host which was granted a service is gone for good (`outlive logger release`).
-    GivenUp {
+    HolderReleased {
         /// Its name.
         service: String,
         /// The epoch that is over.
@@ -164,8 +164,8 @@ pub enum Event {
     },
     /// The key file was read again.
     KeysChanged,
-    /// Something did not work that does not stop us.
-    Trouble {
+    /// A failure that does not end the logger.
+    Warning {
         /// What, in a word.
         code: Code,
         /// And in more.
@@ -196,12 +196,15 @@ impl fmt::Display for Event {
                     plural(*connections),
                 )?;
                 if *damaged > 0 {
-                    write!(f, "; those of {damaged} more are lost: files are damaged")?;
+                    write!(
+                        f,
+                        "; the records of {damaged} more are lost, because files are damaged"
+                    )?;
                 }
                 if let (Some(first), Some(last)) = (removed.first(), removed.last()) {
                     write!(
                         f,
-                        "; {} files, from {first} to {last}, were removed unread: one behind them is missing",
+                        "; {} files, from {first} to {last}, were removed unread, because a later file is missing",
                         removed.len()
                     )?;
                 }
@@ -209,9 +212,9 @@ impl fmt::Display for Event {
             }
             Self::LogFailed { reason } => write!(
                 f,
-                "the log cannot be written ({reason}): records are only in memory, and would not outlive the logger"
+                "the log cannot be written ({reason}): records are in memory only, and would not outlive the logger"
             ),
-            Self::LogWorks => write!(f, "the log is written again: records outlive the logger"),
+            Self::LogRecovered => write!(f, "the log is written again: records outlive the logger"),
             Self::Attached {
                 service,
                 from,
@@ -219,16 +222,20 @@ impl fmt::Display for Event {
                 kept,
                 ..
             } => {
-                let found = if *kept { " and finds its records" } else { "" };
+                let found = if *kept {
+                    " with its earlier records"
+                } else {
+                    ""
+                };
                 write!(f, "{service}: attached from {from} with key {key}{found}")
             }
-            Self::GivenUp {
+            Self::HolderReleased {
                 service,
                 epoch,
                 from,
             } => write!(
                 f,
-                "{service}: its host is gone for good, as {from} says: epoch {epoch} is over, and another host may serve"
+                "{service}: an operator at {from} has released the host of epoch {epoch}: another host may serve"
             ),
             Self::Granted {
                 service,
@@ -253,7 +260,7 @@ impl fmt::Display for Event {
                 connections,
             } => write!(
                 f,
-                "{service}: no host serves it: clients are told to wait ({connections} open)"
+                "{service}: no host serves: {connections} clients get zero-window ACKs"
             ),
             Self::Inherited {
                 service,
@@ -262,7 +269,7 @@ impl fmt::Display for Event {
                 ..
             } => write!(
                 f,
-                "{service}: its host has begun a new life: the records of {connections} connections of instance {earlier} are its own now"
+                "{service}: a new instance has the records of {connections} connections of instance {earlier} now"
             ),
             Self::Detached {
                 service,
@@ -277,13 +284,13 @@ impl fmt::Display for Event {
             Self::Forgotten { service, .. } => {
                 write!(
                     f,
-                    "{service}: ended, or gone for too long: its records are dropped"
+                    "{service}: ended, or absent for too long: records dropped"
                 )
             }
             Self::Refused { from, reason } => write!(f, "refused {from}: {reason}"),
             Self::RefusedMore { count } => write!(f, "refused {count} more"),
             Self::KeysChanged => write!(f, "the key file has changed and was read again"),
-            Self::Trouble { code, reason } => write!(f, "warning: {reason} [{}]", code.word()),
+            Self::Warning { code, reason } => write!(f, "warning: {reason} [{}]", code.word()),
             Self::Stopping => write!(f, "stopping"),
         }
     }

@@ -172,7 +172,7 @@ impl Service {
             Some(_) if leases.told => {}
             Some(error) => {
                 leases.told = true;
-                tell(&Event::Trouble {
+                tell(&Event::Warning {
                     code: Code::GrantsNotNoted,
                     reason: format!(
                         "no host is granted a service that does not serve it already, until that can be noted in --dir: {error}"
@@ -218,7 +218,7 @@ impl Service {
             let state = book.keep(leases.granter.records());
             leases.waits_for.insert(service.clone(), state);
         }
-        tell(&Event::GivenUp {
+        tell(&Event::HolderReleased {
             service: service.clone(),
             epoch,
             from,

@@ -102,6 +102,6 @@ fn not_read(directory: &Path, error: &impl ToString) -> ServiceError {
 fn event_of(change: Change) -> Event {
     match change {
         Change::Volatile(reason) => Event::LogFailed { reason },
-        Change::Durable => Event::LogWorks,
+        Change::Durable => Event::LogRecovered,
     }
 }

@@ -178,9 +178,9 @@ const EVENTS: [&str; 19] = [
     "listening",
     "restored",
     "log_failed",
-    "log_works",
+    "log_recovered",
     "attached",
-    "given_up",
+    "holder_released",
     "granted",
     "two_services",
     "unserved",
@@ -189,10 +189,10 @@ const EVENTS: [&str; 19] = [
     "forgotten",
     "refused",
     "keys_changed",
-    "clients_not_told",
+    "zero_window_acks_not_sent",
     "keys_not_read",
     "datagrams_not_read",
-    "grants_not_noted",
+    "grants_not_stored",
     "stopping",
 ];
 
@@ -202,9 +202,9 @@ const fn kind(event: &Event) -> &'static str {
         Event::Listening { .. } => "listening",
         Event::Restored { .. } => "restored",
         Event::LogFailed { .. } => "log_failed",
-        Event::LogWorks => "log_works",
+        Event::LogRecovered => "log_recovered",
         Event::Attached { .. } => "attached",
-        Event::GivenUp { .. } => "given_up",
+        Event::HolderReleased { .. } => "holder_released",
         Event::Granted { .. } => "granted",
         Event::TwoServices { .. } => "two_services",
         Event::Unserved { .. } => "unserved",
@@ -213,7 +213,7 @@ const fn kind(event: &Event) -> &'static str {
         Event::Forgotten { .. } => "forgotten",
         Event::Refused { .. } | Event::RefusedMore { .. } => "refused",
         Event::KeysChanged => "keys_changed",
-        Event::Trouble { code, .. } => code.word(),
+        Event::Warning { code, .. } => code.word(),
         Event::Stopping => "stopping",
     }
 }
@@ -232,18 +232,21 @@ impl Numbers for Snapshot {
     fn health(&self) -> Health {
         let age = self.taken.elapsed();
         if age > OLD {
-            return Health::Ill(format!("the logger hangs since {} s", age.as_secs()));
+            return Health::Ill(format!(
+                "the logger has not answered for {} s",
+                age.as_secs()
+            ));
         }
         match self.log {
             Some((LogState::Failed, _)) => {
-                Health::Ill("records are only in memory: the log cannot be written".into())
+                Health::Ill("records are in memory only: the log cannot be written".into())
             }
             Some((LogState::CatchingUp, _)) => Health::Ill(
-                "records are only in memory: the log works again, but does not have all of them"
+                "records are in memory only: the log works again, but does not have all records yet"
                     .into(),
             ),
             Some((LogState::Durable, _)) | None => Health::Well(format!(
-                "records of {} services are kept; {} services are here",
+                "records of {} services; {} services attached",
                 self.sessions.len(),
                 self.sessions.len().saturating_sub(self.detached)
             )),
@@ -258,42 +261,42 @@ impl Snapshot {
         let uptime = self.uptime.as_secs_f64();
         let help = "Time since the logger was started";
         to.gauge("outlive_logger_uptime", Unit::Seconds, help, uptime)?;
-        let help = "Services whose records are kept: here, or gone and not forgotten yet";
+        let help = "Services with records, by state";
         let here = self.sessions.len().saturating_sub(self.detached);
         let sessions = [("attached", here), ("detached", self.detached)]
             .map(|(state, count)| (vec![("state", state.into())], count));
         to.gauges("outlive_logger_sessions", Unit::None, help, sessions)?;
-        let help = "Control streams, also of those who have not said who they are";
+        let help = "Open control streams, also without authentication";
         to.gauge(
             "outlive_logger_control_streams",
             Unit::None,
             help,
             self.streams,
         )?;
-        let help = "Most that all records together may hold";
+        let help = "Limit of all records together (--limit-total)";
         to.gauge("outlive_logger_limit", Unit::Bytes, help, self.limit_total)?;
-        let help = "Datagrams from addresses where no service is";
+        let help = "Datagrams from addresses without a service";
         to.counter(
             "outlive_logger_stray_datagrams",
             Unit::None,
             help,
             self.strangers,
         )?;
-        let help = "Words to clients that there is no room now, while no host served them";
+        let help = "Zero-window ACKs sent to clients while no host served (--zero-window-acks)";
         to.counter(
-            "outlive_logger_closed_windows",
+            "outlive_logger_zero_window_acks",
             Unit::None,
             help,
             self.closed_windows,
         )?;
-        let help = "The durable log: none, durable, or records in memory only";
+        let help = "State of the durable log";
         to.state("outlive_logger_log", help, &LOG_STATES, log_state(self.log))?;
-        let help = "Bytes that the files of the durable log hold";
+        let help = "Size of the files of the durable log";
         let size = self.log.map(|(_, size)| (Vec::new(), size));
         to.gauges("outlive_logger_log_size", Unit::Bytes, help, size)?;
-        let help = "How long commits to the durable log took";
+        let help = "Time of a commit to the durable log";
         to.histogram("outlive_logger_commit", help, &self.commits)?;
-        let help = "What the logger tells, by kind";
+        let help = "Events of the logger, by kind";
         let count = |kind| self.events.get(kind).copied().unwrap_or_default();
         let events = EVENTS.map(|kind| (vec![("kind", kind.into())], count(kind)));
         to.counters("outlive_logger_events", Unit::None, help, events)
@@ -328,7 +331,7 @@ impl Snapshot {
 
     fn of_records(&self, to: &mut Families<'_>) -> fmt::Result {
         type Size = fn(&OfSession) -> usize;
-        let help = "Connections of a service, by whether there is a record";
+        let help = "Connections of a service, by protection";
         let connections: [(_, Size); 2] = [
             ("protected", |s| {
                 s.journal.connections.saturating_sub(s.journal.unprotected)
@@ -337,32 +340,42 @@ impl Snapshot {
         ];
         let connections = self.by("protection", connections);
         to.gauges("outlive_logger_connections", Unit::None, help, connections)?;
-        let help = "Connections from whose clients nothing has come";
+        let help = "Connections whose clients have sent nothing yet";
         let embryos = self.each(|s| s.embryos);
-        to.gauges("outlive_logger_embryos", Unit::None, help, embryos)?;
-        let help = "Memory of records: of connections, in use (held) or to be used again (idle); of what a server with state was told (notes), and of images of it";
+        to.gauges(
+            "outlive_logger_half_open_connections",
+            Unit::None,
+            help,
+            embryos,
+        )?;
+        let help = "Memory of records, by use: connections (held), free blocks (idle), determinants and checkpoint images of servers with state";
         let memory: [(_, Count); 4] = [
             ("held", |s| s.journal.held),
             ("idle", |s| s.journal.idle),
-            ("notes", |s| s.notes),
+            ("determinants", |s| s.notes),
             ("images", |s| s.images),
         ];
         let memory = self.by("use", memory);
         to.gauges("outlive_logger_memory", Unit::Bytes, help, memory)?;
-        let help = "Bytes recorded, of clients (instream) and of the server (outstream)";
+        let help = "Recorded bytes: from clients (instream) and from the server (outstream)";
         let recorded: [(_, Count); 2] = [
             ("instream", |s| s.journal.instream.recorded),
             ("outstream", |s| s.journal.outstream.recorded),
         ];
         let recorded = self.by("stream", recorded);
         to.counters("outlive_logger_recorded", Unit::Bytes, help, recorded)?;
-        let help = "Bytes of clients that came again";
+        let help = "Retransmitted bytes of clients";
         let again = self.each(|s| s.journal.instream.duplicate);
-        to.counters("outlive_logger_duplicate", Unit::Bytes, help, again)?;
-        let help = "Bytes of clients that came again, and were others";
+        to.counters("outlive_logger_retransmitted", Unit::Bytes, help, again)?;
+        let help = "Retransmitted bytes of clients that differ from the record";
         let others = self.each(|s| s.journal.instream.conflicting);
-        to.counters("outlive_logger_conflicting", Unit::Bytes, help, others)?;
-        let help = "What has become of connections";
+        to.counters(
+            "outlive_logger_mismatched_retransmit",
+            Unit::Bytes,
+            help,
+            others,
+        )?;
+        let help = "Changes of connections";
         let changes: [(_, Count); 3] = [
             ("opened", |s| s.journal.opened),
             ("closed", |s| s.journal.closed),
@@ -375,25 +388,25 @@ impl Snapshot {
             help,
             changes,
         )?;
-        let help = "Turns begun, without the first of each connection";
+        let help = "Requests after the first request of each connection";
         let turns = self.each(|s| s.journal.turns);
-        to.counters("outlive_logger_turns", Unit::None, help, turns)
+        to.counters("outlive_logger_requests", Unit::None, help, turns)
     }
 
     fn of_links(&self, to: &mut Families<'_>) -> fmt::Result {
-        let help = "Datagrams that came from the address of a service";
+        let help = "Datagrams from addresses of services";
         let datagrams = self.each(|s| s.link.datagrams);
         to.counters("outlive_logger_datagrams", Unit::None, help, datagrams)?;
-        let help = "Bytes of them";
+        let help = "Bytes of these datagrams";
         let bytes = self.each(|s| s.link.bytes);
         to.counters("outlive_logger_received", Unit::Bytes, help, bytes)?;
-        let help = "Segments that were recorded, or had been";
+        let help = "Segments with recorded bytes, also repeated segments";
         let segments = self.each(|s| s.link.segments);
         to.counters("outlive_logger_segments", Unit::None, help, segments)?;
-        let help = "Acknowledgements made";
+        let help = "Acknowledgements sent";
         let acks = self.each(|s| s.link.acks);
         to.counters("outlive_logger_acks", Unit::None, help, acks)?;
-        let help = "Datagrams that were not taken, by the reason";
+        let help = "Refused datagrams, by reason";
         let refused: [(_, Count); 5] = [
             ("malformed", |s| s.link.malformed),
             ("bad_tag", |s| s.link.bad_tags),
@@ -408,10 +421,10 @@ impl Snapshot {
             help,
             refused,
         )?;
-        let help = "Connections forgotten because nothing had come from too many";
+        let help = "Half-open connections evicted, because too many were half-open";
         let forgotten = self.each(|s| s.link.forgotten_embryos);
         to.counters(
-            "outlive_logger_forgotten_embryos",
+            "outlive_logger_half_open_evicted",
             Unit::None,
             help,
             forgotten,

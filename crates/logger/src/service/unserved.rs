@@ -77,7 +77,7 @@ impl Unserved {
             "clients are told nothing while no host serves them: no raw sockets ({error}), which take CAP_NET_RAW"
         );
         let code = Code::ClientsNotTold;
-        Some(Event::Trouble { code, reason })
+        Some(Event::Warning { code, reason })
     }
 
     /// Words so far.

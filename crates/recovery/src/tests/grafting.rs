@@ -122,7 +122,7 @@ fn a_server_that_has_forgotten_its_connections_loses_them_once() {
         world
             .told
             .iter()
-            .all(|event| !matches!(event, Event::Lost { .. }))
+            .all(|event| !matches!(event, Event::ConnectionReset { .. }))
     );
 }
 

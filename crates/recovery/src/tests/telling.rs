@@ -7,9 +7,11 @@ use crate::{Event, LostReason, Replayed};
 fn told(world: &World) -> Vec<(usize, Option<usize>)> {
     let numbers = |event: &Event| match event {
         Event::Serving {
-            kept, comparing, ..
-        } => Some((*kept, Some(*comparing))),
-        Event::Kept { connections } => Some((*connections, None)),
+            recovered,
+            comparing,
+            ..
+        } => Some((*recovered, Some(*comparing))),
+        Event::ConnectionsRecovered { connections } => Some((*connections, None)),
         _ => None,
     };
     world.told.iter().filter_map(numbers).collect()
@@ -84,15 +86,15 @@ fn what_ran_again_is_told() {
     let serving = world.told.iter().find_map(|event| match event {
         Event::Serving {
             replayed,
-            replayed_turns,
+            replayed_requests,
             ..
-        } => Some((replayed.clone(), *replayed_turns)),
+        } => Some((replayed.clone(), *replayed_requests)),
         _ => None,
     });
-    let (connection, turns, bytes) = (key(1), 4, 90);
+    let (connection, requests, bytes) = (key(1), 4, 90);
     let replayed = vec![Replayed {
         connection,
-        turns,
+        requests,
         bytes,
     }];
     assert_eq!(
@@ -100,14 +102,13 @@ fn what_ran_again_is_told() {
         Some((replayed, 7)),
         "as the 150 bytes, with what is lost"
     );
-    let lost = Event::Lost {
+    let lost = Event::ConnectionReset {
         connection: key(2),
         reason: LostReason::Diverged { offset: 45 },
-        replayed_turns: 3,
+        replayed_requests: 3,
         replayed_bytes: 60,
     };
     assert!(world.told.contains(&lost), "{:?}", world.told);
-    let end =
-        "said something else at byte 45 of its output; 3 of its requests (60 bytes) ran again";
+    let end = "the output of the restarted server differs at byte 45; 3 of the requests (60 bytes) ran again";
     assert!(lost.to_string().ends_with(end), "{lost}");
 }

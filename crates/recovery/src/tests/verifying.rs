@@ -82,7 +82,7 @@ fn a_server_that_needs_long_is_compared_with_the_record_whenever_it_speaks() {
     let flow = FlowId(1);
     let forgets = Action::ForgetExpected { flow };
     assert!(!world.done.contains(&forgets));
-    let kept = Event::Kept { connections: 1 };
+    let kept = Event::ConnectionsRecovered { connections: 1 };
     assert!(!world.told.contains(&kept));
     world.peer(1).manner = Manner::Reads;
     world.pass_in_steps(ms(120_000), ms(1_000));
@@ -271,7 +271,7 @@ fn a_server_that_does_not_say_it_again_is_given_no_more_and_given_up() {
     let given = |event: &Event| {
         matches!(
             event,
-            Event::Lost {
+            Event::ConnectionReset {
                 replayed_bytes: 30,
                 ..
             }
@@ -302,7 +302,11 @@ fn a_server_that_needs_long_for_an_earlier_answer_keeps_only_its_client_waiting(
     world.peer(1).manner = Manner::Reads;
     world.pass_in_steps(ms(200), ms(1));
     assert_eq!(world.peer(1).received(), 90);
-    assert!(world.told.contains(&Event::Kept { connections: 1 }));
+    assert!(
+        world
+            .told
+            .contains(&Event::ConnectionsRecovered { connections: 1 })
+    );
     assert!(world.reset.is_empty());
 }
 

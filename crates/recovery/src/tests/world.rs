@@ -445,11 +445,11 @@ impl World {
         }
         let numbers = |event: &Event| match event {
             Event::Serving {
-                kept,
-                lost,
+                recovered,
+                reset,
                 replayed_bytes,
                 ..
-            } => Some((*kept, *lost, *replayed_bytes)),
+            } => Some((*recovered, *reset, *replayed_bytes)),
             _ => None,
         };
         self.told
@@ -461,7 +461,7 @@ impl World {
 
     pub(super) fn lost_told(&self) -> Vec<(FlowKey, LostReason)> {
         let lost = |event: &Event| match event {
-            Event::Lost {
+            Event::ConnectionReset {
                 connection, reason, ..
             } => Some((*connection, *reason)),
             _ => None,

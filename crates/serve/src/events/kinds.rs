@@ -65,7 +65,7 @@ pub const KINDS: [Kind; 43] = [
     kind(
         "not_listening",
         "addresses, elsewhere, waited_ms, standby",
-        "The server runs and does not listen on these addresses; with `standby`, the following server of a host that stands by.",
+        "The server runs and does not listen on these addresses; with `standby`, the replica of a host that stands by.",
     ),
     kind(
         "unprotected",
@@ -73,9 +73,9 @@ pub const KINDS: [Kind; 43] = [
         "A connection would not survive a crash.",
     ),
     kind(
-        "awaits_loggers",
+        "waiting_for_logger",
         "at_most_ms",
-        "Nothing is started yet: loggers that may know an earlier life do not answer.",
+        "Nothing is started yet: loggers that may have a record of the service do not answer.",
     ),
     kind(
         "unseen",
@@ -94,7 +94,7 @@ pub const KINDS: [Kind; 43] = [
         "The logger answers again.",
     ),
     kind(
-        "reprotected",
+        "protection_resumed",
         "connection",
         "A connection that had lost its record is recorded again.",
     ),
@@ -104,35 +104,35 @@ pub const KINDS: [Kind; 43] = [
         "The logger was restarted without its records.",
     ),
     kind(
-        "stands_by",
+        "standby_started",
         "epoch, host",
         "Another host serves; this host is ready to take over.",
     ),
     kind(
-        "follows",
+        "replica_started",
         "pid",
-        "The server was started on this host, too, and follows the server that serves (--hot).",
+        "The server was started on this host, too, as a replica of the server that serves (--hot).",
     ),
     kind(
         "caught_up",
         "bytes",
-        "The following server has replayed everything so far.",
+        "The replica has replayed the whole record.",
     ),
     kind(
         "replica_dropped",
         "reason, retry_ms",
-        "The following server cannot be used, and was ended.",
+        "The replica cannot be used, and was ended.",
     ),
     kind(
-        "goes_on",
-        "pid, behind",
-        "The following server is now the server of the service.",
+        "replica_promoted",
+        "pid, lag_bytes",
+        "The replica is now the server of the service.",
     ),
     kind("granted", "epoch", "This host serves, and no other host."),
     kind(
-        "leased",
-        "leased, host",
-        "A standby has registered, or none is left.",
+        "lease_required",
+        "required, host",
+        "A standby has registered, or no standby is left: this host needs a lease to serve, or none.",
     ),
     kind(
         "superseded",
@@ -151,12 +151,12 @@ pub const KINDS: [Kind; 43] = [
         "No image could be made; the record is kept.",
     ),
     kind(
-        "record_ended",
+        "recording_stopped",
         "reason, record_bytes",
-        "The input of a server with state is no longer recorded.",
+        "The input of a server with state is no longer recorded: a crash would lose the state.",
     ),
     kind(
-        "renewed",
+        "record_reset",
         "record_bytes",
         "Server and record begin anew (--stateless).",
     ),
@@ -166,9 +166,9 @@ pub const KINDS: [Kind; 43] = [
         "The server could not be started; the start is tried again.",
     ),
     kind(
-        "asked",
+        "operator_request",
         "request, by",
-        "A user has asked for a switchover or a restart.",
+        "A user has requested a switchover or a restart.",
     ),
     kind(
         "cleaned",
@@ -180,19 +180,23 @@ pub const KINDS: [Kind; 43] = [
         "",
         "The server is ended and started again, as a user asked.",
     ),
-    kind("ended", "", "The server ended by itself, successfully."),
+    kind(
+        "server_exited",
+        "",
+        "The server exited by itself, with status 0.",
+    ),
     kind(
         "stopping",
         "signal",
         "serve was asked to stop, by this signal.",
     ),
     kind(
-        "outgoing",
-        "kept, reset",
+        "upstream_connections",
+        "recovered, reset",
         "Connections that the server had opened itself continue, or are reset.",
     ),
     kind(
-        "trouble",
+        "warning",
         "code, reason",
         "Something failed that does not end the service: see the codes.",
     ),
@@ -210,17 +214,17 @@ pub const KINDS: [Kind; 43] = [
     ),
     kind(
         "serving",
-        "kept, comparing, lost, replayed_turns, replayed_bytes, replayed, timings",
+        "recovered, comparing, reset, replayed_requests, replayed_bytes, replayed, timings",
         "The recovery is over.",
     ),
     kind(
-        "kept",
+        "connections_recovered",
         "connections",
-        "Connections continue whose output was still compared.",
+        "The comparison of these connections is over: the connections continue.",
     ),
     kind(
-        "lost",
-        "connection, reason, replayed_turns, replayed_bytes",
+        "connection_reset",
+        "connection, reason, replayed_requests, replayed_bytes",
         "A connection was reset.",
     ),
     kind(
@@ -239,5 +243,5 @@ pub const KINDS: [Kind; 43] = [
 pub(crate) fn counted() -> impl Iterator<Item = &'static str> {
     let kinds = KINDS.iter().map(|kind| kind.name);
     let codes = Code::ALL.iter().map(|(word, _)| *word);
-    kinds.filter(|name| *name != "trouble").chain(codes)
+    kinds.filter(|name| *name != "warning").chain(codes)
 }

@@ -31,7 +31,7 @@ impl Report {
     /// Something is not as it should be with this service, now.
     #[must_use]
     pub fn trouble(service: &str, code: Code, reason: String) -> Self {
-        Self::now(service, Happening::Trouble { code, reason })
+        Self::now(service, Happening::Warning { code, reason })
     }
 
     pub(crate) fn now(service: &str, happening: Happening) -> Self {
@@ -86,7 +86,7 @@ impl Server {
         self.pid = match happening {
             Happening::Adopted { pid, .. } => *pid,
             Happening::Started { pid }
-            | Happening::GoesOn { pid, .. }
+            | Happening::ReplicaPromoted { pid, .. }
             | Happening::Recovery(Event::Restarted { pid, .. }) => Some(*pid),
             _ => return,
         };

@@ -11,14 +11,14 @@ use crate::{
 
 /// One that has everything.
 fn status() -> Status {
-    let mut happened = Tally {
+    let mut totals = Tally {
         last_ms: BTreeMap::from(STEPS.map(|step| (step.to_owned(), 250.0))),
         last_checkpoint: Some((900, 40)),
         ..Tally::default()
     };
-    happened.lost.insert("poison".into(), 2);
-    happened.pauses.observe(0.25);
-    happened.checkpoints.observe(1.5);
+    totals.reset.insert("quarantined".into(), 2);
+    totals.pauses.observe(0.25);
+    totals.checkpoints.observe(1.5);
     Status {
         version: 1,
         service: "web".into(),
@@ -35,17 +35,17 @@ fn status() -> Status {
         connections: 9,
         unprotected: 3,
         unseen: 0,
-        waiting_for_turn: 1,
+        waiting_for_request: 1,
         spliced: 4,
         replica: Some(ReplicaStatus {
             pid: 8,
             record_bytes: 700,
-            behind_bytes: 50,
+            lag_bytes: 50,
             not_listening: vec![],
         }),
-        north_bytes: Some(60),
-        commits: Some(CommitStatus {
-            turns: 40,
+        determinant_log_bytes: Some(60),
+        output_commit: Some(CommitStatus {
+            iterations: 40,
             waits: 30,
             waited_ms: 250.0,
         }),
@@ -60,7 +60,7 @@ fn status() -> Status {
         connection_limit_bytes: 1000,
         survives: String::new(),
         modes: [("spliced".into(), 4), ("observed".into(), 5)].into(),
-        unprotected_by: [("awaits_turn".into(), 1), ("total_limit".into(), 2)].into(),
+        unprotected_by: [("awaits_request".into(), 1), ("total_limit".into(), 2)].into(),
         lease: None,
         standby_present: Some(true),
         other_host: None,
@@ -75,7 +75,7 @@ fn status() -> Status {
             malformed_frames: 1,
             unknown_frames: 2,
         }),
-        happened,
+        totals,
         counters: [("mirrored".into(), 20)].into(),
         list: Vec::new(),
     }
@@ -86,31 +86,31 @@ fn the_status_is_told_in_numbers() {
     let text = text(status()).expect("text");
     for line in [
         r#"outlive_connections{service="web",protection="protected"} 6"#,
-        r#"outlive_connections{service="web",protection="from_next_turn"} 1"#,
+        r#"outlive_connections{service="web",protection="from_next_request"} 1"#,
         r#"outlive_connections{service="web",protection="unprotected"} 2"#,
         r#"outlive_unprotected_connections{service="web",reason="total_limit"} 2"#,
         r#"outlive_connection_modes{service="web",mode="spliced"} 4"#,
         r#"outlive_recorded_bytes_total{service="web",stream="instream"} 1000"#,
-        r#"outlive_lost_connections_total{service="web",reason="poison"} 2"#,
-        r#"outlive_lost_connections_total{service="web",reason="diverged"} 0"#,
+        r#"outlive_connections_reset_total{service="web",reason="quarantined"} 2"#,
+        r#"outlive_connections_reset_total{service="web",reason="diverged"} 0"#,
         r#"outlive_last_recovery_seconds{service="web",step="live"} 0.25"#,
         r#"outlive_recovery_seconds_count{service="web"} 1"#,
         r#"outlive_dataplane_mirrored_total{service="web"} 20"#,
         r#"outlive_stage{service="web",state="serving"} 1"#,
-        r#"outlive_following{service="web"} 1"#,
+        r#"outlive_replica_running{service="web"} 1"#,
         r#"outlive_standby_present{service="web"} 1"#,
-        r#"outlive_following_behind_bytes{service="web"} 50"#,
+        r#"outlive_replica_lag_bytes{service="web"} 50"#,
         r#"outlive_record_held_bytes{service="web"} 800"#,
         r#"outlive_record_limit_bytes{service="web"} 4000"#,
-        r#"outlive_north_record_bytes{service="web"} 60"#,
-        r#"outlive_north_recorded{service="web"} 1"#,
-        r#"outlive_commit_turns_total{service="web"} 40"#,
-        r#"outlive_commit_waits_total{service="web"} 30"#,
-        r#"outlive_commit_waited_seconds_total{service="web"} 0.25"#,
+        r#"outlive_determinant_log_bytes{service="web"} 60"#,
+        r#"outlive_determinant_log_active{service="web"} 1"#,
+        r#"outlive_output_commit_iterations_total{service="web"} 40"#,
+        r#"outlive_output_commit_waits_total{service="web"} 30"#,
+        r#"outlive_output_commit_wait_seconds_total{service="web"} 0.25"#,
         r#"outlive_checkpoint_seconds_count{service="web"} 1"#,
-        r#"outlive_last_checkpoint_bytes{service="web",of="image"} 5000"#,
-        r#"outlive_last_checkpoint_bytes{service="web",of="record_before"} 900"#,
-        r#"outlive_last_checkpoint_bytes{service="web",of="record_after"} 40"#,
+        r#"outlive_last_checkpoint_bytes{service="web",part="image"} 5000"#,
+        r#"outlive_last_checkpoint_bytes{service="web",part="record_before"} 900"#,
+        r#"outlive_last_checkpoint_bytes{service="web",part="record_after"} 40"#,
     ] {
         assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
     }
@@ -142,7 +142,7 @@ fn whose_record_has_ended_is_not_well() {
     assert!(matches!(other.health(), Health::Ill(why) if why.contains("no room")));
     let text = text(other).expect("text");
     assert!(
-        text.contains("outlive_north_recorded{service=\"web\"} 0"),
+        text.contains("outlive_determinant_log_active{service=\"web\"} 0"),
         "{text}"
     );
 }

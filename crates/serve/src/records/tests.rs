@@ -62,7 +62,7 @@ fn recovered(candidate: Candidate) -> (Vec<Action>, Vec<Event>) {
 fn is_kept(candidate: Candidate) -> bool {
     let (actions, events) = recovered(candidate);
     let spliced = |action: &Action| matches!(action, Action::Splice { .. });
-    let lost = |event: &Event| matches!(event, Event::Lost { .. });
+    let lost = |event: &Event| matches!(event, Event::ConnectionReset { .. });
     assert_ne!(actions.iter().any(spliced), events.iter().any(lost));
     actions.iter().any(spliced)
 }

@@ -172,7 +172,7 @@ impl Service {
         let pid = replica.pid();
         self.hot.replica = Some(replica);
         self.listening.started(clock::now());
-        self.tell(Happening::Follows { pid });
+        self.tell(Happening::ReplicaStarted { pid });
         Ok(())
     }
 
@@ -241,10 +241,10 @@ impl Service {
             let useless = match fetched {
                 Some(Some(Ok(()))) => {
                     let pid = replica.pid();
-                    let behind = behind.max(replica.behind());
+                    let lag_bytes = behind.max(replica.behind());
                     let (north, server) = replica.into_parts();
                     (self.north, self.server) = (Some(north), Some(server));
-                    self.tell(Happening::GoesOn { pid, behind });
+                    self.tell(Happening::ReplicaPromoted { pid, lag_bytes });
                     return Ok(true);
                 }
                 Some(Some(Err(useless))) => useless.to_string(),
@@ -316,7 +316,7 @@ impl Service {
         Some(ReplicaStatus {
             pid: replica.pid(),
             record_bytes: replica.north.record_bytes(),
-            behind_bytes: replica.behind(),
+            lag_bytes: replica.behind(),
             not_listening: in_words(&missing),
         })
     }

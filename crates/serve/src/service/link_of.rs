@@ -419,7 +419,7 @@ impl Service {
         if !said {
             self.resume(key, &known, at)?;
         }
-        self.tell(Happening::Reprotected {
+        self.tell(Happening::ProtectionResumed {
             connection: key.to_string(),
         });
         Ok(())

@@ -157,7 +157,7 @@ impl Service {
     pub(super) fn look_at_adopted_record(&mut self) {
         let is_lost = self.north.as_ref().is_some_and(North::is_lost);
         if let Some(reason) = self.record_ended().filter(|_| is_lost) {
-            self.tell(Happening::RecordEnded {
+            self.tell(Happening::RecordingStopped {
                 reason: reason.to_owned(),
                 record_bytes: 0,
             });
@@ -171,7 +171,7 @@ impl Service {
         };
         if let Some(reason) = north.has_ended() {
             let record_bytes = north.record_bytes();
-            self.tell(Happening::RecordEnded {
+            self.tell(Happening::RecordingStopped {
                 reason: reason.to_owned(),
                 record_bytes,
             });
@@ -267,7 +267,10 @@ impl Service {
         north.begins_anew();
         match north.hand_over() {
             Ok(Outgoing { kept: 0, reset: 0 }) => {}
-            Ok(Outgoing { kept, reset }) => self.tell(Happening::Outgoing { kept, reset }),
+            Ok(Outgoing { kept, reset }) => self.tell(Happening::UpstreamConnections {
+                recovered: kept,
+                reset,
+            }),
             Err(error) => self.not_handed_over(&error),
         }
         Ok(())

@@ -56,7 +56,7 @@ impl Service {
         }
         let bytes: u64 = memory.processes().map(|one| memory.length(one)).sum();
         // Of what was left out the logger is to know how far it goes, when its client rests.
-        let left = self.left_to_notes()?;
+        let left = self.segments_left_out()?;
         if bytes < self.releasing.at + WORTHWHILE && left == self.releasing.left {
             return Ok(());
         }
@@ -93,9 +93,9 @@ impl Service {
         Ok(())
     }
 
-    fn left_to_notes(&self) -> Result<u64, ServeError> {
+    fn segments_left_out(&self) -> Result<u64, ServeError> {
         match self.config.spare_copies() {
-            Some(_) => Ok(self.ground.plane.counters()?.left_to_notes()),
+            Some(_) => Ok(self.ground.plane.counters()?.mirror_skipped()),
             None => Ok(0),
         }
     }

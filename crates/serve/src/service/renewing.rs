@@ -27,7 +27,7 @@ impl Renewing {
     /// What a server has died of that may have been ended.
     pub(super) fn cause(&mut self, cause: Cause) -> Cause {
         match std::mem::take(&mut self.is_under_way) {
-            true => Cause::Renewal,
+            true => Cause::RecordReset,
             false => cause,
         }
     }
@@ -63,9 +63,9 @@ impl Service {
     }
 
     /// The service serves again: who has asked for the restart is told what it has come to.
-    pub(crate) fn restarted(&mut self, kept: usize, lost: usize) {
+    pub(crate) fn restarted(&mut self, recovered: usize, reset: usize) {
         if std::mem::take(&mut self.renewing.is_asked_for) {
-            let restarted = Restarted::Restarted { kept, lost };
+            let restarted = Restarted::Restarted { recovered, reset };
             self.control.answer_restart(&restarted);
         }
     }
@@ -99,7 +99,7 @@ impl Service {
             at: record_bytes,
             is_asked_for: false,
         };
-        self.tell(Happening::Renewed { record_bytes });
+        self.tell(Happening::RecordReset { record_bytes });
         self.ground.cgroup.kill()?;
         Ok(())
     }

@@ -82,7 +82,7 @@ impl Service {
                 self.heed(news)?;
             }
             if tell_at.take_if(|at| now >= *at).is_some() {
-                self.tell(Happening::AwaitsLoggers {
+                self.tell(Happening::WaitingForLogger {
                     at_most_ms: patience.none.map(clock::millis),
                 });
             }

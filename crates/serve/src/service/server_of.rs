@@ -87,7 +87,7 @@ impl Service {
         };
         if self.recovery.stage() != Stage::Clearing {
             self.pause = match cause {
-                Cause::Renewal | Cause::Restart | Cause::NotReplayable { .. } => Duration::ZERO,
+                Cause::RecordReset | Cause::Restart | Cause::NotReplayable { .. } => Duration::ZERO,
                 _ => self.backoff.died(now),
             };
             if let Some(north) = self.north.as_mut().filter(|_| !cause.is_sigkill()) {
@@ -187,7 +187,7 @@ impl Service {
             }
             // Its main process has left quietly, and what it may have left behind too.
             Stage::Serving if self.has_ended()? => {
-                self.tell(Happening::Ended);
+                self.tell(Happening::ServerExited);
                 self.linger()?;
                 return Ok(Some(Ending::Ended));
             }

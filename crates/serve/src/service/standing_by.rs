@@ -82,7 +82,7 @@ impl Service {
             if let Some(epoch) = position.stands_by.filter(|one| stands_by != Some(*one)) {
                 stands_by = Some(epoch);
                 let host = position.hosts.serves.clone();
-                self.tell(Happening::StandsBy { epoch, host });
+                self.tell(Happening::StandbyStarted { epoch, host });
             }
             if tell_at.take_if(|at| now >= *at).is_some() && stands_by.is_none() {
                 self.tell(self.why_not_yet(position));
@@ -93,12 +93,12 @@ impl Service {
 
     fn why_not_yet(&self, position: Position) -> Happening {
         if position.heard || self.config.standby {
-            return Happening::Trouble {
+            return Happening::Warning {
                 code: Code::AwaitsGrant,
                 reason: not_yet(position.trouble, position.heard),
             };
         }
-        Happening::AwaitsLoggers {
+        Happening::WaitingForLogger {
             at_most_ms: self.patience().none.map(clock::millis),
         }
     }
@@ -167,17 +167,17 @@ impl Service {
         let told = &mut self.lease_told;
         let mut news = Vec::new();
         // One that was not heard for a moment is a standby still: there is a lease as long as that is so.
-        let leased = position.standby || told.standby && position.speech != Speech::Free;
-        if leased != told.standby && position.trouble.is_none() {
-            told.standby = leased;
-            let host = position.hosts.stands_by.clone().filter(|_| leased);
-            news.push(Happening::Leased { leased, host });
+        let required = position.standby || told.standby && position.speech != Speech::Free;
+        if required != told.standby && position.trouble.is_none() {
+            told.standby = required;
+            let host = position.hosts.stands_by.clone().filter(|_| required);
+            news.push(Happening::LeaseRequired { required, host });
         }
         if position.speech != Speech::Free && position.trouble != told.trouble {
             if let Some(why) = &position.trouble {
-                news.push(Happening::Trouble {
+                news.push(Happening::Warning {
                     code: Code::LeaseNotProlonged,
-                    reason: format!("the lease is not prolonged: {why}"),
+                    reason: format!("the lease is not renewed: {why}"),
                 });
             }
             told.trouble = position.trouble;
@@ -223,7 +223,7 @@ impl Service {
             let unheard = self.ground.logger.link().is_none_or(|link| !link.is_up());
             return Some(match unheard {
                 true => {
-                    "the logger does not answer, and a move takes its word: try again when it does"
+                    "the logger does not answer, and a switchover needs the logger: try again when the logger answers"
                 }
                 false => "no standby is registered: start `outlive standby` on another host",
             });

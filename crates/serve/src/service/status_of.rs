@@ -95,7 +95,7 @@ impl Service {
             uptime_ms: clock::now().saturating_sub(self.began).as_secs_f64() * 1e3,
             replay: match self.config.replay {
                 ReplayMode::Connection => "connection".to_owned(),
-                ReplayMode::Turn => "last unanswered turn".to_owned(),
+                ReplayMode::Turn => "last unanswered request".to_owned(),
             },
             interfaces: self.ground.plane.mechanisms(),
             connections: open.len(),
@@ -104,7 +104,7 @@ impl Service {
                 .filter(|(_, flow)| record_ended.is_some() || flow.unprotected.is_some())
                 .count(),
             unseen: self.unseen.connections(),
-            waiting_for_turn: open
+            waiting_for_request: open
                 .iter()
                 .filter(|(_, flow)| record_ended.is_none() && awaits_turn(flow))
                 .count(),
@@ -113,8 +113,8 @@ impl Service {
                 .filter(|(_, flow)| flow.mode == Mode::Spliced)
                 .count(),
             replica: self.replica_status(),
-            north_bytes: self.north.as_ref().map(North::record_bytes),
-            commits: self.north.as_ref().map(commit_status),
+            determinant_log_bytes: self.north.as_ref().map(North::record_bytes),
+            output_commit: self.north.as_ref().map(commit_status),
             record_ended: record_ended.map(str::to_owned),
             checkpoint: self.north.as_ref().and_then(North::checkpoint),
             recorded_bytes: recorded.map_or(0, |statistics| statistics.instream_bytes),
@@ -125,7 +125,7 @@ impl Service {
             modes: count(open.iter().map(|(_, flow)| mode_name(flow.mode))),
             unprotected_by: count(open.iter().filter_map(|(_, flow)| {
                 if record_ended.is_some() {
-                    return Some("record_ended");
+                    return Some("recording_stopped");
                 }
                 let code = flow.unprotected?.code();
                 Some(UnprotectedReason::from_code(code).map_or("unknown", reason_name))
@@ -136,7 +136,7 @@ impl Service {
             epoch: self.ground.keeper.as_ref().and_then(Keeper::epoch),
             logger_up,
             record: recorded.map(record_status),
-            happened: self.tally.clone(),
+            totals: self.tally.clone(),
             counters: counters
                 .into_iter()
                 .map(|(name, value)| (name.to_owned(), value))
@@ -239,7 +239,7 @@ fn record_status(of: Statistics) -> RecordStatus {
 fn commit_status(north: &North) -> CommitStatus {
     let so_far = north.committed();
     CommitStatus {
-        turns: so_far.turns,
+        iterations: so_far.turns,
         waits: so_far.waits,
         waited_ms: Duration::from_nanos(so_far.waited).as_secs_f64() * 1e3,
     }
@@ -259,7 +259,7 @@ fn connection_status(
         .unprotected
         .and_then(|reason| UnprotectedReason::from_code(reason.code()))
         .map(|reason| reason.to_string());
-    let ended = record_ended.map(|why| format!("the server's record has ended: {why}"));
+    let ended = record_ended.map(|why| format!("recording has stopped: {why}"));
     ConnectionStatus {
         connection: key.to_string(),
         mode: mode_name(flow.mode).to_owned(),

@@ -171,7 +171,7 @@ impl Service {
         }
         let status = status.and_then(Result::ok);
         for (request, by) in self.control.asked() {
-            self.tell(Happening::Asked { request, by });
+            self.tell(Happening::OperatorRequest { request, by });
         }
         if self.control.wants_move() {
             match self.cannot_move() {

@@ -31,10 +31,10 @@ fn all() -> Vec<Happening> {
             after_ms: 1.0,
         },
         Event::Serving {
-            kept: 3,
+            recovered: 3,
             comparing: 2,
-            lost: 1,
-            replayed_turns: 7,
+            reset: 1,
+            replayed_requests: 7,
             replayed_bytes: 1000,
             replayed: vec![],
             timings: Timings {
@@ -43,11 +43,11 @@ fn all() -> Vec<Happening> {
                 ..Timings::default()
             },
         },
-        Event::Kept { connections: 2 },
-        Event::Lost {
+        Event::ConnectionsRecovered { connections: 2 },
+        Event::ConnectionReset {
             connection: connection(),
             reason: LostReason::Poison { deaths: 3 },
-            replayed_turns: 1,
+            replayed_requests: 1,
             replayed_bytes: 10,
         },
         Event::ClientReset {
@@ -87,7 +87,7 @@ fn all() -> Vec<Happening> {
             connection: text(),
             reason: text(),
         },
-        Happening::AwaitsLoggers {
+        Happening::WaitingForLogger {
             at_most_ms: Some(30_000),
         },
         Happening::Unseen {
@@ -105,22 +105,25 @@ fn all() -> Vec<Happening> {
             waiting: 0,
             unprotected: 0,
         },
-        Happening::Reprotected { connection: text() },
+        Happening::ProtectionResumed { connection: text() },
         Happening::LoggerRestarted { connections: 0 },
-        Happening::StandsBy {
+        Happening::StandbyStarted {
             epoch: 1,
             host: None,
         },
-        Happening::Follows { pid: 1 },
+        Happening::ReplicaStarted { pid: 1 },
         Happening::CaughtUp { bytes: 1 },
         Happening::ReplicaDropped {
             reason: text(),
             retry_ms: None,
         },
-        Happening::GoesOn { pid: 1, behind: 1 },
+        Happening::ReplicaPromoted {
+            pid: 1,
+            lag_bytes: 1,
+        },
         Happening::Granted { epoch: 2 },
-        Happening::Leased {
-            leased: true,
+        Happening::LeaseRequired {
+            required: true,
             host: Some("b (10.0.0.2)".into()),
         },
         Happening::Superseded {
@@ -136,16 +139,16 @@ fn all() -> Vec<Happening> {
             took_ms: 5000,
         },
         Happening::CheckpointFailed { reason: text() },
-        Happening::RecordEnded {
+        Happening::RecordingStopped {
             reason: text(),
             record_bytes: 1,
         },
-        Happening::Renewed { record_bytes: 1 },
+        Happening::RecordReset { record_bytes: 1 },
         Happening::StartFailed {
             reason: text(),
             retry_ms: 1,
         },
-        Happening::Asked {
+        Happening::OperatorRequest {
             request: Request::Switchover,
             by: Asker::ourselves(),
         },
@@ -156,10 +159,13 @@ fn all() -> Vec<Happening> {
             by: Asker::ourselves(),
         },
         Happening::Restarting,
-        Happening::Ended,
+        Happening::ServerExited,
         Happening::Stopping { signal: 15 },
-        Happening::Outgoing { kept: 2, reset: 1 },
-        Happening::Trouble {
+        Happening::UpstreamConnections {
+            recovered: 2,
+            reset: 1,
+        },
+        Happening::Warning {
             code: Code::StepFailed,
             reason: text(),
         },
@@ -228,10 +234,10 @@ fn a_recovery_is_counted() {
             .all(|happening| tally.events[kind(happening)] == 2)
     );
     assert_eq!(tally.deaths[CAUSES[2]], 2);
-    assert_eq!(tally.lost["poison"], 2);
-    assert!(LOST.contains(&"poison"));
-    assert_eq!((tally.recoveries, tally.kept), (2, 10));
-    assert_eq!(tally.replayed_turns, 14);
+    assert_eq!(tally.reset["quarantined"], 2);
+    assert!(LOST.contains(&"quarantined"));
+    assert_eq!((tally.recoveries, tally.recovered), (2, 10));
+    assert_eq!(tally.replayed_requests, 14);
     assert_eq!(tally.replayed_bytes, 2000);
     assert_eq!((tally.equal_bytes, tally.unverified_bytes), (600, 40));
     assert_eq!((tally.sampled_bytes, tally.tolerated), (10, 2));

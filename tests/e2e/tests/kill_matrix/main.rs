@@ -63,13 +63,13 @@ fn row(name: &str, server: fn(&Scene) -> Server, scenario: Scenario, crash: Cras
         dead: &|| drop(protected.wait_for("died", 1)),
     });
     let serving = protected.wait_serving(1);
-    assert_eq!(serving["lost"], 0, "{serving}");
+    assert_eq!(serving["reset"], 0, "{serving}");
     assert_eq!(protected.events_of("died").len(), 1, "{}", protected.said());
     assert_eq!(expected.len(), outcome.len(), "clients");
     for (number, (expected, got)) in expected.iter().zip(&outcome).enumerate() {
         assert_same_bytes(&format!("client {number}"), expected, got);
     }
-    let lost = protected.events_of("lost");
+    let lost = protected.events_of("connection_reset");
     assert!(lost.is_empty(), "{lost:?}");
     // Every client has finished and was answered: what comes now is too much.
     protected.stop();

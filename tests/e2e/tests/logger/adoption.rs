@@ -32,14 +32,14 @@ fn connections_go_on_protected_and_the_next_serve_finds_their_records() {
         _ => {
             protected.kill_main(Signal::KILL);
             let serving = protected.wait_serving(1);
-            assert_eq!(serving["lost"], 0, "{serving}");
+            assert_eq!(serving["reset"], 0, "{serving}");
         }
     });
     echoes(&early, b"afterwards");
     let endings = recording.finish();
     assert!(endings.iter().all(|ending| !ending.rst), "{endings:?}");
     assert!(
-        logger.said().contains("finds its records"),
+        logger.said().contains("with its earlier records"),
         "{}",
         logger.said()
     );
@@ -60,7 +60,7 @@ fn a_server_that_died_with_its_serve_is_recovered() {
     protected.succeed(&scene, &server, &flags);
     let serving = protected.wait_serving(1);
     assert_eq!(
-        (&serving["kept"], &serving["lost"]),
+        (&serving["recovered"], &serving["reset"]),
         (&1.into(), &0.into()),
         "{serving}"
     );

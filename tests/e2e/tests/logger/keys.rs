@@ -98,7 +98,7 @@ fn check_says_whether_a_logger_can_be_used() {
     assert!(good.contains("packets of 1500 bytes"), "{good}");
     // And nothing of it is left.
     wait_until("the check's session is gone", || {
-        logger.said().contains("its records are dropped")
+        logger.said().contains("records dropped")
     });
     let strange = key_file(&scene, "strange");
     let (code, bad) = check(&strange.to_string_lossy(), &at);
@@ -118,7 +118,7 @@ fn a_service_whose_logger_is_not_there_is_served_unprotected_and_says_so() {
     let protected = scene.protect_with(&test_server(&scene), &flags);
     let lost = protected.wait_for("logger_lost", 1);
     assert_eq!(lost["connections"], 0, "{lost}");
-    let trouble = protected.wait_for("trouble", 1);
+    let trouble = protected.wait_for("warning", 1);
     assert!(
         trouble["message"]
             .to_string()
@@ -146,7 +146,7 @@ fn the_keys_of_the_link_are_replaced_under_load() {
     protected.kill_main(Signal::KILL);
     protected.wait_serving(1);
     echoes(&stream, b"afterwards");
-    for bad in ["lost", "logger_lost", "unprotected", "trouble"] {
+    for bad in ["connection_reset", "logger_lost", "unprotected", "warning"] {
         protected.assert_none_of(bad);
     }
     let forged = &status(&protected)["counters"]["link_forged"];
@@ -191,8 +191,8 @@ fn keys_are_changed_under_load() {
             });
         },
     );
-    protected.assert_none_of("lost");
+    protected.assert_none_of("connection_reset");
     protected.assert_none_of("logger_lost");
-    protected.assert_none_of("trouble");
+    protected.assert_none_of("warning");
     protected.stop();
 }

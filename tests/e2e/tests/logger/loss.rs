@@ -76,7 +76,7 @@ fn a_beginning_without_a_logger_is_no_protection() {
     assert_eq!(told["awaits"], "protection", "{told}");
     let message = told["message"].to_string();
     assert!(
-        message.contains("unprotected until a logger answers"),
+        message.contains("no connection is protected until a logger answers"),
         "{message}"
     );
     talks(&scene.connect(PORT), "served");
@@ -118,7 +118,7 @@ fn uploads_and_echoes_wait_for_a_logger_that_is_cut_off_and_go_on_protected() {
     protected.kill_main(Signal::KILL);
     protected.wait_serving(1);
     echoes(&echo, b"afterwards");
-    protected.assert_none_of("lost");
+    protected.assert_none_of("connection_reset");
     protected.stop();
 }
 
@@ -184,18 +184,18 @@ fn open_connections_are_protected_again_from_their_next_turn_on() {
     let back = protected.wait_for("logger_back", 1);
     assert_eq!(back["waiting"], 2, "{back}");
     talks(&talked, "three");
-    protected.wait_for("reprotected", 1);
+    protected.wait_for("protection_resumed", 1);
     talks(&talked, "four");
     let said = status(&protected);
     assert_eq!(
-        (&said["unprotected"], &said["waiting_for_turn"]),
+        (&said["unprotected"], &said["waiting_for_request"]),
         (&1.into(), &1.into()),
         "{said}"
     );
     protected.kill_main(Signal::KILL);
     protected.wait_serving(1);
     talks(&talked, "five");
-    let lost = protected.events_of("lost");
+    let lost = protected.events_of("connection_reset");
     assert_eq!(lost.len(), 1, "the idle one: {lost:?}");
     protected.stop();
 }
@@ -221,7 +221,7 @@ fn a_crash_while_the_logger_is_cut_off_is_recovered_when_it_is_back() {
     logger.host().heal().expect("mend the cable");
     let serving = protected.wait_serving(1);
     assert_eq!(
-        (&serving["kept"], &serving["lost"]),
+        (&serving["recovered"], &serving["reset"]),
         (&1.into(), &0.into()),
         "{serving}"
     );
@@ -239,7 +239,7 @@ fn a_crash_while_the_logger_is_lost_costs_the_connections_that_it_had() {
     // The server dies first: what is to be done waits for the logger, until it is lost.
     logger.host().cut().expect("cut the cable");
     protected.kill_main(Signal::KILL);
-    let lost = protected.wait_for("lost", 1);
+    let lost = protected.wait_for("connection_reset", 1);
     assert!(
         lost["reason"].to_string().contains("logger did not answer"),
         "{lost}"

@@ -148,8 +148,8 @@ fn a_recovery_is_seen_in_the_numbers_of_both() {
     let after =
         at_serve.until(|n| n.so_far("outlive_stage", Some(("state", "serving"))) == Some(1.0));
     assert_eq!(after.of("outlive_recoveries_total", None), 1.0);
-    assert!(after.of("outlive_kept_connections_total", None) >= 2.0);
-    assert_eq!(after.of("outlive_lost_connections_total", None), 0.0);
+    assert!(after.of("outlive_connections_recovered_total", None) >= 2.0);
+    assert_eq!(after.of("outlive_connections_reset_total", None), 0.0);
     assert!(after.of("outlive_replayed_bytes_total", None) > 0.0);
     assert!(after.of("outlive_dataplane_self_acks_total", None) > 0.0);
     let took = after.of("outlive_last_recovery_seconds", Some(("step", "live")));

@@ -66,7 +66,7 @@ fn nginx_is_killed_in_a_download_and_in_an_upload() {
     let stored = std::fs::read(scene.directory().join("www/up/file")).expect("it was stored");
     assert_same_bytes("upload", &content, &stored);
     protected.wait_serving(2);
-    protected.assert_none_of("lost");
+    protected.assert_none_of("connection_reset");
     let endings = recording.finish();
     assert!(endings.iter().all(|ending| !ending.rst), "{endings:?}");
     protected.stop();

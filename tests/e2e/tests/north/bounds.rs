@@ -43,19 +43,21 @@ fn fill_until(client: &mut Client, is_so: impl Fn() -> bool) -> usize {
 /// Fills the record; what is done behind its end is done, and told to be lost; what begins then is recorded again.
 fn ends_loudly(scene: &Scene, server: &Protected, why: &str) {
     let mut client = Client::new(scene);
-    let keys = fill_until(&mut client, || !server.events_of("record_ended").is_empty());
-    let told = server.wait_for("record_ended", 1);
+    let keys = fill_until(&mut client, || {
+        !server.events_of("recording_stopped").is_empty()
+    });
+    let told = server.wait_for("recording_stopped", 1);
     assert!(told["reason"].to_string().contains(why), "{told}");
     assert!(told["record_bytes"].as_u64() > Some(1 << 20), "{told}");
     assert_eq!(client.ask(&["DBSIZE"]), format!(":{keys}"));
     let status = status(server);
-    assert_eq!(status["unprotected_by"]["record_ended"], 1, "{status}");
+    assert_eq!(status["unprotected_by"]["recording_stopped"], 1, "{status}");
     let shown = server.outlive("status", &["--connections"]).stdout;
     assert!(shown.contains("1 open, all UNPROTECTED"), "{shown}");
 
     server.kill_main(Signal::KILL);
     let serving = server.wait_serving(1);
-    assert_eq!(serving["lost"], 1, "{serving}");
+    assert_eq!(serving["reset"], 1, "{serving}");
     assert_eq!(client.answer_or_error(), None);
     let mut client = Client::new(scene);
     assert_eq!(client.ask(&["DBSIZE"]), ":0");
@@ -63,10 +65,15 @@ fn ends_loudly(scene: &Scene, server: &Protected, why: &str) {
 
     server.kill_main(Signal::KILL);
     let serving = server.wait_serving(2);
-    assert_eq!(serving["kept"], 1, "{serving}");
+    assert_eq!(serving["recovered"], 1, "{serving}");
     assert_eq!(client.ask(&["GET", "new"]), "kept");
-    assert_eq!(server.events_of("record_ended").len(), 1);
-    assert_eq!(server.events_of("lost").len(), 1, "{}", server.said());
+    assert_eq!(server.events_of("recording_stopped").len(), 1);
+    assert_eq!(
+        server.events_of("connection_reset").len(),
+        1,
+        "{}",
+        server.said()
+    );
 }
 
 #[test]
@@ -84,14 +91,16 @@ fn that_a_record_has_ended_is_known_to_the_next_serve() {
     let (definition, flags) = (redis(&scene), [&REQUIRE[..], &SMALL].concat());
     let mut server = scene.protect_with(&definition, &flags);
     let mut client = Client::to(&scene, scene.ipv4(PORT));
-    let keys = fill_until(&mut client, || !server.events_of("record_ended").is_empty());
+    let keys = fill_until(&mut client, || {
+        !server.events_of("recording_stopped").is_empty()
+    });
     server.kill_serve_itself();
     server.succeed(&scene, &definition, &flags);
-    server.wait_for("record_ended", 1);
+    server.wait_for("recording_stopped", 1);
     assert_eq!(client.ask(&["DBSIZE"]), format!(":{keys}"));
     server.kill_main(Signal::KILL);
     let serving = server.wait_serving(1);
-    assert_eq!(serving["lost"], 1, "{serving}");
+    assert_eq!(serving["reset"], 1, "{serving}");
     assert_eq!(client.answer_or_error(), None);
 }
 
@@ -101,7 +110,7 @@ fn assert_protected_again(scene: &Scene, server: &Protected) {
     assert_eq!(client.ask(&["SET", "new", "kept"]), "+OK");
     assert_eq!(status(server)["unprotected"], 0);
     server.kill_main(Signal::KILL);
-    assert_eq!(server.wait_serving(2)["kept"], 1);
+    assert_eq!(server.wait_serving(2)["recovered"], 1);
     assert_eq!(client.ask(&["GET", "new"]), "kept");
 }
 
@@ -120,7 +129,9 @@ fn a_full_record_of_another_version_is_none() {
     let flags = [&REQUIRE[..], &SMALL].concat();
     let server = scene.protect_with(&redis(&scene), &flags);
     let mut client = Client::new(&scene);
-    fill_until(&mut client, || !server.events_of("record_ended").is_empty());
+    fill_until(&mut client, || {
+        !server.events_of("recording_stopped").is_empty()
+    });
     finish(client.stream());
     drop(client);
     patiently("nobody is connected", || {
@@ -141,7 +152,7 @@ fn becomes_another_versions(scene: &Scene, mut server: Protected, flags: &[&str]
     let written = record.expect("it is there").write_at(&version, its_place);
     assert_eq!(written.expect("it is written to"), 4);
     server.succeed(scene, &definition, flags);
-    let told = server.wait_for("record_ended", 1);
+    let told = server.wait_for("recording_stopped", 1);
     assert!(
         told["reason"].to_string().contains("another version"),
         "{told}"
@@ -150,7 +161,7 @@ fn becomes_another_versions(scene: &Scene, mut server: Protected, flags: &[&str]
     assert_eq!(client.ask(&["GET", "key"]), "value", "it goes on");
     server.kill_main(Signal::KILL);
     let serving = server.wait_serving(1);
-    assert_eq!(serving["lost"], 1, "{serving}");
+    assert_eq!(serving["reset"], 1, "{serving}");
     assert_eq!(client.answer_or_error(), None);
     assert_protected_again(scene, &server);
 }
@@ -169,12 +180,12 @@ fn a_record_that_has_ended_is_no_other_hosts() {
     let flags = [&REQUIRE[..], &SMALL].concat();
     let mut pair = Pair::with("nfullhost", &[], &flags, |scene| redis_at(scene, address));
     let mut client = hosts::client(&pair.scene);
-    let ended = || !pair.first.events_of("record_ended").is_empty();
+    let ended = || !pair.first.events_of("recording_stopped").is_empty();
     fill_until(&mut client, ended);
     pair.restart_logger();
     assert_eq!(client.ask(&["PING"]), "+PONG");
     pair.first.power_off();
-    pair.second.wait_for("trouble", 1);
+    pair.second.wait_for("warning", 1);
     pair.second.wait_for("protecting", 1);
     client.is_reset_when_it_speaks();
     let mut client = hosts::client(&pair.scene);
@@ -196,7 +207,9 @@ fn fill(client: &mut Client) {
 }
 
 fn record_bytes(server: &Protected) -> u64 {
-    status(server)["north_bytes"].as_u64().expect("a record")
+    status(server)["determinant_log_bytes"]
+        .as_u64()
+        .expect("a record")
 }
 
 #[test]
@@ -208,19 +221,19 @@ fn a_record_begins_anew_when_nobody_is_connected() {
     fill(&mut client);
     // Somebody is connected: the record is for him.
     thread::sleep(Duration::from_secs(3));
-    server.assert_none_of("renewed");
+    server.assert_none_of("record_reset");
     server.kill_main(Signal::KILL);
-    assert_eq!(server.wait_serving(1)["kept"], 1);
+    assert_eq!(server.wait_serving(1)["recovered"], 1);
     assert_eq!(client.ask(&["DBSIZE"]), ":1");
     assert!(record_bytes(&server) > 1 << 20);
     finish(client.stream());
     drop(client);
 
-    let told = server.wait_for("renewed", 1);
+    let told = server.wait_for("record_reset", 1);
     assert!(told["record_bytes"].as_u64() > Some(1 << 20), "{told}");
     server.wait_serving(2);
     assert!(record_bytes(&server) < 1 << 20);
-    assert_eq!(server.events_of("died")[1]["cause"]["kind"], "renewal");
+    assert_eq!(server.events_of("died")[1]["cause"]["kind"], "record_reset");
     let mut client = Client::new(&scene);
     assert_eq!(client.ask(&["DBSIZE"]), ":0");
     // Who comes then is protected as ever.
@@ -237,8 +250,8 @@ fn a_record_begins_anew_when_nobody_is_connected() {
     server.kill_main(Signal::KILL);
     server.wait_serving(4);
     assert_eq!(Client::new(&scene).ask(&["DBSIZE"]), ":0");
-    server.assert_none_of("lost");
-    assert_eq!(server.events_of("renewed").len(), 1);
+    server.assert_none_of("connection_reset");
+    assert_eq!(server.events_of("record_reset").len(), 1);
 }
 
 /// What had come to its bound is protected again.
@@ -248,12 +261,14 @@ fn a_record_that_has_ended_begins_anew_when_nobody_is_connected() {
     let flags = [&REQUIRE[..], &SMALL, &["--stateless"]].concat();
     let server = scene.protect_with(&redis(&scene), &flags);
     let mut client = Client::new(&scene);
-    fill_until(&mut client, || !server.events_of("record_ended").is_empty());
+    fill_until(&mut client, || {
+        !server.events_of("recording_stopped").is_empty()
+    });
     drop(client);
-    server.wait_for("renewed", 1);
+    server.wait_for("record_reset", 1);
     server.wait_serving(1);
     assert_protected_again(&scene, &server);
-    server.assert_none_of("lost");
+    server.assert_none_of("connection_reset");
 }
 
 /// Short connections, one after another: each finds what it has put there, and what was drawn at random for it, whenever the
@@ -293,7 +308,7 @@ fn who_comes_when_it_begins_anew_is_served() {
             .map(|number| scope.spawn(move || come_and_go(scene, number, began, ends)))
             .collect();
         for kill in 1..=3 {
-            server.wait_for("renewed", 2 * kill);
+            server.wait_for("record_reset", 2 * kill);
             thread::sleep(Duration::from_millis(seed.between(0, 400) as u64));
             let served = server.events_of("serving").len();
             // Unless it is being started anew just then.
@@ -306,8 +321,8 @@ fn who_comes_when_it_begins_anew_is_served() {
         // A record was full six times, of 30 kB for each connection.
         assert!(connections > 100, "{connections}");
     });
-    server.assert_none_of("lost");
-    server.assert_none_of("trouble");
+    server.assert_none_of("connection_reset");
+    server.assert_none_of("warning");
 }
 
 /// The logger's record begins anew, too, and what the next host finds there is of the server that serves.
@@ -319,7 +334,7 @@ fn a_record_with_a_logger_begins_anew() {
     let mut client = hosts::client(&pair.scene);
     fill(&mut client);
     drop(client);
-    pair.first.wait_for("renewed", 1);
+    pair.first.wait_for("record_reset", 1);
     pair.first.wait_serving(1);
     let mut client = hosts::client(&pair.scene);
     assert_eq!(client.ask(&["DBSIZE"]), ":0");

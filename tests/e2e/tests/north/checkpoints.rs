@@ -98,7 +98,7 @@ fn redis_goes_on_from_a_checkpoint() {
         shown.contains("were made by this serve, 0 could not be"),
         "{shown}"
     );
-    let last = &status(&server)["happened"]["last_checkpoint"];
+    let last = &status(&server)["totals"]["last_checkpoint"];
     assert!(last[0].as_u64() > last[1].as_u64(), "{last}");
     finish(client.stream());
     finish(other.stream());
@@ -136,7 +136,12 @@ fn a_death_while_a_checkpoint_is_made_costs_nothing() {
             }
         }
         assert_eq!(client.ask(&["DEBUG", "DIGEST"]), state);
-        assert_eq!(server.events_of("lost").len(), 0, "{}", server.said());
+        assert_eq!(
+            server.events_of("connection_reset").len(),
+            0,
+            "{}",
+            server.said()
+        );
     }
     assert_eq!(client.ask(&["DBSIZE"]), ":240000");
     drop(client);
@@ -162,10 +167,10 @@ fn a_torn_image_is_told_and_nobody_goes_on_with_it() {
         .open(image.join("pages-1.img"));
     pages.expect("its pages").set_len(1 << 20).expect("torn");
     server.kill_main(Signal::KILL);
-    let trouble = server.wait_for("trouble", 1)["message"].to_string();
+    let trouble = server.wait_for("warning", 1)["message"].to_string();
     assert!(trouble.contains("not what it was"), "{trouble}");
     let serving = server.wait_serving(1);
-    assert_eq!(serving["lost"], 1, "{serving}");
+    assert_eq!(serving["reset"], 1, "{serving}");
     assert_eq!(client.answer_or_error(), None);
     let mut client = Client::to(&scene, scene.ipv4(PORT));
     assert_eq!(client.ask(&["DBSIZE"]), ":0");
@@ -197,9 +202,14 @@ fn who_kills_the_server_behind_a_checkpoint_is_found() {
     poison.send(&["DEBUG", "SEGFAULT"]);
     assert_eq!(poison.answer_or_error(), None);
     // The client may see the reset before `serve` reports the loss.
-    server.wait_for("lost", 1);
+    server.wait_for("connection_reset", 1);
     assert_eq!(client.ask(&["DBSIZE"]), ":30000");
-    assert_eq!(server.events_of("lost").len(), 1, "{}", server.said());
+    assert_eq!(
+        server.events_of("connection_reset").len(),
+        1,
+        "{}",
+        server.said()
+    );
 }
 
 /// Without a CRIU that can be used nothing is begun, and it is said what to do.
@@ -288,7 +298,7 @@ fn a_download_goes_on_from_the_same_file_only() {
     fs::rename(new, site.join("www/big.bin")).expect("replaced");
     server.kill_main(Signal::KILL);
     let serving = server.wait_serving(2);
-    assert_eq!(serving["lost"], 1, "{serving}");
+    assert_eq!(serving["reset"], 1, "{serving}");
     download(&mut client, &mut got, usize::MAX);
     let head = got.windows(4).position(|four| four == b"\r\n\r\n");
     let body = &got[head.expect("an answer") + 4..];
@@ -330,7 +340,7 @@ fn what_is_shared_is_not_touched() {
         server.kill_main(Signal::KILL);
         server.wait_serving(1);
         assert_eq!(client.ask("count"), "3", "{what}");
-        server.assert_none_of("lost");
+        server.assert_none_of("connection_reset");
     }
 }
 
@@ -364,6 +374,6 @@ fn what_was_locked_is_locked_by_who_is_made_from_an_image() {
         assert_eq!(client.ask("count"), "4", "{what}");
         assert!(!is_free(), "it has it again");
         server.assert_none_of("checkpoint_failed");
-        server.assert_none_of("lost");
+        server.assert_none_of("connection_reset");
     }
 }

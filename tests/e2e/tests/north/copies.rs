@@ -33,7 +33,7 @@ fn count_until_left(server: &Protected, client: &mut Client, first: u32, enough:
     patiently("requests are left to the notes", || {
         count(client, next, next + 99);
         next += 100;
-        counted(server, "left_to_notes") > enough
+        counted(server, "mirror_skipped") > enough
     });
 }
 

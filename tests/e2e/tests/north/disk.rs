@@ -365,11 +365,11 @@ fn what_was_read_is_read_again_or_told() {
     server.kill_main(Signal::KILL);
     let serving = server.wait_serving(4);
     assert_eq!(
-        (&serving["kept"], &serving["lost"]),
+        (&serving["recovered"], &serving["reset"]),
         (&0.into(), &1.into()),
         "{serving}"
     );
-    let trouble = server.wait_for("trouble", 1);
+    let trouble = server.wait_for("warning", 1);
     assert!(
         trouble["message"].to_string().contains("a file"),
         "{trouble}"
@@ -397,5 +397,5 @@ fn redis_listens_on_its_local_socket_in_each_life() {
     local.read_exact(&mut pong).expect("an answer");
     assert_eq!(&pong, b"+PONG\r\n");
     assert_eq!(client.ask(&["GET", "lives"]), "3");
-    server.assert_none_of("lost");
+    server.assert_none_of("connection_reset");
 }

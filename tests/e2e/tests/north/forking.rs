@@ -196,18 +196,32 @@ fn clients_that_kill_their_processes_are_reset_and_nobody_else() {
     patiently("it serves without those clients", || {
         let said = server.events();
         let is = |kind: &'static str| move |event: &&Value| event["event"] == kind;
-        let mut after = said.iter().skip_while(|event| !is("lost")(event)).skip(1);
-        after.by_ref().any(|event| is("lost")(&event)) && after.any(|event| is("serving")(&event))
+        let mut after = said
+            .iter()
+            .skip_while(|event| !is("connection_reset")(event))
+            .skip(1);
+        after.by_ref().any(|event| is("connection_reset")(&event))
+            && after.any(|event| is("serving")(&event))
     });
     let served = server.events_of("serving").len();
     others.iter_mut().for_each(|other| other.ask(1000));
-    assert_eq!(server.events_of("lost").len(), 2, "{}", server.said());
+    assert_eq!(
+        server.events_of("connection_reset").len(),
+        2,
+        "{}",
+        server.said()
+    );
     // It does not come back, either.
     server.kill_main(Signal::KILL);
     server.wait_serving(served + 1);
     others.iter_mut().for_each(|other| other.ask(1000));
     others.iter_mut().for_each(Client::end);
-    assert_eq!(server.events_of("lost").len(), 2, "{}", server.said());
+    assert_eq!(
+        server.events_of("connection_reset").len(),
+        2,
+        "{}",
+        server.said()
+    );
 }
 
 /// Who says nothing has not lost its place, and who has been answered is not answered again.
@@ -286,8 +300,16 @@ fn processes_with_clients_are_not_followed() {
     client.ask(20);
     pair.fail_over(FailOver::PowerOff);
     client.ask(30);
-    assert_eq!(pair.first.events_of("follows").len(), 1, "not once more");
-    assert_eq!(pair.first.events_of("goes_on").len(), 0, "it is cold");
+    assert_eq!(
+        pair.first.events_of("replica_started").len(),
+        1,
+        "not once more"
+    );
+    assert_eq!(
+        pair.first.events_of("replica_promoted").len(),
+        0,
+        "it is cold"
+    );
     client.end();
     pair.stop();
 }

@@ -175,7 +175,7 @@ fn what_is_said_waits_for_a_logger_that_is_far_and_the_server_does_not() {
     answers.sort();
     assert_eq!(answers, [":26", ":27"]);
     assert_eq!(clients[2].ask(&["INCR", "counter"]), ":28");
-    server.assert_none_of("lost");
+    server.assert_none_of("connection_reset");
 }
 
 /// However many clients have an answer in a turn of its loop, the server waits for the logger once before it asks again who
@@ -187,11 +187,15 @@ fn a_turn_of_the_server_waits_for_its_logger_once() {
     let mut clients: Vec<Client> = (0..16)
         .map(|_| Client::to(&scene, scene.ipv4(PORT)))
         .collect();
-    let commits = |name: &str| status(&server)["commits"][name].as_u64().expect("a number");
+    let commits = |name: &str| {
+        status(&server)["output_commit"][name]
+            .as_u64()
+            .expect("a number")
+    };
     // All of these are ready when it comes to look.
     let mut blocked = Client::to(&scene, scene.ipv4(PORT));
     let rounds = 20;
-    let before = ["waits", "turns"].map(commits);
+    let before = ["waits", "iterations"].map(commits);
     for round in 1..=rounds {
         blocked.send(&["EVAL", "for i = 1, 3000000 do end return 1", "0"]);
         thread::sleep(Duration::from_millis(5));
@@ -212,7 +216,7 @@ fn a_turn_of_the_server_waits_for_its_logger_once() {
         counted.sort_unstable();
         assert!(counted.into_iter().eq((round - 1) * 16 + 1..=round * 16));
     }
-    let after = ["waits", "turns"].map(commits);
+    let after = ["waits", "iterations"].map(commits);
     // With a machine that is slow it does not wait at all any more: what is said leaves later.
     assert!(after[0] > 0, "nothing was ever waited for");
     let [waits, turns] = [0, 1].map(|which| after[which] - before[which]);
@@ -255,7 +259,7 @@ fn nothing_is_said_that_the_logger_does_not_have() {
     server.kill_main(Signal::KILL);
     server.wait_serving(1);
     assert_eq!(waits.ask(&["INCR", "counter"]), ":4");
-    server.assert_none_of("lost");
+    server.assert_none_of("connection_reset");
 }
 
 /// nginx with TLS at the address that goes from host to host.
@@ -316,9 +320,9 @@ pub(super) fn cannot_take_over(mut pair: Pair, options: &[&str], mut client: Cli
     pair.begin_standby();
     pair.await_standby();
     pair.first.power_off();
-    let trouble = pair.second.wait_for("trouble", 1)["message"].to_string();
+    let trouble = pair.second.wait_for("warning", 1)["message"].to_string();
     assert!(trouble.contains(what), "{trouble}");
-    pair.second.wait_for("lost", 1);
+    pair.second.wait_for("connection_reset", 1);
     assert_eq!(client.answer_or_error(), None, "reset");
     pair.change_places();
     pair.stop();
@@ -354,7 +358,7 @@ fn who_closes_everything_else_goes_on() {
     server.kill_main(Signal::KILL);
     server.wait_serving(1);
     assert_eq!(talker.ask("count"), "3");
-    server.assert_none_of("trouble");
+    server.assert_none_of("warning");
 }
 
 /// With `--output-commit=all` that holds for files, too.

@@ -81,13 +81,13 @@ pub(super) fn await_replica(pair: &Pair, nth: usize) {
 
 #[track_caller]
 fn assert_went_on(host: &Protected, times: usize) {
-    let went_on = host.events_of("goes_on").len();
+    let went_on = host.events_of("replica_promoted").len();
     assert_eq!(went_on, times, "{}", host.said());
 }
 
 /// The standby goes on with what follows there, and the other host follows.
 pub(super) fn fail_over_hot(pair: &mut Pair, way: FailOver) {
-    let went_on = pair.second.events_of("goes_on").len();
+    let went_on = pair.second.events_of("replica_promoted").len();
     let caught_up = pair.first.events_of("caught_up").len();
     let pid = replica_pid(&pair.second).expect("it follows");
     let off = way == FailOver::PowerOff;
@@ -163,7 +163,7 @@ fn one_that_nobody_has_heard_for_long_goes_on() {
     // It is live before, but on a slow machine.
     assert!(["1", "2"].contains(&other.ask(&["GET", "counter"]).as_str()));
     assert_eq!(open.answer(), ":2");
-    pair.second.assert_none_of("lost");
+    pair.second.assert_none_of("connection_reset");
     drop((open, other));
     pair.change_places();
     pair.stop();
@@ -182,7 +182,7 @@ fn backoff(pair: &Pair, client: &Client) -> u32 {
 
 /// How much is recorded by now. A server that says nothing more keeps the end of that to itself.
 fn recorded(pair: &Pair) -> u64 {
-    let recorded = status(&pair.first)["north_bytes"].as_u64();
+    let recorded = status(&pair.first)["determinant_log_bytes"].as_u64();
     recorded.expect("a record")
 }
 
@@ -191,7 +191,7 @@ fn await_followed(pair: &Pair, recorded: u64) {
     patiently("it has followed", || {
         let replica = &status(&pair.second)["replica"];
         let bytes = |name: &str| replica[name].as_u64();
-        let followed = bytes("record_bytes").zip(bytes("behind_bytes"));
+        let followed = bytes("record_bytes").zip(bytes("lag_bytes"));
         followed.is_some_and(|(here, behind)| here.saturating_sub(behind) >= recorded)
     });
 }
@@ -213,16 +213,16 @@ fn one_that_follows_may_die_and_the_one_that_serves_too() {
             await_followed(&pair, recorded(&pair)); // the clients go on
         }
         // It has followed through all of that, and was not started again.
-        assert_eq!(pair.second.events_of("follows").len(), 2);
+        assert_eq!(pair.second.events_of("replica_started").len(), 2);
         pair.first.power_off();
-        pair.second.wait_for("goes_on", 1);
+        pair.second.wait_for("replica_promoted", 1);
         pair.second.wait_serving(1);
         ends.store(true, Ordering::Relaxed);
         let counted = counting.join().expect("a client").to_string();
         let mut after = client(&pair.scene);
         assert_eq!(after.ask(&["GET", "counter-0"]), counted);
     });
-    pair.second.assert_none_of("lost");
+    pair.second.assert_none_of("connection_reset");
     pair.change_places();
     pair.stop();
 }
@@ -257,7 +257,7 @@ fn one_that_does_otherwise_is_dropped() {
     pair.fail_over(FailOver::PowerOff);
     assert_eq!(open.ask(&["GET", "counter"]), "200");
     assert_eq!(open.ask(&["GET", "key"]), "value");
-    pair.first.assert_none_of("lost");
+    pair.first.assert_none_of("connection_reset");
     drop(open);
     pair.stop();
 }
@@ -329,7 +329,7 @@ fn a_logger_that_was_restarted_is_followed_again() {
         replica["record_bytes"]
             .as_u64()
             .is_some_and(|bytes| bytes > 20 * 300_000)
-            && replica["behind_bytes"] == 0
+            && replica["lag_bytes"] == 0
     });
     pair.fail_over(FailOver::PowerOff);
     assert_went_on(&pair.first, 1);
@@ -387,13 +387,13 @@ fn follower_that_listens_elsewhere_is_told() {
     let flags = logger.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let second = first.standby(&scene, &other, &server, &[&flags[..], &hot].concat());
-    second.wait_for("stands_by", 1);
+    second.wait_for("standby_started", 1);
     let mut open = words::Client::at(scene.connect_to(address));
     assert_eq!(open.ask("6 * 7"), "42");
     second.wait_for("caught_up", 1);
     let told = second.wait_for("not_listening", 1);
     let message = format!(
-        "the server of this host, which stands by, does not listen on {address}; it listens on {}:8999. \
+        "the replica on this host does not listen on {address}, but on {}:8999. \
          Change --address or the server's configuration on this host.",
         address.ip()
     );

@@ -48,7 +48,7 @@ fn who_connects_before_a_listener_is_replaced_is_served_by_the_new_one() {
         assert_eq!(client.ask(&["INCR", "counter"]), count);
     }
     assert_eq!(Client::new(scene).ask(&["INCR", "counter"]), ":5");
-    server.assert_none_of("lost");
+    server.assert_none_of("connection_reset");
 }
 
 /// Nobody will ever accept the connection.
@@ -61,5 +61,5 @@ fn who_connects_before_a_listener_is_closed_is_reset() {
     assert_eq!(kind, ErrorKind::ConnectionReset);
     server.wait_serving(1);
     assert_eq!(client.ask(&["INCR", "counter"]), ":1");
-    server.assert_none_of("lost");
+    server.assert_none_of("connection_reset");
 }

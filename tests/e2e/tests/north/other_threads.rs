@@ -288,7 +288,7 @@ fn another_thread_that_serves_keeps_its_clients_if_a_record_was_only_preferred()
             .map(str::to_owned)
             .to_vec();
         let server = scene.protect_with(&server, &["--stateful=prefer"]);
-        let trouble = server.wait_for("trouble", 1)["message"].to_string();
+        let trouble = server.wait_for("warning", 1)["message"].to_string();
         assert!(trouble.contains("cannot be rebuilt"), "{trouble}");
         let mut client = Client::new(&scene);
         assert_eq!(client.hear(), "hello");
@@ -298,6 +298,6 @@ fn another_thread_that_serves_keeps_its_clients_if_a_record_was_only_preferred()
         server.wait_serving(recoveries + 1);
         let mut other = Client::new(&scene);
         assert_eq!(other.hear(), "hello");
-        server.assert_none_of("lost");
+        server.assert_none_of("connection_reset");
     }
 }

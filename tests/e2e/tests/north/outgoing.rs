@@ -88,15 +88,15 @@ fn what_a_server_was_told_by_datagrams_it_knows() {
     let _counter = scene.plain(&counter(&scene, behind(&scene)));
     let port = BEHIND.to_string();
     let server = asker(&scene, &["udp", &behind(&scene).ip().to_string(), &port]);
-    knows_what_it_was_told(&scene, &server).assert_none_of("outgoing");
+    knows_what_it_was_told(&scene, &server).assert_none_of("upstream_connections");
 }
 
 /// How many of the connections that the server had opened were kept, and how many were reset, in each recovery.
 pub(super) fn outgoing(server: &Protected) -> Vec<(u64, u64)> {
-    let told = server.events_of("outgoing");
+    let told = server.events_of("upstream_connections");
     let count = |event: &serde_json::Value, what: &str| event[what].as_u64().expect("a count");
     told.iter()
-        .map(|event| (count(event, "kept"), count(event, "reset")))
+        .map(|event| (count(event, "recovered"), count(event, "reset")))
         .collect()
 }
 
@@ -227,7 +227,11 @@ fn nothing_is_asked_that_the_logger_does_not_know() {
     let port = BEHIND.to_string();
     let definition = asker(&scene, &["tcp", &there.ip().to_string(), &port]);
     let server = protect(&scene, &definition, &logger, &REQUIRE);
-    let recorded = || status(&server)["north_bytes"].as_u64().expect("a number");
+    let recorded = || {
+        status(&server)["determinant_log_bytes"]
+            .as_u64()
+            .expect("a number")
+    };
     let link = &logger.host().links()[0];
     // The last one is not asked by the life that has read that it is to.
     for count in 1..=3 {
@@ -260,7 +264,7 @@ fn nothing_is_asked_that_the_logger_does_not_know() {
         assert_eq!(beside.ask(&["GET", "count"]), count.to_string());
         finish(client.0.get_ref());
     }
-    server.assert_none_of("lost");
+    server.assert_none_of("connection_reset");
 }
 
 /// Who comes after a `serve` that was killed holds nothing of what the server had opened before.

@@ -32,7 +32,7 @@ fn connect(scene: &Scene) -> TcpStream {
 }
 
 fn is_told(server: &Protected, nth: usize) {
-    let trouble = server.wait_for("trouble", nth);
+    let trouble = server.wait_for("warning", nth);
     assert_eq!(trouble["code"], "not_rebuilt", "{trouble}");
     let message = trouble["message"].to_string();
     assert!(message.contains("--stateful=prefer"), "{message}");
@@ -124,9 +124,9 @@ fn who_requires_a_record_does_not_go_on_without() {
     pair.begin_standby();
     pair.await_standby();
     pair.first.power_off();
-    let trouble = pair.second.wait_for("trouble", 1);
+    let trouble = pair.second.wait_for("warning", 1);
     assert_eq!(trouble["code"], "state_lost", "{trouble}");
-    pair.second.wait_for("lost", 1);
+    pair.second.wait_for("connection_reset", 1);
     let heard = client.read(&mut [0]).map_err(|error| error.kind());
     assert_eq!(heard, Err(ErrorKind::ConnectionReset));
     pair.change_places();
@@ -147,7 +147,7 @@ fn a_preferred_record_is_kept_on_another_host() {
         pair.fail_over(way);
         assert_eq!(open.ask(&["INCR", "counter"]), format!(":{next}"));
         assert_no_client_notices(&pair.first);
-        pair.first.assert_none_of("trouble");
+        pair.first.assert_none_of("warning");
     }
     drop(open);
     pair.stop();

@@ -375,7 +375,7 @@ fn redis_goes_on_without_the_client_that_kills_it() {
     let kinds = |event: &serde_json::Value| event["event"].as_str().unwrap_or("").to_owned();
     patiently("it serves without that client", || {
         let said: Vec<String> = server.events().iter().map(kinds).collect();
-        let lost = said.iter().position(|kind| kind == "lost");
+        let lost = said.iter().position(|kind| kind == "connection_reset");
         lost.is_some_and(|lost| said[lost..].iter().any(|kind| kind == "serving"))
     });
     let served = server.events_of("serving").len();
@@ -385,7 +385,12 @@ fn redis_goes_on_without_the_client_that_kills_it() {
     // More, where the machine has let a life last a second.
     let deaths = server.events_of("died").len();
     assert!(deaths >= 4, "{deaths}: {}", server.said());
-    assert_eq!(server.events_of("lost").len(), 1, "{}", server.said());
+    assert_eq!(
+        server.events_of("connection_reset").len(),
+        1,
+        "{}",
+        server.said()
+    );
     // What comes afterwards outlives a kill.
     server.kill_main(Signal::KILL);
     server.wait_serving(served + 1);
@@ -406,7 +411,7 @@ fn what_redis_has_read_is_not_kept_twice() {
         let status = status(&server);
         let kept = status["held_bytes"].as_u64();
         kept.is_some_and(|bytes| bytes < 4 << 20)
-            && status["north_bytes"]
+            && status["determinant_log_bytes"]
                 .as_u64()
                 .is_some_and(|bytes| bytes > 40 << 20)
     });
@@ -491,7 +496,7 @@ fn redis_is_begun_again_where_it_does_not_take_its_connections() {
         server.wait_serving(recoveries);
     }
     wait_until("it is told", || {
-        let mut told = server.events_of("trouble").into_iter();
+        let mut told = server.events_of("warning").into_iter();
         told.any(|one| one["reason"].to_string().contains("is started again"))
     });
     let recoveries = server.events_of("restarted").len();

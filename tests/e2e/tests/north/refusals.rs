@@ -126,7 +126,7 @@ fn a_server_whose_threads_serve_is_refused() {
     assert!(said.contains(expected), "{said}");
     assert!(said.contains("from one thread"), "{said}");
     assert!(
-        said.contains("the server does what cannot be replayed"),
+        said.contains("the server made a call that cannot be replayed"),
         "{said}"
     );
     assert!(!said.contains("did not come back in time"), "{said}");
@@ -142,10 +142,7 @@ fn a_server_whose_workers_share_memory_is_refused_with_the_way_out() {
     let expected = "a-server cannot be rebuilt from what it is told: a child with clients";
     assert!(said.contains(expected), "{said}");
     assert!(said.contains("`master_process off; daemon off;`"), "{said}");
-    assert!(
-        said.contains("was about to do what cannot be replayed"),
-        "{said}"
-    );
+    assert!(said.contains("the next call cannot be replayed"), "{said}");
     assert!(!said.contains("killed by signal"), "{said}");
     assert!(!said.contains("did not come back in time"), "{said}");
 }
@@ -228,7 +225,7 @@ fn a_server_whose_threads_serve_goes_on_without_a_record_if_one_was_only_preferr
     let mut server = scene.protect_with(&definition, &PREFER);
     let mut client = scene.connect_to(scene.ipv4(PORT));
     is_answered(&mut client);
-    let trouble = server.wait_for("trouble", 1)["message"].to_string();
+    let trouble = server.wait_for("warning", 1)["message"].to_string();
     assert!(trouble.contains("cannot be rebuilt"), "{trouble}");
     server.wait_serving(1);
     for recoveries in [2, 3] {
@@ -281,12 +278,12 @@ fn is_compared(scene: &Scene, flags: &[&str]) {
     let heard = second.ask("'a' * 6000 + os.urandom(8).hex()");
     assert!(heard.len() >= 6016, "{heard}");
     run(first, LOOKS);
-    let lost = server.wait_for("lost", 1);
+    let lost = server.wait_for("connection_reset", 1);
     let reason = lost["reason"].as_str().expect("words");
-    assert!(reason.contains("the hash differs"), "{lost}");
+    assert!(reason.contains("(by the hash)"), "{lost}");
     assert_eq!(first.ask("7 * 7"), "49");
     assert_eq!(
-        server.events_of("lost").len(),
+        server.events_of("connection_reset").len(),
         1,
         "the other connection is kept"
     );
@@ -300,7 +297,7 @@ fn a_server_goes_on_without_a_record_at_the_logger_if_one_was_only_preferred() {
     let mut server = protect(&scene, &definition, &logger, &PREFER);
     let mut client = scene.connect_to(scene.ipv4(PORT));
     is_answered(&mut client);
-    let trouble = server.wait_for("trouble", 1)["message"].to_string();
+    let trouble = server.wait_for("warning", 1)["message"].to_string();
     assert!(trouble.contains("cannot be rebuilt"), "{trouble}");
     server.wait_serving(1);
     for recoveries in [2, 3] {
@@ -343,7 +340,7 @@ fn goes_on_when_refused_late(scene: &Scene, flags: &[&str]) {
 }
 
 pub(super) fn assert_no_client_notices(server: &Protected) {
-    server.assert_none_of("lost");
+    server.assert_none_of("connection_reset");
     server.assert_none_of("unprotected");
 }
 
@@ -376,12 +373,12 @@ fn a_static_server_is_served_without_a_record_if_one_was_only_preferred() {
     let mut definition = interpreter(&scene);
     definition.command = vec![static_server(&scene)];
     let server = scene.protect_with(&definition, &["--stateful=prefer"]);
-    let trouble = server.wait_for("trouble", 1)["message"].to_string();
+    let trouble = server.wait_for("warning", 1)["message"].to_string();
     assert!(trouble.contains("statically linked"), "{trouble}");
     let client = scene.connect(PORT);
     server.kill_main(Signal::KILL);
     server.wait_serving(1);
-    server.assert_none_of("lost");
+    server.assert_none_of("connection_reset");
     drop(client);
 }
 

@@ -51,7 +51,7 @@ fn talks(scene: &Scene, mut client: Client) -> Client {
 
 /// The client is reset, and has heard nothing; the next one is served.
 fn is_told_apart(serves: &Protected, mut client: Client, mut next: impl FnMut() -> Client) {
-    let trouble = serves.wait_for("trouble", 1)["message"].to_string();
+    let trouble = serves.wait_for("warning", 1)["message"].to_string();
     assert!(trouble.contains("it said something else"), "{trouble}");
     let (rest, error) = client.rest();
     assert_eq!(rest, b"", "what nobody had said");

@@ -156,7 +156,7 @@ fn a_port_that_the_kernel_chose_and_that_is_taken_is_told() {
         other.enter(connect).expect("a host").is_ok()
     });
     pair.first.power_off();
-    let told = pair.second.wait_for("trouble", 1)["message"].to_string();
+    let told = pair.second.wait_for("warning", 1)["message"].to_string();
     assert!(told.contains("another program's now"), "{told}");
     pair.second.wait_for("serving", 1);
     drop(taking);

@@ -145,7 +145,7 @@ fn a_death_while_a_checkpoint_is_on_its_way_costs_nothing() {
         assert_eq!(client.ask(&["DEBUG", "DIGEST"]), state, "{what}");
         let all = (round + 1) * 30_000;
         assert_eq!(client.ask(&["DBSIZE"]), format!(":{all}"));
-        server.assert_none_of("lost");
+        server.assert_none_of("connection_reset");
     }
     drop(client);
     server.stop();
@@ -240,7 +240,7 @@ fn without_room_for_it_at_the_logger_there_is_no_checkpoint() {
     server.wait_serving(1);
     assert_eq!(client.ask(&["DBSIZE"]), ":30000");
     assert_eq!(images(&scene, &server).len(), 0);
-    server.assert_none_of("lost");
+    server.assert_none_of("connection_reset");
 }
 
 /// A logger that has begun anew and has no room for the image any more has no record: that is told, and nobody waits for it.
@@ -255,12 +255,12 @@ fn a_checkpoint_that_the_logger_cannot_have_again_is_told() {
     server.wait_for("checkpointed", 1);
     logger.kill();
     logger.replace_dead_with(&scene, &["--limit-total", "4MiB"]);
-    let ended = server.wait_for("record_ended", 1)["reason"].to_string();
+    let ended = server.wait_for("recording_stopped", 1)["reason"].to_string();
     assert!(ended.contains("no room"), "{ended}");
     let is_it =
         |one: &serde_json::Value| one["message"].to_string().contains("last checkpoint again");
     patiently("it is told why", || {
-        server.events_of("trouble").iter().any(is_it)
+        server.events_of("warning").iter().any(is_it)
     });
     assert_eq!(client.ask(&["DBSIZE"]), ":30000");
     fill(&mut client, 30_000, 1000);

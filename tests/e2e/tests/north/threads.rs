@@ -192,7 +192,7 @@ fn who_waits_for_a_clock_by_looking_at_it_does_not_wait_for_ever() {
     let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
     let mut client = Client::new(&scene);
     for round in 1..=2 {
-        let recorded = || status(&server)["north_bytes"].as_u64();
+        let recorded = || status(&server)["determinant_log_bytes"].as_u64();
         let before = recorded();
         client.say(
             "end = time.monotonic() + 4\x01while time.monotonic() < end:\x01    sum(range(100000))",
@@ -219,11 +219,11 @@ fn who_never_rests_is_not_waited_for_in_any_life() {
             count += 1;
             assert_eq!(client.ask("word"), count.to_string());
         }
-        let told = server.wait_for("trouble", 1)["message"].to_string();
+        let told = server.wait_for("warning", 1)["message"].to_string();
         assert!(told.contains("five seconds"), "{told}");
         kill(&server, round);
     }
     assert_eq!(client.ask("word"), (count + 1).to_string());
-    assert_eq!(server.events_of("trouble").len(), 1);
-    server.assert_none_of("lost");
+    assert_eq!(server.events_of("warning").len(), 1);
+    server.assert_none_of("connection_reset");
 }

@@ -160,10 +160,10 @@ fn another_program_is_not_given_the_record() {
     server.kill_main(Signal::KILL);
     server.wait_serving(2);
     assert_eq!(client.ask("count"), "3");
-    server.assert_none_of("trouble");
+    server.assert_none_of("warning");
     replace(b"another");
     server.kill_main(Signal::KILL);
-    let trouble = server.wait_for("trouble", 1)["message"].to_string();
+    let trouble = server.wait_for("warning", 1)["message"].to_string();
     assert!(trouble.contains("it runs another program"), "{trouble}");
     server.wait_serving(3);
     let mut rest = Vec::new();
@@ -179,7 +179,7 @@ fn an_end_in_the_replay_is_told() {
     let mut client = Client::new(&scene);
     assert_eq!(client.ask("count"), "1");
     client.say("exit");
-    let trouble = server.wait_for("trouble", 1)["message"].to_string();
+    let trouble = server.wait_for("warning", 1)["message"].to_string();
     assert!(
         trouble.contains("ended by itself while its record was replayed")
             && trouble.contains("status 3"),

@@ -37,7 +37,7 @@ fn connections_go_on_and_survive_the_next_crash_of_the_server() {
         _ => {
             protected.kill_main(Signal::KILL);
             let serving = protected.wait_serving(1);
-            assert_eq!(serving["lost"], 0, "{serving}");
+            assert_eq!(serving["reset"], 0, "{serving}");
         }
     });
     echoes(&early, b"afterwards");
@@ -64,7 +64,7 @@ fn a_server_that_died_meanwhile_is_recovered_at_once() {
     assert_eq!(died["cause"]["signal"], 9, "{died}");
     let serving = protected.wait_serving(1);
     assert_eq!(
-        (&serving["kept"], &serving["lost"]),
+        (&serving["recovered"], &serving["reset"]),
         (&1.into(), &0.into()),
         "{serving}"
     );
@@ -90,7 +90,7 @@ fn a_recovery_that_was_under_way_is_begun_again() {
     fs::write(&file, "").expect("restore the needed file");
     protected.succeed(&scene, &server, &[]);
     let serving = protected.wait_serving(1);
-    assert_eq!(serving["kept"], 1, "{serving}");
+    assert_eq!(serving["recovered"], 1, "{serving}");
     echoes(&stream, b"afterwards");
     protected.stop();
 }
@@ -121,7 +121,7 @@ fn programs_of_clsact_filters_are_replaced_too() {
     protected.succeed(&scene, &server, &flags);
     protected.kill_main(Signal::KILL);
     let serving = protected.wait_serving(1);
-    assert_eq!(serving["kept"], 1, "{serving}");
+    assert_eq!(serving["recovered"], 1, "{serving}");
     echoes(&stream, b"afterwards");
     protected.stop();
 }

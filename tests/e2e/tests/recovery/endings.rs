@@ -80,7 +80,7 @@ fn closed_before_the_crash() {
     server.crash(&protected, Crash::Exit1);
     protected.wait_serving(1);
     echoes(&open, b"still here");
-    protected.assert_none_of("lost");
+    protected.assert_none_of("connection_reset");
     protected.stop();
 }
 
@@ -99,7 +99,7 @@ fn a_server_that_ends_by_itself_ends_serve() {
         protected.said()
     );
     assert_eq!(
-        protected.events_of("ended").len(),
+        protected.events_of("server_exited").len(),
         1,
         "{}",
         protected.said()
@@ -116,7 +116,7 @@ fn terminal_that_is_closed_leaves_connections_protected() {
     protected.kill_serve_group(Signal::HUP);
     protected.kill_main(Signal::KILL);
     let serving = protected.wait_serving(1);
-    assert_eq!(serving["kept"], 1, "{serving}");
+    assert_eq!(serving["recovered"], 1, "{serving}");
     echoes(&stream, b"afterwards");
     protected.assert_none_of("logger_restarted");
     protected.assert_none_of("unprotected");

@@ -56,14 +56,14 @@ fn executions(scene: &Scene, protected: Protected) -> Vec<usize> {
 #[test]
 fn nothing_is_executed_for_a_connection_that_is_going_to_be_lost() {
     let scene = Scene::new("greeted");
-    lost_for_nothing(&scene, 0, "said something else");
+    lost_for_nothing(&scene, 0, "the output of the restarted server differs");
 }
 
 /// Where what differs lies behind the recorded beginning, too.
 #[test]
 fn nothing_is_executed_where_only_the_hash_tells_that_something_else_is_said() {
     let scene = Scene::new("late");
-    lost_for_nothing(&scene, BEHIND, "the hash differs there");
+    lost_for_nothing(&scene, BEHIND, "(by the hash)");
 }
 
 fn lost_for_nothing(scene: &Scene, behind: usize, why: &str) {
@@ -74,12 +74,12 @@ fn lost_for_nothing(scene: &Scene, behind: usize, why: &str) {
     is_reset(&stream);
     let serving = protected.wait_for("serving", 1);
     assert_eq!(
-        (&serving["kept"], &serving["lost"]),
+        (&serving["recovered"], &serving["reset"]),
         (&0.into(), &1.into()),
         "{serving}"
     );
-    let lost = protected.wait_for("lost", 1);
-    assert_eq!(lost["replayed_turns"], 0, "{lost}");
+    let lost = protected.wait_for("connection_reset", 1);
+    assert_eq!(lost["replayed_requests"], 0, "{lost}");
     assert_eq!(executions(scene, protected), [1; COMMANDS]);
 }
 
@@ -101,16 +101,16 @@ fn executed_again(scene: &Scene, behind: usize) {
     protected.kill_main(Signal::KILL);
     let serving = protected.wait_serving(1);
     assert_eq!(
-        (&serving["kept"], &serving["lost"]),
+        (&serving["recovered"], &serving["reset"]),
         (&1.into(), &0.into()),
         "{serving}"
     );
-    assert_eq!(serving["replayed_turns"], COMMANDS, "{serving}");
+    assert_eq!(serving["replayed_requests"], COMMANDS, "{serving}");
     let connection = serving["replayed"][0]["connection"].to_string();
     let client = stream.local_addr().expect("an address").to_string();
     assert!(connection.contains(&client), "{serving}");
-    assert_eq!(serving["replayed"][0]["turns"], COMMANDS, "{serving}");
+    assert_eq!(serving["replayed"][0]["requests"], COMMANDS, "{serving}");
     command(&stream, "on");
-    protected.assert_none_of("lost");
+    protected.assert_none_of("connection_reset");
     assert_eq!(executions(scene, protected), [2; COMMANDS]);
 }

@@ -110,7 +110,7 @@ impl Early {
         let [first, rest] = parts.map(|part| part.expect("a part"));
         assert_same_bytes("upload", &self.content, &[first, rest].concat());
         self.protected.wait_serving(recoveries);
-        self.protected.assert_none_of("lost");
+        self.protected.assert_none_of("connection_reset");
         self.protected.stop();
     }
 }

@@ -132,7 +132,7 @@ fn events_outlive_serve() {
     let of = |kind| events.iter().find(|event| event["event"] == kind);
     let died = of("died").expect("told")["message"].to_string();
     assert!(died.contains("test-server (pid "), "{died}");
-    let asked = of("asked").expect("told");
+    let asked = of("operator_request").expect("told");
     assert_eq!(asked["request"], "restart");
     assert_eq!(asked["by"]["uid"], 0);
     let command = asked["by"]["command"].to_string();
@@ -140,7 +140,7 @@ fn events_outlive_serve() {
     assert!(history(&protected, &directory, &["--since", "2100-01-01"], 0).is_empty());
     let words = protected.outlive("history", &["--history", &directory, "--since", "1h"]);
     assert!(
-        words.stdout.contains(" restart asked for by root"),
+        words.stdout.contains(" restart requested by root"),
         "{words:?}"
     );
 
@@ -176,13 +176,13 @@ fn a_history_that_cannot_be_written_stops_nothing() {
     let server = servers::test_server(&scene);
     let protected = scene.protect_with(&server, &["--history", "/dev/full"]);
     let stream = echoing(&scene);
-    let trouble = protected.wait_for("trouble", 1);
+    let trouble = protected.wait_for("warning", 1);
     assert_eq!(trouble["code"], "history_not_written", "{trouble}");
     for recovery in [1, 2] {
         protected.kill_main(Signal::KILL);
         protected.wait_serving(recovery);
         echoes(&stream, b"on");
     }
-    assert_eq!(protected.events_of("trouble").len(), 1);
+    assert_eq!(protected.events_of("warning").len(), 1);
     protected.stop();
 }

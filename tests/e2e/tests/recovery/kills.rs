@@ -33,7 +33,7 @@ fn server_in_a_pid_namespace_that_exits_with_an_error_is_recovered() {
     let pid = protected.events_of("started")[0]["pid"].clone();
     assert_eq!(died["cause"]["pid"], pid, "{died}");
     let serving = protected.wait_serving(1);
-    assert_eq!(serving["kept"], 1, "{serving}");
+    assert_eq!(serving["recovered"], 1, "{serving}");
     echoes(&stream, b"afterwards");
     protected.kill_serve_group(Signal::TERM);
     let status = protected.ended(PATIENCE).expect("serve ends");
@@ -55,7 +55,7 @@ fn download_through(kills: impl FnOnce(&Protected) + Send) {
     let got = http.response(|_| ());
     assert_same_bytes("download", &pattern(servers::BIG), &got.body);
     assert_same_bytes("idle", &pattern(3300), &idle.get("/small/4").body);
-    protected.assert_none_of("lost");
+    protected.assert_none_of("connection_reset");
     let endings = recording.finish();
     assert!(endings.iter().all(|e| !e.rst && !e.fin), "{endings:?}");
     protected.stop();
@@ -138,15 +138,22 @@ fn two_poisonous_requests_among_good_ones() {
     write(&poison[0], b"abort\n");
     write(&poison[1], b"exit 1\n");
     for number in 1..=2 {
-        let lost = protected.wait_for("lost", number);
+        let lost = protected.wait_for("connection_reset", number);
         assert!(
-            lost["reason"].to_string().contains("while replaying"),
+            lost["reason"]
+                .to_string()
+                .contains("in the replay of this connection"),
             "{lost}"
         );
     }
     poison.iter().for_each(is_reset);
     good.iter().for_each(|stream| echoes(stream, b"still here"));
-    assert_eq!(protected.events_of("lost").len(), 2, "{}", protected.said());
+    assert_eq!(
+        protected.events_of("connection_reset").len(),
+        2,
+        "{}",
+        protected.said()
+    );
     protected.stop();
 }
 
@@ -218,7 +225,7 @@ fn the_death_of_a_session_is_left_to_its_parent() {
     echoes(&stream, b"before");
     protected.kill_main(Signal::KILL);
     let serving = protected.wait_serving(1);
-    assert_eq!(serving["kept"], 1, "{serving}");
+    assert_eq!(serving["recovered"], 1, "{serving}");
     echoes(&stream, b"afterwards");
     protected.stop();
 }
@@ -232,7 +239,7 @@ fn a_main_process_that_leaves_its_daemon_is_told() {
     let script = format!("{command} & while ! ss -Hltn | grep -q :{PORT}; do sleep 0.01; done");
     server.command = ["sh", "-c", &script].map(str::to_owned).to_vec();
     let protected = scene.protect_with(&server, &["--crash-on", "main"]);
-    let told = protected.wait_for("trouble", 1);
+    let told = protected.wait_for("warning", 1);
     let message = told["message"].as_str().expect("words");
     assert!(message.contains("--crash-on=main"), "{told}");
     let stream = scene.connect(PORT);
@@ -284,7 +291,10 @@ fn a_restart_that_is_asked_for() {
         let answer = protected.outlive("restart", &["--json"]);
         assert_eq!(answer.status, Some(0), "{answer:?}");
         let answer = &answer.json()[0];
-        assert_eq!((&answer["kept"], &answer["lost"]), (&1.into(), &0.into()));
+        assert_eq!(
+            (&answer["recovered"], &answer["reset"]),
+            (&1.into(), &0.into())
+        );
         assert_ne!(protected.main_pid(), before);
         if let Some(http) = &mut http {
             http.ask("/small/2");

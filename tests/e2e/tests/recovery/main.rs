@@ -39,14 +39,19 @@ fn is_reset(stream: &TcpStream) {
     }
 }
 
-/// The only `lost` event, and that it is of this connection and for this reason.
+/// The only `connection_reset` event, and that it is of this connection and for this reason.
 #[track_caller]
 fn lost_only(protected: &Protected, stream: &TcpStream, reason: &str) {
-    let lost = protected.wait_for("lost", 1);
+    let lost = protected.wait_for("connection_reset", 1);
     let client = stream.local_addr().expect("an address").to_string();
     assert!(lost["connection"].to_string().contains(&client), "{lost}");
     assert!(lost["reason"].to_string().contains(reason), "{lost}");
-    assert_eq!(protected.events_of("lost").len(), 1, "{}", protected.said());
+    assert_eq!(
+        protected.events_of("connection_reset").len(),
+        1,
+        "{}",
+        protected.said()
+    );
 }
 
 /// A server that needs a file to start, the file, and the directory for both.

@@ -35,7 +35,7 @@ fn replay_by_turns() {
     // Answered turns are dropped: much less than a hundred requests is replayed.
     let replayed = serving["replayed_bytes"].as_u64().expect("a number");
     assert!(replayed < 1000, "{serving}");
-    assert_eq!(serving["kept"], 6, "{serving}");
+    assert_eq!(serving["recovered"], 6, "{serving}");
     protected.kill_main(Signal::KILL);
     protected.wait_serving(2);
     ask(&mut http, 9);
@@ -59,7 +59,7 @@ fn an_earlier_answer_that_takes_its_time() {
     protected.kill_main(Signal::KILL);
     let serving = protected.wait_serving(1);
     assert_eq!(
-        (&serving["kept"], &serving["comparing"]),
+        (&serving["recovered"], &serving["comparing"]),
         (&1.into(), &1.into())
     );
     talks(&other, "goes-on");
@@ -68,8 +68,8 @@ fn an_earlier_answer_that_takes_its_time() {
     talks(&other, "and-on");
     fs::write(&door, "").expect("the door is open");
     talks(&slow, "four");
-    protected.wait_for("kept", 1);
-    protected.assert_none_of("lost");
+    protected.wait_for("connections_recovered", 1);
+    protected.assert_none_of("connection_reset");
     protected.stop();
 }
 
@@ -130,7 +130,7 @@ fn upload_that_expects(replay: &str) {
     let stored = fs::read(scene.directory().join("www/up/file")).expect("the stored file");
     assert_same_bytes("upload", &content, &stored);
     protected.wait_serving(1);
-    protected.assert_none_of("lost");
+    protected.assert_none_of("connection_reset");
     protected.stop();
 }
 
@@ -155,7 +155,11 @@ fn an_answer_that_differs() {
     write(&stream, b"pid\n");
     let pid = String::from_utf8(read_exactly(&stream, 11)).expect("digits");
     protected.kill_main(Signal::KILL);
-    lost_only(&protected, &stream, "said something else");
+    lost_only(
+        &protected,
+        &stream,
+        "output of the restarted server differs",
+    );
     is_reset(&stream);
     echoes(&honest, b"still here");
     let new = format!("{:010}\n", protected.main_pid());
@@ -165,11 +169,11 @@ fn an_answer_that_differs() {
         .position(|(old, new)| old != new);
     // After `hello\n`.
     let place = 6 + differs.expect("another process has another number");
-    let lost = protected.wait_for("lost", 1);
+    let lost = protected.wait_for("connection_reset", 1);
     assert!(
         lost["reason"]
             .to_string()
-            .contains(&format!("at byte {place} ")),
+            .contains(&format!("differs at byte {place}\"")),
         "{lost}"
     );
     protected.stop();
@@ -191,7 +195,7 @@ fn late_difference(verify: &str) -> (Scene, Protected, TcpStream) {
 #[test]
 fn verify_full_sees_a_late_difference() {
     let (_scene, protected, stream) = late_difference("full");
-    lost_only(&protected, &stream, "said something else at byte 500");
+    lost_only(&protected, &stream, "differs at byte 500");
     is_reset(&stream);
     protected.stop();
 }
@@ -199,7 +203,7 @@ fn verify_full_sees_a_late_difference() {
 #[test]
 fn verify_hash_sees_a_late_difference() {
     let (_scene, protected, stream) = late_difference("hash");
-    lost_only(&protected, &stream, "said something else before byte 500");
+    lost_only(&protected, &stream, "differs before byte 500");
     is_reset(&stream);
     protected.stop();
 }
@@ -210,7 +214,7 @@ fn verify_head_and_off_see_no_late_difference() {
         let (_scene, protected, stream) = late_difference(verify);
         protected.wait_serving(1);
         talks(&stream, "on");
-        protected.assert_none_of("lost");
+        protected.assert_none_of("connection_reset");
         // And it is said that most was not compared.
         let verified = protected.wait_for("verified", 1);
         let compared = if verify == "head" { 4096 } else { 0 };
@@ -247,7 +251,7 @@ fn no_byte_of_another_answer_is_passed_on() {
         let wanted = format!("{number:08}").into_bytes();
         assert_eq!(said, &wanted[..said.len()], "{number}");
     }
-    lost_only(&protected, &stream, "said something else before byte ");
+    lost_only(&protected, &stream, "differs before byte ");
     protected.stop();
 }
 

@@ -36,7 +36,7 @@ fn a_server_that_does_not_start_for_a_while() {
     fs::write(&file, "").expect("restore the needed file");
     assert_same_bytes("echo", b"meanwhile", &read_exactly(&stream, 9));
     let serving = protected.wait_serving(1);
-    assert_eq!(serving["kept"], 1, "{serving}");
+    assert_eq!(serving["recovered"], 1, "{serving}");
     echoes(&stream, b"afterwards");
     let endings = recording.finish();
     assert!(endings.iter().all(|e| !e.rst && !e.fin), "{endings:?}");
@@ -71,7 +71,7 @@ fn a_server_that_listens_elsewhere_or_nowhere() {
     let told = protected.wait_for("not_listening", 1);
     let here = scene.ipv4(PORT).to_string();
     let message = format!(
-        "the server does not listen on {here}; it listens on 127.0.0.1:8999. \
+        "the server does not listen on {here}, but on 127.0.0.1:8999. \
          Change --address or the server's configuration."
     );
     assert_eq!(told["message"], message, "{told}");
@@ -83,7 +83,7 @@ fn a_server_that_listens_elsewhere_or_nowhere() {
     let protected = scene.try_to_protect(&server, &[]);
     let told = protected.wait_for("not_listening", 1);
     let message = told["message"].as_str().expect("words");
-    assert!(message.contains("it listens nowhere"), "{told}");
+    assert!(message.contains("nor on another address"), "{told}");
     protected.stop();
 }
 
@@ -121,7 +121,7 @@ fn a_later_life_that_does_not_listen() {
     fs::write(&file, "").expect("restore the needed file");
     protected.kill_main(Signal::KILL);
     let serving = protected.wait_serving(1);
-    assert_eq!(serving["kept"], 1, "{serving}");
+    assert_eq!(serving["recovered"], 1, "{serving}");
     echoes(&stream, b"afterwards");
     protected.stop();
 }

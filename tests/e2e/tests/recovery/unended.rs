@@ -104,7 +104,7 @@ fn a_server_that_does_not_end_is_named() {
     mute.says("asked");
     let pid = protected.main_pid();
     protected.kill_main(Signal::KILL);
-    let told = protected.wait_for("trouble", 1);
+    let told = protected.wait_for("warning", 1);
     assert_eq!(told["code"], "server_not_ended", "{told}");
     let reason = told["reason"].to_string();
     assert!(reason.contains(&pid.as_raw_nonzero().to_string()), "{told}");

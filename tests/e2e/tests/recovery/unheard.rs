@@ -32,7 +32,7 @@ for _ in range(20000):
 }
 
 fn told_of_lost_events(protected: &Protected) {
-    let told = protected.wait_for("trouble", 1);
+    let told = protected.wait_for("warning", 1);
     assert_eq!(told["code"], "events_lost", "{told}");
 }
 

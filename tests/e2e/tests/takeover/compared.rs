@@ -74,10 +74,10 @@ impl Case {
 fn a_server_that_says_something_else_behind_what_is_recorded_is_found_out() {
     let mut case = begun("compared-other", "");
     case.pair.fail_over(FailOver::PowerOff);
-    let lost = case.pair.first.wait_for("lost", 1);
+    let lost = case.pair.first.wait_for("connection_reset", 1);
     let reason = lost["reason"].to_string();
-    assert!(reason.contains("the hash differs there"), "{lost}");
-    assert_eq!(lost["replayed_turns"], 0, "{lost}");
+    assert!(reason.contains("(by the hash)"), "{lost}");
+    assert_eq!(lost["replayed_requests"], 0, "{lost}");
     assert_eq!(case.executions("one"), 1);
     case.pair.stop();
 }
@@ -96,9 +96,9 @@ fn a_long_answer_that_differs_is_found_out_where_one_turn_is_replayed() {
     assert_eq!(read_exactly(&stream, 300_008).len(), 300_008);
     await_recorded(&pair.first);
     pair.fail_over(FailOver::PowerOff);
-    let lost = pair.first.wait_for("lost", 1);
+    let lost = pair.first.wait_for("connection_reset", 1);
     let reason = lost["reason"].to_string();
-    assert!(reason.contains("the hash differs there"), "{lost}");
+    assert!(reason.contains("(by the hash)"), "{lost}");
     pair.stop();
 }
 
@@ -114,7 +114,7 @@ fn a_server_that_says_the_same_goes_on_and_it_is_told_how_much_was_compared() {
     assert_eq!(number("unverified"), 0, "{verified}");
     case.tell("four");
     assert_eq!((case.executions("one"), case.executions("four")), (2, 1));
-    case.pair.first.assert_none_of("lost");
+    case.pair.first.assert_none_of("connection_reset");
     case.pair.stop();
 }
 
@@ -137,6 +137,6 @@ fn date_behind_an_answer_that_is_recorded_in_part_is_tolerated() {
     // A date counts once in each chunk of 512 bytes, and once more in a segment that comes again.
     assert!(verified["tolerated"].as_u64() >= Some(3), "{verified}");
     assert_eq!(http.get("/").status, 200);
-    pair.first.assert_none_of("lost");
+    pair.first.assert_none_of("connection_reset");
     pair.stop();
 }

@@ -117,10 +117,10 @@ fn another_takes_over(stage: &str, kill: fn(&Protected)) {
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     for one in [&mut pair.first, &mut pair.second] {
         one.begin_as("standby", &pair.server, &flags);
-        one.wait_for("stands_by", 1);
+        one.wait_for("standby_started", 1);
     }
     clients.go_on("with two standbys");
-    third.assert_none_of("lost");
+    third.assert_none_of("connection_reset");
     clients.end();
     assert_untouched(recording, 4);
     // It may have died before its first word.
@@ -166,7 +166,7 @@ fn what_waits_for_a_neighbour_never_leaves() {
     let flags = pair.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     pair.first.begin_as("standby", &pair.server, &flags);
-    pair.first.wait_for("stands_by", 1);
+    pair.first.wait_for("standby_started", 1);
     let waits = run(&host, "ip neighbour show to 10.0.0.1");
     assert!(waits.contains("INCOMPLETE"), "{waits}");
     pair.second.kill_serve(Signal::STOP);

@@ -22,10 +22,10 @@ fn hosts_of_a_pair_are_named() {
         assert!(words.contains(&address), "{words}, and not {address}");
     };
     let (first, second) = (pair.first.host().clone(), pair.second.host().clone());
-    let stands_by = pair.second.wait_for("stands_by", 1);
+    let stands_by = pair.second.wait_for("standby_started", 1);
     is_at(&stands_by["host"], &first);
     is_at(&stands_by["message"], &first);
-    let leased = pair.first.wait_for("leased", 1);
+    let leased = pair.first.wait_for("lease_required", 1);
     is_at(&leased["host"], &second);
     is_at(&leased["message"], &second);
     is_at(&status(&pair.first)["other_host"], &second);
@@ -58,8 +58,8 @@ fn all_services_of_a_host_are_taken_over() {
     let flags = pair.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let stands_by = serves.standby(&pair.scene, pair.second.host(), &server, &flags);
-    stands_by.wait_for("stands_by", 1);
-    serves.wait_for("leased", 1);
+    stands_by.wait_for("standby_started", 1);
+    serves.wait_for("lease_required", 1);
     let recording = pair.scene.record(PORT);
     let all = [addresses(), theirs].concat();
     let clients: Vec<_> = all
@@ -80,8 +80,8 @@ fn all_services_of_a_host_are_taken_over() {
     pair.change_places();
     serves.power_on();
     serves.begin_as("standby", &server, &flags);
-    serves.wait_for("stands_by", 1);
-    stands_by.wait_for("leased", 1);
+    serves.wait_for("standby_started", 1);
+    stands_by.wait_for("lease_required", 1);
     pair.fail_over(FailOver::Switchover);
     for stream in &clients {
         talks(stream, "at last");

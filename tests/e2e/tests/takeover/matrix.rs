@@ -88,7 +88,7 @@ fn row(name: &str, failure: &Failure) {
         silences.extend(case.strike(failure, phases));
         case.testify();
         for one in [&case.pair.first, &case.pair.second] {
-            one.assert_none_of("lost");
+            one.assert_none_of("connection_reset");
             one.assert_none_of("unprotected");
         }
     }

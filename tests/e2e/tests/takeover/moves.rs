@@ -38,7 +38,7 @@ fn a_standby_goes_on_when_the_host_loses_its_power() {
         });
         talks(&idle, "afterwards");
         echoes(&echo, b"afterwards");
-        pair.second.assert_none_of("lost");
+        pair.second.assert_none_of("connection_reset");
         assert_eq!(status(&pair.second)["unprotected"], 0);
         end(&idle);
         end(&echo);
@@ -110,10 +110,10 @@ fn a_host_that_stands_still_or_is_cut_off_falls_silent_and_stands_by() {
             pair.scene.server.heal().expect("heal");
         }
         pair.first.wait_for("superseded", 1);
-        pair.first.wait_for("stands_by", 1);
+        pair.first.wait_for("standby_started", 1);
         echoes(&echo, b"still there");
         std::mem::swap(&mut pair.first, &mut pair.second);
-        pair.first.wait_for("leased", 1);
+        pair.first.wait_for("lease_required", 1);
         // Whoever was there before is as good as new.
         pair.fail_over(FailOver::Switchover);
         echoes(&echo, b"back again");
@@ -138,12 +138,12 @@ fn a_service_is_moved_back_and_forth() {
         pair.hand_over();
         pair.second.wait_serving(turn.div_ceil(2));
         std::mem::swap(&mut pair.first, &mut pair.second);
-        pair.first.wait_for("leased", turn / 2 + 1);
+        pair.first.wait_for("lease_required", turn / 2 + 1);
     });
     drop(scene);
     talks(&idle, "afterwards");
     for one in [&pair.first, &pair.second] {
-        one.assert_none_of("lost");
+        one.assert_none_of("connection_reset");
     }
     end(&idle);
     assert_untouched(recording, 4);
@@ -175,7 +175,7 @@ fn a_serve_that_ends_hands_over() {
     echoes(&echo, b"there");
     pair.first.begin_as("serve", &pair.server, &flags);
     pair.first.wait_for("superseded", 1);
-    pair.first.wait_for("stands_by", 1);
+    pair.first.wait_for("standby_started", 1);
     echoes(&echo, b"still there");
     std::mem::swap(&mut pair.first, &mut pair.second);
     pair.stop();
@@ -192,12 +192,12 @@ fn a_move_is_no_death() {
     a_pair_says_that_it_is_one(&pair);
     pair.hand_over();
     let serving = pair.second.wait_serving(1);
-    assert_eq!(serving["kept"], 1, "{serving}");
+    assert_eq!(serving["recovered"], 1, "{serving}");
     echoes(&echo, b"moved");
     let restored = pair.second.wait_for("restored", 1);
     assert_eq!(restored["former"], "handed_over", "{restored}");
     pair.second.assert_none_of("died");
-    let deaths = &status(&pair.second)["happened"]["deaths"];
+    let deaths = &status(&pair.second)["totals"]["deaths"];
     assert_eq!(
         deaths.as_object().map(serde_json::Map::len),
         Some(0),
@@ -205,7 +205,7 @@ fn a_move_is_no_death() {
     );
     // The other way round by a death.
     std::mem::swap(&mut pair.first, &mut pair.second);
-    pair.first.wait_for("leased", 1);
+    pair.first.wait_for("lease_required", 1);
     pair.first.power_off();
     let restored = pair.second.wait_for("restored", 1);
     assert_eq!(restored["former"], "silent", "{restored}");
@@ -313,7 +313,7 @@ fn a_host_that_is_gone_for_good_is_released() {
     let flags = logger.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).chain(device).collect();
     let second = first.standby(&scene, &other, &server, &flags);
-    let waits = second.wait_for("trouble", 1);
+    let waits = second.wait_for("warning", 1);
     assert!(
         waits["message"]
             .to_string()
@@ -324,13 +324,13 @@ fn a_host_that_is_gone_for_good_is_released() {
         release(first.name()).0 == Some(0)
     });
     let serving = second.wait_serving(1);
-    assert_eq!(serving["kept"], 1, "{serving}");
+    assert_eq!(serving["recovered"], 1, "{serving}");
     echoes(&echo, b"taken over");
     // The host comes back, with a serve that vouches that nobody serves: it stands by.
     let mut first = first;
     first.power_on();
     first.begin_as("serve", &server, &flags);
-    first.wait_for("stands_by", 1);
+    first.wait_for("standby_started", 1);
     echoes(&echo, b"still there");
     stop_all([first, second]);
 }

@@ -105,8 +105,8 @@ fn checkpoint(bench: &Bench, load: &Load) -> Result<Run> {
         thread::sleep(QUIET);
         Ok(())
     })?;
-    let record = subject.status()?["north_bytes"].as_u64();
-    let record = record.context("`outlive status` did not say north_bytes")?;
+    let record = subject.status()?["determinant_log_bytes"].as_u64();
+    let record = record.context("`outlive status` did not say determinant_log_bytes")?;
     overflow(bench, load.at, record)?;
     let (pause, made) = watched(bench, || subject.wait_for("checkpointed", PATIENCE))?;
     let field = |name: &str| -> Result<f64> {
@@ -179,7 +179,7 @@ fn overflow(bench: &Bench, at: u64, record: u64) -> Result<()> {
 fn live(subject: &mut Subject<'_>) -> Result<f64> {
     thread::sleep(REST);
     let event: Value = kill(subject)?;
-    ensure!(event["lost"] == 0, "connections were lost: {event}");
+    ensure!(event["reset"] == 0, "connections were reset: {event}");
     let live = timing(&event, "live_ms")?;
     thread::sleep(REST);
     Ok(live)

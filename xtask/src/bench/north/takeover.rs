@@ -96,7 +96,7 @@ fn power_offs(
 /// Returns when the standby's server has done what the other's has.
 fn await_follower(bench: &Bench, pair: &Pair<'_>) -> Result<()> {
     let began = Instant::now();
-    while pair.status(1)?["replica"]["behind_bytes"]
+    while pair.status(1)?["replica"]["lag_bytes"]
         .as_u64()
         .is_none_or(|behind| behind > CAUGHT_UP)
     {

@@ -144,9 +144,9 @@ impl<'a> Pair<'a> {
 
     /// Returns when the other host stands by, and the one that serves knows it.
     pub(in crate::bench) fn await_standby(&mut self) -> Result<()> {
-        self.wait_for(1, "stands_by")?;
+        self.wait_for(1, "standby_started")?;
         loop {
-            if self.wait_for(0, "leased")?["leased"] == true {
+            if self.wait_for(0, "lease_required")?["required"] == true {
                 return Ok(());
             }
         }

@@ -429,12 +429,12 @@ impl World<'_> {
 
     fn request(&mut self, len: usize, noted: Option<(u32, u32)>, answered: bool) {
         let Some(flow) = self.known() else { return };
-        let before = self.both.model.counters().left_to_notes;
+        let before = self.both.model.counters().mirror_skipped;
         let spec = segment(flow.client.nxt, flow.server.nxt)
             .timestamps(flow.client.tsval, flow.server.tsval)
             .payload(&vec![b'r'; len]);
         self.client(&spec);
-        self.left += self.both.model.counters().left_to_notes - before;
+        self.left += self.both.model.counters().mirror_skipped - before;
         let Some(flow) = self.known() else { return };
         if let Some((below, other)) = noted {
             let isn = flow.client.isn + other;

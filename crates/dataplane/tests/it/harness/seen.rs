@@ -96,7 +96,7 @@ pub(super) fn model_counters(model: &SouthSide) -> [(&'static str, u64); 24] {
         ("acks_withheld", c.acks_withheld),
         ("acks_made", c.acks_made),
         ("fenced", c.fenced),
-        ("left_to_notes", c.left_to_notes),
+        ("mirror_skipped", c.mirror_skipped),
         ("replay_held", c.replay_held),
         ("sampled", c.sampled),
     ]

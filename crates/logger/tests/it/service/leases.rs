@@ -84,7 +84,7 @@ fn who_serves_goes_on_while_nothing_can_be_noted() {
     let mut asker = Asker::new();
     asker.is_granted();
     std::fs::remove_dir_all(asker.directory.path()).expect("removed");
-    let told = |event: Event| matches!(event, Event::Trouble { reason, .. } if reason.contains("no host is granted"));
+    let told = |event: Event| matches!(event, Event::Warning { reason, .. } if reason.contains("no host is granted"));
     // The trouble is told with the next answer after the disk's.
     loop {
         let prolonged = asker.holds();

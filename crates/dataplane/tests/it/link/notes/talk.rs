@@ -133,8 +133,8 @@ impl Talk {
 
     /// How many segments were left out so far.
     pub(super) fn left(&self) -> u64 {
-        let left = self.linked.both.counted("left_to_notes");
-        assert_eq!(left, self.linked.both.model.counters().left_to_notes);
+        let left = self.linked.both.counted("mirror_skipped");
+        assert_eq!(left, self.linked.both.model.counters().mirror_skipped);
         left
     }
 
