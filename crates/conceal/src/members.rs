@@ -107,7 +107,8 @@ impl Members {
         };
         let mut groups: BTreeMap<i32, Group> = BTreeMap::new();
         for process in everybody() {
-            let Some(group) = number(process, 1) else {
+            // The group of a process that is gone by now is -1.
+            let Some(group) = number(process, 1).filter(|group| *group > 0) else {
                 continue;
             };
             let group = groups.entry(group).or_default();

@@ -163,7 +163,8 @@ impl Namespace {
         let parent = |pid: Pid| {
             let about = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
             let (_, rest) = about.rsplit_once(") ")?;
-            Pid::from_raw(rest.split(' ').nth(1)?.parse().ok()?)
+            let parent: i32 = rest.split(' ').nth(1)?.parse().ok()?;
+            Pid::from_raw(parent.max(0)) // -1: reaped by now
         };
         std::iter::successors(parent(pid), |pid| parent(*pid))
             .take_while(|pid| *pid != rustix::process::getpid())

@@ -124,8 +124,8 @@ fn state_and_parent(stat: &[u8]) -> Option<(u8, Option<Pid>)> {
     let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
     let mut fields = rest.split_ascii_whitespace();
     let state = *fields.next()?.as_bytes().first()?;
-    let parent = fields.next()?.parse().ok()?;
-    Some((state, Pid::from_raw(parent)))
+    let parent: i32 = fields.next()?.parse().ok()?;
+    Some((state, Pid::from_raw(parent.max(0)))) // -1: reaped by now
 }
 
 /// Whether `/proc/<pid>/cgroup` names `path` or a sub-cgroup of it in the v2 hierarchy.
