@@ -9,14 +9,14 @@ use crate::greeting::VERSION;
 pub enum Refusal {
     /// It speaks another version; this one.
     #[error(
-        "it speaks version {0} of the channel, and this program version {VERSION}: run the same version of outlive on both sides"
+        "the other side speaks version {0} of the channel, and this program version {VERSION}: run the same version of outlive on both sides"
     )]
     Version(u8),
     /// It has no key of the name that the initiator uses.
-    #[error("it has no key of this name in its key file")]
+    #[error("no key of this name is in the key file of the other side")]
     UnknownKey,
     /// It has a key of that name, but another one.
-    #[error("it has another key of this name in its key file")]
+    #[error("the key file of the other side has another key of this name")]
     WrongKey,
 }
 
@@ -24,7 +24,7 @@ pub enum Refusal {
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
     /// The other end does not speak this protocol.
-    #[error("what connects is no part of outlive")]
+    #[error("the peer is no part of outlive")]
     NotOurs,
     /// The initiator speaks another version of this protocol.
     #[error("version {0} of the channel is not known: this program speaks version {VERSION}")]
@@ -33,7 +33,7 @@ pub enum ChannelError {
     #[error("no key is called {0:?} in the key file")]
     UnknownKey(String),
     /// The initiator has a key of this name, but not the one in the key file.
-    #[error("the other side's key {0:?} is not the one in the key file")]
+    #[error("the key {0:?} of the other side differs from the key file")]
     WrongKey(String),
     /// The responder has refused our key or our version.
     #[error("the other side refuses key {name:?}: {refusal}")]
@@ -44,10 +44,10 @@ pub enum ChannelError {
         refusal: Refusal,
     },
     /// The responder does not prove that it has the key.
-    #[error("the other side does not prove that it has key {0:?}")]
+    #[error("the other side does not prove the possession of key {0:?}")]
     NotProven(String),
     /// A message that the other end has not sent in this way.
-    #[error("a message was changed on its way, or is not the other side's")]
+    #[error("a message was changed on the way, or comes from another sender")]
     Tampered,
     /// The connection ended within a message, or before the handshake was complete.
     #[error("the connection ended too early")]

@@ -120,7 +120,9 @@ impl fmt::Debug for Key {
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
     /// The operating system does not let us read it.
-    #[error("key file {path}: {error}; `outlive key > {path}` makes one (then: chmod 600 {path})")]
+    #[error(
+        "key file {path}: {error}; create the file with `outlive key > {path}; chmod 600 {path}`"
+    )]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -129,7 +131,7 @@ pub enum KeyFileError {
     },
     /// Others can read or write it.
     #[error(
-        "key file {path} can be used by others than its owner (mode {mode:03o}): chmod 600 {path}"
+        "key file {path} is open to other users than the owner (mode {mode:03o}): chmod 600 {path}"
     )]
     Exposed {
         /// The file.
@@ -162,7 +164,7 @@ pub enum KeyFileError {
         line: usize,
     },
     /// There is none in it.
-    #[error("key file {0} has no key in it: `outlive key` prints one")]
+    #[error("key file {0} has no key: `outlive key` prints a key")]
     NoKey(PathBuf),
 }
 

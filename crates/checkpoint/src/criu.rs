@@ -20,12 +20,12 @@ pub struct Criu {
 pub enum CriuError {
     /// There is none.
     #[error(
-        "checkpoints need CRIU, and there is no program {0:?}: install it, build it (make criu), or say where it is (--criu PATH)"
+        "checkpoints need CRIU, and the program {0:?} does not exist: install CRIU, build CRIU (make criu), or give the path (--criu PATH)"
     )]
     NotFound(PathBuf),
     /// It is not new enough.
     #[error(
-        "checkpoints need CRIU {}.{} or newer, and {path:?} is {found}: build it (make criu) and say where it is (--criu PATH)",
+        "checkpoints need CRIU {}.{} or newer, and {path:?} is {found}: build CRIU (make criu) and give the path (--criu PATH)",
         OLDEST.0, OLDEST.1
     )]
     TooOld {

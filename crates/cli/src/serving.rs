@@ -149,30 +149,35 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
     }
     let total = arguments.limit_total.unwrap_or_else(quarter_of_memory);
     if total < arguments.limit_per_connection.min(TOTAL_LEAST) {
-        return Err("--limit-total must be at least 1MiB, or what a connection may have".into());
+        return Err(
+            "--limit-total must be at least 1MiB, or at least --limit-per-connection".into(),
+        );
     }
     let link = link(&arguments)?;
     if standby && arguments.logger.len() > 1 {
         return Err(
-            "a standby needs one --logger: several do not decide together who serves".into(),
+            "a standby requires exactly one --logger: several loggers do not agree on the host that serves".into(),
         );
     }
     if standby && (link.is_none() || arguments.address_device.is_none()) {
-        return Err("a standby needs --logger, which grants who serves, and --address-device, where the addresses come with the service".into());
+        return Err("a standby requires --logger, which grants leases, and --address-device, on which the addresses come with the service".into());
     }
     if let Some(metrics) = arguments.metrics.filter(|at| addresses.contains(at)) {
         return Err(format!(
-            "{metrics} is protected: metrics need a port of their own"
+            "{metrics} is a protected address: give --metrics another port"
         ));
     }
     if arguments.hot && !arguments.stateful.is_wanted() {
-        return Err("--hot needs --stateful=require: without a record of what the server is told there is nothing to follow".into());
+        return Err(
+            "--hot requires --stateful=require: a replica replays the recorded input of the server"
+                .into(),
+        );
     }
     if arguments.hot && (link.is_none() || arguments.address_device.is_none()) {
-        return Err("--hot needs --logger, which tells what is to be followed, and --address-device, without which no host stands by".into());
+        return Err("--hot requires --logger, which sends the record to the replica, and --address-device, as each standby does".into());
     }
     if arguments.stateful.is_wanted() && matches!(arguments.crash_on, CrashOn::Main) {
-        return Err("--crash-on=main leaves the death of a process to its parent, and with --stateful each process is rebuilt: leave one of them out".into());
+        return Err("--crash-on=main leaves the death of a child to its parent, and --stateful rebuilds every process: omit one of the two options".into());
     }
     let checkpoints = checkpoints(&arguments)?;
     let renew_at = renewal(&arguments)?;
@@ -244,15 +249,15 @@ fn checkpoints(arguments: &Serve) -> Result<Option<CheckpointConfig>, String> {
     let given = &arguments.bounding;
     if given.checkpoint_at.is_none() && given.checkpoint_every.is_none() {
         if given.checkpoint_dir.is_some() {
-            return Err("--checkpoint-dir needs --checkpoint-at or --checkpoint-every, which say when checkpoints are made".into());
+            return Err("--checkpoint-dir requires --checkpoint-at or --checkpoint-every".into());
         }
         return Ok(None);
     }
     if !arguments.stateful.is_wanted() {
-        return Err("checkpoints are of servers with state: give --stateful=require, too".into());
+        return Err("checkpoints require --stateful=require".into());
     }
     if arguments.hot {
-        return Err("--hot follows the server from its beginning, which checkpoints give back: leave one of them out (--hot, --checkpoint-at, --checkpoint-every)".into());
+        return Err("a replica replays the whole record, and checkpoints remove the beginning of the record: omit --hot, or --checkpoint-at and --checkpoint-every".into());
     }
     if given.checkpoint_at.is_some_and(|at| at < BOUNDING_LEAST) {
         return Err("--checkpoint-at must be at least 1MiB".into());
@@ -278,10 +283,12 @@ fn renewal(arguments: &Serve) -> Result<Option<u64>, String> {
         return Ok(None);
     }
     if !arguments.stateful.is_wanted() {
-        return Err("--stateless says when a record may begin anew: give --stateful=require, too, without which there is none".into());
+        return Err("--stateless requires --stateful=require".into());
     }
     if given.checkpoint_at.is_some() || given.checkpoint_every.is_some() {
-        return Err("--stateless takes the place of checkpoints: a server that keeps nothing needs no image of it".into());
+        return Err(
+            "--stateless excludes checkpoints: a server that keeps nothing needs no image".into(),
+        );
     }
     if given.stateless_reset_at < BOUNDING_LEAST {
         return Err("--stateless-reset-at must be at least 1MiB".into());
@@ -321,7 +328,7 @@ fn link(arguments: &Serve) -> Result<Option<LinkConfig>, String> {
 fn on_loss(arguments: &Serve) -> Result<OnLoggerLoss, String> {
     let has_state = arguments.stateful.is_wanted();
     match arguments.on_logger_loss {
-        Some(LoggerLoss::Unprotect) if has_state => Err("with --stateful nothing is said that is not recorded, so clients wait when no logger answers: --on-logger-loss=hold".into()),
+        Some(LoggerLoss::Unprotect) if has_state => Err("with --stateful, clients wait when no logger answers: only --on-logger-loss=hold is possible".into()),
         Some(LoggerLoss::Hold) => Ok(OnLoggerLoss::Hold),
         None if has_state => Ok(OnLoggerLoss::Hold),
         Some(LoggerLoss::Unprotect) | None => Ok(OnLoggerLoss::Unprotect),

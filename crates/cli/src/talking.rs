@@ -81,7 +81,7 @@ pub(crate) fn status(arguments: &Status) -> Outcome {
                 lines::fail(
                     "no_status",
                     &format_args!(
-                        "the serve of {name} could not say how it is; see its own messages"
+                        "the serve of {name} has no status; see the messages of that serve"
                     ),
                 );
                 outcome = Outcome::Internal;

@@ -69,10 +69,10 @@ pub enum MandateError {
     #[error("an input has changed: {0:?}")]
     Stale(Stale),
     /// It has been mandated before.
-    #[error("it has been mandated already")]
+    #[error("committed already")]
     Already,
     /// It was aborted.
-    #[error("it was aborted")]
+    #[error("aborted")]
     Aborted,
     /// An effect could not be carried out; those before it have been.
     #[error("could not carry out {effect:?}: {errno}")]

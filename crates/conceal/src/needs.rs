@@ -19,13 +19,13 @@ pub enum Missing {
     Root,
     /// Files of others are nobody's there, and nobody may change them.
     #[error(
-        "this is root in a namespace of users that does not know all of them (/proc/self/uid_map has no {0}): \
-         begin this outside of it, or in one that maps all users (podman: --userns=host)"
+        "this root is in a user namespace that does not map all users (/proc/self/uid_map has no {0}): \
+         run this outside, or in a user namespace that maps all users (podman: --userns=host)"
     )]
     User(u32),
     /// There are no file systems in user space.
     #[error(
-        "cannot open {DEVICE}: {0}: load it (modprobe fuse), or give it to this container (--device {DEVICE})"
+        "cannot open {DEVICE}: {0}: load the module (modprobe fuse), or give the device to this container (--device {DEVICE})"
     )]
     Device(io::Error),
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub enum DataplaneError {
     /// The kernel refused the programs: it is too old, or lacks a feature.
     #[error(
-        "this kernel does not load the data plane ({source}): it needs BTF (CONFIG_DEBUG_INFO_BTF), the BPF ring buffer, dynptr and bpf_loop (Linux 5.19 or later)"
+        "this kernel does not load the data plane ({source}): use a kernel with BTF (CONFIG_DEBUG_INFO_BTF), the BPF ring buffer, dynptr and bpf_loop (Linux 5.19 or later)"
     )]
     Load {
         /// What libbpf said.
@@ -16,7 +16,7 @@ pub enum DataplaneError {
     },
     /// We may not load the programs.
     #[error(
-        "loading the programs is not permitted ({source}): it takes CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and neither a container's seccomp filter nor the kernel's lockdown may forbid bpf(2)"
+        "loading the programs is not permitted ({source}): this needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and neither a container's seccomp filter nor the kernel's lockdown may forbid bpf(2)"
     )]
     NotPermitted {
         /// What libbpf said.
@@ -24,7 +24,7 @@ pub enum DataplaneError {
     },
     /// A setting of an interface cannot be changed.
     #[error(
-        "cannot set {} to 1: {source}; where /proc/sys is not writable, as in a container, set it beforehand ({setting}=1, for instance by --sysctl)",
+        "cannot set {} to 1: {source}; where /proc/sys is not writable, as in a container, change the setting beforehand ({setting}=1, for instance by --sysctl)",
         path.display()
     )]
     Setting {
@@ -37,7 +37,7 @@ pub enum DataplaneError {
     },
     /// The maps do not fit into the kernel's memory.
     #[error(
-        "this host has no memory for a ring of {ring} bytes (--ring-size) and a table of {flows} connections (--max-connections): ask for less"
+        "this host has no memory for a ring of {ring} bytes (--ring-size) and a table of {flows} connections (--max-connections): reduce both"
     )]
     Memory {
         /// Bytes of the ring.

@@ -15,7 +15,7 @@ use crate::stream::Stream;
 
 /// Nothing of the record is kept any more: there was no room for what came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("there is no room for more of what the server was told")]
+#[error("the determinant log is full")]
 pub struct NoRoom;
 
 /// The streams of a service's processes.

@@ -12,7 +12,7 @@ use crate::pcap::PcapError;
 #[non_exhaustive]
 pub enum Error {
     /// The lab makes namespaces and raw sockets, which takes root.
-    #[error("a lab needs root: it makes network namespaces")]
+    #[error("a lab needs root, to make network namespaces")]
     NotRoot,
 
     /// A program that the lab uses (`ip`, `ethtool`) ended with an error.

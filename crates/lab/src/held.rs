@@ -45,10 +45,12 @@ pub struct Place {
 #[non_exhaustive]
 pub enum AskError {
     /// There is no lab of that name.
-    #[error("there is no lab {0}: make one with `outlive lab up`")]
+    #[error("no lab is called {0}: `outlive lab up` makes a lab")]
     NoLab(String),
     /// There is, but its holder has died. [`Place::clear`] removes what may be left.
-    #[error("the process that held lab {0} has died; `outlive lab down` removes what is left")]
+    #[error(
+        "the process that held lab {0} has died; `outlive lab down` removes the rest of the lab"
+    )]
     Dead(String),
     /// It has not been done, and this is why.
     #[error(transparent)]

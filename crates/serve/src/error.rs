@@ -27,18 +27,16 @@ pub enum ServeError {
     )]
     NoCapability(Vec<&'static str>),
     /// No address was given.
-    #[error(
-        "which address shall be protected? give --address ADDRESS:PORT, as clients connect to it"
-    )]
+    #[error("no address to protect: give --address ADDRESS:PORT, as clients connect")]
     NoAddress,
     /// The address is a wildcard.
     #[error(
-        "{0} is no address that a client connects to: name each address, e.g. --address 10.0.0.10:80 --address '[fd00::10]:80'"
+        "{0} is a wildcard, and clients connect to single addresses: give each address, as in --address 10.0.0.10:80 --address '[fd00::10]:80'"
     )]
     Wildcard(SocketAddr),
     /// The programs have no room for so many.
     #[error(
-        "{given} addresses are too many: at most {MOST_ADDRESSES} are protected, each port of a range counted"
+        "{given} addresses exceed the limit of {MOST_ADDRESSES} (each port of a range counts): run two services"
     )]
     TooManyAddresses {
         /// How many were given.
@@ -46,7 +44,7 @@ pub enum ServeError {
     },
     /// The address is not on this host.
     #[error(
-        "{address} is not an address of this host; it has {present}. With --address-device the address is brought up"
+        "{address} is not an address of this host, which has {present}; --address-device DEVICE brings the address up"
     )]
     NotLocal {
         /// The address.
@@ -55,11 +53,11 @@ pub enum ServeError {
         present: String,
     },
     /// No such network device.
-    #[error("there is no network device {0:?}: see `ip link`")]
+    #[error("this host has no network device {0:?}; `ip link` lists the devices")]
     NoDevice(String),
     /// Another host answers for an address that is to be brought up.
     #[error(
-        "another host on {device} has {ip}: {}; end the service there (or take the address off: `ip address del`). If two hosts are to serve {ip} in turn, both need the same --name, and the second `outlive standby`. Where a router answers for all addresses: --take-address",
+        "another host on {device} has {ip} ({}): end the service there, or remove the address (`ip address del`). Two hosts that serve {ip} in turn need the same --name, and `outlive standby` on the second host. If a router answers for all addresses: --take-address",
         link_layer(mac)
     )]
     AddressInUse {
@@ -72,27 +70,27 @@ pub enum ServeError {
     },
     /// An address that is to come and go with the service is on the host for good.
     #[error(
-        "{0} is an address of this host already: outlive brings it up itself when this host serves; take it out of the system's configuration, and off (`ip address del`)"
+        "this host has {0} already, and outlive brings the address up only while this host serves: remove the address from the system's configuration and from the device (`ip address del`)"
     )]
     AddressHere(IpAddr),
     /// The kernel keeps sockets of a service that another host is to serve.
     #[error(
-        "sockets of the server at {0} cannot be removed: this host stays silent, and no other takes over at once; `ss -tn` shows them"
+        "sockets of the server at {0} cannot be removed, so this host stays silent, and no other host takes over at once; `ss -tn` lists the sockets"
     )]
     SocketsLeft(String),
     /// They do not decide together.
     #[error(
-        "several loggers do not decide together which host serves: where there is a standby, give one --logger"
+        "a standby requires exactly one --logger: several loggers do not agree on the host that serves"
     )]
     SeveralLoggers,
     /// Nothing tells this host from others.
     #[error(
-        "the device of --address-device has no hardware address, by which the logger tells hosts apart: name a network card"
+        "the device of --address-device has no hardware address, and the logger tells hosts apart by that: give a network card"
     )]
     NoHostNumber,
     /// The numbers cannot be shown there.
     #[error(
-        "cannot show metrics on {address}: {error}; --metrics takes a free port and an address of this host"
+        "cannot serve metrics on {address}: {error}; --metrics needs a free port and an address of this host"
     )]
     Metrics {
         /// Where.
@@ -101,14 +99,14 @@ pub enum ServeError {
         error: io::Error,
     },
     /// Somebody listens already.
-    #[error("{owner}: stop it first; outlive starts the server itself, in a cgroup of its own")]
+    #[error("{owner}: stop that program first; outlive starts the server in a cgroup")]
     InUse {
         /// Who.
         owner: String,
     },
     /// Another service of this host has an address.
     #[error(
-        "{address} is an address of the service {service}, which another outlive serve of this host runs (process {pid}): stop it first, or leave that address out"
+        "{address} is an address of the service {service}, which another outlive serve runs on this host (process {pid}): stop that service, or omit the address"
     )]
     AddressServed {
         /// Which.
@@ -128,7 +126,7 @@ pub enum ServeError {
     },
     /// What an earlier `serve` has left cannot be taken over.
     #[error(
-        "an earlier outlive serve of {name} was killed, and what it left cannot be taken over ({why}): stop its server and run `outlive clean {name}`"
+        "an earlier outlive serve of {name} was killed, and its server cannot be adopted ({why}): stop the server and run `outlive clean {name}`"
     )]
     NotAdopted {
         /// The name.
@@ -138,7 +136,7 @@ pub enum ServeError {
     },
     /// The service that runs was started with other options.
     #[error(
-        "{name} runs with another {option}: give the same, or stop its server and run `outlive clean {name}`"
+        "{name} runs with another {option}: give the same value, or stop the server and run `outlive clean {name}`"
     )]
     OtherOptions {
         /// The name.
@@ -148,7 +146,7 @@ pub enum ServeError {
     },
     /// The service that runs belongs to another version of this program.
     #[error(
-        "{name} is run by another version of outlive (layout {layout}; this one has {}): run that version again and stop it, or stop its server and run that version's `outlive clean {name}`",
+        "another version of outlive runs {name} (layout {layout}; this version has {}): start that version again and stop the service, or stop the server and run `outlive clean {name}` of that version",
         dataplane::LAYOUT_VERSION
     )]
     OtherLayout {
@@ -164,7 +162,7 @@ pub enum ServeError {
     BadName(String),
     /// Nothing of that name is there to be cleaned.
     #[error(
-        "no service is called {name}, and nothing of one is left; {}",
+        "no service is called {name}, and no remains of a service have this name; {}",
         listed(known)
     )]
     NoService {
@@ -182,21 +180,23 @@ pub enum ServeError {
         source: io::Error,
     },
     /// The preloaded library cannot be in the server.
-    #[error("{0}. `--stateful=off` protects its connections, if it keeps nothing between requests")]
+    #[error(
+        "{0}. `--stateful=off` protects the connections of a server without state between requests"
+    )]
     NotWrappable(#[from] wrap::program::NotWrappable),
     /// The preloaded library is not in the server.
     #[error(
-        "what the server is told cannot be recorded: the preloaded library is not in it. It may be statically linked, or set aside its environment. `--stateful=off` protects its connections, if it keeps nothing between requests"
+        "the input of the server cannot be recorded: the preloaded library is not in the server, which may be statically linked or clear its environment. `--stateful=off` protects the connections of a server without state between requests"
     )]
     NotWrapped,
     /// Another program listens than the one that is recorded.
     #[error(
-        "what listens to clients is another program than the one that is recorded, which has begun it. Give the server itself to `serve`, not what begins it (a script, a shell); or `--stateful=off` protects its connections, if it keeps nothing between requests"
+        "the listening process is a child of the recorded process, and runs another program: pass the server binary to `serve`, not a wrapper (a script, a shell). `--stateful=off` protects the connections of a server without state between requests"
     )]
     NotRecorded,
     /// The server does what cannot be replayed.
     #[error(
-        "{server} cannot be rebuilt from what it is told: {why}. `--stateful=off` protects its connections, if it keeps nothing between requests"
+        "{server} cannot be rebuilt from a record of its input: {why}. `--stateful=off` protects the connections of a server without state between requests"
     )]
     NotReplayable {
         /// The program.
@@ -206,7 +206,7 @@ pub enum ServeError {
     },
     /// The server did not come up the first time.
     #[error(
-        "the server {exit} before it listened on {addresses}: nothing is protected; see its own messages above"
+        "the server {exit} before it listened on {addresses}: nothing is protected; see the messages of the server above"
     )]
     FirstStart {
         /// How it ended.
@@ -242,11 +242,11 @@ pub enum ServeError {
     #[error("the logger: {0}")]
     Logger(String),
     /// The logger has ended the stream.
-    #[error("the logger: it closed the connection")]
+    #[error("the logger has closed the connection")]
     LoggerClosed,
     /// A logger knows another service with one of the addresses.
     #[error(
-        "the logger: {0}; end that service. If two hosts are to serve one address in turn, both need the same --name, and the second `outlive standby`. If that host is gone for good: `outlive logger release` with that name. Two sites with one private address behind NAT: --shared-address"
+        "the logger: {0}; end that service. Two hosts that serve an address in turn need the same --name, and `outlive standby` on the second host. If the other host is gone for good: `outlive logger release` with that name. For two sites with the same private address behind NAT: --shared-address"
     )]
     AddressClaimed(String),
     /// A logger on another machine cannot be reached, or does not want us.
@@ -277,12 +277,12 @@ pub enum ServeError {
     NotKnown(String),
     /// The logger said something strange. It knows our key: it is no stranger, but of another version.
     #[error(
-        "the logger is of another version: {0}. Two versions of outlive in a row understand each other; upgrade the older one"
+        "the logger has another version: {0}. Two versions of outlive in a row understand each other: upgrade the older version"
     )]
     LoggerProtocol(#[from] ControlError),
     /// It has ended the stream before it said anything, at what the version before this one says, too.
     #[error(
-        "the logger: it closed the connection, as one does that is older than the version before this one. Two versions of outlive in a row understand each other; if it is older, upgrade it"
+        "the logger has closed the connection, as a logger of a much older version does. Two versions of outlive in a row understand each other: upgrade an older logger"
     )]
     LoggerMayBeOlder,
     /// A fabricated packet could not be built: our own bug.
@@ -359,10 +359,10 @@ impl ServeError {
     #[must_use]
     pub fn and_without(&self) -> String {
         let why = match self.is_without_record() {
-            true => "the server that runs is served without a record".into(),
+            true => "the running server has no record".into(),
             false => self.to_string(),
         };
-        format!("{why}; what it keeps is not protected (--stateful=prefer)")
+        format!("{why}; the state of the server is not protected (--stateful=prefer)")
     }
 
     /// Whose fault it is.
@@ -455,8 +455,8 @@ fn of_io(error: &io::Error) -> Fault {
 
 fn listed(services: &[String]) -> String {
     match services {
-        [] => "there are no services".to_owned(),
-        known => format!("there are {}", known.join(", ")),
+        [] => "this host has no services".to_owned(),
+        known => format!("this host has {}", known.join(", ")),
     }
 }
 
@@ -465,7 +465,7 @@ fn unreachable(at: &SocketAddr, error: &ChannelError) -> String {
     match error {
         ChannelError::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             format!(
-                "nobody listens there; start `outlive logger --listen {at} --key-file FILE` on that host"
+                "no process listens there; start `outlive logger --listen {at} --key-file FILE` on that host"
             )
         }
         ChannelError::Io(error) if error.kind() == io::ErrorKind::TimedOut => {
@@ -475,7 +475,7 @@ fn unreachable(at: &SocketAddr, error: &ChannelError) -> String {
             )
         }
         ChannelError::NotOurs | ChannelError::Truncated => {
-            format!("{error}; is that really the port of an `outlive logger`?")
+            format!("{error}; is this the port of an `outlive logger`?")
         }
         ChannelError::Refused {
             refusal: channel::Refusal::Version(_),
@@ -484,7 +484,7 @@ fn unreachable(at: &SocketAddr, error: &ChannelError) -> String {
         | ChannelError::UnknownVersion(_) => error.to_string(),
         error if error.is_configuration() => {
             format!(
-                "{error}; both hosts need the same line in their key files (`outlive key` prints one)"
+                "{error}; both hosts need the same line in their key files (`outlive key` prints a line)"
             )
         }
         error => error.to_string(),

@@ -720,7 +720,7 @@ impl LoggerClient {
 /// A logger process that was killed, and has not ended.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the logger process {0} was killed and does not end: it waits in the kernel, for a disk or another file system (state D). Nobody waits for it any more"
+    "the logger process {0} was killed and does not end: the process waits in the kernel for a disk or another file system (state D). outlive no longer waits for this process"
 )]
 pub(crate) struct Unended(u32);
 

@@ -295,7 +295,7 @@ impl North {
     /// What the server has done that cannot be replayed, in words; `None`: nothing.
     pub(crate) fn is_not_replayable(&self) -> Option<String> {
         let failure = self.memory.divergence()?.failure;
-        let unknown = || "it does what cannot be replayed".to_owned();
+        let unknown = || "the server made a call that cannot be replayed".to_owned();
         (failure == Some(Failure::NotSupported))
             .then(|| self.memory.reason().unwrap_or_else(unknown))
     }
@@ -308,10 +308,10 @@ impl North {
     /// Why nothing is recorded any more; `None`: everything is.
     pub(crate) fn ended(&self) -> Option<&'static str> {
         Some(match self.memory.ended()? {
-            Mode::Full => "there is no room for more (--limit-total)",
-            Mode::LoggerFull => "the logger has no room for more (--limit-total, here and there)",
-            Mode::Crowded => "there were more processes than can be followed",
-            Mode::Record | Mode::Off => "it was given up",
+            Mode::Full => "the record has reached --limit-total",
+            Mode::LoggerFull => "the logger has no room (--limit-total, on both hosts)",
+            Mode::Crowded => "too many processes (at most 16384)",
+            Mode::Record | Mode::Off => "recording was given up",
         })
     }
 

@@ -38,19 +38,17 @@ pub(crate) struct Replica {
 /// Why it is of no use.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Useless {
-    #[error("it could not be started: {0}")]
+    #[error("the replica could not be started: {0}")]
     NotStarted(String),
-    #[error("it ended by itself ({0})")]
+    #[error("the replica exited ({0})")]
     Ended(Exit),
     #[error("{0}")]
     Diverged(Divergence),
     #[error("there is no room for the server's record here (--limit-total): {0}")]
     NoRoom(io::Error),
-    #[error("what it says of its connections makes no sense: {0}")]
+    #[error("the replica reports impossible connections: {0}")]
     Nonsense(wrap::HandoverError),
-    #[error(
-        "processes that the server has begun have clients, and only its first process is followed"
-    )]
+    #[error("child processes of the server have clients, and a replica has the first process only")]
     Children,
 }
 

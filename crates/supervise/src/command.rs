@@ -33,7 +33,7 @@ pub enum SpawnError {
     Empty,
     /// A bare name is in no directory of PATH.
     #[error(
-        "{program:?} is in no directory of PATH ({path}); install it, or give its full path",
+        "no directory of PATH ({path}) has {program:?}: install the program, or give the full path",
         path = path.display()
     )]
     NotFound {
@@ -49,19 +49,19 @@ pub enum SpawnError {
         path: PathBuf,
     },
     /// The file may not be executed.
-    #[error("{path} is not executable; run `chmod +x {path}` if it is a program")]
+    #[error("{path} is not executable; run `chmod +x {path}` if this is a program")]
     NotExecutable {
         /// The file.
         path: PathBuf,
     },
     /// The path leads to a directory.
-    #[error("{path} is a directory; give the path of the program in it")]
+    #[error("{path} is a directory; give the path of a program")]
     IsDirectory {
         /// The directory.
         path: PathBuf,
     },
     /// The working directory is none.
-    #[error("the working directory {path} does not exist or is no directory; create it")]
+    #[error("the working directory {path} does not exist or is no directory; create the directory")]
     WorkingDirectory {
         /// The path as given.
         path: PathBuf,

@@ -23,13 +23,13 @@ use diag::{DiagSocket, Entry, Outcome};
 pub enum DestroyError {
     /// The kernel was built without it.
     #[error(
-        "this kernel cannot destroy sockets: it needs CONFIG_INET_DIAG_DESTROY \
+        "this kernel cannot destroy sockets: use a kernel with CONFIG_INET_DIAG_DESTROY \
          (zgrep INET_DIAG /proc/config.gz)"
     )]
     Unsupported,
     /// The kernel cannot list TCP sockets.
     #[error(
-        "this kernel does not list TCP sockets: it needs CONFIG_INET_DIAG \
+        "this kernel does not list TCP sockets: use a kernel with CONFIG_INET_DIAG \
          (run `modprobe tcp_diag`)"
     )]
     NoDiag,

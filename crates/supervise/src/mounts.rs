@@ -104,7 +104,7 @@ pub enum MountError {
         path: PathBuf,
     },
     /// The kernel does not know the filesystem.
-    #[error("this kernel has no {filesystem} filesystem; it needs {kernel_option}")]
+    #[error("this kernel has no {filesystem} filesystem: use a kernel with {kernel_option}")]
     Unknown {
         /// Name of the filesystem.
         filesystem: &'static str,
@@ -112,7 +112,9 @@ pub enum MountError {
         kernel_option: &'static str,
     },
     /// mount(2) failed for another reason.
-    #[error("cannot mount {filesystem} on {path}: {source}; mount it there by hand and try again")]
+    #[error(
+        "cannot mount {filesystem} on {path}: {source}; mount the filesystem by hand and try again"
+    )]
     Mount {
         /// Name of the filesystem.
         filesystem: &'static str,

@@ -39,13 +39,13 @@ pub enum NotWrappable {
     #[error("{0} is neither an ELF program of this machine nor a script")]
     Foreign(PathBuf),
     /// It is for another kind of processor than the library.
-    #[error("{0} is not for x86-64, which is what can be recorded so far")]
+    #[error("{0} is not an x86-64 program, and only these can be recorded so far")]
     OtherProcessor(PathBuf),
     /// It has no loader that could load the library.
-    #[error("{0} is statically linked: no library can be preloaded into it")]
+    #[error("{0} is statically linked: no library can be preloaded")]
     Static(PathBuf),
     /// The loader does not preload into what runs with another's rights.
-    #[error("{0} is set-user-id or set-group-id: no library can be preloaded into it")]
+    #[error("{0} is set-user-id or set-group-id: no library can be preloaded")]
     ChangesIdentity(PathBuf),
 }
 

@@ -127,10 +127,7 @@ fn what_is_missing_is_told() {
             ],
             "takes root",
         ),
-        (
-            &["unshare", "--user", "--map-root-user"],
-            "namespace of users",
-        ),
+        (&["unshare", "--user", "--map-root-user"], "user namespace"),
         (
             &["unshare", "--mount", "sh", "-c", no_device, "sh"],
             "/dev/fuse",

@@ -33,16 +33,16 @@ pub(super) enum ClientError {
     #[error(transparent)]
     Control(#[from] ControlError),
     /// It has closed the connection.
-    #[error("it has closed the connection")]
+    #[error("the service has closed the connection")]
     Closed,
     /// The handshake took too long.
-    #[error("it has not proven in time that it has a key")]
+    #[error("no proof of a key in time")]
     Silent,
     /// Its key is no longer in the key file.
-    #[error("its key is not in the key file any more")]
+    #[error("the key is no longer in the key file")]
     KeyRemoved,
     /// Another stream of the same instance has come.
-    #[error("it has attached again")]
+    #[error("the service has attached again")]
     Replaced,
     /// It would inherit records that it cannot have now.
     #[error(transparent)]
@@ -56,7 +56,7 @@ pub(super) enum ClientError {
         taken: Taken,
     },
     /// It asked for something before it had attached, or attached twice.
-    #[error("it does not keep the order of the control protocol")]
+    #[error("a message out of the order of the control protocol")]
     OutOfOrder,
 }
 

@@ -524,7 +524,7 @@ fn a_key_that_is_removed_from_the_file_ends_its_streams() {
     let mut second = Attached::to(&logger, &new, 2);
     write(&[&new]);
     let detached = logger.event(|event| matches!(event, Event::Detached { .. }));
-    assert!(detached.to_string().contains("not in the key file"));
+    assert!(detached.to_string().contains("no longer in the key file"));
     assert_eq!(first.next(), None);
     assert!(matches!(
         second.ask(&Request::Statistics),

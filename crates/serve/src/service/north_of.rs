@@ -139,8 +139,7 @@ impl Service {
             .as_ref()
             .is_some_and(|north| north.replays() && north.divergence().is_none());
         if replays && !matches!(cause, Cause::Signal { .. }) {
-            let message =
-                format!("the server ended by itself while its record was replayed: {cause}");
+            let message = format!("the server exited during the replay of the record: {cause}");
             self.warn(Code::EndedInReplay, message);
         }
     }
@@ -149,7 +148,7 @@ impl Service {
     pub(super) fn record_ended(&self) -> Option<&'static str> {
         let north = self.north.as_ref()?;
         let is_lost = self.recovery.stage() == Stage::Serving && north.is_lost();
-        let lost = "its beginning is lost: another version of outlive has made it, or a checkpoint is gone";
+        let lost = "the beginning of the record is lost: another version of outlive made the record, or a checkpoint is gone";
         north.ended().or(is_lost.then_some(lost))
     }
 
@@ -179,7 +178,7 @@ impl Service {
         }
         if let Some(reason) = north.is_restless() {
             let message = format!(
-                "threads of the server beside its first one are not waited for any more: {reason}. If what its first thread does depends on them, its record may not be replayable from here on"
+                "outlive no longer waits for threads of the server other than the first: {reason}. If the first thread depends on these threads, the record may not be replayable from here on"
             );
             self.warn(Code::ThreadsNotAwaited, message);
         }
@@ -254,7 +253,8 @@ impl Service {
         if let Some(Err(error)) = self.north.as_mut().map(|north| north.join(graft))
             && !is_gone(&error)
         {
-            let message = format!("what {key} lacks cannot be said again: {error}");
+            let message =
+                format!("missing output of {key} cannot be written to the socket: {error}");
             self.warn(Code::NotSaidAgain, message);
         }
         Ok(())

@@ -62,7 +62,7 @@ fn errors_say_what_to_do() {
     let message = |errno| mount_error(&CGROUP2, "/run/x/cgroup".into(), errno).to_string();
     assert!(message(Errno::PERM).contains("run as root"));
     assert!(message(Errno::NODEV).contains("CONFIG_CGROUPS"));
-    assert!(message(Errno::BUSY).contains("mount it there by hand"));
+    assert!(message(Errno::BUSY).contains("mount the filesystem by hand"));
     assert!(
         MountError::CgroupNamespace
             .to_string()

@@ -24,46 +24,44 @@ pub struct Divergence {
 impl fmt::Display for Divergence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = match self.failure {
-            Some(Failure::OtherCall) => "it made another call than then",
+            Some(Failure::OtherCall) => "the server made another call than in the record",
             Some(Failure::OtherDescriptor) => {
-                "it made the call for another descriptor, or another file"
+                "the server used another descriptor, or another file, than in the record"
             }
             Some(Failure::BadRecord) => "the record cannot be read",
-            Some(Failure::OtherOutput) => "it said something else than then",
-            Some(Failure::OtherClock) => "it read its clocks more often than then",
-            Some(Failure::DescriptorTaken) => "a connection's descriptor is taken",
-            Some(Failure::OtherLength) => "it was given more than it asked for",
-            Some(Failure::OtherFile) => "a file that it reads or writes is not what it was",
+            Some(Failure::OtherOutput) => "the server produced other output than in the record",
+            Some(Failure::OtherClock) => "the server read a clock more often than in the record",
+            Some(Failure::DescriptorTaken) => "the descriptor of a connection is in use",
+            Some(Failure::OtherLength) => "a call returned more than the server asked for",
+            Some(Failure::OtherFile) => "a file that the server reads or writes has changed",
             Some(Failure::PortTaken) => {
-                "a port that it listens on, and that the kernel had chosen, is another program's now"
+                "another program has the port that the kernel had chosen for a listening socket"
             }
-            Some(Failure::NotSupported) => "it does what cannot be replayed",
-            Some(Failure::OtherProgram) => "it runs another program",
+            Some(Failure::NotSupported) => "the server made a call that cannot be replayed",
+            Some(Failure::OtherProgram) => "the server runs another program",
             Some(Failure::LockTaken) => {
-                "a file that it had locked another program has locked by now"
+                "another program has locked a file that the server had locked"
             }
-            Some(Failure::OtherVersion) => "its record was made by another version of outlive",
+            Some(Failure::OtherVersion) => "another version of outlive made the record",
             Some(Failure::NamedSocket) => "the server has a socket with a name in the file system",
-            Some(Failure::SharedMemory) => {
-                "the server writes to a file that is in its memory (MAP_SHARED)"
-            }
+            Some(Failure::SharedMemory) => "the server writes to a mapped file (MAP_SHARED)",
             Some(Failure::Fifo) => "the server has opened a FIFO",
-            Some(Failure::HelperChanges) => "the server's threads change files by themselves",
+            Some(Failure::HelperChanges) => "threads of the server change files",
             Some(Failure::HelperRuns) => {
-                "a thread of the server does not come to rest, as it had then"
+                "a thread of the server does not come to rest, unlike in the record"
             }
-            Some(Failure::HelperIsSilent) => {
-                "a thread of the server does not say again what it had said"
-            }
-            None => "it did not say why",
+            Some(Failure::HelperIsSilent) => "a thread of the server does not repeat its output",
+            None => "no reason is known",
         };
         write!(
             f,
-            "{what}, in process {} after {} bytes of its record",
+            "{what}, in process {} after {} bytes of the record",
             self.process, self.at
         )?;
         match (self.called, self.recorded) {
-            (Some(called), Some(recorded)) => write!(f, " ({called:?}; then it was {recorded:?})"),
+            (Some(called), Some(recorded)) => {
+                write!(f, " ({called:?}; the record has {recorded:?})")
+            }
             (Some(called), None) => write!(f, " ({called:?})"),
             _ => Ok(()),
         }

@@ -106,7 +106,7 @@ fn check_says_whether_a_logger_can_be_used() {
     assert!(bad.contains(&format!("FAIL logger {at}")), "{bad}");
     let (code, nobody) = check(&keys, &at.replace(":7600", ":7601"));
     assert_eq!(code, Some(69), "{nobody}");
-    assert!(nobody.contains("nobody listens there"), "{nobody}");
+    assert!(nobody.contains("no process listens there"), "{nobody}");
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_service_whose_logger_is_not_there_is_served_unprotected_and_says_so() {
     assert!(
         trouble["message"]
             .to_string()
-            .contains("nobody listens there"),
+            .contains("no process listens there"),
         "{trouble}"
     );
     echoes(&echoing(&scene), b"served");

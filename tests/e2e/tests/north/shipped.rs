@@ -211,7 +211,7 @@ fn what_is_missing_for_checkpoints_is_said_at_the_start() {
     let logger: Vec<&str> = logger.iter().map(String::as_str).collect();
     let often = ["--checkpoint-every", "10s", "--address-device", "eth0"];
     for (more, status, why) in [
-        (&["--hot"][..], 64, "leave one of them out"),
+        (&["--hot"][..], 64, "omit --hot, or"),
         (&["--criu", "/nowhere/criu"], 78, "make criu"),
     ] {
         let output = serve(

@@ -164,7 +164,10 @@ fn another_program_is_not_given_the_record() {
     replace(b"another");
     server.kill_main(Signal::KILL);
     let trouble = server.wait_for("warning", 1)["message"].to_string();
-    assert!(trouble.contains("it runs another program"), "{trouble}");
+    assert!(
+        trouble.contains("the server runs another program"),
+        "{trouble}"
+    );
     server.wait_serving(3);
     let mut rest = Vec::new();
     assert!(client.0.read_to_end(&mut rest).is_err(), "reset");
@@ -181,8 +184,7 @@ fn an_end_in_the_replay_is_told() {
     client.say("exit");
     let trouble = server.wait_for("warning", 1)["message"].to_string();
     assert!(
-        trouble.contains("ended by itself while its record was replayed")
-            && trouble.contains("status 3"),
+        trouble.contains("exited during the replay of the record") && trouble.contains("status 3"),
         "{trouble}"
     );
 }

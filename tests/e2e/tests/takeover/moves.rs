@@ -305,7 +305,7 @@ fn a_host_that_is_gone_for_good_is_released() {
     assert_eq!(code, Some(64), "{said}");
     // A question that has its answer is not refused.
     assert!(
-        !logger.said().contains("it has closed"),
+        !logger.said().contains("has closed the connection"),
         "{}",
         logger.said()
     );

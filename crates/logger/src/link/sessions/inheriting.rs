@@ -28,7 +28,7 @@ pub const SILENCE: Duration = Duration::from_secs(1);
 pub enum NotYet {
     /// They are those of a service that was heard of a moment ago.
     #[error(
-        "{service} is still served from {from}: its instance {instance:016x} was heard of {} ms ago",
+        "{service} is still served from {from}: instance {instance:016x} was heard {} ms ago",
         .ago.as_millis()
     )]
     StillServed {
