@@ -136,7 +136,7 @@ fn upload_that_expects(replay: &str) {
 
 #[test]
 fn an_upload_that_expects_by_turns() {
-    upload_that_expects("turn");
+    upload_that_expects("request");
 }
 
 #[test]
