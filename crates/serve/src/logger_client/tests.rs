@@ -167,7 +167,7 @@ fn logger_of_another_version_is_called_that() {
             panic!("it is not understood");
         };
         let told = format!(
-            "the logger is of another version: {what}. Two versions of outlive in a row understand each other; upgrade the older one"
+            "the logger has another version: {what}. Two versions of outlive in a row understand each other: upgrade the older version"
         );
         assert_eq!(error.to_string(), told);
     }
@@ -187,7 +187,7 @@ fn logger_that_may_be_older_than_the_version_before_is_called_that() {
         let attached = LoggerClient::attaching(&told, || LoggerClient::dial(at, &key, PATIENCE));
         let error = attached.err().expect("it is not attached to");
         assert!(matches!(error, ServeError::LoggerMayBeOlder), "{error}");
-        assert!(error.to_string().ends_with("if it is older, upgrade it"));
+        assert!(error.to_string().ends_with("upgrade an older logger"));
         logger.join().expect("no panic");
     }
 }

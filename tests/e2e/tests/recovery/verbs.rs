@@ -211,7 +211,7 @@ fn check_sees_the_addresses_of_a_service_that_does_not_listen_yet() {
     let protected = scene.try_to_protect(&server, &[]);
     protected.wait_for("started", 1);
     let said = format!(
-        "{} is an address of the service {}, which another outlive serve of this host runs (process {})",
+        "{} is an address of the service {}, which another outlive serve runs on this host (process {})",
         scene.ipv4(PORT),
         protected.name(),
         protected.serve_pid().as_raw_nonzero()
