@@ -8,7 +8,7 @@ PATH=$PATH:/usr/sbin:/sbin:${HOME:-/root}/.cargo/bin
 
 # Programs that cargo runs, and libraries of a release build; binutils is for packaging/symbols.sh.
 build="gcc libc6-dev make pkg-config clang libelf-dev zlib1g-dev binutils"
-# Hosts in network namespaces (crates/lab). `outlive` itself runs ip and tc, too.
+# Hosts in network namespaces (testing/lab). `outlive` itself runs ip and tc, too.
 lab="iproute2 ethtool"
 # nginx: Debian 12's has http_dav_module (PUT).
 demo="$build $lab nginx curl redis-server redis-tools mosquitto mosquitto-clients"

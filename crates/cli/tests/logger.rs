@@ -1,7 +1,7 @@
 //! `outlive logger` with a log, killed again and again while clients upload: what they were told has
 //! been received is there afterwards.
 
-#[path = "../../logger/tests/it/host.rs"]
+#[path = "../../service/logger/tests/it/host.rs"]
 #[allow(
     dead_code,
     unreachable_pub,

@@ -11,7 +11,7 @@ use dataplane::{Ring, Settings};
 use wire::{FlowKey, SeqNumber};
 
 #[expect(dead_code, unused_imports, reason = "tests use the rest")]
-#[path = "../../../crates/dataplane/tests/it/harness/mod.rs"]
+#[path = "../../../crates/south/dataplane/tests/it/harness/mod.rs"]
 mod harness;
 
 use harness::*;

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 
 /// Where source is.
-const CODE: [&str; 5] = ["crates", "fuzz", "tests", "tools", "xtask"];
+const CODE: [&str; 5] = ["crates", "fuzz", "testing", "tools", "xtask"];
 /// Where pages are, beside the root itself.
 const PAGES: &str = "docs";
 const ROOT_PAGES: [&str; 4] = [
@@ -146,10 +146,19 @@ mod tests {
             let krate = krate.into();
             SourceFile { file, krate }.is_test()
         };
-        assert!(is_test("crates/lease/src/holder/tests.rs", "crates/lease"));
-        assert!(is_test("crates/lease/tests/pair.rs", "crates/lease"));
-        assert!(!is_test("crates/lease/src/lib.rs", "crates/lease"));
-        assert!(is_test("tests/e2e/tests/clients.rs", "tests/e2e"));
-        assert!(!is_test("tests/e2e/src/lib.rs", "tests/e2e"));
+        assert!(is_test(
+            "crates/core/lease/src/holder/tests.rs",
+            "crates/core/lease"
+        ));
+        assert!(is_test(
+            "crates/core/lease/tests/pair.rs",
+            "crates/core/lease"
+        ));
+        assert!(!is_test(
+            "crates/core/lease/src/lib.rs",
+            "crates/core/lease"
+        ));
+        assert!(is_test("testing/e2e/tests/clients.rs", "testing/e2e"));
+        assert!(!is_test("testing/e2e/src/lib.rs", "testing/e2e"));
     }
 }

@@ -17,18 +17,18 @@ const METRICS: &str = "metric help";
 const HELP_SOURCES: [&str; 2] = ["crates/cli/src/arguments.rs", "crates/cli/src/arguments/"];
 /// Sources whose strings are sentences of events and warnings.
 const EVENT_SOURCES: [&str; 4] = [
-    "crates/logger/src/service/events.rs",
-    "crates/recovery/src/event.rs",
-    "crates/serve/src/events.rs",
-    "crates/serve/src/events/",
+    "crates/service/logger/src/service/events.rs",
+    "crates/service/recovery/src/event.rs",
+    "crates/service/serve/src/events.rs",
+    "crates/service/serve/src/events/",
 ];
 /// Sources whose strings describe metrics.
 const METRIC_SOURCES: [&str; 2] = [
-    "crates/logger/src/service/numbers.rs",
-    "crates/serve/src/numbers.rs",
+    "crates/service/logger/src/service/numbers.rs",
+    "crates/service/serve/src/numbers.rs",
 ];
 /// The source whose doc comments in a macro describe metrics.
-const COUNTERS: &str = "crates/dataplane/src/object/reading.rs";
+const COUNTERS: &str = "crates/south/dataplane/src/object/reading.rs";
 const COUNTERS_MACRO: &str = "\ncounters! {";
 
 /// A shorter string is a name, not a sentence.
@@ -162,7 +162,7 @@ mod tests {
             path: path.into(),
             text: text.to_owned(),
         };
-        let krate = "crates/serve".into();
+        let krate = "crates/service/serve".into();
         let mut words = Words::default();
         words.source(&SourceFile { file, krate }, &items, &pieces, false);
         let mut figures = Figures::default();
@@ -177,14 +177,14 @@ mod tests {
         let text = format!(
             "/// {plain}\nfn f() {{ g(\"{plain} it\"); }}\n#[cfg(test)]\nmod tests {{\nfn h() {{ g(\"{test}\"); }}\n}}\n"
         );
-        let figures = measured("crates/serve/src/events.rs", &text);
+        let figures = measured("crates/service/serve/src/events.rs", &text);
         // One pronoun in 81 words.
         assert_eq!(figures.value(Measure::Pronouns, EVENTS), Some(13));
         assert_eq!(
-            figures.value(Measure::Pronouns, "crates/serve: doc comments"),
+            figures.value(Measure::Pronouns, "crates/service/serve: doc comments"),
             Some(0)
         );
-        let figures = measured("crates/serve/src/act.rs", &text);
+        let figures = measured("crates/service/serve/src/act.rs", &text);
         assert_eq!(figures.value(Measure::Pronouns, EVENTS), None);
     }
 
@@ -192,7 +192,7 @@ mod tests {
     fn error_sentences_are_a_group() {
         let plain = "the server runs and ".repeat(20);
         let text = format!("enum E {{ #[error(\"{plain} it\")] A }}");
-        let figures = measured("crates/serve/src/error.rs", &text);
+        let figures = measured("crates/service/serve/src/error.rs", &text);
         assert_eq!(figures.value(Measure::Pronouns, ERRORS), Some(13));
     }
 }

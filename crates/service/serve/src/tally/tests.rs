@@ -1,0 +1,252 @@
+use recovery::{Cause, Event, LostReason, Timings};
+use wire::FlowKey;
+
+use std::collections::BTreeSet;
+
+use super::{CAUSES, LOST, Tally, kind};
+use crate::events::{Asker, COMMON, Code, FormerLife, Happening, KINDS, Report, Request, counted};
+
+fn connection() -> FlowKey {
+    FlowKey::new(
+        "192.0.2.1:40000".parse().expect("an address"),
+        "192.0.2.2:80".parse().expect("an address"),
+    )
+}
+
+/// One of each kind.
+fn all() -> Vec<Happening> {
+    let text = String::new;
+    let recovery = [
+        Event::Died {
+            cause: Cause::NotServing,
+            detected_ms: 0.5,
+        },
+        Event::Restarted {
+            pid: 1,
+            after_ms: 1.0,
+        },
+        Event::Listening { after_ms: 1.0 },
+        Event::Spliced {
+            connections: 3,
+            after_ms: 1.0,
+        },
+        Event::Serving {
+            recovered: 3,
+            comparing: 2,
+            reset: 1,
+            replayed_requests: 7,
+            replayed_bytes: 1000,
+            replayed: vec![],
+            timings: Timings {
+                detected_ms: 0.5,
+                live_ms: 20.0,
+                ..Timings::default()
+            },
+        },
+        Event::ConnectionsRecovered { connections: 2 },
+        Event::ConnectionReset {
+            connection: connection(),
+            reason: LostReason::Poison { deaths: 3 },
+            replayed_requests: 1,
+            replayed_bytes: 10,
+        },
+        Event::ClientReset {
+            connection: connection(),
+        },
+        Event::Verified {
+            connections: 3,
+            compared: 300,
+            tolerated: 1,
+            sampled: 5,
+            unverified: 20,
+        },
+    ];
+    let mut all = vec![
+        Happening::Started { pid: 1 },
+        Happening::Adopted {
+            pid: None,
+            connections: 0,
+        },
+        Happening::Restored {
+            former: FormerLife::Silent,
+            host: Some("a (10.0.0.1)".into()),
+            connections: 1,
+            lost: 0,
+        },
+        Happening::Protecting {
+            addresses: vec![],
+            awaits: None,
+        },
+        Happening::NotListening {
+            addresses: vec![],
+            elsewhere: vec![],
+            waited_ms: 5000,
+            standby: false,
+        },
+        Happening::Unprotected {
+            connection: text(),
+            reason: text(),
+        },
+        Happening::WaitingForLogger {
+            at_most_ms: Some(30_000),
+        },
+        Happening::Unseen {
+            connections: 1,
+            example: text(),
+        },
+        Happening::LoggerInUse { logger: text() },
+        Happening::LoggerLost {
+            logger: text(),
+            reason: text(),
+            connections: None,
+        },
+        Happening::LoggerBack {
+            logger: text(),
+            waiting: 0,
+            unprotected: 0,
+        },
+        Happening::ProtectionResumed { connection: text() },
+        Happening::LoggerRestarted { connections: 0 },
+        Happening::StandbyStarted {
+            epoch: 1,
+            host: None,
+        },
+        Happening::ReplicaStarted { pid: 1 },
+        Happening::CaughtUp { bytes: 1 },
+        Happening::ReplicaDropped {
+            reason: text(),
+            retry_ms: None,
+        },
+        Happening::ReplicaPromoted {
+            pid: 1,
+            lag_bytes: 1,
+        },
+        Happening::Granted { epoch: 2 },
+        Happening::LeaseRequired {
+            required: true,
+            host: Some("b (10.0.0.2)".into()),
+        },
+        Happening::Superseded {
+            epoch: 3,
+            host: None,
+        },
+        Happening::HandedOver,
+        Happening::Checkpointed {
+            record_bytes: 1,
+            image_bytes: 2,
+            released_bytes: 30,
+            left_bytes: 4,
+            took_ms: 5000,
+        },
+        Happening::CheckpointFailed { reason: text() },
+        Happening::RecordingStopped {
+            reason: text(),
+            record_bytes: 1,
+        },
+        Happening::RecordReset { record_bytes: 1 },
+        Happening::StartFailed {
+            reason: text(),
+            retry_ms: 1,
+        },
+        Happening::OperatorRequest {
+            request: Request::Switchover,
+            by: Asker::ourselves(),
+        },
+        Happening::Cleaned {
+            killed: 1,
+            addresses: 0,
+            settings: 0,
+            by: Asker::ourselves(),
+        },
+        Happening::Restarting,
+        Happening::ServerExited,
+        Happening::Stopping { signal: 15 },
+        Happening::UpstreamConnections {
+            recovered: 2,
+            reset: 1,
+        },
+        Happening::Warning {
+            code: Code::StepFailed,
+            reason: text(),
+        },
+    ];
+    all.extend(recovery.map(Happening::Recovery));
+    all
+}
+
+#[test]
+fn kinds_and_fields_are_those_of_the_json() {
+    for (happening, described) in all().into_iter().zip(KINDS) {
+        let json = serde_json::to_value(Report::now("web", happening.clone())).expect("JSON");
+        assert_eq!(json["event"], described.name);
+        let has: BTreeSet<&str> = json
+            .as_object()
+            .expect("fields")
+            .keys()
+            .map(|key| &**key)
+            .collect();
+        let own = described.fields.split(", ").filter(|name| !name.is_empty());
+        let common = COMMON.iter().map(|(name, _)| *name);
+        assert_eq!(has, own.chain(common).collect(), "{}", described.name);
+        assert!(
+            counted().any(|word| word == kind(&happening)),
+            "{happening:?}"
+        );
+    }
+    assert_eq!(all().len(), KINDS.len());
+}
+
+/// If not: what it should have is what this prints.
+#[test]
+fn the_manual_has_all_kinds_and_codes() {
+    let manual = include_str!("../../../../../docs/events.md");
+    let mut table = String::from("| `event` | its own fields | |\n|---|---|---|\n");
+    for kind in KINDS {
+        let fields: Vec<String> = kind
+            .fields
+            .split(", ")
+            .map(|name| format!("`{name}`"))
+            .collect();
+        let fields = if kind.fields.is_empty() {
+            String::new()
+        } else {
+            fields.join(", ")
+        };
+        table += &format!("| `{}` | {fields} | {} |\n", kind.name, kind.means);
+    }
+    assert!(manual.contains(&table), "docs/events.md lacks\n{table}");
+    let mut table = String::from("| `code` | |\n|---|---|\n");
+    for (word, means) in Code::ALL {
+        table += &format!("| `{word}` | {means} |\n");
+    }
+    assert!(manual.contains(&table), "docs/events.md lacks\n{table}");
+}
+
+#[test]
+fn a_recovery_is_counted() {
+    let mut tally = Tally::default();
+    for _ in 0..2 {
+        all().iter().for_each(|happening| tally.add(happening));
+    }
+    assert!(
+        all()
+            .iter()
+            .all(|happening| tally.events[kind(happening)] == 2)
+    );
+    assert_eq!(tally.deaths[CAUSES[2]], 2);
+    assert_eq!(tally.reset["quarantined"], 2);
+    assert!(LOST.contains(&"quarantined"));
+    assert_eq!((tally.recoveries, tally.recovered), (2, 10));
+    assert_eq!(tally.replayed_requests, 14);
+    assert_eq!(tally.replayed_bytes, 2000);
+    assert_eq!((tally.equal_bytes, tally.unverified_bytes), (600, 40));
+    assert_eq!((tally.sampled_bytes, tally.tolerated), (10, 2));
+    assert_eq!(tally.pauses.count(), 2);
+    assert_eq!(tally.last_ms["live"], 20.0);
+    assert_eq!(tally.last_ms.len(), 7);
+    assert_eq!(tally.checkpoints.count(), 2);
+    assert_eq!(tally.last_checkpoint, Some((34, 4)));
+    let json = serde_json::to_string(&tally).expect("JSON");
+    let read: Tally = serde_json::from_str(&json).expect("what was written");
+    assert_eq!(read, tally);
+}

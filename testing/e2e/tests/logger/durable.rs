@@ -1,0 +1,246 @@
+//! The logger writes what is recorded to files, and is killed again and again.
+
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use e2e::arrange::wait_until;
+use e2e::clients::{Http, finish};
+use e2e::exchange::Exchange;
+use e2e::loggers::{Logger, QUICK_LOSS, await_recorded, key_file};
+use e2e::servers::{self, PORT, test_server};
+use e2e::{PATIENCE, Scene, Seed, binaries};
+use lab::Signal;
+
+use crate::{echoes, echoing, protect, status, talks};
+
+/// Deaths of the logger in one exchange, unless `OUTLIVE_KILLS` is another number.
+const KILLS: usize = 12;
+/// Bytes of each of a download, an echo and an upload for each death.
+const SHARE: usize = 128 << 10;
+/// One in so many deaths is followed by another one soon.
+const TWICE: usize = 3;
+/// Longest time, ms, between a death and the next life, of a life that is not waited for, and of one that
+/// is, once the service has found it. (It has to be there most of the time: a client whose
+/// retransmissions meet none waits twice as long for each next one.)
+const AWAY: usize = 100;
+const SHORT_LIFE: usize = 150;
+const LIFE: usize = 1000;
+
+#[test]
+fn a_logger_with_a_log_is_killed_again_and_again_and_nothing_is_lost() {
+    let kills = std::env::var("OUTLIVE_KILLS").map_or(Ok(KILLS), |kills| kills.parse());
+    let kills = kills.expect("a number");
+    let mut seed = Seed::choose("link-durable");
+    let scene = Scene::new("link-durable");
+    let host = scene.lab.add_host_at("logger", 20).expect("a host");
+    let keys = key_file(&scene, "keys");
+    let log = scene.directory().join("log");
+    let log = log.to_string_lossy();
+    let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
+    // It is looked for again in a quarter of that time.
+    let hold = ["--on-logger-loss", "hold", "--logger-timeout", "400ms"];
+    let protected = protect(&scene, &test_server(&scene), &logger, &hold);
+    let talk = scene.connect(PORT);
+    talks(&talk, "before");
+    let echo = echoing(&scene);
+
+    let exchange = Exchange {
+        download: kills * SHARE,
+        echo: kills * SHARE,
+        upload: kills * SHARE,
+        kills,
+        ..Exchange::default()
+    };
+    let mut moments = seed.clone();
+    exchange.disturbed(
+        &mut moments,
+        || scene.connect(PORT),
+        |number| {
+            die(&mut logger, &scene, &mut seed);
+            if number % TWICE == 0 {
+                pause(&mut seed, SHORT_LIFE); // perhaps before anybody has found it
+                die(&mut logger, &scene, &mut seed);
+            }
+            await_found(&logger);
+            pause(&mut seed, LIFE);
+        },
+    );
+    assert_eq!(status(&protected)["unprotected"], 0);
+
+    // The records of before, between and after are whole: the server can die.
+    echoes(&echo, b"between");
+    protected.kill_main(Signal::KILL);
+    protected.wait_serving(1);
+    echoes(&echo, b"afterwards");
+    talks(&talk, "afterwards");
+    protected.assert_none_of("connection_reset");
+    protected.assert_none_of("unprotected");
+    protected.stop();
+}
+
+/// SIGKILL, and another one some time later.
+fn die(logger: &mut Logger, scene: &Scene, seed: &mut Seed) {
+    logger.kill();
+    pause(seed, AWAY);
+    logger.replace_dead(scene);
+}
+
+/// Waits until the service has found its records on the newest logger.
+fn await_found(logger: &Logger) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let said = logger.said();
+        let newest = said.rsplit("listens on").next();
+        if newest.is_some_and(|said| said.contains("with its earlier records")) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{said}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn pause(seed: &mut Seed, longest: usize) {
+    let pause = u64::try_from(seed.between(0, longest)).expect("short");
+    thread::sleep(Duration::from_millis(pause));
+}
+
+/// A logger that is killed after this time has probably written the end of a connection.
+const HEARD: Duration = Duration::from_millis(300);
+
+#[test]
+fn the_record_of_a_connection_that_ended_without_the_logger_is_not_kept() {
+    let scene = Scene::new("link-ended");
+    let host = scene.lab.add_host_at("logger", 20).expect("a host");
+    let keys = key_file(&scene, "keys");
+    let log = scene.directory().join("log");
+    let log = log.to_string_lossy();
+    let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
+    // Clients that wait for it are all that is left of what it knew.
+    let hold = ["--on-logger-loss", "hold", QUICK_LOSS];
+    let protected = protect(&scene, &test_server(&scene), &logger, &hold);
+    let (ends, stays) = (echoing(&scene), echoing(&scene));
+    logger.kill();
+    protected.wait_for("logger_lost", 1);
+    finish(&ends);
+    logger.replace_dead(&scene);
+    protected.wait_for("logger_back", 1);
+    assert!(logger.said().contains("2 connections"), "{}", logger.said());
+    let deadline = Instant::now() + PATIENCE;
+    while !logger.said().contains(", 1 connection") {
+        assert!(Instant::now() < deadline, "{}", logger.said());
+        thread::sleep(HEARD); // more often in vain on a busy machine
+        logger.kill();
+        logger.replace_dead(&scene);
+        await_found(&logger);
+    }
+    echoes(&stays, b"afterwards");
+    protected.stop();
+}
+
+/// More than a record holds here, and than a client can send before all of that is acknowledged.
+const MUCH: usize = 256 << 10;
+
+/// A logger gives a record up while there is no `serve`, and dies before the next one comes: the client would wait for ever for what
+/// nobody records.
+#[test]
+fn a_record_that_was_given_up_while_nobody_heard_of_that_is_not_waited_for() {
+    let scene = Scene::new("link-unheard");
+    let host = scene.lab.add_host_at("logger", 20).expect("a host");
+    let keys = key_file(&scene, "keys");
+    let log = scene.directory().join("log");
+    let log = log.to_string_lossy();
+    let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
+    let server = test_server(&scene);
+    let limit = ["--limit-per-connection=64KiB"];
+    let mut protected = protect(&scene, &server, &logger, &limit);
+    let stream = echoing(&scene);
+    protected.kill_serve_itself();
+    thread::scope(|scope| {
+        let echo = scope.spawn(|| echoes(&stream, &[b'x'; MUCH]));
+        // If that is too short, there is a `serve` that hears of it.
+        thread::sleep(HEARD);
+        logger.kill();
+        logger.replace_dead(&scene);
+        let flags = logger.flags();
+        let flags = flags.iter().map(String::as_str).chain(limit);
+        protected.succeed(&scene, &server, &flags.collect::<Vec<_>>());
+        echo.join().expect("an echo");
+    });
+    protected.wait_for("unprotected", 1);
+    echoes(&stream, b"afterwards");
+    protected.stop();
+}
+
+/// What a logger of the version before wrote while two clients talked.
+const FORMER: &[u8] =
+    include_bytes!("../../../../crates/service/logger/tests/it/durable/version-5.segment");
+
+#[test]
+fn a_log_of_the_version_before_is_read_after_an_upgrade() {
+    let scene = Scene::new("link-former");
+    let host = scene.lab.add_host_at("logger", 20).expect("a host");
+    let keys = key_file(&scene, "keys");
+    let log = scene.directory().join("log");
+    fs::create_dir(&log).expect("a directory");
+    fs::write(log.join("0000000000000000.segment"), FORMER).expect("written");
+    let log = log.to_string_lossy();
+    let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
+    // The second time with what the first one has written behind it.
+    for life in 1..=2 {
+        let found = "found records of 1 service, 2 connections";
+        wait_until("it has found the records", || {
+            logger.said().matches(found).count() == life
+        });
+        logger.kill();
+        logger.replace_dead(&scene);
+    }
+}
+
+/// The logger dies with the head of an answer in its socket, unrecorded. `serve` repeats the head to the next logger
+/// process: in a replay the date of this answer may differ.
+#[test]
+fn heads_that_die_with_the_logger_are_recorded_by_the_next_one() {
+    let scene = Scene::new("link-heads");
+    let host = scene.lab.add_host_at("logger", 20).expect("a host");
+    let keys = key_file(&scene, "keys");
+    let log = scene.directory().join("log");
+    let log = log.to_string_lossy();
+    let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
+    let hold = ["--on-logger-loss", "hold"];
+    let protected = protect(&scene, &servers::nginx(&scene), &logger, &hold);
+    let mut http = Http::new(scene.connect(PORT));
+    assert_eq!(http.get("/small/1").status, 200);
+    logger.host().pause().expect("it is on");
+    assert_eq!(http.get("/small/2").status, 200);
+    await_recorded(&protected);
+    logger.kill();
+    logger.replace_dead(&scene);
+    await_found(&logger);
+    assert_eq!(http.get("/small/3").status, 200);
+    // A `Date` counts seconds: the replay must have a different one.
+    thread::sleep(Duration::from_millis(1100));
+    protected.kill_main(Signal::KILL);
+    let serving = protected.wait_serving(1);
+    assert_eq!(serving["reset"], 0, "{serving}");
+    let verified = protected.wait_for("verified", 1);
+    // A date counts once in each chunk of 512 bytes, and once more in a segment that comes again.
+    assert!(verified["tolerated"].as_u64() >= Some(3), "{verified}");
+    assert_eq!(http.get("/small/2").status, 200);
+    protected.stop();
+}
+
+#[test]
+fn second_logger_on_one_directory_is_refused() {
+    let scene = Scene::new("link-taken");
+    let host = scene.lab.add_host_at("logger", 20).expect("a host");
+    let keys = key_file(&scene, "keys");
+    let log = scene.directory().join("log");
+    let _logger = Logger::start(&scene, &host, &keys, &["--dir", &log.to_string_lossy()]);
+    let mut command = host.command(&binaries::outlive().to_string_lossy());
+    command.args(["logger", "--listen", "10.0.0.20:7601", "--key-file"]);
+    command.arg(keys).arg("--dir").arg(log);
+    let second = command.output().expect("an end");
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(75), "{said}");
+    assert!(said.contains("another logger uses "), "{said}");
+}
