@@ -262,7 +262,7 @@ fn address_that_another_host_has_is_refused_by_name() {
         by_hand(&other, "add", address.ip());
         let (code, said) = begin(&[]);
         assert_eq!(code, Some(75), "{said}");
-        let expected = format!("another host on eth0 has {}: {mac};", address.ip());
+        let expected = format!("another host on eth0 has {} ({mac}):", address.ip());
         assert!(said.contains(&expected), "{said}");
         for address in addresses() {
             assert!(address_of(&scene.server, address.ip()).is_none(), "{said}");

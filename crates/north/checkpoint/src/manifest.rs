@@ -72,7 +72,7 @@ pub(crate) fn check(directory: &Path) -> io::Result<()> {
 }
 
 fn torn(file: &str) -> io::Error {
-    let what = format!("{file:?} of the image is not what it was when that was made");
+    let what = format!("{file:?} of the image has changed since the checkpoint");
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 

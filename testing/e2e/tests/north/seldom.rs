@@ -157,7 +157,7 @@ fn a_port_that_the_kernel_chose_and_that_is_taken_is_told() {
     });
     pair.first.power_off();
     let told = pair.second.wait_for("warning", 1)["message"].to_string();
-    assert!(told.contains("another program's now"), "{told}");
+    assert!(told.contains("another program has the port"), "{told}");
     pair.second.wait_for("serving", 1);
     drop(taking);
     pair.change_places();
