@@ -21,7 +21,7 @@ pub(crate) fn run(arguments: &LoggerProcess) -> Outcome {
         },
         mode: match arguments.replay {
             Replay::Connection => journal::ReplayMode::Connection,
-            Replay::Request => journal::ReplayMode::Turn,
+            Replay::Request => journal::ReplayMode::Request,
         },
     };
     let listener = match std::io::stdin().as_fd().try_clone_to_owned() {

@@ -204,7 +204,7 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         replay: match arguments.replay {
             _ if has_state => ReplayMode::Connection,
             Replay::Connection => ReplayMode::Connection,
-            Replay::Request => ReplayMode::Turn,
+            Replay::Request => ReplayMode::Request,
         },
         // A server with state compares by itself what it says again: all of it.
         verify: match arguments.verify {
@@ -359,13 +359,13 @@ mod tests {
     #[test]
     fn replay_by_turns_is_for_servers_without_state() {
         let turns = ["--replay", "request"];
-        assert_eq!(configured(&turns).replay, ReplayMode::Turn);
+        assert_eq!(configured(&turns).replay, ReplayMode::Request);
         let state = configured(&[&turns[..], &["--stateful", "require"]].concat());
         assert_eq!(state.replay, ReplayMode::Connection);
         let preferred = configured(&[&turns[..], &["--stateful", "prefer"]].concat());
         assert_eq!(preferred.replay, ReplayMode::Connection);
         let without = preferred.otherwise.expect("a service without a record");
-        assert_eq!(without.replay, ReplayMode::Turn);
+        assert_eq!(without.replay, ReplayMode::Request);
     }
     #[test]
     fn check_takes_the_options_of_serve() {
@@ -376,6 +376,6 @@ mod tests {
             panic!("another command");
         };
         let config = to_check(check.serve, false).expect("good options");
-        assert_eq!(config.replay, ReplayMode::Turn);
+        assert_eq!(config.replay, ReplayMode::Request);
     }
 }

@@ -22,7 +22,7 @@ use std::{
 use channel::{Channel, Key, Received};
 use host::{Host, attach};
 use protocol::{
-    control::{Decoder, FlowSummary, Request, Response, encode},
+    control::{Decoder, RecordSummary, Request, Response, encode},
     link::{Ack, KeySlot, LinkKey, LinkKeys},
     mirror::{CloseReason, FrameKind},
 };
@@ -128,7 +128,7 @@ impl Control {
         }
     }
 
-    fn summaries(&mut self) -> Vec<FlowSummary> {
+    fn summaries(&mut self) -> Vec<RecordSummary> {
         let mut all = Vec::new();
         let mut response = self.ask(&Request::Summaries);
         loop {
@@ -230,7 +230,7 @@ fn check(control: &mut Control, host: &Host) {
     }
 }
 
-fn recorded(summary: &FlowSummary) -> usize {
+fn recorded(summary: &RecordSummary) -> usize {
     let recorded = summary.stable_seq.distance_from(summary.start);
     usize::try_from(recorded.expect("after it")).expect("short")
 }

@@ -3,7 +3,12 @@
 fn main() {
     let built = shim_build::build(
         "wrap-shim",
-        &["wrap-abi", "../core/protocol", "../core/wire"],
+        &[
+            "wrap-abi",
+            "../core/protocol",
+            "../core/types",
+            "../core/wire",
+        ],
     );
     let library = built.join("liboutlive_wrap.so");
     println!(

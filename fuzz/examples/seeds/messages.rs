@@ -2,7 +2,7 @@
 
 use protocol::{
     Digest, DigestSeed, UnprotectedReason,
-    control::{Attach, Claim, ErrorCode, Message, Replay, Request, Response, Resume, encode},
+    control::{Attach, Claim, ErrorCode, Message, ReplayMode, Request, Response, Resume, encode},
     link::{
         Ack, DETERMINANTS_OVERHEAD, Determinants, Handshake, Head, KeySlot, LinkKey, Open, Probe,
         ProbeKind, SegmentFlags, SegmentKind, Stable, StreamPosition, SynOptions, seal, seal_head,
@@ -279,7 +279,7 @@ pub(crate) fn digest() -> Digest {
 pub(crate) fn attach() -> Attach {
     Attach {
         instance: 5,
-        replay: Replay::Turn,
+        replay: ReplayMode::Request,
         per_connection: 4096,
         total: 1 << 14,
         connections: 4,

@@ -12,7 +12,7 @@ use e2e::forge::Forger;
 use e2e::servers::PORT;
 use lab::pcap::Packet;
 use lab::{Capture, Host, Lab};
-use protocol::control::{FlowSummary, Recorded, Resume};
+use protocol::control::{RecordSummary, Recorded, Resume};
 use protocol::link::{Handshake, SynOptions};
 use ssw::{closed_window_ack, restored_flow, word_to_client};
 use wire::{Flags, FlowId, FlowKey, IpPacket, Segment, SeqNumber, Timestamps};
@@ -27,7 +27,7 @@ struct Orphaned {
     stream: TcpStream,
     holder: Forger,
     recorded: Recorded,
-    summary: FlowSummary,
+    summary: RecordSummary,
     /// When the record ends.
     since: Instant,
     client: Host,
@@ -48,7 +48,7 @@ fn times(segment: &Segment<'_>) -> Timestamps {
 }
 
 /// What a logger has of the connection in this capture.
-fn record(packets: &[Packet], key: FlowKey) -> (Recorded, FlowSummary) {
+fn record(packets: &[Packet], key: FlowKey) -> (Recorded, RecordSummary) {
     let syn = segments(packets, false).next().expect("a SYN");
     let syn_ack = segments(packets, true).next().expect("a SYN-ACK");
     let last = segments(packets, false).last().expect("an ACK");
@@ -83,7 +83,7 @@ fn record(packets: &[Packet], key: FlowKey) -> (Recorded, FlowSummary) {
         tsval: times(&last).value,
         tsecr: times(&last).echo,
     };
-    let summary = FlowSummary {
+    let summary = RecordSummary {
         flow: beginning.flow,
         client_isn,
         server_isn,

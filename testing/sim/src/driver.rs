@@ -219,7 +219,7 @@ impl Driver {
             EventKind::Unprotected {
                 flow_id, reason, ..
             } => {
-                self.recovery.unprotected(flow_id, reason.code());
+                self.recovery.unprotected(flow_id, reason);
                 ground.logger.unprotect(flow_id);
             }
             EventKind::Diverged { key, flow_id, .. } => {
@@ -294,7 +294,13 @@ impl Driver {
                     .map(|f| f.id)
                     .next();
                 if let Some(flow) = found {
-                    self.release(flow, ssw::Unprotected::LoggerLost, node, witness, now)?;
+                    self.release(
+                        flow,
+                        types::UnprotectedReason::LoggerLost,
+                        node,
+                        witness,
+                        now,
+                    )?;
                 }
             }
         }
@@ -305,12 +311,12 @@ impl Driver {
     fn release(
         &mut self,
         flow: FlowId,
-        reason: ssw::Unprotected,
+        reason: types::UnprotectedReason,
         node: &mut Node,
         witness: &mut Witness,
         now: u64,
     ) -> Result<(), Violation> {
-        self.recovery.unprotected(flow, reason.code());
+        self.recovery.unprotected(flow, reason);
         let found = node.ssw.flows().find(|(_, known)| known.id == flow);
         let Some((key, known)) = found.map(|(key, known)| (*key, known.clone())) else {
             node.ssw.refuse(flow, reason); // or gone meanwhile: as well

@@ -13,12 +13,11 @@ use logger::{
 };
 use protocol::{
     DigestSeed,
-    control::{Attach, FlowSummary, Recorded, Replay, Request, Response},
+    control::{Attach, RecordSummary, Recorded, Request, Response},
     link::{Ack, KeySet, KeySlot, LinkKey, LinkKeys, Probe, ProbeKind, SegmentView},
     mirror,
 };
 use rand::rngs::SmallRng;
-use recovery::ReplayMode;
 use ssw::{ClosedReason, LinkSettings, MirrorFrame, MirrorKind, SouthSide, newest_records};
 use wire::FlowId;
 
@@ -105,10 +104,7 @@ impl Remote {
         };
         let attach = Attach {
             instance: INSTANCE,
-            replay: match service.mode {
-                ReplayMode::Connection => Replay::Connection,
-                ReplayMode::Turn => Replay::Turn,
-            },
+            replay: service.mode,
             per_connection: service.record_limit,
             total,
             connections: 64,
@@ -159,7 +155,7 @@ impl Remote {
         &mut self,
         digests: Option<DigestSeed>,
         now: Duration,
-    ) -> Option<(FlowId, Vec<(Recorded, FlowSummary)>)> {
+    ) -> Option<(FlowId, Vec<(Recorded, RecordSummary)>)> {
         if self.is_away() {
             return None;
         }
@@ -193,7 +189,7 @@ impl Remote {
             Response::Summaries { summaries, .. } => summaries,
             _ => Vec::new(),
         });
-        let mut summaries: BTreeMap<FlowId, FlowSummary> =
+        let mut summaries: BTreeMap<FlowId, RecordSummary> =
             summaries.map(|summary| (summary.flow, summary)).collect();
         let last = summaries.keys().next_back();
         let next = FlowId(last.map_or(0, |last| last.0 + 1));
@@ -332,7 +328,7 @@ impl Remote {
                 Response::Unknown { flow_low } => Some(Notice::Unknown(flow_low)),
                 Response::Unprotected { flow, reason } => Some(Notice::Unprotected(
                     flow,
-                    ssw::Unprotected::from_code(reason.code())?,
+                    types::UnprotectedReason::from_code(reason.code())?,
                 )),
                 _ => None,
             })

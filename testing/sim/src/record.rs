@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 
-use journal::{Arrival, Journal, Limits, Mark, Refused, Said, ServerProgress, State, Unprotected};
+use journal::{Arrival, Journal, Limits, Mark, Refused, Said, ServerProgress, Unprotected};
+use logger::record_summary;
 use protocol::control::Request;
 use rand::rngs::SmallRng;
-use recovery::{ClientFin, Record, ReplayMode};
+use recovery::RecordSummary;
 use ssw::{Digest, DigestSeed, Flow, MirrorFrame, MirrorKind, SouthSide};
 use wire::{Flags, FlowId, IpPacket, Segment, SeqNumber};
 
@@ -22,7 +23,7 @@ const TOTAL: u64 = 64 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
     Drained(u64),
-    Unprotected(FlowId, ssw::Unprotected),
+    Unprotected(FlowId, types::UnprotectedReason),
     /// Segments come to it of a connection that it does not know: the low half of its number.
     Unknown(u32),
 }
@@ -55,12 +56,8 @@ impl Logger {
             total: TOTAL,
             connections: 64,
         };
-        let mode = match setup.mode {
-            ReplayMode::Connection => journal::ReplayMode::Connection,
-            ReplayMode::Turn => journal::ReplayMode::Turn,
-        };
         Self {
-            local: Journal::new(limits, mode),
+            local: Journal::new(limits, setup.mode),
             remote: link.map(|link| Remote::new(link, (setup, digests), TOTAL)),
             notices: VecDeque::new(),
             holds_turns: false,
@@ -194,7 +191,7 @@ impl Logger {
             MirrorKind::Instream | MirrorKind::Outstream { .. } | MirrorKind::Digest => {
                 if let Err(Refused::BecameUnprotected(reason)) = self.segment(frame) {
                     self.notices
-                        .push_back(Notice::Unprotected(flow, code_of(reason)));
+                        .push_back(Notice::Unprotected(flow, reason.into()));
                 }
             }
         }
@@ -240,28 +237,10 @@ impl Logger {
         self.local.instream(frame.flow_id, &arrival).map(|_| ())
     }
 
-    /// What the recovery is told of a connection; as `logger` and `serve` put it together.
-    pub(crate) fn record(&self, flow: FlowId) -> Option<Record> {
+    /// What the recovery is told of a connection.
+    pub(crate) fn record(&self, flow: FlowId) -> Option<RecordSummary> {
         let summary = self.journal().summary(flow)?;
-        let mut answer = empty(summary.client_isn, summary.server_isn);
-        match summary.state {
-            State::Unprotected(reason) => answer.unprotected = Some(code_of(reason).code()),
-            State::Protected(record) => {
-                answer.start = record.start.instream;
-                answer.turn_instream = record.turn.instream;
-                answer.turn_outstream = record.turn.outstream;
-                let [oldest, next, _, end] = record.answers;
-                answer.answers = [oldest, next];
-                answer.stable_seq = record.data_end();
-                answer.client_fin = record.stable_fin().map(|fin| ClientFin {
-                    seq: fin.seq,
-                    heard: fin.heard,
-                });
-                let mut heads = self.journal().outstream_ranges(flow);
-                answer.outstream_end = heads.next().map(|_| end);
-            }
-        }
-        Some(answer)
+        Some(record_summary(self.journal(), &summary))
     }
 
     /// The recorded bytes; `None` if they are not all there.
@@ -312,27 +291,6 @@ const fn mark_of(digest: Digest) -> Mark {
 }
 
 /// The record of a connection of which nothing has arrived.
-pub(crate) fn fresh(flow: &Flow) -> Record {
-    empty(flow.client.isn, flow.server.isn)
-}
-
-fn empty(client_isn: SeqNumber, server_isn: SeqNumber) -> Record {
-    Record {
-        start: client_isn + 1,
-        stable_seq: client_isn + 1,
-        client_fin: None,
-        turn_instream: client_isn + 1,
-        turn_outstream: server_isn + 1,
-        answers: [server_isn + 1; 2],
-        outstream_end: None,
-        unprotected: None,
-    }
-}
-
-fn code_of(reason: Unprotected) -> ssw::Unprotected {
-    match reason {
-        Unprotected::ConnectionLimit | Unprotected::Fragmented => ssw::Unprotected::ConnectionLimit,
-        Unprotected::TotalLimit => ssw::Unprotected::TotalLimit,
-        Unprotected::MirrorLost | Unprotected::Requested => ssw::Unprotected::MirrorLost,
-    }
+pub(crate) fn fresh(flow: &Flow) -> RecordSummary {
+    RecordSummary::fresh(flow.id, flow.client.isn, flow.server.isn)
 }

@@ -499,7 +499,7 @@ fn service(rng: &mut SmallRng, fault: Fault) -> ServiceSetup {
     };
     ServiceSetup {
         mode: if turn {
-            ReplayMode::Turn
+            ReplayMode::Request
         } else {
             ReplayMode::Connection
         },
@@ -635,7 +635,7 @@ fn size(rng: &mut SmallRng) -> u32 {
 
 fn request(rng: &mut SmallRng, mode: ReplayMode) -> Request {
     match (rng.random_range(0..4), mode) {
-        (0 | 1, _) | (2, ReplayMode::Turn) => Request::Get(size(rng)),
+        (0 | 1, _) | (2, ReplayMode::Request) => Request::Get(size(rng)),
         (2, ReplayMode::Connection) => {
             let length = size(rng);
             Request::Echo(noise(rng, length))

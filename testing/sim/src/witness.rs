@@ -108,10 +108,8 @@ struct Seen {
 /// Streams of this many bytes together may reach the limit of [`Fault::RecordLimit`].
 const LARGE: usize = 48 * 1024;
 
-const fn unprotected(reason: ssw::Unprotected) -> LostReason {
-    LostReason::Unprotected {
-        code: reason.code(),
-    }
+const fn unprotected(reason: types::UnprotectedReason) -> LostReason {
+    LostReason::Unprotected { reason }
 }
 
 /// Sees everything.
@@ -434,7 +432,7 @@ impl Seen {
                     | LostReason::DivergedBefore { .. }
                     | LostReason::NotSaidAgain { .. }
             ),
-            Fault::RecordLimit => reason == unprotected(ssw::Unprotected::ConnectionLimit),
+            Fault::RecordLimit => reason == unprotected(types::UnprotectedReason::ConnectionLimit),
         };
         // Memory is charged in chunks: whoever sends much may reach the limit, too.
         let large = fault == Fault::RecordLimit && self.recorded() > LARGE;

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use channel::{Channel, Key, KeyRing, Received};
 use logger::link::{AckPolicy, Greeting, Outbox, Peer, Sessions};
 use logger::{Desk, Service, ServiceConfig, without_checksums};
-use protocol::control::{Attach, Decoder, Replay, Request, Response, Resume, encode};
+use protocol::control::{Attach, Decoder, ReplayMode, Request, Response, Resume, encode};
 use protocol::link::{
     Ack, Handshake, KeySet, LinkKey, LinkKeys, Open, SegmentFlags, SegmentKind, seal,
 };
@@ -262,7 +262,7 @@ fn key(flow: FlowId) -> FlowKey {
 fn attach(udp_port: u16) -> Attach {
     Attach {
         instance: 1,
-        replay: Replay::Connection,
+        replay: ReplayMode::Connection,
         per_connection: 1 << 30,
         total: 2 << 30,
         connections: 1 << 20,

@@ -1,6 +1,7 @@
 //! Why a connection has no record, and why a call did nothing.
 
 use thiserror::Error;
+use types::UnprotectedReason;
 use wire::SeqNumber;
 
 /// Why a connection is not protected: it would not survive the death of its server.
@@ -21,6 +22,17 @@ pub enum Unprotected {
     /// it was given up on request
     #[error("it was given up on request")]
     Requested,
+}
+
+impl From<Unprotected> for UnprotectedReason {
+    /// The reason as other processes and hosts know it.
+    fn from(reason: Unprotected) -> Self {
+        match reason {
+            Unprotected::ConnectionLimit | Unprotected::Fragmented => Self::ConnectionLimit,
+            Unprotected::TotalLimit => Self::TotalLimit,
+            Unprotected::MirrorLost | Unprotected::Requested => Self::MirrorLost,
+        }
+    }
 }
 
 /// Why [`Journal::open`](crate::Journal::open) did not open a connection.

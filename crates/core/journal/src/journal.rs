@@ -8,6 +8,7 @@ use crate::statistics::Statistics;
 use crate::summary::{Place, State, Summary};
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use types::ReplayMode;
 use wire::{FlowId, SeqNumber};
 
 /// The largest limit per connection, in bytes: 2 GiB. Sequence numbers could not name the bytes of
@@ -25,15 +26,6 @@ pub struct Limits {
     pub total: u64,
     /// Connections that are known at a time, the unprotected ones included.
     pub connections: usize,
-}
-
-/// How much of a connection is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReplayMode {
-    /// Everything from the handshake on, as in the paper (FT-TCP, section IV.E).
-    Connection,
-    /// What belongs to the last turn, for servers that keep nothing between turns.
-    Turn,
 }
 
 #[derive(Debug)]

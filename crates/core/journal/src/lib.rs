@@ -9,7 +9,7 @@
 //! * the *heads* of its *outstream*, the first bytes that the server sent in each turn
 //!   ([`Journal::outstream`]), against which the repeated output is compared.
 //! * its *turns*: where the client began to speak after it had received a whole answer. With
-//!   [`ReplayMode::Turn`] what lies before the last turn is dropped. All places at which a client spoke
+//!   [`ReplayMode::Request`] what lies before the last turn is dropped. All places at which a client spoke
 //!   after it had heard everything are kept, too ([`Journal::beginnings`]): there a replay waits. Where not all is recorded of what
 //!   the server had said by then, there is a digest of that ([`Journal::marks`]).
 //!
@@ -54,11 +54,12 @@ mod turn;
 pub use determinants::{Determinants, NoRoom};
 pub use error::{OpenError, ReadError, Refused, Unprotected};
 pub use image::{Image, ImageError};
-pub use journal::{Journal, Limits, MAX_PER_CONNECTION, ReplayMode};
+pub use journal::{Journal, Limits, MAX_PER_CONNECTION};
 pub use marks::Mark;
 pub use record::{Arrival, Recorded, Said, ServerProgress};
 pub use statistics::{ByteCounts, Statistics};
-pub use summary::{ClientFin, Place, Protected, State, Summary};
+pub use summary::{Place, Protected, State, Summary};
+pub use types::{ClientFin, ReplayMode};
 
 /// A length as a number of bytes.
 const fn len64(length: usize) -> u64 {

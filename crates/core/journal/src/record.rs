@@ -5,13 +5,15 @@ use crate::beginnings::Beginnings;
 use crate::error::{Refused, Unprotected};
 use crate::heads::Heads;
 use crate::instream::Instream;
-use crate::journal::{MAX_PER_CONNECTION, ReplayMode};
+use types::{ClientFin, ReplayMode};
+
+use crate::journal::MAX_PER_CONNECTION;
 use crate::len64;
 use crate::marks::{Mark, Marks};
 use crate::pool::{Budget, Pool};
 use crate::position::{FIRST, PLAUSIBLE, seq_at, unwrap};
 use crate::statistics::{ByteCounts, Statistics};
-use crate::summary::{ClientFin, Place, Protected};
+use crate::summary::{Place, Protected};
 use crate::turn::{Candidate, Candidates, Turn};
 use wire::SeqNumber;
 
@@ -438,7 +440,7 @@ impl Record {
     /// What the server said before this is not said again.
     fn turn_floor(&self, shared: &Shared) -> u64 {
         match shared.mode {
-            ReplayMode::Turn => self.turn.outstream,
+            ReplayMode::Request => self.turn.outstream,
             ReplayMode::Connection => self.heads.start(),
         }
     }
@@ -623,7 +625,7 @@ impl Record {
     }
 
     fn begin(&mut self, turn: Turn, shared: &mut Shared) {
-        if shared.mode == ReplayMode::Turn {
+        if shared.mode == ReplayMode::Request {
             let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
             // What was recorded since the turn began has to be moved, and may find no room: then
             // it goes on being part of the old turn.

@@ -1,6 +1,7 @@
 //! What is known of one connection.
 
 use crate::error::Unprotected;
+use types::ClientFin;
 use wire::{FlowId, SeqNumber};
 
 /// A place in both streams of a connection, by original sequence numbers.
@@ -75,14 +76,4 @@ impl Protected {
     pub fn stable_fin(&self) -> Option<ClientFin> {
         self.fin.filter(|fin| self.stable_seq.after(fin.seq))
     }
-}
-
-/// The end of an instream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClientFin {
-    /// Its sequence number.
-    pub seq: SeqNumber,
-    /// What the client had acknowledged when it sent it: the server had said this before it heard
-    /// the end, and another server must have, too, or it takes the client for gone.
-    pub heard: SeqNumber,
 }

@@ -98,7 +98,7 @@ impl Talk {
 }
 
 fn late() -> Talk {
-    Talk::new(Journal::with_late_heads(LIMITS, ReplayMode::Turn))
+    Talk::new(Journal::with_late_heads(LIMITS, ReplayMode::Request))
 }
 
 #[test]
@@ -219,7 +219,7 @@ proptest! {
         steps in prop::collection::vec((1usize..4, any::<bool>(), 0usize..4), 1..30),
     ) {
         let mut talk = late();
-        let mut prompt = Talk::new(Journal::new(LIMITS, ReplayMode::Turn));
+        let mut prompt = Talk::new(Journal::new(LIMITS, ReplayMode::Request));
         let mut whole = String::new();
         let mut requests = vec![0];
         for (pieces, interim, told) in steps {

@@ -133,7 +133,7 @@ const CONTINUE: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 
 #[test]
 fn each_request_of_a_keep_alive_connection_is_a_turn() {
-    let mut talk = Talk::new(ReplayMode::Turn);
+    let mut talk = Talk::new(ReplayMode::Request);
     for request in 0..20 {
         let line = format!("GET /{request:02} HTTP/1.1\r\n\r\n");
         let length = u32::try_from(line.len()).expect("short");
@@ -152,7 +152,7 @@ fn each_request_of_a_keep_alive_connection_is_a_turn() {
 
 #[test]
 fn a_request_in_several_segments_is_one_turn() {
-    let mut talk = Talk::new(ReplayMode::Turn);
+    let mut talk = Talk::new(ReplayMode::Request);
     for part in ["GET / ", "HTTP/1.1\r\n", "\r\n"] {
         talk.client(part);
     }
@@ -181,7 +181,7 @@ fn by_connection_turns_are_known_and_nothing_is_dropped() {
 
 #[test]
 fn an_echo_is_a_turn_when_it_has_come_back() {
-    let mut talk = Talk::new(ReplayMode::Turn);
+    let mut talk = Talk::new(ReplayMode::Request);
     talk.client("one");
     talk.server("one");
     talk.client("two");
@@ -196,7 +196,7 @@ fn an_echo_is_a_turn_when_it_has_come_back() {
 
 #[test]
 fn a_response_that_is_half_acknowledged_is_not_over() {
-    let mut talk = Talk::new(ReplayMode::Turn);
+    let mut talk = Talk::new(ReplayMode::Request);
     talk.client("GET /big\r\n");
     talk.server(OK);
     talk.client_acknowledges();
@@ -208,7 +208,7 @@ fn a_response_that_is_half_acknowledged_is_not_over() {
 
 #[test]
 fn pipelined_requests_are_one_turn() {
-    let mut talk = Talk::new(ReplayMode::Turn);
+    let mut talk = Talk::new(ReplayMode::Request);
     talk.client("GET /1\r\n");
     talk.client("GET /2\r\n");
     talk.server(OK);
@@ -225,7 +225,7 @@ fn pipelined_requests_are_one_turn() {
 
 #[test]
 fn an_interim_response_does_not_answer() {
-    let mut talk = Talk::new(ReplayMode::Turn);
+    let mut talk = Talk::new(ReplayMode::Request);
     talk.client("PUT / HTTP/1.1\r\nExpect: 100-continue\r\n\r\n");
     talk.server(CONTINUE);
     talk.client_acknowledges();
@@ -236,7 +236,7 @@ fn an_interim_response_does_not_answer() {
 
 #[test]
 fn the_answer_behind_an_interim_response_ends_the_turn() {
-    let mut talk = Talk::new(ReplayMode::Turn);
+    let mut talk = Talk::new(ReplayMode::Request);
     for _ in 0..3 {
         talk.client("PUT / HTTP/1.1\r\nExpect: 100-continue\r\n\r\n");
         talk.server(CONTINUE);
@@ -252,7 +252,7 @@ fn the_answer_behind_an_interim_response_ends_the_turn() {
 
 #[test]
 fn an_interim_response_behind_an_answer_does_not_answer() {
-    let mut talk = Talk::new(ReplayMode::Turn);
+    let mut talk = Talk::new(ReplayMode::Request);
     // Two requests at once; the second wants to be told to go on.
     talk.client("GET /1 HTTP/1.1\r\n\r\nPUT /2 HTTP/1.1\r\nExpect: 100-continue\r\n\r\n");
     talk.server(OK);
@@ -268,7 +268,7 @@ fn an_interim_response_behind_an_answer_does_not_answer() {
 
 #[test]
 fn the_beginning_of_what_may_be_an_interim_response_does_not_answer() {
-    let mut talk = Talk::new(ReplayMode::Turn);
+    let mut talk = Talk::new(ReplayMode::Request);
     talk.client("PUT / HTTP/1.1\r\nExpect: 100-continue\r\n\r\n");
     talk.server("HTTP/1.1 ");
     talk.client_acknowledges();
@@ -278,7 +278,7 @@ fn the_beginning_of_what_may_be_an_interim_response_does_not_answer() {
 
 #[test]
 fn an_answer_that_was_not_recorded_does_not_answer() {
-    let mut talk = Talk::new(ReplayMode::Turn);
+    let mut talk = Talk::new(ReplayMode::Request);
     talk.client("GET /1\r\n");
     talk.server_unrecorded("HTTP/1.1 2");
     talk.server("00 OK\r\n\r\n");
@@ -289,7 +289,7 @@ fn an_answer_that_was_not_recorded_does_not_answer() {
 
 #[test]
 fn a_hole_or_a_repetition_begins_no_turn() {
-    let mut talk = Talk::new(ReplayMode::Turn);
+    let mut talk = Talk::new(ReplayMode::Request);
     talk.client("GET /1\r\n");
     talk.server(OK);
     talk.client_acknowledges();
@@ -311,7 +311,7 @@ fn a_hole_or_a_repetition_begins_no_turn() {
 /// had said when that part was sent.
 #[test]
 fn the_rest_of_a_request_whose_beginning_has_overtaken_another_begins_no_turn() {
-    let mut talk = Talk::new(ReplayMode::Turn);
+    let mut talk = Talk::new(ReplayMode::Request);
     talk.server_unrecorded(OK);
     talk.client_acknowledges();
     talk.sent = 8;
@@ -338,7 +338,7 @@ fn the_rest_of_a_request_whose_beginning_has_overtaken_another_begins_no_turn() 
 
 #[test]
 fn a_bare_acknowledgement_or_fin_begins_no_turn() {
-    let mut talk = Talk::new(ReplayMode::Turn);
+    let mut talk = Talk::new(ReplayMode::Request);
     talk.client("GET /1\r\n");
     talk.server(OK);
     talk.client_acknowledges();
@@ -368,7 +368,7 @@ fn a_bare_acknowledgement_or_fin_begins_no_turn() {
 
 #[test]
 fn a_head_that_overtakes_the_request_is_kept() {
-    let mut talk = Talk::new(ReplayMode::Turn);
+    let mut talk = Talk::new(ReplayMode::Request);
     talk.client("ping");
     talk.server("pong");
     talk.client_acknowledges();
@@ -383,7 +383,7 @@ fn a_head_that_overtakes_the_request_is_kept() {
 
 #[test]
 fn an_answer_that_overtakes_the_end_of_its_request_does_not_end_the_turn() {
-    let mut talk = Talk::new(ReplayMode::Turn);
+    let mut talk = Talk::new(ReplayMode::Request);
     talk.client("GET /1 HTTP/1.1\r\n");
     // Of these two, the server sent the first after the second had arrived.
     talk.journal
@@ -396,7 +396,7 @@ fn an_answer_that_overtakes_the_end_of_its_request_does_not_end_the_turn() {
 
 #[test]
 fn a_request_whose_beginning_was_in_doubt_does_not_begin_a_turn_in_its_middle() {
-    let mut talk = Talk::new(ReplayMode::Turn);
+    let mut talk = Talk::new(ReplayMode::Request);
     talk.client("GET /1\r\n");
     talk.server(OK);
     talk.client_acknowledges();
@@ -418,7 +418,7 @@ fn a_request_whose_beginning_was_in_doubt_does_not_begin_a_turn_in_its_middle() 
 
 #[test]
 fn while_turns_are_held_none_begins_and_nothing_is_dropped() {
-    let mut talk = Talk::new(ReplayMode::Turn);
+    let mut talk = Talk::new(ReplayMode::Request);
     talk.client("GET /1\r\n");
     talk.server(OK);
     talk.client_acknowledges();
@@ -446,7 +446,7 @@ fn all_places_at_which_the_client_spoke_are_kept() {
     let said = 11 + u32::try_from(CONTINUE.len()).expect("short");
     assert_eq!(talk.beginnings(), [(0, 11), (12, said)]);
     assert_eq!(talk.turn().1, 0, "an interim answer begins no turn");
-    let mut by_turns = Talk::new(ReplayMode::Turn);
+    let mut by_turns = Talk::new(ReplayMode::Request);
     for request in ["a\r\n", "b\r\n"] {
         by_turns.client(request);
         by_turns.server(OK);
@@ -465,7 +465,7 @@ fn digests_are_kept_as_long_as_what_they_are_of_is_said_again() {
         next: SERVER + 1 + said,
         digest: [said.into(), 7],
     };
-    for (mode, kept) in [(ReplayMode::Connection, 2), (ReplayMode::Turn, 1)] {
+    for (mode, kept) in [(ReplayMode::Connection, 2), (ReplayMode::Request, 1)] {
         let mut talk = Talk::new(mode);
         let mut said = 0;
         for request in ["a\r\n", "b\r\n", "c\r\n"] {

@@ -22,7 +22,7 @@
 //! Answers come in the order of the requests. [`Response::Drained`], [`Response::Unprotected`],
 //! [`Response::Unknown`], [`Response::Hosts`], [`Response::Followed`] and [`Response::Grown`] also come unasked, and nobody waits for what is said of an
 //! image that is uploaded ([`Request::TellImage`], [`Request::CommitImage`]); a [`Response::Lease`] says itself which request it answers. A list too long for one message comes in several,
-//! the final one marked `last`; [`MAX_DATA`] and [`FlowSummary::PER_MESSAGE`] say what fits.
+//! the final one marked `last`; [`MAX_DATA`] and [`RecordSummary::PER_MESSAGE`] say what fits.
 //!
 //! Encoding is deterministic, and decoding accepts nothing but the encoding: a body that is too
 //! short, too long or has a value out of range is [`ControlError::Malformed`]. A stream that had
@@ -40,10 +40,10 @@ pub use claim::Claim;
 pub use lease::{Former, LeaseAnswer, LeaseRequest, Standing, Verdict};
 pub use messages::{Request, Response};
 pub use parts::{
-    Attach, ClientFin, Edition, ErrorCode, FlowSummary, KeptImage, Recorded, Replay, Resume,
-    Statistics,
+    Attach, Edition, ErrorCode, KeptImage, RecordSummary, Recorded, Resume, Statistics,
 };
 pub use stream::{Decoder, Message, encode};
+pub use types::{ClientFin, ReplayMode};
 
 /// The version of the protocol.
 pub const VERSION: u8 = 8;

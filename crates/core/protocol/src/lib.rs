@@ -25,7 +25,6 @@ pub mod link;
 pub mod mirror;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod properties;
-mod reason;
 
 pub use digest::{Digest, DigestSeed};
-pub use reason::UnprotectedReason;
+pub use types::UnprotectedReason;

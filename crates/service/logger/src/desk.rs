@@ -3,11 +3,11 @@
 use journal::{Journal, ReadError, State, Summary, Unprotected};
 use protocol::{
     Digest,
-    control::{ClientFin, ErrorCode, FlowSummary, MAX_DATA, Request, Response, Statistics},
+    control::{ErrorCode, MAX_DATA, RecordSummary, Request, Response, Statistics},
 };
 use wire::FlowId;
 
-use crate::intake::{Intake, digest_of, reason_of};
+use crate::intake::{Intake, digest_of};
 
 /// Answers requests from the record.
 #[derive(Debug, Clone, Copy)]
@@ -109,13 +109,13 @@ fn code_of(error: ReadError) -> ErrorCode {
 
 fn summaries(
     journal: &Journal,
-    message: impl Fn(Vec<FlowSummary>, bool) -> Response,
+    message: impl Fn(Vec<RecordSummary>, bool) -> Response,
 ) -> Vec<Response> {
-    let all: Vec<FlowSummary> = journal
+    let all: Vec<RecordSummary> = journal
         .summaries()
-        .map(|summary| flow_summary(journal, &summary))
+        .map(|summary| record_summary(journal, &summary))
         .collect();
-    pages(&all, FlowSummary::PER_MESSAGE, message)
+    pages(&all, RecordSummary::PER_MESSAGE, message)
 }
 
 /// A list in messages of so many each, of which there is at least one; the last is told so.
@@ -133,23 +133,13 @@ pub(crate) fn pages<T: Clone>(
     (1..=count).map(page).collect()
 }
 
-pub(crate) fn flow_summary(journal: &Journal, summary: &Summary) -> FlowSummary {
-    let mut answer = FlowSummary {
-        flow: summary.flow,
-        client_isn: summary.client_isn,
-        server_isn: summary.server_isn,
-        start: summary.client_isn + 1,
-        stable_seq: summary.client_isn + 1,
-        client_fin: None,
-        turn_instream: summary.client_isn + 1,
-        turn_outstream: summary.server_isn + 1,
-        answers: [summary.server_isn + 1; 2],
-        outstream_end: None,
-        doubt: summary.client_isn + 1,
-        unprotected: None,
-    };
+/// The logger's answer about one connection.
+#[must_use]
+pub fn record_summary(journal: &Journal, summary: &Summary) -> RecordSummary {
+    let (client_isn, server_isn) = (summary.client_isn, summary.server_isn);
+    let mut answer = RecordSummary::fresh(summary.flow, client_isn, server_isn);
     match summary.state {
-        State::Unprotected(reason) => answer.unprotected = Some(reason_of(reason)),
+        State::Unprotected(reason) => answer.unprotected = Some(reason.into()),
         State::Protected(record) => {
             answer.start = record.start.instream;
             answer.turn_instream = record.turn.instream;
@@ -158,10 +148,7 @@ pub(crate) fn flow_summary(journal: &Journal, summary: &Summary) -> FlowSummary 
             answer.answers = [oldest, next];
             answer.doubt = record.doubt;
             answer.stable_seq = record.data_end();
-            answer.client_fin = record.stable_fin().map(|fin| ClientFin {
-                seq: fin.seq,
-                heard: fin.heard,
-            });
+            answer.client_fin = record.stable_fin();
             // What came before others is not counted: it would hide that they are missing.
             let mut heads = journal.outstream_ranges(summary.flow);
             answer.outstream_end = heads.next().map(|_| end);

@@ -2,9 +2,7 @@
 
 use std::collections::VecDeque;
 
-use journal::{
-    Arrival, Journal, Limits, Mark, Refused, ReplayMode, Said, ServerProgress, Unprotected,
-};
+use journal::{Arrival, Journal, Limits, Mark, Refused, ReplayMode, Said, ServerProgress};
 use protocol::{
     Digest, UnprotectedReason,
     control::Response,
@@ -148,7 +146,7 @@ impl Intake {
             Ok(_) | Err(Refused::Unprotected(_) | Refused::Implausible) => {}
             Err(Refused::Unknown) => self.unknown += 1,
             Err(Refused::BecameUnprotected(reason)) => {
-                self.unprotected(frame.flow_id, reason_of(reason))
+                self.unprotected(frame.flow_id, reason.into())
             }
         }
     }
@@ -178,7 +176,7 @@ impl Intake {
             Ok(false) | Err(Refused::Unprotected(_) | Refused::Implausible) => {}
             Err(Refused::Unknown) => self.unknown += 1,
             Err(Refused::BecameUnprotected(reason)) => {
-                self.unprotected(flow, reason_of(reason));
+                self.unprotected(flow, reason.into());
                 return Outcome::GivenUp;
             }
         }
@@ -187,17 +185,6 @@ impl Intake {
 
     fn unprotected(&mut self, flow: FlowId, reason: UnprotectedReason) {
         self.notices.push_back(Notice::Unprotected(flow, reason));
-    }
-}
-
-/// What the journal's reasons are called between processes.
-pub(crate) fn reason_of(reason: Unprotected) -> UnprotectedReason {
-    match reason {
-        Unprotected::ConnectionLimit | Unprotected::Fragmented => {
-            UnprotectedReason::ConnectionLimit
-        }
-        Unprotected::TotalLimit => UnprotectedReason::TotalLimit,
-        Unprotected::MirrorLost | Unprotected::Requested => UnprotectedReason::MirrorLost,
     }
 }
 

@@ -22,7 +22,7 @@ mod process;
 pub mod properties;
 mod service;
 
-pub use desk::Desk;
+pub use desk::{Desk, record_summary};
 pub use intake::{Intake, Notice};
 #[cfg(feature = "ring")]
 pub use process::{LoggerConfig, LoggerError, run};

@@ -3,16 +3,16 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use journal::{Limits, ReplayMode, State};
+use journal::{Limits, State};
 use protocol::{
-    control::{Attach, Decoder, Replay, Request, Response, encode},
+    control::{Attach, Decoder, ReplayMode, Request, Response, encode},
     link::LinkKey,
 };
 use segments::{Batch, Log, simulated::Simulated};
 
 use crate::{
     Desk, Intake,
-    desk::flow_summary,
+    desk::record_summary,
     durable::{
         Order,
         entry::{Entry, Layout},
@@ -94,7 +94,7 @@ pub fn requests(bytes: &[u8]) {
         total: 1 << 14,
         connections: 4,
     };
-    let mut intake = Intake::new(limits, ReplayMode::Turn);
+    let mut intake = Intake::new(limits, ReplayMode::Request);
     let mut sessions = no_sessions();
     let restored = restore(Simulated::default(), &mut sessions, SEGMENT);
     let restored = restored.unwrap_or_else(|error| panic!("{error}"));
@@ -173,7 +173,7 @@ fn told(sessions: &Sessions) -> Vec<String> {
             if let State::Protected(_) = summary.state {
                 let heads: Vec<_> = journal.outstream_ranges(summary.flow).collect();
                 let beginnings: Vec<_> = journal.beginnings(summary.flow).collect();
-                let summary = flow_summary(journal, &summary);
+                let summary = record_summary(journal, &summary);
                 told.push(format!("{summary:?} {heads:?} {beginnings:?}"));
             }
         }
@@ -184,7 +184,7 @@ fn told(sessions: &Sessions) -> Vec<String> {
 fn attach() -> Attach {
     Attach {
         instance: INSTANCE,
-        replay: Replay::Turn,
+        replay: ReplayMode::Request,
         per_connection: 4096,
         total: 1 << 14,
         connections: 4,

@@ -2,18 +2,9 @@
 
 use std::time::Duration;
 
-use crate::replay::Replay;
+use types::ReplayMode;
 
-/// How much of a connection's instream the restarted server is given.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ReplayMode {
-    /// All of it, from the SYN, as FT-TCP does: earlier requests are executed again.
-    #[default]
-    Connection,
-    /// From the beginning of the last unanswered turn: for servers that keep nothing between
-    /// turns.
-    Turn,
-}
+use crate::replay::Replay;
 
 /// What the decisions depend on.
 #[derive(Debug, Clone)]

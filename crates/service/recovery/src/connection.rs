@@ -2,48 +2,17 @@
 
 use std::time::Duration;
 
+use protocol::control::RecordSummary;
 use ssw::{Comparison, Digest, Flow, Mode, Restored};
+use types::ReplayMode;
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
     action::SplicePoint,
-    config::{Config, ReplayMode},
+    config::Config,
     event::LostReason,
     replay::{Beginning, Given, Replay},
 };
-
-/// What the logger knows of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record {
-    /// First instream byte that is kept.
-    pub start: SeqNumber,
-    /// Lowest instream byte that is not in the record.
-    pub stable_seq: SeqNumber,
-    /// The client's FIN, if everything before it is recorded.
-    pub client_fin: Option<ClientFin>,
-    /// First instream byte of the last unanswered turn.
-    pub turn_instream: SeqNumber,
-    /// First outstream byte of that turn.
-    pub turn_outstream: SeqNumber,
-    /// First bytes of answers of which the beginning may not be recorded: the oldest, and the one after
-    /// it.
-    pub answers: [SeqNumber; 2],
-    /// End of the recorded outstream.
-    pub outstream_end: Option<SeqNumber>,
-    /// Code of the reason, if the record is not complete.
-    pub unprotected: Option<u8>,
-}
-
-/// The end of an instream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClientFin {
-    /// Its sequence number.
-    pub seq: SeqNumber,
-    /// What the client had acknowledged when it sent it, client space. The first server had said
-    /// this before it heard the end; one that hears the end before it takes the client for gone
-    /// and stops in the middle of its answer (nginx does).
-    pub heard: SeqNumber,
-}
 
 /// Where a server stands with a connection that has replayed its own record (the north side wrap's), client space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,7 +35,7 @@ pub struct Candidate {
     /// Its state in the data plane.
     pub flow: Flow,
     /// Its record; `None` if the logger knows nothing of it.
-    pub record: Option<Record>,
+    pub record: Option<RecordSummary>,
     /// Where the new server stands with it; `None`: it has never heard of it.
     pub standing: Option<Standing>,
 }
@@ -111,15 +80,13 @@ pub(crate) fn judge(
         return Verdict::Reset;
     }
     if let Some(reason) = flow.unprotected {
-        return Verdict::Lose(LostReason::Unprotected {
-            code: reason.code(),
-        });
+        return Verdict::Lose(LostReason::Unprotected { reason });
     }
     let Some(record) = candidate.record else {
         return Verdict::Lose(LostReason::NoRecord);
     };
-    if let Some(code) = record.unprotected {
-        return Verdict::Lose(LostReason::Unprotected { code });
+    if let Some(reason) = record.unprotected {
+        return Verdict::Lose(LostReason::Unprotected { reason });
     }
     if deaths >= config.quarantine_after {
         return Verdict::Lose(LostReason::Poison { deaths });
@@ -165,7 +132,7 @@ pub(crate) fn judge(
     }
     let (instream, outstream) = match mode {
         ReplayMode::Connection => (flow.client.isn + 1, flow.server.isn + 1),
-        ReplayMode::Turn => (record.turn_instream, record.turn_outstream),
+        ReplayMode::Request => (record.turn_instream, record.turn_outstream),
     };
     if record.start.after(instream) {
         // What it had read was in its own record, which is gone.
@@ -203,7 +170,7 @@ pub(crate) fn judge(
 
 /// The server has lived through the record by itself: nothing of the connection is said again, and it goes on
 /// where both sides are.
-fn judge_graft(flow: &Flow, record: &Record, standing: Standing) -> Verdict {
+fn judge_graft(flow: &Flow, record: &RecordSummary, standing: Standing) -> Verdict {
     // Nobody has read what its client has not sent: what the server stands with is one before it, with the same ends. (How far
     // the clients of a dead host are is not known.)
     if flow.log.restored == Restored::Not && standing.instream.after(flow.client.nxt) {
@@ -243,7 +210,7 @@ fn judge_graft(flow: &Flow, record: &Record, standing: Standing) -> Verdict {
 /// Whether too little is recorded of what the client has heard, of the beginning of an answer: of the
 /// turn's first one, or of a later one. On a host that lives on, what is on its way to the logger is safe;
 /// what a host had said when it stopped is not.
-fn incomparable(flow: &Flow, record: &Record, verify_head: u32) -> Option<LostReason> {
+fn incomparable(flow: &Flow, record: &RecordSummary, verify_head: u32) -> Option<LostReason> {
     let [oldest, next] = record.answers;
     [record.turn_outstream, oldest, next]
         .into_iter()
@@ -263,10 +230,10 @@ const HALF_SPACE: u64 = 1 << 31;
 
 /// How much the server had sent before what a replay makes it say again. `None`: that is not known,
 /// because the sequence numbers have come round since.
-fn first_said(flow: &Flow, record: &Record, mode: ReplayMode) -> Option<u64> {
+fn first_said(flow: &Flow, record: &RecordSummary, mode: ReplayMode) -> Option<u64> {
     let place = match mode {
         ReplayMode::Connection => return Some(0),
-        ReplayMode::Turn => record
+        ReplayMode::Request => record
             .turn_outstream
             .0
             .wrapping_sub((flow.server.isn + 1).0),

@@ -2,8 +2,8 @@
 
 use std::{fmt, time::Duration};
 
-use protocol::UnprotectedReason;
 use serde::{Serialize, Serializer};
+use types::UnprotectedReason;
 use wire::{FlowKey, SeqNumber};
 
 /// A number of things, with the plural where the number asks for it.
@@ -171,10 +171,10 @@ impl From<GaveUp> for LostReason {
 /// Why a connection could not be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostReason {
-    /// It had lost its protection earlier; the code is `protocol::UnprotectedReason`'s.
+    /// The connection had lost its protection earlier.
     Unprotected {
-        /// The code.
-        code: u8,
+        /// The reason for that.
+        reason: UnprotectedReason,
     },
     /// The logger knows nothing of it.
     NoRecord,
@@ -230,10 +230,10 @@ pub enum LostReason {
     Stopped,
     /// The service ended by an error while the connection waited for the server.
     ServiceFailed,
-    /// The server does what cannot be replayed.
+    /// The server made a call that cannot be replayed.
     NotReplayable,
-    /// The host was restarted, and of what its client had heard too little is recorded to compare with
-    /// what the server says again: what was said last had not reached the logger.
+    /// The host was restarted, and too little of the output that the client had received is recorded for a comparison:
+    /// the newest output had not reached the logger.
     NotComparable {
         /// Bytes of the last answer that the client had, as far as they should be recorded.
         heard: u32,
@@ -253,10 +253,7 @@ pub enum LostReason {
 impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unprotected { code } => match UnprotectedReason::from_code(*code) {
-                Some(reason) => write!(f, "unprotected before the crash: {reason}"),
-                None => write!(f, "unprotected before the crash (reason {code})"),
-            },
+            Self::Unprotected { reason } => write!(f, "unprotected before the crash: {reason}"),
             Self::NoRecord => write!(f, "the logger has no record of this connection"),
             Self::RecordIncomplete {
                 stable_seq,

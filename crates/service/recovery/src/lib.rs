@@ -36,12 +36,14 @@ mod telling;
 mod waiting;
 
 pub use action::{Action, SplicePoint};
-pub use config::{Config, ReplayMode, Stage};
-pub use connection::{Candidate, ClientFin, Record, Standing};
+pub use config::{Config, Stage};
+pub use connection::{Candidate, Standing};
 pub use event::{Cause, Count, Event, GaveUp, LostReason, Replayed, Timings};
 pub use expecting::SaidBefore;
+pub use protocol::control::RecordSummary;
 pub use replay::{Beginning, Segment};
 pub use service::Recovery;
+pub use types::{ClientFin, ReplayMode};
 
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ use std::{
 };
 
 use ssw::Flow;
+use types::UnprotectedReason;
 use wire::{FlowId, FlowKey};
 
 use crate::{
@@ -513,15 +514,15 @@ impl Recovery {
         Some(connection)
     }
 
-    /// The record of a connection is gone, for the reason with this code. What was not replayed by
+    /// The record of a connection is gone, for this reason. What was not replayed by
     /// now cannot be; who has its whole record goes on.
-    pub fn unprotected(&mut self, flow: FlowId, code: u8) {
+    pub fn unprotected(&mut self, flow: FlowId, reason: UnprotectedReason) {
         if let Some(silent) = self.silent.remove(&flow) {
-            return self.lose(flow, silent.key, LostReason::Unprotected { code });
+            return self.lose(flow, silent.key, LostReason::Unprotected { reason });
         }
         let connection = self.connections.get(&flow);
         if connection.is_some_and(Connection::to_be_replayed) {
-            self.drop_kept(flow, LostReason::Unprotected { code });
+            self.drop_kept(flow, LostReason::Unprotected { reason });
         }
     }
 

@@ -22,7 +22,7 @@ use channel::{Channel, Key, KeyRing};
 use protocol::{
     UnprotectedReason,
     control::{
-        Attach, Claim, Decoder, Edition, ErrorCode, FlowSummary, LeaseAnswer, LeaseRequest,
+        Attach, Claim, Decoder, Edition, ErrorCode, LeaseAnswer, LeaseRequest, RecordSummary,
         Recorded, Request, Response, Resume, encode,
     },
     link::LinkKeys,
@@ -184,7 +184,7 @@ impl LoggerClient {
         let binary = std::env::current_exe().doing("find our own binary")?;
         let mode = match config.replay {
             ReplayMode::Connection => "connection",
-            ReplayMode::Turn => "request",
+            ReplayMode::Request => "request",
         };
         let child = Command::new(binary)
             .arg(LOGGER_VERB)
@@ -516,7 +516,7 @@ impl LoggerClient {
     }
 
     /// What is known of every connection.
-    pub(crate) fn summaries(&mut self) -> Result<Vec<FlowSummary>, ServeError> {
+    pub(crate) fn summaries(&mut self) -> Result<Vec<RecordSummary>, ServeError> {
         let request = match self.is_former() {
             true => Request::FormerSummaries,
             false => Request::Summaries,

@@ -49,7 +49,7 @@ impl Options {
         Self {
             addresses,
             wrapped: config.wrapped,
-            replay_turn: config.replay == ReplayMode::Turn,
+            replay_turn: config.replay == ReplayMode::Request,
             verify_head: config.verify_head(),
             digests: config.digests(),
             ring: config.limits.ring,

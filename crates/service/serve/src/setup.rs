@@ -4,9 +4,8 @@
 use std::time::Duration;
 
 use dataplane::{Dataplane, Injector, PinDirectory, Settings, ethernet_interfaces, netns_cookie};
-use protocol::control::{Attach, Replay};
+use protocol::control::Attach;
 use rand::Rng;
-use recovery::ReplayMode;
 use ssw::{DigestKey, Digests};
 use supervise::{
     Cgroup, become_subreaper,
@@ -298,10 +297,7 @@ pub(crate) fn remote_logger(
 fn attach(config: &ServeConfig, instance: &Instance) -> Attach {
     Attach {
         instance: instance.number(),
-        replay: match config.replay {
-            ReplayMode::Connection => Replay::Connection,
-            ReplayMode::Turn => Replay::Turn,
-        },
+        replay: config.replay,
         per_connection: config.limits.per_connection,
         total: config.limits.total,
         connections: config.max_connections,

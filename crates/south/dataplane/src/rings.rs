@@ -3,6 +3,7 @@
 use std::{os::fd::BorrowedFd, time::Duration};
 
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
+use types::UnprotectedReason;
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
@@ -40,8 +41,8 @@ pub enum EventKind {
         key: FlowKey,
         /// Its number, 0 if it never got one.
         flow: FlowId,
-        /// Code of the reason.
-        reason: u8,
+        /// Why.
+        reason: UnprotectedReason,
     },
     /// A replayed outstream differs from its record; nothing of the connection leaves any more.
     Diverged {
@@ -85,7 +86,9 @@ impl Event {
             abi::event_kind::EVENT_UNPROTECTED => EventKind::Unprotected {
                 key,
                 flow,
-                reason: u8::try_from(raw.reason).ok()?,
+                reason: u8::try_from(raw.reason)
+                    .ok()
+                    .and_then(UnprotectedReason::from_code)?,
             },
             abi::event_kind::EVENT_DIVERGED => EventKind::Diverged {
                 key,

@@ -22,7 +22,7 @@
 
 use core::time::Duration;
 
-use protocol::control::{FlowSummary, Recorded};
+use protocol::control::{RecordSummary, Recorded};
 use wire::EmitError;
 
 use crate::{fabricate::acknowledgement, restored::restored_flow};
@@ -45,7 +45,7 @@ const MOST_TICKS: u32 = 1 << 30;
 /// None in practice: the segment has no payload.
 pub fn closed_window_ack(
     recorded: &Recorded,
-    summary: &FlowSummary,
+    summary: &RecordSummary,
     silence: Duration,
 ) -> Result<Vec<u8>, EmitError> {
     let mut flow = restored_flow(recorded, summary, 0);

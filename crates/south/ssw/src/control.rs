@@ -1,11 +1,12 @@
 //! Control (`control.h`): what user space may change.
 
 use protocol::{Digest, DigestSeed};
+use types::UnprotectedReason;
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
     digest::DigestKey,
-    flow::{Flow, Mode, Restored, SpliceHalf, Unprotected},
+    flow::{Flow, Mode, Restored, SpliceHalf},
     mirror::{ClosedReason, MirrorKind},
     south::SouthSide,
     tolerance::Expect,
@@ -265,7 +266,7 @@ impl SouthSide {
         &mut self,
         key: FlowKey,
         id: FlowId,
-        reason: Unprotected,
+        reason: UnprotectedReason,
     ) -> Result<(), NoSuchFlow> {
         self.numbered(key, id)?.unprotected = Some(reason);
         Ok(())
@@ -274,7 +275,7 @@ impl SouthSide {
     /// The logger takes no record of the handshake with this number: its next SYN-ACK goes to the client at once.
     ///
     /// Returns the connection, or `None` if there is no such handshake.
-    pub fn refuse(&mut self, id: FlowId, reason: Unprotected) -> Option<FlowKey> {
+    pub fn refuse(&mut self, id: FlowId, reason: UnprotectedReason) -> Option<FlowKey> {
         let mut embryos = self.embryos.iter_mut();
         let (key, embryo) = embryos.find(|(_, embryo)| embryo.id == id && id != FlowId(0))?;
         embryo.unprotected = Some(reason);
@@ -289,9 +290,9 @@ impl SouthSide {
     pub fn reprotect(&mut self, key: FlowKey, id: FlowId) -> Result<bool, NoSuchFlow> {
         let link = self.shared.settings.link;
         let flow = self.numbered(key, id)?;
-        let lost = link && flow.unprotected == Some(Unprotected::LoggerLost);
+        let lost = link && flow.unprotected == Some(UnprotectedReason::LoggerLost);
         if lost {
-            flow.unprotected = Some(Unprotected::AwaitsTurn);
+            flow.unprotected = Some(UnprotectedReason::AwaitsTurn);
         }
         Ok(lost)
     }

@@ -22,6 +22,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
+use types::UnprotectedReason;
 use wire::{
     ChecksumMode, Flags, FlowId, FlowKey, MIN_TCP_HEADER, PROTOCOL_TCP, SeqNumber, checksum, kind,
 };
@@ -29,7 +30,7 @@ use wire::{
 use crate::{
     clamp::{clamp_blocks, had, note_own, told, window_up_to, write_echo},
     digest,
-    flow::{Flow, Mode, Said, ServerHalf, Unprotected},
+    flow::{Flow, Mode, Said, ServerHalf},
     no_room,
     notes::catches_up,
     packet::{
@@ -177,7 +178,7 @@ impl SouthSide {
         let synack = segment.has(Flags::SYN | Flags::ACK);
         if shared.linked(flow) && shared.abandoned(now_ns) {
             // Nobody would recover it any more.
-            shared.lose_protection(key, flow, Unprotected::LoggerLost, now_ns);
+            shared.lose_protection(key, flow, UnprotectedReason::LoggerLost, now_ns);
         }
         if shared.settings.link
             && shared.is_afterthought(flow, segment)

@@ -1,5 +1,6 @@
 //! One connection, as the data plane knows it: `struct flow` of `intf.h`.
 
+use types::UnprotectedReason;
 use wire::{Flags, FlowId, SeqNumber};
 
 use crate::digest::{Comparison, DigestHalf};
@@ -16,54 +17,6 @@ pub enum Mode {
     Spliced,
     /// A replay differed from what the client was sent: nothing leaves.
     Diverged,
-}
-
-/// Why a flow has no complete record; codes as everywhere (`protocol::UnprotectedReason`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Unprotected {
-    /// Its record outgrew the limit of one connection.
-    ConnectionLimit = 1,
-    /// All records together outgrew their limit.
-    TotalLimit = 2,
-    /// A mirror frame was lost.
-    MirrorLost = 3,
-    /// The logger was started again.
-    LoggerRestarted = 4,
-    /// There was no room for it in a table.
-    TooManyConnections = 5,
-    /// It was open before the protection began.
-    HandshakeNotSeen = 6,
-    /// Its handshake agreed on something that cannot be carried.
-    UnsupportedOption = 7,
-    /// The logger at the other end of the log link does not answer.
-    LoggerLost = 8,
-    /// So it was; there is a logger again, and the record begins with the client's next turn.
-    AwaitsTurn = 9,
-}
-
-impl Unprotected {
-    /// The code.
-    #[must_use]
-    pub const fn code(self) -> u8 {
-        self as u8
-    }
-
-    /// The reason with this code; `None` for 0 and for codes that are not known.
-    #[must_use]
-    pub const fn from_code(code: u8) -> Option<Self> {
-        Some(match code {
-            1 => Self::ConnectionLimit,
-            2 => Self::TotalLimit,
-            3 => Self::MirrorLost,
-            4 => Self::LoggerRestarted,
-            5 => Self::TooManyConnections,
-            6 => Self::HandshakeNotSeen,
-            7 => Self::UnsupportedOption,
-            8 => Self::LoggerLost,
-            9 => Self::AwaitsTurn,
-            _ => return None,
-        })
-    }
 }
 
 /// What the client told us. Changed at ingress only.
@@ -292,7 +245,7 @@ pub struct Flow {
     /// Whether and how it is translated.
     pub mode: Mode,
     /// Why it has no complete record, if so.
-    pub unprotected: Option<Unprotected>,
+    pub unprotected: Option<UnprotectedReason>,
     /// A living server closed it: the kernel finishes, and no gate stops it.
     pub server_closing: bool,
     /// A later life of the server has half-closed, and may read on.

@@ -19,11 +19,12 @@
 //! What a segment tells about the client is believed only if the server's TCP would believe it
 //! (RFC 9293 3.10.7.4, as Linux checks it), or a stranger could spoil what recovery relies on.
 
+use types::UnprotectedReason;
 use wire::{Flags, FlowId, FlowKey, SeqNumber, kind};
 
 use crate::{
     egress::sent_up_to,
-    flow::{Flow, LogHalf, Mode, Restored, Said, Unprotected},
+    flow::{Flow, LogHalf, Mode, Restored, Said},
     mirror::{ClosedReason, MirrorKind},
     no_room,
     packet::{
@@ -233,12 +234,17 @@ impl SouthSide {
                 let reason = ClosedReason::Evicted;
                 shared.mirror_note(&flow, MirrorKind::Closed { reason }, now_ns);
             }
-            shared.lose_protection(key, &mut flow, Unprotected::TooManyConnections, now_ns);
+            shared.lose_protection(
+                key,
+                &mut flow,
+                UnprotectedReason::TooManyConnections,
+                now_ns,
+            );
             self.embryos.remove(&key);
             return true;
         }
         if !opened {
-            shared.lose_protection(key, &mut flow, Unprotected::MirrorLost, now_ns);
+            shared.lose_protection(key, &mut flow, UnprotectedReason::MirrorLost, now_ns);
         }
         // Its server died while the client's ACK was on the way, and the others may have been
         // spliced already.
@@ -372,7 +378,7 @@ impl Shared {
     /// alone.
     fn protect_again(&mut self, key: FlowKey, flow: &mut Flow, segment: &Segment, now_ns: u64) {
         let (instream, outstream) = (segment.seq, flow.server.nxt);
-        if flow.unprotected != Some(Unprotected::AwaitsTurn)
+        if flow.unprotected != Some(UnprotectedReason::AwaitsTurn)
             || flow.closed_ns != 0
             || !self.service.link_up
             || segment.ack != outstream

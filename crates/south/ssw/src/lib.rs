@@ -68,8 +68,7 @@ pub use fabricate::{
     resets_to_client, window_update, word_to_client,
 };
 pub use flow::{
-    ClientHalf, Flow, LogHalf, Mode, Range, Restored, Said, ServerHalf, SpliceHalf, Unprotected,
-    VerifyHalf,
+    ClientHalf, Flow, LogHalf, Mode, Range, Restored, Said, ServerHalf, SpliceHalf, VerifyHalf,
 };
 pub use latch::{CrashOn, Exit, SocketChange, SocketState};
 pub use link::{AckStrategy, Copy, LinkSettings};
@@ -82,3 +81,4 @@ pub use south::{
     Settings, SouthSide, Verdict,
 };
 pub use tolerance::{DEFAULT_FIELDS, EXPECT_CHUNK, Expect, expectations};
+pub use types::UnprotectedReason;

@@ -20,10 +20,11 @@ use protocol::{
         SynOptions, seal, seal_head, seal_said,
     },
 };
+use types::UnprotectedReason;
 use wire::{ChecksumMode, Flags, FlowId, FlowKey, MIN_TCP_HEADER, SeqNumber, checksum};
 
 use crate::{
-    flow::{Flow, Mode, Restored, Unprotected},
+    flow::{Flow, Mode, Restored},
     notes::progress_step,
     packet::{Options, Packet, Segment, array, write},
     south::{MARK_SEGMENT, MARK_TO_LOGGER, Shared, SouthSide, Verdict},
@@ -274,7 +275,7 @@ impl SouthSide {
             return Verdict::Next;
         };
         let Some(link) = shared.link else {
-            embryo.unprotected = Some(Unprotected::LoggerLost);
+            embryo.unprotected = Some(UnprotectedReason::LoggerLost);
             return Verdict::Next;
         };
         let header = with_mss(segment, options, &link);
@@ -283,10 +284,12 @@ impl SouthSide {
             if shared.waits_for_logger(now_ns) {
                 return shared.refuse_fenced();
             }
-            embryo.unprotected = Some(Unprotected::LoggerLost);
+            embryo.unprotected = Some(UnprotectedReason::LoggerLost);
             return Verdict::Next;
         }
-        if embryo.id != FlowId(0) && embryo.unprotected == Some(Unprotected::TooManyConnections) {
+        if embryo.id != FlowId(0)
+            && embryo.unprotected == Some(UnprotectedReason::TooManyConnections)
+        {
             return Verdict::Next; // the logger has said so
         }
         embryo.unprotected = None;
@@ -349,12 +352,12 @@ impl Shared {
             if self.waits_for_logger(now_ns) {
                 return false;
             }
-            self.lose_protection(key, flow, Unprotected::LoggerLost, now_ns);
+            self.lose_protection(key, flow, UnprotectedReason::LoggerLost, now_ns);
             return true;
         };
         // It would be lost as often as the client sends it. (What is to be cut has no place here.)
         if segment.network.ip_len + link.overhead() > usize::from(link.settings.mtu) {
-            self.lose_protection(key, flow, Unprotected::MirrorLost, now_ns);
+            self.lose_protection(key, flow, UnprotectedReason::MirrorLost, now_ns);
             return true;
         }
         let noted = self.look_at_note(&key, flow);

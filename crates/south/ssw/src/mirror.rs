@@ -7,11 +7,12 @@
 //! unprotected and the segment let through, so that nobody's upload freezes.
 
 use protocol::Digest;
+use types::UnprotectedReason;
 use wire::{ChecksumMode, FlowId, FlowKey, SeqNumber};
 
 use crate::{
     egress::LARGEST_WINDOW,
-    flow::{Flow, Said, Unprotected},
+    flow::{Flow, Said},
     packet::{Packet, Segment, length32},
     south::Shared,
 };
@@ -125,7 +126,7 @@ impl Shared {
         if !self.abandoned(now_ns) && len <= SLICE * SLICES {
             return false;
         }
-        self.lose_protection(key, flow, Unprotected::MirrorLost, now_ns);
+        self.lose_protection(key, flow, UnprotectedReason::MirrorLost, now_ns);
         true
     }
 

@@ -38,7 +38,7 @@
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
-use protocol::control::{FlowSummary, Recorded};
+use protocol::control::{RecordSummary, Recorded};
 use wire::{Flags, FlowId, FlowKey, SeqNumber, SynOptions};
 
 use crate::{
@@ -374,7 +374,7 @@ pub fn newest_records(recorded: Vec<Recorded>) -> (Vec<Recorded>, Vec<FlowId>) {
 /// The flow of a connection of which this host knows nothing but what its record says. Its socket
 /// belongs to no life of the service; `verify_head` is how much of each answer is recorded, bytes.
 #[must_use]
-pub fn restored_flow(recorded: &Recorded, summary: &FlowSummary, verify_head: u32) -> Flow {
+pub fn restored_flow(recorded: &Recorded, summary: &RecordSummary, verify_head: u32) -> Flow {
     let (beginning, handshake) = (&recorded.beginning, &recorded.beginning.handshake);
     let end = summary.stable_seq + u32::from(summary.client_fin.is_some());
     let edge = end + (u32::from(u16::MAX) << handshake.window_scale);

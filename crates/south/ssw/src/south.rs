@@ -6,11 +6,12 @@ use std::{
 };
 
 use protocol::DigestSeed;
+use types::UnprotectedReason;
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
     digest::Digests,
-    flow::{Flow, Mode, Unprotected},
+    flow::{Flow, Mode},
     latch::CrashOn,
     link::{Copy, Link},
     mirror::MirrorFrame,
@@ -189,7 +190,7 @@ pub enum EventKind {
         /// Its number.
         flow_id: FlowId,
         /// Why.
-        reason: Unprotected,
+        reason: UnprotectedReason,
     },
     /// A replay contradicts what the client was sent.
     Diverged {
@@ -403,7 +404,7 @@ impl Shared {
         &mut self,
         key: FlowKey,
         flow: &mut Flow,
-        reason: Unprotected,
+        reason: UnprotectedReason,
         now_ns: u64,
     ) {
         if flow.unprotected.is_none() {

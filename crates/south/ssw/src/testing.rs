@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use protocol::{
-    control::{FlowSummary, Recorded, Resume},
+    control::{RecordSummary, Recorded, Resume},
     link::{Handshake, SynOptions},
 };
 use wire::{
@@ -321,7 +321,7 @@ pub(crate) fn record(
     s: SeqNumber,
     v6: bool,
     timestamps: bool,
-) -> (Recorded, FlowSummary) {
+) -> (Recorded, RecordSummary) {
     let key = FlowKey::new(client_end(v6), server_end(v6));
     let beginning = Resume {
         flow: FlowId(7),
@@ -348,7 +348,7 @@ pub(crate) fn record(
         tsval: 20,
         tsecr: 950,
     };
-    let summary = FlowSummary {
+    let summary = RecordSummary {
         flow: FlowId(7),
         client_isn: c,
         server_isn: s,

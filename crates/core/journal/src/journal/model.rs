@@ -6,10 +6,11 @@ use super::{Journal, Limits, ReplayMode};
 use crate::error::{ReadError, Refused};
 use crate::len64;
 use crate::record::{Arrival, Said, ServerProgress};
-use crate::summary::{ClientFin, State, Summary};
+use crate::summary::{State, Summary};
 use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, any, proptest};
 use steps::{SPACE, Step, Where, bytes, steps};
+use types::ClientFin;
 use wire::{FlowId, SeqNumber};
 
 /// One stream, naively: `start` is the first position that is kept.
@@ -154,7 +155,7 @@ impl Naive {
     fn arrive(&mut self, at: usize, arrival: &Arrival<'_>, nxt: usize, mode: ReplayMode) -> u64 {
         if self.begins_turn(at, arrival, nxt) {
             self.turn_outstream = nxt;
-            if mode == ReplayMode::Turn {
+            if mode == ReplayMode::Request {
                 self.instream.restart(at);
                 self.outstream.restart(nxt);
             }
@@ -277,7 +278,7 @@ impl Pair {
         };
         let to = model.place(to);
         self.journal.release(flow, seq(model.client_isn, to));
-        if self.mode == ReplayMode::Turn {
+        if self.mode == ReplayMode::Request {
             return;
         }
         // Nothing changes, if there is no room to move what is kept.
@@ -408,7 +409,7 @@ proptest! {
         turn in any::<bool>(),
         script in vec((0usize..3, steps()), 1..80),
     ) {
-        let mode = if turn { ReplayMode::Turn } else { ReplayMode::Connection };
+        let mode = if turn { ReplayMode::Request } else { ReplayMode::Connection };
         let limits = Limits { per_connection: 1 << 30, total: 1 << 30, connections: 3 };
         run(limits, mode, &script);
     }
@@ -422,7 +423,7 @@ proptest! {
         total in 0u64..600_000,
         script in vec((0usize..3, steps()), 1..80),
     ) {
-        let mode = if turn { ReplayMode::Turn } else { ReplayMode::Connection };
+        let mode = if turn { ReplayMode::Request } else { ReplayMode::Connection };
         run(Limits { per_connection, total, connections: 3 }, mode, &script);
     }
 }

@@ -2,8 +2,9 @@ use super::{Journal, Limits, ReplayMode};
 use crate::error::{OpenError, ReadError, Refused, Unprotected};
 use crate::pool::FULL_CHUNK;
 use crate::record::{Arrival, Record, Recorded, Said, ServerProgress};
-use crate::summary::{ClientFin, Place, Protected, State};
+use crate::summary::{Place, Protected, State};
 use crate::{len64, position::PLAUSIBLE};
+use types::ClientFin;
 use wire::{FlowId, SeqNumber};
 
 mod releasing;
@@ -314,7 +315,7 @@ fn summaries_come_in_the_order_of_the_numbers() {
 /// BIG TCP segments, in turns, until both streams have carried more than 4 GiB.
 #[test]
 fn streams_go_on_beyond_four_gigabytes() {
-    let mut journal = Journal::new(AMPLE, ReplayMode::Turn);
+    let mut journal = Journal::new(AMPLE, ReplayMode::Request);
     journal.open(A, ISN, SERVER).expect("the first");
     let payload: Vec<u8> = (0..512 * 1024u32).map(|i| i.to_le_bytes()[1]).collect();
     let step = 512 * 1024;

@@ -7,8 +7,8 @@ use super::claim::{decode_name, encode_name};
 use super::cursor::{Cursor, Writer};
 use super::stream::Message;
 use super::{
-    Attach, Claim, ControlError, Edition, ErrorCode, FlowSummary, KeptImage, LeaseAnswer,
-    LeaseRequest, OLDEST, Recorded, Request, Response, Resume, Statistics,
+    Attach, Claim, ControlError, Edition, ErrorCode, KeptImage, LeaseAnswer, LeaseRequest, OLDEST,
+    RecordSummary, Recorded, Request, Response, Resume, Statistics,
 };
 use crate::Digest;
 
@@ -532,11 +532,11 @@ impl Message for Response {
             response::DRAINED => Self::Drained { token: body.u64()? },
             response::SUMMARIES => Self::Summaries {
                 last: body.bool()?,
-                summaries: until_the_end(&mut body, |body| FlowSummary::decode(body, true))?,
+                summaries: until_the_end(&mut body, |body| RecordSummary::decode(body, true))?,
             },
             response::FORMER_SUMMARIES => Self::FormerSummaries {
                 last: body.bool()?,
-                summaries: until_the_end(&mut body, |body| FlowSummary::decode(body, false))?,
+                summaries: until_the_end(&mut body, |body| RecordSummary::decode(body, false))?,
             },
             response::DATA => Self::Data {
                 flow: body.flow()?,

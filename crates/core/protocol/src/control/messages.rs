@@ -3,8 +3,8 @@
 use wire::{FlowId, SeqNumber};
 
 use super::{
-    Attach, Claim, Edition, ErrorCode, FlowSummary, KeptImage, LeaseAnswer, LeaseRequest, Recorded,
-    Resume, Statistics,
+    Attach, Claim, Edition, ErrorCode, KeptImage, LeaseAnswer, LeaseRequest, RecordSummary,
+    Recorded, Resume, Statistics,
 };
 use crate::link::LinkKeys;
 use crate::{Digest, DigestSeed, UnprotectedReason};
@@ -216,15 +216,15 @@ pub enum Response {
     },
     /// To [`Request::Summaries`].
     Summaries {
-        /// At most [`FlowSummary::PER_MESSAGE`].
-        summaries: Vec<FlowSummary>,
+        /// At most [`RecordSummary::PER_MESSAGE`].
+        summaries: Vec<RecordSummary>,
         /// Whether the list is complete with these.
         last: bool,
     },
-    /// To [`Request::FormerSummaries`]: without [`FlowSummary::doubt`], which version 7 does not know.
+    /// To [`Request::FormerSummaries`]: without [`RecordSummary::doubt`], which version 7 does not know.
     FormerSummaries {
-        /// At most [`FlowSummary::PER_MESSAGE`].
-        summaries: Vec<FlowSummary>,
+        /// At most [`RecordSummary::PER_MESSAGE`].
+        summaries: Vec<RecordSummary>,
         /// Whether the list is complete with these.
         last: bool,
     },

@@ -1,9 +1,9 @@
 //! What messages of the control protocol are made of.
 
+use types::{ClientFin, ReplayMode, UnprotectedReason};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use super::MAX_DATA;
-use crate::UnprotectedReason;
 use crate::link::Handshake;
 
 /// An image of a server's first process, which a record begins with.
@@ -42,7 +42,7 @@ pub struct Attach {
     /// may live: who attaches again with it finds its records.
     pub instance: u64,
     /// How much of a connection is kept.
-    pub replay: Replay,
+    pub replay: ReplayMode,
     /// Most bytes that the record of a connection may hold.
     pub per_connection: u64,
     /// Most bytes that all records of the service may hold.
@@ -57,36 +57,6 @@ pub struct Attach {
     pub inherit: bool,
     /// The name of the service.
     pub service: String,
-}
-
-/// How much of a connection is kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Replay {
-    /// Everything from its beginning on.
-    Connection,
-    /// What belongs to its last turn.
-    Turn,
-}
-
-impl Replay {
-    /// The stable code, 0 or 1.
-    #[must_use]
-    pub const fn code(self) -> u8 {
-        match self {
-            Self::Connection => 0,
-            Self::Turn => 1,
-        }
-    }
-
-    /// What this code means.
-    #[must_use]
-    pub const fn from_code(code: u8) -> Option<Self> {
-        match code {
-            0 => Some(Self::Connection),
-            1 => Some(Self::Turn),
-            _ => None,
-        }
-    }
 }
 
 /// A connection whose record was lost, or never was, gets one from here on: everything before this
@@ -132,18 +102,9 @@ impl Recorded {
     pub const PER_MESSAGE: usize = MAX_DATA / Self::MAX_ENCODED;
 }
 
-/// The end of an instream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClientFin {
-    /// Its sequence number.
-    pub seq: SeqNumber,
-    /// What the client had acknowledged when it sent it.
-    pub heard: SeqNumber,
-}
-
 /// What is recorded of one connection. Sequence numbers are those of the client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FlowSummary {
+pub struct RecordSummary {
     /// The connection.
     pub flow: FlowId,
     /// The client's initial sequence number.
@@ -173,7 +134,27 @@ pub struct FlowSummary {
     pub unprotected: Option<UnprotectedReason>,
 }
 
-impl FlowSummary {
+impl RecordSummary {
+    /// The summary of a connection of which nothing has arrived.
+    #[must_use]
+    pub fn fresh(flow: FlowId, client_isn: SeqNumber, server_isn: SeqNumber) -> Self {
+        let (instream, outstream) = (client_isn + 1, server_isn + 1);
+        Self {
+            flow,
+            client_isn,
+            server_isn,
+            start: instream,
+            stable_seq: instream,
+            client_fin: None,
+            turn_instream: instream,
+            turn_outstream: outstream,
+            answers: [outstream; 2],
+            outstream_end: None,
+            doubt: instream,
+            unprotected: None,
+        }
+    }
+
     /// The most bytes that a summary takes in a message.
     pub(super) const MAX_ENCODED: usize = 8 + 9 * 4 + 9 + 5 + 1;
 

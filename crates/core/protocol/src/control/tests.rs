@@ -26,7 +26,7 @@ fn request_error(bytes: &[u8]) -> Option<ControlError> {
     pull::<Request>(bytes).err()
 }
 
-const SUMMARY: FlowSummary = FlowSummary {
+const SUMMARY: RecordSummary = RecordSummary {
     flow: FlowId(1),
     client_isn: SeqNumber(2),
     server_isn: SeqNumber(3),
@@ -76,7 +76,7 @@ const LINK_KEYS: LinkKeys = LinkKeys {
 fn attach() -> Attach {
     Attach {
         instance: 0x0102,
-        replay: Replay::Turn,
+        replay: ReplayMode::Request,
         per_connection: 3,
         total: 4,
         connections: 5,
@@ -314,7 +314,7 @@ fn after_an_error_the_stream_is_dead() {
 #[test]
 fn the_promised_sizes_fit_and_larger_ones_are_refused() {
     let flow = FlowId(u64::MAX);
-    let widest = FlowSummary {
+    let widest = RecordSummary {
         outstream_end: Some(SeqNumber(1)),
         ..SUMMARY
     };
@@ -323,8 +323,8 @@ fn the_promised_sizes_fit_and_larger_ones_are_refused() {
         last: false,
     };
     let one = bytes_of(&summaries(1)).len() - bytes_of(&summaries(0)).len();
-    assert_eq!(one, FlowSummary::MAX_ENCODED);
-    let full = summaries(FlowSummary::PER_MESSAGE);
+    assert_eq!(one, RecordSummary::MAX_ENCODED);
+    let full = summaries(RecordSummary::PER_MESSAGE);
     assert_eq!(pull(&bytes_of(&full)), Ok(Some(full)));
 
     let data = |len| Response::Data {

@@ -13,7 +13,7 @@ fn intake() -> Intake {
         total: 1 << 20,
         connections: 1,
     };
-    let mut intake = Intake::new(limits, ReplayMode::Turn);
+    let mut intake = Intake::new(limits, ReplayMode::Request);
     intake.journal.open(FLOW, CLIENT, SERVER).expect("room");
     intake
 }

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use journal::{Determinants, Limits, ReplayMode};
+use journal::{Determinants, Limits};
 use protocol::{
     DigestSeed, UnprotectedReason,
-    control::{Attach, Replay, Response, Resume},
+    control::{Attach, Response, Resume},
     link::{
         KeySet, KeySlot, Kind, LinkKey, LinkKeys, Open, Probe, ProbeKind, StreamPosition, flow_low,
     },
@@ -123,13 +123,9 @@ impl Session {
             total: attach.total,
             connections: usize::try_from(attach.connections).unwrap_or(usize::MAX),
         };
-        let mode = match attach.replay {
-            Replay::Connection => ReplayMode::Connection,
-            Replay::Turn => ReplayMode::Turn,
-        };
         Self {
             instance: attach.instance,
-            intake: Intake::of_a_link(limits, mode),
+            intake: Intake::of_a_link(limits, attach.replay),
             flows: Flows::default(),
             up: KeySet::EMPTY,
             newest: KeySlot::Zero,

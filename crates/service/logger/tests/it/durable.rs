@@ -16,7 +16,7 @@ use logger::{
 use proptest::prelude::*;
 use protocol::{
     Digest,
-    control::{Attach, Replay, Request, Response},
+    control::{Attach, ReplayMode, Request, Response},
     link::LinkKey,
     mirror::{CloseReason, FrameKind},
 };
@@ -60,7 +60,7 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, replay: Replay) -> Self {
+    fn new(seed: u64, replay: ReplayMode) -> Self {
         Self::with(seed, |attach| attach.replay = replay)
     }
 

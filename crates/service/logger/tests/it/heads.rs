@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use protocol::{
     Digest, DigestSeed,
-    control::{FlowSummary, Request, Response},
+    control::{RecordSummary, Request, Response},
     link::{Head, seal_head, seal_said},
     mirror::FrameKind,
 };
@@ -141,7 +141,7 @@ impl Asked {
         self.logger.ask(OLD, &Request::Frames { bytes });
     }
 
-    fn summary(&mut self) -> FlowSummary {
+    fn summary(&mut self) -> RecordSummary {
         match &self.logger.ask(OLD, &Request::Summaries)[..] {
             [Response::Summaries { summaries, .. }] => summaries[0],
             other => panic!("{other:?}"),

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use protocol::{
-    control::{Attach, Replay},
+    control::{Attach, ReplayMode},
     link::{Ack, Handshake, KeySet, LinkKeys, Open, SegmentFlags, SegmentKind, SegmentView, seal},
     mirror::{FrameKind, MirrorFrame},
 };
@@ -15,7 +15,7 @@ use wire::{ChecksumMode, Flags, FlowId, FlowKey, SegmentSpec, SeqNumber};
 pub(crate) fn attach(instance: u64, udp_port: u16) -> Attach {
     Attach {
         instance,
-        replay: Replay::Connection,
+        replay: ReplayMode::Connection,
         per_connection: 64 << 20,
         total: 256 << 20,
         connections: 1000,

@@ -100,7 +100,7 @@ fn two_deaths_in_a_row_at_any_two_moments_lose_nobody() {
 fn what_cannot_be_done_at_once_is_done_later() {
     let mut world = World::new(three());
     world.fails = true;
-    world.peer(3).flow.unprotected = Some(ssw::Unprotected::MirrorLost);
+    world.peer(3).flow.unprotected = Some(types::UnprotectedReason::MirrorLost);
     world.die();
     world.until_serving(1_000);
     world.pass_in_steps(ms(300), ms(1));

@@ -4,6 +4,8 @@ use ssw::Digest;
 use wire::SeqNumber;
 
 use super::world::{CLIENT, Logger, Manner, Peer, SERVER, World, key, ms};
+use types::UnprotectedReason;
+
 use crate::{Action, Config, LostReason, Recovery, Stage};
 
 #[test]
@@ -46,14 +48,21 @@ fn what_waits_for_the_logger_is_lost_with_its_record() {
     world.logger = Logger::IsAway;
     world.die_and_return();
     let flow = world.peer(1).flow.id;
-    world.recovery.unprotected(flow, 7);
+    world
+        .recovery
+        .unprotected(flow, UnprotectedReason::UnsupportedOption);
     world.logger = Logger::Answers;
     world.recovery.logger_answers(world.now);
     world.until_serving(20);
     assert_eq!(world.spliced, [2]);
     assert_eq!(
         world.lost_told(),
-        [(key(1), LostReason::Unprotected { code: 7 })]
+        [(
+            key(1),
+            LostReason::Unprotected {
+                reason: UnprotectedReason::UnsupportedOption
+            }
+        )]
     );
 }
 

@@ -1,11 +1,11 @@
 //! The decision table, one test a row; each later row needs that the earlier ones do not apply.
 
-use ssw::{Mode, Unprotected};
+use ssw::{Mode, UnprotectedReason};
 use wire::{FlowId, SeqNumber};
 
 use super::world::{CLIENT, Manner, Peer, SERVER, World, candidate, key, ms};
 use crate::{
-    Action, Candidate, Config, Event, LostReason, Record, ReplayMode, SplicePoint,
+    Action, Candidate, Config, Event, LostReason, RecordSummary, ReplayMode, SplicePoint,
     connection::{Verdict, judge},
 };
 
@@ -21,7 +21,7 @@ fn peer() -> Peer {
     Peer::new(1, 100, 50)
 }
 
-fn with_record(change: impl FnOnce(&mut Record)) -> Peer {
+fn with_record(change: impl FnOnce(&mut RecordSummary)) -> Peer {
     peer().change(|peer| change(peer.record.as_mut().expect("a record")))
 }
 
@@ -52,7 +52,7 @@ fn what_diverged_and_was_closed_then_is_lost_for_nothing_of_it_reaches_the_clien
 fn what_the_client_reset_is_reset_whatever_the_record_says() {
     let reset = peer().change(|peer| {
         peer.flow.client.reset = true;
-        peer.flow.unprotected = Some(Unprotected::MirrorLost);
+        peer.flow.unprotected = Some(UnprotectedReason::MirrorLost);
         peer.record = None;
     });
     assert_eq!(in_connection_mode(&reset), Verdict::Reset);
@@ -61,12 +61,14 @@ fn what_the_client_reset_is_reset_whatever_the_record_says() {
 #[test]
 fn an_unprotected_flow_is_lost_with_its_reason() {
     let unprotected = peer().change(|peer| {
-        peer.flow.unprotected = Some(Unprotected::MirrorLost);
+        peer.flow.unprotected = Some(UnprotectedReason::MirrorLost);
         peer.record = None;
     });
     assert_eq!(
         in_connection_mode(&unprotected),
-        Verdict::Lose(LostReason::Unprotected { code: 3 })
+        Verdict::Lose(LostReason::Unprotected {
+            reason: UnprotectedReason::MirrorLost
+        })
     );
 }
 
@@ -81,10 +83,13 @@ fn without_a_record_it_is_lost() {
 
 #[test]
 fn an_unprotected_record_is_lost_with_its_reason() {
-    let unprotected = with_record(|record| record.unprotected = Some(2));
+    let unprotected =
+        with_record(|record| record.unprotected = Some(UnprotectedReason::TotalLimit));
     assert_eq!(
         verdict(&unprotected, ReplayMode::Connection, 9),
-        Verdict::Lose(LostReason::Unprotected { code: 2 })
+        Verdict::Lose(LostReason::Unprotected {
+            reason: UnprotectedReason::TotalLimit
+        })
     );
 }
 
@@ -111,7 +116,10 @@ fn a_record_that_ends_before_what_the_client_was_told_is_a_hole() {
         acknowledged: CLIENT + 100,
     };
     assert_eq!(in_connection_mode(&hole), Verdict::Lose(reason));
-    assert_eq!(verdict(&hole, ReplayMode::Turn, 0), Verdict::Lose(reason));
+    assert_eq!(
+        verdict(&hole, ReplayMode::Request, 0),
+        Verdict::Lose(reason)
+    );
 }
 
 #[test]
@@ -141,12 +149,12 @@ fn a_record_whose_beginning_is_gone_serves_turns_only() {
         Verdict::Lose(LostReason::RecordIncomplete { .. })
     ));
     assert!(matches!(
-        verdict(&short, ReplayMode::Turn, 0),
+        verdict(&short, ReplayMode::Request, 0),
         Verdict::Keep { .. }
     ));
     let shorter = with_record(|record| record.start = record.turn_instream + 1);
     assert!(matches!(
-        verdict(&shorter, ReplayMode::Turn, 0),
+        verdict(&shorter, ReplayMode::Request, 0),
         Verdict::Lose(LostReason::RecordIncomplete { .. })
     ));
 }
@@ -174,7 +182,7 @@ fn what_only_a_lost_record_had_is_forgotten() {
 fn a_turn_that_begins_behind_the_record_is_a_hole() {
     let odd = with_record(|record| record.turn_instream = record.stable_seq + 1);
     assert!(matches!(
-        verdict(&odd, ReplayMode::Turn, 0),
+        verdict(&odd, ReplayMode::Request, 0),
         Verdict::Lose(LostReason::RecordIncomplete { .. })
     ));
 }
@@ -233,9 +241,9 @@ fn a_turn_is_replayed_from_its_beginning() {
         end: CLIENT + 100,
         fin,
     };
-    assert_eq!(verdict(&peer(), ReplayMode::Turn, 0), keep(None));
+    assert_eq!(verdict(&peer(), ReplayMode::Request, 0), keep(None));
     assert_eq!(
-        verdict(&peer().with_fin(), ReplayMode::Turn, 0),
+        verdict(&peer().with_fin(), ReplayMode::Request, 0),
         keep(Some(SERVER))
     );
 }
@@ -353,22 +361,22 @@ fn no_more_than_half_of_the_sequence_space_is_said_again() {
     }
     // The last turn began after 25 bytes ...
     assert!(matches!(
-        verdict(&sent(half + 24), ReplayMode::Turn, 0),
+        verdict(&sent(half + 24), ReplayMode::Request, 0),
         Verdict::Keep { .. }
     ));
     assert_eq!(
-        verdict(&sent(half + 25), ReplayMode::Turn, 0),
+        verdict(&sent(half + 25), ReplayMode::Request, 0),
         too_long(half + 25)
     );
     // ... or after 25 and many times the space, if the data plane knows.
     let round = 10 * (1 << 32);
     assert_eq!(
-        verdict(&sent(round + 50), ReplayMode::Turn, 0),
+        verdict(&sent(round + 50), ReplayMode::Request, 0),
         too_long(round + 50)
     );
     let known = sent(round + 50).change(|peer| peer.flow.verify.head_sent = round + 25);
     assert!(matches!(
-        verdict(&known, ReplayMode::Turn, 0),
+        verdict(&known, ReplayMode::Request, 0),
         Verdict::Keep { .. }
     ));
 }

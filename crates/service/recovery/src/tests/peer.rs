@@ -7,7 +7,7 @@ use ssw::{Digest, Flow, Mode};
 use wire::{FlowId, SeqNumber};
 
 use super::world::ms;
-use crate::{ClientFin, Record, Segment, SplicePoint, Standing};
+use crate::{ClientFin, RecordSummary, Segment, SplicePoint, Standing};
 
 /// First instream and outstream sequence numbers of a model connection, unless a test says else.
 pub(super) const CLIENT: SeqNumber = SeqNumber(1_000);
@@ -36,7 +36,7 @@ pub(super) enum Manner {
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
     pub(super) flow: Flow,
-    pub(super) record: Option<Record>,
+    pub(super) record: Option<RecordSummary>,
     /// Where the client spoke after it had heard something, as offsets.
     pub(super) beginnings: Vec<(u32, u32)>,
     /// Digests of what it had heard by then.
@@ -81,15 +81,13 @@ impl Peer {
             (server - 1, outstream_end, stable_seq);
         flow.server.answered = true;
         flow.server.sent = u64::from(outstream);
-        let record = Record {
-            start: client,
+        let record = RecordSummary {
             stable_seq,
-            client_fin: None,
             turn_instream: client + instream / 2,
             turn_outstream: server + outstream / 2,
             answers: [server + outstream / 2; 2],
             outstream_end: Some(outstream_end),
-            unprotected: None,
+            ..RecordSummary::fresh(flow.id, client - 1, server - 1)
         };
         Self {
             flow,

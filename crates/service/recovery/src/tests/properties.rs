@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use proptest::{collection::vec, prelude::*};
-use ssw::{Mode, Unprotected};
+use ssw::{Mode, UnprotectedReason};
 use wire::{FlowId, SeqNumber};
 
 use super::world::{Manner, Peer, SEGFAULT, World, key, ms};
@@ -90,7 +90,7 @@ fn any_peer(id: u64) -> impl Strategy<Value = Peer> {
         peer.manner(manner).change(|peer| match flaw {
             0 => peer.flow.server_closing = true,
             1 => peer.flow.client.reset = true,
-            2 => peer.flow.unprotected = Some(Unprotected::MirrorLost),
+            2 => peer.flow.unprotected = Some(UnprotectedReason::MirrorLost),
             3 => peer.record = None,
             4 => peer.flow.server.ack += 1,
             _ => {}
@@ -113,7 +113,7 @@ fn config() -> impl Strategy<Value = Config> {
     (any::<bool>(), 1usize..5, 1u32..4, 1u32..70_000).prop_map(
         |(turn, splice_window, quarantine_after, max)| Config {
             replay: if turn {
-                ReplayMode::Turn
+                ReplayMode::Request
             } else {
                 ReplayMode::Connection
             },
@@ -269,7 +269,7 @@ proptest! {
         deaths in vec((0u64..80, 1u64..8, 0u32..4), 0..12),
     ) {
         let config = Config {
-            replay: if turn { ReplayMode::Turn } else { ReplayMode::Connection },
+            replay: if turn { ReplayMode::Request } else { ReplayMode::Connection },
             quarantine_after: 100,
             ..Config::default()
         };

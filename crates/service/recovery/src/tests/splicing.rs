@@ -3,6 +3,8 @@
 use wire::FlowId;
 
 use super::world::{CLIENT, Manner, Peer, World, key, ms};
+use types::UnprotectedReason;
+
 use crate::{Action, Config, Event, LostReason, ReplayMode, Segment, Stage};
 
 fn config(change: impl FnOnce(&mut Config)) -> Config {
@@ -121,7 +123,7 @@ fn a_replay_follows_its_window() {
 #[test]
 fn a_turn_is_replayed_alone() {
     let mut world = World::with(
-        config(|config| config.replay = ReplayMode::Turn),
+        config(|config| config.replay = ReplayMode::Request),
         [Peer::new(1, 1_000, 0)],
     );
     world.die_and_return();
@@ -323,15 +325,29 @@ fn a_record_that_is_lost_during_its_replay_gives_the_connection_up_without_waiti
     world.pass_in_steps(ms(5), ms(1));
     assert!(!world.pieces(1).is_empty(), "its replay has begun");
     world.turn_page();
-    world.recovery.unprotected(FlowId(1), 1);
-    world.recovery.unprotected(FlowId(3), 2);
+    world
+        .recovery
+        .unprotected(FlowId(1), UnprotectedReason::ConnectionLimit);
+    world
+        .recovery
+        .unprotected(FlowId(3), UnprotectedReason::TotalLimit);
     world.until_serving(10);
     assert_eq!(world.pieces(1), []);
     assert_eq!(
         world.lost_told(),
         [
-            (key(1), LostReason::Unprotected { code: 1 }),
-            (key(3), LostReason::Unprotected { code: 2 })
+            (
+                key(1),
+                LostReason::Unprotected {
+                    reason: UnprotectedReason::ConnectionLimit
+                }
+            ),
+            (
+                key(3),
+                LostReason::Unprotected {
+                    reason: UnprotectedReason::TotalLimit
+                }
+            )
         ]
     );
     assert_eq!(world.serving(), (1, 2, 1_010));
@@ -342,8 +358,12 @@ fn a_record_that_is_lost_after_its_replay_is_not_needed() {
     let mut world = World::new([Peer::new(1, 1_000, 0)]);
     world.die_and_return();
     world.until_serving(10);
-    world.recovery.unprotected(FlowId(1), 1);
-    world.recovery.unprotected(FlowId(7), 1); // of nobody whom we know
+    world
+        .recovery
+        .unprotected(FlowId(1), UnprotectedReason::ConnectionLimit);
+    world
+        .recovery
+        .unprotected(FlowId(7), UnprotectedReason::ConnectionLimit); // of nobody whom we know
     world.pass_in_steps(ms(500), ms(10));
     assert_eq!((world.lost_told(), world.reset.len()), (vec![], 0));
 }

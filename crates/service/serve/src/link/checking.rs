@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::Path, thread, time::Duration};
 
 use channel::KeyRing;
 use dataplane::link_socket;
-use protocol::control::{Attach, Replay};
+use protocol::control::{Attach, ReplayMode};
 use rand::Rng;
 
 use super::{
@@ -29,7 +29,7 @@ pub(crate) fn check(at: SocketAddr, key_file: &Path) -> Result<String, ServeErro
     let attach = Attach {
         service: "check".to_owned(),
         instance: rand::rng().random(),
-        replay: Replay::Connection,
+        replay: ReplayMode::Connection,
         per_connection: 0,
         total: 0,
         connections: 0,

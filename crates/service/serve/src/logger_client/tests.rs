@@ -262,7 +262,7 @@ fn logger_that_knows_nothing_of_doubts_is_attached_to_as_before() {
 fn attach() -> Attach {
     Attach {
         instance: 1,
-        replay: protocol::control::Replay::Turn,
+        replay: types::ReplayMode::Request,
         per_connection: 1 << 20,
         total: 1 << 30,
         connections: 10,

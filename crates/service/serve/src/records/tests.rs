@@ -27,8 +27,8 @@ fn flow(received: u32) -> Flow {
     flow
 }
 
-fn summary(stable_seq: SeqNumber) -> FlowSummary {
-    FlowSummary {
+fn summary(stable_seq: SeqNumber) -> RecordSummary {
+    RecordSummary {
         flow: FlowId(5),
         client_isn: CLIENT,
         server_isn: SERVER,
@@ -72,7 +72,7 @@ fn a_connection_whose_record_is_on_its_way_is_kept_from_its_handshake_on() {
     let candidate = Records::of(&[]).candidate(key(), flow(0));
     assert_eq!(
         candidate.record,
-        Some(record_of(&summary(CLIENT + 1))),
+        Some(summary(CLIENT + 1)),
         "as if newly opened"
     );
     assert!(is_kept(candidate));

@@ -321,7 +321,7 @@ impl Service {
         {
             return; // gone meanwhile: as well
         }
-        self.recovery.unprotected(flow.id, reason.code());
+        self.recovery.unprotected(flow.id, reason);
         // Behind a gate there is nobody who has what it would be told.
         if self.config.link.is_some() && self.recovery.stage() == Stage::Serving {
             let told = released_ack(key, flow)
@@ -351,12 +351,12 @@ impl Service {
     /// Connections that lost their records are recorded again from their next turn on, if replays
     /// begin there. Tells how many will be.
     fn reprotect_all(&mut self) -> Result<usize, ServeError> {
-        if self.config.replay != ReplayMode::Turn {
+        if self.config.replay != ReplayMode::Request {
             return Ok(0);
         }
         let mut waiting = 0;
         for (key, flow) in self.ground.plane.flows()? {
-            let reason = flow.unprotected.map(ssw::Unprotected::code);
+            let reason = flow.unprotected.map(types::UnprotectedReason::code);
             let lost = [UnprotectedReason::LoggerLost, UnprotectedReason::AwaitsTurn]
                 .iter()
                 .any(|lost| reason == Some(lost.code()));

@@ -62,7 +62,7 @@ impl Service {
             connection: key.map_or_else(|| format!("connection {flow}"), |key| key.to_string()),
             reason: reason.to_string(),
         });
-        self.recovery.unprotected(flow, reason.code());
+        self.recovery.unprotected(flow, reason);
         Ok(())
     }
 

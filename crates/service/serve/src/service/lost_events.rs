@@ -7,9 +7,9 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use dataplane::{Event as KernelEvent, EventKind};
-use protocol::control::FlowSummary;
+use protocol::control::RecordSummary;
 use recovery::Count;
-use ssw::{Flow, Unprotected};
+use ssw::{Flow, UnprotectedReason};
 use wire::{FlowId, FlowKey};
 
 use super::Service;
@@ -100,11 +100,7 @@ impl Service {
             self.kernel_event(KernelEvent {
                 at: clock::now(),
                 incarnation: self.incarnation,
-                kind: EventKind::Unprotected {
-                    key,
-                    flow,
-                    reason: reason.code(),
-                },
+                kind: EventKind::Unprotected { key, flow, reason },
             })?;
         }
         Ok(())
@@ -114,14 +110,14 @@ impl Service {
 /// Connections without a record, of which the logger has not heard that: another host would make them anew from what it has.
 fn unheard(
     flows: &[(FlowKey, Flow)],
-    summaries: &[FlowSummary],
-) -> Vec<(FlowKey, FlowId, Unprotected)> {
+    summaries: &[RecordSummary],
+) -> Vec<(FlowKey, FlowId, UnprotectedReason)> {
     let recorded = summaries.iter().filter(|one| one.unprotected.is_none());
     let recorded: BTreeSet<FlowId> = recorded.map(|one| one.flow).collect();
     let open = flows.iter().filter(|(_, flow)| flow.closed_ns == 0);
     let unprotected = open.filter_map(|(key, flow)| Some((*key, flow.id, flow.unprotected?)));
     // The record of one that waits for its next turn may have begun at the logger already.
-    let lost = unprotected.filter(|(_, _, reason)| *reason != Unprotected::AwaitsTurn);
+    let lost = unprotected.filter(|(_, _, reason)| *reason != UnprotectedReason::AwaitsTurn);
     lost.filter(|(_, flow, _)| recorded.contains(flow))
         .collect()
 }
@@ -132,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    fn flow(number: u16, unprotected: Option<Unprotected>) -> (FlowKey, Flow) {
+    fn flow(number: u16, unprotected: Option<UnprotectedReason>) -> (FlowKey, Flow) {
         let client = std::net::SocketAddr::from(([10, 0, 0, 2], number));
         let flow = Flow {
             id: FlowId(number.into()),
@@ -142,9 +138,9 @@ mod tests {
         (FlowKey::new(client, ([10, 0, 0, 1], 80).into()), flow)
     }
 
-    fn summary(number: u64, unprotected: Option<protocol::UnprotectedReason>) -> FlowSummary {
+    fn summary(number: u64, unprotected: Option<protocol::UnprotectedReason>) -> RecordSummary {
         let at = SeqNumber(0);
-        FlowSummary {
+        RecordSummary {
             flow: FlowId(number),
             client_isn: at,
             server_isn: at,
@@ -162,14 +158,14 @@ mod tests {
 
     #[test]
     fn an_end_of_protection_of_which_the_logger_has_not_heard_is_found() {
-        let lost = Some(Unprotected::LoggerLost);
+        let lost = Some(UnprotectedReason::LoggerLost);
         let mut closed = flow(5, lost);
         closed.1.closed_ns = 1;
         let flows = [
             flow(1, None),
             flow(2, lost),
             flow(3, lost),
-            flow(4, Some(Unprotected::AwaitsTurn)),
+            flow(4, Some(UnprotectedReason::AwaitsTurn)),
             closed,
             flow(6, lost),
         ];

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use protocol::control::{Edition, FlowSummary, Recorded};
+use protocol::control::{Edition, RecordSummary, Recorded};
 use recovery::Cause;
 use rustix::event::{Timespec, poll};
 use ssw::{DigestKey, Flow, Restored, call_to_client, newest_records, restored_flow};
@@ -45,7 +45,7 @@ struct Inheritance {
     connections: Vec<Recorded>,
     /// Records of connections whose ends are another one's by now.
     others: Vec<FlowId>,
-    summaries: Vec<FlowSummary>,
+    summaries: Vec<RecordSummary>,
     /// Of a server with state: the number of what its processes were told.
     record: Option<u64>,
     /// Nothing of that is missing.
@@ -375,7 +375,7 @@ impl Service {
         stateful: bool,
     ) -> Result<Vec<(FlowKey, FlowId)>, ServeError> {
         let summaries = inheritance.summaries.iter();
-        let summaries: BTreeMap<FlowId, &FlowSummary> =
+        let summaries: BTreeMap<FlowId, &RecordSummary> =
             summaries.map(|one| (one.flow, one)).collect();
         let mut restored = Vec::with_capacity(inheritance.connections.len());
         let former = self.former_life();

@@ -50,15 +50,12 @@ impl Service {
             }
             EventKind::Unprotected { key, flow, reason } => {
                 self.recovery.unprotected(flow, reason);
-                let known = UnprotectedReason::from_code(reason);
-                if known == Some(UnprotectedReason::TooManyConnections) {
+                if reason == UnprotectedReason::TooManyConnections {
                     self.unseen.has_no_room(key);
                 }
-                let reason =
-                    known.map_or_else(|| format!("reason {reason}"), |reason| reason.to_string());
                 self.tell(Happening::Unprotected {
                     connection: key.to_string(),
-                    reason,
+                    reason: reason.to_string(),
                 });
                 let _ = self.ask_logger(|logger| logger.unprotect(flow))?;
             }

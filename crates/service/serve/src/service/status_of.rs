@@ -95,7 +95,7 @@ impl Service {
             uptime_ms: clock::now().saturating_sub(self.began).as_secs_f64() * 1e3,
             replay: match self.config.replay {
                 ReplayMode::Connection => "connection".to_owned(),
-                ReplayMode::Turn => "last unanswered request".to_owned(),
+                ReplayMode::Request => "last unanswered request".to_owned(),
             },
             interfaces: self.ground.plane.mechanisms(),
             connections: open.len(),
@@ -246,7 +246,7 @@ fn commit_status(north: &North) -> CommitStatus {
 }
 
 fn awaits_turn(flow: &Flow) -> bool {
-    let reason = flow.unprotected.map(ssw::Unprotected::code);
+    let reason = flow.unprotected.map(types::UnprotectedReason::code);
     reason == Some(UnprotectedReason::AwaitsTurn.code())
 }
 

@@ -2,7 +2,7 @@
 
 use ssw::{
     ClientHalf, Comparison, Digest, DigestHalf, Flow, LogHalf, Mode, Range, Restored, Said,
-    ServerHalf, SpliceHalf, Unprotected, VerifyHalf,
+    ServerHalf, SpliceHalf, UnprotectedReason, VerifyHalf,
 };
 use wire::{FlowId, SeqNumber};
 
@@ -27,7 +27,7 @@ impl From<flow> for Flow {
                 flow_mode::FLOW_DIVERGED => Mode::Diverged,
                 _ => Mode::Observed,
             },
-            unprotected: Unprotected::from_code(raw.unprotected),
+            unprotected: UnprotectedReason::from_code(raw.unprotected),
             server_closing: matches!(end, closing::CLOSES_BY_FIN | closing::CLOSED_BY_RST),
             half_closed: end == closing::HALF_CLOSED,
             was_reset: end == closing::CLOSED_BY_RST,

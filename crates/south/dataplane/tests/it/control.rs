@@ -2,7 +2,7 @@
 
 use dataplane::SplicePoint;
 use protocol::mirror::{CloseReason, FrameKind};
-use ssw::{Mode, Unprotected};
+use ssw::{Mode, UnprotectedReason};
 use wire::FlowId;
 
 use crate::harness::*;
@@ -18,7 +18,7 @@ fn a_flow_that_is_not_there_is_refused() {
     };
     assert!(!both.splice_at(key, point));
     assert!(!both.abandon(key));
-    assert!(!both.unprotect(key, Unprotected::TotalLimit));
+    assert!(!both.unprotect(key, UnprotectedReason::TotalLimit));
     let error = both
         .kernel
         .plane()
@@ -71,7 +71,7 @@ fn an_unprotected_flow_is_recorded_no_more() {
     let mut both = Both::new().open();
     both.notes();
     let key = both.key;
-    assert!(both.unprotect(key, Unprotected::ConnectionLimit));
+    assert!(both.unprotect(key, UnprotectedReason::ConnectionLimit));
     both.client(
         segment(both.c + 1, both.s + 1)
             .timestamps(12, 900)
@@ -83,7 +83,10 @@ fn an_unprotected_flow_is_recorded_no_more() {
             .payload(b"y"),
     );
     assert!(both.notes().is_empty());
-    assert_eq!(both.flow().unprotected, Some(Unprotected::ConnectionLimit));
+    assert_eq!(
+        both.flow().unprotected,
+        Some(UnprotectedReason::ConnectionLimit)
+    );
 }
 
 #[test]

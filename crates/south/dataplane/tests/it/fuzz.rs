@@ -16,7 +16,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
 };
-use ssw::{DEFAULT_FIELDS, Flow, Mode, Unprotected, expectations};
+use ssw::{DEFAULT_FIELDS, Flow, Mode, UnprotectedReason, expectations};
 use wire::{FlowKey, SeqNumber};
 
 use crate::harness::*;
@@ -199,7 +199,7 @@ impl World<'_> {
             Step::Heartbeat => self.both.heartbeat(),
             Step::Lease(goes_on) => self.both.lease(*goes_on),
             Step::Abandon => drop(self.both.abandon(key)),
-            Step::Unprotect => drop(self.both.unprotect(key, Unprotected::TotalLimit)),
+            Step::Unprotect => drop(self.both.unprotect(key, UnprotectedReason::TotalLimit)),
             Step::Barrier(token) => drop(self.both.barrier(*token)),
             Step::Sweep => drop(self.both.sweep()),
             _ => {}

@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use ssw::{EventKind, Mode, Packet, Unprotected};
+use ssw::{EventKind, Mode, Packet, UnprotectedReason};
 use wire::{ChecksumMode, Flags, SeqNumber};
 
 use crate::harness::*;
@@ -295,7 +295,7 @@ fn a_full_table_leaves_a_connection_unprotected() {
         (both.model.flows().count(), both.counted("table_full")),
         (16, 1)
     );
-    let reason = Unprotected::TooManyConnections;
+    let reason = UnprotectedReason::TooManyConnections;
     let events = both.events();
     assert!(
         matches!(events[..], [EventKind::Unprotected { reason: r, .. }] if r == reason),

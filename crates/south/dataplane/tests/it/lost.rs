@@ -1,7 +1,7 @@
 //! Events for which there is no room, because nobody reads the ring. What each would have said of its connection, the flow shows.
 
 use dataplane::EventKind;
-use ssw::{DEFAULT_FIELDS, Flow, LogHalf, Restored, Unprotected, expectations};
+use ssw::{DEFAULT_FIELDS, Flow, LogHalf, Restored, UnprotectedReason, expectations};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::harness::*;
@@ -84,7 +84,7 @@ fn a_contradiction() {
 #[test]
 fn an_end_of_protection() {
     let both = Both::new().open();
-    let reason = Unprotected::LoggerLost;
+    let reason = UnprotectedReason::LoggerLost;
     let flow = untold(&both, |kernel| {
         let done = kernel.plane().unprotect(both.key, FlowId(1), reason.code());
         done.expect("it is known");

@@ -2,7 +2,7 @@
 
 use dataplane::Settings;
 use protocol::mirror::FrameKind;
-use ssw::{EventKind, Packet, Unprotected};
+use ssw::{EventKind, Packet, UnprotectedReason};
 use wire::{ChecksumMode, SeqNumber};
 
 use crate::harness::*;
@@ -139,7 +139,7 @@ fn when_nobody_will_ever_read_the_connection_goes_on_unprotected() {
     assert_eq!(both.client(data(1500)).verdict, DROP);
     both.fall_silent();
     assert_eq!(both.client(data(1500)).verdict, Next);
-    assert_eq!(both.flow().unprotected, Some(Unprotected::MirrorLost));
+    assert_eq!(both.flow().unprotected, Some(UnprotectedReason::MirrorLost));
     let events = both.events();
     assert!(
         matches!(events[..], [EventKind::Unprotected { .. }]),
@@ -191,7 +191,7 @@ fn when_nobody_will_ever_read_a_connection_is_opened_unprotected() {
     both.fall_silent();
     let third = segment(both.c + 1, both.s + 1).timestamps(11, 900);
     assert_eq!(both.client(third).verdict, Next);
-    assert_eq!(both.flow().unprotected, Some(Unprotected::MirrorLost));
+    assert_eq!(both.flow().unprotected, Some(UnprotectedReason::MirrorLost));
     assert!(matches!(both.events()[..], [EventKind::Unprotected { .. }]));
 }
 

@@ -5,7 +5,7 @@ use wire::{ChecksumState, Flags, IpPacket, Segment, SeqNumber};
 use super::*;
 use crate::testing::record;
 
-fn made(recorded: &Recorded, summary: &FlowSummary, silence: Duration) -> Vec<u8> {
+fn made(recorded: &Recorded, summary: &RecordSummary, silence: Duration) -> Vec<u8> {
     closed_window_ack(recorded, summary, silence).unwrap()
 }
 

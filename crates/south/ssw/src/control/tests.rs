@@ -86,7 +86,7 @@ fn what_is_not_known_cannot_be_changed() {
     for (mut lab, id) in [(Lab::new(), 1), (Lab::new().open(), 2)] {
         let (key, id, zero) = (lab.key, FlowId(id), SeqNumber(0));
         let (before, error) = (lab.ssw.flow(&key).cloned(), NoSuchFlow(key));
-        let reason = Unprotected::TotalLimit;
+        let reason = UnprotectedReason::TotalLimit;
         assert_eq!(lab.ssw.splice(key, id, zero, zero, zero, 0), Err(error));
         assert_eq!(lab.ssw.abandon(key, id, 1), Err(error));
         assert_eq!(lab.ssw.unprotect(key, id, reason), Err(error));
@@ -112,7 +112,7 @@ fn an_abandoned_flow_is_forgotten_and_closed_in_the_record() {
 fn an_unprotected_flow_is_not_recorded_any_more() {
     let mut lab = Lab::new().open();
     lab.ssw
-        .unprotect(lab.key, FlowId(1), Unprotected::TotalLimit)
+        .unprotect(lab.key, FlowId(1), UnprotectedReason::TotalLimit)
         .unwrap();
     lab.mirrored();
     lab.client(segment(lab.c + 1, lab.s + 1).payload(b"x"));

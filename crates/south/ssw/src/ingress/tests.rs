@@ -222,7 +222,7 @@ fn a_full_table_leaves_the_connection_unprotected() {
         lab.client(segment(lab.c + 1, lab.s + 1)).verdict,
         Verdict::Next
     );
-    let (key, reason) = (lab.key, Unprotected::TooManyConnections);
+    let (key, reason) = (lab.key, UnprotectedReason::TooManyConnections);
     assert_eq!(
         lab.events()[0].kind,
         EventKind::Unprotected {
@@ -270,7 +270,7 @@ fn when_nobody_is_there_a_connection_whose_opening_is_not_recorded_is_unprotecte
     let (mut lab, third) = answered_without_room();
     lab.now += 11 * SECOND;
     assert_eq!(lab.client(third).verdict, Verdict::Next);
-    assert_eq!(lab.flow().unprotected, Some(Unprotected::MirrorLost));
+    assert_eq!(lab.flow().unprotected, Some(UnprotectedReason::MirrorLost));
     let data = segment(lab.c + 1, lab.s + 1).payload(b"x");
     assert_eq!(lab.client(data).verdict, Verdict::Next);
 }

@@ -46,7 +46,7 @@ fn a_packet_that_no_record_holds_costs_the_protection() {
     packet.bytes[2..4].fill(0);
     packet.bytes.resize(65 * 4096, 7);
     assert_eq!(lab.ingress(packet).verdict, Verdict::Next);
-    assert_eq!(lab.flow().unprotected, Some(Unprotected::MirrorLost));
+    assert_eq!(lab.flow().unprotected, Some(UnprotectedReason::MirrorLost));
     assert_eq!((lab.events().len(), lab.ssw.counters().mirror_full), (1, 1));
 }
 

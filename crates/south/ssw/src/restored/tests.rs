@@ -60,7 +60,7 @@ fn a_long_connection_keeps_count_of_what_was_sent() {
 #[test]
 fn the_head_of_the_last_answer_goes_on() {
     let (recorded, mut summary) = record(SeqNumber(5), SeqNumber(9), false, true);
-    let head = |summary: &FlowSummary| {
+    let head = |summary: &RecordSummary| {
         let verify = restored_flow(&recorded, summary, 100).verify;
         (verify.head_next, verify.head_left)
     };

@@ -27,10 +27,10 @@ fn protection_is_lost_once() {
     let mut lab = Lab::new();
     let mut flow = Flow::default();
     let (key, now) = (lab.key, lab.now);
-    for reason in [Unprotected::MirrorLost, Unprotected::TotalLimit] {
+    for reason in [UnprotectedReason::MirrorLost, UnprotectedReason::TotalLimit] {
         lab.ssw.shared.lose_protection(key, &mut flow, reason, now);
     }
-    assert_eq!(flow.unprotected, Some(Unprotected::MirrorLost));
+    assert_eq!(flow.unprotected, Some(UnprotectedReason::MirrorLost));
     assert_eq!(lab.events().len(), 1);
 }
 

@@ -27,7 +27,7 @@ fn what_is_released_is_gone_and_the_rest_goes_on() {
     let recorded = journal.instream(A, &segment(ISN + 1 + 200_000, b"more"));
     assert_eq!(recorded.expect("protected").stable_seq, ISN + 1 + 200_004);
     assert_eq!(read(&journal, ISN + 1 + 200_000, 10), Ok(b"more".to_vec()));
-    let mut turns = Journal::new(AMPLE, ReplayMode::Turn);
+    let mut turns = Journal::new(AMPLE, ReplayMode::Request);
     turns.open(A, ISN, SERVER).expect("few");
     turns
         .instream(A, &segment(ISN + 1, b"turn"))

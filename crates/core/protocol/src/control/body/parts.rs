@@ -2,8 +2,8 @@
 
 use crate::control::cursor::{Cursor, Writer};
 use crate::control::{
-    Attach, ClientFin, ControlError, Edition, FlowSummary, KeptImage, Recorded, Replay, Resume,
-    Statistics,
+    Attach, ClientFin, ControlError, Edition, KeptImage, RecordSummary, Recorded, ReplayMode,
+    Resume, Statistics,
 };
 
 /// Reads items until the body ends.
@@ -90,7 +90,7 @@ impl Attach {
         let unknown = ControlError::Malformed("how much is to be replayed is unknown");
         Ok(Self {
             instance: body.u64()?,
-            replay: Replay::from_code(body.u8()?).ok_or(unknown)?,
+            replay: ReplayMode::from_code(body.u8()?).ok_or(unknown)?,
             per_connection: body.u64()?,
             total: body.u64()?,
             connections: body.u32()?,
@@ -143,7 +143,7 @@ impl Recorded {
     }
 }
 
-impl FlowSummary {
+impl RecordSummary {
     /// Without `has_doubt` as version 7 says it.
     pub(super) fn encode(&self, body: &mut Writer<'_>, has_doubt: bool) {
         body.flow(self.flow);

@@ -85,7 +85,7 @@ fn the_version_before_is_told_what_it_knows() {
         1, 0, 0, 0, 0, 8, 0, 0, 0, 6, 0, 0, 0, 7, 0, 0, 0, 9, 0, 0, 0, 10, 0, 0, 0, 0, 3,
     ]);
     let doubt = SUMMARY.stable_seq;
-    let understood = vec![FlowSummary { doubt, ..SUMMARY }];
+    let understood = vec![RecordSummary { doubt, ..SUMMARY }];
     let understood = Response::FormerSummaries { summaries: understood, last: true };
     assert_eq!(pull::<Response>(&bytes), Ok(Some(understood)));
 }

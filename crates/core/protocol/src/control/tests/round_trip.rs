@@ -89,7 +89,7 @@ fn request() -> impl Strategy<Value = Request> {
 }
 
 fn request_of_a_link() -> impl Strategy<Value = Request> {
-    let replay = prop::sample::select(vec![Replay::Connection, Replay::Turn]);
+    let replay = prop::sample::select(vec![ReplayMode::Connection, ReplayMode::Request]);
     let sizes = any::<(u64, u64, u64, u32, u16, bool)>();
     let attach = (sizes, replay, text()).prop_map(|(sizes, replay, service)| {
         let (instance, per_connection, total, connections, udp_port, inherit) = sizes;
@@ -205,7 +205,7 @@ fn link_keys() -> impl Strategy<Value = LinkKeys> {
     })
 }
 
-fn summary() -> impl Strategy<Value = FlowSummary> {
+fn summary() -> impl Strategy<Value = RecordSummary> {
     let numbers = any::<[u32; 9]>().prop_map(|numbers| numbers.map(SeqNumber));
     let optional = || prop::option::of(seq());
     (
@@ -227,7 +227,7 @@ fn summary() -> impl Strategy<Value = FlowSummary> {
                 next,
                 doubt,
             ] = numbers;
-            FlowSummary {
+            RecordSummary {
                 flow,
                 client_isn,
                 server_isn,

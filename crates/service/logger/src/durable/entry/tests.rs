@@ -1,6 +1,6 @@
 use protocol::{
     DigestSeed,
-    control::{Attach, Replay},
+    control::{Attach, ReplayMode},
 };
 
 use super::*;
@@ -123,7 +123,7 @@ fn an_attachment_is_that_of_its_instance() {
     let attachment = Attachment {
         attach: Attach {
             instance: 3,
-            replay: Replay::Turn,
+            replay: ReplayMode::Request,
             per_connection: 1,
             total: 2,
             connections: 3,

@@ -6,7 +6,7 @@ use ssw::closed_window_ack;
 use wire::FlowId;
 
 use super::Session;
-use crate::{desk::flow_summary, link::outbox::Outbox};
+use crate::{desk::record_summary, link::outbox::Outbox};
 
 /// For how long nothing was heard of a client that we know from a log, which does not say: longer than
 /// it can have been, or the client takes what we say for old; less than [`closed_window_ack`] would allow.
@@ -29,7 +29,7 @@ impl Session {
     pub(crate) fn closed_window(&self, id: FlowId, now: Duration) -> Option<(IpAddr, Vec<u8>)> {
         let flow = self.flows.get(id).filter(|flow| !flow.embryo)?;
         let journal = &self.intake.journal;
-        let summary = flow_summary(journal, &journal.summary(id)?);
+        let summary = record_summary(journal, &journal.summary(id)?);
         let recorded = self.recorded(id)?;
         let seen = flow.progress.timestamps.is_some() || recorded.acknowledged > 0;
         if summary.unprotected.is_some() || !seen && summary.stable_seq == flow.client_isn + 1 {

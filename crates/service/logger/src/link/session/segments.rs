@@ -8,7 +8,7 @@ use wire::{Flags, FlowId, Segment};
 
 use super::{AckPolicy, MAX_NOTICES, Session};
 use crate::durable::entry::{Change, Entry};
-use crate::intake::{Notice, reason_of};
+use crate::intake::Notice;
 use crate::link::flows::{Flow, NotFound};
 use crate::link::outbox::Outbox;
 
@@ -139,7 +139,7 @@ impl Session {
             }
             Err(Refused::BecameUnprotected(reason)) => {
                 out.record(self.instance, &Entry::Changed(id, Change::Unprotected));
-                let notice = Notice::Unprotected(id, reason_of(reason));
+                let notice = Notice::Unprotected(id, reason.into());
                 self.intake.notices.push_back(notice);
             }
             Err(Refused::Unprotected(_)) => self.has_no_record(id, now),

@@ -130,7 +130,7 @@ fn a_service_says_itself_what_is_noted() {
 #[test]
 fn a_service_that_keeps_nothing_between_turns_has_no_notes() {
     let turns = Attach {
-        replay: protocol::control::Replay::Turn,
+        replay: types::ReplayMode::Request,
         ..attach(INSTANCE, 1000)
     };
     let mut link = Link::with(AckPolicy::EachBatch, 1, &turns);

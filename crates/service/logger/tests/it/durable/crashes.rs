@@ -40,7 +40,7 @@ proptest! {
         turn: bool,
         steps in prop::collection::vec(step(), 1..120),
     ) {
-        let mut world = World::new(seed, if turn { Replay::Turn } else { Replay::Connection });
+        let mut world = World::new(seed, if turn { ReplayMode::Request } else { ReplayMode::Connection });
         for step in steps.into_iter().chain([Step::Die { with_host: true }]) {
             match step {
                 Step::Connect(len) => drop(world.connect(usize::from(len))),
@@ -79,7 +79,7 @@ proptest! {
         fails_after in 0u64..200,
         closes: bool,
     ) {
-        let mut world = World::new(seed, Replay::Connection);
+        let mut world = World::new(seed, ReplayMode::Connection);
         world.log.storage().fail_after(Some(fails_after));
         for _ in 0..4 {
             world.connect(4000);
@@ -118,7 +118,7 @@ proptest! {
     fn any_entries_are_read(
         foreign in prop::collection::vec((0u8..40, 0u64..3, any::<Vec<u8>>()), 1..20),
     ) {
-        let mut world = World::new(1, Replay::Turn);
+        let mut world = World::new(1, ReplayMode::Request);
         for _ in 0..2 {
             world.connect(2000);
         }

@@ -104,7 +104,7 @@ fn records(world: &World) -> BTreeMap<FlowId, (Protected, Vec<journal::Place>)> 
 fn a_log_of_version_5_is_read_and_written_on() {
     let mut compared = 0;
     for seed in 0..6 {
-        let mut world = World::new(seed, Replay::Connection);
+        let mut world = World::new(seed, ReplayMode::Connection);
         let large = world.connect(40_000);
         for _ in 0..20 {
             let busy = world.connect(3000);

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn an_acknowledgement_waits_until_it_is_durable() {
-    let mut world = World::new(1, Replay::Connection);
+    let mut world = World::new(1, ReplayMode::Connection);
     let flow = world.connect(1000);
     world.traffic();
     assert!(!world.host.connections[&flow].opened);
@@ -35,7 +35,7 @@ fn an_acknowledgement_waits_until_it_is_durable() {
 
 #[test]
 fn barrier_is_answered_when_all_before_it_is_durable() {
-    let mut world = World::new(1, Replay::Connection);
+    let mut world = World::new(1, ReplayMode::Connection);
     let flow = world.connect(100);
     world.traffic();
     world.write_all();
@@ -72,7 +72,7 @@ fn barrier_is_answered_when_all_before_it_is_durable() {
 
 #[test]
 fn a_log_does_not_grow_beyond_what_it_is_needed_for() {
-    let mut world = World::new(1, Replay::Connection);
+    let mut world = World::new(1, ReplayMode::Connection);
     let idle = world.connect(500);
     let mut most = 0;
     for _ in 0..100 {
@@ -95,7 +95,7 @@ fn a_log_does_not_grow_beyond_what_it_is_needed_for() {
 
 #[test]
 fn a_record_larger_than_a_segment_is_copied_while_it_grows() {
-    let mut world = World::new(1, Replay::Connection);
+    let mut world = World::new(1, ReplayMode::Connection);
     let large = world.connect(200_000);
     while world.host.connections[&large].stable < 60_000 {
         world.traffic();
@@ -124,7 +124,7 @@ fn a_record_larger_than_a_segment_is_copied_while_it_grows() {
 
 #[test]
 fn a_commit_that_takes_too_long_is_not_waited_for() {
-    let mut world = World::new(1, Replay::Connection);
+    let mut world = World::new(1, ReplayMode::Connection);
     let flow = world.connect(1000);
     world.traffic();
     assert!(world.writing.is_some());
@@ -152,7 +152,7 @@ fn a_commit_that_takes_too_long_is_not_waited_for() {
 
 #[test]
 fn damage_costs_the_connections_that_it_may_concern() {
-    let mut world = World::new(1, Replay::Connection);
+    let mut world = World::new(1, ReplayMode::Connection);
     let damaged = world.connect(5000);
     while !world.host.is_recorded() {
         world.traffic();
@@ -180,7 +180,7 @@ fn damage_costs_the_connections_that_it_may_concern() {
 
 #[test]
 fn a_service_that_is_forgotten_is_not_found_again() {
-    let mut world = World::new(1, Replay::Connection);
+    let mut world = World::new(1, ReplayMode::Connection);
     world.connect(100);
     while !world.host.is_recorded() {
         world.traffic();
@@ -201,7 +201,7 @@ fn a_service_that_is_forgotten_is_not_found_again() {
 /// A turn that begins while the record of the last one is being copied: the copy has to begin anew.
 #[test]
 fn turns_go_on_while_they_are_copied() {
-    let mut world = World::new(1, Replay::Turn);
+    let mut world = World::new(1, ReplayMode::Request);
     let flows: Vec<FlowId> = (0..3).map(|_| world.connect(300_000)).collect();
     world.traffic();
     world.write_all();
@@ -244,7 +244,7 @@ fn turns_go_on_while_they_are_copied() {
 /// record knows where that was.
 #[test]
 fn where_clients_began_to_speak_is_copied() {
-    let mut world = World::new(1, Replay::Connection);
+    let mut world = World::new(1, ReplayMode::Connection);
     let flow = world.connect(60_000);
     world.traffic();
     world.write_all();

@@ -36,7 +36,7 @@ impl World {
 }
 
 fn world() -> World {
-    let mut world = World::new(1, Replay::Connection);
+    let mut world = World::new(1, ReplayMode::Connection);
     world.connect(5000);
     world.traffic();
     world.write_all();

@@ -9,7 +9,7 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 use ssw::{
-    AckStrategy, Digest, Expect, Flow, LinkSettings, Packet, SouthSide, Unprotected, Verdict,
+    AckStrategy, Digest, Expect, Flow, LinkSettings, Packet, SouthSide, UnprotectedReason, Verdict,
 };
 use wire::{ChecksumState, FlowId, FlowKey, IpPacket, Segment, SeqNumber};
 
@@ -328,7 +328,7 @@ impl Both {
         self.refused(model, self.kernel.plane().abandon(key, flow))
     }
 
-    pub(crate) fn unprotect(&mut self, key: FlowKey, reason: Unprotected) -> bool {
+    pub(crate) fn unprotect(&mut self, key: FlowKey, reason: UnprotectedReason) -> bool {
         let flow = self.number(key);
         let model = self.model.unprotect(key, flow, reason).is_ok();
         let kernel = self.kernel.plane().unprotect(key, flow, reason.code());
@@ -336,7 +336,7 @@ impl Both {
     }
 
     /// Returns whether there is such a handshake.
-    pub(crate) fn refuse(&mut self, flow: FlowId, reason: Unprotected) -> bool {
+    pub(crate) fn refuse(&mut self, flow: FlowId, reason: UnprotectedReason) -> bool {
         let model = self.model.refuse(flow, reason);
         let kernel = self.kernel.plane().refuse(flow, reason.code());
         assert_eq!(model, kernel.as_ref().ok().copied());

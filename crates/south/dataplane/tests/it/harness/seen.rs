@@ -18,7 +18,7 @@ pub(super) fn as_seen(kind: ssw::EventKind) -> dataplane::EventKind {
         } => Seen::Unprotected {
             key,
             flow: flow_id,
-            reason: reason.code(),
+            reason,
         },
         Wanted::Diverged { key, flow_id, at } => Seen::Diverged {
             key,

@@ -16,7 +16,7 @@ fn who_lost_the_logger_is_told_what_the_server_has() {
     assert!(
         linked
             .both
-            .unprotect(linked.both.key, Unprotected::LoggerLost)
+            .unprotect(linked.both.key, UnprotectedReason::LoggerLost)
     );
     assert_eq!(told(&linked.server_acks(6)).0, 6);
     assert_eq!(linked.says(6, b"more"), Verdict::Next);
@@ -28,7 +28,7 @@ fn a_connection_is_recorded_again_from_its_next_turn() {
     linked.both.link_up(false);
     linked
         .both
-        .unprotect(linked.both.key, Unprotected::LoggerLost);
+        .unprotect(linked.both.key, UnprotectedReason::LoggerLost);
     linked.says(1, b"hello");
     linked.server_acks(6);
     linked.both.link_up(true);
@@ -77,12 +77,12 @@ fn no_record_begins_in_the_middle_of_a_request() {
     linked.both.link_up(false);
     linked
         .both
-        .unprotect(linked.both.key, Unprotected::LoggerLost);
+        .unprotect(linked.both.key, UnprotectedReason::LoggerLost);
     linked.says(1, b"half of ");
     linked.server_acks(9);
     linked.both.link_up(true);
     assert!(linked.both.reprotect(linked.both.key));
-    let waits = Some(Unprotected::AwaitsTurn);
+    let waits = Some(UnprotectedReason::AwaitsTurn);
     // The client has heard all, and the server has all: and yet it is not the beginning.
     assert_eq!(linked.says(9, b"a request"), Verdict::Next);
     assert_eq!(linked.both.flow().unprotected, waits, "the second half");
@@ -114,7 +114,7 @@ fn no_record_begins_again_when_the_protocol_has_changed() {
     linked.both.link_up(false);
     linked
         .both
-        .unprotect(linked.both.key, Unprotected::LoggerLost);
+        .unprotect(linked.both.key, UnprotectedReason::LoggerLost);
     let (c, s) = (linked.both.c, linked.both.s);
     linked.says(1, b"upgrade");
     let switch = b"HTTP/1.1 101 Switching Protocols\r\n\r\n";
@@ -128,7 +128,7 @@ fn no_record_begins_again_when_the_protocol_has_changed() {
         let next = segment(heard, said).timestamps(60, 903).payload(b"frame");
         linked.both.client(next);
         let state = linked.both.flow().unprotected;
-        assert_eq!(state, Some(Unprotected::AwaitsTurn));
+        assert_eq!(state, Some(UnprotectedReason::AwaitsTurn));
         heard += 5;
         let out = segment(said, heard).timestamps(903, 21).payload(b"other");
         linked.both.server(out);

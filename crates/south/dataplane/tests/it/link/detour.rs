@@ -62,7 +62,7 @@ fn without_a_logger_a_connection_is_not_protected() {
     assert_eq!(out.verdict, Verdict::Next);
     let third = segment(linked.both.c + 1, linked.both.s + 1).timestamps(11, 900);
     linked.both.client(third);
-    let lost = Some(Unprotected::LoggerLost);
+    let lost = Some(UnprotectedReason::LoggerLost);
     assert_eq!(linked.both.flow().unprotected, lost);
     assert_eq!(linked.says(1, b"hello"), Verdict::Next);
     assert!(linked.both.copies().is_empty());
@@ -71,7 +71,7 @@ fn without_a_logger_a_connection_is_not_protected() {
 
 #[test]
 fn handshake_that_the_logger_refuses_goes_on_without_a_record() {
-    let too_many = Unprotected::TooManyConnections;
+    let too_many = UnprotectedReason::TooManyConnections;
     let mut linked = Linked::new(AckStrategy::Eager);
     linked.both.client(linked.both.syn());
     assert!(!linked.both.refuse(FlowId(1), too_many), "no number yet");
@@ -96,14 +96,14 @@ fn another_handshake_than_the_refused_one_is_recorded() {
     linked.answer();
     let refused = linked
         .both
-        .refuse(FlowId(1), Unprotected::TooManyConnections);
+        .refuse(FlowId(1), UnprotectedReason::TooManyConnections);
     assert!(refused);
     linked.both.s = SeqNumber(9000); // the server has forgotten the first, and answers anew
     linked.answer();
     assert!(
         !linked
             .both
-            .refuse(FlowId(1), Unprotected::TooManyConnections)
+            .refuse(FlowId(1), UnprotectedReason::TooManyConnections)
     );
 }
 
@@ -139,7 +139,7 @@ fn without_a_way_to_the_logger_a_connection_is_not_protected() {
     assert_eq!(out.verdict, Verdict::Next, "its probes leave unseen");
     let third = segment(both.c + 1, both.s + 1).timestamps(11, 900);
     assert_eq!(both.client(third).verdict, Verdict::Next);
-    assert_eq!(both.flow().unprotected, Some(Unprotected::LoggerLost));
+    assert_eq!(both.flow().unprotected, Some(UnprotectedReason::LoggerLost));
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn what_does_not_fit_the_link_costs_the_record_and_not_the_upload() {
     assert_eq!(linked.both.copies().len(), 1);
     let at = 1 + u32::try_from(most).unwrap();
     assert_eq!(linked.says(at, &vec![b'y'; most + 1]), Verdict::Next);
-    let lost = Some(Unprotected::MirrorLost);
+    let lost = Some(UnprotectedReason::MirrorLost);
     assert_eq!(linked.both.flow().unprotected, lost);
     assert!(linked.both.copies().is_empty());
     let all = at + u32::try_from(most).unwrap() + 1;

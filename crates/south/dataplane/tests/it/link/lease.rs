@@ -76,7 +76,7 @@ fn who_needs_a_lease_serves_nobody_without_a_record() {
     assert_eq!(linked.says(6, b"again"), Verdict::Next);
     assert_eq!(
         linked.both.flow().unprotected,
-        Some(Unprotected::LoggerLost)
+        Some(UnprotectedReason::LoggerLost)
     );
 
     let mut linked = Linked::new(AckStrategy::Eager);

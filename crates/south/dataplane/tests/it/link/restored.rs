@@ -1,7 +1,7 @@
 //! Connections of a host that has died, from their records; and what the logger is told for that.
 
 use protocol::{
-    control::{FlowSummary, Recorded, Resume},
+    control::{RecordSummary, Recorded, Resume},
     link::{Handshake, SynOptions},
 };
 use ssw::{EventKind, Restored, restored_flow};
@@ -16,7 +16,7 @@ pub(crate) fn record(
     key: FlowKey,
     (c, s): (SeqNumber, SeqNumber),
     flow: FlowId,
-) -> (Recorded, FlowSummary) {
+) -> (Recorded, RecordSummary) {
     let beginning = Resume {
         flow,
         key,
@@ -42,7 +42,7 @@ pub(crate) fn record(
         tsval: 20,
         tsecr: 950,
     };
-    let summary = FlowSummary {
+    let summary = RecordSummary {
         flow,
         client_isn: c,
         server_isn: s,

@@ -72,7 +72,7 @@ fn a_full_ring_stops_delivery_until_nobody_is_there() {
     assert_eq!(lab.flow().unprotected, None);
     lab.now += 11 * SECOND;
     assert_eq!(lab.client(data()).verdict, Verdict::Next);
-    assert_eq!(lab.flow().unprotected, Some(Unprotected::MirrorLost));
+    assert_eq!(lab.flow().unprotected, Some(UnprotectedReason::MirrorLost));
     assert_eq!(
         (lab.ssw.counters().mirrored, lab.ssw.counters().mirror_full),
         (1, 2)

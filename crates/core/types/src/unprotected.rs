@@ -1,28 +1,28 @@
-//! Why a connection is not protected.
+//! Reasons for a connection without protection.
 
 use core::fmt;
 
-/// Why a connection would not survive the death of its server. Each has a code that never changes
-/// its meaning and a sentence for the operator (`Display`).
+/// Reason for which a connection would not survive the death of the server. Each reason has a code whose meaning never
+/// changes, and a sentence for the operator (`Display`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UnprotectedReason {
-    /// Its record outgrew what one connection may keep.
+    /// The record exceeded the limit of a connection.
     ConnectionLimit,
-    /// The records of all connections together outgrew what they may keep.
+    /// The records of all connections together exceeded the limit.
     TotalLimit,
-    /// A mirrored packet was lost and the client did not send its bytes again.
+    /// A mirrored segment was lost, and the client did not retransmit the bytes.
     MirrorLost,
     /// The logger was started again and lost the record.
     LoggerRestarted,
     /// More connections were open than may be protected at once.
     TooManyConnections,
-    /// The connection was there before the protection: its handshake is not recorded.
+    /// The connection was open before the protection began: the handshake is not recorded.
     HandshakeNotSeen,
     /// The handshake agreed on an option that a splice cannot carry.
     UnsupportedOption,
     /// The logger on the other machine did not answer for too long.
     LoggerLost,
-    /// It is recorded again from its next turn on.
+    /// The connection is recorded again from the next request on.
     AwaitsTurn,
 }
 

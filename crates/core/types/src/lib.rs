@@ -1,0 +1,10 @@
+//! Ideas that several crates share, each as a single type. The logger, `serve`, the model of the BPF programs and the
+//! simulator mean the same by a word.
+
+#![forbid(unsafe_code)]
+
+mod replay;
+mod unprotected;
+
+pub use replay::{ClientFin, ReplayMode};
+pub use unprotected::UnprotectedReason;
