@@ -46,9 +46,6 @@ pub(crate) const fn kind_of(action: &Action) -> usize {
     }
 }
 
-/// As in `serve`.
-const MORE_RECORD: u32 = 64 * 1024;
-
 impl Driver {
     pub(crate) fn perform(
         &mut self,
@@ -102,7 +99,9 @@ impl Driver {
             Action::RepeatSyn { key, flow } => self.send_syn(key, flow, ground)?,
             Action::Replay { key, flow, segment } => self.replay(key, flow, segment, ground)?,
             Action::MoreRecord { flow, from } => {
-                let more = ground.logger.at_most(flow, from, MORE_RECORD);
+                let more = ground
+                    .logger
+                    .at_most(flow, from, recovery::MORE_RECORD_BYTES);
                 self.recovery
                     .more_record(flow, from + crate::length32(more.len()), time(now));
             }

@@ -22,10 +22,9 @@ use crate::{
     witness::{Violation, Witness},
 };
 
-/// As in `serve`.
-const HEARTBEAT: u64 = SECOND;
-const SWEEP: u64 = 5 * SECOND;
-const SWEEP_AGE: u64 = 65 * SECOND;
+const HEARTBEAT_INTERVAL: u64 = recovery::HEARTBEAT_INTERVAL.as_secs() * SECOND;
+const SWEEP_INTERVAL: u64 = recovery::SWEEP_INTERVAL.as_secs() * SECOND;
+const SWEEP_AGE: u64 = recovery::SWEEP_AGE.as_secs() * SECOND;
 /// Its server answers sooner, or never; a run does not last as long as `serve` waits.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 /// Longest pause between two looks while something is to be watched, ns.
@@ -120,7 +119,7 @@ impl Driver {
             start_at: None,
             due: now,
             next_heartbeat: now,
-            next_sweep: now + SWEEP,
+            next_sweep: now + SWEEP_INTERVAL,
             ..Self::new(setup)
         };
         driver.recovery.died(Cause::Host, time(now), time(now));
@@ -430,11 +429,11 @@ impl Driver {
 
     fn periodic(&mut self, ground: &mut Ground<'_>) {
         if ground.now >= self.next_heartbeat {
-            self.next_heartbeat = ground.now + HEARTBEAT;
+            self.next_heartbeat = ground.now + HEARTBEAT_INTERVAL;
             ground.node.ssw.heartbeat(ground.now);
         }
         if ground.now >= self.next_sweep {
-            self.next_sweep = ground.now + SWEEP;
+            self.next_sweep = ground.now + SWEEP_INTERVAL;
             ground.node.ssw.sweep(SWEEP_AGE, ground.now);
         }
         self.release_what_was_read(ground);

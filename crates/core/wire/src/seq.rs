@@ -6,8 +6,8 @@
 //! name, and [`SeqNumber::distance_from`] answers `None` where a subtraction would have wrapped.
 //! Two numbers exactly 2^31 apart are in no order: each of the four comparisons is false.
 //!
-//! **0 is an ordinary number.** A connection may start there or pass through it, so nothing here
-//! uses it to mean "none", and there is no `Default`: an absent number is an `Option`.
+//! **0 is an ordinary number.** A connection may start there or pass through it. No code here means "none" by it: an
+//! absent number is an `Option`. `Default` is 0, as the kernel makes the entries of a map.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};

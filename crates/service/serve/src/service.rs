@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path, sync::mpsc, time::Duration};
 use dataplane::Ring;
 use protocol::{UnprotectedReason, control::Statistics};
 use rand::Rng;
-use recovery::{GaveUp, Recovery};
+use recovery::{GaveUp, HEARTBEAT_INTERVAL, Recovery};
 use sd_notify::NotifyState;
 use signal_hook::consts::SIGHUP;
 use supervise::{Backoff, BackoffConfig, Server};
@@ -31,8 +31,6 @@ use crate::{
     together::Answers,
 };
 
-/// How often we say that we live, and look for new interfaces.
-const HEARTBEAT: Duration = Duration::from_secs(1);
 /// How often we look at flows while connections are being spliced or replayed.
 const PROGRESS: Duration = Duration::from_micros(200);
 /// How often, while it is only left to be seen whether they agree with their records.
@@ -359,7 +357,7 @@ impl Service {
         }
         // Not before clients are served, if that does not take long: it may have been due for hours.
         self.beat()?;
-        self.next_heartbeat = clock::now() + HEARTBEAT;
+        self.next_heartbeat = clock::now() + HEARTBEAT_INTERVAL;
         let mut failures = 0;
         loop {
             match self.turn(&ring, &kernel_events) {

@@ -21,9 +21,7 @@ use crate::{
 /// So many questions at a time.
 const AT_A_TIME: usize = 64;
 
-/// Most that is added to a replay for what the client sent during it, bytes: a window's worth sets
-/// it going again. Less, if it is asked ahead.
-const MORE_RECORD: u32 = 1 << 20;
+/// Bytes that a replay is given at a time, if these are asked for ahead.
 const MORE_AHEAD: u32 = 64 << 10;
 
 /// What the logger says of what a server has said.
@@ -92,7 +90,7 @@ impl Service {
             }),
             _ => None,
         });
-        let len = MORE_RECORD;
+        let len = recovery::MORE_RECORD_BYTES;
         let pieces: Vec<Piece> = [Piece { flow, from, len }]
             .into_iter()
             .chain(others)

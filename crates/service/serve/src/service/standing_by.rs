@@ -3,13 +3,13 @@
 use std::{os::fd::AsFd, time::Duration};
 
 use lease::Speech;
-use recovery::Stage;
+use recovery::{HEARTBEAT_INTERVAL, Stage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sd_notify::NotifyState;
 use supervise::destroy_sockets;
 use wire::FlowKey;
 
-use super::{Ending, HEARTBEAT, Service, opened_by_server, tell_manager};
+use super::{Ending, Service, opened_by_server, tell_manager};
 use crate::{
     clock,
     config::in_words,
@@ -109,7 +109,7 @@ impl Service {
         self.start_goes_on();
         self.attach_new_interfaces()?;
         self.answer_control();
-        let until = clock::now() + HEARTBEAT;
+        let until = clock::now() + HEARTBEAT_INTERVAL;
         loop {
             self.follow()?;
             if !self.await_word(until)? {

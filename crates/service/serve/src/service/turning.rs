@@ -3,11 +3,11 @@
 use std::{collections::HashMap, sync::mpsc, time::Duration};
 
 use dataplane::{Event as KernelEvent, Ring};
-use recovery::Stage;
+use recovery::{HEARTBEAT_INTERVAL, SWEEP_AGE, SWEEP_INTERVAL, Stage};
 use ssw::Flow;
 use wire::{FlowId, FlowKey};
 
-use super::{HEARTBEAT, Next, Service};
+use super::{Next, Service};
 use crate::{
     changes, clock,
     error::ServeError,
@@ -23,9 +23,6 @@ const PART: usize = 8;
 /// listened to again.
 const AT_ONCE: Duration = Duration::from_micros(200);
 const FOLLOWED: Duration = Duration::from_millis(5);
-/// How often closed flows are forgotten, and after how long: TIME_WAIT lasts a minute.
-const SWEEP: Duration = Duration::from_secs(5);
-const SWEEP_AGE: Duration = Duration::from_secs(65);
 
 impl Service {
     /// Hear, decide, act: once.
@@ -113,7 +110,7 @@ impl Service {
         self.look_at_addresses()?;
         let now = clock::now();
         if now >= self.next_heartbeat {
-            self.next_heartbeat = now + HEARTBEAT;
+            self.next_heartbeat = now + HEARTBEAT_INTERVAL;
             self.beat()?;
             // One that hangs would fill the ring and stop all uploads.
             if self.config.link.is_none() {
@@ -143,7 +140,7 @@ impl Service {
             }
         }
         if now >= self.next_sweep {
-            self.next_sweep = now + SWEEP;
+            self.next_sweep = now + SWEEP_INTERVAL;
             self.ground.plane.sweep(SWEEP_AGE)?;
         }
         Ok(())
