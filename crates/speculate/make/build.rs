@@ -1,11 +1,8 @@
-//! Builds the library that is preloaded into make, the program that stands in its place, and the one that it begins in the place of each
-//! command: they are part of this crate.
+//! Builds three files that are part of this crate: the library that is preloaded into make, the program that stands in
+//! the place of make, and the program that runs in the place of each command.
 
 fn main() {
-    // The runner has these words in common with the engine.
-    let shared = ["command", "environment", "jobserver", "link", "runner"];
-    let shared = shared.map(|name| format!("make/src/{name}.rs"));
-    let built = shim_build::build("make-shim", &shared.each_ref().map(String::as_str));
+    let built = shim_build::build("make-shim", &["make-rpc"]);
     for (name, file) in [
         ("LIBRARY", "liboutlive_make.so"),
         ("STAND_IN", "outlive-make-stand-in"),

@@ -3,9 +3,9 @@
 //! GNU make begins each command of a recipe, and each of `$(shell)`, by `posix_spawn`. The runner is a [copy](spawning) of make that has the streams and
 //! signals and the environment of the command; where that cannot be, it is a program, `RUNNER make-command SOCKET PROGRAM ARGUMENTS…`, begun
 //! as make would begin the command.
-//! The variables by which the library itself was told are taken away before make looks at its environment; a make that
-//! begins itself anew, since it has made a makefile, gets them back.
-//! What cannot be begun make begins itself, and so says why in its own words; and so it does if the runner is gone.
+//! The library removes its own variables before make reads the environment. A make that executes make again, for a new
+//! makefile, gets the variables back.
+//! Make itself begins a command that cannot be begun here, and prints the error; the same if the runner is gone.
 
 use std::{
     env,
@@ -16,10 +16,11 @@ use std::{
     sync::OnceLock,
 };
 
-include!("asks.rs");
 pub mod spawning;
 
 use spawning::{Begun, copied};
+
+use make_rpc::link;
 
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
@@ -32,9 +33,9 @@ const PRELOAD: &str = "LD_PRELOAD";
 struct Told {
     runner: CString,
     socket: CString,
-    /// As it was with this library in it.
+    /// `LD_PRELOAD` with this library.
     preload: OsString,
-    /// It is its user's own make, who is told at its end what was taken over.
+    /// The make of a user: at the end the user reads which commands were taken over.
     tells: bool,
 }
 
@@ -122,7 +123,7 @@ fn is_program(path: &CStr) -> bool {
 /// What such a list has.
 ///
 /// # Safety
-/// It ends with a null, and it and its words stay.
+/// The list ends with a null; list and words stay.
 unsafe fn arguments_of<'a>(list: *const *mut c_char) -> impl Iterator<Item = &'a CStr> {
     let at = move |place| {
         // SAFETY: those before it are no null.

@@ -1,7 +1,7 @@
-//! Begun in the place of each command of a make: it asks for the command to be done, or is the command. It is a program of its own,
-//! and small: a build begins it as often as its commands.
+//! The runner, in the place of each command of a make: asks the engine for the command, or becomes the command. A small
+//! program, because a build begins the runner as often as commands.
 
-include!("asks.rs");
+use make_rpc::runner;
 
 /// `RUNNER make-command SOCKET PROGRAM NAME ARGUMENTS…`.
 fn main() {

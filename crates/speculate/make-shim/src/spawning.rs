@@ -14,6 +14,7 @@ use std::{
     },
 };
 
+use make_rpc::runner;
 use rustix::{
     param::page_size,
     process::{getegid, geteuid, getgid, getuid},
@@ -21,14 +22,14 @@ use rustix::{
 
 use libc::{mode_t, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t, sigset_t};
 
-use crate::{arguments_of, own, runner};
+use crate::{arguments_of, own};
 
-/// `POSIX_SPAWN_USEVFORK`, which says nothing any more.
+/// `POSIX_SPAWN_USEVFORK`, without an effect today.
 const USE_VFORK: c_short = 0x40;
-/// A make with more memory than this is not copied: its pages would be, one by one.
+/// A make with more memory than this is not copied: the kernel would copy the pages one by one.
 const LARGE: usize = 64 << 20;
 
-/// Descriptors that make may have: it has a few, behind those that it was given.
+/// Most descriptors of make: a few, behind the inherited descriptors.
 const MOST: c_int = 300;
 
 /// What is done to descriptors.

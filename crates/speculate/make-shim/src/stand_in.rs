@@ -9,7 +9,7 @@ use std::{
     process::{Command, ExitCode},
 };
 
-mod trailer;
+use make_rpc::trailer;
 
 const PRELOAD: &str = "LD_PRELOAD";
 

@@ -10,7 +10,8 @@ use std::os::unix::process::ExitStatusExt as _;
 
 use crate::command::Status;
 
-/// Waits for it: how it ended, and how long processors have worked for it and those that it has waited for.
+/// Waits for the end of a child. Returns the end, and the processor time of the child and of the children for which the
+/// child has waited.
 pub(crate) fn of(child: &Child) -> (Status, Duration) {
     let mut status = 0;
     // SAFETY: all fields of the structure may be zero.

@@ -1,4 +1,4 @@
-//! Decides what is taken over, what is begun, and what becomes visible.
+//! Decides which jobs are taken over, which jobs begin, and which effects become visible.
 
 mod answering;
 mod expecting;

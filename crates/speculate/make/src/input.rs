@@ -1,6 +1,6 @@
-//! What a command reads from its user: nothing before it is mandated; then as much as it asks for, when it does.
+//! Input of the user for a command: none before the commit, then as much as the command asks for.
 //!
-//! More would be missing for who reads from the same place later, as a loop of a shell does.
+//! More input would be missing for a later reader of the same place, such as a loop of a shell.
 
 use std::{
     fs::{self, File},

@@ -87,11 +87,11 @@ struct Left {
 pub struct Progress {
     /// How it ended, and how long it ran.
     pub ended: Option<(Status, Duration)>,
-    /// How long processors worked for it, until it ended; not what it has taken over.
+    /// Processor time until the end, without the jobs that this job has taken over.
     pub worked: Duration,
-    /// Somebody is about to have it as their own, or does: nobody aborts it any more.
+    /// A user is about to commit this job, or has: an abort is not possible any more.
     pub is_wanted: bool,
-    /// It is somebody's own by now: nothing of it is concealed.
+    /// The job is committed: no effect is concealed.
     pub is_mandated: bool,
     /// It is worth nothing any more.
     pub is_aborted: bool,
@@ -198,7 +198,7 @@ impl Job {
             progress.worked = worked;
         });
         if !is_alone {
-            // What it leaves running goes on, concealed as long as it is.
+            // Processes that the command leaves running go on, concealed like the job.
             let mut pace = SOON;
             while !self.is_nobody_left() {
                 thread::sleep(pace);
@@ -300,7 +300,7 @@ impl Job {
         self.update(|progress| progress.is_left_by_some = true);
     }
 
-    /// What it has taken over, and what that has, and so on: each once.
+    /// The jobs that this job has taken over, directly or by another job: each once.
     #[must_use]
     pub fn all_parts(&self) -> Vec<Arc<Self>> {
         let mut known = BTreeSet::new();
@@ -344,7 +344,7 @@ impl Job {
         waits.chain(says).map(told).collect()
     }
 
-    /// Whether it waits for being asked for, and has done and said nothing before: who asks for it loses nothing if it is begun anew.
+    /// Whether the job waits for a request, without an effect or output before: a new start costs the user nothing.
     #[must_use]
     pub fn is_hardly_begun(&self) -> bool {
         let effects = self.concealing.with_encapsulation(|it| it.effects().len());
@@ -453,7 +453,7 @@ impl Job {
         Ok(effects)
     }
 
-    /// Ends it, if it runs, and it is worth nothing any more; unless it is its user's own, or becomes that now: `false`.
+    /// Ends the job and makes it worthless. `false`: the job is committed, or is being committed now.
     pub fn abort(&self) -> bool {
         let is_given_up = self.gives_up();
         if is_given_up {
@@ -531,7 +531,7 @@ impl Job {
     /// If it waits for its user, it is given what that says. Whether it was given something.
     pub fn pass_on(&self, from: &mut File) -> bool {
         let progress = self.progress();
-        // What its user says to one that is concealed would be lost with it.
+        // Input of the user for a concealed job would be lost with the job.
         if progress.ended.is_some() || !progress.is_mandated {
             return false;
         }

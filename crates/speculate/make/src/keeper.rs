@@ -1,9 +1,9 @@
-//! Commands whose effects are kept until somebody wants them: *create*, *mandate* and *abort* (`rice-annual-report-1989`, first
-//! part, section 3), by name.
+//! Commands by name whose effects are kept until a commit: *create*, *mandate* and *abort* (`rice-annual-report-1989`,
+//! first part, section 3).
 //!
-//! One may have others as its inputs: it begins when they have ended, above what they have done, taken together; if that
-//! excludes each other it does not begin. To mandate it is to mandate those before. What is aborted takes those with it
-//! that have it as an input.
+//! A command may have other commands as inputs. The command begins when the inputs have ended, on top of the effects of all
+//! inputs together; with a conflict among the inputs, the command does not begin. A commit commits the inputs first. An
+//! abort also aborts the commands with this command as an input.
 
 mod kept;
 mod words;
@@ -37,7 +37,7 @@ pub use words::{Create, Listed, ListedState, Reply, Request};
 use crate::{
     command::Status,
     job::{BeginError, Job},
-    link::{self, STREAMS},
+    link::{self, STREAM_COUNT},
     listening::{Counted, listen_to},
     through::see_through,
     worlds::{MayChange, Worlds, around_is_stale},
@@ -154,12 +154,13 @@ impl Keeper {
         self.is_over.store(true, Ordering::Release);
         let all: Vec<_> = self.all().values().cloned().collect();
         for kept in all {
-            // What its user waits for is waited for, and stays known until then: it may change what is around.
+            // A command with a waiting user is waited for, and stays known until then: such a command may change files
+            // around the trees.
             while !kept.give_up() && !kept.has_ended() {
                 thread::sleep(PACE);
             }
         }
-        // So is what was mandated, and has left something running that is nothing without this.
+        // The same for a committed command with processes left that need this program.
         while self.is_answering() || self.leaves_something() {
             thread::sleep(PACE);
         }
@@ -186,7 +187,7 @@ impl Keeper {
 
     fn answer(
         self: &Arc<Self>,
-        (streams, request): ([OwnedFd; STREAMS], Request),
+        (streams, request): ([OwnedFd; STREAM_COUNT], Request),
         asker: &mut UnixStream,
     ) -> io::Result<()> {
         let streams = streams.map(File::from);
@@ -292,8 +293,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// What it has done is shown, after what its inputs have, and what it does from then on. How many effects that were,
-    /// and how it has ended.
+    /// Commits the inputs, then the command, which goes on visibly. Returns the number of effects and the end of the
+    /// command.
     fn mandate(
         &self,
         kept: &Arc<Kept>,

@@ -11,25 +11,22 @@
 //! socket ([`link`]). Where programs are concealed, that is so for every make, also one that a command begins.
 
 pub mod asked;
-pub mod command;
 mod cost;
 mod ending;
 pub mod engine;
-pub mod environment;
 pub mod guard;
 pub mod input;
 pub mod job;
-pub mod jobserver;
 pub mod keeper;
-pub mod link;
 mod listening;
 pub mod output;
 mod place;
 pub mod preload;
 pub mod repositories;
-pub mod runner;
 mod through;
 pub mod watch;
 pub mod worlds;
+
+pub use make_rpc::{command, environment, jobserver, link, runner};
 
 pub use conceal::needs;

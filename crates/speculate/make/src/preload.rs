@@ -11,12 +11,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use make_rpc::trailer;
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 
 use crate::command::Command;
-
-#[path = "../../make-shim/src/trailer.rs"]
-mod trailer;
 
 /// What is preloaded into a make.
 const LIBRARY: &[u8] = include_bytes!(env!("OUTLIVE_MAKE_LIBRARY"));
@@ -25,9 +23,9 @@ const STAND_IN: &[u8] = include_bytes!(env!("OUTLIVE_MAKE_STAND_IN"));
 /// What it begins in the place of each command.
 const RUNNER: &[u8] = include_bytes!(env!("OUTLIVE_MAKE_RUNNER"));
 
-/// What its files are called, but for a process.
+/// Prefix of the files, before a process number.
 const NAME: &str = "outlive-make-";
-/// Where they may be, beside what is the user's for as long as they are there. (`/dev/shm` is another one for what is concealed.)
+/// Places of the files, beside the run directory of the user. (A concealed command has a `/dev/shm` of its own.)
 const PLACES: [&str; 2] = ["/run", "/var/lib/outlive"];
 const OTHER_THERE: &str = "/dev/shm";
 

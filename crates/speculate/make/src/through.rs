@@ -17,10 +17,11 @@ use crate::{command::Status, job::Job, link};
 const PATIENCE: Duration = Duration::from_millis(20);
 /// How long who was given something takes to ask for more.
 const SOON: Duration = Duration::from_micros(100);
-/// How long who was sent something waits for those to listen that it is said to.
+/// Time for which a sender waits for a reader.
 const IN_VAIN: Duration = Duration::from_secs(1);
 
-/// Until it has ended, and what it said was heard, or nobody waits for that any more. If it is given what its user says, it has what it asks for.
+/// Returns when the command has ended and the output was read, or when the client has stopped waiting. Passes the input of
+/// the user on, as much as the command asks for.
 pub(crate) fn see_through(
     job: &Arc<Job>,
     mut says: Option<File>,

@@ -14,7 +14,8 @@ use crate::{
 const TOLD: usize = 3;
 
 impl Engine {
-    /// The likeliest make, over the trees as they are: begun, or of use still. What nobody is expected to ask for, and what is stale, ends.
+    /// Begins the likeliest make on the present trees, or returns a make that is still valid. Ends unexpected and stale
+    /// makes.
     pub(super) fn begin_expected(&self) -> Result<Arc<Job>, BeginError> {
         let expected = self.asked().expected();
         self.look_around()?;

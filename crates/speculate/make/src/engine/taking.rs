@@ -100,7 +100,7 @@ impl Engine {
             if parents.is_mandated {
                 return Came::Shared;
             }
-            // Somebody has it as their own: what it does from now on is not seen here.
+            // The job is committed: later effects are not seen here.
             if parents.is_aborted || progress.is_aborted || progress.is_mandated {
                 return Came::ToNothing;
             }
@@ -182,8 +182,8 @@ impl Engine {
         match job.mandate(&**real) {
             Ok(_) => self.let_go(job),
             Err(MandateError::Already) => {
-                // Another one's, who is told what it says: when it has ended, it is done once more. What this one's user says
-                // meanwhile is not for it, neither from here nor from the parent.
+                // Another client has the job and reads its output: after the end, the command runs once more. Input of this
+                // user meanwhile is not for that job, neither from here nor from the parent.
                 parent.leaves_out(job);
                 let signal = until_ended(asker, || job.wait(PATIENCE).ended.is_some());
                 return signal.map(|signal| Status::Signalled(signal.as_raw()));
@@ -279,7 +279,7 @@ impl Engine {
             );
         }
         let job = job?;
-        // What is around has far more names: it is looked at only for what is of use otherwise.
+        // The surroundings have far more names: the look is only for a job that is valid otherwise.
         match self.look_around() {
             Ok(()) => Arc::ptr_eq(&self.worlds.current(), &world).then_some(job),
             Err(error) => {
@@ -319,7 +319,8 @@ fn time_of(job: &Job) -> Duration {
     worked / u32::try_from(at_once).unwrap_or(u32::MAX)
 }
 
-/// What it has done is there in part: who does the rest finds that up to date, and would not say what was said of it.
+/// Writes all output although only a part of the effects is visible: a new run finds that part up to date, and would not
+/// repeat the output.
 fn tell_all_the_same(job: &Job, mut sinks: [File; 2], shown: usize, why: rustix::io::Errno) {
     if shown == 0 {
         return;

@@ -1,6 +1,6 @@
-//! Whom a make asks for leave to do another thing at the same time: a pipe with as many bytes in it (GNU make, "POSIX
-//! jobserver"). A command that is done unasked has one of its own, behind the same numbers: those who work for somebody
-//! are not to wait for it.
+//! The jobserver of GNU make: a pipe with a byte for each job that may run at the same time (GNU make, "POSIX
+//! jobserver"). A speculative command has a jobserver of that command alone, behind the same numbers: a command that a
+//! user waits for must not wait for a speculative command.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -19,31 +19,31 @@ use rustix::{
 
 use crate::command::Command;
 
-/// Variables in which a make is told of it.
-pub(crate) const TOLD_IN: [&str; 2] = ["MAKEFLAGS", "MFLAGS"];
-/// Words that tell of it: pipes, and in GNU make before 4.2.
+/// Variables that tell a make of the jobserver.
+pub const TOLD_IN: [&str; 2] = ["MAKEFLAGS", "MFLAGS"];
+/// Words that tell of the jobserver: pipes, and the word of GNU make before 4.2.
 const WORDS: [&[u8]; 2] = [b"--jobserver-auth=", b"--jobserver-fds="];
-/// Numbers below this are nobody's here ([`reserve`]).
+/// Numbers below this are reserved ([`reserve`]).
 const RESERVED: RawFd = 16;
 
-/// What a word says after that, of a pipe that has a name (GNU make since 4.4).
+/// Prefix of a named pipe (GNU make since 4.4).
 const NAMED: &[u8] = b"fifo:";
-/// Numbers for a command that was told of a pipe with a name: it may not be the same one where the command is done.
+/// Numbers for a command with a named pipe: at the place of execution, that name may lead to another pipe.
 const INSTEAD: Ends = [RESERVED - 2, RESERVED - 1];
 
-/// The two ends, as a command is told of them.
+/// The two ends of a pipe, as numbers.
 pub type Ends = [RawFd; 2];
 
-/// What a command is given.
+/// The jobserver of a command.
 #[derive(Debug)]
-pub(crate) struct Jobserver {
+pub struct Jobserver {
     ends: [OwnedFd; 2],
     numbers: Ends,
 }
 
 impl Jobserver {
-    /// One for that command, if it wants one.
-    pub(crate) fn of(command: &Command) -> io::Result<Option<Self>> {
+    /// A jobserver for the command, if the command asks for a jobserver.
+    pub fn of(command: &Command) -> io::Result<Option<Self>> {
         let Some(numbers) = command.jobserver else {
             return Ok(None);
         };
@@ -59,10 +59,10 @@ impl Jobserver {
         }))
     }
 
-    /// Gives it to this process, between fork and exec.
-    pub(crate) fn give(&self) -> io::Result<()> {
+    /// Installs the jobserver in this process, between fork and exec.
+    pub fn give(&self) -> io::Result<()> {
         for (end, number) in self.ends.iter().zip(self.numbers) {
-            // SAFETY: the numbers are reserved: nothing that is used here has them.
+            // SAFETY: the numbers are reserved: no descriptor of this program has them.
             if unsafe { libc::dup2(end.as_raw_fd(), number) } < 0 {
                 return Err(io::Error::last_os_error());
             }
@@ -71,11 +71,11 @@ impl Jobserver {
     }
 }
 
-/// Keeps the numbers below [`RESERVED`], so that nothing else gets them: commands are given something under them.
+/// Reserves the numbers below [`RESERVED`]: commands get descriptors with these numbers.
 ///
 /// # Errors
-/// The kernel's.
-pub(crate) fn reserve() -> io::Result<Vec<OwnedFd>> {
+/// The errors of the kernel.
+pub fn reserve() -> io::Result<Vec<OwnedFd>> {
     let null = File::open("/dev/null")?;
     let mut all = Vec::new();
     loop {
@@ -87,8 +87,8 @@ pub(crate) fn reserve() -> io::Result<Vec<OwnedFd>> {
     }
 }
 
-/// What this process is told of, if it is given it, too.
-pub(crate) fn told(flags: Option<&OsStr>) -> Option<Ends> {
+/// The jobserver of this process, if the descriptors are open.
+pub fn told(flags: Option<&OsStr>) -> Option<Ends> {
     let words = flags?.as_bytes().split(|byte| *byte == b' ');
     let last = words
         .filter_map(|word| WORDS.iter().find_map(|it| word.strip_prefix(*it)))
@@ -101,15 +101,15 @@ pub(crate) fn told(flags: Option<&OsStr>) -> Option<Ends> {
     (from > 2 && to > 2 && is_given(from) && is_given(to)).then_some([from, to])
 }
 
-/// Whether who is begun by this process has a descriptor of that number, which is not negative.
-pub(crate) fn is_given(number: RawFd) -> bool {
-    // SAFETY: it is asked whether there is such a descriptor, and nothing else.
+/// Whether children of this process inherit a descriptor with that number, which is not negative.
+pub fn is_given(number: RawFd) -> bool {
+    // SAFETY: the call only asks for the flags of a descriptor.
     let flags = fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) });
     flags.is_ok_and(|flags| !flags.contains(FdFlags::CLOEXEC))
 }
 
-/// Whether that descriptor is one of what this process is told of, which may have a name.
-pub(crate) fn is_of(number: RawFd, ends: Option<Ends>, flags: Option<&OsStr>) -> bool {
+/// Whether the descriptor belongs to the jobserver of this process, which may be a named pipe.
+pub fn is_of(number: RawFd, ends: Option<Ends>, flags: Option<&OsStr>) -> bool {
     let is_named = || {
         let name = fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
         let told = [NAMED, name.as_os_str().as_bytes()].concat();
@@ -119,8 +119,8 @@ pub(crate) fn is_of(number: RawFd, ends: Option<Ends>, flags: Option<&OsStr>) ->
     ends.is_some_and(|ends| ends.contains(&number)) || is_named() == Some(true)
 }
 
-/// A command that is told of a pipe with a name is told of one without in its place.
-pub(crate) fn without_name(command: &mut Command) {
+/// Replaces a named pipe in the words of a command by numbers.
+pub fn without_name(command: &mut Command) {
     let instead = format!("{},{}", INSTEAD[0], INSTEAD[1]);
     for variable in TOLD_IN {
         let flags = command.environment.get(variable);
@@ -131,12 +131,12 @@ pub(crate) fn without_name(command: &mut Command) {
     }
 }
 
-/// Whether that was told of a pipe with a name ([`without_name`]).
-pub(crate) fn had_name(command: &Command) -> bool {
+/// Whether the command had a named pipe ([`without_name`]).
+pub fn had_name(command: &Command) -> bool {
     command.jobserver == Some(INSTEAD)
 }
 
-/// The same with that in the place of each name, if there is one.
+/// The words with the replacement in the place of each name, if the words have a name.
 fn renamed(flags: &OsStr, instead: &[u8]) -> Option<OsString> {
     let mut has_one = false;
     let words = flags.as_bytes().split(|byte| *byte == b' ').map(|word| {
@@ -154,20 +154,20 @@ fn renamed(flags: &OsStr, instead: &[u8]) -> Option<OsString> {
     has_one.then(|| OsString::from_vec(words))
 }
 
-/// The same without the words that tell of it.
-pub(crate) fn without(flags: &OsStr) -> OsString {
+/// The words without the jobserver.
+pub fn without(flags: &OsStr) -> OsString {
     let words = flags.as_bytes().split(|byte| *byte == b' ');
     let stay = words.filter(|word| !WORDS.iter().any(|it| word.starts_with(it)));
     OsString::from_vec(stay.collect::<Vec<_>>().join(&b' '))
 }
 
-/// How many things it may do at once: as its own make may.
+/// Number of jobs at the same time, as the make of the command may have.
 fn at_once(command: &Command) -> usize {
     let flags = command.environment.get(TOLD_IN[0]);
     let words = flags
         .into_iter()
         .flat_map(|flags| flags.as_bytes().split(|byte| *byte == b' '))
-        // Behind that are variables.
+        // Variables follow.
         .take_while(|word| *word != b"--");
     let said = words.filter_map(|word| {
         let number = word.strip_prefix(b"-j")?;

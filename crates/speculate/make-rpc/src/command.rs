@@ -1,4 +1,4 @@
-//! What is asked for: a program with all that it is given.
+//! A requested command: the program with arguments, environment and streams.
 
 use std::{
     borrow::Cow,
@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{environment::Environment, jobserver};
 
-/// Variables that say where something is, and not what: another value makes no other command of it.
+/// Variables that say where something is: another value makes no other command.
 const WITHOUT_MEANING: [&str; 3] = ["_", "MAKE_TERMOUT", "MAKE_TERMERR"];
-/// Variables of a user's place: shell, window, session and the directory before. Another value matters only to a command
-/// that asks for the variable.
+/// Variables of a user's place: shell, window, session and the directory before. Another value matters only to a
+/// command that asks for the variable.
 const OF_THE_PLACE: [&str; 22] = [
     "OLDPWD",
     "SHLVL",
@@ -41,30 +41,30 @@ const OF_THE_PLACE: [&str; 22] = [
     "SSH_TTY",
 ];
 
-/// A command, and what it is given.
+/// A command with arguments, environment and streams.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Command {
-    /// The file that is run.
+    /// The executable file.
     pub program: OsString,
-    /// Its arguments, the first of which is what it is called.
+    /// The arguments, with the name of the program first.
     pub arguments: Vec<OsString>,
-    /// Its environment.
+    /// The environment.
     pub environment: Environment,
-    /// Where it runs.
+    /// The working directory.
     pub directory: PathBuf,
-    /// The bits that files it makes do not have.
+    /// The file mode creation mask (umask).
     pub umask: u32,
-    /// Whether it is given a terminal to read from, to write to, and for errors.
+    /// Whether standard input, output and errors are a terminal.
     pub terminal: [bool; 3],
-    /// Whether what it says and its errors go to the same place, in the order in which they are said, which is no terminal.
+    /// Whether output and errors go to the same place, which is no terminal: the order of both counts.
     pub is_joined: bool,
-    /// The size of that terminal: rows and columns.
+    /// The size of the terminal: rows and columns.
     pub size: Option<(u16, u16)>,
-    /// Whether there is nothing to be read from standard input, ever.
+    /// Whether standard input is empty for good.
     pub reads_nothing: bool,
-    /// The descriptors of a jobserver that it is given.
+    /// The descriptors of a jobserver.
     pub jobserver: Option<jobserver::Ends>,
-    /// Other descriptors that it is given and can name. It has none of them where it is done concealed.
+    /// Other descriptors that the command can name. A concealed command has none of these.
     pub others: Vec<i32>,
 }
 
@@ -116,8 +116,8 @@ impl Command {
             })
     }
 
-    /// The size of its terminal.
-    pub(crate) fn size(&self) -> Option<Winsize> {
+    /// The size of the terminal.
+    pub fn size(&self) -> Option<Winsize> {
         self.size.map(|(ws_row, ws_col)| Winsize {
             ws_row,
             ws_col,
@@ -126,7 +126,7 @@ impl Command {
         })
     }
 
-    /// Variables that matter, whatever their order; of those that do not only that they are there.
+    /// Variables with their values in any order; of variables that do not matter, the names alone.
     fn meant(&self) -> BTreeMap<&OsStr, Option<Cow<'_, OsStr>>> {
         let all = self
             .environment
@@ -164,12 +164,12 @@ fn differing<V: PartialEq>(one: &BTreeMap<&OsStr, V>, other: &BTreeMap<&OsStr, V
     names.map(|name| name.display().to_string()).collect()
 }
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Status {
-    /// By itself, with this exit status.
+    /// An exit with this status.
     Exited(i32),
-    /// By this signal.
+    /// A death by this signal.
     Signalled(i32),
 }
 

@@ -1,5 +1,5 @@
-//! What a make begins in the place of a command: it asks for the command to be done, and is the command where that cannot
-//! be.
+//! The program in the place of a command of make. The runner asks the engine for the command, and becomes the command
+//! if the engine does not run the command.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -27,12 +27,12 @@ use crate::{
     link::{self, Gain, Reply, Request, Sent},
 };
 
-/// A command with what this process would give it.
+/// A command with the environment, descriptors and streams of this process.
 ///
 /// # Errors
-/// If there is no current directory.
+/// No current directory.
 pub fn command(program: OsString, arguments: Vec<OsString>) -> io::Result<Command> {
-    // The mask can be read by setting it only.
+    // Only a change returns the mask.
     let mask = umask(rustix::fs::Mode::empty());
     umask(mask);
     let environment = Environment::own();
@@ -55,25 +55,25 @@ pub fn command(program: OsString, arguments: Vec<OsString>) -> io::Result<Comman
     })
 }
 
-/// Descriptors that a shell can name, beyond the streams.
+/// Descriptors beyond the streams that a shell can name.
 const NAMED: std::ops::Range<i32> = 3..10;
 
-/// Those of them that who is begun by this process has.
+/// The descriptors that children of this process inherit.
 fn others() -> Vec<i32> {
     NAMED
         .filter(|number| jobserver::is_given(*number))
         .collect()
 }
 
-/// Who is begun by this process has none of them: what is written there would be seen.
+/// Closes these descriptors in children of this process: output there would be visible.
 pub fn keep_others() {
     for number in others() {
-        // SAFETY: it stays open, and is what it is.
+        // SAFETY: the call changes a flag of an open descriptor.
         let _ = fcntl_setfd(unsafe { BorrowedFd::borrow_raw(number) }, FdFlags::CLOEXEC);
     }
 }
 
-/// Whether output and errors go to the same place, which is no terminal: what is said there has one order.
+/// Whether output and errors go to the same place, which is no terminal: the order of both counts.
 fn is_joined() -> bool {
     let place = |stream| {
         let file = fstat(stream).ok()?;
@@ -82,7 +82,7 @@ fn is_joined() -> bool {
     !isatty(stdout()) && place(stdout()).is_some_and(|out| place(stderr()) == Some(out))
 }
 
-/// Of the terminal, if there is one.
+/// The size of the terminal, if the streams have a terminal.
 fn size() -> Option<(u16, u16)> {
     let of = |stream| tcgetwinsize(stream).ok();
     let size = of(stdout())
@@ -91,8 +91,7 @@ fn size() -> Option<(u16, u16)> {
     Some((size.ws_row, size.ws_col))
 }
 
-/// Whether standard input is a pipe that is empty and nobody writes to: make gives that to all but one of those that it has do
-/// something at the same time.
+/// Whether standard input is an empty pipe without a writer. Make gives that to all parallel commands but one.
 fn nobody_writes() -> bool {
     let stream = stdin();
     let polled = &mut [PollFd::new(&stream, PollFlags::IN)];
@@ -111,10 +110,10 @@ fn reads_nothing() -> bool {
     null().is_none_or(|(null, its)| null == its)
 }
 
-/// Has the command done by the engine there, or is it. What was gained, if it was done.
+/// Has the engine run the command, or becomes the command. Returns the gain, if the engine ran the command.
 ///
 /// # Errors
-/// If the command cannot be run.
+/// The command cannot be executed.
 pub fn run(
     socket: &str,
     command: Command,
@@ -128,7 +127,7 @@ pub fn run(
     if let Ok(Reply::Done(status, gain)) = reply {
         return Ok((status, gain));
     }
-    // The command would have died of it, had it been begun at once.
+    // The signal would have ended the command.
     if let Some(signal) = sent.leave() {
         end_as(Status::Signalled(signal));
     }
@@ -142,7 +141,7 @@ pub fn run(
             }
             return Err(become_it(&command, &plainly.also));
         }
-        // Its make has no other words than make's.
+        // The messages of make alone belong here.
         Err(error) if !matches!(asked, Request::Run(_)) => {
             let why = link::why(&error);
             eprintln!("outlive: who watches does not answer ({why}): this is plain make");
@@ -152,8 +151,8 @@ pub fn run(
     Err(become_it(&command, &[]))
 }
 
-/// Has from now on the mounts of that process, where files are as they are: a command that is asked for need not go through what conceals. It
-/// stays where it is if it may not leave that, or its directory is not there.
+/// Moves to the mounts of a process with the real files: a requested command need not use the concealing file systems.
+/// The process stays in the present mounts if a move is not permitted, or if the directory is missing there.
 fn leave_mounts(process: u32, command: &Command) {
     let root = PathBuf::from(format!("/proc/{process}/root"));
     let within = command.directory.strip_prefix("/");
@@ -165,12 +164,12 @@ fn leave_mounts(process: u32, command: &Command) {
     // SAFETY: this process has one thread, and becomes the command; the descriptor is open.
     let entered = unsafe { libc::setns(mounts.as_raw_fd(), libc::CLONE_NEWNS) };
     if entered == 0 && std::env::set_current_dir(&command.directory).is_err() {
-        // It was there just now: whoever has removed it has done so for make, too.
+        // The directory was there just now: its removal concerns make, too.
         eprintln!("outlive: {} is gone", command.directory.display());
     }
 }
 
-/// As make would have begun it: how it has ended.
+/// Runs the command as make would, and returns the end.
 #[must_use]
 pub fn for_make(socket: &str, program: OsString, arguments: Vec<OsString>) -> Status {
     let name = arguments.first().unwrap_or(&program).clone();
@@ -179,13 +178,13 @@ pub fn for_make(socket: &str, program: OsString, arguments: Vec<OsString>) -> St
             command.reads_nothing |= nobody_writes();
             run(socket, command, Request::Run)
         }
-        // It has removed its directory, perhaps, and programs may be begun there all the same.
+        // A command may have removed the working directory, and programs can still start.
         Err(_) => Err(exec(&program, &arguments, &Environment::own())),
     };
     match done {
         Ok((status, _)) => status,
         Err(error) => {
-            // As make says it where it cannot begin a command itself: what interprets it is not there, perhaps.
+            // The message of make for a program that cannot start, such as a script without an interpreter.
             let why = error.to_string();
             let why = why.split(" (os error").next().unwrap_or_default();
             eprintln!("{}: {}: {why}", make_itself(), name.display());
@@ -194,17 +193,17 @@ pub fn for_make(socket: &str, program: OsString, arguments: Vec<OsString>) -> St
     }
 }
 
-/// What the make says that it is: one that another one has begun, how many are above it.
+/// The level of the make (MAKELEVEL).
 fn make_itself() -> String {
     let level = std::env::var("MAKELEVEL").ok();
-    // For its commands it is one more.
+    // The commands of a make are one level deeper.
     match level.and_then(|level| level.parse().ok()) {
         Some(above @ 2u32..) => format!("make[{}]", above - 1),
         _ => "make".into(),
     }
 }
 
-/// Is the command from now on, with that in its environment, too. Returns if it cannot be.
+/// Becomes the command, with further variables. Returns the error if the exec fails.
 #[must_use]
 pub fn become_it(command: &Command, also: &[(String, String)]) -> io::Error {
     let mut environment = command.environment.clone();
@@ -215,24 +214,24 @@ pub fn become_it(command: &Command, also: &[(String, String)]) -> io::Error {
 }
 
 fn exec(program: &OsStr, arguments: &[OsString], environment: &Environment) -> io::Error {
-    // As make would have begun it: programs in Rust ignore it, and this may be one.
-    // SAFETY: what the system does of itself needs nothing of this process.
+    // The state under make: a program in Rust ignores SIGPIPE, and the runner is written in Rust.
+    // SAFETY: the default action of a signal needs no code of this process.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     become_program(program, arguments, environment)
 }
 
-/// Ends as the command has ended, and at once: what a process has to do at its end is make's where this is a copy of it.
+/// Ends as the command has ended, at once: exit handlers belong to make where this is a copy of make.
 pub fn end_as(status: Status) -> ! {
-    // SAFETY: nothing that is said here waits to be written.
+    // SAFETY: no output of this process is buffered.
     let exit = |code| unsafe { libc::_exit(code) };
     match status {
         Status::Exited(code) => exit(code),
         Status::Signalled(signal) => {
-            // A core would be this process', not the command's.
+            // A core file would be of this process, not of the command.
             let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
-            // Some of them have handlers here, and one of them Rust ignores.
+            // Some signals have handlers here, and Rust ignores SIGPIPE.
             let _ = emulate_default_handler(signal);
-            // Those that nobody has a handler for may be unknown there.
+            // Some signals without handlers may be unknown to the library.
             if let Some(signal) = Signal::from_named_raw(signal) {
                 let _ = kill_process(getpid(), signal);
             }
@@ -241,10 +240,10 @@ pub fn end_as(status: Status) -> ! {
     }
 }
 
-/// What sockets of engines are called.
+/// Kind of the socket of a watcher.
 pub const MAKE: &str = "outlive-make";
 
-/// The name of a socket for a tree: as long for every tree, since there is room for a hundred bytes.
+/// The name of the socket for a tree, with the same length for every tree: an abstract name has a hundred bytes.
 #[must_use]
 pub fn socket_of(kind: &str, tree: &std::path::Path, user: u32) -> String {
     let mut sum = DefaultHasher::new();
@@ -252,7 +251,7 @@ pub fn socket_of(kind: &str, tree: &std::path::Path, user: u32) -> String {
     format!("{kind}/{user}/{:016x}", sum.finish())
 }
 
-/// The innermost tree around this directory for which an engine listens.
+/// The innermost tree around this directory with a listening engine.
 #[must_use]
 pub fn engine_around(directory: &std::path::Path, user: u32) -> Option<(PathBuf, String)> {
     directory.ancestors().find_map(|tree| {
@@ -262,11 +261,11 @@ pub fn engine_around(directory: &std::path::Path, user: u32) -> Option<(PathBuf,
     })
 }
 
-/// The innermost tree around this directory that root watches: builds that are done there are root's, and of no use to others.
+/// The innermost tree around this directory with a watcher of root: a build there is of use to root alone.
 #[must_use]
 pub fn watched_by_root(directory: &std::path::Path) -> Option<PathBuf> {
-    const ROOT: u32 = 0;
+    const ROOT_USER: u32 = 0;
     directory.ancestors().find_map(|tree| {
-        link::is_listening(&socket_of(MAKE, tree, ROOT), ROOT).then(|| tree.to_owned())
+        link::is_listening(&socket_of(MAKE, tree, ROOT_USER), ROOT_USER).then(|| tree.to_owned())
     })
 }

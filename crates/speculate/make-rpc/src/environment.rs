@@ -1,4 +1,4 @@
-//! Variables that a program is given, in their order: a recipe may print them.
+//! The environment of a program, in order: a recipe may print the variables.
 
 use std::{
     ffi::{CString, OsStr, OsString, c_char},
@@ -10,25 +10,25 @@ use std::{
 use nix::unistd::execvpe;
 use serde::{Deserialize, Serialize};
 
-/// Names and values, as a program finds them.
+/// Names and values in the order of `environ`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Environment(Vec<(OsString, OsString)>);
 
 impl Environment {
-    /// That of this process.
+    /// The environment of this process.
     #[must_use]
     pub fn own() -> Self {
         std::env::vars_os().collect()
     }
 
-    /// The value of that one.
+    /// The value of a variable.
     #[must_use]
     pub fn get(&self, name: impl AsRef<OsStr>) -> Option<&OsStr> {
         let found = self.0.iter().find(|(its, _)| its == name.as_ref());
         found.map(|(_, value)| value.as_os_str())
     }
 
-    /// Gives it that value, where it is; behind all others, if it is not there.
+    /// Sets a variable at the present place, or behind all others.
     pub fn set(&mut self, name: impl Into<OsString>, value: impl Into<OsString>) {
         let (name, value) = (name.into(), value.into());
         match self.0.iter_mut().find(|(its, _)| *its == name) {
@@ -37,20 +37,20 @@ impl Environment {
         }
     }
 
-    /// Takes it away.
+    /// Removes a variable.
     pub fn remove(&mut self, name: impl AsRef<OsStr>) {
         self.0.retain(|(its, _)| its != name.as_ref());
     }
 
-    /// All of them.
+    /// All names and values.
     pub fn iter(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
         self.0.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// As execve(2) takes them.
+    /// `NAME=value` as execve(2) needs the words.
     ///
     /// # Errors
-    /// A name or a value has a zero in it.
+    /// A name or a value has a zero byte.
     pub fn words(&self) -> io::Result<Vec<CString>> {
         let word = |(name, value): (&OsStr, &OsStr)| {
             Ok(CString::new(
@@ -61,38 +61,38 @@ impl Environment {
     }
 }
 
-/// The same for a process that is about to be another program, between fork and exec, where nothing may be allocated. (What
-/// [`std::process::Command`] is told of an environment it sorts.)
+/// An environment for a process between fork and exec, where no memory may be allocated.
+/// ([`std::process::Command`] sorts an environment.)
 #[derive(Debug)]
-pub(crate) struct Pointers {
+pub struct Pointers {
     _words: Vec<CString>,
-    /// To each of them, and null.
+    /// A pointer to each word, and null.
     all: Vec<*const c_char>,
 }
 
-// SAFETY: they lead to words that are its own, which nobody changes and no other thread is given.
+// SAFETY: the pointers lead to words of the same structure, which no code changes and no other thread has.
 unsafe impl Send for Pointers {}
 // SAFETY: as above.
 unsafe impl Sync for Pointers {}
 
 impl Pointers {
-    /// To those.
+    /// The pointers to the words of an environment.
     ///
     /// # Errors
-    /// Those of [`Environment::words`].
-    pub(crate) fn to(environment: &Environment) -> io::Result<Self> {
+    /// The errors of [`Environment::words`].
+    pub fn to(environment: &Environment) -> io::Result<Self> {
         let words = environment.words()?;
         let all = words.iter().map(|word| word.as_ptr());
         let all = all.chain([ptr::null()]).collect();
         Ok(Self { _words: words, all })
     }
 
-    /// This process has them from now on: it is to be one that becomes a program, and does nothing else that asks for a variable.
-    pub(crate) fn give(&self) {
+    /// Makes this the environment of the process, which is about to execute a program and reads no variable any more.
+    pub fn give(&self) {
         unsafe extern "C" {
             static mut environ: *const *const c_char;
         }
-        // SAFETY: a process between fork and exec has one thread, and the list lives until it is that program.
+        // SAFETY: a process between fork and exec has one thread, and the list lives until the exec.
         unsafe { environ = self.all.as_ptr() };
     }
 }
@@ -107,7 +107,7 @@ impl<N: Into<OsString>, V: Into<OsString>> FromIterator<(N, V)> for Environment 
     }
 }
 
-/// Is that program from now on, which is called as the first of its arguments says. Returns if it cannot be.
+/// Executes the program, under the name of the first argument. Returns the error if the exec fails.
 #[must_use]
 pub fn become_it(program: &OsStr, arguments: &[OsString], environment: &Environment) -> io::Error {
     let word = |word: &OsStr| CString::new(word.as_bytes());

@@ -1,5 +1,5 @@
-//! Words between those who want commands done, and the engine: lengths and words (postcard) over a socket, with the streams
-//! of who asks.
+//! The protocol between clients of the engine and the engine: lengths and messages (postcard) over a socket, with the
+//! streams of the client.
 
 use std::{
     fmt,
@@ -31,79 +31,79 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::command::{Command, Status};
 
-/// Most that is said at a time: environments are long.
-const MOST: u32 = 64 << 20;
-/// What ends a command that is waited for.
+/// Largest message: environments are long.
+const MOST_MESSAGE_BYTES: u32 = 64 << 20;
+/// Signals that end a command with a waiting user.
 const PASSED_ON: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
-/// How long asking takes at most.
-const ASKING: Duration = Duration::from_secs(10);
+/// Longest time of a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Standard input, output and errors.
-pub const STREAMS: usize = 3;
+pub const STREAM_COUNT: usize = 3;
 
-/// What is asked for.
+/// A request to the engine.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// That a command of a make is done, which is a job or the user's own.
+    /// Run a command of a make, which is a job or the make of a user.
     Run(Command),
-    /// That a make of the user's is done.
+    /// Run a make of the user.
     Make(Command),
-    /// What the make that asks has taken over, now that it ends.
+    /// Report the commands that the asking make has taken over, at the end of that make.
     Taken,
-    /// How things are.
+    /// Report the state of the watcher.
     Status,
-    /// That the engine ends.
+    /// Stop the engine.
     Stop,
 }
 
-/// What is answered.
+/// An answer of the engine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Who asks has to do it.
+    /// The client runs the command.
     Plainly(Plainly),
-    /// It is done, and what it said has been said.
+    /// The command is done, and all output was written.
     Done(Status, Gain),
-    /// What a make has taken over.
+    /// The commands that a make has taken over.
     Taken(Taken),
-    /// How things are.
+    /// The state of the watcher.
     Status(Standing),
-    /// It ends, when what is its user's own has ended: so many.
+    /// The engine stops when this number of commands of the user has ended.
     Ends(usize),
 }
 
-/// How something is done by who asks for it.
+/// The way in which the client runs a command.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Plainly {
-    /// What is in the environment, too.
+    /// Further variables of the environment.
     pub also: Vec<(String, String)>,
-    /// What the user is told of that.
+    /// Message to the user.
     pub why: Option<String>,
-    /// Nothing of it is to be concealed: it is done where this process is, which sees everything as it is.
+    /// The process whose mounts the command gets, with the real files: the engine conceals no effect of this command.
     pub beside: Option<u32>,
 }
 
-/// What was gained.
+/// The gain of a speculation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Gain {
-    /// What was revealed.
+    /// Number of revealed outputs.
     pub effects: usize,
-    /// How long that took, in microseconds.
+    /// Duration of the reveal, microseconds.
     pub took: u64,
-    /// How much longer its user would have waited for make at least, in microseconds: 0 if that cannot be said.
+    /// Least further time that the user would have waited for make, microseconds; 0 if unknown.
     pub saved: u64,
-    /// How long processors have worked for it at least, in microseconds, as far as its user would have waited for that.
+    /// Least time that processors have worked, microseconds, within the time that the user would have waited.
     pub worked: u64,
-    /// It was still running when it was asked for.
+    /// Whether the command was still running at the request.
     pub was_running: bool,
 }
 
-/// What a make of the user's has taken over, command by command.
+/// The commands that a make of the user has taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Taken {
-    /// How many commands.
+    /// Number of commands.
     pub commands: usize,
-    /// How long processors have worked for them, in microseconds.
+    /// Processor time of these commands, microseconds.
     pub worked: u64,
-    /// How long was waited for them when they were asked for, in microseconds.
+    /// Time that the user waited for these commands, microseconds.
     pub waited: u64,
 }
 
@@ -124,38 +124,38 @@ impl fmt::Display for Taken {
     }
 }
 
-/// How things are.
+/// The state of a watcher.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Standing {
-    /// Makes and commands that run.
+    /// Running makes and commands.
     pub running: usize,
-    /// How many makes were begun unasked so far, or found to be of use still.
+    /// Number of speculative makes that began, or that were found to be valid still.
     pub begun: u64,
-    /// Those that are finished, and not asked for yet.
+    /// Finished makes without a request yet.
     pub finished: usize,
-    /// How long the make took that is finished, in microseconds; 0 if none is.
+    /// Duration of the finished make, microseconds; 0 without a finished make.
     pub took: u64,
-    /// What waits until it may be done.
+    /// Processes that wait for a request.
     pub waiting: Vec<Waits>,
-    /// The makes that are expected, the likeliest first.
+    /// The expected makes, with the likeliest first.
     pub expected: Vec<String>,
 }
 
-/// A process that waits until somebody asks for what it does.
+/// A process that waits for a request of the user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waits {
-    /// Its number.
+    /// The process number.
     pub process: u32,
-    /// What it runs.
+    /// The program.
     pub program: String,
-    /// What would concern others.
+    /// The reason: the effect outside of the concealed trees.
     pub why: String,
-    /// The file, if that is one, and can be told.
+    /// The file, if the effect is on a known file.
     pub file: Option<String>,
 }
 
 impl fmt::Display for Waits {
-    /// Why, and the file: `outside of what is concealed: /root/.cargo/.package-cache`.
+    /// The reason and the file: `outside of what is concealed: /root/.cargo/.package-cache`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.why)?;
         match &self.file {
@@ -165,33 +165,33 @@ impl fmt::Display for Waits {
     }
 }
 
-/// Where an engine listens: a name that is no file, since those who ask see other files than it does.
+/// The address of an engine: an abstract name, since clients may see other files than the engine.
 ///
 /// # Errors
-/// Names that are too long.
+/// A name that is too long.
 pub fn address(name: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(name)
 }
 
-/// Listens there.
+/// Listens at the address of an engine.
 ///
 /// # Errors
-/// The kernel's: `EADDRINUSE` if somebody does already.
+/// The errors of the kernel: `EADDRINUSE` if another process listens there.
 pub fn listen(name: &str) -> io::Result<UnixListener> {
     UnixListener::bind_addr(&address(name)?)
 }
 
-/// To who listens there. Another user's is none: any name can be had by anybody.
+/// Connects to the engine, and refuses an engine of another user: any process can take any name.
 ///
 /// # Errors
-/// The kernel's, and if it is another user.
+/// The errors of the kernel, and an engine of another user.
 pub fn connect(name: &str) -> io::Result<UnixStream> {
     let there = UnixStream::connect_addr(&address(name)?)?;
     is_ours(&there)?;
     Ok(there)
 }
 
-/// Whether that user listens there.
+/// Whether an engine of that user listens there.
 #[must_use]
 pub fn is_listening(name: &str, user: u32) -> bool {
     let there = address(name).and_then(|address| UnixStream::connect_addr(&address));
@@ -199,10 +199,10 @@ pub fn is_listening(name: &str, user: u32) -> bool {
     credentials.is_ok_and(|it| it.uid.as_raw() == user)
 }
 
-/// Asks who listens there, with this process' streams.
+/// Sends a request with the streams of this process.
 ///
 /// # Errors
-/// If there is nobody, or there is no answer.
+/// No engine, or no answer.
 pub fn ask<T: DeserializeOwned>(name: &str, request: &impl Serialize) -> io::Result<T> {
     let mut there = connect(name)?;
     give(&there, &[stdin(), stdout(), stderr()])?;
@@ -210,11 +210,11 @@ pub fn ask<T: DeserializeOwned>(name: &str, request: &impl Serialize) -> io::Res
     hear(&mut there)
 }
 
-/// Has who listens there end. So many of its user's own go on: it ends with them. If there are none, it has ended when
-/// this returns.
+/// Stops the engine. The engine ends with the last of the commands of the user, whose number is returned. With no such
+/// command, the engine has ended on return.
 ///
 /// # Errors
-/// Those of [`ask`].
+/// The errors of [`ask`].
 pub fn stop(name: &str) -> io::Result<usize> {
     let mut there = connect(name)?;
     give(&there, &[stdin(), stdout(), stderr()])?;
@@ -222,21 +222,21 @@ pub fn stop(name: &str) -> io::Result<usize> {
     let own = match hear(&mut there) {
         Ok(Reply::Ends(own)) => own,
         Ok(_) => return Err(io::Error::other("it says something else")),
-        // It has ended before it heard this.
+        // The engine had ended before the request came.
         Err(error) if is_nobody(&error) => 0,
         Err(error) => return Err(error),
     };
     if own == 0 {
-        // Its end is closed by the kernel, with all that it has. That may be told as an error.
+        // The kernel closes the other end when the engine has ended, which may look like an error.
         let _ = there.read(&mut [0]);
     }
     Ok(own)
 }
 
-/// What this process is sent while it waits for an answer: that ends nothing then.
+/// Signals to this process during a request: these end no process then.
 #[derive(Debug, Default)]
 pub struct Sent {
-    /// What was blocked before.
+    /// The mask before.
     before: Option<SigSet>,
     last: Option<u8>,
 }
@@ -252,32 +252,32 @@ impl Sent {
         Ok(SignalFd::with_flags(&all, flags)?)
     }
 
-    /// Passes on what there is.
+    /// Passes the pending signals on.
     fn pass_on(&mut self, from: &SignalFd, to: &mut UnixStream) {
         while let Ok(Some(signal)) = from.read_signal() {
             let number = u8::try_from(signal.ssi_signo).unwrap_or(0);
             self.last = Some(number);
-            // Who does it may have ended just now.
+            // The command may have ended just now.
             let _ = to.write_all(&[number]);
         }
     }
 
-    /// From now on such signals end this process again. What it was sent before, if it was sent something.
+    /// Restores the mask, so that such signals end this process again. Returns the last signal, if there was any.
     #[must_use]
     pub fn leave(self) -> Option<i32> {
         if let Some(before) = &self.before {
-            // What has come since it was looked ends it here.
+            // A signal since the last look ends this process here.
             let _ = before.thread_set_mask();
         }
         self.last.map(i32::from)
     }
 }
 
-/// As [`ask`], and what this thread is sent meanwhile (SIGHUP, SIGINT, SIGQUIT, SIGTERM) is passed on to what is done for it: no other one may heed
-/// that.
+/// As [`ask`], and passes signals to this thread (SIGHUP, SIGINT, SIGQUIT, SIGTERM) on to the command. No other thread
+/// may handle these signals.
 ///
 /// # Errors
-/// Those of [`ask`].
+/// The errors of [`ask`].
 pub fn ask_and_stay<T: DeserializeOwned>(
     name: &str,
     request: &impl Serialize,
@@ -293,7 +293,7 @@ pub fn ask_and_stay<T: DeserializeOwned>(
     hear(&mut there)
 }
 
-/// Waits until something is there of either: whether it is an answer.
+/// Waits for an answer or a signal. `true`: an answer.
 fn is_answered(there: &UnixStream, signals: &SignalFd) -> bool {
     let mut polled = [
         PollFd::new(there, PollFlags::IN),
@@ -303,13 +303,13 @@ fn is_answered(there: &UnixStream, signals: &SignalFd) -> bool {
     !polled[0].revents().is_empty()
 }
 
-/// Of these signals those that this process does not ignore: who has begun it may have wanted that (`nohup`).
+/// The signals that this process does not ignore: the parent may want an ignored signal (`nohup`).
 #[must_use]
 pub fn heeded(signals: &[i32]) -> Vec<i32> {
     let is_ignored = |signal: &i32| {
         // SAFETY: all fields of the structure may be zero.
         let mut does: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: it is asked what is done, into a structure that lives as long as the call.
+        // SAFETY: the call writes the present action to a structure that lives as long as the call.
         let asked = unsafe { libc::sigaction(*signal, std::ptr::null(), &raw mut does) };
         asked == 0 && does.sa_sigaction == libc::SIG_IGN
     };
@@ -317,7 +317,7 @@ pub fn heeded(signals: &[i32]) -> Vec<i32> {
     heeded.filter(|signal| !is_ignored(signal)).collect()
 }
 
-/// Whether who was asked has ended, or was not there.
+/// Whether the engine has ended, or was never there.
 #[must_use]
 pub fn is_nobody(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof};
@@ -328,7 +328,7 @@ pub fn is_nobody(error: &io::Error) -> bool {
     )
 }
 
-/// Why there is no answer, in the words of who has asked.
+/// The reason for a missing answer, in the words of a client.
 #[must_use]
 pub fn why(error: &io::Error) -> String {
     match is_nobody(error) {
@@ -337,7 +337,7 @@ pub fn why(error: &io::Error) -> String {
     }
 }
 
-/// What who asked has been sent since it was looked. One that is gone is as one that was interrupted.
+/// A signal that the client has passed on since the last look. A client that is gone counts as interrupted.
 pub fn signals(asker: &mut UnixStream) -> Vec<Signal> {
     let mut numbers = [0; 16];
     let flags = RecvFlags::DONTWAIT;
@@ -351,20 +351,22 @@ pub fn signals(asker: &mut UnixStream) -> Vec<Signal> {
     }
 }
 
-/// Whether who asked does not wait any more.
+/// Whether the client has stopped waiting.
 #[must_use]
 pub fn is_gone(asker: &UnixStream) -> bool {
     let polled = &mut [PollFd::new(asker, PollFlags::RDHUP)];
     poll(polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// What somebody asks, who is this user or root, and their streams.
+/// Receives a request of this user or of root, and the streams of the client.
 ///
 /// # Errors
-/// The kernel's, and if it is somebody else.
-pub fn heed<T: DeserializeOwned>(asker: &mut UnixStream) -> io::Result<([OwnedFd; STREAMS], T)> {
+/// The errors of the kernel, and a client of another user.
+pub fn heed<T: DeserializeOwned>(
+    asker: &mut UnixStream,
+) -> io::Result<([OwnedFd; STREAM_COUNT], T)> {
     is_ours(asker)?;
-    asker.set_read_timeout(Some(ASKING))?;
+    asker.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     let asked = (take(asker)?, hear(asker)?);
     asker.set_read_timeout(None)?;
     Ok(asked)
@@ -378,10 +380,10 @@ fn is_ours(other: &UnixStream) -> io::Result<()> {
     }
 }
 
-/// Says something.
+/// Sends a message.
 ///
 /// # Errors
-/// The kernel's.
+/// The errors of the kernel.
 pub fn say(to: &mut UnixStream, words: &impl Serialize) -> io::Result<()> {
     let words = postcard::to_allocvec(words).map_err(io::Error::other)?;
     let length = u32::try_from(words.len()).map_err(io::Error::other)?;
@@ -389,15 +391,15 @@ pub fn say(to: &mut UnixStream, words: &impl Serialize) -> io::Result<()> {
     to.write_all(&words)
 }
 
-/// Hears something.
+/// Receives a message.
 ///
 /// # Errors
-/// The kernel's, and what is not understood.
+/// The errors of the kernel, and a message that cannot be decoded.
 pub fn hear<T: DeserializeOwned>(from: &mut UnixStream) -> io::Result<T> {
     let mut length = [0; 4];
     from.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length);
-    if length > MOST {
+    if length > MOST_MESSAGE_BYTES {
         return Err(io::Error::other("more than is ever said"));
     }
     let mut words = vec![0; usize::try_from(length).map_err(io::Error::other)?];
@@ -405,12 +407,12 @@ pub fn hear<T: DeserializeOwned>(from: &mut UnixStream) -> io::Result<T> {
     postcard::from_bytes(&words).map_err(io::Error::other)
 }
 
-/// Gives somebody one's streams.
+/// Sends the streams.
 ///
 /// # Errors
-/// The kernel's.
-pub fn give(to: &UnixStream, streams: &[BorrowedFd<'_>; STREAMS]) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAMS))];
+/// The errors of the kernel.
+pub fn give(to: &UnixStream, streams: &[BorrowedFd<'_>; STREAM_COUNT]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAM_COUNT))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(streams));
     sendmsg(
@@ -422,12 +424,12 @@ pub fn give(to: &UnixStream, streams: &[BorrowedFd<'_>; STREAMS]) -> io::Result<
     Ok(())
 }
 
-/// Takes somebody's streams.
+/// Receives the streams.
 ///
 /// # Errors
-/// The kernel's, and if there are none.
-pub fn take(from: &UnixStream) -> io::Result<[OwnedFd; STREAMS]> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAMS))];
+/// The errors of the kernel, and a message without streams.
+pub fn take(from: &UnixStream) -> io::Result<[OwnedFd; STREAM_COUNT]> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAM_COUNT))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
     let flags = RecvFlags::CMSG_CLOEXEC;
