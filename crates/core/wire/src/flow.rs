@@ -11,6 +11,11 @@ pub struct FlowId(
     pub u64,
 );
 
+impl FlowId {
+    /// The number of no connection: no service has as many. The logger reads copies of records under this number.
+    pub const RESERVED: Self = Self(u64::MAX);
+}
+
 impl fmt::Display for FlowId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)

@@ -26,9 +26,9 @@ pub struct Restored<S> {
     pub removed: Vec<u64>,
 }
 
-/// In the place of the number of a connection whose record is being copied: no service has as many
-/// connections.
-const COPY: FlowId = FlowId(u64::MAX);
+/// Stands for the number of a connection whose record is being copied. A session records no connection with this
+/// number.
+const COPY: FlowId = FlowId::RESERVED;
 
 /// Reads a log into `sessions`, which are none yet. Segments are ended when they have `segment_size`
 /// bytes.

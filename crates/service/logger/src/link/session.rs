@@ -334,6 +334,10 @@ impl Session {
 
     fn open(&mut self, open: &Open, now: Duration, out: &mut Outbox) {
         self.seen(open.slot, now);
+        if open.flow == FlowId::RESERVED {
+            self.statistics.conflicting_opens += 1;
+            return;
+        }
         if let Some(flow) = self.flows.get_mut(open.flow) {
             // The clock of the SYN-ACK has gone on since.
             if (flow.key, flow.client_isn, flow.server_isn)

@@ -33,7 +33,7 @@ impl Session {
                 Vec::new()
             }
             Request::Resume(resume) => {
-                if self.restore(resume) {
+                if resume.flow != FlowId::RESERVED && self.restore(resume) {
                     out.record(self.instance, &Entry::Opened(*resume));
                     self.recorded = out.recorded();
                 } else {
