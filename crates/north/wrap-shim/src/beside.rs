@@ -84,6 +84,6 @@ fn refuse(failure: Failure) -> ! {
     if let Some(page) = wrap::page() {
         page.failure.store(failure as u32, Ordering::Release);
     }
-    say(&[b"a rehearsal would change what the server shares"]);
+    say(&[b"a rehearsal would change files that the server shares"]);
     exit();
 }

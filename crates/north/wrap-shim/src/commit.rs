@@ -164,7 +164,7 @@ impl Wrap {
     /// The logger has no room for more.
     #[cold]
     pub(crate) fn is_over(&self) {
-        say(&[b"the logger has no room for the record: what follows is not recorded"]);
+        say(&[b"the logger has no room for the record: recording has stopped"]);
         let ended = Mode::LoggerFull as u32;
         self.page.mode.store(ended, Ordering::Release);
     }

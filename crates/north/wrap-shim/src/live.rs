@@ -262,7 +262,7 @@ pub(crate) fn report(wrap: &Wrap) -> c_int {
         connections: u32::try_from(connections).unwrap_or(u32::MAX),
     };
     send_for_answer(&message).unwrap_or_else(|| {
-        say(&[b"the supervisor is gone: nobody has the clients' connections"]);
+        say(&[b"the supervisor is gone, and the connections of the clients with it"]);
         exit();
     })
 }
@@ -359,7 +359,7 @@ pub(crate) fn find_files(wrap: &mut Wrap) {
         }
         clock::sleep(10_000_000);
     }
-    say(&[b"a file that the server has open is not there any more, or has changed"]);
+    say(&[b"an open file of the server was removed or changed"]);
     wrap.fail(Failure::OtherFile, Call::File, None);
 }
 

@@ -75,7 +75,7 @@ impl Wrap {
     }
 
     fn is_served_by_two(&self) -> ! {
-        refuse(&[b"two of its processes serve one connection"]);
+        refuse(&[b"two processes of the server serve one connection"]);
     }
 
     /// From where on a child serves this connection: `own`, if nobody has before.

@@ -215,7 +215,7 @@ impl Wrap {
 
     #[cold]
     pub(crate) fn is_contradicted(&mut self) -> ! {
-        say(&[b"another process has not said again what this one has read"]);
+        say(&[b"another process has not repeated bytes that this process has read"]);
         self.fail(Failure::OtherOutput, Call::Input, None);
     }
 
@@ -263,7 +263,7 @@ impl Wrap {
             rest.fd >= 0 && rest.add(said)
         });
         if !is_kept {
-            say(&[b"there is no room for what this process has said to another one"]);
+            say(&[b"no room for the bytes from this process to another process"]);
             self.fail(Failure::OtherOutput, Call::Write, None);
         }
     }
@@ -276,7 +276,7 @@ impl Wrap {
             while fd >= 0 && !self.rest.0[place].say() {
                 let left = until.saturating_sub(clock::monotonic());
                 if !becomes_ready(fd, POLLOUT | POLLERR | POLLHUP, left) {
-                    say(&[b"nobody reads what this process has said to another one"]);
+                    say(&[b"no process reads the bytes from this process to another process"]);
                     self.fail(Failure::OtherOutput, Call::Write, None);
                 }
             }
@@ -286,7 +286,7 @@ impl Wrap {
     /// It ends in its replay, and would take that with it.
     pub(crate) fn has_said_all(&mut self) {
         if self.rest.0.iter().any(|rest| rest.fd >= 0) {
-            say(&[b"a process has ended of which another one has not read all"]);
+            say(&[b"a process has ended before another process had read all bytes"]);
             self.fail(Failure::OtherOutput, Call::Write, None);
         }
     }

@@ -108,7 +108,7 @@ impl Wrap {
         let number = self.page.next_process.fetch_add(1, Ordering::AcqRel);
         if self.page.processes.0.get(number as usize).is_none() {
             self.page.next_process.fetch_sub(1, Ordering::AcqRel);
-            say(&[b"there were too many processes: what follows is not recorded"]);
+            say(&[b"too many processes: recording has stopped"]);
             self.end_record(Mode::Crowded);
             return None;
         }
@@ -182,7 +182,7 @@ impl Wrap {
                 .children
                 .add(outcome as pid_t, begun as pid_t, birth.number)
         {
-            refuse(&[b"it has too many children"]);
+            refuse(&[b"the server has too many children"]);
         }
         Some(outcome)
     }
@@ -220,7 +220,7 @@ impl Wrap {
     /// This child is not begun again. Its end is the service's, whose next life is without it.
     #[cold]
     pub(crate) fn is_given_up(&self) -> ! {
-        say(&[b"a child that was at work cannot go on: it is not begun again"]);
+        say(&[b"a child with unfinished work cannot go on and is not started again"]);
         self.page.processes.0[self.process as usize].set(Fate::Gone);
         exit();
     }
@@ -243,7 +243,7 @@ impl Wrap {
                 process.set(Fate::Gone);
             }
         }
-        say(&[b"a child that was at work tells something else: it is not begun again"]);
+        say(&[b"a child with unfinished work says something else and is not started again"]);
         // Not an end that it has chosen.
         // SAFETY: no memory is involved.
         unsafe { sys!(SYS_kill, sys!(SYS_getpid), libc::SIGKILL) };
@@ -436,7 +436,7 @@ impl Wrap {
     pub(crate) fn executes(&mut self) {
         if self.process == 0 && !self.is_off() {
             refuse(&[
-                b"it becomes another program: give that one to serve, without what begins it",
+                b"the server executes another program: give that program to serve, without the wrapper",
             ]);
         }
         self.before_sleep(); // what is held would go with it

@@ -280,7 +280,7 @@ impl Wrap {
     /// There is no room for the record: the service goes on without one, rather than not at all.
     #[cold]
     fn lose_record(&mut self) {
-        say(&[b"the record is full: what follows is not recorded"]);
+        say(&[b"the record is full: recording has stopped"]);
         self.end_record(Mode::Full);
     }
 

@@ -54,7 +54,7 @@ fn refused(how: &str) -> String {
     let output = serve(&scene, &[], &["/usr/bin/python3", &script, how, &ip, &port]);
     assert_eq!(output.status.code(), Some(78), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("another thread than the first"), "{said}");
+    assert!(said.contains("a thread other than the first"), "{said}");
     assert!(said.contains("python3 cannot be rebuilt"), "{said}");
     assert!(said.contains("from one thread"), "{said}");
     said
@@ -131,7 +131,7 @@ fn another_thread_that_waits_for_clients_by_epoll_is_refused_at_once() {
         let output = serve(&scene, &[], &[&program, order, &ip, &port]);
         assert_eq!(output.status.code(), Some(78), "{output:?}");
         let said = String::from_utf8_lossy(&output.stderr);
-        let expected = "another thread than the first calls epoll_wait where clients connect";
+        let expected = "a thread other than the first calls epoll_wait where clients connect";
         assert!(said.contains(expected), "{said}");
     }
 }

@@ -36,7 +36,7 @@ fn a_server_that_becomes_another_program_is_refused() {
     let output = serve(&scene, &[], &["env", "NAME=value", "redis-server"]);
     assert_eq!(output.status.code(), Some(78), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("becomes another program"), "{said}");
+    assert!(said.contains("executes another program"), "{said}");
 }
 
 /// The same where the program begins the server as a child.
@@ -120,7 +120,7 @@ fn a_server_whose_threads_serve_is_refused() {
     let scene = Scene::new("memcached");
     let said = refused(&scene, &unknown(&scene, memcached(&scene)), &[]);
     let expected =
-        "a-server cannot be rebuilt from a record of its input: another thread than the first";
+        "a-server cannot be rebuilt from a record of its input: a thread other than the first";
     assert!(said.contains(expected), "{said}");
     assert!(said.contains("from one thread"), "{said}");
     assert!(
@@ -214,7 +214,7 @@ socket.recv_fds(here, 1, 1)"
     );
     let word = lines.replace('\n', "\x01") + "\n";
     let said = refused(&scene, &interpreter(&scene), word.as_bytes());
-    assert!(said.contains("given descriptors"), "{said}");
+    assert!(said.contains("receives descriptors"), "{said}");
 }
 
 /// With `prefer`, a server that can have no record goes on without. The client that shows the mistake notices nothing.

@@ -192,7 +192,7 @@ fn two_processes_of_a_session_that_serve_its_client_at_once_are_refused() {
     assert_eq!(status.code(), Some(78), "{}", server.said());
     let said = server.said();
     assert!(
-        said.contains("two of its processes serve one connection"),
+        said.contains("two processes of the server serve one connection"),
         "{said}"
     );
     server.assert_nothing_left();

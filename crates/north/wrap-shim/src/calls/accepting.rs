@@ -142,7 +142,7 @@ impl Wrap {
         let number = self.new_connection();
         let Arrived { which, peer, local } = arrived;
         if !self.descriptors.accept(fd, number, peer, local, which) {
-            refuse(&[b"it has too many connections"]);
+            refuse(&[b"the server has too many connections"]);
         }
     }
 }

@@ -160,7 +160,7 @@ impl Wrap {
         } else if !ends && !is_known && is_under_way(outcome) {
             let (number, process) = (self.new_connection(), self.process);
             if !self.descriptors.open(fd, number, process, is_local) {
-                refuse(&[b"it has too many connections"]);
+                refuse(&[b"the server has too many connections"]);
             }
             if let Some(connection) = self.descriptors.connection(fd) {
                 connection.is_held = is_held;
@@ -253,7 +253,7 @@ impl Wrap {
             // SAFETY: TCP copies nothing then (tcp(7)).
             let taken = unsafe { sys!(SYS_recvfrom, fd, 0, outcome, take, 0, 0) };
             if taken != outcome {
-                refuse(&[b"what another server has said is not there any more"]);
+                refuse(&[b"bytes that another server sent are no longer available"]);
             }
         }
         outcome
@@ -359,7 +359,7 @@ unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) 
         None => Way::Unrecorded,
     };
     if matches!(way, Way::Stream { .. }) && wrap::is_helper_thread() {
-        refuse(&[b"another thread than the first connects to another server"]);
+        refuse(&[b"a thread other than the first connects to another server"]);
     }
     // Where the program has given none the kernel says so.
     let given = if to.is_null() { 0 } else { length as usize };

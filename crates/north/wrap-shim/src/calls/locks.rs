@@ -201,7 +201,7 @@ impl Wrap {
         let is_same = |known: &Lock| is_same_owner(known, &lock);
         let has_room = outcome != 0 || self.locks.set(&lock, asked.is_locked, is_same);
         if !has_room && !self.is_off() {
-            refuse(&[b"it has too many locks on files"]);
+            refuse(&[b"the server has too many file locks"]);
         }
         outcome
     }
@@ -327,7 +327,7 @@ impl Wrap {
                 let outcome = take(&lock);
                 if outcome != failed(libc::EAGAIN) && outcome != failed(libc::EACCES) {
                     if outcome != 0 {
-                        say(&[b"a lock on a file that the server had cannot be had again"]);
+                        say(&[b"a file lock of the server cannot be taken again"]);
                     }
                     break;
                 }

@@ -252,7 +252,7 @@ impl Wrap {
             return (Outcome::from(given), Backing::Written);
         }
         say(&[
-            b"not as it was when the server opened it first: ",
+            b"changed since the server first opened the file: ",
             opening.path.to_bytes(),
         ]);
         (opened, Backing::Changed)

@@ -23,7 +23,7 @@ static WAITED_IN: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 
 #[cold]
 pub(super) fn refuse_thread(call: &str, on: &[u8]) -> ! {
     refuse(&[
-        b"another thread than the first calls ",
+        b"a thread other than the first calls ",
         call.as_bytes(),
         on,
         b"; --stateful=require needs a server that serves its clients from one thread",

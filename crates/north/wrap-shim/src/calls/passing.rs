@@ -48,7 +48,7 @@ pub(super) unsafe fn beside(message: &msghdr) -> Option<c_int> {
         }
         let is_one = (*first).cmsg_len == libc::CMSG_LEN(size_of::<c_int>() as u32) as usize;
         if !is_one {
-            refuse(&[b"it passes several descriptors at once"]);
+            refuse(&[b"the server passes several descriptors at once"]);
         }
         Some(libc::CMSG_DATA(first).cast::<c_int>().read_unaligned())
     }
@@ -84,7 +84,7 @@ impl Wrap {
             // One that it has opened, and that is as a client's, it serves.
             !one.is_touched() && !one.is_local && !matches!(one.which, Which::Flow(_))
         }) else {
-            refuse(&[b"it passes on what is no connection, or one that it has served"]);
+            refuse(&[b"the server passes a descriptor that is no connection, or a connection with traffic"]);
         };
         let passed = Passed {
             number: connection.number,
@@ -95,7 +95,7 @@ impl Wrap {
             ends: [connection.peer.to_bytes(), connection.local.to_bytes()],
         };
         if !self.page.passing.send(inode(fd), &passed) {
-            refuse(&[b"too many connections are passed on at once"]);
+            refuse(&[b"too many connections are passed at once"]);
         }
         // Whoever gets it may serve it at once.
         self.lets_go_of(fd);
@@ -161,7 +161,7 @@ impl Wrap {
     /// This has arrived: whose connection it is.
     fn arrives(&mut self, fd: c_int) -> Passed {
         let Some(passed) = self.page.passing.take(inode(fd)) else {
-            refuse(&[b"it is given a descriptor that is no connection"]);
+            refuse(&[b"the server receives a descriptor that is no connection"]);
         };
         let [peer, local] = passed.ends.map(|end| Address::from_bytes(&end));
         let has_room = match passed.serial {
@@ -173,7 +173,7 @@ impl Wrap {
                 .take_over(fd, passed.number, serial, passed.is_held),
         };
         if !has_room {
-            refuse(&[b"it has too many connections"]);
+            refuse(&[b"the server has too many connections"]);
         }
         let received = self.positions.of(peer.as_bytes(), local.as_bytes());
         let is_replay = self.is_replay;
@@ -221,7 +221,9 @@ impl Wrap {
         let [peer, local] = late.unwrap_or_else(|| self.arrives(given).ends);
         let length = usize::try_from(outcome).unwrap_or(0);
         if length > BLOCK || flags & (libc::MSG_PEEK | libc::MSG_TRUNC) != 0 {
-            refuse(&[b"it is given a connection in a way that is not followed"]);
+            refuse(&[
+                b"the server receives a connection in a way that the library does not follow",
+            ]);
         }
         let header = Header {
             call: Call::Passed,
@@ -331,7 +333,7 @@ impl Wrap {
         let until = monotonic().saturating_add(PATIENCE);
         while page.passing.is_under_way(process) {
             if monotonic() > until {
-                say(&[b"nobody receives a connection that one process has passed to another"]);
+                say(&[b"no process receives a connection that a process has passed on"]);
                 self.fail(Failure::NotSupported, Call::Passed, None);
             }
             clock::sleep(PACE);

@@ -306,7 +306,7 @@ unsafe extern "C" fn clone(
     child: *mut pid_t,
 ) -> c_int {
     if wrap::is_wrapped() && flags & libc::CLONE_VM == 0 {
-        refuse(&[b"it begins processes by clone()"]);
+        refuse(&[b"the server starts processes with clone()"]);
     }
     real!(clone(
         function => *mut c_void, stack => *mut c_void, flags => c_int, argument => *mut c_void,
@@ -433,7 +433,7 @@ unsafe extern "C" fn waitid(
     }
     let more = options & !(libc::WEXITED | libc::WNOHANG);
     let Some(whom) = whom.filter(|_| more == 0) else {
-        refuse(&[b"it waits for more than the end of a child (waitid)"]);
+        refuse(&[b"the server waits for more than the end of a child (waitid)"]);
     };
     let mut status = 0;
     // SAFETY: room on our stack.

@@ -449,7 +449,7 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
         (*message).msg_flags = 0;
         let outcome = receive("recvmsg", fd, pieces, flags, libc::SYS_recvmsg, arguments);
         if has_descriptors(&*message) {
-            refuse(&[b"it is given descriptors by another process"]);
+            refuse(&[b"the server receives descriptors from another process"]);
         }
         (*message).msg_controllen = 0;
         outcome

@@ -53,7 +53,7 @@ unsafe extern "C" fn syscall(
         _ if reads_or_writes(number)
             && c_int::try_from(first).is_ok_and(|fd| kind_of(fd).is_stream()) =>
         {
-            refuse(&[b"it reads from connections, or writes to them, by syscall()"]);
+            refuse(&[b"the server reads or writes connections with syscall()"]);
         }
         _ => {}
     }
@@ -105,13 +105,13 @@ unsafe fn flags_of(at: usize, length: usize) -> usize {
 
 #[cold]
 fn refuse_clone() -> ! {
-    refuse(&[b"it begins processes by clone()"]);
+    refuse(&[b"the server starts processes with clone()"]);
 }
 
 /// What it could not do any more, we could not either.
 #[cold]
 fn refuse_sandbox() -> ! {
-    refuse(&[b"it forbids itself system calls (seccomp), which the library makes in it"]);
+    refuse(&[b"the server forbids system calls that the library needs (seccomp)"]);
 }
 
 #[unsafe(no_mangle)]

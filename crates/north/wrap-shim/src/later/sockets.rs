@@ -110,7 +110,7 @@ fn has_room_in_time(fd: c_int) -> bool {
 /// What was taken for written cannot be: the client is to know.
 #[cold]
 fn reset(fd: c_int) {
-    say(&[b"the kernel has no room for what a client was told: its connection is reset"]);
+    say(&[b"the kernel has no room for the bytes that a client was sent: connection reset"]);
     let nowhere = libc::sockaddr {
         sa_family: libc::AF_UNSPEC as u16,
         sa_data: [0; 14],

@@ -62,7 +62,7 @@ impl Wrap {
                     // SAFETY: so many were filled in by the kernel.
                     let event = unsafe { events.add(index).read_unaligned() };
                     let Some(fd) = descriptor_of(event.u64) else {
-                        refuse(&[b"another thread than the first calls epoll_ctl for an instance in which the first one waits"]);
+                        refuse(&[b"a thread other than the first calls epoll_ctl for an instance in which the first one waits"]);
                     };
                     let ready = Ready {
                         fd: fd.cast_unsigned(),
@@ -161,7 +161,7 @@ impl Wrap {
             return outcome;
         }
         if before.epoll != 0 && before.epoll != instance {
-            refuse(&[b"it watches one descriptor with two epoll instances"]);
+            refuse(&[b"the server watches one descriptor with two epoll instances"]);
         }
         other_threads::look_at_watch(fd, epoll);
         outcome
