@@ -71,7 +71,7 @@ impl Jobserver {
     }
 }
 
-/// Reserves the numbers below [`RESERVED`]: commands get descriptors with these numbers.
+/// Reserves the numbers below 16: commands get descriptors with these numbers.
 ///
 /// # Errors
 /// The errors of the kernel.

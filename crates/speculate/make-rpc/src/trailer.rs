@@ -1,5 +1,5 @@
 //! The trailer of the program in the place of make, at the end of the program's file: four texts, each behind the
-//! length, then the length of all texts, and [`MAGIC`].
+//! length, then the length of all texts, and the magic bytes.
 
 /// End of a file with a trailer.
 const MAGIC: &[u8; 8] = b"outlive1";
