@@ -34,6 +34,9 @@ pub(crate) struct Birth {
     namespaces: i32,
 }
 
+/// Gets the number of a process before the program of that process begins.
+pub type Announce<'a> = &'a mut dyn FnMut(Pid) -> io::Result<()>;
+
 /// A process that has begun to run its program.
 pub(crate) struct Born {
     pub(crate) pid: Pid,
@@ -89,15 +92,18 @@ impl Birth {
     }
 
     /// Start the process in the cgroup whose directory is `cgroup`, or in our own, with a session of its own and with the
-    /// `inherited` descriptors under those numbers. Returns when its program runs.
+    /// `inherited` descriptors under those numbers. Returns when its program runs. `announce` gets the process number before
+    /// the program begins: a program that dies at once is known already.
     ///
     /// # Errors
-    /// What clone3, chdir or execve said. Nothing is left running then.
+    /// The errors of clone3, chdir, execve and `announce`. No process is left then.
     pub(crate) fn start(
         &self,
         cgroup: Option<&File>,
         inherited: &[(BorrowedFd<'_>, RawFd)],
+        announce: Announce<'_>,
     ) -> io::Result<Born> {
+        let (waits, go) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
         let arguments = pointers(&self.arguments);
         let environment = pointers(&self.environment);
@@ -116,6 +122,7 @@ impl Birth {
         // nowhere but into `run_child`, which obeys the rules above.
         let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw mut request, size) };
         if pid == 0 {
+            wait_for_go(waits.as_raw_fd(), go.as_raw_fd());
             self.run_child(&arguments, &environment, inherited, write.as_raw_fd());
         }
         let pid = i32::try_from(pid)
@@ -124,8 +131,15 @@ impl Birth {
             .ok_or_else(io::Error::last_os_error)?;
         // SAFETY: the kernel has just opened it for us, and nobody else knows it.
         let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-        drop(write);
-        match reported_error(&read)? {
+        drop((waits, write));
+        let announced = announce(pid).and_then(|()| Ok(rustix::io::write(&go, &[1])?));
+        drop(go);
+        // Without the byte, the process ends at once.
+        let failed = match announced {
+            Ok(_) => reported_error(&read)?,
+            Err(error) => Some(error),
+        };
+        match failed {
             None => Ok(Born { pid, pidfd }),
             Some(error) => {
                 // It has ended, or is about to: it must not stay a zombie.
@@ -179,6 +193,24 @@ impl Birth {
             let errno = *libc::__errno_location();
             libc::write(report, ptr::from_ref(&errno).cast(), size_of::<i32>());
             libc::_exit(127)
+        }
+    }
+}
+
+/// Waits for the byte that ends the announcement of this process. Without a byte, the starting process is gone, or failed.
+#[allow(clippy::multiple_unsafe_ops_per_block)] // one sequence with one reason
+fn wait_for_go(waits: RawFd, go: RawFd) {
+    let mut byte = 0u8;
+    // SAFETY: bare system calls in the child of a fork, with a buffer on the stack. The write end is closed first, so that the
+    // end of the starting process ends the wait.
+    unsafe {
+        libc::close(go);
+        loop {
+            match libc::read(waits, (&raw mut byte).cast(), 1) {
+                1 => return,
+                -1 if *libc::__errno_location() == libc::EINTR => {}
+                _ => libc::_exit(127),
+            }
         }
     }
 }

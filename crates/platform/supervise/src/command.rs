@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
-use crate::birth::Birth;
+use crate::birth::{Announce, Birth};
 use crate::cgroup::Cgroup;
 use crate::server::Server;
 
@@ -165,24 +165,26 @@ impl Command {
     /// When there is no such program (see [`resolve`]) or it cannot be run. Nothing is
     /// left running then.
     pub fn start(&self, cgroup: &Cgroup) -> Result<Server, SpawnError> {
-        self.start_with(cgroup, &[])
+        self.start_with(cgroup, &[], &mut |_| Ok(()))
     }
 
-    /// The same; these descriptors are in the program under those numbers.
+    /// The same; these descriptors are in the program under those numbers. `announce` gets the process number before the
+    /// program begins.
     ///
     /// # Errors
     ///
-    /// As [`Command::start`]; also when it may not have descriptors with such numbers.
+    /// As [`Command::start`]; also when it may not have descriptors with such numbers, and the errors of `announce`.
     pub fn start_with(
         &self,
         cgroup: &Cgroup,
         inherited: &[(BorrowedFd<'_>, RawFd)],
+        announce: Announce<'_>,
     ) -> Result<Server, SpawnError> {
         let home = cgroup.new_life().map_err(|source| SpawnError::Cgroup {
             path: cgroup.path().to_owned(),
             source,
         })?;
-        self.start_at(Some(&home), inherited)
+        self.start_at(Some(&home), inherited, announce)
     }
 
     /// The same in our own cgroup.
@@ -194,13 +196,14 @@ impl Command {
         &self,
         inherited: &[(BorrowedFd<'_>, RawFd)],
     ) -> Result<Server, SpawnError> {
-        self.start_at(None, inherited)
+        self.start_at(None, inherited, &mut |_| Ok(()))
     }
 
     fn start_at(
         &self,
         home: Option<&File>,
         inherited: &[(BorrowedFd<'_>, RawFd)],
+        announce: Announce<'_>,
     ) -> Result<Server, SpawnError> {
         let (argv0, arguments) = self.argv.split_first().ok_or(SpawnError::Empty)?;
         let program = resolve(argv0)?;
@@ -216,7 +219,7 @@ impl Command {
         let born = Birth::new(&program, argv, directory, &self.variables)
             .map(|birth| birth.with_fixed_addresses(self.has_fixed_addresses))
             .map(|birth| birth.with_namespaces(self.namespaces))
-            .and_then(|birth| birth.start(home, inherited));
+            .and_then(|birth| birth.start(home, inherited, announce));
         match born {
             Ok(born) => Ok(Server::watch(born)),
             // The program itself was found a moment ago.

@@ -40,6 +40,7 @@ mod urgency;
 
 pub use addresses::{Addresses, HostAddress};
 pub use backoff::{Backoff, BackoffConfig};
+pub use birth::Announce;
 pub use cgroup::{Cgroup, CgroupError};
 pub use command::{Command, Room, SpawnError, resolve};
 pub use descriptors::redirect_inherited;

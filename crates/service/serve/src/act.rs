@@ -1,6 +1,6 @@
 //! Carrying out what the recovery asks for.
 
-use std::{collections::BTreeSet, os::fd::AsFd, time::Duration};
+use std::{collections::BTreeSet, io, os::fd::AsFd, time::Duration};
 
 use dataplane::{DataplaneError, Space};
 use recovery::{Action, Cause, Count, Event, GaveUp, Segment, SplicePoint, Stage};
@@ -8,7 +8,7 @@ use ssw::{
     Digest, Flow, call_to_client, expectations, fabricated_syn, no_room_for_client,
     replayed_segment, resets_to_client, window_update, word_to_client,
 };
-use supervise::{TcpState, destroy_socket, destroy_sockets};
+use supervise::{Pid, TcpState, destroy_socket, destroy_sockets};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
@@ -421,16 +421,23 @@ impl Service {
         self.prepare_north()?;
         let shipping = self.shipping_socket()?;
         let shipping = shipping.as_ref().map(AsFd::as_fd);
+        // A death of the main process counts as a crash only if the programs know the number: also a death at once.
+        let plane = &self.ground.plane;
+        let number = |pid: Pid| pid.as_raw_pid().unsigned_abs();
+        let mut announce = |pid| plane.main_process(number(pid)).map_err(io::Error::other);
         let started = match &mut self.north {
             Some(north) => {
                 north.memory().clients_connect_to(&self.config.addresses);
-                north.start(&command, &self.ground.cgroup, shipping)
+                north.start(&command, &self.ground.cgroup, shipping, &mut announce)
             }
-            None => command.start(&self.ground.cgroup).map_err(ServeError::from),
+            None => command
+                .start_with(&self.ground.cgroup, &[], &mut announce)
+                .map_err(ServeError::from),
         };
         match started {
             Ok(server) => {
-                let pid = server.pid().as_raw_pid().unsigned_abs();
+                // A server that CRIU restored was not announced.
+                let pid = number(server.pid());
                 self.ground.plane.main_process(pid)?;
                 self.server = Some(server);
                 self.backoff.started(now);

@@ -21,7 +21,7 @@ use std::{
 use protocol::control::Edition;
 use rand::Rng as _;
 use supervise::{
-    Cgroup, Command, Server,
+    Announce, Cgroup, Command, Server,
     mounts::{self, Mount},
 };
 use wire::{FlowId, FlowKey};
@@ -238,6 +238,7 @@ impl North {
         command: &Command,
         cgroup: &Cgroup,
         shipping: Option<BorrowedFd<'_>>,
+        announce: Announce<'_>,
     ) -> Result<Server, ServeError> {
         let mut inherited = vec![(self.memory.as_fd(), FILE_FD)];
         inherited.extend(self.handover.theirs().map(|socket| (socket, SOCKET_FD)));
@@ -253,7 +254,7 @@ impl North {
         inherited.push((self.shim.as_fd(), LIBRARY_FD));
         inherited.extend(shipping.map(|socket| (socket, SHIPPING_FD)));
         let command = checkpoint::room::preloaded(command.clone());
-        Ok(command.start_with(cgroup, &inherited)?)
+        Ok(command.start_with(cgroup, &inherited, announce)?)
     }
 
     /// The life that has followed another host's is this host's now.

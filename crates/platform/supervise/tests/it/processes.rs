@@ -1,7 +1,7 @@
 //! Real processes in real cgroups: started, watched, killed, and nothing left.
 
-use std::fs;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use crate::common::{PATIENCE, Service, eventually, exists};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -412,6 +412,42 @@ fn what_cannot_be_started_is_an_error_and_leaves_nothing() {
     let e = error(Command::new(["sh", "a\0b"]));
     assert!(matches!(e, SpawnError::Start { .. }), "{e}");
     assert!(!cgroup.populated().expect("readable"));
+}
+
+/// A program that dies in the first instant is known before.
+#[test]
+fn process_is_announced_before_the_program_begins() {
+    let (_service, cgroup) = Service::new();
+    let program = |pid: Pid| fs::read_link(format!("/proc/{pid}/exe")).expect("a process");
+    let mut announced = None;
+    let mut announce = |pid| {
+        assert_eq!(program(pid), program(getpid()));
+        announced = Some(pid);
+        Ok(())
+    };
+    let command = shell("exit 3");
+    let server = command.start_with(&cgroup, &[], &mut announce);
+    let mut server = server.expect("it starts");
+    assert_eq!(announced, Some(server.pid()));
+    assert_eq!(exit_of(&mut server), Exit::Status(3));
+    assert_nothing_left(cgroup, &[server.pid()]);
+}
+
+#[test]
+fn program_of_a_process_that_cannot_be_announced_does_not_begin() {
+    let (service, cgroup) = Service::new();
+    let file = service.run_dir.path().join("begun");
+    let mut announced = None;
+    let mut refuse = |pid| {
+        announced = Some(pid);
+        Err(io::Error::other("no"))
+    };
+    let command = shell(&format!("touch {}", file.display()));
+    let started = command.start_with(&cgroup, &[], &mut refuse);
+    let error = started.map(drop).expect_err("not announced");
+    assert!(matches!(error, SpawnError::Start { .. }), "{error}");
+    assert_nothing_left(cgroup, &[announced.expect("a number")]);
+    assert!(!file.exists());
 }
 
 #[test]

@@ -165,7 +165,7 @@ impl Service {
         let shipping = self.shipping_socket()?;
         let shipping = shipping.as_ref().map(AsFd::as_fd);
         let server = north
-            .start(&command, &self.ground.cgroup, shipping)
+            .start(&command, &self.ground.cgroup, shipping, &mut |_| Ok(()))
             .map_err(std::io::Error::other)
             .doing("start the server that is to follow")?;
         let replica = Replica::new(north, server, edition);
