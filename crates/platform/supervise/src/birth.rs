@@ -91,9 +91,9 @@ impl Birth {
         self
     }
 
-    /// Start the process in the cgroup whose directory is `cgroup`, or in our own, with a session of its own and with the
-    /// `inherited` descriptors under those numbers. Returns when its program runs. `announce` gets the process number before
-    /// the program begins: a program that dies at once is known already.
+    /// Start the process in the cgroup whose directory is `cgroup`, or in our own, with a session of its own and with
+    /// the `inherited` descriptors under those numbers. Returns when its program runs. `announce` gets the process
+    /// number before the program begins: a program that dies at once is known already.
     ///
     /// # Errors
     /// The errors of clone3, chdir, execve and `announce`. No process is left then.
@@ -197,12 +197,13 @@ impl Birth {
     }
 }
 
-/// Waits for the byte that ends the announcement of this process. Without a byte, the starting process is gone, or failed.
+/// Waits for the byte that ends the announcement of this process. Without a byte, the starting process is gone or
+/// has failed.
 #[allow(clippy::multiple_unsafe_ops_per_block)] // one sequence with one reason
 fn wait_for_go(waits: RawFd, go: RawFd) {
     let mut byte = 0u8;
-    // SAFETY: bare system calls in the child of a fork, with a buffer on the stack. The write end is closed first, so that the
-    // end of the starting process ends the wait.
+    // SAFETY: bare system calls in the child of a fork, with a buffer on the stack. The write end is closed first, so
+    // that the end of the starting process ends the wait.
     unsafe {
         libc::close(go);
         loop {

@@ -168,8 +168,8 @@ impl Command {
         self.start_with(cgroup, &[], &mut |_| Ok(()))
     }
 
-    /// The same; these descriptors are in the program under those numbers. `announce` gets the process number before the
-    /// program begins.
+    /// The same; these descriptors are in the program under those numbers. `announce` gets the process number before
+    /// the program begins.
     ///
     /// # Errors
     ///
