@@ -1,4 +1,4 @@
-//! `outlive speculate`: what commands do is there when it is wanted, and has never been when it is not.
+//! `outlive speculate`: the effects of a command exist after a commit, and never existed after an abort.
 
 mod kept;
 

@@ -1,4 +1,4 @@
-//! `outlive speculate`: what cannot be done is refused in its user's words, and loses nothing.
+//! `outlive speculate`: an impossible request is refused in the words of a user, and loses nothing.
 
 mod kept;
 

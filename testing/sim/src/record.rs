@@ -237,7 +237,7 @@ impl Logger {
         self.local.instream(frame.flow_id, &arrival).map(|_| ())
     }
 
-    /// What the recovery is told of a connection.
+    /// The summary of a connection's record for the recovery.
     pub(crate) fn record(&self, flow: FlowId) -> Option<RecordSummary> {
         let summary = self.journal().summary(flow)?;
         Some(record_summary(self.journal(), &summary))

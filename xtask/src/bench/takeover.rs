@@ -4,7 +4,7 @@
 //! ([`pair`]), and its events say when each step was done ([`steps`]). Then the dead host comes back as the
 //! standby, and it is the other one's turn. Measured with the lease as it is by default, and with the
 //! shortest that is stable here; against the number of connections, and of bytes that were recorded. And
-//! what clients see of a switchover, and what it costs that somebody stands by.
+//! the pause of clients at a switchover, and the cost of a standby.
 
 mod cost;
 mod pair;
@@ -364,7 +364,7 @@ fn with_bytes(bench: &Bench, hosts: &Hosts, megabytes: usize, runs: usize) -> Re
     ])
 }
 
-/// What clients see of `outlive switchover`.
+/// The pause of clients at an `outlive switchover`.
 fn moves(bench: &Bench, hosts: &Hosts) -> Result<Vec<Figure>> {
     let runs = bench.size(20, 3);
     bench.say(format_args!("{runs} moves"));

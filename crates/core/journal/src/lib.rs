@@ -9,9 +9,9 @@
 //! * the *heads* of its *outstream*, the first bytes that the server sent in each turn
 //!   ([`Journal::outstream`]), against which the repeated output is compared.
 //! * its *turns*: where the client began to speak after it had received a whole answer. With
-//!   [`ReplayMode::Request`] what lies before the last turn is dropped. All places at which a client spoke
-//!   after it had heard everything are kept, too ([`Journal::beginnings`]): there a replay waits. Where not all is recorded of what
-//!   the server had said by then, there is a digest of that ([`Journal::marks`]).
+//!   [`ReplayMode::Request`] the bytes before the last turn are dropped. Each place at which a client spoke
+//!   after the whole answer is kept, too ([`Journal::beginnings`]): a replay waits there. Of output that is not
+//!   recorded in full there is a digest ([`Journal::marks`]).
 //!
 //! Of a server with state there is more ([`Determinants`]): what its processes were told besides.
 //!

@@ -22,7 +22,7 @@
 //! Answers come in the order of the requests. [`Response::Drained`], [`Response::Unprotected`],
 //! [`Response::Unknown`], [`Response::Hosts`], [`Response::Followed`] and [`Response::Grown`] also come unasked, and nobody waits for what is said of an
 //! image that is uploaded ([`Request::TellImage`], [`Request::CommitImage`]); a [`Response::Lease`] says itself which request it answers. A list too long for one message comes in several,
-//! the final one marked `last`; [`MAX_DATA`] and [`RecordSummary::PER_MESSAGE`] say what fits.
+//! the final one marked `last`; [`MAX_DATA`] and [`RecordSummary::PER_MESSAGE`] are the limits of a message.
 //!
 //! Encoding is deterministic, and decoding accepts nothing but the encoding: a body that is too
 //! short, too long or has a value out of range is [`ControlError::Malformed`]. A stream that had

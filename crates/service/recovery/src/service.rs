@@ -514,8 +514,8 @@ impl Recovery {
         Some(connection)
     }
 
-    /// The record of a connection is gone, for this reason. What was not replayed by
-    /// now cannot be; who has its whole record goes on.
+    /// The record of a connection is gone, for this reason. A replay that has not read the whole record fails; a
+    /// connection whose whole record was read goes on.
     pub fn unprotected(&mut self, flow: FlowId, reason: UnprotectedReason) {
         if let Some(silent) = self.silent.remove(&flow) {
             return self.lose(flow, silent.key, LostReason::Unprotected { reason });

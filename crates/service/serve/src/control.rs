@@ -52,7 +52,7 @@ pub enum Question {
     Switchover {},
 }
 
-/// What has become of [`Question::Switchover`].
+/// The outcome of [`Question::Switchover`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Switchover {

@@ -1,4 +1,4 @@
-//! What the logger knows of the connections, as the recovery wants to hear it.
+//! The logger's records of the connections, in the form that the recovery needs.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,9 @@ impl Records {
         Self(records.collect())
     }
 
-    /// The connection with its record. A handshake can be completed after the ring was drained:
-    /// the frame that opens its record is then still on its way, and nothing else of it can have
-    /// reached the server. Of one that was told more there is no record; by its numbers alone the
-    /// recovery could not tell, behind 2 GiB.
+    /// The connection with the record. After the ring was drained, a handshake can still complete: the frame that
+    /// opens the record is on the way then, and the server has no byte of the client. A connection whose server
+    /// has such bytes has no record; behind 2 GiB, the sequence numbers alone would not show the difference.
     pub(crate) fn candidate(&self, key: FlowKey, flow: Flow) -> Candidate {
         let fresh = flow.server.ack == flow.client.isn + 1;
         let record = self.0.get(&flow.id).copied();

@@ -152,7 +152,7 @@ impl ReplicaStatus {
 /// What output commit has cost a server with state, whose words wait for a logger on another host.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CommitStatus {
-    /// Iterations of its event loops: how often its processes looked what is ready.
+    /// Iterations of the event loops of all processes: calls of epoll, poll or select.
     pub iterations: u64,
     /// How often they waited for the logger.
     pub waits: u64,

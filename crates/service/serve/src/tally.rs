@@ -14,7 +14,7 @@ use crate::events::Happening;
 pub struct Tally {
     /// Events by their kinds, warnings by their codes.
     pub events: BTreeMap<String, u64>,
-    /// Deaths by what the server died of: `signal`, `status`, `not_serving`, `host`, `record_reset` or
+    /// Deaths by cause: `signal`, `status`, `not_serving`, `host`, `record_reset` or
     /// `not_replayable`.
     pub deaths: BTreeMap<String, u64>,
     /// Completed recoveries.

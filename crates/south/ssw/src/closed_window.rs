@@ -17,8 +17,8 @@
 //! - It has a timestamp that is newer than ours (RFC 7323 5.3): the segment is dropped; Linux from 6.14
 //!   on does not even answer. Nothing is lost by it.
 //!
-//! Tried with Linux 6.18 (`testing/e2e/tests/closed_window.rs`): what is on the way to the dead host when
-//! the window closes is still sent again, but not given up; what is written later waits for room.
+//! Tried with Linux 6.18 (`testing/e2e/tests/closed_window.rs`): the client keeps retransmitting segments in
+//! flight when the window closes, without giving up; later writes wait for room.
 
 use core::time::Duration;
 

@@ -109,13 +109,13 @@ struct Place {
     known: Known,
 }
 
-/// The root directory of all views, and the file system around what is concealed.
+/// The root directory of all views, and the file system around the concealed trees.
 #[derive(Debug)]
 struct Root {
     namespace: OwnedFd,
     /// The device of that file system.
     device: u64,
-    /// Directories over which views mount what is concealed. While these are open, the kernel forgets no name of them.
+    /// The directories on which views mount the concealed trees. Open directories stay in the kernel's cache of names.
     _mount_points: Vec<OwnedFd>,
 }
 

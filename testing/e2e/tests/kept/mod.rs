@@ -1,4 +1,4 @@
-//! What is kept by `outlive speculate` for a directory.
+//! The runs that `outlive speculate` keeps for a directory.
 
 #![allow(dead_code, reason = "no test needs all of it")]
 

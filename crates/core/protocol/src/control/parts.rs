@@ -30,8 +30,8 @@ pub struct Edition {
 }
 
 impl Edition {
-    /// The number of no record: its service said that its server has none, and goes on without (`--stateful=prefer`). So whoever
-    /// takes over does the same, while a record that is not there was lost.
+    /// The number for "no record": the service goes on without a record of the server (`--stateful=prefer`). A host
+    /// that takes over does the same. Any other number without a record means that the record was lost.
     pub const WITHOUT: u64 = 0;
 }
 
