@@ -32,7 +32,8 @@ ARGS ?=
 # How long each target is fuzzed for.
 SECONDS ?= 60
 
-XTASK = $(CARGO_TARGET_DIR)/release/xtask
+# The programs of tools/, built.
+TOOLS = $(CARGO_TARGET_DIR)/release
 # Tests that run outlive find it here. The profile is that of the tests, so that they share
 # all that was compiled: half of a release build's time.
 TESTED = $(abspath $(CARGO_TARGET_DIR))/debug/outlive
@@ -56,23 +57,26 @@ set = @packaging/setup.sh $(1)
 criu:
 	@packaging/criu.sh $(CRIU_DIR)
 
-# Where xtask and the lab take part in what is measured.
+# Where the tools and the lab take part in what is measured.
 ifneq ($(filter bench builds paper kernels,$(MAKECMDGOALS)),)
-FULL_SPEED = --config 'profile.release.package.xtask.opt-level=3' --config 'profile.release.package.lab.opt-level=3'
+FULL_SPEED = $(foreach package,bench builds experiments harness kernels lab,--config 'profile.release.package.$(package).opt-level=3')
 endif
+
+# All that a make of this kind may run: with one list, no target builds again what another one built.
+BUILT = outlive bench builds demo experiments harness kernels
 
 build:
 	$(call set,build)
-	$(CARGO) build --locked --release --package outlive --package xtask $(FULL_SPEED)
+	$(CARGO) build --locked --release $(BUILT:%=--package %) $(FULL_SPEED)
 	@packaging/symbols.sh $(CARGO_TARGET_DIR)/release/outlive
 
 demo: build
 	$(call set,demo)
-	@$(XTASK) demo $(ARGS)
+	@$(TOOLS)/demo $(ARGS)
 
 bench: build criu rivals
 	$(call set,bench)
-	@$(XTASK) bench $(ARGS)
+	@$(TOOLS)/bench $(ARGS)
 
 # What others have that `outlive make` is compared with.
 rivals:
@@ -80,22 +84,22 @@ rivals:
 
 builds: build
 	$(call set,builds)
-	@$(XTASK) builds $(ARGS)
+	@$(TOOLS)/builds $(ARGS)
 
 paper: build
 	$(call set,paper)
-	@$(XTASK) paper $(ARGS)
+	@$(TOOLS)/experiments paper $(ARGS)
 
 simulate: build
-	@$(XTASK) simulate $(ARGS)
+	@$(TOOLS)/experiments simulate $(ARGS)
 
 redis-suite: build
 	$(call set,redis-suite)
-	@$(XTASK) redis-suite $(ARGS)
+	@$(TOOLS)/experiments redis-suite $(ARGS)
 
 kernels: build
 	$(call set,kernels)
-	@$(XTASK) kernels $(ARGS)
+	@$(TOOLS)/kernels $(ARGS)
 
 lint:
 	$(call set,build)

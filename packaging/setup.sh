@@ -43,7 +43,7 @@ packages_of() {
 usage() {
     cat >&2 <<'EOF'
 usage: packaging/setup.sh SET...
-  build        a release build of outlive and xtask
+  build        a release build of outlive and of the programs in tools/
   demo         make demo
   test         make test, make soak
   bench        make bench (its other parts: rivals, criu)

@@ -14,8 +14,8 @@ use crate::tool::{Tools, succeeds};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Privileges {
     All,
-    /// Without `CAP_SYS_NICE`, as in many containers. `outlive make` could not hurry a command later, and so lets no command
-    /// run last.
+    /// Without `CAP_SYS_NICE`, as in many containers. `outlive make` could not hurry a command later, and so lets no
+    /// command run last.
     NoHurry,
 }
 

@@ -150,8 +150,9 @@ pub(crate) fn loaded(loaded: Loaded) -> Result<bool> {
     )))
 }
 
-/// Runs all end-to-end tests once. Beside busy processes a command of `outlive make` that runs only when no other process wants to would
-/// take minutes: the tests of `outlive make` run where the command takes its turn, by scheduling class and by session.
+/// Runs all end-to-end tests once. Beside busy processes a command of `outlive make` that runs only when no other
+/// process wants to would take minutes: the tests of `outlive make` run where the command takes its turn, by
+/// scheduling class and by session.
 fn beside_load(tools: &Tools, jobs: usize, seed: u64) -> Result<Counts> {
     let run = |filter: String, privileges| {
         let environment = &seeds(seed);

@@ -1,4 +1,5 @@
-//! What a client's segment takes that is recorded: while its reader is at hand, and while much waits in the ring. Needs root.
+//! What a client's segment takes that is recorded: while its reader is at hand, and while much waits in the ring.
+//! Needs root.
 
 use std::{
     cell::Cell,

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 
 /// Where source is.
-const CODE: [&str; 5] = ["crates", "fuzz", "testing", "tools", "xtask"];
+const CODE: [&str; 4] = ["crates", "fuzz", "testing", "tools"];
 /// Where pages are, beside the root itself.
 const PAGES: &str = "docs";
 const ROOT_PAGES: [&str; 4] = [

@@ -1,0 +1,310 @@
+//! Who uses the service while servers are killed: some download all the time, each time over a new
+//! connection, others ask for something small now and then, over a connection that stays.
+
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+
+use crate::Bench;
+use crate::clients::hear;
+
+/// In words, with the numbers from below.
+pub(crate) const WHAT: &str = "8 clients download 32 MiB again and again, each time over a new connection, and 8 ask for 128 \
+     bytes every 20 ms over one that stays";
+const OF_EACH: usize = 8;
+/// More than the buffers of HAProxy's host hold: what they do is not lost with a server.
+const OBJECT: usize = 32 << 20;
+const BETWEEN_REQUESTS: Duration = Duration::from_millis(20);
+/// Longer than this nobody waits.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// After a failure, so that nobody is overrun.
+const REST: Duration = Duration::from_millis(20);
+
+/// What the clients saw.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(super) downloads: usize,
+    /// Downloads that were under way at a kill.
+    pub(super) hit: usize,
+    pub(super) broken_downloads: usize,
+    /// The longest silence of each that was hit and was whole, in milliseconds.
+    pub(super) pauses: Vec<f64>,
+    pub(super) requests: usize,
+    pub(super) broken_requests: usize,
+    /// In milliseconds, of those that were answered.
+    pub(super) longest_wait: f64,
+    /// What went wrong with one of them.
+    pub(super) why: Option<String>,
+}
+
+/// A download or a small request.
+struct Use {
+    is_download: bool,
+    began: Instant,
+    ended: Instant,
+    /// The longest time without a byte.
+    silence: Result<Duration>,
+}
+
+/// The running clients.
+pub(crate) struct Users {
+    over: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Vec<Use>>>,
+}
+
+impl Users {
+    pub(crate) fn start(bench: &Bench, address: SocketAddr) -> Result<Self> {
+        let object: Arc<Vec<u8>> = Arc::new(object());
+        std::fs::write(bench.stage.file("www/object"), &*object)?;
+        let over = Arc::new(AtomicBool::new(false));
+        let mut users = Self {
+            over: Arc::clone(&over),
+            threads: Vec::new(),
+        };
+        // A thread is where it was started.
+        bench.stage.client.enter(|| {
+            for _ in 0..OF_EACH {
+                let (stop, object) = (Arc::clone(&over), Arc::clone(&object));
+                let download = move || until(&stop, || download(address, &object));
+                users.threads.push(thread::spawn(download));
+                let stop = Arc::clone(&over);
+                users
+                    .threads
+                    .push(thread::spawn(move || asking(&stop, address)));
+            }
+        })?;
+        Ok(users)
+    }
+
+    /// Lets them end, and counts. They go on for that long before.
+    pub(crate) fn finish(
+        mut self,
+        bench: &Bench,
+        rest: Duration,
+        kills: &[Instant],
+    ) -> Result<Seen> {
+        thread::sleep(rest);
+        bench.interrupt.check()?;
+        self.over.store(true, Ordering::Relaxed);
+        let mut seen = Seen::default();
+        for thread in self.threads.drain(..) {
+            let uses = thread.join().map_err(|_| anyhow!("a client panicked"))?;
+            for done in uses {
+                seen.count(done, kills);
+            }
+        }
+        if let Some(why) = &seen.why {
+            bench.say(format_args!("one that broke: {why}"));
+        }
+        Ok(seen)
+    }
+}
+
+impl Drop for Users {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Seen {
+    fn count(&mut self, done: Use, kills: &[Instant]) {
+        let hit = kills
+            .iter()
+            .any(|kill| (done.began..done.ended).contains(kill));
+        let (all, broken) = if done.is_download {
+            self.hit += usize::from(hit);
+            (&mut self.downloads, &mut self.broken_downloads)
+        } else {
+            (&mut self.requests, &mut self.broken_requests)
+        };
+        *all += 1;
+        match done.silence {
+            Ok(silence) => {
+                let milliseconds = silence.as_secs_f64() * 1e3;
+                if !done.is_download {
+                    self.longest_wait = self.longest_wait.max(milliseconds);
+                } else if hit {
+                    self.pauses.push(milliseconds);
+                }
+            }
+            Err(error) => {
+                *broken += 1;
+                self.why.get_or_insert_with(|| format!("{error:#}"));
+            }
+        }
+    }
+}
+
+/// Does it again and again until it is over.
+fn until(over: &AtomicBool, mut use_it: impl FnMut() -> Result<Duration>) -> Vec<Use> {
+    let mut uses = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        let silence = use_it().context("a download");
+        if silence.is_err() {
+            thread::sleep(REST);
+        }
+        uses.push(Use {
+            is_download: true,
+            began,
+            ended: Instant::now(),
+            silence,
+        });
+    }
+    uses
+}
+
+/// Asks over one connection, and over a new one when that breaks.
+fn asking(over: &AtomicBool, address: SocketAddr) -> Vec<Use> {
+    let mut uses = Vec::new();
+    let mut stream = None;
+    while !over.load(Ordering::Relaxed) {
+        thread::sleep(BETWEEN_REQUESTS);
+        let began = Instant::now();
+        let silence = ask(&mut stream, address).context("a small request");
+        if silence.is_err() {
+            stream = None;
+        }
+        uses.push(Use {
+            is_download: false,
+            began,
+            ended: Instant::now(),
+            silence,
+        });
+    }
+    uses
+}
+
+/// Bytes of which each says where it is.
+fn object() -> Vec<u8> {
+    let words = (0..u32::try_from(OBJECT / 4).unwrap_or(0)).map(u32::to_be_bytes);
+    words.flatten().collect()
+}
+
+fn connect(address: SocketAddr) -> Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// The longest time without a byte of the object.
+fn download(address: SocketAddr, object: &[u8]) -> Result<Duration> {
+    let mut last = Instant::now();
+    let mut stream = connect(address)?;
+    stream.write_all(b"GET /object HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")?;
+    let mut answer = Answer::default();
+    let mut buffer = vec![0; 64 << 10];
+    let mut longest = Duration::ZERO;
+    let mut have = 0;
+    while have < object.len() {
+        let read = hear(&mut stream, &mut buffer)?;
+        ensure!(read > 0, "closed after {have} bytes");
+        let now = Instant::now();
+        longest = longest.max(now - std::mem::replace(&mut last, now));
+        let body = answer.body(&buffer[..read])?;
+        let expected = object.get(have..have + body.len());
+        ensure!(expected == Some(body), "other bytes after {have}");
+        have += body.len();
+    }
+    Ok(longest)
+}
+
+/// The time until the whole answer is there.
+fn ask(stream: &mut Option<TcpStream>, address: SocketAddr) -> Result<Duration> {
+    let began = Instant::now();
+    let stream = match stream {
+        Some(stream) => stream,
+        none => none.insert(connect(address)?),
+    };
+    stream.write_all(b"GET /small HTTP/1.1\r\nHost: bench\r\n\r\n")?;
+    let mut answer = Answer::default();
+    let mut buffer = [0; 4096];
+    let mut have = 0;
+    while have < crate::stage::SMALL {
+        let read = hear(stream, &mut buffer)?;
+        ensure!(read > 0, "closed instead of an answer");
+        have += answer.body(&buffer[..read])?.len();
+    }
+    Ok(began.elapsed())
+}
+
+/// An answer's header, until it is whole.
+#[derive(Default)]
+struct Answer {
+    header: Vec<u8>,
+    whole: bool,
+}
+
+impl Answer {
+    /// What of these bytes is the body.
+    fn body<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8]> {
+        if self.whole {
+            return Ok(bytes);
+        }
+        let before = self.header.len();
+        self.header.extend_from_slice(bytes);
+        let end = self
+            .header
+            .windows(4)
+            .position(|end| end == b"\r\n\r\n")
+            .map(|end| end + 4);
+        let Some(end) = end else {
+            return Ok(&[]);
+        };
+        self.whole = true;
+        let line = String::from_utf8_lossy(&self.header);
+        let line = line.lines().next().unwrap_or_default();
+        ensure!(line.starts_with("HTTP/1.1 200 "), "{line}");
+        Ok(&bytes[end - before..])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_in_pieces_is_not_body() -> Result<()> {
+        let mut answer = Answer::default();
+        assert_eq!(answer.body(b"HTTP/1.1 200 OK\r\nA: b\r\n\r")?, b"");
+        assert_eq!(answer.body(b"\nxyz")?, b"xyz");
+        assert_eq!(answer.body(b"\r\n\r\n")?, b"\r\n\r\n");
+        let mut other = Answer::default();
+        assert!(other.body(b"HTTP/1.1 503 No server\r\n\r\n").is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn what_is_hit_and_what_is_broken_is_counted() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let done = |is_download, began, ended, silence: Option<u64>| Use {
+            is_download,
+            began: at(began),
+            ended: at(ended),
+            silence: silence.map(Duration::from_millis).context("it broke"),
+        };
+        let mut seen = Seen::default();
+        for one in [
+            done(true, 0, 10, Some(1)),
+            done(true, 5, 50, Some(30)),
+            done(true, 6, 50, None),
+            done(false, 0, 40, Some(35)),
+            done(false, 41, 42, None),
+        ] {
+            seen.count(one, &[at(20)]);
+        }
+        assert_eq!((seen.downloads, seen.hit, seen.broken_downloads), (3, 2, 1));
+        assert_eq!(seen.pauses, [30.0]);
+        assert_eq!((seen.requests, seen.broken_requests), (2, 1));
+        assert!((seen.longest_wait - 35.0).abs() < 1e-9);
+        assert_eq!(seen.why.as_deref(), Some("it broke"));
+    }
+}

@@ -1,0 +1,345 @@
+//! One who goes through a history: by `make`, or by `outlive make`.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::commands::Noting;
+use super::history::{Asks, HISTORY, Pause, Step};
+use super::picture::{self, Picture};
+use super::projects::Project;
+use harness::archive::run;
+use harness::task::Interrupt;
+
+/// How long a build may take, and what has to happen soon.
+const PATIENCE: Duration = Duration::from_secs(900);
+/// Until a save has been noticed.
+const NOTICED: Duration = Duration::from_millis(250);
+const LOOK: Duration = Duration::from_millis(5);
+/// How often who builds unasked is asked how far it is: that takes a process, which takes from what is measured.
+const ASK: Duration = Duration::from_millis(100);
+
+/// Who builds.
+#[derive(Clone, Copy)]
+pub(super) enum By<'a> {
+    Make,
+    /// With a shell that notes its commands.
+    Noted(&'a Noting),
+    /// This program, and how long each build took before.
+    Outlive(&'a Path, &'a [Duration]),
+}
+
+/// What came of a step.
+pub(super) struct Came {
+    pub(super) took: Duration,
+    pub(super) status: Option<i32>,
+    /// What make said, without what outlive says of itself.
+    pub(super) said: [String; 2],
+    /// That.
+    pub(super) told: String,
+    /// What `make -q` says afterwards.
+    pub(super) is_done: Option<i32>,
+    pub(super) tree: Picture,
+    /// How long it took to do it unasked, if it has been done so.
+    pub(super) unasked: Option<Duration>,
+    /// Seconds of each command, where they are noted.
+    pub(super) commands: Vec<f64>,
+    /// Sizes of the files that it has made, together.
+    pub(super) bytes: u64,
+    /// Processor time of who was asked, seconds.
+    processors: f64,
+    /// What files took on disk that nobody saw yet, when it was asked for, if it was finished then; bytes.
+    pub(super) hidden: Option<u64>,
+}
+
+/// What came of all steps.
+pub(super) struct Went {
+    pub(super) steps: Vec<Came>,
+    /// Processor time of all that was done for them, in vain or not, seconds.
+    pub(super) processors: f64,
+    /// The most memory that the watcher had, bytes; 0 without one.
+    pub(super) memory: u64,
+}
+
+/// Goes through the history, in a new copy of the source at that place.
+pub(super) fn go_through(
+    project: &Project,
+    source: &Path,
+    place: &Path,
+    by: By<'_>,
+    interrupt: &Interrupt,
+) -> Result<Went> {
+    let directory = prepared(project, source, place)?;
+    let watcher = match by {
+        By::Outlive(program, _) => Some(Watcher::over(&directory, program, project.arguments)?),
+        By::Make | By::Noted(_) => None,
+    };
+    let mut all = Vec::new();
+    let mut length = 0;
+    for (number, step) in HISTORY.iter().enumerate() {
+        interrupt.check()?;
+        if let Some(edit) = step.edit {
+            if let Some(watcher) = &watcher {
+                watcher.is_saved_soon()?;
+            }
+            edit.carry_out(project, &directory, &mut length)?;
+        }
+        let (mut unasked, mut hidden) = (None, None);
+        match (&watcher, by, step.pause) {
+            (Some(watcher), _, Pause::Long) => {
+                unasked = Some(watcher.has_finished(interrupt)?);
+                hidden = Some(hidden_by(watcher.child.id())?);
+            }
+            (_, By::Outlive(_, usual), Pause::Half) => thread::sleep(usual[number] / 2),
+            _ => {}
+        }
+        let came = build(project, step, &directory, by);
+        let came = came.with_context(|| format!("{}, {}", project.name, step.name))?;
+        all.push(Came {
+            unasked,
+            hidden,
+            ..came
+        });
+    }
+    let mut went = Went {
+        processors: all.iter().map(|came| came.processors).sum(),
+        steps: all,
+        memory: 0,
+    };
+    if let Some(watcher) = watcher {
+        went.memory = most_memory(watcher.child.id())?;
+        let (ended, by_watcher) = with_processors(|| watcher.end());
+        ended?;
+        went.processors += by_watcher?;
+    }
+    Ok(went)
+}
+
+/// A new copy of the source at that place, ready to be built. Where its makefile is.
+pub(super) fn prepared(project: &Project, source: &Path, place: &Path) -> Result<PathBuf> {
+    if place.exists() {
+        fs::remove_dir_all(place)?;
+    }
+    run(Command::new("cp").arg("-a").arg(source).arg(place))?;
+    let mut prepare = Command::new("sh");
+    prepare.args(["-c", project.prepare]).current_dir(place);
+    run(&mut prepare).with_context(|| format!("cannot prepare {}", project.name))?;
+    Ok(place.join(project.directory).canonicalize()?)
+}
+
+fn build(project: &Project, step: &Step, directory: &Path, by: By<'_>) -> Result<Came> {
+    let mut arguments: Vec<&str> = Vec::new();
+    match step.asks {
+        Asks::Usual(more) => {
+            arguments.extend(project.arguments);
+            arguments.extend(more);
+        }
+        Asks::Only(these) => arguments.extend(these),
+        Asks::Install => arguments.extend(project.install),
+    }
+    let stage = directory.join("stage");
+    let stage = stage.to_str().context("a path of letters")?;
+    let arguments: Vec<String> = arguments
+        .iter()
+        .map(|it| it.replace("$(CURDIR)/stage", stage))
+        .collect();
+    let mut make = match by {
+        By::Outlive(outlive, _) => {
+            let mut make = Command::new(outlive);
+            make.arg("make");
+            make
+        }
+        By::Make | By::Noted(_) => Command::new("make"),
+    };
+    if let By::Noted(noting) = by {
+        make.arg(noting.argument());
+    }
+    make.args(&arguments).current_dir(directory);
+    make.stdin(Stdio::null());
+    let since = SystemTime::now();
+    let began = Instant::now();
+    let (output, processors) = with_processors(|| make.output());
+    let (output, took) = (output?, began.elapsed());
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let errors = text(&output.stderr);
+    let (own, others): (Vec<_>, Vec<_>) = errors
+        .lines()
+        .partition(|line| line.starts_with("outlive: "));
+    let commands = match by {
+        By::Noted(noting) => noting.taken()?,
+        By::Make | By::Outlive(..) => Vec::new(),
+    };
+    let bytes = made(directory, since)?;
+    let tree = picture::of(directory)?;
+    let mut question = Command::new("make");
+    question.arg("-q").args(&arguments).current_dir(directory);
+    let question = question.output()?;
+    Ok(Came {
+        took,
+        status: output.status.code(),
+        said: [text(&output.stdout), others.join("\n")],
+        told: own.join("; "),
+        is_done: question.status.code(),
+        tree,
+        unasked: None,
+        commands,
+        bytes,
+        processors: processors?,
+        hidden: None,
+    })
+}
+
+/// Sizes of the files in that directory that were written since, together.
+fn made(directory: &Path, since: SystemTime) -> Result<u64> {
+    let mut sum = 0;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let is = entry.metadata()?;
+        if is.is_dir() {
+            sum += made(&entry.path(), since)?;
+        } else if is.is_file() && is.modified()? >= since {
+            sum += is.len();
+        }
+    }
+    Ok(sum)
+}
+
+/// With the processor time of what has ended in that time, and of what that had begun, seconds.
+fn with_processors<T>(work: impl FnOnce() -> T) -> (T, Result<f64>) {
+    // Of children that have ended, and theirs: the fourteenth and fifteenth after the name, in hundredths.
+    let spent = || {
+        let told = fs::read_to_string("/proc/self/stat")?;
+        let (_, numbers) = told.rsplit_once(')').context("no name")?;
+        let times = numbers.split_ascii_whitespace().skip(13).take(2);
+        let times = times
+            .map(str::parse::<f64>)
+            .collect::<Result<Vec<_>, _>>()?;
+        anyhow::Ok(times.iter().sum::<f64>() / 100.0)
+    };
+    let before = spent();
+    let done = work();
+    let used = spent().and_then(|after| Ok(after - before?));
+    (done, used)
+}
+
+/// The most memory that a process has had, bytes.
+fn most_memory(process: u32) -> Result<u64> {
+    let about = fs::read_to_string(format!("/proc/{process}/status"))?;
+    let line = about.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let number = line.and_then(|line| line.split_ascii_whitespace().next());
+    Ok(number.context("no VmHWM")?.parse::<u64>()? << 10)
+}
+
+/// What files without a name take on disk that a process holds, bytes.
+fn hidden_by(process: u32) -> Result<u64> {
+    let mut all = BTreeMap::new();
+    for descriptor in fs::read_dir(format!("/proc/{process}/fd"))? {
+        // It may be closed by now.
+        let Ok(file) = fs::metadata(descriptor?.path()) else {
+            continue;
+        };
+        if file.is_file() && file.nlink() == 0 {
+            all.insert((file.dev(), file.ino()), file.blocks() * 512);
+        }
+    }
+    Ok(all.into_values().sum())
+}
+
+/// `outlive make --watch`.
+pub struct Watcher {
+    program: PathBuf,
+    directory: PathBuf,
+    child: Child,
+    /// How many makes it had begun before something was saved.
+    begun: Cell<u64>,
+}
+
+impl Watcher {
+    /// With this program, and these arguments expected.
+    pub fn over(directory: &Path, program: &Path, arguments: &[&str]) -> Result<Self> {
+        let mut watch = Command::new(program);
+        watch.args(["make", "--watch"]).args(arguments);
+        // As the streams that makes are given here: none is a terminal, and no two are the same.
+        let log = fs::File::create(directory.with_extension("log"))?;
+        watch.current_dir(directory).stdin(Stdio::null());
+        watch.stdout(Stdio::null()).stderr(log);
+        let this = Self {
+            program: program.to_owned(),
+            directory: directory.to_owned(),
+            child: watch.spawn()?,
+            begun: Cell::new(0),
+        };
+        let began = Instant::now();
+        while this.status().is_err() {
+            ensure!(began.elapsed() < PATIENCE, "nobody watches");
+            thread::sleep(LOOK);
+        }
+        Ok(this)
+    }
+
+    fn status(&self) -> Result<serde_json::Value> {
+        let mut status = Command::new(&self.program);
+        status.args(["make", "--status", "--json"]);
+        let output = status.current_dir(&self.directory).output()?;
+        ensure!(output.status.success(), "no status");
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    /// How many makes and commands run.
+    pub fn running(&self) -> Result<u64> {
+        Ok(self.status()?["running"].as_u64().unwrap_or(0))
+    }
+
+    /// What it has finished before the next save is not what it does about that.
+    pub fn is_saved_soon(&self) -> Result<()> {
+        self.begun
+            .set(self.status()?["begun"].as_u64().unwrap_or(0));
+        Ok(())
+    }
+
+    /// Waits until all that can be done has been. How long the make took that was done unasked.
+    pub fn has_finished(&self, interrupt: &Interrupt) -> Result<Duration> {
+        thread::sleep(NOTICED);
+        let began = Instant::now();
+        loop {
+            interrupt.check()?;
+            let status = self.status()?;
+            let number = |what: &str| status[what].as_u64().unwrap_or(0);
+            let is_begun = number("begun") > self.begun.get();
+            if is_begun && number("running") == 0 && number("finished") > 0 {
+                return Ok(Duration::from_micros(number("took")));
+            }
+            if began.elapsed() > PATIENCE {
+                bail!("it does not finish: {status}");
+            }
+            thread::sleep(ASK);
+        }
+    }
+
+    /// Ends the watcher.
+    ///
+    /// # Errors
+    /// The watcher does not end, or leaves an error.
+    pub fn end(mut self) -> Result<()> {
+        let mut stop = Command::new(&self.program);
+        stop.args(["make", "--stop"]).current_dir(&self.directory);
+        run(&mut stop)?;
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the watcher ended with {status}");
+        Ok(())
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,86 @@
+//! Clients that count in redis: the unmodified redis-benchmark, again and again until the kills are over.
+
+use std::io::Read as _;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::clients::{COUNTERS, Scene, Served};
+use crate::program::Program;
+use crate::raised;
+use crate::server::Server;
+
+/// INCRs of one run, some seconds' worth.
+const COMMANDS: u64 = 20_000;
+/// What is counted in.
+const KEY: &str = "counted";
+
+/// Runs redis-benchmark until the kills are over and once more, and finds each INCR counted once.
+pub(crate) fn run(scene: &Scene<'_>) -> Result<Served> {
+    let (mut runs, mut pause) = (0, Duration::ZERO);
+    loop {
+        let last = raised(scene.kills_over);
+        pause = pause.max(benchmark(scene)?);
+        runs += 1;
+        let counted = COMMANDS * u64::try_from(runs)?;
+        let found = print(scene, "redis-cli", &["GET", KEY])?;
+        ensure!(
+            found.trim() == counted.to_string(),
+            "redis has counted {} of {counted} INCR",
+            found.trim()
+        );
+        if last {
+            return Ok(Served {
+                connections: runs * COUNTERS,
+                count: counted,
+                bytes: 0,
+                pause: Some(pause),
+            });
+        }
+    }
+}
+
+/// One run, and how long its slowest command took. At the first connection that breaks, and at the first
+/// error that it is answered, redis-benchmark ends.
+fn benchmark(scene: &Scene<'_>) -> Result<Duration> {
+    let (clients, commands) = (COUNTERS.to_string(), COMMANDS.to_string());
+    let load = ["-c", &clients, "-P", "1", "-n", &commands, "--csv"];
+    let said = print(
+        scene,
+        "redis-benchmark",
+        &[&load[..], &["INCR", KEY]].concat(),
+    )?;
+    slowest(&said).with_context(|| format!("redis-benchmark said: {said}"))
+}
+
+/// What such a program prints, run for these words at redis.
+fn print(scene: &Scene<'_>, program: &str, words: &[&str]) -> Result<String> {
+    let [address, _] = scene.stage.addresses(Server::Redis);
+    let (ip, port) = (address.ip().to_string(), address.port().to_string());
+    let arguments = [&["-h", &ip, "-p", &port][..], words].concat();
+    let mut program = Program::start(scene, program, &arguments)?;
+    let mut said = String::new();
+    program.output()?.read_to_string(&mut said)?;
+    program.finish()?;
+    Ok(said)
+}
+
+/// The last field of the line that is not the headings: milliseconds.
+fn slowest(csv: &str) -> Option<Duration> {
+    let line = csv.lines().find(|line| line.starts_with("\"INCR"))?;
+    let last = line.rsplit(',').next()?.trim_matches('"');
+    Duration::try_from_secs_f64(last.parse::<f64>().ok()? / 1e3).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_command_is_found() {
+        let said = "\"test\",\"rps\",\"max_latency_ms\"\n\"INCR counted\",\"30121.99\",\"17.5\"\n";
+        assert_eq!(slowest(said), Some(Duration::from_micros(17_500)));
+        assert_eq!(slowest("\"test\",\"rps\",\"max_latency_ms\"\n"), None);
+        assert_eq!(slowest("Error: Connection reset by peer\n"), None);
+    }
+}

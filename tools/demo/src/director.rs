@@ -1,0 +1,402 @@
+//! Lets it happen: starts the clients, kills the servers, the logger and the host that serves, tells what is seen,
+//! and waits.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::clients::{self, Kind, Outcome, Scene};
+use crate::condition::Conditions;
+use crate::plan::{Victim, plan};
+use crate::record::Record;
+use crate::server::Server;
+use crate::servers::Servers;
+use crate::service::{Teller, Told};
+use crate::stage::Stage;
+use crate::telling;
+use crate::timeline::{Report, Timeline};
+use harness::task::Interrupt;
+
+/// From the moment that the other host serves until the one that died has its power again.
+const POWER_IS_OFF: Duration = Duration::from_millis(700);
+/// The servers must listen by then, and the standbys be some.
+const START_LIMIT: Duration = Duration::from_secs(15);
+/// All clients must be done by then; who is not is broken.
+const LIMIT: Duration = Duration::from_secs(90);
+/// How often a signal to us is looked for.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// What the director is told.
+pub(crate) enum Message {
+    /// By `outlive serve` or `outlive standby`.
+    Service(Teller, Told),
+    /// By the logger: an event, or something else.
+    Logger(Result<Value, String>),
+    /// By a client that has ended.
+    Client(Outcome),
+}
+
+/// Why a wait is over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waited {
+    ItIsSo,
+    Interrupted,
+    TooLong,
+}
+
+/// The kills.
+#[derive(Default)]
+struct Kills {
+    /// Those to come, each with the time before it.
+    plan: VecDeque<(Duration, Victim)>,
+    /// They begin when all is as it should be.
+    have_begun: bool,
+    next: Option<Instant>,
+    /// So many servers were killed.
+    count: u32,
+}
+
+/// The power of the hosts that serve.
+#[derive(Default)]
+struct Power {
+    /// A host has none, and the other one is to serve.
+    is_off: bool,
+    /// When that host has it again.
+    on_at: Option<Instant>,
+    /// The host that has lost it stands by again.
+    returned: bool,
+}
+
+/// The one who directs.
+pub(crate) struct Director<'a> {
+    stage: &'a Stage,
+    servers: &'a mut Servers,
+    record: Option<&'a mut Record>,
+    timeline: Timeline,
+    messages: Receiver<Message>,
+    interrupt: Interrupt,
+    kills: Kills,
+    conditions: Conditions,
+    power: Power,
+    deaths: Vec<(Instant, Server)>,
+    recoveries: usize,
+    /// Uploads that the killed nginx has left half done.
+    remains: Vec<PathBuf>,
+    outcomes: Vec<Outcome>,
+}
+
+impl<'a> Director<'a> {
+    pub(crate) fn new(
+        stage: &'a Stage,
+        servers: &'a mut Servers,
+        record: Option<&'a mut Record>,
+        timeline: Timeline,
+        messages: Receiver<Message>,
+        interrupt: Interrupt,
+    ) -> Self {
+        Self {
+            stage,
+            servers,
+            record,
+            timeline,
+            messages,
+            interrupt,
+            kills: Kills::default(),
+            conditions: Conditions::default(),
+            power: Power::default(),
+            deaths: Vec::new(),
+            recoveries: 0,
+            remains: Vec::new(),
+            outcomes: Vec::new(),
+        }
+    }
+
+    /// Directs to the end; nothing is returned when it was interrupted.
+    pub(crate) fn direct(
+        mut self,
+        sender: Sender<Message>,
+        seed: u64,
+        kills: u32,
+    ) -> Result<Option<Report>> {
+        let with_logger = self.record.is_some();
+        self.kills.plan = plan(seed, kills, with_logger);
+        let all_die = with_logger && kills > 0;
+        let of_host = if all_die { Server::ALL.len() } else { 0 };
+        let (kills_over, given_up) = (AtomicBool::new(false), AtomicBool::new(false));
+        let scene = Scene {
+            stage: self.stage,
+            kills_over: &kills_over,
+            given_up: &given_up,
+        };
+        thread::scope(|scope| {
+            let _end = EndOfClients(&scene);
+            let deadline = Instant::now() + START_LIMIT;
+            let mut started = self.wait(deadline, Self::is_live)?;
+            if started == Waited::ItIsSo {
+                self.servers.stand_by()?;
+                started = self.wait(deadline, Self::is_ready)?;
+            }
+            match started {
+                Waited::ItIsSo => {}
+                Waited::Interrupted => return Ok(None),
+                Waited::TooLong => bail!("a server does not listen, or has no standby"),
+            }
+            clients::start(scope, &scene, &sender);
+            self.timeline.now("clients", "all are started");
+            match self.watch(&kills_over)? {
+                Waited::ItIsSo => {}
+                Waited::Interrupted => return Ok(None),
+                Waited::TooLong => self.timeline.now("TOO LONG", "who is not done is broken"),
+            }
+            Ok(Some(Report {
+                outcomes: self.outcomes,
+                wanted_deaths: usize::try_from(kills)? + of_host,
+                deaths: self.deaths,
+                recoveries: self.recoveries,
+                logger: all_die.then_some(self.conditions.all(|one| one.found)),
+                returned: all_die.then_some(self.power.returned),
+            }))
+        })
+    }
+
+    /// All serve, and what clients send is recorded where it should be.
+    fn is_live(&self) -> bool {
+        let with_logger = self.record.is_some();
+        self.conditions.all(|one| one.is_live(with_logger))
+    }
+
+    /// And another host would take over.
+    fn is_ready(&self) -> bool {
+        let with_logger = self.record.is_some();
+        self.conditions.all(|one| one.is_ready(with_logger))
+    }
+
+    /// Kills as planned, and waits for all clients.
+    fn watch(&mut self, kills_over: &AtomicBool) -> Result<Waited> {
+        let deadline = Instant::now() + LIMIT;
+        self.kills.have_begun = true;
+        let waited = self.wait(deadline, |director| {
+            director.is_ready() && director.kills.plan.is_empty()
+        })?;
+        if waited != Waited::ItIsSo {
+            return Ok(waited);
+        }
+        kills_over.store(true, Ordering::Relaxed);
+        self.timeline.now(
+            "no more",
+            "kills; the clients finish, the idle ones ask again",
+        );
+        let all: usize = Kind::ALL.into_iter().map(Kind::clients).sum();
+        self.wait(deadline, |director| director.outcomes.len() == all)
+    }
+
+    /// Does what is to be done until something is so.
+    fn wait(&mut self, deadline: Instant, so: impl Fn(&Self) -> bool) -> Result<Waited> {
+        while !so(self) {
+            if self.interrupt.is_raised() {
+                return Ok(Waited::Interrupted);
+            }
+            if Instant::now() > deadline {
+                return Ok(Waited::TooLong);
+            }
+            let due = |at: Option<Instant>| at.is_some_and(|at| at <= Instant::now());
+            if due(self.power.on_at) {
+                self.give_power_back()?;
+            }
+            if due(self.kills.next) {
+                self.kill()?;
+            }
+            let next = [self.kills.next, self.power.on_at]
+                .into_iter()
+                .flatten()
+                .min();
+            let until = next.map(|at| at.saturating_duration_since(Instant::now()));
+            match self.messages.recv_timeout(until.unwrap_or(LOOK).min(LOOK)) {
+                Ok(Message::Service(teller, told)) => self.service_said(teller, told)?,
+                Ok(Message::Logger(Ok(event))) => self.logger_said(&event),
+                Ok(Message::Logger(Err(text))) => self.timeline.now("", &text),
+                Ok(Message::Client(outcome)) => self.outcomes.push(outcome),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => bail!("nobody is left to be heard"),
+            }
+            self.set_next_kill();
+        }
+        Ok(Waited::ItIsSo)
+    }
+
+    fn set_next_kill(&mut self) {
+        if self.kills.have_begun && self.kills.next.is_none() && self.is_ready() {
+            self.kills.next = self
+                .kills
+                .plan
+                .front()
+                .map(|(wait, _)| Instant::now() + *wait);
+        }
+    }
+
+    fn kill(&mut self) -> Result<()> {
+        self.kills.next = None;
+        match (self.kills.plan.pop_front(), &self.record) {
+            (Some((_, Victim::Logger)), Some(_)) => self.kill_logger(),
+            (Some((_, Victim::Host)), Some(_)) => self.power_off(),
+            (Some((_, Victim::Server(server))), _) => self.kill_server(server),
+            _ => Ok(()),
+        }
+    }
+
+    fn kill_logger(&mut self) -> Result<()> {
+        let Some(record) = &mut self.record else {
+            return Ok(());
+        };
+        for condition in self.conditions.each() {
+            condition.recorded = false;
+        }
+        let pid = record.pid();
+        let text = format!("SIGKILL to the logger, process {pid}; it is started again at once");
+        self.timeline.kill("killed", &text);
+        record.kill()
+    }
+
+    fn kill_server(&mut self, server: Server) -> Result<()> {
+        let main = self.conditions[server].main;
+        let main = main.with_context(|| format!("{server}'s process is not known"))?;
+        self.kills.count += 1;
+        let kills = self.kills.count;
+        self.die(
+            &[server],
+            "killed",
+            &format!("kill {kills}: SIGKILL to {server}, process {main}"),
+        );
+        self.servers.kill(main)
+    }
+
+    /// Of the host that serves. That it is a host's end, nobody is told: it falls silent.
+    fn power_off(&mut self) -> Result<()> {
+        let host = self.servers.serving().name().to_owned();
+        self.die(
+            &Server::ALL,
+            "power off",
+            &format!("{host}, its servers, serve, all that they knew"),
+        );
+        for condition in self.conditions.each() {
+            (condition.stands_by, condition.leased) = (false, false);
+        }
+        self.power.is_off = true;
+        self.servers.power_off()
+    }
+
+    /// These die now, by themselves or with their host.
+    fn die(&mut self, servers: &[Server], what: &str, text: &str) {
+        let now = Instant::now();
+        for &server in servers {
+            self.conditions[server].dies();
+            self.deaths.push((now, server));
+            if server == Server::Nginx {
+                self.remains = self.stage.bodies();
+            }
+        }
+        self.timeline.kill(what, text);
+    }
+
+    fn give_power_back(&mut self) -> Result<()> {
+        (self.power.is_off, self.power.on_at) = (false, None);
+        self.timeline.now(
+            "power on",
+            "the host that was dead; it is to stand by now, for all servers",
+        );
+        self.servers.stand_by()?;
+        self.power.returned = true;
+        Ok(())
+    }
+
+    fn service_said(&mut self, teller: Teller, told: Told) -> Result<()> {
+        let Some(serves) = self.servers.serves(teller) else {
+            return Ok(()); // the last words of a host without power
+        };
+        let (host, server) = (self.stage.servers[teller.host].name(), teller.server);
+        let condition = &mut self.conditions[server];
+        match told {
+            Told::Event(time, event) => {
+                let scene = telling::Scene {
+                    server,
+                    host,
+                    takes_over: serves && self.power.is_off && !condition.live,
+                    awaits_logger: self.record.is_some() && !condition.recorded,
+                };
+                for (what, text) in telling::of_serve(&event, &scene) {
+                    self.timeline.at(time, &what, &text);
+                }
+                if serves {
+                    condition.follow(&event);
+                    if event["event"] == "serving" {
+                        self.recovered(server);
+                    }
+                } else if event["event"] == "standby_started" {
+                    condition.stands_by = true;
+                }
+            }
+            Told::Text(text) => self.timeline.now("", &text),
+            Told::Ended => bail!("`outlive` for {server} on {host} has ended by itself"),
+        }
+        Ok(())
+    }
+
+    fn logger_said(&mut self, event: &Value) {
+        // Another host that attaches says so itself.
+        let line = telling::of_logger(event).filter(|_| !self.power.is_off);
+        if let Some((what, text)) = line {
+            self.timeline.now(what, &text);
+        }
+        let of = |server: &Server| event["service"] == server.name();
+        if event["event"] == "attached"
+            && let Some(server) = Server::ALL.into_iter().find(of)
+        {
+            let condition = &mut self.conditions[server];
+            condition.found |= event["kept"] == true;
+            condition.recorded = true;
+        }
+    }
+
+    /// A server serves again.
+    fn recovered(&mut self, server: Server) {
+        self.recoveries += 1;
+        if server == Server::Nginx {
+            self.remove_remains();
+        }
+        if self.power.is_off && self.conditions.all(|one| one.live) {
+            self.power.on_at = Some(Instant::now() + POWER_IS_OFF);
+        }
+    }
+
+    /// A killed nginx leaves its temporary files, and each may be 200 MB. Once the upload is
+    /// complete their names may be taken again, but then there will be no more of them.
+    fn remove_remains(&mut self) {
+        for path in std::mem::take(&mut self.remains) {
+            if !self.stage.file("uploaded").exists() {
+                // One that is gone already is none to worry about.
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+}
+
+/// Ends the clients that still run when the scope is left, however it is left: else it
+/// would wait for them.
+struct EndOfClients<'a>(&'a Scene<'a>);
+
+impl Drop for EndOfClients<'_> {
+    fn drop(&mut self) {
+        self.0.given_up.store(true, Ordering::Relaxed);
+        let client = &self.0.stage.client;
+        if let Err(error) = client.pids().and_then(|pids| client.kill(&pids)) {
+            eprintln!("demo: the clients were not ended: {error}");
+        }
+    }
+}

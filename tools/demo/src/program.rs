@@ -1,0 +1,96 @@
+//! An unmodified program on the clients' host.
+
+use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::clients::Scene;
+use crate::raised;
+
+/// It runs. Dropping it kills it.
+pub(crate) struct Program {
+    name: String,
+    child: Child,
+}
+
+impl Program {
+    /// Starts it: its output is read by us, and what it says on standard error comes with its end.
+    pub(crate) fn start(scene: &Scene<'_>, name: &str, arguments: &[&str]) -> Result<Self> {
+        let mut command = scene.stage.client.command(name);
+        command.args(arguments).stdout(Stdio::piped());
+        Self::spawn(scene, name, &mut command)
+    }
+
+    /// Starts it: we write its input, and its output goes to a file.
+    pub(crate) fn with_input(
+        scene: &Scene<'_>,
+        name: &str,
+        arguments: &[&str],
+        output: &Path,
+    ) -> Result<Self> {
+        let mut command = scene.stage.client.command(name);
+        command.args(arguments).stdin(Stdio::piped());
+        command.stdout(std::fs::File::create(output)?);
+        Self::spawn(scene, name, &mut command)
+    }
+
+    fn spawn(scene: &Scene<'_>, name: &str, command: &mut Command) -> Result<Self> {
+        let child = command
+            .process_group(0)
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {name}"))?;
+        let name = name.to_owned();
+        let this = Self { name, child };
+        // Asked after the start: all programs are killed after the flag has been raised.
+        ensure!(!raised(scene.given_up), "given up");
+        Ok(this)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it prints. Can be taken once.
+    pub(crate) fn output(&mut self) -> Result<ChildStdout> {
+        let output = self.child.stdout.take();
+        output.with_context(|| format!("{} has no output", self.name))
+    }
+
+    /// What it reads, until this is dropped. Can be taken once.
+    pub(crate) fn input(&mut self) -> Result<ChildStdin> {
+        let input = self.child.stdin.take();
+        input.with_context(|| format!("{} has no input", self.name))
+    }
+
+    pub(crate) fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
+    /// SIGKILL. What it has printed can still be read.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        Ok(self.child.kill()?)
+    }
+
+    /// Waits for its end, a good one, and returns what it said on standard error.
+    pub(crate) fn finish(mut self) -> Result<String> {
+        let mut said = String::new();
+        if let Some(mut stderr) = self.child.stderr.take() {
+            stderr.read_to_string(&mut said)?;
+        }
+        let status = self.child.wait()?;
+        let (name, why) = (&self.name, said.trim());
+        ensure!(status.success(), "{name} failed ({status}): {why}");
+        Ok(said)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,150 @@
+//! `outlive logger` on the third host, which keeps the record, and what it tells.
+
+use std::fs::OpenOptions;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::mpsc::Sender;
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use lab::Host;
+use serde_json::Value;
+
+use crate::director::Message;
+use crate::stage::Stage;
+
+/// TCP and UDP.
+const PORT: u16 = 7600;
+
+/// The logger, killed or not. Dropping it kills it; its records go with the stage.
+pub(crate) struct Record {
+    host: Host,
+    outlive: PathBuf,
+    keys: PathBuf,
+    log: PathBuf,
+    director: Sender<Message>,
+    child: Child,
+}
+
+impl Record {
+    /// Makes a key, and starts a logger that keeps records in files.
+    pub(crate) fn start(
+        stage: &Stage,
+        host: &Host,
+        outlive: &Path,
+        director: Sender<Message>,
+    ) -> Result<Self> {
+        let (keys, log) = (stage.scratch("keys"), stage.scratch("log"));
+        write_key(outlive, &keys)?;
+        let child = spawn(host, outlive, &keys, &log, &director)?;
+        Ok(Self {
+            host: host.clone(),
+            outlive: outlive.to_owned(),
+            keys,
+            log,
+            director,
+            child,
+        })
+    }
+
+    /// What `serve` and `standby` have to be told to use it: the addresses are where the service is. When it
+    /// is gone clients wait: it comes back.
+    pub(crate) fn flags(&self) -> Vec<String> {
+        let keys = self.keys.to_string_lossy().into_owned();
+        let mut flags = ["--logger", &address(&self.host), "--key-file", &keys]
+            .map(str::to_owned)
+            .to_vec();
+        flags.extend(["--on-logger-loss", "hold", "--address-device", "eth0"].map(str::to_owned));
+        flags
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGKILL, and another one like it, at once, as a service manager does it.
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        self.end()?;
+        self.child = spawn(
+            &self.host,
+            &self.outlive,
+            &self.keys,
+            &self.log,
+            &self.director,
+        )?;
+        Ok(())
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            eprintln!("demo: the logger was not ended: {error:#}");
+        }
+    }
+}
+
+fn address(host: &Host) -> String {
+    SocketAddr::from((host.address().ipv4(), PORT)).to_string()
+}
+
+fn write_key(outlive: &Path, keys: &Path) -> Result<()> {
+    let key = Command::new(outlive).arg("key").output()?;
+    ensure!(key.status.success(), "`outlive key` failed");
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(keys)
+        .context("cannot write the key file")?;
+    Ok(file.write_all(&key.stdout)?)
+}
+
+fn spawn(
+    host: &Host,
+    outlive: &Path,
+    keys: &Path,
+    log: &Path,
+    director: &Sender<Message>,
+) -> Result<Child> {
+    let mut child = host
+        .command(&outlive.to_string_lossy())
+        .args(["logger", "--json", "--listen", &address(host)])
+        .arg("--key-file")
+        .arg(keys)
+        .arg("--dir")
+        .arg(log)
+        // A terminal's interrupt is for us.
+        .process_group(0)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start {}", outlive.display()))?;
+    if let Some(stderr) = child.stderr.take() {
+        let director = director.clone();
+        thread::spawn(move || pass_on(stderr, &director));
+    }
+    Ok(child)
+}
+
+/// Reads until it has ended.
+fn pass_on(stderr: ChildStderr, director: &Sender<Message>) {
+    for line in BufReader::new(stderr).split(b'\n') {
+        let Ok(line) = line else { break };
+        let text = || String::from_utf8_lossy(&line).into_owned();
+        let told = serde_json::from_slice::<Value>(&line).map_err(|_| text());
+        // Nobody may listen any more, but it must be able to write.
+        let _ = director.send(Message::Logger(told));
+    }
+}

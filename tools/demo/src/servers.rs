@@ -1,0 +1,94 @@
+//! The hosts that can serve: one does, and the other one, if there is one, stands by; for each server.
+
+use std::path::Path;
+use std::sync::mpsc::Sender;
+
+use anyhow::Result;
+use lab::{Host, Pid};
+
+use crate::director::Message;
+use crate::server::Server;
+use crate::service::{Service, Teller};
+use crate::stage::Stage;
+
+/// All of them. Dropping it stops them, who stands by first: else it would serve.
+pub(crate) struct Servers {
+    /// What is on each host. The one that serves is the last.
+    hosts: Vec<Vec<Service>>,
+}
+
+impl Servers {
+    /// Starts all servers under `outlive serve` on the first host of the stage.
+    pub(crate) fn start(
+        stage: &Stage,
+        outlive: &Path,
+        flags: &[String],
+        director: &Sender<Message>,
+    ) -> Result<Self> {
+        let on_host = |host| {
+            let services = Server::ALL.map(|server| {
+                Service::prepare(stage, host, server, outlive, flags, director.clone())
+            });
+            services.into_iter().collect::<Result<_>>()
+        };
+        let hosts = (0..stage.servers.len()).rev().map(on_host);
+        let mut this = Self {
+            hosts: hosts.collect::<Result<_>>()?,
+        };
+        for service in this.serving_mut() {
+            service.start("serve")?;
+        }
+        Ok(this)
+    }
+
+    /// The host that serves.
+    pub(crate) fn serving(&self) -> &Host {
+        self.hosts[self.hosts.len() - 1][0].host()
+    }
+
+    fn serving_mut(&mut self) -> &mut [Service] {
+        let last = self.hosts.len() - 1;
+        &mut self.hosts[last]
+    }
+
+    /// Whether it is the host that serves that tells this, in its present life; `None`: what it told is of
+    /// an earlier one.
+    pub(crate) fn serves(&self, teller: Teller) -> Option<bool> {
+        let is_there = |services: &Vec<Service>| services.iter().any(|one| one.teller() == teller);
+        let position = self.hosts.iter().position(is_there);
+        Some(position? + 1 == self.hosts.len())
+    }
+
+    /// The other host, if there is one, stands by from now on; its power is given back if it is off.
+    pub(crate) fn stand_by(&mut self) -> Result<()> {
+        let [other, _] = &mut self.hosts[..] else {
+            return Ok(());
+        };
+        if !other[0].host().is_on() {
+            other.iter().try_for_each(Service::power_on)?;
+        }
+        other
+            .iter_mut()
+            .try_for_each(|service| service.start("standby"))
+    }
+
+    /// Takes the power from the host that serves: the other one is to serve.
+    pub(crate) fn power_off(&mut self) -> Result<()> {
+        let off = self.serving_mut().iter_mut().map(Service::power_off);
+        let off: Vec<_> = off.collect();
+        self.hosts.rotate_left(1);
+        off.into_iter().collect()
+    }
+
+    /// SIGKILL to a process of the host that serves.
+    pub(crate) fn kill(&self, pid: Pid) -> Result<()> {
+        Ok(self.serving().kill(&[pid])?)
+    }
+
+    /// Stops them, and sees to it that nothing is left. Each is tried; the first failure is told.
+    pub(crate) fn stop(self) -> Result<()> {
+        let services = self.hosts.into_iter().flatten();
+        let stopped: Vec<_> = services.map(Service::stop).collect();
+        stopped.into_iter().collect()
+    }
+}

@@ -1,0 +1,260 @@
+//! `outlive serve`, or `outlive standby`, for one server on one of the hosts, and what it tells.
+
+use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::mpsc::Sender;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use lab::Host;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::director::Message;
+use crate::server::Server;
+use crate::stage::Stage;
+use harness::janitor::Janitor;
+
+/// How long it may take to stop the server and itself.
+const STOP_LIMIT: Duration = Duration::from_secs(15);
+
+/// A line that it printed.
+pub(crate) enum Told {
+    /// An event: its time, in seconds since 1970, and all that it says.
+    Event(f64, Value),
+    /// Something else, for instance an error of the server.
+    Text(String),
+    /// Nothing more comes: it has ended, and all its children.
+    Ended,
+}
+
+/// Who tells: of which server, on which host, in which life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Teller {
+    pub(crate) host: usize,
+    pub(crate) server: Server,
+    life: u32,
+}
+
+/// Of one server on one host. Dropping it stops it.
+pub(crate) struct Service {
+    host: Host,
+    outlive: PathBuf,
+    /// All but its verb.
+    arguments: Vec<OsString>,
+    director: Sender<Message>,
+    run_directory: TempDir,
+    janitor: Option<Janitor>,
+    teller: Teller,
+    running: Option<Child>,
+}
+
+impl Service {
+    /// For a server on that host, with these flags. Nothing runs yet.
+    pub(crate) fn prepare(
+        stage: &Stage,
+        host: usize,
+        server: Server,
+        outlive: &Path,
+        flags: &[String],
+        director: Sender<Message>,
+    ) -> Result<Self> {
+        let run_directory = tempfile::Builder::new().prefix("outlive-demo-").tempdir()?;
+        // Before there is anything to clean.
+        let janitor = Janitor::start(outlive, run_directory.path(), server.name())?;
+        let mut arguments: Vec<OsString> =
+            ["--json", "--name", server.name()].map(Into::into).into();
+        for address in server.addresses(stage) {
+            arguments.extend(["--address".into(), address.to_string().into()]);
+        }
+        arguments.extend(["--run-dir".into(), run_directory.path().into()]);
+        arguments.extend(flags.iter().map(Into::into));
+        arguments.extend(server.flags().iter().map(Into::into));
+        arguments.push("--".into());
+        arguments.extend(server.command(stage).into_iter().map(Into::into));
+        Ok(Self {
+            host: stage.servers[host].clone(),
+            outlive: outlive.to_owned(),
+            arguments,
+            director,
+            run_directory,
+            janitor: Some(janitor),
+            teller: Teller {
+                host,
+                server,
+                life: 0,
+            },
+            running: None,
+        })
+    }
+
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Who tells what it says now.
+    pub(crate) fn teller(&self) -> Teller {
+        self.teller
+    }
+
+    /// Starts it with that verb.
+    pub(crate) fn start(&mut self, verb: &str) -> Result<()> {
+        let mut child = self
+            .host
+            .command(&self.outlive.to_string_lossy())
+            .arg(verb)
+            .args(&self.arguments)
+            // A terminal's interrupt is for us, who stop it in order.
+            .process_group(0)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.outlive.display()))?;
+        self.teller.life += 1;
+        if let Some(stderr) = child.stderr.take() {
+            let (director, teller) = (self.director.clone(), self.teller);
+            thread::spawn(move || pass_on(stderr, teller, &director));
+        }
+        self.running = Some(child);
+        Ok(())
+    }
+
+    /// Takes the power from its host, if it has any: whatever it told that was not heard yet will not be.
+    pub(crate) fn power_off(&mut self) -> Result<()> {
+        self.teller.life += 1;
+        self.host.power_off()?;
+        if let Some(mut child) = self.running.take() {
+            child.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Gives it back, if it is not back yet. The hosts of a lab share kernel and files: what a restart would have
+    /// emptied is removed by hand.
+    pub(crate) fn power_on(&self) -> Result<()> {
+        self.host.power_on()?;
+        self.clean()
+    }
+
+    /// Stops it and the server with SIGTERM, and sees to it that nothing of them is left.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        let Some(janitor) = self.janitor.take() else {
+            return Ok(());
+        };
+        // Else its host has no power, and nothing was removed.
+        let runs = self.running.is_some();
+        let in_order = self.terminate()?;
+        // The directory is ours; what was in it, `outlive` has removed.
+        let left = std::fs::read_dir(self.run_directory.path())?;
+        let left: Vec<_> = left.flatten().map(|entry| entry.path()).collect();
+        if !left.is_empty() {
+            self.clean()?;
+        }
+        janitor.dismiss();
+        let (server, host) = (self.teller.server, self.host.name());
+        ensure!(
+            in_order,
+            "`outlive` for {server} on {host} did not end on SIGTERM, and was killed"
+        );
+        ensure!(
+            left.is_empty() || !runs,
+            "`outlive` for {server} on {host} has left something in its run directory: {left:?}"
+        );
+        Ok(())
+    }
+
+    /// Whether it has ended in time.
+    fn terminate(&mut self) -> Result<bool> {
+        let Some(mut child) = self.running.take() else {
+            return Ok(true);
+        };
+        // Not waited for yet, so the number is its own.
+        let pid = Pid::from_child(&child);
+        let deadline = Instant::now() + STOP_LIMIT;
+        if child.try_wait()?.is_none() {
+            kill_process(pid, Signal::TERM)?;
+        }
+        while child.try_wait()?.is_none() {
+            if Instant::now() > deadline {
+                child.kill()?;
+                child.wait()?;
+                return Ok(false);
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(true)
+    }
+
+    fn clean(&self) -> Result<()> {
+        let status = Command::new(&self.outlive)
+            .args(["clean", "--kill", "--run-dir"])
+            .arg(self.run_directory.path())
+            .arg(self.teller.server.name())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .status()?;
+        ensure!(status.success(), "`outlive clean` failed ({status})");
+        Ok(())
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            eprintln!("demo: {error:#}");
+        }
+    }
+}
+
+/// Reads until it and all of its children have closed their standard error.
+fn pass_on(stderr: ChildStderr, teller: Teller, director: &Sender<Message>) {
+    for line in BufReader::new(stderr).split(b'\n') {
+        let Ok(line) = line else { break };
+        // Nobody may listen any more, but it must be able to write.
+        let _ = director.send(Message::Service(teller, parse(&line)));
+    }
+    let _ = director.send(Message::Service(teller, Told::Ended));
+}
+
+fn parse(line: &[u8]) -> Told {
+    let event = serde_json::from_slice::<Value>(line).ok();
+    let time = event
+        .as_ref()
+        .and_then(|event| event["time_unix_us"].as_f64().map(|us| us / 1e6));
+    match (event, time) {
+        (Some(event), Some(time)) => Told::Event(time, event),
+        _ => Told::Text(String::from_utf8_lossy(line).into_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_have_a_time_and_the_rest_is_text() {
+        let Told::Event(time, event) = parse(br#"{"time_unix_us":2500000,"event":"died"}"#) else {
+            panic!("not an event");
+        };
+        assert!((time - 2.5).abs() < 1e-9);
+        assert_eq!(event["event"], "died");
+        for line in [
+            "nginx: [emerg] x",
+            "{}",
+            "7",
+            "{\"time_unix_us\":\"x\"}",
+            "",
+        ] {
+            assert!(matches!(parse(line.as_bytes()), Told::Text(text) if text == line));
+        }
+    }
+}

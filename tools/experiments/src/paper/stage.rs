@@ -1,0 +1,232 @@
+//! The paper's three machines and its Ethernets.
+//!
+//! An Ethernet of 1999 is one medium: what its hosts send together is at most its rate, and
+//! their acknowledgements compete with the data. So each of the paper's Ethernets is a shared
+//! medium of the lab here, and each interface on it sends at most at that rate. Nothing
+//! collides in the lab, so its Ethernets carry more than real ones did.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use lab::{Address, Direction, Host, Output, Process, Signal};
+use rustix::process::kill_process;
+
+use super::experiment::{Layout, Strategy};
+use harness::events::Events;
+use harness::ground::Ground;
+use harness::task::{Interrupt, Programs};
+
+/// The paper's transfer: 1 MB.
+pub(super) const UPLOAD: u32 = 1 << 20;
+/// The service.
+pub(super) const PORT: u16 = 80;
+const SERVICE: &str = "paper";
+/// How long anything may take that is not measured.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The lab.
+pub(super) struct Stage {
+    pub(super) client: Host,
+    server: Host,
+    logger: Host,
+    pub(super) interrupt: Interrupt,
+    ground: Ground,
+}
+
+impl Stage {
+    pub(super) fn build(layout: Layout, programs: Programs, interrupt: Interrupt) -> Result<Self> {
+        let place = std::env::temp_dir();
+        let ground = Ground::build("paper", SERVICE, &place, programs, interrupt.clone())?;
+        let lab = &ground.lab;
+        let rates = layout.rates();
+        for (subnet, rate) in rates {
+            lab.share(*subnet, *rate)?;
+        }
+        let [client, server, logger] = [1, 2, 3].map(|number| {
+            let subnet = if number == 3 { layout.log_subnet() } else { 0 };
+            Address::new(subnet, number)
+        });
+        let client = lab.add_host_in("client", client?)?;
+        let server = lab.add_host_in("server", server?)?;
+        let logger = lab.add_host_in("logger", logger?)?;
+        if layout.log_subnet() != 0 {
+            lab.add_link(&server, "eth1", Address::new(layout.log_subnet(), 2)?)?;
+        }
+        for host in [&client, &server, &logger] {
+            // What one run learns of a path must not help the next.
+            host.sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
+            // The paper's congestion control, near enough, and on every machine the same.
+            host.sysctl("net.ipv4.tcp_congestion_control", "reno")?;
+            for link in host.links() {
+                let subnet = link.address().subnet();
+                let rate = rates.iter().find(|(of, _)| *of == subnet);
+                let rate = rate.context("a network without a rate")?.1;
+                link.adjust(&Direction::BOTH, |link| link.rate(rate))?;
+            }
+        }
+        Ok(Self {
+            client,
+            server,
+            logger,
+            interrupt,
+            ground,
+        })
+    }
+
+    /// The service's address.
+    pub(super) fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.server.address().ipv4().into(), PORT)
+    }
+
+    /// Starts a logger on its host, which acknowledges every frame by itself if told so.
+    pub(super) fn start_logger(&self, each_frame: bool) -> Result<Process> {
+        let more: &[&str] = if each_frame {
+            &["--ack-each-frame"]
+        } else {
+            &[]
+        };
+        self.ground.start_logger(&self.logger, more)
+    }
+
+    /// Starts the server that discards what it gets, protected by what the strategy says.
+    pub(super) fn start_server(&self, strategy: Strategy, with: &Protection) -> Result<Server> {
+        let address = self.address().to_string();
+        let Programs {
+            outlive,
+            reference_server,
+        } = &self.ground.programs;
+        let server = reference_server.to_string_lossy().into_owned();
+        let mut sink = vec![server, "sink".to_owned(), address.clone()];
+        if let Some(bytes) = strategy.receive_buffer() {
+            sink.extend(["--receive-buffer".to_owned(), bytes.to_string()]);
+        }
+        let mut command = match with {
+            Protection::None => self.server.command(&sink.remove(0)),
+            protection => {
+                let mut command = self.server.command(&outlive.to_string_lossy());
+                command.args(["serve", "--json", "--name", SERVICE, "--address", &address]);
+                command.arg("--run-dir").arg(self.ground.directory());
+                if let (Protection::Logger, Some(ack)) = (protection, strategy.ack()) {
+                    command.args(self.ground.logger_arguments(&self.logger));
+                    command.args(["--ack", ack]);
+                }
+                command.arg("--");
+                command
+            }
+        };
+        let log = self.ground.file("serve.log");
+        let mut events = Events::in_file(log.clone())?;
+        let output = Output::File(log.clone());
+        let process = self.server.spawn(command.args(&sink), &output)?;
+        self.ground
+            .await_listener(&self.server, PORT, &process, &log)?;
+        if *with != Protection::None {
+            events.wait_for("protecting", PATIENCE, &self.interrupt)?;
+        }
+        Ok(Server { process, events })
+    }
+
+    /// Connects the client, which is given so long for each thing it does.
+    pub(super) fn connect(&self, limit: Duration) -> Result<TcpStream> {
+        let address = self.address();
+        let stream = self
+            .client
+            .enter(|| TcpStream::connect_timeout(&address, limit))??;
+        stream.set_read_timeout(Some(limit))?;
+        stream.set_write_timeout(Some(limit))?;
+        Ok(stream)
+    }
+
+    /// Waits until the client has nothing to send any more, and nothing that is not
+    /// acknowledged.
+    pub(super) fn await_acknowledged(&self, stream: &TcpStream, limit: Duration) -> Result<()> {
+        let port = stream.local_addr()?.port();
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.client.enter(|| unacknowledged(port))? {
+                Some(0) | None => return Ok(()),
+                Some(bytes) => ensure!(
+                    Instant::now() < deadline,
+                    "{bytes} bytes are not acknowledged"
+                ),
+            }
+            self.interrupt.check()?;
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Removes hosts, processes and files.
+    pub(super) fn remove(self) -> Result<()> {
+        self.ground.remove()
+    }
+}
+
+/// Sends the paper's upload as fast as it can.
+pub(super) fn send(stream: &mut TcpStream) -> Result<()> {
+    let chunk = [b'x'; 8192];
+    for _ in 0..UPLOAD as usize / chunk.len() {
+        stream.write_all(&chunk)?;
+    }
+    Ok(())
+}
+
+/// Ends it, and hears from the server how much it was.
+pub(super) fn finish(mut stream: &TcpStream) -> Result<()> {
+    stream.shutdown(Shutdown::Write)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    ensure!(
+        answer == UPLOAD.to_string(),
+        "the server got {answer:?} bytes"
+    );
+    Ok(())
+}
+
+/// Bytes in the send queue of the calling thread's host's socket at that port; `None` when it
+/// is gone, as one is whose last byte was acknowledged.
+fn unacknowledged(port: u16) -> Option<u64> {
+    let table = fs::read_to_string("/proc/thread-self/net/tcp").ok()?;
+    let local = format!(":{port:04X}");
+    let line = table.lines().find(|line| {
+        let address = line.split_ascii_whitespace().nth(1);
+        address.is_some_and(|address| address.ends_with(&local))
+    })?;
+    let queues = line.split_ascii_whitespace().nth(4)?;
+    u64::from_str_radix(queues.split(':').next()?, 16).ok()
+}
+
+/// Who keeps the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protection {
+    None,
+    /// A logger on the server's host, as without `--logger`.
+    Local,
+    /// The logger's host.
+    Logger,
+}
+
+/// A running server, or `serve`.
+pub(super) struct Server {
+    process: Process,
+    events: Events,
+}
+
+impl Server {
+    /// Kills the server and waits until it serves again.
+    pub(super) fn kill(&mut self, interrupt: &Interrupt) -> Result<serde_json::Value> {
+        kill_process(self.events.server_pid()?, Signal::KILL)?;
+        self.events.wait_for("serving", PATIENCE, interrupt)
+    }
+
+    /// Stops it, however it is.
+    pub(super) fn stop(self) -> Result<()> {
+        self.process.kill(Signal::TERM)?;
+        let ended = self.process.wait_with_timeout(PATIENCE)?;
+        ensure!(ended.is_some(), "the server does not end on SIGTERM");
+        Ok(())
+    }
+}
