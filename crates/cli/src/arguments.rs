@@ -28,26 +28,27 @@ pub(crate) struct Arguments {
 pub(crate) enum Verb {
     /// Run a server and keep client connections across crashes
     ///
-    /// outlive starts COMMAND and protects the connections to this server. When the server crashes, outlive starts COMMAND again and
-    /// carries every open connection over to the new process. Neither the clients nor the server are changed.
+    /// outlive starts COMMAND and protects the connections to this server. When the server crashes, outlive starts
+    /// COMMAND again and carries every open connection over to the new process. Neither the clients nor the server are
+    /// changed.
     ///
-    /// A logger process on this host keeps a record of the bytes that clients sent. This record survives the death of the server and
-    /// restarts of the server, but not the death of this host. With --logger, another machine keeps the record, and acknowledgements
-    /// to clients cover only bytes that are in this record.
+    /// A logger process on this host keeps a record of the bytes that clients sent. This record survives the death of
+    /// the server and restarts of the server, but not the death of this host. With --logger, another machine keeps the
+    /// record, and acknowledgements to clients cover only bytes that are in this record.
     Serve(Box<Serve>),
     /// Stand by for another host, and take over its service with all connections
     ///
-    /// The options are those of `outlive serve` on the other host. --logger and --address-device are required: the logger grants
-    /// each host the permission to serve, and the addresses move with the service. A host whose lease has expired can send nothing
-    /// for the service when this host begins to serve.
+    /// The options are those of `outlive serve` on the other host. --logger and --address-device are required: the
+    /// logger grants each host the permission to serve, and the addresses move with the service. A host whose lease
+    /// has expired can send nothing for the service when this host begins to serve.
     Standby(Box<Serve>),
     /// Hand a service over to its standby; this host becomes the standby
     Switchover(OfService),
     /// Restart the server of a service and keep all its connections
     ///
-    /// Use this command for another version of the server, or for another configuration that the server reads at its start. Clients
-    /// see a pause. outlive ends the server by SIGKILL, as a crash would: the connections are protected against a crash. The options
-    /// of `outlive serve` and the command of the server stay the same.
+    /// Use this command for another version of the server, or for another configuration that the server reads at its
+    /// start. Clients see a pause. outlive ends the server by SIGKILL, as a crash would: the connections are protected
+    /// against a crash. The options of `outlive serve` and the command of the server stay the same.
     Restart(OfService),
     /// Show the protected services of this host
     Status(Status),
@@ -59,9 +60,9 @@ pub(crate) enum Verb {
     History(ShowHistory),
     /// Check whether this kernel, these addresses and this command can be protected
     ///
-    /// The options are those of `outlive serve`, also from a file (--config). The questions are those that `outlive serve` asks before
-    /// its start. A negative answer gives the reason. The exit status is the status with which `outlive serve` would end. A question
-    /// about an option that is not given is left out.
+    /// The options are those of `outlive serve`, also from a file (--config). The questions are those that `outlive
+    /// serve` asks before its start. A negative answer gives the reason. The exit status is the status with which
+    /// `outlive serve` would end. A question about an option that is not given is left out.
     Check(Box<Check>),
     /// Remove the remains of an `outlive serve` that was killed
     Clean(Clean),
@@ -69,42 +70,45 @@ pub(crate) enum Verb {
     ///
     /// The output is one line of a key file: (umask 077; outlive key > keys). Both hosts need the same file.
     ///
-    /// A program sends with the first key of the file, and accepts every key of the file. To change keys without an interruption, add
-    /// the new line to both files, then make the new line the first, then remove the old line. Both programs read a changed file
-    /// again.
+    /// A program sends with the first key of the file, and accepts every key of the file. To change keys without an
+    /// interruption, add the new line to both files, then make the new line the first, then remove the old line. Both
+    /// programs read a changed file again.
     Key(Key),
     /// Keep the records of services that run on other machines
     ///
-    /// The logger keeps a record of the bytes that clients send to services on other machines. Every byte that a client knows to be
-    /// received is in this record. The record outlives the loss of the processes on these machines.
+    /// The logger keeps a record of the bytes that clients send to services on other machines. Every byte that a
+    /// client knows to be received is in this record. The record outlives the loss of the processes on these machines.
     ///
-    /// Services connect with `outlive serve --logger ADDRESS:PORT --key-file FILE`. TCP and UDP of the port must reach the logger.
-    /// The owner of a key in the key file may read and write records. The datagrams between a service and its logger are
-    /// authenticated, but not secret: use a private network.
+    /// Services connect with `outlive serve --logger ADDRESS:PORT --key-file FILE`. TCP and UDP of the port must reach
+    /// the logger. The owner of a key in the key file may read and write records. The datagrams between a service and
+    /// its logger are authenticated, but not secret: use a private network.
     Logger(Logger),
     /// Run make in the background on every save, and show the result on request
     ///
-    /// `outlive make --watch` does the work of `make` on every save. This work is concealed: no file changes, and nothing is printed.
-    /// `outlive make` shows the work that was done, finished or not, and does the rest. Without a watcher, `outlive make` is `make`.
+    /// `outlive make --watch` does the work of `make` on every save. This work is concealed: no file changes, and
+    /// nothing is printed. `outlive make` shows the work that was done, finished or not, and does the rest. Without a
+    /// watcher, `outlive make` is `make`.
     Make(Make),
     /// Run a command in isolation, and show its effects on files later
     ///
-    /// The command begins at once, in the background. outlive keeps back all output and all changes to files until the commit
-    /// (`outlive speculate commit`). Then all effects appear at once, in the order in which the command made the changes. A command
-    /// that still runs goes on as if outlive had kept nothing back.
+    /// The command begins at once, in the background. outlive keeps back all output and all changes to files until the
+    /// commit (`outlive speculate commit`). Then all effects appear at once, in the order in which the command made
+    /// the changes. A command that still runs goes on as if outlive had kept nothing back.
     ///
-    /// These files count: this directory, the repository around this directory, /tmp, /var/tmp, $TMPDIR, and the caches of some tools.
+    /// These files count: this directory, the repository around this directory, /tmp, /var/tmp, $TMPDIR, and the
+    /// caches of some tools.
     ///
-    /// An operation that cannot be kept back (network, devices, changes elsewhere) waits for the commit. A commit is refused
-    /// if something that the command has read has changed in the meantime.
+    /// An operation that cannot be kept back (network, devices, changes elsewhere) waits for the commit. A commit is
+    /// refused if something that the command has read has changed in the meantime.
     #[command(subcommand)]
     Speculate(Box<Speculate>),
     /// Test hosts on this machine, with faults by hand: kill, cut, lose, delay, power off
     ///
-    /// A lab is a set of hosts, each in a network namespace of its own, with links that can be cut, slowed and made lossy. Programs on
-    /// a host are real programs and see the files of this machine. Only the other hosts of the lab can reach the ports on which these
-    /// programs listen. Nothing connects a lab with the world. Process numbers are those of this machine: `pgrep` on a host also shows
-    /// processes of other hosts and labs, and `outlive lab kill` signals processes of the named host alone.
+    /// A lab is a set of hosts, each in a network namespace of its own, with links that can be cut, slowed and made
+    /// lossy. Programs on a host are real programs and see the files of this machine. Only the other hosts of the lab
+    /// can reach the ports on which these programs listen. Nothing connects a lab with the world. Process numbers are
+    /// those of this machine: `pgrep` on a host also shows processes of other hosts and labs, and `outlive lab kill`
+    /// signals processes of the named host alone.
     ///
     /// A lab needs root. A small process in the background holds the lab until `outlive lab down`.
     #[command(subcommand)]
@@ -145,7 +149,8 @@ pub(crate) enum Stateful {
     Off,
     /// the server has state; a server that cannot be rebuilt is not protected, and `outlive serve` ends
     Require,
-    /// rebuild the state if possible; a server that turns out not to be rebuildable is ended, and started again as with off
+    /// rebuild the state if possible; a server that turns out not to be rebuildable is ended, and started again as
+    /// with off
     Prefer,
 }
 
@@ -168,8 +173,9 @@ pub(crate) enum Replay {
 pub(crate) enum Verify {
     /// compare all output byte by byte; outlive then records all output, at a cost of memory and time
     Full,
-    /// compare all output by a keyed hash in the kernel, and the first 4 KiB of each answer byte by byte. Where a server sends
-    /// faster than 1.6 Gbit/s on a processor, only 64 bytes of each 32 KiB are compared in the rest of that connection
+    /// compare all output by a keyed hash in the kernel, and the first 4 KiB of each answer byte by byte. Where a
+    /// server sends faster than 1.6 Gbit/s on a processor, only 64 bytes of each 32 KiB are compared in the rest of
+    /// that connection
     Hash,
     /// compare the first 4 KiB of each answer
     Head,
@@ -179,8 +185,8 @@ pub(crate) enum Verify {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum CrashOn {
-    /// a crash is an end of the main process by a signal, or with a status other than 0. The death of another process is left to
-    /// the parent of that process. This suits servers with a process for each session
+    /// a crash is an end of the main process by a signal, or with a status other than 0. The death of another process
+    /// is left to the parent of that process. This suits servers with a process for each session
     Main,
     /// as main, and the death of any process by a signal
     Signal,
@@ -243,8 +249,8 @@ pub(crate) struct RunDirectory {
 /// The directory of events that outlive `outlive serve`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HistoryDirectory {
-    /// Directory of the events on disk, for `outlive history`, at most 16 MiB for each service [default: $STATE_DIRECTORY, or
-    /// /var/lib/outlive/history; with another --run-dir: none]
+    /// Directory of the events on disk, for `outlive history`, at most 16 MiB for each service [default:
+    /// $STATE_DIRECTORY, or /var/lib/outlive/history; with another --run-dir: none]
     #[arg(long, value_name = "DIR")]
     history: Option<PathBuf>,
 }
@@ -273,8 +279,9 @@ impl HistoryDirectory {
 pub(crate) struct ConfigFile {
     /// TOML file of options; the command line wins
     ///
-    /// The keys are the long names of the options, as in limit-total = "2GiB". The value of an option that can be repeated is a list.
-    /// The command of the server is command = ["nginx", "-g", "daemon off;"]. Details are in outlive.toml(5).
+    /// The keys are the long names of the options, as in limit-total = "2GiB". The value of an option that can be
+    /// repeated is a list. The command of the server is command = ["nginx", "-g", "daemon off;"]. Details are in
+    /// outlive.toml(5).
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }
@@ -296,27 +303,27 @@ pub(crate) fn config_hint(file: &Path) -> String {
 pub(crate) struct Serve {
     /// Address and port that clients connect to, or a range of ports (10.0.0.1:20000-20100)
     ///
-    /// Repeat this option for more addresses. Write an IPv6 address in brackets. A range suits the passive ports of an FTP server. A
-    /// service has at most 1024 addresses, each port of a range counted.
+    /// Repeat this option for more addresses. Write an IPv6 address in brackets. A range suits the passive ports of an
+    /// FTP server. A service has at most 1024 addresses, each port of a range counted.
     #[arg(long, value_name = "ADDRESS:PORT[-PORT]", required = true, value_parser = units::addresses, help_heading = "Addresses")]
     pub(crate) address: Vec<Addresses>,
     /// Network device on which outlive brings the addresses up
     ///
-    /// outlive brings the addresses up when the connections are protected, tells the neighbours, and takes the addresses down at the
-    /// end. Give this option if connections shall outlive a restart of this host (with --logger). If the system brings the addresses
-    /// up, the kernel answers clients first, with resets.
+    /// outlive brings the addresses up when the connections are protected, tells the neighbours, and takes the
+    /// addresses down at the end. Give this option if connections shall outlive a restart of this host (with
+    /// --logger). If the system brings the addresses up, the kernel answers clients first, with resets.
     #[arg(long, value_name = "DEVICE", help_heading = "Addresses")]
     pub(crate) address_device: Option<String>,
     /// Bring the addresses up although another host on the link answers for the addresses
     ///
-    /// A router with proxy ARP answers for all addresses. Without this option, outlive asks the neighbours for half a second, and
-    /// refuses to start if a neighbour has one of the addresses.
+    /// A router with proxy ARP answers for all addresses. Without this option, outlive asks the neighbours for half a
+    /// second, and refuses to start if a neighbour has one of the addresses.
     #[arg(long, requires = "address_device", help_heading = "Addresses")]
     pub(crate) take_address: bool,
     /// Another site has the same addresses for another server (NAT, anycast)
     ///
-    /// With this option, the logger accepts both services. Without this option, a logger refuses this service if another service on
-    /// another host has one of the addresses, and names the other service.
+    /// With this option, the logger accepts both services. Without this option, a logger refuses this service if
+    /// another service on another host has one of the addresses, and names the other service.
     #[arg(long, requires = "logger", help_heading = "Addresses")]
     pub(crate) shared_address: bool,
     /// Name of the service [default: made from the first address]
@@ -324,8 +331,8 @@ pub(crate) struct Serve {
     pub(crate) name: Option<String>,
     /// State of the server: record and rebuild the state, or ignore it
     ///
-    /// A preloaded library records the input of the server's processes. After a crash, the restarted server replays this record, and
-    /// has the same state again.
+    /// A preloaded library records the input of the server's processes. After a crash, the restarted server replays
+    /// this record, and has the same state again.
     #[arg(
         long,
         value_enum,
@@ -373,7 +380,8 @@ pub(crate) struct Serve {
     pub(crate) quarantine_after: u32,
     /// Time that the server has to end when outlive is stopped (ms, s, min, h)
     ///
-    /// With --address-device, clients then have the same time again to receive the data that the server has left for them.
+    /// With --address-device, clients then have the same time again to receive the data that the server has left for
+    /// them.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration, help_heading = "Crashes")]
     pub(crate) stop_timeout: Duration,
     /// Largest record of the input of one connection (4KiB to 2GiB)
@@ -383,8 +391,8 @@ pub(crate) struct Serve {
     pub(crate) limit_per_connection: u64,
     /// Largest size of the records of all connections together [default: a quarter of this host's memory]
     ///
-    /// The record of a server with state (--stateful) may have the same size again. Such a server goes on unprotected when this record
-    /// is full. Units: bytes, KiB, MiB, GiB, kB, MB, GB.
+    /// The record of a server with state (--stateful) may have the same size again. Such a server goes on unprotected
+    /// when this record is full. Units: bytes, KiB, MiB, GiB, kB, MB, GB.
     #[arg(long, value_name = "BYTES", value_parser = units::bytes, help_heading = "Limits")]
     pub(crate) limit_total: Option<u64>,
     /// Size of the ring between kernel and logger (a power of two from 1MiB to 1GiB)
@@ -395,8 +403,8 @@ pub(crate) struct Serve {
     pub(crate) max_connections: u32,
     /// Keep the record on another machine, where `outlive logger` listens
     ///
-    /// Repeat this option for more loggers, the best first: when a logger is lost, outlive tries the next. A service with a standby
-    /// needs exactly one logger.
+    /// Repeat this option for more loggers, the best first: when a logger is lost, outlive tries the next. A service
+    /// with a standby needs exactly one logger.
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, requires = "key_file", help_heading = "Logger")]
     pub(crate) logger: Vec<SocketAddr>,
     /// File of the keys that service and logger share (`outlive key` prints a key); the service uses the first key
@@ -425,9 +433,9 @@ pub(crate) struct Serve {
     pub(crate) output_commit: OutputCommit,
     /// With --stateful: number of client segments a second above which some segments are not copied to the logger
     ///
-    /// Above this number, outlive does not copy a segment to the logger if the server itself tells the logger the bytes of the segment.
-    /// With 0, outlive makes only the copies that are needed. After a takeover, the next host has the copied segments. The client
-    /// retransmits the other segments when the retransmission timer expires.
+    /// Above this number, outlive does not copy a segment to the logger if the server itself tells the logger the
+    /// bytes of the segment. With 0, outlive makes only the copies that are needed. After a takeover, the next host
+    /// has the copied segments. The client retransmits the other segments when the retransmission timer expires.
     #[arg(
         long,
         value_name = "NUMBER",
@@ -439,11 +447,12 @@ pub(crate) struct Serve {
     /// Silence after which a logger is lost (ms, s, min, h; at least 100ms)
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration, requires = "logger", help_heading = "Logger")]
     pub(crate) logger_timeout: Duration,
-    /// With --stateful: while this host stands by, the server already runs here and silently follows the server on the serving host
+    /// With --stateful: while this host stands by, the server already runs here and silently follows the server on the
+    /// serving host
     ///
-    /// The server on this host replays the input of the server on the serving host while that input is recorded. A takeover then need
-    /// not replay the whole record. The server on this host takes the memory and about the processor time of the server on the other
-    /// host. This option needs --address-device, and excludes checkpoints.
+    /// The server on this host replays the input of the server on the serving host while that input is recorded. A
+    /// takeover then need not replay the whole record. The server on this host takes the memory and about the
+    /// processor time of the server on the other host. This option needs --address-device, and excludes checkpoints.
     #[arg(long, requires = "logger", help_heading = "Standby")]
     pub(crate) hot: bool,
     /// Priority of this host among several standby hosts: the highest number serves next
@@ -455,7 +464,8 @@ pub(crate) struct Serve {
         help_heading = "Standby"
     )]
     pub(crate) priority: u16,
-    /// Address and port of the metrics for Prometheus (/metrics) and of the health check (/health: are connections protected?)
+    /// Address and port of the metrics for Prometheus (/metrics) and of the health check (/health: are connections
+    /// protected?)
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, help_heading = "Output")]
     pub(crate) metrics: Option<SocketAddr>,
     /// Way in which the BPF programs are attached to the network interfaces
@@ -481,13 +491,14 @@ pub(crate) struct Serve {
 pub(crate) struct Bounding {
     /// With --stateful: make a checkpoint when this many bytes were recorded since the last checkpoint
     ///
-    /// A checkpoint is an image, made by CRIU, of the server as a replay would make it. outlive then deletes the record before the
-    /// checkpoint. The server does not stand still for a checkpoint. With --logger, the logger keeps the image, and a standby with the
-    /// same options goes on from this image. At least 1MiB; units: bytes, KiB, MiB, GiB, kB, MB, GB.
+    /// A checkpoint is an image, made by CRIU, of the server as a replay would make it. outlive then deletes the
+    /// record before the checkpoint. The server does not stand still for a checkpoint. With --logger, the logger keeps
+    /// the image, and a standby with the same options goes on from this image. At least 1MiB; units: bytes, KiB, MiB,
+    /// GiB, kB, MB, GB.
     #[arg(long, value_name = "BYTES", value_parser = units::bytes, help_heading = "State of the server")]
     pub(crate) checkpoint_at: Option<u64>,
-    /// With --stateful: make a checkpoint when this time has passed since the last checkpoint and the record has grown (s, min, h;
-    /// at least 1s)
+    /// With --stateful: make a checkpoint when this time has passed since the last checkpoint and the record has grown
+    /// (s, min, h; at least 1s)
     #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = "State of the server")]
     pub(crate) checkpoint_every: Option<Duration>,
     /// Directory of checkpoints; a checkpoint is as large as the server's memory [default: in the run directory]
@@ -618,8 +629,8 @@ pub(crate) struct Logger {
     pub(crate) key_file: Option<PathBuf>,
     /// Write records to this directory before the logger acknowledges them
     ///
-    /// The records then outlive the logger and a power loss of the host. The directory needs about twice the size of the records, and
-    /// 300MiB.
+    /// The records then outlive the logger and a power loss of the host. The directory needs about twice the size of
+    /// the records, and 300MiB.
     #[arg(long, value_name = "DIR", help_heading = "Records")]
     pub(crate) dir: Option<PathBuf>,
     /// Time for which the logger keeps the records of a service that has gone away (ms, s, min, h)
@@ -627,14 +638,14 @@ pub(crate) struct Logger {
     pub(crate) retention: Duration,
     /// Length of a lease (ms, s; 1ms to 2s) [default: six times the recent delay of renewals, between 50ms and 250ms]
     ///
-    /// A host that has a standby may serve for this time after the logger last heard the host. A standby takes over soon after the end
-    /// of the lease.
+    /// A host that has a standby may serve for this time after the logger last heard the host. A standby takes over
+    /// soon after the end of the lease.
     #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = "Standby")]
     pub(crate) lease: Option<Duration>,
     /// Tell the clients of a service to wait when no host serves the service for more than a second
     ///
-    /// The logger sends packets with the address of the service as source. This needs CAP_NET_RAW, and a network that lets
-    /// packets with the address of another host pass.
+    /// The logger sends packets with the address of the service as source. This needs CAP_NET_RAW, and a network that
+    /// lets packets with the address of another host pass.
     #[arg(long, help_heading = "Standby")]
     pub(crate) zero_window_acks: bool,
     /// Largest size of the records of all services together (at least 1MiB) [default: half of this host's memory]
@@ -648,8 +659,9 @@ pub(crate) struct Logger {
     pub(crate) ack_delay: Option<Duration>,
     /// Time for which the logger stays awake after a datagram (us, ms; at most 1ms)
     ///
-    /// A server may be waiting for the answer to the next datagram. Another program has the processor meanwhile if that program wants
-    /// the processor. While another program computes, the logger sleeps. With 0us, the logger always sleeps at once.
+    /// A server may be waiting for the answer to the next datagram. Another program has the processor meanwhile if
+    /// that program wants the processor. While another program computes, the logger sleeps. With 0us, the logger
+    /// always sleeps at once.
     #[arg(long, value_name = "TIME", default_value = "50us", value_parser = units::moment, help_heading = "Acknowledgements")]
     pub(crate) busy_poll: Duration,
     #[command(flatten, next_help_heading = "Service")]
@@ -666,11 +678,12 @@ pub(crate) struct Logger {
 pub(crate) enum LoggerVerb {
     /// Declare the host of a service gone for good; then another host may serve
     ///
-    /// This command is for a host that had no standby at the end. No other host may take over from such a host, because the logger
-    /// cannot know that the host is silent for good. You vouch that the host is switched off or cut off for good. The logger refuses
-    /// while the host is heard. Other services are not touched.
+    /// This command is for a host that had no standby at the end. No other host may take over from such a host,
+    /// because the logger cannot know that the host is silent for good. You vouch that the host is switched off or cut
+    /// off for good. The logger refuses while the host is heard. Other services are not touched.
     ///
-    /// Then start `outlive serve` or `outlive standby` on another host: the service goes on there with the records of the logger.
+    /// Then start `outlive serve` or `outlive standby` on another host: the service goes on there with the records of
+    /// the logger.
     Release(Release),
 }
 

@@ -1,4 +1,5 @@
-//! Exit codes, all in one place: those of `sysexits.h`, so that whoever starts `outlive` again knows whether that helps.
+//! Exit codes, all in one place: those of `sysexits.h`, so that whoever starts `outlive` again knows whether that
+//! helps.
 //!
 //! | | | again? |
 //! |---|---|---|
@@ -12,8 +13,8 @@
 //! | 77 | no permission: privileges, a key that a logger does not know | no |
 //! | 78 | the configuration is wrong, or asks for what cannot be | no |
 //!
-//! The units in `packaging/systemd` start again on 1, 69, 70 and 75. A verb that wraps a command would pass its status on;
-//! `serve` outlives its command, so it does not.
+//! The units in `packaging/systemd` start again on 1, 69, 70 and 75. A verb that wraps a command would pass its status
+//! on; `serve` outlives its command, so it does not.
 
 use std::{process::ExitCode, thread, time::Duration};
 

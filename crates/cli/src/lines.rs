@@ -41,8 +41,8 @@ pub(crate) fn say(priority: Priority, line: &str) {
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
-/// Text in which each control character is escaped. A name that a peer has chosen cannot end a line, begin another, or speak to a
-/// terminal.
+/// Text in which each control character is escaped. A name that a peer has chosen cannot end a line, begin another, or
+/// speak to a terminal.
 pub(crate) fn in_one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {

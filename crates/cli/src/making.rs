@@ -183,15 +183,16 @@ fn no_answer(tree: &Path, error: &io::Error) -> Outcome {
     Outcome::Failed
 }
 
-/// A directory in which a tool keeps what is of use to later runs: the variable that says where it is, the usual place, and the variable that says where such places
-/// are, if that is another one than `HOME`.
+/// A directory in which a tool keeps what is of use to later runs: the variable that says where it is, the usual
+/// place, and the variable that says where such places are, if that is another one than `HOME`.
 struct Cache {
     variable: Option<&'static str>,
     among: Option<(&'static str, &'static str)>,
     at_home: &'static str,
 }
 
-/// Each is sound whatever of it is missing or old: a tool checks what it finds, and makes new what is not there (`docs/make.md` says more).
+/// Each is sound whatever of it is missing or old: a tool checks what it finds, and makes new what is not there
+/// (`docs/make.md` says more).
 const CACHES: [Cache; 6] = [
     Cache {
         variable: Some("CCACHE_DIR"),
@@ -273,8 +274,8 @@ pub(crate) fn unfit(tree: &Path) -> Option<String> {
     ))
 }
 
-/// Directories whose changes are concealed: the tree, what the repository keeps that it is in, and where programs keep what they
-/// need for a while.
+/// Directories whose changes are concealed: the tree, what the repository keeps that it is in, and where programs keep
+/// what they need for a while.
 pub(crate) fn concealed(tree: &Path, environment: &Environment) -> Vec<PathBuf> {
     let mut all = vec![tree.to_owned(), "/tmp".into(), "/var/tmp".into()];
     let temporary = environment.get("TMPDIR");
@@ -329,8 +330,8 @@ fn watch(directory: &Path, command: Command) -> Outcome {
     }
 }
 
-/// What is set when this process is told to end. Signals that it ignores it goes on to ignore, but not so that its commands do,
-/// which are somebody else's.
+/// What is set when this process is told to end. Signals that it ignores it goes on to ignore, but not so that its
+/// commands do, which are somebody else's.
 pub(crate) fn told_to_stop() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let heeded = link::heeded(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM]);

@@ -98,7 +98,8 @@ fn run(
     }
 }
 
-/// What `outlive serve` would do with these options; those that are not given are not asked about, unless they should be in the file.
+/// What `outlive serve` would do with these options; those that are not given are not asked about, unless they should
+/// be in the file.
 pub(crate) fn to_check(mut arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
     if arguments.file.config.is_some() {
         let missing = [

@@ -48,8 +48,8 @@ pub fn test_server_at(scene: &Scene, addresses: &[SocketAddr]) -> Server {
     server
 }
 
-/// The door of a server: each start of the server waits in front of the door for as long as a test keeps the door shut. The test
-/// decides how long the server is down, however busy the machine is.
+/// The door of a server: each start of the server waits in front of the door for as long as a test keeps the door
+/// shut. The test decides how long the server is down, however busy the machine is.
 ///
 /// The door is a lock on a file: the server takes the lock for a moment before starting, and the test holds the lock
 /// while the door is shut. A test that ends opens the door.
@@ -106,8 +106,8 @@ pub fn tcp_counter(host: &Host, name: &str) -> u64 {
     found.1.parse().expect("a number")
 }
 
-/// Waits until the client on this scene, which has a single connection, has no room: the server's host sends window probes (or
-/// cannot fill the little room, or retransmits segments that the client discards), and no more arrives.
+/// Waits until the client on this scene, which has a single connection, has no room: the server's host sends window
+/// probes (or cannot fill the little room, or retransmits segments that the client discards), and no more arrives.
 ///
 /// # Panics
 /// When the window stays open.

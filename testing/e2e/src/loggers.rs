@@ -233,8 +233,8 @@ pub fn status(protected: &Protected) -> serde_json::Value {
     answer.json().pop().unwrap_or_else(|| panic!("{answer:?}"))
 }
 
-/// Waits until the service has sent to its logger everything that clients have heard by now. The service looks for data to send
-/// before each answer: the second answer proves a look that began after the call.
+/// Waits until the service has sent to its logger everything that clients have heard by now. The service looks for
+/// data to send before each answer: the second answer proves a look that began after the call.
 ///
 /// # Panics
 /// When the service cannot be asked.

@@ -30,8 +30,8 @@ impl Manager {
         Self { at, socket }
     }
 
-    /// The beginning of a command that runs a program for the manager, which watches the program. The caller adds the program and
-    /// its arguments.
+    /// The beginning of a command that runs a program for the manager, which watches the program. The caller adds the
+    /// program and its arguments.
     #[must_use]
     pub fn command(&self, host: &Host) -> Command {
         let mut command = host.command("sh");

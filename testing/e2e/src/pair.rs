@@ -26,7 +26,8 @@ pub fn addresses() -> [SocketAddr; 2] {
     })
 }
 
-/// A server of the server's host, at the addresses of the service instead: so it is called, and so says its configuration.
+/// A server of the server's host, at the addresses of the service instead: so it is called, and so says its
+/// configuration.
 ///
 /// # Panics
 /// When the file with this name cannot be written anew.

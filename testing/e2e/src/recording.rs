@@ -55,8 +55,9 @@ impl Recording {
         }
     }
 
-    /// On this network segments come twice. When both sides have ended, and the server's socket is gone with the client's last
-    /// acknowledgement, any host answers its duplicate with a RST that follows the server's FIN: that is no end of a connection.
+    /// On this network segments come twice. When both sides have ended, and the server's socket is gone with the
+    /// client's last acknowledgement, any host answers its duplicate with a RST that follows the server's FIN: that is
+    /// no end of a connection.
     #[must_use]
     pub fn with_duplicates(self) -> Self {
         Self {

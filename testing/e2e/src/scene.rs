@@ -134,7 +134,8 @@ impl Scene {
         self.protect_within(&[], server, flags)
     }
 
-    /// [`Scene::protect_with`], where another command runs `serve`: signals are for the group ([`Protected::kill_serve_group`]).
+    /// [`Scene::protect_with`], where another command runs `serve`: signals are for the group
+    /// ([`Protected::kill_serve_group`]).
     ///
     /// # Panics
     /// As there.
@@ -232,8 +233,8 @@ impl Scene {
     }
 }
 
-/// A name that no other service has. The time tells this process from an earlier process with the same number: a run of tests that
-/// was killed leaves cgroups and pins behind.
+/// A name that no other service has. The time tells this process from an earlier process with the same number: a run
+/// of tests that was killed leaves cgroups and pins behind.
 fn service_name() -> String {
     let number = SERVICES.fetch_add(1, Ordering::Relaxed);
     let seconds = UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs());

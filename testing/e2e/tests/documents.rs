@@ -1,4 +1,5 @@
-//! The commands that the README prints, run as they are printed: the lab's server has the address that the README names.
+//! The commands that the README prints, run as they are printed: the lab's server has the address that the README
+//! names.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -76,7 +77,8 @@ impl Stage {
         run_words(host, &["sh", "-c", &within]);
     }
 
-    /// Begins a command that goes on. On a machine that is busy with other tests a second is short: a slow logger is not lost.
+    /// Begins a command that goes on. On a machine that is busy with other tests a second is short: a slow logger is
+    /// not lost.
     fn begin(&self, host: &Host, line: &Line) -> Service {
         let run_dir = self.lab.directory().join(format!("run-{}", host.name()));
         let said = run_dir.with_extension("said");

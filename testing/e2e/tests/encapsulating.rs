@@ -15,8 +15,8 @@ use std::{
 use kept::{Tree, until};
 use tempfile::TempDir;
 
-/// A gate that concealed commands wait for, until the gate is dropped. A file would be another input of the commands. But `/proc` is the
-/// same for every process: here, whether this process has a descriptor.
+/// A gate that concealed commands wait for, until the gate is dropped. A file would be another input of the commands.
+/// But `/proc` is the same for every process: here, whether this process has a descriptor.
 struct Gate(OwnedFd);
 
 impl Gate {

@@ -49,8 +49,8 @@ impl Work {
             .map(|bytes| bytes.load(Ordering::Relaxed))
     }
 
-    /// Waits until each client has got on, and all of them by so much. One whose SYN came while the server was down says
-    /// it again after ever longer times, and would never meet a server that is killed too early.
+    /// Waits until each client has got on, and all of them by so much. One whose SYN came while the server was down
+    /// says it again after ever longer times, and would never meet a server that is killed too early.
     fn await_progress(&self, all: usize) {
         let (before, all) = (self.done(), u64::try_from(all).expect("a number of bytes"));
         while self.goes_on() {

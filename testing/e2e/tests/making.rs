@@ -172,7 +172,8 @@ fn a_save_while_it_is_asked_for_at_any_time() {
                 .any(|when| out.ends_with(&format!("{when} {number}\n"))),
             "{out}"
         );
-        // A make that runs commands itself, or continues alone, goes by times only: a file saved during the reading stays unnoticed.
+        // A make that runs commands itself, or continues alone, goes by times only: a file saved during the reading
+        // stays unnoticed.
         let own = String::from_utf8_lossy(&said.stderr);
         let is_plain = !own.contains("revealed") || own.contains("went on with the rest");
         let modified = |name| {
@@ -280,7 +281,8 @@ fn what_a_shell_leaves_running_keeps_nobody_waiting() {
     }
 }
 
-/// What a make has begun that its user has as their own: what it does elsewhere is done, `^C` reaches it, and `--stop` lets it end.
+/// What a make has begun that its user has as their own: what it does elsewhere is done, `^C` reaches it, and `--stop`
+/// lets it end.
 #[test]
 fn what_was_half_done_is_the_users_own() {
     let outside = TempDir::new_in("/var/lib").expect("another directory");

@@ -105,7 +105,8 @@ fn what_was_waited_for_is_not_saved() {
     );
 }
 
-/// A make that is asked for in the middle begins the rest as plain make would, makes too: in the mounts of everybody, and not after all others.
+/// A make that is asked for in the middle begins the rest as plain make would, makes too: in the mounts of everybody,
+/// and not after all others.
 #[test]
 fn what_is_begun_after_it_was_asked_for_is_not_concealed() {
     let mounts = "readlink /proc/self/ns/mnt; ps -o cls= -p $$$$";
@@ -126,7 +127,8 @@ fn what_is_begun_after_it_was_asked_for_is_not_concealed() {
     assert!(said.contains("went on with the rest"), "{said}");
 }
 
-/// What has been slower than by plain make, and of which nobody knows how long it takes, is begun anew: the time until its end is that of plain make.
+/// What has been slower than by plain make, and of which nobody knows how long it takes, is begun anew: the time until
+/// its end is that of plain make.
 #[test]
 fn a_command_that_is_slowed_down_is_begun_anew_when_it_is_asked_for() {
     let makefile = "all:\n\t@echo begun >>begun; readlink /proc/self/ns/mnt; \
@@ -172,7 +174,8 @@ impl Drop for Rests {
     }
 }
 
-/// What works, and was not slower until then, is shown when it has ended: from then on the kernel asks for each name each time.
+/// What works, and was not slower until then, is shown when it has ended: from then on the kernel asks for each name
+/// each time.
 #[test]
 fn a_command_that_works_when_it_is_asked_for_is_shown_at_its_end() {
     /// The command would be shown later than this, if it went on to work.

@@ -71,7 +71,8 @@ fn interrupted(mut make: Command, tree: &Path, (signal, whom): (&str, &str)) -> 
     make.wait_with_output().expect("it ends")
 }
 
-/// Half done or not begun when it is asked for; by a terminal, which tells all that is in its foreground, or by somebody.
+/// Half done or not begun when it is asked for; by a terminal, which tells all that is in its foreground, or by
+/// somebody.
 #[test]
 fn an_interrupted_build_leaves_what_make_would() {
     let makefile = "all: one two\none: in\n\tcat in >$@\n\

@@ -179,8 +179,8 @@ fn two_services_on_one_host() {
 }
 
 /// Settings of the network namespace that services share: who leaves first leaves them as the other one needs them, and
-/// the last one puts back what was before both. Without `accept_local` on the loopback nothing that a recovery injects there
-/// would arrive.
+/// the last one puts back what was before both. Without `accept_local` on the loopback nothing that a recovery injects
+/// there would arrive.
 #[test]
 fn the_last_of_two_services_puts_settings_back() {
     let scene = Scene::new("settings");

@@ -14,8 +14,8 @@ use crate::error::Doing;
 use crate::namespace::DIRECTORY;
 
 /// `$1`: the directory of namespace names, `$2`: the prefix of ours, `$3`: our files, `$4`:
-/// `outlive`, if services of it may have run here, else nothing. One line to read means that there is nothing left to do. There are two rounds, because
-/// an `ip` that we had just started may finish its work after our death.
+/// `outlive`, if services of it may have run here, else nothing. One line to read means that there is nothing left to
+/// do. There are two rounds, because an `ip` that we had just started may finish its work after our death.
 const SCRIPT: &str = r#"
 read -r line && exit 0
 for round in 1 2; do

@@ -295,7 +295,8 @@ impl Node {
         }
     }
 
-    /// The kernel forgets a socket that is closed, once no process holds it; after a while also one that waits for an end.
+    /// The kernel forgets a socket that is closed, once no process holds it; after a while also one that waits for an
+    /// end.
     fn forget_closed(&mut self, now: u64) {
         let held = self.held();
         let left = self.host.tcp().filter(|(handle, _)| !held.contains(handle));

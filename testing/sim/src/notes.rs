@@ -35,7 +35,8 @@ pub(crate) struct Notes {
     accepted: Vec<(FlowKey, usize)>,
     /// The first so many are with the logger.
     stable: usize,
-    /// What was read of the connections that were accepted, as far as that is with the logger: ends, number of the SYN, bytes.
+    /// What was read of the connections that were accepted, as far as that is with the logger: ends, number of the
+    /// SYN, bytes.
     noted: Vec<(FlowKey, SeqNumber, usize)>,
     /// So many will be, and when.
     on_the_way: Option<(u64, usize)>,

@@ -306,8 +306,8 @@ impl Scenario {
     }
 
     /// One of which a client asks for more when it has heard an answer that is another one in each life, behind its
-    /// beginning. What it asks for is not executed for a client to which something else was said, unless nothing is compared
-    /// before.
+    /// beginning. What it asks for is not executed for a client to which something else was said, unless nothing is
+    /// compared before.
     #[must_use]
     pub fn with_late_lives_and_more(self, compares: bool) -> Self {
         let mut late = self.with_late_lives(true);
@@ -319,9 +319,9 @@ impl Scenario {
         late
     }
 
-    /// As [`Self::answered_otherwise`], behind a link that loses a lot, and with answers of which only a beginning is recorded:
-    /// often neither what a client asks nor the head of its answer arrives there before the power goes. A host that does not
-    /// let wait what its dead one may have answered (`waits`) puts answers together from two lives.
+    /// As [`Self::answered_otherwise`], behind a link that loses a lot, and with answers of which only a beginning is
+    /// recorded: often neither what a client asks nor the head of its answer arrives there before the power goes. A
+    /// host that does not let wait what its dead one may have answered (`waits`) puts answers together from two lives.
     #[must_use]
     pub fn doubtful(self, waits: bool) -> Self {
         let mut otherwise = self.answered_otherwise();
@@ -346,17 +346,17 @@ impl Scenario {
         doubtful
     }
 
-    /// The same with a host that takes a client of a dead one that does not say what it has behind a hole for one that has
-    /// nothing there.
+    /// The same with a host that takes a client of a dead one that does not say what it has behind a hole for one that
+    /// has nothing there.
     #[must_use]
     pub fn trusting_silence(mut self, trusts: bool) -> Self {
         self.service.trusts_silence = trusts;
         self
     }
 
-    /// Others with clients that go on with an upload when they have heard the answer to that, and a server that says its end
-    /// behind that answer while it is given the rest of a replay, and reads on. Unless a half-close is told from a close
-    /// (`tells`), nobody gives the server the rest.
+    /// Others with clients that go on with an upload when they have heard the answer to that, and a server that says
+    /// its end behind that answer while it is given the rest of a replay, and reads on. Unless a half-close is told
+    /// from a close (`tells`), nobody gives the server the rest.
     #[must_use]
     pub fn half_closing(self, tells: bool) -> Self {
         let mut half = Self::with_fault(self.seed, Fault::None);
@@ -371,8 +371,8 @@ impl Scenario {
         half
     }
 
-    /// The same with a host that loses its power when the server has read what the client asked for then, and a logger that
-    /// knows digests of all that its clients were sent, or none.
+    /// The same with a host that loses its power when the server has read what the client asked for then, and a logger
+    /// that knows digests of all that its clients were sent, or none.
     #[must_use]
     pub fn with_late_lives_elsewhere(self, digests: bool) -> Self {
         let mut late = self.with_late_lives_and_more(true).linked();
@@ -393,8 +393,8 @@ impl Scenario {
         late
     }
 
-    /// The same where all that a client says comes in order, and all copies arrive: where parts of a request have overtaken each
-    /// other, or a copy was lost, nobody has recorded where the request begins.
+    /// The same where all that a client says comes in order, and all copies arrive: where parts of a request have
+    /// overtaken each other, or a copy was lost, nobody has recorded where the request begins.
     #[must_use]
     pub fn in_order(mut self) -> Self {
         self.quality.jitter = 0;
@@ -406,8 +406,8 @@ impl Scenario {
         self
     }
 
-    /// The same with a server that thinks before it answers, and reads meanwhile what else it is given; and with clients that
-    /// think before they ask for more.
+    /// The same with a server that thinks before it answers, and reads meanwhile what else it is given; and with
+    /// clients that think before they ask for more.
     #[must_use]
     pub fn thoughtful(mut self) -> Self {
         let mut rng = SmallRng::seed_from_u64(self.seed ^ 0x7468_696e_6b73);

@@ -2,14 +2,19 @@
 //!
 //! | | |
 //! |---|---|
-//! | 1 | every byte that leaves for a client is the byte that a run without crashes has there, and so is every byte that its application reads |
+//! | 1 | every byte that leaves for a client is the byte that a run without crashes has there, and so is every byte
+//! that its application reads |
 //! | 2 | no RST leaves for a client, and no FIN but at the end of what it must be sent |
-//! | 3 | nothing of the service leaves between a death and the next life, nor afterwards of a connection that was open then and is not spliced yet; but what a living server closed is finished |
-//! | 4 | what is replayed is what the client has sent, and so is what the server reads; a replay begins where a request begins |
-//! | 5 | acknowledgements and timestamps told to a client never go back; when the logger has read everything, it has recorded everything that was acknowledged |
+//! | 3 | nothing of the service leaves between a death and the next life, nor afterwards of a connection that was open
+//! then and is not spliced yet; but what a living server closed is finished |
+//! | 4 | what is replayed is what the client has sent, and so is what the server reads; a replay begins where a
+//! request begins |
+//! | 5 | acknowledgements and timestamps told to a client never go back; when the logger has read everything, it has
+//! recorded everything that was acknowledged |
 //! | 6 | every run ends: the `world` sees to that |
 //! | 7 | no connection is lost but those that the fault of the run dooms |
-//! | 8 | what a server with state says follows from what it has noted, whoever of its lives says it; a socket that is made for a connection has the numbers of both sides |
+//! | 8 | what a server with state says follows from what it has noted, whoever of its lives says it; a socket that is
+//! made for a connection has the numbers of both sides |
 //! | 9 | what a client says after it has heard an answer is not given to a life that answers otherwise |
 
 use std::{
@@ -246,7 +251,8 @@ impl Witness {
         })
     }
 
-    /// This life of it has read so much. What a client says after it has heard something is not executed by a life that says something else.
+    /// This life of it has read so much. What a client says after it has heard something is not executed by a life
+    /// that says something else.
     pub(crate) fn executes(&self, key: FlowKey, end: usize, life: u32) -> Result<(), Violation> {
         let seen = self.of(key).filter(|seen| seen.script.alike);
         let asked = seen.into_iter().flat_map(|seen| {
@@ -469,8 +475,8 @@ impl Seen {
         self.script.any.iter().any(|any| any.contains(&at))
     }
 
-    /// How many of the bytes from `seq` on the client may take by the time of arrival: until then the client takes no more
-    /// than one window. Bytes behind are discarded (RFC 9293 3.10.7.4).
+    /// How many of the bytes from `seq` on the client may take by the time of arrival: until then the client takes no
+    /// more than one window. Bytes behind are discarded (RFC 9293 3.10.7.4).
     fn room_from(&self, seq: SeqNumber) -> usize {
         let edge = self.has.map(|has| has + self.room + self.room);
         edge.map_or(usize::MAX, |edge| edge.distance_from(seq).map_or(0, index))

@@ -32,7 +32,8 @@ fn what_follows_an_answer_of_two_lives_is_not_executed() {
     is_noticed_and_prevented(Scenario::with_late_lives_and_more);
 }
 
-/// Where neither what was asked nor the head of its answer came to the logger, unless what may have been answered waits.
+/// Where neither what was asked nor the head of its answer came to the logger, unless what may have been answered
+/// waits.
 #[test]
 fn an_answer_that_nobody_recorded_is_noticed_and_doubts_prevent_it() {
     is_noticed_and_prevented(Scenario::doubtful);

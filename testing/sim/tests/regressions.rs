@@ -89,8 +89,8 @@ fn what_a_server_with_state_has_closed_is_not_executed_again() {
     }
 }
 
-/// A SYN had been answered, the server died and was there again, and the network had a copy of that SYN: it was answered
-/// once more, with other numbers, and the client, which had heard the first answer, was reset.
+/// A SYN had been answered, the server died and was there again, and the network had a copy of that SYN: it was
+/// answered once more, with other numbers, and the client, which had heard the first answer, was reset.
 #[test]
 fn a_copy_of_a_syn_is_not_answered_by_another_life() {
     if let Err(failure) = play(&Scenario::drawn_from(26_185).north_restarted()) {
@@ -98,8 +98,8 @@ fn a_copy_of_a_syn_is_not_answered_by_another_life() {
     }
 }
 
-/// The client had a later part of an answer behind a hole when its host died, and the head of that answer was lost on the link: the next
-/// life's other answer went on to that part.
+/// The client had a later part of an answer behind a hole when its host died, and the head of that answer was lost on
+/// the link: the next life's other answer went on to that part.
 #[test]
 fn what_a_client_has_behind_a_hole_is_of_the_answer_before_it() {
     if let Err(failure) = play(&Scenario::drawn_from(12_665).answered_otherwise()) {
@@ -107,9 +107,10 @@ fn what_a_client_has_behind_a_hole_is_of_the_answer_before_it() {
     }
 }
 
-/// Neither a request nor the head of its answer came to the logger before the power went, and the client had heard the end of that
-/// answer, which might have been that of the one before: it asked again, and the next life's other answer went on
-/// where the client was. Or the life after that, whose logger had the request by then, and not that it was in doubt (327).
+/// Neither a request nor the head of its answer came to the logger before the power went, and the client had heard the
+/// end of that answer, which might have been that of the one before: it asked again, and the next life's other answer
+/// went on where the client was. Or the life after that, whose logger had the request by then, and not that it was in
+/// doubt (327).
 #[test]
 fn what_a_dead_host_may_have_answered_waits() {
     for seed in [30, 327, 703, 771, 1445, 1564, 1691, 2186, 2320] {
@@ -119,8 +120,8 @@ fn what_a_dead_host_may_have_answered_waits() {
     }
 }
 
-/// A client had a later part of an answer behind a hole, and said nothing of that: it has no selective acknowledgements, and neither the
-/// answer's head nor its first segment had arrived anywhere when the power went.
+/// A client had a later part of an answer behind a hole, and said nothing of that: it has no selective
+/// acknowledgements, and neither the answer's head nor its first segment had arrived anywhere when the power went.
 #[test]
 fn what_a_client_without_selective_acknowledgements_may_have_costs_its_connection() {
     if let Err(failure) = play(&Scenario::drawn_from(154_419).answered_otherwise()) {
@@ -138,7 +139,8 @@ fn what_a_client_ahead_of_the_record_has_behind_a_hole_is_heard() {
     }
 }
 
-/// The client had heard a single byte of an answer that was not recorded, which was taken for the end of the server's stream.
+/// The client had heard a single byte of an answer that was not recorded, which was taken for the end of the server's
+/// stream.
 #[test]
 fn a_byte_is_no_end() {
     if let Err(failure) = play(&Scenario::drawn_from(4542).answered_otherwise()) {
@@ -155,8 +157,8 @@ fn an_acknowledgement_that_was_lost_is_said_again() {
     }
 }
 
-/// On the way to the logger a segment had overtaken others, and one of these, which came later, was taken for the newest: a turn
-/// was believed to begin in the middle of a request.
+/// On the way to the logger a segment had overtaken others, and one of these, which came later, was taken for the
+/// newest: a turn was believed to begin in the middle of a request.
 #[test]
 fn a_turn_begins_with_a_request_whatever_has_overtaken_what() {
     if let Err(failure) = play(&Scenario::drawn_from(3577).restarted()) {
@@ -164,8 +166,8 @@ fn a_turn_begins_with_a_request_whatever_has_overtaken_what() {
     }
 }
 
-/// A logger that is killed in a replay has lost what it had acknowledged to nobody. The replay waited for that, and the client,
-/// whose window was closed, for the replay.
+/// A logger that is killed in a replay has lost what it had acknowledged to nobody. The replay waited for that, and
+/// the client, whose window was closed, for the replay.
 #[test]
 fn replay_ends_where_a_logger_that_was_killed_has_no_more() {
     if let Err(failure) = play(&Scenario::drawn_from(824).durable()) {
@@ -173,8 +175,8 @@ fn replay_ends_where_a_logger_that_was_killed_has_no_more() {
     }
 }
 
-/// The power goes again when a server has read what was in doubt. The next server waited for what follows from that before it was
-/// given that (1359, 1681), or at a place of which the client was taken to have heard more (572).
+/// The power goes again when a server has read what was in doubt. The next server waited for what follows from that
+/// before it was given that (1359, 1681), or at a place of which the client was taken to have heard more (572).
 #[test]
 fn what_was_in_doubt_is_not_when_a_server_has_read_it() {
     for seed in [572, 1359, 1681] {
@@ -184,8 +186,9 @@ fn what_was_in_doubt_is_not_when_a_server_has_read_it() {
     }
 }
 
-/// The power goes when a server has read a request of which neither a copy nor the head of the answer is recorded, but the digest of
-/// what the client has heard: the replay waited for words that follow from the request, and the request for the replay.
+/// The power goes when a server has read a request of which neither a copy nor the head of the answer is recorded, but
+/// the digest of what the client has heard: the replay waited for words that follow from the request, and the request
+/// for the replay.
 #[test]
 fn what_a_digest_is_of_is_not_in_doubt() {
     for seed in [10_653, 10_689] {
@@ -195,8 +198,8 @@ fn what_a_digest_is_of_is_not_in_doubt() {
     }
 }
 
-/// A client had said more than one answer of the logger holds when its replay asked for that: the rest was asked for no more, and what
-/// the client sent again was held back for the replay.
+/// A client had said more than one answer of the logger holds when its replay asked for that: the rest was asked for
+/// no more, and what the client sent again was held back for the replay.
 #[test]
 fn record_of_several_pages_is_read_to_its_end_while_something_is_in_doubt() {
     if let Err(failure) = play(&Scenario::drawn_from(8860).restarted()) {
@@ -204,8 +207,8 @@ fn record_of_several_pages_is_read_to_its_end_while_something_is_in_doubt() {
     }
 }
 
-/// A logger on another machine knew of an earlier turn than the data plane, which had sampled its own: when the server died once more
-/// in that replay, samples of the earlier turn were compared with the whole of it.
+/// A logger on another machine knew of an earlier turn than the data plane, which had sampled its own: when the server
+/// died once more in that replay, samples of the earlier turn were compared with the whole of it.
 #[test]
 fn an_earlier_turn_than_the_last_is_not_sampled_because_the_last_was() {
     if let Err(failure) = play(&Scenario::drawn_from(6647).restarted()) {
@@ -213,8 +216,8 @@ fn an_earlier_turn_than_the_last_is_not_sampled_because_the_last_was() {
     }
 }
 
-/// Of the simulator's own TCP: a socket that waited for the client's end was there for longer than its flow (10139), and one that had
-/// taken 3 bytes of its window back was deaf to a client that had sent them (19214).
+/// Of the simulator's own TCP: a socket that waited for the client's end was there for longer than its flow (10139),
+/// and one that had taken 3 bytes of its window back was deaf to a client that had sent them (19214).
 #[test]
 fn the_simulated_kernel_does_what_linux_does() {
     for seed in [10_139, 19_214] {
@@ -224,8 +227,8 @@ fn the_simulated_kernel_does_what_linux_does() {
     }
 }
 
-/// Of the witness: a client whose SYNs were lost for 41 s was refused when the host gave up the record of its handshake, of which
-/// the client knew nothing.
+/// Of the witness: a client whose SYNs were lost for 41 s was refused when the host gave up the record of its
+/// handshake, of which the client knew nothing.
 #[test]
 fn a_handshake_that_is_given_up_may_be_refused() {
     if let Err(failure) = play(&Scenario::drawn_from(8050).behind_holes(true)) {
@@ -233,8 +236,8 @@ fn a_handshake_that_is_given_up_may_be_refused() {
     }
 }
 
-/// Of the simulator's own TCP, which forgets its retransmission timer with each acknowledgement in CLOSE-WAIT and LAST-ACK: probes of
-/// the server put off for ever what the simulator does instead.
+/// Of the simulator's own TCP, which forgets its retransmission timer with each acknowledgement in CLOSE-WAIT and
+/// LAST-ACK: probes of the server put off for ever what the simulator does instead.
 #[test]
 fn probes_of_a_server_do_not_put_off_what_is_sent_again() {
     if let Err(failure) = play(&Scenario::drawn_from(3215).half_closing(true)) {

@@ -144,8 +144,8 @@ fn no_answer_is_put_together_from_two_lives() {
     );
 }
 
-/// Where neither what a client asks nor the head of its answer comes to the logger before the power goes: many schedules of
-/// the kind of which the test before has a few.
+/// Where neither what a client asks nor the head of its answer comes to the logger before the power goes: many
+/// schedules of the kind of which the test before has a few.
 #[test]
 fn what_is_in_doubt_waits_for_the_new_server() {
     let seeds = wanted(DOUBTFUL_RUNS);
@@ -169,7 +169,8 @@ fn what_is_behind_a_hole_is_of_the_same_life() {
     );
 }
 
-/// A server that thinks before it says again what its client had heard is not given meanwhile what the client says then.
+/// A server that thinks before it says again what its client had heard is not given meanwhile what the client says
+/// then.
 #[test]
 fn a_server_that_thinks_is_given_nothing_too_soon() {
     let seeds = wanted(THOUGHTFUL_RUNS);

@@ -22,11 +22,12 @@ pub(crate) enum Lab {
     Up(Up),
     /// Run a command on a host, and end with the exit status of the command
     ///
-    /// Exit status 125 means that outlive failed, 126 that the command cannot be run, and 127 that the command was not found.
+    /// Exit status 125 means that outlive failed, 126 that the command cannot be run, and 127 that the command was not
+    /// found.
     ///
-    /// In the environment of the command, OUTLIVE_RUN_DIR is a directory of the host. So services of outlive on different hosts do
-    /// not meet, and `outlive lab exec HOST -- outlive status` shows the services of the host. Processes that the command leaves in
-    /// the background stay.
+    /// In the environment of the command, OUTLIVE_RUN_DIR is a directory of the host. So services of outlive on
+    /// different hosts do not meet, and `outlive lab exec HOST -- outlive status` shows the services of the host.
+    /// Processes that the command leaves in the background stay.
     Exec(Exec),
     /// Send a signal to processes of a host
     Kill(Kill),
@@ -42,9 +43,9 @@ pub(crate) enum Lab {
     Delay(Delay),
     /// Limit the rate of the links of a host, each way
     ///
-    /// Frames are counted as on Ethernet: 38 bytes more than the IP packet has, and 84 bytes at least. Frames for up to 100 ms wait;
-    /// further frames are dropped. The kernel keeps a rate alone, also at 1 Gbit/s. Together with loss or delay, some hundred Mbit/s
-    /// are possible.
+    /// Frames are counted as on Ethernet: 38 bytes more than the IP packet has, and 84 bytes at least. Frames for up
+    /// to 100 ms wait; further frames are dropped. The kernel keeps a rate alone, also at 1 Gbit/s. Together with loss
+    /// or delay, some hundred Mbit/s are possible.
     Rate(Rate),
     /// Set the largest IP packet of the links of a host
     Mtu(Mtu),
@@ -91,8 +92,8 @@ pub(crate) struct Which {
 pub(crate) enum Layout {
     /// all hosts on one switch, each host with an own link
     OneSwitch,
-    /// hosts called server… have a second link, eth1, to a second switch; only these hosts and the hosts called logger… are on the
-    /// second switch
+    /// hosts called server… have a second link, eth1, to a second switch; only these hosts and the hosts called
+    /// logger… are on the second switch
     Separate,
     /// all hosts on one medium, as on an Ethernet hub; the hosts share the rate of the medium
     Shared,
@@ -111,7 +112,8 @@ pub(crate) struct Up {
     /// Network between the hosts; the second switch is 10.0.1.0/24 and fd00:0:0:1::/64
     #[arg(long, value_enum, default_value = "one-switch")]
     pub(crate) layout: Layout,
-    /// Rate of each link, or of the whole shared medium, as in 10Mbit (bit, kbit, Mbit, Gbit a second) [default: no limit]
+    /// Rate of each link, or of the whole shared medium, as in 10Mbit (bit, kbit, Mbit, Gbit a second) [default: no
+    /// limit]
     #[arg(long, value_name = "BITS", value_parser = units::rate)]
     pub(crate) rate: Option<units::Rate>,
     #[command(flatten)]

@@ -20,8 +20,8 @@ pub(crate) struct Make {
     /// With --status: print JSON
     #[arg(long, requires = "status")]
     pub(crate) json: bool,
-    /// Targets, variables and options of make; with --watch, the arguments that are expected until other arguments were more
-    /// frequent lately
+    /// Targets, variables and options of make; with --watch, the arguments that are expected until other arguments
+    /// were more frequent lately
     #[arg(
         trailing_var_arg = true,
         allow_hyphen_values = true,

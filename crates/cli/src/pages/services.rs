@@ -1,4 +1,5 @@
-//! Names of services, in the completions of shells: they are the directories of the run directory, which everybody may list.
+//! Names of services, in the completions of shells: they are the directories of the run directory, which everybody may
+//! list.
 
 use clap_complete::Shell;
 

@@ -1,8 +1,8 @@
 //! The places at which a client began to speak after having heard all output of the server.
 //!
-//! A restarted server must have repeated the output before a place when the server gets the input behind that place: else
-//! the server would execute a request for a client that had heard another answer (`recovery::replay`). A replay needs all
-//! places of a record, not the last turn's alone. Interim answers count as answers here.
+//! A restarted server must have repeated the output before a place when the server gets the input behind that place:
+//! else the server would execute a request for a client that had heard another answer (`recovery::replay`). A replay
+//! needs all places of a record, not the last turn's alone. Interim answers count as answers here.
 
 use crate::error::Unprotected;
 use crate::pool::Budget;
@@ -37,8 +37,8 @@ impl Beginnings {
         self.table.iter().copied()
     }
 
-    /// The client speaks. The place counts if the client has heard something since the place before. If it has not spoken
-    /// there, that place is no more: answered is what the client had heard there.
+    /// The client speaks. The place counts if the client has heard something since the place before. If it has not
+    /// spoken there, that place is no more: answered is what the client had heard there.
     pub(crate) fn push(
         &mut self,
         at: Turn,

@@ -5,8 +5,9 @@
 //! middle cannot. So there are no holes, and where there is no room for more all of it goes.
 //!
 //! An image of the first process takes the place of what is before its end in that one's stream, in one step
-//! ([`Determinants::commit_image`]): before it, the record is the image before and all since; after it, the new image and what
-//! comes behind that. What has come of an image that was not committed is no part of the record, and the first to go.
+//! ([`Determinants::commit_image`]): before it, the record is the image before and all since; after it, the new image
+//! and what comes behind that. What has come of an image that was not committed is no part of the record, and the
+//! first to go.
 
 use std::collections::BTreeMap;
 
@@ -169,8 +170,8 @@ impl Determinants {
         self.drops
     }
 
-    /// The next bytes of an image of the record's first process, `length` bytes long, from its first on. `most` is what may be
-    /// held. Tells how much of it is there.
+    /// The next bytes of an image of the record's first process, `length` bytes long, from its first on. `most` is
+    /// what may be held. Tells how much of it is there.
     ///
     /// # Errors
     /// Why it is not taken. Nothing is left of it then.
@@ -216,8 +217,8 @@ impl Determinants {
         self.upload = None;
     }
 
-    /// From now on the record is this image, which has come as a whole, and what the stream of the first process has from
-    /// `base` on. There were so many `processes`. Who says so again is told the same.
+    /// From now on the record is this image, which has come as a whole, and what the stream of the first process has
+    /// from `base` on. There were so many `processes`. Who says so again is told the same.
     ///
     /// # Errors
     /// It is not here as a whole, or the record does not go on with it. All is as it was.

@@ -293,8 +293,8 @@ impl Journal {
         record.recorded_from(connection.isns, from)
     }
 
-    /// A turn that was known to have begun at this place, and [`crate::Protected::answers`], when the record was read back from
-    /// somewhere. Nothing is dropped.
+    /// A turn that was known to have begun at this place, and [`crate::Protected::answers`], when the record was read
+    /// back from somewhere. Nothing is dropped.
     pub fn restore_turn(&mut self, flow: FlowId, at: Place, answers: [SeqNumber; 4]) {
         if let Some(connection) = self.connections.get_mut(&flow)
             && let Ok(record) = &mut connection.record
@@ -303,8 +303,8 @@ impl Journal {
         }
     }
 
-    /// [`crate::Protected::asked`] and [`crate::Protected::doubt`], of a record that was read back from somewhere. If nobody
-    /// tells, all that is not recorded is in doubt.
+    /// [`crate::Protected::asked`] and [`crate::Protected::doubt`], of a record that was read back from somewhere. If
+    /// nobody tells, all that is not recorded is in doubt.
     pub fn restore_asked(&mut self, flow: FlowId, [asked, doubt]: [SeqNumber; 2]) {
         if let Some(connection) = self.connections.get_mut(&flow)
             && let Ok(record) = &mut connection.record
@@ -381,8 +381,8 @@ impl Journal {
             .flat_map(|(record, isns)| record.heads(isns))
     }
 
-    /// Where the client spoke after it had heard all that the server had said, in order: what it said from there on, and
-    /// what the server had said before. Nothing for a connection without a record.
+    /// Where the client spoke after it had heard all that the server had said, in order: what it said from there on,
+    /// and what the server had said before. Nothing for a connection without a record.
     pub fn beginnings(&self, flow: FlowId) -> impl Iterator<Item = Place> {
         let connection = self.connections.get(&flow);
         let record = connection.and_then(|c| Some((c.record.as_ref().ok()?, c.isns)));
@@ -391,8 +391,8 @@ impl Journal {
             .flat_map(|(record, isns)| record.beginnings(isns))
     }
 
-    /// Digests of what the server had said, where not all of that is recorded, in order. Nothing for a connection without a
-    /// record.
+    /// Digests of what the server had said, where not all of that is recorded, in order. Nothing for a connection
+    /// without a record.
     pub fn marks(&self, flow: FlowId) -> impl Iterator<Item = Mark> {
         let connection = self.connections.get(&flow);
         let record = connection.and_then(|c| c.record.as_ref().ok());

@@ -1,11 +1,11 @@
 //! Digests of what a server had said.
 //!
-//! Of a long answer only the head is recorded. A digest of all that was said by then tells whether a restarted server has
-//! said the same again, before a request is given to it; and a server on another host, before its client hears more. Who takes
-//! digests, and how, is of no interest here.
+//! Of a long answer only the head is recorded. A digest of all that was said by then tells whether a restarted server
+//! has said the same again, before a request is given to it; and a server on another host, before its client hears
+//! more. Who takes digests, and how, is of no interest here.
 //!
-//! Where the client began to speak a mark is kept. Of others the newest is enough that the client has heard; what it has not
-//! heard yet it may have heard when its host stops.
+//! Where the client began to speak a mark is kept. Of others the newest is enough that the client has heard; what it
+//! has not heard yet it may have heard when its host stops.
 
 use crate::error::Unprotected;
 use crate::pool::Budget;
@@ -72,8 +72,8 @@ impl Marks {
         }
     }
 
-    /// The client did not speak here, but later. The mark stays until the client has heard what a newer mark is of: of what was said
-    /// since there may be no mark.
+    /// The client did not speak here, but later. The mark stays until the client has heard what a newer mark is of: of
+    /// what was said since there may be no mark.
     pub(crate) fn forget(&mut self, at: u64) {
         if let Ok(place) = self.find(at) {
             self.table[place].0 &= !1;
@@ -87,8 +87,8 @@ impl Marks {
         }
     }
 
-    /// The client has heard what lies before `heard`. A mark at `floor`, where the record begins, stays: without this mark the
-    /// other marks cannot be compared with what is said from there on.
+    /// The client has heard what lies before `heard`. A mark at `floor`, where the record begins, stays: without this
+    /// mark the other marks cannot be compared with what is said from there on.
     pub(crate) fn hear(&mut self, heard: u64, floor: u64, budget: &mut Budget<'_>) {
         let passed = self
             .table

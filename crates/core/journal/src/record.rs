@@ -34,8 +34,8 @@ pub struct Arrival<'a> {
     pub heard_all: bool,
     /// Whether the head of everything that the server had said when this came is recorded.
     pub heads_known: bool,
-    /// Set if a host that is dead may have answered this already, by something that is not recorded: its client had heard of
-    /// that host what lies before this number.
+    /// Set if a host that is dead may have answered this already, by something that is not recorded: its client had
+    /// heard of that host what lies before this number.
     pub doubted: Option<SeqNumber>,
     /// How far the server had come when this arrived; `None` if that is not known. No turn begins
     /// with such a segment, nor with the next one that is new.
@@ -244,15 +244,16 @@ impl Record {
         })
     }
 
-    /// From there on what the client says may have been answered without a record of either: it is neither recorded, be it
-    /// beyond a hole, nor had the server read it when it said what the newest head has. (A FIN takes a number, and none is
-    /// answered behind it.)
+    /// From there on what the client says may have been answered without a record of either: it is neither recorded,
+    /// be it beyond a hole, nor had the server read it when it said what the newest head has. (A FIN takes a number,
+    /// and none is answered behind it.)
     fn unanswered(&self) -> u64 {
         let from = self.asked.max(self.instream.data_end());
         self.instream.range_of(from).map_or(from, |range| range.end)
     }
 
-    /// The same; and what was in doubt when it came, until a server has read it that had said again what its client had heard.
+    /// The same; and what was in doubt when it came, until a server has read it that had said again what its client
+    /// had heard.
     fn doubt(&self) -> u64 {
         let doubted = self.doubted.filter(|doubted| *doubted >= self.asked);
         doubted.unwrap_or_else(|| self.unanswered())

@@ -48,8 +48,9 @@ pub struct Protected {
     pub answers: [SeqNumber; 4],
     /// How far the server had read when it said what the newest head has (without heads that have come before others).
     pub asked: SeqNumber,
-    /// What the client says from there on is not recorded, also not beyond a hole, and the server had not read that when it
-    /// said what the newest head has: it may have been answered by nobody knows what. Or it was so when it came.
+    /// What the client says from there on is not recorded, also not beyond a hole, and the server had not read that
+    /// when it said what the newest head has: it may have been answered by nobody knows what. Or it was so when it
+    /// came.
     pub doubt: SeqNumber,
     /// Turns begun, with the first.
     pub turns: u64,

@@ -307,8 +307,8 @@ fn a_hole_or_a_repetition_begins_no_turn() {
     assert_eq!(talk.replayed(), "GET /1\r\nGET /2\r\n");
 }
 
-/// The first part of a request has come before the one that it follows: what comes late does not tell how much the server
-/// had said when that part was sent.
+/// The first part of a request has come before the one that it follows: what comes late does not tell how much the
+/// server had said when that part was sent.
 #[test]
 fn the_rest_of_a_request_whose_beginning_has_overtaken_another_begins_no_turn() {
     let mut talk = Talk::new(ReplayMode::Request);

@@ -44,8 +44,8 @@ impl FailureDetector {
         }
     }
 
-    /// The holder has asked, at `now`; the newest of its requests whose answer it had heard then was `behind` older, by its own
-    /// clock (what is under way for long is late, however steadily it comes). For how long it is granted.
+    /// The holder has asked, at `now`; the newest of its requests whose answer it had heard then was `behind` older,
+    /// by its own clock (what is under way for long is late, however steadily it comes). For how long it is granted.
     pub fn term(&mut self, terms: &Terms, now: Duration, behind: Option<Duration>) -> Duration {
         if let Some((before, granted)) = self.last {
             let passed = now.saturating_sub(before);
@@ -76,7 +76,8 @@ impl FailureDetector {
         }
     }
 
-    /// A holder lives that was taken for dead: it, or the way to it, stands still for as long as no lease of ours lasted.
+    /// A holder lives that was taken for dead: it, or the way to it, stands still for as long as no lease of ours
+    /// lasted.
     pub fn was_for_nothing(&mut self, terms: &Terms) {
         (self.lateness, self.memory) = (worst(terms), LONG_MEMORY);
     }
@@ -114,8 +115,8 @@ mod tests {
         term
     }
 
-    /// Asks steadily for a while, of a logger whose answers take so long; returns the shortest term, and whether each answer came
-    /// before the lease before it was over.
+    /// Asks steadily for a while, of a logger whose answers take so long; returns the shortest term, and whether each
+    /// answer came before the lease before it was over.
     fn asks_from_afar(round_trip: Duration) -> (Duration, bool) {
         let terms = Terms::default();
         let (mut detector, mut now) = (FailureDetector::new(&terms), Duration::ZERO);

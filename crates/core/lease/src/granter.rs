@@ -6,14 +6,16 @@
 //!
 //! | | who may take over |
 //! |---|---|
-//! | a lease | any standby, when the lease must be over: counted from the newest grant, and only if the holder has said that it is leased and can hear of no older permission without end |
+//! | a lease | any standby, when the lease must be over: counted from the newest grant, and only if the holder has
+//! said that it is leased and can hear of no older permission without end |
 //! | without end | nobody |
 //!
 //! A granter that was started again knows from its [`Memory`] what it has granted, or waits: until it has
 //! lived for as long as the longest lease, nothing that was granted by its former lives counts any more.
 //! Before that it answers only one who *speaks* at the moment of asking: nobody else can, since nobody
 //! was granted an epoch while that one could still speak. To be sure of the moment it believes only
-//! requests which name its present life. Afterwards a silent holder that was heard meanwhile comes before every standby.
+//! requests which name its present life. Afterwards a silent holder that was heard meanwhile comes before every
+//! standby.
 //!
 //! While nobody may speak the granter's own host may ([`Granter::nobodys_since`]).
 
@@ -63,7 +65,8 @@ pub enum StillHeld {
     Heard {
         /// The time since the last word.
         ago: Duration,
-        /// The last word is the holder's; else the granter was started at that time, and has not heard the holder since.
+        /// The last word is the holder's; else the granter was started at that time, and has not heard the holder
+        /// since.
         itself: bool,
     },
 }
@@ -135,7 +138,8 @@ struct Service {
     watched: bool,
     /// The end of the epoch before.
     former: Former,
-    /// The host of the last holder, which has not given the service up: the operator has said that it is gone, or it has begun anew.
+    /// The host of the last holder, which has not given the service up: the operator has said that it is gone, or it
+    /// has begun anew.
     lost: Option<u64>,
     /// How steadily its holder asks.
     detector: FailureDetector,
@@ -229,8 +233,8 @@ impl Granter {
         Some((service.epoch, service.holder?.1))
     }
 
-    /// The operator says that the holder of a service is gone for good. No host holds the service then; the next grant waits
-    /// for the end of the holder's lease. Returns the epoch that is over, and the record to be kept.
+    /// The operator says that the holder of a service is gone for good. No host holds the service then; the next grant
+    /// waits for the end of the holder's lease. Returns the epoch that is over, and the record to be kept.
     ///
     /// # Errors
     /// The holder was heard a moment ago, or could not be heard yet; or no host holds the service.
@@ -537,8 +541,9 @@ impl Service {
         standbys.map(|(instance, member)| (member.preference, *instance))
     }
 
-    /// Is the asking host the first of the hosts that would serve and were heard within a term? Without memory, the silent
-    /// holder of the newest known epoch comes first: server and connections are on that host, and no takeover is needed.
+    /// Is the asking host the first of the hosts that would serve and were heard within a term? Without memory, the
+    /// silent holder of the newest known epoch comes first: server and connections are on that host, and no takeover
+    /// is needed.
     fn comes_first(&self, round: &Round<'_>) -> bool {
         let instance = round.request.instance;
         let holds = |member: &Member| {

@@ -1,9 +1,9 @@
 //! Should a thread stay awake that expects an answer sooner than a wake-up takes?
 //!
-//! A thread that stays awake offers the processor to other threads between two looks (`sched_yield`). On an idle processor
-//! the offer costs nothing. Beside a thread with much to compute, the processor is gone for a whole slice of the scheduler's,
-//! some milliseconds. A sleeping thread would be woken in microseconds, and would run at once for having slept. So a thread
-//! that has lost the processor for long sleeps from then on for a while, longer each time.
+//! A thread that stays awake offers the processor to other threads between two looks (`sched_yield`). On an idle
+//! processor the offer costs nothing. Beside a thread with much to compute, the processor is gone for a whole slice of
+//! the scheduler's, some milliseconds. A sleeping thread would be woken in microseconds, and would run at once for
+//! having slept. So a thread that has lost the processor for long sleeps from then on for a while, longer each time.
 //!
 //! Times are nanoseconds of any clock that never goes back.
 

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The version is the one in which messages of this type became what they are. So a program understands all that one
-//! of the version before says, and is understood in all but the messages that are new; a stream on which one of those is
-//! said to a program that does not know it ends there.
+//! of the version before says, and is understood in all but the messages that are new; a stream on which one of those
+//! is said to a program that does not know it ends there.
 //!
 //! All numbers are little-endian; the length counts what follows it and is at most
 //! [`MAX_MESSAGE`]. Types of requests are below `0x80`, types of responses above, so that a stream
@@ -20,9 +20,10 @@
 //! [`Request::Frames`].
 //!
 //! Answers come in the order of the requests. [`Response::Drained`], [`Response::Unprotected`],
-//! [`Response::Unknown`], [`Response::Hosts`], [`Response::Followed`] and [`Response::Grown`] also come unasked, and nobody waits for what is said of an
-//! image that is uploaded ([`Request::TellImage`], [`Request::CommitImage`]); a [`Response::Lease`] says itself which request it answers. A list too long for one message comes in several,
-//! the final one marked `last`; [`MAX_DATA`] and [`RecordSummary::PER_MESSAGE`] are the limits of a message.
+//! [`Response::Unknown`], [`Response::Hosts`], [`Response::Followed`] and [`Response::Grown`] also come unasked, and
+//! nobody waits for what is said of an image that is uploaded ([`Request::TellImage`], [`Request::CommitImage`]); a
+//! [`Response::Lease`] says itself which request it answers. A list too long for one message comes in several, the
+//! final one marked `last`; [`MAX_DATA`] and [`RecordSummary::PER_MESSAGE`] are the limits of a message.
 //!
 //! Encoding is deterministic, and decoding accepts nothing but the encoding: a body that is too
 //! short, too long or has a value out of range is [`ControlError::Malformed`]. A stream that had

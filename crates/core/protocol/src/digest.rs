@@ -51,8 +51,8 @@ impl Digest {
     }
 }
 
-/// What the key of a service's digests is made of. It is a secret, and that of all hosts that serve the connections, one after
-/// another.
+/// What the key of a service's digests is made of. It is a secret, and that of all hosts that serve the connections,
+/// one after another.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct DigestSeed(
     /// 128 random bits.

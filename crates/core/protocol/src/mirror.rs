@@ -6,17 +6,20 @@
 //! | offset | field | |
 //! |---|---|---|
 //! | 0 | magic `u32` | `OUTL` |
-//! | 4 | version `u8` | in which frames of this kind became what they are: 3 for a digest and an outstream, else 2 (of an outstream: without how far the client had sent) |
+//! | 4 | version `u8` | in which frames of this kind became what they are: 3 for a digest and an outstream, else 2 (of
+//! an outstream: without how far the client had sent) |
 //! | 5 | kind `u8` | 1 instream, 2 outstream, 3 barrier, 4 opened, 5 closed, 6 digest |
 //! | 6 | reason `u8` | of closed: 1 finished, 2 reset by client, 3 reset by server, 4 evicted; else 0 |
-//! | 7 | unfinished `u8` | of instream and outstream: 1 if the checksum field holds only the pseudo-header's sum; else 0 |
+//! | 7 | unfinished `u8` | of instream and outstream: 1 if the checksum field holds only the pseudo-header's sum; else
+//! 0 |
 //! | 8 | flow_id `u64` | |
 //! | 16 | timestamp_ns `u64` | CLOCK_MONOTONIC |
 //! | 24 | server_nxt `u32` | end of the outstream sent so far, in the client's sequence space |
 //! | 28 | server_ack `u32` | instream acknowledged to the client so far |
 //! | 32 | packet_len `u32` | true length of the packet |
 //! | 36 | captured_len `u32` | bytes of it that follow |
-//! | 40 | token `u64` | of outstream: where its record goes on low, how far the client had sent when this answer began high; of barrier: the token; of opened: client ISN low, server ISN high; else 0 |
+//! | 40 | token `u64` | of outstream: where its record goes on low, how far the client had sent when this answer began
+//! high; of barrier: the token; of opened: client ISN low, server ISN high; else 0 |
 //!
 //! A frame of the kind "digest" has a [`Digest`] in the place of a packet.
 //!

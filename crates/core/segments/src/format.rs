@@ -4,8 +4,8 @@ use crc32fast::Hasher;
 
 const MAGIC: [u8; 8] = *b"OUTLSEGM";
 /// Of the frame of records, and of what the logger writes into them. 2: handshakes, and how far clients
-/// have heard their servers. 3: where answers began, and keys of services. 5: what was released without having been there. 6: how far
-/// servers had read, what was in doubt, digests, and their key.
+/// have heard their servers. 3: where answers began, and keys of services. 5: what was released without having been
+/// there. 6: how far servers had read, what was in doubt, digests, and their key.
 pub const VERSION: u32 = 6;
 
 /// The version before, which is read, too.

@@ -3,8 +3,8 @@
 //! A log is a row of *segments*, numbered files. Records are appended to the last one, in batches
 //! ([`Batch`]); [`Log::commit`] makes all that was appended durable at once. A segment that is full
 //! is sealed and the next one begun; one that nobody needs any more is removed as a whole
-//! ([`Log::remove_before`]). What the records say is the business of who writes them. Segments of the version before are
-//! read, too: each record comes with the version of its segment.
+//! ([`Log::remove_before`]). What the records say is the business of who writes them. Segments of the version before
+//! are read, too: each record comes with the version of its segment.
 //!
 //! ```text
 //! segment:  magic "OUTLSEGM" | u32 version | u32 0 | u64 number | u32 0 | u32 checksum of these
@@ -26,9 +26,9 @@
 //! **What is promised.** Records are read in the order in which they were written. After a crash
 //! those that were committed are there, and possibly some of those after them, without a gap: a
 //! segment is read up to the first record that is not whole, and what follows (a *torn tail*) is
-//! cut off, never guessed. A later run writes into segments of its own. Segments that were removed may be there again after
-//! a crash, each by itself: those before a number that is missing are not read, and the reader is told which these were
-//! ([`Piece::Removed`]). Where a sealed segment is
+//! cut off, never guessed. A later run writes into segments of its own. Segments that were removed may be there again
+//! after a crash, each by itself: those before a number that is missing are not read, and the reader is told which
+//! these were ([`Piece::Removed`]). Where a sealed segment is
 //! damaged, which no crash does, the reader is told ([`Piece::Damaged`]): committed records are
 //! missing there.
 //!

@@ -50,8 +50,8 @@ pub enum CriuError {
     },
 }
 
-/// What is said of all images alike. Nobody's terminal is concerned; cgroups are ours to choose; what is connected to a socket by
-/// its name, such as the system's log, is connected again.
+/// What is said of all images alike. Nobody's terminal is concerned; cgroups are ours to choose; what is connected to
+/// a socket by its name, such as the system's log, is connected again.
 const COMMON: [&str; 7] = [
     "-v2",
     "--shell-job",

@@ -118,8 +118,8 @@ impl Room {
         send_rights(self.control.as_fd(), GO, &[])
     }
 
-    /// What it has said, without waiting for it; `None`: nothing. With who goes on, if one does: the number that its process has
-    /// here.
+    /// What it has said, without waiting for it; `None`: nothing. With who goes on, if one does: the number that its
+    /// process has here.
     ///
     /// # Errors
     /// It is gone.

@@ -1,10 +1,10 @@
-//! A room: namespaces of their own for one process that is no ordinary one, and the first process in there, which is ours
-//! (`outlive sandbox`).
+//! A room: namespaces of their own for one process that is no ordinary one, and the first process in there, which is
+//! ours (`outlive sandbox`).
 //!
-//! A rehearsal is in a closed one. It binds the service's addresses in a network where nobody is, and its standard streams lead
-//! nowhere. What is made from an image has the numbers that its image has, its own and its threads': in a room they are free. The
-//! one that becomes the service is in an open room, in the host's network, and stays there. When our process ends, all in there
-//! does.
+//! A rehearsal is in a closed one. It binds the service's addresses in a network where nobody is, and its standard
+//! streams lead nowhere. What is made from an image has the numbers that its image has, its own and its threads': in a
+//! room they are free. The one that becomes the service is in an open room, in the host's network, and stays there.
+//! When our process ends, all in there does.
 
 use std::{
     ffi::OsString,
@@ -42,7 +42,8 @@ use crate::{
 /// The hidden verb by which our own binary becomes the first process of a room.
 pub const VERB: &str = "sandbox";
 
-/// Numbers of processes begin here in a room: CRIU's own, which come first when an image is made a process again, are lower.
+/// Numbers of processes begin here in a room: CRIU's own, which come first when an image is made a process again, are
+/// lower.
 const FIRST_NUMBER: u32 = 10_000;
 
 /// The device that a new network has.

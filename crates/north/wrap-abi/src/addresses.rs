@@ -53,8 +53,8 @@ impl Ports {
         self.last.store(ports[1].into(), Ordering::Relaxed);
     }
 
-    /// Does a socket at this address have clients of these? One at the address of no host has those of all of its family; one
-    /// of IPv6 has those of both.
+    /// Does a socket at this address have clients of these? One at the address of no host has those of all of its
+    /// family; one of IPv6 has those of both.
     fn are_at(&self, ip: [u8; 16], port: u16) -> bool {
         let own = [&self.ip[0], &self.ip[1]].map(|word| word.load(Ordering::Relaxed));
         let is_host = own == words(ip) || ip == [0; 16] || ip == mapped([0; 4]) && is_mapped(own);

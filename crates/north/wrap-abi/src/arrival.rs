@@ -6,7 +6,8 @@ pub enum Which {
     /// Nobody knows: the kernel has kept no SYN (it does not under a flood of them).
     #[default]
     Unknown,
-    /// A client's, by the sequence number of its SYN (RFC 9293, 3.4.1: no two of the same ends have the same within minutes).
+    /// A client's, by the sequence number of its SYN (RFC 9293, 3.4.1: no two of the same ends have the same within
+    /// minutes).
     Isn(u32),
     /// One that the server has opened, by its number in the data plane, below 2^62.
     Flow(u64),
@@ -61,8 +62,8 @@ const TCP: u8 = 6;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// A connection, as the record of its arrival tells it: `u8` bytes of the peer's address | u64 which | the peer's address | the
-/// server's.
+/// A connection, as the record of its arrival tells it: `u8` bytes of the peer's address | u64 which | the peer's
+/// address | the server's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival<'a> {
     /// Which.

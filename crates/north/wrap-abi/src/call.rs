@@ -6,8 +6,8 @@
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Call {
-    /// The beginning of a process's life. The outcome is its process id; the payload of the first process is what runs, of
-    /// which another life's is to be the same, and of others the number of their parent.
+    /// The beginning of a process's life. The outcome is its process id; the payload of the first process is what
+    /// runs, of which another life's is to be the same, and of others the number of their parent.
     Start = 1,
     /// `epoll_wait`: the payload says which descriptors are ready ([`crate::Ready`]).
     Epoll = 2,
@@ -30,8 +30,8 @@ pub enum Call {
     Value = 10,
     /// Whatever a call filled in, such as `getrusage`: the payload.
     Filled = 11,
-    /// A child process. Before it begins: the outcome is the number of its stream. Then, with that as the descriptor: the
-    /// outcome is its process id.
+    /// A child process. Before it begins: the outcome is the number of its stream. Then, with that as the descriptor:
+    /// the outcome is its process id.
     Fork = 12,
     /// A child process that ended: the outcome is its number, the payload its status.
     Wait = 13,
@@ -42,8 +42,8 @@ pub enum Call {
     /// Bytes from what is neither a client's connection nor a regular file (a pipe, `/dev/urandom`, a file
     /// below `/proc`): the payload.
     Input = 16,
-    /// What opening, reading, moving in or looking at a file gave. By name: the descriptor is a hash of that. A file that was
-    /// opened comes with its [`crate::Identity`], what was read with a hash.
+    /// What opening, reading, moving in or looking at a file gave. By name: the descriptor is a hash of that. A file
+    /// that was opened comes with its [`crate::Identity`], what was read with a hash.
     File = 17,
     /// A connection that the server opened itself.
     Connect = 18,
@@ -55,24 +55,25 @@ pub enum Call {
     Closed = 21,
     /// What becomes of this process, which is no first one: the outcome is a [`crate::layout::Fate`].
     Fate = 22,
-    /// A piece of a file that was read, and that the server is about to put another one in the place of: the outcome is where it
-    /// begins, the payload the file's [`crate::Identity`] and the piece.
+    /// A piece of a file that was read, and that the server is about to put another one in the place of: the outcome
+    /// is where it begins, the payload the file's [`crate::Identity`] and the piece.
     Kept = 23,
-    /// Helper threads are not waited for from here on: the outcome is a [`crate::layout::Restless`], and the descriptor how often
-    /// they were since the last record.
+    /// Helper threads are not waited for from here on: the outcome is a [`crate::layout::Restless`], and the
+    /// descriptor how often they were since the last record.
     Helpers = 24,
     /// A signal was sent: the descriptor is the process, as the program knows it, or a group, less than 0.
     Kill = 25,
-    /// A connection that the server opened itself is recorded as a client's from here on: the payload is as of [`Call::Accept`].
+    /// A connection that the server opened itself is recorded as a client's from here on: the payload is as of
+    /// [`Call::Accept`].
     Joined = 26,
-    /// An address that a socket was not given (payload: 0), or not allowed to listen on (1): the outcome says why. Where it was, there
-    /// is no record.
+    /// An address that a socket was not given (payload: 0), or not allowed to listen on (1): the outcome says why.
+    /// Where it was, there is no record.
     Bind = 27,
-    /// A connection that another process has passed on, with the bytes beside it: the outcome is its descriptor, the payload both
-    /// its addresses ([`crate::passing::ADDRESS`] bytes each), and the bytes.
+    /// A connection that another process has passed on, with the bytes beside it: the outcome is its descriptor, the
+    /// payload both its addresses ([`crate::passing::ADDRESS`] bytes each), and the bytes.
     Passed = 28,
-    /// A lock on a file: the outcome, and of which part ([`crate::locks::Lock::payload`]). One that is let go is noted before; if that
-    /// fails, once more ([`crate::locks::CORRECTION`], [`crate::locks::LET_GO`]).
+    /// A lock on a file: the outcome, and of which part ([`crate::locks::Lock::payload`]). One that is let go is noted
+    /// before; if that fails, once more ([`crate::locks::CORRECTION`], [`crate::locks::LET_GO`]).
     Lock = 29,
 }
 

@@ -69,7 +69,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// How far the real clocks may be ahead, nanoseconds: a tick for each command of a busy redis would be a third of its record.
+    /// How far the real clocks may be ahead, nanoseconds: a tick for each command of a busy redis would be a third of
+    /// its record.
     pub const GRAIN: u64 = 20_000;
     /// The time of day was set if it is off by more than that, nanoseconds: two clocks cannot be read at once.
     const WALL_NOISE: u64 = 20_000;
@@ -144,8 +145,8 @@ impl Clock {
         deadline.saturating_add_signed(self.shift.saturating_neg())
     }
 
-    /// How long it is until this clock shows `deadline`, or, if it is a time of day, until that; nanoseconds. For a replay,
-    /// where the clocks stand still.
+    /// How long it is until this clock shows `deadline`, or, if it is a time of day, until that; nanoseconds. For a
+    /// replay, where the clocks stand still.
     #[must_use]
     pub fn until(&self, deadline: u64, is_wall: bool) -> u64 {
         let wall = if is_wall { self.wall } else { 0 };

@@ -1,19 +1,22 @@
 //! How a process is given its clients' connections when its record is replayed.
 //!
-//! The supervisor has said before how much of each connection's outstream its client has ([`Position`]). Where it could not,
-//! since the record is still being made on another host, the process says of each connection that it begins
+//! The supervisor has said before how much of each connection's outstream its client has ([`Position`]). Where it
+//! could not, since the record is still being made on another host, the process says of each connection that it begins
 //! ([`Entry::Began`]), and all that is said in it. The process writes into the *handover file* what it said beyond that
-//! ([`Entry::Said`]), then where each connection stands ([`Entry::Stands`], and [`Entry::Reaches`] for one that it has opened
-//! itself), and then a [`Message::Replayed`] to the socket, beside which is the end of another socket. There the
+//! ([`Entry::Said`]), then where each connection stands ([`Entry::Stands`], and [`Entry::Reaches`] for one that it has
+//! opened itself), and then a [`Message::Replayed`] to the socket, beside which is the end of another socket. There the
 //! supervisor answers, when all processes of the service have come so far, with
-//! datagrams of connection numbers, each with a descriptor beside it, and at last with one of one byte ([`GO`]). A process that
-//! has ended in its replay does not wait for that. Each that has a connection says where it stands, under the same number.
+//! datagrams of connection numbers, each with a descriptor beside it, and at last with one of one byte ([`GO`]). A
+//! process that has ended in its replay does not wait for that. Each that has a connection says where it stands, under
+//! the same number.
 //!
 //! ```text
-//! entry:   u8 kind | 3 bytes 0 | u32 connection | u64 outstream | u64 instream | u32 length, or process | u32 flags | ends
+//! entry:   u8 kind | 3 bytes 0 | u32 connection | u64 outstream | u64 instream | u32 length, or process | u32 flags |
+//! ends
 //!          | u64 which ([`Which::to_u64`], of a standing) | bytes, if something was said
 //! ends:    16 bytes and u16 of the client, the same of the server; IPv4 addresses as IPv6 has them.
-//!          For a connection that the server has opened: u64, which, and zeros. For one that a process has served: u64 and u64
+//!          For a connection that the server has opened: u64, which, and zeros. For one that a process has served: u64
+//! and u64
 //!          of where it has begun, and zeros
 //! ```
 //!
@@ -26,8 +29,8 @@ use crate::Which;
 /// The supervisor's last word: these were all, go on.
 pub const GO: u8 = 2;
 
-/// Bytes of the supervisor's answer to [`Message::Joins`]: the number by which the data plane knows the connection from here
-/// on, or 0: it stays as it is.
+/// Bytes of the supervisor's answer to [`Message::Joins`]: the number by which the data plane knows the connection
+/// from here on, or 0: it stays as it is.
 pub const JOIN_ANSWER: usize = 8;
 
 /// The two ends of a connection, the client's first. Ordered as bytes.
@@ -472,17 +475,17 @@ pub enum Message {
         /// How many.
         connections: u32,
     },
-    /// It is about to open a connection to another server, or has just begun to, if an epoll instance watches it. Its descriptor is
-    /// beside the message: held by the supervisor, it does not end with the process.
+    /// It is about to open a connection to another server, or has just begun to, if an epoll instance watches it. Its
+    /// descriptor is beside the message: held by the supervisor, it does not end with the process.
     Opened {
         /// The process.
         process: u32,
         /// As [`Reach::serial`].
         serial: u64,
     },
-    /// That connection is there, and nothing was said in it yet: is it to go on elsewhere, too, as those of clients do? Beside the
-    /// message is the end of a socket for the answer ([`JOIN_ANSWER`] bytes, little-endian). If that ends without one, the supervisor
-    /// may have died while it looked at the connection, which nobody may use any more.
+    /// That connection is there, and nothing was said in it yet: is it to go on elsewhere, too, as those of clients
+    /// do? Beside the message is the end of a socket for the answer ([`JOIN_ANSWER`] bytes, little-endian). If that
+    /// ends without one, the supervisor may have died while it looked at the connection, which nobody may use any more.
     Joins {
         /// The process.
         process: u32,
@@ -496,37 +499,38 @@ pub enum Message {
         /// As [`Reach::serial`].
         serial: u64,
     },
-    /// The process with this number has stopped, for an image. When it has closed the socket, too, it has nothing open that is
-    /// not its own.
+    /// The process with this number has stopped, for an image. When it has closed the socket, too, it has nothing open
+    /// that is not its own.
     Paused {
         /// The process.
         process: u32,
     },
-    /// It has opened a file to read it, whose descriptor is beside the message: what it says can be read again when another
-    /// one has its name.
+    /// It has opened a file to read it, whose descriptor is beside the message: what it says can be read again when
+    /// another one has its name.
     Reads {
         /// The process.
         process: u32,
         /// [`Identity::key`](crate::Identity::key), as it was when it was opened.
         file: u64,
     },
-    /// Such a file is wanted. Beside the message is the end of a socket for the answer: one byte, and beside that the descriptor. If
-    /// that ends without one, nobody has it.
+    /// Such a file is wanted. Beside the message is the end of a socket for the answer: one byte, and beside that the
+    /// descriptor. If that ends without one, nobody has it.
     Wants {
         /// The process.
         process: u32,
         /// As of [`Message::Reads`].
         file: u64,
     },
-    /// Behind its replay it is about to open this one for the first time. Has the life before opened it, too, and died before it has
-    /// noted that? Answered as [`Message::Wants`].
+    /// Behind its replay it is about to open this one for the first time. Has the life before opened it, too, and died
+    /// before it has noted that? Answered as [`Message::Wants`].
     Opens {
         /// The process.
         process: u32,
         /// As [`Reach::serial`].
         serial: u64,
     },
-    /// The data plane's table of how far connections are noted is wanted ([`crate::notes`]). Answered as [`Message::Wants`].
+    /// The data plane's table of how far connections are noted is wanted ([`crate::notes`]). Answered as
+    /// [`Message::Wants`].
     Notes {
         /// The process.
         process: u32,

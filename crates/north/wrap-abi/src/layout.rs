@@ -81,12 +81,12 @@ pub fn resume_name(image: u64) -> [u8; 24] {
     name
 }
 
-/// Descriptors that it is given there, beside one byte: the file, the socket, the handover file, the three standard streams,
-/// and, where there is one, the socket to the logger.
+/// Descriptors that it is given there, beside one byte: the file, the socket, the handover file, the three standard
+/// streams, and, where there is one, the socket to the logger.
 pub const RESUMED: usize = 6;
 
-/// The standard streams of a rehearsal are `/dev/null`, opened for reading and writing with these flags, by which they are known
-/// when it becomes the service (`O_APPEND` and `O_NOATIME`: of no effect there).
+/// The standard streams of a rehearsal are `/dev/null`, opened for reading and writing with these flags, by which they
+/// are known when it becomes the service (`O_APPEND` and `O_NOATIME`: of no effect there).
 pub const MUTE_FLAGS: i32 = 0o2_000 | 0o1_000_000;
 
 /// What is done about outcomes.
@@ -167,10 +167,11 @@ pub struct Page {
     pub shipping: Shipping,
     /// How many positions there are at [`POSITIONS_OFFSET`], or [`ALL_IS_KEPT`].
     pub positions: AtomicU64,
-    /// The process is a *rehearsal*: it stops where this much of its stream is replayed, so that an image of it can be made, and
-    /// makes no files; 0: it is the service.
+    /// The process is a *rehearsal*: it stops where this much of its stream is replayed, so that an image of it can be
+    /// made, and makes no files; 0: it is the service.
     pub pause_at: AtomicU64,
-    /// Where a process that has stopped so finds what it goes on with ([`resume_name`]). Of the service: its last image; 0: none.
+    /// Where a process that has stopped so finds what it goes on with ([`resume_name`]). Of the service: its last
+    /// image; 0: none.
     pub image: AtomicU64,
     /// Why replay has failed: a [`Failure`], or 0.
     pub failure: AtomicU32,
@@ -209,8 +210,8 @@ pub struct Page {
     pub reason: Reason,
 }
 
-/// Processes before a number, but for 0, have ended, and all that they have recorded is with the logger: until that is taken
-/// back, for the logger is another one. The upper half of the word is how often it was.
+/// Processes before a number, but for 0, have ended, and all that they have recorded is with the logger: until that is
+/// taken back, for the logger is another one. The upper half of the word is how often it was.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Settled(AtomicU64);
@@ -255,13 +256,13 @@ pub use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Fate {
-    /// It serves a connection that it has from its parent: the payload says which, as [`crate::handover::Ends`], and from where on,
-    /// as [`crate::handover::Place`].
+    /// It serves a connection that it has from its parent: the payload says which, as [`crate::handover::Ends`], and
+    /// from where on, as [`crate::handover::Place`].
     Serves = 1,
     /// It ends.
     Ends = 2,
-    /// It becomes another program, which is not part of the service. (Or it has died of a client's going away, which nobody's
-    /// record says but its parent's.)
+    /// It becomes another program, which is not part of the service. (Or it has died of a client's going away, which
+    /// nobody's record says but its parent's.)
     Executes = 4,
     /// It has a connection from its parent which neither has served yet.
     Holds = 8,

@@ -41,8 +41,8 @@ pub struct Lock {
 pub const PART: usize = 16;
 /// The payload of what is noted of a lock that could not be let go, after all.
 pub const CORRECTION: &[u8] = &[1];
-/// The payload of what is noted of one that is let go by something else than a call for that: by closing the file, or by asking for
-/// another kind of it.
+/// The payload of what is noted of one that is let go by something else than a call for that: by closing the file, or
+/// by asking for another kind of it.
 pub const LET_GO: &[u8] = &[2];
 
 impl Lock {
@@ -121,8 +121,8 @@ impl<const MOST: usize> Locks<MOST> {
         &self.all[..self.count]
     }
 
-    /// The part of `lock` is locked in its way, or not any more, whatever of it `is_its_owner`'s was locked before. `false`: there is
-    /// no room for that, and nothing is as it should be.
+    /// The part of `lock` is locked in its way, or not any more, whatever of it `is_its_owner`'s was locked before.
+    /// `false`: there is no room for that, and nothing is as it should be.
     #[must_use]
     pub fn set(
         &mut self,

@@ -1,5 +1,5 @@
-//! How far each connection was read, and its logger knows what: said to the data plane, which need not give the logger a copy of
-//! that (`notes.h` of the data plane, whose `struct note` this is; a test compares the two).
+//! How far each connection was read, and its logger knows what: said to the data plane, which need not give the logger
+//! a copy of that (`notes.h` of the data plane, whose `struct note` this is; a test compares the two).
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -22,8 +22,8 @@ const BUSY: u32 = 2;
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Note {
-    /// Its ends, client and server, then their ports, and the client's initial sequence number: bytes as they are in packets, but
-    /// for the last four.
+    /// Its ends, client and server, then their ports, and the client's initial sequence number: bytes as they are in
+    /// packets, but for the last four.
     whose: [AtomicU64; 5],
     /// The data plane's number of it, if it has found it.
     flow: AtomicU64,
@@ -40,8 +40,8 @@ pub struct Note {
 pub struct Notes<'a>(pub &'a [Note; NOTES]);
 
 impl Notes<'_> {
-    /// Take one for the connection with these ends, whose client has begun with `isn`: everything before `seq` is noted. Answers
-    /// which; `None`: there is no room where its place would be.
+    /// Take one for the connection with these ends, whose client has begun with `isn`: everything before `seq` is
+    /// noted. Answers which; `None`: there is no room where its place would be.
     #[must_use]
     pub fn take(&self, ends: &Ends, isn: u32, seq: u32) -> Option<u32> {
         let whose = whose(ends, isn);

@@ -61,9 +61,9 @@ pub struct Header {
 }
 
 impl Header {
-    /// The program is about to write to a connection: 21 bits of a hash of all that it has written so far, this included, in the place
-    /// of a descriptor and an outcome. Four bytes, since there is one for each write; a replay that says something else is let
-    /// through once in two million.
+    /// The program is about to write to a connection: 21 bits of a hash of all that it has written so far, this
+    /// included, in the place of a descriptor and an outcome. Four bytes, since there is one for each write; a replay
+    /// that says something else is let through once in two million.
     #[must_use]
     pub fn outstream(hash: u64) -> Self {
         Self {

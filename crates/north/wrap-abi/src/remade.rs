@@ -1,5 +1,5 @@
-//! Files that were not there any more, and that a replay has made again: the record knows them by the inodes that they had then. It
-//! is of one host, as its files are.
+//! Files that were not there any more, and that a replay has made again: the record knows them by the inodes that they
+//! had then. It is of one host, as its files are.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -45,7 +45,8 @@ impl Default for RemadeFiles {
 }
 
 impl RemadeFiles {
-    /// This one is about to be written again. Where there is no room it is not remembered: another replay will not find it.
+    /// This one is about to be written again. Where there is no room it is not remembered: another replay will not
+    /// find it.
     pub fn begin(&self, then: u64, now: u64) {
         let place = self.0.iter().find(|file| {
             let known = file.then.load(Ordering::Relaxed);

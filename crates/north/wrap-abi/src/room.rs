@@ -1,7 +1,8 @@
-//! How much a connection's socket takes of what is held of it ([`crate::Held`]): what is taken for written has to fit when it leaves.
+//! How much a connection's socket takes of what is held of it ([`crate::Held`]): what is taken for written has to fit
+//! when it leaves.
 //!
-//! To ask the kernel before each word would cost as much as to write it. What is free only grows while nobody else writes, so an
-//! answer is good until what it said is used up.
+//! To ask the kernel before each word would cost as much as to write it. What is free only grows while nobody else
+//! writes, so an answer is good until what it said is used up.
 
 /// No more is held of a connection, or is in its socket when more is held, bytes.
 pub const MOST_OF_EACH: u32 = 256 << 10;
@@ -32,8 +33,8 @@ impl Room {
         self.held > 0
     }
 
-    /// Is there room for `length` more of a program that has `written` so much? `ask` says what is free in the socket, of
-    /// [`MOST_OF_EACH`] at most; `others_write`: it has to be asked each time.
+    /// Is there room for `length` more of a program that has `written` so much? `ask` says what is free in the socket,
+    /// of [`MOST_OF_EACH`] at most; `others_write`: it has to be asked each time.
     pub fn takes(
         &mut self,
         length: usize,
@@ -107,8 +108,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is taken for written fits when it leaves, but where the socket was made smaller meanwhile; and no more is
-        /// held than may be.
+        /// Whatever is taken for written fits when it leaves, but where the socket was made smaller meanwhile; and no
+        /// more is held than may be.
         #[test]
         fn what_is_taken_for_written_fits(
             sharing in any::<bool>(),

@@ -4,9 +4,9 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::handover::Place;
 
-/// Of connections that several processes have: the one that reads from it, or writes to it, or how far it was when that one
-/// has let it go. By the connection's number, modulo the size of the table: one may be forgotten for another, which is found out
-/// when they are handed over ([`crate::handover::Entry::Served`]).
+/// Of connections that several processes have: the one that reads from it, or writes to it, or how far it was when
+/// that one has let it go. By the connection's number, modulo the size of the table: one may be forgotten for another,
+/// which is found out when they are handed over ([`crate::handover::Entry::Served`]).
 #[derive(Debug)]
 #[repr(C)]
 pub struct Serving([Served; COUNT]);
@@ -107,7 +107,8 @@ impl Serving {
         }
     }
 
-    /// This process serves it no more, and has come so far. Unless another one does, or has come further: replays are at once.
+    /// This process serves it no more, and has come so far. Unless another one does, or has come further: replays are
+    /// at once.
     pub fn let_go(&self, connection: u32, process: u32, place: Place) {
         let (served, own) = (self.at(connection), process + 1);
         loop {

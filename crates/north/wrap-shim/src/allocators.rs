@@ -1,6 +1,7 @@
-//! Allocators read clocks, to give memory back now and then, and where the next piece of memory is depends on what was given
-//! back. Addresses are part of what a program computes: it prints them, sorts and hashes by them. So what allocators see is the
-//! process's clock as it stands, which is not put forward for them and counts no reading: it is the same in a replay, at no note.
+//! Allocators read clocks, to give memory back now and then, and where the next piece of memory is depends on what was
+//! given back. Addresses are part of what a program computes: it prints them, sorts and hashes by them. So what
+//! allocators see is the process's clock as it stands, which is not put forward for them and counts no reading: it is
+//! the same in a replay, at no note.
 
 use core::{
     ffi::{CStr, c_int, c_void},

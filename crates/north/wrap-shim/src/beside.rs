@@ -1,5 +1,5 @@
-//! A rehearsal ([`crate::pausing`]) is beside the server whose record it replays. What that one shares with others is shared with
-//! the rehearsal, too: before it touches anything of that it ends, and there is no image.
+//! A rehearsal ([`crate::pausing`]) is beside the server whose record it replays. What that one shares with others is
+//! shared with the rehearsal, too: before it touches anything of that it ends, and there is no image.
 
 use core::{
     ffi::CStr,

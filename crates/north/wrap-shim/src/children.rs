@@ -1,5 +1,5 @@
-//! Child processes. Those that a replay does not begin again have done what they did, and what they told their parent is in
-//! the parent's record. One of them that was still at work has died with the earlier life.
+//! Child processes. Those that a replay does not begin again have done what they did, and what they told their parent
+//! is in the parent's record. One of them that was still at work has died with the earlier life.
 
 use core::mem::MaybeUninit;
 

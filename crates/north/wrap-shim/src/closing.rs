@@ -1,5 +1,5 @@
-//! Files that helper threads close: which number the next one gets depends on when that is. So a number stays taken until the
-//! first thread comes by, has noted that, and gives it free.
+//! Files that helper threads close: which number the next one gets depends on when that is. So a number stays taken
+//! until the first thread comes by, has noted that, and gives it free.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -1,9 +1,10 @@
 //! Output leaves when all that it may depend on is with the logger (*output commit*; `ft-tcp-infocom-2001`, IV.D).
 //!
-//! The process tells the logger by itself ([`crate::shipping`]) when it is about to say something and there is something that
-//! the logger does not have. That is so with every word, whose own note is new. It says all that any process
-//! of the service has recorded: what it is about to say may depend on that. Here the program waits for the answer. Where it says
-//! several words in a turn of its event loop, or the answer takes long, they leave later ([`crate::later`]).
+//! The process tells the logger by itself ([`crate::shipping`]) when it is about to say something and there is
+//! something that the logger does not have. That is so with every word, whose own note is new. It says all that any
+//! process of the service has recorded: what it is about to say may depend on that. Here the program waits for the
+//! answer. Where it says several words in a turn of its event loop, or the answer takes long, they leave later
+//! ([`crate::later`]).
 
 use core::sync::atomic::Ordering;
 
@@ -16,8 +17,8 @@ pub(crate) const FIRST_PATIENCE: i64 = 20_000;
 pub(crate) const LONGEST_PATIENCE: i64 = 200_000;
 
 impl Wrap {
-    /// Something is about to be said: wait until everything that was recorded is safe. There is nothing to wait for in a
-    /// replay.
+    /// Something is about to be said: wait until everything that was recorded is safe. There is nothing to wait for in
+    /// a replay.
     #[inline]
     pub(crate) fn commit(&mut self) {
         if self.is_replay {

@@ -1,5 +1,5 @@
-//! Datagrams for the logger that leave together: the kernel is given all of them at once, and cuts them as late as it can
-//! (`UDP_SEGMENT`, udp(7)). Where it cannot, each leaves by a call of its own.
+//! Datagrams for the logger that leave together: the kernel is given all of them at once, and cuts them as late as it
+//! can (`UDP_SEGMENT`, udp(7)). Where it cannot, each leaves by a call of its own.
 
 use core::{cell::UnsafeCell, mem, ptr};
 

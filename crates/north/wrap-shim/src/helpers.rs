@@ -1,10 +1,11 @@
 //! Helper threads come to rest before the first thread looks at what they have done.
 //!
-//! How far a helper is, the first thread can see in many ways: a counter under a mutex, a queue that is empty. That depends on the
-//! machine, and in a replay it would be another thing. So whenever the first thread has begun a helper, or has woken some by a
-//! condition or a semaphore, it waits until all of them sleep, before it can look: at once, or, if it holds a mutex that they may
-//! want first, when it gives one back, and before it takes one. Then they have done all that there was to do, in each life. One
-//! that sleeps may wait for a mutex that the first thread holds ([`mutexes`]): when it gives that back, they rest once more.
+//! How far a helper is, the first thread can see in many ways: a counter under a mutex, a queue that is empty. That
+//! depends on the machine, and in a replay it would be another thing. So whenever the first thread has begun a helper,
+//! or has woken some by a condition or a semaphore, it waits until all of them sleep, before it can look: at once, or,
+//! if it holds a mutex that they may want first, when it gives one back, and before it takes one. Then they have done
+//! all that there was to do, in each life. One that sleeps may wait for a mutex that the first thread holds
+//! ([`mutexes`]): when it gives that back, they rest once more.
 //!
 //! One that waits for a disk does not sleep: it is waited for.
 

@@ -107,8 +107,8 @@ impl Wrap {
         }
     }
 
-    /// A child without clients contradicts its record, or is contradicted: nobody needs it. It is not begun again, and its
-    /// parent is told that it was killed.
+    /// A child without clients contradicts its record, or is contradicted: nobody needs it. It is not begun again, and
+    /// its parent is told that it was killed.
     pub(crate) fn is_dispensable(&self) -> bool {
         let own = &self.page.processes.0[self.process as usize];
         let may_serve = own.has(Fate::Holds) && !own.has(Fate::Talks);

@@ -1,13 +1,13 @@
-//! Output that leaves later (*output commit*; `ft-tcp-infocom-2001`, IV.D): the logger is told once of all that is said in a turn
-//! of the event loop, and where it is far, the program is not made to wait for it.
+//! Output that leaves later (*output commit*; `ft-tcp-infocom-2001`, IV.D): the logger is told once of all that is
+//! said in a turn of the event loop, and where it is far, the program is not made to wait for it.
 //!
-//! What it writes is taken for written and kept ([`Held`]). What it has recorded is sent to the logger when its event loop
-//! comes to wait. A logger that is near is waited for then; where it is far, we listen to it, too, while the program waits: what is
-//! safe by then leaves. If the
+//! What it writes is taken for written and kept ([`Held`]). What it has recorded is sent to the logger when its event
+//! loop comes to wait. A logger that is near is waited for then; where it is far, we listen to it, too, while the
+//! program waits: what is safe by then leaves. If the
 //! process dies first, what was not said is said by its next life: the record has the write's causes.
 //!
-//! That is for writes that the kernel would have taken whole and at once. For any other, for the end of a connection, and before
-//! the program sleeps anywhere but in its event loop, all that is held is waited for.
+//! That is for writes that the kernel would have taken whole and at once. For any other, for the end of a connection,
+//! and before the program sleeps anywhere but in its event loop, all that is held is waited for.
 
 mod sockets;
 
@@ -30,13 +30,15 @@ use crate::{
     wrap::Wrap,
 };
 
-/// From this round trip to the logger on the program does not wait for it, nanoseconds; below half of it, it does again.
+/// From this round trip to the logger on the program does not wait for it, nanoseconds; below half of it, it does
+/// again.
 const FAR: u64 = 100_000;
-/// Up to this one it waits without sleeping at first, nanoseconds; for so long: to be woken takes longer than most answers do.
+/// Up to this one it waits without sleeping at first, nanoseconds; for so long: to be woken takes longer than most
+/// answers do.
 const NEAR: u64 = 150_000;
 const AWAKE: u64 = 50_000;
-/// For so long after a word the next one belongs to it, nanoseconds; and what is held for longer leaves, near the logger, whatever the
-/// program is about to do that we see.
+/// For so long after a word the next one belongs to it, nanoseconds; and what is held for longer leaves, near the
+/// logger, whatever the program is about to do that we see.
 const LATE: u64 = 1_000_000;
 
 struct Static(UnsafeCell<Held>);
@@ -109,8 +111,8 @@ pub(crate) struct Waiting {
     probed_at: u64,
     /// Which logger has all that other processes had recorded before what is held was said.
     confirmed_by: u32,
-    /// How often something was said in this turn of the event loop, when the last time, and that it was more than once in the turn
-    /// before.
+    /// How often something was said in this turn of the event loop, when the last time, and that it was more than once
+    /// in the turn before.
     turn: u32,
     said_at: u64,
     is_talkative: bool,
@@ -132,8 +134,8 @@ impl Default for Waiting {
 }
 
 impl Waiting {
-    /// Something is said. Is it likely that more follows in this turn, or does it follow already? Who pauses between two words is not
-    /// in the middle of many.
+    /// Something is said. Is it likely that more follows in this turn, or does it follow already? Who pauses between
+    /// two words is not in the middle of many.
     fn is_one_of_many(&mut self) -> bool {
         let now = clock::monotonic();
         let follows = self.turn > 0 && now.saturating_sub(self.said_at) < LATE;
@@ -145,8 +147,8 @@ impl Waiting {
 }
 
 impl Wrap {
-    /// Take this write for made, and have it leave later. `false`: it is to be made now. One that is made now waits by itself for
-    /// its own note, so where there are several in a turn, they are better held.
+    /// Take this write for made, and have it leave later. `false`: it is to be made now. One that is made now waits by
+    /// itself for its own note, so where there are several in a turn, they are better held.
     pub(crate) fn hold(&mut self, fd: c_int, pieces: &[iovec], flags: c_int) -> bool {
         if !self.has_to_hold() {
             return false;
@@ -288,7 +290,8 @@ impl Wrap {
         !self.held.is_empty() || self.owes_notes()
     }
 
-    /// The same if it sleeps for lack of what this descriptor brings. One that does not sleep may be asking again and again.
+    /// The same if it sleeps for lack of what this descriptor brings. One that does not sleep may be asking again and
+    /// again.
     #[inline]
     pub(crate) fn before_reading(&mut self, fd: c_int, flags: c_int) {
         let holds_nothing = self.held.is_empty();

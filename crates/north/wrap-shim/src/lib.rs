@@ -3,8 +3,8 @@
 //! It stands between the program and its C library, under the names of the calls whose outcomes a program cannot
 //! compute by itself. In the first life of a server it performs each call and *records* the outcome in memory that
 //! outlives the process (`stream`); where output must not leave before its causes are safe, it holds
-//! it until then (`commit`, `later`). In the next life it *replays*: the same program, given the same outcomes in the same
-//! order, comes to the same state, and what it says is compared instead of sent. At the end of the record the
+//! it until then (`commit`, `later`). In the next life it *replays*: the same program, given the same outcomes in the
+//! same order, comes to the same state, and what it says is compared instead of sent. At the end of the record the
 //! supervisor hands it its clients' connections (`live`), and it records on from there.
 //!
 //! Rules of this crate, which runs inside programs that know nothing of it: no allocation, no lock, no

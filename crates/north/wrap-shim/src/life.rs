@@ -1,5 +1,5 @@
-//! Who crashes is seen to be dead before any of its descriptors is closed, and before anybody hears of its end: the kernel says so
-//! in a word of the page that all share (`robust_list`, futex(2)).
+//! Who crashes is seen to be dead before any of its descriptors is closed, and before anybody hears of its end: the
+//! kernel says so in a word of the page that all share (`robust_list`, futex(2)).
 
 use core::{
     mem::MaybeUninit,
@@ -20,8 +20,8 @@ use crate::{
 const BIRTH: u64 = 10_000_000_000;
 /// Dead ones that are remembered while others are waited for.
 const FEW: usize = 64;
-/// How long a process that has seen another one crash waits for its own end, nanoseconds: `serve` ends all of them. Where it
-/// does not, because that was none to it (`SIGPIPE`), or it is ending the service anyway, they go on.
+/// How long a process that has seen another one crash waits for its own end, nanoseconds: `serve` ends all of them.
+/// Where it does not, because that was none to it (`SIGPIPE`), or it is ending the service anyway, they go on.
 const PATIENCE: u64 = 10_000_000_000;
 /// The same where the other one is no relative: who has one that ended by itself so may never be heard of.
 const SHORT_PATIENCE: u64 = 250_000_000;
@@ -31,8 +31,8 @@ pub(crate) fn is_crash(status: c_int) -> bool {
     libc::WIFSIGNALED(status) && libc::WTERMSIG(status) != libc::SIGPIPE
 }
 
-/// The service has crashed, and this process is to end with it: nothing that it finds out now is to be in its record, whatever signals
-/// tell it meanwhile (others end, too).
+/// The service has crashed, and this process is to end with it: nothing that it finds out now is to be in its record,
+/// whatever signals tell it meanwhile (others end, too).
 #[cold]
 pub(crate) fn await_end() {
     await_end_while(PATIENCE, || true);
@@ -59,7 +59,8 @@ struct Head {
     pending: *mut c_void,
 }
 
-/// The one that the C library has given to the kernel, for the first thread: raw system calls begin processes without it.
+/// The one that the C library has given to the kernel, for the first thread: raw system calls begin processes without
+/// it.
 static HEAD: AtomicPtr<Head> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Wrap {
@@ -102,8 +103,8 @@ impl Wrap {
         self.all_from(first).any(|(_, _, life)| life.is_unborn())
     }
 
-    /// The same as [`Self::is_crashing`]. Whoever was just begun is waited for until it says that it lives: whether it does is not
-    /// seen before.
+    /// The same as [`Self::is_crashing`]. Whoever was just begun is waited for until it says that it lives: whether it
+    /// does is not seen before.
     fn comes_to_crash(&self, first: u32) -> bool {
         let until = clock::monotonic().saturating_add(BIRTH);
         loop {
@@ -203,8 +204,8 @@ fn number(outcome: Outcome) -> u32 {
     u32::try_from(outcome).unwrap_or(0)
 }
 
-/// Has the process with this number become another program, in a way that was not seen? The kernel takes that for its thread's end, too. One
-/// that has ended runs none.
+/// Has the process with this number become another program, in a way that was not seen? The kernel takes that for its
+/// thread's end, too. One that has ended runs none.
 fn is_other_program(pid: u32) -> bool {
     let mut path = *b"/proc/0000000000/exe\0";
     let mut rest = pid;

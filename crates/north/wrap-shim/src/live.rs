@@ -252,8 +252,8 @@ pub(crate) fn go(wrap: &mut Wrap) {
     }
 }
 
-/// Everything that this process has to say of its connections is in the handover file. The answer comes by a socket of its
-/// own.
+/// Everything that this process has to say of its connections is in the handover file. The answer comes by a socket of
+/// its own.
 pub(crate) fn report(wrap: &Wrap) -> c_int {
     wrap.page.processes.0[wrap.process as usize].unset(Fate::Replays);
     let connections = wrap.descriptors.connections().count();

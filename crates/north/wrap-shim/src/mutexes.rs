@@ -1,7 +1,8 @@
 //! The mutexes that the first thread holds.
 //!
 //! A helper may sleep because it waits for one of them, and then it goes on when that is given back. So it matters
-//! which of them were held while the helpers came to rest. Some programs hold one for ever (redis: that of its modules).
+//! which of them were held while the helpers came to rest. Some programs hold one for ever (redis: that of its
+//! modules).
 
 use core::cell::Cell;
 

@@ -1,6 +1,6 @@
-//! What was read and is with the logger, the data plane is told ([`Notes`]): it acknowledges that to clients, and need not give the
-//! logger a copy of what they send. That is said for a connection of a client that this process has accepted itself, and whose SYN
-//! the kernel had kept: no other one has its name.
+//! What was read and is with the logger, the data plane is told ([`Notes`]): it acknowledges that to clients, and need
+//! not give the logger a copy of what they send. That is said for a connection of a client that this process has
+//! accepted itself, and whose SYN the kernel had kept: no other one has its name.
 
 use core::{
     cell::UnsafeCell,
@@ -232,7 +232,8 @@ impl Wrap {
         }
     }
 
-    /// What others had recorded when this process's record was so long, the logger has: what was read before may follow from that.
+    /// What others had recorded when this process's record was so long, the logger has: what was read before may
+    /// follow from that.
     fn others_are_stable_up_to(&mut self) -> u64 {
         let logger = self.page.shipping.turn();
         if self.others_are_stable() {
@@ -247,7 +248,8 @@ impl Wrap {
         self.reads.count <= FEW && self.owes_notes()
     }
 
-    /// Has the logger neither a copy nor a note of what this process has read? Its client may be waiting for the acknowledgement.
+    /// Has the logger neither a copy nor a note of what this process has read? Its client may be waiting for the
+    /// acknowledgement.
     pub(crate) fn owes_notes(&self) -> bool {
         let owed = |notes: Notes<'_>| {
             self.reads.count > MANY || self.reads.iter().any(|read| notes.is_owed(read.note))

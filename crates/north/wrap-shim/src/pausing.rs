@@ -1,9 +1,9 @@
-//! A *rehearsal* stops in the middle of its replay, so that an image of it can be made; and what was made again of an image goes
-//! on with the replay, in another rehearsal or as the service.
+//! A *rehearsal* stops in the middle of its replay, so that an image of it can be made; and what was made again of an
+//! image goes on with the replay, in another rehearsal or as the service.
 //!
-//! It stops right behind a record, before the program has made anything of it, so that whatever the record says next, be it of
-//! a write or a clock, is met as in any replay. Nothing is open then that is not the program's own: neither the memory file,
-//! which is the size of all that there is, nor the supervisor's sockets. All of them it is given anew.
+//! It stops right behind a record, before the program has made anything of it, so that whatever the record says next,
+//! be it of a write or a clock, is met as in any replay. Nothing is open then that is not the program's own: neither
+//! the memory file, which is the size of all that there is, nor the supervisor's sockets. All of them it is given anew.
 
 use core::{mem::MaybeUninit, sync::atomic::Ordering};
 

@@ -1,5 +1,5 @@
-//! Where our own memory is: far from where the kernel puts what has no place of its own. So what the program maps falls into
-//! the same places in each life, whatever we have mapped by then. A place that is taken is not insisted on.
+//! Where our own memory is: far from where the kernel puts what has no place of its own. So what the program maps
+//! falls into the same places in each life, whatever we have mapped by then. A place that is taken is not insisted on.
 
 /// The page that all share.
 pub(crate) const PAGE: usize = 1 << 44;

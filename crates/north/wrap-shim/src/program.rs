@@ -11,8 +11,8 @@ use crate::{calls::writing::hash, sys::sys};
 /// build id), and its sections' places.
 const BEGINNING: usize = 64 << 10;
 
-/// The record's [`VERSION`], the file's size, a hash of its beginning, and a hash of the command line, as the record of a process's
-/// beginning has them. Nothing in it belongs to one host.
+/// The record's [`VERSION`], the file's size, a hash of its beginning, and a hash of the command line, as the record
+/// of a process's beginning has them. Nothing in it belongs to one host.
 pub(crate) struct Program([u8; 32]);
 
 /// Another program, or the same as another version of ours has recorded it.

@@ -9,8 +9,8 @@ use crate::{
     sys::sys,
 };
 
-/// Say it, in one piece. Where a client's connection is the standard error, as servers have it that inetd could begin, nobody is
-/// to hear it there.
+/// Say it, in one piece. Where a client's connection is the standard error, as servers have it that inetd could begin,
+/// nobody is to hear it there.
 pub(crate) fn say(parts: &[&[u8]]) {
     let kind = kind_of(libc::STDERR_FILENO);
     if !matches!(kind, Kind::Other | Kind::File | Kind::Input) {

@@ -19,7 +19,8 @@ fn let_go(page: &Page, process: u32, connection: &mut Connection, is_replay: boo
 }
 
 impl Wrap {
-    /// Connections that this process serves are its own, whoever has them from now on. In a replay all are served as they were.
+    /// Connections that this process serves are its own, whoever has them from now on. In a replay all are served as
+    /// they were.
     pub(crate) fn claim_all(&mut self) {
         let (page, process, is_replay) = (self.page, self.process, self.is_replay);
         for connection in self.descriptors.connections_mut() {

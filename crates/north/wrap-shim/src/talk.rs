@@ -1,7 +1,9 @@
-//! What processes of a session say to each other, by pipes and pairs of sockets that one of them has made, which is not the first.
+//! What processes of a session say to each other, by pipes and pairs of sockets that one of them has made, which is
+//! not the first.
 //!
-//! What one has read there is in its record. In a replay it is said again all the same, and taken out by who had read it: behind the
-//! last replay nothing is left there but what nobody had read. Who reads waits until it has been said again, and compares it.
+//! What one has read there is in its record. In a replay it is said again all the same, and taken out by who had read
+//! it: behind the last replay nothing is left there but what nobody had read. Who reads waits until it has been said
+//! again, and compares it.
 
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, POLLERR, POLLHUP, POLLIN, POLLOUT, c_int, iovec};
 use wrap_abi::{Call, layout::Failure};
@@ -51,10 +53,12 @@ fn write_now(fd: c_int, said: &[u8]) -> Outcome {
     }
 }
 
-/// What a replay has written and there was no room for: who had read it had come further when the service died than its notes say.
+/// What a replay has written and there was no room for: who had read it had come further when the service died than
+/// its notes say.
 #[derive(Clone, Copy)]
 struct Unsaid {
-    /// Where it is to be written to, under a number of our own: the program may close its own, or has several; -1: this place is free.
+    /// Where it is to be written to, under a number of our own: the program may close its own, or has several; -1:
+    /// this place is free.
     fd: c_int,
     /// The number of the file.
     inode: u64,
@@ -154,7 +158,8 @@ impl Wrap {
         }
     }
 
-    /// The process that has made the way between this one and others of its session; `None`: it leads nowhere, or elsewhere.
+    /// The process that has made the way between this one and others of its session; `None`: it leads nowhere, or
+    /// elsewhere.
     pub(crate) fn maker(&self, fd: c_int) -> Option<u32> {
         let descriptor = self.descriptors.get(fd);
         let leads = descriptor.crosses && !descriptor.is_paired() && descriptor.maker != 0;
@@ -167,8 +172,8 @@ impl Wrap {
             .is_some_and(|maker| self.is_said_again(maker))
     }
 
-    /// Something is about to be said to others. What those of its session hear they note, and no host is to have that without what
-    /// it is due to.
+    /// Something is about to be said to others. What those of its session hear they note, and no host is to have that
+    /// without what it is due to.
     pub(crate) fn commit_word(&mut self, fd: c_int) {
         match self.maker(fd) {
             Some(_) => self.commit(),
@@ -176,7 +181,8 @@ impl Wrap {
         }
     }
 
-    /// Others of the session are at work on what makes this ready, in their replays. `false`: they are not, or not any more.
+    /// Others of the session are at work on what makes this ready, in their replays. `false`: they are not, or not any
+    /// more.
     pub(crate) fn await_relatives(&self, fd: c_int, events: i16) -> bool {
         let until = clock::monotonic().saturating_add(PATIENCE);
         loop {

@@ -1,10 +1,10 @@
 //! The processes of a service: each has a stream of its own, which its parent's record names.
 //!
-//! A child is known by the number of its stream, which is noted before it is begun. In a replay those are begun again that
-//! have clients, or have children that do, and are not done with them; the others' ends and what they told are in
-//! the records of those who heard of it. One may go on with a connection where another one has let it go. What two processes
-//! would have to decide together is refused: two that serve one connection at once, and one with clients that talks to the first one,
-//! or to another program, by pipes ([`crate::talk`]).
+//! A child is known by the number of its stream, which is noted before it is begun. In a replay those are begun again
+//! that have clients, or have children that do, and are not done with them; the others' ends and what they told are in
+//! the records of those who heard of it. One may go on with a connection where another one has let it go. What two
+//! processes would have to decide together is refused: two that serve one connection at once, and one with clients
+//! that talks to the first one, or to another program, by pipes ([`crate::talk`]).
 
 use core::sync::atomic::Ordering;
 
@@ -138,8 +138,8 @@ impl Wrap {
         self.fail(Failure::NotSupported, Call::Fork, Some(Call::Fork))
     }
 
-    /// The parent goes on; the child, if there is one, has this process id. What the program is told; `None`: the dead life had
-    /// not come so far, and the child is to be begun now.
+    /// The parent goes on; the child, if there is one, has this process id. What the program is told; `None`: the dead
+    /// life had not come so far, and the child is to be begun now.
     pub(crate) fn parented(&mut self, birth: &mut Birth, real: i64) -> Option<i64> {
         // An earlier replay has begun another one in its place, after a signal.
         if birth.is_again
@@ -187,8 +187,9 @@ impl Wrap {
         Some(outcome)
     }
 
-    /// What this process is to know a new child by, which the kernel knows by `real`: by the same number, unless it knows itself or
-    /// another child by it, which had it in an earlier life. Number 1 is the first one's of any namespace.
+    /// What this process is to know a new child by, which the kernel knows by `real`: by the same number, unless it
+    /// knows itself or another child by it, which had it in an earlier life. Number 1 is the first one's of any
+    /// namespace.
     fn name(&self, birth: &Birth, real: i64) -> i64 {
         let number = real as pid_t;
         let is_taken = number > 1 && (number == self.pid || self.children.has(number));

@@ -147,7 +147,8 @@ pub(crate) fn is_helper_thread() -> bool {
     is_helper() && wrap.is_some_and(|wrap| i64::from(wrap.pid_now) == own)
 }
 
-/// The same for a call that sleeps: it is begun again if it was interrupted, and those who did want it so (`SA_RESTART`).
+/// The same for a call that sleeps: it is begun again if it was interrupted, and those who did want it so
+/// (`SA_RESTART`).
 pub(crate) fn restarting(mut f: impl FnMut(&mut Wrap) -> Outcome) -> Option<Outcome> {
     loop {
         let outcome = with(&mut f);

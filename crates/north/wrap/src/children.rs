@@ -6,8 +6,8 @@ use wrap_abi::{Call, Record};
 
 use crate::{Memory, whole::each};
 
-/// Of children that have ended, and of which the parent has not heard, so many are begun again, the last ones: it may be one that
-/// never asks.
+/// Of children that have ended, and of which the parent has not heard, so many are begun again, the last ones: it may
+/// be one that never asks.
 const ENDED: usize = 16;
 
 /// One of whose end the parent has not heard.

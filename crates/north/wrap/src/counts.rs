@@ -1,8 +1,8 @@
-//! How much has gone through a TCP socket, as its kernel has counted: what the program that had it has read, and what it has
-//! written, to the byte.
+//! How much has gone through a TCP socket, as its kernel has counted: what the program that had it has read, and what
+//! it has written, to the byte.
 //!
-//! A connection whose descriptor somebody else has, too, does not end with the program. Its next life, which knows what it
-//! had read and written, may go on with it if the kernel says the same.
+//! A connection whose descriptor somebody else has, too, does not end with the program. Its next life, which knows
+//! what it had read and written, may go on with it if the kernel says the same.
 
 use std::{
     io,

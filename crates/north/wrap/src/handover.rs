@@ -195,7 +195,8 @@ impl Handover {
         Ok(news)
     }
 
-    /// Nothing more is heard of what processes say from now on: who asks something is refused at once. What was said before still is.
+    /// Nothing more is heard of what processes say from now on: who asks something is refused at once. What was said
+    /// before still is.
     ///
     /// # Errors
     /// The socket failed.

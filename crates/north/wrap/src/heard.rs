@@ -1,5 +1,5 @@
-//! What processes have said of their connections, of which there may be much: who follows another host's record for days
-//! keeps only what clients may lack.
+//! What processes have said of their connections, of which there may be much: who follows another host's record for
+//! days keeps only what clients may lack.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, btree_map},
@@ -69,8 +69,8 @@ impl Outstream {
         self.offset.saturating_add(self.said.len() as u64)
     }
 
-    /// This was said from there on. What the first words behind an image leave out, and what was before that, a client has: the
-    /// process was told so when it was made from the image.
+    /// This was said from there on. What the first words behind an image leave out, and what was before that, a client
+    /// has: the process was told so when it was made from the image.
     fn add(&mut self, offset: u64, bytes: &[u8]) {
         if mem::take(&mut self.is_of_image) && offset > self.end() {
             *self = Self::nothing(offset);
@@ -198,8 +198,8 @@ impl Heard {
         }
     }
 
-    /// So much of the outstreams of these connections is with their clients. Others are gone: nobody lacks anything. Of what
-    /// another host had opened and closed nobody has a socket.
+    /// So much of the outstreams of these connections is with their clients. Others are gone: nobody lacks anything.
+    /// Of what another host had opened and closed nobody has a socket.
     pub(crate) fn forget(&mut self, received: &HashMap<Ends, u64>) {
         let mut later = BTreeSet::new();
         for (number, (ends, outstream)) in &mut self.said {
@@ -369,8 +369,8 @@ fn passed<S: Stands>(
     Ok(all)
 }
 
-/// Where a connection stands, as one process says it. Another one may have it, too, or have had it: one of them has served it, and the
-/// last has closed it.
+/// Where a connection stands, as one process says it. Another one may have it, too, or have had it: one of them has
+/// served it, and the last has closed it.
 trait Stands {
     fn outstream(&self) -> u64;
     fn is_closed(&self) -> bool;

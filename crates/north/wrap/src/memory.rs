@@ -199,8 +199,8 @@ impl Memory {
         Ok(())
     }
 
-    /// This record, which comes from elsewhere, begins with the image with this number: what is before `base` in the first
-    /// process's stream is not here. So many processes had been begun.
+    /// This record, which comes from elsewhere, begins with the image with this number: what is before `base` in the
+    /// first process's stream is not here. So many processes had been begun.
     ///
     /// # Errors
     /// No record can begin so.
@@ -247,8 +247,8 @@ impl Memory {
         self.page().record.load(Ordering::Relaxed)
     }
 
-    /// More of a stream, as the logger has it; nobody writes to it yet. Of what was said on its account nothing is known
-    /// here: anything may have been.
+    /// More of a stream, as the logger has it; nobody writes to it yet. Of what was said on its account nothing is
+    /// known here: anything may have been.
     ///
     /// # Errors
     /// There is no room for it, or no such stream.

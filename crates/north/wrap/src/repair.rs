@@ -1,8 +1,8 @@
 //! A TCP socket that goes on where another one stood.
 //!
 //! The kernel lets a privileged process say what a socket's sequence numbers, options and queues are
-//! (`TCP_REPAIR`; Linux 3.5, for checkpoints). So the new server's socket needs no handshake and no translation: its numbers
-//! are those that the client knows.
+//! (`TCP_REPAIR`; Linux 3.5, for checkpoints). So the new server's socket needs no handshake and no translation: its
+//! numbers are those that the client knows.
 
 use std::{
     io::{self, Write as _},
@@ -84,8 +84,8 @@ const OPTION_TIMESTAMP: u32 = 8;
 const LEAST_SEGMENT: c_int = 88;
 const MOST_SEGMENT: c_int = 32767;
 
-/// The same TSval, or the next one. An odd one would be the beginning of a clock of microseconds (Linux 6.7): that comes round
-/// while a client rests for half an hour, which takes what comes then for something old (RFC 7323 5.5).
+/// The same TSval, or the next one. An odd one would be the beginning of a clock of microseconds (Linux 6.7): that
+/// comes round while a client rests for half an hour, which takes what comes then for something old (RFC 7323 5.5).
 fn in_milliseconds(timestamp: u32) -> u32 {
     timestamp.wrapping_add(timestamp & 1)
 }
@@ -138,8 +138,8 @@ impl Blueprint {
         Ok(TcpStream::from(socket))
     }
 
-    /// That of a connection that is there, and in which nothing was said yet; `None`: it is none, or something was. Its program
-    /// must not touch it meanwhile.
+    /// That of a connection that is there, and in which nothing was said yet; `None`: it is none, or something was.
+    /// Its program must not touch it meanwhile.
     ///
     /// # Errors
     /// We may not (CAP_NET_ADMIN), or the kernel does not say.
@@ -206,8 +206,8 @@ impl Blueprint {
         })
     }
 
-    /// The kernel decides here how large segments are, and looks at that again when the route is another one. In repair no client
-    /// has said what it takes by then: it would be 536 bytes.
+    /// The kernel decides here how large segments are, and looks at that again when the route is another one. In
+    /// repair no client has said what it takes by then: it would be 536 bytes.
     fn connect(&self, socket: &OwnedFd) -> io::Result<()> {
         if let Some(mss) = self.options.mss {
             let mss = c_int::from(mss).clamp(LEAST_SEGMENT, MOST_SEGMENT);
@@ -302,7 +302,8 @@ pub fn say_again(socket: &TcpStream, said: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// How many bytes. A client that resets the connection meanwhile ends a call that has written some; the next call says so.
+/// How many bytes. A client that resets the connection meanwhile ends a call that has written some; the next call says
+/// so.
 fn write_all_that_fits(mut socket: &TcpStream, said: &[u8]) -> io::Result<usize> {
     let mut written = 0;
     while written < said.len() {

@@ -1,5 +1,6 @@
 //! Which request has killed the server? The one that was read last, if the server dies again and again before it reads
-//! another one, and has not said anything since it read that. Where a child has died, what is the matter is the child's.
+//! another one, and has not said anything since it read that. Where a child has died, what is the matter is the
+//! child's.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,8 +24,8 @@ pub struct Suspect {
 }
 
 impl Suspect {
-    /// Of a service whose first process serves all clients; `None`: nothing was read, or others do. `known` are the connections,
-    /// with their descriptors, that were open where the record begins.
+    /// Of a service whose first process serves all clients; `None`: nothing was read, or others do. `known` are the
+    /// connections, with their descriptors, that were open where the record begins.
     ///
     /// # Errors
     /// The record cannot be read.
@@ -72,8 +73,8 @@ impl Memory {
         Ok(has_joined)
     }
 
-    /// The child that has crashed, which is no first process: the one with this number (the kernel's), or the only one that is dead and has
-    /// not ended by itself. To be asked before the others are killed.
+    /// The child that has crashed, which is no first process: the one with this number (the kernel's), or the only one
+    /// that is dead and has not ended by itself. To be asked before the others are killed.
     #[must_use]
     pub fn crashed_child(&self, pid: u32) -> Option<u32> {
         let page = self.page();
@@ -92,8 +93,9 @@ impl Memory {
         known.or(only).filter(|number| *number > 0)
     }
 
-    /// This child is not begun again, nor is who is of its session: of the oldest of its ancestors that has a client, or may have. Their
-    /// parent hears that they were killed. Tells which clients they have, or had, and no other process of the service.
+    /// This child is not begun again, nor is who is of its session: of the oldest of its ancestors that has a client,
+    /// or may have. Their parent hears that they were killed. Tells which clients they have, or had, and no other
+    /// process of the service.
     ///
     /// # Errors
     /// Their records cannot be read.

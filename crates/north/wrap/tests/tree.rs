@@ -242,7 +242,8 @@ fn who_was_given_up_is_not_begun() {
     assert_eq!(memory.begun(), BTreeSet::from([0, 1]));
 }
 
-/// A manager that has no client is nobody's session; and a client that somebody else has, or had, is not the child's alone.
+/// A manager that has no client is nobody's session; and a client that somebody else has, or had, is not the child's
+/// alone.
 #[test]
 fn a_manager_and_the_clients_of_others_are_not_given_up() {
     let memory = Memory::new().expect("memory");

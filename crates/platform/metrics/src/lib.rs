@@ -1,7 +1,7 @@
 //! How a role of `outlive` is, for Prometheus and for whoever asks whether it is well.
 //!
-//! An [`Endpoint`] answers `GET /metrics` (OpenMetrics text, or Prometheus' older format) and `GET /health` (200 or 503, and a
-//! line that says why) over HTTP. It has a thread of its own and asks for the numbers when somebody
+//! An [`Endpoint`] answers `GET /metrics` (OpenMetrics text, or Prometheus' older format) and `GET /health` (200 or
+//! 503, and a line that says why) over HTTP. It has a thread of its own and asks for the numbers when somebody
 //! wants them, so that nothing is spent when nobody does. One peer is served at a time, for two
 //! seconds at the most: whoever reaches the port can keep others from the numbers, but costs the role
 //! one thread and one descriptor, and never more.

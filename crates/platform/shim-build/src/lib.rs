@@ -10,8 +10,8 @@ const NOT_PASSED_ON: [&str; 4] = [
     "CARGO_TARGET_DIR",
 ];
 
-/// Builds that crate of the workspace, which is in a directory beside the one of the crate that is built now, as `others` are that it is
-/// made of. The directory with what came of it.
+/// Builds that crate of the workspace, which is in a directory beside the one of the crate that is built now, as
+/// `others` are that it is made of. The directory with what came of it.
 ///
 /// # Panics
 /// If it cannot be built.

@@ -5,8 +5,8 @@ use std::{
     os::fd::{AsRawFd as _, BorrowedFd, RawFd},
 };
 
-/// Each descriptor that a program started by us would inherit, but for the standard streams, leads where `to` does from now on:
-/// where they led is not of the namespaces that we are in.
+/// Each descriptor that a program started by us would inherit, but for the standard streams, leads where `to` does
+/// from now on: where they led is not of the namespaces that we are in.
 ///
 /// # Errors
 /// They cannot be listed, or replaced.

@@ -1,5 +1,5 @@
-//! The limit of open files: this process has as many as it may, for it opens one for each connection that it makes anew, or each
-//! file that it conceals. Its children have the limit that it had.
+//! The limit of open files: this process has as many as it may, for it opens one for each connection that it makes
+//! anew, or each file that it conceals. Its children have the limit that it had.
 
 use std::sync::OnceLock;
 

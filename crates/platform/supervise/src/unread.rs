@@ -34,8 +34,8 @@ pub fn unread(service: &[SocketAddr]) -> Result<Vec<Unread>, DestroyError> {
     Ok(unread.collect())
 }
 
-/// Whether there is a connection to one of these addresses, in the network namespace of the calling thread: one that is not
-/// over on both sides.
+/// Whether there is a connection to one of these addresses, in the network namespace of the calling thread: one that
+/// is not over on both sides.
 ///
 /// # Errors
 ///

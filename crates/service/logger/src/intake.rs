@@ -157,8 +157,8 @@ impl Intake {
         self.changes(flow, recorded)
     }
 
-    /// What the server has said so far. The client has heard what lies before `heard`; if it has heard all, it speaks then, if
-    /// known.
+    /// What the server has said so far. The client has heard what lies before `heard`; if it has heard all, it speaks
+    /// then, if known.
     pub(crate) fn digest(
         &mut self,
         flow: FlowId,

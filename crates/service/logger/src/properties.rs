@@ -31,8 +31,8 @@ fn no_sessions() -> Sessions {
     Sessions::new(AckPolicy::EachBatch, 1 << 30, KEEP)
 }
 
-/// Reads any bytes as an entry of the log: a parsed entry encodes to the original bytes. An entry of the version before is
-/// written as of this one, and read as the same.
+/// Reads any bytes as an entry of the log: a parsed entry encodes to the original bytes. An entry of the version
+/// before is written as of this one, and read as the same.
 ///
 /// # Panics
 ///

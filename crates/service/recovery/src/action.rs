@@ -52,8 +52,8 @@ pub enum Action {
         /// Where its replay begins.
         point: SplicePoint,
     },
-    /// Let the data plane compare what the server says again with this digest. The first is not asked for like this, but is
-    /// [`crate::Recovery::compared_first`].
+    /// Let the data plane compare what the server says again with this digest. The first is not asked for like this,
+    /// but is [`crate::Recovery::compared_first`].
     Compare {
         /// The connection.
         key: FlowKey,
@@ -154,8 +154,8 @@ pub enum Action {
 }
 
 impl Action {
-    /// Nothing else would ever do this, and somebody waits for it: the service, or a client that is lost. What is done on a
-    /// connection's way back is done again when a timer says so, or the connection is given up.
+    /// Nothing else would ever do this, and somebody waits for it: the service, or a client that is lost. What is done
+    /// on a connection's way back is done again when a timer says so, or the connection is given up.
     #[must_use]
     pub const fn is_indispensable(&self) -> bool {
         matches!(

@@ -24,7 +24,8 @@ pub struct Config {
     /// How long a server waits for clients that it knows, and that must say where they stand, before it goes on
     /// without them.
     pub hear_timeout: Duration,
-    /// How long one that must say where it stands may be silent if it has neither sent a byte nor acknowledged one, as far as is known.
+    /// How long one that must say where it stands may be silent if it has neither sent a byte nor acknowledged one, as
+    /// far as is known.
     pub embryo_timeout: Duration,
     /// How long the server may leave a replay unread.
     pub replay_timeout: Duration,

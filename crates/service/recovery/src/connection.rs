@@ -171,8 +171,8 @@ pub(crate) fn judge(
 /// The server has lived through the record by itself: nothing of the connection is said again, and it goes on
 /// where both sides are.
 fn judge_graft(flow: &Flow, record: &RecordSummary, standing: Standing) -> Verdict {
-    // Nobody has read what its client has not sent: what the server stands with is one before it, with the same ends. (How far
-    // the clients of a dead host are is not known.)
+    // Nobody has read what its client has not sent: what the server stands with is one before it, with the same ends.
+    // (How far the clients of a dead host are is not known.)
     if flow.log.restored == Restored::Not && standing.instream.after(flow.client.nxt) {
         return Verdict::Lose(LostReason::Forgotten);
     }
@@ -353,14 +353,15 @@ pub(crate) struct Connection {
     pub(crate) step: Step,
 }
 
-/// After this time of silence, a server that has to repeat output keeps the client of that output waiting, and no other.
+/// After this time of silence, a server that has to repeat output keeps the client of that output waiting, and no
+/// other.
 const REST: Duration = Duration::from_secs(1);
 
 /// First pause before a SYN is repeated; doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(64);
-/// A record that lacks what a client has said is asked for that again after this time, and then twice as long each time: a
-/// client says that again no sooner.
+/// A record that lacks what a client has said is asked for that again after this time, and then twice as long each
+/// time: a client says that again no sooner.
 const LATE: Duration = Duration::from_millis(200);
 
 /// The last question for more of what a client has said.
@@ -571,16 +572,16 @@ impl Connection {
         };
     }
 
-    /// What the client says from there on no earlier server has read: it waits until this one has said again all that the client
-    /// was sent. (Where a dead host may have read and answered anything, that is not known.)
+    /// What the client says from there on no earlier server has read: it waits until this one has said again all that
+    /// the client was sent. (Where a dead host may have read and answered anything, that is not known.)
     fn waits_for(&self, flow: &Flow) -> Option<Beginning> {
         let log = &flow.log;
         let is_known = log.restored == Restored::Not || log.doubt.is_some();
         if !is_known || !self.is_behind {
             return None;
         }
-        // Who says something acknowledges what led to that, though its client may not be told. (Without a log link there are no
-        // such places, and what is there has no meaning.)
+        // Who says something acknowledges what led to that, though its client may not be told. (Without a log link
+        // there are no such places, and what is there has no meaning.)
         let read = flow.server.ack;
         let is_place = |at: &SeqNumber| at.after(read) && at.at_or_before(flow.client.nxt);
         let doubt = log.doubt.filter(|_| log.restored != Restored::Not);
@@ -592,15 +593,15 @@ impl Connection {
         })
     }
 
-    /// Something was said since the record was asked last, or came to the record; or may have come late, or again to a logger
-    /// that was killed.
+    /// Something was said since the record was asked last, or came to the record; or may have come late, or again to a
+    /// logger that was killed.
     fn may_have_more(&self, flow: &Flow, now: Duration) -> bool {
         !self.asked.is_of(flow) || now.saturating_sub(self.asked.at) >= self.asked.pause
     }
 
-    /// Everything was delivered, and what is recorded since of what the client has said was in doubt, and is no more; or it is
-    /// not, but was held with something that is; or the client has spoken when the server had not said again all that the client
-    /// was sent. There is a replay again, which gives that to the server.
+    /// Everything was delivered, and what is recorded since of what the client has said was in doubt, and is no more;
+    /// or it is not, but was held with something that is; or the client has spoken when the server had not said again
+    /// all that the client was sent. There is a replay again, which gives that to the server.
     pub(crate) fn resume(&mut self, flow: &Flow, now: Duration) -> bool {
         let start = self.point.instream + 1;
         let end = (start + self.given.bytes).max_seq(flow.splice.ack);
@@ -700,8 +701,8 @@ impl Connection {
         matches!(&self.step, Step::Replaying(replay) if replay.awaits().is_some() && replay.idle(now) >= REST)
     }
 
-    /// The data plane was asked for a comparison when the server had said all of that already, and something else: a server
-    /// that waits for the next request says no more, and the data plane compares before the next byte only.
+    /// The data plane was asked for a comparison when the server had said all of that already, and something else: a
+    /// server that waits for the next request says no more, and the data plane compares before the next byte only.
     pub(crate) fn contradicted(&self, flow: &Flow, now: Duration) -> Option<LostReason> {
         let (wanted, said) = (flow.digest.wanted?, flow.digest.now);
         // The server's next byte may be on the way: the data plane changes the digest meanwhile.

@@ -240,8 +240,8 @@ pub enum LostReason {
         /// Bytes of it that are.
         recorded: u32,
     },
-    /// The host was restarted, and what the client may have of an answer that was not recorded, behind a hole, it cannot say:
-    /// it has no selective acknowledgements.
+    /// The host was restarted, and what the client may have of an answer that was not recorded, behind a hole, it
+    /// cannot say: it has no selective acknowledgements.
     HoleUnknown,
     /// The server has state of its own that could not be rebuilt: it does not know the connection any more.
     Forgotten,
@@ -403,8 +403,8 @@ pub enum Event {
         comparing: usize,
         /// Connections that were reset.
         reset: usize,
-        /// Requests that ran again: the places at which clients had begun to speak, in the input from the record; with the
-        /// requests of connections that were lost then.
+        /// Requests that ran again: the places at which clients had begun to speak, in the input from the record; with
+        /// the requests of connections that were lost then.
         replayed_requests: u64,
         /// Instream bytes given to the new server from the record.
         replayed_bytes: u64,

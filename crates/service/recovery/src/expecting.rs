@@ -1,5 +1,6 @@
-//! Knowledge that the splice of a connection needs: the old output, and the places at which the client waited for output.
-//! Without this knowledge no output would be compared, and the server would get all input of the client at once.
+//! Knowledge that the splice of a connection needs: the old output, and the places at which the client waited for
+//! output. Without this knowledge no output would be compared, and the server would get all input of the client at
+//! once.
 
 use std::time::Duration;
 
@@ -20,8 +21,8 @@ pub struct SaidBefore {
 }
 
 impl Recovery {
-    /// Where the client of this connection began to speak after it had heard everything, in order: there its replay waits
-    /// until the server has said as much again. Asked for by [`Action::Expect`].
+    /// Where the client of this connection began to speak after it had heard everything, in order: there its replay
+    /// waits until the server has said as much again. Asked for by [`Action::Expect`].
     /// And digests of what its server had said, in order.
     pub fn beginnings(&mut self, id: FlowId, beginnings: Vec<Beginning>, digests: Vec<Digest>) {
         if let Some(connection) = self.connections.get_mut(&id) {
@@ -53,8 +54,8 @@ impl Recovery {
         (turn.base == said.base).then_some(SaidBefore { said, turn })
     }
 
-    /// The digest that is to be compared first on this connection ([`Action::Compare`]): before its SYN, for a server may speak
-    /// at once.
+    /// The digest that is to be compared first on this connection ([`Action::Compare`]): before its SYN, for a server
+    /// may speak at once.
     #[must_use]
     pub fn compared_first(&self, id: FlowId) -> Option<Digest> {
         let beginnings = &self.connections.get(&id)?.words.beginnings;
@@ -73,8 +74,8 @@ impl Recovery {
         }
     }
 
-    /// The logger has no record of a connection for which [`Action::Expect`] asked. The connection is lost, unless the record
-    /// would be empty: the frame that opens the record may be under way.
+    /// The logger has no record of a connection for which [`Action::Expect`] asked. The connection is lost, unless the
+    /// record would be empty: the frame that opens the record may be under way.
     pub fn no_record(&mut self, id: FlowId) {
         if self.connections.get(&id).is_some_and(|one| !one.is_fresh()) {
             self.drop_kept(id, LostReason::NoRecord);

@@ -9,10 +9,12 @@
 //! | stage | waits for | then |
 //! |---|---|---|
 //! | `Serving` | a death | the gate is shut, what is left of the server is killed |
-//! | `Clearing` | no process of the service is left | orphaned sockets are removed, the record is flushed, a new incarnation begins, the server is started |
+//! | `Clearing` | no process of the service is left | orphaned sockets are removed, the record is flushed, a new
+//! incarnation begins, the server is started |
 //! | `Starting` | the server listens, the record is flushed | the connections are listed |
 //! | `Listing` | flows and their records | each is judged: kept, or lost with a reason |
-//! | `Recovering` | every kept connection is spliced and replayed | the lost ones are reset, strangers get their RST again |
+//! | `Recovering` | every kept connection is spliced and replayed | the lost ones are reset, strangers get their RST
+//! again |
 //!
 //! A death in any stage leads back to `Clearing`. A connection is never recovered on a guess: if
 //! its record has a hole, if its replay differs from what the client was sent, if it seems to kill

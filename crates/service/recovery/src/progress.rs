@@ -87,8 +87,8 @@ impl Recovery {
                     self.delivered(id, now);
                 }
             }
-            // A server may answer without having read everything, and close. (After a half-close a server may read on, and
-            // still needs the rest of the record: a half-close is no end of the flow.)
+            // A server may answer without having read everything, and close. (After a half-close a server may read on,
+            // and still needs the rest of the record: a half-close is no end of the flow.)
             Step::Replaying(_) if ended => self.settle(id, flow),
             Step::Settling { since, look_at } => {
                 if now >= *look_at {
@@ -165,9 +165,9 @@ impl Recovery {
         }
     }
 
-    /// A logger that was killed has lost what it had acknowledged to nobody: the record of this connection, of which the client
-    /// was told `told`, ends at `end`. The client has the rest still, and sends that again when it hears of room: a
-    /// replay that waited for the rest would never end.
+    /// A logger that was killed has lost what it had acknowledged to nobody: the record of this connection, of which
+    /// the client was told `told`, ends at `end`. The client has the rest still, and sends that again when it hears of
+    /// room: a replay that waited for the rest would never end.
     pub fn record_ends(&mut self, id: FlowId, end: SeqNumber, told: SeqNumber, now: Duration) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;

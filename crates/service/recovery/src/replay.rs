@@ -2,10 +2,10 @@
 //! host. It obeys the receiver's window, and sends again from the last acknowledged byte when
 //! nothing moves (RFC 9293 3.8.1, with a timer that suits a path without a network).
 //!
-//! The server gets no more than the client would have sent: input after an answer waits until the server has repeated all
-//! output before it, and output counts only when equal to the record (`verify.h`). So no request is executed for a connection
-//! that the comparison is going to end: the digest (`digest.h`) of the output that is not recorded is recorded at the place
-//! at which the client spoke next, and is compared there.
+//! The server gets no more than the client would have sent: input after an answer waits until the server has repeated
+//! all output before it, and output counts only when equal to the record (`verify.h`). So no request is executed for a
+//! connection that the comparison is going to end: the digest (`digest.h`) of the output that is not recorded is
+//! recorded at the place at which the client spoke next, and is compared there.
 
 use std::time::Duration;
 
@@ -90,8 +90,8 @@ pub(crate) struct Replay {
     comparing: Comparing,
     /// What the client says from there on may have been answered by its dead host.
     doubt: Option<Beginning>,
-    /// What the client has said since the death of the server before, and of which no earlier server has read anything, waits
-    /// until all that the client was sent is said again.
+    /// What the client has said since the death of the server before, and of which no earlier server has read
+    /// anything, waits until all that the client was sent is said again.
     later: Option<Beginning>,
     /// The server rests before the last number of what the client has heard: that is taken for the server's end.
     trusts_end: Option<SeqNumber>,
@@ -190,8 +190,8 @@ impl Replay {
         }
     }
 
-    /// At one of the places to come all that a client in doubt has heard is compared with a digest: what the dead server had
-    /// read by then waits for nothing else.
+    /// At one of the places to come all that a client in doubt has heard is compared with a digest: what the dead
+    /// server had read by then waits for nothing else.
     pub(crate) fn compares(&self, doubt: Beginning) -> bool {
         let mut later = self.gates[self.open..].iter();
         later.any(|gate| gate.compares(doubt.heard))
@@ -253,7 +253,8 @@ impl Replay {
         is_there.then_some(gate.heard)
     }
 
-    /// The next place at which the input waits: what is in doubt may begin before the next place at which the client waited.
+    /// The next place at which the input waits: what is in doubt may begin before the next place at which the client
+    /// waited.
     fn next_gate(&self) -> Option<&Beginning> {
         let gate = self.gates.get(self.open).into_iter();
         let shut = gate.chain(&self.doubt).chain(&self.later);
@@ -322,14 +323,15 @@ impl Replay {
         self.acked.at_or_after(self.last())
     }
 
-    /// Whether the record may have grown, of a client that has sent up to `sent`: true once, for one that has bytes, or of
-    /// which more is known, and no FIN.
+    /// Whether the record may have grown, of a client that has sent up to `sent`: true once, for one that has bytes,
+    /// or of which more is known, and no FIN.
     pub(crate) fn ask_for_more(&mut self, sent: SeqNumber) -> bool {
         let may_have = self.len() > 0 || sent.after(self.end);
         !std::mem::replace(&mut self.asked, true) && may_have && self.fin.is_none()
     }
 
-    /// What the client has sent since: the record ends at `end` now. What of that waits for the server is behind `later`.
+    /// What the client has sent since: the record ends at `end` now. What of that waits for the server is behind
+    /// `later`.
     pub(crate) fn extend(&mut self, end: SeqNumber, later: Option<Beginning>, now: Duration) {
         if self.fin.is_none() && end.after(self.end) {
             let from = std::mem::replace(&mut self.end, end);

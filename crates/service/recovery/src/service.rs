@@ -422,9 +422,9 @@ impl Recovery {
         }
     }
 
-    /// The service was found serving this connection, of which nobody knows yet whether its client has to send again what
-    /// the host before had acknowledged ([`ssw::LogHalf::ahead`]); or whose client waits until all that it was sent is said
-    /// again ([`Flow::is_behind`]).
+    /// The service was found serving this connection, of which nobody knows yet whether its client has to send again
+    /// what the host before had acknowledged ([`ssw::LogHalf::ahead`]); or whose client waits until all that it was
+    /// sent is said again ([`Flow::is_behind`]).
     pub fn found(&mut self, key: FlowKey, flow: &Flow, now: Duration) {
         if self.stage == Stage::Serving {
             let found = Connection::found(key, flow, now);

@@ -1,7 +1,7 @@
-//! The words about a recovery, and the time for the words. A connection is `recovered` when all repeated output was compared, and
-//! not before. Most comparisons end within a moment; for some connections a server may need as long as for the first answer.
-//! So `serving` is told after a second at the latest, with the number of connections that are still compared. `connections_recovered` follows
-//! for these.
+//! The words about a recovery, and the time for the words. A connection is `recovered` when all repeated output was
+//! compared, and not before. Most comparisons end within a moment; for some connections a server may need as long as
+//! for the first answer. So `serving` is told after a second at the latest, with the number of connections that are
+//! still compared. `connections_recovered` follows for these.
 
 use std::time::Duration;
 

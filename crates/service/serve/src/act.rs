@@ -147,8 +147,8 @@ impl Service {
         self.ask_logger(|logger| logger.hold_turns(hold)).map(drop)
     }
 
-    /// Somebody may have put back what the injected packets need. Where it cannot be changed any more, other connections
-    /// may still go on.
+    /// Somebody may have put back what the injected packets need. Where it cannot be changed any more, other
+    /// connections may still go on.
     fn arrange_again(&mut self) {
         let plane = &mut self.ground.plane;
         let kept = match plane.arrange_again() {

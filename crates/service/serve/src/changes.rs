@@ -85,7 +85,8 @@ pub(crate) fn end(directory: &Path, mut plane: Dataplane) -> Result<(), ServeErr
     Ok(removed?)
 }
 
-/// Put back what a killed `serve` changed in this network namespace, and no other service needs. Tells how many settings.
+/// Put back what a killed `serve` changed in this network namespace, and no other service needs. Tells how many
+/// settings.
 pub(crate) fn put_back(directory: &Path) -> Result<usize, ServeError> {
     let _alone = alone(directory);
     let count = dataplane::put_back(list(directory)?, &of_others(directory));

@@ -44,8 +44,8 @@ impl Cleaned {
 /// only if `kill` says so. The service's history, if there is one, has who has done it.
 ///
 /// # Errors
-/// There is nothing of that name; a `serve` of that name runs; its server runs and may not be killed; something cannot be
-/// removed.
+/// There is nothing of that name; a `serve` of that name runs; its server runs and may not be killed; something cannot
+/// be removed.
 pub fn clean(
     run_dir: &RunDir,
     name: &str,

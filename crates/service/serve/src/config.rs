@@ -110,7 +110,8 @@ pub struct ServeConfig {
     pub without: bool,
     /// When an image of the server takes the place of its record.
     pub checkpoints: Option<CheckpointConfig>,
-    /// It keeps nothing across connections: when nobody is connected, and its record is so large, bytes, both begin anew.
+    /// It keeps nothing across connections: when nobody is connected, and its record is so large, bytes, both begin
+    /// anew.
     pub renew_at: Option<u64>,
     /// Where replays begin.
     pub replay: ReplayMode,
@@ -149,9 +150,9 @@ pub struct ServeConfig {
 }
 
 impl ServeConfig {
-    /// Outstream bytes recorded at the beginning of each turn. None of a server with state, whose replay compares all that it
-    /// says by itself: a client that has heard something of which its notes know nothing is not kept at all. But one that may go on
-    /// without notes takes its clients with it.
+    /// Outstream bytes recorded at the beginning of each turn. None of a server with state, whose replay compares all
+    /// that it says by itself: a client that has heard something of which its notes know nothing is not kept at all.
+    /// But one that may go on without notes takes its clients with it.
     pub(crate) fn verify_head(&self) -> u32 {
         match &self.otherwise {
             Some(otherwise) => otherwise.verify.head(),
@@ -160,8 +161,8 @@ impl ServeConfig {
         }
     }
 
-    /// What the server says is digested, to be compared in a replay; of a server with state as [`ServeConfig::verify_head`]
-    /// has it.
+    /// What the server says is digested, to be compared in a replay; of a server with state as
+    /// [`ServeConfig::verify_head`] has it.
     pub(crate) fn digests(&self) -> bool {
         let verify = match &self.otherwise {
             Some(otherwise) => otherwise.verify,

@@ -353,11 +353,12 @@ impl Client {
     }
 }
 
-/// Ask a running `serve`; each line of its answer goes to `each` until that says `false`. A restart and a move may take long:
-/// they are waited for as long as the `serve` answers other questions.
+/// Ask a running `serve`; each line of its answer goes to `each` until that says `false`. A restart and a move may
+/// take long: they are waited for as long as the `serve` answers other questions.
 ///
 /// # Errors
-/// Nobody answers at `socket`; [`io::ErrorKind::WouldBlock`]: somebody listens there, and says nothing for [`PATIENCE`].
+/// Nobody answers at `socket`; [`io::ErrorKind::WouldBlock`]: somebody listens there, and says nothing for
+/// [`PATIENCE`].
 pub fn ask(socket: &Path, question: Question, each: impl FnMut(&str) -> bool) -> io::Result<()> {
     let stream = UnixStream::connect(socket)?;
     let lives = || match question {

@@ -1,8 +1,9 @@
-//! Events on disk: `events.jsonl` in a directory of the service, to which lines are added and nothing else. `outlive history` reads it.
+//! Events on disk: `events.jsonl` in a directory of the service, to which lines are added and nothing else. `outlive
+//! history` reads it.
 //!
-//! A thread writes: a slow or full disk must not hold up the service. Each line is one `write`. A kill in the middle leaves a
-//! line without an end; the next `serve` ends that line, and readers skip the line. A large file takes the place of the file
-//! before.
+//! A thread writes: a slow or full disk must not hold up the service. Each line is one `write`. A kill in the middle
+//! leaves a line without an end; the next `serve` ends that line, and readers skip the line. A large file takes the
+//! place of the file before.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -192,8 +193,8 @@ pub fn services(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Read the history of a service, the oldest first; each whole line goes to `each` until that says `false`. Answers how many lines
-/// were no JSON: cut off.
+/// Read the history of a service, the oldest first; each whole line goes to `each` until that says `false`. Answers
+/// how many lines were no JSON: cut off.
 ///
 /// # Errors
 /// There is none, or it cannot be read.

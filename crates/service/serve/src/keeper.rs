@@ -61,7 +61,8 @@ pub(crate) struct Position {
     /// Another service has one of the addresses, which the logger said to a host that did not serve.
     pub(crate) claimed: Option<String>,
     pub(crate) hosts: Hosts,
-    /// Which of the streams to the logger is in use, counted from 1: where it is another one, the one before had ended or hung.
+    /// Which of the streams to the logger is in use, counted from 1: where it is another one, the one before had ended
+    /// or hung.
     pub(crate) stream: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Servers of which it is known before they run that they cannot be rebuilt from a record: `outlive check` says so, and `serve`
-//! does not begin. Of any other server `serve` finds out by itself.
+//! Servers of which it is known before they run that they cannot be rebuilt from a record: `outlive check` says so,
+//! and `serve` does not begin. Of any other server `serve` finds out by itself.
 
 use std::{
     ffi::OsString,

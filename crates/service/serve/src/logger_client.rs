@@ -47,8 +47,8 @@ pub const LOGGER_VERB: &str = "logger-process";
 /// How long an answer may take before the logger process counts as dead.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The same while nothing is protected yet: on a machine that is very busy a process may take long to begin. An end of the process
-/// is seen at once.
+/// The same while nothing is protected yet: on a machine that is very busy a process may take long to begin. An end of
+/// the process is seen at once.
 pub(crate) const FIRST_START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Between two looks at whether the process has ended.
@@ -93,7 +93,8 @@ pub(crate) struct Attached {
 /// Recorded parts of an outstream, each with its place.
 pub(crate) type Ranges = Vec<(SeqNumber, Vec<u8>)>;
 
-/// What a server has said, as far as that is recorded; where its client began to speak; and digests of what it had said.
+/// What a server has said, as far as that is recorded; where its client began to speak; and digests of what it had
+/// said.
 pub(crate) type Heads = (Ranges, Vec<Beginning>, Vec<Digest>);
 
 /// Each with the digest of what was said by then, if there is one.

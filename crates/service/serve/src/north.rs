@@ -105,7 +105,8 @@ impl North {
         Ok(Self::with(empty(&room)?, room, bytes, shared()?))
     }
 
-    /// Where images of the server are to take the place of its record, they do. One that is missing has the record with it.
+    /// Where images of the server are to take the place of its record, they do. One that is missing has the record
+    /// with it.
     pub(crate) fn with_images(
         mut self,
         config: &ServeConfig,
@@ -169,8 +170,8 @@ impl North {
         }
     }
 
-    /// The record that an earlier `serve` has begun. Without it the server's state is lost with its process. If that fails
-    /// everything stays as it was, but for a record that is of no use.
+    /// The record that an earlier `serve` has begun. Without it the server's state is lost with its process. If that
+    /// fails everything stays as it was, but for a record that is of no use.
     pub(crate) fn adopt(config: &ServeConfig, run_dir: &Path) -> Result<Self, ServeError> {
         let (images, bytes) = (Images::wanted(config, run_dir)?, config.limits.total);
         let Some(room) = mounts::memory_left(run_dir) else {
@@ -263,7 +264,8 @@ impl North {
         (self.follows, self.replays) = (true, true);
     }
 
-    /// Hear what a life that follows has said of its connections, and which files it asks for. All else is for when it goes on.
+    /// Hear what a life that follows has said of its connections, and which files it asks for. All else is for when it
+    /// goes on.
     pub(crate) fn listen(&mut self) -> Result<(), HandoverError> {
         self.handover.listen()?;
         self.has_news |= self.handover.hear()?;

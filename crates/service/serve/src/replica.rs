@@ -1,5 +1,5 @@
-//! The server of a host that stands by *hot*: it does already what it does on the host that serves (`ft-tcp-infocom-2001`,
-//! VI.C), says nothing, and waits wherever it is not known yet what came next.
+//! The server of a host that stands by *hot*: it does already what it does on the host that serves
+//! (`ft-tcp-infocom-2001`, VI.C), says nothing, and waits wherever it is not known yet what came next.
 
 use std::{
     collections::{BTreeMap, HashMap},

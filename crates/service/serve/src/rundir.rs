@@ -95,8 +95,8 @@ impl RunDir {
         names
     }
 
-    /// The process that has a service's lock, if another one has it. Not to be asked by the one that has it: the lock is gone when
-    /// that process closes any descriptor of the file (fcntl(2)).
+    /// The process that has a service's lock, if another one has it. Not to be asked by the one that has it: the lock
+    /// is gone when that process closes any descriptor of the file (fcntl(2)).
     #[must_use]
     pub fn holder(&self, name: &str) -> Option<Holder> {
         let file = File::open(self.service(name).join("lock")).ok()?;

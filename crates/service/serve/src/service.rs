@@ -396,7 +396,8 @@ impl Service {
         }
     }
 
-    /// The programs in the kernel hear that `serve` goes on, and so does a service manager that watches (`WatchdogSec=`).
+    /// The programs in the kernel hear that `serve` goes on, and so does a service manager that watches
+    /// (`WatchdogSec=`).
     fn beat(&self) -> Result<(), ServeError> {
         self.ground.plane.heartbeat()?;
         if sd_notify::watchdog_enabled(false, &mut 0) {

@@ -22,8 +22,8 @@ pub struct Status {
     pub service: String,
     /// The protected addresses.
     pub addresses: Vec<String>,
-    /// `serving`, `clearing`, `starting`, `listing` or `recovering`; `first_start`: the server has not listened yet; `not_started`;
-    /// `standby`: another host serves.
+    /// `serving`, `clearing`, `starting`, `listing` or `recovering`; `first_start`: the server has not listened yet;
+    /// `not_started`; `standby`: another host serves.
     pub stage: String,
     /// Main process of the server, or, where that has left (a daemon), the first one of those that run.
     pub server_pid: Option<u32>,
@@ -89,11 +89,12 @@ pub struct Status {
     /// Whether this host may serve, if others could: in which epoch, until when, or for whom it stands by.
     #[serde(default)]
     pub lease: Option<String>,
-    /// Whether a standby is there, if this host serves and another one could: it would go on as soon as this host is silent.
+    /// Whether a standby is there, if this host serves and another one could: it would go on as soon as this host is
+    /// silent.
     #[serde(default)]
     pub standby_present: Option<bool>,
-    /// The host that serves, of a standby, and the one that stands by, of a host that serves: its name and its address at the
-    /// logger.
+    /// The host that serves, of a standby, and the one that stands by, of a host that serves: its name and its address
+    /// at the logger.
     #[serde(default)]
     pub other_host: Option<String>,
     /// The epoch in which it serves.
@@ -201,7 +202,8 @@ pub struct ConnectionStatus {
     pub instream_bytes: u32,
     /// Bytes that the client has acknowledged.
     pub outstream_bytes: u32,
-    /// Bytes of the client that its record has now, beside the beginnings of answers; `None`: it has no record, or the logger does not answer.
+    /// Bytes of the client that its record has now, beside the beginnings of answers; `None`: it has no record, or the
+    /// logger does not answer.
     #[serde(default)]
     pub recorded_bytes: Option<u64>,
 }

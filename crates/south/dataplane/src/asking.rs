@@ -82,8 +82,8 @@ fn await_frame(sockets: &[OwnedFd; 2], at_most: Duration) -> io::Result<()> {
     }
 }
 
-/// What has arrived so far, as far as it can be read `until` then: frames may come faster than that. The host's own frames
-/// are seen, too.
+/// What has arrived so far, as far as it can be read `until` then: frames may come faster than that. The host's own
+/// frames are seen, too.
 fn heard(
     sockets: &[OwnedFd; 2],
     interface: &Interface,

@@ -253,7 +253,8 @@ impl Dataplane {
         Ok(())
     }
 
-    /// Other services of this network namespace have changed settings of its interfaces: what they need is not put back.
+    /// Other services of this network namespace have changed settings of its interfaces: what they need is not put
+    /// back.
     pub fn shares_with(&mut self, others: Vec<Change>) {
         self.others = others;
     }

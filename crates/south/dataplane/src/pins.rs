@@ -13,7 +13,8 @@ use crate::error::DataplaneError;
 /// Version of the layout of `bpf/intf.h` (`LAYOUT_VERSION` there; a test compares the two).
 pub const LAYOUT_VERSION: u32 = 14;
 
-/// Most addresses of a service, each port of a range counted (`MOST_ADDRESSES` in `bpf/intf.h`; a test compares the two).
+/// Most addresses of a service, each port of a range counted (`MOST_ADDRESSES` in `bpf/intf.h`; a test compares the
+/// two).
 pub const MOST_ADDRESSES: usize = 1024;
 
 /// Services that may end one after another while the directory of another service is made.

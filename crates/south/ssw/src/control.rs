@@ -201,7 +201,8 @@ impl SouthSide {
         flow.splice.window_scale = flow.server.window_scale;
         flow.splice.first_tsval = flow.server.tsval;
         flow.log.edge = flow.splice.edge;
-        // What it has read is noted, and its notes are with the logger: it has waited for that before it told where it stands.
+        // What it has read is noted, and its notes are with the logger: it has waited for that before it told where it
+        // stands.
         flow.log.stable = flow.log.stable.max_seq(flow.splice.ack);
         flow.log.ahead &= flow.client.nxt.after(flow.log.stable);
         if flow.log.restored != Restored::Not {

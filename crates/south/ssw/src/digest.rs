@@ -264,8 +264,8 @@ impl DigestHalf {
         (is_whole && now.next == end && now.base != end).then_some(now)
     }
 
-    /// A flow that was made anew: what the logger knows of what its client was sent, as far as the client has acknowledged it;
-    /// and of what a replay leaves out.
+    /// A flow that was made anew: what the logger knows of what its client was sent, as far as the client has
+    /// acknowledged it; and of what a replay leaves out.
     pub(crate) fn said_before(&mut self, digests: Option<&Digests>, said: Digest, turn: Digest) {
         if digests.is_some() && !self.taken {
             *self = Self {
@@ -280,7 +280,8 @@ impl DigestHalf {
         }
     }
 
-    /// The next request waits until the server has said again what this is of. (Who asks too late hears at the next place.)
+    /// The next request waits until the server has said again what this is of. (Who asks too late hears at the next
+    /// place.)
     pub(crate) fn want(&mut self, wanted: Digest) {
         let is_known = self.says_again() && self.now.base == wanted.base;
         let is_ahead = !self.now.next.after(wanted.next) && !wanted.next.after(self.sent.next);
@@ -327,7 +328,8 @@ pub(crate) struct Digested {
     /// From now on samples are taken.
     pub(crate) sampling_begins: bool,
     /// What the client had been sent before the turn that begins here, if that is not recorded: a new server gets the
-    /// request that begins the turn when it has said all that again. And what it has been sent now, for a host that takes over.
+    /// request that begins the turn when it has said all that again. And what it has been sent now, for a host that
+    /// takes over.
     pub(crate) told: [Option<Digest>; 3],
 }
 

@@ -7,18 +7,25 @@
 //! | anything of the service that would leave, when the lease is over | dropped (`fence`) |
 //! | not from a protected address:port | others |
 //! | of a gated flow or service | dropped: FIN and RST of the dying included |
-//! | RST where all was said and acknowledged | dropped; with a log link it becomes the ACK that the client may have missed |
+//! | RST where all was said and acknowledged | dropped; with a log link it becomes the ACK that the client may have
+//! missed |
 //! | SYN-ACK of a new connection | remembered in its embryo, to the client; a flow that has its ends still is over |
-//! | of a flow on its first server, the first RST before a word, to a client that has spoken | dropped: the kernel may not have found its socket |
+//! | of a flow on its first server, the first RST before a word, to a client that has spoken | dropped: the kernel may
+//! not have found its socket |
 //! | of a flow on its first server | noted; the head of a turn is recorded |
-//! | of a flow being spliced, SYN-ACK | `delta_seq` and the timestamp offset follow from it; the packet itself becomes the client's third ACK and goes back up the stack |
+//! | of a flow being spliced, SYN-ACK | `delta_seq` and the timestamp offset follow from it; the packet itself becomes
+//! the client's third ACK and goes back up the stack |
 //! | of a flow being spliced, anything else | dropped (a RST: nobody listens yet) |
-//! | of a spliced flow, output that the client has | compared with the record, then turned into the client's acknowledgement of it |
-//! | of a spliced flow, the same again, if the client has no room for the bytes behind | as anything else: the client answers with the present window (`no_room`) |
+//! | of a spliced flow, output that the client has | compared with the record, then turned into the client's
+//! acknowledgement of it |
+//! | of a spliced flow, the same again, if the client has no room for the bytes behind | as anything else: the client
+//! answers with the present window (`no_room`) |
 //! | of a spliced flow, FIN before the end of what the client has | a contradiction like any other |
-//! | of a spliced flow, output that the client lacks and that waits for a comparison (`digest`) | dropped as if lost, so that it comes again |
+//! | of a spliced flow, output that the client lacks and that waits for a comparison (`digest`) | dropped as if lost,
+//! so that it comes again |
 //! | of a spliced flow, pure ACK below what the client was told | withheld: the client was told more |
-//! | of a spliced flow, anything else | compared if it overlaps the record, then sequence number, timestamp and window mapped to the client's, acknowledgement never taken back |
+//! | of a spliced flow, anything else | compared if it overlaps the record, then sequence number, timestamp and window
+//! mapped to the client's, acknowledgement never taken back |
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -45,8 +52,8 @@ use crate::{
     verify::{Divergence, verify_replayed},
 };
 
-/// Has the kernel not found the socket that is there, in the moment in which that takes the place of its request? Only the
-/// client's first words come again: a client that listens is told at once.
+/// Has the kernel not found the socket that is there, in the moment in which that takes the place of its request? Only
+/// the client's first words come again: a client that listens is told at once.
 fn is_unfound(flow: &mut Flow, segment: &Segment) -> bool {
     let first = flow.server.isn + 1;
     let is_reset = segment.has(Flags::RST) && !segment.has(Flags::ACK);

@@ -217,11 +217,12 @@ pub struct LogHalf {
     pub answered: SeqNumber,
     /// Of a restored flow: what the client had of its dead host, also behind a hole.
     pub heard: SeqNumber,
-    /// Of one of which heads of answers are recorded: from there on what the client says may have been answered by the dead
-    /// host, without a record of that.
+    /// Of one of which heads of answers are recorded: from there on what the client says may have been answered by the
+    /// dead host, without a record of that.
     pub doubt: Option<SeqNumber>,
-    /// Of what the client has heard, nobody has recorded the answer that lies from there on: what a later server says there
-    /// is another one, as far as can be told. (The last number may be the end of what the dead host's server said.)
+    /// Of what the client has heard, nobody has recorded the answer that lies from there on: what a later server says
+    /// there is another one, as far as can be told. (The last number may be the end of what the dead host's server
+    /// said.)
     pub lacks: Option<SeqNumber>,
     /// And what it had room for then: the end of what the dead host may have sent.
     pub reach: SeqNumber,
@@ -292,23 +293,23 @@ impl Flow {
         Flags::from_bits(self.syn_flags).contains(Flags::ACK)
     }
 
-    /// It is of another life of the server than this one, waits for a server's socket, and may be given one now. The programs
-    /// have said so once ([`crate::EventKind::Late`]), or it was there when that life began.
+    /// It is of another life of the server than this one, waits for a server's socket, and may be given one now. The
+    /// programs have said so once ([`crate::EventKind::Late`]), or it was there when that life began.
     #[must_use]
     pub fn is_late(&self, incarnation: u32) -> bool {
         let is_heard = self.log.restored != Restored::Silent || self.client.reset;
         self.incarnation != incarnation && self.closed_ns == 0 && !self.server_closing && is_heard
     }
 
-    /// Its server of this life has contradicted the record, and nothing reaches its client any more. The programs have said so
-    /// once ([`crate::EventKind::Diverged`]).
+    /// Its server of this life has contradicted the record, and nothing reaches its client any more. The programs have
+    /// said so once ([`crate::EventKind::Diverged`]).
     #[must_use]
     pub fn has_diverged(&self, incarnation: u32) -> bool {
         self.incarnation == incarnation && self.mode == Mode::Diverged
     }
 
-    /// A later server has not said again all that the client was sent. (A socket that was made at the client's numbers has
-    /// nothing to say again.)
+    /// A later server has not said again all that the client was sent. (A socket that was made at the client's numbers
+    /// has nothing to say again.)
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.mode == Mode::Spliced
@@ -316,7 +317,8 @@ impl Flow {
             && self.server.nxt.after(self.said_so_far())
     }
 
-    /// A FIN that ends before this number repeats the FIN of an earlier life: the digest of all bytes ends before the FIN.
+    /// A FIN that ends before this number repeats the FIN of an earlier life: the digest of all bytes ends before the
+    /// FIN.
     pub(crate) fn ends_again(&self, end: SeqNumber) -> bool {
         let digest = &self.digest;
         let is_compared = digest.taken && digest.comparison == Comparison::Done;

@@ -5,16 +5,24 @@
 //! | not for a protected address:port | others |
 //! | our own, server space | the server's TCP, untouched |
 //! | our own, client space | translated, to the server's TCP |
-//! | SYN of a new connection | remembered as an embryo, to the server; one that an earlier life has answered is dropped while a recovery is under way, and for a second |
-//! | first segment that acknowledges the server's SYN-ACK | the embryo becomes a flow; "opened" is recorded first: no room, no delivery |
-//! | of no known connection | the server's TCP (which resets it), but dropped while a recovery is under way: it may belong to a connection that is being recovered |
-//! | of a flow whose server is gone (gated) | what it tells about the client is noted, what it brings recorded; dropped |
+//! | SYN of a new connection | remembered as an embryo, to the server; one that an earlier life has answered is
+//! dropped while a recovery is under way, and for a second |
+//! | first segment that acknowledges the server's SYN-ACK | the embryo becomes a flow; "opened" is recorded first: no
+//! room, no delivery |
+//! | of no known connection | the server's TCP (which resets it), but dropped while a recovery is under way: it may
+//! belong to a connection that is being recovered |
+//! | of a flow whose server is gone (gated) | what it tells about the client is noted, what it brings recorded;
+//! dropped |
 //! | of a flow, with payload or FIN | recorded first; no room, no delivery |
 //! | of a flow on its first server | the server's TCP |
-//! | of a flow that was made anew from its record | nothing is believed before the client has shown that the record is whole (`restored`) |
-//! | of a spliced flow, FIN of a client that has heard more than the new server has said | dropped: it comes again when the server, too, is there |
-//! | of a spliced flow, new payload of a client that has heard more than the new server has said | recorded, and dropped: the replay gives it |
-//! | of a flow spliced to a later server | acknowledgement number, SACK blocks and echoed timestamp mapped to the new server's, then on; of a client without room the last acknowledgement is held back (`no_room`) |
+//! | of a flow that was made anew from its record | nothing is believed before the client has shown that the record is
+//! whole (`restored`) |
+//! | of a spliced flow, FIN of a client that has heard more than the new server has said | dropped: it comes again
+//! when the server, too, is there |
+//! | of a spliced flow, new payload of a client that has heard more than the new server has said | recorded, and
+//! dropped: the replay gives it |
+//! | of a flow spliced to a later server | acknowledgement number, SACK blocks and echoed timestamp mapped to the new
+//! server's, then on; of a client without room the last acknowledgement is held back (`no_room`) |
 //!
 //! What a segment tells about the client is believed only if the server's TCP would believe it
 //! (RFC 9293 3.10.7.4, as Linux checks it), or a stranger could spoil what recovery relies on.
@@ -258,8 +266,8 @@ impl SouthSide {
     }
 }
 
-/// Less than the initial retransmission timeout (RFC 6298 2.1), ns: a client that has had no answer sends its SYN again no
-/// sooner, and one that comes again before is the network's copy.
+/// Less than the initial retransmission timeout (RFC 6298 2.1), ns: a client that has had no answer sends its SYN
+/// again no sooner, and one that comes again before is the network's copy.
 const FIRST_TIMEOUT: u64 = 900_000_000;
 
 impl Shared {
@@ -341,10 +349,10 @@ impl Shared {
         }
     }
 
-    /// What a client says that has heard more than the new server has said so far is recorded, and the replay gives it to the
-    /// server when that has said again all that the client was sent, and nothing else: nothing is executed for a connection
-    /// that is going to be lost. What the server has already has no time to lose; a socket that was made at the client's
-    /// numbers has nothing to say again.
+    /// What a client says that has heard more than the new server has said so far is recorded, and the replay gives it
+    /// to the server when that has said again all that the client was sent, and nothing else: nothing is executed for
+    /// a connection that is going to be lost. What the server has already has no time to lose; a socket that was made
+    /// at the client's numbers has nothing to say again.
     fn speaks_too_soon(&self, flow: &Flow, segment: &Segment, now_ns: u64) -> bool {
         let end = segment.seq + length32(segment.payload_len);
         let brings = segment.payload_len > 0 && end.after(flow.splice.ack);
@@ -357,9 +365,9 @@ impl Shared {
             && !self.abandoned(now_ns)
     }
 
-    /// An earlier server may have read this, and nobody have recorded it: what the client has heard may be the answer to it,
-    /// and the client alone has it. (What it says behind that in the same segment has to wait: the replay gives both, unless
-    /// nothing is recorded any more.)
+    /// An earlier server may have read this, and nobody have recorded it: what the client has heard may be the answer
+    /// to it, and the client alone has it. (What it says behind that in the same segment has to wait: the replay gives
+    /// both, unless nothing is recorded any more.)
     fn may_have_been_read(&self, flow: &Flow, seq: SeqNumber, end: SeqNumber) -> bool {
         let log = &flow.log;
         let last = match flow.unprotected {

@@ -4,10 +4,13 @@
 //! | | |
 //! |---|---|
 //! | a client's segment | a copy of it goes to the logger: [`SouthSide::take_copy`] |
-//! | the head of an answer | the segment that it is in goes to the logger before it goes to the client, cut to what one datagram carries |
-//! | a client has heard all of a longer answer | the digest of that goes to the logger, before what the client says then |
+//! | the head of an answer | the segment that it is in goes to the logger before it goes to the client, cut to what
+//! one datagram carries |
+//! | a client has heard all of a longer answer | the digest of that goes to the logger, before what the client says
+//! then |
 //! | the server's SYN-ACK | goes to the logger, and to the client when it is recorded (IV.B) |
-//! | acknowledgement of the logger | `stable_seq` of its flow; the packet itself becomes the client's ACK, if the strategy says so (`clamp`) |
+//! | acknowledgement of the logger | `stable_seq` of its flow; the packet itself becomes the client's ACK, if the
+//! strategy says so (`clamp`) |
 //!
 //! The formats are [`protocol::link`]'s. A copy that does not leave is a segment that does not arrive.
 
@@ -104,7 +107,8 @@ pub struct Copy {
     pub flow_id: FlowId,
     /// What the logger is told with it.
     pub flags: SegmentFlags,
-    /// Where the newest head ended (or before which place all is noted, or up to where its client had heard a dead host), and of one itself the rest.
+    /// Where the newest head ended (or before which place all is noted, or up to where its client had heard a dead
+    /// host), and of one itself the rest.
     pub head: Head,
     /// The digest that it tells.
     pub said: Option<Digest>,
@@ -434,8 +438,8 @@ impl Shared {
         self.counters.link_heads += u64::from(take > 0);
     }
 
-    /// A client has acknowledged all that it was sent, and heads are recorded of less: tell the logger the digest of that, for
-    /// a host that takes over, before the logger has what the client says then.
+    /// A client has acknowledged all that it was sent, and heads are recorded of less: tell the logger the digest of
+    /// that, for a host that takes over, before the logger has what the client says then.
     pub(crate) fn link_said(
         &mut self,
         packet: &Packet,

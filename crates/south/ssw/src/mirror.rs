@@ -186,10 +186,10 @@ impl Shared {
         }
     }
 
-    /// The server has come further with an answer of which all is recorded that is to be, and has heard more of its client
-    /// by now, which may not be recorded yet: that was no request whose answer began with a head of its own. A
-    /// copy without a byte says so: the copies of what the client said may be lost with this host. And what was in doubt is so no more
-    /// when the server has read it.
+    /// The server has come further with an answer of which all is recorded that is to be, and has heard more of its
+    /// client by now, which may not be recorded yet: that was no request whose answer began with a head of its own. A
+    /// copy without a byte says so: the copies of what the client said may be lost with this host. And what was in
+    /// doubt is so no more when the server has read it.
     fn tell_asked(&mut self, packet: &Packet, flow: &mut Flow, segment: &Segment, now_ns: u64) {
         let heard = segment.ack;
         let is_linked = self.settings.link && self.settings.verify_head > 0;

@@ -1,22 +1,27 @@
 //! Acknowledgements for a new server whose client's window is closed (`no_room.h`).
 //!
-//! A replay is shown room that the client does not have; otherwise the replay would wait for a client that does not read. Behind
-//! the end of the replay the server's TCP fills that room with new segments, and the client discards these. From then on the
-//! server's TCP retransmits at intervals that double, up to two minutes (`TCP_RTO_MAX`). A window update does not end the wait: for
-//! the server's TCP the retransmission is still in flight.
+//! A replay is shown room that the client does not have; otherwise the replay would wait for a client that does not
+//! read. Behind the end of the replay the server's TCP fills that room with new segments, and the client discards
+//! these. From then on the server's TCP retransmits at intervals that double, up to two minutes (`TCP_RTO_MAX`). A
+//! window update does not end the wait: for the server's TCP the retransmission is still in flight.
 //!
-//! So the acknowledgement of the last bytes is held back while the client's window is closed. The window update releases the
-//! acknowledgement: the retransmission has arrived, and the server's TCP sends the missing segments at once.
+//! So the acknowledgement of the last bytes is held back while the client's window is closed. The window update
+//! releases the acknowledgement: the retransmission has arrived, and the server's TCP sends the missing segments at
+//! once.
 //!
 //! | the server's TCP | while the client's window is closed |
 //! |---|---|
-//! | sends a segment that the client has, for the first time | an acknowledgement of all but the last [`HELD_BACK`] bytes |
-//! | retransmits that segment, with nothing sent behind the replay | an acknowledgement of all, window 0: the server waits for a window update |
+//! | sends a segment that the client has, for the first time | an acknowledgement of all but the last [`HELD_BACK`]
+//! bytes |
+//! | retransmits that segment, with nothing sent behind the replay | an acknowledgement of all, window 0: the server
+//! waits for a window update |
 //! | has sent segments behind the replay | an acknowledgement of all but the last [`HELD_BACK`] bytes, window 0 |
-//! | retransmits a segment without an acknowledgement | no answer in the client's name: the segment goes to the client, and the client answers |
+//! | retransmits a segment without an acknowledgement | no answer in the client's name: the segment goes to the
+//! client, and the client answers |
 //!
-//! The window update, and each acknowledgement before, reach the server with TSecr 0 and without SACK blocks. From both Linux would
-//! conclude that the retransmission timer had fired too early (RFC 4015), and would no longer regard the segments as lost.
+//! The window update, and each acknowledgement before, reach the server with TSecr 0 and without SACK blocks. From
+//! both Linux would conclude that the retransmission timer had fired too early (RFC 4015), and would no longer regard
+//! the segments as lost.
 
 use wire::SeqNumber;
 
@@ -28,8 +33,8 @@ use crate::flow::Flow;
 /// fires, five times a second.
 const SELF_ACK_WINDOW: u32 = 65_535;
 
-/// More than a whole segment of Ethernet, bytes: Linux goes on when a retransmitted segment is acknowledged as a whole. Larger
-/// segments wait for the retransmission timer.
+/// More than a whole segment of Ethernet, bytes: Linux goes on when a retransmitted segment is acknowledged as a
+/// whole. Larger segments wait for the retransmission timer.
 const HELD_BACK: u32 = 1500;
 
 /// Window field that shows at least [`SELF_ACK_WINDOW`] bytes.
@@ -61,14 +66,15 @@ pub(crate) fn is_replaying(flow: &Flow) -> bool {
     flow.splice.nxt.before(client_heard(flow))
 }
 
-/// Has the server sent segments for which the client has no room? (MPTCP clients are left out: `egress` acknowledges the part of
-/// a segment that such a client has, and the client would never be asked.)
+/// Has the server sent segments for which the client has no room? (MPTCP clients are left out: `egress` acknowledges
+/// the part of a segment that such a client has, and the client would never be asked.)
 pub(crate) fn sent_in_vain(flow: &Flow) -> bool {
     has_no_room(flow) && !flow.whole_segments && flow.splice.nxt.after(client_heard(flow))
 }
 
-/// The acknowledgement that the server reads when the client has acknowledged `ack` (server space). `all`: hold nothing back
-/// from a server with nothing sent behind the replay. The server's own check refuses a number that no server has sent.
+/// The acknowledgement that the server reads when the client has acknowledged `ack` (server space). `all`: hold
+/// nothing back from a server with nothing sent behind the replay. The server's own check refuses a number that no
+/// server has sent.
 pub(crate) fn told_of(flow: &Flow, ack: SeqNumber, all: bool) -> SeqNumber {
     let in_vain = sent_in_vain(flow);
     let may_be_held = has_no_room(flow) && !flow.whole_segments && (in_vain || !all);

@@ -92,8 +92,8 @@ impl Shared {
         }
     }
 
-    /// What lies before that is noted, if that is known of this flow. A note that stays behind, because another process goes
-    /// on with the connection, is believed no more before its number comes round.
+    /// What lies before that is noted, if that is known of this flow. A note that stays behind, because another
+    /// process goes on with the connection, is believed no more before its number comes round.
     fn noted_up_to(&mut self, key: &FlowKey, flow: &Flow) -> Option<SeqNumber> {
         let note = self.notes.of(key, flow);
         let note = note.filter(|note| note.is_found && flow.log.is_noted)?;

@@ -10,10 +10,10 @@
 //! nothing but what is recorded, or sends again from a place that is recorded, was acknowledged no more
 //! than that.
 //!
-//! What its client has behind a hole it says in the blocks of its selective acknowledgements: in answer to a call, and not
-//! always in data that it sends again. Until it has told that, no server is given the connection; and a client without
-//! selective acknowledgements, which never will, is lost if it may have a part of an answer that nobody has recorded (see
-//! docs/internals/log-link.md).
+//! What its client has behind a hole it says in the blocks of its selective acknowledgements: in answer to a call, and
+//! not always in data that it sends again. Until it has told that, no server is given the connection; and a client
+//! without selective acknowledgements, which never will, is lost if it may have a part of an answer that nobody has
+//! recorded (see docs/internals/log-link.md).
 //!
 //! A server with state (north side) is beyond what a replay could get wrong: it has said what it has said,
 //! and nothing was acknowledged that was not recorded as long as anybody looked after it. Its client is
@@ -27,8 +27,10 @@
 //!
 //! | number | |
 //! |---|---|
-//! | sequence number | below the end of the record by a window of the server at most: it sends again from what it was acknowledged, and what is recorded was offered to it (one less: a keep-alive, RFC 9293 3.8.4); of one that is ahead above it by as much |
-//! | acknowledgement | above what is recorded by a window of its own (on its way when the host died), and what a logger is not told of ([`PROGRESS`]) |
+//! | sequence number | below the end of the record by a window of the server at most: it sends again from what it was
+//! acknowledged, and what is recorded was offered to it (one less: a keep-alive, RFC 9293 3.8.4); of one that is ahead above it by as much |
+//! | acknowledgement | above what is recorded by a window of its own (on its way when the host died), and what a
+//! logger is not told of ([`PROGRESS`]) |
 //! | timestamps | newer than what is recorded by [`AGE`] at most, if they were agreed on |
 //!
 //! One whose sequence number is the end of the record, as that of a client which waits or listens, is right
@@ -86,9 +88,9 @@ impl Flow {
         self.splice.nxt + self.splice.delta_seq
     }
 
-    /// The dead host may have answered what its client says from a place on, and the client have heard that: it has heard
-    /// more than heads of answers are recorded, and the server of now has not said so much again. Where that place is,
-    /// and what the server has to say again before.
+    /// The dead host may have answered what its client says from a place on, and the client have heard that: it has
+    /// heard more than heads of answers are recorded, and the server of now has not said so much again. Where that
+    /// place is, and what the server has to say again before.
     #[must_use]
     pub fn doubt(&self) -> Option<(SeqNumber, SeqNumber)> {
         let heard = self.log.heard;
@@ -103,8 +105,8 @@ impl Flow {
         Some((from, heard))
     }
 
-    /// All that the client has heard is compared with a digest. The replay may give to the server what the dead one had read
-    /// by then: what follows from that is compared, too, before it is of any use.
+    /// All that the client has heard is compared with a digest. The replay may give to the server what the dead one
+    /// had read by then: what follows from that is compared, too, before it is of any use.
     #[must_use]
     pub fn compares_all_heard(&self) -> bool {
         self.digest.says_again() && !self.log.heard.after(self.digest.sent.next)
@@ -122,7 +124,8 @@ impl Flow {
         is_doubted && !ends
     }
 
-    /// Where the server says a byte of which the client has another life's, as far as can be told: nobody has recorded that.
+    /// Where the server says a byte of which the client has another life's, as far as can be told: nobody has recorded
+    /// that.
     pub(crate) fn contradicts_unheard(
         &mut self,
         segment: &Segment,
@@ -156,8 +159,8 @@ impl Flow {
         }
     }
 
-    /// What a client that was not believed yet has heard, and had room for. Blocks that it sent before, when it was ahead
-    /// of the record, are as good.
+    /// What a client that was not believed yet has heard, and had room for. Blocks that it sent before, when it was
+    /// ahead of the record, are as good.
     fn hear_first(&mut self, segment: &Segment, options: &Options) {
         let room = u32::from(segment.window) << (self.client.window_scale & 15);
         self.log.reach = segment.ack + room;
@@ -185,8 +188,8 @@ impl Flow {
     }
 
     /// What becomes of a client that shows that its record is whole; `None`: nothing yet. One without selective
-    /// acknowledgements can have nothing behind a hole that nobody has recorded if an answer to what it said last has begun,
-    /// the beginning is recorded, and it has said nothing since.
+    /// acknowledgements can have nothing behind a hole that nobody has recorded if an answer to what it said last has
+    /// begun, the beginning is recorded, and it has said nothing since.
     fn heard_with(
         &self,
         segment: &Segment,

@@ -61,8 +61,8 @@ pub struct Settings {
     pub endpoints: Vec<SocketAddr>,
     /// The record is kept at the other end of a log link, not behind the ring.
     pub link: bool,
-    /// The server notes what it reads, and the logger has that ([`SouthSide::note`]). If no more segments come in a tenth of a
-    /// second, no copy is left out.
+    /// The server notes what it reads, and the logger has that ([`SouthSide::note`]). If no more segments come in a
+    /// tenth of a second, no copy is left out.
     pub notes: Option<u32>,
 }
 

@@ -106,8 +106,8 @@ impl Concealing {
         Self::with(encapsulation, real, hidden, Gate::Conceals)
     }
 
-    /// Of an encapsulation above those trees that is not known yet: `before` stands for it until it [begins](Self::begin), and
-    /// the kernel remembers nothing of that.
+    /// Of an encapsulation above those trees that is not known yet: `before` stands for it until it
+    /// [begins](Self::begin), and the kernel remembers nothing of that.
     pub(crate) fn spare(before: Encapsulation, real: Arc<Real>, hidden: Arc<Hidden>) -> Self {
         let this = Self::new(before, real, hidden);
         this.state().is_spare = true;
@@ -185,7 +185,8 @@ impl Concealing {
         self.state().tree.concealed.as_mut().map(look)
     }
 
-    /// Hidden files that it needs: for what it will show, or, when it is mandated, those that are known to who is in it.
+    /// Hidden files that it needs: for what it will show, or, when it is mandated, those that are known to who is in
+    /// it.
     pub fn needed(&self, into: &mut BTreeSet<HiddenId>) {
         let state = self.state();
         match &state.tree.concealed {
@@ -304,7 +305,8 @@ impl Concealing {
     }
 
     fn resume(&self, of: impl Fn(u32) -> bool, verdict: Verdict) {
-        // Of whom it is being decided right now is held when that is known: it is decided, and they are held, in one go.
+        // Of whom it is being decided right now is held when that is known: it is decided, and they are held, in one
+        // go.
         drop(self.state());
         let waiting: HashSet<u32> = self.held().iter().map(|held| held.process).collect();
         // Nothing is locked meanwhile: who says it may lock what others hold who ask who waits.

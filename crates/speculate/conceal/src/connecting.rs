@@ -82,8 +82,8 @@ impl Address {
         }
     }
 
-    /// That socket of a process, to be connected as it would do itself, if it turns out to be that process's. `None`: that is for
-    /// itself to do.
+    /// That socket of a process, to be connected as it would do itself, if it turns out to be that process's. `None`:
+    /// that is for itself to do.
     pub(crate) fn asked_by(
         &self,
         process: u32,

@@ -16,13 +16,15 @@ use crate::{concealing::Concealing, real::stat_of, state::State};
 
 /// How far dates are apart that were different ones.
 const APART: Duration = Duration::from_micros(1);
-/// How often it is looked whether the clock of files has gone on, which it does every one to ten milliseconds, and how often at most.
+/// How often it is looked whether the clock of files has gone on, which it does every one to ten milliseconds, and how
+/// often at most.
 const TICK: Duration = Duration::from_millis(1);
 const MOST_TICKS: usize = 50;
 
 impl Concealing {
-    /// What was done `since` then, and is concealed, is dated as if it were done now, in the same order: not before that, as what it was made
-    /// of may have been dated now, too. What has been given a date of before, or of tomorrow, keeps it.
+    /// What was done `since` then, and is concealed, is dated as if it were done now, in the same order: not before
+    /// that, as what it was made of may have been dated now, too. What has been given a date of before, or of
+    /// tomorrow, keeps it.
     pub fn date_now(&self, since: Time) {
         let dated = self.state().date_now(since);
         match dated {

@@ -1,9 +1,10 @@
 //! The file system of an encapsulation, as the kernel asks for it.
 //!
 //! It is one superblock for one encapsulation: the kernel may remember for ever what it was told, since nobody else
-//! changes what is seen here while it is concealed (around that it may for a moment only); so each name is asked for once, which is when it counts as read. (Directories are asked
-//! for with `READDIR`, never `READDIRPLUS`: that would count every name in them.) A file that is written to for the
-//! first time becomes another one: the kernel is told that it is stale, and looks it up again.
+//! changes what is seen here while it is concealed (around that it may for a moment only); so each name is asked for
+//! once, which is when it counts as read. (Directories are asked for with `READDIR`, never `READDIRPLUS`: that would
+//! count every name in them.) A file that is written to for the first time becomes another one: the kernel is told
+//! that it is stale, and looks it up again.
 //!
 //! What cannot be concealed is not answered before it may be done: who asked for it waits in the call.
 

@@ -1,4 +1,5 @@
-//! The processes of an encapsulation: those that have its mounts, whatever sessions and groups they have made for themselves.
+//! The processes of an encapsulation: those that have its mounts, whatever sessions and groups they have made for
+//! themselves.
 
 use std::{collections::BTreeMap, fs, io, os::unix::fs::MetadataExt as _};
 
@@ -99,8 +100,8 @@ impl Members {
             .collect()
     }
 
-    /// Sends them a signal: a whole process group at a time, so that who is being begotten has it as well, unless somebody else
-    /// is in it. Who is in that `session` is one of them, whatever mounts they have by now.
+    /// Sends them a signal: a whole process group at a time, so that who is being begotten has it as well, unless
+    /// somebody else is in it. Who is in that `session` is one of them, whatever mounts they have by now.
     pub fn signal(self, signal: Signal, session: u32) {
         let Some(ours) = self.ours() else {
             return;
@@ -148,8 +149,8 @@ impl Members {
     }
 }
 
-/// Whether a process is in that session. 0 is none: the kernel says so of sessions that began outside of a namespace of processes, and those have
-/// nothing in common.
+/// Whether a process is in that session. 0 is none: the kernel says so of sessions that began outside of a namespace
+/// of processes, and those have nothing in common.
 fn is_in(process: u32, session: u32) -> bool {
     session > 0 && number(process, 2) == Some(session)
 }
@@ -173,8 +174,8 @@ fn everybody() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Whether who comes after others can come before them again: the kernel lets everybody rest, and root only hurry (sched(7), where
-/// `RLIMIT_NICE` is 0). In containers root may lack that.
+/// Whether who comes after others can come before them again: the kernel lets everybody rest, and root only hurry
+/// (sched(7), where `RLIMIT_NICE` is 0). In containers root may lack that.
 pub(crate) fn may_hurry() -> bool {
     let effective = capabilities(None).map(|all| all.effective);
     effective.is_ok_and(|all| all.contains(CapabilitySet::SYS_NICE))
@@ -188,8 +189,8 @@ pub(crate) fn rest(process: u32) {
     }
 }
 
-/// The session of that process comes after all others. Where the kernel shares processors among sessions (autogroup in sched(7)),
-/// what else is said of its threads counts only within it.
+/// The session of that process comes after all others. Where the kernel shares processors among sessions (autogroup in
+/// sched(7)), what else is said of its threads counts only within it.
 pub fn rest_as_session(process: u32) {
     // There is no such file where it does not.
     let _ = fs::write(format!("/proc/{process}/autogroup"), LAST);
@@ -205,8 +206,8 @@ fn hurry_session(process: Pid) {
     }
 }
 
-/// How nice a session is, by what the kernel says of it. Of those that began with the machine, and have never been in another
-/// one, it says nothing: they are as nice as new ones.
+/// How nice a session is, by what the kernel says of it. Of those that began with the machine, and have never been in
+/// another one, it says nothing: they are as nice as new ones.
 fn nice(about: &str) -> &str {
     let said = about.rsplit_once("nice ");
     said.map_or("0", |(_, nice)| nice.trim())

@@ -1,4 +1,5 @@
-//! What it takes to conceal programs. It is looked for before anything is begun: what is missing is told, not what fails for it.
+//! What it takes to conceal programs. It is looked for before anything is begun: what is missing is told, not what
+//! fails for it.
 
 use std::{fs, io};
 
@@ -51,7 +52,8 @@ pub fn look() -> Result<(), Missing> {
     device.map(drop).map_err(Missing::Device)
 }
 
-/// Whether a map of a namespace has that user. Its lines are: first user inside, outside, how many. One that is not understood says nothing.
+/// Whether a map of a namespace has that user. Its lines are: first user inside, outside, how many. One that is not
+/// understood says nothing.
 fn is_mapped(user: u32, map: &str) -> bool {
     let has = |line: &str| {
         let numbers: Vec<u64> = line

@@ -1,9 +1,9 @@
-//! What reaches beyond mounts: the network, signals to others, the state of the machine. It waits at the kernel's own gate
-//! until the program is mandated.
+//! What reaches beyond mounts: the network, signals to others, the state of the machine. It waits at the kernel's own
+//! gate until the program is mandated.
 //!
-//! A filter (seccomp) has the kernel ask before such a call begins. Who asks is answered at once that it may go on where
-//! nobody else is concerned, and otherwise when the encapsulation is mandated. Programs of another architecture, whose calls
-//! have other numbers, wait at their first one.
+//! A filter (seccomp) has the kernel ask before such a call begins. Who asks is answered at once that it may go on
+//! where nobody else is concerned, and otherwise when the encapsulation is mandated. Programs of another architecture,
+//! whose calls have other numbers, wait at their first one.
 
 mod calls;
 mod files;
@@ -149,8 +149,9 @@ impl Outside {
         self.0.asked.load(Ordering::Relaxed)
     }
 
-    /// Whether anybody is left of those who could ask: the command, and whoever it has begun. The kernel knows: before Linux 6.11 it counts
-    /// those, too, that are dead and that nobody has waited for, and from then on no longer those that are about to end, and call nothing any more.
+    /// Whether anybody is left of those who could ask: the command, and whoever it has begun. The kernel knows: before
+    /// Linux 6.11 it counts those, too, that are dead and that nobody has waited for, and from then on no longer those
+    /// that are about to end, and call nothing any more.
     #[must_use]
     pub fn is_anybody_left(&self) -> bool {
         let mut polled = [PollFd::new(&self.0.listener, PollFlags::empty())];
@@ -239,7 +240,8 @@ impl Shared {
         }
     }
 
-    /// Whether it still waits. If not, what was found out about who asked may be another one's, that has its number now.
+    /// Whether it still waits. If not, what was found out about who asked may be another one's, that has its number
+    /// now.
     fn is_valid(&self, call: &Call) -> bool {
         // SAFETY: the number lives as long as the call, which only reads it.
         let done = unsafe {
@@ -290,8 +292,8 @@ impl Shared {
         };
     }
 
-    /// A socket that somebody else has bound to a name is not behind that name where the program sees it: it is connected
-    /// here. `None`: the program can do that itself.
+    /// A socket that somebody else has bound to a name is not behind that name where the program sees it: it is
+    /// connected here. `None`: the program can do that itself.
     fn connecting_for(&self, call: &Call) -> Option<Connecting> {
         if call.number != libc::SYS_connect || call.architecture != filter::ARCHITECTURE {
             return None;
@@ -311,8 +313,8 @@ fn signed(register: u64) -> i32 {
     register as u32 as i32
 }
 
-/// Who asks and who answers take turns: on one processor they do so without waking another one, which takes longer than all else.
-/// (Before Linux 6.6 that is not to be had.)
+/// Who asks and who answers take turns: on one processor they do so without waking another one, which takes longer
+/// than all else. (Before Linux 6.6 that is not to be had.)
 fn be_quick(listener: &OwnedFd) {
     const SYNC_WAKE_UP: libc::c_ulong = 1; // SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP
     let set = libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS;

@@ -11,7 +11,8 @@ pub(crate) fn line(file: impl AsRef<Path>, key: &str) -> io::Result<String> {
     Ok(line.ok_or(io::ErrorKind::NotFound)?.trim().to_owned())
 }
 
-/// One of the numbers that `stat` has of a process, or of a thread, behind its name and its state: the first one is its parent.
+/// One of the numbers that `stat` has of a process, or of a thread, behind its name and its state: the first one is
+/// its parent.
 pub(crate) fn number<T: FromStr>(process: u32, which: usize) -> Option<T> {
     let about = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // The name may have anything in it.

@@ -20,8 +20,8 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
-/// How often it is looked whether the kernel's clock has ticked, which it does every one to ten milliseconds; and how often at
-/// most, for files that change all the time or are of tomorrow.
+/// How often it is looked whether the kernel's clock has ticked, which it does every one to ten milliseconds; and how
+/// often at most, for files that change all the time or are of tomorrow.
 const TICK: Duration = Duration::from_millis(1);
 const MOST_TICKS: usize = 16;
 
@@ -32,8 +32,8 @@ const MOST_TICKS: usize = 16;
 #[derive(Debug)]
 pub struct Real {
     roots: Vec<Root>,
-    /// Files that encapsulations have made, and that are visible now: they are still the same. By device and inode, which
-    /// are not used again for as long as they are held open.
+    /// Files that encapsulations have made, and that are visible now: they are still the same. By device and inode,
+    /// which are not used again for as long as they are held open.
     /// And when they were changed last before.
     revealed: Mutex<HashMap<(u64, u64), (HiddenId, Time)>>,
 }
@@ -111,7 +111,8 @@ impl Real {
         whole().unwrap_or_else(|| path.as_path().to_owned())
     }
 
-    /// Where something is changed: symbolic links on the way there, which were none when a program went it, are not followed.
+    /// Where something is changed: symbolic links on the way there, which were none when a program went it, are not
+    /// followed.
     ///
     /// # Errors
     /// `EPERM` for the root of the tree, which is none of the directories; `ENOENT` if there is no such directory.
@@ -192,8 +193,8 @@ impl Real {
         root.ok_or(Errno::NOENT)
     }
 
-    /// What is there, as the kernel tells it; a symbolic link is not followed. (One on the way is: it is looked at, too, and what
-    /// is only looked at may be wrong for a moment.)
+    /// What is there, as the kernel tells it; a symbolic link is not followed. (One on the way is: it is looked at,
+    /// too, and what is only looked at may be wrong for a moment.)
     ///
     /// # Errors
     /// The kernel's.
@@ -238,8 +239,8 @@ impl Real {
 }
 
 impl Real {
-    /// What is there. A file that was changed in the very tick of the clock in which it is looked at may be changed again in
-    /// that tick, and nobody could tell by its times: the tick is let pass.
+    /// What is there. A file that was changed in the very tick of the clock in which it is looked at may be changed
+    /// again in that tick, and nobody could tell by its times: the tick is let pass.
     fn settled(&self, path: &TreePath) -> Result<rustix::fs::Stat, Errno> {
         let mut stat = self.stat(path)?;
         for _ in 0..MOST_TICKS {

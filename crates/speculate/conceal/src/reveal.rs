@@ -135,7 +135,8 @@ pub(crate) fn rename(
     rustix::fs::renameat_with(&from, from.name, &to, to.name, flags)
 }
 
-/// At once: whoever opens the file sees the old one or the new one. For the program that wrote to it its directory has not changed.
+/// At once: whoever opens the file sees the old one or the new one. For the program that wrote to it its directory has
+/// not changed.
 fn replace(path: &TreePath, id: HiddenId, real: &Real, hidden: &Hidden) -> Result<(), Errno> {
     let place = real.place(path)?;
     let beside = format!(".outlive-{}-{}", std::process::id(), id.0);

@@ -82,7 +82,8 @@ pub(crate) struct State {
 pub(crate) struct OpenFile {
     node: u64,
     file: Arc<OwnedFd>,
-    /// What the kernel reads and writes by itself, kept for as long as it is open: then `file` is open for reading only.
+    /// What the kernel reads and writes by itself, kept for as long as it is open: then `file` is open for reading
+    /// only.
     backing: Option<Arc<BackingId>>,
     /// A file of the encapsulation's, open to be written to.
     written: Option<HiddenId>,

@@ -182,8 +182,8 @@ impl Hidden {
         Ok(stat_of(&rustix::fs::fstat(&*clock)?).modified)
     }
 
-    /// In the innermost directory on its way that is there, not where a symbolic link leads which may be there really: other file
-    /// systems may be mounted in the tree.
+    /// In the innermost directory on its way that is there, not where a symbolic link leads which may be there really:
+    /// other file systems may be mounted in the tree.
     fn unnamed(&self, path: &TreePath) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         let parent = path.split().map(|(parent, _)| parent);

@@ -1,7 +1,7 @@
 //! What programs want to be safe on disk: it is when somebody can see it.
 //!
-//! While it is concealed nobody would miss it. What was wanted so is remembered with what is hidden, as others may reveal it
-//! ([`Encapsulation::absorb`](encapsulation::Encapsulation::absorb)).
+//! While it is concealed nobody would miss it. What was wanted so is remembered with what is hidden, as others may
+//! reveal it ([`Encapsulation::absorb`](encapsulation::Encapsulation::absorb)).
 
 use std::{
     os::fd::OwnedFd,

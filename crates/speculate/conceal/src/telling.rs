@@ -1,7 +1,7 @@
 //! Telling the kernel that a name is to be looked up again, and attributes are to be asked for.
 //!
-//! What the library offers for that (`FUSE_NOTIFY_INVAL_ENTRY` without flags) takes the name away: from who is in such a
-//! directory, and with all that is mounted below. Here it is only said that what is known of it is old.
+//! What the library offers for that (`FUSE_NOTIFY_INVAL_ENTRY` without flags) takes the name away: from who is in such
+//! a directory, and with all that is mounted below. Here it is only said that what is known of it is old.
 
 use std::{ffi::OsStr, fs::File, io::Write as _};
 

@@ -1,8 +1,9 @@
 //! What the kernel reads without opening it first: files and directories around the trees.
 //!
 //! They are the same for all programs, most of which read the same of them. So the kernel is told (by `ENOSYS`) that
-//! opening is nothing to ask for, keeps what it has read, and asks now and then whether it still is so. A file goes on to
-//! be the one that it is when another one takes its name: it is held for as long as the kernel knows it by its number.
+//! opening is nothing to ask for, keeps what it has read, and asks now and then whether it still is so. A file goes on
+//! to be the one that it is when another one takes its name: it is held for as long as the kernel knows it by its
+//! number.
 
 use std::{collections::HashMap, ffi::OsString, os::fd::OwnedFd, sync::Arc};
 

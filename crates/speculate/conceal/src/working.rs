@@ -15,7 +15,8 @@ pub struct Working {
 
 /// States in `stat` (proc(5)) of who neither runs nor waits for a disk: who sleeps, is stopped, or dead.
 const AT_REST: &str = "STtZXxI";
-/// Where the kernel has those sleep who wait for an answer, of a file system or about a call: words of names of the kernel's functions.
+/// Where the kernel has those sleep who wait for an answer, of a file system or about a call: words of names of the
+/// kernel's functions.
 const FOR_AN_ANSWER: [&str; 3] = ["fuse", "request_wait_answer", "seccomp"];
 
 impl Working {

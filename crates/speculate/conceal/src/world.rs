@@ -1,8 +1,8 @@
 //! What a concealed program lives in: mounts of its own, where some trees are concealed, and all that is around them is
 //! recorded.
 //!
-//! What is around is one file system for all programs of a [`World`], so that what one of them has looked for, the kernel
-//! knows for the next one; what is concealed is one for each ([`World::begin`]).
+//! What is around is one file system for all programs of a [`World`], so that what one of them has looked for, the
+//! kernel knows for the next one; what is concealed is one for each ([`World::begin`]).
 
 use std::{
     ffi::CString,
@@ -130,8 +130,8 @@ pub struct View {
 
 impl World {
     /// One in which those directories are concealed, and the rest may be changed by processes of which `may_change`
-    /// says so. None of them may be within another one. Sockets by the `known` names, which are no files, can be spoken to. Each first
-    /// file of `instead` is seen in the place of the second one.
+    /// says so. None of them may be within another one. Sockets by the `known` names, which are no files, can be
+    /// spoken to. Each first file of `instead` is seen in the place of the second one.
     ///
     /// # Errors
     /// If it cannot be set up, or [something is missing](needs).
@@ -198,7 +198,8 @@ impl World {
         self.place.encapsulation()
     }
 
-    /// The file system of an encapsulation, and mounts in which that is seen. Those of the next one are made while this one runs.
+    /// The file system of an encapsulation, and mounts in which that is seen. Those of the next one are made while
+    /// this one runs.
     ///
     /// # Errors
     /// The kernel's.
@@ -321,8 +322,8 @@ impl View {
         self.spawn_limited(command, directory, || Ok(()))
     }
 
-    /// The same; `limited` has limits apply to the command that would be too narrow for what is done before. It is called between fork
-    /// and exec, and so may not allocate.
+    /// The same; `limited` has limits apply to the command that would be too narrow for what is done before. It is
+    /// called between fork and exec, and so may not allocate.
     ///
     /// # Errors
     /// Those of [`Self::spawn`].
@@ -411,7 +412,8 @@ fn new_root(
     })
 }
 
-/// Has the kernel read as much of a file at a time as it asks a file system for: compilers are large, and each question takes a while.
+/// Has the kernel read as much of a file at a time as it asks a file system for: compilers are large, and each
+/// question takes a while.
 fn read_ahead(device: u64) {
     const KIB: &str = "1024";
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -429,7 +431,8 @@ fn untouched_buffers() {
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
 }
 
-/// Mounts the file system there, and answers what it is asked, until the mount is gone or a thread that answers has panicked.
+/// Mounts the file system there, and answers what it is asked, until the mount is gone or a thread that answers has
+/// panicked.
 fn serve(concealing: Concealing, at: &Path, servers: &Servers) -> Result<(), WorldError> {
     let device = File::options().read(true).write(true).open(needs::DEVICE);
     let device = OwnedFd::from(device.to("open /dev/fuse")?);
@@ -469,8 +472,8 @@ fn this_namespace() -> Result<OwnedFd, WorldError> {
     rustix::fs::open(path, flags, Mode::empty()).to("open its mounts")
 }
 
-/// Begins to answer for file systems, where everything is seen as it is: a thread that sees what it answers for would wait for
-/// itself.
+/// Begins to answer for file systems, where everything is seen as it is: a thread that sees what it answers for would
+/// wait for itself.
 struct Servers(Sender<(Concealing, OwnedFd, Sender<io::Result<()>>)>);
 
 impl Servers {
@@ -497,7 +500,8 @@ fn apart<T: Send>(
         });
         for (concealing, device, answer) in asked {
             let session = Session::from_fd(concealing, device, SessionACL::All, Config::default());
-            // What stands for one that is begun would hold its device, and with it who asks, when nobody answers any more.
+            // What stands for one that is begun would hold its device, and with it who asks, when nobody answers any
+            // more.
             let begun = session.and_then(Session::spawn).map(drop);
             // Who has asked waits for it.
             let _ = answer.send(begun);

@@ -305,7 +305,8 @@ fn there_is_as_much_room_as_where_it_is() {
     });
 }
 
-/// Two that have taken over what a third one has made; the tree when the first one has been mandated, and something was done since.
+/// Two that have taken over what a third one has made; the tree when the first one has been mandated, and something
+/// was done since.
 fn mandated_twice(since: impl FnOnce(&Ground)) -> (Ground, Result<usize, MandateError>) {
     let ground = Ground::new();
     let made = ground.run("echo made >out");

@@ -385,8 +385,8 @@ fn what_is_read_around_is_known() {
     assert!(around().is_err());
 }
 
-/// With a connection, the child of a server that died before the child's exec would wait for an answer for ever, and the build as
-/// well.
+/// With a connection, the child of a server that died before the child's exec would wait for an answer for ever, and
+/// the build as well.
 #[test]
 fn child_between_fork_and_exec_has_no_connection_of_a_file_system() {
     let ground = Ground::new();

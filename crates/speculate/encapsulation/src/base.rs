@@ -128,8 +128,8 @@ pub trait Base {
     /// What keeps it from being seen: `EACCES`, `EIO`…
     fn look(&self, path: &TreePath) -> Result<Seen, Errno>;
 
-    /// The same, to compare with what was seen before: nobody goes by the answer later, so that a change right after the look need not show
-    /// in the file's dates.
+    /// The same, to compare with what was seen before: nobody goes by the answer later, so that a change right after
+    /// the look need not show in the file's dates.
     ///
     /// # Errors
     /// As [`Base::look`].

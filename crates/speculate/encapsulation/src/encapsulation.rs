@@ -98,8 +98,8 @@ impl Encapsulation {
         self.open.contains_key(&id)
     }
 
-    /// What is there is kept as it is for others, and gets another file in its place: what somebody still wrote to the old one
-    /// would be lost.
+    /// What is there is kept as it is for others, and gets another file in its place: what somebody still wrote to the
+    /// old one would be lost.
     fn replaceable_content(&self, content: &Content) -> Result<(), Refused> {
         match content {
             Content::Hidden(id) if self.open.contains_key(id) => Err(Refused::Unconcealable(
@@ -162,8 +162,8 @@ impl Encapsulation {
         self.inputs.check(&*self.base)
     }
 
-    /// When its directories were made or dated, or names in them were changed, last: what their times are to be when all effects
-    /// have been carried out.
+    /// When its directories were made or dated, or names in them were changed, last: what their times are to be when
+    /// all effects have been carried out.
     #[must_use]
     pub fn directory_times(&self) -> Vec<(TreePath, Time)> {
         let mut times = Vec::new();

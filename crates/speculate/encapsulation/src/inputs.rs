@@ -42,8 +42,8 @@ impl Inputs {
         self.check_names(base, |_, then, now| is_same(then, now))
     }
 
-    /// The same, and directories were last changed when they were then: that is what a make goes by. Not the roots of trees, one of
-    /// which is where all programs have what they need for a while.
+    /// The same, and directories were last changed when they were then: that is what a make goes by. Not the roots of
+    /// trees, one of which is where all programs have what they need for a while.
     ///
     /// # Errors
     /// As [`Inputs::check`].

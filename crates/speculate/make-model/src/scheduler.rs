@@ -255,8 +255,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// All is done. A mandate proceeds in parallel with what still runs (section 3.4), and those of one request with each
-    /// other: the paper's figures do not come out where each command's costs a second by itself.
+    /// All is done. A mandate proceeds in parallel with what still runs (section 3.4), and those of one request with
+    /// each other: the paper's figures do not come out where each command's costs a second by itself.
     fn respond(&mut self, request: usize) {
         let asked = self.requests[request].at;
         let mandate = if self.optimistic {

@@ -9,8 +9,8 @@ use crate::distribution::{Commands, LogNormal, Times, exponential};
 pub struct Workload {
     /// Commands of a request (figure 5).
     pub commands: Commands,
-    /// Seconds of a command, of a request with one, with two, and with more (figure 3): many of those with few end early
-    /// with an error (section 4.3).
+    /// Seconds of a command, of a request with one, with two, and with more (figure 3): many of those with few end
+    /// early with an error (section 4.3).
     pub times: [Times; 3],
     /// Seconds between a change of a target's sources and the request (figure 2).
     pub out_of_date: Times,
@@ -33,8 +33,8 @@ pub struct Setting {
     pub speed: f64,
     /// Out-of-date times are multiplied by it.
     pub out_of_date: f64,
-    /// Commands that are begun once more than is needed, and aborted, for each that is needed. Those are all sources, since
-    /// what needs others begins when these have ended; each source once at most.
+    /// Commands that are begun once more than is needed, and aborted, for each that is needed. Those are all sources,
+    /// since what needs others begins when these have ended; each source once at most.
     pub aborted: f64,
     /// Seconds that concealment adds to a command; they shrink with `speed`.
     pub conceal: f64,
@@ -84,11 +84,11 @@ impl Setting {
 
 impl Workload {
     /// Fitted to the figures that the paper states. Given are median and mean of out-of-date times and of the number of
-    /// commands (section 4.3); all else was searched for, at random and then around the best, until the median improvement came near
-    /// 1.72, 2.88, 2.79 and 2.73 (one user, ten machines, 0, 2, 6 and 10 of them fast: table 2) and 1.7, 5.1 and 3.3 (machines
-    /// for all, 1, 8 and 16 times the speed), and not above 5.1 in between, and the mean near 8.28. Most requests come soon after a
-    /// change and some much later, as the text has it; requests with few commands have shorter ones, which it has, too. Nothing
-    /// says that no other distributions would do.
+    /// commands (section 4.3); all else was searched for, at random and then around the best, until the median
+    /// improvement came near 1.72, 2.88, 2.79 and 2.73 (one user, ten machines, 0, 2, 6 and 10 of them fast: table 2)
+    /// and 1.7, 5.1 and 3.3 (machines for all, 1, 8 and 16 times the speed), and not above 5.1 in between, and the
+    /// mean near 8.28. Most requests come soon after a change and some much later, as the text has it; requests with
+    /// few commands have shorter ones, which it has, too. Nothing says that no other distributions would do.
     #[must_use]
     pub fn paper() -> Self {
         let times = |median, sigma| Times::LogNormal(LogNormal::with(median, sigma));
@@ -121,7 +121,8 @@ impl Workload {
         requests
     }
 
-    /// Nothing is changed before the last request was made: who asks often has changed things not long ago (section 6.1).
+    /// Nothing is changed before the last request was made: who asks often has changed things not long ago (section
+    /// 6.1).
     fn request(&self, before: f64, at: f64, setting: &Setting, random: &mut impl Rng) -> Request {
         let count = self.commands.draw(random);
         let times = &self.times[count.clamp(1, 3) - 1];

@@ -1,8 +1,8 @@
 //! Preloaded into make: what it would begin, a runner begins.
 //!
-//! GNU make begins each command of a recipe, and each of `$(shell)`, by `posix_spawn`. The runner is a [copy](spawning) of make that has the streams and
-//! signals and the environment of the command; where that cannot be, it is a program, `RUNNER make-command SOCKET PROGRAM ARGUMENTS…`, begun
-//! as make would begin the command.
+//! GNU make begins each command of a recipe, and each of `$(shell)`, by `posix_spawn`. The runner is a
+//! [copy](spawning) of make that has the streams and signals and the environment of the command; where that cannot be,
+//! it is a program, `RUNNER make-command SOCKET PROGRAM ARGUMENTS…`, begun as make would begin the command.
 //! The library removes its own variables before make reads the environment. A make that executes make again, for a new
 //! makefile, gets the variables back.
 //! Make itself begins a command that cannot be begun here, and prints the error; the same if the runner is gone.

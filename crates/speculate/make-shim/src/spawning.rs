@@ -1,7 +1,7 @@
 //! A copy of make is the runner: a program takes longer to begin than many a command takes.
 //!
-//! `posix_spawn` is told what to do with descriptors by a list that nobody can read but the C library: what make puts there is noted. Whoever
-//! wants more than make does today is refused here, and has the runner begun as a program.
+//! `posix_spawn` is told what to do with descriptors by a list that nobody can read but the C library: what make puts
+//! there is noted. Whoever wants more than make does today is refused here, and has the runner begun as a program.
 
 use std::{
     ffi::{OsStr, c_char, c_int, c_short},
@@ -195,8 +195,8 @@ fn is_another() -> bool {
 fn is_plain() -> bool {
     // SAFETY: the name ends with a zero.
     let one = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
-    // SAFETY: if it is there it is the C library's, a byte that lives for ever. Others' locks may be held in a copy, and
-    // nobody is there to let go of them.
+    // SAFETY: if it is there it is the C library's, a byte that lives for ever. Others' locks may be held in a copy,
+    // and nobody is there to let go of them.
     if one.is_null() || unsafe { *one.cast::<u8>() } == 0 {
         return false;
     }

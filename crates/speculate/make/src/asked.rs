@@ -33,8 +33,8 @@ impl Asked {
         self.lately.push_back(command);
     }
 
-    /// What was asked for most often lately, and last of those that are as frequent; and the next one, if that was asked for more than
-    /// once. Both as the shell that has asked last would give them.
+    /// What was asked for most often lately, and last of those that are as frequent; and the next one, if that was
+    /// asked for more than once. Both as the shell that has asked last would give them.
     ///
     /// # Panics
     /// Never: something is always expected.

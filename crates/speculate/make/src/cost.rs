@@ -1,5 +1,5 @@
-//! What commands cost while they are concealed. One that is asked for in the middle goes on, or is begun anew as plain make
-//! begins it, whichever ends sooner.
+//! What commands cost while they are concealed. One that is asked for in the middle goes on, or is begun anew as plain
+//! make begins it, whichever ends sooner.
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,8 @@ use std::{
 
 use crate::{command::Command, job::Job};
 
-/// How long processors work for an answer to the kernel: for who asks, which counts as a command's own work, and for who answers.
+/// How long processors work for an answer to the kernel: for who asks, which counts as a command's own work, and for
+/// who answers.
 const ASKING: Duration = Duration::from_micros(40);
 const ANSWERING: Duration = Duration::from_micros(25);
 /// How long processors work to begin a concealed command: a `cp` that takes 4 ms takes 8 to 15 ms so.
@@ -41,8 +42,9 @@ impl Cost {
         }
     }
 
-    /// Whether the rest takes longer than all from the beginning, not concealed. `whole` is what the command has cost before, concealed, if it was
-    /// done before: without that nobody knows how long the rest is, and who asks is not to wait longer than for plain make.
+    /// Whether the rest takes longer than all from the beginning, not concealed. `whole` is what the command has cost
+    /// before, concealed, if it was done before: without that nobody knows how long the rest is, and who asks is not
+    /// to wait longer than for plain make.
     fn is_better_anew(self, whole: Option<Duration>) -> bool {
         if self.plain < BEGINNING {
             return true;
@@ -116,7 +118,8 @@ impl Job {
     }
 }
 
-/// For how long, at the least, a user waits for a command that is not concealed, and that was, took so long, and has waited for so many answers.
+/// For how long, at the least, a user waits for a command that is not concealed, and that was, took so long, and has
+/// waited for so many answers.
 fn waited_for(worked: Duration, took: Duration, answers: u64) -> Duration {
     let cost = Cost::of(worked, answers);
     let answers = u32::try_from(answers).unwrap_or(u32::MAX);

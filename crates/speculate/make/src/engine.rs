@@ -58,7 +58,8 @@ struct Own {
     taken: Taken,
 }
 
-/// Who wants an engine to end, and is to be told how far that is; and who has been. Nobody is at their other end any more when it has ended.
+/// Who wants an engine to end, and is to be told how far that is; and who has been. Nobody is at their other end any
+/// more when it has ended.
 #[derive(Default)]
 struct Stoppers {
     wait: Vec<UnixStream>,
@@ -316,7 +317,8 @@ impl Engine {
         self.is_over.store(true, Ordering::Release);
     }
 
-    /// Ends everything, but what is its user's own, with what that has left running: that is waited for, and that they are told.
+    /// Ends everything, but what is its user's own, with what that has left running: that is waited for, and that they
+    /// are told.
     pub fn end(&self) {
         self.stop();
         let began = Instant::now();

@@ -124,8 +124,8 @@ fn leave(from: &OwnedFd) {
     let _ = std::env::set_current_dir("/");
 }
 
-/// Kills the processes of a mount namespace; returns the number. The kernel may have given the number to another namespace
-/// by now: only a namespace with concealed mounts counts.
+/// Kills the processes of a mount namespace; returns the number. The kernel may have given the number to another
+/// namespace by now: only a namespace with concealed mounts counts.
 fn killed(number: u64) -> usize {
     let is_concealed = |process: &rustix::process::Pid| {
         let mounts = PathBuf::from(format!("/proc/{}/mountinfo", process.as_raw_pid()));

@@ -28,8 +28,8 @@ const FEW: usize = 4096;
 /// Descriptors are looked at up to here.
 const MOST: u64 = 1024;
 
-/// This process has no terminal from now on: one that is begun in the background would be stopped when it reads from a terminal that is its
-/// own. `^C` is for a group of processes, whatever terminal they have, and so still comes.
+/// This process has no terminal from now on: one that is begun in the background would be stopped when it reads from a
+/// terminal that is its own. `^C` is for a group of processes, whatever terminal they have, and so still comes.
 pub fn leave_terminal() {
     let terminal = File::options().read(true).write(true).open("/dev/tty");
     // It would be taken from all others with it.
@@ -90,7 +90,8 @@ impl Input {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// If one of these processes waits for its user, it is given what that says, if it does. Whether something was passed on.
+    /// If one of these processes waits for its user, it is given what that says, if it does. Whether something was
+    /// passed on.
     ///
     /// # Errors
     /// What becomes of who reads is not known.

@@ -61,7 +61,8 @@ pub struct Job {
     pub members: Members,
     /// The session that the first of the processes has made.
     session: u32,
-    /// The requests of the processes, while a process runs; afterwards, whether a process has read the size of the terminal.
+    /// The requests of the processes, while a process runs; afterwards, whether a process has read the size of the
+    /// terminal.
     outside: Mutex<Result<Outside, Left>>,
     /// Whether it is a make that nobody has asked for yet, and not what one has begun.
     pub is_make: bool,
@@ -207,16 +208,19 @@ impl Job {
             self.is_left();
         }
         guard::is_asked_for(self.members);
-        // Its number may be another one's from here on. That takes the kernel some milliseconds, for which nobody waits.
+        // Its number may be another one's from here on. That takes the kernel some milliseconds, for which nobody
+        // waits.
         drop(view);
     }
 
-    /// Whether none of its processes is left. A look at all that there are in the machine takes longer than many a command.
+    /// Whether none of its processes is left. A look at all that there are in the machine takes longer than many a
+    /// command.
     fn is_nobody_left(&self) -> bool {
         let outside = self.outside();
         let may_be = outside.as_ref().map_or(true, Outside::is_anybody_left);
         drop(outside);
-        // Memory of files that ends with who is about to end is still on its way, where it is this process that writes it.
+        // Memory of files that ends with who is about to end is still on its way, where it is this process that writes
+        // it.
         let is_written = self.concealing.passes_through();
         // Whatever mounts they have, the kernel asks for these, too.
         let is_known_by_mounts = !self.progress().is_left_by_some;
@@ -368,14 +372,15 @@ impl Job {
         *self.lock()
     }
 
-    /// The user has asked for the command of which this job is a part: the job gets the usual priority, and waiting threads
-    /// look at once.
+    /// The user has asked for the command of which this job is a part: the job gets the usual priority, and waiting
+    /// threads look at once.
     pub fn is_asked_for(&self) {
         self.update(|progress| progress.is_asked_for = true);
         self.members.hurry();
     }
 
-    /// Waits until it has ended, for so long at most; and not when that was asked for of which it is a part, for the first time.
+    /// Waits until it has ended, for so long at most; and not when that was asked for of which it is a part, for the
+    /// first time.
     pub fn wait(&self, at_most: Duration) -> Progress {
         let progress = self.lock();
         let was_asked_for = progress.is_asked_for;
@@ -408,7 +413,8 @@ impl Job {
         self.concealing.date_now(self.since);
     }
 
-    /// Whether a process of it is left that says or does something, after it has ended. One that is about to end is waited for.
+    /// Whether a process of it is left that says or does something, after it has ended. One that is about to end is
+    /// waited for.
     #[must_use]
     pub fn leaves_something(&self) -> bool {
         let began = Instant::now();
@@ -558,7 +564,8 @@ fn program_of(process: u32) -> String {
     name.unwrap_or_default().trim_end().to_owned()
 }
 
-/// No file that is made from now on is dated earlier: that is done by the kernel's ticks, a hundred in a second at least.
+/// No file that is made from now on is dated earlier: that is done by the kernel's ticks, a hundred in a second at
+/// least.
 fn before_now() -> Time {
     let tick = Duration::from_millis(10);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -1,9 +1,9 @@
 //! Commands by name whose effects are kept until a commit: *create*, *mandate* and *abort* (`rice-annual-report-1989`,
 //! first part, section 3).
 //!
-//! A command may have other commands as inputs. The command begins when the inputs have ended, on top of the effects of all
-//! inputs together; with a conflict among the inputs, the command does not begin. A commit commits the inputs first. An
-//! abort also aborts the commands with this command as an input.
+//! A command may have other commands as inputs. The command begins when the inputs have ended, on top of the effects
+//! of all inputs together; with a conflict among the inputs, the command does not begin. A commit commits the inputs
+//! first. An abort also aborts the commands with this command as an input.
 
 mod kept;
 mod words;

@@ -205,7 +205,8 @@ impl Output {
         self.0.changed.notify_all();
     }
 
-    /// Says all that was said to these, and what will be said, too: at the pace of who listens, for whom nobody waits here.
+    /// Says all that was said to these, and what will be said, too: at the pace of who listens, for whom nobody waits
+    /// here.
     pub fn show(&self, sinks: [File; 2]) {
         let mut heard = self.heard();
         heard.hear();
@@ -308,7 +309,8 @@ impl Shared {
         }
     }
 
-    /// What is to be said next, when there is something. Who reads where nobody can say more is told of the end; `None` if all are.
+    /// What is to be said next, when there is something. Who reads where nobody can say more is told of the end;
+    /// `None` if all are.
     fn next(&self, sinks: &mut [Option<File>; 2]) -> Option<Words> {
         let mut heard = self.heard();
         loop {

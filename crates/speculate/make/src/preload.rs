@@ -90,7 +90,8 @@ pub struct Preload {
 }
 
 impl Preload {
-    /// Its files are made in that directory, which programs see that are concealed. `socket` is where the engine listens, and `make` the program that others begin by its name.
+    /// Its files are made in that directory, which programs see that are concealed. `socket` is where the engine
+    /// listens, and `make` the program that others begin by its name.
     ///
     /// # Errors
     /// The file system's.

@@ -1,5 +1,5 @@
-//! A project may be a directory of a git repository. git looks for it in the directories around, and stops where a file system
-//! ends, which each tree is where it is concealed; and it writes to what it finds there.
+//! A project may be a directory of a git repository. git looks for it in the directories around, and stops where a
+//! file system ends, which each tree is where it is concealed; and it writes to what it finds there.
 
 use std::{
     ffi::OsStr,

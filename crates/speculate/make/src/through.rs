@@ -20,8 +20,8 @@ const SOON: Duration = Duration::from_micros(100);
 /// Time for which a sender waits for a reader.
 const IN_VAIN: Duration = Duration::from_secs(1);
 
-/// Returns when the command has ended and the output was read, or when the client has stopped waiting. Passes the input of
-/// the user on, as much as the command asks for.
+/// Returns when the command has ended and the output was read, or when the client has stopped waiting. Passes the
+/// input of the user on, as much as the command asks for.
 pub(crate) fn see_through(
     job: &Arc<Job>,
     mut says: Option<File>,
@@ -47,7 +47,8 @@ pub(crate) fn see_through(
     }
 }
 
-/// What has ended it while it waited for being heard: where commands wait for who listens, they would have died of that.
+/// What has ended it while it waited for being heard: where commands wait for who listens, they would have died of
+/// that.
 fn is_heard(job: &Arc<Job>, sent: Option<Signal>, asker: &mut UnixStream) -> Option<Signal> {
     let mut since = sent.map(|_| Instant::now());
     let mut ended_by = None;

@@ -34,8 +34,8 @@ pub fn ftp(scene: &Scene) -> Server {
 /// Ports of vsftpd's to which its clients connect for data (passive mode): the first and the last.
 pub const PASSIVE: [u16; 2] = [20000, 20049];
 
-/// vsftpd with a process for each session, which anybody may begin: it serves the files of the servers of HTTP, and takes what is stored
-/// in `/up`. `more`: options of its own. IPv4 only.
+/// vsftpd with a process for each session, which anybody may begin: it serves the files of the servers of HTTP, and
+/// takes what is stored in `/up`. `more`: options of its own. IPv4 only.
 ///
 /// # Panics
 /// When its files cannot be written.

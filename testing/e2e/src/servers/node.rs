@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use super::{PORT, Server};
 use crate::Scene;
 
-/// `GET /NAME` is answered with how often NAME was asked for, how often anything was, what only this life of the process can
-/// know (numbers drawn at random, clocks, how much memory is in use), and what came of the work: a timer's,
+/// `GET /NAME` is answered with how often NAME was asked for, how often anything was, what only this life of the
+/// process can know (numbers drawn at random, clocks, how much memory is in use), and what came of the work: a timer's,
 /// a file's content, hashes and archives by the pool of threads, or garbage. IPv4 only.
 const COUNTER: &str = r#"
 const http = require("http"), crypto = require("crypto"), fs = require("fs"), zlib = require("zlib");

@@ -108,8 +108,8 @@ def answer(connection, line):
     connection.sendall(said[1:] + b" " + told.hexdigest().encode() + b"\n")
 "#;
 
-/// A server in Python that asks another one for each line that it hears: which count is it, and what it was told so far.
-/// `way` is where that one is: `tcp` or `unix`, a redis; `udp`, a [`counter`]. IPv4 only.
+/// A server in Python that asks another one for each line that it hears: which count is it, and what it was told so
+/// far. `way` is where that one is: `tcp` or `unix`, a redis; `udp`, a [`counter`]. IPv4 only.
 ///
 /// # Panics
 /// When its script cannot be written.

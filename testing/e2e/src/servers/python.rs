@@ -1,7 +1,7 @@
 //! Servers in Python.
 //!
-//! Those that have a record have a directory of their own: Python lists the one that its script is in, and where its objects
-//! are depends on what it finds there.
+//! Those that have a record have a directory of their own: Python lists the one that its script is in, and where its
+//! objects are depends on what it finds there.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -85,8 +85,8 @@ for name in has_spoken + ".once", has_spoken: # whoever sees the last file may k
 time.sleep(1000000)
 "#;
 
-/// A server for one client, which answers the first nine bytes with nine bytes. In its second life it waits for the first
-/// file, and says something else. When it has spoken there is the second file. IPv4 only.
+/// A server for one client, which answers the first nine bytes with nine bytes. In its second life it waits for the
+/// first file, and says something else. When it has spoken there is the second file. IPv4 only.
 ///
 /// # Panics
 /// When its script cannot be written.
@@ -184,9 +184,9 @@ while True:
 "#;
 
 /// Answers a line with a line. `thing SIZE` makes one, and says where all of them are; `ulp` asks
-/// for the kernel's TLS; `forget` closes what it has not opened itself; `note` writes into the file `notes` of the scene;
-/// `read` says how long that is; `share` shares something below the file `shared` with others; `exit` ends the server; the other words are
-/// ways to close the connection, behind more than the client takes at once.
+/// for the kernel's TLS; `forget` closes what it has not opened itself; `note` writes into the file `notes` of the
+/// scene; `read` says how long that is; `share` shares something below the file `shared` with others; `exit` ends the
+/// server; the other words are ways to close the connection, behind more than the client takes at once.
 const WORDS: &str = r#"
 import os, selectors, socket, sys
 class Mark:
@@ -335,7 +335,8 @@ pub fn sleeper(scene: &Scene) -> Server {
     by_script(scene, "sleeper", SLEEPER, scene.ipv4(PORT), &[])
 }
 
-/// A room: what one says all hear, numbered, and each is greeted with how many have spoken. `wss` if there is a certificate.
+/// A room: what one says all hear, numbered, and each is greeted with how many have spoken. `wss` if there is a
+/// certificate.
 const ROOM: &str = r#"
 import asyncio, secrets, ssl, sys, websockets
 spoken, everybody = 0, set()
@@ -375,9 +376,9 @@ pub fn room(scene: &Scene, authority: Option<&Authority>) -> Server {
     by_script(scene, "room", ROOM, scene.ipv4(PORT), &files)
 }
 
-/// A child for each connection, which answers a number with a line and so many bytes, and crashes at `abort`. The line says how many connections there
-/// were before, how many answers on this one, both process ids, the time and something random, and the hash of
-/// all lines before. `refused` is what a child does that cannot be rebuilt.
+/// A child for each connection, which answers a number with a line and so many bytes, and crashes at `abort`. The line
+/// says how many connections there were before, how many answers on this one, both process ids, the time and something
+/// random, and the hash of all lines before. `refused` is what a child does that cannot be rebuilt.
 const FORKING: &str = r#"
 import hashlib, mmap, os, random, socket, sys, time
 refused = sys.argv[3]
@@ -417,8 +418,8 @@ while True:
         children.remove(ended)
 "#;
 
-/// A server with a process for each connection, in Python; `refused` is what it does that cannot be rebuilt: `pipe`, `memory`,
-/// `both` or `nothing`. IPv4 only.
+/// A server with a process for each connection, in Python; `refused` is what it does that cannot be rebuilt: `pipe`,
+/// `memory`, `both` or `nothing`. IPv4 only.
 ///
 /// # Panics
 /// When its script cannot be written.
@@ -481,8 +482,8 @@ fn by_script(
     Server::new(name, vec![address], &[&command[..], more].concat())
 }
 
-/// Answers each line: `long` with much, of which eight bytes differ in each life, and never comes to the end of that; anything else
-/// shortly.
+/// Answers each line: `long` with much, of which eight bytes differ in each life, and never comes to the end of that;
+/// anything else shortly.
 const CHANGING: &str = r#"
 import os, signal, socketserver, sys
 class Session(socketserver.StreamRequestHandler):
@@ -501,8 +502,8 @@ random = os.urandom(8)
 Server((sys.argv[1], int(sys.argv[2])), Session).serve_forever()
 "#;
 
-/// A server with a long answer, 300,008 bytes of which are said at once and no more later; eight of them, 200,000 bytes behind the
-/// beginning, differ in each life. Its short answer is always the same. IPv4 only.
+/// A server with a long answer, 300,008 bytes of which are said at once and no more later; eight of them, 200,000
+/// bytes behind the beginning, differ in each life. Its short answer is always the same. IPv4 only.
 ///
 /// # Panics
 /// When its script cannot be written.
@@ -511,7 +512,8 @@ pub fn changing(scene: &Scene) -> Server {
     by_script(scene, "changing", CHANGING, scene.ipv4(PORT), &[])
 }
 
-/// Says a greeting first, behind so many other bytes, then appends each line to a file and answers it, in a thread for each connection.
+/// Says a greeting first, behind so many other bytes, then appends each line to a file and answers it, in a thread for
+/// each connection.
 const GREETER: &str = r#"
 import os, random, socketserver, sys
 class Session(socketserver.StreamRequestHandler):

@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use super::Server;
 use crate::Scene;
 
-/// Each session has a process that is asked, and two, one after another, that talk to its client: the first until it has said its name,
-/// the second from then on. What is asked is how many questions there were, and a random number. `refused`: what is not done alike
-/// in each life; if it is the path of a file, the next process that is begun removes it, and dies of SIGKILL before it is at work.
+/// Each session has a process that is asked, and two, one after another, that talk to its client: the first until it
+/// has said its name, the second from then on. What is asked is how many questions there were, and a random number.
+/// `refused`: what is not done alike in each life; if it is the path of a file, the next process that is begun removes
+/// it, and dies of SIGKILL before it is at work.
 const SESSIONS: &str = r#"
 import ctypes, hashlib, os, random, signal, socket, struct, sys
 refused = sys.argv[3]
@@ -95,8 +96,9 @@ while True:
         pass
 "#;
 
-/// A server in Python with three processes for each session, which talk to each other: two serve its client, one after another; with
-/// `both` as `refused` at once; with the path of a file one is killed as it begins when that is there; else `nothing`. IPv4 only.
+/// A server in Python with three processes for each session, which talk to each other: two serve its client, one after
+/// another; with `both` as `refused` at once; with the path of a file one is killed as it begins when that is there;
+/// else `nothing`. IPv4 only.
 ///
 /// # Panics
 /// When its script cannot be written.
@@ -109,8 +111,8 @@ pub fn sessions_at(scene: &Scene, address: SocketAddr, refused: &str) -> Server 
     Server::new("sessions", vec![address], &command)
 }
 
-/// Each session has a process that accepts connections for data, and one that serves its client, and is passed them: when it is told to,
-/// so that one can be on its way for long.
+/// Each session has a process that accepts connections for data, and one that serves its client, and is passed them:
+/// when it is told to, so that one can be on its way for long.
 const PASSING: &str = r#"
 import os, socket, sys
 ip, port = sys.argv[1], int(sys.argv[2])
@@ -180,8 +182,8 @@ pub fn passing(scene: &Scene, address: SocketAddr) -> Server {
     Server::new("passing", vec![address], &command)
 }
 
-/// It serves its clients itself, and has others at work: `fork` begins a process that begins one more, `run` one that hears from a
-/// program what that has to say. What is told is told back.
+/// It serves its clients itself, and has others at work: `fork` begins a process that begins one more, `run` one that
+/// hears from a program what that has to say. What is told is told back.
 const WORKING: &str = r#"
 import os, select, socket, subprocess, sys, time
 def work():

@@ -140,8 +140,8 @@ fn the_record_of_a_connection_that_ended_without_the_logger_is_not_kept() {
 /// More than a record holds here, and than a client can send before all of that is acknowledged.
 const MUCH: usize = 256 << 10;
 
-/// A logger gives a record up while there is no `serve`, and dies before the next one comes: the client would wait for ever for what
-/// nobody records.
+/// A logger gives a record up while there is no `serve`, and dies before the next one comes: the client would wait for
+/// ever for what nobody records.
 #[test]
 fn a_record_that_was_given_up_while_nobody_heard_of_that_is_not_waited_for() {
     let scene = Scene::new("link-unheard");

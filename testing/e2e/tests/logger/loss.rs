@@ -15,7 +15,8 @@ use crate::{echoes, echoing, protect, status, talks, with_logger};
 
 const UPLOAD: usize = 8 << 20;
 
-/// An upload: `meanwhile` happens when a third is written. The last third is written when `meanwhile` calls its argument.
+/// An upload: `meanwhile` happens when a third is written. The last third is written when `meanwhile` calls its
+/// argument.
 fn upload(stream: &TcpStream, meanwhile: impl FnOnce(&dyn Fn())) {
     let content = pattern(UPLOAD);
     write(stream, format!("sink {UPLOAD}\n").as_bytes());

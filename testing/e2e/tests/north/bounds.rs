@@ -1,5 +1,5 @@
-//! The record has its bound. Behind that the server goes on, unprotected, which is told. Of a server that keeps nothing across
-//! connections it begins anew when nobody is connected.
+//! The record has its bound. Behind that the server goes on, unprotected, which is told. Of a server that keeps
+//! nothing across connections it begins anew when nobody is connected.
 
 use std::{
     fs,
@@ -173,7 +173,8 @@ fn a_record_for_which_the_logger_has_no_room_ends_loudly() {
     ends_loudly(&scene, &server, "the logger has no room");
 }
 
-/// A logger that begins anew does not take what was recorded for all there is: no other host goes on from what the server was then.
+/// A logger that begins anew does not take what was recorded for all there is: no other host goes on from what the
+/// server was then.
 #[test]
 fn a_record_that_has_ended_is_no_other_hosts() {
     let [address, _] = addresses();
@@ -271,8 +272,8 @@ fn a_record_that_has_ended_begins_anew_when_nobody_is_connected() {
     server.assert_none_of("connection_reset");
 }
 
-/// Short connections, one after another: each finds what it has put there, and what was drawn at random for it, whenever the
-/// server is started anew, and whenever it dies. For half of the time, since `began`, none is there.
+/// Short connections, one after another: each finds what it has put there, and what was drawn at random for it,
+/// whenever the server is started anew, and whenever it dies. For half of the time, since `began`, none is there.
 fn come_and_go(scene: &Scene, number: usize, began: Instant, ends: &AtomicBool) -> usize {
     const PERIOD: u128 = 400;
     let mut connections = 0;

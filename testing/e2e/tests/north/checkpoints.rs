@@ -306,7 +306,8 @@ fn a_download_goes_on_from_the_same_file_only() {
     assert!(pattern(BIG).starts_with(body), "bytes of another file");
 }
 
-/// What the server shares with others is not touched by a rehearsal beside it, which ends before that, and that is told.
+/// What the server shares with others is not touched by a rehearsal beside it, which ends before that, and that is
+/// told.
 #[test]
 fn what_is_shared_is_not_touched() {
     let criu = criu();

@@ -1,4 +1,5 @@
-//! What a server with state has read and noted goes to its logger once: as its notes, and not as a copy of the segment, too.
+//! What a server with state has read and noted goes to its logger once: as its notes, and not as a copy of the
+//! segment, too.
 
 use std::{thread, time::Duration};
 
@@ -26,8 +27,8 @@ fn count(client: &mut Client, from: u32, to: u32) {
     }
 }
 
-/// Counts until this many requests were left to the notes. A request whose note is late is copied, too: the number of copies
-/// depends on the machine.
+/// Counts until this many requests were left to the notes. A request whose note is late is copied, too: the number of
+/// copies depends on the machine.
 fn count_until_left(server: &Protected, client: &mut Client, first: u32, enough: u64) {
     let mut next = first;
     patiently("requests are left to the notes", || {

@@ -193,7 +193,8 @@ fn a_replica_hears_what_was_being_saved() {
     assert_all_kept(&server);
 }
 
-/// What it has read goes when it saves again: its next lives read that nonetheless, after the third save as after the first.
+/// What it has read goes when it saves again: its next lives read that nonetheless, after the third save as after the
+/// first.
 #[test]
 fn what_redis_has_loaded_and_replaced_is_loaded_again() {
     let scene = Scene::new("redisreload");
@@ -300,8 +301,8 @@ fn what_redis_appends_to_its_log_is_there_once() {
     assert_all_kept(&server);
 }
 
-/// Somebody else may put another file in the place of one that it has read, or take that away: its next lives read what it
-/// had read.
+/// Somebody else may put another file in the place of one that it has read, or take that away: its next lives read
+/// what it had read.
 #[test]
 fn what_others_have_replaced_is_read_as_it_was() {
     let scene = Scene::new("replaced");

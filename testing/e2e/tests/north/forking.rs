@@ -125,8 +125,8 @@ pub(super) fn kill_all_and_then_children(server: &Protected, kills: usize, seed:
     }
 }
 
-/// The same with a child, and two of those that children have begun. These are not stopped first, which their parents would hear of:
-/// one that ends by itself just then is not the last.
+/// The same with a child, and two of those that children have begun. These are not stopped first, which their parents
+/// would hear of: one that ends by itself just then is not the last.
 pub(super) fn kill_all_and_then_others(server: &Protected, kills: usize, seed: &mut Seed) {
     kill_again_and_again(server, kills, seed);
     for kill in kills + 1..=kills + 3 {

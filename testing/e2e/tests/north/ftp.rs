@@ -95,8 +95,8 @@ fn ask(scene: &Scene, arguments: &[&str]) -> Vec<u8> {
 /// Processes of vsftpd's are the first in namespaces of their own.
 const ISOLATED: &str = "isolate=YES";
 
-/// As it is by default: who asks for the password, who serves then, and who has their connections for data are three processes of a
-/// session, in namespaces of their own.
+/// As it is by default: who asks for the password, who serves then, and who has their connections for data are three
+/// processes of a session, in namespaces of their own.
 const SEVERAL: &str = "one_process_model=NO\nlocal_enable=YES\nconnect_from_port_20=YES";
 
 /// vsftpd, with the ports of passive mode protected.
@@ -192,7 +192,8 @@ fn vsftpd_goes_on_with_a_user_of_its_host() {
     assert_all_kept(&server);
 }
 
-/// Two at once, one in each mode: each session of theirs puts and gets a small file and a large one. They may not try again.
+/// Two at once, one in each mode: each session of theirs puts and gets a small file and a large one. They may not try
+/// again.
 #[test]
 fn lftp_does_not_notice() {
     let scene = Scene::new("lftp");
@@ -327,7 +328,8 @@ fn goes_on_where_its_host_has_ended(label: &str, more: &str, mode: &[&str]) -> P
     pair
 }
 
-/// Who comes after a `serve` that was killed holds nothing, and goes on all the same with what the server has connected to.
+/// Who comes after a `serve` that was killed holds nothing, and goes on all the same with what the server has
+/// connected to.
 #[test]
 fn vsftpd_goes_on_in_files_without_the_serve_that_saw_them_begin() {
     let scene = Scene::new("vsftpdserve");
@@ -417,8 +419,8 @@ fn greets_who_has_just_come(label: &str, more: &str) {
     assert_all_kept(&server);
 }
 
-/// Its sandbox forbids calls that the library makes. What its processes know as their standard error is the client's connection, which
-/// hears nothing of that.
+/// Its sandbox forbids calls that the library makes. What its processes know as their standard error is the client's
+/// connection, which hears nothing of that.
 #[test]
 fn vsftpd_that_cannot_be_replayed_is_refused() {
     let scene = Scene::new("vsftpdref");

@@ -70,8 +70,8 @@ pub(super) fn fail_over_and_die(pair: &mut Pair, seed: &mut Seed) {
     pair.first.wait_serving(before + 1);
 }
 
-/// Clients count, and one has a transaction open, while that happens to the hosts. Returns the one that had, when all was as
-/// it was told. It takes two more connections than clients count.
+/// Clients count, and one has a transaction open, while that happens to the hosts. Returns the one that had, when all
+/// was as it was told. It takes two more connections than clients count.
 pub(super) fn counting_while(
     pair: &mut Pair,
     clients: usize,
@@ -178,8 +178,8 @@ fn what_is_said_waits_for_a_logger_that_is_far_and_the_server_does_not() {
     server.assert_none_of("connection_reset");
 }
 
-/// However many clients have an answer in a turn of its loop, the server waits for the logger once before it asks again who
-/// has something to say (and once more at the first answer, if there was none or one in the turn before).
+/// However many clients have an answer in a turn of its loop, the server waits for the logger once before it asks
+/// again who has something to say (and once more at the first answer, if there was none or one in the turn before).
 #[test]
 fn a_turn_of_the_server_waits_for_its_logger_once() {
     let (scene, logger) = with_logger("north-turns");

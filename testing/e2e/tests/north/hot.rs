@@ -28,7 +28,8 @@ use super::{
     words,
 };
 
-/// A service whose standby follows, when there is something to follow: who has said nothing has told the logger nothing.
+/// A service whose standby follows, when there is something to follow: who has said nothing has told the logger
+/// nothing.
 pub(super) fn with_follower(label: &str, server: impl FnOnce(&Scene) -> Server) -> Pair {
     let flags = [&REQUIRE[..], &["--hot"]].concat();
     Pair::with(label, &[], &flags, server)
@@ -68,8 +69,8 @@ fn kill_replica(pair: &Pair) {
     lab::signal(pid, Signal::KILL).expect("killed");
 }
 
-/// Whether the process runs. One that has ended is there until its parent, whoever adopted it, has asked for it: it has no
-/// command line any more.
+/// Whether the process runs. One that has ended is there until its parent, whoever adopted it, has asked for it: it
+/// has no command line any more.
 fn runs(pid: Pid) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
@@ -143,7 +144,8 @@ fn one_whose_logger_was_without_power_follows_on() {
     takes_over_hot(pair, open);
 }
 
-/// What the dead host had not heard any more its client sends again, ever less often: the server does not wait for that.
+/// What the dead host had not heard any more its client sends again, ever less often: the server does not wait for
+/// that.
 #[test]
 fn one_that_nobody_has_heard_for_long_goes_on() {
     let mut pair = hot_pair("north-hot-unheard", redis);
@@ -308,8 +310,8 @@ fn one_that_cannot_be_started_is_tried_again() {
     takes_over_hot(pair, open);
 }
 
-/// A logger that comes back without its records is told all of them again, though the server says nothing, and the standby
-/// follows it again.
+/// A logger that comes back without its records is told all of them again, though the server says nothing, and the
+/// standby follows it again.
 #[test]
 fn a_logger_that_was_restarted_is_followed_again() {
     let mut pair = hot_pair("north-hot-logger", redis);

@@ -13,7 +13,8 @@ use super::{REQUIRE, redis::Client};
 /// A replay takes as long again.
 const BUSY: [&str; 3] = ["EVAL", "for i = 1, 250000000 do end return 1", "0"];
 
-/// redis is busy, and listens at these addresses instead. It dies, and replays that: who connects while it is busy again.
+/// redis is busy, and listens at these addresses instead. It dies, and replays that: who connects while it is busy
+/// again.
 fn early(scene: &Scene, addresses: &str) -> (Protected, [Client; 2]) {
     let server = scene.protect_with(&redis(scene), &REQUIRE);
     let mut client = Client::new(scene);

@@ -82,8 +82,8 @@ fn meanwhile<T: Send>(
     })
 }
 
-/// How many bytes of a client the server has read in this life. The kernel of the server's host knows the number: `serve`, when asked
-/// for a status, waits for a logger, and some loggers are out of reach.
+/// How many bytes of a client the server has read in this life. The kernel of the server's host knows the number:
+/// `serve`, when asked for a status, waits for a logger, and some loggers are out of reach.
 fn read_by_server(scene: &Scene, client: &TcpStream) -> u64 {
     let port = client.local_addr().expect("an address").port();
     let port = format!("dport = :{port}");

@@ -1,5 +1,5 @@
-//! Other threads than the first one: that they have clients is noticed before one of these has heard anything; what else they do is
-//! theirs.
+//! Other threads than the first one: that they have clients is noticed before one of these has heard anything; what
+//! else they do is theirs.
 
 use std::{io::Read as _, net::TcpStream};
 
@@ -76,8 +76,8 @@ fn another_thread_that_polls_for_clients_is_refused_at_once() {
     assert!(refused("polls").contains("calls poll where clients connect"));
 }
 
-/// A listener, and an instance of epoll in which another thread waits. `FIRST` says whether that does so before the listener is
-/// there.
+/// A listener, and an instance of epoll in which another thread waits. `FIRST` says whether that does so before the
+/// listener is there.
 const POLLER: &str = r#"
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -199,8 +199,8 @@ fn another_thread_is_told_by_epoll_what_the_first_one_has_given() {
     assert_all_kept(&server);
 }
 
-/// Another thread waits in an instance of epoll which tells it again and again of a descriptor that the program has closed: a copy
-/// is open.
+/// Another thread waits in an instance of epoll which tells it again and again of a descriptor that the program has
+/// closed: a copy is open.
 const CLOSED: &str = r#"
 ends, watching, told = os.pipe(), select.epoll(), []
 watching.register(ends[0], select.EPOLLIN)

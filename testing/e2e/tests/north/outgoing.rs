@@ -1,4 +1,5 @@
-//! Servers that ask others: what they were told they know in their next life, and nobody is asked again for what was answered.
+//! Servers that ask others: what they were told they know in their next life, and nobody is asked again for what was
+//! answered.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},

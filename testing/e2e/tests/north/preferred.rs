@@ -38,7 +38,8 @@ fn is_told(server: &Protected, nth: usize) {
     assert!(message.contains("--stateful=prefer"), "{message}");
 }
 
-/// A pair of hosts of which the first one has found that its server cannot be rebuilt, and a client who has been answered since.
+/// A pair of hosts of which the first one has found that its server cannot be rebuilt, and a client who has been
+/// answered since.
 fn without_record(label: &str, hosts: &[&str]) -> (Pair, TcpStream) {
     let pair = Pair::with(label, &[], hosts, with_threads);
     let mut client = connect(&pair.scene);
@@ -50,8 +51,8 @@ fn without_record(label: &str, hosts: &[&str]) -> (Pair, TcpStream) {
     (pair, client)
 }
 
-/// No client notices that the server is found not to be one that can be rebuilt, nor that its host ends, nor that its service
-/// is moved; and each host does without a record, whose turn it is.
+/// No client notices that the server is found not to be one that can be rebuilt, nor that its host ends, nor that its
+/// service is moved; and each host does without a record, whose turn it is.
 #[test]
 fn clients_of_a_server_without_a_record_go_on_on_another_host() {
     let (mut pair, mut client) = without_record("preferred-hosts", &PREFER);
@@ -100,7 +101,8 @@ fn a_server_that_is_refused_late_goes_on_on_another_host() {
     pair.stop();
 }
 
-/// A logger that begins anew hears that there is no record: a host that takes over does not take that for one that was lost.
+/// A logger that begins anew hears that there is no record: a host that takes over does not take that for one that was
+/// lost.
 #[test]
 fn a_logger_that_was_restarted_hears_that_there_is_no_record() {
     let (mut pair, first) = without_record("preferred-logger", &PREFER);

@@ -1,4 +1,5 @@
-//! Servers whose answers come from others, or go where they connect to: in the middle of these they are killed, and go on.
+//! Servers whose answers come from others, or go where they connect to: in the middle of these they are killed, and go
+//! on.
 
 use std::{
     net::SocketAddr,

@@ -104,8 +104,8 @@ fn forgets_nothing(label: &str, logs: &[&str]) {
     assert_untouched(recording, 9);
 }
 
-/// Sets keys for as long as it is told, of which redis forgets some by itself: one that it has forgotten stays so, and what it has
-/// is what was set.
+/// Sets keys for as long as it is told, of which redis forgets some by itself: one that it has forgotten stays so, and
+/// what it has is what was set.
 fn overfill(scene: &Scene, number: usize, ends: &AtomicBool) {
     let mut client = Client::new(scene);
     let mut seed = Seed::from(number as u64);
@@ -359,7 +359,8 @@ fn redis_goes_on_when_serve_is_killed_too() {
 fn redis_goes_on_without_the_client_that_kills_it() {
     let scene = Scene::new("redispoison");
     let mut definition = redis(&scene);
-    // The crash report of redis takes a while: a life that served for a second does not count as a life that died at once.
+    // The crash report of redis takes a while: a life that served for a second does not count as a life that died at
+    // once.
     let quiet = ["--crash-log-enabled", "no"].map(str::to_owned);
     definition.command.extend(quiet);
     let server = scene.protect_with(&definition, &REQUIRE);
@@ -421,8 +422,8 @@ fn what_redis_has_read_is_not_kept_twice() {
     assert_all_kept(&server);
 }
 
-/// Each connection takes `serve` a descriptor, until its server has them all. One that is lost takes some more, and comes when
-/// the others have been given away: the server, and all others, do not wait for it for ever.
+/// Each connection takes `serve` a descriptor, until its server has them all. One that is lost takes some more, and
+/// comes when the others have been given away: the server, and all others, do not wait for it for ever.
 #[test]
 fn redis_gets_the_connections_for_which_there_are_descriptors() {
     const CLIENTS: usize = 500;
@@ -452,7 +453,8 @@ fn redis_gets_the_connections_for_which_there_are_descriptors() {
     server.stop();
 }
 
-/// Whether a process waits for something to be given to it by a socket, or for anything to happen; `None`: it does something.
+/// Whether a process waits for something to be given to it by a socket, or for anything to happen; `None`: it does
+/// something.
 fn waits_to_be_given(pid: Pid) -> Option<bool> {
     let waits = fs::read_to_string(format!("/proc/{}/wchan", pid.as_raw_nonzero())).ok()?;
     match () {

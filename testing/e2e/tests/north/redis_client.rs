@@ -55,7 +55,8 @@ impl Client {
         self.answer_unless(beginning, ErrorKind::ConnectionReset)
     }
 
-    /// No host knows the connection any more. The client has to send first: a host without the connection sends no reset by itself.
+    /// No host knows the connection any more. The client has to send first: a host without the connection sends no
+    /// reset by itself.
     #[track_caller]
     pub(super) fn is_reset_when_it_speaks(&mut self) {
         let said = self.0.get_mut().write_all(b"PING\r\n");

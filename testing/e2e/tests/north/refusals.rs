@@ -113,8 +113,8 @@ pub(super) fn unknown(scene: &Scene, mut server: Server) -> Server {
     server
 }
 
-/// The threads of memcached serve clients, which cannot be replayed. The mistake is noticed when a thread gets the first
-/// client, before that client has said anything.
+/// The threads of memcached serve clients, which cannot be replayed. The mistake is noticed when a thread gets the
+/// first client, before that client has said anything.
 #[test]
 fn a_server_whose_threads_serve_is_refused() {
     let scene = Scene::new("memcached");
@@ -130,8 +130,8 @@ fn a_server_whose_threads_serve_is_refused() {
     assert!(!said.contains("did not come back in time"), "{said}");
 }
 
-/// The workers of nginx share memory: a worker that accepts a client is refused. The words do not depend on the workers'
-/// standard error.
+/// The workers of nginx share memory: a worker that accepts a client is refused. The words do not depend on the
+/// workers' standard error.
 #[test]
 fn a_server_whose_workers_share_memory_is_refused_with_the_way_out() {
     let scene = Scene::new("workers");

@@ -63,9 +63,9 @@ fn nothing_was_said(client: &TcpStream) {
     client.set_nonblocking(false).expect("a flag");
 }
 
-/// Reads the input of a client up to the end, and then thinks without a call to the kernel. Then the server echoes an input that
-/// began with `+`, and closes. The server shares two bytes with the test: the first counts the clients that the server has read to
-/// the end, the second counts the clients that the server may answer.
+/// Reads the input of a client up to the end, and then thinks without a call to the kernel. Then the server echoes an
+/// input that began with `+`, and closes. The server shares two bytes with the test: the first counts the clients that
+/// the server has read to the end, the second counts the clients that the server may answer.
 const HESITANT: &str = r#"
 import itertools, mmap, socket, sys
 with open(sys.argv[3], "r+b") as file:
@@ -126,8 +126,8 @@ impl Hesitant {
     }
 }
 
-/// The dead life has not closed it, and has said nothing; its record ends where it had heard all. The next one closes it in its
-/// replay already.
+/// The dead life has not closed it, and has said nothing; its record ends where it had heard all. The next one closes
+/// it in its replay already.
 #[test]
 fn who_was_not_told_anything_yet_is_known_when_it_is_closed() {
     let scene = Scene::new("hesitant");

@@ -470,8 +470,8 @@ fn files_that_were_made_again_stay() {
     assert_all_kept(&server);
 }
 
-/// A child has the connections of its parent, and the instance of epoll by which that waits for them: who is waited for is the
-/// parent's to say, also in the next life.
+/// A child has the connections of its parent, and the instance of epoll by which that waits for them: who is waited
+/// for is the parent's to say, also in the next life.
 #[test]
 fn who_is_not_waited_for_is_not_because_of_a_child() {
     const BEGIN: &str = r#"

@@ -268,8 +268,8 @@ fn await_workers(server: &Protected, count: usize) {
     });
 }
 
-/// Processes without clients that are at work stand in nobody's way: neither those that have begun others while their parent had
-/// clients, nor those that have heard what a program had to say.
+/// Processes without clients that are at work stand in nobody's way: neither those that have begun others while their
+/// parent had clients, nor those that have heard what a program had to say.
 #[test]
 fn clients_go_on_beside_processes_that_have_begun_others() {
     let scene = Scene::new("sesswork");

@@ -52,8 +52,8 @@ fn await_checkpoints(server: &Protected, more: usize) {
     server.wait_for("checkpointed", before + more);
 }
 
-/// Under load the service goes from host to host, from the last image and what came behind it, and its server dies where it
-/// is then.
+/// Under load the service goes from host to host, from the last image and what came behind it, and its server dies
+/// where it is then.
 #[test]
 fn redis_goes_on_from_a_checkpoint_where_its_host_has_ended() {
     let mut pair = pair("ckhosts");
@@ -170,7 +170,8 @@ fn a_host_that_ends_while_a_checkpoint_is_on_its_way_leaves_the_one_before() {
     pair.stop();
 }
 
-/// So many keys more, from there on, make a checkpoint due; returns when that is on its way to the logger, which is far then.
+/// So many keys more, from there on, make a checkpoint due; returns when that is on its way to the logger, which is
+/// far then.
 fn upload(client: &mut Client, from: usize, logger: &Logger) {
     let before = held(logger, "images");
     put_away(logger, Duration::from_millis(60));
@@ -243,7 +244,8 @@ fn without_room_for_it_at_the_logger_there_is_no_checkpoint() {
     server.assert_none_of("connection_reset");
 }
 
-/// A logger that has begun anew and has no room for the image any more has no record: that is told, and nobody waits for it.
+/// A logger that has begun anew and has no room for the image any more has no record: that is told, and nobody waits
+/// for it.
 #[test]
 fn a_checkpoint_that_the_logger_cannot_have_again_is_told() {
     let (scene, mut logger) = with_logger("ckagain");

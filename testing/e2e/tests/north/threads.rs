@@ -81,8 +81,8 @@ int main(void) {
 }
 "#;
 
-/// Has a helper work for each of its client's words, and says how often that was still at work when the next one came. Like
-/// redis, its first thread holds another mutex for ever.
+/// Has a helper work for each of its client's words, and says how often that was still at work when the next one came.
+/// Like redis, its first thread holds another mutex for ever.
 const HOLDER: &str = r#"
 static int begun, done;
 static void *work(void *nothing) {

@@ -17,8 +17,8 @@ use e2e::{
 
 use super::{REQUIRE, kill_again_and_again};
 
-/// Asks for one file after another on one session until it is told to end, and compares each; in between with a new connection
-/// that takes the session up again, which needs the server's own keys.
+/// Asks for one file after another on one session until it is told to end, and compares each; in between with a new
+/// connection that takes the session up again, which needs the server's own keys.
 const CLIENT: &str = r#"
 import http.client, os, ssl, sys
 host, port, certificate, root, ends, version = sys.argv[1:]

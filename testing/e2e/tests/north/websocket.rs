@@ -10,8 +10,9 @@ use e2e::{
 
 use super::{REQUIRE, kill_again_and_again, patiently};
 
-/// Speaks until the file `ends` exists, and makes a file after the first message. Hears every client: the numbers have no gap and
-/// no repetition, and each client's messages come once and in order. The connection stays the same to the end.
+/// Speaks until the file `ends` exists, and makes a file after the first message. Hears every client: the numbers have
+/// no gap and no repetition, and each client's messages come once and in order. The connection stays the same to the
+/// end.
 const CLIENT: &str = r#"
 import asyncio, os, ssl, sys, websockets
 url, name, ends = sys.argv[1:4]

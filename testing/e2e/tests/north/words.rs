@@ -60,8 +60,8 @@ impl Client {
     }
 }
 
-/// Whatever a program closes a connection with: its client gets all that was said, and then the end, and nothing is done
-/// twice.
+/// Whatever a program closes a connection with: its client gets all that was said, and then the end, and nothing is
+/// done twice.
 #[test]
 fn what_was_closed_stays_closed() {
     const LONG: usize = 3 << 20;
@@ -121,7 +121,8 @@ fn addresses_are_the_same_in_each_life() {
     assert_untouched(recording, 1);
 }
 
-/// What the kernel encrypts by itself nobody can go on with: a program that asks for it is told that there is no such thing.
+/// What the kernel encrypts by itself nobody can go on with: a program that asks for it is told that there is no such
+/// thing.
 #[test]
 fn the_kernel_does_no_tls() {
     let scene = Scene::new("ulp");

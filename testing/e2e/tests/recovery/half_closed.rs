@@ -1,5 +1,5 @@
-//! Servers that say their last word early, and go on reading what the client says. (A half-close of a server that is not in a
-//! replay is an end: `endings.rs`.)
+//! Servers that say their last word early, and go on reading what the client says. (A half-close of a server that is
+//! not in a replay is an end: `endings.rs`.)
 
 use std::fs;
 use std::net::{Shutdown, TcpStream};
@@ -19,8 +19,8 @@ const SOME: usize = 40_000;
 /// At most so much of that a server has read with the first part.
 const IN_HAND: usize = 10_000;
 
-/// An upload that a server has answered early. The server has read a part of it, and waits before the rest. The next life
-/// half-closes before it reads anything.
+/// An upload that a server has answered early. The server has read a part of it, and waits before the rest. The next
+/// life half-closes before it reads anything.
 struct Early {
     scene: Scene,
     protected: Protected,
@@ -89,8 +89,8 @@ impl Early {
         });
     }
 
-    /// The next life half-closes at once; and reads the rest, or waits before it. This one sees nothing of that, nor of what the
-    /// client says next: an end would be that of both.
+    /// The next life half-closes at once; and reads the rest, or waits before it. This one sees nothing of that, nor
+    /// of what the client says next: an end would be that of both.
     fn dies(&self, death: usize, then_reads_on: bool) {
         self.protected.kill_main(Signal::STOP);
         fs::remove_file(&self.parts[0]).expect("the first part was read");

@@ -1,4 +1,5 @@
-//! A server that was killed and does not end: one of its threads waits in the kernel for a file system that does not answer.
+//! A server that was killed and does not end: one of its threads waits in the kernel for a file system that does not
+//! answer.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -11,8 +12,8 @@ use e2e::clients::{read_exactly, write};
 use e2e::servers::{self, PORT};
 use lab::Signal;
 
-/// A file system in which nothing is ever found: whoever looks for something waits until this process ends. It says so when
-/// somebody does.
+/// A file system in which nothing is ever found: whoever looks for something waits until this process ends. It says so
+/// when somebody does.
 const MUTE: &str = r#"
 import ctypes, os, struct, sys
 fuse = os.open("/dev/fuse", os.O_RDWR)

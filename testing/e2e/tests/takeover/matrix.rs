@@ -1,8 +1,9 @@
 //! Failures times phases: what becomes of the service, and that no client notices.
 //!
 //! Each failure has a pair of hosts and a logger of its own, and happens while clients are in all phases, or
-//! with `OUTLIVE_PHASES=alone` (`make soak`) once in each, to whichever host serves then. Clients get, byte for byte, what they would have got; no
-//! connection is told an end that it had not without the failure; and in each epoch one host speaks.
+//! with `OUTLIVE_PHASES=alone` (`make soak`) once in each, to whichever host serves then. Clients get, byte for byte,
+//! what they would have got; no connection is told an end that it had not without the failure; and in each epoch one
+//! host speaks.
 //!
 //! What cannot be played: a machine whose boot clock stands still while it does (its lease would be too
 //! long, and that is not promised, see docs/internals/leases.md). Hosts of a lab share the kernel's clocks. What is set

@@ -13,7 +13,8 @@ use lab::Signal;
 
 #[test]
 fn a_standby_goes_on_when_the_host_loses_its_power() {
-    // In the middle of an exchange the logger may not have the beginning of the last answer, which could not be compared.
+    // In the middle of an exchange the logger may not have the beginning of the last answer, which could not be
+    // compared.
     let mut pair = Pair::with("takeover-power", &[], &["--verify", "off"], |scene| {
         test_server_at(scene, addresses().to_vec(), &[])
     });

@@ -16,15 +16,17 @@ pub(crate) use e2e::PATIENCE;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A command that nobody has asked for runs when no other process wants to: beside a build two seconds of work take minutes.
+/// A command that nobody has asked for runs when no other process wants to: beside a build two seconds of work take
+/// minutes.
 const IDLE_PATIENCE: Duration = PATIENCE.saturating_mul(4);
 
 /// The beginning of a makefile whose commands die of a signal after make.
 ///
-/// GNU make 4.3 is confused when a command dies of a signal before make itself has come to handle the same signal, as on a busy
-/// machine: the handler waits for a child that make has waited for just before. Then make says "wait: No child processes" and exits
-/// with status 2. The first act of the handler is to remove itself, which `/proc` tells: a command that begins with `$(after_make)`
-/// dies of SIGINT or SIGTERM when make has no handler for the signal any more. (The bits of the two signals in `SigCgt` are 1 and 14.)
+/// GNU make 4.3 is confused when a command dies of a signal before make itself has come to handle the same signal, as
+/// on a busy machine: the handler waits for a child that make has waited for just before. Then make says "wait: No
+/// child processes" and exits with status 2. The first act of the handler is to remove itself, which `/proc` tells: a
+/// command that begins with `$(after_make)` dies of SIGINT or SIGTERM when make has no handler for the signal any
+/// more. (The bits of the two signals in `SigCgt` are 1 and 14.)
 pub(crate) const AFTER_MAKE: &str = "\
     status := /proc/$(firstword $(file </proc/self/stat))/status\n\
     dies = trap 'while grep -q \"^SigCgt:.*$2$$\" $(status); do sleep 0.01; done; trap - $1; kill -$1 $$$$' $1;\n\
@@ -171,11 +173,12 @@ impl Twice {
         status.and_then(|status| status[what].as_u64()).unwrap_or(0)
     }
 
-    /// Waits until the engine has noticed every earlier change of the tree: saved files, and files that a make has revealed.
+    /// Waits until the engine has noticed every earlier change of the tree: saved files, and files that a make has
+    /// revealed.
     ///
-    /// The kernel reports changes in order: the engine notices the test's own change after all earlier changes. This change sets the mode
-    /// of the tree to the same mode, and makes no file stale. A single change is not enough: the make that is counted then may have begun
-    /// before the last earlier change.
+    /// The kernel reports changes in order: the engine notices the test's own change after all earlier changes. This
+    /// change sets the mode of the tree to the same mode, and makes no file stale. A single change is not enough: the
+    /// make that is counted then may have begun before the last earlier change.
     pub(crate) fn noticed(&self) {
         for _ in 0..2 {
             let begun = self.number("begun");
@@ -185,8 +188,8 @@ impl Twice {
         }
     }
 
-    /// Waits until all anticipated work is done. Unasked commands get the idle time of a busy machine: the wait fails only when no such
-    /// command has ended for long.
+    /// Waits until all anticipated work is done. Unasked commands get the idle time of a busy machine: the wait fails
+    /// only when no such command has ended for long.
     pub(crate) fn anticipated(&self) {
         self.noticed();
         let (mut before, mut since) = ((0, 0), Instant::now());
@@ -224,8 +227,8 @@ impl Twice {
         make.expect("outlive make")
     }
 
-    /// Runs both makes of a project in which a command waits for the file `go`, and compares the results. The test saves `go` when `shown`
-    /// is visible in the tree. Returns the messages of `outlive make`.
+    /// Runs both makes of a project in which a command waits for the file `go`, and compares the results. The test
+    /// saves `go` when `shown` is visible in the tree. Returns the messages of `outlive make`.
     pub(crate) fn make_that_waits(&self, shown: &str) -> String {
         let ours = self.begin();
         until("it is shown", || self.ours.join(shown).exists());

@@ -178,8 +178,8 @@ impl Node {
     }
 
     /// `SOCK_DESTROY` of all sockets but those that the living server closed itself. Those that
-    /// only wait (RFC 9293 3.6.1) are among them, though their flows are forgotten by then; but not those that were half-closed
-    /// in a replay.
+    /// only wait (RFC 9293 3.6.1) are among them, though their flows are forgotten by then; but not those that were
+    /// half-closed in a replay.
     pub(crate) fn remove_orphans(
         &mut self,
         witness: &mut Witness,

@@ -15,7 +15,8 @@ pub(crate) struct NorthSetup {
     pub(crate) release_every: Option<u64>,
     /// Longest time until a note is with a logger on another machine, ns.
     pub(crate) commit: Option<u64>,
-    /// With a logger on another machine: if no more segments come in a tenth of a second, none is left to the server's notes.
+    /// With a logger on another machine: if no more segments come in a tenth of a second, none is left to the server's
+    /// notes.
     pub(crate) spare_copies: Option<u32>,
     /// How long a server waits for clients that must say first where they stand.
     pub(crate) patience: Duration,

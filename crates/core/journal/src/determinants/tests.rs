@@ -117,7 +117,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever is torn when: the record is an image that has come as a whole, and all that was noted since it was made.
+    /// Whatever is torn when: the record is an image that has come as a whole, and all that was noted since it was
+    /// made.
     #[test]
     fn an_image_takes_the_place_of_what_is_before_it_or_of_nothing(
         steps in prop::collection::vec(step(), 0..30),

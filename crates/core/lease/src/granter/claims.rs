@@ -2,8 +2,8 @@
 //!
 //! Epochs and leases belong to names: two hosts that serve one address under two names would each get an epoch. So a
 //! service *claims* the addresses before any other request, and a living claim excludes the services of other hosts. A
-//! claim lives as long as the host is heard, and as long as the host may speak: a lease runs out, and the operator gives
-//! up a permission without end ([`Granter::give_up`]).
+//! claim lives as long as the host is heard, and as long as the host may speak: a lease runs out, and the operator
+//! gives up a permission without end ([`Granter::give_up`]).
 //!
 //! A claim finds a mistake of configuration. Leases alone decide which host speaks for a service. So a service that has
 //! clients already is told of the conflict, and not refused. (The granter has forgotten the claim of that service then,
@@ -75,8 +75,8 @@ struct Held {
 pub(super) struct Claims(BTreeMap<Claimant, Held>);
 
 impl Granter {
-    /// A service claims addresses. A claimant that serves already is not refused: the result is another service that has
-    /// one of the addresses.
+    /// A service claims addresses. A claimant that serves already is not refused: the result is another service that
+    /// has one of the addresses.
     ///
     /// # Errors
     /// A service of another host has one of the addresses. Nothing has changed.
@@ -123,8 +123,8 @@ impl Granter {
 }
 
 impl Claims {
-    /// The service of another host that has one of the addresses; of several hosts the host that speaks. A second name on the
-    /// same host is no conflict for the logger: that host sees both.
+    /// The service of another host that has one of the addresses; of several hosts the host that speaks. A second name
+    /// on the same host is no conflict for the logger: that host sees both.
     fn taken(
         &self,
         by: &Claimant,

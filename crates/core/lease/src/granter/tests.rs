@@ -138,8 +138,8 @@ fn a_standby_is_told_when_the_lease_may_be_over() {
     assert_eq!(world.ask(120, 2, STANDBY), lease(2));
 }
 
-/// Who asks steadily has shorter leases, and nobody else has the next epoch before the last of them is over; nor before an
-/// earlier, longer one is.
+/// Who asks steadily has shorter leases, and nobody else has the next epoch before the last of them is over; nor
+/// before an earlier, longer one is.
 #[test]
 fn a_lease_may_be_shorter_and_is_waited_for_all_the_same() {
     let mut world = World::new(Memory::Kept(vec![]));

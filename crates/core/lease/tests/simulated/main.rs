@@ -1,8 +1,8 @@
 //! Hosts, a logger and the network between them, with everything that can happen to them, from a seed.
 //!
 //! Held at every step: no two hosts, the logger's own included, may send what a client can receive, packets
-//! that wait below the data plane included; with a logger that remembers, no two instances ever speak in one epoch. Held at
-//! the end, when all is well again: somebody speaks, and goes on.
+//! that wait below the data plane included; with a logger that remembers, no two instances ever speak in one epoch.
+//! Held at the end, when all is well again: somebody speaks, and goes on.
 //!
 //! The same with one mistake in each place that the argument rests on, which must be noticed.
 //!

@@ -241,8 +241,8 @@ impl World {
         Ok((self.speakers.len(), self.spoken))
     }
 
-    /// All is well, but that the logger is away until the host that serves is silent, and has forgotten everything then:
-    /// which instance speaks before, and which afterwards.
+    /// All is well, but that the logger is away until the host that serves is silent, and has forgotten everything
+    /// then: which instance speaks before, and which afterwards.
     pub(crate) fn forgets_a_silent_holder(mut self) -> Result<[Option<u64>; 2], Fault> {
         self.calm = true;
         self.live(CALM)?;

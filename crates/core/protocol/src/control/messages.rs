@@ -66,8 +66,8 @@ pub enum Request {
     Attach(Attach),
     /// The same, of a host of version 7: its heads do not say how far its server had read.
     FormerAttach(Attach),
-    /// The key of this service's digests is made of that. If the logger has records whose digests have another key, they stay
-    /// of that one. Answered by [`Response::DigestSeed`].
+    /// The key of this service's digests is made of that. If the logger has records whose digests have another key,
+    /// they stay of that one. Answered by [`Response::DigestSeed`].
     DigestSeed(DigestSeed),
     /// The keys of the link have been in use for long enough. Answered by [`Response::Keys`].
     Rekey,
@@ -98,8 +98,8 @@ pub enum Request {
     /// May this host speak for the service? Answered by [`Response::Lease`]. A standby says nothing
     /// else on this stream: it has no record.
     Lease(LeaseRequest),
-    /// The operator says that the host which was granted a service is gone for good: it holds the service no more. Answered by
-    /// [`Response::GivenUp`], or by an error if that host was heard a moment ago.
+    /// The operator says that the host which was granted a service is gone for good: it holds the service no more.
+    /// Answered by [`Response::GivenUp`], or by an error if that host was heard a moment ago.
     GiveUp {
         /// The name of the service.
         service: String,
@@ -113,8 +113,8 @@ pub enum Request {
         /// The record's number. If it is another one than that of what is kept, that is dropped. `None`: whichever
         /// is there.
         record: Option<u64>,
-        /// So much of its streams (number of the process, length in bytes) was with a logger before, so that things may have been
-        /// said on its account. What is less is not the record.
+        /// So much of its streams (number of the process, length in bytes) was with a logger before, so that things
+        /// may have been said on its account. What is less is not the record.
         said: Vec<(u32, u64)>,
     },
     /// More of such a record, from who serves: a logger that has begun anew has to be told all of it. Not answered.
@@ -158,7 +158,8 @@ pub enum Request {
         service: String,
         /// What it has.
         edition: Option<Edition>,
-        /// Of that: number of the process and length in bytes. What is behind these comes next, if that is what is kept.
+        /// Of that: number of the process and length in bytes. What is behind these comes next, if that is what is
+        /// kept.
         streams: Vec<(u32, u64)>,
     },
     /// The next bytes of an image of the server's first process; the first of them begin another one. Answered by
@@ -195,8 +196,8 @@ pub enum Request {
         image: u64,
         /// Bytes of it before what is wanted.
         from: u64,
-        /// The most bytes wanted. The answer may be shorter, and never exceeds [`super::MAX_DATA`]; it is empty if that image is not
-        /// there.
+        /// The most bytes wanted. The answer may be shorter, and never exceeds [`super::MAX_DATA`]; it is empty if
+        /// that image is not there.
         max_len: u32,
     },
 }
@@ -323,8 +324,8 @@ pub enum Response {
     },
     /// To [`Request::Lease`].
     Lease(LeaseAnswer),
-    /// Which hosts the service of this stream has, for people: before the first [`Response::Lease`], and again when that
-    /// has changed. Only to who has made a [`Request::Claim`].
+    /// Which hosts the service of this stream has, for people: before the first [`Response::Lease`], and again when
+    /// that has changed. Only to who has made a [`Request::Claim`].
     Hosts {
         /// The host that serves; empty: none is known.
         serves: String,

@@ -19,8 +19,8 @@ pub struct KeptImage {
     pub processes: u32,
 }
 
-/// What is kept of what a server's processes were told. As long as this is the same, what is there was there before, and is
-/// only added to.
+/// What is kept of what a server's processes were told. As long as this is the same, what is there was there before,
+/// and is only added to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Edition {
     /// The record's number.
@@ -127,8 +127,8 @@ pub struct RecordSummary {
     pub answers: [SeqNumber; 2],
     /// The end of the last recorded head of the outstream.
     pub outstream_end: Option<SeqNumber>,
-    /// What the client says from there on is not recorded, and may have been answered by nobody knows what: it had not said
-    /// that when the answer began of which the newest head is.
+    /// What the client says from there on is not recorded, and may have been answered by nobody knows what: it had not
+    /// said that when the answer began of which the newest head is.
     pub doubt: SeqNumber,
     /// Why the connection is not protected, if it is not.
     pub unprotected: Option<UnprotectedReason>,

@@ -4,7 +4,8 @@
 //!
 //! | offset | field | |
 //! |---|---|---|
-//! | 24 | flow_key | 36 bytes: client's and server's address (16 each, IPv4 mapped), client's and server's port (big-endian) |
+//! | 24 | flow_key | 36 bytes: client's and server's address (16 each, IPv4 mapped), client's and server's port
+//! (big-endian) |
 //! | 60 | client_isn `u32` | |
 //! | 64 | server_isn `u32` | |
 //! | 68 | handshake | 52 bytes, see `handshake` |

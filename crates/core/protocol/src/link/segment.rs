@@ -8,7 +8,8 @@
 //! | TTL, hop limit | [`SegmentFlags`] |
 //! | TCP ports | low 32 bits of the flow's number, little-endian |
 //! | TCP urgent pointer | low 16 bits of the sequence number, big-endian |
-//! | TCP window | [`heads_digest`] of where the newest head ended then, big-endian; of [`SegmentKind::Noted`] how far the packet lies beyond [`SegmentView::noted`]; of [`SegmentKind::Doubted`] how far [`SegmentView::heard`] lies beyond the acknowledgement number |
+//! | TCP window | [`heads_digest`] of where the newest head ended then, big-endian; of [`SegmentKind::Noted`] how far
+//! the packet lies beyond [`SegmentView::noted`]; of [`SegmentKind::Doubted`] how far [`SegmentView::heard`] lies beyond the acknowledgement number |
 //!
 //! **Copies that are left out.** A server with state writes notes of all that it has read, and the logger has
 //! those. What is in them, or will be, need not be copied as well: the record of the connection's instream
@@ -18,14 +19,15 @@
 //! A *head* is the beginning of what the server says to a client, in the same form, as the client gets it:
 //! cut to what one datagram carries, with the end of the head before it in the place of the
 //! acknowledgement number ([`SegmentView::after`]), how many bytes it is to have in that of the window
-//! (a packet that has more begins with some of the answer before: [`SegmentView::head`]), and always with the sum of the pseudo-header in the place of its checksum, or what
-//! the kernel makes of that. Behind the payload stands how far the client had sent when the answer began
-//! ([`SegmentView::asked`], big-endian).
+//! (a packet that has more begins with some of the answer before: [`SegmentView::head`]), and always with the sum of
+//! the pseudo-header in the place of its checksum, or what the kernel makes of that. Behind the payload stands how far
+//! the client had sent when the answer began ([`SegmentView::asked`], big-endian).
 //!
-//! When a client has acknowledged all that it was sent, and that is more than what heads are recorded of, the logger is told
-//! the digest of that ([`SegmentKind::Said`], [`SegmentView::said`]), for a host that takes over: in the place of the payload, of
-//! the client's segment, with the same checksum as a head, nothing in the place of the window, and how far the server's TCP
-//! has acknowledged in that of the acknowledgement number: what the client says from there on the server has not had yet.
+//! When a client has acknowledged all that it was sent, and that is more than what heads are recorded of, the logger
+//! is told the digest of that ([`SegmentKind::Said`], [`SegmentView::said`]), for a host that takes over: in the place
+//! of the payload, of the client's segment, with the same checksum as a head, nothing in the place of the window, and
+//! how far the server's TCP has acknowledged in that of the acknowledgement number: what the client says from there on
+//! the server has not had yet.
 //!
 //! The tag is that of 16 bytes: flow_id `u64`, base_seq `u32` (both little-endian), the flags, a zero,
 //! and what has the place of the window.
@@ -217,15 +219,16 @@ impl<'a> SegmentView<'a> {
     }
 
     /// Of a head: where the one before it ended, of what the server has sent; its first byte's number, if
-    /// it is the first. Of a [`SegmentKind::Said`]: how far the server's TCP has acknowledged. (The client's acknowledgement number, in any other.)
+    /// it is the first. Of a [`SegmentKind::Said`]: how far the server's TCP has acknowledged. (The client's
+    /// acknowledgement number, in any other.)
     #[must_use]
     pub fn after(&self) -> SeqNumber {
         self.segment.ack()
     }
 
-    /// Of a head: where it begins, what there is of it, and how many bytes come later by another way. A server that says
-    /// again what its client has, and then what it has not, may have both in one packet: the head is what that ends
-    /// with.
+    /// Of a head: where it begins, what there is of it, and how many bytes come later by another way. A server that
+    /// says again what its client has, and then what it has not, may have both in one packet: the head is what that
+    /// ends with.
     #[must_use]
     pub fn head(&self) -> (SeqNumber, &'a [u8], u32) {
         let whole = self.segment.window();
@@ -244,8 +247,8 @@ impl<'a> SegmentView<'a> {
         (self.segment.seq() + length(skip), head, more)
     }
 
-    /// Of a head: how far its client had sent when the answer began, or more that the logger has by now. `None`: it is no
-    /// head, or a former one.
+    /// Of a head: how far its client had sent when the answer began, or more that the logger has by now. `None`: it is
+    /// no head, or a former one.
     #[must_use]
     pub fn asked(&self) -> Option<SeqNumber> {
         let is_head = matches!(self.flags.kind, SegmentKind::Head);
@@ -268,8 +271,8 @@ impl<'a> SegmentView<'a> {
         is_said.then(|| Digest::from_bytes(digest))
     }
 
-    /// Of a client's segment that is neither [`SegmentKind::Noted`] nor [`SegmentKind::Doubted`]: [`heads_digest`] of where the newest head
-    /// ended when it came.
+    /// Of a client's segment that is neither [`SegmentKind::Noted`] nor [`SegmentKind::Doubted`]: [`heads_digest`] of
+    /// where the newest head ended when it came.
     #[must_use]
     pub fn heads(&self) -> u16 {
         self.segment.window()
@@ -343,10 +346,10 @@ fn signed(flow: FlowId, base_seq: SeqNumber, flags: SegmentFlags, window: u16) -
 
 /// Appends to `out` the SEGMENT of a client's `packet`, as the programs in the kernel make it: for
 /// whoever stands in for them. `place` is where the newest head ended or, of a [`SegmentKind::Noted`], what
-/// [`SegmentView::noted`] is to be: not after the packet, and less than 64 KiB before it; or, of a [`SegmentKind::Doubted`],
-/// what [`SegmentView::heard`] is to be: not before the acknowledgement number. `key` is the one in the slot of
-/// `flags`; with `unfinished` the checksum of the packet is taken for a pseudo-header's sum. Bytes behind the packet are
-/// left out.
+/// [`SegmentView::noted`] is to be: not after the packet, and less than 64 KiB before it; or, of a
+/// [`SegmentKind::Doubted`], what [`SegmentView::heard`] is to be: not before the acknowledgement number. `key` is the
+/// one in the slot of `flags`; with `unfinished` the checksum of the packet is taken for a pseudo-header's sum. Bytes
+/// behind the packet are left out.
 ///
 /// # Errors
 ///
@@ -412,8 +415,8 @@ pub struct Head {
     /// How many bytes it is to have, with those that come later by another way.
     pub whole: u16,
     /// How far the client had sent when the answer began. What is before the packet's acknowledgement number, or far
-    /// behind it, is not told: it becomes that number, or 16 MiB more. `None`: the logger is of version 7 of the control
-    /// protocol, and gets a [`SegmentKind::FormerHead`].
+    /// behind it, is not told: it becomes that number, or 16 MiB more. `None`: the logger is of version 7 of the
+    /// control protocol, and gets a [`SegmentKind::FormerHead`].
     pub asked: Option<SeqNumber>,
 }
 

@@ -187,7 +187,8 @@ fn which(fd: c_int) -> Which {
     kept.map_or(Which::Unknown, Which::of_syn)
 }
 
-/// The kernel is to keep the SYN of each connection until it is accepted ([`which`]). Sockets that are none of TCP keep nothing.
+/// The kernel is to keep the SYN of each connection until it is accepted ([`which`]). Sockets that are none of TCP
+/// keep nothing.
 pub(crate) fn keep_syns(listener: c_int) {
     let (level, name) = (libc::IPPROTO_TCP, libc::TCP_SAVE_SYN);
     let on: c_int = 1;
@@ -405,7 +406,8 @@ unsafe extern "C" fn setsockopt(
     value: *const libc::c_void,
     length: socklen_t,
 ) -> c_int {
-    // What the kernel would do of TLS then, it could not be told to go on with: libraries do without. And SYNs are read once.
+    // What the kernel would do of TLS then, it could not be told to go on with: libraries do without. And SYNs are
+    // read once.
     let is_ours = name == libc::TCP_ULP && kind(fd, "setsockopt").is_stream()
         || name == libc::TCP_SAVE_SYN && wrap::is_wrapped();
     if level == libc::IPPROTO_TCP && is_ours {

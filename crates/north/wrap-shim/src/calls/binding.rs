@@ -60,8 +60,8 @@ impl Wrap {
 }
 
 impl Wrap {
-    /// The kernel is to choose the port of a stream. Clients may be told which it is, so it stays. Where that is another program's
-    /// by now, any other one does as well, as long as nobody listens there.
+    /// The kernel is to choose the port of a stream. Clients may be told which it is, so it stays. Where that is
+    /// another program's by now, any other one does as well, as long as nobody listens there.
     fn bind_any_port(&mut self, fd: c_int, wanted: &Address) -> Outcome {
         let replayed = self.replayed(Call::Value, fd, |record| {
             (record.outcome, record.payload.first_chunk().copied())
@@ -88,8 +88,8 @@ impl Wrap {
         outcome
     }
 
-    /// An address that others may have, whose processes replay at another pace than they lived: where it could not be had then, it
-    /// cannot; where it could, they are waited for. `None`: it could, and cannot.
+    /// An address that others may have, whose processes replay at another pace than they lived: where it could not be
+    /// had then, it cannot; where it could, they are waited for. `None`: it could, and cannot.
     fn have_or_not(
         &mut self,
         fd: c_int,
@@ -210,8 +210,8 @@ unsafe fn internet(address: *const sockaddr, length: socklen_t) -> Option<Addres
 }
 
 impl Wrap {
-    /// The kernel tells answers to a netlink socket by a number, which it chooses if the program does not; programs compare
-    /// it, so it stays.
+    /// The kernel tells answers to a netlink socket by a number, which it chooses if the program does not; programs
+    /// compare it, so it stays.
     fn bind_netlink(
         &mut self,
         fd: c_int,

@@ -56,12 +56,14 @@ impl Wrap {
 }
 
 thread_local! {
-    /// How long the process had computed when it first looked at its clocks at the end of its record, nanoseconds; 0: it has not.
+    /// How long the process had computed when it first looked at its clocks at the end of its record, nanoseconds; 0:
+    /// it has not.
     static AT_END: Cell<u64> = const { Cell::new(0) };
 }
 
 impl Wrap {
-    /// At the end of the record: the dead life had [`Clock::GRAIN`] from its last tick on, and this one has computed for far longer.
+    /// At the end of the record: the dead life had [`Clock::GRAIN`] from its last tick on, and this one has computed
+    /// for far longer.
     fn has_come_further(&self) -> bool {
         /// Nanoseconds. A replay has more to do in between, and a kernel's clock may be coarse.
         const FAR: u64 = 200_000_000;
@@ -96,8 +98,8 @@ fn computed() -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// The kernel's clock is to show this when the process's own shows `until`: a deadline of the program, by monotonic time or (what is
-/// so large) the time of day. `None`: it is the kernel's already.
+/// The kernel's clock is to show this when the process's own shows `until`: a deadline of the program, by monotonic
+/// time or (what is so large) the time of day. `None`: it is the kernel's already.
 ///
 /// # Safety
 /// It is null, or a time that can be read.

@@ -1,7 +1,7 @@
 //! Connections that the program opens itself: to a database, to the server that it stands before, to its own master.
 //!
-//! No south side records what comes from there, so the bytes are in the record. In a replay nobody is connected to and nothing is
-//! said: the program's own socket is a placeholder, as a client's is ([`crate::live`]).
+//! No south side records what comes from there, so the bytes are in the record. In a replay nobody is connected to and
+//! nothing is said: the program's own socket is a placeholder, as a client's is ([`crate::live`]).
 
 use libc::{
     AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, AF_UNSPEC, c_int, iovec, msghdr, sa_family_t, sockaddr,
@@ -112,13 +112,14 @@ impl Wrap {
             return outcome;
         }
         self.commit();
-        // Asked about again, one has the port that the kernel chose. Only of TCP the kernel says how much has gone through.
+        // Asked about again, one has the port that the kernel chose. Only of TCP the kernel says how much has gone
+        // through.
         let is_first = self.descriptors.get(fd).kind != Kind::Outgoing;
         let is_opened = !is_local && !ends && is_first;
         let is_bound = is_opened && self.prepare_to_join(fd);
         let is_there = is_opened && self.has_been_opened(fd, to);
-        // Before there is anything that a death could end. One that is watched, and could not be opened, would be watched for as
-        // long as the supervisor has it.
+        // Before there is anything that a death could end. One that is watched, and could not be opened, would be
+        // watched for as long as the supervisor has it.
         let is_watched = self.descriptors.get(fd).epoll != 0;
         let mut is_held = is_there || is_opened && !is_watched && self.have_it_held(fd);
         let outcome = match perform() {
@@ -182,8 +183,8 @@ impl Wrap {
         live::tell(&Message::Closed { process, serial }, None);
     }
 
-    /// Has the life before opened it, and died before it has noted that? Its other end knows nothing of a death, and would take the
-    /// end of that one for the end of all. Then it is there, in the place of the new one.
+    /// Has the life before opened it, and died before it has noted that? Its other end knows nothing of a death, and
+    /// would take the end of that one for the end of all. Then it is there, in the place of the new one.
     fn has_been_opened(&mut self, fd: c_int, to: &[u8]) -> bool {
         if !core::mem::take(&mut self.may_have_opened) {
             return false;
@@ -205,8 +206,8 @@ impl Wrap {
         true
     }
 
-    /// The program closes it, and with it goes what the supervisor has. Where that one does not listen, the other server is to
-    /// hear of the end all the same.
+    /// The program closes it, and with it goes what the supervisor has. Where that one does not listen, the other
+    /// server is to hear of the end all the same.
     pub(super) fn let_go(&mut self, fd: c_int) {
         let own = self.process;
         let Some(connection) = self.descriptors.connection(fd) else {
@@ -236,8 +237,8 @@ impl Wrap {
         }
     }
 
-    /// Looks at what has arrived, and takes it when it is recorded: whatever this life dies of, the supervisor's socket has what
-    /// the record has not.
+    /// Looks at what has arrived, and takes it when it is recorded: whatever this life dies of, the supervisor's
+    /// socket has what the record has not.
     pub(super) fn receive_held(&mut self, fd: c_int, pieces: &[iovec], flags: c_int) -> Outcome {
         // SAFETY: all zeros is an empty message.
         let mut message: msghdr = unsafe { core::mem::zeroed() };

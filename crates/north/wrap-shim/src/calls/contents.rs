@@ -1,7 +1,7 @@
 //! What is read from regular files, and written to them.
 //!
-//! Reads are made again in a replay, as long as they were, and a hash tells whether they bring the same; where a file is read
-//! that is open for writing, too, the record has the bytes. Writes are not made again: what the
+//! Reads are made again in a replay, as long as they were, and a hash tells whether they bring the same; where a file
+//! is read that is open for writing, too, the record has the bytes. Writes are not made again: what the
 //! dead life has written is there. Only where the record has ended it may have died before it: what is to be at a
 //! place is written there once more, and the end of a file that is appended to tells how much of it is there.
 

@@ -1,5 +1,5 @@
-//! Calls that older kernels do not have, and so no program depends on: on a socket of whose bytes there is a record they fail as
-//! there, and the program takes the others.
+//! Calls that older kernels do not have, and so no program depends on: on a socket of whose bytes there is a record
+//! they fail as there, and the program takes the others.
 
 use libc::{c_int, c_uint, c_void, ssize_t};
 

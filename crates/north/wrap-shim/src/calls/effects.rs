@@ -187,7 +187,8 @@ impl Wrap {
         self.affect_again(effect, perform);
     }
 
-    /// The file itself has this name now: what has it open goes on with that, and not with what was made again in its place.
+    /// The file itself has this name now: what has it open goes on with that, and not with what was made again in its
+    /// place.
     fn find_again(&mut self, inode: u64, name: Name<'_>) {
         if inode == 0 || name.now() != inode {
             return;
@@ -203,8 +204,8 @@ impl Wrap {
         }
     }
 
-    /// What this replay has made again goes the way that it went then, but never over what is there: only a socket goes over
-    /// one to which nobody listens any more.
+    /// What this replay has made again goes the way that it went then, but never over what is there: only a socket
+    /// goes over one to which nobody listens any more.
     fn affect_again(&mut self, effect: Effect<'_>, perform: impl FnOnce() -> Outcome) {
         let inode = effect.name().now();
         if !self.remade.has(inode) {
@@ -246,8 +247,8 @@ impl Wrap {
     }
 }
 
-/// Puts the file that has this name under that number, as what was there was opened, and where that has got to. `false`: it is
-/// shorter than that.
+/// Puts the file that has this name under that number, as what was there was opened, and where that has got to.
+/// `false`: it is shorter than that.
 fn exchange(fd: c_int, name: Name<'_>) -> bool {
     // SAFETY: no memory is involved but the name, and numbers that the program has, or that are ours.
     unsafe {

@@ -1,9 +1,10 @@
-//! Connections that the program has opened itself, and that go on as those of its clients do: also where its host has ended.
+//! Connections that the program has opened itself, and that go on as those of its clients do: also where its host has
+//! ended.
 //!
-//! The data plane has to know such a connection before anything was said in it, by either side: then it records what comes, and
-//! tells the other end of no more than the logger has. So the supervisor is asked as soon as the program hears that it is
-//! connected. That one says whether the socket's own address is the service's, and whether it was in time; where not, all
-//! stays as it is with other servers ([`super::connecting`]).
+//! The data plane has to know such a connection before anything was said in it, by either side: then it records what
+//! comes, and tells the other end of no more than the logger has. So the supervisor is asked as soon as the program
+//! hears that it is connected. That one says whether the socket's own address is the service's, and whether it was in
+//! time; where not, all stays as it is with other servers ([`super::connecting`]).
 
 use libc::c_int;
 use wrap_abi::{Call, Which, handover::Message};
@@ -23,8 +24,8 @@ use crate::{
 const HEADERS: (u16, u16) = (20 + 20, 20 + 40);
 
 impl Wrap {
-    /// It is about to be connected. Tells whether the program has said from which address: only then it may join. Segments that
-    /// come by it are to leave room for what the way to the logger adds.
+    /// It is about to be connected. Tells whether the program has said from which address: only then it may join.
+    /// Segments that come by it are to leave room for what the way to the logger adds.
     pub(super) fn prepare_to_join(&self, fd: c_int) -> bool {
         let is_bound = has_port(&accepting::local(fd));
         if let Some((_, there)) = self.page.shipping.get().filter(|_| is_bound) {

@@ -76,8 +76,8 @@ impl Kept {
         self.read.has(inode) || self.has_read_more && inode != 0
     }
 
-    /// The best copy of this file: as it was, or else one that has grown since. A number may have been another file's before, and
-    /// may be later: of those that are not older it is the first.
+    /// The best copy of this file: as it was, or else one that has grown since. A number may have been another file's
+    /// before, and may be later: of those that are not older it is the first.
     fn best(&self, of: &Identity) -> Option<Copied> {
         let all = &self.copies[..self.found];
         let exact = all.iter().find(|one| one.of == *of);

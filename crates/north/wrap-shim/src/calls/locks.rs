@@ -1,5 +1,5 @@
-//! Locks on files. A replay takes none: what was free then is in the record, and who stood at its end with a lock would keep others from
-//! theirs. At the end it takes those that it had.
+//! Locks on files. A replay takes none: what was free then is in the record, and who stood at its end with a lock
+//! would keep others from theirs. At the end it takes those that it had.
 //!
 //! A lock is noted when it was taken, and before it is let go: so no two records end with the same.
 

@@ -1,7 +1,7 @@
 //! Files that are opened.
 //!
-//! What opening gave is recorded: in a replay a file that was not there then is not there, whatever the dead life has made
-//! since. One that is written to is not emptied again, and what was written to it is not written again
+//! What opening gave is recorded: in a replay a file that was not there then is not there, whatever the dead life has
+//! made since. One that is written to is not emptied again, and what was written to it is not written again
 //! ([`super::contents`]).
 
 use core::ffi::CStr;
@@ -228,8 +228,8 @@ impl Wrap {
         (failed(libc::ENOENT), Backing::Nothing)
     }
 
-    /// A file that is read is the same if it was not written to since; on another host it is a copy that has kept its times.
-    /// What the kernel itself tells has no times to be compared.
+    /// A file that is read is the same if it was not written to since; on another host it is a copy that has kept its
+    /// times. What the kernel itself tells has no times to be compared.
     fn open_to_read(&mut self, opening: &Opening<'_>, then: &Identity) -> (Outcome, Backing) {
         let opened = opening.perform(opening.flags);
         let now = identity(fd_of(opened)).filter(|_| opened >= 0);
@@ -347,7 +347,8 @@ fn nothing(flags: c_int) -> Outcome {
     unsafe { sys!(SYS_memfd_create, c"outlive-nothing".as_ptr(), closes) }
 }
 
-/// What has just been opened gets the number that it had. One that a helper thread has not closed yet may have that number.
+/// What has just been opened gets the number that it had. One that a helper thread has not closed yet may have that
+/// number.
 pub(super) fn take_place(opened: Outcome, wanted: Outcome) -> bool {
     const ATTEMPTS: usize = 1000;
     if opened < 0 || opened == wanted {

@@ -1,5 +1,5 @@
-//! Other threads than the first thread, and clients: such a server cannot be replayed, and is refused; before a client has
-//! heard anything, where the mistake is known so early.
+//! Other threads than the first thread, and clients: such a server cannot be replayed, and is refused; before a client
+//! has heard anything, where the mistake is known so early.
 
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 

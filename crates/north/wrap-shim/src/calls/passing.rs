@@ -1,7 +1,7 @@
 //! Connections that one process of a session passes to another (`SCM_RIGHTS`).
 //!
-//! Who is given one notes whose it is, together with the bytes that it came with. In a replay the placeholder is passed, by the same
-//! way. Which connection a socket is the page says meanwhile, by the socket's own number.
+//! Who is given one notes whose it is, together with the bytes that it came with. In a replay the placeholder is
+//! passed, by the same way. Which connection a socket is the page says meanwhile, by the socket's own number.
 
 use core::mem::MaybeUninit;
 
@@ -310,8 +310,8 @@ impl Wrap {
         }
     }
 
-    /// The replay is about to be over. A connection that is on its way is its receiver's already: when the program receives it, it
-    /// goes on with the socket that this one is given now.
+    /// The replay is about to be over. A connection that is on its way is its receiver's already: when the program
+    /// receives it, it goes on with the socket that this one is given now.
     pub(crate) fn settle_passed(&mut self) {
         let (page, process) = (self.page, self.process);
         page.processes.0[process as usize].unset(Fate::Replays);

@@ -252,7 +252,8 @@ fn is_less(limit: &rlimit) -> bool {
     outcome == 0 && limit.rlim_cur < now.rlim_cur && limit.rlim_max <= now.rlim_max
 }
 
-/// Who allows itself fewer descriptors could not be given those with which it goes on: in a replay it may have them until then.
+/// Who allows itself fewer descriptors could not be given those with which it goes on: in a replay it may have them
+/// until then.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int {
     // SAFETY: as the program has called us.

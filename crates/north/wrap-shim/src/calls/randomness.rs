@@ -86,10 +86,10 @@ pub(super) unsafe extern "C" fn arc4random_uniform(bound: u32) -> u32 {
     }
 }
 
-// OpenSSL's generator mixes what no other life can be sure to repeat into what the kernel gives it: addresses of its own, numbers
-// of threads, in some versions the processor's time-stamp counter. So a program with OpenSSL has the kernel's random numbers
-// instead. These are the functions that all of libssl and libcrypto draws them by, and they are found here first,
-// unless the library was linked not to look (`-Bsymbolic`; Debian's is not).
+// OpenSSL's generator mixes what no other life can be sure to repeat into what the kernel gives it: addresses of its
+// own, numbers of threads, in some versions the processor's time-stamp counter. So a program with OpenSSL has the
+// kernel's random numbers instead. These are the functions that all of libssl and libcrypto draws them by, and they
+// are found here first, unless the library was linked not to look (`-Bsymbolic`; Debian's is not).
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn RAND_bytes_ex(

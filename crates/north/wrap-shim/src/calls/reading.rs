@@ -48,8 +48,8 @@ pub(crate) fn total(pieces: Pieces<'_>) -> usize {
     lengths.fold(0, usize::saturating_add)
 }
 
-/// In a replay what the program has written to itself is in its pipe, until it has read that. A helper may not have come so
-/// far yet.
+/// In a replay what the program has written to itself is in its pipe, until it has read that. A helper may not have
+/// come so far yet.
 fn drain(wrap: &mut Wrap, fd: c_int, length: usize, helpers_write: bool) {
     let mut block = [0u8; 512];
     let mut left = length;

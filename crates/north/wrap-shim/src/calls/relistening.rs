@@ -1,10 +1,10 @@
 //! Listeners that the program has closed by its record, and those that take their place.
 //!
-//! In a replay the program listens from its beginning on, and clients connect meanwhile. A server that has closed a listener,
-//! and opened another one at its address (redis' `CONFIG SET bind`), does so once more in the replay: the kernel would reset
-//! all who wait in the first one. So it stays open behind the program's back, and is what listens there next. That is for
-//! programs of one process, whose listener nothing else has, and where the next one is no different; who waits in any other
-//! is reset.
+//! In a replay the program listens from its beginning on, and clients connect meanwhile. A server that has closed a
+//! listener, and opened another one at its address (redis' `CONFIG SET bind`), does so once more in the replay: the
+//! kernel would reset all who wait in the first one. So it stays open behind the program's back, and is what listens
+//! there next. That is for programs of one process, whose listener nothing else has, and where the next one is no
+//! different; who waits in any other is reset.
 
 use libc::{
     EPOLL_CTL_DEL, IPPROTO_IPV6, IPV6_V6ONLY, RLIMIT_NOFILE, SO_PROTOCOL, SO_REUSEPORT, SO_TYPE,

@@ -1,4 +1,5 @@
-//! Memory that is a file's, which a program shares with others: it is as it is in each life. A rehearsal may not have it.
+//! Memory that is a file's, which a program shares with others: it is as it is in each life. A rehearsal may not have
+//! it.
 
 use libc::{MAP_ANONYMOUS, O_ACCMODE, O_RDWR, c_int};
 use wrap_abi::layout::Failure;

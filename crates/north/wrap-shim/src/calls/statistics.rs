@@ -1,5 +1,5 @@
-//! What allocators tell of themselves: how much memory they hold depends on when they gave some back, and on other threads; and
-//! what they are told.
+//! What allocators tell of themselves: how much memory they hold depends on when they gave some back, and on other
+//! threads; and what they are told.
 
 use core::ffi::CStr;
 
@@ -10,11 +10,12 @@ use crate::{real::is_there, real::real, sys::bytes_mut, wrap::with};
 
 /// What begins like this changes by itself.
 const STATISTICS: &[u8] = b"stats.";
-/// A thread of its own would give memory back, whatever the program does meanwhile: where the next piece of memory is would be
-/// another place in each life. Without it the threads that allocate do so.
+/// A thread of its own would give memory back, whatever the program does meanwhile: where the next piece of memory is
+/// would be another place in each life. Without it the threads that allocate do so.
 const THREAD: &[u8] = b"background_thread";
 
-/// jemalloc's. Programs may look whether there is one, to find out whether that is their allocator: they are told it knows nothing.
+/// jemalloc's. Programs may look whether there is one, to find out whether that is their allocator: they are told it
+/// knows nothing.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mallctl(
     name: *const c_char,

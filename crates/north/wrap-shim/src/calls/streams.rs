@@ -1,5 +1,5 @@
-//! `fopen`: the C library reads and writes its files, and connections, by calls of its own, which nobody can stand in for. So a program is given
-//! streams that call us (`fopencookie(3)`).
+//! `fopen`: the C library reads and writes its files, and connections, by calls of its own, which nobody can stand in
+//! for. So a program is given streams that call us (`fopencookie(3)`).
 
 use core::{ffi::CStr, ptr};
 
@@ -28,7 +28,8 @@ unsafe extern "C" {
     ) -> *mut FILE;
 }
 
-/// Where a stream has its descriptor (`struct _IO_FILE`, `_fileno`): one of `fopencookie` has none, but `fileno` is to tell.
+/// Where a stream has its descriptor (`struct _IO_FILE`, `_fileno`): one of `fopencookie` has none, but `fileno` is to
+/// tell.
 const FILENO: usize = 112;
 
 fn fd_of(cookie: *mut c_void) -> c_int {
@@ -115,7 +116,8 @@ unsafe fn stream(fd: c_int, mode: *const c_char) -> *mut FILE {
         seek: seek_cookie,
         close: close_cookie,
     };
-    // SAFETY: a number for a cookie, and functions that take it; what is made is as long as the C library's streams are.
+    // SAFETY: a number for a cookie, and functions that take it; what is made is as long as the C library's streams
+    // are.
     unsafe {
         let stream = fopencookie(ptr::without_provenance_mut(number), mode, functions);
         if !stream.is_null() {
@@ -146,8 +148,8 @@ unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut F
     unsafe { fopen(path, mode) }
 }
 
-/// The C library cannot open a stream again that calls us: it stays, and its descriptor is another file, as a log's is that is
-/// rotated. It is to be used as before: for reading, or for writing.
+/// The C library cannot open a stream again that calls us: it stays, and its descriptor is another file, as a log's is
+/// that is rotated. It is to be used as before: for reading, or for writing.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn freopen(
     path: *const c_char,

@@ -148,7 +148,8 @@ unsafe extern "C" fn sem_post(semaphore: *mut sem_t) -> c_int {
     )
 }
 
-/// The first thread sleeps without its mutex, and is woken by a helper, who goes on: before it has the mutex again, they rest.
+/// The first thread sleeps without its mutex, and is woken by a helper, who goes on: before it has the mutex again,
+/// they rest.
 #[inline]
 fn wait(
     condition: *mut pthread_cond_t,

@@ -27,8 +27,8 @@ const NOTHING: iovec = iovec {
     iov_len: 0,
 };
 
-/// What has left no record since the last one, whatever that was: how many writes, say, which tells which of several in a row a
-/// record is about.
+/// What has left no record since the last one, whatever that was: how many writes, say, which tells which of several
+/// in a row a record is about.
 #[derive(Default)]
 pub(crate) struct Unrecorded {
     /// Where the record stood.
@@ -54,8 +54,8 @@ impl Unrecorded {
 }
 
 impl Wrap {
-    /// The program writes to a connection, or sends a datagram. What is much is written in parts, for a program that has much to say
-    /// may offer all of the rest again and again.
+    /// The program writes to a connection, or sends a datagram. What is much is written in parts, for a program that
+    /// has much to say may offer all of the rest again and again.
     fn send(
         &mut self,
         fd: c_int,
@@ -134,7 +134,8 @@ impl Wrap {
         self.is_of_datagrams(fd) && !self.is_replay()
     }
 
-    /// Had the dead life come as far as to say this? Its note was made before, so where the record ends nobody has heard it.
+    /// Had the dead life come as far as to say this? Its note was made before, so where the record ends nobody has
+    /// heard it.
     pub(super) fn has_said_this(&mut self) -> bool {
         if !self.is_replay() {
             return false;
@@ -154,8 +155,8 @@ impl Wrap {
         true
     }
 
-    /// What became of it. Where the record says nothing it was taken whole, or the crash has come first: then what the client
-    /// lacks is kept for it.
+    /// What became of it. Where the record says nothing it was taken whole, or the crash has come first: then what the
+    /// client lacks is kept for it.
     fn said_again(&mut self, fd: c_int, whole: usize) -> Outcome {
         let replayed = self.replayed_write(fd, whole);
         replayed.unwrap_or_else(|| self.wrote_whole(whole as Outcome))
@@ -201,8 +202,8 @@ impl Wrap {
         outcome
     }
 
-    /// What the program says to another server in a replay, that one has: but if the record has ended, it may not have all, and
-    /// what follows is kept.
+    /// What the program says to another server in a replay, that one has: but if the record has ended, it may not have
+    /// all, and what follows is kept.
     pub(super) fn may_be_new(&mut self, fd: c_int) {
         let has_ended = self.is_replay && self.stream.peek().is_none();
         if has_ended

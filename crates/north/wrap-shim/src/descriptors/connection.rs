@@ -168,8 +168,8 @@ pub(crate) struct Connection {
     pub(crate) is_held: bool,
     /// Of one that the program has opened: it has said from which address.
     pub(crate) is_bound: bool,
-    /// Which one of those that have the same ends. One that the program has opened has a number in the data plane if it goes on as
-    /// those of clients do.
+    /// Which one of those that have the same ends. One that the program has opened has a number in the data plane if
+    /// it goes on as those of clients do.
     pub(crate) which: Which,
     /// It has said that it will write no more.
     pub(crate) is_shut: bool,

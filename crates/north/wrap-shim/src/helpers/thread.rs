@@ -1,4 +1,5 @@
-//! Whether a thread sleeps its state says, in `/proc`: that file is open for each of them, and made anew whenever it is read.
+//! Whether a thread sleeps its state says, in `/proc`: that file is open for each of them, and made anew whenever it
+//! is read.
 
 use core::{
     ptr,

@@ -1,8 +1,9 @@
 //! A wait of a helper, as the thread sees it that ends it.
 //!
-//! A helper that has waited in vain is held until the first thread sleeps ([`super::waking`]). Had it been woken a little earlier it
-//! would have gone on: which of the two comes first is chance, and in each life another one. So a wait lasts until the helper goes
-//! on, and whoever wakes those that wait for the same thing wakes one that is held, too.
+//! A helper that has waited in vain is held until the first thread sleeps ([`super::waking`]). Had it been woken a
+//! little earlier it would have gone on: which of the two comes first is chance, and in each life another one. So a
+//! wait lasts until the helper goes on, and whoever wakes those that wait for the same thing wakes one that is held,
+//! too.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,8 +11,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 const WOKEN: u64 = 1;
 /// It has waited in vain, and is held.
 const HELD: u64 = 1 << 1;
-/// The number of the wait is above these, so that the next one for the same thing is another one; above that is an address, of which
-/// there are fewer than 2^48.
+/// The number of the wait is above these, so that the next one for the same thing is another one; above that is an
+/// address, of which there are fewer than 2^48.
 const ONE: u64 = 1 << 2;
 const ADDRESS: u32 = 16;
 const NUMBER: u64 = (1 << ADDRESS) - ONE;

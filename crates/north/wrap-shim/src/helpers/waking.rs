@@ -1,11 +1,12 @@
 //! A helper that wakes by itself, for it has slept as long as it wanted to, goes on while the first thread sleeps.
 //!
-//! It may be awake at any moment of the first thread's work, and in a replay that would be another one: what is in a queue, who has
-//! Python's GIL. So it waits until the first thread sleeps, for the program and not for us. When that wakes up, it waits in turn
-//! until its helpers rest.
+//! It may be awake at any moment of the first thread's work, and in a replay that would be another one: what is in a
+//! queue, who has Python's GIL. So it waits until the first thread sleeps, for the program and not for us. When that
+//! wakes up, it waits in turn until its helpers rest.
 //!
-//! One that has waited in vain goes on, too, when another thread wakes it after all: one that computes for an interpreter asks for
-//! the GIL when it has waited for 5 ms, and whether the first thread has given it back by then is chance.
+//! One that has waited in vain goes on, too, when another thread wakes it after all: one that computes for an
+//! interpreter asks for the GIL when it has waited for 5 ms, and whether the first thread has given it back by then is
+//! chance.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,7 +19,8 @@ use crate::{
     clock::{self, monotonic},
 };
 
-/// The first thread sleeps for us: how often at the moment, in the lowest byte, and how often it has begun to, above that.
+/// The first thread sleeps for us: how often at the moment, in the lowest byte, and how often it has begun to, above
+/// that.
 static FOR_US: AtomicU32 = AtomicU32::new(0);
 const ONCE: u32 = 1;
 const BEGUN: u32 = 1 << 8;
@@ -32,8 +34,8 @@ pub(crate) fn for_us<T>(perform: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// A helper has slept as long as it wanted to. One that has waited for longer than [`LONGEST`] goes on anyway: the first thread may
-/// look for what it does all the time. Was it woken after all?
+/// A helper has slept as long as it wanted to. One that has waited for longer than [`LONGEST`] goes on anyway: the
+/// first thread may look for what it does all the time. Was it woken after all?
 #[cold]
 pub(crate) fn wakes_by_itself() -> bool {
     let Some(own) = OWN.get().filter(|_| first().is_there()) else {

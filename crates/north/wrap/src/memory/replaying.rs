@@ -136,7 +136,8 @@ impl Memory {
         Ok(go_on)
     }
 
-    /// Is it worth looking for children of this process that go on? Of one that has noted nothing yet nobody knows whose it is.
+    /// Is it worth looking for children of this process that go on? Of one that has noted nothing yet nobody knows
+    /// whose it is.
     fn may_have_children(&self, parent: u32) -> bool {
         let all = &self.page().processes.0;
         self.processes().skip(1).any(|number| {
@@ -147,8 +148,8 @@ impl Memory {
         })
     }
 
-    /// Who has talked by what a process has made that is begun is begun, too: what was on its way between them is there again then.
-    /// So are those between the two.
+    /// Who has talked by what a process has made that is begun is begun, too: what was on its way between them is
+    /// there again then. So are those between the two.
     fn begin_who_confers(&self) {
         let all = &self.page().processes.0;
         let is_begun = |number: u32| {

@@ -16,7 +16,8 @@ pub struct Score {
 }
 
 impl Score {
-    /// A copy of it, in memory of its own, for a rehearsal that stops at its end and becomes the image with this number.
+    /// A copy of it, in memory of its own, for a rehearsal that stops at its end and becomes the image with this
+    /// number.
     ///
     /// # Errors
     /// There is no memory for it.

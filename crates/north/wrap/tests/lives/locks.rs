@@ -109,8 +109,8 @@ fn again(memory: &Memory, program: &str) -> Life {
     life
 }
 
-/// What `/proc/locks` says, in one piece (the kernel gives as much as a page has): between two of them locks of other tests come and
-/// go, and where the second begins is counted in locks, so that one may be missed.
+/// What `/proc/locks` says, in one piece (the kernel gives as much as a page has): between two of them locks of other
+/// tests come and go, and where the second begins is counted in locks, so that one may be missed.
 fn all_locks() -> String {
     let mut piece = [0; 1 << 16];
     let mut locks = File::open("/proc/locks").expect("all");

@@ -237,8 +237,8 @@ fn until_last_intent(from: &Memory) -> Memory {
     memory
 }
 
-/// A death between what was done to a name and the note of that: a replay makes the file again, for the name is gone, but it
-/// does not stay beside what became of the one before.
+/// A death between what was done to a name and the note of that: a replay makes the file again, for the name is gone,
+/// but it does not stay beside what became of the one before.
 #[test]
 fn what_was_done_to_a_name_unnoted_is_done_to_what_was_made_again() {
     let all = ["os.rename('temporary', 'kept')", "os.unlink('temporary')"];

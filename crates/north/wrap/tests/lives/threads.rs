@@ -4,8 +4,8 @@ use wrap::Memory;
 
 use crate::life::Life;
 
-/// Wakes helpers, which want the interpreter's lock, and keeps that for longer than they wait before they ask for it. Then a call
-/// gives it to them, and how much they have done is looked at.
+/// Wakes helpers, which want the interpreter's lock, and keeps that for longer than they wait before they ask for it.
+/// Then a call gives it to them, and how much they have done is looked at.
 const LOCK: &str = r#"
 import os, sys, threading, time
 sys.setswitchinterval(1e-4)

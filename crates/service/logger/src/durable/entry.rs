@@ -91,7 +91,8 @@ pub(crate) enum Entry<'a> {
     CopyBegins(Resume),
     /// The copy gets this.
     Copied(FlowId, Change<'a>),
-    /// Where the client of the copy began to speak after it had heard everything: more of [`journal::Journal::beginnings`].
+    /// Where the client of the copy began to speak after it had heard everything: more of
+    /// [`journal::Journal::beginnings`].
     CopyBeginnings(FlowId, Vec<Place>),
     /// The copy is whole, and takes the record's place.
     CopyEnds {
@@ -226,8 +227,8 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Reads an entry that [`Entry::write`] of this layout wrote, and the instance; `None` for any other bytes. Each entry has
-    /// exactly one encoding: dropping unknown bytes of a newer program would change the meaning of an entry.
+    /// Reads an entry that [`Entry::write`] of this layout wrote, and the instance; `None` for any other bytes. Each
+    /// entry has exactly one encoding: dropping unknown bytes of a newer program would change the meaning of an entry.
     pub(crate) fn read(layout: Layout, bytes: &'a [u8]) -> Option<(u64, Self)> {
         let mut rest = bytes;
         let [kind] = take(&mut rest)?;

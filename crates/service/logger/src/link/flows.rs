@@ -56,8 +56,8 @@ impl Flow {
         }
     }
 
-    /// Up to where the client is known to have heard the server when this digest is told. `speaks`: the client has heard all that
-    /// the digest is of.
+    /// Up to where the client is known to have heard the server when this digest is told. `speaks`: the client has
+    /// heard all that the digest is of.
     pub(super) fn heard(&self, digest: &Digest, speaks: Option<SeqNumber>) -> SeqNumber {
         match speaks {
             Some(_) => digest.next,

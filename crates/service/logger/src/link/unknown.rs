@@ -28,8 +28,9 @@ impl Unknown {
         true
     }
 
-    /// Whether this number is to be told now, of a flow whose service is usually told by another way: only if the number still
-    /// comes an interval later. Segments may overtake the word of the service, or be under way when the service hears.
+    /// Whether this number is to be told now, of a flow whose service is usually told by another way: only if the
+    /// number still comes an interval later. Segments may overtake the word of the service, or be under way when the
+    /// service hears.
     pub(super) fn comes_again(&mut self, flow_low: u32, now: Duration) -> bool {
         let came_before = self.told.contains_key(&flow_low);
         self.is_news(flow_low, now) && came_before

@@ -1,4 +1,5 @@
-//! Waiting without sleeping: a server that is about to speak waits for us, and to be woken takes longer than what we have to do.
+//! Waiting without sleeping: a server that is about to speak waits for us, and to be woken takes longer than what we
+//! have to do.
 
 use std::os::fd::AsFd as _;
 

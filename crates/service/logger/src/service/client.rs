@@ -203,7 +203,8 @@ impl AsFd for Client {
     }
 }
 
-/// A host that has lost its power, or was cut off, says no farewell, and has other streams when it is back: the kernel asks.
+/// A host that has lost its power, or was cut off, says no farewell, and has other streams when it is back: the kernel
+/// asks.
 fn end_when_it_is_gone(stream: &TcpStream) -> std::io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, SILENCE)?;

@@ -53,8 +53,8 @@ pub enum Event {
         /// Connections whose records are lost, because files are damaged.
         damaged: usize,
         /// Files of the directory that were removed unread, for one behind them is missing: their numbers, as in their
-        /// names. After a crash of the host these are of before the last clearing away; otherwise somebody has taken files
-        /// away, and what was in these is lost.
+        /// names. After a crash of the host these are of before the last clearing away; otherwise somebody has taken
+        /// files away, and what was in these is lost.
         removed: Vec<String>,
     },
     /// The log cannot be written: records are only in memory from now on.
@@ -97,8 +97,8 @@ pub enum Event {
         /// From where it has asked.
         to: SocketAddr,
     },
-    /// Two services that are served have one address: under two names two hosts answer its clients, unless it is another
-    /// address behind NAT.
+    /// Two services that are served have one address: under two names two hosts answer its clients, unless it is
+    /// another address behind NAT.
     TwoServices {
         /// The name of the one that has come now.
         service: String,

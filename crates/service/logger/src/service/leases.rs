@@ -94,8 +94,8 @@ impl Leases {
         self.granter.spoke(service, now);
     }
 
-    /// The answer to a request, if there is one, and whether it may be told now: else when [`Leases::is_kept`], because what
-    /// has changed is kept before.
+    /// The answer to a request, if there is one, and whether it may be told now: else when [`Leases::is_kept`],
+    /// because what has changed is kept before.
     fn answer(&mut self, now: Duration, request: &LeaseRequest) -> Option<(Response, bool)> {
         if self.is_kept(&request.service)
             && let Some(record) = self.granter.record(&request.service)
@@ -118,9 +118,9 @@ impl Leases {
         Some((Response::Lease(meanwhile.unwrap_or(answer)), is_safe))
     }
 
-    /// What a host is told that serves, while the disk does not take what has been decided since: a lease in its epoch, if the
-    /// disk says that it has one. Whoever reads that after us waits for the end of such leases, and a permission without end
-    /// is what would have to be noted first.
+    /// What a host is told that serves, while the disk does not take what has been decided since: a lease in its
+    /// epoch, if the disk says that it has one. Whoever reads that after us waits for the end of such leases, and a
+    /// permission without end is what would have to be noted first.
     fn meanwhile(&self, service: &str, answer: LeaseAnswer) -> Option<LeaseAnswer> {
         let known = self.on_disk.get(service)?;
         let holds = known.holder.is_some_and(|(_, it)| it == answer.instance);

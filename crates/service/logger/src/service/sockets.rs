@@ -65,7 +65,8 @@ impl Sockets {
         &self.datagrams
     }
 
-    /// Reads datagrams, up to [`BATCH`] of them at a time, and hands each to `take`. Answers how many times there was one.
+    /// Reads datagrams, up to [`BATCH`] of them at a time, and hands each to `take`. Answers how many times there was
+    /// one.
     pub(super) fn receive(
         &self,
         via: usize,

@@ -104,7 +104,8 @@ impl Asked {
         }
     }
 
-    /// All that are known, and where the client began to speak: how far the server had had it, and it had heard the server.
+    /// All that are known, and where the client began to speak: how far the server had had it, and it had heard the
+    /// server.
     fn digests(&mut self) -> (Vec<Digest>, Vec<(u32, u32)>) {
         let isn = self.host.connections[&FLOW].client_isn;
         let server = self.isn();

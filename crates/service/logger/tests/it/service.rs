@@ -688,8 +688,8 @@ fn an_address_has_one_service() {
     assert_eq!(claimed, nobody);
 }
 
-/// A host that has lost its power, or was cut off for long, says no farewell, and comes back with other streams: without a
-/// question of the kernel's the old ones would stay for ever, until there is no room for another.
+/// A host that has lost its power, or was cut off for long, says no farewell, and comes back with other streams:
+/// without a question of the kernel's the old ones would stay for ever, until there is no room for another.
 #[test]
 fn streams_are_asked_whether_somebody_is_there() {
     const KEEPALIVE: &str = "02"; // the timer that runs, as proc_pid_net(5) has it

@@ -13,8 +13,8 @@ fn digest(next: SeqNumber) -> Digest {
     }
 }
 
-/// The client has heard `heard` bytes, of which 40 are recorded. The dead server had said 100 when it had read 20, of which 10 were
-/// recorded then, and so many are by now.
+/// The client has heard `heard` bytes, of which 40 are recorded. The dead server had said 100 when it had read 20, of
+/// which 10 were recorded then, and so many are by now.
 fn doubted(recorded: u32, heard: u32) -> Peer {
     Peer::new(1, recorded, heard).change(|peer| {
         peer.beginnings = vec![(20, 100)];
@@ -76,8 +76,8 @@ fn what_a_digest_is_of_is_given_when_it_is_recorded_late() {
     assert_eq!(world.lost_told(), []);
 }
 
-/// The client has heard a byte more: that may be of the answer to what it says again. The server says that byte only when it has
-/// been given what waits for the byte.
+/// The client has heard a byte more: that may be of the answer to what it says again. The server says that byte only
+/// when it has been given what waits for the byte.
 #[test]
 fn what_nothing_is_known_of_waits_as_long_as_an_answer_may_take() {
     let mut world = world(doubted(30, 101));

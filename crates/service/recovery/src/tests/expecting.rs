@@ -115,7 +115,8 @@ fn nothing_more_is_given_where_a_digest_differs() {
     }
 }
 
-/// The digest is asked for when the server has said as much already, and something else; the server waits for the next request.
+/// The digest is asked for when the server has said as much already, and something else; the server waits for the next
+/// request.
 #[test]
 fn what_was_said_before_its_digest_was_asked_for_is_compared() {
     for differs in [false, true] {
@@ -138,8 +139,8 @@ fn what_was_said_before_its_digest_was_asked_for_is_compared() {
     }
 }
 
-/// The client speaks when the server has all that the record had, and has not said all again. What the client says is held back in
-/// the data plane, and given when the server has said that.
+/// The client speaks when the server has all that the record had, and has not said all again. What the client says is
+/// held back in the data plane, and given when the server has said that.
 #[test]
 fn what_a_client_says_while_its_server_is_behind_is_given_then() {
     for when in [5, 50, 5000] {

@@ -58,8 +58,8 @@ fn what_settled_before_another_death_is_not_counted_twice() {
     assert_eq!(verified(&world), [(2, 200)]);
 }
 
-/// What is compared would differ without the record: it stays until everything was said again. Others do not wait for that
-/// word.
+/// What is compared would differ without the record: it stays until everything was said again. Others do not wait for
+/// that word.
 #[test]
 fn a_server_that_needs_long_is_compared_with_the_record_whenever_it_speaks() {
     let config = Config {

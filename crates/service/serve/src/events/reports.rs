@@ -15,8 +15,8 @@ pub struct Report {
     pub version: u32,
     /// Microseconds since 1970.
     pub time_unix_us: u64,
-    /// The same in all that one `serve` tells, and another in what the next one does: when its process began, microseconds
-    /// since 1970.
+    /// The same in all that one `serve` tells, and another in what the next one does: when its process began,
+    /// microseconds since 1970.
     pub run_unix_us: u64,
     /// The service.
     pub service: String,

@@ -114,7 +114,8 @@ impl Link {
         self.news.extend([News::Settings, News::Attached]);
     }
 
-    /// Digests of another key than ours are of use only if that becomes ours, as it does with the records of an earlier life.
+    /// Digests of another key than ours are of use only if that becomes ours, as it does with the records of an
+    /// earlier life.
     fn of_one_key(&self, theirs: Option<DigestSeed>) -> Option<DigestSeed> {
         theirs.filter(|theirs| self.awaits_heritage || self.asks.digests == Some(*theirs))
     }

@@ -15,7 +15,8 @@ use super::*;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A logger that takes as many streams as there are lists of answers, and says on each these, one whenever it has heard
-/// something; then it ends the stream when it hears more. Answers with version and type of each thing that it has heard.
+/// something; then it ends the stream when it hears more. Answers with version and type of each thing that it has
+/// heard.
 fn logger(answers: Vec<Vec<Response>>) -> (SocketAddr, Key, thread::JoinHandle<Vec<[u8; 2]>>) {
     let written = |answer: &Response| {
         let mut bytes = Vec::new();

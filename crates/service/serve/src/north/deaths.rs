@@ -35,8 +35,8 @@ impl North {
         flows.iter().any(|(_, flow)| flow.closed_ns == 0)
     }
 
-    /// The server has died. `flows` are its connections; `forgets`: it keeps nothing but for them. An error inside: its record, which
-    /// is whole, is lost now.
+    /// The server has died. `flows` are its connections; `forgets`: it keeps nothing but for them. An error inside:
+    /// its record, which is whole, is lost now.
     pub(crate) fn died(
         &mut self,
         flows: &[(FlowKey, Flow)],
@@ -113,9 +113,9 @@ impl North {
         self.crash = None;
     }
 
-    /// If the server has crashed `most` times more, each time at once, after it had read the same last, that is not read
-    /// again: nobody has heard an answer to it. If the same child has, that is not begun again. Tells whose it was. Where that cannot be, the
-    /// record is lost.
+    /// If the server has crashed `most` times more, each time at once, after it had read the same last, that is not
+    /// read again: nobody has heard an answer to it. If the same child has, that is not begun again. Tells whose it
+    /// was. Where that cannot be, the record is lost.
     pub(crate) fn quarantine(&mut self, most: u32) -> Result<Option<Quarantined>, ServeError> {
         let Some((crash, child)) = self.crash.take().filter(|_| !self.is_lost) else {
             return Ok(None);

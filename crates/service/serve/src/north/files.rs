@@ -1,8 +1,8 @@
 //! Files that the server has read.
 //!
-//! A replay reads them again. We have their descriptors, too: one that somebody has put another one in the place of, or has
-//! removed, is still what it was, and is given to the next life that asks for it. On another host, and after the end of
-//! this process, it is not.
+//! A replay reads them again. We have their descriptors, too: one that somebody has put another one in the place of,
+//! or has removed, is still what it was, and is given to the next life that asks for it. On another host, and after
+//! the end of this process, it is not.
 
 use std::{
     collections::HashMap,
@@ -78,8 +78,8 @@ pub(super) fn give(descriptor: BorrowedFd<'_>, answer: &OwnedFd) {
     );
 }
 
-/// The same file, with a place in it and locks (`flock`) of its own. It is opened here: a process that closes any descriptor of a file
-/// loses its locks of it (`fcntl`).
+/// The same file, with a place in it and locks (`flock`) of its own. It is opened here: a process that closes any
+/// descriptor of a file loses its locks of it (`fcntl`).
 fn opened_anew(file: &OwnedFd) -> io::Result<OwnedFd> {
     if !FileType::from_raw_mode(fstat(file)?.st_mode).is_file() {
         return Err(io::ErrorKind::InvalidInput.into());

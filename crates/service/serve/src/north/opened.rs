@@ -1,11 +1,11 @@
 //! Connections that the server has opened to others.
 //!
-//! We have their descriptors, too, so that the kernel does not end them with the life that has opened them; what arrives
-//! meanwhile waits in it. The next life, which knows what it had read and written, goes on with them if the kernel has
-//! counted the same. Others it finds reset, as any server may at any time: those within the host, of which the kernel does
-//! not count what was read, and all after their host, or this process, has ended. One whose own address is the service's is known
-//! to the data plane instead, and goes on as a client's does (`service::joining`): from when its process has noted that. One that dies
-//! before has the socket held as before.
+//! We have their descriptors, too, so that the kernel does not end them with the life that has opened them; what
+//! arrives meanwhile waits in it. The next life, which knows what it had read and written, goes on with them if the
+//! kernel has counted the same. Others it finds reset, as any server may at any time: those within the host, of which
+//! the kernel does not count what was read, and all after their host, or this process, has ended. One whose own
+//! address is the service's is known to the data plane instead, and goes on as a client's does (`service::joining`):
+//! from when its process has noted that. One that dies before has the socket held as before.
 
 mod quiet;
 
@@ -59,7 +59,8 @@ pub(crate) struct Joining {
 #[derive(Debug, Default)]
 pub(super) struct Opened {
     held: HashMap<Which, Quiet>,
-    /// Of each process the last one, of which the record does not know whether it was opened: its next life is about to do so.
+    /// Of each process the last one, of which the record does not know whether it was opened: its next life is about
+    /// to do so.
     unknown: HashMap<Which, Quiet>,
     /// So many have to be held before it is looked which of them have ended.
     look_at: usize,
@@ -123,8 +124,8 @@ impl Opened {
         is_heard
     }
 
-    /// The processes are dead. Those of which none has noted that they go on as clients' do are held as before; the others are
-    /// the data plane's. `is_noted` says that of a process and a flow.
+    /// The processes are dead. Those of which none has noted that they go on as clients' do are held as before; the
+    /// others are the data plane's. `is_noted` says that of a process and a flow.
     pub(super) fn unjoin(
         &mut self,
         is_noted: impl Fn(u32, FlowId) -> bool,
@@ -253,8 +254,9 @@ fn has_ended(socket: &OwnedFd) -> bool {
     count.is_ok() && places[0].revents().contains(PollFlags::HUP)
 }
 
-/// Has the socket be where the process is; `None`: it cannot be. What the process has recorded of what arrived is taken,
-/// as far as it had no time to do so, and what it has said since the record has ended is said, as far as it was not.
+/// Has the socket be where the process is; `None`: it cannot be. What the process has recorded of what arrived is
+/// taken, as far as it had no time to do so, and what it has said since the record has ended is said, as far as it was
+/// not.
 fn go_on(held: &OwnedFd, passed: &Passed<Reach>) -> Option<()> {
     let at = &passed.standing;
     let counts = Counts::of(held.as_fd()).ok().flatten()?;

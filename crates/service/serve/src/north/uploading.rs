@@ -1,10 +1,11 @@
-//! An image of the server goes to a logger on another machine: one that was made just now, before it takes the place of the record
-//! here; or the one that has it already, to a logger that has begun anew.
+//! An image of the server goes to a logger on another machine: one that was made just now, before it takes the place
+//! of the record here; or the one that has it already, to a logger that has begun anew.
 //!
-//! So little of it is under way at a time that nothing else which goes there waits for it for long. The logger commits it in
-//! one step, and says so. Whoever dies before: the record is what it was, here and there. Whoever dies between that and our own
-//! commit: here it is the image before and all notes since, there the new image and the notes since, and both make the same
-//! server. Notes that an image has the place of are nowhere but in the image, so they go before the image does at neither end.
+//! So little of it is under way at a time that nothing else which goes there waits for it for long. The logger commits
+//! it in one step, and says so. Whoever dies before: the record is what it was, here and there. Whoever dies between
+//! that and our own commit: here it is the image before and all notes since, there the new image and the notes since,
+//! and both make the same server. Notes that an image has the place of are nowhere but in the image, so they go before
+//! the image does at neither end.
 
 use checkpoint::{Image, Pack};
 use protocol::control::Request;

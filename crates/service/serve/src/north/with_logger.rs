@@ -12,8 +12,8 @@ use crate::{
     logger_client::LoggerClient,
 };
 
-/// What has been with a logger at any time of a record: things were said on its account. One that has begun anew, and then once
-/// more before it had all of it again, still lacks it.
+/// What has been with a logger at any time of a record: things were said on its account. One that has begun anew, and
+/// then once more before it had all of it again, still lacks it.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     record: u64,
@@ -87,7 +87,8 @@ impl North {
         Ok(Ok(()))
     }
 
-    /// Nothing is added to it any more, or it is not what the server has been told: another host must not go on from it.
+    /// Nothing is added to it any more, or it is not what the server has been told: another host must not go on from
+    /// it.
     pub(crate) fn is_over(&self) -> bool {
         self.is_lost || !self.memory.is_recording()
     }
@@ -123,8 +124,8 @@ impl North {
         numbered.filter(|(_, number)| *number != 0).collect()
     }
 
-    /// The next bytes, with their place, of streams that are as long as `heads` says, of which the logger has so many; `None`: it
-    /// has all, but for what is behind an image that it does not have.
+    /// The next bytes, with their place, of streams that are as long as `heads` says, of which the logger has so many;
+    /// `None`: it has all, but for what is behind an image that it does not have.
     pub(crate) fn lacking(
         &self,
         heads: &[(u32, u64)],

@@ -1,5 +1,5 @@
-//! Checkpoints: when they are made, and what becomes of them. While the service is being recovered none is made: its record is
-//! being replayed from where the last one is.
+//! Checkpoints: when they are made, and what becomes of them. While the service is being recovered none is made: its
+//! record is being replayed from where the last one is.
 
 use recovery::Stage;
 

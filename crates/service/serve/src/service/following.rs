@@ -1,5 +1,5 @@
-//! Standing by hot: the server is started here, too, and follows what it is told where it serves. When this host is granted
-//! the service it goes on as it is. If anything is wrong with it, it is dropped: then this host takes over
+//! Standing by hot: the server is started here, too, and follows what it is told where it serves. When this host is
+//! granted the service it goes on as it is. If anything is wrong with it, it is dropped: then this host takes over
 //! as one that stands by cold does, with a replay from the beginning.
 
 use std::{os::fd::AsFd, time::Duration};
@@ -34,7 +34,8 @@ const FORGIVEN: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(super) struct Hot {
     stream: Option<LoggerClient>,
-    /// By which stream the lease was asked for when that was opened, as [`Position::stream`](crate::keeper::Position::stream).
+    /// By which stream the lease was asked for when that was opened, as
+    /// [`Position::stream`](crate::keeper::Position::stream).
     beside: u64,
     replica: Option<Replica>,
     /// Nothing is tried before.

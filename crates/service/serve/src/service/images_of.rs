@@ -1,5 +1,5 @@
-//! Images of the server, and the logger on another machine: they go there, and a host that begins where another one has ended
-//! fetches the last one.
+//! Images of the server, and the logger on another machine: they go there, and a host that begins where another one
+//! has ended fetches the last one.
 
 use checkpoint::Unpack;
 use protocol::control::KeptImage;
@@ -55,8 +55,8 @@ impl Service {
         }
     }
 
-    /// A logger that has begun anew meanwhile lacks what is behind the image, or, if it has none now, the one before; or it is
-    /// to know that the record is over.
+    /// A logger that has begun anew meanwhile lacks what is behind the image, or, if it has none now, the one before;
+    /// or it is to know that the record is over.
     fn end_upload(&mut self, uploaded: Uploaded) -> Result<(), ServeError> {
         self.heed_upload(uploaded)?;
         self.compare_record()

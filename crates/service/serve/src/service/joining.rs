@@ -1,5 +1,6 @@
-//! Connections that the server has opened itself, from an address of the service's: the data plane gets to know them, and from
-//! then on they are as its clients'. What comes by them is recorded before it is acknowledged, and another host goes on with them.
+//! Connections that the server has opened itself, from an address of the service's: the data plane gets to know them,
+//! and from then on they are as its clients'. What comes by them is recorded before it is acknowledged, and another
+//! host goes on with them.
 //!
 //! That begins while nothing was said in them, by either end. The server waits for it.
 
@@ -33,7 +34,8 @@ impl Service {
         Ok(())
     }
 
-    /// The server is dead. Those that it had no time to note as its clients' go on as before, with the sockets that there are.
+    /// The server is dead. Those that it had no time to note as its clients' go on as before, with the sockets that
+    /// there are.
     pub(super) fn unjoin(&mut self) {
         let unnoted = self.north.as_mut().map(North::unjoin);
         for (key, flow) in unnoted.unwrap_or_default() {

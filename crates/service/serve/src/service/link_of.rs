@@ -162,10 +162,10 @@ impl Service {
         }
     }
 
-    /// A logger, or the way there, may have died between two words: ours that a connection is over, which was not written down
-    /// there, and the logger's that a record is given up, which nobody has heard here. The record of the one would be kept
-    /// for as long as the service lives, and the client of the other would wait for the logger as long. A record in which something
-    /// is, or was, belongs to a connection that the data plane knows, or knew.
+    /// A logger, or the way there, may have died between two words: ours that a connection is over, which was not
+    /// written down there, and the logger's that a record is given up, which nobody has heard here. The record of the
+    /// one would be kept for as long as the service lives, and the client of the other would wait for the logger as
+    /// long. A record in which something is, or was, belongs to a connection that the data plane knows, or knew.
     fn compare_connections(&mut self) -> Result<(), ServeError> {
         let Some(summaries) = self.ask_logger(LoggerClient::summaries)? else {
             return Ok(());

@@ -151,8 +151,8 @@ impl Service {
         Ok(())
     }
 
-    /// The same of a server that follows, after the server has caught up: else clients would find the mistake when this host
-    /// serves.
+    /// The same of a server that follows, after the server has caught up: else clients would find the mistake when
+    /// this host serves.
     pub(super) fn look_where_it_will_listen(&mut self) -> Result<(), ServeError> {
         match self.follows_to_the_end() {
             true => self.look_where_it_listens(),

@@ -48,8 +48,8 @@ impl Service {
         reason: UnprotectedReason,
     ) -> Result<(), ServeError> {
         let is_full = reason == UnprotectedReason::TooManyConnections;
-        // A refused handshake is no flow yet, and its client would wait for the logger. Others may be refused meanwhile: it is
-        // looked for first, before all flows are read.
+        // A refused handshake is no flow yet, and its client would wait for the logger. Others may be refused
+        // meanwhile: it is looked for first, before all flows are read.
         let refused = is_full.then(|| self.ground.plane.refuse(flow, reason.code()).ok());
         let key = match refused.flatten() {
             Some(key) => Some(key),

@@ -1,8 +1,8 @@
 //! What the kernel could not tell.
 //!
-//! The ring for the kernel's events has room for some ten thousand, and many clients, or strangers, may fill it while nobody
-//! reads. Each event is told once. What it would have said of a connection is in the flow, too, where somebody has to
-//! look; what it would have said of the server is found by `look_at_gate` and by the listening sockets.
+//! The ring for the kernel's events has room for some ten thousand, and many clients, or strangers, may fill it while
+//! nobody reads. Each event is told once. What it would have said of a connection is in the flow, too, where somebody
+//! has to look; what it would have said of the server is found by `look_at_gate` and by the listening sockets.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -107,7 +107,8 @@ impl Service {
     }
 }
 
-/// Connections without a record, of which the logger has not heard that: another host would make them anew from what it has.
+/// Connections without a record, of which the logger has not heard that: another host would make them anew from what
+/// it has.
 fn unheard(
     flows: &[(FlowKey, Flow)],
     summaries: &[RecordSummary],

@@ -82,15 +82,15 @@ impl Service {
         Ok(())
     }
 
-    /// A server that has turned out not to be one that can be rebuilt is served without a record, with the clients that it has, if that
-    /// was wanted. Is it?
+    /// A server that has turned out not to be one that can be rebuilt is served without a record, with the clients
+    /// that it has, if that was wanted. Is it?
     pub(super) fn goes_on_without(&mut self, error: &ServeError) -> Result<bool, ServeError> {
         let is_at_start = self.recovery.stage() == Stage::Starting && self.server.is_none();
         if self.config.otherwise.is_none() || !is_at_start || !error.is_of_the_north() {
             return Ok(false);
         }
-        // Another host, or this one after a boot, would take what the logger has for the server's state: if the logger does
-        // not hear that it is not, the service begins anew.
+        // Another host, or this one after a boot, would take what the logger has for the server's state: if the logger
+        // does not hear that it is not, the service begins anew.
         if !self.tell_of_no_record()? && self.config.address_device.is_some() {
             return Ok(false);
         }
@@ -113,8 +113,8 @@ impl Service {
         Ok(())
     }
 
-    /// The logger is told that the server has no record, if a host which takes over could look for one: what there is of it is
-    /// nobody's state any more. Does it know?
+    /// The logger is told that the server has no record, if a host which takes over could look for one: what there is
+    /// of it is nobody's state any more. Does it know?
     pub(super) fn tell_of_no_record(&mut self) -> Result<bool, ServeError> {
         let is_preferred = self.config.without || self.config.otherwise.is_some();
         if self.config.link.is_none() || !is_preferred {
@@ -276,8 +276,8 @@ impl Service {
         Ok(())
     }
 
-    /// A server that has died meanwhile is heard of otherwise. One that lives waits for its connections, and nobody would ever
-    /// give it those: it begins again, which is no fault of its own.
+    /// A server that has died meanwhile is heard of otherwise. One that lives waits for its connections, and nobody
+    /// would ever give it those: it begins again, which is no fault of its own.
     fn not_handed_over(&mut self, error: &std::io::Error) {
         let server = self.server.as_mut();
         let lives = server.is_some_and(|server| matches!(server.try_wait(), Ok(None)));

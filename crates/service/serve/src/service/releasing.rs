@@ -2,8 +2,8 @@
 //!
 //! How far it has read is what its socket has acknowledged, less what waits in it. That it is in the record, too, is
 //! certain once the next look finds the server a second later, and on the logger, where there is one, once the streams
-//! are there that were there then. Should it not be so after all (a server that was stopped for a second between a read and
-//! its record, and then killed), the connection is found to lack something, and reset.
+//! are there that were there then. Should it not be so after all (a server that was stopped for a second between a
+//! read and its record, and then killed), the connection is found to lack something, and reset.
 
 use std::collections::HashMap;
 
@@ -75,8 +75,8 @@ impl Service {
         Ok(())
     }
 
-    /// The server has replayed its record: the logger need not wait for what it has had no copy of, and knows what lies behind
-    /// that then.
+    /// The server has replayed its record: the logger need not wait for what it has had no copy of, and knows what
+    /// lies behind that then.
     pub(crate) fn release_where_it_stands(&mut self) -> Result<(), ServeError> {
         let Some(north) = self.north.as_ref().filter(|_| self.config.link.is_some()) else {
             return Ok(());

@@ -1,11 +1,11 @@
 //! A server that keeps nothing across connections is started anew when nobody is connected, and its record with it.
 //!
-//! To cut the record at such a moment, and let the server go on, would not do: what a process does depends on more than on
-//! what its clients left (where its objects are, when its timers are due, which descriptors are free), so behind the
-//! cut the record would be of a process that no replay of it makes.
+//! To cut the record at such a moment, and let the server go on, would not do: what a process does depends on more
+//! than on what its clients left (where its objects are, when its timers are due, which descriptors are free), so
+//! behind the cut the record would be of a process that no replay of it makes.
 //!
-//! It is a death as any other. Who connects just then is carried over it with the whole record, which begins anew only when
-//! the dead server had nobody.
+//! It is a death as any other. Who connects just then is carried over it with the whole record, which begins anew only
+//! when the dead server had nobody.
 
 use recovery::{Cause, Stage};
 
@@ -34,8 +34,8 @@ impl Renewing {
 }
 
 impl Service {
-    /// Somebody may have asked for a restart. It is a recovery as any other, but of a death that we bring about when the
-    /// gate is shut: of a server with several processes none may say that its connections are over.
+    /// Somebody may have asked for a restart. It is a recovery as any other, but of a death that we bring about when
+    /// the gate is shut: of a server with several processes none may say that its connections are over.
     pub(super) fn restart_if_asked(&mut self) -> Result<(), ServeError> {
         self.refuse_restart();
         if !self.control.wants_restart() || self.renewing.is_asked_for {
@@ -48,8 +48,8 @@ impl Service {
         Ok(())
     }
 
-    /// Whoever asks for a restart where nothing serves that could be restarted is told so, also by a host that stands by or
-    /// waits for a logger: nobody would answer before it serves.
+    /// Whoever asks for a restart where nothing serves that could be restarted is told so, also by a host that stands
+    /// by or waits for a logger: nobody would answer before it serves.
     pub(super) fn refuse_restart(&mut self) {
         let serves = self.recovery.stage() == Stage::Serving && self.listening.has_begun();
         if serves || self.renewing.is_asked_for || !self.control.wants_restart() {

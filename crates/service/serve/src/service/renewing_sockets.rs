@@ -1,7 +1,7 @@
 //! Sockets of recovered connections are to be fast again: `bpf/renew.h` says why they would not be.
 //!
-//! A separate thread looks at the sockets: the kernel may wait at a socket for as long as some process likes, and the thread
-//! that gives the heartbeat must not wait. Without the separate thread the connections are slower for a while.
+//! A separate thread looks at the sockets: the kernel may wait at a socket for as long as some process likes, and the
+//! thread that gives the heartbeat must not wait. Without the separate thread the connections are slower for a while.
 
 use std::{
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
@@ -20,8 +20,8 @@ const GROWTH: u32 = 2;
 /// memory of the shortest round trip is 10 s long.
 const LAST: Duration = Duration::from_secs(10);
 
-/// The thread, by the channel that tells of recovered connections. The thread ends with the channel; no thread waits for
-/// that end.
+/// The thread, by the channel that tells of recovered connections. The thread ends with the channel; no thread waits
+/// for that end.
 #[derive(Debug, Default)]
 pub(crate) struct Renewal(Option<Sender<()>>);
 

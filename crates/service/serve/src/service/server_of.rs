@@ -96,8 +96,8 @@ impl Service {
         self.recovery.died(cause, at, now);
     }
 
-    /// The kernel has shut the gate, and its word of the death found no room (others had filled the ring): nobody would ever
-    /// open the gate. A word that is only late is heard before this is called again.
+    /// The kernel has shut the gate, and its word of the death found no room (others had filled the ring): nobody
+    /// would ever open the gate. A word that is only late is heard before this is called again.
     pub(super) fn look_at_gate(&mut self) -> Result<(), ServeError> {
         let is_cleared = self.recovery.stage() == Stage::Clearing;
         let is_shut = !is_cleared && self.ground.plane.is_gated_in(self.incarnation)?;

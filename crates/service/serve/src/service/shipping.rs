@@ -41,8 +41,8 @@ impl Service {
         Ok(())
     }
 
-    /// The logger says how much it has of the record. What it has of another one, it drops; what it lacks, since it has begun
-    /// anew, it is told: the processes do that only when they have something to say.
+    /// The logger says how much it has of the record. What it has of another one, it drops; what it lacks, since it
+    /// has begun anew, it is told: the processes do that only when they have something to say.
     pub(super) fn compare_record(&mut self) -> Result<(), ServeError> {
         // What is added meanwhile the processes tell it.
         let heads = self

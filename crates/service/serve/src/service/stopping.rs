@@ -78,7 +78,8 @@ impl Service {
     }
 
     /// Where an address goes with the service, no socket can send any more what the dead server has left in it, and the
-    /// client would wait for ever. The clients are sent that now, for as long as `--stop-timeout`, and the slower ones are reset.
+    /// client would wait for ever. The clients are sent that now, for as long as `--stop-timeout`, and the slower ones
+    /// are reset.
     pub(super) fn end_connections(&mut self) -> Result<(), ServeError> {
         let flows = self.ground.plane.flows()?;
         let opened = opened_by_server(&flows);
@@ -94,8 +95,8 @@ impl Service {
             unheard = self.unheard(&addresses, &opened)?;
         }
         for key in unheard {
-            // Not by the kernel: in some states a socket that is destroyed says nothing, and before Linux 6.12 no socket does
-            // that its process has left.
+            // Not by the kernel: in some states a socket that is destroyed says nothing, and before Linux 6.12 no
+            // socket does that its process has left.
             match self.ground.plane.flow(key)? {
                 Some(flow) => self.reset_client(key, flow.id)?,
                 None => drop(destroy_socket(key.server(), key.client())?),

@@ -51,8 +51,8 @@ impl Service {
         self.look_at_checkpoints()?;
         self.progress()?;
         let acted = self.step();
-        // Whatever has failed, which is tried again: a logger that hangs has to be found, and the gate stays as it is only
-        // as long as the heart beats.
+        // Whatever has failed, which is tried again: a logger that hangs has to be found, and the gate stays as it is
+        // only as long as the heart beats.
         self.periodic()?;
         self.answer_control();
         self.restart_if_asked()?;

@@ -1,9 +1,9 @@
 //! Connections of the server that the programs do not see.
 //!
-//! The programs know a connection by the addresses in its packets. Where this host translates addresses (a published port of
-//! a container, nftables `redirect`), a packet has another address when it passes the programs than the server's
-//! socket has. Packets of a device without an Ethernet header (tun, WireGuard) do not pass the programs at all. Such a
-//! connection has a socket and no flow: nothing protects it.
+//! The programs know a connection by the addresses in its packets. Where this host translates addresses (a published
+//! port of a container, nftables `redirect`), a packet has another address when it passes the programs than the
+//! server's socket has. Packets of a device without an Ethernet header (tun, WireGuard) do not pass the programs at
+//! all. Such a connection has a socket and no flow: nothing protects it.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,7 +22,8 @@ const LOOK_EACH: Duration = Duration::from_millis(1);
 #[derive(Debug, Default)]
 pub(crate) struct Unseen {
     look_at: Duration,
-    /// The connections without a flow at the last look. A connection may begin between the kernel's list and the flows'.
+    /// The connections without a flow at the last look. A connection may begin between the kernel's list and the
+    /// flows'.
     suspects: HashSet<FlowKey>,
     /// The number of connections without a flow at two looks in a row.
     found: usize,
@@ -49,8 +50,8 @@ impl Unseen {
         }
     }
 
-    /// Takes the connections without a flow at this look. Returns a connection that had no flow at the last look either, if
-    /// the event is due.
+    /// Takes the connections without a flow at this look. Returns a connection that had no flow at the last look
+    /// either, if the event is due.
     fn look(&mut self, mut without_flow: HashSet<FlowKey>) -> Option<FlowKey> {
         self.without_room.retain(|key, missed| {
             let found = without_flow.remove(key);

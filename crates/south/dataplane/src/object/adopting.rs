@@ -93,7 +93,8 @@ impl Dataplane {
         Ok((plane, life))
     }
 
-    /// Whether the gate is shut in this life of the server: before it begins, the gate is shut because of the life before.
+    /// Whether the gate is shut in this life of the server: before it begins, the gate is shut because of the life
+    /// before.
     ///
     /// # Errors
     /// The service's state cannot be read.

@@ -210,8 +210,8 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// Know a connection from its record ([`ssw::restored_flow`]), or from its socket, instead of from its handshake. Of
-    /// `flow` only what that fills is taken.
+    /// Know a connection from its record ([`ssw::restored_flow`]), or from its socket, instead of from its handshake.
+    /// Of `flow` only what that fills is taken.
     ///
     /// # Errors
     /// There is no room for it, or a connection with these ends is known.

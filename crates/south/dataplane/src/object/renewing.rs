@@ -10,9 +10,9 @@ use crate::{
     error::{DataplaneError, MapContext, SocketContext},
 };
 
-/// Has the congestion control of recovered connections begin anew. For a thread of its own: the kernel locks each socket of the
-/// network namespace for that, and waits for whoever has one locked, which may take for ever (a process that sends from
-/// memory that is not there yet).
+/// Has the congestion control of recovered connections begin anew. For a thread of its own: the kernel locks each
+/// socket of the network namespace for that, and waits for whoever has one locked, which may take for ever (a process
+/// that sends from memory that is not there yet).
 pub struct Renewer(Link);
 
 impl Dataplane {

@@ -41,8 +41,8 @@ pub struct Settings {
     pub max_flows: u32,
     /// The record is kept at the other end of a log link ([`Dataplane::set_link`]).
     pub link: bool,
-    /// The server has state, and its processes say what they have noted ([`Dataplane::notes`]). If no more segments come in
-    /// a tenth of a second, no copy for the logger is left out.
+    /// The server has state, and its processes say what they have noted ([`Dataplane::notes`]). If no more segments
+    /// come in a tenth of a second, no copy for the logger is left out.
     pub notes: Option<u32>,
 }
 

@@ -232,7 +232,8 @@ fn what_cannot_be_compared_is_not_waited_for() {
     assert_eq!(both.flow().digest.wanted, None, "it has said more");
 }
 
-/// The logger knows of an earlier turn than the programs, which have sampled their own. The server dies once more in that replay.
+/// The logger knows of an earlier turn than the programs, which have sampled their own. The server dies once more in
+/// that replay.
 #[test]
 fn an_earlier_turn_than_the_last_is_not_sampled_because_the_last_was() {
     let mut both = Both::on(Leased::digesting(0), &digesting_settings(0));

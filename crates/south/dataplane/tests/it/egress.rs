@@ -177,8 +177,8 @@ fn who_is_there_and_was_not_found_is_not_reset() {
     }
 }
 
-/// Its request was forgotten, or its listener is another one by now. A client that waits for the server's first word says
-/// nothing that would bring a second RST.
+/// Its request was forgotten, or its listener is another one by now. A client that waits for the server's first word
+/// says nothing that would bring a second RST.
 #[test]
 fn client_that_listens_is_told_at_once_that_nobody_is_there() {
     for v6 in [false, true] {

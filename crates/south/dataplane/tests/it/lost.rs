@@ -1,4 +1,5 @@
-//! Events for which there is no room, because nobody reads the ring. What each would have said of its connection, the flow shows.
+//! Events for which there is no room, because nobody reads the ring. What each would have said of its connection, the
+//! flow shows.
 
 use dataplane::EventKind;
 use ssw::{DEFAULT_FIELDS, Flow, LogHalf, Restored, UnprotectedReason, expectations};

@@ -447,7 +447,8 @@ fn a_fin_far_behind_what_was_compared_is_at_the_end() {
     });
 }
 
-/// What a client says that has heard more than the new server has said so far is recorded, and held back: the replay gives it.
+/// What a client says that has heard more than the new server has said so far is recorded, and held back: the replay
+/// gives it.
 #[test]
 fn payload_of_a_client_that_has_heard_more_than_was_said_again_is_held_back() {
     everywhere(|both, s2| {
@@ -484,8 +485,8 @@ fn payload_of_a_client_that_has_heard_more_than_was_said_again_is_held_back() {
     });
 }
 
-/// Both sides had ended, and the first server died before acknowledging the client's FIN. The next server's FIN, which the
-/// client has, is the last segment that can acknowledge that FIN.
+/// Both sides had ended, and the first server died before acknowledging the client's FIN. The next server's FIN, which
+/// the client has, is the last segment that can acknowledge that FIN.
 #[test]
 fn a_fin_that_the_client_has_brings_the_acknowledgement_of_its_own() {
     everywhere(|both, s2| {

@@ -1,5 +1,5 @@
-//! How much stack the programs take. Kernels differ in what they count; one that counts all of it (Linux 6.1) takes no program whose
-//! nested functions have more than 512 bytes together, and newer ones do not say so.
+//! How much stack the programs take. Kernels differ in what they count; one that counts all of it (Linux 6.1) takes no
+//! program whose nested functions have more than 512 bytes together, and newer ones do not say so.
 
 use std::collections::{BTreeMap, BTreeSet};
 

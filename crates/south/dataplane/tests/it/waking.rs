@@ -172,8 +172,8 @@ fn a_reader_never_sleeps_while_much_waits() {
     );
 }
 
-/// Two processors write, and what finds no room they say again, as clients do. The reader sleeps until it is woken. Were
-/// it not, all three would wait for ever.
+/// Two processors write, and what finds no room they say again, as clients do. The reader sleeps until it is woken.
+/// Were it not, all three would wait for ever.
 #[test]
 fn two_writers_never_leave_the_reader_asleep() {
     const FRAMES: u32 = 20_000;

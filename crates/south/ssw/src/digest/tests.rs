@@ -443,7 +443,8 @@ fn a_hole_that_stays_ends_the_digest() {
     }
 }
 
-/// The answers of a client that asks for the next thing before it has the first: only the beginning of a turn is recorded.
+/// The answers of a client that asks for the next thing before it has the first: only the beginning of a turn is
+/// recorded.
 #[test]
 fn a_date_behind_the_recorded_beginning_is_another_byte() {
     let mut lab = lab(WHOLE, 5000);
@@ -574,7 +575,8 @@ fn what_was_said_before_a_request_is_compared_there() {
     }
 }
 
-/// The logger knows of an earlier turn than the data plane, which has sampled its own. The server dies once more in that replay.
+/// The logger knows of an earlier turn than the data plane, which has sampled its own. The server dies once more in
+/// that replay.
 #[test]
 fn an_earlier_turn_than_the_last_is_not_sampled_because_the_last_was() {
     let mut lab = lab(SAMPLES, 5000);

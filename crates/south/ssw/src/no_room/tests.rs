@@ -7,8 +7,8 @@ const S2: SeqNumber = SeqNumber(500_000);
 /// Of segments on Ethernet, with timestamps.
 const MSS: u32 = 1448;
 
-/// A connection whose client has `has` bytes of an answer and room for as many as `window` shows. Its server has died, and the
-/// new one is about to say the answer again.
+/// A connection whose client has `has` bytes of an answer and room for as many as `window` shows. Its server has died,
+/// and the new one is about to say the answer again.
 fn client_with(has: u32, window: u16) -> Lab {
     let mut lab = Lab::new().open();
     for at in (0..has).step_by(MSS as usize) {

@@ -31,8 +31,8 @@ impl Concealing {
         state.writable(handle)
     }
 
-    /// Whether that process may write to what it has open: who may not waits in open(2) ([`crate::outside`]). The kernel itself
-    /// (0) writes what somebody has written to memory.
+    /// Whether that process may write to what it has open: who may not waits in open(2) ([`crate::outside`]). The
+    /// kernel itself (0) writes what somebody has written to memory.
     pub(super) fn may_write(&self, process: u32) -> bool {
         process == 0 || self.state().tree.gate.is_open(process)
     }

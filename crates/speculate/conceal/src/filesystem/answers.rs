@@ -14,8 +14,8 @@ use crate::{
     store::read_only,
 };
 
-/// What is open, and what the kernel reads and writes by itself if it can: then by a descriptor of its own for each who has opened
-/// it, and as they have.
+/// What is open, and what the kernel reads and writes by itself if it can: then by a descriptor of its own for each
+/// who has opened it, and as they have.
 fn kept(
     this: &Concealing,
     state: &mut State,

@@ -64,8 +64,8 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Which directories have been moved so far. The paths of an effect are those that hold when the ones before it have been carried
-/// out; what the kernel knows is from before them all.
+/// Which directories have been moved so far. The paths of an effect are those that hold when the ones before it have
+/// been carried out; what the kernel knows is from before them all.
 #[derive(Default)]
 struct Moves<'a> {
     time: usize,

@@ -24,7 +24,8 @@ const ASKS_ONLY: &str = "node";
 const PROCESS: i32 = 0;
 const GROUP: i32 = 1;
 const USER: i32 = 2;
-/// What changes the kernel's log, or where it is shown (`SYSLOG_ACTION_READ_CLEAR` to `_CONSOLE_LEVEL`), and what takes from it.
+/// What changes the kernel's log, or where it is shown (`SYSLOG_ACTION_READ_CLEAR` to `_CONSOLE_LEVEL`), and what
+/// takes from it.
 const WRITING_LOG: [i32; 6] = [2, 4, 5, 6, 7, 8];
 
 impl Shared {
@@ -137,7 +138,8 @@ impl Shared {
     }
 }
 
-/// Whether a program asks the kernel for the interfaces that there are. By the same socket others change them: those are known that do not.
+/// Whether a program asks the kernel for the interfaces that there are. By the same socket others change them: those
+/// are known that do not.
 fn is_about_interfaces(call: &Call) -> bool {
     let [family, _, protocol, ..] = call.arguments;
     let program = || std::fs::read_link(format!("/proc/{}/exe", call.process)).ok();

@@ -1,7 +1,7 @@
 //! Files that are not the command's own: what is done to them concerns others at once.
 //!
-//! Its own are those on the devices that are its own. What is done to them is most of what a build does: it is decided by one
-//! look. All else is looked at carefully ([`walk`]).
+//! Its own are those on the devices that are its own. What is done to them is most of what a build does: it is decided
+//! by one look. All else is looked at carefully ([`walk`]).
 
 use std::{
     ffi::OsStr,
@@ -117,7 +117,8 @@ impl Doer<'_> {
         }
     }
 
-    /// A look at what is there, that may lead us elsewhere, but not to what is the command's own: that is only there where its mounts are.
+    /// A look at what is there, that may lead us elsewhere, but not to what is the command's own: that is only there
+    /// where its mounts are.
     fn glance(&self, directory: i32, path: &Path, follows: bool) -> Result<About, Errno> {
         let mut seen = walk::start(self.thread, directory, path);
         let below = path.strip_prefix("/").unwrap_or(path);

@@ -214,7 +214,8 @@ const RETURN: u16 = 0x06;
 /// The bits of a socket's type that are no flags.
 const TYPE: u32 = 0xf;
 
-/// Who has been heard waits until it has an answer, or is killed: other signals would have calls fail (`EINTR`) that never do.
+/// Who has been heard waits until it has an answer, or is killed: other signals would have calls fail (`EINTR`) that
+/// never do.
 const FLAGS: libc::c_ulong =
     libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
 
@@ -296,7 +297,8 @@ const fn total(all: &[Asked]) -> usize {
     total
 }
 
-/// Whether it is that call, and what then. (What is behind it may be further away than a jump goes: each call answers for itself.)
+/// Whether it is that call, and what then. (What is behind it may be further away than a jump goes: each call answers
+/// for itself.)
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

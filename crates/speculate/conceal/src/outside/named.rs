@@ -24,7 +24,8 @@ pub(super) enum Deed {
     Remove,
 }
 
-/// Where a call has a path: from that directory on, at that place of the thread's memory; 0: what the descriptor stands for.
+/// Where a call has a path: from that directory on, at that place of the thread's memory; 0: what the descriptor
+/// stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) directory: i32,

@@ -1,6 +1,7 @@
 //! Where a path leads the thread that has it.
 //!
-//! The kernel, asked by us, would take us elsewhere: symbolic links begin at our root, and `/proc/self` is this process.
+//! The kernel, asked by us, would take us elsewhere: symbolic links begin at our root, and `/proc/self` is this
+//! process.
 
 use std::{
     ffi::OsString,

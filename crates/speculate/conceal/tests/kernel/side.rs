@@ -33,8 +33,8 @@ pub(crate) fn cut(path: &Path, size: u64) -> Result<(), Errno> {
 pub(crate) struct Side {
     pub(crate) at: PathBuf,
     pub(crate) open: [Option<File>; SLOTS],
-    /// Opened for reading before something was written: what is read there is known to be what was there then, as with overlayfs
-    /// (`docs/make.md`).
+    /// Opened for reading before something was written: what is read there is known to be what was there then, as with
+    /// overlayfs (`docs/make.md`).
     pub(crate) is_old: [bool; SLOTS],
     pub(crate) reads: [bool; SLOTS],
 }

@@ -60,8 +60,8 @@ impl Ground {
         begun.ends_by_itself();
     }
 
-    /// Begins a script of Python's, which does not come after all other processes here: busy processors give next to no time
-    /// to a script that comes last.
+    /// Begins a script of Python's, which does not come after all other processes here: busy processors give next to
+    /// no time to a script that comes last.
     pub(crate) fn begin(&self, script: &str) -> Begun {
         let begun = self.world.begin(self.world.encapsulation());
         let (concealing, view) = begun.expect("a view");

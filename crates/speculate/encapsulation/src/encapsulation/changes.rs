@@ -102,8 +102,8 @@ impl Encapsulation {
     /// What it takes to write to the file there.
     ///
     /// # Errors
-    /// `EISDIR`; `EINVAL` for what is no file. A file with several names cannot be replaced under one of them, nor one that somebody
-    /// has open to write to it.
+    /// `EISDIR`; `EINVAL` for what is no file. A file with several names cannot be replaced under one of them, nor one
+    /// that somebody has open to write to it.
     pub fn write(&mut self, path: &TreePath) -> Result<Writing, Refused> {
         let found = self.look(path)?;
         match found.stat.kind {

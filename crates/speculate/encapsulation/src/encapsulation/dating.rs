@@ -1,7 +1,7 @@
 //! What was done before it was asked for is dated as if it had been done then.
 //!
-//! A make goes by times: what a command has made must not be older than what was saved meanwhile, though the command has
-//! not read that.
+//! A make goes by times: what a command has made must not be older than what was saved meanwhile, though the command
+//! has not read that.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,8 +13,8 @@ use super::Encapsulation;
 use crate::{Effect, Time, layer::Directory, layer::Entry};
 
 impl Encapsulation {
-    /// When it has made something that is no file, or given it a date, of what is dated in that `period`: what is older or of tomorrow was
-    /// given that date.
+    /// When it has made something that is no file, or given it a date, of what is dated in that `period`: what is
+    /// older or of tomorrow was given that date.
     #[must_use]
     pub fn times(&mut self, period: &RangeInclusive<Time>) -> BTreeSet<Time> {
         let mut times = BTreeSet::new();
@@ -26,7 +26,8 @@ impl Encapsulation {
         times
     }
 
-    /// What is dated in that `period` gets the date that is there in its place, or this one: directories are dated by what was done to them last.
+    /// What is dated in that `period` gets the date that is there in its place, or this one: directories are dated by
+    /// what was done to them last.
     pub fn date(
         &mut self,
         period: &RangeInclusive<Time>,

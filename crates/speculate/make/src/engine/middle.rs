@@ -9,7 +9,8 @@ use std::{
 use super::{Engine, PATIENCE};
 use crate::{job::Job, link, through::pass_on_signals};
 
-/// How long a command that works stays concealed after it was asked for: for twice as long as it has worked before, and between these.
+/// How long a command that works stays concealed after it was asked for: for twice as long as it has worked before,
+/// and between these.
 const LONGEST: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(60)];
 /// How long what it says is not told.
 const UNTOLD: Duration = Duration::from_millis(300);
@@ -27,9 +28,10 @@ impl Engine {
         is_better && job.abort_meanwhile()
     }
 
-    /// Returns when a command that is asked for has ended, or has to be shown before. While a command is concealed, the kernel remembers
-    /// names. Of a shown command the kernel asks for each name each time: several times as often. So a command that works is shown at
-    /// the end; a command that waits for its user or for other processes, or begins a make, is shown at once.
+    /// Returns when a command that is asked for has ended, or has to be shown before. While a command is concealed,
+    /// the kernel remembers names. Of a shown command the kernel asks for each name each time: several times as often.
+    /// So a command that works is shown at the end; a command that waits for its user or for other processes, or
+    /// begins a make, is shown at once.
     pub(super) fn works_on(&self, job: &Arc<Job>, asker: &mut UnixStream) {
         let before = self.costs().of(&job.command).unwrap_or_default();
         let longest = (2 * before).clamp(LONGEST[0], LONGEST[1]);

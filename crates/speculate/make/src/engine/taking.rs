@@ -182,8 +182,8 @@ impl Engine {
         match job.mandate(&**real) {
             Ok(_) => self.let_go(job),
             Err(MandateError::Already) => {
-                // Another client has the job and reads its output: after the end, the command runs once more. Input of this
-                // user meanwhile is not for that job, neither from here nor from the parent.
+                // Another client has the job and reads its output: after the end, the command runs once more. Input of
+                // this user meanwhile is not for that job, neither from here nor from the parent.
                 parent.leaves_out(job);
                 let signal = until_ended(asker, || job.wait(PATIENCE).ended.is_some());
                 return signal.map(|signal| Status::Signalled(signal.as_raw()));
@@ -307,7 +307,8 @@ impl Engine {
     }
 }
 
-/// The shortest time for which a user would have waited: the processor time of the commands, for a parallel make divided by the number of processors.
+/// The shortest time for which a user would have waited: the processor time of the commands, for a parallel make
+/// divided by the number of processors.
 fn time_of(job: &Job) -> Duration {
     let parts = job.all_parts();
     let all = || parts.iter().map(|part| &**part).chain([job]);
@@ -319,8 +320,8 @@ fn time_of(job: &Job) -> Duration {
     worked / u32::try_from(at_once).unwrap_or(u32::MAX)
 }
 
-/// Writes all output although only a part of the effects is visible: a new run finds that part up to date, and would not
-/// repeat the output.
+/// Writes all output although only a part of the effects is visible: a new run finds that part up to date, and would
+/// not repeat the output.
 fn tell_all_the_same(job: &Job, mut sinks: [File; 2], shown: usize, why: rustix::io::Errno) {
     if shown == 0 {
         return;

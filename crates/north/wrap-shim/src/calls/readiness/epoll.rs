@@ -16,8 +16,8 @@ use crate::{
     wrap::{Wrap, with},
 };
 
-/// In the upper half of what epoll is given as a program's data, where the lower half is the descriptor: what other threads have
-/// given by themselves looks otherwise.
+/// In the upper half of what epoll is given as a program's data, where the lower half is the descriptor: what other
+/// threads have given by themselves looks otherwise.
 const OWN: u64 = u32::from_le_bytes(*b"outl") as u64;
 
 /// What epoll has as the data of this descriptor. A record says by that which one is ready.
@@ -168,8 +168,8 @@ impl Wrap {
     }
 }
 
-/// Another thread has been told of these events: it gets the program's own data, too. What is watched there no more is left out,
-/// as if that had been so before. How many are left?
+/// Another thread has been told of these events: it gets the program's own data, too. What is watched there no more is
+/// left out, as if that had been so before. How many are left?
 fn told_to_another(epoll: c_int, events: *mut epoll_event, count: usize) -> usize {
     let mut left = 0;
     for index in 0..count {
@@ -189,8 +189,8 @@ fn told_to_another(epoll: c_int, events: *mut epoll_event, count: usize) -> usiz
     left
 }
 
-/// Another thread waits; what the first one has had watched is translated for it. A descriptor that the program has closed may be
-/// told again and again, if a copy is open: time passes all the same.
+/// Another thread waits; what the first one has had watched is translated for it. A descriptor that the program has
+/// closed may be told again and again, if a copy is open: time passes all the same.
 fn wait_in_another(
     epoll: c_int,
     events: *mut epoll_event,

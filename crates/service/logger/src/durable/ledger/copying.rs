@@ -150,8 +150,8 @@ impl Ledger {
     }
 }
 
-/// Heads and digests of a record, in the order of the outstream: who reads them takes each for one that is near the one before, or
-/// ahead of that.
+/// Heads and digests of a record, in the order of the outstream: who reads them takes each for one that is near the
+/// one before, or ahead of that.
 fn said<'a>(session: &'a Session, resume: &Resume) -> Vec<entry::Change<'a>> {
     let journal = session.journal();
     let behind = |seq: SeqNumber| seq.0.wrapping_sub(resume.outstream.0);

@@ -185,8 +185,8 @@ impl Session {
         seed
     }
 
-    /// What the server had said when it had said so much. `speaks`: the client has heard all that, and what it says from there
-    /// on the server has not had yet.
+    /// What the server had said when it had said so much. `speaks`: the client has heard all that, and what it says
+    /// from there on the server has not had yet.
     pub(super) fn digest(
         &mut self,
         id: FlowId,
@@ -209,8 +209,8 @@ impl Session {
         self.note(flow, outcome, Some(Change::Outstream(said)), out);
     }
 
-    /// The log is told what has become of a record; `change` if that has grown. A log that is read may find room where there
-    /// was none: that a record was given up is told by itself.
+    /// The log is told what has become of a record; `change` if that has grown. A log that is read may find room where
+    /// there was none: that a record was given up is told by itself.
     fn note(
         &mut self,
         flow: FlowId,

@@ -70,8 +70,8 @@ pub struct Inherited {
 }
 
 impl Sessions {
-    /// A service with the key of this name is about to attach whose host has begun a new life, if [`Attach::inherit`] says so:
-    /// the records of the life before are those of its instance from now on, and
+    /// A service with the key of this name is about to attach whose host has begun a new life, if [`Attach::inherit`]
+    /// says so: the records of the life before are those of its instance from now on, and
     /// [`Sessions::attach`] will find them. `None` if there are none, or if the instance has records
     /// of its own. `granted`: it was granted the service's epoch, so nobody else can speak.
     ///

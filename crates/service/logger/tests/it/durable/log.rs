@@ -240,8 +240,8 @@ fn turns_go_on_while_they_are_copied() {
     world.die(true);
 }
 
-/// A restarted server is given what a client said only when it has said again what the client had heard before: the copy of a
-/// record knows where that was.
+/// A restarted server is given what a client said only when it has said again what the client had heard before: the
+/// copy of a record knows where that was.
 #[test]
 fn where_clients_began_to_speak_is_copied() {
     let mut world = World::new(1, ReplayMode::Connection);

@@ -1,5 +1,5 @@
-//! Whoever dies whenever: what the logger takes for a whole record is an image that was made, and all that was noted since; and
-//! it is not behind what was said.
+//! Whoever dies whenever: what the logger takes for a whole record is an image that was made, and all that was noted
+//! since; and it is not behind what was said.
 
 use std::{collections::VecDeque, fs};
 

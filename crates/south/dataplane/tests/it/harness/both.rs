@@ -49,8 +49,8 @@ fn monotonic() -> u64 {
     u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).expect("it began at 0")
 }
 
-/// The model's clock is ahead of the programs' clock by so much: a heartbeat of ten minutes ago is no negative time on a
-/// machine that has just started.
+/// The model's clock is ahead of the programs' clock by so much: a heartbeat of ten minutes ago is no negative time on
+/// a machine that has just started.
 const AHEAD: u64 = 1_000_000_000_000;
 
 /// The model's time now.

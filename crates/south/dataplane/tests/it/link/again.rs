@@ -164,8 +164,9 @@ fn what_an_earlier_server_has_answered_begins_no_turn() {
     assert!(SegmentView::parse(&payload).unwrap().flags().kind != SegmentKind::Turn);
 }
 
-/// What a dead server has read, and nobody has recorded, is what led to what its client has heard: the new server has to be given
-/// that before it can say so much again. What the client says besides waits, and so does what is recorded: the replay gives both.
+/// What a dead server has read, and nobody has recorded, is what led to what its client has heard: the new server has
+/// to be given that before it can say so much again. What the client says besides waits, and so does what is recorded:
+/// the replay gives both.
 #[test]
 fn what_was_read_and_not_recorded_does_not_wait_for_what_followed_from_it() {
     for v6 in [false, true] {

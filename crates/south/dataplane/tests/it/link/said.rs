@@ -186,8 +186,8 @@ fn what_another_host_has_said_is_compared() {
     }
 }
 
-/// The dead host had read what nobody has recorded, and the digest of all that its client has heard says how far. That is no doubt for a
-/// replay, which knows what waits for the comparison; what the client itself says waits.
+/// The dead host had read what nobody has recorded, and the digest of all that its client has heard says how far. That
+/// is no doubt for a replay, which knows what waits for the comparison; what the client itself says waits.
 #[test]
 fn what_a_digest_is_of_comes_not_too_soon_in_a_replay() {
     for (heard, given) in [(6001, Next), (6002, DROP)] {
