@@ -1,4 +1,4 @@
 //! A log in which a disk has changed bytes.
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| segments::properties::damaged_log(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| wal::properties::damaged_log(bytes));

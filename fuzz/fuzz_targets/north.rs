@@ -1,7 +1,7 @@
 //! Any bytes as a record of the north side wrap, and as what a replayed process says of its connections.
 #![no_main]
 
-use wrap_abi::{
+use north_abi::{
     ReadyReader, Records, Tick,
     handover::{Entry, Message},
 };

@@ -12,7 +12,7 @@ use protocol::{
     link::{SegmentFlags, SegmentKind, seal},
     mirror::{CloseReason, FrameKind},
 };
-use segments::{Batch, Log, Piece, Storage as _, simulated::Simulated};
+use wal::{Batch, Log, Piece, Storage as _, simulated::Simulated};
 use wire::{Flags, FlowId, SeqNumber};
 
 use crate::messages::{KEY, TIMES, answer_frame, attach, frame, packet, resume};

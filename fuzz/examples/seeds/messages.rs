@@ -11,7 +11,7 @@ use protocol::{
     mirror::{CloseReason, FrameKind, MirrorFrame},
 };
 use wire::{ChecksumMode, Flags, FlowId, FlowKey, SegmentSpec, SeqNumber};
-use wrap_abi::{Call, HEADER_MAX, Record, handover};
+use north_abi::{Call, HEADER_MAX, Record, handover};
 
 const FLOW: FlowId = FlowId(1);
 

@@ -1,5 +1,5 @@
 //! What a real client does while nobody serves it (FT-TCP IV.E.1): its server's host is gone, and
-//! somebody who has nothing but the record tells it that there is no room now (`ssw::closed_window_ack`),
+//! somebody who has nothing but the record tells it that there is no room now (`south_model::closed_window_ack`),
 //! and later that there is.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,7 +14,7 @@ use lab::pcap::Packet;
 use lab::{Capture, Host, Lab};
 use protocol::control::{RecordSummary, Recorded, Resume};
 use protocol::link::{Handshake, SynOptions};
-use ssw::{closed_window_ack, restored_flow, word_to_client};
+use south_model::{closed_window_ack, restored_flow, word_to_client};
 use wire::{Flags, FlowId, FlowKey, IpPacket, Segment, SeqNumber, Timestamps};
 
 /// What the next server has room for, bytes.

@@ -2,7 +2,7 @@
 
 use rand::Rng;
 use recovery::{Action, Beginning, Candidate, Segment, SplicePoint, Stage};
-use ssw::{
+use south_model::{
     DEFAULT_FIELDS, Digest, Flow, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, call_to_client,
     expectations, fabricated_syn, no_room_for_client, replayed_segment, resets_to_client,
     window_update, word_to_client,
@@ -55,15 +55,15 @@ impl Driver {
         let now = ground.now;
         match action {
             Action::Gate => {
-                ground.node.ssw.gate(now);
+                ground.node.south.gate(now);
                 ground.logger.hold_turns(true);
             }
             Action::KillService if !ground.node.populated() => {}
             Action::KillService => self.empty_at = Some(now + ground.rng.random_range(0..3 * MS)),
             Action::RemoveOrphans => ground.node.remove_orphans(ground.witness, now)?,
-            Action::Drain { token } => ground.logger.drain(token, &mut ground.node.ssw, now),
+            Action::Drain { token } => ground.logger.drain(token, &mut ground.node.south, now),
             Action::NewIncarnation => {
-                ground.node.ssw.new_incarnation();
+                ground.node.south.new_incarnation();
                 ground.witness.new_incarnation();
             }
             Action::StartServer => self.start_at = Some(now + ground.rng.random_range(0..5 * MS)),
@@ -71,8 +71,8 @@ impl Driver {
             Action::Expect { flow } => self.expect(flow, ground),
             Action::Splice { key, flow, point } => {
                 if let Some(before) = self.recovery.said_before(flow) {
-                    let ssw = &mut ground.node.ssw;
-                    let _ = ssw.said_before(key, flow, before.said, before.turn); // gone: as well
+                    let south = &mut ground.node.south;
+                    let _ = south.said_before(key, flow, before.said, before.turn); // gone: as well
                 }
                 splice(key, flow, point, ground)?;
                 if let Some(digest) = self.recovery.compared_first(flow) {
@@ -108,10 +108,10 @@ impl Driver {
             Action::OpenWindow { key, flow } => self.open_window(key, flow, ground)?,
             Action::ForgetExpected { flow } => {
                 let chunks = self.expected.remove(&flow).unwrap_or_default();
-                ground.node.ssw.forget_expected(flow, chunks);
+                ground.node.south.forget_expected(flow, chunks);
             }
             Action::Recovered => {
-                ground.node.ssw.recovered();
+                ground.node.south.recovered();
                 ground.logger.hold_turns(false);
             }
             Action::Forget { key, flow } => forget(key, flow, ground)?,
@@ -133,7 +133,7 @@ impl Driver {
         let all = self.recovery.stage() == Stage::Clearing;
         let candidates = ground
             .node
-            .ssw
+            .south
             .flows()
             .filter(|(_, flow)| all || flow.incarnation != self.incarnation)
             .map(|(key, flow)| Candidate {
@@ -149,7 +149,7 @@ impl Driver {
 
     fn list_waiting(&mut self, ground: &mut Ground<'_>) {
         let all = self.recovery.stage() == Stage::Clearing;
-        let flows = ground.node.ssw.flows();
+        let flows = ground.node.south.flows();
         let earlier = flows.filter(|(_, flow)| all || flow.incarnation != self.incarnation);
         let earlier = earlier.map(|(key, flow)| (*key, flow));
         self.recovery.waiting(earlier, time(ground.now));
@@ -164,7 +164,7 @@ impl Driver {
         let answers: Vec<_> = places.map(|at| at.outstream).collect();
         let chunks = expectations(&ground.logger.heads(flow), &answers, DEFAULT_FIELDS);
         self.expected.insert(flow, chunks.keys().copied().collect());
-        ground.node.ssw.expect(flow, chunks);
+        ground.node.south.expect(flow, chunks);
         let known = ground.logger.digests(flow);
         let mut digests = known.clone();
         digests.retain(|_| self.setup.compares_before_requests);
@@ -246,16 +246,16 @@ fn splice(
         let twice = format!("{key} is spliced: what it asked for is executed again");
         return Err(Violation::new(twice));
     }
-    let ssw = &mut ground.node.ssw;
+    let south = &mut ground.node.south;
     let (instream, outstream, verify_end) = (point.instream, point.outstream, point.verify_end);
-    match ssw.splice(key, id, instream, outstream, verify_end, ground.now) {
+    match south.splice(key, id, instream, outstream, verify_end, ground.now) {
         Ok(()) => ground.witness.spliced(key, point),
         Err(_) => Ok(()), // gone
     }
 }
 
 fn compare(key: FlowKey, id: FlowId, digest: Digest, ground: &mut Ground<'_>) {
-    let _ = ground.node.ssw.want(key, id, digest); // gone: as well
+    let _ = ground.node.south.want(key, id, digest); // gone: as well
 }
 
 fn graft(
@@ -283,7 +283,7 @@ fn forget(key: FlowKey, id: FlowId, ground: &mut Ground<'_>) -> Result<(), Viola
     ground
         .node
         .destroy_socket(key, ground.witness, ground.now)?;
-    let _ = ground.node.ssw.abandon(key, id, ground.now); // gone already: as well
+    let _ = ground.node.south.abandon(key, id, ground.now); // gone already: as well
     Ok(())
 }
 

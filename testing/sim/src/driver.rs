@@ -9,7 +9,7 @@ use std::{
 use journal::{Journal, State};
 use rand::{Rng, rngs::SmallRng};
 use recovery::{Action, Candidate, Cause, Config, Event, Recovery, Stage};
-use ssw::{Event as KernelEvent, EventKind, SouthSide, released_ack};
+use south_model::{Event as KernelEvent, EventKind, SouthSide, released_ack};
 use wire::{FlowId, FlowKey};
 
 use crate::{
@@ -146,7 +146,7 @@ impl Driver {
     /// Something has happened on the host: it may be for us.
     pub(crate) fn hint(&mut self, node: &mut Node, logger: &Logger, rng: &mut SmallRng, now: u64) {
         self.inbox
-            .extend(std::iter::from_fn(|| node.ssw.take_event()));
+            .extend(std::iter::from_fn(|| node.south.take_event()));
         if !self.inbox.is_empty() || !logger.notices.is_empty() {
             self.due = self.due.min(now + self.lag(rng));
         }
@@ -189,8 +189,8 @@ impl Driver {
     }
 
     /// As `serve` does when it attaches to a logger again: what was not acknowledged may be lost.
-    pub(crate) fn compare_connections(&mut self, journal: &Journal, ssw: &SouthSide, now: u64) {
-        for (_, flow) in ssw.flows() {
+    pub(crate) fn compare_connections(&mut self, journal: &Journal, south: &SouthSide, now: u64) {
+        for (_, flow) in south.flows() {
             let state = journal.summary(flow.id).map(|summary| summary.state);
             if let Some(State::Protected(record)) = state
                 && flow.unprotected.is_none()
@@ -285,9 +285,11 @@ impl Driver {
             Notice::Unprotected(flow, reason) => self.release(flow, reason, node, witness, now)?,
             Notice::Unknown(low) => {
                 // Of one that is over the logger has been told, by a way that is faster than that of what came last.
-                let known = |flow: &ssw::Flow| flow.unprotected.is_none() && flow.closed_ns == 0;
-                let same = |flow: &ssw::Flow| flow.id.0 & u64::from(u32::MAX) == u64::from(low);
-                let flows = node.ssw.flows().map(|(_, flow)| flow);
+                let known =
+                    |flow: &south_model::Flow| flow.unprotected.is_none() && flow.closed_ns == 0;
+                let same =
+                    |flow: &south_model::Flow| flow.id.0 & u64::from(u32::MAX) == u64::from(low);
+                let flows = node.south.flows().map(|(_, flow)| flow);
                 let found = flows
                     .filter(|flow| known(flow) && same(flow))
                     .map(|f| f.id)
@@ -316,12 +318,12 @@ impl Driver {
         now: u64,
     ) -> Result<(), Violation> {
         self.recovery.unprotected(flow, reason);
-        let found = node.ssw.flows().find(|(_, known)| known.id == flow);
+        let found = node.south.flows().find(|(_, known)| known.id == flow);
         let Some((key, known)) = found.map(|(key, known)| (*key, known.clone())) else {
-            node.ssw.refuse(flow, reason); // or gone meanwhile: as well
+            node.south.refuse(flow, reason); // or gone meanwhile: as well
             return Ok(());
         };
-        let _ = node.ssw.unprotect(key, flow, reason);
+        let _ = node.south.unprotect(key, flow, reason);
         // Who waits for the logger is told what the server has.
         if self.recovery.stage() == Stage::Serving
             && let Ok(Some(ack)) = released_ack(key, &known)
@@ -335,7 +337,7 @@ impl Driver {
         let watched: Vec<(FlowId, FlowKey)> = self.recovery.watched(time(ground.now)).collect();
         for (id, key) in watched {
             self.recovery
-                .observe(id, ground.node.ssw.flow(&key), time(ground.now));
+                .observe(id, ground.node.south.flow(&key), time(ground.now));
         }
         self.recovery.poll(time(ground.now));
     }
@@ -420,7 +422,7 @@ impl Driver {
             ground.rng.random_range(0..=self.setup.boot)
         };
         let listens_at = ground.now + boot;
-        ground.node.ssw.main_process(pid);
+        ground.node.south.main_process(pid);
         let mut process = Process::new(pid, self.life, listens_at);
         process.thinks = self.setup.thinks;
         ground.node.begin(process);
@@ -430,11 +432,11 @@ impl Driver {
     fn periodic(&mut self, ground: &mut Ground<'_>) {
         if ground.now >= self.next_heartbeat {
             self.next_heartbeat = ground.now + HEARTBEAT_INTERVAL;
-            ground.node.ssw.heartbeat(ground.now);
+            ground.node.south.heartbeat(ground.now);
         }
         if ground.now >= self.next_sweep {
             self.next_sweep = ground.now + SWEEP_INTERVAL;
-            ground.node.ssw.sweep(SWEEP_AGE, ground.now);
+            ground.node.south.sweep(SWEEP_AGE, ground.now);
         }
         self.release_what_was_read(ground);
     }

@@ -6,14 +6,14 @@
 //! time: no threads, no clock, no randomness of the operating system.
 //!
 //! ```text
-//! clients ── hosts ── network ── ssw::SouthSide ── host ── server application
+//! clients ── hosts ── network ── south_model::SouthSide ── host ── server application
 //! (client)  (host)   (network)        │   (node)            (process, session)
 //!                                     ├── mirror ring ── journal   (record)
 //!                                     └── recovery::Recovery       (driver)
 //! ```
 //!
 //! Both ends run `smoltcp`, a TCP that knows nothing of us; what is under test is the real code of
-//! `ssw`, `recovery` and `journal`. The module `driver` does what the crate `serve` does with kernel
+//! `south-model`, `recovery` and `journal`. The module `driver` does what the crate `serve` does with kernel
 //! maps and processes. All the while the module `witness` watches the packets, the bytes and the record,
 //! and holds them against what a run without crashes would give; what it sees broken is a
 //! [`Violation`].

@@ -18,7 +18,7 @@ use protocol::{
     mirror,
 };
 use rand::rngs::SmallRng;
-use ssw::{ClosedReason, LinkSettings, MirrorFrame, MirrorKind, SouthSide, newest_records};
+use south_model::{ClosedReason, LinkSettings, MirrorFrame, MirrorKind, SouthSide, newest_records};
 use wire::FlowId;
 
 use crate::{
@@ -346,11 +346,11 @@ impl Remote {
     }
 
     /// `serve` passes on what the ring holds.
-    pub(crate) fn forward(&mut self, ssw: &mut SouthSide) {
+    pub(crate) fn forward(&mut self, south: &mut SouthSide) {
         if self.is_away() {
             return; // they are safe where they are
         }
-        while let Some(frame) = ssw.take_mirror() {
+        while let Some(frame) = south.take_mirror() {
             let mut bytes = Vec::new();
             if encode(&frame, &mut bytes) {
                 self.tell(&Request::Frames { bytes });

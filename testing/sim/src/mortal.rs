@@ -8,7 +8,7 @@ use logger::{
     link::{Outbox, Sessions},
 };
 use rand::{Rng, rngs::SmallRng};
-use segments::{Log, simulated::Simulated};
+use wal::{Log, simulated::Simulated};
 
 use crate::scenario::DurableSetup;
 

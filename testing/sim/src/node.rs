@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use smoltcp::{iface::SocketHandle, socket::tcp::State};
-use ssw::{
+use south_model::{
     CrashOn, DigestKey, Digests, Flow, LinkSettings, MARK_TO_CLIENT, Packet, Settings,
     SocketChange, SocketState, SouthSide, Verdict,
 };
@@ -47,7 +47,7 @@ fn digests(rate: u32, rng: &mut SmallRng) -> Digests {
 pub(crate) struct Node {
     pub(crate) setup: ServiceSetup,
     pub(crate) host: Host,
-    pub(crate) ssw: SouthSide,
+    pub(crate) south: SouthSide,
     pub(crate) process: Option<Process>,
     /// Its server has state.
     pub(crate) north: Option<North>,
@@ -88,7 +88,7 @@ impl Node {
         };
         Self {
             host: Host::new(&addresses, setup.mtu, rng.random()),
-            ssw: south_side(
+            south: south_side(
                 settings,
                 link.map(|link| link::settings(link, life)),
                 life,
@@ -119,7 +119,7 @@ impl Node {
 
     /// The flow of this connection, unless its ends are another one's by now.
     pub(crate) fn numbered(&self, key: FlowKey, id: FlowId) -> Option<Flow> {
-        let flow = self.ssw.flow(&key).filter(|flow| flow.id == id);
+        let flow = self.south.flow(&key).filter(|flow| flow.id == id);
         flow.cloned()
     }
 
@@ -161,7 +161,7 @@ impl Node {
         now: u64,
     ) -> Result<(), Violation> {
         let mut packet = packet(bytes, MARK + MARK_TO_CLIENT, ChecksumMode::Full);
-        if self.ssw.egress(&mut packet, now) == Verdict::Next {
+        if self.south.egress(&mut packet, now) == Verdict::Next {
             witness.leaves(&packet.bytes, true)?;
             self.leaving.push(packet.bytes);
         }
@@ -174,12 +174,12 @@ impl Node {
             if packet.mark != 0 {
                 trace::packet(now, "injected or turned", &packet.bytes);
             }
-            let verdict = self.ssw.ingress(&mut packet, now);
-            while let Some(copy) = self.ssw.take_copy() {
+            let verdict = self.south.ingress(&mut packet, now);
+            while let Some(copy) = self.south.take_copy() {
                 self.to_logger
-                    .extend(self.ssw.wrap(&copy).map(|packet| packet.bytes));
+                    .extend(self.south.wrap(&copy).map(|packet| packet.bytes));
             }
-            while let Some(said) = self.ssw.take_said() {
+            while let Some(said) = self.south.take_said() {
                 witness.leaves(&said.bytes, false)?;
                 self.leaving.push(said.bytes);
             }
@@ -219,7 +219,7 @@ impl Node {
         for bytes in said {
             let mut packet = packet(bytes, 0, ChecksumMode::Full);
             trace::packet(now, "the server says", &packet.bytes);
-            match self.ssw.egress(&mut packet, now) {
+            match self.south.egress(&mut packet, now) {
                 Verdict::Next => {
                     witness.leaves(&packet.bytes, false)?;
                     self.leaving.push(packet.bytes);
@@ -291,7 +291,8 @@ impl Node {
                 State::FinWait2 | State::TimeWait | State::Closed => SocketState::Close,
                 _ => SocketState::Other,
             };
-            self.ssw.socket_state(SocketChange { key, new_state }, now);
+            self.south
+                .socket_state(SocketChange { key, new_state }, now);
         }
     }
 
@@ -363,13 +364,13 @@ const fn is_over(state: State) -> bool {
 }
 
 fn south_side(settings: Settings, link: Option<LinkSettings>, life: u8, now: u64) -> SouthSide {
-    let mut ssw = SouthSide::new(settings, now);
+    let mut south = SouthSide::new(settings, now);
     if let Some(link) = link {
-        ssw.set_link(link);
-        ssw.link_up(true);
-        ssw.egress(&mut packet(link::probe(life), 0, ChecksumMode::Full), now);
+        south.set_link(link);
+        south.link_up(true);
+        south.egress(&mut packet(link::probe(life), 0, ChecksumMode::Full), now);
     }
-    ssw
+    south
 }
 
 fn packet(bytes: Vec<u8>, mark: u32, checksum: ChecksumMode) -> Packet {

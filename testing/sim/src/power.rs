@@ -2,7 +2,7 @@
 //! a logger on another machine has.
 
 use rand::{Rng, rngs::SmallRng};
-use ssw::{Restored, restored_flow};
+use south_model::{Restored, restored_flow};
 
 use crate::{
     MS, SECOND,
@@ -81,7 +81,7 @@ impl Power {
         }
         let remote = logger.remote.as_mut();
         let Some((next, records)) =
-            remote.and_then(|remote| remote.inherited(node.ssw.digest_seed(), time(now)))
+            remote.and_then(|remote| remote.inherited(node.south.digest_seed(), time(now)))
         else {
             self.turn_at = Some(now + RETRY);
             return Ok(());
@@ -96,11 +96,11 @@ impl Power {
         let known = logger.remote.as_ref().and_then(Remote::digests);
         let hands_on = link.is_none_or(|link| link.hands_key_on);
         if let Some(seed) = known.filter(|_| hands_on) {
-            node.ssw.take_digest_key(seed);
+            node.south.take_digest_key(seed);
         }
-        node.ssw.heartbeat(now);
-        node.ssw.gate(now);
-        node.ssw.number_from(next);
+        node.south.heartbeat(now);
+        node.south.gate(now);
+        node.south.number_from(next);
         for (recorded, summary) in &records {
             let mut flow = restored_flow(recorded, summary, node.setup.verify_head);
             flow.log.stateful = node.north.is_some();
@@ -108,7 +108,7 @@ impl Power {
             if node.setup.trusts_silence {
                 flow.log.restored = Restored::Told;
             }
-            node.ssw.restore(recorded.beginning.key, flow);
+            node.south.restore(recorded.beginning.key, flow);
         }
         let sum = |driver: &Driver| (driver.recoveries, driver.replayed_bytes, driver.deaths);
         let before = sum(driver);

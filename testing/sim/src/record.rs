@@ -7,7 +7,7 @@ use logger::record_summary;
 use protocol::control::Request;
 use rand::rngs::SmallRng;
 use recovery::RecordSummary;
-use ssw::{Digest, DigestSeed, Flow, MirrorFrame, MirrorKind, SouthSide};
+use south_model::{Digest, DigestSeed, Flow, MirrorFrame, MirrorKind, SouthSide};
 use wire::{Flags, FlowId, IpPacket, Segment, SeqNumber};
 
 use crate::{
@@ -86,7 +86,7 @@ impl Logger {
 
     /// One that is mortal dies or returns, if it is time; then it is told what it has missed. Answers
     /// whether it returns.
-    pub(crate) fn live(&mut self, ssw: &mut SouthSide, rng: &mut SmallRng, now: u64) -> bool {
+    pub(crate) fn live(&mut self, south: &mut SouthSide, rng: &mut SmallRng, now: u64) -> bool {
         let Some(remote) = &mut self.remote else {
             return false;
         };
@@ -95,7 +95,7 @@ impl Logger {
         }
         self.hold_turns(self.holds_turns);
         if let Some(token) = self.draining.take() {
-            self.drain(token, ssw, now);
+            self.drain(token, south, now);
         }
         true
     }
@@ -132,32 +132,32 @@ impl Logger {
     }
 
     /// Everything up to here is to be recorded, and the token told then.
-    pub(crate) fn drain(&mut self, token: u64, ssw: &mut SouthSide, now: u64) {
+    pub(crate) fn drain(&mut self, token: u64, south: &mut SouthSide, now: u64) {
         if let Some(remote) = &mut self.remote {
             if remote.is_away() {
                 self.draining = Some(token);
                 return;
             }
-            remote.forward(ssw);
+            remote.forward(south);
             self.notices.push_back(Notice::Drained(token));
             return;
         }
         // The ring may be full of what has not been read yet; it is being read.
-        while ssw.barrier(token, now).is_err() {
-            self.read(ssw, 16);
+        while south.barrier(token, now).is_err() {
+            self.read(south, 16);
         }
     }
 
     /// Read at most `frames` frames. Answers whether the ring is empty now.
-    pub(crate) fn read(&mut self, ssw: &mut SouthSide, frames: usize) -> bool {
+    pub(crate) fn read(&mut self, south: &mut SouthSide, frames: usize) -> bool {
         self.idle += 1;
         if let Some(remote) = &mut self.remote {
-            remote.forward(ssw);
+            remote.forward(south);
             self.notices.extend(remote.notices());
             return true;
         }
         for _ in 0..frames {
-            match ssw.take_mirror() {
+            match south.take_mirror() {
                 Some(frame) => {
                     self.idle = 0;
                     self.take(&frame);

@@ -8,7 +8,7 @@ use std::{
 use logger::link::AckPolicy;
 use rand::{Rng, RngCore, SeedableRng, rngs::SmallRng};
 use recovery::ReplayMode;
-use ssw::AckStrategy;
+use south_model::AckStrategy;
 use wire::kind;
 
 use crate::{MS, SECOND, conversation::Request, network::Quality};

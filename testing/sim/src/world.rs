@@ -133,7 +133,7 @@ impl World {
         let link = scenario.link.as_ref();
         let power = Power::new(link, &mut rng);
         let node = Node::new(scenario.service.clone(), link, 0, &mut rng, 0);
-        let logger = Logger::new(&scenario.service, link, node.ssw.digest_seed());
+        let logger = Logger::new(&scenario.service, link, node.south.digest_seed());
         let mut world = Self {
             now: 0,
             steps: 0,
@@ -266,10 +266,10 @@ impl World {
     /// What arrives at a logger on another machine, and what arrives from there.
     fn over_the_link(&mut self) -> Result<(), Violation> {
         let now = self.now;
-        if self.logger.live(&mut self.node.ssw, &mut self.rng, now) {
+        if self.logger.live(&mut self.node.south, &mut self.rng, now) {
             self.never_ahead_of_the_record()?;
             self.driver
-                .compare_connections(self.logger.journal(), &self.node.ssw, now);
+                .compare_connections(self.logger.journal(), &self.node.south, now);
         }
         let mut heard = false;
         while let Some((to, packet)) = self.link.arrived(now) {
@@ -339,7 +339,7 @@ impl World {
         if self.logger.remote.is_none() || self.logger.is_away() {
             return Ok(());
         }
-        for (key, flow) in self.node.ssw.flows() {
+        for (key, flow) in self.node.south.flows() {
             let journal = self.logger.journal();
             if flow.log.ended {
                 continue; // what is said now is between client and kernel
@@ -357,7 +357,7 @@ impl World {
     }
 
     /// What its client was told of is in the record, or noted.
-    fn is_recorded(&self, key: wire::FlowKey, flow: &ssw::Flow) -> Result<(), Violation> {
+    fn is_recorded(&self, key: wire::FlowKey, flow: &south_model::Flow) -> Result<(), Violation> {
         let stable = self.logger.journal().stable_seq(flow.id);
         let (None, Some(stable)) = (flow.unprotected, stable) else {
             return Ok(());
@@ -378,10 +378,10 @@ impl World {
         } else {
             self.rng.random_range(1..8)
         };
-        if !self.logger.read(&mut self.node.ssw, frames) || self.logger.is_away() {
+        if !self.logger.read(&mut self.node.south, frames) || self.logger.is_away() {
             return Ok(());
         }
-        for (key, flow) in self.node.ssw.flows() {
+        for (key, flow) in self.node.south.flows() {
             if flow.log.ended {
                 continue; // what is said now is between client and kernel
             }
@@ -460,7 +460,7 @@ impl World {
     }
 
     fn outcome(&self) -> Outcome {
-        let counters = self.node.ssw.counters();
+        let counters = self.node.south.counters();
         Outcome {
             duration: self.now,
             steps: self.steps,

@@ -68,7 +68,7 @@ fn segments(criterion: &mut Criterion) {
 }
 
 /// A connection, and what its client says first.
-fn open(kernel: &Kernel) -> ssw::Packet {
+fn open(kernel: &Kernel) -> south_model::Packet {
     let key = FlowKey::new(client_end(false, 0), server_end(false));
     let from_client = |spec: Spec| spec.packet(key.client(), key.server());
     let mut syn = from_client(segment(C, SeqNumber(0)).flags(SYN));

@@ -21,6 +21,10 @@ use std::{
 };
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use north_host::{
+    Library,
+    layout::{FILE_FD, HANDOVER_FD, LIBRARY_FD, MUTE_FLAGS, SOCKET_FD, resume_name},
+};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{Mode, OFlags},
@@ -28,10 +32,6 @@ use rustix::{
     process::{WaitOptions, wait},
 };
 use supervise::{Addresses, Command, redirect_inherited};
-use wrap::{
-    Library,
-    layout::{FILE_FD, HANDOVER_FD, LIBRARY_FD, MUTE_FLAGS, SOCKET_FD, resume_name},
-};
 
 use crate::{
     criu::{Criu, CriuError},

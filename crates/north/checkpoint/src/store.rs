@@ -1,6 +1,6 @@
 //! Images on disk: a directory for each, named by its number, which is drawn when it is begun.
 //!
-//! Which one is in use stands in the record's memory, and only once it is whole ([`wrap::Memory::is_in_image`]):
+//! Which one is in use stands in the record's memory, and only once it is whole ([`north_host::Memory::is_in_image`]):
 //! whenever somebody is killed, the image that is named there is whole, and all others are rests. They hold whatever
 //! the server knows: nobody but their owner may look at them.
 
@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use wrap::Kept;
+use north_host::Kept;
 
 use crate::manifest;
 

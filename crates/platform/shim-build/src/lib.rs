@@ -10,29 +10,29 @@ const NOT_PASSED_ON: [&str; 4] = [
     "CARGO_TARGET_DIR",
 ];
 
-/// Builds that crate of the workspace, which is in a directory beside the one of the crate that is built now, as
-/// `others` are that it is made of. The directory with what came of it.
+/// Builds the crate in a directory beside the directory of the crate that is built now. A change in a directory of
+/// `others`, the crates that the crate depends on, builds it again. Returns the directory of the built files.
 ///
 /// # Panics
-/// If it cannot be built.
+/// Cargo cannot build the crate.
 #[must_use]
-pub fn build(package: &str, others: &[&str]) -> PathBuf {
-    let directory = |name| PathBuf::from(env::var_os(name).expect("cargo sets it"));
-    let beside = directory("CARGO_MANIFEST_DIR").join("..");
-    for source in others.iter().chain([&package]) {
+pub fn build(directory: &str, others: &[&str]) -> PathBuf {
+    let variable = |name| PathBuf::from(env::var_os(name).expect("cargo sets it"));
+    let beside = variable("CARGO_MANIFEST_DIR").join("..");
+    for source in others.iter().chain([&directory]) {
         println!("cargo::rerun-if-changed={}", beside.join(source).display());
     }
     // Always as it is shipped: it runs in the middle of somebody else's program. In a directory of its own,
     // since the one around us is locked.
-    let target = directory("OUT_DIR").join("shim");
+    let target = variable("OUT_DIR").join("shim");
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets it"));
-    cargo.current_dir(beside.join(package));
-    cargo.args(["build", "--profile", "shim", "--package", package]);
+    cargo.current_dir(beside.join(directory));
+    cargo.args(["build", "--profile", "shim"]);
     cargo.arg("--target-dir").arg(&target);
     for name in NOT_PASSED_ON {
         cargo.env_remove(name);
     }
     let status = cargo.status().expect("cargo runs");
-    assert!(status.success(), "{package} cannot be built");
+    assert!(status.success(), "{directory} cannot be built");
     target.join("shim")
 }

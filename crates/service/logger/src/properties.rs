@@ -8,7 +8,7 @@ use protocol::{
     control::{Attach, Decoder, ReplayMode, Request, Response, encode},
     link::LinkKey,
 };
-use segments::{Batch, Log, simulated::Simulated};
+use wal::{Batch, Log, simulated::Simulated};
 
 use crate::{
     Desk, Intake,

@@ -1,6 +1,6 @@
 //! What the decisions ask of the outside.
 
-use ssw::Digest;
+use south_model::Digest;
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{event::LostReason, replay::Segment};

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use ssw::Flow;
+use south_model::Flow;
 use wire::FlowKey;
 
 use crate::{action::Action, config::Stage, event::LostReason, service::Recovery};

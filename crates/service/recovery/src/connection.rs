@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use protocol::control::RecordSummary;
-use ssw::{Comparison, Digest, Flow, Mode, Restored};
+use south_model::{Comparison, Digest, Flow, Mode, Restored};
 use types::ReplayMode;
 use wire::{FlowId, FlowKey, SeqNumber};
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use ssw::Digest;
+use south_model::Digest;
 use wire::FlowId;
 
 use crate::{

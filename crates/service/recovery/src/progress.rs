@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ssw::{Flow, Mode};
+use south_model::{Flow, Mode};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use ssw::{Digest, DigestHalf};
+use south_model::{Digest, DigestHalf};
 use wire::SeqNumber;
 
 /// Nothing was acknowledged for this long: send again. The path is a function call, but the

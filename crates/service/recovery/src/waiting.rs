@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use ssw::{Flow, Mode};
+use south_model::{Flow, Mode};
 use wire::{FlowId, FlowKey};
 
 use crate::{action::Action, config::Stage, service::Recovery};

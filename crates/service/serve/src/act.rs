@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, io, os::fd::AsFd, time::Duration};
 
 use dataplane::{DataplaneError, Space};
 use recovery::{Action, Cause, Count, Event, GaveUp, Segment, SplicePoint, Stage};
-use ssw::{
+use south_model::{
     Digest, Flow, call_to_client, expectations, fabricated_syn, no_room_for_client,
     replayed_segment, resets_to_client, window_update, word_to_client,
 };

@@ -4,7 +4,7 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
 use dataplane::{AckStrategy, AttachMode};
 use recovery::ReplayMode;
-use ssw::CrashOn;
+use south_model::CrashOn;
 
 use crate::rundir::RunDir;
 

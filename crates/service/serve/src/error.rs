@@ -183,7 +183,7 @@ pub enum ServeError {
     #[error(
         "{0}. `--stateful=off` protects the connections of a server without state between requests"
     )]
-    NotWrappable(#[from] wrap::program::NotWrappable),
+    NotWrappable(#[from] north_host::program::NotWrappable),
     /// The preloaded library is not in the server.
     #[error(
         "the input of the server cannot be recorded: the preloaded library is not in the server, which may be statically linked or clear its environment. `--stateful=off` protects the connections of a server without state between requests"

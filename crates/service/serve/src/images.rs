@@ -5,8 +5,8 @@ use std::{
 };
 
 use checkpoint::{Criu, Image, Room, Said, Store, Unpack, Way};
+use north_host::{Handover, Kept, Library, Memory, Message, Position, Score};
 use rand::Rng as _;
-use wrap::{Handover, Kept, Library, Memory, Message, Position, Score};
 
 use crate::{
     clock,

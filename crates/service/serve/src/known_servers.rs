@@ -14,7 +14,10 @@ const NGINX: &str = "/etc/nginx/nginx.conf";
 
 /// What the server of this command does that cannot be replayed; `None`: nobody knows yet. `program` is its file.
 pub(crate) fn obstacle(command: &[OsString], program: &Path) -> Option<String> {
-    if let Some(shell) = wrap::program::script_of(program).as_deref().and_then(name) {
+    if let Some(shell) = north_host::program::script_of(program)
+        .as_deref()
+        .and_then(name)
+    {
         return SHELLS.contains(&shell).then(|| {
             format!("it is a script of {shell}, which begins the server: give the server itself, and not what begins it")
         });

@@ -57,7 +57,7 @@ pub use logger_client::LOGGER_VERB;
 pub use rundir::RunDir;
 pub use service::{Ending, History, Service, Signals};
 pub use setup::host_memory;
-pub use ssw::CrashOn;
+pub use south_model::CrashOn;
 pub use status::{
     CheckpointStatus, CommitStatus, ConnectionStatus, RecordStatus, ReplicaStatus, Status,
 };

@@ -30,7 +30,7 @@ use protocol::{
 };
 use recovery::{Beginning, ReplayMode};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use ssw::{Digest, DigestSeed};
+use south_model::{Digest, DigestSeed};
 use wire::{FlowId, SeqNumber};
 
 pub(crate) use self::determinants::{Is, OfImage, Streams};

@@ -1,6 +1,6 @@
 //! A server with state: what its processes were told is recorded in memory that outlives them, and its next life
 //! replays that before it is given its clients' connections (`ft-tcp-infocom-2001`, III.B; the wrap itself is in
-//! `wrap-shim`).
+//! `north-shim`).
 
 mod checkpoints;
 mod deaths;
@@ -18,6 +18,13 @@ use std::{
     time::Duration,
 };
 
+use north_host::{
+    Divergence, Ends, Handover, HandoverError, Library, Memory, Message, Passed, Which,
+    layout::{
+        Committed, FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, Mode, Restless, SHIPPING_FD,
+        SOCKET_FD,
+    },
+};
 use protocol::control::Edition;
 use rand::Rng as _;
 use supervise::{
@@ -25,13 +32,6 @@ use supervise::{
     mounts::{self, Mount},
 };
 use wire::{FlowId, FlowKey};
-use wrap::{
-    Divergence, Ends, Handover, HandoverError, Library, Memory, Message, Passed, Which,
-    layout::{
-        Committed, FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, Mode, Restless, SHIPPING_FD,
-        SOCKET_FD,
-    },
-};
 
 use crate::{
     config::ServeConfig,

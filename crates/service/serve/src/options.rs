@@ -5,7 +5,7 @@ use std::{fs, io, net::SocketAddr, path::Path};
 
 use recovery::ReplayMode;
 use serde::{Deserialize, Serialize};
-use ssw::CrashOn;
+use south_model::CrashOn;
 
 use crate::{
     config::ServeConfig,

@@ -216,7 +216,7 @@ fn command(command: &[OsString]) -> Result<(), ServeError> {
 /// the list of known servers decide.
 fn rebuildable(command: &[OsString]) -> Result<(), ServeError> {
     let program = resolve(command.first().ok_or(supervise::SpawnError::Empty)?)?;
-    wrap::program::check(&program)?;
+    north_host::program::check(&program)?;
     match known_servers::obstacle(command, &program) {
         Some(why) => Err(ServeError::not_replayable(command, why)),
         None => Ok(()),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use protocol::control::RecordSummary;
 use recovery::Candidate;
-use ssw::Flow;
+use south_model::Flow;
 use wire::{FlowId, FlowKey};
 
 /// The records of all connections, by number.

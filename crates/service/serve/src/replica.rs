@@ -7,10 +7,10 @@ use std::{
     time::Duration,
 };
 
+use north_host::{Divergence, Ends, Feed};
 use protocol::control::Edition;
-use ssw::newest_records;
+use south_model::newest_records;
 use supervise::{Cgroup, Exit, Server};
-use wrap::{Divergence, Ends, Feed};
 
 use crate::{
     error::{ServeError, SystemContext},
@@ -47,7 +47,7 @@ pub(crate) enum Useless {
     #[error("there is no room for the server's record here (--limit-total): {0}")]
     NoRoom(io::Error),
     #[error("the replica reports impossible connections: {0}")]
-    Nonsense(wrap::HandoverError),
+    Nonsense(north_host::HandoverError),
     #[error("child processes of the server have clients, and a replica has the first process only")]
     Children,
 }

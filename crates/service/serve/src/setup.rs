@@ -6,7 +6,7 @@ use std::time::Duration;
 use dataplane::{Dataplane, Injector, PinDirectory, Settings, ethernet_interfaces, netns_cookie};
 use protocol::control::Attach;
 use rand::Rng;
-use ssw::{DigestKey, Digests};
+use south_model::{DigestKey, Digests};
 use supervise::{
     Cgroup, become_subreaper,
     mounts::{self, Mount},

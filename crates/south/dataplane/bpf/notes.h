@@ -45,7 +45,7 @@ static __always_inline __u32 progress_step(const struct flow *f)
 	return window / 2 > PROGRESS ? window / 2 : PROGRESS;
 }
 
-/* Where to look first for the note of a connection. As wrap_abi::notes has it. */
+/* Where to look first for the note of a connection. As north_abi::notes has it. */
 static __always_inline __u32 note_place(const struct flow_key *key, __u32 isn)
 {
 	return (isn ^ key->client_port) * 0x9e3779b1 >> 16;

@@ -22,7 +22,7 @@
  *
  * With a lease, nothing of this leaves the host when that is over (fence.h).
  *
- * The pure model of all this is the crate `ssw`; the two are compared packet by packet.
+ * The pure model of all this is the crate `south-model`; the two are compared packet by packet.
  */
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>

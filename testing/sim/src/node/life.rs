@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use rand::rngs::SmallRng;
 use smoltcp::{iface::SocketHandle, socket::tcp::State};
-use ssw::{Exit, Flow, Mode, SocketChange, SocketState};
+use south_model::{Exit, Flow, Mode, SocketChange, SocketState};
 use wire::FlowKey;
 
 use super::Node;
@@ -60,7 +60,7 @@ impl Node {
             return BTreeSet::new();
         }
         let spliced = |flow: &Flow| flow.mode == Mode::Spliced;
-        let flows = self.ssw.flows().filter(|(_, flow)| spliced(flow));
+        let flows = self.south.flows().filter(|(_, flow)| spliced(flow));
         flows.map(|(key, _)| *key).collect()
     }
 
@@ -75,7 +75,7 @@ impl Node {
             key: FlowKey::new(any, any),
             new_state: SocketState::Listen,
         };
-        self.ssw.socket_state(change, now);
+        self.south.socket_state(change, now);
     }
 
     fn act_with_state(
@@ -92,7 +92,7 @@ impl Node {
         north.notes.make_unmade();
         let acted = stateful.act(&mut System {
             host: &mut self.host,
-            ssw: &self.ssw,
+            south: &self.south,
             notes: &mut north.notes,
             waits_for_logger: north.setup.waits_for_logger(),
             replay_pace: north.setup.replay_pace,
@@ -135,7 +135,7 @@ impl Node {
             last_thread: true,
             group_exit: true,
         };
-        self.ssw.process_exit(exit, now);
+        self.south.process_exit(exit, now);
         if workers_live_on {
             Ok(())
         } else {
@@ -186,7 +186,7 @@ impl Node {
         now: u64,
     ) -> Result<(), Violation> {
         let such = |is_so: fn(&Flow) -> bool| -> BTreeSet<FlowKey> {
-            let such = self.ssw.flows().filter(|(_, flow)| is_so(flow));
+            let such = self.south.flows().filter(|(_, flow)| is_so(flow));
             such.map(|(key, _)| *key).collect()
         };
         let finishing = such(|flow| flow.server_closing);

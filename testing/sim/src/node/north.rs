@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use rand::rngs::SmallRng;
 use recovery::{SplicePoint, Standing};
 use smoltcp::iface::SocketHandle;
-use ssw::{Flow, fabricated_syn};
+use south_model::{Flow, fabricated_syn};
 use wire::{ChecksumMode, Flags, FlowId, FlowKey, SegmentSpec, SeqNumber, kind};
 
 use super::{Node, finished, packet};
@@ -130,7 +130,7 @@ impl Node {
         if north.is_none_or(|north| north.setup.commit.is_none()) {
             return Vec::new();
         }
-        let flows = self.ssw.flows();
+        let flows = self.south.flows();
         let stands = flows.filter_map(|(key, flow)| {
             let standing = self.standing(*key, flow)?;
             Some((flow.id, standing.instream))
@@ -164,7 +164,7 @@ impl Node {
                 Some(all) if too_soon => all,
                 _ => *read,
             };
-            self.ssw.note(*key, *isn, *isn + 1 + length32(read));
+            self.south.note(*key, *isn, *isn + 1 + length32(read));
         }
     }
 
@@ -174,7 +174,7 @@ impl Node {
             return Vec::new();
         };
         let notes = &north.notes;
-        let flows = self.ssw.flows().filter(|(_, flow)| flow.closed_ns == 0);
+        let flows = self.south.flows().filter(|(_, flow)| flow.closed_ns == 0);
         let read = flows.filter_map(|(key, flow)| {
             let read = notes.read_of(*key)?;
             Some((flow.id, flow.client.isn + 1 + length32(read)))
@@ -214,7 +214,7 @@ impl Node {
         let window = flow.server.edge.distance_from(expected).unwrap_or(0);
         let (instream, outstream) = (point.instream, point.outstream);
         let grafted = self
-            .ssw
+            .south
             .graft(key, flow.id, instream, outstream, window, now);
         if grafted.is_err() {
             self.host.sockets.remove(socket);

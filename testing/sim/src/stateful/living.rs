@@ -2,7 +2,7 @@
 
 use rand::{Rng, rngs::SmallRng, seq::SliceRandom};
 use smoltcp::{iface::SocketHandle, socket::tcp::State};
-use ssw::SouthSide;
+use south_model::SouthSide;
 use wire::FlowKey;
 
 use super::{Deed, Stage, Stateful};
@@ -15,7 +15,7 @@ use crate::{
 /// What a process sees of its host.
 pub(crate) struct System<'a> {
     pub(crate) host: &'a mut Host,
-    pub(crate) ssw: &'a SouthSide,
+    pub(crate) south: &'a SouthSide,
     pub(crate) notes: &'a mut Notes,
     /// What it notes goes to a logger, too, and words wait for that.
     pub(crate) waits_for_logger: bool,
@@ -119,7 +119,7 @@ impl Stateful {
         let mut busy = false;
         for (handle, key) in new {
             // The kernel keeps the SYN for who accepts it.
-            let Some(isn) = system.ssw.flow(&key).map(|flow| flow.client.isn) else {
+            let Some(isn) = system.south.flow(&key).map(|flow| flow.client.isn) else {
                 continue;
             };
             if system.rng.random_bool(0.8) {

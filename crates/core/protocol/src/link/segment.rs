@@ -9,7 +9,8 @@
 //! | TCP ports | low 32 bits of the flow's number, little-endian |
 //! | TCP urgent pointer | low 16 bits of the sequence number, big-endian |
 //! | TCP window | [`heads_digest`] of where the newest head ended then, big-endian; of [`SegmentKind::Noted`] how far
-//! the packet lies beyond [`SegmentView::noted`]; of [`SegmentKind::Doubted`] how far [`SegmentView::heard`] lies beyond the acknowledgement number |
+//! the packet lies beyond [`SegmentView::noted`]; of [`SegmentKind::Doubted`] how far [`SegmentView::heard`] lies
+//! beyond the acknowledgement number |
 //!
 //! **Copies that are left out.** A server with state writes notes of all that it has read, and the logger has
 //! those. What is in them, or will be, need not be copied as well: the record of the connection's instream

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! All numbers are little-endian. Who changes what is here changes the version in the header of the
-//! files (`segments`). Entries of the version before are read, too ([`Layout`]).
+//! files (`wal`). Entries of the version before are read, too ([`Layout`]).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -35,7 +35,7 @@ impl Layout {
     /// That of the segments of this version.
     pub(crate) const fn of(version: u32) -> Self {
         match version {
-            segments::VERSION => Self::Own,
+            wal::VERSION => Self::Own,
             _ => Self::Former,
         }
     }

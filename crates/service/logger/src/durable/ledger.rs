@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use segments::Batch;
+use wal::Batch;
 use wire::FlowId;
 
 mod bases;

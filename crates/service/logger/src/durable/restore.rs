@@ -2,7 +2,7 @@
 
 use journal::{Arrival, Place, Unprotected};
 use protocol::control::Resume;
-use segments::{Log, OpenError, Piece, Storage};
+use wal::{Log, OpenError, Piece, Storage};
 use wire::{FlowId, SeqNumber};
 
 use super::entry::{Change, Entry, Layout};

@@ -7,7 +7,7 @@ use std::{
 };
 
 use protocol::link::{ACK_LEN, MAX_ACKS, PROBE_LEN, STABLE_LEN};
-use segments::Batch;
+use wal::Batch;
 
 use crate::durable::{Change, Ledger, LogState, Order, entry::Entry};
 use crate::link::Sessions;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use rustix::fs::{FlockOperation, flock};
-use segments::Storage;
+use wal::Storage;
 
 const SUFFIX: &str = ".segment";
 const LOCK: &str = "lock";

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use segments::{Batch, Log};
+use wal::{Batch, Log};
 
 use super::disk::Disk;
 use crate::durable::{Order, write};

@@ -21,7 +21,7 @@ use protocol::{
     mirror::{CloseReason, FrameKind},
 };
 use rand::{Rng, seq::SliceRandom};
-use segments::{Log, Storage, simulated::Simulated};
+use wal::{Log, Storage, simulated::Simulated};
 use wire::{ChecksumMode, FlowId, SeqNumber};
 
 use crate::host::{Host, attach, frame};

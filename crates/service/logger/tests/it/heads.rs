@@ -8,7 +8,7 @@ use protocol::{
     link::{Head, seal_head, seal_said},
     mirror::FrameKind,
 };
-use segments::Storage;
+use wal::Storage;
 use wire::{FlowId, SeqNumber};
 
 use crate::{

@@ -12,7 +12,7 @@ use protocol::{
     link::{Ack, LinkKey, LinkKeys},
     mirror::{CloseReason, FrameKind, MirrorFrame},
 };
-use segments::{Log, Storage, simulated::Simulated};
+use wal::{Log, Storage, simulated::Simulated};
 use wire::{ChecksumMode, Flags, FlowId, SegmentSpec, SeqNumber};
 
 use crate::host::{self, Connection, Host};

@@ -5,7 +5,7 @@ use protocol::{
     control::{Attach, Recorded, Request},
     link::{Handshake, LinkKey, LinkKeys, Open, SynOptions},
 };
-use segments::Storage;
+use wal::Storage;
 use wire::{ChecksumMode, FlowId, SeqNumber};
 
 use crate::{

@@ -1,6 +1,6 @@
 //! Flows of a host that has died: their clients are asked where they stand.
 
-use ssw::Restored;
+use south_model::Restored;
 
 use super::world::{Manner, Peer, World, key, ms};
 use crate::{Action, Cause, GaveUp, LostReason, Stage};

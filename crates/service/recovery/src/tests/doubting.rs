@@ -1,6 +1,6 @@
 //! What a dead host may have answered, and a digest of what its client has heard.
 
-use ssw::{Comparison, Digest, Restored};
+use south_model::{Comparison, Digest, Restored};
 use wire::SeqNumber;
 
 use super::world::{CLIENT, Peer, SERVER, World, key, ms};

@@ -1,6 +1,6 @@
 //! The logger does not say what a server had said, or knows nothing of it.
 
-use ssw::Digest;
+use south_model::Digest;
 use wire::SeqNumber;
 
 use super::world::{CLIENT, Logger, Manner, Peer, SERVER, World, key, ms};

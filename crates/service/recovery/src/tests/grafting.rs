@@ -1,6 +1,6 @@
 //! Servers that replay a record of their own before they are given their connections.
 
-use ssw::Restored;
+use south_model::Restored;
 
 use super::world::{CLIENT, Peer, SERVER, World, key, ms};
 use crate::{Action, Config, Event, LostReason, SplicePoint, Stage};

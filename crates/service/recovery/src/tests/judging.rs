@@ -1,6 +1,6 @@
 //! The decision table, one test a row; each later row needs that the earlier ones do not apply.
 
-use ssw::{Mode, UnprotectedReason};
+use south_model::{Mode, UnprotectedReason};
 use wire::{FlowId, SeqNumber};
 
 use super::world::{CLIENT, Manner, Peer, SERVER, World, candidate, key, ms};

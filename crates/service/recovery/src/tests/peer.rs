@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use ssw::{Digest, Flow, Mode};
+use south_model::{Digest, Flow, Mode};
 use wire::{FlowId, SeqNumber};
 
 use super::world::ms;
@@ -144,18 +144,18 @@ impl Peer {
     pub(super) fn graft(&mut self, life: u32, point: SplicePoint) {
         self.flow.mode = Mode::Spliced;
         self.flow.incarnation = life;
-        self.flow.splice = ssw::SpliceHalf {
+        self.flow.splice = south_model::SpliceHalf {
             instream: point.instream,
             outstream: point.outstream,
             isn: point.outstream - 1,
             nxt: point.outstream,
             ack: point.instream + 1,
             edge: point.instream + 1 + self.window,
-            ..ssw::SpliceHalf::default()
+            ..south_model::SpliceHalf::default()
         };
-        self.flow.verify = ssw::VerifyHalf {
+        self.flow.verify = south_model::VerifyHalf {
             end: point.verify_end,
-            ..ssw::VerifyHalf::default()
+            ..south_model::VerifyHalf::default()
         };
         self.arrived.clear();
     }

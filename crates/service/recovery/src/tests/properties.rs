@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use proptest::{collection::vec, prelude::*};
-use ssw::{Mode, UnprotectedReason};
+use south_model::{Mode, UnprotectedReason};
 use wire::{FlowId, SeqNumber};
 
 use super::world::{Manner, Peer, SEGFAULT, World, key, ms};

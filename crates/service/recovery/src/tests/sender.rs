@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ssw::{Digest, DigestHalf};
+use south_model::{Digest, DigestHalf};
 use wire::SeqNumber;
 
 use super::world::ms;

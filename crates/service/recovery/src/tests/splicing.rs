@@ -286,7 +286,7 @@ fn a_connection_that_was_listed_and_is_reported_late_is_recovered_once() {
 fn the_state_of_an_earlier_life_is_not_taken_for_an_answer() {
     let mut world = World::new([]);
     let earlier = Peer::new(1, 100, 10).change(|peer| {
-        peer.flow.mode = ssw::Mode::Spliced;
+        peer.flow.mode = south_model::Mode::Spliced;
         peer.flow.splice.ack = CLIENT + 100;
         peer.flow.splice.edge = CLIENT + 1_000;
     });

@@ -1,6 +1,6 @@
 //! Clients that wait for long: they are told so, and that it is over.
 
-use ssw::Restored;
+use south_model::Restored;
 
 use super::world::{Peer, World, key, ms};
 use crate::{Action, GaveUp, Stage};

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use ssw::{Mode, Restored};
+use south_model::{Mode, Restored};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
@@ -262,7 +262,7 @@ impl World {
                 assert_ne!(peer.flow.incarnation, life, "spliced a second time");
                 peer.flow.mode = Mode::Splicing;
                 peer.flow.incarnation = life;
-                peer.flow.splice = ssw::SpliceHalf {
+                peer.flow.splice = south_model::SpliceHalf {
                     instream: point.instream,
                     outstream: point.outstream,
                     isn: SeqNumber(77),
@@ -270,11 +270,11 @@ impl World {
                     ack: point.instream + 1,
                     edge: point.instream + 1,
                     delta_seq: point.outstream.0.wrapping_sub(78),
-                    ..ssw::SpliceHalf::default()
+                    ..south_model::SpliceHalf::default()
                 };
-                peer.flow.verify = ssw::VerifyHalf {
+                peer.flow.verify = south_model::VerifyHalf {
                     end: point.verify_end,
-                    ..ssw::VerifyHalf::default()
+                    ..south_model::VerifyHalf::default()
                 };
                 peer.arrived.clear();
                 peer.syn_at = None;

@@ -8,7 +8,7 @@ use std::{
 
 use checkpoint::{Room, Said, Way};
 use protocol::control::KeptImage;
-use ssw::Flow;
+use south_model::Flow;
 use supervise::{Cgroup, Pid, Server};
 use wire::FlowKey;
 

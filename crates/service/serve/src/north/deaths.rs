@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeSet, io, mem, time::Duration};
 
-use ssw::Flow;
+use north_host::{Ends, Handover, HandoverError, Suspect};
+use south_model::Flow;
 use wire::FlowKey;
-use wrap::{Ends, Handover, HandoverError, Suspect};
 
 use super::{North, RECORD, empty, ends, new_number, positions, room_for};
 use crate::error::{ServeError, SystemContext as _};

@@ -11,12 +11,12 @@ use std::{
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
 };
 
+use north_host::Message;
 use rustix::{
     fs::{FileType, Mode, OFlags, fstat, open},
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
     process::{Resource, getrlimit},
 };
-use wrap::Message;
 
 /// Most that are held, and what part of the descriptors that we may have, if that is less.
 const MOST: usize = 4096;

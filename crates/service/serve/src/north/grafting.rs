@@ -2,13 +2,13 @@
 
 use std::{io, net::TcpStream, os::fd::AsFd as _};
 
-use recovery::Standing;
-use ssw::Flow;
-use wire::{FlowKey, SeqNumber, TcpOption};
-use wrap::{
+use north_host::{
     Ends, Passed, Position, Which,
     repair::{Blueprint, Options, say_again},
 };
+use recovery::Standing;
+use south_model::Flow;
+use wire::{FlowKey, SeqNumber, TcpOption};
 
 use super::{
     North,

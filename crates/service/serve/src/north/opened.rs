@@ -21,17 +21,17 @@ use std::{
     time::Duration,
 };
 
+use north_host::{
+    Handover, JOIN_ANSWER, Message, Passed, Reach,
+    counts::{Counts, kernel_counts},
+    repair::say_again,
+};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     net::{RecvFlags, SendFlags, recv, send},
     process::{Resource, getrlimit},
 };
 use wire::{FlowId, FlowKey};
-use wrap::{
-    Handover, JOIN_ANSWER, Message, Passed, Reach,
-    counts::{Counts, kernel_counts},
-    repair::say_again,
-};
 
 use super::files::give;
 pub(crate) use quiet::Quiet;

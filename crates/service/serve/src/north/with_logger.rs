@@ -3,8 +3,8 @@
 use std::{collections::HashMap, io};
 
 use checkpoint::Unpack;
+use north_host::{Feed, Memory};
 use protocol::control::KeptImage;
-use wrap::{Feed, Memory};
 
 use super::{North, RECORD};
 use crate::{

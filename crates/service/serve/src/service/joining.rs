@@ -10,9 +10,9 @@ use std::{
     os::fd::AsFd as _,
 };
 
-use ssw::{ClientHalf, Flow, LogHalf, Said, ServerHalf, VerifyHalf};
+use north_host::{counts::is_unused, repair::Blueprint};
+use south_model::{ClientHalf, Flow, LogHalf, Said, ServerHalf, VerifyHalf};
 use wire::{Flags, FlowId, FlowKey, OptionsBuffer, OptionsFull, TcpOption};
-use wrap::{counts::is_unused, repair::Blueprint};
 
 use super::Service;
 use crate::{

@@ -11,7 +11,7 @@ use protocol::{
     mirror::{CloseReason, FrameKind, MirrorFrame},
 };
 use recovery::{ReplayMode, Stage};
-use ssw::{Flow, Said, released_ack};
+use south_model::{Flow, Said, released_ack};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use super::Service;

@@ -9,7 +9,7 @@ use std::{collections::BTreeSet, time::Duration};
 use dataplane::{Event as KernelEvent, EventKind};
 use protocol::control::RecordSummary;
 use recovery::Count;
-use ssw::{Flow, UnprotectedReason};
+use south_model::{Flow, UnprotectedReason};
 use wire::{FlowId, FlowKey};
 
 use super::Service;

@@ -1,10 +1,10 @@
 //! The service's own record: its server's next life replays it.
 
+use north_host::repair::is_gone;
 use protocol::control::Edition;
 use recovery::{Candidate, Cause, SplicePoint, Stage, Standing};
-use ssw::Flow;
+use south_model::Flow;
 use wire::{FlowId, FlowKey};
-use wrap::repair::is_gone;
 
 use super::Service;
 use crate::{

@@ -14,7 +14,7 @@ use std::{
 use protocol::control::{Edition, RecordSummary, Recorded};
 use recovery::Cause;
 use rustix::event::{Timespec, poll};
-use ssw::{DigestKey, Flow, Restored, call_to_client, newest_records, restored_flow};
+use south_model::{DigestKey, Flow, Restored, call_to_client, newest_records, restored_flow};
 use wire::{EmitError, FlowId, FlowKey};
 
 use super::Service;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dataplane::{Event as KernelEvent, EventKind};
 use protocol::UnprotectedReason;
 use recovery::{Cause, Stage};
-use ssw::CrashOn;
+use south_model::CrashOn;
 use supervise::Exit;
 
 use super::{Ending, Service};

@@ -8,11 +8,11 @@ use std::{
     os::fd::OwnedFd,
 };
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt::set_ipv6_v6only};
-use wrap::{
+use north_host::{
     Memory,
     layout::{Destination, Hold},
 };
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt::set_ipv6_v6only};
 
 use super::{Service, images_of::Fetched};
 use crate::{

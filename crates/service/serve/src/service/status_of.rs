@@ -16,7 +16,7 @@ use crate::{
 use protocol::control::Statistics;
 use recovery::{ReplayMode, Stage};
 use rustix::process::Pid;
-use ssw::{Flow, Mode};
+use south_model::{Flow, Mode};
 use wire::{FlowId, FlowKey};
 
 /// A logger that is silent for longer is not asked.

@@ -62,7 +62,9 @@ impl Service {
     /// Translated connections end properly only while the programs are there.
     pub(super) fn linger(&mut self) -> Result<(), ServeError> {
         let until = clock::now() + LINGER;
-        let open = |flow: &ssw::Flow| flow.mode == ssw::Mode::Spliced && flow.closed_ns == 0;
+        let open = |flow: &south_model::Flow| {
+            flow.mode == south_model::Mode::Spliced && flow.closed_ns == 0
+        };
         while clock::now() < until
             && self
                 .ground

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use dataplane::{Event as KernelEvent, Ring};
 use protocol::UnprotectedReason;
 use recovery::{Cause, Stage};
-use ssw::{Flow, Restored};
+use south_model::{Flow, Restored};
 
 use super::Service;
 use crate::{adopting::Adopted, clock, error::ServeError, events::Happening};

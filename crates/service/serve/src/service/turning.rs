@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::mpsc, time::Duration};
 
 use dataplane::{Event as KernelEvent, Ring};
 use recovery::{HEARTBEAT_INTERVAL, SWEEP_AGE, SWEEP_INTERVAL, Stage};
-use ssw::Flow;
+use south_model::Flow;
 use wire::{FlowId, FlowKey};
 
 use super::{Next, Service};

@@ -1,6 +1,6 @@
 //! `struct flow`, from the kernel and into it.
 
-use ssw::{
+use south_model::{
     ClientHalf, Comparison, Digest, DigestHalf, Flow, LogHalf, Mode, Range, Restored, Said,
     ServerHalf, SpliceHalf, UnprotectedReason, VerifyHalf,
 };

@@ -4,7 +4,7 @@
 use std::{io, time::Duration};
 
 use libbpf_rs::{MapCore, MapFlags, ProgramInput};
-use ssw::{Digest, Expect, Flow};
+use south_model::{Digest, Expect, Flow};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use super::Dataplane;
@@ -210,8 +210,8 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// Know a connection from its record ([`ssw::restored_flow`]), or from its socket, instead of from its handshake.
-    /// Of `flow` only what that fills is taken.
+    /// Know a connection from its record ([`south_model::restored_flow`]), or from its socket, instead of from its
+    /// handshake. Of `flow` only what that fills is taken.
     ///
     /// # Errors
     /// There is no room for it, or a connection with these ends is known.

@@ -1,7 +1,7 @@
 //! Reading the flows and the counters.
 
 use libbpf_rs::{MapCore, MapFlags};
-use ssw::Flow;
+use south_model::Flow;
 use wire::FlowKey;
 
 use super::{

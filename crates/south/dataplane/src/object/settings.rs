@@ -6,7 +6,7 @@ use std::{
 };
 
 use libbpf_rs::{MapCore, MapFlags};
-use ssw::{CrashOn, DigestKey, DigestSeed};
+use south_model::{CrashOn, DigestKey, DigestSeed};
 
 use super::Dataplane;
 use crate::{
@@ -32,7 +32,7 @@ pub struct Settings {
     /// Outstream bytes recorded at the beginning of each turn; 0: none; `u32::MAX`: all.
     pub verify_head: u32,
     /// What the server says besides is digested.
-    pub digests: Option<ssw::Digests>,
+    pub digests: Option<south_model::Digests>,
     /// First of the three marks by which our own packets are known.
     pub mark: u32,
     /// Size of the ring to the logger, bytes; a power of two and a multiple of the page size.

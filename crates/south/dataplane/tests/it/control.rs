@@ -2,7 +2,7 @@
 
 use dataplane::SplicePoint;
 use protocol::mirror::{CloseReason, FrameKind};
-use ssw::{Mode, UnprotectedReason};
+use south_model::{Mode, UnprotectedReason};
 use wire::FlowId;
 
 use crate::harness::*;

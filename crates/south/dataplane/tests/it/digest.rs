@@ -1,7 +1,7 @@
 //! `digest.h`: what is said again is compared with what was said, whole or by samples, however both were cut.
 
 use protocol::mirror::FrameKind;
-use ssw::{Digest, EventKind, Mode};
+use south_model::{Digest, EventKind, Mode};
 use wire::SeqNumber;
 
 use crate::harness::*;
@@ -254,5 +254,5 @@ fn an_earlier_turn_than_the_last_is_not_sampled_because_the_last_was() {
         say(&mut both, later + 1, &said()[1000..4000], 2);
         assert_eq!(both.flow().mode, Mode::Spliced);
     }
-    assert_eq!(both.flow().digest.comparison, ssw::Comparison::Done);
+    assert_eq!(both.flow().digest.comparison, south_model::Comparison::Done);
 }

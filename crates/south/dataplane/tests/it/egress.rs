@@ -1,6 +1,6 @@
 //! The rows of the table in `egress.h` that need no splice.
 
-use ssw::{MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT};
+use south_model::{MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT};
 use wire::{Flags, SeqNumber};
 
 use crate::harness::*;

@@ -16,7 +16,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
 };
-use ssw::{DEFAULT_FIELDS, Flow, Mode, UnprotectedReason, expectations};
+use south_model::{DEFAULT_FIELDS, Flow, Mode, UnprotectedReason, expectations};
 use wire::{FlowKey, SeqNumber};
 
 use crate::harness::*;

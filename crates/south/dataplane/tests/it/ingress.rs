@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use ssw::{EventKind, Mode, Packet, UnprotectedReason};
+use south_model::{EventKind, Mode, Packet, UnprotectedReason};
 use wire::{ChecksumMode, Flags, SeqNumber};
 
 use crate::harness::*;
@@ -460,19 +460,19 @@ fn our_own_packets_go_their_way() {
     };
     both.gate();
     // Server space: untouched, through any gate.
-    let out = both.client(spec(ssw::MARK_SERVER_SPACE));
+    let out = both.client(spec(south_model::MARK_SERVER_SPACE));
     assert_eq!((out.verdict, out.packet.mark), (Next, 0));
     // Client space: only for a flow that is spliced.
-    let out = both.client(spec(ssw::MARK_CLIENT_SPACE));
+    let out = both.client(spec(south_model::MARK_CLIENT_SPACE));
     assert_eq!((out.verdict, out.packet.mark), (DROP, 0));
     // To the client: it is none of ours here; the mark of somebody else stays.
-    let out = both.client(spec(ssw::MARK_TO_CLIENT));
+    let out = both.client(spec(south_model::MARK_TO_CLIENT));
     assert_eq!((out.verdict, out.packet.mark), (DROP, 0));
     let out = both.client(spec(5));
     assert_eq!((out.verdict, out.packet.mark), (DROP, MARK + 5));
     both.key = other_key(false, 9);
     assert_eq!(
-        both.client(spec(ssw::MARK_CLIENT_SPACE)).verdict,
+        both.client(spec(south_model::MARK_CLIENT_SPACE)).verdict,
         DROP,
         "no flow"
     );

@@ -2,7 +2,7 @@
 //! programs do with one is what they do with any other. (The loopback's MTU makes Linux send them
 //! whatever `gso_max_size` says.)
 
-use ssw::{DEFAULT_FIELDS, expectations};
+use south_model::{DEFAULT_FIELDS, expectations};
 use wire::{FlowId, IpPacket, Segment, SeqNumber};
 
 use crate::harness::*;

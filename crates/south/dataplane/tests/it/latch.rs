@@ -10,7 +10,7 @@ use std::{
 use dataplane::{EventKind, Settings};
 use libbpf_rs::query::LinkInfoIter;
 use protocol::mirror::{CloseReason, FrameKind};
-use ssw::{CrashOn, SocketChange, SocketState};
+use south_model::{CrashOn, SocketChange, SocketState};
 use supervise::{Cgroup, Command, mounts};
 use wire::{FlowKey, SeqNumber};
 
@@ -340,7 +340,7 @@ impl Connected {
         }
     }
 
-    fn wait(&self, what: &str, condition: impl Fn(Option<&ssw::Flow>) -> bool) {
+    fn wait(&self, what: &str, condition: impl Fn(Option<&south_model::Flow>) -> bool) {
         let start = Instant::now();
         let flow = || {
             self.both
@@ -491,7 +491,7 @@ fn a_half_close_in_a_replay_is_told_from_a_close() {
             });
             t.becomes(&[SocketState::HalfClosed]);
             assert!(!t.both.flow().server_closing);
-            let replayed = segment(c + 1, s + 1).mark(MARK + ssw::MARK_CLIENT_SPACE);
+            let replayed = segment(c + 1, s + 1).mark(MARK + south_model::MARK_CLIENT_SPACE);
             let replayed = t.both.client(replayed.payload(b"ten bytes."));
             assert_eq!(replayed.verdict, Next, "it reads on");
             t.server = None;
@@ -521,7 +521,8 @@ fn a_spliced_connection_that_is_closed_is_kept_until_it_is_swept_or_its_ports_ar
                 t.both.s + 1001,
                 "still translated"
             );
-            let replayed = segment(t.both.c + 1, t.both.s + 1).mark(MARK + ssw::MARK_CLIENT_SPACE);
+            let replayed =
+                segment(t.both.c + 1, t.both.s + 1).mark(MARK + south_model::MARK_CLIENT_SPACE);
             assert_eq!(t.both.client(replayed).verdict, DROP, "it would be reset");
             if sweep {
                 assert_eq!(t.both.sweep(), 1);

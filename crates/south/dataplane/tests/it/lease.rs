@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use ssw::{MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT, Packet};
+use south_model::{MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT, Packet};
 use wire::{ChecksumMode, Flags, SeqNumber};
 
 use crate::harness::*;

@@ -14,7 +14,7 @@ use protocol::link::{
     Ack, KeySet, KeySlot, LinkKey, LinkKeys, Open, Probe, ProbeKind, SegmentKind, SegmentView,
     heads_digest,
 };
-use ssw::{AckStrategy, LinkSettings, Packet, UnprotectedReason};
+use south_model::{AckStrategy, LinkSettings, Packet, UnprotectedReason};
 use wire::{ChecksumMode, Flags, FlowId, IpPacket, Segment, SeqNumber, checksum};
 
 use crate::harness::*;

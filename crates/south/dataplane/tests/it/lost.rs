@@ -2,7 +2,7 @@
 //! flow shows.
 
 use dataplane::EventKind;
-use ssw::{DEFAULT_FIELDS, Flow, LogHalf, Restored, UnprotectedReason, expectations};
+use south_model::{DEFAULT_FIELDS, Flow, LogHalf, Restored, UnprotectedReason, expectations};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::harness::*;

@@ -1,4 +1,4 @@
-//! The programs in the kernel, run on packets (`BPF_PROG_TEST_RUN`) beside the pure model `ssw`.
+//! The programs in the kernel, run on packets (`BPF_PROG_TEST_RUN`) beside the pure model, `south-model`.
 //!
 //! Every step goes through both; verdict, packet, flows, mirror frames, events and counters must
 //! be equal after each ([`harness::Both`]). The death latch sits on tracepoints, which cannot be

@@ -2,7 +2,7 @@
 
 use dataplane::Settings;
 use protocol::mirror::FrameKind;
-use ssw::{EventKind, Packet, UnprotectedReason};
+use south_model::{EventKind, Packet, UnprotectedReason};
 use wire::{ChecksumMode, SeqNumber};
 
 use crate::harness::*;
@@ -60,7 +60,7 @@ fn packets_of_several_segments_are_recorded_whole() {
     let taken = |len: usize| {
         let packet = client_data(&both, len);
         let mut other = Frame::of(&Packet {
-            mark: MARK + ssw::MARK_SERVER_SPACE,
+            mark: MARK + south_model::MARK_SERVER_SPACE,
             ..packet
         });
         both.kernel.run_frame("ingress", &mut other).is_ok()

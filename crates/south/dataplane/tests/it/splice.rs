@@ -1,7 +1,9 @@
 //! The rows of the tables in `egress.h` and `ingress.h` about a connection that is bound to a later
 //! server's socket, and all of `verify.h`.
 
-use ssw::{DEFAULT_FIELDS, EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, Mode, expectations};
+use south_model::{
+    DEFAULT_FIELDS, EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, Mode, expectations,
+};
 use wire::{Flags, FlowId, SeqNumber};
 
 use crate::harness::*;

@@ -72,7 +72,7 @@ fn a_handshake_that_two_segments_complete_opens_one_record() {
 fn run_on(
     processor: usize,
     program: BorrowedFd<'_>,
-    packet: &ssw::Packet,
+    packet: &south_model::Packet,
     start: &AtomicU32,
     delay: u32,
 ) -> Verdict {

@@ -13,7 +13,7 @@ use rustix::event::{
     epoll::{self, CreateFlags, Event, EventData, EventFlags},
     poll,
 };
-use ssw::Packet;
+use south_model::Packet;
 use wire::{FlowKey, SeqNumber};
 
 use crate::harness::*;

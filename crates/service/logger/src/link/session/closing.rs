@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, time::Duration};
 
-use ssw::closed_window_ack;
+use south_model::closed_window_ack;
 use wire::FlowId;
 
 use super::Session;

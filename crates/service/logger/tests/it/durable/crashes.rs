@@ -126,7 +126,7 @@ proptest! {
             world.traffic();
             world.write_all();
         }
-        let mut batch = segments::Batch::default();
+        let mut batch = wal::Batch::default();
         for (kind, flow, bytes) in foreign {
             batch.add(|out| {
                 out.push(kind);

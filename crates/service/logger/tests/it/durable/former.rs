@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use journal::{Protected, State};
-use segments::{Batch, Piece};
+use wal::{Batch, Piece};
 
 use super::*;
 

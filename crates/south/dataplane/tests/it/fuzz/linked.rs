@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use protocol::link::{Ack, KeySet, KeySlot, LinkKey, LinkKeys, OPEN_LEN, Open, Probe, ProbeKind};
-use ssw::{AckStrategy, LinkSettings, Mode, Packet, Restored, restored_flow};
+use south_model::{AckStrategy, LinkSettings, Mode, Packet, Restored, restored_flow};
 use wire::{FlowId, FlowKey};
 
 use super::{Step, World};

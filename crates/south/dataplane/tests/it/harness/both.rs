@@ -8,7 +8,7 @@ use rustix::{
     thread::{CpuSet, sched_getcpu, sched_setaffinity},
     time::{ClockId, clock_gettime},
 };
-use ssw::{
+use south_model::{
     AckStrategy, Digest, Expect, Flow, LinkSettings, Packet, SouthSide, UnprotectedReason, Verdict,
 };
 use wire::{ChecksumState, FlowId, FlowKey, IpPacket, Segment, SeqNumber};
@@ -89,9 +89,9 @@ pub(crate) struct Both {
     /// Nobody reads the mirror ring: it fills.
     pub(crate) logger_hangs: bool,
     notes: Vec<Note>,
-    events: Vec<ssw::EventKind>,
+    events: Vec<south_model::EventKind>,
     /// Each with what has left for it, if that had to be seen at once.
-    copies: Vec<(ssw::Copy, Option<Packet>)>,
+    copies: Vec<(south_model::Copy, Option<Packet>)>,
 }
 
 impl Both {
@@ -134,7 +134,7 @@ impl Both {
     pub(crate) fn on(kernel: Leased, settings: &Settings) -> Self {
         stay_here();
         let model = SouthSide::new(
-            ssw::Settings {
+            south_model::Settings {
                 heartbeat_timeout_ns: u64::try_from(settings.heartbeat_timeout.as_nanos()).unwrap(),
                 crash_on: settings.crash_on,
                 mark: settings.mark,
@@ -473,7 +473,7 @@ impl Both {
     }
 
     /// The events since the last call.
-    pub(crate) fn events(&mut self) -> Vec<ssw::EventKind> {
+    pub(crate) fn events(&mut self) -> Vec<south_model::EventKind> {
         std::mem::take(&mut self.events)
     }
 

@@ -13,15 +13,15 @@ use std::{
 
 use dataplane::{Dataplane, Event, PinDirectory, Ring, Settings};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys};
-use protocol::{link::SegmentKind, mirror};
-use rustix::mm::{MapFlags as Mapping, ProtFlags, mmap};
-use ssw::{CrashOn, DigestKey, Digests, Expect, Packet, Verdict};
-use supervise::mounts::{self, Mount};
-use wire::{FlowId, FlowKey, IpPacket, Segment, SeqNumber};
-use wrap_abi::{
+use north_abi::{
     handover::Ends,
     notes::{NOTES, Notes},
 };
+use protocol::{link::SegmentKind, mirror};
+use rustix::mm::{MapFlags as Mapping, ProtFlags, mmap};
+use south_model::{CrashOn, DigestKey, Digests, Expect, Packet, Verdict};
+use supervise::mounts::{self, Mount};
+use wire::{FlowId, FlowKey, IpPacket, Segment, SeqNumber};
 
 use super::segments::{MARK, server_end};
 
@@ -384,7 +384,7 @@ impl Kernel {
     }
 
     /// A copy of a segment passes the interface of the log link.
-    pub(crate) fn wrap(&self, copy: &ssw::Copy) -> Packet {
+    pub(crate) fn wrap(&self, copy: &south_model::Copy) -> Packet {
         let mut packet = copy.packet.clone();
         let mut frame = Frame::of(&packet);
         frame.cb = carried(copy);
@@ -521,7 +521,7 @@ impl Frame {
 }
 
 /// What a copy takes with it through the stack.
-pub(crate) fn carried(copy: &ssw::Copy) -> [u32; 5] {
+pub(crate) fn carried(copy: &south_model::Copy) -> [u32; 5] {
     let [low, high] = [copy.flow_id.0, copy.flow_id.0 >> 32].map(|word| word & 0xffff_ffff);
     let [low, high] = [low, high].map(|word| u32::try_from(word).expect("half of a number"));
     let (head, lengths) = (copy.head, [copy.head.keep, copy.head.whole].map(u32::from));
@@ -546,7 +546,7 @@ fn numbers(packet: &Packet) -> (SeqNumber, SeqNumber) {
 
 /// The notes as a process of the service has them.
 fn mapped(notes: BorrowedFd<'_>) -> Notes<'static> {
-    let length = size_of::<[wrap_abi::notes::Note; NOTES]>();
+    let length = size_of::<[north_abi::notes::Note; NOTES]>();
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping.
     let at = unsafe {

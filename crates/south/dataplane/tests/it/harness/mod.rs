@@ -9,7 +9,7 @@ pub(crate) use both::{Both, Out, other_key};
 pub(crate) use kernel::{Frame, Kernel, Leased, Note, Pinned, digesting_settings, settings};
 pub(crate) use segments::*;
 
-pub(crate) use ssw::Verdict::{self, Next, RedirectIngress};
+pub(crate) use south_model::Verdict::{self, Next, RedirectIngress};
 /// Marks of what goes to the logger, relative to [`MARK`]: copies that are still to be wrapped, and what
 /// is ready.
 pub(crate) const SEGMENT: u32 = 3;

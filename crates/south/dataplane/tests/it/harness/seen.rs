@@ -1,13 +1,13 @@
 //! What the model says, as the kernel says it.
 
 use protocol::mirror::{CloseReason, FrameKind};
-use ssw::{ClosedReason, MirrorFrame, MirrorKind, SouthSide};
+use south_model::{ClosedReason, MirrorFrame, MirrorKind, SouthSide};
 
 use super::kernel::Note;
 
-pub(super) fn as_seen(kind: ssw::EventKind) -> dataplane::EventKind {
+pub(super) fn as_seen(kind: south_model::EventKind) -> dataplane::EventKind {
     use dataplane::EventKind as Seen;
-    use ssw::EventKind as Wanted;
+    use south_model::EventKind as Wanted;
     match kind {
         Wanted::Death { pid, status } => Seen::Death { pid, status },
         Wanted::Listening => Seen::Listening,

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use ssw::Packet;
+use south_model::Packet;
 use wire::{ChecksumMode, Flags, SegmentSpec, SeqNumber};
 
 pub(crate) const MARK: u32 = 0x0f70_0000;

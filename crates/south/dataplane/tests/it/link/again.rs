@@ -58,7 +58,7 @@ fn a_connection_is_recorded_again_from_its_next_turn() {
     assert_eq!(linked.both.client(next).verdict, Verdict::Next);
     let (c, s) = (linked.both.c, linked.both.s);
     let events = linked.both.events();
-    let wanted = ssw::EventKind::Reprotected {
+    let wanted = south_model::EventKind::Reprotected {
         key: linked.both.key,
         flow_id: FlowId(1),
         instream: c + 22,

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use dataplane::{Settings, SplicePoint};
-use ssw::{Restored, restored_flow};
-use wrap_abi::handover::Ends;
+use north_abi::handover::Ends;
+use south_model::{Restored, restored_flow};
 
 use super::*;
 

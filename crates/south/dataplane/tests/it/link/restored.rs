@@ -4,7 +4,7 @@ use protocol::{
     control::{RecordSummary, Recorded, Resume},
     link::{Handshake, SynOptions},
 };
-use ssw::{EventKind, Restored, restored_flow};
+use south_model::{EventKind, Restored, restored_flow};
 use wire::FlowKey;
 
 use super::*;
@@ -68,7 +68,11 @@ fn restored_of(strategy: AckStrategy, v6: bool, stateful: bool) -> Linked {
     restored_with(strategy, v6, |flow| flow.log.stateful = stateful)
 }
 
-fn restored_with(strategy: AckStrategy, v6: bool, change: impl FnOnce(&mut ssw::Flow)) -> Linked {
+fn restored_with(
+    strategy: AckStrategy,
+    v6: bool,
+    change: impl FnOnce(&mut south_model::Flow),
+) -> Linked {
     let mut linked = Linked::over(strategy, v6, false);
     linked.both.s = SERVER_ISN;
     let ends = (linked.both.c, linked.both.s);
@@ -382,7 +386,7 @@ fn what_waits_for_the_end_alone_is_given_and_a_byte_in_its_place_is_none() {
     says(&mut linked, theirs, 0, 199);
     let asked = word(&linked, 100, 200).payload(b"goodbye");
     assert_eq!(linked.both.client(asked.clone()).verdict, DROP);
-    let replayed = asked.mark(MARK + ssw::MARK_CLIENT_SPACE);
+    let replayed = asked.mark(MARK + south_model::MARK_CLIENT_SPACE);
     assert_eq!(linked.both.client(replayed).verdict, Verdict::Next);
     assert_eq!(says(&mut linked, theirs, 199, 5), DROP);
     let diverged = |event: &EventKind| matches!(event, EventKind::Diverged { .. });
@@ -392,7 +396,7 @@ fn what_waits_for_the_end_alone_is_given_and_a_byte_in_its_place_is_none() {
     let asked = word(&linked, 100, 200).payload(b"goodbye");
     linked
         .both
-        .client(asked.mark(MARK + ssw::MARK_CLIENT_SPACE));
+        .client(asked.mark(MARK + south_model::MARK_CLIENT_SPACE));
     let end = segment(theirs + 200, linked.both.c + 108)
         .flags(Flags::FIN | Flags::ACK)
         .timestamps(72, 33);

@@ -1,7 +1,7 @@
 //! Digests of what clients were sent: told to the logger, and taken over from another host.
 
 use protocol::mirror::FrameKind;
-use ssw::{Digest, Mode, restored_flow};
+use south_model::{Digest, Mode, restored_flow};
 use wire::FlowKey;
 
 use super::{restored::record, *};
@@ -220,7 +220,7 @@ fn what_a_digest_is_of_comes_not_too_soon_in_a_replay() {
         linked.both.server(synack);
         let asks = asks.payload(b"what next?");
         assert_eq!(linked.both.client(asks.clone()).verdict, DROP);
-        let replayed = asks.mark(MARK + ssw::MARK_CLIENT_SPACE);
+        let replayed = asks.mark(MARK + south_model::MARK_CLIENT_SPACE);
         assert_eq!(linked.both.client(replayed).verdict, given, "{heard}");
     }
 }

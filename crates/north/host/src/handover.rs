@@ -1,0 +1,493 @@
+//! A process is given the sockets of its connections.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fs::File,
+    io::{self, IoSlice, IoSliceMut},
+    mem::{self, MaybeUninit},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::FileExt as _,
+    },
+    time::Duration,
+};
+
+use north_abi::handover::{Ends, GO, Message, Position};
+use rustix::{
+    fs::{FallocateFlags, MemfdFlags, OFlags, fallocate, fcntl_setfl, memfd_create},
+    io::Errno,
+    net::{
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+        SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recv, recvmsg, sendmsg,
+        shutdown, socketpair,
+        sockopt::{Timeout, set_socket_timeout},
+    },
+};
+
+use crate::{
+    heard::{AllPassed, Heard, Passed},
+    kept::Kept,
+};
+
+/// The supervisor's end of it.
+#[derive(Debug)]
+pub struct Handover {
+    file: File,
+    /// How far it was read, and given back.
+    read: u64,
+    given_back: u64,
+    heard: Heard,
+    ours: OwnedFd,
+    theirs: Option<OwnedFd>,
+    /// Who has said where its connections stand, the way to it, and of how many it has spoken.
+    replayed: BTreeMap<u32, (OwnedFd, u32)>,
+    /// What else was said.
+    others: Vec<(Message, Option<OwnedFd>)>,
+}
+
+const PAGE: u64 = 4096;
+
+/// How long a process may take to read what it is given, where there is no room for more.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Why connections cannot be handed over.
+#[derive(Debug, thiserror::Error)]
+pub enum HandoverError {
+    /// The file or the socket failed.
+    #[error("the handover of connections failed: {0}")]
+    Io(#[from] io::Error),
+    /// The process has written what is no entry.
+    #[error("what the replayed process says of its connections makes no sense after {at} bytes")]
+    Malformed {
+        /// Where.
+        at: u64,
+    },
+    /// Of a process that has stopped for an image: what it has said to others is not kept with that.
+    #[error("the server has opened connections to others")]
+    Opened,
+    /// What it has said is not one piece.
+    #[error("the replayed process has not kept all that its client may lack")]
+    Gap,
+    /// Processes have not served a connection one after another.
+    #[error(
+        "replayed processes do not go on with a connection where those before them have let it go"
+    )]
+    Row,
+    /// It has passed on more connections than it says, or fewer.
+    #[error("the replayed process has passed on {passed} open connections, and says {said}")]
+    OtherCount {
+        /// Those that it has passed on, and not closed.
+        passed: usize,
+        /// What it says.
+        said: u32,
+    },
+}
+
+impl Handover {
+    /// A new file and a new pair of sockets.
+    ///
+    /// # Errors
+    /// There is no room for them.
+    pub fn new() -> io::Result<Self> {
+        let file = File::from(memfd_create("outlive-handover", MemfdFlags::CLOEXEC)?);
+        // Processes that write at once share its position, which of a file in memory the kernel does not lock.
+        fcntl_setfl(&file, OFlags::APPEND)?;
+        let flags = SocketFlags::CLOEXEC;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        Ok(Self {
+            file,
+            read: 0,
+            given_back: 0,
+            heard: Heard::default(),
+            ours,
+            theirs: Some(theirs),
+            replayed: BTreeMap::new(),
+            others: Vec::new(),
+        })
+    }
+
+    /// The same for a process that is made from an image, with what was kept when that was made.
+    ///
+    /// # Errors
+    /// As [`Handover::new`].
+    pub fn of(kept: &Kept) -> io::Result<Self> {
+        Ok(Self {
+            heard: kept.heard.clone(),
+            ..Self::new()?
+        })
+    }
+
+    /// The process has its socket: that it closes it is to be seen.
+    pub fn has_begun(&mut self) {
+        self.theirs = None;
+    }
+
+    /// Nobody has the process's socket any more, and all that was said was heard.
+    ///
+    /// # Errors
+    /// The socket failed.
+    pub fn is_over(&self) -> io::Result<bool> {
+        match recv(
+            &self.ours,
+            &mut [0; 1],
+            RecvFlags::DONTWAIT | RecvFlags::PEEK,
+        ) {
+            Ok((length, _)) => Ok(length == 0),
+            Err(rustix::io::Errno::AGAIN) => Ok(false),
+            Err(rustix::io::Errno::CONNRESET) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What a process has written that has stopped for an image. `positions` is how far clients were when it was begun.
+    ///
+    /// # Errors
+    /// It makes no sense.
+    pub fn keep(&mut self, positions: &[Position]) -> Result<Kept, HandoverError> {
+        self.all()?.keep(positions)
+    }
+
+    /// The file, to be inherited as [`north_abi::layout::HANDOVER_FD`].
+    #[must_use]
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// The process's socket, to be inherited as [`north_abi::layout::SOCKET_FD`], until it [has
+    /// begun](Self::has_begun).
+    #[must_use]
+    pub fn theirs(&self) -> Option<BorrowedFd<'_>> {
+        self.theirs.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Our socket: readable when a process has replayed its record.
+    #[must_use]
+    pub fn ours(&self) -> BorrowedFd<'_> {
+        self.ours.as_fd()
+    }
+
+    /// Hear what processes have said, without waiting for it. Tells whether there was anything.
+    ///
+    /// # Errors
+    /// The socket failed, or what was said makes no sense.
+    pub fn hear(&mut self) -> Result<bool, HandoverError> {
+        let mut news = false;
+        while let Some((message, socket)) = self.message()? {
+            news = true;
+            match (message, socket) {
+                (
+                    Some(Message::Replayed {
+                        process,
+                        connections,
+                    }),
+                    Some(socket),
+                ) => {
+                    // One that hangs must not hold up who gives it its connections.
+                    set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))
+                        .map_err(io::Error::from)?;
+                    self.replayed.insert(process, (socket, connections));
+                }
+                (Some(Message::Replayed { .. }) | None, _) => {
+                    return Err(HandoverError::Malformed { at: 0 });
+                }
+                (Some(other), socket) => self.others.push((other, socket)),
+            }
+        }
+        Ok(news)
+    }
+
+    /// Nothing more is heard of what processes say from now on: who asks something is refused at once. What was said
+    /// before still is.
+    ///
+    /// # Errors
+    /// The socket failed.
+    pub fn stop_listening(&self) -> io::Result<()> {
+        Ok(shutdown(&self.ours, Shutdown::Read)?)
+    }
+
+    /// What else they have said, with what was beside it, and was not asked for yet.
+    pub fn others(&mut self) -> Vec<(Message, Option<OwnedFd>)> {
+        mem::take(&mut self.others)
+    }
+
+    fn message(&self) -> io::Result<Option<(Option<Message>, Option<OwnedFd>)>> {
+        let mut bytes = [0; Message::SIZE];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let length = match recvmsg(
+            &self.ours,
+            &mut [IoSliceMut::new(&mut bytes)],
+            &mut beside,
+            flags,
+        ) {
+            Ok(received) if received.bytes == 0 => return Ok(None), // nobody has the other end
+            Ok(received) => received.bytes,
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNRESET) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let descriptors = beside.drain().filter_map(|one| match one {
+            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+            _ => None,
+        });
+        let descriptor = descriptors.flatten().next();
+        Ok(Some((Message::from_bytes(&bytes[..length]), descriptor)))
+    }
+
+    /// Have all of these processes said where their connections stand?
+    #[must_use]
+    pub fn has_heard(&self, processes: &BTreeSet<u32>) -> bool {
+        processes
+            .iter()
+            .all(|process| self.replayed.contains_key(process))
+    }
+
+    /// Read what they have written since, and give the room back. What they are about to write is read later.
+    ///
+    /// # Errors
+    /// It makes no sense.
+    pub fn listen(&mut self) -> Result<(), HandoverError> {
+        let end = self.file.metadata()?.len();
+        let length = usize::try_from(end - self.read).map_err(io::Error::other)?;
+        let mut bytes = vec![0; length];
+        self.file.read_exact_at(&mut bytes, self.read)?;
+        self.read += self.heard.read(&bytes) as u64;
+        let free = self.read / PAGE * PAGE;
+        if free > self.given_back {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let length = free - self.given_back;
+            fallocate(&self.file, flags, self.given_back, length).map_err(io::Error::from)?;
+            self.given_back = free;
+        }
+        Ok(())
+    }
+
+    /// What is kept of it takes so many bytes.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.heard.size()
+    }
+
+    /// So much of the outstreams of these connections is with their clients; there are no others.
+    pub fn forget(&mut self, received: &HashMap<Ends, u64>) {
+        self.heard.forget(received);
+    }
+
+    /// What they have written: their connections, of which they say how many are open.
+    ///
+    /// # Errors
+    /// It makes no sense.
+    pub fn take(&mut self) -> Result<AllPassed, HandoverError> {
+        let open = self.replayed.values().map(|(_, open)| open).sum();
+        self.all()?.finish(open)
+    }
+
+    /// All that was written, to its end.
+    fn all(&mut self) -> Result<Heard, HandoverError> {
+        self.listen()?;
+        if self.read != self.file.metadata()?.len() {
+            return Err(HandoverError::Malformed { at: self.read });
+        }
+        Ok(mem::take(&mut self.heard))
+    }
+
+    /// The processes that have this connection go on with this socket, but for those that have ended in their replay.
+    ///
+    /// # Errors
+    /// The first process is gone, or one does not read.
+    pub fn give<S>(&self, passed: &Passed<S>, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let number = passed.connection.to_le_bytes();
+        for process in &passed.holders {
+            let Some((way, _)) = self.replayed.get(process) else {
+                continue;
+            };
+            let sockets = [socket];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut beside = SendAncillaryBuffer::new(&mut space);
+            beside.push(SendAncillaryMessage::ScmRights(&sockets));
+            let sent = sendmsg(
+                way,
+                &[IoSlice::new(&number)],
+                &mut beside,
+                SendFlags::NOSIGNAL,
+            );
+            match sent {
+                Err(Errno::PIPE | Errno::CONNRESET) if *process != 0 => {}
+                Err(Errno::AGAIN) => {
+                    let why = format!("it has taken none for {} s", PATIENCE.as_secs());
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+                }
+                sent => drop(sent?),
+            }
+        }
+        Ok(())
+    }
+
+    /// These were all: the processes go on, but for those that have ended in their replay.
+    ///
+    /// # Errors
+    /// The first process is gone.
+    pub fn go(&mut self) -> io::Result<()> {
+        for (process, (way, _)) in mem::take(&mut self.replayed) {
+            let mut beside = SendAncillaryBuffer::default();
+            let sent = sendmsg(
+                &way,
+                &[IoSlice::new(&[GO])],
+                &mut beside,
+                SendFlags::NOSIGNAL,
+            );
+            if process == 0 {
+                sent?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use north_abi::{
+        Which,
+        handover::{Entry, Reach, Standing},
+    };
+
+    use super::*;
+
+    fn standing(
+        connection: u32,
+        process: u32,
+        counts: [u64; 2],
+        is_closed: bool,
+    ) -> Entry<'static> {
+        Entry::Stands {
+            connection,
+            process,
+            standing: Standing {
+                ends: Ends::default(),
+                instream: counts[0],
+                outstream: counts[1],
+                is_shut: false,
+                is_closed,
+                which: Which::Unknown,
+            },
+        }
+    }
+
+    /// Each at once, as processes do that have it from each other.
+    #[test]
+    fn what_several_write_at_once_is_all_there() {
+        const EACH: u32 = 5000;
+        let mut handover = Handover::new().expect("a handover");
+        let file = &handover.file;
+        std::thread::scope(|scope| {
+            for writer in 0..4 {
+                scope.spawn(move || {
+                    for number in 0..EACH {
+                        let entry = standing(writer * EACH + number, writer, [0, 0], false);
+                        let mut shared: &File = file;
+                        shared.write_all(&entry.header()).expect("written");
+                    }
+                });
+            }
+        });
+        handover.listen().expect("entries");
+        let all = mem::take(&mut handover.heard).finish(4 * EACH);
+        all.expect("all of them");
+    }
+
+    fn take(said: &[(u32, u32)], entries: &[Entry<'_>]) -> Result<AllPassed, HandoverError> {
+        let mut handover = Handover::new().expect("a handover");
+        for (process, connections) in said {
+            let (way, _) = socketpair(
+                AddressFamily::UNIX,
+                SocketType::SEQPACKET,
+                SocketFlags::CLOEXEC,
+                None,
+            )
+            .expect("a pair");
+            handover.replayed.insert(*process, (way, *connections));
+        }
+        let headers = entries.iter().map(Entry::header);
+        let bytes: Vec<u8> = headers.flatten().collect();
+        handover.file.write_all_at(&bytes, 0).expect("written");
+        handover.take()
+    }
+
+    #[test]
+    fn as_many_connections_are_open_as_it_says() {
+        let opened = |is_closed| Entry::Reaches {
+            connection: 3,
+            process: 0,
+            reach: Reach {
+                serial: 1,
+                is_local: false,
+                instream: 3,
+                outstream: 4,
+                is_shut: false,
+                is_closed,
+            },
+        };
+        let both = [standing(1, 0, [7, 9], true), standing(2, 0, [7, 9], false)];
+        let all = take(&[(0, 2)], &[both[1], opened(false)]).expect("all");
+        assert_eq!((all.clients.len(), all.opened.len()), (1, 1));
+        assert_eq!(take(&[(0, 1)], &both).expect("both").clients.len(), 2);
+        assert_eq!(take(&[(0, 0)], &[]).expect("none"), AllPassed::default());
+        for (open, entries) in [(2, &both[..]), (0, &both), (1, &[]), (1, &both[..1])] {
+            let refused = take(&[(0, open)], entries);
+            assert!(
+                matches!(refused, Err(HandoverError::OtherCount { said, .. }) if said == open),
+                "{refused:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn who_has_ended_in_its_replay_keeps_nothing_from_the_others() {
+        let pair = || {
+            let flags = SocketFlags::CLOEXEC;
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair")
+        };
+        let mut handover = Handover::new().expect("a handover");
+        let (way, first) = pair();
+        handover.replayed.insert(0, (way, 1));
+        let (way, ended) = pair();
+        handover.replayed.insert(3, (way, 1));
+        drop(ended);
+        let held = [standing(1, 3, [7, 9], false), standing(1, 0, [0, 0], false)];
+        let bytes: Vec<u8> = held.iter().flat_map(Entry::header).collect();
+        handover.file.write_all_at(&bytes, 0).expect("written");
+        let passed = handover.take().expect("one");
+        assert_eq!(passed.clients[0].holders, [3, 0]);
+        let (socket, _) = pair();
+        let given = handover.give(&passed.clients[0], socket.as_fd());
+        given.expect("the first one is there");
+        let mut number = [0; 4];
+        let (length, _) = recv(&first, &mut number, RecvFlags::DONTWAIT).expect("given");
+        assert_eq!((length, u32::from_le_bytes(number)), (4, 1));
+        drop(first);
+        let given = handover.give(&passed.clients[0], socket.as_fd());
+        given.expect_err("nobody is there");
+    }
+
+    #[test]
+    fn a_connection_is_closed_when_all_have_closed_it() {
+        let served = standing(1, 3, [7, 9], true);
+        let held = standing(1, 0, [0, 0], false);
+        for entries in [[served, held], [held, served]] {
+            let passed = take(&[(0, 1), (3, 0)], &entries).expect("one");
+            let [one] = &passed.clients[..] else {
+                panic!("{passed:?}");
+            };
+            let standing = one.standing;
+            assert_eq!((standing.instream, standing.outstream), (7, 9));
+            assert!(!standing.is_closed);
+            assert_eq!(one.holders, [0]);
+        }
+        let both = [standing(1, 3, [7, 9], false), held];
+        let passed = take(&[(0, 1), (3, 1)], &both).expect("one");
+        assert_eq!(passed.clients[0].holders, [3, 0]);
+        assert!(take(&[(0, 1), (3, 0)], &both).is_err(), "one too many");
+    }
+}

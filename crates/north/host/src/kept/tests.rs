@@ -1,0 +1,187 @@
+//! What clients lack is kept, whatever was said before and after an image, and nothing else.
+
+use std::net::SocketAddr;
+
+use north_abi::{
+    Which,
+    handover::{Position, Reach, Standing},
+};
+use proptest::prelude::*;
+
+use super::*;
+
+fn ends(client: u16) -> Ends {
+    let at = |port| SocketAddr::from(([10, 0, 0, 1], port));
+    Ends::new(at(client), at(80))
+}
+
+fn said(connection: u32, offset: u64, bytes: &[u8]) -> Vec<u8> {
+    let entry = Entry::Said {
+        connection,
+        offset,
+        bytes,
+    };
+    [&entry.header()[..], bytes].concat()
+}
+
+fn stands(connection: u32, client: u16, outstream: u64, is_closed: bool) -> Vec<u8> {
+    let standing = Standing {
+        ends: ends(client),
+        instream: 0,
+        outstream,
+        is_shut: false,
+        is_closed,
+        which: Which::Unknown,
+    };
+    let entry = Entry::Stands {
+        connection,
+        process: 0,
+        standing,
+    };
+    entry.header().to_vec()
+}
+
+fn open(connection: u32, client: u16) -> Vec<u8> {
+    let entry = Entry::Open {
+        connection,
+        fd: 100 + connection,
+        ends: ends(client),
+    };
+    entry.header().to_vec()
+}
+
+fn hear(heard: &mut Heard, entries: &[Vec<u8>]) -> Result<(), HandoverError> {
+    let bytes = entries.concat();
+    assert_eq!(heard.read(&bytes), bytes.len());
+    Ok(())
+}
+
+proptest! {
+    /// A connection through one image after another: what its client lacks at the end is there, byte by byte.
+    #[test]
+    fn what_a_client_lacks_is_kept(
+        pieces in prop::collection::vec((0usize..50, 0u64..100), 1..8),
+        at_last in 0u64..100,
+    ) {
+        let byte = |at: u64| at.to_le_bytes()[0];
+        let (mut written, mut received, mut known) = (0u64, 0u64, 0u64);
+        let mut kept = Kept::default();
+        for (length, more) in pieces {
+            let end = written + length as u64;
+            // What was acknowledged when the rehearsal was begun: it may be more than it has said by its end.
+            received = (received + more).min(end + 20);
+            // The process that is made from the image is told anew how far its client is.
+            known = known.max(received);
+            let from = written.max(known.min(end));
+            let new: Vec<u8> = (from..end).map(byte).collect();
+            let mut heard = kept.heard.clone();
+            if !new.is_empty() {
+                hear(&mut heard, &[said(1, from, &new)])?;
+            }
+            hear(&mut heard, &[open(1, 7)])?;
+            let positions = [Position { ends: ends(7), received }];
+            kept = heard.keep(&positions)?;
+            prop_assert_eq!(&kept.open, &vec![(101, ends(7))]);
+            prop_assert_eq!(&Kept::from_bytes(&kept.to_bytes()).unwrap(), &kept);
+            written = end;
+        }
+        let lacks_from = (received + at_last).min(written);
+        let mut heard = kept.heard;
+        hear(&mut heard, &[stands(1, 7, written, false)])?;
+        let passed = heard.finish(1)?.clients;
+        prop_assert_eq!(passed.len(), 1);
+        prop_assert_eq!(passed[0].offset + passed[0].said.len() as u64, written);
+        prop_assert!(passed[0].offset <= lacks_from || lacks_from == written);
+        let all: Vec<u8> = (passed[0].offset..written).map(byte).collect();
+        prop_assert_eq!(&passed[0].said, &all);
+    }
+
+    #[test]
+    fn no_file_does_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let _ = Kept::from_bytes(&bytes);
+    }
+}
+
+#[test]
+fn what_nobody_waits_for_is_not_kept() {
+    let entries = [
+        said(1, 0, b"closed, and its client is gone"),
+        stands(1, 1, 30, true),
+        said(2, 10, b"closed"),
+        stands(2, 2, 16, true),
+        said(3, 0, b"of a connection with the same ends as an open one"),
+        stands(3, 3, 49, true),
+        said(4, 5, b"open"),
+        open(4, 3),
+        open(5, 5),
+    ];
+    let position = |client, received| Position {
+        ends: ends(client),
+        received,
+    };
+    let positions = [position(2, 13), position(3, 6), position(5, 0)];
+    let mut heard = Heard::default();
+    hear(&mut heard, &entries).expect("it makes sense");
+    let kept = heard.keep(&positions).expect("no others");
+    let expected = [
+        said(2, 13, b"sed"),
+        said(4, 6, b"pen"),
+        stands(2, 2, 16, true),
+    ]
+    .concat();
+    assert_eq!(kept.heard.to_bytes(), expected);
+    assert_eq!(kept.open, [(104, ends(3)), (105, ends(5))]);
+}
+
+/// Only the first words behind an image may leave something out, and only to a client.
+#[test]
+fn a_gap_elsewhere_is_refused() {
+    let image = || {
+        let file = [said(1, 0, b"said"), open(1, 1)].concat();
+        Kept::from_bytes(&file).expect("kept").heard
+    };
+    let reaches = |outstream| {
+        let reach = Reach {
+            serial: 1,
+            is_local: false,
+            instream: 0,
+            outstream,
+            is_shut: false,
+            is_closed: false,
+        };
+        let entry = Entry::Reaches {
+            connection: 1,
+            process: 0,
+            reach,
+        };
+        entry.header().to_vec()
+    };
+    let fine = [
+        vec![said(1, 9, b"more"), stands(1, 1, 13, false)],
+        vec![stands(1, 1, 9, false)],
+        vec![said(2, 9, b"another"), stands(2, 2, 16, false)],
+    ];
+    let finish = |entries: &[Vec<u8>], open| {
+        let mut heard = image();
+        hear(&mut heard, entries)?;
+        heard.finish(open)
+    };
+    for entries in fine {
+        finish(&entries, 1).expect("what is left out, clients have");
+    }
+    let refused = [
+        vec![said(1, 3, b"twice")],
+        vec![stands(1, 1, 3, false)],
+        vec![said(1, 9, b"more"), said(1, 20, b"and more")],
+        vec![said(1, 9, b"more"), stands(1, 1, 20, false)],
+        vec![said(2, 0, b"another"), said(2, 9, b"and more")],
+        vec![reaches(9)],
+    ];
+    for entries in refused {
+        let finished = finish(&entries, 1);
+        assert!(
+            matches!(finished, Err(HandoverError::Gap)),
+            "{entries:?}: {finished:?}"
+        );
+    }
+}

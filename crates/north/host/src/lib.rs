@@ -1,0 +1,38 @@
+//! The supervisor's side of the north side wrap: what a server's processes are given, and what is read from them.
+//!
+//! - [`Library`]: the preloaded library itself, which is part of this crate.
+//! - [`Memory`]: the memory file in which the processes record what they are told.
+//! - [`Feed`]: a record that comes from the logger.
+//! - [`Handover`]: what a process whose record was replayed says of its connections, and how it is given the
+//!   sockets that go on with them.
+//! - [`Kept`]: what belongs to an image of a process that has stopped in its replay.
+//! - [`Suspect`]: who said last what a server has died of.
+//! - [`program`]: whether a program can take the library.
+//! - [`counts`]: what has gone through a connection that the process had opened.
+//! - [`repair`]: such a socket, made at exact sequence numbers (`TCP_REPAIR`).
+
+mod children;
+pub mod counts;
+mod feed;
+mod handover;
+mod heard;
+mod kept;
+mod library;
+mod memory;
+pub mod program;
+pub mod repair;
+mod suspect;
+mod whole;
+
+pub use feed::Feed;
+pub use handover::{Handover, HandoverError};
+pub use heard::{AllPassed, Passed};
+pub use kept::Kept;
+pub use library::Library;
+pub use memory::{Divergence, Memory, Score};
+pub use north_abi::{
+    Call, Which,
+    handover::{Ends, JOIN_ANSWER, Message, Position, Reach, Standing},
+    layout,
+};
+pub use suspect::Suspect;

@@ -1,0 +1,86 @@
+//! The preloaded library, as a file that only exists while somebody has it open.
+
+use std::{
+    fs::File,
+    io::{self, Write as _},
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use north_abi::layout::{LIBRARY_FD, VARIABLE, VERSION};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
+const BYTES: &[u8] = include_bytes!(env!("OUTLIVE_WRAP_LIBRARY"));
+
+/// The library, to be inherited by a server.
+#[derive(Debug)]
+pub struct Library(File);
+
+impl Library {
+    /// A file with the library in it, which nobody can change.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn new() -> io::Result<Self> {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let mut file = File::from(memfd_create("outlive-wrap", flags)?);
+        file.write_all(BYTES)?;
+        // `WRITE` fails with `EBUSY` while anybody in the kernel still holds one of the pages just written. Nothing has
+        // the file mapped yet, so that no write that is to come is no write at all.
+        let no_writes = SealFlags::FUTURE_WRITE;
+        let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | no_writes;
+        fcntl_add_seals(&file, seals)?;
+        Ok(Self(file))
+    }
+
+    /// The environment in which a program takes it, which inherits it as [`LIBRARY_FD`].
+    #[must_use]
+    pub fn variables() -> [(&'static str, String); 2] {
+        [
+            ("LD_PRELOAD", format!("/proc/self/fd/{LIBRARY_FD}")),
+            (VARIABLE, VERSION.to_string()),
+        ]
+    }
+}
+
+impl AsFd for Library {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt as _;
+
+    use rustix::fs::{FallocateFlags, fallocate, ftruncate};
+    use rustix::mm::{MapFlags, ProtFlags, mmap};
+
+    use super::*;
+
+    #[test]
+    fn nobody_can_change_it() {
+        let Library(file) = Library::new().expect("there is memory");
+        assert!(file.write_at(b"x", 0).is_err(), "a write");
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert!(fallocate(&file, flags, 0, 4096).is_err(), "a hole");
+        for length in [0, BYTES.len() as u64 + 1] {
+            assert!(ftruncate(&file, length).is_err(), "{length} bytes");
+        }
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, wherever there is room for it, which nobody uses.
+        let mapped = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                4096,
+                access,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )
+        };
+        assert!(mapped.is_err(), "a mapping");
+        let mut bytes = vec![0; BYTES.len()];
+        file.read_exact_at(&mut bytes, 0).expect("it can be read");
+        assert!(bytes == BYTES, "it is what was built");
+    }
+}

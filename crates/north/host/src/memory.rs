@@ -1,0 +1,504 @@
+//! The memory file.
+
+mod divergence;
+mod replaying;
+mod score;
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    io,
+    net::{IpAddr, SocketAddr},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::{FileExt as _, OpenOptionsExt as _},
+    },
+    path::Path,
+    ptr::NonNull,
+    sync::atomic::Ordering,
+};
+
+use north_abi::{
+    Call, Record,
+    addresses::mapped,
+    handover::{Ends, Position},
+    layout::{
+        Destination, Fate, Hold, MAGIC, Mode, POSITIONS_OFFSET, PROCESSES, Page, Process, Restless,
+        STREAM_MAX, VERSION, stream_offset,
+    },
+};
+use rustix::{
+    fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create},
+    mm::{MapFlags, ProtFlags, mmap, munmap},
+};
+
+pub use divergence::Divergence;
+pub use score::Score;
+
+use crate::whole::each;
+
+/// The file's name in a directory.
+const NAME: &str = "record";
+
+/// The record of a service's processes, in memory that outlives them.
+#[derive(Debug)]
+pub struct Memory {
+    file: File,
+    page: NonNull<Page>,
+}
+
+// SAFETY: the page is nothing but atomics, and is mapped as long as this lives.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// What a record takes beside what is recorded, bytes; two can be there at a time.
+    pub const OVERHEAD: u64 = size_of::<Page>() as u64;
+
+    /// An empty record, in nobody's file system.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub fn new() -> io::Result<Self> {
+        let file = memfd_create("outlive-record", MemfdFlags::CLOEXEC)?;
+        Self::begin(File::from(file), 0)
+    }
+
+    /// An empty record in this directory of a file system in memory; one that is there is not any more. `record` is
+    /// its number.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    pub fn create(directory: &Path, record: u64) -> io::Result<Self> {
+        Self::remove(directory)?;
+        let mut options = File::options();
+        // Random numbers are in it, and so the keys of TLS.
+        options.read(true).write(true).create_new(true).mode(0o600);
+        Self::begin(options.open(directory.join(NAME))?, record)
+    }
+
+    /// The record in this directory is nobody's any more but of those who have it open.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove(directory: &Path) -> io::Result<()> {
+        match fs::remove_file(directory.join(NAME)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The record that an earlier life has begun in this directory; `None`: there is none of this version.
+    #[must_use]
+    pub fn left(directory: &Path) -> Option<Self> {
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .open(directory.join(NAME));
+        Self::open(file.ok()?).ok().filter(Self::is_current)
+    }
+
+    fn begin(file: File, record: u64) -> io::Result<Self> {
+        ftruncate(&file, POSITIONS_OFFSET + STREAM_MAX)?;
+        // Whoever wrote to a page for which there is no memory later would be ended.
+        fallocate(&file, FallocateFlags::empty(), 0, Self::OVERHEAD)?;
+        let memory = Self::open(file)?;
+        let page = memory.page();
+        page.version.store(VERSION, Ordering::Relaxed);
+        page.record.store(record, Ordering::Relaxed);
+        page.magic.store(MAGIC, Ordering::Release);
+        Ok(memory)
+    }
+
+    /// One that is there already.
+    ///
+    /// # Errors
+    /// It is not one, or one of another version.
+    fn open(file: File) -> io::Result<Self> {
+        // SAFETY: a new mapping, wherever there is room for it.
+        let page = unsafe {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            mmap(
+                std::ptr::null_mut(),
+                size_of::<Page>(),
+                access,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )?
+        };
+        let page = NonNull::new(page.cast::<Page>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { file, page })
+    }
+
+    /// Is it of this version?
+    fn is_current(&self) -> bool {
+        let page = self.page();
+        page.magic.load(Ordering::Acquire) == MAGIC
+            && page.version.load(Ordering::Acquire) == VERSION
+    }
+
+    /// What all share.
+    #[must_use]
+    pub fn page(&self) -> &Page {
+        // SAFETY: mapped as long as this lives; atomics, of which any bytes are valid.
+        unsafe { self.page.as_ref() }
+    }
+
+    /// The numbers of the processes that have a stream.
+    #[must_use]
+    pub fn processes(&self) -> std::ops::Range<u32> {
+        let count = self.page().next_process.load(Ordering::Acquire);
+        let most = u32::try_from(PROCESSES).unwrap_or(u32::MAX);
+        0..count.min(most)
+    }
+
+    /// How long the stream of a process is, bytes.
+    #[must_use]
+    pub fn length(&self, process: u32) -> u64 {
+        let all = &self.page().processes.0;
+        all.get(process as usize)
+            .map_or(0, |process| process.head.load(Ordering::Acquire))
+    }
+
+    /// A part of a stream.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(&self, process: u32, from: u64, into: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(into, stream_offset(process) + from)
+    }
+
+    /// Where the stream of a process begins, bytes: what was before is in an image of it.
+    #[must_use]
+    pub fn base(&self, process: u32) -> u64 {
+        let all = &self.page().processes.0;
+        all.get(process as usize)
+            .map_or(0, |process| process.base.load(Ordering::Acquire))
+    }
+
+    /// The image with which a replay begins; 0: there is none.
+    #[must_use]
+    pub fn image(&self) -> u64 {
+        self.page().image.load(Ordering::Acquire)
+    }
+
+    /// What the only process's stream has up to there is in the image with this number, and not needed any more.
+    ///
+    /// # Errors
+    /// The file does not give memory back. Nobody needs it all the same.
+    pub fn is_in_image(&self, image: u64, base: u64) -> io::Result<()> {
+        let page = self.page();
+        let before = page.processes.0[0].base.load(Ordering::Acquire);
+        page.image.store(image, Ordering::Release);
+        page.processes.0[0].base.store(base, Ordering::Release);
+        let [from, to] = [before, base].map(|at| at / 4096 * 4096);
+        if from < to {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(&self.file, flags, stream_offset(0) + from, to - from)?;
+        }
+        Ok(())
+    }
+
+    /// This record, which comes from elsewhere, begins with the image with this number: what is before `base` in the
+    /// first process's stream is not here. So many processes had been begun.
+    ///
+    /// # Errors
+    /// No record can begin so.
+    pub fn begins_with(&self, image: u64, base: u64, processes: u32) -> io::Result<()> {
+        if image == 0 || base > STREAM_MAX || processes as usize > PROCESSES {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let page = self.page();
+        let first = &page.processes.0[0];
+        for place in [&first.base, &first.said, &first.head] {
+            place.store(base, Ordering::Release);
+        }
+        page.image.store(image, Ordering::Release);
+        page.next_process.fetch_max(processes, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// The streams are of no use, and nobody is there who has them: their memory is given back.
+    ///
+    /// # Errors
+    /// The file does not give it back.
+    pub fn release(&self) -> io::Result<()> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let (from, to) = (stream_offset(0), POSITIONS_OFFSET + STREAM_MAX);
+        fallocate(&self.file, flags, from, to - from)?;
+        Ok(())
+    }
+
+    /// The only process's stream as it is now, to be rehearsed.
+    ///
+    /// # Errors
+    /// Too many files are open.
+    pub fn score(&self) -> io::Result<Score> {
+        Ok(Score {
+            file: self.file.try_clone()?,
+            base: self.base(0),
+            end: self.length(0),
+        })
+    }
+
+    /// The number of the record.
+    #[must_use]
+    pub fn record(&self) -> u64 {
+        self.page().record.load(Ordering::Relaxed)
+    }
+
+    /// More of a stream, as the logger has it; nobody writes to it yet. Of what was said on its account nothing is
+    /// known here: anything may have been.
+    ///
+    /// # Errors
+    /// There is no room for it, or no such stream.
+    pub fn append(&self, process: u32, bytes: &[u8]) -> io::Result<()> {
+        let all = &self.page().processes.0;
+        let stream = all
+            .get(process as usize)
+            .ok_or(io::ErrorKind::InvalidData)?;
+        let head = stream.head.load(Ordering::Acquire);
+        let end = head.checked_add(bytes.len() as u64);
+        let end = end.filter(|end| *end <= STREAM_MAX);
+        let end = end.ok_or(io::ErrorKind::InvalidData)?;
+        self.file
+            .write_all_at(bytes, stream_offset(process) + head)?;
+        stream.said.store(end, Ordering::Release);
+        stream.head.store(end, Ordering::Release);
+        if self.is_followed() {
+            stream.replay_end.store(end, Ordering::Release);
+        }
+        self.has_number(process);
+        Ok(())
+    }
+
+    /// No other process gets this number.
+    fn has_number(&self, process: u32) {
+        let page = self.page();
+        page.next_process.fetch_max(process + 1, Ordering::AcqRel);
+    }
+
+    /// What a record says of its process, whose stream comes from elsewhere.
+    pub(crate) fn learn(&self, process: u32, record: &Record<'_>) {
+        let Some(entry) = self.page().processes.0.get(process as usize) else {
+            return;
+        };
+        match record.call {
+            Call::Start => {
+                let pid = i32::try_from(record.outcome).unwrap_or(0);
+                entry.pid.store(pid, Ordering::Release);
+                let parent = record.payload.try_into().map(u32::from_le_bytes);
+                entry.parent.store(parent.unwrap_or(0), Ordering::Release);
+            }
+            Call::Fate => {
+                let maker = record.payload.try_into().map(u32::from_le_bytes);
+                match (Fate::from_code(record.outcome), maker) {
+                    (Some(Fate::Confers), Ok(maker)) => entry.confers(maker),
+                    (Some(fate), _) => entry.set(fate),
+                    (None, _) => {}
+                }
+            }
+            // A child of which nothing else may have arrived.
+            Call::Fork if record.fd == 0 => {
+                if let Ok(child) = u32::try_from(record.outcome)
+                    && (child as usize) < PROCESSES
+                {
+                    self.has_number(child);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The stream of the only process ends there, and the record is another one from now on.
+    pub fn cut(&self, length: u64, record: u64) {
+        let page = self.page();
+        page.record.store(record, Ordering::Release);
+        page.processes.0[0].head.store(length, Ordering::Release);
+        self.set_stable(0, 0);
+    }
+
+    /// Determinants go there from now on.
+    pub fn ship_to(&self, destination: &Destination) {
+        self.page().shipping.set(destination);
+    }
+
+    /// When output may leave.
+    pub fn hold(&self, hold: Hold) {
+        self.page().hold.store(hold as u32, Ordering::Release);
+    }
+
+    /// How long a stream was when its process was last about to say something, bytes.
+    #[must_use]
+    pub fn said(&self, process: u32) -> u64 {
+        let all = &self.page().processes.0;
+        all.get(process as usize)
+            .map_or(0, |process| process.said.load(Ordering::Acquire))
+    }
+
+    /// How much of a stream is with the logger, bytes.
+    #[must_use]
+    pub fn stable(&self, process: u32) -> u64 {
+        let all = &self.page().processes.0;
+        all.get(process as usize)
+            .map_or(0, |process| process.stable.load(Ordering::Acquire))
+    }
+
+    /// So much of a stream is with the logger, and no more.
+    pub fn set_stable(&self, process: u32, bytes: u64) {
+        if let Some(stream) = self.page().processes.0.get(process as usize) {
+            stream.stable.store(bytes, Ordering::Release);
+        }
+        self.page().settled.take_back();
+    }
+
+    /// Has this child clients, or may it have? If it has ended: has it had one that is still to hear of it?
+    fn serves(&self, process: u32, positions: &[Position]) -> io::Result<bool> {
+        let entry = &self.page().processes.0[process as usize];
+        let is_gone = entry.has(Fate::Executes) || entry.has(Fate::Gone);
+        if !(entry.has(Fate::Serves) || may_serve(entry)) || is_gone {
+            return Ok(false);
+        }
+        let mut serves = !entry.has(Fate::Ends);
+        if !serves {
+            each(self, process, 0, |_, record| {
+                let is_new = record.call == Call::Fate && record.outcome == Fate::Serves as i64;
+                let ends = record.payload.first_chunk().copied().map(Ends);
+                serves |= is_new
+                    && ends
+                        .is_some_and(|ends| positions.iter().any(|position| position.ends == ends));
+            })?;
+        }
+        Ok(serves)
+    }
+
+    /// Have other processes than the first one clients, or had?
+    #[must_use]
+    pub fn is_served_by_children(&self) -> bool {
+        let all = &self.page().processes.0;
+        self.processes()
+            .any(|number| all[number as usize].has(Fate::Serves))
+    }
+
+    /// Has one of them a connection of which nobody knows yet whose it is?
+    #[must_use]
+    pub fn may_be_served_by_children(&self) -> bool {
+        let all = &self.page().processes.0;
+        self.processes().any(|number| {
+            let process = &all[number as usize];
+            may_serve(process) && !process.has(Fate::Executes)
+        })
+    }
+
+    /// Is one of them at work, or might it be begun again? An image of the first process is without it.
+    #[must_use]
+    pub fn has_children_at_work(&self) -> bool {
+        let all = &self.page().processes.0;
+        let is_over = |process: &Process| {
+            let fates = [Fate::Ends, Fate::Executes, Fate::Gone];
+            fates.into_iter().any(|fate| process.has(fate))
+        };
+        self.is_served_by_children()
+            || self.processes().skip(1).any(|number| {
+                let process = &all[number as usize];
+                !is_over(process)
+            })
+    }
+
+    /// The processes that are begun again in a replay.
+    #[must_use]
+    pub fn begun(&self) -> BTreeSet<u32> {
+        let begun = |number: &u32| {
+            let process = &self.page().processes.0[*number as usize];
+            process.is_begun.load(Ordering::Acquire) != 0
+        };
+        self.processes().filter(begun).collect()
+    }
+
+    /// Why the helper threads of a process are not waited for any more; `None`: they are.
+    #[must_use]
+    pub fn restless(&self) -> Option<Restless> {
+        Restless::from_code(self.page().restless.load(Ordering::Acquire))
+    }
+
+    /// Is everything recorded? Not if there was no room for it, or it was given up.
+    #[must_use]
+    pub fn is_recording(&self) -> bool {
+        self.ended().is_none()
+    }
+
+    /// Why nothing is recorded any more; `None`: everything is.
+    #[must_use]
+    pub fn ended(&self) -> Option<Mode> {
+        let mode = self.page().mode.load(Ordering::Acquire);
+        Some(Mode::from_code(mode).unwrap_or(Mode::Off)).filter(|mode| *mode != Mode::Record)
+    }
+
+    /// So much of a stream has been with a logger at some time, bytes.
+    #[must_use]
+    pub fn told(&self, process: u32) -> u64 {
+        self.stable(process).max(self.base(process))
+    }
+
+    /// The logger has no room for what it lacks: nothing is recorded from now on, and nothing waited for.
+    pub fn logger_is_full(&self) {
+        let ended = Mode::LoggerFull as u32;
+        self.page().mode.store(ended, Ordering::Release);
+    }
+
+    /// What the server does that cannot be replayed, in its own words; `None`: nothing that it has told.
+    #[must_use]
+    pub fn reason(&self) -> Option<String> {
+        let said: Vec<u8> = self.page().reason.said().collect();
+        (!said.is_empty()).then(|| String::from_utf8_lossy(&said).into_owned())
+    }
+
+    /// Clients of the service connect there.
+    pub fn clients_connect_to(&self, addresses: &[SocketAddr]) {
+        let ip = |address: &SocketAddr| match address.ip() {
+            IpAddr::V4(ip) => mapped(ip.octets()),
+            IpAddr::V6(ip) => ip.octets(),
+        };
+        let all = addresses
+            .iter()
+            .map(|address| (ip(address), address.port()));
+        self.page().addresses.set(all);
+    }
+
+    /// The service is ended on purpose: nobody waits for more than that.
+    pub fn is_ending(&self) {
+        self.page().is_ending.store(1, Ordering::Release);
+    }
+
+    /// Has a process that is recorded listened to clients?
+    #[must_use]
+    pub fn has_listener(&self) -> bool {
+        self.page().listens.load(Ordering::Acquire) != 0
+    }
+
+    /// The record is worth nothing any more: nothing is recorded from now on, and nothing waited for.
+    pub fn give_up(&self) {
+        let page = self.page();
+        page.mode.store(Mode::Off as u32, Ordering::Release);
+        page.hold.store(Hold::Never as u32, Ordering::Release);
+    }
+}
+
+/// It has a connection that it has not served yet, and may serve.
+fn may_serve(process: &Process) -> bool {
+    let has = |fate| process.has(fate);
+    has(Fate::Holds) && !has(Fate::Talks) && !has(Fate::Ends)
+}
+
+impl AsFd for Memory {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: mapped by us, and nothing refers to it any more.
+        let _ = unsafe { munmap(self.page.as_ptr().cast(), size_of::<Page>()) };
+    }
+}

@@ -1,0 +1,154 @@
+//! Connections that the program has opened itself, and that go on as those of its clients do: also where its host has
+//! ended.
+//!
+//! The data plane has to know such a connection before anything was said in it, by either side: then it records what
+//! comes, and tells the other end of no more than the logger has. So the supervisor is asked as soon as the program
+//! hears that it is connected. That one says whether the socket's own address is the service's, and whether it was in
+//! time; where not, all stays as it is with other servers ([`super::connecting`]).
+
+use libc::c_int;
+use north_abi::{Call, Which, handover::Message};
+
+use super::{
+    accepting::{self, Arrived},
+    connecting::number,
+};
+use crate::{
+    descriptors::{Address, Kind},
+    live::{self, Answer},
+    sys::sys,
+    wrap::Wrap,
+};
+
+/// Bytes of a header of TCP, and of IPv4 or IPv6, without options.
+const HEADERS: (u16, u16) = (20 + 20, 20 + 40);
+
+impl Wrap {
+    /// It is about to be connected. Tells whether the program has said from which address: only then it may join.
+    /// Segments that come by it are to leave room for what the way to the logger adds.
+    pub(super) fn prepare_to_join(&self, fd: c_int) -> bool {
+        let is_bound = has_port(&accepting::local(fd));
+        if let Some((_, there)) = self.page.shipping.get().filter(|_| is_bound) {
+            limit_segments(fd, there.datagram);
+        }
+        is_bound
+    }
+
+    /// The program hears that it is connected to another server, or that it is not.
+    pub(super) fn may_join(&mut self, fd: c_int) {
+        if self.descriptors.get(fd).kind != Kind::Outgoing {
+            return;
+        }
+        if self.is_replay {
+            self.join_again(fd);
+        } else if let Some((joined, serial)) = self.joins(fd) {
+            self.record_arrival(Call::Joined, fd, 0, &joined);
+            // Until then the supervisor has the socket: whoever dies before it is noted has another one opened.
+            let process = self.process;
+            live::send(&Message::Closed { process, serial }, None, 0);
+            self.joined(fd, &joined);
+        }
+    }
+
+    /// Number and ends of a connection that the supervisor has let join, and by which number it was known before.
+    fn joins(&mut self, fd: c_int) -> Option<(Arrived, u64)> {
+        // A process without clients stays one: more is asked of one that has some.
+        if self.is_off() || !self.has_clients() {
+            return None;
+        }
+        let process = self.process;
+        let connection = self.descriptors.connection(fd)?;
+        // One that others have, too, is nobody's.
+        let is_own = connection.is_last() && !connection.is_shared;
+        if !connection.is_held || !connection.is_bound || connection.is_touched() || !is_own {
+            return None;
+        }
+        let serial = connection.serial;
+        let (peer, local) = (accepting::peer(fd), accepting::local(fd));
+        if !has_port(&peer) || !has_port(&local) {
+            return None;
+        }
+        match live::ask(&Message::Joins { process, serial }) {
+            Answer::Joined(flow) => {
+                let which = Which::Flow(flow);
+                Some((Arrived { which, peer, local }, serial))
+            }
+            Answer::Stays => None,
+            Answer::Lost => {
+                disconnect(fd);
+                None
+            }
+        }
+    }
+
+    fn join_again(&mut self, fd: c_int) {
+        let is_next = matches!(self.stream.peek(), Some(Ok((record, _)))
+            if record.call == Call::Joined && record.fd == fd.cast_unsigned());
+        if !is_next {
+            return;
+        }
+        if let Some((_, joined)) = self.replayed(Call::Joined, fd, accepting::arrived) {
+            let (peer, local) = (joined.peer.as_bytes(), joined.local.as_bytes());
+            let received = self.positions.of(peer, local);
+            self.joined(fd, &joined);
+            if let Some(connection) = self.descriptors.connection(fd) {
+                connection.received = received;
+            }
+            live::began(self, fd);
+        }
+    }
+
+    /// It is as one of a client from here on.
+    fn joined(&mut self, fd: c_int, joined: &Arrived) {
+        if let Some(entry) = self.descriptors.entry(fd) {
+            entry.kind = Kind::Connection;
+        }
+        if let Some(connection) = self.descriptors.connection(fd) {
+            (connection.serial, connection.is_held) = (0, false);
+            (connection.peer, connection.local) = (joined.peer, joined.local);
+            (connection.which, connection.received) = (joined.which, 0);
+        }
+        self.serves(fd);
+    }
+}
+
+/// Their packets take so many bytes at most.
+fn limit_segments(fd: c_int, packet: u16) {
+    let is_v4 = number(fd, libc::SO_DOMAIN) == libc::AF_INET;
+    let headers = if is_v4 { HEADERS.0 } else { HEADERS.1 };
+    let most = c_int::from(packet.saturating_sub(headers));
+    // SAFETY: a number on our stack, and its size. What the kernel does not take is longer than its devices' packets.
+    unsafe {
+        sys!(
+            SYS_setsockopt,
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_MAXSEG,
+            &raw const most,
+            size_of::<c_int>()
+        )
+    };
+}
+
+/// Whoever has it finds it ended, and so does its other end.
+#[cold]
+pub(super) fn disconnect(fd: c_int) {
+    let nowhere = libc::AF_UNSPEC as libc::sa_family_t;
+    let address = libc::sockaddr {
+        sa_family: nowhere,
+        sa_data: [0; 14],
+    };
+    // SAFETY: a structure on our stack, and its size.
+    unsafe {
+        sys!(
+            SYS_connect,
+            fd,
+            &raw const address,
+            size_of::<libc::sockaddr>()
+        )
+    };
+}
+
+fn has_port(address: &Address) -> bool {
+    address.port().is_some_and(|port| port != [0; 2])
+}

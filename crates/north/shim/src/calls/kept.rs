@@ -1,0 +1,252 @@
+//! What files said that the server has read, and that it has put others in the place of.
+//!
+//! A replay reads them again, and would find the others. So what such a file says goes into the record before it goes
+//! ([`Call::Kept`]), and a replay that does not find the file reads that.
+
+use core::{ffi::CStr, sync::atomic::Ordering};
+
+use libc::{O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK, O_RDONLY, c_int};
+use north_abi::{
+    Call, Header, Identity, Record,
+    handover::Message,
+    layout::{FILE_FD, stream_offset},
+};
+
+use super::{effects::Made, files::fd_of, opening::identity};
+use crate::{
+    inodes::Inodes,
+    live::{ask_for_file, tell},
+    sys::sys,
+    wrap::Wrap,
+};
+
+/// Files that were read, at once; where there are more, each that goes may be one.
+const READ: usize = 1024;
+/// Copies that a record has.
+const COPIES: usize = 1024;
+/// How much of a file is in one record, bytes; and how much of a stream is looked at at a time.
+const PIECE: usize = 16 << 10;
+const WINDOW: usize = 64 << 10;
+
+/// Where a copy is.
+#[derive(Clone, Copy, Default)]
+struct Copied {
+    of: Identity,
+    /// Whose stream has it, from where on.
+    process: u32,
+    at: u64,
+}
+
+/// Which files have been read, and what the record has of them.
+pub(crate) struct Kept {
+    read: Inodes<READ>,
+    has_read_more: bool,
+    copies: [Copied; COPIES],
+    found: usize,
+    is_searched: bool,
+    /// Those that the supervisor has been given, as [`Identity::key`].
+    given: Inodes<READ>,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self {
+            read: Inodes::default(),
+            has_read_more: false,
+            copies: [Copied::default(); COPIES],
+            found: 0,
+            is_searched: false,
+            given: Inodes::default(),
+        }
+    }
+}
+
+impl Kept {
+    /// This file is read.
+    pub(super) fn is_read(&mut self, inode: u64) {
+        self.has_read_more |= !self.read.add(inode);
+    }
+
+    /// The record begins elsewhere by now: what it has is to be looked for anew.
+    pub(crate) fn forget_copies(&mut self) {
+        (self.found, self.is_searched) = (0, false);
+    }
+
+    fn has(&self, inode: u64) -> bool {
+        self.read.has(inode) || self.has_read_more && inode != 0
+    }
+
+    /// The best copy of this file: as it was, or else one that has grown since. A number may have been another file's
+    /// before, and may be later: of those that are not older it is the first.
+    fn best(&self, of: &Identity) -> Option<Copied> {
+        let all = &self.copies[..self.found];
+        let exact = all.iter().find(|one| one.of == *of);
+        let later = all
+            .iter()
+            .filter(|one| one.of.inode == of.inode && one.of.modified >= of.modified);
+        let first = later.min_by_key(|one| one.of.modified);
+        let grown = first.filter(|one| one.of.size >= of.size);
+        exact.or(grown).copied()
+    }
+}
+
+impl Wrap {
+    /// This file is read: the supervisor has it, too, so that it is there for a replay whatever becomes of its name.
+    pub(super) fn give(&mut self, fd: c_int, of: &Identity) {
+        let file = of.key();
+        if self.kept.given.has(file) || !self.kept.given.add(file) {
+            return;
+        }
+        let process = self.process;
+        tell(&Message::Reads { process, file }, Some(fd));
+    }
+
+    /// The file that was this one, if the supervisor has it, which has opened it anew.
+    pub(super) fn given(&self, of: &Identity) -> Option<c_int> {
+        let (process, file) = (self.process, of.key());
+        let given = ask_for_file(&Message::Wants { process, file })?;
+        if identity(given).as_ref() == Some(of) {
+            return Some(given);
+        }
+        // SAFETY: it is ours.
+        unsafe { sys!(SYS_close, given) };
+        None
+    }
+
+    /// The file with this name is about to go, or to be emptied: if it was read, what it says goes into the record.
+    pub(super) fn keep(&mut self, directory: c_int, path: &CStr) {
+        while self.is_replay() {
+            match self.stream.peek() {
+                Some(Ok((record, length))) if record.call == Call::Kept => {
+                    self.advance(length);
+                }
+                _ => return,
+            }
+        }
+        if self.is_off() || !self.kept.has(Made::inode(directory, path).number()) {
+            return;
+        }
+        let flags = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+        // SAFETY: a string.
+        let file = unsafe { sys!(SYS_openat, directory, path.as_ptr(), flags) };
+        if file < 0 {
+            return; // what cannot be read was not
+        }
+        if let Some(of) = identity(fd_of(file)) {
+            self.copy(fd_of(file), &of);
+        }
+        // SAFETY: it is ours.
+        unsafe { sys!(SYS_close, file) };
+        // Another host may see it go.
+        self.commit_replayed();
+    }
+
+    fn copy(&mut self, file: c_int, of: &Identity) {
+        let mut room = [0; PIECE];
+        let mut at = 0;
+        loop {
+            // SAFETY: room on our stack.
+            let length = unsafe { sys!(SYS_pread64, file, room.as_mut_ptr(), room.len(), at) };
+            let piece = room.get(..usize::try_from(length).unwrap_or(0));
+            let piece = piece.unwrap_or_default();
+            if piece.is_empty() && at > 0 {
+                return;
+            }
+            let header = Header {
+                call: Call::Kept,
+                fd: 0,
+                outcome: at,
+                length: Identity::SIZE + piece.len(),
+            };
+            self.append(header, |payload| {
+                let (front, rest) = payload.split_at_mut(Identity::SIZE);
+                front.copy_from_slice(&of.to_bytes());
+                rest.copy_from_slice(piece);
+            });
+            if piece.is_empty() {
+                return;
+            }
+            at += length;
+        }
+    }
+
+    /// Writes what this file said when it was opened into one that is empty. `false`: the record does not have that.
+    pub(super) fn write_kept(&mut self, of: &Identity, empty: c_int) -> bool {
+        if !self.kept.is_searched {
+            self.kept.is_searched = true;
+            self.search();
+        }
+        let Some(best) = self.kept.best(of) else {
+            return false;
+        };
+        let mut copied = 0;
+        self.each(best.process, best.at, |record, _| {
+            let Some((of, piece)) = piece_of(record).filter(|(of, _)| *of == best.of) else {
+                return false;
+            };
+            if record.outcome == 0 {
+                copied = 0; // a life that has died in the middle of it has begun it before
+            }
+            // SAFETY: the bytes are there, and the file is ours.
+            let put = unsafe { sys!(SYS_pwrite64, empty, piece.as_ptr(), piece.len(), copied) };
+            let fits = record.outcome == copied && usize::try_from(put) == Ok(piece.len());
+            copied += if fits { put } else { 0 };
+            fits && copied.cast_unsigned() < of.size
+        });
+        copied.cast_unsigned() >= of.size
+    }
+
+    /// Where the copies are, whichever process has made them.
+    #[cold]
+    fn search(&mut self) {
+        let count = self.page.next_process.load(Ordering::Acquire);
+        let (mut copies, mut found) = (self.kept.copies, 0);
+        for process in 0..count {
+            let base = self.page.processes.0.get(process as usize);
+            let base = base.map_or(0, |process| process.base.load(Ordering::Acquire));
+            self.each(process, base, |record, at| {
+                let piece = piece_of(record).filter(|_| record.outcome == 0);
+                if let Some(((of, _), place)) = piece.zip(copies.get_mut(found)) {
+                    *place = Copied { of, process, at };
+                    found += 1;
+                }
+                true
+            });
+        }
+        (self.kept.copies, self.kept.found) = (copies, found);
+    }
+
+    /// The records of a process from there on, and where they are, until one is the last that is wanted.
+    fn each(&self, process: u32, from: u64, mut f: impl FnMut(&Record<'_>, u64) -> bool) {
+        let entry = &self.page.processes.0[process as usize];
+        let end = entry.replay_end.load(Ordering::Acquire);
+        let mut room = [0; WINDOW];
+        let mut at = from;
+        while at < end {
+            let most = (room.len() as u64).min(end - at);
+            let place = stream_offset(process) + at;
+            // SAFETY: room on our stack.
+            let read = unsafe { sys!(SYS_pread64, FILE_FD, room.as_mut_ptr(), most, place) };
+            let bytes = &room[..usize::try_from(read).unwrap_or(0)];
+            let mut passed = 0;
+            while let Ok((record, length)) = Record::read(&bytes[passed..]) {
+                if !f(&record, at + passed as u64) {
+                    return;
+                }
+                passed += length;
+            }
+            at += match Header::read(bytes) {
+                _ if passed > 0 => passed,
+                Ok((header, length)) => length + header.length, // longer than the window
+                Err(_) => return,
+            } as u64;
+        }
+    }
+}
+
+/// The file that a record has a piece of, and the piece.
+fn piece_of<'a>(record: &Record<'a>) -> Option<(Identity, &'a [u8])> {
+    let (of, piece) = record.payload.split_at_checked(Identity::SIZE)?;
+    let of = Identity::from_bytes(of).filter(|_| record.call == Call::Kept)?;
+    Some((of, piece))
+}

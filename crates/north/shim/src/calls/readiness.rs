@@ -1,0 +1,83 @@
+//! What is ready, and in which order.
+
+pub(crate) mod epoll;
+mod polling;
+
+use libc::c_int;
+use north_abi::{Call, Header, Ready, ReadyReader, ReadyWriter};
+
+use crate::{sys::Outcome, wrap::Wrap};
+
+/// Most descriptors that are told of at once: a program that asks for more is given these first.
+const MOST_AT_ONCE: usize = 1024;
+/// For so many there is always room.
+const FEW: usize = 32;
+/// A kernel's signal set, bytes.
+pub(super) const SIGSET: usize = 8;
+
+impl Wrap {
+    /// A list of what is ready: the recorded one, or the one that `perform` finds.
+    fn ready(
+        &mut self,
+        call: Call,
+        fd: c_int,
+        mut perform: impl FnMut(&mut Self) -> Outcome,
+        list: impl FnMut(&mut ReadyWriter<'_>, i64),
+        mut take: impl FnMut(Ready),
+    ) -> Outcome {
+        let replayed = self.replayed(call, fd, |record| {
+            if record.outcome < 0 {
+                return record.outcome;
+            }
+            let mut count = 0;
+            for ready in ReadyReader::new(record.payload) {
+                take(ready);
+                count += 1;
+            }
+            count
+        });
+        if let Some(outcome) = replayed {
+            self.has_slept();
+            return outcome;
+        }
+        self.turns();
+        let outcome = perform(self);
+        if outcome > 0 {
+            self.look_at_relatives();
+        }
+        self.has_slept();
+        let mut room = [0; FEW * ReadyWriter::MAX_EACH];
+        if usize::try_from(outcome).is_ok_and(|count| count > FEW) {
+            let mut room = [0; MOST_AT_ONCE * ReadyWriter::MAX_EACH];
+            self.record_ready(call, fd, outcome, ReadyWriter::new(&mut room), list);
+        } else {
+            self.record_ready(call, fd, outcome, ReadyWriter::new(&mut room), list);
+        }
+        outcome
+    }
+
+    fn record_ready(
+        &mut self,
+        call: Call,
+        fd: c_int,
+        outcome: Outcome,
+        mut writer: ReadyWriter<'_>,
+        mut list: impl FnMut(&mut ReadyWriter<'_>, i64),
+    ) {
+        if outcome > 0 {
+            list(&mut writer, outcome);
+        }
+        let payload = writer.bytes();
+        let header = Header {
+            call,
+            fd: fd.cast_unsigned(),
+            outcome: if outcome < 0 {
+                outcome
+            } else {
+                payload.len() as i64
+            },
+            length: payload.len(),
+        };
+        self.append(header, |room| room.copy_from_slice(payload));
+    }
+}

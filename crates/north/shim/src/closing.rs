@@ -1,0 +1,142 @@
+//! Files that helper threads close: which number the next one gets depends on when that is. So a number stays taken
+//! until the first thread comes by, has noted that, and gives it free.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use libc::{AT_FDCWD, O_CLOEXEC, O_RDONLY, c_int};
+use north_abi::{
+    Call, Record,
+    layout::{FILE_FD, Failure},
+};
+
+use crate::{
+    clock,
+    descriptors::{Kind, MOST, kind_of},
+    sys::{Outcome, sys},
+    wrap::{Wrap, is_helper_thread},
+};
+
+/// Those that are closed and not given free: bit by bit.
+static CLOSED: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
+/// How many they are.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+fn place(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
+    let index = usize::try_from(fd).ok()?;
+    Some((CLOSED.get(index / 64)?, 1 << (index % 64)))
+}
+
+/// A thread closes this. `None`: it is not a helper, or no file.
+pub(crate) fn close(fd: c_int) -> Option<Outcome> {
+    let (word, bit) = place(fd).filter(|_| kind_of(fd) == Kind::File && is_helper_thread())?;
+    if word.load(Ordering::Acquire) & bit != 0 {
+        return Some(-Outcome::from(libc::EBADF));
+    }
+    let taken = take(fd);
+    word.fetch_or(bit, Ordering::AcqRel);
+    COUNT.fetch_add(1, Ordering::Release);
+    Some(taken.min(0))
+}
+
+/// A descriptor of ours takes the place of the program's, which is closed by that.
+fn take(fd: c_int) -> Outcome {
+    // SAFETY: no memory is involved.
+    let taken = unsafe { sys!(SYS_dup3, FILE_FD, fd, O_CLOEXEC) };
+    if taken >= 0 {
+        return taken;
+    }
+    // The process has stopped for an image, and has let go of that.
+    let (path, flags) = (c"/dev/null", O_CLOEXEC | O_RDONLY);
+    // SAFETY: a string.
+    let nothing = unsafe { sys!(SYS_openat, AT_FDCWD, path.as_ptr(), flags) };
+    // SAFETY: no memory is involved.
+    let taken = unsafe { sys!(SYS_dup3, nothing, fd, O_CLOEXEC) };
+    // SAFETY: it is ours.
+    unsafe { sys!(SYS_close, nothing) };
+    taken
+}
+
+/// [`FILE_FD`] is closed: no other number is to keep that open.
+pub(crate) fn let_go_of_file() {
+    for fd in closed() {
+        take(fd);
+    }
+}
+
+/// Every one that is closed and not given free.
+fn closed() -> impl Iterator<Item = c_int> {
+    (0..).zip(&CLOSED).flat_map(|(index, word)| {
+        let mut closed = word.load(Ordering::Acquire);
+        core::iter::from_fn(move || {
+            let bit = closed.trailing_zeros().cast_signed();
+            let found = (closed != 0).then_some(index * 64 + bit);
+            closed &= closed.wrapping_sub(1);
+            found
+        })
+    })
+}
+
+/// Has a helper closed it, and is its number not free yet?
+pub(crate) fn is_closed(fd: c_int) -> bool {
+    place(fd).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
+}
+
+/// Is there anything to give free?
+#[inline]
+pub(crate) fn is_pending() -> bool {
+    COUNT.load(Ordering::Relaxed) != 0
+}
+
+/// This process is a child: the helpers are its parent's.
+pub(crate) fn forget() {
+    for word in &CLOSED {
+        word.store(0, Ordering::Relaxed);
+    }
+    COUNT.store(0, Ordering::Relaxed);
+}
+
+impl Wrap {
+    /// Give free what helpers have closed.
+    #[cold]
+    pub(crate) fn give_free(&mut self) {
+        for fd in closed() {
+            self.record(&Record {
+                call: Call::Closed,
+                fd: fd.cast_unsigned(),
+                outcome: 0,
+                payload: &[],
+            });
+            self.gives_free(fd);
+        }
+    }
+
+    /// The same in a replay: as many as then, and when the helpers have come so far.
+    pub(crate) fn give_free_again(&mut self) {
+        const ATTEMPTS: usize = 5000;
+        while let Some(Ok((record, length))) = self.stream.peek()
+            && record.call == Call::Closed
+        {
+            let fd = record.fd.cast_signed();
+            self.advance(length);
+            let mut left = ATTEMPTS;
+            while !is_closed(fd) {
+                left -= 1;
+                if left == 0 {
+                    self.fail(Failure::DescriptorTaken, Call::Closed, Some(Call::Closed));
+                }
+                clock::sleep(1_000_000);
+            }
+            self.gives_free(fd);
+        }
+    }
+
+    fn gives_free(&mut self, fd: c_int) {
+        let Some((word, bit)) = place(fd) else { return };
+        self.unlocks(fd);
+        self.descriptors.close(fd);
+        // SAFETY: it is ours by now.
+        unsafe { sys!(SYS_close, fd) };
+        word.fetch_and(!bit, Ordering::AcqRel);
+        COUNT.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,164 @@
+//! Datagrams for the logger that leave together: the kernel is given all of them at once, and cuts them as late as it
+//! can (`UDP_SEGMENT`, udp(7)). Where it cannot, each leaves by a call of its own.
+
+use core::{cell::UnsafeCell, mem, ptr};
+
+use libc::{
+    CMSG_LEN, CMSG_SPACE, EIO, EMSGSIZE, ENOPROTOOPT, EOPNOTSUPP, SOL_UDP, UDP_SEGMENT, c_void,
+    cmsghdr, iovec, msghdr,
+};
+use north_abi::layout::{FILE_FD, SHIPPING_FD, stream_offset};
+use protocol::link::{DETERMINANTS_OVERHEAD, Determinants, LinkKey, StreamPosition};
+
+use crate::sys::{Outcome, sys};
+
+/// They are not longer, bytes.
+const LONGEST: usize = 1472;
+/// So many leave together: the kernel would cut more (`UDP_MAX_SEGMENTS`), but not more bytes.
+const MOST: usize = 44;
+
+/// Room for those that leave together.
+pub(crate) struct Datagrams {
+    room: [u8; MOST * LONGEST],
+    /// Nobody cuts them on the way that they go.
+    is_each_alone: bool,
+}
+
+struct Static(UnsafeCell<Datagrams>);
+// SAFETY: `datagrams` gives it to one.
+unsafe impl Sync for Static {}
+static DATAGRAMS: Static = Static(UnsafeCell::new(Datagrams {
+    room: [0; MOST * LONGEST],
+    is_each_alone: false,
+}));
+
+/// The room.
+///
+/// # Safety
+/// Once.
+pub(crate) unsafe fn datagrams() -> &'static mut Datagrams {
+    // SAFETY: by the caller.
+    unsafe { &mut *DATAGRAMS.0.get() }
+}
+
+impl Datagrams {
+    /// They go another way from here on.
+    pub(crate) fn go_another_way(&mut self) {
+        self.is_each_alone = false;
+    }
+
+    /// How many bytes of a stream leave together at most, in datagrams that have at most `longest` bytes.
+    pub(crate) fn capacity(longest: usize) -> u64 {
+        (MOST * (Self::each(longest) - DETERMINANTS_OVERHEAD)) as u64
+    }
+
+    fn each(longest: usize) -> usize {
+        longest.clamp(DETERMINANTS_OVERHEAD + 1, LONGEST)
+    }
+
+    /// Read `length` bytes of a stream, from where `at` says; at most [`Self::capacity`]. `None`: they are not there.
+    pub(crate) fn read(
+        &mut self,
+        at: &StreamPosition,
+        length: u64,
+        longest: usize,
+    ) -> Option<Read<'_>> {
+        let each = Self::each(longest);
+        let length = length as usize;
+        let count = length.div_ceil(each - DETERMINANTS_OVERHEAD);
+        let all = self
+            .room
+            .get_mut(..length + count * DETERMINANTS_OVERHEAD)?;
+        let mut pieces = [const { nothing() }; MOST];
+        for (piece, datagram) in pieces.iter_mut().zip(all.chunks_mut(each)) {
+            let room = Determinants::room(datagram);
+            (piece.iov_base, piece.iov_len) = (room.as_mut_ptr().cast(), room.len());
+        }
+        let offset = stream_offset(at.process) + at.offset;
+        // SAFETY: into our own room, as much as is in the pieces.
+        let read = unsafe { sys!(SYS_preadv, FILE_FD, pieces.as_ptr(), count, offset, 0) };
+        (read == length as Outcome).then_some(Read {
+            all,
+            each,
+            is_each_alone: &mut self.is_each_alone,
+        })
+    }
+}
+
+const fn nothing() -> iovec {
+    iovec {
+        iov_base: ptr::null_mut(),
+        iov_len: 0,
+    }
+}
+
+/// What was read of a stream, in datagrams that are still to be sealed.
+pub(crate) struct Read<'a> {
+    all: &'a mut [u8],
+    each: usize,
+    is_each_alone: &'a mut bool,
+}
+
+impl Read<'_> {
+    /// They leave. One that does not go is one that is lost.
+    pub(crate) fn send(self, mut at: StreamPosition, key: &LinkKey) {
+        for datagram in self.all.chunks_mut(self.each) {
+            Determinants::seal(&at, key, datagram);
+            at.offset += (datagram.len() - DETERMINANTS_OVERHEAD) as u64;
+        }
+        let is_one = self.all.len() <= self.each;
+        if !is_one && !*self.is_each_alone {
+            *self.is_each_alone = !send_together(self.all, self.each);
+            if !*self.is_each_alone {
+                return;
+            }
+        }
+        self.all.chunks(self.each).for_each(send);
+    }
+}
+
+pub(crate) fn send(datagram: &[u8]) {
+    let (at, size) = (datagram.as_ptr(), datagram.len());
+    // SAFETY: what is there lives.
+    unsafe { sys!(SYS_sendto, SHIPPING_FD, at, size, 0, 0, 0) };
+}
+
+/// `UDP_SEGMENT`, as it is given with what is sent.
+#[repr(C)]
+struct Cut {
+    header: cmsghdr,
+    each: u16,
+}
+
+// SAFETY: no memory is involved.
+const _: () = assert!(unsafe { CMSG_SPACE(2) } as usize == size_of::<Cut>());
+
+/// `false`: the kernel does not cut, or not for the device.
+fn send_together(all: &[u8], each: usize) -> bool {
+    let cut = Cut {
+        header: cmsghdr {
+            // SAFETY: no memory is involved.
+            cmsg_len: unsafe { CMSG_LEN(2) } as usize,
+            cmsg_level: SOL_UDP,
+            cmsg_type: UDP_SEGMENT,
+        },
+        each: each as u16,
+    };
+    let mut piece = iovec {
+        iov_base: all.as_ptr().cast::<c_void>().cast_mut(),
+        iov_len: all.len(),
+    };
+    // SAFETY: all zeros is such a structure.
+    let mut message: msghdr = unsafe { mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
+    message.msg_control = (&raw const cut).cast::<c_void>().cast_mut();
+    message.msg_controllen = size_of::<Cut>();
+    // SAFETY: what is referred to lives, and is only read.
+    let send = || unsafe { sys!(SYS_sendmsg, SHIPPING_FD, &raw const message, 0) };
+    let unable = [EIO, libc::EINVAL, EMSGSIZE, ENOPROTOOPT, EOPNOTSUPP];
+    let outcome = match send() {
+        told @ ..0 if !unable.map(|code| -Outcome::from(code)).contains(&told) => send(), // of what was sent before
+        outcome => outcome,
+    };
+    !unable.map(|code| -Outcome::from(code)).contains(&outcome)
+}

@@ -1,0 +1,547 @@
+//! What this process's descriptors are, as far as that matters.
+
+mod connection;
+
+use core::{cell::UnsafeCell, mem::MaybeUninit};
+
+use libc::c_int;
+use north_abi::{
+    Which,
+    handover::Reach,
+    layout::{THREADS, THREADS_FD},
+};
+
+use crate::{noting::Retired, sys::sys};
+
+pub(crate) use connection::{Address, Connection, KEPT_OPTIONS};
+
+/// Descriptors beyond this are not followed; connections there are refused.
+pub(crate) const MOST: usize = 1 << 16;
+/// Connections of a process at once, duplicates of descriptors not counted.
+pub(crate) const CONNECTIONS: usize = 1 << 16;
+
+/// Ways to others of a session that are looked at for connections that had not arrived.
+const WAYS: usize = 64;
+
+/// The number of the file that this is; 0: it is none.
+pub(crate) fn inode(fd: c_int) -> u64 {
+    let mut about = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: room on our stack, which is read if it was filled in.
+    unsafe {
+        match sys!(SYS_fstat, fd, about.as_mut_ptr()) {
+            0 => about.assume_init().st_ino,
+            _ => 0,
+        }
+    }
+}
+
+/// The same file once more, where the program's own descriptors are not; `None`: there is no room.
+pub(crate) fn hidden(fd: c_int) -> Option<c_int> {
+    hidden_from(fd, 0)
+}
+
+/// The same, by a number that is this at least.
+pub(crate) fn hidden_from(fd: c_int, least: c_int) -> Option<c_int> {
+    let at = least.max(THREADS_FD + THREADS as c_int);
+    // SAFETY: no memory is involved.
+    let hidden = unsafe { sys!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, at) };
+    c_int::try_from(hidden).ok().filter(|fd| *fd >= 0)
+}
+
+/// What a descriptor is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    /// Nothing that matters: a regular file, or closed.
+    #[default]
+    Other,
+    /// A socket that listens to clients.
+    Listener,
+    /// A client's connection; the number is its place among the connections.
+    Connection,
+    /// A stream that the program has opened itself, to another server; the number is its place among the connections.
+    Outgoing,
+    /// A socket of datagrams to and from anywhere.
+    Datagrams,
+    /// What is read from there is not the program's own doing: a pipe, `/dev/urandom`, a file below `/proc`.
+    Input,
+    /// A regular file that the program has opened.
+    File,
+}
+
+/// What a replay has of a file that was opened to be written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub(crate) enum Backing {
+    /// The file: what was written is in it.
+    #[default]
+    Written,
+    /// One that was made again, for it is not there any more: what was written is written again.
+    Remade,
+    /// Another file, which goes by its name now: what is appended comes behind its end.
+    Successor,
+    /// One to be read that may say something else by now: what is read is compared, and the rest is not to be believed.
+    Changed,
+    /// Nothing.
+    Nothing,
+}
+
+impl Kind {
+    /// Has it a place among the connections?
+    pub(crate) fn is_stream(self) -> bool {
+        matches!(self, Self::Connection | Self::Outgoing)
+    }
+}
+
+/// One descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Descriptor {
+    pub(crate) kind: Kind,
+    /// Which connection.
+    pub(crate) connection: u32,
+    /// What the program wants to be told by epoll: the instance (its descriptor and 1, 0: none), events, data.
+    pub(crate) epoll: u32,
+    pub(crate) events: u32,
+    pub(crate) data: u64,
+    /// It was to be told once, and was.
+    pub(crate) is_spent: bool,
+    /// That was wanted before this process was begun: the instance is its parent's, which knows whether it still is.
+    pub(crate) is_watched_by_parent: bool,
+    /// Of a file that is only appended to.
+    pub(crate) appends: bool,
+    /// Of a file that is read where it is written to: what was read may not be there any more.
+    pub(crate) is_in_place: bool,
+    pub(crate) backing: Backing,
+    /// Where such a file ends, as far as this process knows.
+    pub(crate) end: u64,
+    /// Its number when it was opened first.
+    pub(crate) inode: u64,
+    /// It is an end of a pipe or a pair of sockets.
+    is_end: bool,
+    /// Other processes have that, too.
+    pub(crate) crosses: bool,
+    /// The process that has made it ([`crate::talk`]); 0: the first one, or it is not followed.
+    pub(crate) maker: u32,
+    /// When a file was changed last that is only read, as it was when it was opened.
+    pub(crate) modified: u64,
+    /// Of a socket whose port the kernel had chosen: it has another one in this life.
+    pub(crate) lacks_port: bool,
+    /// The other end of a pipe (its descriptor and 1), as long as this process has both; 0: there is none.
+    partner: u32,
+}
+
+impl Descriptor {
+    const OTHER: Self = Self {
+        kind: Kind::Other,
+        connection: 0,
+        epoll: 0,
+        events: 0,
+        data: 0,
+        is_spent: false,
+        is_watched_by_parent: false,
+        appends: false,
+        is_in_place: false,
+        backing: Backing::Written,
+        end: 0,
+        inode: 0,
+        is_end: false,
+        crosses: false,
+        maker: 0,
+        modified: 0,
+        lacks_port: false,
+        partner: 0,
+    };
+
+    /// What is written to the one can be read from the other, by this process itself.
+    pub(crate) fn is_paired(&self) -> bool {
+        self.partner != 0
+    }
+
+    /// Is it both ends, under this number?
+    pub(crate) fn is_counter(&self, own: c_int) -> bool {
+        self.partner == own.cast_unsigned() + 1
+    }
+
+    /// Is it the connection at this place?
+    pub(crate) fn is_connection(&self, place: u32) -> bool {
+        self.kind.is_stream() && self.connection == place
+    }
+}
+
+/// All of them. Memory that was never used is never touched.
+pub(crate) struct Descriptors {
+    all: [Descriptor; MOST],
+    connections: [Connection; CONNECTIONS],
+    /// No place from here on was ever used.
+    unused: u32,
+    /// The first free place before that, plus 1; 0: there is none. Each names the next one.
+    free: u32,
+    /// How many connections the program has opened.
+    opened: u64,
+    /// Notes of those that were closed.
+    pub(crate) retired: Retired,
+}
+
+struct Static(UnsafeCell<Descriptors>);
+// SAFETY: only the process's first thread refers to it (`crate::wrap::with`).
+unsafe impl Sync for Static {}
+
+static TABLE: Static = Static(UnsafeCell::new(Descriptors {
+    all: [Descriptor::OTHER; MOST],
+    connections: [Connection::FREE; CONNECTIONS],
+    unused: 0,
+    free: 0,
+    opened: 0,
+    retired: Retired::NONE,
+}));
+
+/// The table.
+///
+/// # Safety
+/// Once, by the process's first thread.
+pub(crate) unsafe fn table() -> &'static mut Descriptors {
+    // SAFETY: by the caller.
+    unsafe { &mut *TABLE.0.get() }
+}
+
+/// What this descriptor is, as other threads may ask; it may be another thing a moment later.
+pub(crate) fn kind_of(fd: c_int) -> Kind {
+    let Some(index) = usize::try_from(fd).ok().filter(|index| *index < MOST) else {
+        return Kind::Other;
+    };
+    // SAFETY: in bounds; one byte, which is read whole.
+    unsafe { core::ptr::addr_of!((*TABLE.0.get()).all[index].kind).read_volatile() }
+}
+
+/// What epoll was told of a descriptor, as other threads may ask.
+pub(crate) struct Watched {
+    /// The instance and 1; 0: none.
+    epoll: u32,
+    data: u64,
+}
+
+impl Watched {
+    pub(crate) fn of(fd: c_int) -> Self {
+        let index = usize::try_from(fd).ok().filter(|index| *index < MOST);
+        let Some(index) = index else {
+            return Self { epoll: 0, data: 0 };
+        };
+        // SAFETY: in bounds; numbers, each of which is read whole.
+        unsafe {
+            let one = core::ptr::addr_of!((*TABLE.0.get()).all[index]);
+            let data = core::ptr::addr_of!((*one).data).read_volatile();
+            let epoll = core::ptr::addr_of!((*one).epoll).read_volatile();
+            Self { epoll, data }
+        }
+    }
+
+    pub(crate) fn epoll(&self) -> Option<c_int> {
+        c_int::try_from(self.epoll.checked_sub(1)?).ok()
+    }
+
+    pub(crate) fn is_in(&self, epoll: c_int) -> bool {
+        self.epoll() == Some(epoll)
+    }
+
+    /// The program's own data, if it is watched in this instance.
+    pub(crate) fn data_in(&self, epoll: c_int) -> Option<u64> {
+        self.is_in(epoll).then_some(self.data)
+    }
+}
+
+impl Descriptors {
+    pub(crate) fn get(&self, fd: c_int) -> Descriptor {
+        let index = usize::try_from(fd).unwrap_or(MOST);
+        self.all.get(index).copied().unwrap_or_default()
+    }
+
+    /// Is anything known of it?
+    pub(crate) fn is_known(&self, fd: c_int) -> bool {
+        self.get(fd) != Descriptor::default()
+    }
+
+    pub(crate) fn entry(&mut self, fd: c_int) -> Option<&mut Descriptor> {
+        self.all.get_mut(usize::try_from(fd).ok()?)
+    }
+
+    /// One by which a file that had this number is made again.
+    pub(crate) fn remaking(&self, inode: u64) -> Option<c_int> {
+        let is = |one: &Descriptor| one.backing == Backing::Remade && one.inode == inode;
+        let fd = self.all.iter().position(is)?;
+        c_int::try_from(fd).ok()
+    }
+
+    /// Every descriptor of a file that a replay has nothing of.
+    pub(crate) fn without_file(&self) -> impl Iterator<Item = (c_int, Backing)> {
+        let all = (0..).zip(self.all.iter().map(|one| one.backing));
+        all.filter(|(_, backing)| matches!(backing, Backing::Nothing | Backing::Changed))
+    }
+
+    /// Every descriptor of a regular file, by its number.
+    pub(crate) fn all_files(&self) -> impl Iterator<Item = c_int> {
+        let all = (0..).zip(self.all.iter());
+        all.filter_map(|(fd, one)| (one.kind == Kind::File).then_some(fd))
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn files_mut(&mut self) -> impl Iterator<Item = (c_int, &mut Descriptor)> {
+        let all = (0..).zip(&mut self.all);
+        all.filter(|(_, one)| one.kind == Kind::File)
+    }
+
+    /// Every descriptor of a file that a replay has made again.
+    pub(crate) fn remade(&self) -> impl Iterator<Item = c_int> {
+        let all = (0..).zip(self.all.iter().map(|one| one.backing));
+        all.filter_map(|(fd, backing)| (backing == Backing::Remade).then_some(fd))
+    }
+
+    pub(crate) fn set_kind(&mut self, fd: c_int, kind: Kind) {
+        self.close(fd);
+        if let Some(entry) = self.entry(fd) {
+            entry.kind = kind;
+        }
+    }
+
+    /// The connection that a descriptor is.
+    pub(crate) fn connection(&mut self, fd: c_int) -> Option<&mut Connection> {
+        let descriptor = self.get(fd);
+        descriptor
+            .kind
+            .is_stream()
+            .then(|| self.connections.get_mut(descriptor.connection as usize))?
+    }
+
+    /// A new connection. `false`: there is no room for it.
+    pub(crate) fn accept(
+        &mut self,
+        fd: c_int,
+        number: u32,
+        peer: Address,
+        local: Address,
+        which: Which,
+    ) -> bool {
+        self.close(fd);
+        let connection = Connection {
+            number,
+            peer,
+            local,
+            which,
+            ..Connection::FREE
+        };
+        self.add(fd, Kind::Connection, connection)
+    }
+
+    /// What the next connection is known by that the program opens.
+    pub(crate) fn next_serial(&self, process: u32) -> u64 {
+        Reach::serial_of(process, self.opened + 1)
+    }
+
+    /// A connection that the program opens. What epoll knows of the descriptor stays. `false`: there is no room for it.
+    pub(crate) fn open(&mut self, fd: c_int, number: u32, process: u32, is_local: bool) -> bool {
+        let connection = Connection {
+            number,
+            serial: self.next_serial(process),
+            is_local,
+            received: u64::MAX,
+            ..Connection::FREE
+        };
+        let has_room = self.add(fd, Kind::Outgoing, connection);
+        self.opened += u64::from(has_room);
+        has_room
+    }
+
+    /// One that another process has opened, and passed on. `false`: there is no room for it.
+    pub(crate) fn take_over(&mut self, fd: c_int, number: u32, serial: u64, is_held: bool) -> bool {
+        self.close(fd);
+        let connection = Connection {
+            number,
+            serial,
+            is_held,
+            received: u64::MAX,
+            ..Connection::FREE
+        };
+        self.add(fd, Kind::Outgoing, connection)
+    }
+
+    /// The descriptor is this connection, and the only one that is. `false`: there is no room for it.
+    fn add(&mut self, fd: c_int, kind: Kind, connection: Connection) -> bool {
+        let Some(place) = self.free_place() else {
+            return false;
+        };
+        let Some(entry) = self.entry(fd) else {
+            return false;
+        };
+        entry.kind = kind;
+        entry.connection = place;
+        self.connections[place as usize] = Connection {
+            references: 1,
+            fd,
+            ..connection
+        };
+        true
+    }
+
+    /// It is not connected any more. What epoll knows of the descriptor stays.
+    pub(crate) fn disconnect(&mut self, fd: c_int) {
+        self.leave(fd);
+        if let Some(entry) = self.entry(fd) {
+            entry.kind = Kind::Other;
+        }
+    }
+
+    fn free_place(&mut self) -> Option<u32> {
+        if let Some(place) = self.free.checked_sub(1) {
+            self.free = self.connections.get(place as usize)?.next_free;
+            return Some(place);
+        }
+        let place = self.unused;
+        self.connections.get(place as usize)?;
+        self.unused += 1;
+        Some(place)
+    }
+
+    /// `to` is now what `from` is.
+    pub(crate) fn duplicate(&mut self, from: c_int, to: c_int) {
+        self.close(to);
+        let original = Descriptor {
+            epoll: 0,
+            partner: 0,
+            ..self.get(from)
+        };
+        let Some(entry) = self.entry(to) else { return };
+        *entry = original;
+        if let Some(connection) = self.connection(to) {
+            connection.references += 1;
+        }
+    }
+
+    /// The connection at `from` is at `to` from here on.
+    pub(crate) fn moves(&mut self, from: c_int, to: c_int) {
+        self.duplicate(from, to);
+        self.close(from);
+        if let Some(connection) = self.connection(to) {
+            connection.fd = to;
+        }
+    }
+
+    /// It is closed.
+    pub(crate) fn close(&mut self, fd: c_int) {
+        self.leave(fd);
+        let partner = self.get(fd).partner;
+        for end in [fd.cast_unsigned().wrapping_add(1), partner] {
+            if let Some(entry) = self.entry(end.wrapping_sub(1).cast_signed()) {
+                entry.partner = 0;
+            }
+        }
+        if let Some(entry) = self.entry(fd) {
+            *entry = Descriptor::default();
+        }
+    }
+
+    /// It is the connection no more that it is.
+    fn leave(&mut self, fd: c_int) {
+        let place = self.get(fd).connection;
+        let free = self.free;
+        if let Some(connection) = self.connection(fd) {
+            connection.references = connection.references.saturating_sub(1);
+            if connection.references == 0 {
+                let note = core::mem::take(&mut connection.note);
+                connection.next_free = free;
+                self.free = place + 1;
+                self.retired.push(note);
+            }
+        }
+    }
+
+    /// These are the two ends of a pipe; one descriptor can be both.
+    pub(crate) fn pair(&mut self, one: c_int, other: c_int) {
+        for (end, partner) in [(one, other), (other, one)] {
+            if let Some(entry) = self.entry(end) {
+                entry.partner = partner.cast_unsigned() + 1;
+                entry.is_end = true;
+            }
+        }
+    }
+
+    /// The descriptors among which all are that are this connection.
+    pub(crate) fn all_of(&self, place: u32) -> core::ops::Range<c_int> {
+        match self.connections.get(place as usize) {
+            Some(connection)
+                if connection.references == 1 && self.get(connection.fd).is_connection(place) =>
+            {
+                connection.fd..connection.fd + 1
+            }
+            _ => 0..MOST as c_int,
+        }
+    }
+
+    /// Every open connection, with its place.
+    pub(crate) fn connections(&self) -> impl Iterator<Item = (u32, &Connection)> {
+        let used = &self.connections[..self.unused as usize];
+        let numbered = (0u32..).zip(used);
+        numbered.filter(|(_, connection)| connection.references > 0)
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn connections_mut(&mut self) -> impl Iterator<Item = &mut Connection> {
+        let used = &mut self.connections[..self.unused as usize];
+        used.iter_mut()
+            .filter(|connection| connection.references > 0)
+    }
+
+    /// No connection is open any more.
+    pub(crate) fn forget(&mut self) {
+        for connection in self.connections_mut() {
+            connection.references = 0;
+        }
+    }
+
+    /// The place of the connection with this number.
+    pub(crate) fn place_of(&self, number: u32) -> Option<u32> {
+        let mut all = self.connections();
+        all.find(|(_, connection)| connection.number == number)
+            .map(|(place, _)| place)
+    }
+
+    /// What others have, too, each with who has made it.
+    pub(crate) fn makers(&self) -> impl Iterator<Item = (c_int, u32)> {
+        let all = (0..)
+            .zip(&self.all)
+            .filter(|(_, one)| one.crosses && one.maker != 0);
+        all.map(|(fd, one)| (fd, one.maker))
+    }
+
+    /// Every descriptor by which clients are waited for.
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = c_int> {
+        let all = (0..).zip(&self.all);
+        all.filter(|(_, one)| one.kind == Kind::Listener)
+            .map(|(fd, _)| fd)
+    }
+
+    /// Every descriptor that leads to others of the session.
+    pub(crate) fn ways(&self) -> [c_int; WAYS] {
+        let mut ways = [-1; WAYS];
+        let all = self.makers().filter(|(fd, _)| !self.get(*fd).is_paired());
+        for (way, (fd, _)) in ways.iter_mut().zip(all) {
+            *way = fd;
+        }
+        ways
+    }
+
+    /// This process has been begun by the one that has wanted to be told of these.
+    pub(crate) fn are_watched_by_parent(&mut self) {
+        for entry in &mut self.all {
+            entry.is_watched_by_parent |= entry.epoll != 0;
+        }
+    }
+
+    /// Another process has all of this, too.
+    pub(crate) fn are_shared(&mut self) {
+        for connection in self.connections_mut() {
+            connection.is_shared = true;
+        }
+        for entry in &mut self.all {
+            entry.crosses |= entry.is_end;
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Helper threads come to rest before the first thread looks at what they have done.
+//!
+//! How far a helper is, the first thread can see in many ways: a counter under a mutex, a queue that is empty. That
+//! depends on the machine, and in a replay it would be another thing. So whenever the first thread has begun a helper,
+//! or has woken some by a condition or a semaphore, it waits until all of them sleep, before it can look: at once, or,
+//! if it holds a mutex that they may want first, when it gives one back, and before it takes one. Then they have done
+//! all that there was to do, in each life. One that sleeps may wait for a mutex that the first thread holds
+//! ([`mutexes`]): when it gives that back, they rest once more.
+//!
+//! One that waits for a disk does not sleep: it is waited for.
+
+mod thread;
+mod wait;
+mod waking;
+
+use core::{
+    array,
+    cell::Cell,
+    ptr,
+    sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering},
+};
+
+use libc::{FUTEX_WAIT, FUTEX_WAKE, c_int, c_void};
+use north_abi::{
+    Call, Record,
+    layout::{Failure, Restless, THREADS},
+};
+
+use self::thread::{Thread, first, helpers};
+pub(crate) use self::{
+    thread::{FILES, close_files, keep_numbers},
+    waking::{for_us, wakes_by_itself},
+};
+use crate::{
+    calls::reading::becomes_ready,
+    clock::{self, monotonic},
+    mutexes,
+    say::say,
+    sys::sys,
+    wrap::{Wrap, with},
+};
+
+/// How long they may run after they were woken, nanoseconds; the first thread does nothing meanwhile.
+const LONGEST: u64 = 5_000_000_000;
+/// How long a replay waits for what they have done: they may have slept before.
+const LONGEST_AGAIN: u64 = 30_000_000_000;
+/// How often the first thread gives way before it sleeps, and for how long, nanoseconds.
+const YIELDS: u32 = 16;
+const PAUSE: i64 = 50_000;
+
+/// They are not waited for any more: a [`Restless`], or 0.
+static IS_OVER: AtomicU32 = AtomicU32::new(0);
+/// One of them may have woken another one that waits for ever.
+static HAVE_WOKEN: AtomicBool = AtomicBool::new(false);
+/// Why the one that begins now cannot be waited for.
+static UNKNOWN: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// The first thread has woken somebody since they rested.
+    static HAS_WOKEN: Cell<bool> = const { Cell::new(false) };
+    /// Which of them this thread is.
+    static OWN: Cell<Option<&'static Thread>> = const { Cell::new(None) };
+}
+
+/// A helper waits for this, which others wake it by, by `perform`, not longer than until then: null is for ever.
+pub(crate) fn waits(
+    thing: usize,
+    until: *const libc::timespec,
+    perform: impl FnOnce() -> c_int,
+) -> c_int {
+    match OWN.get() {
+        Some(own) => own.waits(thing, until, perform),
+        None => perform(),
+    }
+}
+
+/// A thread wakes those that wait for this by `perform`, also a helper that has waited in vain, and is held.
+#[inline]
+pub(crate) fn wakes(thing: usize, perform: impl FnOnce() -> c_int) -> c_int {
+    // One that is woken may wait again at once: that is another wait.
+    let waits: [_; THREADS - 1] = array::from_fn(|place| helpers()[place].wait.of(thing));
+    let outcome = perform();
+    for (helper, wait) in helpers().iter().zip(waits) {
+        if let Some(wait) = wait {
+            helper.wait.wake(wait);
+        }
+    }
+    outcome
+}
+
+/// A helper may have woken another one.
+#[inline]
+pub(crate) fn helper_woke() {
+    if OWN.get().is_some() {
+        HAVE_WOKEN.store(true, Ordering::Release);
+    }
+}
+
+/// The first thread has woken somebody, maybe.
+pub(crate) fn woke() {
+    HAS_WOKEN.set(true);
+    if !mutexes::any_is_new() {
+        settle();
+    }
+}
+
+/// A helper has woken the first thread, maybe, and goes on.
+pub(crate) fn was_woken() {
+    HAS_WOKEN.set(true);
+    settle();
+}
+
+/// The first thread is about to look at something.
+#[inline]
+pub(crate) fn settle() {
+    if HAS_WOKEN.get() {
+        with(Wrap::await_rest);
+    }
+}
+
+/// The first thread has given this mutex back.
+#[inline]
+pub(crate) fn unlocked(mutex: usize) {
+    if mutexes::given_back(mutex) {
+        HAS_WOKEN.set(true);
+    }
+    settle();
+}
+
+fn is_over() -> bool {
+    IS_OVER.load(Ordering::Relaxed) != 0
+}
+
+impl Wrap {
+    /// The first thread has slept: meanwhile they may have gone on by themselves.
+    #[inline]
+    pub(crate) fn has_slept(&mut self) {
+        if helpers().iter().any(Thread::may_run) || HAVE_WOKEN.load(Ordering::Relaxed) {
+            HAVE_WOKEN.store(false, Ordering::Relaxed);
+            self.has_heard_helpers();
+        }
+    }
+
+    /// The first thread knows that one of them has done something.
+    pub(crate) fn has_heard_helpers(&mut self) {
+        self.await_rest();
+    }
+
+    /// In a replay: is one of them about to write what can be read here? It has done so in the dead life.
+    #[cold]
+    pub(crate) fn awaits_helper(&mut self, fd: c_int) -> bool {
+        if is_over() || !helpers().iter().any(Thread::is_there) {
+            return false;
+        }
+        if !becomes_ready(fd, libc::POLLIN, LONGEST_AGAIN) {
+            self.fail(Failure::HelperIsSilent, Call::Input, None);
+        }
+        self.has_heard_helpers();
+        true
+    }
+
+    #[cold]
+    fn await_rest(&mut self) {
+        HAS_WOKEN.set(false);
+        if is_over() || self.gives_up_again() {
+            return;
+        }
+        // Where the record goes on, they did rest.
+        let did_rest = self.is_replay && self.stream.peek().is_some();
+        let longest = if did_rest { LONGEST_AGAIN } else { LONGEST };
+        if !for_us(|| all_rest(longest)) {
+            self.give_up_helpers(Restless::Runs);
+        }
+        mutexes::all_are_old();
+        self.rests.add(self.stream.position());
+    }
+
+    /// The dead life has not waited for them any more from here on.
+    fn gives_up_again(&mut self) -> bool {
+        if !self.is_replay {
+            return false;
+        }
+        let before = self.rests.before(self.stream.position());
+        let (reason, length) = match self.stream.peek() {
+            Some(Ok((record, length))) if (record.call, record.fd) == (Call::Helpers, before) => {
+                (u32::try_from(record.outcome).unwrap_or(0), length)
+            }
+            _ => return false,
+        };
+        self.advance(length);
+        self.are_over(reason);
+        true
+    }
+
+    /// They are not waited for any more, which the next lives are to know.
+    #[cold]
+    fn give_up_helpers(&mut self, reason: Restless) {
+        if is_over() || self.gives_up_again() {
+            return;
+        }
+        let before = self.rests.before(self.stream.position());
+        if self.is_replay() {
+            self.fail(Failure::HelperRuns, Call::Helpers, None);
+        }
+        self.record(&Record {
+            call: Call::Helpers,
+            fd: before,
+            outcome: reason as i64,
+            payload: &[],
+        });
+        self.are_over(reason as u32);
+        say(&[b"the server's threads are not waited for any more"]);
+    }
+
+    fn are_over(&self, reason: u32) {
+        IS_OVER.store(reason, Ordering::Relaxed);
+        self.page.restless.store(reason, Ordering::Release);
+    }
+}
+
+/// Within so many nanoseconds.
+fn all_rest(longest: u64) -> bool {
+    let since = monotonic();
+    let mut rounds = 0;
+    let mut passes = 0;
+    // Twice in a row: the one that was looked at first may have been woken by the last.
+    while passes < 2 {
+        passes = match helpers().iter().all(Thread::rests) {
+            true => passes + 1,
+            false => 0,
+        };
+        if passes == 0 {
+            give_way(rounds);
+            rounds += 1;
+        }
+        if monotonic().saturating_sub(since) > longest {
+            return false;
+        }
+    }
+    true
+}
+
+fn give_way(rounds: u32) {
+    match rounds < YIELDS {
+        // SAFETY: no memory is involved.
+        true => drop(unsafe { sys!(SYS_sched_yield) }),
+        false => clock::sleep(PAUSE),
+    }
+}
+
+/// This thread is one of them from here on.
+fn begin() {
+    let is_free = |helper: &&Thread| !helper.is_there();
+    let Some(helper) = helpers().iter().find(is_free) else {
+        UNKNOWN.store(Restless::TooMany as u32, Ordering::Release);
+        return;
+    };
+    if helper.becomes_me() {
+        OWN.set(Some(helper));
+    } else {
+        UNKNOWN.store(Restless::Unseen as u32, Ordering::Release);
+    }
+}
+
+/// What was made again of an image has the same threads.
+pub(crate) fn open_files(wrap: &Wrap) {
+    thread::open_files();
+    wrap.are_over(IS_OVER.load(Ordering::Relaxed));
+}
+
+/// This process is a child: they are its parent's.
+pub(crate) fn forget() {
+    thread::forget_all();
+    IS_OVER.store(0, Ordering::Relaxed);
+    HAS_WOKEN.set(false);
+}
+
+/// How a thread begins.
+pub(crate) type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+
+/// What a thread that is begun now is to do; only the first thread begins them like this, one after the other.
+static START: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static ARGUMENT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+/// 0 until it has begun.
+static HAS_BEGUN: AtomicU32 = AtomicU32::new(0);
+
+/// Begins a helper by `perform`, and returns when it rests.
+pub(crate) fn create(
+    start: Start,
+    argument: *mut c_void,
+    perform: impl FnOnce(Start, *mut c_void) -> c_int,
+) -> c_int {
+    START.store(start as *mut c_void, Ordering::Relaxed);
+    ARGUMENT.store(argument, Ordering::Relaxed);
+    HAS_BEGUN.store(0, Ordering::Release);
+    if !first().is_there() {
+        first().becomes_me(); // if not, nobody waits until it sleeps
+    }
+    let outcome = perform(begun, ptr::null_mut());
+    if outcome == 0 {
+        while HAS_BEGUN.load(Ordering::Acquire) == 0 {
+            // SAFETY: an address that stays.
+            unsafe { sys!(SYS_futex, HAS_BEGUN.as_ptr(), FUTEX_WAIT, 0, 0) };
+        }
+        let unknown = Restless::from_code(UNKNOWN.swap(0, Ordering::AcqRel));
+        if let Some(reason) = unknown {
+            with(|wrap| wrap.give_up_helpers(reason));
+        }
+        woke();
+    }
+    outcome
+}
+
+extern "C" fn begun(_: *mut c_void) -> *mut c_void {
+    let start = START.load(Ordering::Relaxed);
+    let argument = ARGUMENT.load(Ordering::Relaxed);
+    // SAFETY: it is what the program has given.
+    let start = unsafe { core::mem::transmute::<*mut c_void, Start>(start) };
+    begin();
+    HAS_BEGUN.store(1, Ordering::Release);
+    // SAFETY: an address that stays.
+    unsafe { sys!(SYS_futex, HAS_BEGUN.as_ptr(), FUTEX_WAKE, 1) };
+    start(argument)
+}

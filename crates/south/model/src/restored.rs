@@ -1,0 +1,448 @@
+//! Flows whose host has died, made anew from the record that the logger has (`restored.h`; FT-TCP
+//! IV.E).
+//!
+//! What the logger does not know, the client does: a segment below its window makes it answer with its
+//! own numbers ([`crate::call_to_client`]). Until it has spoken nothing is done with such a flow.
+//!
+//! What it says shows, too, whether the record is whole. If the dead host had gone on without its logger
+//! for a while, its server has acknowledged what nobody recorded; a replay would then begin in the past,
+//! and what the new server says would be taken for the answer to something else. A client that has sent
+//! nothing but what is recorded, or sends again from a place that is recorded, was acknowledged no more
+//! than that.
+//!
+//! What its client has behind a hole it says in the blocks of its selective acknowledgements: in answer to a call, and
+//! not always in data that it sends again. Until it has told that, no server is given the connection; and a client
+//! without selective acknowledgements, which never will, is lost if it may have a part of an answer that nobody has
+//! recorded (see docs/internals/log-link.md).
+//!
+//! A server with state (north side) is beyond what a replay could get wrong: it has said what it has said,
+//! and nothing was acknowledged that was not recorded as long as anybody looked after it. Its client is
+//! believed if it is *ahead*, too, by what it has sent to a host that did not hear it any more; or it would
+//! have to wait until it sends that again, for its timer that doubles with each try. If more was acknowledged
+//! after all, the connection stands still, since what comes next never comes: `ahead` stays until the client
+//! has sent bytes from a place that is recorded, and one with which it stays for too long is reset by `serve`.
+//!
+//! Who only guesses must not pass for it, so it is believed no further than it can be from what is
+//! recorded:
+//!
+//! | number | |
+//! |---|---|
+//! | sequence number | below the end of the record by a window of the server at most: it sends again from what it was
+//! acknowledged, and what is recorded was offered to it (one less: a keep-alive, RFC 9293 3.8.4); of one that is ahead
+//! above it by as much |
+//! | acknowledgement | above what is recorded by a window of its own (on its way when the host died), and what a
+//! logger is not told of ([`PROGRESS`]) |
+//! | timestamps | newer than what is recorded by [`AGE`] at most, if they were agreed on |
+//!
+//! One whose sequence number is the end of the record, as that of a client which waits or listens, is right
+//! there once in 2^32. It may have heard [`LAG`] more, and its timestamps anything but a little less than
+//! is recorded, which is a segment of an earlier time: the record of a connection that has been idle may be
+//! older than PAWS can tell (RFC 7323 5.5), the more so at a tick a microsecond.
+
+use std::collections::{BTreeMap, btree_map::Entry};
+
+use protocol::control::{RecordSummary, Recorded};
+use wire::{Flags, FlowId, FlowKey, SeqNumber, SynOptions};
+
+use crate::{
+    egress::sent_up_to,
+    flow::{ClientHalf, Flow, LogHalf, Mode, Restored, ServerHalf, VerifyHalf},
+    link::PROGRESS,
+    packet::{Options, Segment, length32, read32},
+    south::{EventKind, Shared},
+};
+
+/// Ticks: three days of milliseconds. Of who only uploads, a log on disk may have none but the SYN's.
+const AGE: u32 = 1 << 28;
+/// Copies that tell of progress may be lost, and a log on disk takes its time (at most a second, and one
+/// commit) to write it: two seconds at 1 Gbit/s.
+const LAG: u32 = 1 << 28;
+
+impl Flow {
+    /// The end of what the client may have been sent. Its dead host may have sent more than was heard
+    /// of: at most what the client had room for then.
+    pub(crate) fn may_have(&self) -> SeqNumber {
+        if self.log.restored != Restored::Not && self.log.reach.after(self.server.nxt) {
+            self.log.reach
+        } else {
+            self.server.nxt
+        }
+    }
+
+    /// What has been sent since reaches as far as what the dead host may have sent: all that the client
+    /// can have is known, as of any other flow.
+    pub(crate) fn forget_dead_host(&mut self) {
+        if self.server.nxt.after(self.log.heard) && !self.log.reach.after(self.server.nxt) {
+            self.log.restored = Restored::Not;
+        }
+    }
+
+    /// What the client acknowledges, and was not sent by this host, it has from the dead one.
+    pub(crate) fn hear_late(&mut self, segment: &Segment) {
+        if segment.ack.after(self.server.nxt) {
+            self.log.heard = self.log.heard.max_seq(segment.ack);
+        }
+    }
+
+    /// What the server of now has said, if it has taken the connection; client space.
+    pub(crate) fn said_so_far(&self) -> SeqNumber {
+        self.splice.nxt + self.splice.delta_seq
+    }
+
+    /// The dead host may have answered what its client says from a place on, and the client have heard that: it has
+    /// heard more than heads of answers are recorded, and the server of now has not said so much again. Where that
+    /// place is, and what the server has to say again before.
+    #[must_use]
+    pub fn doubt(&self) -> Option<(SeqNumber, SeqNumber)> {
+        let heard = self.log.heard;
+        let is_said_again = self.mode == Mode::Spliced && self.said_so_far().at_or_after(heard);
+        let in_doubt = match self.log.restored {
+            _ if self.log.stateful => false,
+            Restored::Untold => true, // it may have heard more
+            Restored::Heard => heard.after(self.verify.heads_to) && !is_said_again,
+            Restored::Not | Restored::Silent | Restored::Told => false,
+        };
+        let from = self.log.doubt.filter(|_| in_doubt)?;
+        Some((from, heard))
+    }
+
+    /// All that the client has heard is compared with a digest. The replay may give to the server what the dead one
+    /// had read by then: what follows from that is compared, too, before it is of any use.
+    #[must_use]
+    pub fn compares_all_heard(&self) -> bool {
+        self.digest.says_again() && !self.log.heard.after(self.digest.sent.next)
+    }
+
+    /// The replay gives what is in doubt to the server when that has said again what the client has heard. A server may
+    /// have ended because of what its client had said, and say that again no sooner: then all but the last number is
+    /// enough.
+    pub(crate) fn comes_too_soon(&mut self, segment: &Segment) -> bool {
+        let is_doubted = self.is_doubted(segment) && !self.compares_all_heard();
+        let ends = self.said_so_far() + 1 == self.log.heard;
+        if is_doubted && ends && self.log.lacks.is_none() {
+            self.log.lacks = Some(self.log.heard - 1);
+        }
+        is_doubted && !ends
+    }
+
+    /// Where the server says a byte of which the client has another life's, as far as can be told: nobody has recorded
+    /// that.
+    pub(crate) fn contradicts_unheard(
+        &mut self,
+        segment: &Segment,
+        seq: SeqNumber,
+    ) -> Option<SeqNumber> {
+        let lacks = self.log.lacks.filter(|_| !self.log.stateful)?;
+        if !seq.before(self.log.heard) {
+            self.log.lacks = None; // it has come past that
+            return None;
+        }
+        let end = seq + length32(segment.payload_len);
+        let is_unheard = lacks.before(self.log.heard) && end.after(lacks);
+        is_unheard.then(|| seq.max_seq(lacks))
+    }
+
+    /// Is this segment, or its end, in doubt? (That the client ends waits by itself: see `ends_too_soon`.)
+    pub(crate) fn is_doubted(&self, segment: &Segment) -> bool {
+        let end = segment.seq + length32(segment.payload_len);
+        let brings = |from| segment.payload_len > 0 && end.after(from);
+        self.doubt().is_some_and(|(from, _)| brings(from))
+    }
+
+    /// The client has this of what the dead host said, also behind a hole (RFC 2018).
+    pub(crate) fn hear_blocks(&mut self, segment: &Segment, options: &Options) {
+        let known = self.server.nxt.max_seq(segment.ack);
+        let edges = options.sack_edges.clone().step_by(4);
+        for edge in edges.map(|at| SeqNumber(read32(&segment.header, at))) {
+            if edge.after(known) && !edge.after(self.log.reach) {
+                self.log.heard = self.log.heard.max_seq(edge);
+            }
+        }
+    }
+
+    /// What a client that was not believed yet has heard, and had room for. Blocks that it sent before, when it was
+    /// ahead of the record, are as good.
+    fn hear_first(&mut self, segment: &Segment, options: &Options) {
+        let room = u32::from(segment.window) << (self.client.window_scale & 15);
+        self.log.reach = segment.ack + room;
+        if !self.log.heard.after(segment.ack) || self.log.heard.after(self.log.reach) {
+            self.log.heard = segment.ack;
+        }
+        self.hear_blocks(segment, options);
+    }
+
+    fn is_ahead(&self, segment: &Segment) -> bool {
+        segment.seq.after(self.log.stable)
+    }
+
+    /// Does this segment tell what its client has behind a hole, if anything? Blocks do, and so does an acknowledgement
+    /// without them. Some stacks leave blocks out of data that they send again, and of keep-alives.
+    fn tells(&self, segment: &Segment, options: &Options) -> bool {
+        let answers = segment.sequence_len() == 0 && segment.seq.at_or_after(self.log.stable);
+        self.server.sack && (answers || !options.sack_edges.is_empty())
+    }
+
+    /// A client that says what is not recorded, and never what it has behind a hole.
+    fn never_tells(&self) -> bool {
+        let is_of_interest = self.log.doubt.is_some() && self.log.restored == Restored::Silent;
+        is_of_interest && !self.server.sack
+    }
+
+    /// What becomes of a client that shows that its record is whole; `None`: nothing yet. One without selective
+    /// acknowledgements can have nothing behind a hole that nobody has recorded if an answer to what it said last has
+    /// begun, the beginning is recorded, and it has said nothing since.
+    fn heard_with(
+        &self,
+        segment: &Segment,
+        options: &Options,
+        verify_head: u32,
+    ) -> Option<Restored> {
+        let is_of_no_interest = self.log.stateful || self.log.doubt.is_none();
+        let is_told = is_of_no_interest || self.log.restored == Restored::Told;
+        if is_told || self.tells(segment, options) {
+            return Some(Restored::Heard);
+        }
+        let has_said_more = segment.end().after(self.log.stable);
+        if self.server.sack || has_said_more {
+            return Some(Restored::Untold);
+        }
+        // What is recorded, or a keep-alive, does not show what comes behind that.
+        let shows_all = segment.sequence_len() == 0 && segment.seq == self.log.stable;
+        let is_answered = self.verify.head_left < verify_head;
+        let heard = if is_answered {
+            Restored::Heard
+        } else {
+            Restored::Untold
+        };
+        shows_all.then_some(heard)
+    }
+
+    /// Can this be its client? `timestamps` are TSval and TSecr, if there are any.
+    fn credits(&self, segment: &Segment, timestamps: Option<(u32, u32)>) -> bool {
+        let between = |from: SeqNumber, to: SeqNumber| to.0.wrapping_sub(from.0);
+        let whole = |scale: u8| u32::from(u16::MAX) << (scale & 15);
+        let (offered, window) = (
+            whole(self.server.window_scale),
+            whole(self.client.window_scale),
+        );
+        let exact = segment.seq == self.log.stable;
+        let reach = window + PROGRESS.max(window / 2) + if exact { LAG } else { 0 };
+        let believed = if self.is_ahead(segment) {
+            between(self.log.stable, segment.seq) <= offered
+        } else {
+            between(segment.seq, self.log.stable) <= offered + 1
+        };
+        if !believed || between(self.client.ack, segment.ack) > reach {
+            return false;
+        }
+        // RFC 7323 3.2: who agreed on them sends them in each segment.
+        !self.server.timestamps
+            || timestamps.is_some_and(|(tsval, tsecr)| {
+                is_later(self.client.tsval, tsval, exact)
+                    && is_later(self.server.tsval, tsecr, exact)
+            })
+    }
+
+    /// Is this a SYN of a client that had never heard of the connection?
+    pub(crate) fn never_was(&self, syn: &Segment) -> bool {
+        matches!(self.log.restored, Restored::Silent | Restored::Told) && syn.seq == self.client.isn
+    }
+}
+
+impl Shared {
+    /// A segment of the client of a flow that was made anew. True: it shows that the record is whole.
+    pub(crate) fn hear_restored(
+        &mut self,
+        key: FlowKey,
+        flow: &mut Flow,
+        segment: &Segment,
+        options: &Options,
+        now_ns: u64,
+    ) -> bool {
+        let flow_id = flow.id;
+        let late = EventKind::Late { key, flow_id };
+        if segment.has(Flags::RST) {
+            if segment.seq == flow.server.ack || segment.seq == flow.client.nxt {
+                flow.client.reset = true;
+                self.emit(late, now_ns);
+            }
+            return false;
+        }
+        let header = &segment.header;
+        let timestamps = options.tsval(header).zip(options.tsecr(header));
+        let right = segment.has(Flags::ACK) && !segment.has(Flags::SYN);
+        if !right || !flow.credits(segment, timestamps) {
+            return false;
+        }
+        let is_ahead = flow.is_ahead(segment);
+        if is_ahead && !flow.log.stateful {
+            // What is not recorded comes again, maybe without blocks.
+            if flow.tells(segment, options) {
+                flow.hear_first(segment, options);
+                flow.log.restored = Restored::Told;
+            } else if flow.never_tells() {
+                flow.hear_first(segment, options);
+                flow.log.restored = Restored::Untold;
+                self.emit(late, now_ns);
+            }
+            return false;
+        }
+        let verify_head = self.settings.verify_head;
+        let Some(heard) = flow.heard_with(segment, options, verify_head) else {
+            return false;
+        };
+        flow.hear_first(segment, options);
+        sent_up_to(&mut flow.server, segment.ack);
+        flow.client.ack = segment.ack;
+        flow.client.window = segment.window;
+        if let Some((tsval, tsecr)) = timestamps.filter(|_| flow.server.timestamps) {
+            flow.client.tsval = tsval;
+            flow.server.tsval = tsecr;
+            flow.log.tsecr = tsval;
+        }
+        flow.log.ahead = is_ahead;
+        flow.log.restored = heard;
+        self.emit(late, now_ns); // who has not told all is asked at once
+        true
+    }
+
+    /// The record is whole, and now its client tells what it has behind a hole, too.
+    pub(crate) fn hear_rest(
+        &mut self,
+        key: FlowKey,
+        flow: &mut Flow,
+        segment: &Segment,
+        options: &Options,
+        now_ns: u64,
+    ) {
+        let flow_id = flow.id;
+        if flow.log.restored == Restored::Untold && flow.tells(segment, options) {
+            flow.log.restored = Restored::Heard;
+            self.emit(EventKind::Late { key, flow_id }, now_ns);
+        }
+    }
+}
+
+/// Can `told` be what became of the timestamp `known`? 0: it was not heard, for the server has opened the connection.
+fn is_later(known: u32, told: u32, exact: bool) -> bool {
+    let age = told.wrapping_sub(known);
+    age <= AGE || (exact && (known == 0 || age < AGE.wrapping_neg()))
+}
+
+/// Of two timestamps the newer one (RFC 7323 5.2).
+fn newer(a: u32, b: u32) -> u32 {
+    if SeqNumber(b).after(SeqNumber(a)) {
+        b
+    } else {
+        a
+    }
+}
+
+/// The client's newest TSval that is known, and its newest echo of the server's. 0 is a value like any
+/// other; but if both are 0, it was not heard since it sent its SYN.
+fn newest_timestamps(recorded: &Recorded) -> (u32, u32) {
+    let handshake = &recorded.beginning.handshake;
+    if (recorded.tsval, recorded.tsecr) == (0, 0) {
+        let syn = SynOptions::parse(handshake.syn_options.as_slice());
+        (syn.timestamps.map_or(0, |syn| syn.value), handshake.tsval)
+    } else {
+        (recorded.tsval, newer(handshake.tsval, recorded.tsecr))
+    }
+}
+
+/// Of several records of connections with the same ends the one that began last: a handshake was answered
+/// anew, or the ports were used again. Also the numbers of the others, which are of no use.
+#[must_use]
+pub fn newest_records(recorded: Vec<Recorded>) -> (Vec<Recorded>, Vec<FlowId>) {
+    let mut newest: BTreeMap<FlowKey, Recorded> = BTreeMap::new();
+    let mut others = Vec::new();
+    for one in recorded {
+        match newest.entry(one.beginning.key) {
+            Entry::Vacant(place) => {
+                place.insert(one);
+            }
+            Entry::Occupied(mut place) => {
+                let known = place.get().beginning.flow;
+                if known < one.beginning.flow {
+                    place.insert(one);
+                    others.push(known);
+                } else {
+                    others.push(one.beginning.flow);
+                }
+            }
+        }
+    }
+    (newest.into_values().collect(), others)
+}
+
+/// The flow of a connection of which this host knows nothing but what its record says. Its socket
+/// belongs to no life of the service; `verify_head` is how much of each answer is recorded, bytes.
+#[must_use]
+pub fn restored_flow(recorded: &Recorded, summary: &RecordSummary, verify_head: u32) -> Flow {
+    let (beginning, handshake) = (&recorded.beginning, &recorded.beginning.handshake);
+    let end = summary.stable_seq + u32::from(summary.client_fin.is_some());
+    let edge = end + (u32::from(u16::MAX) << handshake.window_scale);
+    let sent = recorded.acknowledged;
+    // Sequence numbers are positions modulo 2^32.
+    let position = u32::try_from(sent & u64::from(u32::MAX)).unwrap_or(0);
+    let heard = beginning.server_isn + 1 + position;
+    let turn = summary.turn_outstream;
+    let answer = summary.answers[1].max_seq(turn);
+    let head_next = summary.outstream_end.unwrap_or(answer).max_seq(answer);
+    let head_left = verify_head.saturating_sub(head_next.distance_from(answer).unwrap_or(0));
+    let of_turn = heard.distance_from(turn).unwrap_or(0);
+    let (tsval, tsecr) = newest_timestamps(recorded);
+    Flow {
+        id: beginning.flow,
+        whole_segments: handshake.whole_segments,
+        syn_flags: handshake.syn_flags,
+        syn_window: handshake.syn_window,
+        syn_options: handshake.syn_options.as_slice().to_vec(),
+        client: ClientHalf {
+            isn: beginning.client_isn,
+            nxt: end,
+            ack: heard,
+            tsval,
+            window: u16::MAX, // until it is heard
+            window_scale: handshake.client_scale,
+            reset: false,
+            spoken: turn,
+        },
+        server: ServerHalf {
+            isn: beginning.server_isn,
+            sent,
+            nxt: heard,
+            ack: end,
+            edge,
+            tsval: tsecr,
+            window_scale: handshake.window_scale,
+            timestamps: handshake.timestamps,
+            sack: handshake.sack,
+            answered: true,
+        },
+        verify: VerifyHalf {
+            head_sent: sent.saturating_sub(of_turn.into()),
+            head_next,
+            heads_to: summary.outstream_end.unwrap_or(summary.server_isn + 1),
+            asked: summary.doubt,
+            head_left,
+            ..VerifyHalf::default()
+        },
+        log: LogHalf {
+            stable: end,
+            ack: end,
+            edge,
+            told: heard,
+            heard,
+            answered: end,
+            doubt: (verify_head > 0).then_some(summary.doubt),
+            lacks: (head_left > 0).then_some(head_next),
+            restored: Restored::Silent,
+            ..LogHalf::default()
+        },
+        ..Flow::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;
