@@ -1,4 +1,4 @@
-//! Compiles the BPF programs and generates the Rust side of `bpf/intf.h` from the result.
+//! Compiles the BPF programs and generates the Rust side of `bpf/intf` from the result.
 
 use std::{env, path::PathBuf};
 
@@ -6,12 +6,12 @@ use libbpf_cargo::SkeletonBuilder;
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let object = out.join("south.bpf.o");
+    let object = out.join("replay.bpf.o");
     let built = SkeletonBuilder::new()
-        .source("bpf/south.bpf.c")
+        .source("bpf/replay.bpf.c")
         .obj(&object)
         .clang_args(["-mcpu=v3", "-nostdinc", "-Wall", "-Werror"])
-        .build_and_generate(out.join("south.skel.rs"));
+        .build_and_generate(out.join("replay.skel.rs"));
     if let Err(error) = built {
         eprintln!("{error:?}");
         eprintln!(

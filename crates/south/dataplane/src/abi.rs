@@ -1,4 +1,4 @@
-//! The structures of `bpf/intf.h`, generated from the compiled object, and how they become ours.
+//! The structures of `bpf/intf`, generated from the compiled object, and how they become ours.
 
 #[allow(
     missing_docs,
@@ -12,7 +12,7 @@
     clippy::multiple_unsafe_ops_per_block
 )]
 mod generated {
-    include!(concat!(env!("OUT_DIR"), "/south.skel.rs"));
+    include!(concat!(env!("OUT_DIR"), "/replay.skel.rs"));
 }
 
 mod flows;
@@ -23,7 +23,7 @@ pub(crate) use generated::types::*;
 use wire::FlowKey;
 
 /// The compiled programs.
-pub(crate) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/south.bpf.o"));
+pub(crate) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/replay.bpf.o"));
 
 /// A structure that crosses between us and the kernel as bytes.
 ///
@@ -51,7 +51,7 @@ pub(crate) unsafe trait Abi: Copy + Default {
     }
 }
 
-// SAFETY: generated `repr(C)` structures of integers; `intf.h` pads explicitly and the generator
+// SAFETY: generated `repr(C)` structures of integers; `bpf/intf` pads explicitly and the generator
 // names what the compiler adds at the end.
 unsafe impl Abi for flow_key {}
 // SAFETY: as above.

@@ -1,6 +1,6 @@
 //! The south side wrap in the kernel.
 //!
-//! `bpf/south.bpf.c` says what the programs do. This crate compiles and loads them
+//! `bpf/replay.bpf.c` says what the programs do. This crate compiles and loads them
 //! ([`Dataplane`]), binds them to interfaces and tracepoints, pins what must outlive us
 //! ([`PinDirectory`]), reads their rings ([`Ring`]) and puts packets of our own into the stack
 //! ([`Injector`]), and tells the neighbours where an address is ([`Announcer`]). It decides nothing: that is the crate

@@ -4,7 +4,7 @@
 //!   not be handled twice. (Those of one that belongs to a VRF do not.)
 //! - Frames may be several times longer than an IP packet can be (BIG TCP), and longer than the
 //!   record takes: that is switched off. On an interface with an MTU above 32 KiB, as the loopback
-//!   is, frames of two segments remain; the programs know them (`bpf/packet.h`).
+//!   is, frames of two segments remain; the programs know them (`bpf/lib/packet.h`).
 //! - The programs read frames whose VLAN tag is beside them, in the packet's metadata. On a VLAN interface with
 //!   `reorder_hdr off` the tag stays in the frame: that is switched on.
 //! - The loopback drops packets that come in with an address of this host, unless they have been
@@ -276,8 +276,8 @@ fn trip_memory() -> String {
 }
 
 /// From now on, each round trip that the kernel measures takes the place of shorter ones, in this network namespace:
-/// see `bpf/renew.h`. Returns what the setting was, if it was another. Where the setting cannot be written, as in some
-/// containers, connections are slower for a while after a death.
+/// see `bpf/replay/renew.h`. Returns what the setting was, if it was another. Where the setting cannot be written, as
+/// in some containers, connections are slower for a while after a death.
 fn forget_short_trips() -> Option<String> {
     let before = fs::read_to_string(trip_memory()).ok()?;
     if before.trim() == "0" {

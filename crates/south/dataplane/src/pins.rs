@@ -1,6 +1,6 @@
 //! Where programs, links and maps are pinned, so that they outlive our own process.
 //!
-//! `<bpffs>/outlive/v<layout>/<service>/`: the layout's version is part of the path, so that a
+//! `<bpffs>/outlive/replay-v<layout>/<service>/`: mode and layout version are parts of the path, so that a
 //! later version of this program never adopts maps that it would misread.
 
 use std::{
@@ -10,10 +10,13 @@ use std::{
 
 use crate::error::DataplaneError;
 
-/// Version of the layout of `bpf/intf.h` (`LAYOUT_VERSION` there; a test compares the two).
+/// Version of the layout of `bpf/intf` (`LAYOUT_VERSION` there; a test compares the two).
 pub const LAYOUT_VERSION: u32 = 14;
 
-/// Most addresses of a service, each port of a range counted (`MOST_ADDRESSES` in `bpf/intf.h`; a test compares the
+/// Directory of the mode `replay`, without the version.
+const LAYOUT_PREFIX: &str = "replay-v";
+
+/// Most addresses of a service, each port of a range counted (`MOST_ADDRESSES` in `bpf/intf`; a test compares the
 /// two).
 pub const MOST_ADDRESSES: usize = 1024;
 
@@ -31,7 +34,7 @@ impl PinDirectory {
         Self(
             bpffs
                 .join("outlive")
-                .join(format!("v{LAYOUT_VERSION}"))
+                .join(format!("{LAYOUT_PREFIX}{LAYOUT_VERSION}"))
                 // bpffs keeps names with a dot for itself; no service's name has a colon.
                 .join(service.replace('.', ":")),
         )
@@ -71,7 +74,14 @@ impl PinDirectory {
             .flatten()
             .flatten()
             .filter(|entry| entry.path().join(&service).exists())
-            .filter_map(|entry| entry.file_name().to_str()?.strip_prefix('v')?.parse().ok())
+            .filter_map(|entry| {
+                entry
+                    .file_name()
+                    .to_str()?
+                    .strip_prefix(LAYOUT_PREFIX)?
+                    .parse()
+                    .ok()
+            })
             .filter(|version| *version != LAYOUT_VERSION)
             .collect();
         versions.sort_unstable();
@@ -130,7 +140,9 @@ impl PinDirectory {
 /// Names of the services that have pins under this bpffs.
 #[must_use]
 pub fn pinned_services(bpffs: &Path) -> Vec<String> {
-    let directory = bpffs.join("outlive").join(format!("v{LAYOUT_VERSION}"));
+    let directory = bpffs
+        .join("outlive")
+        .join(format!("{LAYOUT_PREFIX}{LAYOUT_VERSION}"));
     let mut names: Vec<String> = fs::read_dir(directory)
         .into_iter()
         .flatten()
@@ -184,7 +196,9 @@ mod tests {
     fn a_service_of_another_layout_is_found() {
         let bpffs = tempfile::tempdir().unwrap();
         let pin = |version: u32, service: &str| {
-            let path = bpffs.path().join(format!("outlive/v{version}/{service}"));
+            let path = bpffs
+                .path()
+                .join(format!("outlive/{LAYOUT_PREFIX}{version}/{service}"));
             fs::create_dir_all(path).unwrap();
         };
         let found = || PinDirectory::other_layouts(bpffs.path(), "web.1");

@@ -1,4 +1,4 @@
-//! One connection, as the data plane knows it: `struct flow` of `intf.h`.
+//! One connection, as the data plane knows it: `struct flow` of `intf/flow.h`.
 
 use types::UnprotectedReason;
 use wire::{Flags, FlowId, SeqNumber};

@@ -26,7 +26,7 @@ pub(crate) const fn offset_in_chunk(seq: SeqNumber) -> usize {
     seq.0 as usize % EXPECT_CHUNK
 }
 
-/// 512 bytes of outstream, aligned in client space: `struct expect` of `intf.h`.
+/// 512 bytes of outstream, aligned in client space: `struct expect` of `intf/expect.h`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expect {
     /// The record.

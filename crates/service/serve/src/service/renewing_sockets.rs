@@ -1,4 +1,4 @@
-//! Sockets of recovered connections are to be fast again: `bpf/renew.h` says why they would not be.
+//! Sockets of recovered connections are to be fast again: `bpf/replay/renew.h` says why they would not be.
 //!
 //! A separate thread looks at the sockets: the kernel may wait at a socket for as long as some process likes, and the
 //! thread that gives the heartbeat must not wait. Without the separate thread the connections are slower for a while.

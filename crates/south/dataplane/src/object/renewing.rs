@@ -1,4 +1,4 @@
-//! Sockets of recovered connections are to be fast again (`bpf/renew.h`).
+//! Sockets of recovered connections are to be fast again (`bpf/replay/renew.h`).
 
 use std::io::Read;
 

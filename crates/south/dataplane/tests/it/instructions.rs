@@ -10,7 +10,7 @@ use object::{
     read::elf::ElfFile64,
 };
 
-const OBJECT_FILE: &str = concat!(env!("OUT_DIR"), "/south.bpf.o");
+const OBJECT_FILE: &str = concat!(env!("OUT_DIR"), "/replay.bpf.o");
 /// An instruction is 8 bytes long.
 const INSTRUCTION_BYTES: usize = 8;
 /// Other compilers make other instructions of the same source.

@@ -17,9 +17,13 @@ fn refused(settings: &Settings) -> DataplaneError {
     error
 }
 
-/// In the header that both languages share.
+/// In the headers that both languages share.
 fn defined(name: &str) -> Option<usize> {
-    let mut lines = include_str!("../../bpf/intf.h").lines();
+    let headers = [
+        include_str!("../../bpf/intf/note.h"),
+        include_str!("../../bpf/intf/service.h"),
+    ];
+    let mut lines = headers.iter().flat_map(|header| header.lines());
     let line = lines.find_map(|line| line.strip_prefix("#define ")?.strip_prefix(name));
     line.and_then(|number| number.trim().parse().ok())
 }
@@ -50,7 +54,7 @@ fn notes_are_the_same_to_those_who_write_and_who_read_them() {
 
 #[test]
 fn the_mirror_frame_has_one_header() {
-    let header = include_str!("../../bpf/intf.h");
+    let header = include_str!("../../bpf/intf/mirror.h");
     let number = |name: &str| {
         let line = header
             .lines()

@@ -15,6 +15,7 @@ mod instructions;
 mod jumbo;
 mod latch;
 mod lease;
+mod lib_headers;
 mod link;
 mod loading;
 mod lost;

@@ -84,7 +84,7 @@ fn depth(functions: &BTreeMap<usize, Function>, start: usize) -> usize {
 
 #[test]
 fn no_program_takes_more_stack_than_any_kernel_gives() {
-    let built = concat!(env!("OUT_DIR"), "/south.bpf.o");
+    let built = concat!(env!("OUT_DIR"), "/replay.bpf.o");
     let mut open = ObjectBuilder::default()
         .open_file(built)
         .expect("what was built");

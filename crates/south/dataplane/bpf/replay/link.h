@@ -26,6 +26,20 @@
  */
 #pragma once
 
+#include "../lib/kernel.h"
+#include "../lib/siphash.h"
+#include "../lib/sequence.h"
+#include "../lib/packet.h"
+#include "../lib/checksum.h"
+#include "../intf/digest.h"
+#include "../intf/flow.h"
+#include "../intf/service.h"
+#include "../intf/link.h"
+#include "../intf/note.h"
+#include "state.h"
+#include "notes.h"
+#include "doubt.h"
+
 struct udp_header {
 	__be16 source;
 	__be16 destination;
@@ -404,7 +418,7 @@ __noinline int wrap_segment(struct __sk_buff *skb)
 	struct packet p = {};
 	struct link *l = the_link();
 	__u8 ends[32];
-	if (!sc || !l || !parse_ip(skb, &p, ends, ends + 16) || !parse_tcp(skb, &p, sc->tcp))
+	if (!sc || !l || !parse_ip(skb, &p, ends, ends + 16) || !parse_tcp(skb, &p, sc->header.tcp))
 		return TCX_DROP;
 	__u32 low = skb->cb[CB_FLOW_LOW];
 	__u8 flags = skb->cb[CB_FLAGS];
@@ -426,8 +440,8 @@ __noinline int wrap_segment(struct __sk_buff *skb)
 	/* Ports, and urgent pointer and window, before and after. */
 	__be16 urgent = bpf_htons(p.seq);
 	__u32 old[2] = {}, new[2] = { low, urgent | (__u32)window << 16 };
-	__builtin_memcpy(&old[0], sc->tcp, 4);
-	old[1] = *(__u16 *)&sc->tcp[TCP_URGENT] | (__u32) * (__u16 *)&sc->tcp[TCP_WINDOW] << 16;
+	__builtin_memcpy(&old[0], sc->header.tcp, 4);
+	old[1] = *(__u16 *)&sc->header.tcp[TCP_URGENT] | (__u32) * (__u16 *)&sc->header.tcp[TCP_WINDOW] << 16;
 	__s64 difference = bpf_csum_diff(old, sizeof(old), new, sizeof(new), 0);
 	if (bpf_skb_store_bytes(skb, p.tcp_offset, &new[0], 4, 0) ||
 	    bpf_skb_store_bytes(skb, p.tcp_offset + TCP_URGENT, &urgent, 2, 0) ||
@@ -453,7 +467,7 @@ __noinline int wrap_segment(struct __sk_buff *skb)
 	return TCX_NEXT;
 }
 
-/* Send a SYN-ACK to the logger, and keep what is needed to send it to the client then. `sc->edit`
+/* Send a SYN-ACK to the logger, and keep what is needed to send it to the client then. `sc->header.edit`
  * is its header. */
 __noinline int open_record(struct __sk_buff *skb, const struct flow_key *key, struct flow *e,
 			   const struct packet *p)
@@ -467,7 +481,7 @@ __noinline int open_record(struct __sk_buff *skb, const struct flow_key *key, st
 	sc->waiting.len = p->header_len;
 	if (!e->id)
 		e->id = __sync_fetch_and_add(&s->next_flow_id, 1);
-	__builtin_memcpy(sc->waiting.header, sc->edit, sizeof(sc->waiting.header));
+	__builtin_memcpy(sc->waiting.header, sc->header.edit, sizeof(sc->waiting.header));
 
 	struct link_open *open = &sc->frame.open;
 	__builtin_memset(open, 0, sizeof(*open));

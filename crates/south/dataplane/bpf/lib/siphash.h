@@ -5,6 +5,8 @@
  */
 #pragma once
 
+#include "kernel.h"
+
 /* Longest input, words: an OPEN. */
 #define SIPHASH_WORDS 16
 

@@ -6,6 +6,8 @@
  */
 #pragma once
 
+#include "kernel.h"
+
 static __always_inline struct upid *number_at(struct pid *pid, __u32 level)
 {
 	return (void *)pid + bpf_core_field_offset(struct pid, numbers) +

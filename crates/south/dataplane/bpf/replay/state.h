@@ -13,6 +13,19 @@
  */
 #pragma once
 
+#include "../lib/kernel.h"
+#include "../lib/siphash.h"
+#include "../lib/sequence.h"
+#include "../lib/packet.h"
+#include "../lib/edit.h"
+#include "../intf/digest.h"
+#include "../intf/flow.h"
+#include "../intf/service.h"
+#include "../intf/link.h"
+#include "../intf/note.h"
+#include "../intf/event.h"
+#include "../intf/expect.h"
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -144,8 +157,7 @@ struct synack {
 /* Too large for the stack. One packet at a time is handled on a CPU in each direction, but an
  * egress program can be interrupted by the ingress one (softirq): one slot for each. */
 struct scratch {
-	__u8 tcp[64];  /* the TCP header as it came, options included */
-	__u8 edit[64]; /* and as it shall be */
+	struct header_edit header;
 	struct flow embryo;
 	/* One chunk; twice the room, because the verifier does not see that offset and length
 	 * together stay within one. */
@@ -171,7 +183,9 @@ struct scratch {
 	struct digest said; /* that a segment tells on its way to the logger */
 	__u8 network[ETH_HLEN + 40]; /* link and network header of a packet that we make */
 };
+
 enum { SCRATCH_INGRESS, SCRATCH_EGRESS, SCRATCHES };
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, SCRATCHES);
@@ -186,6 +200,15 @@ static __always_inline void count(__u32 which)
 		*value += 1;
 }
 
+/* Put `s->header.edit` in the place of `s->header.tcp`. */
+static __always_inline bool commit_edit(struct __sk_buff *skb, struct scratch *s, const struct packet *p)
+{
+	int stored = store_edit(skb, &s->header, p);
+	if (stored == -EFAULT)
+		count(COUNT_EDIT_FAILED);
+	return !stored;
+}
+
 static __always_inline struct scratch *the_scratch(__u32 slot)
 {
 	return bpf_map_lookup_elem(&scratches, &slot);
@@ -195,25 +218,6 @@ static __always_inline struct service *the_service(void)
 {
 	__u32 zero = 0;
 	return bpf_map_lookup_elem(&service, &zero);
-}
-
-/* RFC 9293 3.4: numbers are compared modulo 2^32; there is no smallest one. */
-static __always_inline bool after(__u32 a, __u32 b)
-{
-	return (__s32)(a - b) > 0;
-}
-
-static __always_inline bool before(__u32 a, __u32 b)
-{
-	return after(b, a);
-}
-
-#define LARGEST_WINDOW (1U << 30) /* RFC 7323 2.3 */
-
-static __always_inline void advance(__u32 *high, __u32 value)
-{
-	if (after(value, *high))
-		*high = value;
 }
 
 /* The client is sent everything before `end`. */

@@ -6,6 +6,19 @@
  */
 #pragma once
 
+#include "../lib/kernel.h"
+#include "../lib/sequence.h"
+#include "../lib/process.h"
+#include "../intf/digest.h"
+#include "../intf/flow.h"
+#include "../intf/service.h"
+#include "../intf/mirror.h"
+#include "../intf/note.h"
+#include "../intf/control.h"
+#include "state.h"
+#include "mirror.h"
+#include "digest.h"
+
 /* Prepare a flow for its fabricated SYN. */
 static __always_inline void control_splice(struct service *s, struct flow *f, const struct control *c)
 {

@@ -26,6 +26,10 @@
  */
 #pragma once
 
+#include "../lib/kernel.h"
+#include "../lib/sequence.h"
+#include "../intf/flow.h"
+
 /* Self-ACKs have microsecond round trips and would inflate the congestion window; this keeps
  * what a replaying server may have in flight small. It is no less than a segment can have: into a
  * smaller window Linux sends one of the loopback's (65483 bytes) only when its persist timer

@@ -22,6 +22,24 @@
  */
 #pragma once
 
+#include "../lib/kernel.h"
+#include "../lib/siphash.h"
+#include "../lib/sequence.h"
+#include "../lib/bytes.h"
+#include "../lib/packet.h"
+#include "../lib/edit.h"
+#include "../lib/options.h"
+#include "../lib/checksum.h"
+#include "../intf/flow.h"
+#include "../intf/service.h"
+#include "../intf/mirror.h"
+#include "../intf/link.h"
+#include "state.h"
+#include "notes.h"
+#include "link.h"
+#include "fence.h"
+#include "mirror.h"
+
 /* The part of `r` that lies before `below`, or in one of `others`; else an empty range. */
 static __always_inline struct range common(struct range r, __u32 below, const struct range *others,
 					   __u32 count)
@@ -44,7 +62,7 @@ static __always_inline struct range common(struct range r, __u32 below, const st
 	return r;
 }
 
-/* Write a SACK option (RFC 2018 3) into `sc->edit` at `at`: of the `count` blocks that the server has
+/* Write a SACK option (RFC 2018 3) into `sc->header.edit` at `at`: of the `count` blocks that the server has
  * those that the logger has, too, and NOPs in the place of the others; or, into a header that is being
  * made, of those that the logger has those that the server has, if any. Returns how many they are. A
  * function of its own for the verifier. */
@@ -61,8 +79,8 @@ __noinline int put_blocks(struct scratch *sc, struct flow *f, __u32 at, __u32 co
 		if (r.start == r.end)
 			continue;
 		__u32 to = at + 2 + 8 * kept;
-		write32(&sc->edit[in_header(to)], r.start);
-		write32(&sc->edit[in_header(to + 4)], r.end);
+		write32(&sc->header.edit[in_header(to)], r.start);
+		write32(&sc->header.edit[in_header(to + 4)], r.end);
 		kept++;
 	}
 	if (from_logger && !kept)
@@ -71,11 +89,11 @@ __noinline int put_blocks(struct scratch *sc, struct flow *f, __u32 at, __u32 co
 		__u32 to = at + 2 + 8 * i;
 		if (i < kept)
 			continue;
-		write32(&sc->edit[in_header(to)], OPTION_NOP * 0x01010101);
-		write32(&sc->edit[in_header(to + 4)], OPTION_NOP * 0x01010101);
+		write32(&sc->header.edit[in_header(to)], OPTION_NOP * 0x01010101);
+		write32(&sc->header.edit[in_header(to + 4)], OPTION_NOP * 0x01010101);
 	}
-	sc->edit[in_header(at)] = kept ? OPTION_SACK : OPTION_NOP;
-	sc->edit[in_header(at + 1)] = kept ? 2 + 8 * kept : OPTION_NOP;
+	sc->header.edit[in_header(at)] = kept ? OPTION_SACK : OPTION_NOP;
+	sc->header.edit[in_header(at + 1)] = kept ? 2 + 8 * kept : OPTION_NOP;
 	return kept;
 }
 
@@ -121,8 +139,8 @@ __noinline int note_own(struct __sk_buff *skb, struct flow *f, const struct pack
 		__u32 at = o->sack + 2 + 8 * i;
 		if (i >= blocks)
 			break;
-		log->blocks[i].start = read32(&sc->tcp[in_header(at)]);
-		log->blocks[i].end = read32(&sc->tcp[in_header(at + 4)]);
+		log->blocks[i].start = read32(&sc->header.tcp[in_header(at)]);
+		log->blocks[i].end = read32(&sc->header.tcp[in_header(at + 4)]);
 	}
 	log->ifindex = skb->ifindex;
 	bpf_skb_load_bytes(skb, 0, log->l2, ETH_HLEN);
@@ -184,7 +202,7 @@ __noinline int stays_here(struct flow *f, const struct packet *p, __u32 previous
 	return useless;
 }
 
-/* In `sc->edit`: the SACK blocks that may be told. */
+/* In `sc->header.edit`: the SACK blocks that may be told. */
 static __always_inline void clamp_blocks(struct scratch *sc, struct flow *f, const struct options *o)
 {
 	if (!o->sack)
@@ -214,21 +232,21 @@ __noinline int egress_clamped(struct __sk_buff *skb, struct flow *f, const struc
 	hear_note(f);
 	sent_up_to(f, p->seq + sequence_len(p));
 	if (o->timestamps)
-		f->server.tsval = option_tsval(sc->tcp, o);
+		f->server.tsval = option_tsval(sc->header.tcp, o);
 	__u32 ack = clamped(s, f, p->ack);
 	__u16 window = window_up_to(f, edge, ack);
 	if (!sequence_len(p) && stays_here(f, p, previous, ack, window))
 		return withhold();
 	if (o->timestamps && !f->log.tsecr) /* the server has opened it, and knows what it was answered */
-		f->log.tsecr = option_tsecr(sc->tcp, o);
-	bool echo = o->timestamps && option_tsecr(sc->tcp, o) != f->log.tsecr;
+		f->log.tsecr = option_tsecr(sc->header.tcp, o);
+	bool echo = o->timestamps && option_tsecr(sc->header.tcp, o) != f->log.tsecr;
 	if (ack != p->ack || o->sack || echo) {
-		begin_edit(sc);
+		begin_edit(&sc->header);
 		if (echo)
-			write32(&sc->edit[in_header(o->timestamps + 6)], f->log.tsecr);
-		write32(&sc->edit[TCP_ACK_SEQ], ack);
+			write32(&sc->header.edit[in_header(o->timestamps + 6)], f->log.tsecr);
+		write32(&sc->header.edit[TCP_ACK_SEQ], ack);
 		if (ack != p->ack)
-			write16(&sc->edit[TCP_WINDOW], window);
+			write16(&sc->header.edit[TCP_WINDOW], window);
 		clamp_blocks(sc, f, o);
 		if (!commit_edit(skb, sc, p))
 			return TCX_DROP;
@@ -242,7 +260,7 @@ __noinline int egress_clamped(struct __sk_buff *skb, struct flow *f, const struc
 }
 
 /* Make a packet for the client of another one (`own`: of a segment to it, whose checksum the kernel may
- * still have to finish): the TCP header in `sc->edit`, which has `len` bytes, behind the headers with
+ * still have to finish): the TCP header in `sc->header.edit`, which has `len` bytes, behind the headers with
  * which the server's segments travel. */
 static __always_inline int send_to_client(struct __sk_buff *skb, struct service *s, struct scratch *sc,
 					  const struct flow_key *key, const struct log_half *log,
@@ -255,7 +273,7 @@ static __always_inline int send_to_client(struct __sk_buff *skb, struct service 
 	if (len < TCP_HEADER_MIN || len > TCP_HEADER_MAX || (partial && !own) ||
 	    bpf_skb_change_tail(skb, at + len, 0))
 		goto failed;
-	seal(sc->edit, len, key->server, key->client, !partial);
+	seal(sc->header.edit, len, key->server, key->client, !partial);
 	__builtin_memcpy(sc->network, log->l2, ETH_HLEN);
 	if (v4) {
 		struct ipv4_header *ip = (struct ipv4_header *)&sc->network[ETH_HLEN];
@@ -282,7 +300,7 @@ static __always_inline int send_to_client(struct __sk_buff *skb, struct service 
 		if (bpf_skb_store_bytes(skb, 0, sc->network, ETH_HLEN + sizeof(*ip), BPF_F_RECOMPUTE_CSUM))
 			goto failed;
 	}
-	if (bpf_skb_store_bytes(skb, at, sc->edit, at_least_1(len, 63), BPF_F_RECOMPUTE_CSUM))
+	if (bpf_skb_store_bytes(skb, at, sc->header.edit, at_least_1(len, 63), BPF_F_RECOMPUTE_CSUM))
 		goto failed;
 	skb->mark = s->mark + MARK_TO_CLIENT;
 	return bpf_redirect(log->ifindex, 0);
@@ -298,7 +316,7 @@ static __always_inline int tell_client(struct __sk_buff *skb, struct service *s,
 	struct log_half *log = &f->log;
 	__u16 window = window_up_to(f, log->edge, ack);
 	__u32 len = TCP_HEADER_MIN;
-	__u8 *h = sc->edit;
+	__u8 *h = sc->header.edit;
 	__builtin_memset(h, 0, 64);
 	__builtin_memcpy(h, &key->server_port, 2);
 	__builtin_memcpy(h + 2, &key->client_port, 2);
@@ -473,9 +491,9 @@ __noinline int speak(struct __sk_buff *skb, __u32 which)
 	if (!waiting || !e || e->id != told->flow_id)
 		return TCX_DROP;
 	told->ifindex = e->log.ifindex;
-	__builtin_memset(sc->edit, 0, 64);
-	__builtin_memcpy(sc->edit, waiting->header, sizeof(waiting->header));
-	__builtin_memset(sc->edit + TCP_CHECKSUM, 0, 2);
+	__builtin_memset(sc->header.edit, 0, 64);
+	__builtin_memcpy(sc->header.edit, waiting->header, sizeof(waiting->header));
+	__builtin_memset(sc->header.edit + TCP_CHECKSUM, 0, 2);
 	return send_to_client(skb, s, sc, key, &e->log, waiting->len, false);
 }
 

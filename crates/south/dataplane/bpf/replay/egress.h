@@ -42,6 +42,29 @@
  */
 #pragma once
 
+#include "../lib/kernel.h"
+#include "../lib/sequence.h"
+#include "../lib/bytes.h"
+#include "../lib/packet.h"
+#include "../lib/edit.h"
+#include "../lib/options.h"
+#include "../lib/checksum.h"
+#include "../intf/digest.h"
+#include "../intf/flow.h"
+#include "../intf/service.h"
+#include "../intf/link.h"
+#include "../intf/event.h"
+#include "state.h"
+#include "no_room.h"
+#include "notes.h"
+#include "doubt.h"
+#include "link.h"
+#include "fence.h"
+#include "mirror.h"
+#include "verify.h"
+#include "digest.h"
+#include "clamp.h"
+
 /* Take the jumbo header out of a packet that becomes short. Where its TCP header is then; 0 if that
  * failed. */
 static __always_inline __u32 without_jumbo(struct __sk_buff *skb, const struct packet *p)
@@ -85,7 +108,7 @@ static __always_inline int self_ack(struct __sk_buff *skb, struct service *s, st
 				    const struct options *o, __u32 ack)
 {
 	__u32 len = o->timestamps ? 32 : TCP_HEADER_MIN;
-	__u8 *h = sc->edit;
+	__u8 *h = sc->header.edit;
 	__builtin_memset(h, 0, 64);
 	__builtin_memcpy(h, &key->client_port, 2);
 	__builtin_memcpy(h + 2, &key->server_port, 2);
@@ -100,7 +123,7 @@ static __always_inline int self_ack(struct __sk_buff *skb, struct service *s, st
 		h[22] = OPTION_TIMESTAMPS;
 		h[23] = 10;
 		write32(h + 24, f->client.tsval);
-		write32(h + 28, option_tsval(sc->tcp, o));
+		write32(h + 28, option_tsval(sc->header.tcp, o));
 	}
 	seal(h, len, key->client, key->server, true);
 
@@ -126,14 +149,14 @@ static __always_inline void observe_server(struct flow *f, const struct packet *
 		advance(&f->server.edge, p->ack + window_of(p, f->server.window_scale));
 	}
 	if (o->timestamps)
-		f->server.tsval = option_tsval(sc->tcp, o);
+		f->server.tsval = option_tsval(sc->header.tcp, o);
 }
 
 /* The server answers a SYN: the embryo learns the other half of the handshake. */
 static __always_inline void egress_synack(const struct service *s, struct flow *e,
 					  const struct packet *p, struct scratch *sc)
 {
-	struct options o = find_options(sc, p, false);
+	struct options o = find_options(&sc->header, p, false);
 	/* Another answer than before (the request's socket expired, or its cookie did) is another
 	 * connection: a logger refuses other numbers for the one that it knows. */
 	if (e->server.answered && e->server.isn != p->seq)
@@ -149,7 +172,7 @@ static __always_inline void egress_synack(const struct service *s, struct flow *
 	e->server.timestamps = o.timestamps != 0;
 	e->server.sack = o.sack_permitted;
 	if (o.timestamps)
-		e->server.tsval = option_tsval(sc->tcp, &o);
+		e->server.tsval = option_tsval(sc->header.tcp, &o);
 	e->server.answered = 1;
 	begin_digests(s, e, p->seq + 1);
 	e->client.spoken = p->seq + 1;
@@ -166,15 +189,15 @@ __noinline int egress_synack_linked(struct __sk_buff *skb, const struct flow_key
 	struct scratch *sc = the_scratch(SCRATCH_EGRESS);
 	if (!s || !sc || !key || !e || !p)
 		return TCX_DROP;
-	struct options o = find_options(sc, p, false);
+	struct options o = find_options(&sc->header, p, false);
 	const struct link *l = the_link();
-	begin_edit(sc);
+	begin_edit(&sc->header);
 	if (l && l->mtu && o.mss) {
 		__u32 headers = (p->version == 4 ? sizeof(struct ipv4_header) : sizeof(struct ipv6_header)) +
 				TCP_HEADER_MIN + LINK_OVERHEAD(l->v6);
 		__u32 at = o.mss + 2, most = l->mtu - headers;
-		if (read32(&sc->tcp[in_header(at)]) >> 16 > most)
-			write16(&sc->edit[in_header(at)], most);
+		if (read32(&sc->header.tcp[in_header(at)]) >> 16 > most)
+			write16(&sc->header.edit[in_header(at)], most);
 		if (!commit_edit(skb, sc, p))
 			return TCX_DROP;
 	}
@@ -204,7 +227,7 @@ static __always_inline int egress_spliced_synack(struct __sk_buff *skb, struct s
 						 struct scratch *sc, const struct flow_key *key,
 						 struct flow *f, const struct packet *p)
 {
-	struct options o = find_options(sc, p, false);
+	struct options o = find_options(&sc->header, p, false);
 	if (f->mode == FLOW_SPLICING) {
 		if (p->ack != f->splice.instream + 1)
 			return TCX_DROP;
@@ -218,7 +241,7 @@ static __always_inline int egress_spliced_synack(struct __sk_buff *skb, struct s
 		f->splice.window_scale = scale_of(&o);
 		f->splice.delta_seq = f->splice.outstream - (p->seq + 1);
 		if (o.timestamps) {
-			f->splice.first_tsval = option_tsval(sc->tcp, &o);
+			f->splice.first_tsval = option_tsval(sc->header.tcp, &o);
 			f->splice.ts_delta = f->server.tsval + 1 - f->splice.first_tsval;
 		}
 		f->mode = FLOW_SPLICED;
@@ -235,8 +258,8 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct service *
 	 * window is not (RFC 5961 3.2). */
 	if ((p->flags & TCP_RST) && before(seq, f->client.ack))
 		seq = f->client.ack;
-	begin_edit(sc);
-	write32(&sc->edit[TCP_SEQ], seq);
+	begin_edit(&sc->header);
+	write32(&sc->header.edit[TCP_SEQ], seq);
 	if (p->flags & TCP_ACK) {
 		__u32 edge = p->ack + window_of(p, f->splice.window_scale);
 		__u32 previous = f->log.ack;
@@ -249,7 +272,7 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct service *
 		__u16 window = window_up_to(f, edge, ack);
 		if (tells) {
 			if (o->timestamps)
-				write32(&sc->edit[in_header(o->timestamps + 6)], f->log.tsecr);
+				write32(&sc->header.edit[in_header(o->timestamps + 6)], f->log.tsecr);
 			clamp_blocks(sc, f, o);
 			if (!sequence_len(p) && stays_here(f, p, previous, ack, window))
 				return withhold();
@@ -257,16 +280,16 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct service *
 				count(COUNT_ACKS_CLAMPED);
 		}
 		catches_up(f, p, ack);
-		write32(&sc->edit[TCP_ACK_SEQ], ack);
-		write16(&sc->edit[TCP_WINDOW], window);
+		write32(&sc->header.edit[TCP_ACK_SEQ], ack);
+		write16(&sc->header.edit[TCP_WINDOW], window);
 		advance(&f->server.ack, ack);
 		advance(&f->server.edge, ack + ((__u32)window << (f->server.window_scale & 15)));
 	}
 	if (!(p->flags & TCP_RST))
 		sent_up_to(f, seq + sequence_len(p));
 	if (o->timestamps) {
-		__u32 tsval = option_tsval(sc->tcp, o) + f->splice.ts_delta;
-		write32(&sc->edit[in_header(o->timestamps + 2)], tsval);
+		__u32 tsval = option_tsval(sc->header.tcp, o) + f->splice.ts_delta;
+		write32(&sc->header.edit[in_header(o->timestamps + 2)], tsval);
 		advance(&f->server.tsval, tsval);
 	}
 	if (!commit_edit(skb, sc, p))
@@ -309,7 +332,7 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 					  const struct flow_key *key, struct flow *f,
 					  const struct packet *p)
 {
-	struct options o = find_options(sc, p, false);
+	struct options o = find_options(&sc->header, p, false);
 	__u32 len = sequence_len(p), end = p->seq + len;
 	__u32 seq = p->seq + f->splice.delta_seq;
 	bool repeated = !after(end, f->splice.nxt);
@@ -418,7 +441,7 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s,
 			count(COUNT_GATED_OUT);
 			return TCX_DROP;
 		}
-		struct options o = find_options(sc, p, false);
+		struct options o = find_options(&sc->header, p, false);
 		if (linked(s, f) && (p->flags & (TCP_ACK | TCP_RST)) == TCP_ACK) {
 			int verdict = egress_clamped(skb, f, p, &o);
 			if (verdict != TCX_NEXT)
@@ -497,7 +520,7 @@ int egress(struct __sk_buff *skb)
 		return TCX_NEXT;
 
 	struct scratch *sc = the_scratch(SCRATCH_EGRESS);
-	if (!sc || !parse_tcp(skb, &p, sc->tcp))
+	if (!sc || !parse_tcp(skb, &p, sc->header.tcp))
 		return fenced(s) ? drop_fenced() : TCX_NEXT;
 	if (f && opens_anew(s, &key, f, &p)) {
 		evict(&key, f);

@@ -39,6 +39,18 @@
  */
 #pragma once
 
+#include "../lib/kernel.h"
+#include "../lib/sequence.h"
+#include "../lib/bytes.h"
+#include "../lib/packet.h"
+#include "../lib/edit.h"
+#include "../lib/options.h"
+#include "../intf/flow.h"
+#include "../intf/service.h"
+#include "../intf/event.h"
+#include "state.h"
+#include "notes.h"
+
 /* Ticks: three days of milliseconds. Of who only uploads, a log on disk may have none but the SYN's. */
 #define RESTORED_AGE (1U << 28)
 /* Copies that tell of progress may be lost, and a log on disk takes its time (at most a second, and one
@@ -98,7 +110,7 @@ static __always_inline void hear_blocks(struct flow *f, const struct scratch *sc
 	for (__u32 i = 0; i < 8; i++, at += 4) {
 		if (i >= edges || at > TCP_HEADER_MAX - 4)
 			break;
-		__u32 edge = read32(&sc->tcp[in_header(at)]);
+		__u32 edge = read32(&sc->header.tcp[in_header(at)]);
 		if (after(edge, known) && !after(edge, f->log.reach))
 			advance(&f->log.heard, edge);
 	}
@@ -158,8 +170,8 @@ static __always_inline bool hear_restored(struct service *s, struct scratch *sc,
 		}
 		return false;
 	}
-	__u32 tsval = o->timestamps ? option_tsval(sc->tcp, o) : 0;
-	__u32 tsecr = o->timestamps ? option_tsecr(sc->tcp, o) : 0;
+	__u32 tsval = o->timestamps ? option_tsval(sc->header.tcp, o) : 0;
+	__u32 tsecr = o->timestamps ? option_tsecr(sc->header.tcp, o) : 0;
 	if ((p->flags & (TCP_SYN | TCP_ACK)) != TCP_ACK ||
 	    !is_credible(f, p, o->timestamps, tsval, tsecr))
 		return false;

@@ -41,6 +41,7 @@ enum bpf_map_type {
 #define BPF_NOEXIST 1
 
 #define ENOENT 2
+#define EFAULT 14
 #define EEXIST 17
 #define EINVAL 22
 #define ENOSPC 28
@@ -253,3 +254,9 @@ struct task_struct {
 	struct signal_struct *signal;
 };
 #pragma clang attribute pop
+
+/* The helpers, which need the types above. */
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>

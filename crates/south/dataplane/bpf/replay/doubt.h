@@ -10,6 +10,12 @@
  */
 #pragma once
 
+#include "../lib/kernel.h"
+#include "../lib/sequence.h"
+#include "../lib/packet.h"
+#include "../intf/digest.h"
+#include "../intf/flow.h"
+
 /* What the server of now has said, if it has taken the connection; client space. */
 static __always_inline __u32 said_so_far(const struct flow *f)
 {

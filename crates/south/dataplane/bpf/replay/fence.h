@@ -17,6 +17,14 @@
  */
 #pragma once
 
+#include "../lib/kernel.h"
+#include "../lib/sequence.h"
+#include "../lib/packet.h"
+#include "../intf/service.h"
+#include "../intf/link.h"
+#include "state.h"
+#include "link.h"
+
 #define ETH_P_ARP 0x0806
 #define ARP_SENDER 14 /* its protocol address, from the start of the ARP packet */
 #define IPPROTO_ICMPV6 58

@@ -34,6 +34,25 @@
  */
 #pragma once
 
+#include "../lib/kernel.h"
+#include "../lib/sequence.h"
+#include "../lib/bytes.h"
+#include "../lib/packet.h"
+#include "../lib/edit.h"
+#include "../lib/options.h"
+#include "../intf/flow.h"
+#include "../intf/service.h"
+#include "../intf/mirror.h"
+#include "../intf/event.h"
+#include "state.h"
+#include "no_room.h"
+#include "doubt.h"
+#include "link.h"
+#include "mirror.h"
+#include "digest.h"
+#include "clamp.h"
+#include "restored.h"
+
 /* The end of what the client may have been sent. */
 static __always_inline __u32 may_have(const struct flow *f)
 {
@@ -66,7 +85,7 @@ static __always_inline bool observe_client(struct flow *f, const struct packet *
 		return false;
 	}
 	if (o->timestamps) {
-		__u32 tsval = option_tsval(s->tcp, o);
+		__u32 tsval = option_tsval(s->header.tcp, o);
 		if (f->client.tsval && before(tsval, f->client.tsval))
 			return false; /* PAWS, RFC 7323 5 */
 		f->client.tsval = tsval;
@@ -101,7 +120,7 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s
 					const struct packet *p, const struct options *o)
 {
 	bool held = f->splice.held;
-	begin_edit(s);
+	begin_edit(&s->header);
 	if (p->flags & TCP_ACK) {
 		/* The client may have acknowledged more than the new server has said so far, but not
 		 * more than it was ever sent: that is for the server's own check to refuse. */
@@ -111,31 +130,31 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s
 		ack = told_of(f, ack, !is_replaying(f));
 		note_told(f, ack);
 		held |= f->splice.held;
-		write32(&s->edit[TCP_ACK_SEQ], ack);
+		write32(&s->header.edit[TCP_ACK_SEQ], ack);
 		if (is_replaying(f) && p->window < self_ack_window(f))
-			write16(&s->edit[TCP_WINDOW], self_ack_window(f));
+			write16(&s->header.edit[TCP_WINDOW], self_ack_window(f));
 	}
 	if (o->timestamps && (p->flags & TCP_ACK)) {
 		/* An echo from before the splice would look like a round trip of the whole outage. */
-		__u32 tsecr = option_tsecr(s->tcp, o) - f->splice.ts_delta;
+		__u32 tsecr = option_tsecr(s->header.tcp, o) - f->splice.ts_delta;
 		if (before(tsecr, f->splice.first_tsval))
 			tsecr = f->splice.first_tsval;
 		/* The client's echo is older than the retransmission: Linux would take the retransmission for spurious. */
 		if (held)
 			tsecr = 0;
-		write32(&s->edit[in_header(o->timestamps + 6)], tsecr);
+		write32(&s->header.edit[in_header(o->timestamps + 6)], tsecr);
 	}
 	if (o->sack) {
 		__u32 edges = (__u32)(o->sack_len - 2) / 4, at = o->sack + 2;
 		for (__u32 i = 0; i < 8; i++, at += 4) {
 			if (i >= edges || at > TCP_HEADER_MAX - 4)
 				break;
-			__u32 edge = read32(&s->tcp[in_header(at)]) - f->splice.delta_seq;
-			write32(&s->edit[in_header(at)], held ? OPTION_NOP * 0x01010101 : edge);
+			__u32 edge = read32(&s->header.tcp[in_header(at)]) - f->splice.delta_seq;
+			write32(&s->header.edit[in_header(at)], held ? OPTION_NOP * 0x01010101 : edge);
 		}
 		if (held && edges) { /* the blocks lie in the part that is held back */
-			s->edit[in_header(o->sack)] = OPTION_NOP;
-			s->edit[in_header(o->sack + 1)] = OPTION_NOP;
+			s->header.edit[in_header(o->sack)] = OPTION_NOP;
+			s->header.edit[in_header(o->sack + 1)] = OPTION_NOP;
 		}
 	}
 	if (!commit_edit(skb, s, p))
@@ -164,7 +183,7 @@ __noinline int keep_options(struct scratch *sc, __u32 len)
 	for (__u32 i = 0; i < TCP_OPTIONS_MAX; i++) {
 		__u32 end = len;
 		asm volatile("" : "+r"(end)); /* the verifier would follow each length by itself */
-		sc->embryo.syn_options[i] = i < end ? sc->edit[TCP_HEADER_MIN + i] : 0;
+		sc->embryo.syn_options[i] = i < end ? sc->header.edit[TCP_HEADER_MIN + i] : 0;
 	}
 	return 0;
 }
@@ -187,8 +206,8 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 		count(COUNT_GATED_IN);
 		return TCX_DROP;
 	}
-	begin_edit(sc);
-	struct options o = find_options(sc, p, true);
+	begin_edit(&sc->header);
+	struct options o = find_options(&sc->header, p, true);
 	if (o.authenticated) {
 		count(COUNT_UNTRACKED); /* keys that we do not have: let it be */
 		return TCX_NEXT;
@@ -217,7 +236,7 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 	f->client.window = p->window;
 	f->client.window_scale = scale_of(&o);
 	if (o.timestamps)
-		f->client.tsval = option_tsval(sc->tcp, &o);
+		f->client.tsval = option_tsval(sc->header.tcp, &o);
 	bpf_map_update_elem(&embryos, key, f, BPF_ANY);
 	return TCX_NEXT;
 }
@@ -345,7 +364,7 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 					const struct flow_key *key, struct flow *f,
 					const struct packet *p)
 {
-	struct options o = find_options(sc, p, false);
+	struct options o = find_options(&sc->header, p, false);
 	bool gated = flow_stands_still(s, f);
 	bool answer = f->verify.said == SAID_ANSWER;
 	if (is_unheard(f) && !hear_restored(s, sc, key, f, p, &o)) {
@@ -405,9 +424,9 @@ int ingress(struct __sk_buff *skb)
 	if (!parse_ip(skb, &p, key.client, key.server))
 		return s->link ? ingress_link(skb) : TCX_NEXT;
 	struct scratch *sc = the_scratch(SCRATCH_INGRESS);
-	if (!sc || !parse_tcp(skb, &p, sc->tcp))
+	if (!sc || !parse_tcp(skb, &p, sc->header.tcp))
 		return TCX_NEXT;
-	__builtin_memcpy(&key.client_port, sc->tcp, 4); /* both ports: they are adjacent in the key, too */
+	__builtin_memcpy(&key.client_port, sc->header.tcp, 4); /* both ports: they are adjacent in the key, too */
 	/* What the server has opened itself begins at any port. */
 	struct flow *f = bpf_map_lookup_elem(&flows, &key);
 	if (!f && !is_endpoint(key.server, key.server_port))
@@ -427,7 +446,7 @@ int ingress(struct __sk_buff *skb)
 		/* What the server has closed would answer with a RST. */
 		if (!f || f->mode != FLOW_SPLICED || is_closing(f) || flow_gated(s, f) || comes_too_soon(f, &p))
 			return TCX_DROP;
-		struct options o = find_options(sc, &p, false);
+		struct options o = find_options(&sc->header, &p, false);
 		return translate_in(skb, sc, f, &p, &o);
 	}
 	bool syn = (p.flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;

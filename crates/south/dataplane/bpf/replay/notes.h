@@ -24,6 +24,14 @@
  */
 #pragma once
 
+#include "../lib/kernel.h"
+#include "../lib/sequence.h"
+#include "../lib/packet.h"
+#include "../intf/flow.h"
+#include "../intf/service.h"
+#include "../intf/note.h"
+#include "state.h"
+
 /* As long as a segment of a request may be, bytes. */
 #define NOTE_PAYLOAD 1400
 /* A copy follows another within these: bytes of the instream, and nanoseconds. Bytes of the outstream: PROGRESS. */

@@ -13,6 +13,13 @@
  */
 #pragma once
 
+#include "../lib/kernel.h"
+#include "../lib/sequence.h"
+#include "../intf/flow.h"
+#include "../intf/service.h"
+#include "state.h"
+#include "latch.h"
+
 #define SOL_TCP 6
 #define TCP_CONGESTION 13
 #define TCP_BPF_SNDCWND_CLAMP 1002

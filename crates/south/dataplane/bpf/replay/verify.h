@@ -9,6 +9,15 @@
  */
 #pragma once
 
+#include "../lib/kernel.h"
+#include "../lib/sequence.h"
+#include "../lib/packet.h"
+#include "../intf/digest.h"
+#include "../intf/flow.h"
+#include "../intf/expect.h"
+#include "state.h"
+#include "mirror.h"
+
 #define WORDS (EXPECT_CHUNK / 8)
 
 struct comparison {

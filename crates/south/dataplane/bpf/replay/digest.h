@@ -24,6 +24,16 @@
  */
 #pragma once
 
+#include "../lib/kernel.h"
+#include "../lib/sequence.h"
+#include "../lib/packet.h"
+#include "../intf/digest.h"
+#include "../intf/flow.h"
+#include "../intf/service.h"
+#include "../intf/expect.h"
+#include "state.h"
+#include "mirror.h"
+
 #define DIGEST_PRIME ((1ULL << 61) - 1)
 /* An unused budget is kept for this time, microseconds. */
 #define DIGEST_BURST_US 16384

@@ -21,6 +21,17 @@
  */
 #pragma once
 
+#include "../lib/kernel.h"
+#include "../lib/packet.h"
+#include "../lib/process.h"
+#include "../intf/flow.h"
+#include "../intf/service.h"
+#include "../intf/mirror.h"
+#include "../intf/event.h"
+#include "state.h"
+#include "mirror.h"
+#include "clamp.h"
+
 static __always_inline bool is_crash(struct service *s, struct task_struct *task, __u32 number)
 {
 	__u32 signal = task->exit_code & 0x7f, status = (task->exit_code >> 8) & 0xff;

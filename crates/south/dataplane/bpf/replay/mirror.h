@@ -17,6 +17,17 @@
  */
 #pragma once
 
+#include "../lib/kernel.h"
+#include "../lib/sequence.h"
+#include "../lib/packet.h"
+#include "../lib/checksum.h"
+#include "../intf/digest.h"
+#include "../intf/flow.h"
+#include "../intf/service.h"
+#include "../intf/mirror.h"
+#include "state.h"
+#include "link.h"
+
 #define MIRROR_FRAME 2048 /* the largest of a fixed size */
 #define MIRROR_SLICE 4096
 #define MIRROR_SLICES 64

@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * Connections: what either side was told, and the state of a replay and of a record.
+ */
+#pragma once
+
+#include "../lib/kernel.h"
+#include "../lib/packet.h"
+#include "digest.h"
+
+/* A connection, by its two ends. Addresses are IPv6 or v4-mapped, ports in network order. */
+struct flow_key {
+	__u8 client[16];
+	__u8 server[16];
+	__be16 client_port;
+	__be16 server_port;
+};
+
+enum flow_mode {
+	FLOW_OBSERVED = 0, /* its server socket is the one that the client opened */
+	FLOW_SPLICING = 1, /* fabricated SYN is out, the SYN-ACK of the new server is awaited */
+	FLOW_SPLICED = 2,  /* bound to a later server's socket: everything is translated */
+	FLOW_DIVERGED = 3, /* replay differed from what the client was sent: nothing leaves */
+};
+
+/* Why a flow has no complete record. Same codes as protocol::UnprotectedReason. */
+enum unprotected {
+	PROTECTED = 0,
+	UNPROTECTED_CONNECTION_LIMIT = 1,
+	UNPROTECTED_TOTAL_LIMIT = 2,
+	UNPROTECTED_MIRROR_LOST = 3,
+	UNPROTECTED_LOGGER_RESTARTED = 4,
+	UNPROTECTED_TOO_MANY_CONNECTIONS = 5,
+	UNPROTECTED_HANDSHAKE_NOT_SEEN = 6,
+	UNPROTECTED_UNSUPPORTED_OPTION = 7,
+	UNPROTECTED_LOGGER_LOST = 8,
+	UNPROTECTED_AWAITS_TURN = 9, /* recorded again from the client's next turn on */
+};
+
+/* What the client told us. Written at ingress only. */
+struct client_half {
+	__u32 isn;
+	__u32 nxt;   /* end of the highest segment seen (its SND.NXT) */
+	__u32 ack;   /* outstream that it has acknowledged, client space */
+	__u32 tsval; /* newest TSval; 0 of one that the server has opened, and that has not spoken since */
+	__u16 window; /* newest window field, unscaled */
+	__u8 window_scale;
+	__u8 reset; /* it sent a RST while nobody served it */
+	__u32 spoken; /* server.nxt when its newest byte came: what is said from there on answers it */
+};
+
+/* What the client was told. Written at egress only; client space. */
+struct server_half {
+	__u64 sent; /* sequence numbers after the ISN's that were sent so far: nxt without its bounds */
+	__u32 isn;
+	__u32 nxt;  /* end of the outstream sent so far */
+	__u32 ack;  /* instream acknowledged so far */
+	__u32 edge; /* right edge of the window offered (RCV.NXT + RCV.WND) */
+	__u32 tsval;
+	__u8 window_scale;
+	__u8 timestamps; /* the option was agreed in the handshake */
+	__u8 sack;       /* so was this one */
+	__u8 answered;   /* its SYN-ACK was seen */
+};
+
+/* The binding to a later server's socket. Written by control while splicing, then at egress. */
+struct splice_half {
+	__u32 instream;  /* sequence number of the fabricated SYN: replay begins one after it */
+	__u32 outstream; /* client-space number of the first byte that the new server will send */
+	__u32 delta_seq; /* client space = server space + delta_seq */
+	__u32 ts_delta;  /* client's view of TSval = server's TSval + ts_delta */
+	__u32 first_tsval; /* of the SYN-ACK, server space: nothing older may be echoed */
+	__u32 isn;       /* the new server's ISN */
+	__u32 nxt;       /* end of what the new server sent, server space */
+	__u32 una;       /* newest acknowledgement that the new server has read, server space */
+	__u32 ack;       /* instream acknowledged by the new server */
+	__u32 edge;      /* right edge of its window */
+	__u8 window_scale;
+	__u8 renewed; /* how often its socket has begun anew, see renew.h */
+	__u8 held; /* an acknowledgement is held back from the server, see no_room.h */
+	__u8 pad[1];
+	__u32 renewed_at; /* end of what the client had been sent when its socket began anew first; client space */
+};
+
+/* What the server has said since the client spoke last. */
+enum said {
+	SAID_NOTHING = 0, /* or an interim response, or what may become one: the request goes on */
+	SAID_ANSWER = 1,
+	SAID_OTHER_PROTOCOL = 2, /* 101: all that follows belongs together */
+};
+
+/* Comparison of a replayed outstream with its record; client space. */
+struct verify_half {
+	__u64 head_sent; /* server.sent when this turn began */
+	__u32 head_next; /* where the record of this turn's output goes on */
+	__u32 head_left; /* bytes of it still to be recorded */
+	__u32 heads_to;  /* where what was to be recorded last ended */
+	__u32 asked;     /* how far the client had sent when this answer began */
+	__u32 end;       /* compare up to here */
+	__u32 compared;  /* bytes compared and equal */
+	__u32 tolerated; /* bytes that differed where they may (a Date header) */
+	__u32 unverified; /* bytes below `end` for which there was no record */
+	__u32 behind;    /* of those compared, what lies behind what a digest is compared of */
+	__u32 diverged_at; /* first byte that differed, or the FIN that came too early */
+	__u8 ended_early;
+	__u8 said; /* enum said; with a log link only */
+	__u8 by_digest; /* something before `diverged_at` differed */
+	__u8 pad[1];
+};
+
+/* Sequence numbers from `start` up to before `end`. */
+struct range {
+	__u32 start;
+	__u32 end;
+};
+
+/* Ranges in an acknowledgement of the logger. */
+#define LINK_RANGES 3
+/* SACK blocks in one header (RFC 2018 3). */
+#define SERVER_BLOCKS 4
+/* Pure ACKs that the strategy "lazy" holds; of more, the newest take each other's place. */
+#define HELD_ACKS 8
+
+/* A flow whose host has died, made anew from its record (restored.h). */
+enum restored {
+	RESTORED_NOT = 0,    /* this host knows all that the client was sent */
+	RESTORED_SILENT = 1, /* what the client had heard, and that the record is whole, is not known */
+	RESTORED_HEARD = 2,  /* the client has said all that; what was on its way then comes later */
+	RESTORED_TOLD = 3,   /* as silent; but what the client has behind a hole is known */
+	RESTORED_UNTOLD = 4, /* the client has shown that the record is whole, and has not said what it has behind
+			      * a hole; without selective acknowledgements it never will */
+};
+
+/* With a log link: what the logger has of the instream, and what the server's TCP has, so that the
+ * client is told of no more than both (clamp.h, link.h). */
+struct log_half {
+	__u64 counter; /* of the newest acknowledgement */
+	__u64 meetings; /* see clamp.h; of no meaning */
+	__u64 copied_ns; /* when the newest copy left */
+	__u64 hasty_ns; /* when the server's TCP said last by itself that it has what the logger had not (notes.h) */
+	__u32 stable;  /* stable_seq: the lowest number that the logger is not known to have */
+	__u32 ack;     /* what the server's TCP acknowledged; after a splice, the new server's */
+	__u32 edge;    /* right edge of its window */
+	__u32 tsecr;   /* what the client's timestamps are echoed with: TS.Recent (RFC 7323 4.3) of one who
+			* has received what the client was told */
+	__u32 ifindex; /* where its segments leave */
+	__u32 told;    /* what the logger was told that the client has acknowledged */
+	__u32 copied;  /* end of the newest copy of its instream */
+	__u32 note;    /* which of the notes is this flow's, from 1; 0: none is known (notes.h) */
+	struct range ranges[LINK_RANGES]; /* what the logger has beyond `stable` */
+	struct range blocks[SERVER_BLOCKS]; /* what the server has beyond `ack` */
+	__u32 held[HELD_ACKS];
+	__u8 l2[14]; /* link header of the server's newest segment */
+	__u8 ttl;    /* its TTL or hop limit */
+	__u8 ece;    /* its ECE flag */
+	__u8 range_count;
+	__u8 block_count;
+	__u8 held_count;
+	__u8 withheld; /* a block was kept from the client since it was last told */
+	__u8 ended;    /* there is no record any more, and nothing to be recovered */
+	__u8 restored; /* enum restored */
+	__u8 stateful; /* of a restored flow: its server replays a record of its own, see restored.h */
+	__u8 ahead;    /* its client has sent more than is recorded, and none of that again yet */
+	__u32 answered; /* the highest `ack` of its earlier servers: what is before it may have been answered */
+	__u32 heard; /* of a restored flow: what the client had of its dead host, also behind a hole */
+	__u32 reach; /* and what it had room for then: the end of what the dead host may have sent */
+	__u32 doubt; /* if is_doubtful: what the client says from there on may have been answered by the dead
+		      * host, without a record of that */
+	__u8 unfound; /* its socket was not found once, see egress.h */
+	__u8 caught_up; /* the newest that its server has said acknowledges all that its client has */
+	__u8 is_doubtful; /* of a restored flow: heads of answers are recorded */
+	__u8 is_lacking; /* of what the client has heard, what lies from `lacks` on is recorded by nobody */
+	__u32 lacks;
+};
+
+/* What has become of the socket of a living server: the kernel finishes it, no gate stops that. */
+enum closing {
+	NOT_CLOSING = 0,
+	CLOSES_BY_FIN = 1,
+	CLOSED_BY_RST = 2, /* of one of the two, without the server's FIN */
+	HALF_CLOSED = 3, /* by a later life of the server, which may read on: no end yet (latch.h) */
+};
+
+struct flow {
+	__u64 id; /* in the order of the handshakes */
+	__u64 closed_ns; /* the server's socket is gone since then; 0: it lives */
+	__u64 given_ns; /* when it was last given to a server: its SYN, or to a later one, to be spliced */
+	__u32 incarnation; /* the life of the server that owns the socket */
+	__u32 ifindex; /* where the client's packets arrive */
+	__u8 mode;
+	__u8 unprotected;
+	__u8 server_closing; /* enum closing */
+	__u8 syn_flags; /* with TCP_ACK: it is the server that has opened the connection */
+	__u16 syn_window;
+	__u8 syn_options_len;
+	__u8 whole_segments; /* it may not be sent what it has in part (see egress.h) */
+	struct client_half client;
+	struct server_half server;
+	struct splice_half splice;
+	struct verify_half verify;
+	struct digest_half digest;
+	struct log_half log;
+	__u8 syn_options[TCP_OPTIONS_MAX];
+};
