@@ -21,7 +21,8 @@
 #define OPTION_MPTCP 30
 #define OPTION_FAST_OPEN 34
 #define OPTION_EXPERIMENTAL 254
-#define WINDOW_SCALE_MAX 14 /* RFC 7323 2.3 */
+#define WINDOW_SCALE_MAX 14 /* RFC 7323 2.3: a larger shift is taken for this */
+#define WINDOW_SCALE_ABSENT 0xff
 
 struct options {
 	__u8 timestamps; /* offset of the option in the TCP header; 0: absent */
@@ -29,7 +30,7 @@ struct options {
 	__u8 sack_len;
 	__u8 sack_permitted;
 	__u8 mss;
-	__u8 window_scale; /* 0xff: absent */
+	__u8 window_scale; /* at most WINDOW_SCALE_MAX, or WINDOW_SCALE_ABSENT */
 	__u8 authenticated; /* MD5 or AO */
 	__u8 stripped;
 	__u8 multipath;
@@ -73,9 +74,10 @@ static long walk_option(__u32 n, void *context)
 		w->o.timestamps = i;
 	else if (kind == OPTION_MSS && len == 4)
 		w->o.mss = i;
-	else if (kind == OPTION_WINDOW_SCALE && len == 3)
-		w->o.window_scale = h->tcp[in_header(i + 2)];
-	else if (kind == OPTION_SACK_PERMITTED && len == 2)
+	else if (kind == OPTION_WINDOW_SCALE && len == 3) {
+		__u8 shift = h->tcp[in_header(i + 2)];
+		w->o.window_scale = shift > WINDOW_SCALE_MAX ? WINDOW_SCALE_MAX : shift;
+	} else if (kind == OPTION_SACK_PERMITTED && len == 2)
 		w->o.sack_permitted = 1;
 	else if (kind == OPTION_SACK && ((len - 2) & 7) == 0) {
 		w->o.sack = i;
@@ -102,7 +104,7 @@ __noinline int walk_options(struct header_edit *h, __u32 header_len, int strip, 
 {
 	struct option_walk w = {
 		.h = h, .header_len = header_len, .i = TCP_HEADER_MIN, .strip = strip,
-		.o = { .window_scale = 0xff },
+		.o = { .window_scale = WINDOW_SCALE_ABSENT },
 	};
 	if (!h || !found)
 		return 0;
@@ -137,7 +139,5 @@ static __always_inline __u32 option_tsecr(const __u8 *header, const struct optio
 
 static __always_inline __u8 scale_of(const struct options *o)
 {
-	if (o->window_scale == 0xff)
-		return 0;
-	return o->window_scale > WINDOW_SCALE_MAX ? WINDOW_SCALE_MAX : o->window_scale;
+	return o->window_scale == WINDOW_SCALE_ABSENT ? 0 : o->window_scale;
 }

@@ -167,7 +167,7 @@ static __always_inline void egress_synack(const struct service *s, struct flow *
 	e->server.ack = p->ack;
 	e->server.edge = p->ack + p->window; /* never scaled in a SYN, RFC 7323 2.2 */
 	e->server.window_scale = scale_of(&o);
-	if (o.window_scale == 0xff)
+	if (o.window_scale == WINDOW_SCALE_ABSENT)
 		e->client.window_scale = 0; /* one side's silence turns it off for both */
 	e->server.timestamps = o.timestamps != 0;
 	e->server.sack = o.sack_permitted;

@@ -152,7 +152,7 @@ impl Programs {
 /// At most one option of each kind, each filled up to whole words.
 fn options() -> impl Strategy<Value = Vec<u8>> {
     let mss = any::<u16>().prop_map(|mss| [&[2, 4][..], &mss.to_be_bytes()].concat());
-    let scale = (0..255_u8).prop_map(|shift| vec![1, 3, 3, shift]);
+    let scale = any::<u8>().prop_map(|shift| vec![1, 3, 3, shift]);
     let times = any::<[u8; 8]>().prop_map(|times| [&[1, 1, 8, 10][..], &times].concat());
     let sack = any::<[u8; 8]>().prop_map(|block| [&[1, 1, 5, 10][..], &block].concat());
     let fast_open = any::<[u8; 2]>().prop_map(|cookie| [&[34, 4][..], &cookie].concat());
@@ -267,10 +267,9 @@ fn segment_is_read_and_rewritten_as_wire_reads_it() {
     });
 }
 
-#[test]
-fn packet_that_is_no_whole_segment_is_none() {
-    let programs = Programs::load();
-    let mut whole = Vec::new();
+/// A segment with these options, over IPv4.
+fn packet_with(options: &[u8]) -> Vec<u8> {
+    let mut packet = Vec::new();
     let ends = ["10.0.0.1:1", "10.0.0.10:80"].map(|end| end.parse().expect("an address"));
     let spec = SegmentSpec {
         source: ends[0],
@@ -279,11 +278,28 @@ fn packet_that_is_no_whole_segment_is_none() {
         ack: SeqNumber(2),
         flags: Flags::ACK,
         window: 1,
-        options: &[],
+        options,
         payload: b"words",
     };
-    spec.emit(&mut whole, ChecksumMode::Full)
-        .expect("a segment");
+    let emitted = spec.emit(&mut packet, ChecksumMode::Full);
+    emitted.expect("a segment");
+    packet
+}
+
+/// RFC 7323 2.3: a shift above 14 is taken for 14. 255 once was "no option".
+#[test]
+fn window_shift_above_14_is_14() {
+    let programs = Programs::load();
+    for shift in [0, 13, 14, 15, 254, 255] {
+        programs.run("parse", &packet_with(&[1, 3, 3, shift]));
+        assert_eq!(programs.findings().words[10], u32::from(shift.min(14)));
+    }
+}
+
+#[test]
+fn packet_that_is_no_whole_segment_is_none() {
+    let programs = Programs::load();
+    let whole = packet_with(&[]);
     let changed = |at: usize, value: u8| {
         let mut packet = whole.clone();
         packet[at] = value;
