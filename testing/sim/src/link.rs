@@ -15,10 +15,10 @@ use protocol::{
     DigestSeed,
     control::{Attach, RecordSummary, Recorded, Request, Response},
     link::{Ack, KeySet, KeySlot, LinkKey, LinkKeys, Probe, ProbeKind, SegmentView},
-    mirror,
+    mirror::FrameKind,
 };
 use rand::rngs::SmallRng;
-use south_model::{ClosedReason, LinkSettings, MirrorFrame, MirrorKind, SouthSide, newest_records};
+use south_model::{LinkSettings, SouthSide, newest_records};
 use wire::FlowId;
 
 use crate::{
@@ -351,8 +351,13 @@ impl Remote {
             return; // they are safe where they are
         }
         while let Some(frame) = south.take_mirror() {
+            let is_of_the_stream = !matches!(
+                frame.kind,
+                FrameKind::Instream | FrameKind::Barrier { .. } | FrameKind::Opened { .. }
+            );
             let mut bytes = Vec::new();
-            if encode(&frame, &mut bytes) {
+            // The link itself has the other kinds.
+            if is_of_the_stream && frame.encode(&mut bytes).is_ok() {
                 self.tell(&Request::Frames { bytes });
             }
         }
@@ -361,35 +366,6 @@ impl Remote {
 
 fn sessions(policy: AckPolicy, total: u64) -> Sessions {
     Sessions::new(policy, total, Duration::from_secs(600))
-}
-
-/// As the programs write it into the ring. False: there is no such frame on a link.
-fn encode(frame: &MirrorFrame, out: &mut Vec<u8>) -> bool {
-    let kind = match frame.kind {
-        MirrorKind::Outstream { from, asked } => mirror::FrameKind::Outstream {
-            from,
-            asked: Some(asked),
-        },
-        MirrorKind::Digest => mirror::FrameKind::Digest,
-        MirrorKind::Closed { reason } => mirror::FrameKind::Closed(match reason {
-            ClosedReason::Finished => mirror::CloseReason::Finished,
-            ClosedReason::Evicted => mirror::CloseReason::Evicted,
-        }),
-        MirrorKind::Instream | MirrorKind::Barrier { .. } | MirrorKind::Opened { .. } => {
-            return false;
-        }
-    };
-    let frame = mirror::MirrorFrame {
-        kind,
-        flow_id: frame.flow_id,
-        timestamp_ns: frame.timestamp_ns,
-        server_nxt: frame.server_nxt,
-        server_ack: frame.server_ack,
-        packet_len: frame.packet_len,
-        unfinished: frame.unfinished,
-        packet: &frame.packet,
-    };
-    frame.encode(out).is_ok()
 }
 
 /// A UDP packet; nobody looks at its checksums.

@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 
-use journal::{Arrival, Journal, Limits, Mark, Refused, Said, ServerProgress, Unprotected};
-use logger::record_summary;
+use journal::{Journal, Limits};
+pub(crate) use logger::Notice;
+use logger::{Desk, Intake, digest_of, record_summary};
 use protocol::control::Request;
 use rand::rngs::SmallRng;
 use recovery::RecordSummary;
-use south_model::{Digest, DigestSeed, Flow, MirrorFrame, MirrorKind, SouthSide};
-use wire::{Flags, FlowId, IpPacket, Segment, SeqNumber};
+use south_model::{Digest, DigestSeed, Flow, MirrorFrame, SouthSide};
+use wire::{FlowId, SeqNumber};
 
 use crate::{
     length32,
@@ -19,19 +20,10 @@ use crate::{
 /// Most bytes that all records together may hold.
 const TOTAL: u64 = 64 << 20;
 
-/// What it says unasked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Notice {
-    Drained(u64),
-    Unprotected(FlowId, types::UnprotectedReason),
-    /// Segments come to it of a connection that it does not know: the low half of its number.
-    Unknown(u32),
-}
-
 /// The logger.
 pub(crate) struct Logger {
     /// The record, if it is on the server's host.
-    local: Journal,
+    local: Intake,
     /// On another machine.
     pub(crate) remote: Option<Remote>,
     pub(crate) notices: VecDeque<Notice>,
@@ -57,7 +49,7 @@ impl Logger {
             connections: 64,
         };
         Self {
-            local: Journal::new(limits, setup.mode),
+            local: Intake::new(limits, setup.mode),
             remote: link.map(|link| Remote::new(link, (setup, digests), TOTAL)),
             notices: VecDeque::new(),
             holds_turns: false,
@@ -76,7 +68,7 @@ impl Logger {
     /// The record.
     pub(crate) fn journal(&self) -> &Journal {
         let remote = self.remote.as_ref().and_then(Remote::journal);
-        remote.unwrap_or(&self.local)
+        remote.unwrap_or(&self.local.journal)
     }
 
     /// Nobody answers at present.
@@ -100,12 +92,18 @@ impl Logger {
         true
     }
 
+    /// A request to the logger on the server's host that has no answer.
+    fn ask(&mut self, request: &Request) {
+        let answers = Desk::new(1).answer(&mut self.local, request);
+        debug_assert!(answers.is_empty(), "{answers:?}");
+    }
+
     /// No turn begins while this holds.
     pub(crate) fn hold_turns(&mut self, hold: bool) {
         self.holds_turns = hold;
         match &mut self.remote {
             Some(remote) => remote.tell(&Request::HoldTurns { hold }),
-            None => self.local.hold_turns(hold),
+            None => self.ask(&Request::HoldTurns { hold }),
         }
     }
 
@@ -113,9 +111,7 @@ impl Logger {
     pub(crate) fn unprotect(&mut self, flow: FlowId) {
         match &mut self.remote {
             Some(remote) => remote.unprotect(flow),
-            None => {
-                self.local.unprotect(flow, Unprotected::Requested);
-            }
+            None => self.ask(&Request::Unprotect { flow }),
         }
     }
 
@@ -123,11 +119,7 @@ impl Logger {
     pub(crate) fn release(&mut self, places: Vec<(FlowId, SeqNumber)>) {
         match &mut self.remote {
             Some(remote) => remote.tell(&Request::Release { places }),
-            None => {
-                for (flow, to) in places {
-                    self.local.release(flow, to);
-                }
-            }
+            None => self.ask(&Request::Release { places }),
         }
     }
 
@@ -176,65 +168,10 @@ impl Logger {
                 frame.kind, frame.packet_len, frame.server_nxt, frame.server_ack
             )
         });
-        match frame.kind {
-            MirrorKind::Barrier { token } => self.notices.push_back(Notice::Drained(token)),
-            MirrorKind::Opened {
-                client_isn,
-                server_isn,
-            } => {
-                // The limit of connections is beyond what any run has.
-                let _ = self.local.open(flow, client_isn, server_isn);
-            }
-            MirrorKind::Closed { .. } => {
-                self.local.close(flow);
-            }
-            MirrorKind::Instream | MirrorKind::Outstream { .. } | MirrorKind::Digest => {
-                if let Err(Refused::BecameUnprotected(reason)) = self.segment(frame) {
-                    self.notices
-                        .push_back(Notice::Unprotected(flow, reason.into()));
-                }
-            }
-        }
-    }
-
-    fn segment(&mut self, frame: &MirrorFrame) -> Result<(), Refused> {
-        if frame.kind == MirrorKind::Digest {
-            let bytes = frame.packet[..].try_into().unwrap_or_default();
-            let mark = mark_of(Digest::from_bytes(bytes));
-            return self
-                .local
-                .mark(frame.flow_id, mark, (mark.next, None))
-                .map(drop);
-        }
-        let whole = crate::index(frame.packet_len);
-        let Ok(packet) = IpPacket::parse_captured(&frame.packet, whole) else {
-            return Ok(());
-        };
-        let Ok(segment) = Segment::of(&packet) else {
-            return Ok(());
-        };
-        if let MirrorKind::Outstream { from, asked } = frame.kind {
-            let earlier = from.distance_from(segment.seq()).map_or(0, crate::index);
-            let said = Said {
-                asked: Some(asked),
-                ..Said::in_order(from, &segment.payload()[earlier..])
-            };
-            return self.local.outstream(frame.flow_id, &said).map(drop);
-        }
-        let arrival = Arrival {
-            seq: segment.seq(),
-            payload: segment.payload(),
-            fin: segment.flags().contains(Flags::FIN),
-            client_ack: segment.ack(),
-            heard_all: segment.ack() == frame.server_nxt,
-            heads_known: false,
-            doubted: None,
-            server: Some(ServerProgress {
-                nxt: frame.server_nxt,
-                ack: frame.server_ack,
-            }),
-        };
-        self.local.instream(frame.flow_id, &arrival).map(|_| ())
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes).expect("a frame of the programs");
+        self.local.take(&bytes);
+        self.notices.extend(self.local.notices.drain(..));
     }
 
     /// The summary of a connection's record for the recovery.
@@ -261,32 +198,14 @@ impl Logger {
         bytes
     }
 
-    /// Digests of what the server had said.
+    /// Digests of the output of the server.
     pub(crate) fn digests(&self, flow: FlowId) -> Vec<Digest> {
-        let marks = self.journal().marks(flow);
-        let digests = marks.map(|mark| {
-            let [folded, sum] = mark.digest;
-            Digest {
-                folded,
-                sum,
-                base: mark.base,
-                next: mark.next,
-            }
-        });
-        digests.collect()
+        self.journal().marks(flow).map(digest_of).collect()
     }
 
     pub(crate) fn heads(&self, flow: FlowId) -> Vec<(SeqNumber, Vec<u8>)> {
         let ranges = self.journal().outstream_ranges(flow);
         ranges.map(|(from, bytes)| (from, bytes.to_vec())).collect()
-    }
-}
-
-const fn mark_of(digest: Digest) -> Mark {
-    Mark {
-        base: digest.base,
-        next: digest.next,
-        digest: [digest.folded, digest.sum],
     }
 }
 

@@ -232,9 +232,9 @@ impl FrameKind {
     }
 }
 
-/// A mirror frame. It borrows the packet from the buffer that it was read from.
+/// A mirror frame. A frame that was read borrows the packet from the buffer; the model of the programs owns its packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MirrorFrame<'a> {
+pub struct MirrorFrame<P> {
     /// What it tells.
     pub kind: FrameKind,
     /// The connection; without meaning in a barrier.
@@ -252,10 +252,10 @@ pub struct MirrorFrame<'a> {
     pub unfinished: bool,
     /// The IP packet, as far as it was captured. With `packet_len` it is what
     /// [`wire::IpPacket::parse_captured`] takes.
-    pub packet: &'a [u8],
+    pub packet: P,
 }
 
-impl<'a> MirrorFrame<'a> {
+impl<'a> MirrorFrame<&'a [u8]> {
     /// Reads the frame at the beginning of `bytes`.
     ///
     /// # Errors
@@ -298,11 +298,13 @@ impl<'a> MirrorFrame<'a> {
             packet: captured(rest, u32_at(header, AT_CAPTURED_LEN), packet_len)?,
         })
     }
+}
 
-    /// What a frame of the kind [`FrameKind::Digest`] tells.
+impl<P: AsRef<[u8]>> MirrorFrame<P> {
+    /// The digest in a frame of the kind [`FrameKind::Digest`].
     #[must_use]
     pub fn digest(&self) -> Option<Digest> {
-        self.packet.try_into().ok().map(Digest::from_bytes)
+        self.packet.as_ref().try_into().ok().map(Digest::from_bytes)
     }
 
     /// Appends the frame to `out`.
@@ -311,10 +313,11 @@ impl<'a> MirrorFrame<'a> {
     ///
     /// [`FrameError::CapturedBeyondPacket`], and nothing is appended.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), FrameError> {
-        let captured_len = u32::try_from(self.packet.len()).ok();
+        let packet = self.packet.as_ref();
+        let captured_len = u32::try_from(packet.len()).ok();
         let Some(captured_len) = captured_len.filter(|len| *len <= self.packet_len) else {
             return Err(FrameError::CapturedBeyondPacket {
-                captured: self.packet.len(),
+                captured: packet.len(),
                 packet_len: self.packet_len,
             });
         };
@@ -333,7 +336,7 @@ impl<'a> MirrorFrame<'a> {
         header[AT_CAPTURED_LEN].copy_from_slice(&captured_len.to_le_bytes());
         header[AT_TOKEN].copy_from_slice(&token.to_le_bytes());
         out.extend_from_slice(&header);
-        out.extend_from_slice(self.packet);
+        out.extend_from_slice(packet);
         Ok(())
     }
 }

@@ -124,7 +124,7 @@ impl Intake {
         }
     }
 
-    fn instream(&mut self, frame: &MirrorFrame<'_>) {
+    fn instream(&mut self, frame: &MirrorFrame<&[u8]>) {
         let Ok(segment) = undamaged(frame) else {
             self.malformed += 1;
             return;
@@ -197,8 +197,9 @@ pub(crate) const fn mark_of(digest: Digest) -> Mark {
     }
 }
 
-/// The digest of which that was kept.
-pub(crate) const fn digest_of(mark: Mark) -> Digest {
+/// The digest of a mark in the journal.
+#[must_use]
+pub const fn digest_of(mark: Mark) -> Digest {
     let [folded, sum] = mark.digest;
     Digest {
         folded,
@@ -208,18 +209,18 @@ pub(crate) const fn digest_of(mark: Mark) -> Digest {
     }
 }
 
-fn packet<'a>(frame: &MirrorFrame<'a>) -> Result<IpPacket<'a>, WireError> {
+fn packet<'a>(frame: &MirrorFrame<&'a [u8]>) -> Result<IpPacket<'a>, WireError> {
     let wire_len = usize::try_from(frame.packet_len).unwrap_or(usize::MAX);
     IpPacket::parse_captured(frame.packet, wire_len)
 }
 
-fn parse<'a>(frame: &MirrorFrame<'a>) -> Result<Segment<'a>, WireError> {
+fn parse<'a>(frame: &MirrorFrame<&'a [u8]>) -> Result<Segment<'a>, WireError> {
     Segment::of(&packet(frame)?)
 }
 
 /// The part of the outstream that a frame is to record. Frames come in order.
 pub(crate) fn head<'a>(
-    frame: &MirrorFrame<'a>,
+    frame: &MirrorFrame<&'a [u8]>,
     from: SeqNumber,
     asked: Option<SeqNumber>,
 ) -> Option<Said<'a>> {
@@ -234,7 +235,7 @@ pub(crate) fn head<'a>(
 /// The segment, if the server's TCP takes it too: it drops what has a wrong checksum, and the
 /// record must not hold other bytes than the server got. A checksum that the kernel has left for
 /// later holds only the pseudo-header's sum; from a wire that would be a wrong one.
-fn undamaged<'a>(frame: &MirrorFrame<'a>) -> Result<Segment<'a>, WireError> {
+fn undamaged<'a>(frame: &MirrorFrame<&'a [u8]>) -> Result<Segment<'a>, WireError> {
     let packet = packet(frame)?;
     let segment = Segment::of(&packet)?;
     let (source, destination) = (packet.source(), packet.destination());

@@ -23,7 +23,7 @@ pub mod properties;
 mod service;
 
 pub use desk::{Desk, record_summary};
-pub use intake::{Intake, Notice};
+pub use intake::{Intake, Notice, digest_of};
 #[cfg(feature = "ring")]
 pub use process::{LoggerConfig, LoggerError, run};
 pub use service::{Code, Event, Service, ServiceConfig, ServiceError, without_checksums};

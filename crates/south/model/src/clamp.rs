@@ -7,14 +7,16 @@
 //! new is dropped, and (except in basic) a gap at the logger becomes a duplicate ACK at once: the
 //! client does not wait for its timer.
 
-use protocol::link::Ack;
+use protocol::{
+    link::Ack,
+    mirror::{CloseReason, FrameKind},
+};
 use wire::{ChecksumMode, Flags, FlowKey, MIN_TCP_HEADER, SeqNumber, checksum, kind};
 
 use crate::{
     egress::{sent_up_to, window_of},
     flow::{Flow, LogHalf, Mode, Range},
     link::{AckStrategy, Link, ip_header},
-    mirror::{ClosedReason, MirrorKind},
     notes::catches_up,
     packet::{
         ACK, CHECKSUM, DATA_OFFSET, FLAGS, Options, Packet, SEQ, Segment, WINDOW, overwrite,
@@ -169,9 +171,9 @@ impl Shared {
     /// it and the kernel.
     pub(crate) fn close_record(&mut self, flow: &mut Flow, reset: bool, now_ns: u64) {
         if flow.closed_ns != 0 && (flow.server.ack == flow.log.ack || reset) {
-            let reason = ClosedReason::Finished;
+            let reason = CloseReason::Finished;
             // If there is no room the sweep says so.
-            flow.log.ended = self.mirror_note(flow, MirrorKind::Closed { reason }, now_ns);
+            flow.log.ended = self.mirror_note(flow, FrameKind::Closed(reason), now_ns);
         }
     }
 

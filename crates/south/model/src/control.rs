@@ -1,13 +1,15 @@
 //! Control (`control.h`): what user space may change.
 
-use protocol::{Digest, DigestSeed};
+use protocol::{
+    Digest, DigestSeed,
+    mirror::{CloseReason, FrameKind},
+};
 use types::UnprotectedReason;
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
     digest::DigestKey,
     flow::{Flow, Mode, Restored, SpliceHalf},
-    mirror::{ClosedReason, MirrorKind},
     south::SouthSide,
     tolerance::Expect,
 };
@@ -98,7 +100,7 @@ impl SouthSide {
         let none = Flow::default();
         let done = self
             .shared
-            .mirror_note(&none, MirrorKind::Barrier { token }, now_ns);
+            .mirror_note(&none, FrameKind::Barrier { token }, now_ns);
         done.then_some(()).ok_or(RingFull)
     }
 
@@ -114,8 +116,8 @@ impl SouthSide {
             let limit = if ended { ended_limit } else { limit };
             let stays = flow.closed_ns == 0 || flow.closed_ns >= limit;
             if !stays && shared.settings.link && !flow.log.ended {
-                let reason = ClosedReason::Evicted;
-                shared.mirror_note(flow, MirrorKind::Closed { reason }, now_ns);
+                let reason = CloseReason::Evicted;
+                shared.mirror_note(flow, FrameKind::Closed(reason), now_ns);
             }
             stays
         });
@@ -251,10 +253,10 @@ impl SouthSide {
     /// # Errors
     /// There is no such flow.
     pub fn abandon(&mut self, key: FlowKey, id: FlowId, now_ns: u64) -> Result<(), NoSuchFlow> {
-        let reason = ClosedReason::Evicted;
+        let reason = CloseReason::Evicted;
         let flow = self.numbered(key, id)?.clone();
         self.shared
-            .mirror_note(&flow, MirrorKind::Closed { reason }, now_ns);
+            .mirror_note(&flow, FrameKind::Closed(reason), now_ns);
         self.flows.remove(&key);
         Ok(())
     }

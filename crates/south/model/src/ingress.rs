@@ -27,13 +27,13 @@
 //! What a segment tells about the client is believed only if the server's TCP would believe it
 //! (RFC 9293 3.10.7.4, as Linux checks it), or a stranger could spoil what recovery relies on.
 
+use protocol::mirror::{CloseReason, FrameKind};
 use types::UnprotectedReason;
 use wire::{Flags, FlowId, FlowKey, SeqNumber, kind};
 
 use crate::{
     egress::sent_up_to,
     flow::{Flow, LogHalf, Mode, Restored, Said},
-    mirror::{ClosedReason, MirrorKind},
     no_room,
     packet::{
         ACK, Network, Options, Packet, Segment, WINDOW, find_options, length32, read32, write,
@@ -144,9 +144,9 @@ impl SouthSide {
     /// Forgets a flow whose ends are another connection's.
     pub(crate) fn evict(&mut self, key: FlowKey, now_ns: u64) {
         if let Some(flow) = self.flows.remove(&key) {
-            let reason = ClosedReason::Evicted;
+            let reason = CloseReason::Evicted;
             self.shared
-                .mirror_note(&flow, MirrorKind::Closed { reason }, now_ns);
+                .mirror_note(&flow, FrameKind::Closed(reason), now_ns);
         }
     }
 
@@ -227,7 +227,7 @@ impl SouthSide {
         flow.verify.heads_to = flow.server.nxt;
         flow.verify.asked = flow.client.isn + 1;
         flow.ifindex = ifindex;
-        let kind = MirrorKind::Opened {
+        let kind = FrameKind::Opened {
             client_isn: flow.client.isn,
             server_isn: flow.server.isn,
         };
@@ -239,8 +239,8 @@ impl SouthSide {
         if self.flows.len() >= shared.settings.max_flows {
             shared.counters.table_full += 1;
             if !shared.settings.link {
-                let reason = ClosedReason::Evicted;
-                shared.mirror_note(&flow, MirrorKind::Closed { reason }, now_ns);
+                let reason = CloseReason::Evicted;
+                shared.mirror_note(&flow, FrameKind::Closed(reason), now_ns);
             }
             shared.lose_protection(
                 key,
@@ -280,8 +280,8 @@ impl Shared {
     /// A handshake begins anew: a logger that knows it by its number is told that it will not be.
     pub(crate) fn replace_embryo(&mut self, embryo: &mut Flow, now_ns: u64) {
         if self.settings.link && embryo.id != FlowId(0) {
-            let reason = ClosedReason::Evicted;
-            self.mirror_note(embryo, MirrorKind::Closed { reason }, now_ns);
+            let reason = CloseReason::Evicted;
+            self.mirror_note(embryo, FrameKind::Closed(reason), now_ns);
         }
         embryo.id = FlowId(0);
     }

@@ -11,11 +11,11 @@
 //! other than 0; any process with such a status if the policy says so. Another policy leaves all but the
 //! main process to their parents: what such a process leaves behind ends as a living server's connections do.
 
+use protocol::mirror::{CloseReason, FrameKind};
 use wire::FlowKey;
 
 use crate::{
     flow::Mode,
-    mirror::{ClosedReason, MirrorKind},
     south::{EventKind, Shared, SouthSide},
 };
 
@@ -169,9 +169,9 @@ impl SouthSide {
             self.shared.close_record(flow, !orderly, now_ns);
             return;
         }
-        let reason = ClosedReason::Finished;
+        let reason = CloseReason::Finished;
         self.shared
-            .mirror_note(flow, MirrorKind::Closed { reason }, now_ns);
+            .mirror_note(flow, FrameKind::Closed(reason), now_ns);
         // The RST that follows is not one to a stray, which nobody would hear in a recovery.
         let is_heard = orderly || !self.shared.strays_dropped(now_ns);
         if flow.mode == Mode::Observed && is_heard {

@@ -72,7 +72,7 @@ pub use flow::{
 };
 pub use latch::{CrashOn, Exit, SocketChange, SocketState};
 pub use link::{AckStrategy, Copy, LinkSettings};
-pub use mirror::{ClosedReason, MirrorFrame, MirrorKind};
+pub use mirror::MirrorFrame;
 pub use packet::Packet;
 pub use protocol::{Digest, DigestSeed};
 pub use restored::{newest_records, restored_flow};

@@ -6,9 +6,9 @@
 //! again. Only when the supervisor has been silent for its heartbeat is the connection declared
 //! unprotected and the segment let through, so that nobody's upload freezes.
 
-use protocol::Digest;
+use protocol::{Digest, mirror::FrameKind};
 use types::UnprotectedReason;
-use wire::{ChecksumMode, FlowId, FlowKey, SeqNumber};
+use wire::{ChecksumMode, FlowKey, SeqNumber};
 
 use crate::{
     egress::LARGEST_WINDOW,
@@ -23,72 +23,12 @@ const FIXED: [usize; 5] = [128, 256, 512, 1024, 2048];
 const SLICE: usize = 4096;
 const SLICES: usize = 64;
 
-/// What the logger is told.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MirrorFrame {
-    /// What it is about.
-    pub kind: MirrorKind,
-    /// The connection; 0 in a barrier.
-    pub flow_id: FlowId,
-    /// When, ns.
-    pub timestamp_ns: u64,
-    /// End of the outstream sent so far, client space.
-    pub server_nxt: SeqNumber,
-    /// Instream acknowledged to the client so far.
-    pub server_ack: SeqNumber,
-    /// True length of the IP packet, bytes; 0 without one.
-    pub packet_len: u32,
-    /// Its checksum is left for later.
-    pub unfinished: bool,
-    /// The packet, or its beginning.
-    pub packet: Vec<u8>,
-}
-
-/// Kinds of frames.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MirrorKind {
-    /// A client's segment.
-    Instream,
-    /// The server's segment as the client sees it, up to the end of the turn's head.
-    Outstream {
-        /// Where the record goes on: what the segment holds before it is of an earlier turn.
-        from: SeqNumber,
-        /// How far the client had sent when this answer began.
-        asked: SeqNumber,
-    },
-    /// Everything before it is in the ring.
-    Barrier {
-        /// Whose.
-        token: u64,
-    },
-    /// A connection was established.
-    Opened {
-        /// The client's initial sequence number.
-        client_isn: SeqNumber,
-        /// The server's, as the client knows it.
-        server_isn: SeqNumber,
-    },
-    /// A connection is over.
-    Closed {
-        /// How.
-        reason: ClosedReason,
-    },
-    /// What the client was sent so far; in the place of a packet.
-    Digest,
-}
-
-/// How a connection ended; codes as in the frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClosedReason {
-    /// Its socket is closed.
-    Finished = 1,
-    /// It was given up, or its ports are used again.
-    Evicted = 4,
-}
+/// A frame of the model, which owns its packet.
+pub type MirrorFrame = protocol::mirror::MirrorFrame<Vec<u8>>;
 
 impl Shared {
     /// A frame without a packet. False: there was no room.
-    pub(crate) fn mirror_note(&mut self, flow: &Flow, kind: MirrorKind, now_ns: u64) -> bool {
+    pub(crate) fn mirror_note(&mut self, flow: &Flow, kind: FrameKind, now_ns: u64) -> bool {
         self.mirror
             .push(HEADER, frame(flow, kind, 0, Vec::new(), now_ns))
     }
@@ -96,7 +36,7 @@ impl Shared {
     /// What the client was sent so far.
     pub(crate) fn mirror_said(&mut self, flow: &Flow, digest: Digest, now_ns: u64) {
         let bytes = digest.to_bytes().to_vec();
-        let frame = frame(flow, MirrorKind::Digest, bytes.len(), bytes, now_ns);
+        let frame = frame(flow, FrameKind::Digest, bytes.len(), bytes, now_ns);
         if !self.mirror.push(HEADER + Digest::LEN, frame) {
             self.counters.heads_lost += 1;
         }
@@ -118,7 +58,7 @@ impl Shared {
             return self.link_instream(packet, key, flow, segment, now_ns);
         }
         let len = segment.network.ip_len;
-        if self.mirror_packet(packet, segment, flow, MirrorKind::Instream, len, now_ns) {
+        if self.mirror_packet(packet, segment, flow, FrameKind::Instream, len, now_ns) {
             self.counters.mirrored += 1;
             return true;
         }
@@ -174,7 +114,10 @@ impl Shared {
         let payload = usize::try_from(skip + take).unwrap_or(usize::MAX);
         let len = segment.headers_len() + payload;
         let asked = flow.verify.asked;
-        let kind = MirrorKind::Outstream { from, asked };
+        let kind = FrameKind::Outstream {
+            from,
+            asked: Some(asked),
+        };
         flow.verify.head_next = from + take;
         flow.verify.heads_to = from + take;
         if self.mirror_packet(packet, segment, flow, kind, len, now_ns) {
@@ -233,7 +176,7 @@ impl Shared {
         packet: &Packet,
         segment: &Segment,
         flow: &Flow,
-        kind: MirrorKind,
+        kind: FrameKind,
         len: usize,
         now_ns: u64,
     ) -> bool {
@@ -249,7 +192,7 @@ impl Shared {
     }
 }
 
-fn frame(flow: &Flow, kind: MirrorKind, whole: usize, packet: Vec<u8>, now_ns: u64) -> MirrorFrame {
+fn frame(flow: &Flow, kind: FrameKind, whole: usize, packet: Vec<u8>, now_ns: u64) -> MirrorFrame {
     MirrorFrame {
         kind,
         flow_id: flow.id,

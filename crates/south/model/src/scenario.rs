@@ -2,11 +2,12 @@
 //! hold for any packets.
 
 use proptest::prelude::*;
+use protocol::mirror::FrameKind;
 use wire::{ChecksumMode, Flags, FlowId, SeqNumber};
 
 use crate::{
-    DEFAULT_FIELDS, EventKind, Exit, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MirrorKind, Mode,
-    Packet, Verdict, expectations, fabricated_syn, replayed_segment, testing::*, window_update,
+    DEFAULT_FIELDS, EventKind, Exit, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, Mode, Packet, Verdict,
+    expectations, fabricated_syn, replayed_segment, testing::*, window_update,
 };
 
 const REQUEST: &[u8] = b"GET / HTTP/1.1\r\n\r\n";
@@ -183,7 +184,7 @@ fn life(c: u32, s: u32, s2: u32, s3: u32, v6: bool) {
     let frames = lab.mirrored();
     let instream = frames
         .iter()
-        .filter(|frame| frame.kind == MirrorKind::Instream)
+        .filter(|frame| frame.kind == FrameKind::Instream)
         .count();
     assert_eq!(instream, 3, "each request once, no replay");
 }

@@ -3,7 +3,7 @@ use crate::properties;
 use proptest::prelude::*;
 
 /// Every byte of the header differs from the others where the layout allows it.
-const OPENED: MirrorFrame<'_> = MirrorFrame {
+const OPENED: MirrorFrame<&[u8]> = MirrorFrame {
     kind: FrameKind::Opened {
         client_isn: SeqNumber(0xa3a2_a1a0),
         server_isn: SeqNumber(0xb3b2_b1b0),
@@ -28,7 +28,7 @@ const OPENED_BYTES: [u8; HEADER_LEN + 3] = [
     0xde, 0xad, 0xbe,
 ];
 
-fn encode(frame: &MirrorFrame<'_>) -> Vec<u8> {
+fn encode(frame: &MirrorFrame<&[u8]>) -> Vec<u8> {
     let mut out = Vec::new();
     frame.encode(&mut out).unwrap();
     out
@@ -229,7 +229,7 @@ proptest! {
             packet_len: u32::try_from(packet.len()).unwrap() + u32::from(missing),
             unfinished: missing % 2 == 1
                 && matches!(kind, FrameKind::Instream | FrameKind::Outstream { .. }),
-            packet: &packet,
+            packet: &packet[..],
         };
         let bytes = encode(&frame);
         prop_assert_eq!(MirrorFrame::decode(&bytes), Ok(frame));

@@ -286,7 +286,7 @@ fn logger_of_the_version_before_is_sent_the_frames_that_it_reads() {
         unfinished: false,
         packet,
     };
-    let bytes = |frames: &[MirrorFrame<'_>]| {
+    let bytes = |frames: &[MirrorFrame<&[u8]>]| {
         let mut bytes = Vec::new();
         for frame in frames {
             frame.encode(&mut bytes).expect("it is whole");

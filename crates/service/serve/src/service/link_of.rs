@@ -456,7 +456,7 @@ impl Service {
 }
 
 /// That a connection is over.
-fn closed_frame(flow: FlowId) -> MirrorFrame<'static> {
+fn closed_frame(flow: FlowId) -> MirrorFrame<&'static [u8]> {
     MirrorFrame {
         kind: FrameKind::Closed(CloseReason::Finished),
         flow_id: flow,

@@ -104,8 +104,8 @@ fn an_abandoned_flow_is_forgotten_and_closed_in_the_record() {
     lab.mirrored();
     lab.south.abandon(lab.key, FlowId(1), 1).unwrap();
     assert_eq!(lab.south.flow(&lab.key), None);
-    let reason = ClosedReason::Evicted;
-    assert_eq!(lab.mirrored()[0].kind, MirrorKind::Closed { reason });
+    let reason = CloseReason::Evicted;
+    assert_eq!(lab.mirrored()[0].kind, FrameKind::Closed(reason));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_barrier_needs_room() {
     let frame = lab.south.take_mirror().unwrap();
     assert_eq!(
         (frame.kind, frame.timestamp_ns),
-        (MirrorKind::Barrier { token: 77 }, 5)
+        (FrameKind::Barrier { token: 77 }, 5)
     );
     assert_eq!((frame.flow_id, frame.packet_len), (FlowId(0), 0));
 }

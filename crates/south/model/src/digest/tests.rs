@@ -2,9 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    DEFAULT_FIELDS, MARK_SERVER_SPACE, MirrorKind, Settings, Verdict, expectations,
-    south::EventKind, testing::*,
+    DEFAULT_FIELDS, MARK_SERVER_SPACE, Settings, Verdict, expectations, south::EventKind,
+    testing::*,
 };
+use protocol::mirror::FrameKind;
 
 const WHOLE: u32 = u32::MAX;
 const SAMPLES: u32 = 0;
@@ -562,7 +563,7 @@ fn what_was_said_before_a_request_is_compared_there() {
         }
         lab.client(segment(lab.c + 5, first + 12_000).timestamps(13, 901));
         let frames = lab.mirrored();
-        let told = frames.iter().find(|frame| frame.kind == MirrorKind::Digest);
+        let told = frames.iter().find(|frame| frame.kind == FrameKind::Digest);
         let told = told.map(|frame| Digest::from_bytes(frame.packet[..].try_into().unwrap()));
         let turn = lab.flow().digest.turn;
         assert_eq!((told, turn.next), (Some(turn), first + 10_000));

@@ -1,5 +1,7 @@
 use super::*;
-use crate::{Expect, MirrorKind, Settings, expectations, testing::*, tolerance::DEFAULT_FIELDS};
+use protocol::mirror::FrameKind;
+
+use crate::{Expect, Settings, expectations, testing::*, tolerance::DEFAULT_FIELDS};
 use wire::FlowId;
 
 mod replay;
@@ -176,9 +178,9 @@ fn the_head_of_a_turn_is_recorded_as_the_client_sees_it() {
         (frames[1].packet_len, frames[1].kind),
         (
             47,
-            MirrorKind::Outstream {
+            FrameKind::Outstream {
                 from: lab.s + 8,
-                asked: lab.c + 4
+                asked: Some(lab.c + 4)
             }
         )
     );

@@ -2,7 +2,7 @@ use super::*;
 use crate::{Settings, mirror::MirrorFrame, testing::*};
 mod segments;
 
-fn kinds(frames: &[MirrorFrame]) -> Vec<MirrorKind> {
+fn kinds(frames: &[MirrorFrame]) -> Vec<FrameKind> {
     frames.iter().map(|frame| frame.kind).collect()
 }
 
@@ -41,7 +41,7 @@ fn a_handshake_makes_a_flow_and_is_recorded() {
             (SYN.bits(), 64_000, 3)
         );
         let isn = SeqNumber(u32::MAX);
-        let opened = MirrorKind::Opened {
+        let opened = FrameKind::Opened {
             client_isn: isn,
             server_isn: isn,
         };
@@ -188,7 +188,7 @@ fn a_handshake_may_end_with_data_out_of_order() {
     assert_eq!(lab.client(second).verdict, Verdict::Next);
     let frames = lab.mirrored();
     assert_eq!(frames.len(), 2, "opened, and the segment");
-    assert_eq!(frames[1].kind, MirrorKind::Instream);
+    assert_eq!(frames[1].kind, FrameKind::Instream);
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn a_handshake_whose_opening_finds_no_room_is_completed_later() {
     assert_eq!(lab.mirrored().len(), 1, "the barrier");
     assert_eq!(lab.client(third).verdict, Verdict::Next);
     assert_eq!((lab.flow().unprotected, lab.south.embryos()), (None, 0));
-    assert!(matches!(lab.mirrored()[0].kind, MirrorKind::Opened { .. }));
+    assert!(matches!(lab.mirrored()[0].kind, FrameKind::Opened { .. }));
 }
 
 #[test]

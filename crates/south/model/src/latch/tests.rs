@@ -178,9 +178,7 @@ fn what_the_dead_close_does_not() {
 
 #[test]
 fn a_closed_connection_is_forgotten_at_once_or_by_the_sweep() {
-    let closed = MirrorKind::Closed {
-        reason: ClosedReason::Finished,
-    };
+    let closed = FrameKind::Closed(CloseReason::Finished);
     let mut lab = Lab::new().open();
     lab.mirrored();
     change(&mut lab, SocketState::Other);

@@ -1,7 +1,6 @@
 //! What the model says, as the kernel says it.
 
-use protocol::mirror::{CloseReason, FrameKind};
-use south_model::{ClosedReason, MirrorFrame, MirrorKind, SouthSide};
+use south_model::{MirrorFrame, SouthSide};
 
 use super::kernel::Note;
 
@@ -42,26 +41,7 @@ pub(super) fn as_seen(kind: south_model::EventKind) -> dataplane::EventKind {
 
 pub(super) fn as_note(frame: MirrorFrame) -> Note {
     Note {
-        kind: match frame.kind {
-            MirrorKind::Instream => FrameKind::Instream,
-            MirrorKind::Outstream { from, asked } => FrameKind::Outstream {
-                from,
-                asked: Some(asked),
-            },
-            MirrorKind::Digest => FrameKind::Digest,
-            MirrorKind::Barrier { token } => FrameKind::Barrier { token },
-            MirrorKind::Opened {
-                client_isn,
-                server_isn,
-            } => FrameKind::Opened {
-                client_isn,
-                server_isn,
-            },
-            MirrorKind::Closed { reason } => FrameKind::Closed(match reason {
-                ClosedReason::Finished => CloseReason::Finished,
-                ClosedReason::Evicted => CloseReason::Evicted,
-            }),
-        },
+        kind: frame.kind,
         flow_id: frame.flow_id.0,
         server_nxt: frame.server_nxt,
         server_ack: frame.server_ack,

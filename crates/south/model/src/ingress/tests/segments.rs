@@ -30,7 +30,7 @@ fn data_and_fin_are_recorded_before_they_are_delivered() {
     lab.client(segment(lab.c + 4, lab.s + 1).flags(FIN_ACK));
     lab.client(segment(lab.c + 5, lab.s + 1));
     let frames = lab.mirrored();
-    assert_eq!(kinds(&frames), [MirrorKind::Instream; 2]);
+    assert_eq!(kinds(&frames), [FrameKind::Instream; 2]);
     assert_eq!(frames[0].packet, out.packet.bytes);
     assert_eq!(
         usize::try_from(frames[0].packet_len).unwrap(),
@@ -300,7 +300,7 @@ fn the_ports_of_a_closed_flow_may_be_used_again() {
     assert_eq!(lab.south.embryos(), 0, "it lives");
     lab.south.flows.get_mut(&lab.key).unwrap().closed_ns = 1;
     lab.client(lab.syn());
-    let reason = ClosedReason::Evicted;
-    assert_eq!(kinds(&lab.mirrored()), [MirrorKind::Closed { reason }]);
+    let reason = CloseReason::Evicted;
+    assert_eq!(kinds(&lab.mirrored()), [FrameKind::Closed(reason)]);
     assert_eq!((lab.south.flow(&lab.key), lab.south.embryos()), (None, 1));
 }
