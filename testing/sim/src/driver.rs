@@ -207,26 +207,23 @@ impl Driver {
         let now = time(ground.now);
         match event.kind {
             EventKind::Death { pid, status } if event.incarnation == self.incarnation => {
-                self.recovery
-                    .died(cause_of(pid, status), time(event.timestamp_ns), now);
+                self.recovery.died(cause_of(pid, status), event.at, now);
             }
             EventKind::Death { .. } => {}
             EventKind::Listening if event.incarnation == self.incarnation => {
                 self.recovery.listening(now);
             }
             EventKind::Listening => {} // of a life that has ended
-            EventKind::Unprotected {
-                flow_id, reason, ..
-            } => {
-                self.recovery.unprotected(flow_id, reason);
-                ground.logger.unprotect(flow_id);
+            EventKind::Unprotected { flow, reason, .. } => {
+                self.recovery.unprotected(flow, reason);
+                ground.logger.unprotect(flow);
             }
-            EventKind::Diverged { key, flow_id, .. } => {
-                if let Some(flow) = ground.node.numbered(key, flow_id) {
+            EventKind::Diverged { key, flow, .. } => {
+                if let Some(flow) = ground.node.numbered(key, flow) {
                     self.recovery.diverged(key, &flow);
                 }
             }
-            EventKind::Late { key, flow_id } => self.late.push((key, flow_id)),
+            EventKind::Late { key, flow } => self.late.push((key, flow)),
             EventKind::Reprotected { .. } => {} // the logger is never lost here
         }
     }

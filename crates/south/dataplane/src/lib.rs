@@ -33,4 +33,5 @@ pub use object::{
     probe,
 };
 pub use pins::{LAYOUT_VERSION, MOST_ADDRESSES, PinDirectory, pinned_services};
-pub use rings::{Event, EventKind, Ring};
+pub use rings::Ring;
+pub use south_model::{Event, EventKind};

@@ -3,6 +3,7 @@
 use std::{os::fd::BorrowedFd, time::Duration};
 
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
+use south_model::{Event, EventKind};
 use types::UnprotectedReason;
 use wire::{FlowId, FlowKey, SeqNumber};
 
@@ -12,104 +13,41 @@ use crate::{
     pins::PinDirectory,
 };
 
-/// Something that happened in the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Event {
-    /// When: `CLOCK_MONOTONIC`.
-    pub at: Duration,
-    /// In which life of the server.
-    pub incarnation: u32,
-    /// What.
-    pub kind: EventKind,
-}
-
-/// What happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EventKind {
-    /// A process of the service crashed and the gate is shut.
-    Death {
-        /// The process.
-        pid: u32,
-        /// As wait(2) gives it.
-        status: u32,
-    },
-    /// The server listens on a protected port.
-    Listening,
-    /// A connection has no complete record any more.
-    Unprotected {
-        /// The connection.
-        key: FlowKey,
-        /// Its number, 0 if it never got one.
-        flow: FlowId,
-        /// Why.
-        reason: UnprotectedReason,
-    },
-    /// A replayed outstream differs from its record; nothing of the connection leaves any more.
-    Diverged {
-        /// The connection.
-        key: FlowKey,
-        /// Its number.
-        flow: FlowId,
-        /// First byte that differs, client space.
-        at: SeqNumber,
-    },
-    /// A connection that had lost its logger begins a turn: it is recorded again from here on.
-    Reprotected {
-        /// The connection.
-        key: FlowKey,
-        /// Its number.
-        flow: FlowId,
-        /// Where its record begins.
-        instream: SeqNumber,
-        /// What the client had been sent by then.
-        outstream: SeqNumber,
-    },
-    /// A handshake with an earlier life of the server was completed: the connection waits.
-    Late {
-        /// The connection.
-        key: FlowKey,
-        /// Its number.
-        flow: FlowId,
-    },
-}
-
-impl Event {
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        let raw = abi::event::from_bytes(bytes)?;
-        let (key, flow) = (FlowKey::from(raw.key), FlowId(raw.flow_id));
-        let kind = match abi::event_kind(raw.kind) {
-            abi::event_kind::EVENT_DEATH => EventKind::Death {
-                pid: raw.pid,
-                status: raw.status,
-            },
-            abi::event_kind::EVENT_LISTENING => EventKind::Listening,
-            abi::event_kind::EVENT_UNPROTECTED => EventKind::Unprotected {
-                key,
-                flow,
-                reason: u8::try_from(raw.reason)
-                    .ok()
-                    .and_then(UnprotectedReason::from_code)?,
-            },
-            abi::event_kind::EVENT_DIVERGED => EventKind::Diverged {
-                key,
-                flow,
-                at: SeqNumber(raw.seq),
-            },
-            abi::event_kind::EVENT_LATE => EventKind::Late { key, flow },
-            abi::event_kind::EVENT_REPROTECTED => EventKind::Reprotected {
-                key,
-                flow,
-                instream: SeqNumber(raw.seq),
-                outstream: SeqNumber(raw.outstream),
-            },
-            _ => return None,
-        };
-        Some(Self {
-            at: Duration::from_nanos(raw.timestamp_ns),
-            incarnation: raw.incarnation,
-            kind,
-        })
-    }
+fn decode(bytes: &[u8]) -> Option<Event> {
+    let raw = abi::event::from_bytes(bytes)?;
+    let (key, flow) = (FlowKey::from(raw.key), FlowId(raw.flow_id));
+    let kind = match abi::event_kind(raw.kind) {
+        abi::event_kind::EVENT_DEATH => EventKind::Death {
+            pid: raw.pid,
+            status: raw.status,
+        },
+        abi::event_kind::EVENT_LISTENING => EventKind::Listening,
+        abi::event_kind::EVENT_UNPROTECTED => EventKind::Unprotected {
+            key,
+            flow,
+            reason: u8::try_from(raw.reason)
+                .ok()
+                .and_then(UnprotectedReason::from_code)?,
+        },
+        abi::event_kind::EVENT_DIVERGED => EventKind::Diverged {
+            key,
+            flow,
+            at: SeqNumber(raw.seq),
+        },
+        abi::event_kind::EVENT_LATE => EventKind::Late { key, flow },
+        abi::event_kind::EVENT_REPROTECTED => EventKind::Reprotected {
+            key,
+            flow,
+            instream: SeqNumber(raw.seq),
+            outstream: SeqNumber(raw.outstream),
+        },
+        _ => return None,
+    };
+    Some(Event {
+        at: Duration::from_nanos(raw.timestamp_ns),
+        incarnation: raw.incarnation,
+        kind,
+    })
 }
 
 /// A ring whose records go to a closure, in order.
@@ -136,7 +74,7 @@ impl<'cb> Ring<'cb> {
         map: &MapHandle,
         mut each: impl FnMut(Event) + 'cb,
     ) -> Result<Self, DataplaneError> {
-        Self::new(map, move |record| match Event::decode(record) {
+        Self::new(map, move |record| match decode(record) {
             Some(event) => each(event),
             None => tracing::error!(len = record.len(), "event of an unknown kind"),
         })

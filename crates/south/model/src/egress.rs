@@ -243,7 +243,14 @@ impl SouthSide {
         if let Err(Divergence(at)) = verdict.and_then(|()| verify_end(flow, segment)) {
             flow.mode = Mode::Diverged;
             let flow_id = flow.id;
-            shared.emit(EventKind::Diverged { key, flow_id, at }, now_ns);
+            shared.emit(
+                EventKind::Diverged {
+                    key,
+                    flow: flow_id,
+                    at,
+                },
+                now_ns,
+            );
             return Verdict::Drop;
         }
         if !segment.has(Flags::RST) {

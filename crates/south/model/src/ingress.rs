@@ -258,7 +258,7 @@ impl SouthSide {
         // spliced already.
         if flow.incarnation != shared.service.incarnation {
             let flow_id = flow.id;
-            shared.emit(EventKind::Late { key, flow_id }, now_ns);
+            shared.emit(EventKind::Late { key, flow: flow_id }, now_ns);
         }
         self.embryos.remove(&key);
         self.flows.insert(key, flow);
@@ -413,7 +413,7 @@ impl Shared {
         let flow_id = flow.id;
         let event = EventKind::Reprotected {
             key,
-            flow_id,
+            flow: flow_id,
             instream,
             outstream,
         };

@@ -260,7 +260,7 @@ impl Shared {
         now_ns: u64,
     ) -> bool {
         let flow_id = flow.id;
-        let late = EventKind::Late { key, flow_id };
+        let late = EventKind::Late { key, flow: flow_id };
         if segment.has(Flags::RST) {
             if segment.seq == flow.server.ack || segment.seq == flow.client.nxt {
                 flow.client.reset = true;
@@ -318,7 +318,7 @@ impl Shared {
         let flow_id = flow.id;
         if flow.log.restored == Restored::Untold && flow.tells(segment, options) {
             flow.log.restored = Restored::Heard;
-            self.emit(EventKind::Late { key, flow_id }, now_ns);
+            self.emit(EventKind::Late { key, flow: flow_id }, now_ns);
         }
     }
 }

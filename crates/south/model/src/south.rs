@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     net::SocketAddr,
+    time::Duration,
 };
 
 use protocol::DigestSeed;
@@ -160,64 +161,64 @@ pub enum Verdict {
     Redirect,
 }
 
-/// What user space is told.
+/// An event for user space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// When, ns.
-    pub timestamp_ns: u64,
-    /// In which life of the server.
+    /// Time of `CLOCK_MONOTONIC`.
+    pub at: Duration,
+    /// The incarnation of the server at that time.
     pub incarnation: u32,
-    /// What.
+    /// The kind, with its fields.
     pub kind: EventKind,
 }
 
-/// What happened.
+/// Kinds of events: `enum event_kind` of `bpf/intf/event.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
-    /// A process of the service crashed: the gate is shut.
+    /// A process of the service crashed, and the gate is shut.
     Death {
         /// The process.
         pid: u32,
-        /// Its end as `wait(2)` gives it.
+        /// Its end, as `wait(2)` gives it.
         status: u32,
     },
     /// The server listens on a protected port.
     Listening,
     /// A connection has no complete record any more.
     Unprotected {
-        /// Its ends.
+        /// The connection.
         key: FlowKey,
-        /// Its number.
-        flow_id: FlowId,
-        /// Why.
+        /// Number of the connection; 0 before the first number.
+        flow: FlowId,
+        /// The reason.
         reason: UnprotectedReason,
     },
-    /// A replay contradicts what the client was sent.
+    /// A replayed outstream differs from the record: nothing of the connection leaves any more.
     Diverged {
-        /// Its ends.
+        /// The connection.
         key: FlowKey,
-        /// Its number.
-        flow_id: FlowId,
+        /// Number of the connection.
+        flow: FlowId,
         /// The first byte that differs, client space.
         at: SeqNumber,
     },
-    /// A connection that had lost its logger begins a turn: it is recorded again.
+    /// A connection that had lost its logger begins a turn, and is recorded again.
     Reprotected {
-        /// Its ends.
+        /// The connection.
         key: FlowKey,
-        /// Its number.
-        flow_id: FlowId,
-        /// Where its record begins.
+        /// Number of the connection.
+        flow: FlowId,
+        /// The first byte of the new record.
         instream: SeqNumber,
-        /// What the client had been sent by then.
+        /// End of the outstream that the client had been sent.
         outstream: SeqNumber,
     },
-    /// A handshake of an earlier incarnation was completed: it has to be spliced too.
+    /// A handshake with an earlier incarnation was completed: the connection waits for a splice.
     Late {
-        /// Its ends.
+        /// The connection.
         key: FlowKey,
-        /// Its number.
-        flow_id: FlowId,
+        /// Number of the connection.
+        flow: FlowId,
     },
 }
 
@@ -391,7 +392,7 @@ impl Shared {
 
     pub(crate) fn emit(&mut self, kind: EventKind, now_ns: u64) {
         let event = Event {
-            timestamp_ns: now_ns,
+            at: Duration::from_nanos(now_ns),
             incarnation: self.service.incarnation,
             kind,
         };
@@ -413,7 +414,7 @@ impl Shared {
             self.emit(
                 EventKind::Unprotected {
                     key,
-                    flow_id,
+                    flow: flow_id,
                     reason,
                 },
                 now_ns,

@@ -230,7 +230,7 @@ fn a_full_table_leaves_the_connection_unprotected() {
         lab.events()[0].kind,
         EventKind::Unprotected {
             key,
-            flow_id: FlowId(1),
+            flow: FlowId(1),
             reason
         }
     );
@@ -319,5 +319,5 @@ fn a_handshake_of_an_earlier_life_is_late_and_gated() {
         Verdict::Drop
     );
     let (key, flow_id) = (lab.key, FlowId(1));
-    assert_eq!(lab.events()[0].kind, EventKind::Late { key, flow_id });
+    assert_eq!(lab.events()[0].kind, EventKind::Late { key, flow: flow_id });
 }

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 use crate::{MARK_CLIENT_SPACE, Settings, south::Event, testing::*};
 use wire::{Flags, FlowId, SeqNumber};
@@ -20,7 +22,7 @@ fn latched(settings: Settings, exit: Exit) -> bool {
     lab.south.process_exit(exit, lab.now);
     let service = lab.south.service();
     let death = Event {
-        timestamp_ns: lab.now,
+        at: Duration::from_nanos(lab.now),
         incarnation: 1,
         kind: EventKind::Death {
             pid: exit.tgid,

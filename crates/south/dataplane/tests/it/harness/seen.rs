@@ -4,41 +4,6 @@ use south_model::{MirrorFrame, SouthSide};
 
 use super::kernel::Note;
 
-pub(super) fn as_seen(kind: south_model::EventKind) -> dataplane::EventKind {
-    use dataplane::EventKind as Seen;
-    use south_model::EventKind as Wanted;
-    match kind {
-        Wanted::Death { pid, status } => Seen::Death { pid, status },
-        Wanted::Listening => Seen::Listening,
-        Wanted::Unprotected {
-            key,
-            flow_id,
-            reason,
-        } => Seen::Unprotected {
-            key,
-            flow: flow_id,
-            reason,
-        },
-        Wanted::Diverged { key, flow_id, at } => Seen::Diverged {
-            key,
-            flow: flow_id,
-            at,
-        },
-        Wanted::Late { key, flow_id } => Seen::Late { key, flow: flow_id },
-        Wanted::Reprotected {
-            key,
-            flow_id,
-            instream,
-            outstream,
-        } => Seen::Reprotected {
-            key,
-            flow: flow_id,
-            instream,
-            outstream,
-        },
-    }
-}
-
 pub(super) fn as_note(frame: MirrorFrame) -> Note {
     Note {
         kind: frame.kind,

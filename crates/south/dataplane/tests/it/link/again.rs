@@ -60,7 +60,7 @@ fn a_connection_is_recorded_again_from_its_next_turn() {
     let events = linked.both.events();
     let wanted = south_model::EventKind::Reprotected {
         key: linked.both.key,
-        flow_id: FlowId(1),
+        flow: FlowId(1),
         instream: c + 22,
         outstream: s + 13,
     };

@@ -62,7 +62,11 @@ fn a_contradiction_ends_the_flow() {
     let (key, flow_id, at) = (lab.key, FlowId(1), lab.s + 3);
     assert_eq!(
         lab.events()[0].kind,
-        EventKind::Diverged { key, flow_id, at }
+        EventKind::Diverged {
+            key,
+            flow: flow_id,
+            at
+        }
     );
     for later in [
         segment(S2 + 6, lab.c + 1),
