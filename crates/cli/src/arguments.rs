@@ -113,6 +113,11 @@ pub(crate) enum Verb {
     /// A lab needs root. A small process in the background holds the lab until `outlive lab down`.
     #[command(subcommand)]
     Lab(lab::Lab),
+    /// Show the version of this program, and the versions of its formats
+    ///
+    /// Programs on two hosts understand each other if each format that one of the programs writes is a format that the
+    /// other program reads.
+    Version(Version),
     /// Write the man pages of outlive and of each command
     Man(Man),
     /// Print the script by which a shell completes commands and options
@@ -128,6 +133,13 @@ Each shell looks for the script in a directory of its own:
     /// The first process of the namespaces in which `outlive serve` runs a server made from a checkpoint
     #[command(name = serve::ROOM_VERB, hide = true)]
     Room(Room),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Version {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -18,6 +18,7 @@ mod serving;
 mod speculating;
 mod talking;
 mod units;
+mod version;
 
 use std::{ffi::OsString, path::Path};
 
@@ -119,6 +120,7 @@ fn main() -> std::process::ExitCode {
         Verb::Logger(logger) => logging::run(&logger),
         Verb::Make(make) => making::make(make),
         Verb::Speculate(speculate) => speculating::speculate(*speculate),
+        Verb::Version(options) => version::version(&options),
         Verb::Man(man) => pages::man(&man.directory),
         Verb::Completions(completions) => pages::completions(completions.shell),
         Verb::Lab(verb) => return lab::run(verb),

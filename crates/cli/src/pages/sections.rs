@@ -390,6 +390,10 @@ fn examples_of(page: &str) -> &'static [Item] {
             "Show the services of a host:",
             "outlive lab exec server -- outlive status",
         )],
+        "outlive-version" => &[(
+            "Compare the formats of two hosts before an upgrade:",
+            "diff <(outlive version) <(ssh other outlive version)",
+        )],
         "outlive-man" => &[(
             "Write the pages to a directory that man searches:",
             "outlive man /usr/local/share/man",

@@ -52,6 +52,13 @@ pub const VERSION: u8 = 8;
 /// The version before, which is understood, too.
 const OLDEST: u8 = 7;
 
+/// The format, for lists of versions.
+pub const FORMAT: types::Format = types::Format {
+    name: "control stream",
+    version: VERSION as u32,
+    oldest: OLDEST as u32,
+};
+
 /// The most bytes of data that one [`Response::Data`] can carry; also for the heads in one
 /// [`Response::OutstreamHeads`] together, eight bytes for each head included.
 pub const MAX_DATA: usize = 1 << 20;

@@ -57,6 +57,13 @@ pub use segment::{
 /// The version of all formats of the link.
 pub const VERSION: u8 = 7;
 
+/// The format, for lists of versions.
+pub const FORMAT: types::Format = types::Format {
+    name: "log link",
+    version: VERSION as u32,
+    oldest: VERSION as u32,
+};
+
 /// A datagram that is not one of ours, or not from who we share a key with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {

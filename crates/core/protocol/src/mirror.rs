@@ -39,6 +39,13 @@ pub const MAGIC: u32 = 0x4c54_554f;
 pub const VERSION: u8 = 3;
 /// The version before, of which all kinds are but a digest and an outstream that says how far the client had sent.
 const BEFORE: u8 = 2;
+
+/// The format, for lists of versions.
+pub const FORMAT: types::Format = types::Format {
+    name: "mirror frame",
+    version: VERSION as u32,
+    oldest: BEFORE as u32,
+};
 /// The length of the header, in bytes.
 pub const HEADER_LEN: usize = 48;
 

@@ -3,8 +3,10 @@
 
 #![forbid(unsafe_code)]
 
+mod format;
 mod replay;
 mod unprotected;
 
+pub use format::Format;
 pub use replay::{ClientFin, ReplayMode};
 pub use unprotected::UnprotectedReason;

@@ -11,6 +11,13 @@ pub const VERSION: u32 = 6;
 /// The version before, which is read, too.
 const OLDEST: u32 = 5;
 
+/// The format, for lists of versions.
+pub const FORMAT: types::Format = types::Format {
+    name: "files of the durable log",
+    version: VERSION,
+    oldest: OLDEST,
+};
+
 /// The length of a segment's header.
 pub(crate) const HEADER: usize = 32;
 /// What stands before the bytes of a record: length and checksum.

@@ -23,6 +23,13 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
 /// Of this file and of the records in it.
 pub const VERSION: u32 = 28;
 
+/// The format, for lists of versions.
+pub const FORMAT: types::Format = types::Format {
+    name: "determinants",
+    version: VERSION,
+    oldest: VERSION,
+};
+
 /// Processes of a service that can be followed, those that have ended included.
 pub const PROCESSES: usize = 1 << 14;
 

@@ -4,6 +4,13 @@ use crate::{ChannelError, Key, Refusal};
 
 /// The version of the whole protocol of this crate.
 pub(crate) const VERSION: u8 = 1;
+
+/// The format, for lists of versions.
+pub const FORMAT: types::Format = types::Format {
+    name: "encryption of the control stream",
+    version: VERSION as u32,
+    oldest: VERSION as u32,
+};
 const MAGIC: [u8; 4] = *b"OLCH";
 const FIXED: usize = MAGIC.len() + 2;
 

@@ -36,6 +36,7 @@ mod session;
 mod socket;
 
 pub use error::{ChannelError, Refusal};
+pub use greeting::FORMAT;
 pub use keys::{Key, KeyFileError, KeyRing};
 pub use session::Session;
 pub use socket::{Channel, HANDSHAKE_LIMIT, Received};

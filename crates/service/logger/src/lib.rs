@@ -26,4 +26,6 @@ pub use desk::{Desk, record_summary};
 pub use intake::{Intake, Notice, digest_of};
 #[cfg(feature = "ring")]
 pub use process::{LoggerConfig, LoggerError, run};
-pub use service::{Code, Event, Service, ServiceConfig, ServiceError, without_checksums};
+pub use service::{
+    Code, Event, LEASES_FORMAT, Service, ServiceConfig, ServiceError, without_checksums,
+};

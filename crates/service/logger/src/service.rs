@@ -41,6 +41,7 @@ use crate::{
 use client::Client;
 use events::Refusals;
 pub use events::{Code, Event};
+pub use leases::FORMAT as LEASES_FORMAT;
 use leases::Leases;
 use log::open_log;
 pub use no_checksum::without_checksums;

@@ -14,7 +14,7 @@ use serde::Serialize;
 pub use asker::{Asker, Request};
 pub use codes::Code;
 pub(crate) use kinds::counted;
-pub use kinds::{COMMON, JSON_VERSION, KINDS, Kind};
+pub use kinds::{COMMON, FORMAT, JSON_VERSION, KINDS, Kind};
 pub(crate) use reports::Reports;
 pub use reports::{Report, begins};
 

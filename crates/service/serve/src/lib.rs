@@ -49,8 +49,8 @@ pub use checkpoint::room::{Purpose as RoomPurpose, VERB as ROOM_VERB, run as run
 pub use config::{CheckpointConfig, LinkConfig, LoggerLimits, OnLoggerLoss, ServeConfig, Verify};
 pub use error::{Fault, ServeError};
 pub use events::{
-    Asker, Awaits, COMMON, Code, FormerLife, Happening, JSON_VERSION, KINDS, Kind, Priority,
-    Report, Request, begins,
+    Asker, Awaits, COMMON, Code, FORMAT, FormerLife, Happening, JSON_VERSION, KINDS, Kind,
+    Priority, Report, Request, begins,
 };
 pub use leasing::give_up;
 pub use logger_client::LOGGER_VERB;

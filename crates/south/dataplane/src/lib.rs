@@ -32,6 +32,6 @@ pub use object::{
     AckStrategy, Counters, Dataplane, Fence, Life, LinkSettings, Renewer, Settings, SplicePoint,
     probe,
 };
-pub use pins::{LAYOUT_VERSION, MOST_ADDRESSES, PinDirectory, pinned_services};
+pub use pins::{FORMAT, LAYOUT_VERSION, MOST_ADDRESSES, PinDirectory, pinned_services};
 pub use rings::Ring;
 pub use south_model::{Event, EventKind};

@@ -13,6 +13,13 @@ use crate::error::DataplaneError;
 /// Version of the layout of `bpf/intf` (`LAYOUT_VERSION` there; a test compares the two).
 pub const LAYOUT_VERSION: u32 = 14;
 
+/// The format, for lists of versions.
+pub const FORMAT: types::Format = types::Format {
+    name: "BPF maps",
+    version: LAYOUT_VERSION,
+    oldest: LAYOUT_VERSION,
+};
+
 /// Directory of the mode `replay`, without the version.
 const LAYOUT_PREFIX: &str = "replay-v";
 

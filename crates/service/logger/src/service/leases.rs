@@ -2,6 +2,8 @@
 
 mod book;
 
+pub use book::FORMAT;
+
 use std::{collections::BTreeMap, io, path::Path, time::Duration};
 
 use lease::{Granter, Memory, Record, StillHeld, Terms};

@@ -24,6 +24,13 @@ const fn kind(name: &'static str, fields: &'static str, means: &'static str) -> 
 /// The version of the events' JSON: it is raised when a field changes or goes.
 pub const JSON_VERSION: u32 = 1;
 
+/// The format, for lists of versions.
+pub const FORMAT: types::Format = types::Format {
+    name: "JSON of events and status",
+    version: JSON_VERSION,
+    oldest: JSON_VERSION,
+};
+
 /// Fields that each event has.
 pub const COMMON: [(&str, &str); 6] = [
     ("version", "1: this schema"),

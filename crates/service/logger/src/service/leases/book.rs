@@ -23,6 +23,13 @@ use serde::{Deserialize, Serialize};
 const FILE: &str = "leases.json";
 const NEW: &str = "leases.json.new";
 const VERSION: u32 = 1;
+
+/// The format, for lists of versions.
+pub const FORMAT: types::Format = types::Format {
+    name: "leases.json",
+    version: VERSION,
+    oldest: VERSION,
+};
 /// After how long what could not be written is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
