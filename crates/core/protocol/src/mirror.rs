@@ -239,7 +239,8 @@ impl FrameKind {
     }
 }
 
-/// A mirror frame. A frame that was read borrows the packet from the buffer; the model of the programs owns its packets.
+/// A mirror frame. A frame that was read borrows the packet from the buffer; the model of the programs owns its
+/// packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MirrorFrame<P> {
     /// What it tells.
