@@ -202,7 +202,7 @@ mod tests {
 
     /// A segment with a right checksum sums up to zero (RFC 1071).
     #[test]
-    fn checksum_is_right_unless_told_otherwise() {
+    fn checksum_is_valid_by_default() {
         let (a, b) = (
             "10.0.0.1:80".parse().unwrap(),
             "10.0.0.2:4000".parse().unwrap(),

@@ -142,7 +142,7 @@ fn is_sent_the_rest(stream: &TcpStream) {
 }
 
 #[test]
-fn client_of_a_stopped_server_is_sent_the_rest_before_the_address_goes() {
+fn output_is_drained_before_address_removal() {
     let scene = Scene::new("stop-download");
     let (protected, stream) = stopped_in_a_download(&scene, &["--stop-timeout", "60s"], |_| ());
     is_sent_the_rest(&stream);
@@ -150,7 +150,7 @@ fn client_of_a_stopped_server_is_sent_the_rest_before_the_address_goes() {
 }
 
 #[test]
-fn client_of_a_stopped_server_is_sent_the_rest_by_an_address_that_stays() {
+fn output_is_drained_by_permanent_address() {
     let scene = Scene::new("stop-stays");
     for address in addresses() {
         by_hand(&scene.server, "add", address.ip());
@@ -177,20 +177,20 @@ fn reset_if_it_does_not_read(label: &str, before: impl FnOnce(&TcpStream)) {
 }
 
 #[test]
-fn client_that_does_not_read_is_reset_before_the_address_goes() {
+fn non_reading_client_is_reset() {
     reset_if_it_does_not_read("stop-stalled", |_| ());
 }
 
 /// The server's socket is in LAST_ACK then, where the kernel destroys it without a word.
 #[test]
-fn client_that_has_said_all_and_does_not_read_is_reset_before_the_address_goes() {
+fn half_closed_non_reading_client_is_reset() {
     reset_if_it_does_not_read("stop-half", |stream| {
         stream.shutdown(Shutdown::Write).expect("a FIN");
     });
 }
 
 #[test]
-fn neighbours_learn_at_once_who_has_the_addresses() {
+fn neighbours_learn_address_holder_at_once() {
     let scene = Scene::new("address-moves");
     let former = scene.lab.add_host_at("former", 30).expect("a host");
     let mac = |host: &Host| -> Mac { host.mac("eth0").expect("it has eth0") };
@@ -239,7 +239,7 @@ fn neighbours_learn_at_once_who_has_the_addresses() {
 
 /// Two services of one address, under two names: each would answer the other's clients.
 #[test]
-fn address_that_another_host_has_is_refused_by_name() {
+fn address_of_other_host_is_refused_by_name() {
     let scene = Scene::new("address-in-use");
     let other = scene.lab.add_host_at("other", 30).expect("a host");
     let mac = other.mac("eth0").expect("it has eth0").to_string();
@@ -276,7 +276,7 @@ fn address_that_another_host_has_is_refused_by_name() {
 }
 
 #[test]
-fn addresses_are_held_for_a_while_and_by_who_comes_next() {
+fn addresses_expire_unless_adopted() {
     let scene = Scene::new("address-held");
     let (host, server) = (&scene.server, server(&scene));
     let mut protected = scene.protect_with(&server, &DEVICE);
@@ -312,7 +312,7 @@ fn addresses_are_held_for_a_while_and_by_who_comes_next() {
 }
 
 #[test]
-fn an_address_that_the_system_has_is_left_alone() {
+fn system_address_is_untouched() {
     let scene = Scene::new("address-there");
     let host = &scene.server;
     for address in addresses() {

@@ -31,7 +31,7 @@ fn client_sysctl(scene: &Scene, key: &str, value: &str) {
 
 /// What the others are compared with: the same exchange without a crash, and without us.
 #[test]
-fn crash_free_run_ends_as_expected() {
+fn crash_free_run() {
     let scene = Scene::new("crash-free");
     let plain = scene.plain(&test_server(&scene));
     let recording = scene.record(PORT);
@@ -97,7 +97,7 @@ fn over_ipv6() {
 /// window that they inflated would overrun the queue of that line after the splice. So the
 /// server may not send much more again than without crashes.
 #[test]
-fn far_away_client_is_not_overrun() {
+fn distant_client_is_not_overrun() {
     let exchange = Exchange {
         pace: Duration::ZERO,
         ..Exchange::default()
@@ -131,7 +131,7 @@ fn far_away_client_is_not_overrun() {
 /// The client asks once a second whether the server is there, and gives up after four questions without an answer: more
 /// than that are answered after the crash, by the new server's host.
 #[test]
-fn with_keepalives_of_a_second() {
+fn with_one_second_keepalives() {
     let scene = Scene::new("keepalive");
     let (server, gate) = StartGate::before(&scene, test_server(&scene));
     let server = scene.protect(&server);
@@ -238,7 +238,7 @@ fn offering_fast_open() {
 /// The client reads nothing for a while: its window is closed when the server dies, stays
 /// closed through the recovery, and opens afterwards.
 #[test]
-fn closed_window() {
+fn zero_window() {
     let scene = Scene::new("closed-window");
     // A client that reads much at once may be given a buffer for all that is to come.
     client_sysctl(&scene, "net.ipv4.tcp_rmem", "4096 131072 4194304");
@@ -270,7 +270,7 @@ fn closed_window() {
 
 /// The server's TCP asks at times that double whether there is room: the client's word that there is must be enough.
 #[test]
-fn download_goes_on_as_soon_as_a_client_reads_that_had_no_room_for_long() {
+fn download_resumes_after_long_zero_window() {
     let scene = Scene::new("long-closed");
     client_sysctl(&scene, "net.ipv4.tcp_rmem", "4096 131072 4194304");
     let mut seed = Seed::choose("long-closed");
@@ -330,7 +330,7 @@ fn timeouts(host: &Host) -> u64 {
 /// One source port for one connection after another, which end in all ways that let the port
 /// be used again at once; the server dies in the middle of some.
 #[test]
-fn one_source_port_again_and_again() {
+fn source_port_reuse() {
     let scene = Scene::new("one-port");
     let server = scene.protect(&test_server(&scene));
     let expected = pattern(200_000);

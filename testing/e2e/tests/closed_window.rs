@@ -215,7 +215,7 @@ fn captured(capture: Capture) -> Vec<Packet> {
 
 /// What is written while the window is closed waits for room; the client asks for it.
 #[test]
-fn a_client_that_is_told_of_no_room_asks_and_waits() {
+fn zero_window_client_probes_and_waits() {
     for v6 in [false, true] {
         let orphaned = Orphaned::new(v6);
         let capture = orphaned.capture();
@@ -246,7 +246,7 @@ fn a_client_that_is_told_of_no_room_asks_and_waits() {
 
 /// What was on its way to the dead host is sent again for as long as the client is told that it lives.
 #[test]
-fn a_client_that_has_sent_something_does_not_give_up() {
+fn client_with_unacked_data_does_not_time_out() {
     for v6 in [false, true] {
         let silence = Orphaned::new(v6);
         write(&silence.stream, LATER);
@@ -270,7 +270,7 @@ fn a_client_that_has_sent_something_does_not_give_up() {
 
 /// The record knows less than the client had: the client says where it stands.
 #[test]
-fn a_client_that_had_more_answers() {
+fn client_ahead_of_record_responds() {
     for v6 in [false, true] {
         let mut orphaned = Orphaned::new(v6);
         let (had, known) = (orphaned.recorded.acknowledged, 2);

@@ -227,7 +227,7 @@ fn page_outlives(stage: &Stage, death: impl FnOnce(), lives_again: impl FnOnce()
 }
 
 #[test]
-fn first_command_of_the_readme_masks_a_kill() {
+fn readme_first_command_masks_kill() {
     let stage = Stage::new("readme");
     let server = stage.host("server", 10);
     let line = line_with(&console_below("# outlive"), "outlive serve");
@@ -242,7 +242,7 @@ fn first_command_of_the_readme_masks_a_kill() {
 }
 
 #[test]
-fn readme_commands_with_a_logger_mask_a_kill() {
+fn readme_logger_commands_mask_kill() {
     let stage = Stage::new("readmelog");
     let (machine, server) = (stage.host("logger", 9), stage.host("server", 10));
     let lines = console_below("### With a logger");
@@ -263,7 +263,7 @@ fn readme_commands_with_a_logger_mask_a_kill() {
 }
 
 #[test]
-fn readme_commands_for_two_hosts_mask_a_power_off() {
+fn readme_two_host_commands_mask_power_off() {
     let stage = Stage::new("readmetwo");
     let machine = stage.host("logger", 9);
     let (a, b) = (stage.host("a", 11), stage.host("b", 12));
@@ -294,7 +294,7 @@ fn readme_commands_for_two_hosts_mask_a_power_off() {
 }
 
 #[test]
-fn redis_command_of_the_readme_keeps_the_count_over_a_kill() {
+fn readme_redis_command_keeps_count_over_kill() {
     let stage = Stage::new("readmeredis");
     let server = stage.host("server", 10);
     let line = line_with(&console_below("### A server with state"), "redis-server");

@@ -38,7 +38,7 @@ impl Gate {
 
 /// One test after the other: each looks whether something is left.
 #[test]
-fn commands_are_created_mandated_and_aborted() {
+fn commands_are_created_committed_and_aborted() {
     what_is_mandated_is_there();
     what_is_aborted_has_never_been();
     what_runs_goes_on();

@@ -17,7 +17,7 @@ fn waits(tree: &Tree, why: &str) -> bool {
 }
 
 #[test]
-fn a_name_can_be_told_from_others() {
+fn ambiguous_names_are_refused() {
     let tree = Tree::new();
     for name in ["", "two\nlines", "\u{1b}[2J"] {
         let said = tree.refused(&["run", "--name", name, "--", "true"]);
@@ -29,7 +29,7 @@ fn a_name_can_be_told_from_others() {
 }
 
 #[test]
-fn what_cannot_be_concealed_is_refused() {
+fn unconcealable_command_is_refused() {
     let tree = Tree::new();
     fs::write(tree.file("file"), "").expect("a file");
     let file = tree.file("file").display().to_string();
@@ -52,7 +52,7 @@ fn what_cannot_be_concealed_is_refused() {
 }
 
 #[test]
-fn what_has_changed_is_said_by_its_path() {
+fn stale_input_is_named_by_path() {
     let tree = Tree::new();
     fs::write(tree.file("in"), "before").expect("a file");
     tree.create("it", &[], "cat in >out");
@@ -70,7 +70,7 @@ fn what_has_changed_is_said_by_its_path() {
 }
 
 #[test]
-fn inputs_that_exclude_each_other_are_said_by_their_path() {
+fn conflicting_inputs_are_named_by_path() {
     let tree = Tree::new();
     tree.create("one", &[], "echo one >out");
     tree.create("two", &[], "echo two >out");
@@ -87,7 +87,7 @@ fn inputs_that_exclude_each_other_are_said_by_their_path() {
 }
 
 #[test]
-fn a_directory_that_is_gone_loses_no_control() {
+fn removed_directory_keeps_control() {
     let tree = Tree::new();
     let gone = tree.file("gone");
     fs::create_dir(&gone).expect("a directory");
@@ -112,7 +112,7 @@ fn a_directory_that_is_gone_loses_no_control() {
 
 /// It waits for the network, and is told what that says when it is mandated.
 #[test]
-fn the_network_waits() {
+fn network_access_waits_for_commit() {
     let tree = Tree::new();
     let script = "exec 3<>/dev/tcp/127.0.0.1/1 || echo refused";
     tree.done(&["run", "--name", "it", "--", "bash", "-c", script]);
@@ -125,7 +125,7 @@ fn the_network_waits() {
 
 /// To speak to who keeps it concerns others: it waits, too.
 #[test]
-fn one_within_another_one_waits() {
+fn nested_speculation_waits() {
     let tree = Tree::new();
     let outlive = std::env::var("OUTLIVE_BIN").expect("OUTLIVE_BIN says where outlive is");
     let script = format!(
@@ -143,7 +143,7 @@ fn one_within_another_one_waits() {
 
 /// As a program is told that there is no room, its user is; what there was room for is there.
 #[test]
-fn a_full_disk_is_told_to_the_program() {
+fn full_disk_is_reported_to_program() {
     let tree = Tree::new();
     let small = tree.file("small");
     fs::create_dir(&small).expect("a directory");
@@ -176,7 +176,7 @@ fn a_full_disk_is_told_to_the_program() {
 
 /// Whoever gives both streams to one place when it is created can have them in one order only.
 #[test]
-fn streams_that_were_one_stay_one() {
+fn shared_stream_stays_shared() {
     let tree = Tree::new();
     let mut create = tree.outlive(&[
         "run",
@@ -201,7 +201,7 @@ fn streams_that_were_one_stay_one() {
 
 /// What is read from a terminal is its user's who mandates it.
 #[test]
-fn an_interactive_program_waits_for_its_user() {
+fn interactive_program_waits_for_commit() {
     let tree = Tree::new();
     let outlive = std::env::var("OUTLIVE_BIN").expect("OUTLIVE_BIN says where outlive is");
     let at_a_terminal = |arguments: &str, says: &str| {

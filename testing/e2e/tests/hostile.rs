@@ -121,7 +121,7 @@ fn damaged_segments_are_not_recorded() {
 /// Nobody who cannot see the connection can spoil its record or end it, neither while the
 /// server lives nor while it is down.
 #[test]
-fn segments_out_of_window() {
+fn out_of_window_segments() {
     let scene = Scene::new("out-of-window");
     let (server, gate) = StartGate::before(&scene, test_server(&scene));
     let server = scene.protect(&server);

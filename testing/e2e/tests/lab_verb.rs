@@ -90,7 +90,7 @@ impl Drop for ByHand {
 const WEB: &str = "/usr/bin/python3 -m http.server 80";
 
 #[test]
-fn hosts_can_be_broken_and_healed() {
+fn hosts_are_broken_and_healed() {
     let lab = ByHand::up(&[]);
     lab.start(WEB);
     wait_until("the server answers", || lab.answers());
@@ -136,7 +136,7 @@ fn hosts_can_be_broken_and_healed() {
 }
 
 #[test]
-fn a_command_keeps_its_exit_status() {
+fn command_keeps_exit_status() {
     let lab = ByHand::up(&["--hosts", "one,two"]);
     assert_eq!(lab.exec("one", &["sh", "-c", "exit 7"]), Some(7));
     assert_eq!(lab.exec("two", &["no-such-command"]), Some(127));
@@ -233,7 +233,7 @@ fn down_leaves_nothing() {
 }
 
 #[test]
-fn a_killed_holder_leaves_nothing() {
+fn killed_holder_leaves_nothing() {
     let lab = ByHand::up(&["--hosts", "server,client", "--rate", "10Mbit"]);
     lab.done("loss", &["client", "1"]);
     lab.start("sleep 1000");
@@ -250,7 +250,7 @@ fn a_killed_holder_leaves_nothing() {
 /// A service that is protected on a host: it outlives its server's death, and goes with the
 /// lab without a trace.
 #[test]
-fn a_protected_service_goes_with_its_lab() {
+fn protected_service_ends_with_lab() {
     let name = format!("by-hand-{}", std::process::id());
     let outlive = outlive();
     let lab = ByHand::up(&["--hosts", "server,client"]);

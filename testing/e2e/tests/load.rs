@@ -127,7 +127,7 @@ fn kill_again_and_again(server: &Protected, work: &Work, seed: &mut Seed) -> usi
 
 /// Two connections echo and two download at any time.
 #[test]
-fn servers_that_are_killed_under_load() {
+fn servers_killed_under_load() {
     let scene = Scene::new("load");
     let address = scene.ipv4(PORT);
     let attach = std::env::var(ATTACH).unwrap_or_else(|_| "auto".to_owned());
@@ -156,7 +156,7 @@ fn servers_that_are_killed_under_load() {
 
 /// busybox' httpd, with a process for each connection: a server of others that is there wherever kernels are booted.
 #[test]
-fn a_web_server_that_is_killed_under_load() {
+fn web_server_killed_under_load() {
     if !std::path::Path::new("/usr/bin/busybox").exists()
         && !std::path::Path::new("/bin/busybox").exists()
     {

@@ -39,7 +39,7 @@ const PROGRAM: [(&str, &str); 4] = [
 ];
 
 #[test]
-fn without_a_watcher_it_is_make() {
+fn absent_watcher_means_plain_make() {
     let twice = Twice::new(&PROGRAM);
     assert_eq!(twice.make(&[]), "");
     assert_eq!(twice.make(&["clean"]), "");
@@ -47,7 +47,7 @@ fn without_a_watcher_it_is_make() {
 }
 
 #[test]
-fn what_is_finished_is_revealed() {
+fn finished_build_is_committed() {
     let mut twice = Twice::new(&PROGRAM);
     twice.watch(&[]);
     twice.anticipated();
@@ -68,7 +68,7 @@ fn what_is_finished_is_revealed() {
 }
 
 #[test]
-fn what_was_not_expected_is_done_as_it_is_asked_for() {
+fn unexpected_target_is_built_on_request() {
     let mut twice = Twice::new(&PROGRAM);
     twice.watch(&[]);
     twice.anticipated();
@@ -82,7 +82,7 @@ fn what_was_not_expected_is_done_as_it_is_asked_for() {
 }
 
 #[test]
-fn a_build_that_fails_fails() {
+fn failing_build_fails() {
     let mut twice = Twice::new(&PROGRAM);
     twice.watch(&[]);
     twice.save("b.c", "this is no C\n");
@@ -96,7 +96,7 @@ fn a_build_that_fails_fails() {
 }
 
 #[test]
-fn what_is_half_done_goes_on() {
+fn unfinished_build_continues_on_request() {
     let makefile = "all: one two three\none two:\n\t@echo making $@\n\techo $@ >$@\n\
         three:\n\tuntil [ -e go ]; do sleep 0.05; done\n\techo $@ >$@\n";
     let mut twice = Twice::new(&[("Makefile", makefile)]);
@@ -109,7 +109,7 @@ fn what_is_half_done_goes_on() {
 
 /// Each output ends with the time of the build.
 #[test]
-fn a_save_ends_what_it_makes_stale_and_nothing_else() {
+fn save_ends_stale_commands_only() {
     let makefile = "all: a.out b.out\n%.out: %.in\n\tcat $< >$@; date +%s%N >>$@\n";
     let mut twice = Twice::new(&[("Makefile", makefile), ("a.in", "1\n"), ("b.in", "1\n")]);
     twice.watch(&[]);
@@ -133,7 +133,7 @@ fn a_save_ends_what_it_makes_stale_and_nothing_else() {
 
 /// What is built is what was saved last.
 #[test]
-fn a_save_during_a_build_at_any_time() {
+fn save_during_build_at_any_time() {
     let mut twice = Twice::new(&[("Makefile", COPIES), ("a.in", "a\n"), ("b.in", "b\n")]);
     twice.watch(&[]);
     for number in 0..timings() {
@@ -151,7 +151,7 @@ fn a_save_during_a_build_at_any_time() {
 
 /// What is shown is what there was before the save, or after it, and then what there is.
 #[test]
-fn a_save_while_it_is_asked_for_at_any_time() {
+fn save_during_request_at_any_time() {
     let mut twice = Twice::new(&[("Makefile", COPIES), ("a.in", "a\n"), ("b.in", "b\n")]);
     twice.watch(&[]);
     for number in 0..timings() {
@@ -196,7 +196,7 @@ fn a_save_while_it_is_asked_for_at_any_time() {
 
 /// Half done, or finished, or not begun.
 #[test]
-fn it_is_asked_for_at_any_time() {
+fn request_at_any_time() {
     let mut twice = Twice::new(&[("Makefile", COPIES), ("a.in", "a\n"), ("b.in", "b\n")]);
     twice.watch(&[]);
     for number in 0..timings() {
@@ -208,7 +208,7 @@ fn it_is_asked_for_at_any_time() {
 }
 
 #[test]
-fn who_was_stopped_watches_no_more() {
+fn stopped_watcher_builds_no_more() {
     let mut twice = Twice::new(&[("Makefile", "out: in\n\tcp in out\n"), ("in", "text")]);
     for _ in 0..4 {
         twice.watch(&[]);
@@ -222,7 +222,7 @@ fn who_was_stopped_watches_no_more() {
 
 /// A make goes by times: what a command has made is not older than what was saved before it was asked for.
 #[test]
-fn what_was_done_before_it_was_asked_for_is_not_too_old() {
+fn early_results_have_fresh_timestamps() {
     let makefile = "all: made there d/one link\nmade: dep\n\techo made >$@\nthere: dep\n\ttouch $@\n\
         d/one: dep\n\tmkdir -p d; echo one >$@\nlink: dep\n\tln -sfn nowhere $@\n";
     let mut twice = Twice::new(&[("Makefile", makefile), ("dep", "1"), ("there", "")]);
@@ -243,7 +243,7 @@ fn what_was_done_before_it_was_asked_for_is_not_too_old() {
 
 /// What a command has left running sees what is done after it, and is no concern of who does not ask.
 #[test]
-fn what_is_left_running_is_part_of_the_build() {
+fn background_processes_belong_to_build() {
     let makefile = "all: begun\n\tuntil [ -e answer ]; do sleep 0.01; done; cat answer >$@\n\
         begun:\n\t(until [ -e question ]; do sleep 0.01; done; echo yes >answer) >/dev/null 2>&1 & echo began\n\ttouch begun question\n";
     let mut twice = Twice::new(&[("Makefile", makefile)]);
@@ -256,7 +256,7 @@ fn what_is_left_running_is_part_of_the_build() {
 
 /// Who ends a command that waits for one that is concealed ends it.
 #[test]
-fn a_signal_reaches_what_is_concealed() {
+fn signal_reaches_concealed_command() {
     let makefile = "all:\n\t-timeout 0.5 $(MAKE) long\n\techo done >$@\nlong:\n\tsleep 100\n";
     let mut twice = Twice::new(&[("Makefile", makefile)]);
     twice.watch(&[]);
@@ -268,7 +268,7 @@ fn a_signal_reaches_what_is_concealed() {
 
 /// Make reads what a shell says until nobody can say more.
 #[test]
-fn what_a_shell_leaves_running_keeps_nobody_waiting() {
+fn background_process_of_shell_does_not_block_request() {
     let makefile =
         "X := $(shell sleep 1 >/dev/null 2>&1 & echo one)\nout: in\n\tcat in >$@; echo $(X) >>$@\n";
     let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text")]);
@@ -284,7 +284,7 @@ fn what_a_shell_leaves_running_keeps_nobody_waiting() {
 /// What a make has begun that its user has as their own: what it does elsewhere is done, `^C` reaches it, and `--stop`
 /// lets it end.
 #[test]
-fn what_was_half_done_is_the_users_own() {
+fn unfinished_command_becomes_the_users() {
     let outside = TempDir::new_in("/var/lib").expect("another directory");
     let there = outside.path().join("there");
     let makefile = format!(
@@ -332,7 +332,7 @@ fn what_was_half_done_is_the_users_own() {
 
 /// Where the kernel shares processors among sessions, those of commands that nobody has asked for have what is left.
 #[test]
-fn who_asks_comes_first() {
+fn request_precedes_speculation() {
     let nice = "sed 's/.* //' /proc/self/autogroup";
     let Ok(usual) = fs::read_to_string("/proc/self/autogroup") else {
         return;

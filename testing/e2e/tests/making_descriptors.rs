@@ -25,18 +25,18 @@ fn after_a_wait(place: &str) {
 }
 
 #[test]
-fn what_was_opened_outside_is_open_as_it_is_for_make() {
+fn inherited_descriptors_are_open_as_under_make() {
     after_a_wait("$(beside)");
 }
 
 #[test]
-fn what_was_opened_before_it_was_asked_for_stays_as_it_is_for_make() {
+fn early_descriptors_stay_as_under_make() {
     after_a_wait("files");
 }
 
 /// A shell's long here-document is a file without a name by then.
 #[test]
-fn what_has_no_name_any_more_is_opened_once_more() {
+fn unlinked_files_are_reopened() {
     let script = "\
         exec 5>f; echo text >&5; exec 6<f; rm f; cat /dev/fd/6; echo more >/dev/fd/5; cat /proc/self/fd/6\n\
         mkdir d; cd d; rmdir ../d; ls -a; ls -a .; cd ..\n\

@@ -34,7 +34,7 @@ const ELSEWHERE: [&[(&str, &str)]; 4] = [
 ];
 
 #[test]
-fn another_shell_or_window_makes_no_other_make() {
+fn shell_and_window_make_no_difference() {
     let makefile = "out: in\n\tcp in $@\n\t@$(MAKE) -s nested\nnested:\n\t@sh script\n";
     let mut twice = Twice::new(&[
         ("Makefile", makefile),
@@ -52,7 +52,7 @@ fn another_shell_or_window_makes_no_other_make() {
 
 /// In a recipe, a makefile, or a script.
 #[test]
-fn who_asks_for_another_place_is_told() {
+fn request_for_other_directory_is_explained() {
     let askers = [
         "@echo $$OLDPWD $$SHLVL; cp in out",
         "@echo $(OLDPWD) $(SHLVL); cp in out",
@@ -83,7 +83,7 @@ fn who_asks_for_another_place_is_told() {
 }
 
 #[test]
-fn why_nothing_was_revealed_is_said() {
+fn missing_reuse_is_explained() {
     let makefile = "out: in\n\tcp in $@\n";
     let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
     twice.watch(&[]);
@@ -114,7 +114,7 @@ fn at_a_terminal(twice: &Twice, script: &str) -> String {
 }
 
 #[test]
-fn another_size_of_the_terminal_matters_to_who_asks_for_it() {
+fn terminal_size_matters_to_its_readers_only() {
     let compiles = "out: in.c\n\tcc -c -o out in.c\n";
     let source = "int main(void) { return 0; }\n";
     let twice = Twice::new(&[("Makefile", compiles), ("in.c", source)]);
@@ -132,7 +132,7 @@ fn another_size_of_the_terminal_matters_to_who_asks_for_it() {
 
 /// What root has done is of no use to another user, who is told so.
 #[test]
-fn who_is_not_root_is_told_that_root_watches() {
+fn unprivileged_request_names_root_watcher() {
     let mut twice = Twice::new(&[("Makefile", "all:\n\t@echo made\n")]);
     let open = |path: &Path| {
         let mode = fs::Permissions::from_mode(0o755);

@@ -39,7 +39,7 @@ fn in_the_place_of_a_watcher(tree: &Path) -> UnixListener {
 
 /// It waits for a watcher that finds out whether something is of use, which may take a while.
 #[test]
-fn an_interrupt_is_heeded_before_anything_is_decided() {
+fn early_interrupt_ends_request() {
     let twice = Twice::new(&[("Makefile", "out:\n\techo made >$@\n")]);
     let watcher = in_the_place_of_a_watcher(&twice.ours);
     let mut make = outlive();
@@ -70,7 +70,7 @@ fn an_interrupt_is_heeded_before_anything_is_decided() {
 }
 
 #[test]
-fn a_watcher_that_has_ended_is_said_to_have() {
+fn ended_watcher_is_reported() {
     let twice = Twice::new(&[("Makefile", "out:\n\techo made >$@\n")]);
     let watcher = in_the_place_of_a_watcher(&twice.ours);
     let make = twice.begin();
@@ -89,7 +89,7 @@ fn a_watcher_that_has_ended_is_said_to_have() {
 
 /// Plain make's commands would wait for who listens, and die there.
 #[test]
-fn who_does_not_listen_can_be_interrupted() {
+fn request_to_hung_watcher_is_interruptible() {
     let makefile = format!(
         "{AFTER_MAKE}all:\n\t@$(after_make) yes | head -c 1000000; touch begun; while :; do sleep 0.05; done\n"
     );
@@ -115,7 +115,7 @@ fn who_does_not_listen_can_be_interrupted() {
 
 /// It has none of the mounts by which concealed commands are known.
 #[test]
-fn a_signal_reaches_what_was_begun_after_it_was_asked_for() {
+fn signal_reaches_command_started_after_request() {
     let makefile = format!(
         "{AFTER_MAKE}all:\n\ttouch begun; until [ -e go ]; do sleep 0.05; done\n\
             \t@$(after_make) echo $$$$ >more; while :; do sleep 0.05; done\n"
@@ -139,7 +139,7 @@ fn a_signal_reaches_what_was_begun_after_it_was_asked_for() {
 
 /// What had asked for them cannot tell them.
 #[test]
-fn commands_whose_asker_was_killed_end() {
+fn commands_end_with_killed_request() {
     let makefile = "all:\n\t-timeout -s KILL 0.5 $(MAKE) long\n\techo done >$@\nlong:\n\twhile :; do :; done\n";
     let mut twice = Twice::new(&[("Makefile", makefile)]);
     twice.watch(&[]);
@@ -162,7 +162,7 @@ fn with(words: &Path) -> Vec<String> {
 
 /// What is done for nobody ends with who has begun it, also if that had no time to end it.
 #[test]
-fn unasked_commands_end_with_a_killed_watcher() {
+fn speculative_commands_end_with_killed_watcher() {
     let makefile = "all:\n\t@: $(CURDIR); while :; do :; done\n";
     let mut twice = Twice::new(&[("Makefile", makefile)]);
     twice.watch(&[]);
@@ -175,7 +175,7 @@ fn unasked_commands_end_with_a_killed_watcher() {
 
 /// A shell's, of which nobody who was begun unasked has one.
 #[test]
-fn other_descriptors_are_what_they_are() {
+fn extra_descriptors_are_unchanged() {
     let makefile = "all: nested\n\t@echo said >&3\nnested:\n\t@exec 3>f; $(MAKE) -s deep; cat f\ndeep:\n\t@echo deep >&3\n";
     let mut twice = Twice::new(&[("Makefile", makefile)]);
     twice.watch_for_shell("");

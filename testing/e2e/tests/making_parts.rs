@@ -25,7 +25,7 @@ const TEMPORARY: &str = "all: out one two\none two: in\n\t@echo text >temporary;
     out: in\n\tcp in $@\n";
 
 #[test]
-fn a_command_that_is_done_twice_leaves_nothing_twice() {
+fn repeated_command_leaves_effects_once() {
     let mut twice = Twice::new(&[("Makefile", TEMPORARY), ("in", "text\n")]);
     twice.watch(&[]);
     for number in 0..3 {
@@ -38,7 +38,7 @@ fn a_command_that_is_done_twice_leaves_nothing_twice() {
 
 /// Another make had it before, whose user has asked for that part only.
 #[test]
-fn what_was_shown_and_is_gone_is_shown_once_more() {
+fn removed_result_is_committed_again() {
     let mut twice = Twice::new(&[("Makefile", TEMPORARY), ("in", "text\n")]);
     twice.watch(&[]);
     twice.anticipated();
@@ -76,7 +76,7 @@ fn two_makes_are_expected() {
 
 /// One make was expected, and another one has taken over the command: what is left of the expected one is of no use.
 #[test]
-fn what_was_asked_for_in_vain_is_not_counted() {
+fn unused_speculation_is_not_counted() {
     let makefile = "all: out\nout: in\n\tcp in $@\n";
     let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
     twice.watch(&[]);
@@ -90,7 +90,7 @@ fn what_was_asked_for_in_vain_is_not_counted() {
 
 /// It would have been waited for as long without.
 #[test]
-fn what_was_waited_for_is_not_saved() {
+fn awaited_time_is_not_counted_as_saved() {
     let makefile = "out: in\n\tsleep 1; cp in $@\n";
     let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
     twice.watch(&[]);
@@ -108,7 +108,7 @@ fn what_was_waited_for_is_not_saved() {
 /// A make that is asked for in the middle begins the rest as plain make would, makes too: in the mounts of everybody,
 /// and not after all others.
 #[test]
-fn what_is_begun_after_it_was_asked_for_is_not_concealed() {
+fn command_started_after_request_is_not_concealed() {
     let mounts = "readlink /proc/self/ns/mnt; ps -o cls= -p $$$$";
     let makefile = format!(
         "all: first second third fourth\nfirst:\n\ttouch begun; until [ -e go ]; do sleep 0.05; done\n\
@@ -130,7 +130,7 @@ fn what_is_begun_after_it_was_asked_for_is_not_concealed() {
 /// What has been slower than by plain make, and of which nobody knows how long it takes, is begun anew: the time until
 /// its end is that of plain make.
 #[test]
-fn a_command_that_is_slowed_down_is_begun_anew_when_it_is_asked_for() {
+fn slowed_command_is_restarted_on_request() {
     let makefile = "all:\n\t@echo begun >>begun; readlink /proc/self/ns/mnt; \
         until [ -e go ]; do read line <in; done\n\techo $$line >$@\n";
     let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
@@ -177,7 +177,7 @@ impl Drop for Rests {
 /// What works, and was not slower until then, is shown when it has ended: from then on the kernel asks for each name
 /// each time.
 #[test]
-fn a_command_that_works_when_it_is_asked_for_is_shown_at_its_end() {
+fn running_command_is_committed_at_its_end() {
     /// The command would be shown later than this, if it went on to work.
     const SHOWN_LATER: Duration = Duration::from_secs(2);
     /// A fifth of a second.
@@ -215,7 +215,7 @@ fn a_command_that_works_when_it_is_asked_for_is_shown_at_its_end() {
 
 /// A make that was not expected takes over commands of one that was: how many, and what its user has not waited for.
 #[test]
-fn what_another_make_has_taken_over_is_said() {
+fn results_reused_by_other_make_are_reported() {
     let makefile = "all: out\nout: in\n\tsleep 1; cp in $@\ninstall: out\n\tcp out installed\n";
     let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
     twice.watch(&[]);
@@ -238,7 +238,7 @@ fn what_another_make_has_taken_over_is_said() {
 
 /// What is begun after it was asked for is given what its user says.
 #[test]
-fn what_is_begun_after_it_was_asked_for_reads_its_user() {
+fn command_started_after_request_reads_terminal() {
     let makefile = "all: in\n\t@touch begun; until [ -e go ]; do sleep 0.05; done\n\
         \t@read line; echo $$line; sh -c 'read line; echo $$line'\n";
     let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n"), ("go", "")]);

@@ -42,14 +42,14 @@ fn is_revealed(mut twice: Twice, variables: &[(&str, &Path)]) {
 
 /// As in many a container: it is concealed itself.
 #[test]
-fn the_runtime_directory_may_be_temporary() {
+fn runtime_directory_in_tmp() {
     let runtime = TempDir::new_in("/tmp").expect("a directory");
     is_revealed(Twice::new(&COPIES), &[("XDG_RUNTIME_DIR", runtime.path())]);
 }
 
 /// What else is there each command has for itself.
 #[test]
-fn trees_may_be_shared_memory() {
+fn tree_in_shared_memory() {
     let temporary = TempDir::new_in("/dev/shm").expect("a directory");
     let temporary = [("TMPDIR", temporary.path())];
     is_revealed(Twice::new(&COPIES), &temporary);
@@ -59,7 +59,7 @@ fn trees_may_be_shared_memory() {
 
 /// The watcher may have more than its commands: it has one for each file that is not shown.
 #[test]
-fn more_files_are_made_than_may_be_open() {
+fn more_files_than_descriptors() {
     let makefile = "all: $(addprefix out/,$(shell seq 120))\nout/%: | out\n\t@echo $* >$@\nout:\n\tmkdir out\n\
         limit:\n\t@ulimit -Sn\n";
     let mut twice = Twice::new(&[("Makefile", makefile)]);
@@ -88,7 +88,7 @@ fn more_files_are_made_than_may_be_open() {
 
 /// As in many a container: who began the session is in none that is seen there, and so has no number.
 #[test]
-fn processes_may_be_in_a_namespace_of_their_own() {
+fn separate_pid_namespace() {
     let tree = TempDir::new_in("/var/lib").expect("a directory");
     // The shell of the namespace is in a group that has no number there, either.
     let script = "set -e
@@ -108,7 +108,7 @@ fn processes_may_be_in_a_namespace_of_their_own() {
 
 /// Each as it is where outlive is begun without what it takes: status 3, and what helps.
 #[test]
-fn what_is_missing_is_told() {
+fn missing_requirement_is_reported() {
     use std::os::unix::fs::PermissionsExt as _;
 
     e2e::heed_signals();

@@ -37,7 +37,7 @@ impl Shape<'_> {
 }
 
 #[test]
-fn makes_that_make() {
+fn recursive_makes() {
     Shape {
         files: &[
             (
@@ -59,7 +59,7 @@ fn makes_that_make() {
 }
 
 #[test]
-fn makefiles_that_are_made() {
+fn generated_makefiles() {
     Shape {
         files: &[
             (
@@ -80,7 +80,7 @@ fn makefiles_that_are_made() {
 
 /// Names that appear, and what a shell says, change what is made.
 #[test]
-fn makefiles_that_look_around() {
+fn makefiles_with_wildcards_and_shell() {
     Shape {
         files: &[
             (
@@ -98,7 +98,7 @@ fn makefiles_that_look_around() {
 }
 
 #[test]
-fn builds_that_go_on_after_an_error() {
+fn builds_with_keep_going() {
     Shape {
         files: &[
             (
@@ -115,7 +115,7 @@ fn builds_that_go_on_after_an_error() {
 }
 
 #[test]
-fn trees_beside_their_sources() {
+fn out_of_tree_builds() {
     Shape {
         files: &[
             (
@@ -134,7 +134,7 @@ fn trees_beside_their_sources() {
 
 /// In any order: what they say is nothing.
 #[test]
-fn several_things_at_once() {
+fn parallel_targets() {
     Shape {
         files: &[
             (
@@ -175,7 +175,7 @@ fn rules_of_every_kind() {
 
 /// In a directory of the tree that is concealed, and beside it where that waits until it is asked for.
 #[test]
-fn what_is_installed() {
+fn installed_files() {
     let makefile = "PREFIX = $(CURDIR)/stage\nprog: in\n\tcat in >$@\ninstall: prog\n\t@install -d $(PREFIX)/bin\n\t@install -m 755 prog $(PREFIX)/bin/prog\n\t@ln -sf prog $(PREFIX)/bin/other\nbeside:\n\t@$(MAKE) -s --no-print-directory install PREFIX=$(CURDIR).stage\n";
     let files = [("Makefile", makefile), ("in", "1")];
     Shape {
@@ -201,7 +201,7 @@ fn what_is_installed() {
 
 /// What it keeps is concealed as well, and is of use to what is done later.
 #[test]
-fn ccache_is_as_useful() {
+fn ccache_stays_useful() {
     let makefile = "prog: a.o\n\tcc -o $@ $^\na.o: a.c\n\tccache cc -c -o $@ $<\n";
     let text = |number: u64| format!("int main(void) {{ return {number}; }}\n");
     let mut twice = Twice::new(&[("Makefile", makefile), ("a.c", &text(7))]);
@@ -258,7 +258,7 @@ fn repository_in(top: &Path) {
 
 /// A project in none, in a directory of one, and in one of its own.
 #[test]
-fn makefiles_that_ask_for_their_repository() {
+fn makefiles_with_git_queries() {
     let makefile = "UP := $(shell git rev-parse --show-cdup)\nall: version\n\t@echo '$(UP)'\n\
         version: in\n\t-git rev-parse --is-inside-work-tree >$@\n\t-git describe --always --dirty >>$@\n";
     for is_in in ["none", "around", "own"] {
@@ -290,7 +290,7 @@ fn makefiles_that_ask_for_their_repository() {
 
 /// What make gives to its commands, whatever that is: variables in their order, a directory that is gone.
 #[test]
-fn commands_are_given_what_make_gives_them() {
+fn commands_get_environment_of_make() {
     let makefile = "all: in\n\t@env | grep -v -e ^GIT_DISCOVERY -e ^_= -e ours -e their\n\
         \tmkdir -p below; cp other below/Makefile\n\t-$(MAKE) --no-print-directory -C below\n\ttouch $@\n";
     let other = "all:\n\t-@./nothing-of-the-kind\n\t@rm -rf '$(CURDIR)'\n\t@/bin/echo gone\n";

@@ -19,7 +19,7 @@ use twice::{AFTER_MAKE, PATIENCE, Twice, asked_by_nobody, make, outlive, picture
 
 /// Make deletes what it has half made then, and says which signal it was.
 #[test]
-fn who_dies_of_a_signal_has_died_of_it() {
+fn signal_death_is_passed_on() {
     let makefile = "%:\n\t@echo half >$@; kill -$* $$$$\n";
     let signals = ["TERM", "INT", "HUP", "QUIT", "SEGV", "PIPE", "KILL", "USR1"];
     let mut twice = Twice::new(&[("Makefile", makefile)]);
@@ -34,7 +34,7 @@ fn who_dies_of_a_signal_has_died_of_it() {
 
 /// A shell goes on with its loop if it is not told what has ended its command.
 #[test]
-fn an_interrupt_ends_the_loop_around_it() {
+fn interrupt_ends_surrounding_loop() {
     let makefile = format!(
         "{AFTER_MAKE}all:\n\t@$(after_make) echo here >>begun; while :; do sleep 0.05; done\n"
     );
@@ -74,7 +74,7 @@ fn interrupted(mut make: Command, tree: &Path, (signal, whom): (&str, &str)) -> 
 /// Half done or not begun when it is asked for; by a terminal, which tells all that is in its foreground, or by
 /// somebody.
 #[test]
-fn an_interrupted_build_leaves_what_make_would() {
+fn interrupted_build_leaves_same_files_as_make() {
     let makefile = "all: one two\none: in\n\tcat in >$@\n\
         two: one\n\techo half >$@; echo >new; mv new begun; exec sleep 1000\n";
     let mut twice = Twice::new(&[("Makefile", makefile), ("in", "")]);
@@ -116,7 +116,7 @@ fn an_interrupted_build_leaves_what_make_would() {
 
 /// Into one pipe, or one file.
 #[test]
-fn output_and_errors_are_in_order() {
+fn stdout_and_stderr_keep_order() {
     let makefile = "all:\n\t@for n in 1 2 3; do echo $$n; echo $$n >&2; done; cat in\n";
     let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
     twice.watch_for_shell("");
@@ -132,7 +132,7 @@ fn output_and_errors_are_in_order() {
 
 /// `nohup`, and what a shell begins in the background. (What the C library has signals 32 and 33 for is its own.)
 #[test]
-fn signals_that_are_ignored_stay_so() {
+fn ignored_signals_stay_ignored() {
     let makefile = "all:\n\t@grep SigIgn /proc/self/status | grep -o '.......$$'; kill -HUP $$PPID; sleep 0.2; echo on\n";
     let mut twice = Twice::new(&[("Makefile", makefile)]);
     let script = "trap '' HUP QUIT; $M -s";
@@ -143,7 +143,7 @@ fn signals_that_are_ignored_stay_so() {
 
 /// Make says why, once.
 #[test]
-fn what_cannot_be_begun_make_says() {
+fn unstartable_command_is_reported_by_make() {
     let makefile = "%:\n\t@./$*\n";
     let files = [
         ("Makefile", makefile),
@@ -177,7 +177,7 @@ fn has_begun(make: &mut Child) {
 
 /// Whoever has removed it.
 #[test]
-fn a_build_goes_on_without_its_runner() {
+fn build_continues_without_runner() {
     let makefile = "all: a b\na b:\n\t@echo $@; until [ -e go ]; do sleep 0.05; done\n";
     let mut twice = Twice::new(&[("Makefile", makefile)]);
     let runtime = twice.directory.path().join("runtime");
@@ -198,7 +198,7 @@ fn a_build_goes_on_without_its_runner() {
 
 /// Who is killed says nothing any more, and nor do the commands of a build that goes on.
 #[test]
-fn a_build_goes_on_without_its_watcher() {
+fn build_continues_without_watcher() {
     let makefile = "all: a b c\na b c:\n\t@echo $@; until [ -e go ]; do sleep 0.05; done\n";
     let mut twice = Twice::new(&[("Makefile", makefile)]);
     twice.watch(&["nothing"]);
@@ -221,7 +221,7 @@ fn a_build_goes_on_without_its_watcher() {
 
 /// All commands but one of a `-j` have a pipe that nobody writes to.
 #[test]
-fn who_reads_beside_others_reads_nothing() {
+fn parallel_readers_get_empty_stdin() {
     let makefile = "all: a b c\na b c:\n\t@cat >$@; sleep 0.2; wc -c <$@\n";
     let mut twice = Twice::new(&[("Makefile", makefile)]);
     twice.watch_for_shell("-j3");
@@ -246,7 +246,7 @@ fn at_a_terminal(twice: &Twice, script: &str) -> (Child, ChildStdin) {
 
 /// The watcher may be one of the jobs of the shell that has the terminal.
 #[test]
-fn what_is_typed_is_read_by_who_asks_for_it() {
+fn typed_input_reaches_reader() {
     let makefile = "out:\n\t@read line; echo $$line >out\n";
     let twice = Twice::new(&[("Makefile", makefile)]);
     let script = "unset SHLVL; M=\"env -u SHLVL $O make\"; $M --watch & until $O make --status | grep \"2 running\"; do sleep 0.1; done; $M; cat out; $O make --stop; wait";
@@ -261,7 +261,7 @@ fn what_is_typed_is_read_by_who_asks_for_it() {
 
 /// A watcher in the foreground is interrupted, as any program.
 #[test]
-fn an_interrupt_reaches_a_watcher_in_the_foreground() {
+fn interrupt_reaches_foreground_watcher() {
     let twice = Twice::new(&[("Makefile", "all:\n\techo all\n")]);
     let script = "$O make --watch 2>&1; echo over";
     let (mut terminal, mut keys) = at_a_terminal(&twice, script);
@@ -309,7 +309,7 @@ fn watch_with(twice: &mut Twice, runtime: &Path) {
 }
 
 #[test]
-fn a_directory_from_which_nothing_runs_is_left_alone() {
+fn noexec_directory_is_untouched() {
     let makefile = "out:\n\t@$(MAKE) -s in\n\tcat in >$@\nin:\n\techo in >$@\n";
     let mut twice = Twice::new(&[("Makefile", makefile)]);
     let place = WithoutPrograms::new();
@@ -333,7 +333,7 @@ fn a_directory_from_which_nothing_runs_is_left_alone() {
 }
 
 #[test]
-fn what_killed_watchers_have_left_is_removed() {
+fn leftovers_of_killed_watchers_are_removed() {
     let mut twice = Twice::new(&[("Makefile", "all:\n\techo all\n")]);
     let runtime = twice.directory.path().join("runtime");
     fs::create_dir(&runtime).expect("a directory");

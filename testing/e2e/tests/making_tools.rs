@@ -71,7 +71,7 @@ fn is_there(program: &str) -> bool {
 
 /// It locks a file there before anything else.
 #[test]
-fn cargo_is_done_when_it_is_asked_for() {
+fn cargo_result_is_reused() {
     let files = [
         ("Makefile", "all:\n\tcargo build -q --offline\n"),
         (
@@ -93,7 +93,7 @@ fn cargo_is_done_when_it_is_asked_for() {
 
 /// It counts, in a file there, how often it was run, and keeps what it has compiled.
 #[test]
-fn go_is_done_when_it_is_asked_for() {
+fn go_result_is_reused() {
     if !is_there("go") {
         return eprintln!("there is no Go here");
     }
@@ -124,7 +124,7 @@ fn go_is_done_when_it_is_asked_for() {
 
 /// npm writes a log, and each package that it unpacks, into its cache.
 #[test]
-fn npm_is_done_when_it_is_asked_for() {
+fn npm_result_is_reused() {
     if !is_there("npm") {
         return eprintln!("there is no npm here");
     }
@@ -159,7 +159,7 @@ fn npm_is_done_when_it_is_asked_for() {
 
 /// Who waits is said, and for what.
 #[test]
-fn what_a_command_waits_for_is_said() {
+fn blocking_resource_is_reported() {
     let makefile = "there := $(CURDIR).there\nall:\n\t@touch begun; cat /dev/null >$(there)\n";
     let mut twice = Twice::new(&[("Makefile", makefile)]);
     twice.watch(&[]);

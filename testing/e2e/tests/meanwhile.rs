@@ -87,7 +87,7 @@ fn client_sends_fin() {
 
 /// Also where the FIN came before the crash, and the answer is still under way.
 #[test]
-fn client_sent_fin_before() {
+fn client_fin_before_outage() {
     let scene = Scene::new("fin-before");
     let gated = Gated::new(&scene);
     let recording = scene.record(PORT);
@@ -230,7 +230,7 @@ fn client_loses_power() {
 
 /// A client resets, and uses its port again at once, still before the server is back.
 #[test]
-fn client_comes_back_from_the_same_port() {
+fn client_reuses_source_port() {
     let scene = Scene::new("same-port");
     let gated = Gated::new(&scene);
     let dial = || dial_from(&scene.client, 40_000, scene.ipv4(PORT));
@@ -261,7 +261,7 @@ fn end_by_server(stream: TcpStream) {
 }
 
 #[test]
-fn new_connections_are_answered_late() {
+fn new_connections_are_accepted_late() {
     let scene = Scene::new("late");
     let gated = Gated::new(&scene);
     let old = scene.connect(PORT);
@@ -303,7 +303,7 @@ fn new_connections_are_answered_late() {
 
 /// The client is told that there is no room; and of room, before the client has asked, as soon as there is.
 #[test]
-fn client_waits_for_long() {
+fn long_client_wait() {
     let scene = Scene::new("long");
     let gated = Gated::new(&scene);
     let echo = scene.connect(PORT);

@@ -69,7 +69,7 @@ fn duplication() {
 }
 
 #[test]
-fn everything_at_once() {
+fn loss_reordering_and_duplication() {
     survives_impaired("everything", Recording::with_duplicates, |link| {
         let worse = link
             .loss(0.5)
@@ -104,7 +104,7 @@ fn reverse_path_filter() {
 }
 
 #[test]
-fn syncookies_for_every_connection() {
+fn syn_cookies() {
     let scene = Scene::new("syncookies");
     sysctl(&scene, "net.ipv4.tcp_syncookies", "2");
     survives("syncookies", &scene, &[]);
@@ -112,7 +112,7 @@ fn syncookies_for_every_connection() {
 
 /// Each life of the server has another window scale: none, a large one, a small one.
 #[test]
-fn window_scale_changes_between_lives() {
+fn window_scale_changes_between_incarnations() {
     let scene = Scene::new("window-scale");
     sysctl(&scene, "net.ipv4.tcp_rmem", "4096 131072 33554432");
     let server = scene.protect(&test_server(&scene));
@@ -138,7 +138,7 @@ fn window_scale_changes_between_lives() {
 /// The server's host stops offering timestamps between two lives. Clients were promised them:
 /// their connections may be lost then, and said to be, but no byte may be wrong. New ones work.
 #[test]
-fn timestamps_vanish_between_lives() {
+fn timestamps_vanish_between_incarnations() {
     let scene = Scene::new("timestamps-vanish");
     let server = scene.protect(&test_server(&scene));
     let stream = scene.connect(PORT);
@@ -180,7 +180,7 @@ fn read_up_to(stream: &TcpStream, length: usize, got: &mut Vec<u8>) -> std::io::
 
 /// A client on the server's own host: its packets go over the loopback, to the same address.
 #[test]
-fn client_on_the_server_itself() {
+fn client_on_server_host() {
     let scene = Scene::new("loopback");
     survives_at_home(&scene, &[scene.ipv4(PORT), scene.ipv6(PORT)]);
 }
@@ -197,7 +197,7 @@ fn loopback_addresses() {
 /// frame has a header more; without timestamps the acknowledgement that it is turned into is at its
 /// shortest. And a replayed answer of many segments is as fast as any other.
 #[test]
-fn the_longest_segments() {
+fn longest_segments() {
     for timestamps in ["1", "0"] {
         let scene = Scene::new("longest");
         sysctl(&scene, "net.ipv4.tcp_timestamps", timestamps);
@@ -288,7 +288,7 @@ fn second_interface() {
 /// The service's address is on a bridge, and the wire is one of its ports: every packet passes
 /// two interfaces of this host.
 #[test]
-fn address_on_a_bridge() {
+fn bridge_address() {
     let scene = Scene::new("bridge");
     let mac = scene.server.mac("eth0").expect("an interface");
     for line in [
@@ -343,7 +343,7 @@ fn small_mtu() {
 
 /// The frames of a device that is stacked upon another one pass the programs of both.
 #[test]
-fn macvlan_whose_server_is_killed_goes_on() {
+fn macvlan_survives_server_kill() {
     for mode in ["bridge", "private", "passthru"] {
         let scene = Scene::new(&format!("macvlan-{mode}"));
         let address = SocketAddr::from(([10, 9, 1, 1], PORT));
@@ -383,7 +383,7 @@ fn published_port(scene: &Scene) -> SocketAddr {
 
 /// A published port: its clients' packets have another address than the server's sockets when they pass.
 #[test]
-fn connections_by_a_translated_port_are_told_until_the_port_is_given() {
+fn translated_port_warns_until_configured() {
     let scene = Scene::new("redirect");
     let (published, own) = (published_port(&scene), scene.ipv4(PORT));
     let server = scene.protect(&test_server_at(&scene, &[own]));
@@ -416,7 +416,7 @@ fn connections_by_a_translated_port_are_told_until_the_port_is_given() {
 
 /// The programs have seen a connection for which there is no room in their table: that alone is told of it.
 #[test]
-fn connection_without_room_is_not_told_as_unseen() {
+fn connection_over_limit_is_not_reported_unseen() {
     let scene = Scene::new("no-room");
     let (published, own) = (published_port(&scene), scene.ipv4(PORT));
     let flags = ["--max-connections", "1"];
@@ -452,7 +452,7 @@ fn round_trip(scene: &Scene, field: &str) -> Option<f64> {
 /// A replay is acknowledged within microseconds. Congestion control that keeps the shortest round trip sends almost
 /// nothing for ten seconds then.
 #[test]
-fn socket_of_a_recovered_connection_learns_the_round_trip_of_its_client() {
+fn recovered_socket_learns_client_round_trip() {
     const ONE_WAY: Duration = Duration::from_millis(25);
     const SETTING: &str = "/proc/sys/net/ipv4/tcp_min_rtt_wlen";
     let scene = Scene::new("round-trip");

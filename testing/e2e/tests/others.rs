@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 #[test]
-fn programs_attached_by_clsact() {
+fn clsact_attachment() {
     let scene = Scene::new("clsact");
     let server = scene.protect_with(&test_server(&scene), &["--attach", "clsact"]);
     let status = server.outlive("status", &["--json", server.name()]);
@@ -30,18 +30,18 @@ const FAR: &str = "prio 7 handle 3 protocol all bpf da bytecode";
 const SAME_PLACE: &str = "prio 1 handle 1 protocol all bpf da bytecode";
 
 #[test]
-fn filters_of_others_go_on_beside_tcx() {
+fn foreign_filters_run_beside_tcx() {
     filter_goes_on("auto", FAR);
     filter_goes_on("auto", SAME_PLACE);
 }
 
 #[test]
-fn filters_of_others_go_on_beside_clsact() {
+fn foreign_filters_run_beside_clsact() {
     filter_goes_on("clsact", FAR);
 }
 
 #[test]
-fn filters_of_others_are_not_replaced() {
+fn foreign_filters_are_not_replaced() {
     filter_goes_on("clsact", SAME_PLACE);
 }
 
@@ -98,7 +98,7 @@ fn filter_goes_on(attach: &str, filter: &str) {
 /// A filter of somebody else that counts: it mirrors every packet to a device of its own. It
 /// sees what the server's TCP sees, before and after a crash.
 #[test]
-fn filter_of_others_sees_every_packet() {
+fn foreign_filter_sees_every_packet() {
     for attach in ["auto", "clsact"] {
         let scene = Scene::new("mirred");
         run(
@@ -182,7 +182,7 @@ fn two_services_on_one_host() {
 /// the last one puts back what was before both. Without `accept_local` on the loopback nothing that a recovery injects
 /// there would arrive.
 #[test]
-fn the_last_of_two_services_puts_settings_back() {
+fn last_service_restores_settings() {
     let scene = Scene::new("settings");
     let trips = "net.ipv4.tcp_min_rtt_wlen";
     let read = || {
@@ -230,7 +230,7 @@ fn the_last_of_two_services_puts_settings_back() {
 /// A process sends from memory that never comes, and the kernel keeps its socket locked for that long. Whoever looks at
 /// all sockets of the namespace, as is done after a recovery, waits for it; the service does not.
 #[test]
-fn a_socket_that_is_locked_for_ever() {
+fn permanently_locked_socket() {
     let scene = Scene::new("locked");
     let server = scene.protect(&test_server(&scene));
     let stream = echoing(&scene);
@@ -287,7 +287,7 @@ time.sleep(1000000)
 /// The host is somebody else's, too: who waits takes no CPU for it. (A descriptor that is ready and
 /// never read keeps a loop from waiting; that was so once, and everything worked.)
 #[test]
-fn who_waits_sleeps() {
+fn waiting_serve_uses_no_cpu() {
     let scene = Scene::new("sleeps");
     let server = scene.protect(&test_server(&scene));
     let seed = &mut Seed::choose("sleeps");

@@ -292,7 +292,7 @@ fn not_root() {
 
 /// Root in a container: the check says of each thing that is missing what serve says, and ends with its status.
 #[test]
-fn check_and_serve_say_the_same() {
+fn check_and_serve_report_equal_errors() {
     let scene = Scene::new("less-root");
     let address = scene.ipv4(PORT).to_string();
     let read_only =
@@ -361,7 +361,7 @@ fn below_the_root(scene: &Scene) -> String {
 
 /// In the journal each line has its priority; and no line has the colours of a terminal, whoever reads it.
 #[test]
-fn lines_are_for_who_reads_them() {
+fn journal_lines_have_priority_and_no_colour() {
     let scene = Scene::new("journal");
     let log = scene.directory().join("log");
     let journal = format!(
@@ -390,7 +390,7 @@ fn lines_are_for_who_reads_them() {
 
 /// A mount that cannot be made: not even the lock is left.
 #[test]
-fn a_mount_that_cannot_be_made_leaves_nothing() {
+fn failed_mount_leaves_nothing() {
     let scene = Scene::new("no-mount");
     let directory = scene.run_dir().join("unlucky");
     fs::create_dir_all(&directory).expect("a directory");
@@ -417,7 +417,7 @@ fn a_mount_that_cannot_be_made_leaves_nothing() {
 }
 
 #[test]
-fn two_of_one_name() {
+fn duplicate_name() {
     let scene = Scene::new("twice");
     let server = scene.protect(&test_server(&scene));
     let other = scene.ipv4(PORT + 1).to_string();
@@ -437,7 +437,7 @@ fn two_of_one_name() {
 
 /// It never came up: nothing is protected, and nothing is tried again.
 #[test]
-fn server_that_ends_before_it_listens() {
+fn server_exit_before_listen() {
     let scene = Scene::new("early-end");
     let address = scene.ipv4(PORT).to_string();
     for (script, says) in [
@@ -458,7 +458,7 @@ fn server_that_ends_before_it_listens() {
 
 /// Local programs with root's rights that talk nonsense to the control socket, or nothing.
 #[test]
-fn nonsense_on_the_control_socket() {
+fn garbage_on_control_socket() {
     let scene = Scene::new("control");
     let server = scene.protect(&test_server(&scene));
     let socket = scene.run_dir().join(server.name()).join("control.sock");

@@ -117,7 +117,7 @@ fn vlan() {
 
 /// The tag would stay in the frame's data: `serve` has the interface take tags out, and puts that back.
 #[test]
-fn vlan_whose_tags_stay_in_the_frames() {
+fn vlan_with_tags_in_frames() {
     let lines = [
         "ip link add link eth0 name eth0.10 type vlan id 10 reorder_hdr off",
         "ip address add 10.9.1.1/24 dev eth0.10",
@@ -143,7 +143,7 @@ fn ipvlan() {
 
 /// Both directions pass both devices.
 #[test]
-fn ipvlan_with_a_network_of_its_own() {
+fn ipvlan_in_separate_network() {
     let lines = [
         "ip link add link eth0 name ipv0 type ipvlan mode l2",
         "ip address add 10.9.1.1/24 dev ipv0",
@@ -164,7 +164,7 @@ fn macvtap() {
 
 /// One after another its interfaces fail, too.
 #[test]
-fn bond_whose_interfaces_fail() {
+fn bond_with_failing_interfaces() {
     let mut lines = BOND.to_vec();
     lines.extend([
         "ip link set bond0 up",
@@ -178,7 +178,7 @@ fn bond_whose_interfaces_fail() {
 }
 
 #[test]
-fn vlan_upon_a_bond() {
+fn vlan_on_bond() {
     let mut lines = BOND.to_vec();
     lines.extend([
         "ip link set bond0 up",
@@ -190,7 +190,7 @@ fn vlan_upon_a_bond() {
 }
 
 #[test]
-fn macvlan_upon_a_vlan() {
+fn macvlan_on_vlan() {
     let lines = [
         "ip link add link eth0 name eth0.10 type vlan id 10",
         "ip link set eth0.10 up",
@@ -202,7 +202,7 @@ fn macvlan_upon_a_vlan() {
 }
 
 #[test]
-fn vlan_upon_a_macvlan() {
+fn vlan_on_macvlan() {
     let lines = [
         "ip link add link eth0 name mv0 type macvlan mode bridge",
         "ip link set mv0 up",
@@ -215,7 +215,7 @@ fn vlan_upon_a_macvlan() {
 
 /// An interface that belongs to a routing domain keeps its packets: the domain's own device sees none of them come in.
 #[test]
-fn interface_of_a_vrf() {
+fn vrf_interface() {
     let lines = [
         "ip link add vrf0 type vrf table 100",
         "ip link set vrf0 up",
@@ -227,7 +227,7 @@ fn interface_of_a_vrf() {
 }
 
 #[test]
-fn bridge_with_a_vlan_as_its_port() {
+fn bridge_with_vlan_port() {
     let lines = [
         "ip link add link eth0 name eth0.10 type vlan id 10",
         "ip link set eth0.10 up",

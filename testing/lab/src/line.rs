@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_keeps_the_line_busy_as_on_ethernet() {
+    fn frame_time_matches_ethernet() {
         assert_eq!(busy_bytes(1514), 1538);
         assert_eq!(busy_bytes(42), 84, "ARP is padded");
     }
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn any_rate_has_room_for_some_frames() {
+    fn every_rate_buffers_some_frames() {
         assert_eq!(room(1), 30 * 1538);
         assert_eq!(room(1_000_000_000), 12_500_000);
     }

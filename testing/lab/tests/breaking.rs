@@ -12,7 +12,7 @@ use lab::{Direction, Impairment, Output};
 const MS: Duration = Duration::from_millis(1);
 
 #[test]
-fn a_cut_link_passes_nothing_until_it_is_healed() {
+fn cut_link_passes_nothing_until_healed() {
     let (_lab, server, client) = two_hosts("cut");
     let up = Udp::new(&server, &client);
     let down = Udp::new(&client, &server);
@@ -32,7 +32,7 @@ fn a_cut_link_passes_nothing_until_it_is_healed() {
 }
 
 #[test]
-fn one_way_can_be_cut_alone() {
+fn one_direction_is_cut_alone() {
     let (_lab, server, client) = two_hosts("one way");
     let to_server = Udp::new(&server, &client);
     let to_client = Udp::new(&client, &server);
@@ -47,7 +47,7 @@ fn one_way_can_be_cut_alone() {
 }
 
 #[test]
-fn two_hosts_are_parted_and_others_are_not() {
+fn partition_affects_two_hosts_only() {
     let (lab, server, client) = two_hosts("parted");
     let third = lab.add_host("third").unwrap();
     let between = |one, other| [Udp::new(one, other), Udp::new(other, one)];
@@ -71,7 +71,7 @@ fn two_hosts_are_parted_and_others_are_not() {
 }
 
 #[test]
-fn a_paused_host_does_nothing_until_it_is_resumed() {
+fn paused_host_stops_until_resumed() {
     let (_lab, server, client) = two_hosts("paused");
     let script = "import socket\n\
         s = socket.socket(type=socket.SOCK_DGRAM)\n\
@@ -113,7 +113,7 @@ fn a_paused_host_does_nothing_until_it_is_resumed() {
 }
 
 #[test]
-fn loss_takes_its_share_the_same_for_each_run_of_a_seed() {
+fn loss_repeats_from_seed() {
     let run = || {
         let (_lab, server, client) = two_hosts("loss");
         // Only what the test sends may draw from the seed: IPv6 reports its multicast
@@ -133,7 +133,7 @@ fn loss_takes_its_share_the_same_for_each_run_of_a_seed() {
 }
 
 #[test]
-fn tcp_comes_through_loss_duplicates_and_reordering_unharmed() {
+fn tcp_survives_loss_duplication_and_reordering() {
     let (_lab, server, client) = two_hosts("tcp impaired");
     let bad = Impairment::with_seed(1)
         .loss(1.0)
@@ -159,7 +159,7 @@ fn duplicates_arrive_twice() {
 }
 
 #[test]
-fn reordered_datagrams_are_overtaken_and_none_is_lost() {
+fn reordering_loses_no_datagram() {
     let (_lab, server, client) = two_hosts("reorder");
     let udp = Udp::new(&server, &client);
     let mixed = Impairment::with_seed(5).reorder(20.0, 5 * MS);
@@ -177,7 +177,7 @@ fn reordered_datagrams_are_overtaken_and_none_is_lost() {
 }
 
 #[test]
-fn an_unimpaired_relay_keeps_the_order() {
+fn unimpaired_relay_keeps_order() {
     let (_lab, server, client) = two_hosts("order");
     let udp = Udp::new(&server, &client);
     server.impair(&Impairment::with_seed(1)).unwrap();
@@ -197,7 +197,7 @@ fn an_unimpaired_relay_keeps_the_order() {
 }
 
 #[test]
-fn delay_adds_up_to_the_round_trip() {
+fn delay_adds_to_round_trip() {
     let (_lab, server, client) = two_hosts("delay");
     let (theirs, ours) = connect(&server, &client, addresses(&server)[0]);
     server
@@ -220,7 +220,7 @@ fn delay_adds_up_to_the_round_trip() {
 }
 
 #[test]
-fn rate_limits_what_passes() {
+fn rate_limits_throughput() {
     let (_lab, server, client) = two_hosts("rate");
     let (theirs, ours) = connect(&server, &client, addresses(&server)[0]);
     server
@@ -234,7 +234,7 @@ fn rate_limits_what_passes() {
 }
 
 #[test]
-fn a_full_queue_drops() {
+fn full_queue_drops() {
     let (_lab, server, client) = two_hosts("queue");
     let udp = Udp::new(&server, &client);
     // 100 ms at this rate are 12,500 bytes, so the bound is that of 30 full frames.

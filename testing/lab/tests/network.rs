@@ -49,7 +49,7 @@ fn hosts_ping_each_other() {
 }
 
 #[test]
-fn tcp_bytes_pass_both_ways_directly_and_through_a_relay() {
+fn tcp_passes_both_ways_with_and_without_relay() {
     let (_lab, server, client) = two_hosts("tcp");
     let bytes = pattern(3_000_000);
     for relayed in [false, true] {
@@ -65,7 +65,7 @@ fn tcp_bytes_pass_both_ways_directly_and_through_a_relay() {
 }
 
 #[test]
-fn a_connection_lives_on_while_the_relay_comes_and_goes() {
+fn connection_survives_relay_start_and_stop() {
     let (_lab, server, client) = two_hosts("swap");
     let (theirs, ours) = connect(&server, &client, addresses(&server)[0]);
     let bytes = pattern(500_000);
@@ -78,7 +78,7 @@ fn a_connection_lives_on_while_the_relay_comes_and_goes() {
 }
 
 #[test]
-fn frames_of_full_size_pass_the_relay() {
+fn full_size_frames_pass_relay() {
     let (_lab, server, client) = two_hosts("full");
     let udp = Udp::new(&server, &client);
     server.impair(&Impairment::with_seed(1)).unwrap();
@@ -90,7 +90,7 @@ fn frames_of_full_size_pass_the_relay() {
 }
 
 #[test]
-fn two_labs_may_have_the_same_addresses() {
+fn two_labs_may_share_addresses() {
     let (_first, server, _) = two_hosts("first");
     let (_second, other_server, other_client) = two_hosts("second");
     assert_ne!(server.namespace(), other_server.namespace());
@@ -107,7 +107,7 @@ fn two_labs_may_have_the_same_addresses() {
 }
 
 #[test]
-fn a_second_interface_is_a_link_of_its_own() {
+fn second_interface_is_separate_link() {
     let (lab, server, client) = two_hosts("second interface");
     let at = |number| Address::new(7, number).unwrap();
     let second = lab.add_link(&server, "eth1", at(1)).unwrap();
@@ -135,7 +135,7 @@ fn a_second_interface_is_a_link_of_its_own() {
 }
 
 #[test]
-fn hosts_are_what_they_are_told_to_be() {
+fn host_settings_are_applied() {
     let lab = Lab::new("settings").unwrap();
     let host = lab.add_host_at("web", 10).unwrap();
     assert_eq!(host.address().ipv4().to_string(), "10.0.0.10");
@@ -157,7 +157,7 @@ fn hosts_are_what_they_are_told_to_be() {
 }
 
 #[test]
-fn nonsense_is_refused_and_says_why() {
+fn invalid_input_is_refused_with_reason() {
     let (lab, server, _) = two_hosts("nonsense");
     let invalid = |result: Result<(), Error>, what: &str| {
         let error = result.expect_err(what);
@@ -193,7 +193,7 @@ fn nonsense_is_refused_and_says_why() {
 }
 
 #[test]
-fn a_guard_ends_its_process_and_the_children_of_it() {
+fn guard_kills_process_and_children() {
     let (lab, server, _) = two_hosts("guard");
     let log = lab.directory().join("log");
     let script = "sleep 1000 & echo started; echo bad >&2; wait";
@@ -220,7 +220,7 @@ fn a_guard_ends_its_process_and_the_children_of_it() {
 }
 
 #[test]
-fn a_process_says_how_it_ended() {
+fn process_reports_exit_status() {
     use std::os::unix::process::ExitStatusExt;
     let (_lab, server, client) = two_hosts("status");
     let run = |script: &str| {
@@ -247,7 +247,7 @@ fn a_process_says_how_it_ended() {
 }
 
 #[test]
-fn a_panic_inside_a_host_is_the_callers() {
+fn panic_in_host_reaches_caller() {
     let (_lab, server, _) = two_hosts("panic");
     let panics = std::panic::AssertUnwindSafe(|| server.enter(|| panic!("inside")));
     let payload = std::panic::catch_unwind(panics).unwrap_err();

@@ -41,7 +41,7 @@ fn connect_when_listening(client: &Host) -> TcpStream {
 }
 
 #[test]
-fn a_mere_kill_is_heard() {
+fn kill_is_visible_to_peer() {
     let (_lab, server, client) = two_hosts("kill");
     let capture = client.capture("tcp port 80").unwrap();
     let (process, mut ours) = greeted(&server, &client);
@@ -54,7 +54,7 @@ fn a_mere_kill_is_heard() {
 }
 
 #[test]
-fn power_off_kills_all_and_leaks_nothing() {
+fn power_off_kills_all_and_sends_nothing() {
     for relayed in [false, true] {
         let (_lab, server, client) = two_hosts("power");
         if relayed {
@@ -86,7 +86,7 @@ fn power_off_kills_all_and_leaks_nothing() {
 }
 
 #[test]
-fn a_host_comes_back_with_its_links_and_their_troubles() {
+fn power_on_restores_links_and_impairments() {
     let (_lab, server, client) = two_hosts("back");
     let mac = server.mac("eth0").unwrap();
     server.sysctl("net.ipv4.tcp_syncookies", "2").unwrap();
@@ -126,7 +126,7 @@ fn a_host_comes_back_with_its_links_and_their_troubles() {
 }
 
 #[test]
-fn a_cut_holds_while_the_power_comes_back() {
+fn cut_survives_power_on() {
     let (_lab, server, client) = two_hosts("cut and power");
     server.cut().unwrap();
     server.power_off().unwrap();

@@ -61,18 +61,18 @@ fn ten_megabit() {
 }
 
 #[test]
-fn a_hundred_megabit() {
+fn hundred_megabit() {
     keeps(100_000_000);
 }
 
 /// Far beyond what the relay carries.
 #[test]
-fn a_gigabit() {
+fn gigabit() {
     keeps(1_000_000_000);
 }
 
 #[test]
-fn the_kernel_keeps_a_rate_and_lets_go_of_it() {
+fn kernel_keeps_and_drops_rate() {
     let (_lab, server, client) = two_hosts("queue");
     let shown = || {
         let output = client
@@ -110,7 +110,7 @@ fn the_kernel_keeps_a_rate_and_lets_go_of_it() {
 
 /// Two pairs of hosts get together what one pair gets alone.
 #[test]
-fn a_shared_medium_is_shared() {
+fn shared_medium_is_shared() {
     let lab = Lab::new("medium").expect("these tests need root and iproute2");
     lab.share(0, 20_000_000).unwrap();
     let hosts = ["a", "b", "c", "d"].map(|name| lab.add_host(name).unwrap());
@@ -150,7 +150,7 @@ fn a_shared_medium_is_shared() {
 }
 
 #[test]
-fn an_mtu_is_that_of_both_ends() {
+fn mtu_applies_to_both_ends() {
     let (_lab, server, client) = two_hosts("jumbo");
     for host in [&server, &client] {
         host.link("eth0").unwrap().set_mtu(9000).unwrap();

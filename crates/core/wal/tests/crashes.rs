@@ -56,7 +56,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn what_was_committed_is_there_and_in_order(
+    fn committed_records_survive_in_order(
         steps in prop::collection::vec(step(), 0..60),
         draws in prop::collection::vec(any::<prop::sample::Index>(), 1..50),
     ) {
@@ -128,7 +128,7 @@ proptest! {
     }
 
     #[test]
-    fn any_content_is_read_without_a_panic(bytes: Vec<u8>) {
+    fn arbitrary_content_does_not_panic(bytes: Vec<u8>) {
         let mut storage = Simulated::default();
         storage.create(3).unwrap();
         storage.append(&bytes).unwrap();
@@ -176,7 +176,7 @@ fn told(mut storage: Simulated) -> Vec<String> {
 }
 
 #[test]
-fn damage_to_what_was_sealed_is_told() {
+fn damage_to_sealed_segment_is_reported() {
     let whole = told(three_segments());
     let all = [
         "0: 0", "0: 1", "0 ends", "1: 2", "1: 3", "1 ends", "2: 4", "2: 5", "2 ends",
@@ -206,7 +206,7 @@ fn damage_to_what_was_sealed_is_told() {
 }
 
 #[test]
-fn segments_are_removed_as_a_whole() {
+fn segments_are_removed_whole() {
     let (mut log, read) = open(three_segments());
     assert_eq!(read.len(), 6);
     assert_eq!(log.current(), 3);
@@ -221,7 +221,7 @@ fn segments_are_removed_as_a_whole() {
 
 /// Those that were to be removed and are there again, and those that stand before one that somebody has taken away.
 #[test]
-fn what_is_before_a_gap_is_removed_and_told() {
+fn segments_before_gap_are_removed_and_reported() {
     for (missing, said) in [
         (0, &["1: 2", "1: 3", "1 ends", "2: 4", "2: 5", "2 ends"][..]),
         (1, &["[0] removed", "2: 4", "2: 5", "2 ends"]),
@@ -240,7 +240,7 @@ fn what_is_before_a_gap_is_removed_and_told() {
 }
 
 #[test]
-fn another_version_is_not_guessed() {
+fn unknown_version_is_refused() {
     let mut storage = Simulated::default();
     storage.create(0).expect("new");
     let mut header = *b"OUTLSEGM\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
@@ -261,7 +261,7 @@ fn another_version_is_not_guessed() {
 }
 
 #[test]
-fn a_record_that_is_too_long_is_left_out() {
+fn overlong_record_is_left_out() {
     let mut batch = Batch::default();
     assert!(!batch.add(|bytes| bytes.resize(bytes.len() + MAX_RECORD + 1, 0)));
     assert!(batch.is_empty());
@@ -275,7 +275,7 @@ fn a_record_that_is_too_long_is_left_out() {
 }
 
 #[test]
-fn a_storage_that_is_full_says_so() {
+fn full_storage_is_reported() {
     let (mut log, _) = open(Simulated::default());
     log.storage().limit(Some(2000));
     let mut batch = Batch::default();

@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read() {
+    fn criu_versions_are_parsed() {
         assert_eq!(version("Version: 3.17.1\n"), Some((3, 17)));
         assert_eq!(version("Version: 4.2.1\nGitID: x\n"), Some((4, 2)));
         assert_eq!(version("Version: 4.2-1\n"), None);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_something_else_is_told() {
+    fn missing_or_foreign_criu_is_reported() {
         let missing = Criu::find(Path::new("/nowhere/criu")).expect_err("missing");
         assert!(missing.to_string().contains("make criu"), "{missing}");
         let other = Criu::find(Path::new("true")).expect_err("no criu");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_errors_are_told() {
+    fn first_errors_are_reported() {
         let log = "(0.1) fine\n(0.2) Error (a.c:1): this\n(0.3) Error (b.c:2): that\n(0.4) Error (c.c:3): so\n";
         assert_eq!(
             errors(log),

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_changed_is_noticed() {
+    fn any_change_of_image_is_detected() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = |name: &str| directory.path().join(name);
         let fill = || {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn no_manifest_names_a_file_elsewhere_or_one_twice() {
+    fn foreign_or_duplicate_paths_are_refused() {
         let is_manifest = |lines: &str| parse(&sealed(format!("{lines}\n"))).is_some();
         assert!(is_manifest("0000002a 7 a b"));
         let longest = format!("0000002a {LONGEST} a");

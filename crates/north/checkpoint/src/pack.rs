@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_the_same_elsewhere_in_whatever_pieces_it_comes() {
+    fn image_survives_transfer_in_any_pieces() {
         let (_kept, all) = packed();
         for piece in [1, 7, 1000, 65_536, all.len()] {
             let (_directory, store) = store();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_changed_is_no_image() {
+    fn truncated_or_changed_image_is_refused() {
         let (_kept, all) = packed();
         let is_image = |bytes: &[u8]| {
             let (_directory, store) = store();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_elsewhere() {
+    fn paths_outside_directory_are_refused() {
         for name in ["../x", "/x", "..", ".", "", "a/b", "a/", "a\n", "a\0"] {
             let (directory, store) = store();
             let mut unpack = Unpack::into(store.begin(1).expect("an image"));
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_no_file_has_are_refused() {
+    fn impossible_lengths_are_refused() {
         let directory = tempfile::tempdir().expect("a directory");
         let files = |lengths: &[u64]| {
             let named = lengths.iter().map(|length| ("a".to_owned(), *length));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_manifest_does_not_name_is_not_taken_with_an_image() {
+    fn file_outside_manifest_is_refused() {
         let (_kept, all) = packed();
         let (_directory, store) = store();
         let mut unpack = Unpack::into(store.begin(1).expect("an image"));

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seeds_of_the_fuzz_targets_hold() {
+    fn fuzz_seeds_hold() {
         seeds("manifest")
             .iter()
             .for_each(|seed| image_manifest(seed));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_with_a_manifest_behind_it_is_taken() {
+    fn image_with_trailing_manifest_is_accepted() {
         let files = [header("a", 2).expect("a header"), b"xy".to_vec()].concat();
         let noted = with_manifest(&files).expect("files");
         assert!(unpacked(&noted, 3));

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_one_in_use_is_left() {
+    fn unused_images_are_removed() {
         let directory = tempfile::tempdir().expect("a directory");
         let at = directory.path().join("images");
         let store = Store::new(at.clone()).expect("a store");

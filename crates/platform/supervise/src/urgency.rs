@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_begun_by_who_is_urgent_is_not() {
+    fn child_of_urgent_process_is_not_urgent() {
         let policy = || {
             // SAFETY: 0 is the calling thread.
             unsafe { libc::sched_getscheduler(0) }

@@ -42,7 +42,7 @@ fn heard(frames: &[Vec<u8>]) -> Heard {
 const OURS: [u8; 4] = [10, 0, 0, 110];
 
 #[test]
-fn sources_and_claims_are_speech_and_nothing_else_is() {
+fn sent_segments_and_claims_count_as_speech() {
     for frame in [
         ipv4_from(A, OURS),
         arp_of(A, OURS),
@@ -66,7 +66,7 @@ fn sources_and_claims_are_speech_and_nothing_else_is() {
 }
 
 #[test]
-fn one_after_the_other_is_one_at_a_time() {
+fn consecutive_speakers_do_not_overlap() {
     let other = ipv4_from(B, [10, 0, 0, 30]);
     let (a, b) = (ipv4_from(A, OURS), ipv4_from(B, OURS));
     let all = heard(&[a.clone(), other, a.clone(), b.clone(), b, a]);
@@ -76,7 +76,7 @@ fn one_after_the_other_is_one_at_a_time() {
 
 #[test]
 #[should_panic(expected = "served, and there spoke")]
-fn a_single_late_claim_is_noticed() {
+fn late_claim_is_detected() {
     let frames = [
         ipv4_from(A, OURS),
         ipv4_from(B, OURS),
@@ -88,7 +88,7 @@ fn a_single_late_claim_is_noticed() {
 
 #[test]
 #[should_panic(expected = "served, and there spoke")]
-fn an_advertisement_too_early_is_noticed() {
+fn early_advertisement_is_detected() {
     let early = advertisement(B, "fe80::1", "fd00::110");
     let frames = [
         ipv4_from(A, OURS),
@@ -101,13 +101,13 @@ fn an_advertisement_too_early_is_noticed() {
 
 #[test]
 #[should_panic(expected = "served, and there spoke")]
-fn who_never_spoke_is_missed() {
+fn silent_speaker_is_detected() {
     heard(&[ipv4_from(A, OURS)]).assert_one_at_a_time(&[A, B]);
 }
 
 #[test]
 #[should_panic(expected = "there spoke")]
-fn a_word_breaks_the_silence() {
+fn segment_breaks_silence() {
     let frames = [ipv4_from(A, OURS), ipv4_from(A, OURS), ipv4_from(A, OURS)];
     let heard = heard(&frames);
     let at = Duration::from_millis;

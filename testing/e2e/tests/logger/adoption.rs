@@ -8,7 +8,7 @@ use lab::Signal;
 use crate::{echoes, echoing, protect, status, with_logger};
 
 #[test]
-fn connections_go_on_protected_and_the_next_serve_finds_their_records() {
+fn next_serve_finds_records_at_logger() {
     let (scene, logger) = with_logger("link-adopt");
     let server = test_server(&scene);
     let flags = logger.flags();
@@ -47,7 +47,7 @@ fn connections_go_on_protected_and_the_next_serve_finds_their_records() {
 }
 
 #[test]
-fn a_server_that_died_with_its_serve_is_recovered() {
+fn server_killed_with_serve_is_recovered() {
     let (scene, logger) = with_logger("link-adopt-dead");
     let server = test_server(&scene);
     let flags = logger.flags();

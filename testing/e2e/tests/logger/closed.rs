@@ -93,7 +93,7 @@ fn gives_up(stream: &TcpStream) {
 }
 
 #[test]
-fn clients_wait_while_nobody_serves_and_go_on_when_they_are_told() {
+fn clients_wait_for_zero_window_acks_during_outage() {
     let mut pair = tell_clients("closed");
     let scene = &pair.scene;
     // A client that is not answered gives up after four retransmissions, or questions for room, and 6 s in all.
@@ -173,7 +173,7 @@ fn clients_wait_while_nobody_serves_and_go_on_when_they_are_told() {
 
 /// Its server takes its time, and there is nobody else to be recovered.
 #[test]
-fn who_knocks_at_a_host_that_takes_over_is_let_in_late() {
+fn new_client_during_takeover_is_accepted_late() {
     let mut gate = None;
     let mut pair = Pair::new("knocks", |scene| {
         let server = test_server_at(scene, addresses().to_vec(), &[]);

@@ -27,7 +27,7 @@ const SHORT_LIFE: usize = 150;
 const LIFE: usize = 1000;
 
 #[test]
-fn a_logger_with_a_log_is_killed_again_and_again_and_nothing_is_lost() {
+fn durable_logger_killed_again_and_again_loses_nothing() {
     let kills = std::env::var("OUTLIVE_KILLS").map_or(Ok(KILLS), |kills| kills.parse());
     let kills = kills.expect("a number");
     let mut seed = Seed::choose("link-durable");
@@ -108,7 +108,7 @@ fn pause(seed: &mut Seed, longest: usize) {
 const HEARD: Duration = Duration::from_millis(300);
 
 #[test]
-fn the_record_of_a_connection_that_ended_without_the_logger_is_not_kept() {
+fn record_of_connection_ended_during_outage_is_removed() {
     let scene = Scene::new("link-ended");
     let host = scene.lab.add_host_at("logger", 20).expect("a host");
     let keys = key_file(&scene, "keys");
@@ -143,7 +143,7 @@ const MUCH: usize = 256 << 10;
 /// A logger gives a record up while there is no `serve`, and dies before the next one comes: the client would wait for
 /// ever for what nobody records.
 #[test]
-fn a_record_that_was_given_up_while_nobody_heard_of_that_is_not_waited_for() {
+fn record_abandoned_during_outage_is_not_awaited() {
     let scene = Scene::new("link-unheard");
     let host = scene.lab.add_host_at("logger", 20).expect("a host");
     let keys = key_file(&scene, "keys");
@@ -176,7 +176,7 @@ const FORMER: &[u8] =
     include_bytes!("../../../../crates/service/logger/tests/it/durable/version-5.segment");
 
 #[test]
-fn a_log_of_the_version_before_is_read_after_an_upgrade() {
+fn log_of_previous_version_is_read_after_upgrade() {
     let scene = Scene::new("link-former");
     let host = scene.lab.add_host_at("logger", 20).expect("a host");
     let keys = key_file(&scene, "keys");
@@ -199,7 +199,7 @@ fn a_log_of_the_version_before_is_read_after_an_upgrade() {
 /// The logger dies with the head of an answer in its socket, unrecorded. `serve` repeats the head to the next logger
 /// process: in a replay the date of this answer may differ.
 #[test]
-fn heads_that_die_with_the_logger_are_recorded_by_the_next_one() {
+fn response_prefixes_are_recorded_after_logger_restart() {
     let scene = Scene::new("link-heads");
     let host = scene.lab.add_host_at("logger", 20).expect("a host");
     let keys = key_file(&scene, "keys");
@@ -230,7 +230,7 @@ fn heads_that_die_with_the_logger_are_recorded_by_the_next_one() {
 }
 
 #[test]
-fn second_logger_on_one_directory_is_refused() {
+fn second_logger_on_directory_is_refused() {
     let scene = Scene::new("link-taken");
     let host = scene.lab.add_host_at("logger", 20).expect("a host");
     let keys = key_file(&scene, "keys");

@@ -50,7 +50,7 @@ fn refused(answer: &Answer, code: i32, says: &[&str]) {
 }
 
 #[test]
-fn a_wrong_key_is_refused_and_the_message_says_what_to_do() {
+fn wrong_key_is_refused_with_advice() {
     let (scene, logger) = with_logger("link-wrong-key");
     let at = logger.address().to_string();
     let strange = key_file(&scene, "strange").to_string_lossy().into_owned();
@@ -77,7 +77,7 @@ fn a_wrong_key_is_refused_and_the_message_says_what_to_do() {
 }
 
 #[test]
-fn check_says_whether_a_logger_can_be_used() {
+fn check_reports_logger_usability() {
     let (scene, logger) = with_logger("link-check");
     let check = |keys: &str, at: &str| {
         let mut command = scene.server.command(&binaries::outlive().to_string_lossy());
@@ -110,7 +110,7 @@ fn check_says_whether_a_logger_can_be_used() {
 }
 
 #[test]
-fn a_service_whose_logger_is_not_there_is_served_unprotected_and_says_so() {
+fn service_without_logger_runs_unprotected_with_warning() {
     let (scene, logger) = with_logger("link-nobody");
     logger.kill();
     let flags = logger.flags();
@@ -130,7 +130,7 @@ fn a_service_whose_logger_is_not_there_is_served_unprotected_and_says_so() {
 }
 
 #[test]
-fn the_keys_of_the_link_are_replaced_under_load() {
+fn link_keys_are_replaced_under_load() {
     let (scene, logger) = with_logger("link-rekey");
     let protected = protect(&scene, &test_server(&scene), &logger, &[]);
     thread::scope(|scope| {
@@ -155,7 +155,7 @@ fn the_keys_of_the_link_are_replaced_under_load() {
 }
 
 #[test]
-fn keys_are_changed_under_load() {
+fn key_file_is_replaced_under_load() {
     let (scene, logger) = with_logger("link-rotation");
     let protected = protect(&scene, &test_server(&scene), &logger, &[]);
     // One file on both hosts: the new key is known to both when the service begins to use it.

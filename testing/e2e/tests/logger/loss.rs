@@ -39,7 +39,7 @@ fn upload(stream: &TcpStream, meanwhile: impl FnOnce(&dyn Fn())) {
 }
 
 #[test]
-fn an_upload_goes_on_unprotected_when_the_logger_dies() {
+fn upload_survives_logger_death_unprotected() {
     let (scene, logger) = with_logger("link-unprotect");
     let protected = protect(&scene, &test_server(&scene), &logger, &[QUICK_LOSS]);
     let stream = scene.connect(PORT);
@@ -66,7 +66,7 @@ fn an_upload_goes_on_unprotected_when_the_logger_dies() {
 
 /// A service that begins while no logger answers does not say that connections are protected.
 #[test]
-fn a_beginning_without_a_logger_is_no_protection() {
+fn connection_opened_without_logger_is_unprotected() {
     let (scene, mut logger) = with_logger("link-begins");
     logger.kill();
     let flags = logger.flags();
@@ -87,7 +87,7 @@ fn a_beginning_without_a_logger_is_no_protection() {
 }
 
 #[test]
-fn uploads_and_echoes_wait_for_a_logger_that_is_cut_off_and_go_on_protected() {
+fn upload_and_echo_wait_for_partitioned_logger() {
     let (scene, logger) = with_logger("link-hold");
     let protected = protect(
         &scene,
@@ -124,7 +124,7 @@ fn uploads_and_echoes_wait_for_a_logger_that_is_cut_off_and_go_on_protected() {
 }
 
 #[test]
-fn who_waits_for_a_logger_that_comes_back_empty_goes_on_unprotected() {
+fn empty_logger_releases_waiting_clients_unprotected() {
     let (scene, mut logger) = with_logger("link-emptied");
     let protected = protect(
         &scene,
@@ -150,7 +150,7 @@ fn who_waits_for_a_logger_that_comes_back_empty_goes_on_unprotected() {
 }
 
 #[test]
-fn the_second_logger_is_used_when_the_first_is_lost() {
+fn second_logger_is_used_after_loss_of_first() {
     let (scene, first) = with_logger("link-two");
     let host = scene.lab.add_host_at("second", 21).expect("a host");
     let keys = scene.directory().join("keys");
@@ -171,7 +171,7 @@ fn the_second_logger_is_used_when_the_first_is_lost() {
 }
 
 #[test]
-fn open_connections_are_protected_again_from_their_next_turn_on() {
+fn open_connections_are_protected_from_next_request() {
     let (scene, mut logger) = with_logger("link-again");
     let flags = ["--replay", "request", QUICK_LOSS];
     let protected = protect(&scene, &test_server(&scene), &logger, &flags);
@@ -202,7 +202,7 @@ fn open_connections_are_protected_again_from_their_next_turn_on() {
 }
 
 #[test]
-fn a_crash_while_the_logger_is_cut_off_is_recovered_when_it_is_back() {
+fn crash_during_partition_is_recovered_later() {
     let (scene, logger) = with_logger("link-hold-crash");
     let hold = ["--on-logger-loss", "hold", QUICK_LOSS];
     let protected = protect(&scene, &test_server(&scene), &logger, &hold);
@@ -233,7 +233,7 @@ fn a_crash_while_the_logger_is_cut_off_is_recovered_when_it_is_back() {
 }
 
 #[test]
-fn a_crash_while_the_logger_is_lost_costs_the_connections_that_it_had() {
+fn crash_during_logger_loss_resets_recorded_connections() {
     let (scene, logger) = with_logger("link-lost-crash");
     let protected = protect(&scene, &test_server(&scene), &logger, &[QUICK_LOSS]);
     let echo = echoing(&scene);
@@ -252,7 +252,7 @@ fn a_crash_while_the_logger_is_lost_costs_the_connections_that_it_had() {
 }
 
 #[test]
-fn an_upload_goes_on_unprotected_when_the_logger_is_cut_off() {
+fn upload_survives_logger_partition_unprotected() {
     let (scene, logger) = with_logger("link-cut");
     let protected = protect(&scene, &test_server(&scene), &logger, &[QUICK_LOSS]);
     let stream = scene.connect(PORT);

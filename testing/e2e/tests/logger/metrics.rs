@@ -82,7 +82,7 @@ impl Numbers {
 }
 
 #[test]
-fn a_recovery_is_seen_in_the_numbers_of_both() {
+fn recovery_shows_in_metrics_of_serve_and_logger() {
     let scene = Scene::new("link-metrics");
     let host = scene.lab.add_host_at("logger", 20).expect("a host");
     let [at_logger, at_serve] = [(&host, 9600), (&scene.server, 9601)].map(|(host, port)| Shown {
@@ -163,7 +163,7 @@ fn a_recovery_is_seen_in_the_numbers_of_both() {
 }
 
 #[test]
-fn an_address_that_cannot_be_had_is_a_mistake_that_leaves_nothing() {
+fn unusable_metrics_address_leaves_nothing() {
     let scene = Scene::new("metrics-taken");
     let protected = scene.protect(&test_server(&scene));
     for (metrics, word, code) in [

@@ -53,7 +53,7 @@ fn begin_with(protected: &mut Protected, server: &Server, logger: &Logger, more:
 }
 
 #[test]
-fn clients_see_a_pause_when_the_host_restarts() {
+fn clients_survive_host_reboot() {
     let mut seed = Seed::choose("link-power");
     let (scene, logger) = with_logger("link-power");
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
@@ -87,7 +87,7 @@ fn clients_see_a_pause_when_the_host_restarts() {
 
 /// One logger decides which host serves; of several none does.
 #[test]
-fn serve_whose_service_no_other_host_can_take_over_says_so() {
+fn serve_without_possible_standby_warns() {
     let (scene, logger) = with_logger("link-alone");
     let here = scene.ipv4(PORT);
     let at = logger.address().to_string();
@@ -107,7 +107,7 @@ fn serve_whose_service_no_other_host_can_take_over_says_so() {
 }
 
 #[test]
-fn a_download_from_nginx_outlives_its_host_twice() {
+fn nginx_download_survives_two_host_reboots() {
     let (scene, logger) = with_logger("link-power-nginx");
     let server = nginx_at(&scene, addresses().to_vec());
     let mut protected = protect(&scene, &server, &logger, &DEVICE);
@@ -142,7 +142,7 @@ fn a_download_from_nginx_outlives_its_host_twice() {
 
 /// FT-TCP VI.C: the log is on the disk of the server's own host.
 #[test]
-fn a_log_on_the_own_disk_survives_the_host() {
+fn local_log_survives_host_reboot() {
     let scene = Scene::new("link-power-disk");
     let keys = key_file(&scene, "keys");
     let log = scene.directory().join("log");
@@ -167,7 +167,7 @@ fn a_log_on_the_own_disk_survives_the_host() {
 
 /// Its power is there again before the logger's, and the one is as good as the other.
 #[test]
-fn a_host_waits_for_the_logger_that_had_its_records() {
+fn rebooted_host_waits_for_its_logger() {
     let scene = Scene::new("link-power-late");
     let host = scene.lab.add_host_at("logger", 20).expect("a host");
     let keys = key_file(&scene, "keys");
@@ -194,7 +194,7 @@ fn a_host_waits_for_the_logger_that_had_its_records() {
 
 /// The first of two loggers has older records: what is true is known to the second.
 #[test]
-fn the_newest_records_are_taken() {
+fn newest_records_are_used() {
     let (scene, first) = with_logger("link-power-two");
     let host = scene.lab.add_host_at("second", 21).expect("a host");
     let second = Logger::start(&scene, &host, &scene.directory().join("keys"), &[]);
@@ -224,7 +224,7 @@ fn the_newest_records_are_taken() {
 
 /// `serve` is killed at any moment of its new life, and the next one finds what there is to be found.
 #[test]
-fn a_new_life_that_is_cut_short_leaves_all_to_the_next() {
+fn interrupted_instance_leaves_records_to_next() {
     let (scene, logger) = with_logger("link-power-short");
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
     let mut protected = protect(&scene, &server, &logger, &DEVICE);
@@ -253,7 +253,7 @@ fn a_new_life_that_is_cut_short_leaves_all_to_the_next() {
 
 /// Who was stopped has nothing that could be inherited.
 #[test]
-fn an_orderly_end_leaves_no_records() {
+fn graceful_stop_leaves_no_records() {
     let (scene, logger) = with_logger("link-power-end");
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
     let mut protected = protect(&scene, &server, &logger, &DEVICE);

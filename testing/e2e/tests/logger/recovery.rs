@@ -8,7 +8,7 @@ use e2e::{Seed, assert_same_bytes, pattern};
 use crate::{protect, status, with_logger};
 
 #[test]
-fn a_download_an_echo_and_an_upload_survive_two_kills_untouched() {
+fn download_echo_and_upload_survive_two_kills() {
     let (scene, logger) = with_logger("link-exchange");
     for strategy in ["basic", "lazy", "eager", "conditional"] {
         let mut seed = Seed::choose(&format!("link-exchange-{strategy}"));
@@ -19,7 +19,7 @@ fn a_download_an_echo_and_an_upload_survive_two_kills_untouched() {
 }
 
 #[test]
-fn the_same_by_ipv6() {
+fn download_echo_and_upload_survive_two_kills_over_ipv6() {
     let (scene, logger) = with_logger("link-v6");
     let mut seed = Seed::choose("link-v6");
     let protected = protect(&scene, &test_server(&scene), &logger, &[]);
@@ -30,7 +30,7 @@ fn the_same_by_ipv6() {
 }
 
 #[test]
-fn nginx_is_killed_in_a_download_and_in_an_upload() {
+fn nginx_killed_in_download_and_upload() {
     let (scene, logger) = with_logger("link-nginx");
     let server = nginx(&scene);
     let protected = protect(&scene, &server, &logger, &[]);
@@ -73,7 +73,7 @@ fn nginx_is_killed_in_a_download_and_in_an_upload() {
 }
 
 #[test]
-fn status_says_where_the_record_is_and_how_large_packets_to_it_may_be() {
+fn status_shows_logger_and_packet_size() {
     let (scene, logger) = with_logger("link-status");
     let protected = protect(&scene, &test_server(&scene), &logger, &[]);
     let _stream = crate::echoing(&scene);

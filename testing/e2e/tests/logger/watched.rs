@@ -6,7 +6,7 @@ use e2e::{PATIENCE, Scene, binaries};
 use lab::{Output, Signal};
 
 #[test]
-fn logger_says_to_its_manager_that_it_listens_goes_on_and_stops() {
+fn logger_notifies_service_manager() {
     let scene = Scene::new("watched");
     let manager = Manager::new(&scene);
     let at = format!("{}:7600", scene.server.address().ipv4());

@@ -77,7 +77,7 @@ fn ends_loudly(scene: &Scene, server: &Protected, why: &str) {
 }
 
 #[test]
-fn a_record_that_is_full_ends_loudly() {
+fn full_record_ends_with_warning() {
     let scene = Scene::new("nfull");
     let flags = [&REQUIRE[..], &SMALL].concat();
     let server = scene.protect_with(&redis(&scene), &flags);
@@ -86,7 +86,7 @@ fn a_record_that_is_full_ends_loudly() {
 
 /// It is known to whoever comes next, too.
 #[test]
-fn that_a_record_has_ended_is_known_to_the_next_serve() {
+fn next_serve_knows_ended_record() {
     let scene = Scene::new("nfullnext");
     let (definition, flags) = (redis(&scene), [&REQUIRE[..], &SMALL].concat());
     let mut server = scene.protect_with(&definition, &flags);
@@ -116,7 +116,7 @@ fn assert_protected_again(scene: &Scene, server: &Protected) {
 
 /// Nor is one that another version has made that of the server that goes on.
 #[test]
-fn a_record_of_another_version_is_none() {
+fn record_of_other_version_is_ignored() {
     let scene = Scene::new("nversion");
     let server = scene.protect_with(&redis(&scene), &REQUIRE);
     becomes_another_versions(&scene, server, &REQUIRE);
@@ -124,7 +124,7 @@ fn a_record_of_another_version_is_none() {
 
 /// One that is full leaves no room for another: the server goes on all the same.
 #[test]
-fn a_full_record_of_another_version_is_none() {
+fn full_record_of_other_version_is_ignored() {
     let scene = Scene::new("nversionfull");
     let flags = [&REQUIRE[..], &SMALL].concat();
     let server = scene.protect_with(&redis(&scene), &flags);
@@ -167,7 +167,7 @@ fn becomes_another_versions(scene: &Scene, mut server: Protected, flags: &[&str]
 }
 
 #[test]
-fn a_record_for_which_the_logger_has_no_room_ends_loudly() {
+fn record_over_logger_limit_ends_with_warning() {
     let (scene, logger) = with_logger_that("nfulllog", &["--limit-total", "8MiB"]);
     let server = protect(&scene, &redis(&scene), &logger, &REQUIRE);
     ends_loudly(&scene, &server, "the logger has no room");
@@ -176,7 +176,7 @@ fn a_record_for_which_the_logger_has_no_room_ends_loudly() {
 /// A logger that begins anew does not take what was recorded for all there is: no other host goes on from what the
 /// server was then.
 #[test]
-fn a_record_that_has_ended_is_no_other_hosts() {
+fn ended_record_is_not_taken_over() {
     let [address, _] = addresses();
     let flags = [&REQUIRE[..], &SMALL].concat();
     let mut pair = Pair::with("nfullhost", &[], &flags, |scene| redis_at(scene, address));
@@ -214,7 +214,7 @@ fn record_bytes(server: &Protected) -> u64 {
 }
 
 #[test]
-fn a_record_begins_anew_when_nobody_is_connected() {
+fn record_resets_without_connections() {
     let scene = Scene::new("nanew");
     let flags = [&REQUIRE[..], &STATELESS].concat();
     let server = scene.protect_with(&redis(&scene), &flags);
@@ -257,7 +257,7 @@ fn a_record_begins_anew_when_nobody_is_connected() {
 
 /// What had come to its bound is protected again.
 #[test]
-fn a_record_that_has_ended_begins_anew_when_nobody_is_connected() {
+fn ended_record_resets_without_connections() {
     let scene = Scene::new("nanewfull");
     let flags = [&REQUIRE[..], &SMALL, &["--stateless"]].concat();
     let server = scene.protect_with(&redis(&scene), &flags);
@@ -297,7 +297,7 @@ fn come_and_go(scene: &Scene, number: usize, began: Instant, ends: &AtomicBool) 
 }
 
 #[test]
-fn who_comes_when_it_begins_anew_is_served() {
+fn client_during_record_reset_is_served() {
     let scene = Scene::new("nanewbusy");
     let flags = [&REQUIRE[..], &STATELESS].concat();
     let server = scene.protect_with(&redis(&scene), &flags);
@@ -328,7 +328,7 @@ fn who_comes_when_it_begins_anew_is_served() {
 
 /// The logger's record begins anew, too, and what the next host finds there is of the server that serves.
 #[test]
-fn a_record_with_a_logger_begins_anew() {
+fn record_at_logger_resets() {
     let [address, _] = addresses();
     let flags = [&REQUIRE[..], &STATELESS].concat();
     let mut pair = Pair::with("nanewlog", &[], &flags, |scene| redis_at(scene, address));
@@ -348,7 +348,7 @@ fn a_record_with_a_logger_begins_anew() {
 }
 
 #[test]
-fn what_contradicts_a_server_without_a_memory_is_refused() {
+fn options_contradicting_stateless_are_refused() {
     let scene = Scene::new("nanewbad");
     let wrong: [(&[&str], &str); 3] = [
         (&["--stateless", "--checkpoint-at", "1MiB"], "checkpoints"),

@@ -67,7 +67,7 @@ pub(super) fn images(scene: &Scene, server: &Protected) -> Vec<PathBuf> {
 }
 
 #[test]
-fn redis_goes_on_from_a_checkpoint() {
+fn redis_continues_from_checkpoint() {
     let scene = Scene::new("ckredis");
     let criu = criu();
     let server = scene.protect_with(&redis(&scene), &flags(&criu, &["--checkpoint-at", "1MiB"]));
@@ -108,7 +108,7 @@ fn redis_goes_on_from_a_checkpoint() {
 
 /// Whatever dies while a checkpoint is made, at whatever step: the record and the last checkpoint are what they were.
 #[test]
-fn a_death_while_a_checkpoint_is_made_costs_nothing() {
+fn death_during_checkpoint_is_masked() {
     let scene = Scene::new("ckdeath");
     let criu = criu();
     let definition = redis(&scene);
@@ -150,7 +150,7 @@ fn a_death_while_a_checkpoint_is_made_costs_nothing() {
 
 /// An image that is damaged is not made a server: that is told, and all connections are reset.
 #[test]
-fn a_torn_image_is_told_and_nobody_goes_on_with_it() {
+fn torn_image_is_reported_and_not_used() {
     let scene = Scene::new("cktorn");
     let criu = criu();
     let server = scene.protect_with(&redis(&scene), &flags(&criu, &["--checkpoint-at", "1MiB"]));
@@ -188,7 +188,7 @@ fn a_torn_image_is_told_and_nobody_goes_on_with_it() {
 
 /// A request that kills it after a checkpoint, of a client that was there before: that one is reset, and nobody else.
 #[test]
-fn who_kills_the_server_behind_a_checkpoint_is_found() {
+fn fatal_request_after_checkpoint_is_quarantined() {
     let scene = Scene::new("ckpoison");
     let criu = criu();
     let server = scene.protect_with(&redis(&scene), &flags(&criu, &["--checkpoint-at", "1MiB"]));
@@ -214,7 +214,7 @@ fn who_kills_the_server_behind_a_checkpoint_is_found() {
 
 /// Without a CRIU that can be used nothing is begun, and it is said what to do.
 #[test]
-fn without_criu_there_are_no_checkpoints() {
+fn missing_criu_disables_checkpoints() {
     let scene = Scene::new("cknone");
     for (criu, why) in [("/nowhere/criu", "make criu"), ("true", "4.0 or newer")] {
         let flags = ["--criu", criu, "--checkpoint-every", "10s"];
@@ -227,7 +227,7 @@ fn without_criu_there_are_no_checkpoints() {
 
 /// A rehearsal replays what the server has saved while that saves again: there is one file, and it is whole.
 #[test]
-fn what_redis_saves_beside_a_checkpoint_is_its_own() {
+fn redis_save_beside_checkpoint_is_whole() {
     let scene = Scene::new("cksave");
     let criu = criu();
     let saves = ["--save", ""];
@@ -278,7 +278,7 @@ fn download(stream: &mut TcpStream, got: &mut Vec<u8>, length: usize) {
 
 /// A download in whose middle a checkpoint was made goes on from there, but never from another file of the same length.
 #[test]
-fn a_download_goes_on_from_the_same_file_only() {
+fn download_continues_from_unchanged_file_only() {
     let scene = Scene::new("ckfile");
     let criu = criu();
     let often = flags(&criu, &["--checkpoint-every", "1s"]);
@@ -309,7 +309,7 @@ fn a_download_goes_on_from_the_same_file_only() {
 /// What the server shares with others is not touched by a rehearsal beside it, which ends before that, and that is
 /// told.
 #[test]
-fn what_is_shared_is_not_touched() {
+fn shared_objects_are_untouched() {
     let criu = criu();
     let kinds = [
         ("socket", "a name in the file system"),
@@ -347,7 +347,7 @@ fn what_is_shared_is_not_touched() {
 
 /// A rehearsal locks no file, and who is made from its image has locked what the server had.
 #[test]
-fn what_was_locked_is_locked_by_who_is_made_from_an_image() {
+fn locks_are_held_after_restore() {
     let criu = criu();
     type Lock = fn(&File, FlockOperation) -> rustix::io::Result<()>;
     let kinds: [(&str, Lock); 2] = [

@@ -49,7 +49,7 @@ fn is_acknowledged(pair: &Pair, client: &Client) -> bool {
 }
 
 #[test]
-fn what_a_server_has_noted_is_not_copied() {
+fn recorded_input_is_not_mirrored() {
     let mut pair = pair("north-copies");
     let mut client = client(&pair.scene);
     count_until_left(&pair.first, &mut client, 1, 500);
@@ -68,7 +68,7 @@ fn what_a_server_has_noted_is_not_copied() {
 
 /// What was acknowledged to a client that is not answered is not lost with the host.
 #[test]
-fn a_client_that_is_not_answered_is_acknowledged_what_is_safe() {
+fn unanswered_client_gets_ack_of_stable_data() {
     let mut pair = pair("north-unanswered");
     let mut client = client(&pair.scene);
     count(&mut client, 1, 500);
@@ -89,7 +89,7 @@ fn a_client_that_is_not_answered_is_acknowledged_what_is_safe() {
 
 /// Long ones are copied, and may be read in parts; short ones come among them.
 #[test]
-fn short_and_long_requests_take_turns() {
+fn short_and_long_requests_alternate() {
     let mut pair = pair("north-long");
     let mut client = client(&pair.scene);
     for round in 0..3 {

@@ -91,7 +91,7 @@ fn kill(server: &Protected, kill: usize) {
 
 /// It found no file when it began, and has made one: its next life finds none, and does not make it again.
 #[test]
-fn what_redis_has_saved_is_neither_loaded_nor_saved_again() {
+fn redis_save_is_not_repeated() {
     let scene = Scene::new("redissave");
     let saves = ["--save", ""];
     let directory = directory(&scene, "files");
@@ -127,7 +127,7 @@ fn save_slowly(client: &mut Client) {
 
 /// A child that saves goes on with that, with what it had when it was begun.
 #[test]
-fn a_save_that_is_under_way_goes_on() {
+fn redis_save_in_progress_continues() {
     let scene = Scene::new("redissaving");
     let saves = ["--save", ""];
     let directory = directory(&scene, "files");
@@ -160,7 +160,7 @@ fn a_save_that_is_under_way_goes_on() {
 
 /// Who is to be told all of it, and what comes then, hears it from the child that was at work.
 #[test]
-fn a_replica_hears_what_was_being_saved() {
+fn redis_replica_gets_save_in_progress() {
     let scene = Scene::new("redissync");
     let directory = directory(&scene, "files");
     let server = redis_in(&directory, scene.ipv4(PORT), &["--save", ""]);
@@ -196,7 +196,7 @@ fn a_replica_hears_what_was_being_saved() {
 /// What it has read goes when it saves again: its next lives read that nonetheless, after the third save as after the
 /// first.
 #[test]
-fn what_redis_has_loaded_and_replaced_is_loaded_again() {
+fn redis_loads_replaced_file_again() {
     let scene = Scene::new("redisreload");
     let saves = ["--save", ""];
     let directory = directory(&scene, "files");
@@ -229,7 +229,7 @@ fn what_redis_has_loaded_and_replaced_is_loaded_again() {
 
 /// It begins a log when it is told to, under a name that it changes: what its next lives append is found there.
 #[test]
-fn what_redis_appends_to_a_log_with_a_new_name_is_there() {
+fn redis_append_to_renamed_log_survives() {
     let scene = Scene::new("redisnewlog");
     let directory = directory(&scene, "files");
     let server = redis_in(&directory, scene.ipv4(PORT), &["--save", ""]);
@@ -257,7 +257,7 @@ fn what_redis_appends_to_a_log_with_a_new_name_is_there() {
 
 /// Each command is in the log once, whatever its server died of, and when.
 #[test]
-fn what_redis_appends_to_its_log_is_there_once() {
+fn redis_append_is_written_once() {
     let scene = Scene::new("redislog");
     let saves = [
         "--save",
@@ -304,7 +304,7 @@ fn what_redis_appends_to_its_log_is_there_once() {
 /// Somebody else may put another file in the place of one that it has read, or take that away: its next lives read
 /// what it had read.
 #[test]
-fn what_others_have_replaced_is_read_as_it_was() {
+fn externally_replaced_file_is_read_as_before() {
     let scene = Scene::new("replaced");
     let (notes, new) = (
         scene.directory().join("notes"),
@@ -329,7 +329,7 @@ fn what_others_have_replaced_is_read_as_it_was() {
 
 /// Also one of which there is an image.
 #[test]
-fn what_others_have_replaced_is_read_as_it_was_for_an_image() {
+fn externally_replaced_file_is_read_as_before_by_image() {
     let scene = Scene::new("imaged");
     let criu = checkpoints::criu();
     let flags = checkpoints::flags(&criu, &["--checkpoint-every", "1s"]);
@@ -351,7 +351,7 @@ fn what_others_have_replaced_is_read_as_it_was_for_an_image() {
 
 /// What it has read of a file is still there, or the replay has failed.
 #[test]
-fn what_was_read_is_read_again_or_told() {
+fn changed_file_is_reread_or_reported() {
     let scene = Scene::new("reader");
     let server = scene.protect_with(&servers::words(&scene, "/usr/bin/python3"), &REQUIRE);
     let mut client = words::Client::new(&scene);
@@ -379,7 +379,7 @@ fn what_was_read_is_read_again_or_told() {
 
 /// A socket with a name in the file system is there again, though the dead life has left one.
 #[test]
-fn redis_listens_on_its_local_socket_in_each_life() {
+fn redis_unix_socket_survives_restart() {
     let scene = Scene::new("redisunix");
     let path = scene.directory().join("redis.sock");
     let mut redis = servers::redis(&scene);

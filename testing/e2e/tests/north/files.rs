@@ -85,12 +85,12 @@ fn answers_all_requests_in_order(label: &str, make: fn(&Scene) -> Server) {
 }
 
 #[test]
-fn lighttpd_goes_on_in_the_middle_of_a_file() {
+fn lighttpd_continues_within_file() {
     goes_on_in_the_middle_of_a_file("lightmiddle", lighttpd);
 }
 
 #[test]
-fn nginx_goes_on_in_the_middle_of_a_file() {
+fn nginx_continues_within_file() {
     goes_on_in_the_middle_of_a_file("nginxmiddle", nginx_alone);
 }
 
@@ -126,7 +126,7 @@ fn goes_on_in_the_middle_of_a_file(label: &str, make: fn(&Scene) -> Server) {
 
 /// A client of its own for each download, which the server ends.
 #[test]
-fn lighttpd_ends_connections_when_it_has_said_all() {
+fn lighttpd_closes_connections_after_response() {
     let scene = Scene::new("lightclose");
     let server = scene.protect_with(&lighttpd(&scene), &REQUIRE);
     let seed = &mut Seed::choose("lightclose");

@@ -28,7 +28,7 @@ fn goes_from_host_to_host(pair: &mut Pair, label: &str) {
 }
 
 #[test]
-fn mosquitto_passes_on_every_message_once() {
+fn mosquitto_delivers_each_message_once_by_replica() {
     const COUNT: usize = 1500;
     let label = "hot-mosquitto";
     let mut pair = with_follower(label, |scene| {
@@ -55,7 +55,7 @@ fn mosquitto_passes_on_every_message_once() {
 }
 
 #[test]
-fn asyncio_streams_go_on_token_by_token() {
+fn asyncio_streams_continue_on_replica() {
     let label = "hot-streamer";
     let mut pair = with_follower(label, |scene| at_addresses(scene, streamer(scene), None));
     let scene = &Arc::clone(&pair.scene);
@@ -69,7 +69,7 @@ fn asyncio_streams_go_on_token_by_token() {
 }
 
 #[test]
-fn everybody_in_a_room_with_tls_hears_everything() {
+fn chat_with_tls_continues_on_replica() {
     let label = "hot-room";
     let mut authority = None;
     let mut pair = with_follower(label, |scene| {
@@ -85,7 +85,7 @@ fn everybody_in_a_room_with_tls_hears_everything() {
 }
 
 #[test]
-fn lighttpd_goes_on_with_its_sessions() {
+fn lighttpd_tls_sessions_continue_on_replica() {
     let label = "hot-lighttpd";
     let mut authority = None;
     let mut pair = with_follower(label, |scene| {

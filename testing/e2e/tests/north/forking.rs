@@ -146,7 +146,7 @@ pub(super) fn kill_all_and_then_others(server: &Protected, kills: usize, seed: &
 }
 
 #[test]
-fn a_process_for_each_connection_goes_on_with_it() {
+fn process_per_connection_survives_kill() {
     let scene = Scene::new("forking");
     let server = scene.protect_with(&forking(&scene, "nothing"), &REQUIRE);
     let recording = scene.record(PORT);
@@ -173,7 +173,7 @@ fn a_process_for_each_connection_goes_on_with_it() {
 
 /// Nobody else pays for processes that die of what their clients say, again and again.
 #[test]
-fn clients_that_kill_their_processes_are_reset_and_nobody_else() {
+fn client_killing_its_process_is_reset_alone() {
     let scene = Scene::new("forkpoison");
     let server = scene.protect_with(&forking(&scene, "nothing"), &REQUIRE);
     let mut others: Vec<Client> = (0..3).map(|_| Client::new(&scene)).collect();
@@ -226,7 +226,7 @@ fn clients_that_kill_their_processes_are_reset_and_nobody_else() {
 
 /// Who says nothing has not lost its place, and who has been answered is not answered again.
 #[test]
-fn those_who_wait_are_served_when_they_speak() {
+fn idle_clients_are_served_on_first_byte() {
     let scene = Scene::new("forkwait");
     let server = scene.protect_with(&forking(&scene, "nothing"), &REQUIRE);
     let mut silent = Client::new(&scene);
@@ -251,7 +251,7 @@ fn those_who_wait_are_served_when_they_speak() {
 
 /// The notes of all of them are with the logger before a client hears anything: another host begins them again.
 #[test]
-fn a_process_for_each_connection_goes_on_where_its_host_has_ended() {
+fn process_per_connection_survives_power_off() {
     let [address, _] = addresses();
     let mut pair = Pair::with("forkhosts", &[], &REQUIRE, |scene| {
         forking_at(scene, address, "nothing")
@@ -285,7 +285,7 @@ fn a_process_for_each_connection_goes_on_where_its_host_has_ended() {
 
 /// Only a first process is followed: a standby says so when a child has a client, and takes over with a replay.
 #[test]
-fn processes_with_clients_are_not_followed() {
+fn child_processes_with_clients_are_not_replicated() {
     let [address, _] = addresses();
     let flags = [&REQUIRE[..], &["--hot"]].concat();
     let mut pair = Pair::with("forkhot", &[], &flags, |scene| {
@@ -316,7 +316,7 @@ fn processes_with_clients_are_not_followed() {
 
 /// What two processes decide together is refused, with the reason, before a client is answered wrongly.
 #[test]
-fn processes_that_share_more_than_their_beginning_are_refused() {
+fn processes_with_shared_state_are_refused() {
     for (refused, why) in [
         ("pipe", "a pipe"),
         ("memory", "shares memory"),

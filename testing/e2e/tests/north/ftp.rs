@@ -35,14 +35,14 @@ use super::{
 const ACTIVE: [&str; 2] = ["--ftp-port", "-"];
 
 #[test]
-fn ftp_goes_on_in_the_middle_of_files() {
+fn ftp_continues_within_files() {
     // With two clients at once pyftpdlib itself forgets one now and then: at the end of a session it stops watching the
     // number that its data connection had, which is the other's by then.
     goes_on_in_the_middle_of_files("ftp", ftp, 1);
 }
 
 #[test]
-fn vsftpd_goes_on_in_the_middle_of_files() {
+fn vsftpd_continues_within_files() {
     goes_on_in_the_middle_of_files("vsftpd", |scene| vsftpd(scene, ISOLATED), 2);
 }
 
@@ -134,13 +134,13 @@ fn remove(file: &Path) {
 
 /// Whoever puts and gets files in either mode has all of them, whichever process of the server is killed.
 #[test]
-fn vsftpd_has_what_was_put_there() {
+fn vsftpd_has_uploaded_files() {
     has_what_was_put_there("vsftpdput", "", kill_all_and_then_children, 6);
 }
 
 /// And with it their sessions, of which each has several processes.
 #[test]
-fn vsftpd_as_debian_ships_it_has_what_was_put_there() {
+fn debian_vsftpd_has_uploaded_files() {
     has_what_was_put_there("vsftpdthree", SEVERAL, kill_all_and_then_others, 3);
 }
 
@@ -167,7 +167,7 @@ const PAM: &str = "/etc/pam.d";
 
 /// A user of the host, whom PAM knows, and who has the same directory.
 #[test]
-fn vsftpd_goes_on_with_a_user_of_its_host() {
+fn vsftpd_continues_with_local_user() {
     let scene = Scene::new("vsftpdpam");
     let pam = Pam::new();
     let root = scene.directory().join("www");
@@ -195,7 +195,7 @@ fn vsftpd_goes_on_with_a_user_of_its_host() {
 /// Two at once, one in each mode: each session of theirs puts and gets a small file and a large one. They may not try
 /// again.
 #[test]
-fn lftp_does_not_notice() {
+fn lftp_sees_no_crash() {
     let scene = Scene::new("lftp");
     let server = protect(&scene, SEVERAL);
     let seed = &mut Seed::choose("lftp");
@@ -280,7 +280,7 @@ fn has_unanswered_ends(scene: &Scene) -> bool {
 }
 
 #[test]
-fn vsftpd_goes_on_in_a_large_file() {
+fn vsftpd_continues_within_large_file() {
     const LARGE: usize = 100_000_000;
     let scene = Scene::new("vsftpdbig");
     let server = protect(&scene, "");
@@ -294,18 +294,18 @@ fn vsftpd_goes_on_in_a_large_file() {
 
 /// In passive mode all connections are its clients'.
 #[test]
-fn vsftpd_goes_on_where_its_host_has_ended() {
+fn vsftpd_survives_power_off() {
     goes_on_where_its_host_has_ended("vsftpdhosts", "", &[]).stop();
 }
 
 #[test]
-fn vsftpd_as_debian_ships_it_goes_on_where_its_host_has_ended() {
+fn debian_vsftpd_survives_power_off() {
     goes_on_where_its_host_has_ended("vsftpdthreehosts", SEVERAL, &[]).stop();
 }
 
 /// The server connects to its clients, from a port that it has from the kernel of a host that has ended.
 #[test]
-fn vsftpd_goes_on_with_those_it_has_connected_to_where_its_host_has_ended() {
+fn vsftpd_active_mode_survives_power_off() {
     let pair = goes_on_where_its_host_has_ended("vsftpdback", "", &ACTIVE);
     let hosts = [&pair.first, &pair.second];
     assert_ne!(hosts.map(assert_kept_to_others), [0, 0]);
@@ -331,7 +331,7 @@ fn goes_on_where_its_host_has_ended(label: &str, more: &str, mode: &[&str]) -> P
 /// Who comes after a `serve` that was killed holds nothing, and goes on all the same with what the server has
 /// connected to.
 #[test]
-fn vsftpd_goes_on_in_files_without_the_serve_that_saw_them_begin() {
+fn vsftpd_continues_within_files_under_next_serve() {
     let scene = Scene::new("vsftpdserve");
     let definition = vsftpd(&scene, "");
     let mut server = scene.protect_with(&definition, &REQUIRE);
@@ -389,12 +389,12 @@ impl Both {
 
 /// Whoever has just come is greeted, however far the processes of the session had come; others have just gone.
 #[test]
-fn vsftpd_greets_who_has_just_come() {
+fn vsftpd_greets_new_client() {
     greets_who_has_just_come("vsftpdgreet", "");
 }
 
 #[test]
-fn vsftpd_as_debian_ships_it_greets_who_has_just_come() {
+fn debian_vsftpd_greets_new_client() {
     greets_who_has_just_come("vsftpdthreegreet", SEVERAL);
 }
 
@@ -422,7 +422,7 @@ fn greets_who_has_just_come(label: &str, more: &str) {
 /// Its sandbox forbids calls that the library makes. What its processes know as their standard error is the client's
 /// connection, which hears nothing of that.
 #[test]
-fn vsftpd_that_cannot_be_replayed_is_refused() {
+fn unreplayable_vsftpd_is_refused() {
     let scene = Scene::new("vsftpdref");
     let mut server = scene.protect_with(&vsftpd(&scene, "seccomp_sandbox=YES"), &REQUIRE);
     let mut client = scene.connect(PORT);

@@ -26,7 +26,7 @@ const TURN_OVER: &str = "
 
 /// Where its memory is depends on what its allocator has given back, and when; it says so, so that is to be the same.
 #[test]
-fn redis_finds_its_memory_where_it_was() {
+fn redis_heap_addresses_are_equal() {
     let scene = Scene::new("redisheap");
     let mut redis = redis(&scene);
     redis.environment = vec![("MALLOC_CONF", "dirty_decay_ms:300")]; // for 10 s

@@ -49,13 +49,13 @@ pub(super) fn count(mut client: Client, number: usize, ends: &AtomicBool) -> u64
 }
 
 #[test]
-fn redis_goes_on_where_its_host_has_ended() {
+fn redis_survives_power_off() {
     goes_on("north-hosts", Duration::ZERO);
 }
 
 /// It does not wait for its answers, but these wait for the logger.
 #[test]
-fn redis_goes_on_with_a_logger_that_is_far() {
+fn redis_continues_with_distant_logger() {
     goes_on("north-far", Duration::from_millis(1));
 }
 
@@ -115,7 +115,7 @@ fn goes_on(label: &str, delay: Duration) {
 
 /// What is not in the memory of a logger that begins anew is said to it again.
 #[test]
-fn a_logger_that_was_restarted_is_told_all_of_it_again() {
+fn restarted_logger_gets_whole_determinant_log() {
     let mut pair = pair("north-logger");
     let mut client = client(&pair.scene);
     for number in 1..=1000 {
@@ -141,7 +141,7 @@ fn put_away(logger: &Logger, delay: Duration) {
 
 /// Who has to wait for a logger that is far hears of nothing, but the server goes on with the others' requests.
 #[test]
-fn what_is_said_waits_for_a_logger_that_is_far_and_the_server_does_not() {
+fn distant_logger_delays_output_not_server() {
     let (scene, logger) = with_logger("north-later");
     let server = protect(&scene, &redis(&scene), &logger, &REQUIRE);
     put_away(&logger, Duration::from_millis(2));
@@ -181,7 +181,7 @@ fn what_is_said_waits_for_a_logger_that_is_far_and_the_server_does_not() {
 /// However many clients have an answer in a turn of its loop, the server waits for the logger once before it asks
 /// again who has something to say (and once more at the first answer, if there was none or one in the turn before).
 #[test]
-fn a_turn_of_the_server_waits_for_its_logger_once() {
+fn loop_iteration_waits_once_for_logger() {
     let (scene, logger) = with_logger("north-turns");
     let server = protect(&scene, &redis(&scene), &logger, &REQUIRE);
     let mut clients: Vec<Client> = (0..16)
@@ -237,7 +237,7 @@ fn send_and_see(client: &mut Client, scene: &Scene) {
 }
 
 #[test]
-fn nothing_is_said_that_the_logger_does_not_have() {
+fn output_waits_for_determinants() {
     let (scene, logger) = with_logger("north-hold");
     let flags = [&REQUIRE[..], &[QUICK_LOSS]].concat();
     let server = protect(&scene, &redis(&scene), &logger, &flags);
@@ -270,7 +270,7 @@ fn nginx_tls_on_both(scene: &Scene) -> Server {
 
 /// What was agreed on with a client is known to the other host, and to nobody else.
 #[test]
-fn a_download_by_tls_goes_on_where_its_host_has_ended() {
+fn tls_download_survives_power_off() {
     let mut pair = Pair::with("north-tls", &[], &REQUIRE, nginx_tls_on_both);
     let recording = pair.scene.record(PORT);
     let url = format!("https://{}/big.bin", addresses()[0]);
@@ -305,7 +305,7 @@ fn a_download_by_tls_goes_on_where_its_host_has_ended() {
 
 /// A host that is told otherwise does not guess what the server knew.
 #[test]
-fn a_standby_without_the_record_serves_nobody_of_before() {
+fn standby_without_record_resets_old_clients() {
     let pair = pair("north-options");
     let mut client = client(&pair.scene);
     assert_eq!(client.ask(&["INCR", "counter"]), ":1");
@@ -330,7 +330,7 @@ pub(super) fn cannot_take_over(mut pair: Pair, options: &[&str], mut client: Cli
 
 /// What nobody is connected for is there, too.
 #[test]
-fn redis_is_taken_over_when_nobody_is_connected() {
+fn redis_takeover_without_connections() {
     let mut pair = pair("north-nobody");
     let mut before = client(&pair.scene);
     assert_eq!(before.ask(&["SET", "key", "value"]), "+OK");
@@ -344,7 +344,7 @@ fn redis_is_taken_over_when_nobody_is_connected() {
 
 /// A program that closes whatever it does not know has its way to the logger still.
 #[test]
-fn who_closes_everything_else_goes_on() {
+fn server_closing_all_descriptors_continues() {
     let (scene, logger) = with_logger("north-closes");
     let server = protect(
         &scene,
@@ -363,7 +363,7 @@ fn who_closes_everything_else_goes_on() {
 
 /// With `--output-commit=all` that holds for files, too.
 #[test]
-fn nothing_is_written_that_the_logger_does_not_have() {
+fn file_write_waits_for_determinants() {
     let (scene, logger) = with_logger("north-effects");
     let flags = [&REQUIRE[..], &["--output-commit=all"]].concat();
     let server = protect(&scene, &words(&scene, "/usr/bin/python3"), &logger, &flags);

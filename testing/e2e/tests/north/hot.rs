@@ -102,7 +102,7 @@ pub(super) fn fail_over_hot(pair: &mut Pair, way: FailOver) {
 
 /// Counting clients, while roles are changed again and again: no server is started for that.
 #[test]
-fn redis_goes_on_as_the_one_that_has_followed() {
+fn redis_replica_is_promoted() {
     let mut pair = hot_pair("north-hot", redis);
     let recording = pair.scene.record(PORT);
     let seed = &mut Seed::choose("north-hot");
@@ -129,7 +129,7 @@ fn redis_goes_on_as_the_one_that_has_followed() {
 
 /// A host that loses its power says no farewell, and whoever only listens to its logger hears nothing for ever.
 #[test]
-fn one_whose_logger_was_without_power_follows_on() {
+fn replica_continues_after_logger_power_loss() {
     let mut pair = hot_pair("north-hot-mute", redis);
     let host = pair.logger.host().clone();
     host.power_off().expect("power off");
@@ -147,7 +147,7 @@ fn one_whose_logger_was_without_power_follows_on() {
 /// What the dead host had not heard any more its client sends again, ever less often: the server does not wait for
 /// that.
 #[test]
-fn one_that_nobody_has_heard_for_long_goes_on() {
+fn long_silent_replica_is_promoted() {
     let mut pair = hot_pair("north-hot-unheard", redis);
     let mut open = client(&pair.scene);
     assert_eq!(open.ask(&["INCR", "counter"]), ":1");
@@ -200,7 +200,7 @@ fn await_followed(pair: &Pair, recorded: u64) {
 
 /// What happens to the one that follows concerns no client, and another one follows instead.
 #[test]
-fn one_that_follows_may_die_and_the_one_that_serves_too() {
+fn replica_death_then_server_death_is_masked() {
     let mut pair = hot_pair("north-hot-dies", redis);
     let ends = &AtomicBool::new(false);
     let counting = client(&pair.scene);
@@ -231,7 +231,7 @@ fn one_that_follows_may_die_and_the_one_that_serves_too() {
 
 /// A server whose files differ contradicts the record: it is dropped, and that is told; clients hear nothing of it.
 #[test]
-fn one_that_does_otherwise_is_dropped() {
+fn diverging_replica_is_dropped() {
     let mut pair = hot_pair("north-hot-differs", |scene| {
         let mut server = redis(scene);
         // What is read at the start, and said afterwards.
@@ -266,7 +266,7 @@ fn one_that_does_otherwise_is_dropped() {
 
 /// What a standby has left that was killed itself, its next start ends, and follows anew.
 #[test]
-fn a_standby_that_was_killed_follows_again() {
+fn killed_standby_replicates_again() {
     let mut pair = hot_pair("north-hot-killed", redis);
     let mut open = client(&pair.scene);
     assert_eq!(open.ask(&["INCR", "counter"]), ":1");
@@ -287,7 +287,7 @@ fn a_standby_that_was_killed_follows_again() {
 
 /// One that cannot be started is tried again, and its host stands by meanwhile.
 #[test]
-fn one_that_cannot_be_started_is_tried_again() {
+fn unstartable_replica_is_retried() {
     let pair = hot_pair("north-hot-gone", |scene| {
         let mut server = redis(scene);
         let program = scene.directory().join("redis");
@@ -313,7 +313,7 @@ fn one_that_cannot_be_started_is_tried_again() {
 /// A logger that comes back without its records is told all of them again, though the server says nothing, and the
 /// standby follows it again.
 #[test]
-fn a_logger_that_was_restarted_is_followed_again() {
+fn replica_reattaches_to_restarted_logger() {
     let mut pair = hot_pair("north-hot-logger", redis);
     let mut open = client(&pair.scene);
     let large = "x".repeat(300_000);
@@ -343,7 +343,7 @@ fn a_logger_that_was_restarted_is_followed_again() {
 
 /// The same without a replica.
 #[test]
-fn a_logger_that_was_restarted_knows_what_a_cold_standby_needs() {
+fn restarted_logger_serves_cold_standby() {
     let [address, _] = addresses();
     let metrics = ["--metrics", METRICS];
     let mut pair = Pair::with("north-logger-cold", &metrics, &REQUIRE, |scene| {
@@ -374,7 +374,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 /// A server that is configured otherwise on the host that stands by. Before anybody takes over, this is told there.
 #[test]
-fn follower_that_listens_elsewhere_is_told() {
+fn replica_listening_elsewhere_is_reported() {
     let lease = format!("{}ms", lease().as_millis());
     let (scene, logger) = with_logger_that("north-hot-elsewhere", &["--lease", &lease]);
     let address = addresses()[0];

@@ -49,7 +49,7 @@ fn dies_before_it_has_noted(server: &Protected, is_known: impl FnMut() -> bool) 
 }
 
 #[test]
-fn a_connection_of_which_it_is_not_noted_that_it_joins_goes_on() {
+fn upstream_connection_survives_unrecorded_adoption() {
     let scene = Scene::new("unnoted");
     let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
     let stream = scene.connect(PORT);

@@ -35,7 +35,7 @@ fn early(scene: &Scene, addresses: &str) -> (Protected, [Client; 2]) {
 }
 
 #[test]
-fn who_connects_before_a_listener_is_replaced_is_served_by_the_new_one() {
+fn client_before_listener_replacement_is_served() {
     let scene = &Scene::new("relisten");
     let own = scene.ipv4(PORT).ip();
     let (server, [mut client, mut early]) = early(scene, &format!("{own} 127.0.0.1"));
@@ -54,7 +54,7 @@ fn who_connects_before_a_listener_is_replaced_is_served_by_the_new_one() {
 
 /// Nobody will ever accept the connection.
 #[test]
-fn who_connects_before_a_listener_is_closed_is_reset() {
+fn client_before_listener_close_is_reset() {
     let scene = &Scene::new("unlisten");
     let (server, [mut client, early]) = early(scene, "127.0.0.1");
     let outcome = early.stream().read(&mut [0]);

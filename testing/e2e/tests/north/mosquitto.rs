@@ -96,7 +96,7 @@ fn publish_one(scene: &Scene, topic: &str, message: &str) {
 }
 
 #[test]
-fn mosquitto_passes_on_every_message_once() {
+fn mosquitto_delivers_each_message_once() {
     const COUNT: usize = 600;
     let scene = Scene::new("mosquitto");
     let server = scene.protect_with(&mosquitto(&scene), &REQUIRE);
@@ -122,7 +122,7 @@ fn mosquitto_passes_on_every_message_once() {
 }
 
 #[test]
-fn mosquitto_keeps_what_is_retained_and_the_last_will() {
+fn mosquitto_keeps_retained_messages_and_last_will() {
     let scene = Scene::new("mosquittowill");
     let server = scene.protect_with(&mosquitto(&scene), &REQUIRE);
     let to = scene.ipv4(PORT);

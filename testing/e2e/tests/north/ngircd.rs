@@ -100,7 +100,7 @@ fn listen(user: &mut User) {
 }
 
 #[test]
-fn ngircd_tells_everybody_everything() {
+fn ngircd_delivers_all_messages() {
     let scene = Scene::new("ngircd");
     let server = scene.protect_with(&ngircd(&scene), &REQUIRE);
     let recording = scene.record(PORT);

@@ -77,19 +77,19 @@ fn goes_on_counting(label: &str, options: &[&str]) {
 }
 
 #[test]
-fn node_goes_on_counting() {
+fn node_keeps_counting() {
     goes_on_counting("node", &[]);
 }
 
 /// Without threads of V8's own.
 #[test]
-fn node_with_a_single_thread_goes_on_counting() {
+fn single_threaded_node_keeps_counting() {
     goes_on_counting("nodesingle", &["--single-threaded"]);
 }
 
 /// Its host loses its power; another one has what the logger knows.
 #[test]
-fn node_goes_on_where_its_host_has_ended() {
+fn node_survives_power_off() {
     let [address, _] = addresses();
     let mut pair = Pair::with("nodehosts", &[], &REQUIRE, |scene| {
         node_at(scene, address, &[])

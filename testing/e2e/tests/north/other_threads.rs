@@ -62,17 +62,17 @@ fn refused(how: &str) -> String {
 
 /// A runtime whose first thread only waits.
 #[test]
-fn another_thread_that_listens_is_refused_at_once() {
+fn second_thread_that_listens_is_refused() {
     assert!(refused("listens").contains("calls listen where clients connect"));
 }
 
 #[test]
-fn another_thread_that_accepts_is_refused_at_once() {
+fn second_thread_that_accepts_is_refused() {
     assert!(refused("accepts").contains("calls accept where clients connect"));
 }
 
 #[test]
-fn another_thread_that_polls_for_clients_is_refused_at_once() {
+fn second_thread_that_polls_clients_is_refused() {
     assert!(refused("polls").contains("calls poll where clients connect"));
 }
 
@@ -122,7 +122,7 @@ int main(int count, char **words) {
 
 /// As gRPC does it, where the first thread has made the listener.
 #[test]
-fn another_thread_that_waits_for_clients_by_epoll_is_refused_at_once() {
+fn second_thread_with_client_epoll_is_refused() {
     for order in ["last", "first"] {
         let scene = Scene::new(order);
         let program = built(&scene, "poller", POLLER);
@@ -182,7 +182,7 @@ int main(int count, char **words) {
 
 /// A number of ours in place of a program's pointer killed gRPC (SIGSEGV).
 #[test]
-fn another_thread_is_told_by_epoll_what_the_first_one_has_given() {
+fn second_thread_gets_epoll_data_of_first() {
     let scene = Scene::new("data");
     let program = built(&scene, "data", DATA);
     let mut server = interpreter(&scene);
@@ -213,7 +213,7 @@ thread.join()
 "#;
 
 #[test]
-fn another_thread_waits_by_epoll_no_longer_than_it_wants() {
+fn second_thread_epoll_timeout_is_kept() {
     let scene = Scene::new("closed");
     let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
     let mut client = Client::new(&scene);
@@ -240,7 +240,7 @@ listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
 /// A thread with clients of its own, at another address than the service's, is nobody's business.
 #[test]
-fn another_thread_may_have_clients_elsewhere() {
+fn second_thread_may_serve_other_port() {
     for listens in ["first", "other"] {
         let scene = Scene::new(listens);
         let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
@@ -276,7 +276,7 @@ fn another_thread_may_have_clients_elsewhere() {
 
 /// Where a record is only preferred such a server is as well off as with none.
 #[test]
-fn another_thread_that_serves_keeps_its_clients_if_a_record_was_only_preferred() {
+fn second_thread_keeps_clients_with_prefer() {
     for how in ["listens", "accepts", "polls"] {
         let scene = Scene::new(how);
         let script = scene.write("behind.py", BEHIND);

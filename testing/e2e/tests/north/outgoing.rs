@@ -58,7 +58,7 @@ impl Asks {
 
 /// The server asks a redis for each request: killed in between, it has forgotten nothing that it was told.
 #[test]
-fn what_a_server_was_told_by_others_it_knows() {
+fn upstream_responses_are_replayed() {
     let scene = Scene::new("asker");
     let _redis = scene.plain(&redis_at(&scene, behind(&scene)));
     let port = BEHIND.to_string();
@@ -69,7 +69,7 @@ fn what_a_server_was_told_by_others_it_knows() {
 
 /// By a socket of the host.
 #[test]
-fn what_a_server_was_told_within_its_host_it_knows() {
+fn local_upstream_responses_are_replayed() {
     let scene = Scene::new("askerlocal");
     let socket = scene.directory().join("redis.socket");
     let socket = socket.to_string_lossy();
@@ -84,7 +84,7 @@ fn what_a_server_was_told_within_its_host_it_knows() {
 
 /// By datagrams, each from a socket of its own.
 #[test]
-fn what_a_server_was_told_by_datagrams_it_knows() {
+fn datagrams_are_replayed() {
     let scene = Scene::new("askerudp");
     let _counter = scene.plain(&counter(&scene, behind(&scene)));
     let port = BEHIND.to_string();
@@ -159,7 +159,7 @@ for count in range(int(sys.argv[1])):
 
 /// A replica keeps its clients and what it knows, and hears of what its master was told meanwhile.
 #[test]
-fn a_replica_catches_up() {
+fn redis_replica_catches_up() {
     let scene = Scene::new("replica");
     let _master = scene.plain(&redis_at(&scene, behind(&scene)));
     let mut master = Client::to(&scene, behind(&scene));
@@ -198,7 +198,7 @@ fn patiently_reads(reader: &mut Client, key: &str, value: &str) {
 
 /// Whoever takes over has what its predecessor was told, and connects anew.
 #[test]
-fn another_host_knows_what_others_have_said() {
+fn upstream_responses_survive_power_off() {
     let (mut redis, [address, _]) = (None, addresses());
     let mut pair = Pair::with("askerhosts", &[], &REQUIRE, |scene| {
         let there: SocketAddr = (scene.client.address().ipv4(), BEHIND).into();
@@ -220,7 +220,7 @@ fn another_host_knows_what_others_have_said() {
 
 /// What is said to other servers waits for the logger, too: that a connection is to be opened, and each word.
 #[test]
-fn nothing_is_asked_that_the_logger_does_not_know() {
+fn upstream_request_waits_for_determinants() {
     let (scene, logger) = with_logger("north-asks");
     let there: SocketAddr = (scene.client.address().ipv4(), BEHIND).into();
     let _redis = scene.plain_on(&scene.client, &redis_at(&scene, there));
@@ -270,7 +270,7 @@ fn nothing_is_asked_that_the_logger_does_not_know() {
 
 /// Who comes after a `serve` that was killed holds nothing of what the server had opened before.
 #[test]
-fn without_the_serve_that_held_them_they_are_reset() {
+fn upstream_connections_are_reset_without_their_serve() {
     let scene = Scene::new("askerserve");
     let _redis = scene.plain(&redis_at(&scene, behind(&scene)));
     let port = BEHIND.to_string();
@@ -293,7 +293,7 @@ fn without_the_serve_that_held_them_they_are_reset() {
 
 /// Killed at any moment, in the middle of asking, too: nothing is asked twice, and no answer is lost.
 #[test]
-fn others_are_asked_once() {
+fn upstream_requests_are_sent_once() {
     const CLIENTS: usize = 3;
     let scene = Scene::new("askeronce");
     let _redis = scene.plain(&redis_at(&scene, behind(&scene)));

@@ -54,7 +54,7 @@ fn without_record(label: &str, hosts: &[&str]) -> (Pair, TcpStream) {
 /// No client notices that the server is found not to be one that can be rebuilt, nor that its host ends, nor that its
 /// service is moved; and each host does without a record, whose turn it is.
 #[test]
-fn clients_of_a_server_without_a_record_go_on_on_another_host() {
+fn clients_of_unrecorded_server_survive_power_off() {
     let (mut pair, mut client) = without_record("preferred-hosts", &PREFER);
     for way in [FailOver::PowerOff, FailOver::Switchover, FailOver::Stop] {
         pair.fail_over(way);
@@ -72,7 +72,7 @@ fn clients_of_a_server_without_a_record_go_on_on_another_host() {
 
 /// The same where the standby has a server already that would follow.
 #[test]
-fn a_hot_standby_follows_no_server_without_a_record() {
+fn hot_standby_does_not_replicate_unrecorded_server() {
     let hosts = [&PREFER[..], &["--hot"]].concat();
     let (mut pair, mut client) = without_record("preferred-hot", &hosts);
     pair.fail_over(FailOver::PowerOff);
@@ -83,7 +83,7 @@ fn a_hot_standby_follows_no_server_without_a_record() {
 
 /// Clients who had been answered before that was found, too; they are compared.
 #[test]
-fn a_server_that_is_refused_late_goes_on_on_another_host() {
+fn late_refused_server_survives_power_off() {
     let mut pair = Pair::with("preferred-late", &[], &PREFER, |scene| {
         interpreter_at(scene, addresses()[0])
     });
@@ -104,7 +104,7 @@ fn a_server_that_is_refused_late_goes_on_on_another_host() {
 /// A logger that begins anew hears that there is no record: a host that takes over does not take that for one that was
 /// lost.
 #[test]
-fn a_logger_that_was_restarted_hears_that_there_is_no_record() {
+fn restarted_logger_learns_of_missing_record() {
     let (mut pair, first) = without_record("preferred-logger", &PREFER);
     drop(first);
     pair.restart_logger();
@@ -118,7 +118,7 @@ fn a_logger_that_was_restarted_hears_that_there_is_no_record() {
 
 /// A host on which a record is required has none: that is told, and nobody goes on with a server that has forgotten.
 #[test]
-fn who_requires_a_record_does_not_go_on_without() {
+fn missing_required_record_resets_clients() {
     let (mut pair, mut client) = without_record("preferred-required", &PREFER);
     pair.second.kill_serve(Signal::TERM);
     assert!(pair.second.ended(PATIENCE).is_some());
@@ -137,7 +137,7 @@ fn who_requires_a_record_does_not_go_on_without() {
 
 /// A server that can be rebuilt has its record, on each host.
 #[test]
-fn a_preferred_record_is_kept_on_another_host() {
+fn preferred_record_survives_power_off() {
     let mut pair = Pair::with("preferred-kept", &[], &PREFER, |scene| {
         redis_at(scene, addresses()[0])
     });
@@ -157,7 +157,7 @@ fn a_preferred_record_is_kept_on_another_host() {
 
 /// A host that has its power again and is alone: the same.
 #[test]
-fn clients_of_a_server_without_a_record_go_on_when_their_host_has_its_power_again() {
+fn clients_of_unrecorded_server_survive_reboot() {
     let (scene, logger) = with_logger("preferred-again");
     let definition = with_threads(&scene);
     let flags = [&PREFER[..], &DEVICE].concat();

@@ -23,12 +23,12 @@ use super::{
 };
 
 #[test]
-fn haproxy_goes_on_in_the_middle_of_downloads() {
+fn haproxy_continues_within_downloads() {
     goes_on_in_the_middle_of_downloads("haproxy", haproxy);
 }
 
 #[test]
-fn nginx_goes_on_in_the_middle_of_what_is_behind_it() {
+fn nginx_proxy_continues_within_downloads() {
     goes_on_in_the_middle_of_downloads("nginxproxy", nginx_proxy);
 }
 

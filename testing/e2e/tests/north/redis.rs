@@ -56,13 +56,13 @@ fn is_later(entry: &str, last: &str) -> bool {
 }
 
 #[test]
-fn redis_forgets_nothing_that_it_has_answered() {
+fn redis_keeps_acknowledged_writes() {
     forgets_nothing("redis", &[]);
 }
 
 /// A helper thread flushes the log once in a second, and whether it is at it decides when the next bytes are written.
 #[test]
-fn redis_that_flushes_its_log_every_second_forgets_nothing() {
+fn redis_with_everysec_keeps_acknowledged_writes() {
     let every_second = ["--appendonly", "yes", "--appendfsync", "everysec"];
     forgets_nothing("rediseverysec", &every_second);
 }
@@ -140,7 +140,7 @@ fn evicted(client: &mut Client) -> u64 {
 
 /// Which keys go, when memory is short, is decided by its clocks, its random numbers, and how much memory it has used.
 #[test]
-fn redis_forgets_the_same_again_when_its_memory_is_short() {
+fn redis_evicts_same_keys_in_replay() {
     for policy in ["allkeys-random", "allkeys-lru", "volatile-ttl"] {
         let scene = Scene::new("redisevict");
         let more = ["--save", "", "--maxmemory", "2mb", "--maxmemory-policy"];
@@ -228,7 +228,7 @@ fn play(clients: &mut [Client], seed: &mut Seed, commands: usize) {
 
 /// After whatever was asked of it, its whole state is what it was, and a transaction that was open goes on.
 #[test]
-fn redis_is_in_the_state_in_which_it_died() {
+fn redis_state_equals_state_at_death() {
     let scene = Scene::new("redisstate");
     let server = scene.protect_with(&redis(&scene), &REQUIRE);
     let recording = scene.record(PORT);
@@ -263,7 +263,7 @@ fn redis_is_in_the_state_in_which_it_died() {
 
 /// Who only waits is told when it happens, by the next life.
 #[test]
-fn redis_subscribers_and_blocked_clients_wait_on() {
+fn redis_subscribers_and_blocked_clients_keep_waiting() {
     let scene = Scene::new("redissub");
     let server = scene.protect_with(&redis(&scene), &REQUIRE);
     let (mut subscriber, mut blocked, mut other) = (
@@ -294,7 +294,7 @@ fn redis_subscribers_and_blocked_clients_wait_on() {
 
 /// A program of theirs, which knows nothing of us.
 #[test]
-fn redis_benchmark_does_not_notice() {
+fn redis_benchmark_sees_no_crash() {
     let scene = Scene::new("redisbench");
     let server = scene.protect_with(&redis(&scene), &REQUIRE);
     let seed = &mut Seed::choose("redisbench");
@@ -325,7 +325,7 @@ fn redis_benchmark_does_not_notice() {
 
 /// `serve` is killed, then the server; or both at once. The record is where the next `serve` finds it.
 #[test]
-fn redis_goes_on_when_serve_is_killed_too() {
+fn redis_survives_kill_of_serve() {
     let scene = Scene::new("redisadopt");
     let definition = redis(&scene);
     let mut server = scene.protect_with(&definition, &REQUIRE);
@@ -356,7 +356,7 @@ fn redis_goes_on_when_serve_is_killed_too() {
 
 /// A request that kills it, and kills it again in each replay: who has sent it is reset, and nobody else.
 #[test]
-fn redis_goes_on_without_the_client_that_kills_it() {
+fn redis_continues_without_fatal_client() {
     let scene = Scene::new("redispoison");
     let mut definition = redis(&scene);
     // The crash report of redis takes a while: a life that served for a second does not count as a life that died at
@@ -400,7 +400,7 @@ fn redis_goes_on_without_the_client_that_kills_it() {
 
 /// What it has read is in its own record, and not kept twice.
 #[test]
-fn what_redis_has_read_is_not_kept_twice() {
+fn redis_input_is_stored_once() {
     let scene = Scene::new("redisonce");
     let server = scene.protect_with(&redis(&scene), &REQUIRE);
     let mut client = Client::new(&scene);
@@ -425,7 +425,7 @@ fn what_redis_has_read_is_not_kept_twice() {
 /// Each connection takes `serve` a descriptor, until its server has them all. One that is lost takes some more, and
 /// comes when the others have been given away: the server, and all others, do not wait for it for ever.
 #[test]
-fn redis_gets_the_connections_for_which_there_are_descriptors() {
+fn redis_gets_connections_within_descriptor_limit() {
     const CLIENTS: usize = 500;
     const ROOM: usize = 60; // for a few of them, and for the start of a server
     let scene = Scene::new("redis-descriptors");
@@ -466,7 +466,7 @@ fn waits_to_be_given(pid: Pid) -> Option<bool> {
 
 /// A server that has replayed its record, and reads nothing more, cannot be given its connections.
 #[test]
-fn redis_is_begun_again_where_it_does_not_take_its_connections() {
+fn redis_restarts_when_connections_are_not_accepted() {
     const CLIENTS: usize = 500; // more than its socket has room for
     let scene = Scene::new("redis-takes-none");
     let server = scene.protect_with(&redis(&scene), &REQUIRE);

@@ -21,7 +21,7 @@ use super::{seldom::run, words::Client};
 
 /// A statically linked server takes no library: no service is better than a service with unrecorded state.
 #[test]
-fn a_server_that_cannot_be_wrapped_is_refused() {
+fn static_server_is_refused() {
     let scene = Scene::new("static");
     let output = serve(&scene, &[], &[&static_server(&scene)]);
     assert_eq!(output.status.code(), Some(78), "{output:?}");
@@ -31,7 +31,7 @@ fn a_server_that_cannot_be_wrapped_is_refused() {
 
 /// The work of another program would not be recorded.
 #[test]
-fn a_server_that_becomes_another_program_is_refused() {
+fn server_that_execs_is_refused() {
     let scene = Scene::new("wrapper");
     let output = serve(&scene, &[], &["env", "NAME=value", "redis-server"]);
     assert_eq!(output.status.code(), Some(78), "{output:?}");
@@ -41,7 +41,7 @@ fn a_server_that_becomes_another_program_is_refused() {
 
 /// The same where the program begins the server as a child.
 #[test]
-fn a_server_that_another_program_begins_is_refused() {
+fn server_behind_wrapper_is_refused() {
     let scene = Scene::new("script");
     let address = scene.ipv4(PORT);
     let server = format!(
@@ -116,7 +116,7 @@ pub(super) fn unknown(scene: &Scene, mut server: Server) -> Server {
 /// The threads of memcached serve clients, which cannot be replayed. The mistake is noticed when a thread gets the
 /// first client, before that client has said anything.
 #[test]
-fn a_server_whose_threads_serve_is_refused() {
+fn threaded_server_is_refused() {
     let scene = Scene::new("memcached");
     let said = refused(&scene, &unknown(&scene, memcached(&scene)), &[]);
     let expected =
@@ -133,7 +133,7 @@ fn a_server_whose_threads_serve_is_refused() {
 /// The workers of nginx share memory: a worker that accepts a client is refused. The words do not depend on the
 /// workers' standard error.
 #[test]
-fn a_server_whose_workers_share_memory_is_refused_with_the_way_out() {
+fn workers_with_shared_memory_are_refused_with_advice() {
     let scene = Scene::new("workers");
     let said = refused(&scene, &unknown(&scene, nginx(&scene)), &[]);
     // With the client, or with the first message of the master.
@@ -147,7 +147,7 @@ fn a_server_whose_workers_share_memory_is_refused_with_the_way_out() {
 
 /// A known server is served without a record from the start, if a record was only preferred: `check` says so, too.
 #[test]
-fn a_server_that_is_known_is_served_without_a_record_if_one_was_only_preferred() {
+fn known_server_is_served_unrecorded_with_prefer() {
     let scene = Scene::new("prefer-known");
     let server = scene.protect_with(&memcached(&scene), &PREFER);
     let mut client = scene.connect_to(scene.ipv4(PORT));
@@ -168,7 +168,7 @@ fn a_server_that_is_known_is_served_without_a_record_if_one_was_only_preferred()
 
 /// `check` knows such servers before the start.
 #[test]
-fn check_knows_servers_that_cannot_be_rebuilt() {
+fn check_reports_unrecordable_servers() {
     let [scene, alone] = ["known", "alone"].map(Scene::new);
     let script = scene.write("server", "#!/bin/sh\nexec redis-server\n");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("executable");
@@ -198,7 +198,7 @@ fn check_knows_servers_that_cannot_be_rebuilt() {
 
 /// A replay could not give a server the descriptors of another process again.
 #[test]
-fn a_server_that_is_given_descriptors_is_refused() {
+fn server_with_inherited_descriptors_is_refused() {
     let scene = Scene::new("rights");
     let path = scene.directory().join("giver.socket");
     let lines = format!(
@@ -219,7 +219,7 @@ socket.recv_fds(here, 1, 1)"
 
 /// With `prefer`, a server that can have no record goes on without. The client that shows the mistake notices nothing.
 #[test]
-fn a_server_whose_threads_serve_goes_on_without_a_record_if_one_was_only_preferred() {
+fn threaded_server_continues_unrecorded_with_prefer() {
     let scene = Scene::new("prefer");
     let definition = unknown(&scene, memcached(&scene));
     let mut server = scene.protect_with(&definition, &PREFER);
@@ -245,20 +245,20 @@ fn a_server_whose_threads_serve_goes_on_without_a_record_if_one_was_only_preferr
 
 /// The same after some service: the old output is compared with the output of the server without a record.
 #[test]
-fn a_server_that_is_refused_late_goes_on_without_a_record_if_one_was_only_preferred() {
+fn late_refused_server_continues_unrecorded_with_prefer() {
     goes_on_when_refused_late(&Scene::new("prefer-late"), &PREFER);
 }
 
 /// Also beyond the recorded beginning of an answer: random bytes differ in each life.
 #[test]
-fn all_that_clients_have_heard_is_compared_when_a_preferred_record_is_given_up() {
+fn output_is_verified_after_abandoned_record() {
     let scene = Scene::new("prefer-hash");
     is_compared(&scene, &PREFER);
 }
 
 /// The same with the record at a logger.
 #[test]
-fn all_that_clients_have_heard_is_compared_when_a_preferred_record_is_given_up_at_the_logger() {
+fn output_is_verified_after_record_abandoned_at_logger() {
     let (scene, logger) = with_logger("prefer-hash-logger");
     is_compared(&scene, &with_copies(&logger).each_ref().map(String::as_str));
 }
@@ -291,7 +291,7 @@ fn is_compared(scene: &Scene, flags: &[&str]) {
 
 /// The same with a logger on another host: the logger has the input of clients besides the server's notes.
 #[test]
-fn a_server_goes_on_without_a_record_at_the_logger_if_one_was_only_preferred() {
+fn server_at_logger_continues_unrecorded_with_prefer() {
     let (scene, logger) = with_logger("prefer-logger");
     let definition = unknown(&scene, memcached(&scene));
     let mut server = protect(&scene, &definition, &logger, &PREFER);
@@ -318,7 +318,7 @@ fn a_server_goes_on_without_a_record_at_the_logger_if_one_was_only_preferred() {
 
 /// Clients with answers go on, too, if the logger has copies of all input of these clients.
 #[test]
-fn a_server_that_is_refused_late_goes_on_at_the_logger_if_a_record_was_only_preferred() {
+fn late_refused_server_at_logger_continues_with_prefer() {
     let (scene, logger) = with_logger("prefer-late-logger");
     let flags = with_copies(&logger);
     goes_on_when_refused_late(&scene, &flags.each_ref().map(String::as_str));
@@ -368,7 +368,7 @@ threading.Thread(target=look).start()
 
 /// A mistake that is known before the start: the server begins without a record.
 #[test]
-fn a_static_server_is_served_without_a_record_if_one_was_only_preferred() {
+fn static_server_is_served_unrecorded_with_prefer() {
     let scene = Scene::new("prefer-static");
     let mut definition = interpreter(&scene);
     definition.command = vec![static_server(&scene)];

@@ -39,12 +39,12 @@ fn hears_the_reset(label: &str, flags: &[&str]) {
 }
 
 #[test]
-fn who_is_not_read_hears_of_it() {
+fn close_with_unread_input_resets_client() {
     hears_the_reset("rude", &REQUIRE);
 }
 
 #[test]
-fn who_is_not_read_hears_of_it_without_a_record_of_the_server() {
+fn close_with_unread_input_resets_client_unrecorded() {
     hears_the_reset("rudesouth", &[]);
 }
 
@@ -129,7 +129,7 @@ impl Hesitant {
 /// The dead life has not closed it, and has said nothing; its record ends where it had heard all. The next one closes
 /// it in its replay already.
 #[test]
-fn who_was_not_told_anything_yet_is_known_when_it_is_closed() {
+fn close_before_response_is_replayed() {
     let scene = Scene::new("hesitant");
     let server = Hesitant::new(&scene);
     for (number, words) in (1..).zip([&b"mere words"[..], b"+words", b"-", b"+"]) {
@@ -171,7 +171,7 @@ fn connect_from(scene: &Scene, port: u16) -> TcpStream {
 
 /// One that the server has closed long ago, and one with the same ends that it has not looked at when it dies.
 #[test]
-fn who_comes_by_the_same_port_again_is_somebody_else() {
+fn reused_source_port_is_new_client() {
     const OWN: u16 = 30_000;
     let scene = Scene::new("sameends");
     // A second after its end, a connection makes room for the next.

@@ -64,7 +64,7 @@ fn is_told_apart(serves: &Protected, mut client: Client, mut next: impl FnMut() 
 }
 
 #[test]
-fn a_server_that_says_more_in_its_replay_is_not_heard() {
+fn extra_replay_output_is_dropped() {
     let scene = Scene::new("otherwise");
     let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
     let client = talks(&scene, Client::new(&scene));
@@ -90,13 +90,13 @@ fn is_not_heard_elsewhere(label: &str, delay: Duration) {
 }
 
 #[test]
-fn a_server_that_says_more_on_another_host_is_not_heard() {
+fn extra_replay_output_on_standby_is_dropped() {
     is_not_heard_elsewhere("otherhost", Duration::ZERO);
 }
 
 /// What it says is held then while the program goes on.
 #[test]
-fn a_server_that_says_more_far_from_its_logger_is_not_heard() {
+fn extra_replay_output_with_distant_logger_is_dropped() {
     is_not_heard_elsewhere("otherfar", Duration::from_millis(1));
 }
 
@@ -115,7 +115,7 @@ def answer(connection, line):
 "#;
 
 #[test]
-fn what_is_held_leaves_though_the_program_never_waits() {
+fn deferred_output_leaves_without_blocking_call() {
     let (scene, logger) = with_logger("spins");
     let server = protect(&scene, &interpreter(&scene), &logger, &REQUIRE);
     let mut client = Client::new(&scene);
@@ -147,7 +147,7 @@ def answer(connection, line):
 "#;
 
 #[test]
-fn what_is_said_by_a_stream_is_said_once() {
+fn stdio_output_is_sent_once() {
     let scene = Scene::new("prints");
     let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
     let mut client = Client::new(&scene);
@@ -167,7 +167,7 @@ fn what_is_said_by_a_stream_is_said_once() {
 
 /// The sockets that go on were made with the smallest ones, and kept these until the kernel looked at the route again.
 #[test]
-fn segments_are_as_large_after_a_death_as_before() {
+fn segment_sizes_survive_recovery() {
     let scene = Scene::new("segments");
     let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
     let mut client = Client::new(&scene);

@@ -57,7 +57,7 @@ link.bind((0, 0))
 
 /// Requests to the kernel, and its answers.
 #[test]
-fn what_the_kernel_has_said_by_netlink_is_known() {
+fn netlink_responses_are_replayed() {
     let scene = Scene::new("netlink");
     let server = protect(&scene);
     let mut client = Client::new(&scene);
@@ -89,7 +89,7 @@ listeners, accepted = [], []
 
 /// Clients that were told of a port find the server there.
 #[test]
-fn a_port_that_the_kernel_chose_stays() {
+fn kernel_chosen_port_is_kept() {
     let scene = Scene::new("anyport");
     let [first, last] = PASSIVE;
     let range = format!("{first} {last}");
@@ -135,7 +135,7 @@ time.sleep(1000)
 
 /// One that another program has by then, on another host, cannot be told to be somewhere else.
 #[test]
-fn a_port_that_the_kernel_chose_and_that_is_taken_is_told() {
+fn taken_kernel_chosen_port_is_reported() {
     let ([address, _], [first, last]) = (addresses(), PASSIVE);
     let mut pair = Pair::with("takenport", &[], &REQUIRE, |scene| {
         let range = format!("{first} {last}");
@@ -196,7 +196,7 @@ os.write(input, b"x")
 "#;
 
 #[test]
-fn what_was_waited_for_has_come() {
+fn completed_waits_are_replayed() {
     const EACH: [(&str, &str); 8] = [
         ("child()", "(True, 17, 1, 7)"),
         (
@@ -270,7 +270,7 @@ int main(int count, char **words) {
 
 /// What is open is compared at the end of a replay, but not what a thread is about to close.
 #[test]
-fn a_file_that_a_thread_closes_may_have_changed() {
+fn file_closed_by_thread_may_change() {
     let scene = Scene::new("threadcloses");
     let path = scene.write("changes", "what it was");
     let mut server = interpreter(&scene);
@@ -322,7 +322,7 @@ fn while_nobody_serves(server: &Protected, act: impl FnOnce()) {
 
 /// A log that is copied and cut off while nobody serves: what was about to be appended is, and nothing else happens.
 #[test]
-fn a_log_may_be_cut_off_before_the_replay() {
+fn log_file_may_be_truncated_before_replay() {
     let scene = Scene::new("copytruncate");
     let server = scene.protect_with(&words(&scene, "/usr/bin/python3"), &REQUIRE);
     let notes = scene.directory().join("notes");
@@ -423,7 +423,7 @@ fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 #[test]
-fn files_are_as_if_nothing_had_happened() {
+fn files_are_unchanged_by_replay() {
     let scene = Scene::new("allfiles");
     let (directory, server, mut client) = works(&scene);
     for round in 1..=4 {
@@ -442,7 +442,7 @@ fn files_are_as_if_nothing_had_happened() {
 
 /// Files that are gone are made again, and are the server's in the lives after that, too.
 #[test]
-fn files_that_were_made_again_stay() {
+fn recreated_files_stay() {
     let scene = Scene::new("remade");
     let (directory, server, mut client) = works(&scene);
     let mut kills = 0;
@@ -473,7 +473,7 @@ fn files_that_were_made_again_stay() {
 /// A child has the connections of its parent, and the instance of epoll by which that waits for them: who is waited
 /// for is the parent's to say, also in the next life.
 #[test]
-fn who_is_not_waited_for_is_not_because_of_a_child() {
+fn unawaited_child_does_not_block() {
     const BEGIN: &str = r#"
 other = list(lines)[1]
 if not os.fork():

@@ -102,7 +102,7 @@ fn size(turn: u64) -> usize {
 }
 
 #[test]
-fn sessions_of_several_processes_go_on() {
+fn multi_process_sessions_survive_kill() {
     let scene = Scene::new("sessions");
     let definition = sessions_at(&scene, scene.ipv4(PORT), "nothing");
     let server = scene.protect_with(&definition, &REQUIRE);
@@ -127,7 +127,7 @@ fn sessions_of_several_processes_go_on() {
 }
 
 #[test]
-fn sessions_of_several_processes_go_on_where_their_host_has_ended() {
+fn multi_process_sessions_survive_power_off() {
     let [address, _] = addresses();
     let mut pair = Pair::with("sesshosts", &[], &REQUIRE, |scene| {
         sessions_at(scene, address, "nothing")
@@ -160,7 +160,7 @@ fn sessions_of_several_processes_go_on_where_their_host_has_ended() {
 
 /// Who is killed before it is at work, and with it all others a moment later, is none of their news.
 #[test]
-fn who_is_killed_as_it_begins_is_begun_again() {
+fn session_killed_at_start_is_restarted() {
     let scene = Scene::new("sessborn");
     let kills = scene.directory().join("kills");
     let definition = sessions_at(&scene, scene.ipv4(PORT), &kills.to_string_lossy());
@@ -182,7 +182,7 @@ fn who_is_killed_as_it_begins_is_begun_again() {
 
 /// Two at once are refused, as ever.
 #[test]
-fn two_processes_of_a_session_that_serve_its_client_at_once_are_refused() {
+fn concurrent_session_processes_are_refused() {
     let scene = Scene::new("sessref");
     let definition = sessions_at(&scene, scene.ipv4(PORT), "both");
     let mut server = scene.protect_with(&definition, &REQUIRE);
@@ -209,7 +209,7 @@ fn exchange(stream: &mut BufReader<TcpStream>, said: &str, heard: &str) {
 
 /// A connection is passed on while the service dies: before it is there, on its way, and when it has arrived.
 #[test]
-fn a_connection_that_is_passed_on_goes_on() {
+fn passed_connection_survives_kill() {
     let scene = Scene::new("sesspass");
     let addresses = [PORT, PORT + 1].map(|port| scene.ipv4(port));
     let second = addresses[1].to_string();
@@ -271,7 +271,7 @@ fn await_workers(server: &Protected, count: usize) {
 /// Processes without clients that are at work stand in nobody's way: neither those that have begun others while their
 /// parent had clients, nor those that have heard what a program had to say.
 #[test]
-fn clients_go_on_beside_processes_that_have_begun_others() {
+fn clients_survive_beside_nested_children() {
     let scene = Scene::new("sesswork");
     let definition = working(&scene, scene.ipv4(PORT));
     let server = scene.protect_with(&definition, &REQUIRE);

@@ -55,7 +55,7 @@ fn await_checkpoints(server: &Protected, more: usize) {
 /// Under load the service goes from host to host, from the last image and what came behind it, and its server dies
 /// where it is then.
 #[test]
-fn redis_goes_on_from_a_checkpoint_where_its_host_has_ended() {
+fn redis_checkpoint_survives_power_off() {
     let mut pair = pair("ckhosts");
     let recording = pair.scene.record(PORT);
     let seed = &mut Seed::choose("ckhosts");
@@ -86,7 +86,7 @@ fn redis_goes_on_from_a_checkpoint_where_its_host_has_ended() {
 
 /// A logger that begins anew is given the image again, and what came behind it.
 #[test]
-fn a_logger_that_was_restarted_is_given_the_checkpoint_again() {
+fn restarted_logger_gets_checkpoint_again() {
     let mut pair = pair("cklogger");
     let mut client = client(&pair.scene);
     fill(&mut client, 0, 30_000);
@@ -109,7 +109,7 @@ fn a_logger_that_was_restarted_is_given_the_checkpoint_again() {
 
 /// Whoever dies while an image is on its way: the one before, and the notes since, are what they were.
 #[test]
-fn a_death_while_a_checkpoint_is_on_its_way_costs_nothing() {
+fn death_during_checkpoint_upload_is_masked() {
     let (scene, mut logger) = with_logger_that("ckway", &["--metrics", METRICS]);
     let (criu, definition) = (criu(), redis(&scene));
     let often = flags(&criu, &["--checkpoint-at", "1MiB"]);
@@ -153,7 +153,7 @@ fn a_death_while_a_checkpoint_is_on_its_way_costs_nothing() {
 
 /// The same when it is the host: another one goes on from the image before, and all notes since.
 #[test]
-fn a_host_that_ends_while_a_checkpoint_is_on_its_way_leaves_the_one_before() {
+fn power_off_during_upload_keeps_previous_checkpoint() {
     let mut pair = pair("ckpower");
     let mut client = client(&pair.scene);
     fill(&mut client, 0, 30_000);
@@ -196,7 +196,7 @@ fn put_away(logger: &Logger, delay: Duration) {
 
 /// A host that makes no checkpoints does not guess what an image has the place of.
 #[test]
-fn a_standby_without_checkpoints_serves_nobody_of_before() {
+fn standby_without_checkpoints_resets_old_clients() {
     let pair = pair("ckoptions");
     let mut client = client(&pair.scene);
     fill(&mut client, 0, 30_000);
@@ -206,7 +206,7 @@ fn a_standby_without_checkpoints_serves_nobody_of_before() {
 
 /// What cannot be together, and what is missing, is said at the start.
 #[test]
-fn what_is_missing_for_checkpoints_is_said_at_the_start() {
+fn missing_checkpoint_requirement_is_reported_at_start() {
     let (scene, logger) = with_logger("ckflags");
     let logger = logger.flags();
     let logger: Vec<&str> = logger.iter().map(String::as_str).collect();
@@ -228,7 +228,7 @@ fn what_is_missing_for_checkpoints_is_said_at_the_start() {
 
 /// Where the logger has no room for an image none is made, which is told, and the notes are kept.
 #[test]
-fn without_room_for_it_at_the_logger_there_is_no_checkpoint() {
+fn checkpoint_over_logger_limit_is_not_made() {
     let (scene, logger) = with_logger_that("ckroom", &["--limit-total", "4MiB"]);
     let criu = criu();
     let often = flags(&criu, &["--checkpoint-at", "1MiB"]);
@@ -247,7 +247,7 @@ fn without_room_for_it_at_the_logger_there_is_no_checkpoint() {
 /// A logger that has begun anew and has no room for the image any more has no record: that is told, and nobody waits
 /// for it.
 #[test]
-fn a_checkpoint_that_the_logger_cannot_have_again_is_told() {
+fn checkpoint_not_uploaded_again_is_reported() {
     let (scene, mut logger) = with_logger("ckagain");
     let criu = criu();
     let often = flags(&criu, &["--checkpoint-at", "1MiB"]);

@@ -93,7 +93,7 @@ pub(super) fn read_all(scene: &Scene, from: SocketAddr, meanwhile: impl FnOnce()
 }
 
 #[test]
-fn asyncio_streams_go_on_token_by_token() {
+fn asyncio_streams_continue_token_by_token() {
     let scene = Scene::new("streamer");
     let server = scene.protect_with(&streamer(&scene), &REQUIRE);
     let recording = scene.record(PORT);

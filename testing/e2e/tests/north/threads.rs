@@ -115,7 +115,7 @@ int main(void) {
 
 /// A replay has no time between two lines. What a helper has done by the second one is the same nonetheless.
 #[test]
-fn what_was_begun_has_ended_before_it_is_looked_at() {
+fn helper_work_ends_before_result_is_read() {
     let scene = Scene::new("helper");
     let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
     let mut client = Client::new(&scene);
@@ -136,7 +136,7 @@ fn what_was_begun_has_ended_before_it_is_looked_at() {
 
 /// Also where the first thread is never without a mutex.
 #[test]
-fn helpers_rest_while_a_mutex_is_held_for_ever() {
+fn permanently_held_mutex_does_not_block_helpers() {
     let scene = Scene::new("holder");
     let mut server = interpreter(&scene);
     server.command = vec![built(&scene, "holder", &[CLIENT, HOLDER].concat())];
@@ -154,7 +154,7 @@ fn helpers_rest_while_a_mutex_is_held_for_ever() {
 
 /// A helper that sleeps is not waited for. When it has told the first thread something, it has in each life.
 #[test]
-fn what_helpers_have_told_they_tell_again() {
+fn helper_messages_are_replayed() {
     let scene = Scene::new("sleeper");
     let server = scene.protect_with(&sleeper(&scene), &REQUIRE);
     let mut client = Client::new(&scene);
@@ -171,7 +171,7 @@ fn what_helpers_have_told_they_tell_again() {
 
 /// By its own clocks, which stand still in a replay.
 #[test]
-fn who_waits_in_vain_waits_as_long_in_each_life() {
+fn expired_wait_has_same_length_in_replay() {
     let scene = Scene::new("vain");
     let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
     let mut client = Client::new(&scene);
@@ -187,7 +187,7 @@ fn who_waits_in_vain_waits_as_long_in_each_life() {
 
 /// Who does nothing but look at them has them go on, where the record ends in between.
 #[test]
-fn who_waits_for_a_clock_by_looking_at_it_does_not_wait_for_ever() {
+fn clock_polling_ends_in_replay() {
     let scene = Scene::new("spin");
     let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
     let mut client = Client::new(&scene);
@@ -207,7 +207,7 @@ fn who_waits_for_a_clock_by_looking_at_it_does_not_wait_for_ever() {
 
 /// It is told, once, that a replay may find something else from there on; and no life waits again.
 #[test]
-fn who_never_rests_is_not_waited_for_in_any_life() {
+fn busy_helper_is_not_awaited() {
     let scene = Scene::new("restless");
     let mut server = interpreter(&scene);
     server.command = vec![built(&scene, "restless", &[CLIENT, RESTLESS].concat())];

@@ -130,11 +130,11 @@ fn goes_on_with_its_sessions(label: &str, make: fn(&Scene, &Authority) -> Server
 }
 
 #[test]
-fn nginx_goes_on_with_its_sessions() {
+fn nginx_tls_sessions_survive_kill() {
     goes_on_with_its_sessions("nginxtls", nginx_tls);
 }
 
 #[test]
-fn lighttpd_goes_on_with_its_sessions() {
+fn lighttpd_tls_sessions_survive_kill() {
     goes_on_with_its_sessions("lighttls", lighttpd_tls);
 }

@@ -88,11 +88,11 @@ fn everybody_hears_everything(label: &str, make: fn(&Scene) -> Option<Authority>
 }
 
 #[test]
-fn everybody_in_a_room_hears_everything() {
+fn chat_delivers_all_messages() {
     everybody_hears_everything("room", |_| None);
 }
 
 #[test]
-fn everybody_in_a_room_with_tls_hears_everything() {
+fn chat_with_tls_delivers_all_messages() {
     everybody_hears_everything("roomtls", |scene| Some(Authority::new(scene)));
 }

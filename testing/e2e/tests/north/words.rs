@@ -63,7 +63,7 @@ impl Client {
 /// Whatever a program closes a connection with: its client gets all that was said, and then the end, and nothing is
 /// done twice.
 #[test]
-fn what_was_closed_stays_closed() {
+fn closed_connections_stay_closed() {
     const LONG: usize = 3 << 20;
     let scene = Scene::new("closed");
     let server = scene.protect_with(&words(&scene, PYTHON), &REQUIRE);
@@ -93,7 +93,7 @@ fn what_was_closed_stays_closed() {
 
 /// Where a program's objects are can decide what it does first.
 #[test]
-fn addresses_are_the_same_in_each_life() {
+fn peer_addresses_are_equal_in_replay() {
     let scene = Scene::new("addresses");
     let server = scene.protect_with(&words(&scene, PYTHON), &REQUIRE);
     let recording = scene.record(PORT);
@@ -124,7 +124,7 @@ fn addresses_are_the_same_in_each_life() {
 /// What the kernel encrypts by itself nobody can go on with: a program that asks for it is told that there is no such
 /// thing.
 #[test]
-fn the_kernel_does_no_tls() {
+fn kernel_tls_is_refused() {
     let scene = Scene::new("ulp");
     let server = scene.protect_with(&words(&scene, PYTHON), &REQUIRE);
     let mut client = Client::new(&scene);
@@ -138,7 +138,7 @@ fn the_kernel_does_no_tls() {
 
 /// Another program cannot make anything of the record: that is told, and it begins anew.
 #[test]
-fn another_program_is_not_given_the_record() {
+fn changed_program_does_not_get_record() {
     let scene = Scene::new("program");
     let python = scene.directory().join("python");
     // A copy of it is the same program; one that is longer is another.
@@ -177,7 +177,7 @@ fn another_program_is_not_given_the_record() {
 
 /// A server that ends by itself does so again in the replay, and that is told.
 #[test]
-fn an_end_in_the_replay_is_told() {
+fn exit_during_replay_is_reported() {
     let scene = Scene::new("exits");
     let server = scene.protect_with(&words(&scene, PYTHON), &REQUIRE);
     let mut client = Client::new(&scene);
@@ -192,7 +192,7 @@ fn an_end_in_the_replay_is_told() {
 
 /// Whoever comes after a `serve` that has died in the middle of a recovery begins it again.
 #[test]
-fn a_serve_that_dies_in_a_recovery_leaves_it_to_the_next() {
+fn serve_killed_in_recovery_leaves_recovery_to_next() {
     let scene = Scene::new("midway");
     let definition = words(&scene, PYTHON);
     let mut server = scene.protect_with(&definition, &REQUIRE);

@@ -15,7 +15,7 @@ use lab::{Output, Signal};
 use crate::{echoes, echoing, needy, talks};
 
 #[test]
-fn connections_go_on_and_survive_the_next_crash_of_the_server() {
+fn adopted_connections_survive_next_crash() {
     let scene = Scene::new("adopt-load");
     let server = servers::test_server(&scene);
     let mut protected = scene.protect(&server);
@@ -48,7 +48,7 @@ fn connections_go_on_and_survive_the_next_crash_of_the_server() {
 }
 
 #[test]
-fn a_server_that_died_meanwhile_is_recovered_at_once() {
+fn server_death_without_serve_is_recovered() {
     let scene = Scene::new("adopt-dead");
     let server = servers::test_server(&scene);
     let mut protected = scene.protect(&server);
@@ -78,7 +78,7 @@ fn a_server_that_died_meanwhile_is_recovered_at_once() {
 }
 
 #[test]
-fn a_recovery_that_was_under_way_is_begun_again() {
+fn interrupted_recovery_is_restarted() {
     let scene = Scene::new("adopt-recovering");
     let (server, file) = needy(&scene);
     let mut protected = scene.protect(&server);
@@ -96,7 +96,7 @@ fn a_recovery_that_was_under_way_is_begun_again() {
 }
 
 #[test]
-fn nginx_with_its_workers_is_taken_over_twice_and_stops_in_order() {
+fn nginx_with_workers_is_adopted_twice_and_stops() {
     let scene = Scene::new("adopt-nginx");
     let server = nginx(&scene);
     let mut protected = scene.protect(&server);
@@ -111,7 +111,7 @@ fn nginx_with_its_workers_is_taken_over_twice_and_stops_in_order() {
 }
 
 #[test]
-fn programs_of_clsact_filters_are_replaced_too() {
+fn clsact_programs_are_replaced() {
     let scene = Scene::new("adopt-clsact");
     let server = servers::test_server(&scene);
     let flags = ["--attach", "clsact"];
@@ -127,7 +127,7 @@ fn programs_of_clsact_filters_are_replaced_too() {
 }
 
 #[test]
-fn a_service_of_another_layout_is_refused_and_left_alone() {
+fn service_of_other_layout_is_refused() {
     let scene = Scene::new("adopt-layout");
     let server = servers::test_server(&scene);
     let mut protected = scene.protect(&server);
@@ -185,7 +185,7 @@ fn pins_of(scene: &Scene, name: &str) -> PathBuf {
 }
 
 #[test]
-fn service_manager_is_told_that_serve_is_ready_goes_on_and_stops() {
+fn serve_notifies_service_manager() {
     let scene = Scene::new("notify");
     let manager = Manager::new(&scene);
     let mut command = manager.command(&scene.server);
@@ -211,7 +211,7 @@ fn service_manager_is_told_that_serve_is_ready_goes_on_and_stops() {
 }
 
 #[test]
-fn records_that_missed_something_are_not_trusted() {
+fn incomplete_records_are_not_trusted() {
     let scene = Scene::new("adopt-late");
     let server = servers::test_server(&scene);
     let mut protected = scene.protect(&server);
@@ -229,7 +229,7 @@ fn records_that_missed_something_are_not_trusted() {
 }
 
 #[test]
-fn other_options_are_refused_and_change_nothing() {
+fn changed_options_are_refused() {
     let scene = Scene::new("adopt-options");
     let server = servers::test_server(&scene);
     let mut protected = scene.protect(&server);

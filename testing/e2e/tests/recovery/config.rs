@@ -12,7 +12,7 @@ use lab::{Output, Signal};
 use crate::{echoes, talks};
 
 #[test]
-fn a_service_runs_by_its_file_alone() {
+fn service_runs_by_config_file_alone() {
     let scene = Scene::new("config");
     let server = test_server(&scene);
     let run_dir = scene.run_dir();
@@ -88,7 +88,7 @@ fn check(scene: &Scene, file: &Path, flags: &[&str]) -> Answer {
 }
 
 #[test]
-fn a_file_is_checked_as_serve_would_take_it() {
+fn check_reads_config_file_as_serve() {
     let scene = Scene::new("config-check");
     let run_dir = scene.run_dir();
     for (text, status, says) in [

@@ -38,14 +38,14 @@ fn ends_by_itself(words: &str, end: fn(&TcpStream)) {
 }
 
 #[test]
-fn a_server_that_closes() {
+fn server_close() {
     ends_by_itself("close\n", |stream| {
         assert!(read_to_end(stream).is_empty());
     });
 }
 
 #[test]
-fn a_server_that_half_closes() {
+fn server_half_close() {
     ends_by_itself("half-close\nsink 1000\n", |stream| {
         assert!(read_to_end(stream).is_empty());
         write(stream, &pattern(1000));
@@ -53,14 +53,14 @@ fn a_server_that_half_closes() {
 }
 
 #[test]
-fn a_server_that_resets() {
+fn server_reset() {
     ends_by_itself("reset\n", is_reset);
 }
 
 /// A panic that ends one thread closes that thread's connection like any return from a
 /// function: the server lives, this is its voluntary close.
 #[test]
-fn a_thread_that_panics_and_unwinds() {
+fn panicking_thread_unwinds() {
     ends_by_itself("panic\n", |stream| {
         assert!(read_to_end(stream).is_empty());
     });
@@ -68,7 +68,7 @@ fn a_thread_that_panics_and_unwinds() {
 
 /// A connection that the living server had closed is not brought back by a later crash.
 #[test]
-fn closed_before_the_crash() {
+fn connection_closed_before_crash() {
     let scene = Scene::new("closed-before");
     let server = servers::test_server(&scene);
     let protected = scene.protect(&server);
@@ -85,7 +85,7 @@ fn closed_before_the_crash() {
 }
 
 #[test]
-fn a_server_that_ends_by_itself_ends_serve() {
+fn server_exit_ends_serve() {
     let scene = Scene::new("ended");
     let mut protected = scene.protect(&servers::test_server(&scene));
     let stream = scene.connect(PORT);
@@ -109,7 +109,7 @@ fn a_server_that_ends_by_itself_ends_serve() {
 
 /// SIGHUP reaches the whole group of processes that the terminal has started.
 #[test]
-fn terminal_that_is_closed_leaves_connections_protected() {
+fn closed_terminal_keeps_protection() {
     let scene = Scene::new("hangup");
     let protected = scene.protect(&servers::test_server(&scene));
     let stream = echoing(&scene);
@@ -137,7 +137,7 @@ fn sigterm_with_open_connections() {
 }
 
 #[test]
-fn sigterm_with_a_spliced_connection() {
+fn sigterm_with_spliced_connection() {
     let scene = Scene::new("sigterm-spliced");
     let protected = scene.protect(&servers::nginx(&scene));
     let mut http = Http::new(scene.connect(PORT));
@@ -153,7 +153,7 @@ fn sigterm_with_a_spliced_connection() {
 }
 
 #[test]
-fn sigterm_while_the_server_is_down() {
+fn sigterm_during_outage() {
     let scene = Scene::new("sigterm-down");
     let (server, file) = needy(&scene);
     let protected = scene.protect(&server);
@@ -167,7 +167,7 @@ fn sigterm_while_the_server_is_down() {
 
 /// The crash-free run is not changed by being protected: the same segments end it.
 #[test]
-fn protection_alone_changes_nothing() {
+fn protection_is_transparent() {
     let scene = Scene::new("alone");
     let server = servers::nginx(&scene);
     let run = || {
@@ -193,7 +193,7 @@ fn protection_alone_changes_nothing() {
 
 /// The logger process is told to end, and cannot hear that.
 #[test]
-fn a_logger_process_that_stands_still_does_not_keep_serve_from_ending() {
+fn stopped_logger_process_does_not_block_exit() {
     let scene = Scene::new("logger-stopped");
     let protected = scene.protect(&servers::test_server(&scene));
     let status = protected.outlive("status", &["--json"]);

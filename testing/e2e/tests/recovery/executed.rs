@@ -54,14 +54,14 @@ fn executions(scene: &Scene, protected: Protected) -> Vec<usize> {
 /// The greeting is another one: the connection is lost, and it would be for nothing that its commands are
 /// executed again.
 #[test]
-fn nothing_is_executed_for_a_connection_that_is_going_to_be_lost() {
+fn doomed_connection_is_not_replayed() {
     let scene = Scene::new("greeted");
     lost_for_nothing(&scene, 0, "the output of the restarted server differs");
 }
 
 /// Where what differs lies behind the recorded beginning, too.
 #[test]
-fn nothing_is_executed_where_only_the_hash_tells_that_something_else_is_said() {
+fn hash_mismatch_stops_replay() {
     let scene = Scene::new("late");
     lost_for_nothing(&scene, BEHIND, "(by the hash)");
 }
@@ -84,13 +84,13 @@ fn lost_for_nothing(scene: &Scene, behind: usize, why: &str) {
 }
 
 #[test]
-fn what_is_executed_again_is_told() {
+fn repeated_execution_is_reported() {
     let scene = Scene::new("again");
     executed_again(&scene, 0);
 }
 
 #[test]
-fn what_is_executed_again_behind_a_long_answer_is_told() {
+fn repeated_execution_after_long_response_is_reported() {
     let scene = Scene::new("longer");
     executed_again(&scene, BEHIND);
 }

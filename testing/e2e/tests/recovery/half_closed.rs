@@ -116,7 +116,7 @@ impl Early {
 }
 
 #[test]
-fn upload_goes_on_after_a_half_close_in_the_replay() {
+fn upload_continues_after_replayed_half_close() {
     let early = Early::new("half-closed");
     early.begin(SOME);
     early.dies(1, true);
@@ -125,7 +125,7 @@ fn upload_goes_on_after_a_half_close_in_the_replay() {
 }
 
 #[test]
-fn upload_that_is_recorded_to_its_end_is_given_after_a_half_close() {
+fn recorded_upload_is_replayed_after_half_close() {
     let early = Early::new("half-closed-end");
     early.begin(REST);
     early.end(REST);
@@ -135,7 +135,7 @@ fn upload_that_is_recorded_to_its_end_is_given_after_a_half_close() {
 
 /// The life that has half-closed in its replay has not closed: its end is not the client's.
 #[test]
-fn server_that_has_half_closed_in_its_replay_dies_again() {
+fn death_after_replayed_half_close() {
     let early = Early::new("half-closed-twice");
     early.begin(SOME);
     early.dies(1, false);

@@ -50,7 +50,7 @@ fn runs(events: &[Value]) -> Vec<u64> {
 /// Whoever reads the history, or asks a `serve` that may be another one than it was, knows which has told what.
 /// `serve` has begun before it tells something: it reads its file first, which somebody writes only now.
 #[test]
-fn events_have_the_time_at_which_serve_has_begun() {
+fn events_carry_start_time_of_serve() {
     let scene = Scene::new("begun");
     let server = servers::test_server(&scene);
     let file = scene.directory().join("web.toml");
@@ -76,7 +76,7 @@ fn events_have_the_time_at_which_serve_has_begun() {
 }
 
 #[test]
-fn events_of_one_serve_are_told_from_those_of_the_next() {
+fn events_of_consecutive_serves_are_distinguished() {
     let scene = Scene::new("runs");
     let directory = scene.directory().join("history");
     let directory = directory.to_string_lossy();
@@ -103,7 +103,7 @@ fn events_of_one_serve_are_told_from_those_of_the_next() {
 }
 
 #[test]
-fn events_outlive_serve() {
+fn events_survive_serve() {
     let scene = Scene::new("history");
     let directory = scene.directory().join("history");
     let directory = directory.to_string_lossy();
@@ -171,7 +171,7 @@ fn events_outlive_serve() {
 
 /// The service goes on, and says so once.
 #[test]
-fn a_history_that_cannot_be_written_stops_nothing() {
+fn unwritable_history_is_no_failure() {
     let scene = Scene::new("no-history");
     let server = servers::test_server(&scene);
     let protected = scene.protect_with(&server, &["--history", "/dev/full"]);

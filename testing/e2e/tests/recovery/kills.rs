@@ -14,7 +14,7 @@ use crate::{echoes, echoing, is_reset, lost_only, talks};
 
 /// In a container the kernel knows a process by another number than `serve` does.
 #[test]
-fn server_in_a_pid_namespace_that_exits_with_an_error_is_recovered() {
+fn error_exit_in_pid_namespace_is_recovered() {
     const NAMESPACE: &[&str] = &[
         "unshare",
         "--pid",
@@ -64,8 +64,8 @@ fn download_through(kills: impl FnOnce(&Protected) + Send) {
 /// Also so soon that it looks as if a request did it: then each connection waits for the one before, but no
 /// longer than it takes to see that the server lives.
 #[test]
-fn several_kills_in_a_row() {
-    let mut seed = Seed::choose("several_kills_in_a_row");
+fn consecutive_kills() {
+    let mut seed = Seed::choose("consecutive_kills");
     let most = [5, 250][seed.between(0, 1)];
     download_through(|protected| {
         for kill in 1..=5 {
@@ -92,22 +92,22 @@ fn kill_again_at(event: &str) {
 }
 
 #[test]
-fn killed_again_when_just_restarted() {
+fn second_kill_after_restart() {
     kill_again_at("restarted");
 }
 
 #[test]
-fn killed_again_when_just_listening() {
+fn second_kill_after_listen() {
     kill_again_at("listening");
 }
 
 #[test]
-fn killed_again_when_just_spliced() {
+fn second_kill_after_splice() {
     kill_again_at("spliced");
 }
 
 #[test]
-fn a_request_that_kills_the_server_again_and_again() {
+fn fatal_request_is_quarantined() {
     let scene = Scene::new("poison");
     let protected = scene.protect(&servers::test_server(&scene));
     let good = echoing(&scene);
@@ -130,7 +130,7 @@ fn a_request_that_kills_the_server_again_and_again() {
 }
 
 #[test]
-fn two_poisonous_requests_among_good_ones() {
+fn two_fatal_requests_among_good_ones() {
     let scene = Scene::new("poisons");
     let protected = scene.protect(&servers::test_server(&scene));
     let good: Vec<TcpStream> = (0..5).map(|_| echoing(&scene)).collect();
@@ -173,7 +173,7 @@ fn child_failure(flags: &[&str]) -> (Scene, Protected, TcpStream) {
 }
 
 #[test]
-fn a_child_that_fails_is_no_crash() {
+fn failing_child_is_no_crash() {
     let (_scene, protected, stream) = child_failure(&[]);
     write(&stream, b"two\n");
     assert!(read_to_end(&stream).is_empty());
@@ -182,7 +182,7 @@ fn a_child_that_fails_is_no_crash() {
 }
 
 #[test]
-fn a_child_that_fails_is_a_crash_on_any_failure() {
+fn failing_child_is_crash_on_any_failure() {
     let (_scene, protected, stream) = child_failure(&["--crash-on", "any-failure"]);
     write(&stream, b"two\n");
     let died = protected.wait_for("died", 1);
@@ -196,7 +196,7 @@ fn a_child_that_fails_is_a_crash_on_any_failure() {
 /// A server with a process for each session: with `--crash-on main` the death of one is its parent's affair. Its client
 /// hears of it as without us, and the other sessions notice nothing.
 #[test]
-fn the_death_of_a_session_is_left_to_its_parent() {
+fn session_death_is_left_to_parent() {
     let scene = Scene::new("session");
     let server = servers::socat(&scene);
     let run = |kill: &dyn Fn()| {
@@ -232,7 +232,7 @@ fn the_death_of_a_session_is_left_to_its_parent() {
 
 /// Nobody is left whose death would be a crash: that is said.
 #[test]
-fn a_main_process_that_leaves_its_daemon_is_told() {
+fn exit_of_main_process_before_daemon_is_reported() {
     let scene = Scene::new("daemon");
     let mut server = servers::socat(&scene);
     let command = server.command.join(" ");
@@ -249,7 +249,7 @@ fn a_main_process_that_leaves_its_daemon_is_told() {
 
 /// The new version does not come up: who has asked for it is told when its clients are, and it is tried on.
 #[test]
-fn a_restart_that_is_asked_for_and_comes_to_nothing() {
+fn failed_operator_restart() {
     let scene = Scene::new("restart-no");
     let (server, gate) = StartGate::before(&scene, servers::test_server(&scene));
     let protected = scene.protect_with(&server, &["--recovery-timeout", "1s"]);
@@ -268,7 +268,7 @@ fn a_restart_that_is_asked_for_and_comes_to_nothing() {
 
 /// Another configuration, or another version: the server is replaced, and its clients see a pause. No death is told.
 #[test]
-fn a_restart_that_is_asked_for() {
+fn operator_restart() {
     let scene = Scene::new("restart");
     for (server, flags) in [
         (servers::test_server(&scene), &[][..]),

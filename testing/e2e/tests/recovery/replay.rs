@@ -14,7 +14,7 @@ use lab::Signal;
 use crate::{echoes, echoing, is_reset, lost_only, talks};
 
 #[test]
-fn replay_by_turns() {
+fn replay_by_request() {
     let scene = Scene::new("turns");
     let protected = scene.protect_with(&servers::nginx(&scene), &["--replay", "request"]);
     let mut http = Http::new(scene.connect(PORT));
@@ -45,7 +45,7 @@ fn replay_by_turns() {
 
 /// As with a long poll: who has asked for it waits once more, and everybody else is served.
 #[test]
-fn an_earlier_answer_that_takes_its_time() {
+fn slow_earlier_response() {
     let scene = Scene::new("long-poll");
     let protected = scene.protect(&servers::test_server(&scene));
     let door = scene.write("door", "");
@@ -135,18 +135,18 @@ fn upload_that_expects(replay: &str) {
 }
 
 #[test]
-fn an_upload_that_expects_by_turns() {
+fn expect_continue_upload_by_request() {
     upload_that_expects("request");
 }
 
 #[test]
-fn an_upload_that_expects_by_connections() {
+fn expect_continue_upload_by_connection() {
     upload_that_expects("connection");
 }
 
 /// The server says its process number: another one after the restart.
 #[test]
-fn an_answer_that_differs() {
+fn differing_response() {
     let scene = Scene::new("divergence");
     let protected = scene.protect(&servers::test_server(&scene));
     let honest = echoing(&scene);
@@ -193,7 +193,7 @@ fn late_difference(verify: &str) -> (Scene, Protected, TcpStream) {
 }
 
 #[test]
-fn verify_full_sees_a_late_difference() {
+fn verify_full_detects_late_difference() {
     let (_scene, protected, stream) = late_difference("full");
     lost_only(&protected, &stream, "differs at byte 500");
     is_reset(&stream);
@@ -201,7 +201,7 @@ fn verify_full_sees_a_late_difference() {
 }
 
 #[test]
-fn verify_hash_sees_a_late_difference() {
+fn verify_hash_detects_late_difference() {
     let (_scene, protected, stream) = late_difference("hash");
     lost_only(&protected, &stream, "differs before byte 500");
     is_reset(&stream);
@@ -209,7 +209,7 @@ fn verify_hash_sees_a_late_difference() {
 }
 
 #[test]
-fn verify_head_and_off_see_no_late_difference() {
+fn verify_head_and_off_miss_late_difference() {
     for verify in ["head", "off"] {
         let (_scene, protected, stream) = late_difference(verify);
         protected.wait_serving(1);
@@ -227,7 +227,7 @@ fn verify_head_and_off_see_no_late_difference() {
 /// A long answer, said slowly, whose length is another one in each life of the server: by default nothing of the later
 /// one's reaches the client.
 #[test]
-fn no_byte_of_another_answer_is_passed_on() {
+fn differing_response_is_not_forwarded() {
     let scene = Scene::new("other-answer");
     let protected = scene.protect(&servers::unlike(&scene));
     let mut stream = scene.connect(PORT);
@@ -256,7 +256,7 @@ fn no_byte_of_another_answer_is_passed_on() {
 }
 
 #[test]
-fn verify_full_and_hash_compare_everything() {
+fn verify_full_and_hash_compare_all_output() {
     for verify in ["full", "hash"] {
         let scene = Scene::new("verify-all");
         let server = servers::test_server(&scene);
@@ -277,7 +277,7 @@ fn verify_full_and_hash_compare_everything() {
 
 /// HTTP's `Date` may differ by default, and is counted.
 #[test]
-fn a_date_is_tolerated() {
+fn ignored_date_header_differs() {
     let scene = Scene::new("date");
     let protected = scene.protect(&servers::nginx(&scene));
     let mut http = Http::new(scene.connect(PORT));
@@ -292,7 +292,7 @@ fn a_date_is_tolerated() {
 }
 
 #[test]
-fn a_connection_beyond_its_limit() {
+fn connection_over_record_limit() {
     let scene = Scene::new("limit");
     let server = servers::test_server(&scene);
     let protected = scene.protect_with(&server, &["--limit-per-connection", "1MiB"]);

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use crate::{echoes, echoing, is_reset, lost_only, needy, talks};
 
 #[test]
-fn a_server_that_does_not_start_for_a_while() {
+fn slow_start() {
     let scene = Scene::new("not-started");
     let (server, file) = needy(&scene);
     let protected = scene.protect(&server);
@@ -44,7 +44,7 @@ fn a_server_that_does_not_start_for_a_while() {
 }
 
 #[test]
-fn a_server_that_does_not_start_in_time() {
+fn start_after_recovery_timeout() {
     let scene = Scene::new("given-up");
     let (server, file) = needy(&scene);
     let protected = scene.protect_with(&server, &["--recovery-timeout", "2s"]);
@@ -62,7 +62,7 @@ fn a_server_that_does_not_start_in_time() {
 
 /// A server with another address than the service, and one without any.
 #[test]
-fn a_server_that_listens_elsewhere_or_nowhere() {
+fn wrong_or_missing_listener() {
     let scene = Scene::new("elsewhere");
     let elsewhere = "127.0.0.1:8999".parse().expect("an address");
     let mut server = servers::test_server_at(&scene, vec![elsewhere], &[]);
@@ -89,7 +89,7 @@ fn a_server_that_listens_elsewhere_or_nowhere() {
 
 /// A server that listens on one of two addresses: clients of the other one are refused.
 #[test]
-fn a_server_that_listens_on_one_address_of_two() {
+fn listener_on_one_of_two_addresses() {
     let scene = Scene::new("one-of-two");
     let mut server = servers::test_server_at(&scene, vec![scene.ipv4(PORT)], &[]);
     server.addresses.push(scene.ipv6(PORT));
@@ -104,7 +104,7 @@ fn a_server_that_listens_on_one_address_of_two() {
 
 /// A life that listens elsewhere than the one before, because its configuration has changed.
 #[test]
-fn a_later_life_that_does_not_listen() {
+fn restarted_server_without_listener() {
     let scene = Scene::new("later-nowhere");
     let (mut server, file) = needy(&scene);
     let command = server.command.join(" ");
@@ -139,7 +139,7 @@ fn open_files(process: Pid) -> String {
 
 /// `serve` opens a file for each connection of a server that it rebuilds.
 #[test]
-fn serve_has_as_many_open_files_as_it_may_and_its_server_as_many_as_before() {
+fn serve_raises_descriptor_limit_for_itself_only() {
     let all = getrlimit(Resource::Nofile);
     let maximum = all.maximum.or(Some(4096));
     let current = Some(1000);

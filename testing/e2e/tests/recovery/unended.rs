@@ -81,7 +81,7 @@ while True:
 "#;
 
 #[test]
-fn a_server_that_does_not_end_is_named() {
+fn unkillable_server_is_named() {
     let scene = Scene::new("unended");
     let mut mute = Mute::mounted(&scene);
     let script = scene.write("looks.py", LOOKS);

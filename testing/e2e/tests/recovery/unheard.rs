@@ -38,7 +38,7 @@ fn told_of_lost_events(protected: &Protected) {
 
 /// A death shuts the gate, also if it finds no room.
 #[test]
-fn a_death_of_which_the_kernel_could_not_tell_is_found() {
+fn death_in_full_ring_is_found() {
     let scene = Scene::new("unheard");
     let protected = scene.protect(&servers::socat(&scene));
     let (ended, other) = (scene.connect(PORT), scene.connect(PORT));
@@ -62,7 +62,7 @@ fn a_death_of_which_the_kernel_could_not_tell_is_found() {
 
 /// The server has died between a client's SYN and the end of its handshake: it waits for a splice of its own.
 #[test]
-fn a_late_handshake_of_which_the_kernel_could_not_tell_is_found() {
+fn late_handshake_in_full_ring_is_found() {
     let scene = Scene::new("unheard-late");
     let protected = scene.protect(&servers::socat(&scene));
     let rules = format!(
@@ -92,7 +92,7 @@ fn a_late_handshake_of_which_the_kernel_could_not_tell_is_found() {
 
 /// The next `serve` does not know that the server has still to say something again.
 #[test]
-fn a_contradiction_of_which_the_kernel_could_not_tell_is_found() {
+fn contradiction_in_full_ring_is_found() {
     let scene = Scene::new("unheard-other");
     let (server, may_speak, has_spoken) = servers::second_thoughts(&scene);
     let mut protected = scene.protect(&server);

@@ -100,7 +100,7 @@ fn status_and_events() {
 
 /// A server that becomes a daemon leaves its first process: the daemon is the server then, and is asked to end.
 #[test]
-fn status_knows_a_server_that_has_become_a_daemon() {
+fn status_shows_daemonized_server() {
     let scene = Scene::new("daemon");
     let server = servers::nginx(&scene);
     let path = scene.directory().join("nginx.conf");
@@ -120,7 +120,7 @@ fn status_knows_a_server_that_has_become_a_daemon() {
 
 /// How much of a record there is, and how much there may be.
 #[test]
-fn status_says_how_full_the_record_is() {
+fn status_shows_record_size() {
     const PIECE: usize = 64 << 10;
     let scene = Scene::new("limits");
     let limits = ["--limit-total", "4MiB", "--limit-per-connection", "1MiB"];
@@ -177,7 +177,7 @@ fn is_in_the_way(scene: &Scene, name: &str, code: &str, said: &str) {
 
 /// A `serve` that is about to begin has the lock of its service, and answers nobody yet.
 #[test]
-fn check_sees_a_serve_that_is_about_to_begin() {
+fn check_detects_starting_serve() {
     let scene = Scene::new("about");
     let directory = scene.run_dir().join("web");
     fs::create_dir_all(&directory).expect("a directory");
@@ -203,7 +203,7 @@ fn check_sees_a_serve_that_is_about_to_begin() {
 
 /// A service whose server does not listen yet has its addresses, under whichever name.
 #[test]
-fn check_sees_the_addresses_of_a_service_that_does_not_listen_yet() {
+fn check_detects_addresses_of_starting_service() {
     let scene = Scene::new("not-yet");
     let mut server = servers::test_server(&scene);
     server.command = ["sleep", "1000"].map(str::to_owned).to_vec();
@@ -222,7 +222,7 @@ fn check_sees_the_addresses_of_a_service_that_does_not_listen_yet() {
 
 /// Of two that begin at the same time with one address, one goes on, and the other one names it.
 #[test]
-fn of_two_that_begin_at_the_same_time_one_goes_on() {
+fn concurrent_starts_leave_one_serve() {
     let scene = Scene::new("two-at-once");
     let said = |name: &str| {
         let said = fs::read_to_string(scene.directory().join(name));
@@ -290,7 +290,7 @@ fn of_two_that_begin_at_the_same_time_one_goes_on() {
 
 /// Else of two that begin at the same time each would refuse the other.
 #[test]
-fn who_is_refused_has_never_had_the_address() {
+fn refused_serve_never_owns_address() {
     let scene = Scene::new("never-had");
     let mut server = servers::test_server(&scene);
     server.command = ["sleep", "1000"].map(str::to_owned).to_vec();
@@ -320,7 +320,7 @@ fn who_is_refused_has_never_had_the_address() {
 }
 
 #[test]
-fn check_says_what_is_missing() {
+fn check_reports_missing_requirements() {
     let scene = Scene::new("check");
     let server = servers::test_server(&scene);
     let free = scene.ipv4(9).to_string();
@@ -395,7 +395,7 @@ fn check_says_what_is_missing() {
 }
 
 #[test]
-fn clean_after_serve_was_killed() {
+fn clean_after_killed_serve() {
     let scene = Scene::new("clean");
     let server = servers::test_server(&scene);
     let loopback = || run(&scene.server, "cat /proc/sys/net/ipv4/conf/lo/accept_local");
@@ -439,7 +439,7 @@ fn clean_after_serve_was_killed() {
 }
 
 #[test]
-fn clean_where_nothing_is() {
+fn clean_without_leftovers() {
     let scene = Scene::new("clean-nothing");
     let protected = scene.protect(&servers::test_server(&scene));
     // Not in the way of a service that runs, and nothing to do for others.
@@ -457,7 +457,7 @@ fn clean_where_nothing_is() {
 
 /// Nobody would answer before it goes on, which may be never.
 #[test]
-fn a_serve_that_stands_still_is_not_waited_for() {
+fn stopped_serve_is_not_awaited() {
     let scene = Scene::new("stopped");
     let protected = scene.protect(&servers::test_server(&scene));
     protected.kill_serve(Signal::STOP);

@@ -47,7 +47,7 @@ fn set(file: &Path, seconds: i32) {
 }
 
 #[test]
-fn a_clock_that_is_set_is_nothing_to_a_lease() {
+fn lease_ignores_wall_clock() {
     let mut pair = Pair::talking("takeover-clock");
     let source = pair.scene.write("clock.c", LIBRARY);
     let library = source.with_extension("so");

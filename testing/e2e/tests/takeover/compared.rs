@@ -71,7 +71,7 @@ impl Case {
 }
 
 #[test]
-fn a_server_that_says_something_else_behind_what_is_recorded_is_found_out() {
+fn difference_behind_recorded_prefix_is_detected() {
     let mut case = begun("compared-other", "");
     case.pair.fail_over(FailOver::PowerOff);
     let lost = case.pair.first.wait_for("connection_reset", 1);
@@ -84,7 +84,7 @@ fn a_server_that_says_something_else_behind_what_is_recorded_is_found_out() {
 
 /// The record has nothing of the turns before, but the digest of what they had been answered.
 #[test]
-fn a_long_answer_that_differs_is_found_out_where_one_turn_is_replayed() {
+fn differing_long_response_is_detected_by_request() {
     let turns = ["--replay=request"];
     let mut pair = Pair::with("compared-turn", &[], &turns, |scene| {
         at_addresses(scene, servers::changing(scene), None)
@@ -104,7 +104,7 @@ fn a_long_answer_that_differs_is_found_out_where_one_turn_is_replayed() {
 
 /// The digest of all before a turn is with the logger before the client has the answer, and so is the answer's head.
 #[test]
-fn a_server_that_says_the_same_goes_on_and_it_is_told_how_much_was_compared() {
+fn equal_output_reports_verified_bytes() {
     let mut case = begun("compared-same", "0815");
     case.pair.fail_over(FailOver::PowerOff);
     let verified = case.pair.first.wait_for("verified", 1);
@@ -121,7 +121,7 @@ fn a_server_that_says_the_same_goes_on_and_it_is_told_how_much_was_compared() {
 /// The link has room for the first bytes of a segment alone; the ring, with the rest, dies with its host. The record
 /// then has the end of this answer and the beginning of the next in one piece.
 #[test]
-fn date_behind_an_answer_that_is_recorded_in_part_is_tolerated() {
+fn date_behind_recorded_prefix_is_ignored() {
     let mut pair = Pair::new("compared-date", |scene| {
         at_addresses(scene, servers::dated(scene), None)
     });

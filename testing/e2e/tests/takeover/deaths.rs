@@ -47,7 +47,7 @@ impl Clients {
 
 /// There and back, by each way, with the same connections.
 #[test]
-fn failover_and_failback_in_a_row() {
+fn failover_then_failback() {
     let mut pair = Pair::talking("takeover-row");
     let recording = pair.scene.record(PORT);
     let speakers = Speakers::listen(&pair.scene.client, &addresses());
@@ -75,7 +75,7 @@ fn mac(one: &Protected) -> lab::Mac {
 
 /// The standby's server dies while it takes over: it takes over nonetheless.
 #[test]
-fn the_standbys_server_dies_while_it_takes_over() {
+fn server_death_during_takeover() {
     let mut pair = Pair::talking("takeover-server");
     let recording = pair.scene.record(PORT);
     let clients = Clients::of(&pair);
@@ -147,7 +147,7 @@ fn serve(one: &Protected) {
 /// A segment may wait in its host for the link-layer address of the client, before any program has seen it:
 /// it must not leave when the programs are gone.
 #[test]
-fn what_waits_for_a_neighbour_never_leaves() {
+fn packets_queued_for_neighbour_never_leave() {
     let mut pair = Pair::talking("takeover-waiting");
     let host = pair.second.host().clone();
     host.sysctl("net.ipv4.neigh.eth0.mcast_solicit", "100")

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 /// Each host of a pair says which the other one is.
 #[test]
-fn hosts_of_a_pair_are_named() {
+fn pair_hosts_are_named() {
     let mut pair = Pair::talking("takeover-named");
     let is_at = |words: &Value, host: &Host| {
         let address = format!("({})", host.address().ipv4());
@@ -49,7 +49,7 @@ fn hosts_of_a_pair_are_named() {
 
 /// One host, one logger, two services: what dies is the host.
 #[test]
-fn all_services_of_a_host_are_taken_over() {
+fn all_services_of_host_are_taken_over() {
     let mut pair = Pair::talking("takeover-several");
     let theirs: [SocketAddr; 2] =
         ["10.0.0.111:8080", "[fd00::111]:8080"].map(|text| text.parse().expect("an address"));
@@ -102,7 +102,7 @@ fn all_services_of_a_host_are_taken_over() {
 
 /// There is nothing to be restored, and the server takes its time: who comes meanwhile waits.
 #[test]
-fn nobody_is_refused_by_a_host_that_begins() {
+fn starting_host_refuses_no_client() {
     let mut gate = None;
     let mut pair = Pair::new("takeover-empty", |scene| {
         let server = test_server_at(scene, addresses().to_vec(), &[]);
@@ -153,7 +153,7 @@ fn state_of(host: &Host, address: &str) -> Option<String> {
 
 /// Duplicate address detection would cost a second, in which nobody could be answered.
 #[test]
-fn an_ipv6_address_is_usable_at_once() {
+fn ipv6_address_is_usable_at_once() {
     let mut pair = Pair::talking("takeover-dad");
     let host = pair.second.host().clone();
     host.sysctl("net.ipv6.conf.eth0.accept_dad", "1")

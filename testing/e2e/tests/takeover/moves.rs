@@ -12,7 +12,7 @@ use e2e::{PATIENCE, Seed, assert_same_bytes, pattern};
 use lab::Signal;
 
 #[test]
-fn a_standby_goes_on_when_the_host_loses_its_power() {
+fn standby_takes_over_after_power_off() {
     // In the middle of an exchange the logger may not have the beginning of the last answer, which could not be
     // compared.
     let mut pair = Pair::with("takeover-power", &[], &["--verify", "off"], |scene| {
@@ -51,7 +51,7 @@ fn a_standby_goes_on_when_the_host_loses_its_power() {
 }
 
 #[test]
-fn a_download_outlives_two_hosts() {
+fn download_survives_two_hosts() {
     let mut pair = Pair::new("takeover-nginx", |scene| {
         nginx_at(scene, addresses().to_vec())
     });
@@ -77,7 +77,7 @@ fn a_download_outlives_two_hosts() {
 
 /// What does not serve is not restarted, and whoever asks for that is told at once.
 #[test]
-fn a_standby_is_not_restarted() {
+fn standby_is_not_restarted() {
     let pair = Pair::talking("takeover-restart");
     let answer = pair.second.outlive("restart", &[]);
     assert_eq!(answer.status, Some(75), "{answer:?}");
@@ -90,7 +90,7 @@ fn a_standby_is_not_restarted() {
 
 /// Its programs are silent when its lease is over, whoever is there to say so; and it finds out.
 #[test]
-fn a_host_that_stands_still_or_is_cut_off_falls_silent_and_stands_by() {
+fn stopped_or_cut_off_host_falls_silent() {
     for stopped in [true, false] {
         let mut pair = Pair::talking("takeover-silent");
         let echo = pair.scene.connect_to(addresses()[0]);
@@ -123,7 +123,7 @@ fn a_host_that_stands_still_or_is_cut_off_falls_silent_and_stands_by() {
 }
 
 #[test]
-fn a_service_is_moved_back_and_forth() {
+fn switchover_back_and_forth() {
     let mut pair = Pair::talking("takeover-move");
     let recording = pair.scene.record(PORT);
     let idle = pair.scene.connect_to(addresses()[1]);
@@ -155,7 +155,7 @@ fn a_service_is_moved_back_and_forth() {
 
 /// Who is stopped where another can go on hands over; who comes back too late stands by.
 #[test]
-fn a_serve_that_ends_hands_over() {
+fn stopping_serve_hands_over() {
     let mut pair = Pair::talking("takeover-end");
     let echo = pair.scene.connect_to(addresses()[0]);
     e2e::clients::write(&echo, b"echo\n");
@@ -184,7 +184,7 @@ fn a_serve_that_ends_hands_over() {
 
 /// Of a move no death is told, nor counted; and the first life of a service is its first.
 #[test]
-fn a_move_is_no_death() {
+fn switchover_is_no_death() {
     let mut pair = Pair::talking("takeover-no-death");
     let echo = pair.scene.connect_to(addresses()[0]);
     e2e::clients::write(&echo, b"echo\n");
@@ -239,7 +239,7 @@ fn a_pair_says_that_it_is_one(pair: &Pair) {
 }
 
 #[test]
-fn a_host_without_its_standby_says_so() {
+fn missing_standby_is_reported() {
     let mut pair = Pair::talking("takeover-alone");
     pair.second.kill_serve(Signal::TERM);
     assert!(pair.second.ended(PATIENCE).is_some());
@@ -262,7 +262,7 @@ fn a_host_without_its_standby_says_so() {
 /// A host without a standby is gone for good: by the operator's word another one goes on with its connections, and not
 /// while it is there.
 #[test]
-fn a_host_that_is_gone_for_good_is_released() {
+fn dead_host_is_released() {
     let (scene, logger) = with_logger("takeover-release");
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
     let other = scene.lab.add_host_at("other", 30).expect("a host");

@@ -17,7 +17,7 @@ const RATE: usize = 1 << 20;
 const PROBES: Duration = Duration::from_millis(15 * 500);
 
 #[test]
-fn download_of_a_host_that_is_silent_for_long_goes_on() {
+fn download_survives_minutes_of_silence() {
     // A logger without its memory might take the standby for the host that serves.
     let log = tempfile::tempdir().expect("a directory");
     let memory = ["--dir", &log.path().to_string_lossy()];

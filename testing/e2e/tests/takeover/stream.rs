@@ -20,7 +20,7 @@ const RATE: usize = 1 << 20;
 const PAUSE: Duration = Duration::from_secs(2);
 
 #[test]
-fn a_long_download_outlives_host_after_host() {
+fn long_download_survives_host_after_host() {
     let seconds = std::env::var(VARIABLE).map_or(20, |text| text.parse().expect("a number"));
     let mut pair = Pair::new("takeover-stream", |scene| {
         nginx_at(scene, addresses().to_vec())

@@ -40,7 +40,7 @@ fn assert_refused(answer: &Answer, address: IpAddr, service: &str, host: IpAddr)
 
 /// Its host has the address by the system's configuration: nothing but the logger knows of both.
 #[test]
-fn second_name_of_an_address_is_refused() {
+fn second_name_for_address_is_refused() {
     let (scene, logger) = with_logger("two-names");
     let server = test_server(&scene);
     let first = protect(&scene, &server, &logger, &[]);
@@ -83,7 +83,7 @@ fn second_name_of_an_address_is_refused() {
 
 /// The addresses come with the service, and the one who has them is not where they were.
 #[test]
-fn neither_serves_nor_stands_by_who_has_another_name() {
+fn other_name_neither_serves_nor_stands_by() {
     let mut pair = Pair::talking("two-names-of-a-pair");
     let third = pair.scene.lab.add_host_at("third", 40).expect("a host");
     let server = test_server_at(&pair.scene, addresses().to_vec(), &[]);

@@ -33,14 +33,14 @@ fn numbers(out: &[(Duration, u32)]) -> Vec<u32> {
 }
 
 #[test]
-fn an_unimpaired_pipe_passes_at_once() {
+fn unimpaired_pipe_has_no_delay() {
     let mut pipe = Pipe::new(Impairment::with_seed(1), false, 0);
     assert_eq!(pipe.offer(MS, b"frame", 0), 1);
     assert_eq!(pipe.next_deadline(), None);
 }
 
 #[test]
-fn loss_is_its_share_and_repeats_from_its_seed() {
+fn loss_matches_share_and_seed() {
     let run = |seed, stream| {
         let mut pipe = Pipe::new(Impairment::with_seed(seed).loss(10.0), false, stream);
         numbers(&pass(&mut pipe, 10_000, MS, 60))
@@ -57,7 +57,7 @@ fn loss_is_its_share_and_repeats_from_its_seed() {
 }
 
 #[test]
-fn nothing_and_everything_are_exact() {
+fn zero_and_full_loss_are_exact() {
     let mut none = Pipe::new(Impairment::with_seed(1).loss(0.0), false, 0);
     assert_eq!(pass(&mut none, 1000, MS, 60).len(), 1000);
     let mut all = Pipe::new(Impairment::with_seed(1).loss(100.0), false, 0);
@@ -74,7 +74,7 @@ fn delay_is_exact() {
 }
 
 #[test]
-fn reordered_frames_are_overtaken_by_that_time() {
+fn reordered_frames_are_delayed_exactly() {
     let held = 10 * MS + MS / 2;
     let mut pipe = Pipe::new(Impairment::with_seed(3).reorder(20.0, held), false, 0);
     let out = pass(&mut pipe, 1000, MS, 60);
@@ -87,7 +87,7 @@ fn reordered_frames_are_overtaken_by_that_time() {
 }
 
 #[test]
-fn rate_holds_after_the_burst_and_its_queue_is_bounded() {
+fn rate_holds_after_burst_with_bounded_queue() {
     // 976 bytes and the 24 around them take 8 ms at 1 Mbit/s.
     let mut pipe = Pipe::new(Impairment::with_seed(1).rate(1_000_000), false, 0);
     let out = pass(&mut pipe, 1000, MS, 976);
@@ -106,13 +106,13 @@ fn rate_holds_after_the_burst_and_its_queue_is_bounded() {
 }
 
 #[test]
-fn a_frame_slower_than_the_queue_still_passes() {
+fn frame_slower_than_queue_passes() {
     let mut pipe = Pipe::new(Impairment::with_seed(1).rate(8), false, 0);
     assert_eq!(pass(&mut pipe, 1, MS, 100).len(), 1);
 }
 
 #[test]
-fn a_cut_loses_what_is_under_way() {
+fn cut_loses_frames_in_flight() {
     let slow = Impairment::with_seed(1).delay(5 * MS);
     let mut pipe = Pipe::new(slow.clone(), false, 0);
     assert_eq!(pipe.offer(MS, b"frame", 0), 0);
@@ -126,7 +126,7 @@ fn a_cut_loses_what_is_under_way() {
 
 proptest! {
     #[test]
-    fn order_is_kept_while_the_delay_and_the_rate_change(
+    fn order_survives_delay_and_rate_change(
         steps in prop::collection::vec((0u64..5000, 0u64..20_000, prop::option::of(1_000u64..1_000_000_000)), 1..60),
     ) {
         let mut pipe = Pipe::new(Impairment::with_seed(1), false, 0);

@@ -35,7 +35,7 @@ fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn tcp_is_found_behind_options_and_extension_headers() {
+fn tcp_behind_options_and_extension_headers() {
     let expected = |version| TcpSegment {
         version,
         source: 80,
@@ -63,7 +63,7 @@ fn tcp_is_found_behind_options_and_extension_headers() {
 }
 
 #[test]
-fn other_frames_are_none() {
+fn other_frames_are_not_tcp() {
     let arp = [&[0; 12][..], &[0x08, 0x06], &[0; 40]].concat();
     for frame in [
         arp,
@@ -77,7 +77,7 @@ fn other_frames_are_none() {
 }
 
 #[test]
-fn endings_are_counted_by_sender() {
+fn endings_are_counted_per_sender() {
     let packets = [RST, FIN, FIN | 0x10, 0x10, RST | 0x10].map(|flags| Packet {
         time: Duration::ZERO,
         length: 54,
@@ -89,13 +89,13 @@ fn endings_are_counted_by_sender() {
 
 proptest! {
     #[test]
-    fn a_cut_off_header_is_none(cut in 0usize..54 + 13) {
+    fn truncated_header_is_not_tcp(cut in 0usize..54 + 13) {
         let frame = ipv6(TCP, &tcp(FIN));
         prop_assert_eq!(TcpSegment::parse(&frame[..cut]), None);
     }
 
     #[test]
-    fn any_bytes_are_survived(mut frame in prop::collection::vec(any::<u8>(), 14..120), six: bool) {
+    fn arbitrary_bytes_do_not_panic(mut frame in prop::collection::vec(any::<u8>(), 14..120), six: bool) {
         frame[12..14].copy_from_slice(if six { &[0x86, 0xdd] } else { &[0x08, 0x00] });
         if let Some(segment) = TcpSegment::parse(&frame) {
             prop_assert!(frame.len() >= 48);

@@ -24,7 +24,7 @@ fn both() -> [IpAddr; 2] {
 }
 
 #[test]
-fn an_address_is_given_used_held_and_taken_away() {
+fn address_is_added_used_kept_and_removed() {
     elsewhere(|addresses| {
         let lo = Addresses::device("lo").unwrap().expect("a device");
         assert_eq!(addresses.list().unwrap(), []);
@@ -48,7 +48,7 @@ fn an_address_is_given_used_held_and_taken_away() {
 }
 
 #[test]
-fn what_comes_for_an_address_is_taken_soon_after_it_was_given() {
+fn new_address_receives_soon() {
     elsewhere(|addresses| {
         let up = ["link", "set", "lo", "up"];
         let status = std::process::Command::new("ip").args(up).status();
@@ -64,7 +64,7 @@ fn what_comes_for_an_address_is_taken_soon_after_it_was_given() {
 }
 
 #[test]
-fn an_address_that_nobody_holds_goes_by_itself() {
+fn unrefreshed_address_expires() {
     elsewhere(|addresses| {
         for ip in both() {
             addresses.hold(ip, 1, Duration::ZERO).unwrap();
@@ -74,7 +74,7 @@ fn an_address_that_nobody_holds_goes_by_itself() {
 }
 
 #[test]
-fn what_was_for_ever_is_told_from_ours() {
+fn permanent_address_is_distinguished() {
     elsewhere(|addresses| {
         addresses.hold(both()[0], 1, Duration::MAX).unwrap();
         assert!(!addresses.list().unwrap()[0].permanent);
@@ -86,7 +86,7 @@ fn what_was_for_ever_is_told_from_ours() {
 }
 
 #[test]
-fn a_device_that_is_not_there_has_no_addresses() {
+fn missing_device_has_no_addresses() {
     elsewhere(|addresses| {
         assert_eq!(Addresses::device("none-such").unwrap(), None);
         for ip in both() {

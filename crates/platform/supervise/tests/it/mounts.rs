@@ -28,7 +28,7 @@ fn is_mounted(path: &Path) -> bool {
 }
 
 #[test]
-fn a_cgroup2_mount_of_the_hosts_is_found_and_left_alone() {
+fn host_cgroup2_mount_is_found_and_untouched() {
     let (service, _cgroup) = Service::new();
     assert!(service.mount.path().join("cgroup.procs").exists());
     if !service.mount.is_ours() {
@@ -42,7 +42,7 @@ fn a_cgroup2_mount_of_the_hosts_is_found_and_left_alone() {
 }
 
 #[test]
-fn cgroup2_is_mounted_privately_where_none_is_visible() {
+fn missing_cgroup2_is_mounted_privately() {
     require_root();
     without_sys(|| {
         let run = tempfile::tempdir().expect("a run directory");
@@ -74,7 +74,7 @@ fn cgroup2_is_mounted_privately_where_none_is_visible() {
 
 /// Another supervisor's mount goes away when that one ends.
 #[test]
-fn the_private_mount_of_another_supervisor_is_not_used() {
+fn foreign_private_mount_is_not_used() {
     require_root();
     without_sys(|| {
         let (first, second) = (tempfile::tempdir(), tempfile::tempdir());
@@ -89,7 +89,7 @@ fn the_private_mount_of_another_supervisor_is_not_used() {
 
 /// Then the processes cannot be found, which must not read as "there are none".
 #[test]
-fn a_mount_that_vanishes_does_not_make_a_cgroup_look_empty() {
+fn vanished_mount_is_not_an_empty_cgroup() {
     let (service, cgroup) = Service::new();
     let mut server = Command::new(["sleep", "1000"])
         .start(&cgroup)
@@ -109,7 +109,7 @@ fn a_mount_that_vanishes_does_not_make_a_cgroup_look_empty() {
 }
 
 #[test]
-fn bpffs_is_mounted_privately_where_none_is_visible() {
+fn missing_bpffs_is_mounted_privately() {
     require_root();
     without_sys(|| {
         let run = tempfile::tempdir().expect("a run directory");
@@ -130,7 +130,7 @@ fn bpffs_is_mounted_privately_where_none_is_visible() {
 }
 
 #[test]
-fn a_run_directory_that_cannot_be_made_is_an_error() {
+fn unusable_run_directory_is_an_error() {
     require_root();
     without_sys(|| {
         let error = mounts::cgroup2(Path::new("/proc/none")).expect_err("not in /proc");

@@ -42,7 +42,7 @@ fn assert_nothing_left(cgroup: Cgroup, pids: &[Pid]) {
 }
 
 #[test]
-fn a_process_runs_in_its_cgroup_and_session_until_it_is_killed() {
+fn process_runs_in_cgroup_and_session_until_killed() {
     let (_service, cgroup) = Service::new();
     let mut server = start(&Command::new(["sleep", "1000"]), &cgroup);
     let pid = server.pid();
@@ -60,7 +60,7 @@ fn a_process_runs_in_its_cgroup_and_session_until_it_is_killed() {
 
 /// Not even the first instruction may run outside: it is what the kernel side relies on.
 #[test]
-fn the_first_instruction_is_already_inside() {
+fn first_instruction_runs_in_cgroup() {
     let (service, cgroup) = Service::new();
     let out = service.run_dir.path().join("out");
     let script = format!("exec cat /proc/self/cgroup > {}", out.display());
@@ -72,7 +72,7 @@ fn the_first_instruction_is_already_inside() {
 }
 
 #[test]
-fn signal_mask_and_working_directory_are_as_asked() {
+fn signal_mask_and_working_directory_are_set() {
     let (service, cgroup) = Service::new();
     let dir = fs::canonicalize(service.run_dir.path()).expect("it exists");
     let script = "grep SigBlk /proc/self/status > mask; pwd > dir";
@@ -94,7 +94,7 @@ fn signal_mask_and_working_directory_are_as_asked() {
 }
 
 #[test]
-fn argv0_is_what_the_user_typed() {
+fn argv0_is_user_input() {
     let (service, cgroup) = Service::new();
     let out = service.run_dir.path().join("out");
     let script = format!("tr '\\0' ' ' < /proc/$$/cmdline > {}", out.display());
@@ -107,7 +107,7 @@ fn argv0_is_what_the_user_typed() {
 }
 
 #[test]
-fn exits_are_told_apart() {
+fn exits_are_distinguished() {
     let (_service, cgroup) = Service::new();
     let run = |script: &str| exit_of(&mut start(&shell(script), &cgroup));
     assert_eq!(run("exit 0"), Exit::Status(0));
@@ -124,7 +124,7 @@ fn exits_are_told_apart() {
 }
 
 #[test]
-fn the_pidfd_and_the_events_wake_an_event_loop() {
+fn pidfd_and_cgroup_events_wake_event_loop() {
     let (_service, cgroup) = Service::new();
     let server = start(&Command::new(["sleep", "1000"]), &cgroup);
     assert!(cgroup.populated().expect("readable"), "arms the events");
@@ -148,7 +148,7 @@ fn the_pidfd_and_the_events_wake_an_event_loop() {
 }
 
 #[test]
-fn a_tree_of_processes_is_killed_as_one() {
+fn process_tree_is_killed_whole() {
     let (_service, cgroup) = Service::new();
     let script = "sleep 1000 & sh -c 'sleep 1000 & sleep 1000 & wait' & wait";
     let mut server = start(&shell(script), &cgroup);
@@ -160,7 +160,7 @@ fn a_tree_of_processes_is_killed_as_one() {
 }
 
 #[test]
-fn a_daemon_that_forked_twice_is_found_killed_and_reaped() {
+fn double_forked_daemon_is_killed_and_reaped() {
     let (_service, cgroup) = Service::new();
     let script = "setsid sh -c 'setsid sleep 1000 & exit 0' & exit 0";
     let mut server = start(&shell(script), &cgroup);
@@ -194,7 +194,7 @@ fn parent(pid: Pid) -> Pid {
 }
 
 #[test]
-fn reaping_orphans_steals_nobodys_status() {
+fn orphan_reaping_leaves_statuses_of_children() {
     let (_service, cgroup) = Service::new();
     let (_other_service, other) = Service::new();
     let mut stranger = std::process::Command::new("false").spawn().expect("starts");
@@ -218,7 +218,7 @@ fn reaping_orphans_steals_nobodys_status() {
 }
 
 #[test]
-fn an_occupied_cgroup_is_refused_with_its_pids_and_an_empty_one_replaced() {
+fn occupied_cgroup_is_refused_and_empty_cgroup_replaced() {
     let (service, cgroup) = Service::new();
     let server = start(&Command::new(["sleep", "1000"]), &cgroup);
     let error = Cgroup::create(&service.mount, &service.name).expect_err("occupied");
@@ -245,7 +245,7 @@ fn an_occupied_cgroup_is_refused_with_its_pids_and_an_empty_one_replaced() {
 /// What the kernel side compares: `/proc/<pid>/cgroup` is the kernel's own view of the
 /// depth, and a live server's id stays while another service has a different one.
 #[test]
-fn id_and_level_are_those_of_the_kernel() {
+fn cgroup_id_and_level_match_kernel() {
     let (_service, cgroup) = Service::new();
     let (_other_service, other) = Service::new();
     let server = start(&Command::new(["sleep", "1000"]), &cgroup);
@@ -260,7 +260,7 @@ fn id_and_level_are_those_of_the_kernel() {
 
 /// After `cgroup.kill` nothing can be born into the same cgroup (see `Cgroup::new_life`).
 #[test]
-fn a_server_can_be_started_again_after_it_was_killed() {
+fn killed_server_is_started_again() {
     let (_service, cgroup) = Service::new();
     for _ in 0..3 {
         let mut server = start(&Command::new(["sleep", "1000"]), &cgroup);
@@ -277,7 +277,7 @@ fn a_server_can_be_started_again_after_it_was_killed() {
 }
 
 #[test]
-fn sub_cgroups_belong_to_the_service() {
+fn sub_cgroups_belong_to_service() {
     let (_service, cgroup) = Service::new();
     let sub = cgroup.path().join("worker");
     let script = format!(
@@ -295,7 +295,7 @@ fn sub_cgroups_belong_to_the_service() {
 }
 
 #[test]
-fn stop_is_graceful_where_the_server_is() {
+fn graceful_server_stops_gracefully() {
     let (_service, cgroup) = Service::new();
     let mut server = start(&shell("trap 'exit 5' TERM; sleep 1000 & wait"), &cgroup);
     eventually("it is set up", || procs(&cgroup).len() == 2);
@@ -316,7 +316,7 @@ fn stop_is_graceful_where_the_server_is() {
 }
 
 #[test]
-fn stop_kills_what_is_left_when_the_grace_is_over() {
+fn stop_kills_remaining_processes_after_timeout() {
     let (_service, cgroup) = Service::new();
     let mut server = start(&shell("(trap '' TERM; exec sleep 1000) & exit 5"), &cgroup);
     assert_eq!(exit_of(&mut server), Exit::Status(5));
@@ -334,7 +334,7 @@ fn stop_kills_what_is_left_when_the_grace_is_over() {
 }
 
 #[test]
-fn stop_does_not_wait_longer_than_needed() {
+fn stop_returns_when_cgroup_is_empty() {
     let (_service, cgroup) = Service::new();
     let mut server = start(&Command::new(["sleep", "1000"]), &cgroup);
     // A grace without an end: a stop that waited for the end of the grace would hang.
@@ -344,7 +344,7 @@ fn stop_does_not_wait_longer_than_needed() {
 }
 
 #[test]
-fn stop_kills_a_server_that_ignores_sigterm() {
+fn stop_kills_server_ignoring_sigterm() {
     let (_service, cgroup) = Service::new();
     let mut server = start(&shell("trap '' TERM; sleep 1000; sleep 1000"), &cgroup);
     eventually("it is set up", || procs(&cgroup).len() == 2);
@@ -357,7 +357,7 @@ fn stop_kills_a_server_that_ignores_sigterm() {
 }
 
 #[test]
-fn stop_asks_a_daemon_whose_main_process_is_gone() {
+fn stop_terminates_daemon_without_main_process() {
     let (service, cgroup) = Service::new();
     let out = service.run_dir.path().join("out");
     let script = format!(
@@ -376,7 +376,7 @@ fn stop_asks_a_daemon_whose_main_process_is_gone() {
 }
 
 #[test]
-fn terminating_the_dead_is_no_error() {
+fn terminate_of_dead_process_is_no_error() {
     let (_service, cgroup) = Service::new();
     let mut server = start(&shell("exit 0"), &cgroup);
     exit_of(&mut server);
@@ -384,7 +384,7 @@ fn terminating_the_dead_is_no_error() {
 }
 
 #[test]
-fn what_cannot_be_started_is_an_error_and_leaves_nothing() {
+fn failed_start_leaves_nothing() {
     let (service, cgroup) = Service::new();
     let dir = service.run_dir.path();
     let script = dir.join("script");
@@ -416,7 +416,7 @@ fn what_cannot_be_started_is_an_error_and_leaves_nothing() {
 
 /// A program that dies in the first instant is known before.
 #[test]
-fn process_is_announced_before_the_program_begins() {
+fn process_is_announced_before_exec() {
     let (_service, cgroup) = Service::new();
     let program = |pid: Pid| fs::read_link(format!("/proc/{pid}/exe")).expect("a process");
     let mut announced = None;
@@ -434,7 +434,7 @@ fn process_is_announced_before_the_program_begins() {
 }
 
 #[test]
-fn program_of_a_process_that_cannot_be_announced_does_not_begin() {
+fn failed_announcement_prevents_exec() {
     let (service, cgroup) = Service::new();
     let file = service.run_dir.path().join("begun");
     let mut announced = None;
@@ -451,7 +451,7 @@ fn program_of_a_process_that_cannot_be_announced_does_not_begin() {
 }
 
 #[test]
-fn waiting_for_an_empty_cgroup_keeps_its_time() {
+fn empty_cgroup_wait_has_timeout() {
     let (_service, cgroup) = Service::new();
     assert!(cgroup.wait_empty(Duration::ZERO).expect("readable"));
     let server = start(&Command::new(["sleep", "1000"]), &cgroup);
@@ -464,7 +464,7 @@ fn waiting_for_an_empty_cgroup_keeps_its_time() {
 }
 
 #[test]
-fn a_server_is_adopted_by_its_number_if_it_is_in_its_cgroup() {
+fn server_is_adopted_by_pid_and_cgroup() {
     let (_service, cgroup) = Service::new();
     let mut ours = start(&shell("exec sleep 1000"), &cgroup);
     let pid = ours.pid();
