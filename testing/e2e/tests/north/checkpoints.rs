@@ -22,11 +22,11 @@ use lab::Signal;
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
 use super::{
+    command_server,
     disk::{await_saved, digest_of, directory, files},
     patiently,
     redis::Client,
     refusals::serve,
-    words,
 };
 
 /// Where `make criu` has put it, if the system's is not new enough.
@@ -326,7 +326,7 @@ fn shared_objects_are_untouched() {
         let definition = servers::words(&scene, "/usr/bin/python3");
         let often = flags(&criu, &["--checkpoint-every", "1s"]);
         let server = scene.protect_with(&definition, &often);
-        let mut client = words::Client::new(&scene);
+        let mut client = command_server::Client::new(&scene);
         assert_eq!(client.ask(&format!("share {what}")), "shared");
         // What is the last in the record a rehearsal does not come to.
         assert_eq!(client.ask("count"), "2");
@@ -363,7 +363,7 @@ fn locks_are_held_after_restore() {
         let definition = servers::words(&scene, "/usr/bin/python3");
         let often = flags(&criu, &["--checkpoint-every", "1s"]);
         let server = scene.protect_with(&definition, &often);
-        let mut client = words::Client::new(&scene);
+        let mut client = command_server::Client::new(&scene);
         assert_eq!(client.ask(&format!("share {what}")), "shared");
         assert_eq!(client.ask("count"), "2");
         let before = server.events_of("checkpointed").len();

@@ -16,7 +16,7 @@ use e2e::{
 };
 use lab::Signal;
 
-use super::{REQUIRE, checkpoints, patiently, redis::Client, words};
+use super::{REQUIRE, checkpoints, command_server, patiently, redis::Client};
 
 /// A directory for a server's files.
 pub(super) fn directory(scene: &Scene, name: &str) -> PathBuf {
@@ -311,7 +311,7 @@ fn externally_replaced_file_is_read_as_before() {
         scene.directory().join("new"),
     );
     let server = scene.protect_with(&servers::words(&scene, "/usr/bin/python3"), &REQUIRE);
-    let mut client = words::Client::new(&scene);
+    let mut client = command_server::Client::new(&scene);
     for (round, text) in [(1, "one"), (2, "twice"), (3, "three times")] {
         fs::write(&new, text).expect("written");
         fs::rename(&new, &notes).expect("replaced");
@@ -334,7 +334,7 @@ fn externally_replaced_file_is_read_as_before_by_image() {
     let criu = checkpoints::criu();
     let flags = checkpoints::flags(&criu, &["--checkpoint-every", "1s"]);
     let server = scene.protect_with(&servers::words(&scene, "/usr/bin/python3"), &flags);
-    let mut client = words::Client::new(&scene);
+    let mut client = command_server::Client::new(&scene);
     let notes = scene.directory().join("notes");
     fs::write(&notes, "first").expect("written");
     assert_eq!(client.ask("read"), "5");
@@ -354,7 +354,7 @@ fn externally_replaced_file_is_read_as_before_by_image() {
 fn changed_file_is_reread_or_reported() {
     let scene = Scene::new("reader");
     let server = scene.protect_with(&servers::words(&scene, "/usr/bin/python3"), &REQUIRE);
-    let mut client = words::Client::new(&scene);
+    let mut client = command_server::Client::new(&scene);
     for (round, length) in [(1, "6"), (2, "12"), (3, "18")] {
         client.say("note");
         assert_eq!(client.ask("read"), length);

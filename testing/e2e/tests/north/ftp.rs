@@ -24,11 +24,9 @@ use e2e::{
 use lab::Signal;
 
 use super::{
-    REQUIRE,
-    forking::{kill_all_and_then_children, kill_all_and_then_others},
-    kill_again_and_again, meanwhile,
-    outgoing::{assert_kept_to_others, outgoing},
-    patiently,
+    REQUIRE, kill_again_and_again, meanwhile, patiently,
+    process_per_connection::{kill_all_and_then_children, kill_all_and_then_others},
+    upstream::{assert_kept_to_others, outgoing},
 };
 
 /// The server connects to its client for each file.

@@ -1,39 +1,39 @@
 //! Servers that are rebuilt from a record of what they were told: nothing that a client was told is forgotten, and no
 //! connection ends.
 
-mod bounds;
+mod abortive_close;
+mod checkpoint_upload;
 mod checkpoints;
-mod copies;
+mod command_server;
 mod disk;
+mod divergence;
 mod files;
-mod followed;
-mod forking;
 mod ftp;
 mod heap;
-mod hosts;
-mod hot;
-mod joining;
+mod helper_threads;
+mod hot_replicas;
+mod hot_standby;
 mod listeners;
+mod mirror_skip;
 mod mosquitto;
 mod ngircd;
 mod node;
-mod other_threads;
-mod outgoing;
-mod preferred;
+mod power_off;
+mod process_per_connection;
 mod proxies;
+mod rare_calls;
+mod record_limits;
 mod redis;
 mod redis_client;
 mod refusals;
-mod rude;
-mod said;
-mod seldom;
+mod second_thread;
 mod sessions;
-mod shipped;
+mod stateful_prefer;
 mod streamer;
-mod threads;
 mod tls;
+mod upstream;
+mod upstream_adoption;
 mod websocket;
-mod words;
 
 use std::{
     net::TcpStream,

@@ -14,7 +14,7 @@ use e2e::{
     servers::{PORT, node, node_at},
 };
 
-use super::{REQUIRE, patiently, seldom::kill};
+use super::{REQUIRE, patiently, rare_calls::kill};
 
 const CLIENTS: usize = 4;
 const KILLS: usize = 4;

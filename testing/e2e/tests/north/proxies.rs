@@ -17,9 +17,8 @@ use e2e::{
 };
 
 use super::{
-    REQUIRE, kill_again_and_again, meanwhile,
-    outgoing::{assert_kept_to_others, behind},
-    patiently,
+    REQUIRE, kill_again_and_again, meanwhile, patiently,
+    upstream::{assert_kept_to_others, behind},
 };
 
 #[test]

@@ -17,7 +17,7 @@ use e2e::{
 };
 use lab::Signal;
 
-use super::{seldom::run, words::Client};
+use super::{command_server::Client, rare_calls::run};
 
 /// A statically linked server takes no library: no service is better than a service with unrecorded state.
 #[test]

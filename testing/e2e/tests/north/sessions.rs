@@ -18,7 +18,8 @@ use e2e::{
 use lab::{Pid, Signal};
 
 use super::{
-    REQUIRE, forking::kill_all_and_then_others, hosts::fail_over_and_die, meanwhile, patiently,
+    REQUIRE, meanwhile, patiently, power_off::fail_over_and_die,
+    process_per_connection::kill_all_and_then_others,
 };
 
 struct Client {

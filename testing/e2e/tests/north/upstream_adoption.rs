@@ -15,7 +15,7 @@ use e2e::{
 use lab::Signal;
 use rustix::process::Pid;
 
-use super::{REQUIRE, patiently, words::Client};
+use super::{REQUIRE, command_server::Client, patiently};
 
 /// Has the process stopped?
 fn await_stop(pid: Pid) {

@@ -1,6 +1,6 @@
 //! `outlive speculate`: the effects of a command exist after a commit, and never existed after an abort.
 
-mod kept;
+mod tree;
 
 use std::{
     fs,
@@ -12,8 +12,8 @@ use std::{
     process::{Command, Stdio},
 };
 
-use kept::{Tree, until};
 use tempfile::TempDir;
+use tree::{Tree, until};
 
 /// A gate that concealed commands wait for, until the gate is dropped. A file would be another input of the commands.
 /// But `/proc` is the same for every process: here, whether this process has a descriptor.

@@ -12,10 +12,11 @@ use e2e::{
 use lab::Signal;
 
 use super::{
-    REQUIRE, patiently,
+    REQUIRE,
+    command_server::Client,
+    patiently,
+    rare_calls::{built, kill, run},
     refusals::serve,
-    seldom::{built, kill, run},
-    words::Client,
 };
 
 /// A server whose first thread only waits. `HOW` says what the other one does besides to answer.

@@ -18,7 +18,7 @@ use e2e::{
 };
 use lab::{Output, Signal};
 
-use super::{REQUIRE, patiently, words::Client};
+use super::{REQUIRE, command_server::Client, patiently};
 
 fn protect(scene: &Scene) -> Protected {
     scene.protect_with(&interpreter(scene), &REQUIRE)

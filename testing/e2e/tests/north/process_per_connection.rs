@@ -22,7 +22,7 @@ use e2e::{
 use lab::{Pid, Signal};
 use serde_json::Value;
 
-use super::{REQUIRE, hosts::fail_over_and_die, kill_again_and_again, meanwhile, patiently};
+use super::{REQUIRE, kill_again_and_again, meanwhile, patiently, power_off::fail_over_and_die};
 
 /// A client, and what it knows of its server process.
 struct Client {

@@ -1,6 +1,6 @@
 //! `outlive make` beside `make`, asked from another shell, window or terminal than it was expected from.
 
-mod twice;
+mod ab_builds;
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use twice::{PATIENCE, Twice, asked_by_nobody, make, outlive, picture};
+use ab_builds::{PATIENCE, Twice, asked_by_nobody, make, outlive, picture};
 
 /// As in another shell: with these variables.
 fn asked_with(twice: &Twice, variables: &[(&str, &str)]) -> String {

@@ -10,9 +10,10 @@ use e2e::{
 };
 
 use super::{
-    REQUIRE, patiently,
-    seldom::{built, kill, run},
-    words::Client,
+    REQUIRE,
+    command_server::Client,
+    patiently,
+    rare_calls::{built, kill, run},
 };
 
 /// A helper, which works as long as it is not waited for.

@@ -10,7 +10,7 @@ use e2e::{
 };
 
 use super::{
-    hot::{await_replica, fail_over_hot, with_follower},
+    hot_standby::{await_replica, fail_over_hot, with_follower},
     mosquitto::{QUALITIES, Subscriber, publish},
     streamer::{STREAMS, read_all},
     tls::use_all,

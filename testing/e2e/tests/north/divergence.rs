@@ -13,8 +13,8 @@ use lab::{Direction, Signal};
 
 use super::{
     REQUIRE,
-    seldom::{kill, run},
-    words::Client,
+    command_server::Client,
+    rare_calls::{kill, run},
 };
 
 /// Says a word, and then, in the same turn, what is in its memory and in no record.

@@ -1,7 +1,7 @@
 //! `outlive make` with tools that keep something in the home directory of their user: what they do is finished when it
 //! is asked for, though each of them locks or writes a file there.
 
-mod twice;
+mod ab_builds;
 
 use std::{
     fs,
@@ -9,7 +9,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use twice::{Twice, outlive, until};
+use ab_builds::{Twice, outlive, until};
 
 /// A project, and the home of who builds it.
 struct Project {

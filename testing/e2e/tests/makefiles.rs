@@ -1,10 +1,10 @@
 //! Makefiles of every shape: what is expected, what is not, and what each edit changes.
 
-mod twice;
+mod ab_builds;
 
 use std::{fs, path::Path, process::Command};
 
-use twice::{Twice, picture};
+use ab_builds::{Twice, picture};
 
 /// A project, what is asked of it as a rule, what is edited, and what else is asked.
 struct Shape<'a> {
@@ -273,11 +273,11 @@ fn makefiles_with_git_queries() {
         twice.watch(&[]);
         for text in ["2", "3"] {
             twice.anticipated();
-            let ours = twice::outlive()
+            let ours = ab_builds::outlive()
                 .arg("make")
                 .current_dir(&twice.ours)
                 .output();
-            let theirs = twice::make().current_dir(&twice.theirs).output();
+            let theirs = ab_builds::make().current_dir(&twice.theirs).output();
             let said = twice.compare(&ours.expect("outlive make"), &theirs.expect("make"));
             assert!(said.contains("revealed"), "{is_in}: {said}");
             let version = |tree: &Path| fs::read_to_string(tree.join("version")).expect("a file");

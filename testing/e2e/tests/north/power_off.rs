@@ -19,7 +19,7 @@ use e2e::{
 };
 use lab::{Direction, Signal};
 
-use super::{REQUIRE, patiently, read_by_server, redis::Client, words::Client as Talker};
+use super::{REQUIRE, command_server::Client as Talker, patiently, read_by_server, redis::Client};
 
 fn pair(label: &str) -> Pair {
     let [address, _] = addresses();

@@ -1,6 +1,6 @@
 //! `outlive speculate`: an impossible request is refused in the words of a user, and loses nothing.
 
-mod kept;
+mod tree;
 
 use std::{
     fs,
@@ -8,7 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use kept::{Tree, until};
+use tree::{Tree, until};
 
 fn waits(tree: &Tree, why: &str) -> bool {
     let all = tree.all();

@@ -10,7 +10,7 @@ use e2e::{
     servers::redis_at,
 };
 
-use super::{REQUIRE, hosts::client, patiently, redis::Client};
+use super::{REQUIRE, patiently, power_off::client, redis::Client};
 
 fn pair(label: &str) -> Pair {
     let [address, _] = addresses();

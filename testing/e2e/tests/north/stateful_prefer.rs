@@ -16,10 +16,10 @@ use lab::Signal;
 
 use super::{
     REQUIRE,
-    hosts::client,
+    command_server::Client,
+    power_off::client,
+    rare_calls::run,
     refusals::{LOOKS, PREFER, assert_no_client_notices, is_answered, unknown},
-    seldom::run,
-    words::Client,
 };
 
 /// A server by a name of which nothing is known, and whose threads serve: the first client shows that.

@@ -18,7 +18,7 @@ use e2e::{
 };
 use lab::Signal;
 
-use super::{REQUIRE, hosts, patiently, redis::Client, refusals::serve};
+use super::{REQUIRE, patiently, power_off, redis::Client, refusals::serve};
 
 /// A record that is soon full.
 const SMALL: [&str; 4] = ["--limit-total", "8MiB", "--limit-per-connection", "4MiB"];
@@ -180,7 +180,7 @@ fn ended_record_is_not_taken_over() {
     let [address, _] = addresses();
     let flags = [&REQUIRE[..], &SMALL].concat();
     let mut pair = Pair::with("nfullhost", &[], &flags, |scene| redis_at(scene, address));
-    let mut client = hosts::client(&pair.scene);
+    let mut client = power_off::client(&pair.scene);
     let ended = || !pair.first.events_of("recording_stopped").is_empty();
     fill_until(&mut client, ended);
     pair.restart_logger();
@@ -189,7 +189,7 @@ fn ended_record_is_not_taken_over() {
     pair.second.wait_for("warning", 1);
     pair.second.wait_for("protecting", 1);
     client.is_reset_when_it_speaks();
-    let mut client = hosts::client(&pair.scene);
+    let mut client = power_off::client(&pair.scene);
     assert_eq!(client.ask(&["DBSIZE"]), ":0");
     drop(client);
     pair.change_places();
@@ -332,12 +332,12 @@ fn record_at_logger_resets() {
     let [address, _] = addresses();
     let flags = [&REQUIRE[..], &STATELESS].concat();
     let mut pair = Pair::with("nanewlog", &[], &flags, |scene| redis_at(scene, address));
-    let mut client = hosts::client(&pair.scene);
+    let mut client = power_off::client(&pair.scene);
     fill(&mut client);
     drop(client);
     pair.first.wait_for("record_reset", 1);
     pair.first.wait_serving(1);
-    let mut client = hosts::client(&pair.scene);
+    let mut client = power_off::client(&pair.scene);
     assert_eq!(client.ask(&["DBSIZE"]), ":0");
     assert_eq!(client.ask(&["SET", "new", "kept"]), "+OK");
     pair.fail_over(FailOver::PowerOff);

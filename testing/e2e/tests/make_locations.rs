@@ -1,12 +1,12 @@
 //! `outlive make` beside `make`, wherever the project is, and what it needs for a while; and where descriptors are few.
 
-mod twice;
+mod ab_builds;
 
 use std::{fs, path::Path, process::Command};
 
 use tempfile::TempDir;
 
-use twice::{Twice, asked_by_nobody, outlive, picture};
+use ab_builds::{Twice, asked_by_nobody, outlive, picture};
 
 const COPIES: [(&str, &str); 2] = [
     (
@@ -34,7 +34,7 @@ fn is_revealed(mut twice: Twice, variables: &[(&str, &Path)]) {
     let mut ours = with(outlive());
     ours.arg("make");
     let ours = run(ours, &twice.ours);
-    let theirs = run(with(twice::make()), &twice.theirs);
+    let theirs = run(with(ab_builds::make()), &twice.theirs);
     let said = twice.compare(&ours, &theirs);
     assert!(said.contains("revealed"), "{said}");
     assert_eq!(picture(&twice.ours), picture(&twice.theirs));

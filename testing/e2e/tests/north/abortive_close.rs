@@ -17,7 +17,7 @@ use e2e::{
 use lab::Signal;
 use rustix::net;
 
-use super::{REQUIRE, patiently, seldom::kill};
+use super::{REQUIRE, patiently, rare_calls::kill};
 
 fn hears_the_reset(label: &str, flags: &[&str]) {
     let scene = Scene::new(label);

@@ -15,8 +15,8 @@ use lab::{Direction, Signal};
 use super::{
     REQUIRE,
     checkpoints::{criu, fill, flags, images},
-    hosts::{cannot_take_over, client, counting_while, fail_over_and_die},
     patiently,
+    power_off::{cannot_take_over, client, counting_while, fail_over_and_die},
     redis::Client,
     refusals::serve,
 };

@@ -1,6 +1,6 @@
 //! `outlive make` beside `make`: what a command is given, what it says, and how it ends.
 
-mod twice;
+mod ab_builds;
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use twice::{AFTER_MAKE, PATIENCE, Twice, asked_by_nobody, make, outlive, picture, until};
+use ab_builds::{AFTER_MAKE, PATIENCE, Twice, asked_by_nobody, make, outlive, picture, until};
 
 /// Make deletes what it has half made then, and says which signal it was.
 #[test]

@@ -1,6 +1,6 @@
 //! `outlive make` beside `make`: the same project twice, and after each step the same in both.
 
-mod twice;
+mod ab_builds;
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use twice::{Twice, outlive, until};
+use ab_builds::{Twice, outlive, until};
 
 /// How many timings each of those tests tries that are about timing.
 fn timings() -> u64 {

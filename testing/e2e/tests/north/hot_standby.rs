@@ -21,11 +21,10 @@ use serde_json::json;
 
 use super::{
     REQUIRE,
-    hosts::{client, count, counting_while},
-    patiently,
+    checkpoint_upload::{METRICS, held},
+    command_server, patiently,
+    power_off::{client, count, counting_while},
     redis::Client,
-    shipped::{METRICS, held},
-    words,
 };
 
 /// A service whose standby follows, when there is something to follow: who has said nothing has told the logger
@@ -390,7 +389,7 @@ fn replica_listening_elsewhere_is_reported() {
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let second = first.standby(&scene, &other, &server, &[&flags[..], &hot].concat());
     second.wait_for("standby_started", 1);
-    let mut open = words::Client::at(scene.connect_to(address));
+    let mut open = command_server::Client::at(scene.connect_to(address));
     assert_eq!(open.ask("6 * 7"), "42");
     second.wait_for("caught_up", 1);
     let told = second.wait_for("not_listening", 1);

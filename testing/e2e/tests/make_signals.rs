@@ -1,6 +1,6 @@
 //! `outlive make` and those who end it, or do not listen.
 
-mod twice;
+mod ab_builds;
 
 use std::{
     fs,
@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use twice::{AFTER_MAKE, PATIENCE, Twice, outlive, until};
+use ab_builds::{AFTER_MAKE, PATIENCE, Twice, outlive, until};
 
 fn send(signal: &str, to: &Child) {
     let pid = to.id().to_string();

@@ -1,6 +1,6 @@
 //! `outlive make` beside `make`: what several makes, or one make several times, have taken over.
 
-mod twice;
+mod ab_builds;
 
 use std::{
     fs,
@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::json;
 
-use twice::{Twice, make, outlive, until};
+use ab_builds::{Twice, make, outlive, until};
 
 /// Asks for a target that was not expected: the command of the target is taken over.
 fn asked_for(twice: &Twice, target: &str) {

@@ -1,8 +1,8 @@
 //! `outlive make` beside `make`: what commands do with what they have open. Needs Python.
 
-mod twice;
+mod ab_builds;
 
-use twice::Twice;
+use ab_builds::Twice;
 
 /// Runs `twice/calls.py`, with files in that place, which waits at opening a file that is not concealed. The command
 /// has done something before, so that it goes on when it is asked for.
