@@ -3,9 +3,9 @@
 
 use e2e::arrange::{run, run_words, test_server_at, wait_until};
 use e2e::clients::{read_exactly, write};
-use e2e::exchange::{Exchange, assert_all_kept, echoes, echoing, end};
-use e2e::servers::{PORT, test_server};
-use e2e::{PATIENCE, Scene, Seed};
+use e2e::exchange::{Exchange, assert_all_recovered, echoes, echoing, end};
+use e2e::servers::{SERVER_PORT, test_server};
+use e2e::{EVENT_TIMEOUT, Scene, Seed};
 use lab::{Output, Signal};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -22,32 +22,32 @@ fn clsact_attachment() {
         "{status:?}"
     );
     let seed = &mut Seed::choose("clsact");
-    Exchange::default().survives(&scene, &server, seed, || scene.connect(PORT));
+    Exchange::default().survives(&scene, &server, seed, || scene.connect(SERVER_PORT));
 }
 
-const FAR: &str = "prio 7 handle 3 protocol all bpf da bytecode";
+const LATE_FILTER: &str = "prio 7 handle 3 protocol all bpf da bytecode";
 /// Where a careless program would put its own.
-const SAME_PLACE: &str = "prio 1 handle 1 protocol all bpf da bytecode";
+const SAME_PRIORITY_FILTER: &str = "prio 1 handle 1 protocol all bpf da bytecode";
 
 #[test]
 fn foreign_filters_run_beside_tcx() {
-    filter_goes_on("auto", FAR);
-    filter_goes_on("auto", SAME_PLACE);
+    foreign_filter_survives("auto", LATE_FILTER);
+    foreign_filter_survives("auto", SAME_PRIORITY_FILTER);
 }
 
 #[test]
 fn foreign_filters_run_beside_clsact() {
-    filter_goes_on("clsact", FAR);
+    foreign_filter_survives("clsact", LATE_FILTER);
 }
 
 #[test]
 fn foreign_filters_are_not_replaced() {
-    filter_goes_on("clsact", SAME_PLACE);
+    foreign_filter_survives("clsact", SAME_PRIORITY_FILTER);
 }
 
 /// Somebody else's filters are there before, while and after `serve` runs, and clients notice
 /// nothing of crashes beside them.
-fn filter_goes_on(attach: &str, filter: &str) {
+fn foreign_filter_survives(attach: &str, filter: &str) {
     let scene = Scene::new("filters");
     run(&scene.server, "tc qdisc add dev eth0 clsact");
     for direction in ["ingress", "egress"] {
@@ -86,7 +86,7 @@ fn filter_goes_on(attach: &str, filter: &str) {
             ..Exchange::default()
         };
         let seed = &mut Seed::choose("filters");
-        exchange.survives(&scene, &server, seed, || scene.connect(PORT));
+        exchange.survives(&scene, &server, seed, || scene.connect(SERVER_PORT));
     }
     assert_eq!(
         filters(),
@@ -115,10 +115,10 @@ fn foreign_filter_sees_every_packet() {
             "tc filter add dev eth0 ingress prio 9 protocol ip u32 match u32 0 0 action mirred egress mirror dev mirror",
         );
         let server = scene.protect_with(
-            &test_server_at(&scene, &[scene.ipv4(PORT)]),
+            &test_server_at(&scene, &[scene.ipv4(SERVER_PORT)]),
             &["--attach", attach],
         );
-        let stream = scene.connect(PORT);
+        let stream = scene.connect(SERVER_PORT);
         write(&stream, b"echo\n");
         for recoveries in 0..2 {
             let before = mirrored(&scene);
@@ -135,7 +135,7 @@ fn foreign_filter_sees_every_packet() {
             server.wait_serving(recoveries + 1);
         }
         end(&stream);
-        assert_all_kept(&server);
+        assert_all_recovered(&server);
     }
 }
 
@@ -154,9 +154,9 @@ fn mirrored(scene: &Scene) -> u64 {
 fn two_services_on_one_host() {
     let scene = Scene::new("two");
     let at = |port| scene.ipv4(port);
-    let first = scene.protect(&test_server_at(&scene, &[at(PORT)]));
-    let second = scene.protect(&test_server_at(&scene, &[at(PORT + 1)]));
-    let other = scene.connect(PORT + 1);
+    let first = scene.protect(&test_server_at(&scene, &[at(SERVER_PORT)]));
+    let second = scene.protect(&test_server_at(&scene, &[at(SERVER_PORT + 1)]));
+    let other = scene.connect(SERVER_PORT + 1);
     write(&other, b"echo\nhello");
     assert_eq!(read_exactly(&other, 5), b"hello");
     let exchange = Exchange {
@@ -164,7 +164,7 @@ fn two_services_on_one_host() {
         ..Exchange::default()
     };
     let seed = &mut Seed::choose("two");
-    exchange.survives(&scene, &first, seed, || scene.connect(PORT));
+    exchange.survives(&scene, &first, seed, || scene.connect(SERVER_PORT));
     first.stop();
     assert!(
         second.events_of("died").is_empty(),
@@ -175,7 +175,7 @@ fn two_services_on_one_host() {
     write(&other, b"again");
     assert_eq!(read_exactly(&other, 5), b"again");
     end(&other);
-    assert_all_kept(&second);
+    assert_all_recovered(&second);
 }
 
 /// Settings of the network namespace that services share: who leaves first leaves them as the other one needs them, and
@@ -198,12 +198,14 @@ fn last_service_restores_settings() {
     let before = read();
     assert_eq!(before, "123\n0\n");
     let here = |port| [SocketAddr::from((Ipv4Addr::LOCALHOST, port))];
-    let first = scene.protect(&test_server_at(&scene, &here(PORT)));
-    let second = scene.protect(&test_server_at(&scene, &here(PORT + 1)));
-    let [address] = here(PORT + 1);
+    let first = scene.protect(&test_server_at(&scene, &here(SERVER_PORT)));
+    let second = scene.protect(&test_server_at(&scene, &here(SERVER_PORT + 1)));
+    let [address] = here(SERVER_PORT + 1);
     let stream = scene.server.enter(|| TcpStream::connect(address));
     let stream = stream.expect("it is on").expect("a connection");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+        .set_read_timeout(Some(EVENT_TIMEOUT))
+        .expect("a timeout");
     write(&stream, b"echo\n");
     echoes(&stream, b"one");
 
@@ -222,7 +224,7 @@ fn last_service_restores_settings() {
     second.wait_serving(2);
     echoes(&stream, b"three");
     end(&stream);
-    assert_all_kept(&second);
+    assert_all_recovered(&second);
     second.stop();
     assert_eq!(read(), before);
 }
@@ -262,7 +264,7 @@ fn permanently_locked_socket() {
     assert_eq!(status.status, Some(0), "{status:?}");
     drop(other);
     end(&stream);
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Says the number of the thread that sends.
@@ -291,7 +293,7 @@ fn waiting_serve_uses_no_cpu() {
     let scene = Scene::new("sleeps");
     let server = scene.protect(&test_server(&scene));
     let seed = &mut Seed::choose("sleeps");
-    Exchange::default().survives(&scene, &server, seed, || scene.connect(PORT));
+    Exchange::default().survives(&scene, &server, seed, || scene.connect(SERVER_PORT));
     server.wait_for("verified", 1);
     let serve = server.serve_pid().as_raw_nonzero().get();
     let (before, began) = (cpu_ticks(serve), Instant::now());

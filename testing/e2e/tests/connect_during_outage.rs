@@ -6,10 +6,10 @@ use std::thread;
 
 use e2e::arrange::{StartGate, run, tcp_counter, wait_until};
 use e2e::clients::{read_exactly, read_to_end, write};
-use e2e::exchange::{assert_all_kept, assert_same, assert_untouched, end};
-use e2e::servers::{PORT, test_server};
+use e2e::exchange::{assert_all_recovered, assert_same, assert_untouched, end};
+use e2e::servers::{SERVER_PORT, test_server};
 use e2e::sockets::{dial_from, reset};
-use e2e::{PATIENCE, Protected, Scene, Seed, pattern};
+use e2e::{EVENT_TIMEOUT, Protected, Scene, Seed, pattern};
 use lab::Signal;
 use wire::{IpPacket, Segment};
 
@@ -57,9 +57,9 @@ fn client_sends_fin() {
     let scene = Scene::new("fin");
     let mut seed = Seed::choose("fin");
     let gated = Gated::new(&scene);
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     let expected = pattern(12 << 20);
-    let streams: Vec<TcpStream> = (0..2).map(|_| scene.connect(PORT)).collect();
+    let streams: Vec<TcpStream> = (0..2).map(|_| scene.connect(SERVER_PORT)).collect();
     let [download, echo] = &streams[..] else {
         panic!("two")
     };
@@ -82,7 +82,7 @@ fn client_sends_fin() {
     assert_eq!(read_to_end(echo), b"the last words");
     assert_same(&read_to_end(download), &expected[read..], read, "after");
     assert_untouched(recording, 2);
-    assert_all_kept(&gated.server);
+    assert_all_recovered(&gated.server);
 }
 
 /// Also where the FIN came before the crash, and the answer is still under way.
@@ -90,9 +90,9 @@ fn client_sends_fin() {
 fn client_fin_before_outage() {
     let scene = Scene::new("fin-before");
     let gated = Gated::new(&scene);
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     let expected = pattern(12 << 20);
-    let download = scene.connect(PORT);
+    let download = scene.connect(SERVER_PORT);
     write(
         &download,
         format!("pattern {}\n", expected.len()).as_bytes(),
@@ -109,7 +109,7 @@ fn client_fin_before_outage() {
         "after",
     );
     assert_untouched(recording, 1);
-    assert_all_kept(&gated.server);
+    assert_all_recovered(&gated.server);
 }
 
 /// The connection is forgotten, and the new server never hears of it.
@@ -117,7 +117,7 @@ fn client_fin_before_outage() {
 fn client_sends_rst() {
     let scene = Scene::new("rst");
     let gated = Gated::new(&scene);
-    let (gone, witness) = (scene.connect(PORT), scene.connect(PORT));
+    let (gone, witness) = (scene.connect(SERVER_PORT), scene.connect(SERVER_PORT));
     begin_echo(&gone);
     begin_echo(&witness);
     let name = gone.local_addr().expect("an address").to_string();
@@ -145,7 +145,7 @@ fn client_sends_rst() {
     );
     echo_works(&witness);
     end(&witness);
-    assert_all_kept(&gated.server);
+    assert_all_recovered(&gated.server);
 }
 
 /// The connections of the server's host, seen from there.
@@ -167,8 +167,8 @@ fn knocking(scene: &Scene) -> usize {
 fn client_sends_more_data() {
     let scene = Scene::new("more");
     let gated = Gated::new(&scene);
-    let recording = scene.record(PORT);
-    let stream = scene.connect(PORT);
+    let recording = scene.record(SERVER_PORT);
+    let stream = scene.connect(SERVER_PORT);
     begin_echo(&stream);
     let all = pattern(3 * 60_000);
     for (recoveries, piece) in all.chunks(60_000).enumerate() {
@@ -188,7 +188,7 @@ fn client_sends_more_data() {
     }
     end(&stream);
     assert_untouched(recording, 1);
-    assert_all_kept(&gated.server);
+    assert_all_recovered(&gated.server);
 }
 
 /// The client's whole host goes away without a word, and comes back, knowing nothing.
@@ -198,13 +198,14 @@ fn client_loses_power() {
     let other = scene.lab.add_host_at("other", 2).expect("another client");
     let gated = Gated::new(&scene);
     let (idle, busy) = (40_001, 40_002);
-    let open = |port| dial_from(&scene.client, port, scene.ipv4(PORT)).expect("a connection");
+    let open =
+        |port| dial_from(&scene.client, port, scene.ipv4(SERVER_PORT)).expect("a connection");
     let (idle_stream, busy_stream) = (open(idle), open(busy));
     begin_echo(&idle_stream);
     // The server has much to say to nobody.
     write(&busy_stream, b"pattern 20000000\n");
     let _ = read_exactly(&busy_stream, 1000);
-    let witness = dial_from(&other, 40_003, scene.ipv4(PORT)).expect("a connection");
+    let witness = dial_from(&other, 40_003, scene.ipv4(SERVER_PORT)).expect("a connection");
     begin_echo(&witness);
 
     gated.go_down();
@@ -217,7 +218,7 @@ fn client_loses_power() {
     scene.client.power_on().expect("power on");
     for port in [idle, busy] {
         // The server's host knows this connection; it is challenged, and given up.
-        let again = dial_from(&scene.client, port, scene.ipv4(PORT)).expect("a connection");
+        let again = dial_from(&scene.client, port, scene.ipv4(SERVER_PORT)).expect("a connection");
         begin_echo(&again);
         end(&again);
     }
@@ -233,7 +234,7 @@ fn client_loses_power() {
 fn client_reuses_source_port() {
     let scene = Scene::new("same-port");
     let gated = Gated::new(&scene);
-    let dial = || dial_from(&scene.client, 40_000, scene.ipv4(PORT));
+    let dial = || dial_from(&scene.client, 40_000, scene.ipv4(SERVER_PORT));
     for recoveries in 0..2 {
         let first = dial().expect("a connection");
         begin_echo(&first);
@@ -250,7 +251,7 @@ fn client_reuses_source_port() {
         echo_works(&second);
         end_by_server(second);
     }
-    assert_all_kept(&gated.server);
+    assert_all_recovered(&gated.server);
 }
 
 /// The client's FIN comes first, its end is read, and the socket goes without a trace: the
@@ -264,11 +265,11 @@ fn end_by_server(stream: TcpStream) {
 fn new_connections_are_accepted_late() {
     let scene = Scene::new("late");
     let gated = Gated::new(&scene);
-    let old = scene.connect(PORT);
+    let old = scene.connect(SERVER_PORT);
     begin_echo(&old);
     gated.go_down();
     let before = tcp_counter(&scene.client, "RetransSegs");
-    let connect = || TcpStream::connect_timeout(&scene.ipv4(PORT), PATIENCE);
+    let connect = || TcpStream::connect_timeout(&scene.ipv4(SERVER_PORT), EVENT_TIMEOUT);
     let streams: Vec<io::Result<TcpStream>> = thread::scope(|scope| {
         let dialling: Vec<_> = (0..10)
             .map(|_| scope.spawn(|| scene.client.enter(connect).expect("it is on")))
@@ -286,7 +287,9 @@ fn new_connections_are_accepted_late() {
     });
     for stream in streams {
         let stream = stream.expect("not refused");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream
+            .set_read_timeout(Some(EVENT_TIMEOUT))
+            .expect("a timeout");
         begin_echo(&stream);
         end(&stream);
     }
@@ -298,7 +301,7 @@ fn new_connections_are_accepted_late() {
         more.map_err(|error| error.kind()),
         Err(io::ErrorKind::WouldBlock)
     );
-    assert_all_kept(&gated.server);
+    assert_all_recovered(&gated.server);
 }
 
 /// The client is told that there is no room; and of room, before the client has asked, as soon as there is.
@@ -306,9 +309,9 @@ fn new_connections_are_accepted_late() {
 fn long_client_wait() {
     let scene = Scene::new("long");
     let gated = Gated::new(&scene);
-    let echo = scene.connect(PORT);
+    let echo = scene.connect(SERVER_PORT);
     begin_echo(&echo);
-    let answers = format!("tcp src port {PORT}");
+    let answers = format!("tcp src port {SERVER_PORT}");
     gated.go_down();
     let capture = scene.client.capture(&answers).expect("a capture");
     let before = tcp_counter(&scene.client, "InSegs");
@@ -335,6 +338,6 @@ fn long_client_wait() {
     let (_, length) = opened.expect("room");
     assert_eq!(*length, 0, "first told, then answered: {heard:?}");
     end(&echo);
-    assert_all_kept(&gated.server);
+    assert_all_recovered(&gated.server);
     gated.server.stop();
 }

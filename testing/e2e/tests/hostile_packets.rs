@@ -5,9 +5,9 @@ use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 
 use e2e::arrange::StartGate;
 use e2e::clients::{read_exactly, write};
-use e2e::exchange::{assert_all_kept, assert_same, assert_untouched, end};
+use e2e::exchange::{assert_all_recovered, assert_same, assert_untouched, end};
 use e2e::forge::{Forged, Forger, flag, packet};
-use e2e::servers::{PORT, test_server};
+use e2e::servers::{SERVER_PORT, test_server};
 use e2e::{Protected, Scene, Seed, pattern};
 use lab::{Signal, TcpSegment};
 
@@ -32,9 +32,9 @@ impl Target {
     fn new(scene: &Scene) -> Self {
         let capture = scene
             .client
-            .capture(&format!("tcp port {PORT}"))
+            .capture(&format!("tcp port {SERVER_PORT}"))
             .expect("a capture");
-        let stream = scene.connect(PORT);
+        let stream = scene.connect(SERVER_PORT);
         write(&stream, b"echo\n");
         write(&stream, b"hello");
         assert_eq!(read_exactly(&stream, 5), b"hello");
@@ -53,9 +53,9 @@ impl Target {
         };
         Self {
             client_nxt: isn_of(client.port()).wrapping_add(1 + 10),
-            server_nxt: isn_of(PORT).wrapping_add(1 + 5),
+            server_nxt: isn_of(SERVER_PORT).wrapping_add(1 + 5),
             client,
-            server: v4(scene.ipv4(PORT)),
+            server: v4(scene.ipv4(SERVER_PORT)),
             stream,
         }
     }
@@ -94,7 +94,7 @@ fn kill_and_recover(server: &Protected, recoveries: usize) {
 fn damaged_segments_are_not_recorded() {
     let scene = Scene::new("damaged");
     let server = scene.protect(&test_server(&scene));
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     let mut target = Target::new(&scene);
     let forger = Forger::on(&scene.client);
     for recoveries in 1..=2 {
@@ -115,7 +115,7 @@ fn damaged_segments_are_not_recorded() {
     }
     end(&target.stream);
     assert_untouched(recording, 1);
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Nobody who cannot see the connection can spoil its record or end it, neither while the
@@ -142,7 +142,7 @@ fn out_of_window_segments() {
     }
     assert_eq!(server.events_of("client_reset").len(), 0);
     end(&target.stream);
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// RSTs, FINs, SYNs and data with sequence numbers that are not in any window, old or new.
@@ -172,7 +172,7 @@ fn spray(target: &Target, forger: &Forger, seed: &mut Seed) {
 fn malformed_packets() {
     let scene = Scene::new("malformed");
     let server = scene.protect(&test_server(&scene));
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     let mut target = Target::new(&scene);
     let forger = Forger::on(&scene.client);
     let mut seed = Seed::choose("malformed");
@@ -186,7 +186,7 @@ fn malformed_packets() {
     }
     end(&target.stream);
     drop(recording); // strangers' SYNs and the RSTs that they get are in it
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
     let status = server.outlive("status", &["--json", server.name()]);
     assert_eq!(status.json()[0]["stage"], "serving", "{status:?}");
 }
@@ -268,9 +268,9 @@ fn syn_flood() {
     let status = server.outlive("status", &["--json", server.name()]);
     let connections = status.json()[0]["connections"].as_u64().expect("a number");
     assert!(connections <= 1, "strangers became connections: {status:?}");
-    let new = scene.connect(PORT);
+    let new = scene.connect(SERVER_PORT);
     write(&new, b"echo\nhello");
     assert_eq!(read_exactly(&new, 5), b"hello");
     end(&new);
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }

@@ -87,12 +87,12 @@ impl Drop for ByHand {
 }
 
 // By the full path: launchers of version managers would be other programs, and slow.
-const WEB: &str = "/usr/bin/python3 -m http.server 80";
+const WEB_SERVER_COMMAND: &str = "/usr/bin/python3 -m http.server 80";
 
 #[test]
 fn hosts_are_broken_and_healed() {
     let lab = ByHand::up(&[]);
-    lab.start(WEB);
+    lab.start(WEB_SERVER_COMMAND);
     wait_until("the server answers", || lab.answers());
 
     lab.done("cut", &["client", "--one-way", "to-host"]);
@@ -124,14 +124,14 @@ fn hosts_are_broken_and_healed() {
     let none = lab.run("kill", &["server", "python3", "--signal", "TERM"]);
     assert_eq!(none.status.code(), Some(64), "{none:?}");
 
-    lab.start(WEB);
+    lab.start(WEB_SERVER_COMMAND);
     wait_until("the second server answers", || lab.answers());
     lab.done("power-off", &["server"]);
     assert!(!lab.answers());
     assert_eq!(lab.exec("server", &["true"]), Some(125), "it is off");
     lab.done("power-on", &["server"]);
     assert!(!lab.answers(), "it starts empty");
-    lab.start(WEB);
+    lab.start(WEB_SERVER_COMMAND);
     wait_until("the third server answers", || lab.answers());
 }
 
@@ -199,7 +199,7 @@ fn layouts_differ() {
         "--hosts",
         "server,client",
     ]);
-    lab.start(WEB);
+    lab.start(WEB_SERVER_COMMAND);
     wait_until("the server answers", || lab.answers());
     let file = lab.directory().join("half-a-megabyte");
     fs::write(&file, vec![0; 500_000]).expect("a file");
@@ -255,7 +255,7 @@ fn protected_service_ends_with_lab() {
     let outlive = outlive();
     let lab = ByHand::up(&["--hosts", "server,client"]);
     let serve = format!(
-        "{} serve --address 10.0.0.1:80 --name {name} -- {WEB}",
+        "{} serve --address 10.0.0.1:80 --name {name} -- {WEB_SERVER_COMMAND}",
         outlive.display()
     );
     lab.start(&serve);

@@ -11,7 +11,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use ab_builds::{Twice, outlive, until};
+use ab_builds::{AbBuilds, outlive, wait_until};
 
 /// How many timings each of those tests tries that are about timing.
 fn timings() -> u64 {
@@ -25,10 +25,10 @@ fn delay(number: u64, longest: Duration) -> Duration {
 }
 
 /// Files that are made of others, twice.
-const COPIES: &str = "out: a.mid b.mid\n\tcat $^ >$@\n%.mid: %.in\n\tcat $< >$@\n";
+const COPY_MAKEFILE: &str = "out: a.mid b.mid\n\tcat $^ >$@\n%.mid: %.in\n\tcat $< >$@\n";
 
 /// A program of three files.
-const PROGRAM: [(&str, &str); 4] = [
+const PROGRAM_FILES: [(&str, &str); 4] = [
     (
         "Makefile",
         "CFLAGS = -O1\nprog: a.o b.o\n\tcc -o $@ $^\n%.o: %.c a.h\n\tcc $(CFLAGS) -c -o $@ $<\nclean:\n\trm -f *.o prog\n",
@@ -40,58 +40,58 @@ const PROGRAM: [(&str, &str); 4] = [
 
 #[test]
 fn absent_watcher_means_plain_make() {
-    let twice = Twice::new(&PROGRAM);
-    assert_eq!(twice.make(&[]), "");
-    assert_eq!(twice.make(&["clean"]), "");
-    assert_eq!(twice.make(&["nothing-of-the-kind"]), "");
+    let builds = AbBuilds::new(&PROGRAM_FILES);
+    assert_eq!(builds.make(&[]), "");
+    assert_eq!(builds.make(&["clean"]), "");
+    assert_eq!(builds.make(&["nothing-of-the-kind"]), "");
 }
 
 #[test]
 fn finished_build_is_committed() {
-    let mut twice = Twice::new(&PROGRAM);
-    twice.watch(&[]);
-    twice.anticipated();
-    assert!(!twice.ours.join("a.o").exists(), "something leaked");
-    let said = twice.make(&[]);
+    let mut builds = AbBuilds::new(&PROGRAM_FILES);
+    builds.watch(&[]);
+    builds.await_speculation();
+    assert!(!builds.ours.join("a.o").exists(), "something leaked");
+    let said = builds.make(&[]);
     assert!(said.contains("revealed"), "{said}");
     // And again, and nothing is to be done.
-    twice.anticipated();
-    let said = twice.make(&[]);
+    builds.await_speculation();
+    let said = builds.make(&[]);
     assert!(said.contains("revealed 0 outputs"), "{said}");
-    twice.save("b.c", "#include \"a.h\"\nint b(void) { return 8; }\n");
-    twice.anticipated();
-    let said = twice.make(&[]);
+    builds.save("b.c", "#include \"a.h\"\nint b(void) { return 8; }\n");
+    builds.await_speculation();
+    let said = builds.make(&[]);
     assert!(said.contains("revealed"), "{said}");
-    twice.save("a.h", "int b(void); /* changed */\n");
-    twice.anticipated();
-    twice.make(&[]);
+    builds.save("a.h", "int b(void); /* changed */\n");
+    builds.await_speculation();
+    builds.make(&[]);
 }
 
 #[test]
 fn unexpected_target_is_built_on_request() {
-    let mut twice = Twice::new(&PROGRAM);
-    twice.watch(&[]);
-    twice.anticipated();
+    let mut builds = AbBuilds::new(&PROGRAM_FILES);
+    builds.watch(&[]);
+    builds.await_speculation();
     // Its commands are done, though this make was not.
-    twice.make(&["b.o"]);
-    twice.make(&["CFLAGS=-O2", "prog"]);
-    twice.make(&["clean"]);
-    twice.make(&["nothing-of-the-kind"]);
-    twice.make(&["-n"]);
-    twice.make(&["-B"]);
+    builds.make(&["b.o"]);
+    builds.make(&["CFLAGS=-O2", "prog"]);
+    builds.make(&["clean"]);
+    builds.make(&["nothing-of-the-kind"]);
+    builds.make(&["-n"]);
+    builds.make(&["-B"]);
 }
 
 #[test]
 fn failing_build_fails() {
-    let mut twice = Twice::new(&PROGRAM);
-    twice.watch(&[]);
-    twice.save("b.c", "this is no C\n");
-    twice.anticipated();
-    let said = twice.make(&[]);
+    let mut builds = AbBuilds::new(&PROGRAM_FILES);
+    builds.watch(&[]);
+    builds.save("b.c", "this is no C\n");
+    builds.await_speculation();
+    let said = builds.make(&[]);
     assert!(said.contains("revealed"), "{said}");
-    twice.save("b.c", "#include \"a.h\"\nint b(void) { return 8; }\n");
-    twice.anticipated();
-    let said = twice.make(&[]);
+    builds.save("b.c", "#include \"a.h\"\nint b(void) { return 8; }\n");
+    builds.await_speculation();
+    let said = builds.make(&[]);
     assert!(said.contains("revealed"), "{said}");
 }
 
@@ -99,11 +99,11 @@ fn failing_build_fails() {
 fn unfinished_build_continues_on_request() {
     let makefile = "all: one two three\none two:\n\t@echo making $@\n\techo $@ >$@\n\
         three:\n\tuntil [ -e go ]; do sleep 0.05; done\n\techo $@ >$@\n";
-    let mut twice = Twice::new(&[("Makefile", makefile)]);
-    twice.watch(&[]);
-    until("two are done", || twice.number("finished") >= 4);
-    assert!(!twice.ours.join("one").exists(), "something leaked");
-    let said = twice.make_that_waits("two");
+    let mut builds = AbBuilds::new(&[("Makefile", makefile)]);
+    builds.watch(&[]);
+    wait_until("two are done", || builds.number("finished") >= 4);
+    assert!(!builds.ours.join("one").exists(), "something leaked");
+    let said = builds.make_waiting_command("two");
     assert!(said.contains("went on with the rest"), "{said}");
 }
 
@@ -111,18 +111,18 @@ fn unfinished_build_continues_on_request() {
 #[test]
 fn save_ends_stale_commands_only() {
     let makefile = "all: a.out b.out\n%.out: %.in\n\tcat $< >$@; date +%s%N >>$@\n";
-    let mut twice = Twice::new(&[("Makefile", makefile), ("a.in", "1\n"), ("b.in", "1\n")]);
-    twice.watch(&[]);
-    twice.anticipated();
+    let mut builds = AbBuilds::new(&[("Makefile", makefile), ("a.in", "1\n"), ("b.in", "1\n")]);
+    builds.watch(&[]);
+    builds.await_speculation();
     let saved = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let saved = saved.expect("a time").as_nanos();
-    twice.save("b.in", "2\n");
-    twice.anticipated();
-    let said = twice.begin().wait_with_output().expect("outlive make");
+    builds.save("b.in", "2\n");
+    builds.await_speculation();
+    let said = builds.begin().wait_with_output().expect("outlive make");
     let errors = String::from_utf8_lossy(&said.stderr);
     assert!(errors.contains("revealed"), "{errors}");
     let made = |name: &str, content: &str| -> u128 {
-        let text = fs::read_to_string(twice.ours.join(name)).expect("it was made");
+        let text = fs::read_to_string(builds.ours.join(name)).expect("it was made");
         let (said, when) = text.split_once('\n').expect("two lines");
         assert_eq!(said, content);
         when.trim().parse().expect("a time")
@@ -134,17 +134,21 @@ fn save_ends_stale_commands_only() {
 /// What is built is what was saved last.
 #[test]
 fn save_during_build_at_any_time() {
-    let mut twice = Twice::new(&[("Makefile", COPIES), ("a.in", "a\n"), ("b.in", "b\n")]);
-    twice.watch(&[]);
+    let mut builds = AbBuilds::new(&[
+        ("Makefile", COPY_MAKEFILE),
+        ("a.in", "a\n"),
+        ("b.in", "b\n"),
+    ]);
+    builds.watch(&[]);
     for number in 0..timings() {
-        twice.save("a.in", &format!("first {number}\n"));
+        builds.save("a.in", &format!("first {number}\n"));
         thread::sleep(delay(number, Duration::from_millis(150)));
-        twice.save("a.in", &format!("second {number}\n"));
+        builds.save("a.in", &format!("second {number}\n"));
         if number % 2 == 0 {
-            twice.anticipated();
+            builds.await_speculation();
         }
-        twice.make(&[]);
-        let out = fs::read_to_string(twice.ours.join("out")).expect("it was made");
+        builds.make(&[]);
+        let out = fs::read_to_string(builds.ours.join("out")).expect("it was made");
         assert_eq!(out, format!("second {number}\nb\n"));
     }
 }
@@ -152,19 +156,23 @@ fn save_during_build_at_any_time() {
 /// What is shown is what there was before the save, or after it, and then what there is.
 #[test]
 fn save_during_request_at_any_time() {
-    let mut twice = Twice::new(&[("Makefile", COPIES), ("a.in", "a\n"), ("b.in", "b\n")]);
-    twice.watch(&[]);
+    let mut builds = AbBuilds::new(&[
+        ("Makefile", COPY_MAKEFILE),
+        ("a.in", "a\n"),
+        ("b.in", "b\n"),
+    ]);
+    builds.watch(&[]);
     for number in 0..timings() {
-        twice.save("b.in", &format!("before {number}\n"));
+        builds.save("b.in", &format!("before {number}\n"));
         if number % 2 == 0 {
-            twice.anticipated();
+            builds.await_speculation();
         }
-        let make = twice.begin();
+        let make = builds.begin();
         thread::sleep(delay(number, Duration::from_millis(40)));
-        twice.save("b.in", &format!("after {number}\n"));
+        builds.save("b.in", &format!("after {number}\n"));
         let said = make.wait_with_output().expect("it ends");
         assert!(said.status.success(), "{said:?}");
-        let read = |name| fs::read_to_string(twice.ours.join(name)).expect("it was made");
+        let read = |name| fs::read_to_string(builds.ours.join(name)).expect("it was made");
         let (out, mid) = (read("out"), read("b.mid"));
         assert!(
             ["before", "after"]
@@ -177,16 +185,16 @@ fn save_during_request_at_any_time() {
         let own = String::from_utf8_lossy(&said.stderr);
         let is_plain = !own.contains("revealed") || own.contains("went on with the rest");
         let modified = |name| {
-            fs::metadata(twice.ours.join(name))
+            fs::metadata(builds.ours.join(name))
                 .and_then(|it| it.modified())
                 .expect("it is there")
         };
         if is_plain && mid.starts_with("before") && modified("b.mid") >= modified("b.in") {
-            twice.save("b.in", &format!("after {number}\n"));
+            builds.save("b.in", &format!("after {number}\n"));
         }
-        let again = outlive().arg("make").current_dir(&twice.ours).output();
+        let again = outlive().arg("make").current_dir(&builds.ours).output();
         assert!(again.expect("outlive make").status.success());
-        let out = fs::read_to_string(twice.ours.join("out")).expect("it was made");
+        let out = fs::read_to_string(builds.ours.join("out")).expect("it was made");
         assert!(
             out.ends_with(&format!("after {number}\n")),
             "{number}: {out}"
@@ -197,25 +205,29 @@ fn save_during_request_at_any_time() {
 /// Half done, or finished, or not begun.
 #[test]
 fn request_at_any_time() {
-    let mut twice = Twice::new(&[("Makefile", COPIES), ("a.in", "a\n"), ("b.in", "b\n")]);
-    twice.watch(&[]);
+    let mut builds = AbBuilds::new(&[
+        ("Makefile", COPY_MAKEFILE),
+        ("a.in", "a\n"),
+        ("b.in", "b\n"),
+    ]);
+    builds.watch(&[]);
     for number in 0..timings() {
-        twice.save("a.in", &format!("{number}\n"));
-        twice.save("b.in", &format!("{number}\n"));
+        builds.save("a.in", &format!("{number}\n"));
+        builds.save("b.in", &format!("{number}\n"));
         thread::sleep(delay(number, Duration::from_millis(250)));
-        twice.make(&[]);
+        builds.make(&[]);
     }
 }
 
 #[test]
 fn stopped_watcher_builds_no_more() {
-    let mut twice = Twice::new(&[("Makefile", "out: in\n\tcp in out\n"), ("in", "text")]);
+    let mut builds = AbBuilds::new(&[("Makefile", "out: in\n\tcp in out\n"), ("in", "text")]);
     for _ in 0..4 {
-        twice.watch(&[]);
+        builds.watch(&[]);
         let mut stop = outlive();
-        stop.args(["make", "--stop"]).current_dir(&twice.ours);
+        stop.args(["make", "--stop"]).current_dir(&builds.ours);
         assert!(stop.status().expect("outlive make --stop").success());
-        let mut watcher = twice.watcher.take().expect("it watched");
+        let mut watcher = builds.watcher.take().expect("it watched");
         assert!(watcher.wait().expect("it ends").success());
     }
 }
@@ -225,20 +237,20 @@ fn stopped_watcher_builds_no_more() {
 fn early_results_have_fresh_timestamps() {
     let makefile = "all: made there d/one link\nmade: dep\n\techo made >$@\nthere: dep\n\ttouch $@\n\
         d/one: dep\n\tmkdir -p d; echo one >$@\nlink: dep\n\tln -sfn nowhere $@\n";
-    let mut twice = Twice::new(&[("Makefile", makefile), ("dep", "1"), ("there", "")]);
-    twice.watch(&[]);
+    let mut builds = AbBuilds::new(&[("Makefile", makefile), ("dep", "1"), ("there", "")]);
+    builds.watch(&[]);
     for number in 0..3 {
-        twice.anticipated();
-        twice.save("dep", &format!("{number}"));
-        twice.anticipated();
-        let said = twice.make(&[]);
+        builds.await_speculation();
+        builds.save("dep", &format!("{number}"));
+        builds.await_speculation();
+        let said = builds.make(&[]);
         assert!(said.contains("revealed"), "{said}");
     }
     // One that was not expected takes over what was done.
-    twice.save("dep", "now");
-    twice.anticipated();
-    twice.save("dep", "later");
-    twice.make(&["made", "there"]);
+    builds.save("dep", "now");
+    builds.await_speculation();
+    builds.save("dep", "later");
+    builds.make(&["made", "there"]);
 }
 
 /// What a command has left running sees what is done after it, and is no concern of who does not ask.
@@ -246,11 +258,11 @@ fn early_results_have_fresh_timestamps() {
 fn background_processes_belong_to_build() {
     let makefile = "all: begun\n\tuntil [ -e answer ]; do sleep 0.01; done; cat answer >$@\n\
         begun:\n\t(until [ -e question ]; do sleep 0.01; done; echo yes >answer) >/dev/null 2>&1 & echo began\n\ttouch begun question\n";
-    let mut twice = Twice::new(&[("Makefile", makefile)]);
-    twice.watch(&[]);
+    let mut builds = AbBuilds::new(&[("Makefile", makefile)]);
+    builds.watch(&[]);
     // What is left running is not waited for by a command above what was there before: it ends when it is asked for.
-    until("it has begun", || twice.number("finished") > 0);
-    let said = twice.make(&[]);
+    wait_until("it has begun", || builds.number("finished") > 0);
+    let said = builds.make(&[]);
     assert!(said.contains("went on with the rest"), "{said}");
 }
 
@@ -258,12 +270,12 @@ fn background_processes_belong_to_build() {
 #[test]
 fn signal_reaches_concealed_command() {
     let makefile = "all:\n\t-timeout 0.5 $(MAKE) long\n\techo done >$@\nlong:\n\tsleep 100\n";
-    let mut twice = Twice::new(&[("Makefile", makefile)]);
-    twice.watch(&[]);
-    twice.anticipated();
-    let said = outlive().arg("make").current_dir(&twice.ours).output();
+    let mut builds = AbBuilds::new(&[("Makefile", makefile)]);
+    builds.watch(&[]);
+    builds.await_speculation();
+    let said = outlive().arg("make").current_dir(&builds.ours).output();
     assert!(said.expect("outlive make").status.success());
-    assert!(twice.ours.join("all").exists());
+    assert!(builds.ours.join("all").exists());
 }
 
 /// Make reads what a shell says until nobody can say more.
@@ -271,13 +283,13 @@ fn signal_reaches_concealed_command() {
 fn background_process_of_shell_does_not_block_request() {
     let makefile =
         "X := $(shell sleep 1 >/dev/null 2>&1 & echo one)\nout: in\n\tcat in >$@; echo $(X) >>$@\n";
-    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text")]);
-    twice.watch(&[]);
-    twice.anticipated();
-    twice.make(&[]);
+    let mut builds = AbBuilds::new(&[("Makefile", makefile), ("in", "text")]);
+    builds.watch(&[]);
+    builds.await_speculation();
+    builds.make(&[]);
     for number in 0..3 {
-        twice.save("in", &format!("text {number}"));
-        twice.make(&[]);
+        builds.save("in", &format!("text {number}"));
+        builds.make(&[]);
     }
 }
 
@@ -291,41 +303,41 @@ fn unfinished_command_becomes_the_users() {
         "all: a b\na:\n\techo a >$@\nb:\n\techo there >{0}; until [ -e go ]; do sleep 0.05; done; cat {0} >$@\n",
         there.display()
     );
-    let mut twice = Twice::new(&[("Makefile", &makefile)]);
-    twice.watch(&[]);
-    twice.waits();
-    assert!(!there.exists() && !twice.ours.join("a").exists());
-    let mut first = twice.begin();
-    until("it is done elsewhere", || there.exists());
+    let mut builds = AbBuilds::new(&[("Makefile", &makefile)]);
+    builds.watch(&[]);
+    builds.await_waiting_command();
+    assert!(!there.exists() && !builds.ours.join("a").exists());
+    let mut first = builds.begin();
+    wait_until("it is done elsewhere", || there.exists());
     let pid = first.id().to_string();
     let sent = Command::new("kill").args(["-INT", &pid]).status();
     assert!(sent.expect("kill").success());
     let ended = first.wait().expect("it ends");
     assert!(
-        !ended.success() && !twice.ours.join("b").exists(),
+        !ended.success() && !builds.ours.join("b").exists(),
         "{ended}"
     );
     // Once more, and the watcher is to end meanwhile.
     fs::remove_file(&there).expect("it was there");
-    twice.save("touched", "so that it is built again\n");
-    twice.waits();
-    let second = twice.begin();
-    until("it is done elsewhere again", || there.exists());
+    builds.save("touched", "so that it is built again\n");
+    builds.await_waiting_command();
+    let second = builds.begin();
+    wait_until("it is done elsewhere again", || there.exists());
     let mut stop = outlive();
     let stop = stop
         .args(["make", "--stop"])
-        .current_dir(&twice.ours)
+        .current_dir(&builds.ours)
         .output();
     let stop = stop.expect("outlive make --stop");
     assert!(stop.status.success(), "{stop:?}");
     // The watcher reports the end after ending all its processes.
     let said = String::from_utf8_lossy(&stop.stderr);
     assert!(said.contains("of your makes"), "{said}");
-    twice.save("go", "");
+    builds.save("go", "");
     let output = second.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{output:?}");
     assert_eq!(
-        fs::read_to_string(twice.ours.join("b")).expect("it was made"),
+        fs::read_to_string(builds.ours.join("b")).expect("it was made"),
         "there\n"
     );
 }
@@ -342,18 +354,18 @@ fn request_precedes_speculation() {
         "out: in\n\tuntil [ $$({nice}) = 19 ]; do sleep 0.02; done; {nice} >unasked\n\
          \tuntil [ -e go ] && [ $$({nice}) != 19 ]; do sleep 0.02; done; {nice} >asked\n\techo >$@\n"
     );
-    let mut twice = Twice::new(&[("Makefile", &makefile), ("in", "")]);
-    twice.watch(&[]);
+    let mut builds = AbBuilds::new(&[("Makefile", &makefile), ("in", "")]);
+    builds.watch(&[]);
     // Commands of the lowest priority are slow on a busy machine.
-    until("the first command has ended", || {
-        twice.number("finished") > 0
+    wait_until("the first command has ended", || {
+        builds.number("finished") > 0
     });
-    let make = twice.begin();
-    until("it is shown", || twice.ours.join("unasked").exists());
-    twice.save("go", "");
+    let make = builds.begin();
+    wait_until("it is shown", || builds.ours.join("unasked").exists());
+    builds.save("go", "");
     let output = make.wait_with_output().expect("it ends");
     assert!(output.status.success(), "{output:?}");
-    let said = |name| fs::read_to_string(twice.ours.join(name)).expect("it was made");
+    let said = |name| fs::read_to_string(builds.ours.join(name)).expect("it was made");
     assert_eq!(said("unasked"), "19\n");
     // Of a session that began with the machine nothing is said: it is as nice as new ones.
     let usual = usual.rsplit(' ').next().filter(|usual| !usual.is_empty());

@@ -2,25 +2,25 @@
 
 mod ab_builds;
 
-use ab_builds::Twice;
+use ab_builds::AbBuilds;
 
-/// Runs `twice/calls.py`, with files in that place, which waits at opening a file that is not concealed. The command
+/// Runs `builds/calls.py`, with files in that place, which waits at opening a file that is not concealed. The command
 /// has done something before, so that it goes on when it is asked for.
 fn after_a_wait(place: &str) {
     let makefile = format!(
         "beside := $(CURDIR)-beside\nout: in\n\t@touch begun; /usr/bin/python3 calls.py {place} $(beside)-gate\n\tcp in out\n"
     );
-    let mut twice = Twice::new(&[
+    let mut builds = AbBuilds::new(&[
         ("Makefile", &makefile),
         ("calls.py", include_str!("twice/calls.py")),
         ("in", "text\n"),
     ]);
-    twice.watch(&[]);
+    builds.watch(&[]);
     for number in 0..2 {
-        twice.waits();
-        let said = twice.make(&[]);
+        builds.await_waiting_command();
+        let said = builds.make(&[]);
         assert!(said.contains("went on with the rest"), "{said}");
-        twice.save("in", &format!("text {number}\n"));
+        builds.save("in", &format!("text {number}\n"));
     }
 }
 
@@ -43,9 +43,9 @@ fn unlinked_files_are_reopened() {
         long=$(head -c 100000 /dev/zero | tr '\\0' x)\n\
         wc -c /dev/stdin <<end\n$long\nend\n";
     let makefile = "all: in\n\t@bash script; echo $$?\n";
-    let mut twice = Twice::new(&[("Makefile", makefile), ("script", script), ("in", "")]);
-    twice.watch(&[]);
-    twice.anticipated();
-    let said = twice.make(&[]);
+    let mut builds = AbBuilds::new(&[("Makefile", makefile), ("script", script), ("in", "")]);
+    builds.watch(&[]);
+    builds.await_speculation();
+    let said = builds.make(&[]);
     assert!(said.contains("revealed"), "{said}");
 }

@@ -9,24 +9,24 @@ use std::{
     process::{Command, Stdio},
 };
 
-use ab_builds::{PATIENCE, Twice, asked_by_nobody, make, outlive, picture};
+use ab_builds::{AbBuilds, EVENT_TIMEOUT, make, outlive, tree_contents, without_make_variables};
 
 /// As in another shell: with these variables.
-fn asked_with(twice: &Twice, variables: &[(&str, &str)]) -> String {
+fn asked_with(builds: &AbBuilds, variables: &[(&str, &str)]) -> String {
     let run = |mut make: Command, tree: &Path| {
         make.envs(variables.iter().copied()).current_dir(tree);
         make.output().expect("a make")
     };
     let mut ours = outlive();
     ours.arg("make");
-    let (ours, theirs) = (run(ours, &twice.ours), run(make(), &twice.theirs));
-    let said = twice.compare(&ours, &theirs);
-    assert_eq!(picture(&twice.ours), picture(&twice.theirs));
+    let (ours, theirs) = (run(ours, &builds.ours), run(make(), &builds.theirs));
+    let said = builds.compare(&ours, &theirs);
+    assert_eq!(tree_contents(&builds.ours), tree_contents(&builds.theirs));
     said
 }
 
 /// A shell sets the first one at each `cd`; each pane of a terminal has the last ones.
-const ELSEWHERE: [&[(&str, &str)]; 4] = [
+const SHELL_VARIABLES: [&[(&str, &str)]; 4] = [
     &[("OLDPWD", "/usr")],
     &[("OLDPWD", "/etc"), ("SHLVL", "7")],
     &[("TMUX", "/tmp/tmux-0/default,1,0"), ("TMUX_PANE", "%1")],
@@ -36,16 +36,16 @@ const ELSEWHERE: [&[(&str, &str)]; 4] = [
 #[test]
 fn shell_and_window_make_no_difference() {
     let makefile = "out: in\n\tcp in $@\n\t@$(MAKE) -s nested\nnested:\n\t@sh script\n";
-    let mut twice = Twice::new(&[
+    let mut builds = AbBuilds::new(&[
         ("Makefile", makefile),
         ("script", "#!/bin/sh\ncat in\n"),
         ("in", "text\n"),
     ]);
-    twice.watch(&[]);
-    for (number, variables) in ELSEWHERE.into_iter().enumerate() {
-        twice.save("in", &format!("text {number}\n"));
-        twice.anticipated();
-        let said = asked_with(&twice, variables);
+    builds.watch(&[]);
+    for (number, variables) in SHELL_VARIABLES.into_iter().enumerate() {
+        builds.save("in", &format!("text {number}\n"));
+        builds.await_speculation();
+        let said = asked_with(&builds, variables);
         assert!(said.contains("revealed"), "{variables:?}: {said}");
     }
 }
@@ -62,18 +62,18 @@ fn request_for_other_directory_is_explained() {
     ];
     for asker in askers {
         let makefile = format!("include part\nout: in\n\t{asker}\nnested:\n\t@./script\n");
-        let mut twice = Twice::new(&[
+        let mut builds = AbBuilds::new(&[
             ("Makefile", &makefile),
             ("part", "PART := $(TMUX_PANE)\n"),
             ("in", "text\n"),
         ]);
         // A program, in both trees.
-        twice.shell("printf '#!/bin/sh\\necho $SHLVL $OLDPWD\\n' >script; chmod +x script");
-        twice.watch(&[]);
-        for (number, variables) in ELSEWHERE[..2].iter().enumerate() {
-            twice.save("in", &format!("text {number}\n"));
-            twice.anticipated();
-            let said = asked_with(&twice, variables);
+        builds.shell("printf '#!/bin/sh\\necho $SHLVL $OLDPWD\\n' >script; chmod +x script");
+        builds.watch(&[]);
+        for (number, variables) in SHELL_VARIABLES[..2].iter().enumerate() {
+            builds.save("in", &format!("text {number}\n"));
+            builds.await_speculation();
+            let said = asked_with(&builds, variables);
             assert!(
                 said.contains("asked for with another OLDPWD"),
                 "{asker}: {said}"
@@ -85,13 +85,13 @@ fn request_for_other_directory_is_explained() {
 #[test]
 fn missing_reuse_is_explained() {
     let makefile = "out: in\n\tcp in $@\n";
-    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
-    twice.watch(&[]);
-    twice.anticipated();
-    let said = asked_with(&twice, &[("CC", "no-compiler")]);
+    let mut builds = AbBuilds::new(&[("Makefile", makefile), ("in", "text\n")]);
+    builds.watch(&[]);
+    builds.await_speculation();
+    let said = asked_with(&builds, &[("CC", "no-compiler")]);
     assert_eq!(said, "outlive: asked for with another CC than expected\n");
-    twice.anticipated();
-    let said = twice.make(&["-k"]);
+    builds.await_speculation();
+    let said = builds.make(&["-k"]);
     assert_eq!(
         said,
         "outlive: asked for `make -k`, and `make` was expected\n"
@@ -99,16 +99,16 @@ fn missing_reuse_is_explained() {
 }
 
 /// The script of a shell that has a terminal of 80 columns; what is said there.
-fn at_a_terminal(twice: &Twice, script: &str) -> String {
-    let mut terminal = asked_by_nobody(Command::new("timeout"));
+fn at_a_terminal(builds: &AbBuilds, script: &str) -> String {
+    let mut terminal = without_make_variables(Command::new("timeout"));
     let done = "until $O make --status --json | grep -q \"\\\"running\\\":0,\\\"begun\\\":[1-9]\"; do sleep 0.05; done";
     let script = format!(
         "bash -mc 'stty cols 80; $O make --watch & {done}; {script}; $O make --stop; wait'"
     );
-    let limit = PATIENCE.as_secs().to_string();
+    let limit = EVENT_TIMEOUT.as_secs().to_string();
     terminal.args([&*limit, "script", "-qec", &script, "/dev/null"]);
     terminal.env("O", outlive().get_program());
-    terminal.current_dir(&twice.ours).stdin(Stdio::null());
+    terminal.current_dir(&builds.ours).stdin(Stdio::null());
     let said = terminal.output().expect("script");
     String::from_utf8_lossy(&said.stdout).replace('\r', "")
 }
@@ -117,12 +117,12 @@ fn at_a_terminal(twice: &Twice, script: &str) -> String {
 fn terminal_size_matters_to_its_readers_only() {
     let compiles = "out: in.c\n\tcc -c -o out in.c\n";
     let source = "int main(void) { return 0; }\n";
-    let twice = Twice::new(&[("Makefile", compiles), ("in.c", source)]);
-    let said = at_a_terminal(&twice, "stty cols 100; $O make");
+    let builds = AbBuilds::new(&[("Makefile", compiles), ("in.c", source)]);
+    let said = at_a_terminal(&builds, "stty cols 100; $O make");
     assert!(said.contains("revealed"), "{said}");
     let asks = "out:\n\t@stty size\n\ttouch out\n";
-    let twice = Twice::new(&[("Makefile", asks)]);
-    let said = at_a_terminal(&twice, "stty cols 100; $O make");
+    let builds = AbBuilds::new(&[("Makefile", asks)]);
+    let said = at_a_terminal(&builds, "stty cols 100; $O make");
     assert!(said.contains(" 100\n"), "{said}");
     assert!(
         said.contains("asked for with another size of the terminal than expected"),
@@ -133,29 +133,29 @@ fn terminal_size_matters_to_its_readers_only() {
 /// What root has done is of no use to another user, who is told so.
 #[test]
 fn unprivileged_request_names_root_watcher() {
-    let mut twice = Twice::new(&[("Makefile", "all:\n\t@echo made\n")]);
+    let mut builds = AbBuilds::new(&[("Makefile", "all:\n\t@echo made\n")]);
     let open = |path: &Path| {
         let mode = fs::Permissions::from_mode(0o755);
         fs::set_permissions(path, mode).expect("it is there");
     };
     // Where another user may run it.
-    let program = twice.directory.path().join("outlive");
+    let program = builds.directory.path().join("outlive");
     fs::copy(outlive().get_program(), &program).expect("outlive");
-    for path in [&program, twice.directory.path(), &twice.ours] {
+    for path in [&program, builds.directory.path(), &builds.ours] {
         open(path);
     }
-    twice.watch(&[]);
+    builds.watch(&[]);
     let mut other = Command::new("setpriv");
     other
         .args(["--reuid", "65534", "--clear-groups"])
         .arg(&program);
-    let made = asked_by_nobody(other)
+    let made = without_make_variables(other)
         .arg("make")
-        .current_dir(&twice.ours)
+        .current_dir(&builds.ours)
         .output();
     let made = made.expect("setpriv");
     let said = String::from_utf8_lossy(&made.stderr);
-    let line = format!("outlive: {} is watched by root", twice.ours.display());
+    let line = format!("outlive: {} is watched by root", builds.ours.display());
     assert!(said.contains(&line), "{said}");
     assert_eq!(made.stdout, b"made\n");
 }

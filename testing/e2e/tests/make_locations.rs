@@ -6,9 +6,9 @@ use std::{fs, path::Path, process::Command};
 
 use tempfile::TempDir;
 
-use ab_builds::{Twice, asked_by_nobody, outlive, picture};
+use ab_builds::{AbBuilds, outlive, tree_contents, without_make_variables};
 
-const COPIES: [(&str, &str); 2] = [
+const COPY_MAKEFILE: [(&str, &str); 2] = [
     (
         "Makefile",
         // Other tests may do the same at the same time.
@@ -18,33 +18,36 @@ const COPIES: [(&str, &str); 2] = [
 ];
 
 /// With these variables.
-fn is_revealed(mut twice: Twice, variables: &[(&str, &Path)]) {
+fn is_revealed(mut builds: AbBuilds, variables: &[(&str, &Path)]) {
     let with = |mut command: Command| {
         command.envs(variables.iter().copied());
         command
     };
     let mut watch = with(outlive());
     watch.args(["make", "--watch"]);
-    twice.begin_watching(watch);
-    twice.anticipated();
+    builds.spawn_watcher(watch);
+    builds.await_speculation();
     let run = |mut command: Command, tree: &Path| {
         let output = command.current_dir(tree).output();
         output.expect("a make")
     };
     let mut ours = with(outlive());
     ours.arg("make");
-    let ours = run(ours, &twice.ours);
-    let theirs = run(with(ab_builds::make()), &twice.theirs);
-    let said = twice.compare(&ours, &theirs);
+    let ours = run(ours, &builds.ours);
+    let theirs = run(with(ab_builds::make()), &builds.theirs);
+    let said = builds.compare(&ours, &theirs);
     assert!(said.contains("revealed"), "{said}");
-    assert_eq!(picture(&twice.ours), picture(&twice.theirs));
+    assert_eq!(tree_contents(&builds.ours), tree_contents(&builds.theirs));
 }
 
 /// As in many a container: it is concealed itself.
 #[test]
 fn runtime_directory_in_tmp() {
     let runtime = TempDir::new_in("/tmp").expect("a directory");
-    is_revealed(Twice::new(&COPIES), &[("XDG_RUNTIME_DIR", runtime.path())]);
+    is_revealed(
+        AbBuilds::new(&COPY_MAKEFILE),
+        &[("XDG_RUNTIME_DIR", runtime.path())],
+    );
 }
 
 /// What else is there each command has for itself.
@@ -52,9 +55,9 @@ fn runtime_directory_in_tmp() {
 fn tree_in_shared_memory() {
     let temporary = TempDir::new_in("/dev/shm").expect("a directory");
     let temporary = [("TMPDIR", temporary.path())];
-    is_revealed(Twice::new(&COPIES), &temporary);
-    is_revealed(Twice::new_in("/dev/shm", &COPIES), &[]);
-    is_revealed(Twice::new_in("/dev/shm", &COPIES), &temporary);
+    is_revealed(AbBuilds::new(&COPY_MAKEFILE), &temporary);
+    is_revealed(AbBuilds::new_in("/dev/shm", &COPY_MAKEFILE), &[]);
+    is_revealed(AbBuilds::new_in("/dev/shm", &COPY_MAKEFILE), &temporary);
 }
 
 /// The watcher may have more than its commands: it has one for each file that is not shown.
@@ -62,27 +65,27 @@ fn tree_in_shared_memory() {
 fn more_files_than_descriptors() {
     let makefile = "all: $(addprefix out/,$(shell seq 120))\nout/%: | out\n\t@echo $* >$@\nout:\n\tmkdir out\n\
         limit:\n\t@ulimit -Sn\n";
-    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    let mut builds = AbBuilds::new(&[("Makefile", makefile)]);
     let few = |program: &Path, arguments: &[&str]| {
-        let mut command = asked_by_nobody(Command::new("prlimit"));
+        let mut command = without_make_variables(Command::new("prlimit"));
         command.arg("--nofile=96:20000").arg(program);
         command.args(arguments);
         command
     };
     let program = outlive().get_program().to_owned();
     let program = Path::new(&program);
-    twice.begin_watching(few(program, &["make", "--watch", "all", "limit"]));
-    twice.anticipated();
+    builds.spawn_watcher(few(program, &["make", "--watch", "all", "limit"]));
+    builds.await_speculation();
     let mut ours = few(program, &["make", "all", "limit"]);
     let mut theirs = few(Path::new("make"), &["all", "limit"]);
-    let ours = ours.current_dir(&twice.ours).output().expect("outlive");
-    let theirs = theirs.current_dir(&twice.theirs).output().expect("make");
-    let said = twice.compare(&ours, &theirs);
+    let ours = ours.current_dir(&builds.ours).output().expect("outlive");
+    let theirs = theirs.current_dir(&builds.theirs).output().expect("make");
+    let said = builds.compare(&ours, &theirs);
     assert!(said.contains("revealed 121 outputs"), "{said}");
-    assert_eq!(picture(&twice.ours), picture(&twice.theirs));
+    assert_eq!(tree_contents(&builds.ours), tree_contents(&builds.theirs));
     let said = String::from_utf8_lossy(&ours.stdout);
     assert!(said.ends_with("96\n"), "{said}");
-    let log = fs::read_to_string(twice.log()).expect("what it says");
+    let log = fs::read_to_string(builds.log()).expect("what it says");
     assert!(!log.contains("WARN"), "{log}");
 }
 
@@ -96,7 +99,7 @@ fn separate_pid_namespace() {
         ! cat new 2>/dev/null
         $0 speculate commit it
         cat new";
-    let mut inside = asked_by_nobody(Command::new("unshare"));
+    let mut inside = without_make_variables(Command::new("unshare"));
     inside.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
     inside
         .args(["sh", "-c", script])
@@ -111,7 +114,7 @@ fn separate_pid_namespace() {
 fn missing_requirement_is_reported() {
     use std::os::unix::fs::PermissionsExt as _;
 
-    e2e::heed_signals();
+    e2e::handle_signals();
     let tree = TempDir::new_in("/var/lib").expect("a directory");
     let all = fs::Permissions::from_mode(0o777);
     fs::set_permissions(tree.path(), all).expect("it is ours");
@@ -138,7 +141,7 @@ fn missing_requirement_is_reported() {
             &["make", "--watch"][..],
             &["speculate", "run", "--", "/bin/true"],
         ] {
-            let mut command = asked_by_nobody(Command::new(place[0]));
+            let mut command = without_make_variables(Command::new(place[0]));
             command.args(&place[1..]);
             command.arg(outlive().get_program()).args(asked);
             let output = command.current_dir(tree.path()).output();
@@ -152,7 +155,7 @@ fn missing_requirement_is_reported() {
             );
         }
         // Without a watcher it is make.
-        let mut make = asked_by_nobody(Command::new(place[0]));
+        let mut make = without_make_variables(Command::new(place[0]));
         make.args(&place[1..])
             .arg(outlive().get_program())
             .arg("make");

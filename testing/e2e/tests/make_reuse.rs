@@ -12,41 +12,41 @@ use std::{
 
 use serde_json::json;
 
-use ab_builds::{Twice, make, outlive, until};
+use ab_builds::{AbBuilds, make, outlive, wait_until};
 
 /// Asks for a target that was not expected: the command of the target is taken over.
-fn asked_for(twice: &Twice, target: &str) {
-    let said = twice.make(&[target]);
+fn asked_for(builds: &AbBuilds, target: &str) {
+    let said = builds.make(&[target]);
     assert!(!said.contains("revealed"), "{said}");
 }
 
 /// Two targets with the same command, which leaves nothing.
-const TEMPORARY: &str = "all: out one two\none two: in\n\t@echo text >temporary; rm temporary; cat in\n\
+const TEMPORARY_MAKEFILE: &str = "all: out one two\none two: in\n\t@echo text >temporary; rm temporary; cat in\n\
     out: in\n\tcp in $@\n";
 
 #[test]
 fn repeated_command_leaves_effects_once() {
-    let mut twice = Twice::new(&[("Makefile", TEMPORARY), ("in", "text\n")]);
-    twice.watch(&[]);
+    let mut builds = AbBuilds::new(&[("Makefile", TEMPORARY_MAKEFILE), ("in", "text\n")]);
+    builds.watch(&[]);
     for number in 0..3 {
-        twice.anticipated();
-        let said = twice.make(&[]);
+        builds.await_speculation();
+        let said = builds.make(&[]);
         assert!(said.contains("revealed"), "{said}");
-        twice.save("in", &format!("text {number}\n"));
+        builds.save("in", &format!("text {number}\n"));
     }
 }
 
 /// Another make had it before, whose user has asked for that part only.
 #[test]
 fn removed_result_is_committed_again() {
-    let mut twice = Twice::new(&[("Makefile", TEMPORARY), ("in", "text\n")]);
-    twice.watch(&[]);
-    twice.anticipated();
-    asked_for(&twice, "one");
-    asked_for(&twice, "out");
-    twice.shell("rm out");
-    twice.anticipated();
-    let said = twice.make(&[]);
+    let mut builds = AbBuilds::new(&[("Makefile", TEMPORARY_MAKEFILE), ("in", "text\n")]);
+    builds.watch(&[]);
+    builds.await_speculation();
+    asked_for(&builds, "one");
+    asked_for(&builds, "out");
+    builds.shell("rm out");
+    builds.await_speculation();
+    let said = builds.make(&[]);
     assert!(said.contains("revealed"), "{said}");
 }
 
@@ -54,48 +54,48 @@ fn removed_result_is_committed_again() {
 #[test]
 fn two_makes_are_expected() {
     let makefile = "all: out\nout: in\n\tcp in $@\ntest: out\n\t@cat out\n";
-    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
-    let expected = |twice: &Twice| twice.status().expect("it watches")["expected"].clone();
-    twice.watch(&[]);
-    assert_eq!(expected(&twice), json!(["make"]));
+    let mut builds = AbBuilds::new(&[("Makefile", makefile), ("in", "text\n")]);
+    let expected = |builds: &AbBuilds| builds.status().expect("it watches")["expected"].clone();
+    builds.watch(&[]);
+    assert_eq!(expected(&builds), json!(["make"]));
     for _ in 0..3 {
-        twice.make(&[]);
-        twice.make(&["test"]);
+        builds.make(&[]);
+        builds.make(&["test"]);
     }
-    assert_eq!(expected(&twice), json!(["make", "make test"]));
-    twice.save("in", "another text\n");
-    twice.noticed();
+    assert_eq!(expected(&builds), json!(["make", "make test"]));
+    builds.save("in", "another text\n");
+    builds.await_notice();
     // The second one is begun when the first one has ended.
-    until("both are done", || {
-        twice.number("running") == 0 && twice.number("finished") >= 4
+    wait_until("both are done", || {
+        builds.number("running") == 0 && builds.number("finished") >= 4
     });
-    let said = twice.make(&["test"]);
+    let said = builds.make(&["test"]);
     assert!(said.contains("revealed"), "{said}");
-    twice.make(&[]);
+    builds.make(&[]);
 }
 
 /// One make was expected, and another one has taken over the command: what is left of the expected one is of no use.
 #[test]
 fn unused_speculation_is_not_counted() {
     let makefile = "all: out\nout: in\n\tcp in $@\n";
-    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
-    twice.watch(&[]);
-    twice.anticipated();
-    assert_eq!(twice.number("finished"), 2);
-    asked_for(&twice, "out");
-    twice.anticipated();
+    let mut builds = AbBuilds::new(&[("Makefile", makefile), ("in", "text\n")]);
+    builds.watch(&[]);
+    builds.await_speculation();
+    assert_eq!(builds.number("finished"), 2);
+    asked_for(&builds, "out");
+    builds.await_speculation();
     // A make that has nothing to do.
-    assert_eq!(twice.number("finished"), 1);
+    assert_eq!(builds.number("finished"), 1);
 }
 
 /// It would have been waited for as long without.
 #[test]
 fn awaited_time_is_not_counted_as_saved() {
     let makefile = "out: in\n\tsleep 1; cp in $@\n";
-    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
-    twice.watch(&[]);
-    twice.anticipated();
-    let said = twice.make(&[]);
+    let mut builds = AbBuilds::new(&[("Makefile", makefile), ("in", "text\n")]);
+    builds.watch(&[]);
+    builds.await_speculation();
+    let said = builds.make(&[]);
     assert!(said.contains("revealed 1 output in "), "{said}");
     // Of a second that it has slept; it has worked for some milliseconds.
     let saved = said.trim_end().split_once("saved ");
@@ -120,10 +120,10 @@ fn command_started_after_request_is_not_concealed() {
             $(info concealed: $(filter fuse fuseblk,$(file </proc/self/mountinfo)))\n\
             endif\n"
     );
-    let mut twice = Twice::new(&[("Makefile", &makefile)]);
-    twice.watch(&[]);
-    until("it runs", || twice.number("running") > 1);
-    let said = twice.make_that_waits("begun");
+    let mut builds = AbBuilds::new(&[("Makefile", &makefile)]);
+    builds.watch(&[]);
+    wait_until("it runs", || builds.number("running") > 1);
+    let said = builds.make_waiting_command("begun");
     assert!(said.contains("went on with the rest"), "{said}");
 }
 
@@ -133,11 +133,11 @@ fn command_started_after_request_is_not_concealed() {
 fn slowed_command_is_restarted_on_request() {
     let makefile = "all:\n\t@echo begun >>begun; readlink /proc/self/ns/mnt; \
         until [ -e go ]; do read line <in; done\n\techo $$line >$@\n";
-    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
-    twice.watch(&[]);
-    until("it runs", || twice.number("running") > 1);
+    let mut builds = AbBuilds::new(&[("Makefile", makefile), ("in", "text\n")]);
+    builds.watch(&[]);
+    wait_until("it runs", || builds.number("running") > 1);
     // In the mounts of everybody, and once.
-    let said = twice.make_that_waits("begun");
+    let said = builds.make_waiting_command("begun");
     assert!(said.contains("went on with the rest"), "{said}");
 }
 
@@ -181,7 +181,7 @@ fn running_command_is_committed_at_its_end() {
     /// The command would be shown later than this, if it went on to work.
     const SHOWN_LATER: Duration = Duration::from_secs(2);
     /// A fifth of a second.
-    const ENOUGH: u64 = 20;
+    const ENOUGH_TICKS: u64 = 20;
     let mut rests = Rests(
         Command::new("sleep")
             .arg("infinity")
@@ -192,24 +192,24 @@ fn running_command_is_committed_at_its_end() {
     // A process that has ended is there until it is waited for.
     let makefile =
         format!("all: in\n\t@echo told\n\techo text >first; {loops}; do :; done; cat in >second\n");
-    let mut twice = Twice::new(&[("Makefile", &*makefile), ("in", "text\n")]);
-    twice.watch(&[]);
-    until("it works", || ticks_of(&loops) >= ENOUGH);
+    let mut builds = AbBuilds::new(&[("Makefile", &*makefile), ("in", "text\n")]);
+    builds.watch(&[]);
+    wait_until("it works", || ticks_of(&loops) >= ENOUGH_TICKS);
     let began = Instant::now();
-    let mut ours = twice.begin();
+    let mut ours = builds.begin();
     let mut told = [0; 5];
     let out = ours.stdout.as_mut().expect("a pipe");
     out.read_exact(&mut told).expect("it is told");
     while began.elapsed() < SHOWN_LATER / 2 {
-        let is_shown = twice.ours.join("first").exists();
+        let is_shown = builds.ours.join("first").exists();
         assert!(!is_shown || began.elapsed() > SHOWN_LATER);
         thread::sleep(Duration::from_millis(10));
     }
     rests.end();
     let mut ours = ours.wait_with_output().expect("outlive make");
     ours.stdout.splice(..0, told);
-    let theirs = make().current_dir(&twice.theirs).output();
-    let said = twice.same(&ours, &theirs.expect("make"), &[]);
+    let theirs = make().current_dir(&builds.theirs).output();
+    let said = builds.same(&ours, &theirs.expect("make"), &[]);
     assert!(said.contains("went on with the rest"), "{said}");
 }
 
@@ -217,10 +217,10 @@ fn running_command_is_committed_at_its_end() {
 #[test]
 fn results_reused_by_other_make_are_reported() {
     let makefile = "all: out\nout: in\n\tsleep 1; cp in $@\ninstall: out\n\tcp out installed\n";
-    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
-    twice.watch(&[]);
-    twice.anticipated();
-    let said = twice.make(&["install"]);
+    let mut builds = AbBuilds::new(&[("Makefile", makefile), ("in", "text\n")]);
+    builds.watch(&[]);
+    builds.await_speculation();
+    let said = builds.make(&["install"]);
     let taken =
         "outlive: asked for `make install`, and `make` was expected\noutlive: took over 1 command";
     let Some(more) = said.strip_prefix(taken) else {
@@ -232,7 +232,7 @@ fn results_reused_by_other_make_are_reported() {
         more == "\n" || saved.is_some_and(|it| it.ends_with("ms\n")),
         "{said}"
     );
-    let said = twice.make(&["-q", "install"]);
+    let said = builds.make(&["-q", "install"]);
     assert!(!said.contains("took over"), "{said}");
 }
 
@@ -241,7 +241,7 @@ fn results_reused_by_other_make_are_reported() {
 fn command_started_after_request_reads_terminal() {
     let makefile = "all: in\n\t@touch begun; until [ -e go ]; do sleep 0.05; done\n\
         \t@read line; echo $$line; sh -c 'read line; echo $$line'\n";
-    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n"), ("go", "")]);
+    let mut builds = AbBuilds::new(&[("Makefile", makefile), ("in", "text\n"), ("go", "")]);
     let begin = |mut make: Command, tree: &std::path::Path| -> Child {
         make.current_dir(tree).stdin(Stdio::piped());
         let make = make.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
@@ -250,25 +250,25 @@ fn command_started_after_request_reads_terminal() {
         says.write_all(b"one\ntwo\nthree\n").expect("room");
         make
     };
-    let ours = |twice: &Twice| {
+    let ours = |builds: &AbBuilds| {
         let mut make = outlive();
         make.arg("make");
-        begin(make, &twice.ours)
+        begin(make, &builds.ours)
     };
-    twice.watch(&[]);
+    builds.watch(&[]);
     // From then on one is expected that is given a pipe.
-    assert!(ours(&twice).wait().expect("it ends").success());
-    for tree in [&twice.ours, &twice.theirs] {
+    assert!(ours(&builds).wait().expect("it ends").success());
+    for tree in [&builds.ours, &builds.theirs] {
         fs::remove_file(tree.join("go")).expect("it was there");
         let _ = fs::remove_file(tree.join("begun"));
     }
-    twice.noticed();
-    until("it runs", || twice.number("running") > 1);
-    let made = ours(&twice);
-    until("it is shown", || twice.ours.join("begun").exists());
-    twice.save("go", "");
+    builds.await_notice();
+    wait_until("it runs", || builds.number("running") > 1);
+    let made = ours(&builds);
+    wait_until("it is shown", || builds.ours.join("begun").exists());
+    builds.save("go", "");
     let made = made.wait_with_output().expect("outlive make");
-    let plain = begin(make(), &twice.theirs).wait_with_output();
-    let said = twice.compare(&made, &plain.expect("make"));
+    let plain = begin(make(), &builds.theirs).wait_with_output();
+    let said = builds.compare(&made, &plain.expect("make"));
     assert!(said.contains("went on with the rest"), "{said}");
 }

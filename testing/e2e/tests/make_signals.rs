@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ab_builds::{AFTER_MAKE, PATIENCE, Twice, outlive, until};
+use ab_builds::{AFTER_MAKE, AbBuilds, EVENT_TIMEOUT, outlive, wait_until};
 
 fn send(signal: &str, to: &Child) {
     let pid = to.id().to_string();
@@ -40,10 +40,10 @@ fn in_the_place_of_a_watcher(tree: &Path) -> UnixListener {
 /// It waits for a watcher that finds out whether something is of use, which may take a while.
 #[test]
 fn early_interrupt_ends_request() {
-    let twice = Twice::new(&[("Makefile", "out:\n\techo made >$@\n")]);
-    let watcher = in_the_place_of_a_watcher(&twice.ours);
+    let builds = AbBuilds::new(&[("Makefile", "out:\n\techo made >$@\n")]);
+    let watcher = in_the_place_of_a_watcher(&builds.ours);
     let mut make = outlive();
-    make.arg("make").current_dir(&twice.ours);
+    make.arg("make").current_dir(&builds.ours);
     let mut make = make.stdin(Stdio::null()).spawn().expect("outlive make");
     let (asks_whether_there_is_one, _) = watcher.accept().expect("it asks");
     drop(asks_whether_there_is_one);
@@ -66,14 +66,14 @@ fn early_interrupt_ends_request() {
     asker.write_all(&reply).expect("it listens");
     let ended = make.wait().expect("it ends");
     assert_eq!(ended.signal(), Some(2), "{ended}");
-    assert!(!twice.ours.join("out").exists());
+    assert!(!builds.ours.join("out").exists());
 }
 
 #[test]
 fn ended_watcher_is_reported() {
-    let twice = Twice::new(&[("Makefile", "out:\n\techo made >$@\n")]);
-    let watcher = in_the_place_of_a_watcher(&twice.ours);
-    let make = twice.begin();
+    let builds = AbBuilds::new(&[("Makefile", "out:\n\techo made >$@\n")]);
+    let watcher = in_the_place_of_a_watcher(&builds.ours);
+    let make = builds.begin();
     let (asks_whether_there_is_one, _) = watcher.accept().expect("it asks");
     drop(asks_whether_there_is_one);
     let (asker, _) = watcher.accept().expect("it asks for a make");
@@ -84,7 +84,7 @@ fn ended_watcher_is_reported() {
         said,
         "outlive: who watches does not answer (it has ended): this is plain make\n"
     );
-    assert!(twice.ours.join("out").exists());
+    assert!(builds.ours.join("out").exists());
 }
 
 /// Plain make's commands would wait for who listens, and die there.
@@ -93,18 +93,18 @@ fn request_to_hung_watcher_is_interruptible() {
     let makefile = format!(
         "{AFTER_MAKE}all:\n\t@$(after_make) yes | head -c 1000000; touch begun; while :; do sleep 0.05; done\n"
     );
-    let mut twice = Twice::new(&[("Makefile", &makefile)]);
-    twice.watch(&[]);
-    until("it runs", || twice.number("running") > 1);
-    let mut make = twice.begin();
-    until("it is shown", || twice.ours.join("begun").exists());
+    let mut builds = AbBuilds::new(&[("Makefile", &makefile)]);
+    builds.watch(&[]);
+    wait_until("it runs", || builds.number("running") > 1);
+    let mut make = builds.begin();
+    wait_until("it is shown", || builds.ours.join("begun").exists());
     send("-TERM", &make);
     let began = Instant::now();
     let ended = loop {
         if let Some(ended) = make.try_wait().expect("a child") {
             break ended;
         }
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > EVENT_TIMEOUT {
             drop(make.stdout.take());
             panic!("it waits for who does not listen");
         }
@@ -120,19 +120,19 @@ fn signal_reaches_command_started_after_request() {
         "{AFTER_MAKE}all:\n\ttouch begun; until [ -e go ]; do sleep 0.05; done\n\
             \t@$(after_make) echo $$$$ >more; while :; do sleep 0.05; done\n"
     );
-    let mut twice = Twice::new(&[("Makefile", &makefile)]);
-    twice.watch(&[]);
-    until("it runs", || twice.number("running") > 1);
-    let mut make = twice.begin();
-    until("it is shown", || twice.ours.join("begun").exists());
-    twice.save("go", "");
-    until("it goes on", || twice.ours.join("more").exists());
+    let mut builds = AbBuilds::new(&[("Makefile", &makefile)]);
+    builds.watch(&[]);
+    wait_until("it runs", || builds.number("running") > 1);
+    let mut make = builds.begin();
+    wait_until("it is shown", || builds.ours.join("begun").exists());
+    builds.save("go", "");
+    wait_until("it goes on", || builds.ours.join("more").exists());
     send("-INT", &make);
     let ended = make.wait().expect("outlive make");
     assert_eq!(ended.signal(), Some(2), "{ended}");
     // Another make may run by now: the tree has changed, and nobody has asked yet.
-    let shell = fs::read_to_string(twice.ours.join("more")).expect("its number");
-    until("the command ends", || {
+    let shell = fs::read_to_string(builds.ours.join("more")).expect("its number");
+    wait_until("the command ends", || {
         !Path::new("/proc").join(shell.trim()).exists()
     });
 }
@@ -141,14 +141,14 @@ fn signal_reaches_command_started_after_request() {
 #[test]
 fn commands_end_with_killed_request() {
     let makefile = "all:\n\t-timeout -s KILL 0.5 $(MAKE) long\n\techo done >$@\nlong:\n\twhile :; do :; done\n";
-    let mut twice = Twice::new(&[("Makefile", makefile)]);
-    twice.watch(&[]);
-    twice.anticipated();
-    let mut make = twice.begin();
+    let mut builds = AbBuilds::new(&[("Makefile", makefile)]);
+    builds.watch(&[]);
+    builds.await_speculation();
+    let mut make = builds.begin();
     assert!(make.wait().expect("it ends").success());
-    let done = fs::read_to_string(twice.ours.join("all"));
+    let done = fs::read_to_string(builds.ours.join("all"));
     assert_eq!(done.expect("it was made"), "done\n");
-    until("nothing is left", || twice.number("running") == 0);
+    wait_until("nothing is left", || builds.number("running") == 0);
 }
 
 /// Processes that have that in their arguments.
@@ -164,30 +164,30 @@ fn with(words: &Path) -> Vec<String> {
 #[test]
 fn speculative_commands_end_with_killed_watcher() {
     let makefile = "all:\n\t@: $(CURDIR); while :; do :; done\n";
-    let mut twice = Twice::new(&[("Makefile", makefile)]);
-    twice.watch(&[]);
-    until("it runs", || !with(&twice.ours).is_empty());
-    let mut watcher = twice.watcher.take().expect("it watches");
+    let mut builds = AbBuilds::new(&[("Makefile", makefile)]);
+    builds.watch(&[]);
+    wait_until("it runs", || !with(&builds.ours).is_empty());
+    let mut watcher = builds.watcher.take().expect("it watches");
     watcher.kill().expect("it was there");
     watcher.wait().expect("it ends");
-    until("it ends, too", || with(&twice.ours).is_empty());
+    wait_until("it ends, too", || with(&builds.ours).is_empty());
 }
 
 /// A shell's, of which nobody who was begun unasked has one.
 #[test]
 fn extra_descriptors_are_unchanged() {
     let makefile = "all: nested\n\t@echo said >&3\nnested:\n\t@exec 3>f; $(MAKE) -s deep; cat f\ndeep:\n\t@echo deep >&3\n";
-    let mut twice = Twice::new(&[("Makefile", makefile)]);
-    twice.watch_for_shell("");
-    twice.anticipated();
-    twice.shell("$M 3>../said; cat ../said");
-    twice.shell("$M; $M nested");
+    let mut builds = AbBuilds::new(&[("Makefile", makefile)]);
+    builds.watch_for_shell("");
+    builds.await_speculation();
+    builds.shell("$M 3>../said; cat ../said");
+    builds.shell("$M; $M nested");
     for _ in 0..8 {
         // It is what is expected from now on.
-        twice.shell("$M nested");
+        builds.shell("$M nested");
     }
-    twice.save("touched", "");
-    twice.anticipated();
-    let said = twice.shell("$M nested");
+    builds.save("touched", "");
+    builds.await_speculation();
+    let said = builds.shell("$M nested");
     assert!(said.contains("revealed"), "{said}");
 }

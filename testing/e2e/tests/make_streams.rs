@@ -15,20 +15,23 @@ use std::{
 
 use tempfile::TempDir;
 
-use ab_builds::{AFTER_MAKE, PATIENCE, Twice, asked_by_nobody, make, outlive, picture, until};
+use ab_builds::{
+    AFTER_MAKE, AbBuilds, EVENT_TIMEOUT, make, outlive, tree_contents, wait_until,
+    without_make_variables,
+};
 
 /// Make deletes what it has half made then, and says which signal it was.
 #[test]
 fn signal_death_is_passed_on() {
     let makefile = "%:\n\t@echo half >$@; kill -$* $$$$\n";
     let signals = ["TERM", "INT", "HUP", "QUIT", "SEGV", "PIPE", "KILL", "USR1"];
-    let mut twice = Twice::new(&[("Makefile", makefile)]);
-    twice.watch_for_shell("-k TERM QUIT SEGV PIPE KILL");
-    twice.anticipated();
-    let said = twice.shell("ulimit -c 0; $M -k TERM QUIT SEGV PIPE KILL");
+    let mut builds = AbBuilds::new(&[("Makefile", makefile)]);
+    builds.watch_for_shell("-k TERM QUIT SEGV PIPE KILL");
+    builds.await_speculation();
+    let said = builds.shell("ulimit -c 0; $M -k TERM QUIT SEGV PIPE KILL");
     assert!(said.contains("revealed"), "{said}");
     for signal in signals {
-        twice.shell(&format!("ulimit -c 0; $M {signal}"));
+        builds.shell(&format!("ulimit -c 0; $M {signal}"));
     }
 }
 
@@ -38,17 +41,20 @@ fn interrupt_ends_surrounding_loop() {
     let makefile = format!(
         "{AFTER_MAKE}all:\n\t@$(after_make) echo here >>begun; while :; do sleep 0.05; done\n"
     );
-    let mut twice = Twice::new(&[("Makefile", &makefile)]);
-    twice.watch(&[]);
-    until("it runs", || twice.number("running") > 1);
+    let mut builds = AbBuilds::new(&[("Makefile", &makefile)]);
+    builds.watch(&[]);
+    wait_until("it runs", || builds.number("running") > 1);
     let program = outlive().get_program().to_owned();
-    let mut shell = asked_by_nobody(Command::new("bash"));
+    let mut shell = without_make_variables(Command::new("bash"));
     shell.args(["-c", "for number in 1 2 3; do \"$0\" make; done"]);
-    shell.arg(program).current_dir(&twice.ours).process_group(0);
+    shell
+        .arg(program)
+        .current_dir(&builds.ours)
+        .process_group(0);
     shell.stdin(Stdio::null()).stdout(Stdio::null());
     let mut shell = shell.spawn().expect("bash");
-    let begun = || fs::read_to_string(twice.ours.join("begun")).unwrap_or_default();
-    until("it is shown", || !begun().is_empty());
+    let begun = || fs::read_to_string(builds.ours.join("begun")).unwrap_or_default();
+    wait_until("it is shown", || !begun().is_empty());
     let group = format!("-{}", shell.id());
     let sent = Command::new("kill").args(["-INT", "--", &group]).status();
     assert!(sent.expect("kill").success());
@@ -63,7 +69,7 @@ fn interrupted(mut make: Command, tree: &Path, (signal, whom): (&str, &str)) -> 
     make.stdout(Stdio::piped()).stderr(Stdio::piped());
     let make = make.spawn().expect("a make");
     let begun = tree.join("begun");
-    until("it is shown", || begun.exists());
+    wait_until("it is shown", || begun.exists());
     let whom = format!("{whom}{}", make.id());
     let sent = Command::new("kill").args([signal, "--", &whom]).status();
     assert!(sent.expect("kill").success());
@@ -77,20 +83,20 @@ fn interrupted(mut make: Command, tree: &Path, (signal, whom): (&str, &str)) -> 
 fn interrupted_build_leaves_same_files_as_make() {
     let makefile = "all: one two\none: in\n\tcat in >$@\n\
         two: one\n\techo half >$@; echo >new; mv new begun; exec sleep 1000\n";
-    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "")]);
-    twice.watch(&[]);
+    let mut builds = AbBuilds::new(&[("Makefile", makefile), ("in", "")]);
+    builds.watch(&[]);
     let endings = [("-INT", "-"), ("-TERM", ""), ("-HUP", "-"), ("-QUIT", "-")];
     for (number, ending) in endings.into_iter().enumerate() {
         for arguments in [&["all"][..], &["-s", "two"]] {
-            twice.save("in", &format!("{number} {arguments:?}"));
+            builds.save("in", &format!("{number} {arguments:?}"));
             if arguments == ["all"] {
-                until("it runs", || twice.number("running") > 1);
+                wait_until("it runs", || builds.number("running") > 1);
             }
             let (mut ours, mut theirs) = (outlive(), make());
             ours.arg("make").args(arguments);
             theirs.args(arguments);
-            let ours = interrupted(ours, &twice.ours, ending);
-            let theirs = interrupted(theirs, &twice.theirs, ending);
+            let ours = interrupted(ours, &builds.ours, ending);
+            let theirs = interrupted(theirs, &builds.theirs, ending);
             // What else make says, and how it ends, depends on who of its children was told first.
             assert_eq!(ours.stdout, theirs.stdout, "{ending:?} {arguments:?}");
             let is_deleted = |output: &Output| {
@@ -106,8 +112,8 @@ fn interrupted_build_leaves_same_files_as_make() {
                 "{ours:?}"
             );
             assert_eq!(
-                picture(&twice.ours),
-                picture(&twice.theirs),
+                tree_contents(&builds.ours),
+                tree_contents(&builds.theirs),
                 "{ending:?} {arguments:?}"
             );
         }
@@ -118,14 +124,14 @@ fn interrupted_build_leaves_same_files_as_make() {
 #[test]
 fn stdout_and_stderr_keep_order() {
     let makefile = "all:\n\t@for n in 1 2 3; do echo $$n; echo $$n >&2; done; cat in\n";
-    let mut twice = Twice::new(&[("Makefile", makefile), ("in", "text\n")]);
-    twice.watch_for_shell("");
+    let mut builds = AbBuilds::new(&[("Makefile", makefile), ("in", "text\n")]);
+    builds.watch_for_shell("");
     for script in ["$M 2>&1 | cat", "$M >../said 2>&1; cat ../said", "$M"] {
-        twice.shell(script);
+        builds.shell(script);
         // Now it is known how it is asked for.
-        twice.save("in", "another text\n");
-        twice.anticipated();
-        let said = twice.shell(script);
+        builds.save("in", "another text\n");
+        builds.await_speculation();
+        let said = builds.shell(script);
         assert!(said.contains("revealed"), "{script}: {said}");
     }
 }
@@ -134,11 +140,11 @@ fn stdout_and_stderr_keep_order() {
 #[test]
 fn ignored_signals_stay_ignored() {
     let makefile = "all:\n\t@grep SigIgn /proc/self/status | grep -o '.......$$'; kill -HUP $$PPID; sleep 0.2; echo on\n";
-    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    let mut builds = AbBuilds::new(&[("Makefile", makefile)]);
     let script = "trap '' HUP QUIT; $M -s";
-    twice.shell(script);
-    twice.watch(&["nothing"]);
-    twice.shell(script);
+    builds.shell(script);
+    builds.watch(&["nothing"]);
+    builds.shell(script);
 }
 
 /// Make says why, once.
@@ -151,8 +157,8 @@ fn unstartable_command_is_reported_by_make() {
         ("bare", "echo a shell reads this\n"),
         ("plain/file", "no program\n"),
     ];
-    let mut twice = Twice::new(&files);
-    for tree in [&twice.ours, &twice.theirs] {
+    let mut builds = AbBuilds::new(&files);
+    for tree in [&builds.ours, &builds.theirs] {
         for name in ["odd", "bare"] {
             let mode = fs::Permissions::from_mode(0o755);
             fs::set_permissions(tree.join(name), mode).expect("a program");
@@ -160,11 +166,11 @@ fn unstartable_command_is_reported_by_make() {
     }
     // Targets that are there would be made already.
     let targets = "-B -k nothing plain plain/file odd bare";
-    twice.watch_for_shell(targets);
-    twice.anticipated();
-    let said = twice.shell(&format!("$M {targets}"));
+    builds.watch_for_shell(targets);
+    builds.await_speculation();
+    let said = builds.shell(&format!("$M {targets}"));
     assert!(said.contains("revealed"), "{said}");
-    twice.shell(&format!("touch new; $M {targets}"));
+    builds.shell(&format!("touch new; $M {targets}"));
 }
 
 /// Its first command has, which says its name.
@@ -179,17 +185,17 @@ fn has_begun(make: &mut Child) {
 #[test]
 fn build_continues_without_runner() {
     let makefile = "all: a b\na b:\n\t@echo $@; until [ -e go ]; do sleep 0.05; done\n";
-    let mut twice = Twice::new(&[("Makefile", makefile)]);
-    let runtime = twice.directory.path().join("runtime");
+    let mut builds = AbBuilds::new(&[("Makefile", makefile)]);
+    let runtime = builds.directory.path().join("runtime");
     fs::create_dir(&runtime).expect("a directory");
-    watch_with(&mut twice, &runtime);
+    watch_with(&mut builds, &runtime);
     let mut make = outlive();
-    make.args(["make", "-B"]).current_dir(&twice.ours);
+    make.args(["make", "-B"]).current_dir(&builds.ours);
     let make = make.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut make = make.stderr(Stdio::piped()).spawn().expect("outlive make");
     has_begun(&mut make);
     fs::remove_dir_all(&runtime).expect("it was there");
-    twice.save("go", "");
+    builds.save("go", "");
     let said = make.wait_with_output().expect("it ends");
     assert!(said.status.success(), "{said:?}");
     assert_eq!(String::from_utf8_lossy(&said.stdout), "b\n");
@@ -200,19 +206,19 @@ fn build_continues_without_runner() {
 #[test]
 fn build_continues_without_watcher() {
     let makefile = "all: a b c\na b c:\n\t@echo $@; until [ -e go ]; do sleep 0.05; done\n";
-    let mut twice = Twice::new(&[("Makefile", makefile)]);
-    twice.watch(&["nothing"]);
+    let mut builds = AbBuilds::new(&[("Makefile", makefile)]);
+    builds.watch(&["nothing"]);
     let mut make = outlive();
     make.arg("make")
-        .current_dir(&twice.ours)
+        .current_dir(&builds.ours)
         .stdin(Stdio::null());
     let make = make.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut make = make.expect("outlive make");
     has_begun(&mut make);
-    let mut watcher = twice.watcher.take().expect("it watches");
+    let mut watcher = builds.watcher.take().expect("it watches");
     watcher.kill().expect("it was there");
     watcher.wait().expect("it ends");
-    twice.save("go", "");
+    builds.save("go", "");
     let said = make.wait_with_output().expect("it ends");
     assert!(said.status.success(), "{said:?}");
     assert_eq!(String::from_utf8_lossy(&said.stdout), "b\nc\n");
@@ -223,21 +229,21 @@ fn build_continues_without_watcher() {
 #[test]
 fn parallel_readers_get_empty_stdin() {
     let makefile = "all: a b c\na b c:\n\t@cat >$@; sleep 0.2; wc -c <$@\n";
-    let mut twice = Twice::new(&[("Makefile", makefile)]);
-    twice.watch_for_shell("-j3");
-    twice.shell("sleep 2 | $M -j3");
-    twice.save("touched", "");
-    twice.shell("sleep 2 | $M -B -j3");
+    let mut builds = AbBuilds::new(&[("Makefile", makefile)]);
+    builds.watch_for_shell("-j3");
+    builds.shell("sleep 2 | $M -j3");
+    builds.save("touched", "");
+    builds.shell("sleep 2 | $M -B -j3");
 }
 
 /// A script for a shell that has a terminal and jobs, and what types there.
-fn at_a_terminal(twice: &Twice, script: &str) -> (Child, ChildStdin) {
-    let mut terminal = asked_by_nobody(Command::new("timeout"));
+fn at_a_terminal(builds: &AbBuilds, script: &str) -> (Child, ChildStdin) {
+    let mut terminal = without_make_variables(Command::new("timeout"));
     let script = format!("bash -mc '{script}'");
-    let limit = PATIENCE.as_secs().to_string();
+    let limit = EVENT_TIMEOUT.as_secs().to_string();
     terminal.args([&*limit, "script", "-qec", &script, "/dev/null"]);
     terminal.env("O", outlive().get_program());
-    terminal.current_dir(&twice.ours);
+    terminal.current_dir(&builds.ours);
     let terminal = terminal.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut terminal = terminal.spawn().expect("script");
     let keys = terminal.stdin.take().expect("a pipe");
@@ -248,23 +254,23 @@ fn at_a_terminal(twice: &Twice, script: &str) -> (Child, ChildStdin) {
 #[test]
 fn typed_input_reaches_reader() {
     let makefile = "out:\n\t@read line; echo $$line >out\n";
-    let twice = Twice::new(&[("Makefile", makefile)]);
+    let builds = AbBuilds::new(&[("Makefile", makefile)]);
     let script = "unset SHLVL; M=\"env -u SHLVL $O make\"; $M --watch & until $O make --status | grep \"2 running\"; do sleep 0.1; done; $M; cat out; $O make --stop; wait";
-    let (terminal, mut keys) = at_a_terminal(&twice, script);
+    let (terminal, mut keys) = at_a_terminal(&builds, script);
     keys.write_all(b"a line\n").expect("room");
     let said = terminal.wait_with_output().expect("it ends");
     let said = String::from_utf8_lossy(&said.stdout);
     assert!(said.contains("went on with the rest"), "{said}");
-    let out = fs::read_to_string(twice.ours.join("out")).expect("it was made");
+    let out = fs::read_to_string(builds.ours.join("out")).expect("it was made");
     assert_eq!(out, "a line\n", "{said}");
 }
 
 /// A watcher in the foreground is interrupted, as any program.
 #[test]
 fn interrupt_reaches_foreground_watcher() {
-    let twice = Twice::new(&[("Makefile", "all:\n\techo all\n")]);
+    let builds = AbBuilds::new(&[("Makefile", "all:\n\techo all\n")]);
     let script = "$O make --watch 2>&1; echo over";
-    let (mut terminal, mut keys) = at_a_terminal(&twice, script);
+    let (mut terminal, mut keys) = at_a_terminal(&builds, script);
     let mut said = BufReader::new(terminal.stdout.take().expect("a pipe"));
     let mut line = String::new();
     // From this line on the watcher heeds signals.
@@ -300,21 +306,21 @@ impl Drop for WithoutPrograms {
     }
 }
 
-fn watch_with(twice: &mut Twice, runtime: &Path) {
+fn watch_with(builds: &mut AbBuilds, runtime: &Path) {
     let mut watch = outlive();
     watch
         .args(["make", "--watch"])
         .env("XDG_RUNTIME_DIR", runtime);
-    twice.begin_watching(watch);
+    builds.spawn_watcher(watch);
 }
 
 #[test]
 fn noexec_directory_is_untouched() {
     let makefile = "out:\n\t@$(MAKE) -s in\n\tcat in >$@\nin:\n\techo in >$@\n";
-    let mut twice = Twice::new(&[("Makefile", makefile)]);
+    let mut builds = AbBuilds::new(&[("Makefile", makefile)]);
     let place = WithoutPrograms::new();
-    watch_with(&mut twice, place.0.path());
-    twice.anticipated();
+    watch_with(&mut builds, place.0.path());
+    builds.await_speculation();
     let is_empty = fs::read_dir(place.0.path())
         .expect("a directory")
         .next()
@@ -323,19 +329,19 @@ fn noexec_directory_is_untouched() {
     let mut make = outlive();
     make.arg("make").env("XDG_RUNTIME_DIR", place.0.path());
     let said = make
-        .current_dir(&twice.ours)
+        .current_dir(&builds.ours)
         .output()
         .expect("outlive make");
     let errors = String::from_utf8_lossy(&said.stderr);
     assert!(errors.contains("revealed"), "{errors}");
-    twice.make(&["-B"]);
-    drop(twice);
+    builds.make(&["-B"]);
+    drop(builds);
 }
 
 #[test]
 fn leftovers_of_killed_watchers_are_removed() {
-    let mut twice = Twice::new(&[("Makefile", "all:\n\techo all\n")]);
-    let runtime = twice.directory.path().join("runtime");
+    let mut builds = AbBuilds::new(&[("Makefile", "all:\n\techo all\n")]);
+    let runtime = builds.directory.path().join("runtime");
     fs::create_dir(&runtime).expect("a directory");
     // No process has a number like this.
     let stale = ["outlive-make-4194305", "outlive-make-4194305.so"];
@@ -343,7 +349,7 @@ fn leftovers_of_killed_watchers_are_removed() {
     for name in stale.iter().chain(&others) {
         fs::write(runtime.join(name), "").expect("a file");
     }
-    watch_with(&mut twice, &runtime);
+    watch_with(&mut builds, &runtime);
     let is_there = |name: &&&str| runtime.join(name).exists();
     assert_eq!(stale.iter().filter(is_there).count(), 0);
     assert_eq!(others.iter().filter(is_there).count(), 3);

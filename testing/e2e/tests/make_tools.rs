@@ -9,11 +9,11 @@ use std::{
     process::{Command, Stdio},
 };
 
-use ab_builds::{Twice, outlive, until};
+use ab_builds::{AbBuilds, outlive, wait_until};
 
 /// A project, and the home of who builds it.
 struct Project {
-    twice: Twice,
+    builds: AbBuilds,
     home: PathBuf,
     /// What tells the tool of that.
     variables: Vec<(&'static str, PathBuf)>,
@@ -22,15 +22,15 @@ struct Project {
 impl Project {
     /// The variables name directories of the home.
     fn new(files: &[(&str, &str)], variables: &[(&'static str, &str)]) -> Self {
-        let twice = Twice::new(files);
-        let home = twice.directory.path().join("home");
+        let builds = AbBuilds::new(files);
+        let home = builds.directory.path().join("home");
         let place = |(name, place): &(&'static str, &str)| (*name, home.join(place));
         let variables: Vec<_> = variables.iter().map(place).collect();
         for (_, place) in &variables {
             fs::create_dir_all(place).expect("a directory");
         }
         Self {
-            twice,
+            builds,
             home,
             variables,
         }
@@ -39,19 +39,19 @@ impl Project {
     fn make(&self) -> Command {
         let mut make = outlive();
         make.arg("make").envs(self.variables.clone());
-        make.current_dir(&self.twice.ours).stdin(Stdio::null());
+        make.current_dir(&self.builds.ours).stdin(Stdio::null());
         make
     }
 
     fn watch(&mut self) {
         let mut watch = self.make();
         watch.arg("--watch");
-        self.twice.begin_watching(watch);
+        self.builds.spawn_watcher(watch);
     }
 
     /// Asks for it, when it is done. What its program says.
     fn asked_for(&self, program: &str) -> String {
-        self.twice.anticipated();
+        self.builds.await_speculation();
         let made = self.make().output().expect("outlive make");
         let said = String::from_utf8_lossy(&made.stderr);
         assert!(made.status.success(), "{said}");
@@ -59,7 +59,7 @@ impl Project {
             said.contains("revealed") && !said.contains("went on"),
             "{said}"
         );
-        let program = Command::new(self.twice.ours.join(program)).output();
+        let program = Command::new(self.builds.ours.join(program)).output();
         String::from_utf8(program.expect("it was made").stdout).expect("text")
     }
 }
@@ -82,11 +82,11 @@ fn cargo_result_is_reused() {
     ];
     let variables = [("CARGO_HOME", ".cargo"), ("CARGO_TARGET_DIR", "target")];
     let mut project = Project::new(&files, &variables);
-    project.variables[1].1 = project.twice.ours.join("target");
+    project.variables[1].1 = project.builds.ours.join("target");
     project.watch();
     assert_eq!(project.asked_for("target/debug/thing"), "first");
     project
-        .twice
+        .builds
         .save("src/main.rs", "fn main() { print!(\"second\") }\n");
     assert_eq!(project.asked_for("target/debug/thing"), "second");
 }
@@ -116,7 +116,7 @@ fn go_result_is_reused() {
     project.variables.pop();
     project.watch();
     assert_eq!(project.asked_for("prog"), "first");
-    project.twice.save("main.go", &text("second"));
+    project.builds.save("main.go", &text("second"));
     assert_eq!(project.asked_for("prog"), "second");
     let kept = fs::read_dir(project.home.join("cache")).expect("it is there");
     assert!(kept.count() > 0, "what it has compiled was lost");
@@ -151,7 +151,7 @@ fn npm_result_is_reused() {
     let mut project = Project::new(&files, &[("npm_config_cache", "cache")]);
     project.watch();
     assert_eq!(project.asked_for("prog"), "the first");
-    project.twice.save("build.js", &script("second"));
+    project.builds.save("build.js", &script("second"));
     assert_eq!(project.asked_for("prog"), "the second");
     let kept = fs::read_dir(project.home.join("cache")).expect("it is there");
     assert!(kept.count() > 0, "what it has kept was lost");
@@ -161,15 +161,15 @@ fn npm_result_is_reused() {
 #[test]
 fn blocking_resource_is_reported() {
     let makefile = "there := $(CURDIR).there\nall:\n\t@touch begun; cat /dev/null >$(there)\n";
-    let mut twice = Twice::new(&[("Makefile", makefile)]);
-    twice.watch(&[]);
-    twice.waits();
+    let mut builds = AbBuilds::new(&[("Makefile", makefile)]);
+    builds.watch(&[]);
+    builds.await_waiting_command();
     let status = || {
         let mut status = outlive();
-        status.args(["make", "--status"]).current_dir(&twice.ours);
+        status.args(["make", "--status"]).current_dir(&builds.ours);
         String::from_utf8(status.output().expect("outlive").stdout).expect("text")
     };
-    let there = twice.ours.with_extension("there");
+    let there = builds.ours.with_extension("there");
     let line = format!(
         "(sh) waits until it is asked for: outside of what is concealed: {}\n",
         there.display()
@@ -178,8 +178,8 @@ fn blocking_resource_is_reported() {
     assert!(said.contains(&line), "{said}");
     // One that a newer make has replaced is not told of.
     let replaced = |said: &str| said.matches("waits until").count() == 1;
-    twice.save("Makefile", &makefile.replace("begun", "begun anew"));
-    twice.waits();
-    until("one of them waits", || replaced(&status()));
+    builds.save("Makefile", &makefile.replace("begun", "begun anew"));
+    builds.await_waiting_command();
+    wait_until("one of them waits", || replaced(&status()));
     assert!(!Path::new(&there).exists());
 }

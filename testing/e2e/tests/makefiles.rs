@@ -4,7 +4,7 @@ mod ab_builds;
 
 use std::{fs, path::Path, process::Command};
 
-use ab_builds::{Twice, picture};
+use ab_builds::{AbBuilds, tree_contents};
 
 /// A project, what is asked of it as a rule, what is edited, and what else is asked.
 struct Shape<'a> {
@@ -17,21 +17,21 @@ struct Shape<'a> {
 impl Shape<'_> {
     /// Each edit twice: asked for when all is done, and at once.
     fn go_through(&self) {
-        let mut twice = Twice::new(self.files);
-        twice.watch(self.usual);
-        twice.anticipated();
-        let said = twice.make(self.usual);
+        let mut builds = AbBuilds::new(self.files);
+        builds.watch(self.usual);
+        builds.await_speculation();
+        let said = builds.make(self.usual);
         assert!(said.contains("revealed"), "{said}");
         for (name, text) in self.edits {
-            twice.save(name, text);
-            twice.anticipated();
-            let said = twice.make(self.usual);
+            builds.save(name, text);
+            builds.await_speculation();
+            let said = builds.make(self.usual);
             assert!(said.contains("revealed"), "{name}: {said}");
-            twice.save(name, &format!("{text}\n"));
-            twice.make(self.usual);
+            builds.save(name, &format!("{text}\n"));
+            builds.make(self.usual);
         }
         for arguments in self.more {
-            twice.make(arguments);
+            builds.make(arguments);
         }
     }
 }
@@ -185,18 +185,18 @@ fn installed_files() {
         more: &[&["-B", "install"]],
     }
     .go_through();
-    let mut twice = Twice::new(&files);
-    let stages = [&twice.ours, &twice.theirs].map(|tree| tree.with_extension("stage"));
+    let mut builds = AbBuilds::new(&files);
+    let stages = [&builds.ours, &builds.theirs].map(|tree| tree.with_extension("stage"));
     for stage in &stages {
         fs::create_dir(stage).expect("a directory");
     }
-    twice.watch(&["beside"]);
-    twice.waits();
-    assert!(picture(&stages[0]).is_empty(), "something leaked");
-    let said = twice.make(&["beside"]);
+    builds.watch(&["beside"]);
+    builds.await_waiting_command();
+    assert!(tree_contents(&stages[0]).is_empty(), "something leaked");
+    let said = builds.make(&["beside"]);
     assert!(said.contains("went on with the rest"), "{said}");
-    assert_eq!(picture(&stages[0]), picture(&stages[1]));
-    assert!(!picture(&stages[0]).is_empty());
+    assert_eq!(tree_contents(&stages[0]), tree_contents(&stages[1]));
+    assert!(!tree_contents(&stages[0]).is_empty());
 }
 
 /// What it keeps is concealed as well, and is of use to what is done later.
@@ -204,21 +204,21 @@ fn installed_files() {
 fn ccache_stays_useful() {
     let makefile = "prog: a.o\n\tcc -o $@ $^\na.o: a.c\n\tccache cc -c -o $@ $<\n";
     let text = |number: u64| format!("int main(void) {{ return {number}; }}\n");
-    let mut twice = Twice::new(&[("Makefile", makefile), ("a.c", &text(7))]);
+    let mut builds = AbBuilds::new(&[("Makefile", makefile), ("a.c", &text(7))]);
     // It waits for being asked for if it is to make that.
-    for tree in [&twice.ours, &twice.theirs] {
+    for tree in [&builds.ours, &builds.theirs] {
         fs::create_dir(tree.with_extension("cache")).expect("a directory");
     }
     let script = "export CCACHE_DIR=$PWD.cache; $M";
-    twice.watch_in_shell(&format!("{script} --watch"));
+    builds.watch_in_shell(&format!("{script} --watch"));
     for number in [7, 8, 7, 8] {
-        twice.save("a.c", &text(number));
-        twice.anticipated();
-        let said = twice.shell(script);
+        builds.save("a.c", &text(number));
+        builds.await_speculation();
+        let said = builds.shell(script);
         assert!(said.contains("revealed"), "{said}");
     }
-    twice.shell(&format!("{script} -B"));
-    let [ours, theirs] = [&twice.ours, &twice.theirs].map(|tree| found(tree));
+    builds.shell(&format!("{script} -B"));
+    let [ours, theirs] = [&builds.ours, &builds.theirs].map(|tree| found(tree));
     assert_eq!(ours, theirs);
     assert!(ours >= 3, "{ours}");
 }
@@ -262,28 +262,28 @@ fn makefiles_with_git_queries() {
     let makefile = "UP := $(shell git rev-parse --show-cdup)\nall: version\n\t@echo '$(UP)'\n\
         version: in\n\t-git rev-parse --is-inside-work-tree >$@\n\t-git describe --always --dirty >>$@\n";
     for is_in in ["none", "around", "own"] {
-        let mut twice = Twice::new(&[("Makefile", makefile), ("in", "1")]);
+        let mut builds = AbBuilds::new(&[("Makefile", makefile), ("in", "1")]);
         match is_in {
-            "around" => repository_in(twice.directory.path()),
-            "own" => [&twice.ours, &twice.theirs]
+            "around" => repository_in(builds.directory.path()),
+            "own" => [&builds.ours, &builds.theirs]
                 .into_iter()
                 .for_each(|tree| repository_in(tree)),
             _ => {}
         }
-        twice.watch(&[]);
+        builds.watch(&[]);
         for text in ["2", "3"] {
-            twice.anticipated();
+            builds.await_speculation();
             let ours = ab_builds::outlive()
                 .arg("make")
-                .current_dir(&twice.ours)
+                .current_dir(&builds.ours)
                 .output();
-            let theirs = ab_builds::make().current_dir(&twice.theirs).output();
-            let said = twice.compare(&ours.expect("outlive make"), &theirs.expect("make"));
+            let theirs = ab_builds::make().current_dir(&builds.theirs).output();
+            let said = builds.compare(&ours.expect("outlive make"), &theirs.expect("make"));
             assert!(said.contains("revealed"), "{is_in}: {said}");
             let version = |tree: &Path| fs::read_to_string(tree.join("version")).expect("a file");
-            assert_eq!(version(&twice.ours), version(&twice.theirs), "{is_in}");
-            assert_eq!(version(&twice.ours).contains("dirty"), is_in != "none");
-            twice.save("in", text);
+            assert_eq!(version(&builds.ours), version(&builds.theirs), "{is_in}");
+            assert_eq!(version(&builds.ours).contains("dirty"), is_in != "none");
+            builds.save("in", text);
         }
     }
 }
@@ -294,14 +294,14 @@ fn commands_get_environment_of_make() {
     let makefile = "all: in\n\t@env | grep -v -e ^GIT_DISCOVERY -e ^_= -e ours -e their\n\
         \tmkdir -p below; cp other below/Makefile\n\t-$(MAKE) --no-print-directory -C below\n\ttouch $@\n";
     let other = "all:\n\t-@./nothing-of-the-kind\n\t@rm -rf '$(CURDIR)'\n\t@/bin/echo gone\n";
-    let mut twice = Twice::new(&[("Makefile", makefile), ("other", other), ("in", "1")]);
+    let mut builds = AbBuilds::new(&[("Makefile", makefile), ("other", other), ("in", "1")]);
     let variables = "export Z=1 A=2 Q=3";
-    twice.watch_in_shell(&format!("{variables}; $M --watch"));
+    builds.watch_in_shell(&format!("{variables}; $M --watch"));
     for text in ["2", "3"] {
-        twice.anticipated();
-        let said = twice.shell(&format!("{variables}; $M"));
+        builds.await_speculation();
+        let said = builds.shell(&format!("{variables}; $M"));
         assert!(said.contains("revealed"), "{said}");
-        twice.save("in", text);
+        builds.save("in", text);
     }
-    twice.shell(&format!("{variables}; $M"));
+    builds.shell(&format!("{variables}; $M"));
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use tempfile::TempDir;
-use tree::{Tree, until};
+use tree::{Tree, wait_until};
 
 /// A gate that concealed commands wait for, until the gate is dropped. A file would be another input of the commands.
 /// But `/proc` is the same for every process: here, whether this process has a descriptor.
@@ -22,9 +22,9 @@ struct Gate(OwnedFd);
 impl Gate {
     fn shut() -> Self {
         // No other descriptor of this process gets that number meanwhile: the kernel gives the least free number.
-        const HIGH: i32 = 500;
+        const HIGH_DESCRIPTOR: i32 = 500;
         let file = fs::File::open("/dev/null").expect("a device");
-        let high = rustix::io::fcntl_dupfd_cloexec(&file, HIGH);
+        let high = rustix::io::fcntl_dupfd_cloexec(&file, HIGH_DESCRIPTOR);
         Self(high.expect("a descriptor"))
     }
 
@@ -39,23 +39,23 @@ impl Gate {
 /// One test after the other: each looks whether something is left.
 #[test]
 fn commands_are_created_committed_and_aborted() {
-    what_is_mandated_is_there();
-    what_is_aborted_has_never_been();
-    what_runs_goes_on();
-    inputs_are_seen_and_mandated_before();
-    inputs_that_exclude_each_other_are_told();
-    what_has_read_something_else_is_not_mandated();
-    nobody_waits_for_ever();
-    who_reads_reads_its_user();
-    what_is_outside_waits();
-    who_waits_outside_can_be_aborted();
-    what_interrupts_who_waits_interrupts_it();
-    who_keeps_them_waits_for_what_is_wanted();
-    a_name_may_be_another_ones();
-    mistakes_are_told();
+    committed_effects_exist();
+    aborted_effects_do_not_exist();
+    committed_command_continues();
+    inputs_are_committed_first();
+    conflicting_inputs_are_reported();
+    stale_speculation_is_not_committed();
+    timeout_aborts_speculation();
+    stdin_is_read_from_user();
+    outside_effects_wait_for_commit();
+    waiting_command_is_aborted();
+    interrupt_reaches_committed_command();
+    daemon_waits_for_committed_command();
+    name_is_reusable();
+    mistakes_are_reported();
 }
 
-fn what_is_mandated_is_there() {
+fn committed_effects_exist() {
     let tree = Tree::new();
     fs::write(tree.file("old"), "old").expect("a file");
     let script = "echo one; echo two >&2; echo new >new; mv old older; mkdir -p d/e; ln -s ../new d/link; chmod 600 new; exit 7";
@@ -80,7 +80,7 @@ fn what_is_mandated_is_there() {
     assert!(tree.all().is_empty());
 }
 
-fn what_is_aborted_has_never_been() {
+fn aborted_effects_do_not_exist() {
     let tree = Tree::new();
     tree.create("finished", &[], "echo >new");
     tree.create("running", &[], "echo >newer; sleep 1000");
@@ -93,7 +93,7 @@ fn what_is_aborted_has_never_been() {
     assert!(refused.contains("no speculation"), "{refused}");
     // Who waits for one that is aborted is told; what was there by then stays.
     tree.create("wanted", &[], "echo there; echo >there; sleep 1000");
-    until("it has begun", || {
+    wait_until("it has begun", || {
         tree.all()[0]["effects"].as_u64() > Some(0)
     });
     let mandate = tree
@@ -101,18 +101,18 @@ fn what_is_aborted_has_never_been() {
         .stdout(Stdio::piped())
         .spawn();
     let mandate = mandate.expect("outlive");
-    until("it is there", || tree.file("there").exists());
+    wait_until("it is there", || tree.file("there").exists());
     assert_eq!(tree.done(&["abort", "wanted"]), "wanted\n");
     let output = mandate.wait_with_output().expect("it ends");
     assert_eq!(output.stdout, b"there\n");
     assert_eq!(output.status.signal(), Some(9));
 }
 
-fn what_runs_goes_on() {
+fn committed_command_continues() {
     let tree = Tree::new();
     let script = "echo before; echo before >file; until [ -e go ]; do sleep 0.02; done; echo after >>file; echo after";
     tree.create("it", &[], script);
-    until("it has begun", || {
+    wait_until("it has begun", || {
         tree.all()[0]["effects"].as_u64() > Some(0)
     });
     assert!(!tree.file("file").exists());
@@ -121,7 +121,7 @@ fn what_runs_goes_on() {
         .stdout(Stdio::piped())
         .spawn();
     let mandate = mandate.expect("outlive");
-    until("it is there", || tree.file("file").exists());
+    wait_until("it is there", || tree.file("file").exists());
     fs::write(tree.file("go"), "").expect("a file");
     let output = mandate.wait_with_output().expect("it ends");
     assert_eq!(output.stdout, b"before\nafter\n");
@@ -129,7 +129,7 @@ fn what_runs_goes_on() {
     assert_eq!(file, "before\nafter\n");
 }
 
-fn inputs_are_seen_and_mandated_before() {
+fn inputs_are_committed_first() {
     let tree = Tree::new();
     let gate = Gate::shut();
     let one = format!("{}; echo one >one; echo did one", gate.is_waited_for());
@@ -158,7 +158,7 @@ fn inputs_are_seen_and_mandated_before() {
     assert!(!tree.file("above").exists());
 }
 
-fn inputs_that_exclude_each_other_are_told() {
+fn conflicting_inputs_are_reported() {
     let tree = Tree::new();
     fs::write(tree.file("count"), "1\n").expect("a file");
     let script = "read n <count; echo $((n + 1)) >count";
@@ -175,7 +175,7 @@ fn inputs_that_exclude_each_other_are_told() {
     );
 }
 
-fn what_has_read_something_else_is_not_mandated() {
+fn stale_speculation_is_not_committed() {
     let tree = Tree::new();
     fs::write(tree.file("read"), "1\n").expect("a file");
     tree.create("it", &[], "cat read >copy");
@@ -189,14 +189,14 @@ fn what_has_read_something_else_is_not_mandated() {
     assert!(!tree.file("copy").exists());
 }
 
-fn nobody_waits_for_ever() {
+fn timeout_aborts_speculation() {
     let tree = Tree::new();
     tree.create("it", &["--timeout", "500ms"], "echo >file; sleep 1000");
-    until("it is aborted", || tree.all().is_empty());
+    wait_until("it is aborted", || tree.all().is_empty());
     assert!(!tree.file("file").exists());
 }
 
-fn who_reads_reads_its_user() {
+fn stdin_is_read_from_user() {
     let tree = Tree::new();
     let script = "read one; echo $one >one; read two; echo $two >two";
     // Who creates it has something to be read.
@@ -216,7 +216,7 @@ fn who_reads_reads_its_user() {
 }
 
 /// Changes elsewhere, devices, and what the kernel is told: done when it is mandated, and not before.
-fn what_is_outside_waits() {
+fn outside_effects_wait_for_commit() {
     let tree = Tree::new();
     let outside = TempDir::new_in("/var/lib").expect("another directory");
     let there = outside.path().join("there");
@@ -248,7 +248,7 @@ fn what_is_outside_waits() {
         ("device", "a device"),
         ("program", "the state of the machine"),
     ] {
-        until(name, || waits(name, why));
+        wait_until(name, || waits(name, why));
         assert!(!there.exists());
     }
     for name in ["kernel", "device", "program", "elsewhere"] {
@@ -257,13 +257,13 @@ fn what_is_outside_waits() {
     assert_eq!(fs::read_to_string(there).expect("it is there"), "new\n");
 }
 
-fn who_waits_outside_can_be_aborted() {
+fn waiting_command_is_aborted() {
     let tree = Tree::new();
     let outside = TempDir::new_in("/var/lib").expect("another directory");
     let there = outside.path().join("there");
     let script = format!("while :; do echo new >{}; done", there.display());
     tree.create("it", &[], &script);
-    until("it waits", || {
+    wait_until("it waits", || {
         tree.all()[0]["waiting"]
             .as_array()
             .is_some_and(|all| !all.is_empty())
@@ -272,7 +272,7 @@ fn who_waits_outside_can_be_aborted() {
     assert!(!there.exists());
 }
 
-fn what_interrupts_who_waits_interrupts_it() {
+fn interrupt_reaches_committed_command() {
     let tree = Tree::new();
     tree.create(
         "it",
@@ -295,7 +295,7 @@ fn what_interrupts_who_waits_interrupts_it() {
     assert_eq!(output.status.code(), Some(3));
 }
 
-fn who_keeps_them_waits_for_what_is_wanted() {
+fn daemon_waits_for_committed_command() {
     let tree = Tree::new();
     let outside = TempDir::new_in("/var/lib").expect("another directory");
     let there = outside.path().join("there");
@@ -306,11 +306,11 @@ fn who_keeps_them_waits_for_what_is_wanted() {
     tree.create("it", &[], &script);
     let mut mandate = tree.outlive(&["commit", "it"]);
     let mandate = mandate.stdout(Stdio::piped()).spawn().expect("outlive");
-    until("it is mandated", || tree.file("begun").exists());
-    let keeper = tree.keeper().expect("somebody keeps it");
-    let sent = Command::new("kill").args(["-TERM", &keeper]).status();
+    wait_until("it is mandated", || tree.file("begun").exists());
+    let daemon_pid = tree.daemon_pid().expect("somebody keeps it");
+    let sent = Command::new("kill").args(["-TERM", &daemon_pid]).status();
     assert!(sent.expect("kill").success());
-    until("nothing new is kept", || {
+    wait_until("nothing new is kept", || {
         let refused = tree.run(&["run", "--name", "other", "--", "true"]);
         String::from_utf8_lossy(&refused.stderr).contains("was told to end")
     });
@@ -320,7 +320,7 @@ fn who_keeps_them_waits_for_what_is_wanted() {
     assert!(there.exists());
 }
 
-fn a_name_may_be_another_ones() {
+fn name_is_reusable() {
     let tree = Tree::new();
     tree.create("it", &[], "yes | head -c 300000");
     tree.ended("it");
@@ -339,7 +339,7 @@ fn a_name_may_be_another_ones() {
     assert_eq!(tree.state("it"), "runs");
 }
 
-fn mistakes_are_told() {
+fn mistakes_are_reported() {
     let tree = Tree::new();
     for (arguments, why) in [
         (&["run"][..], "COMMAND"),

@@ -8,7 +8,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use tree::{Tree, until};
+use tree::{Tree, wait_until};
 
 fn waits(tree: &Tree, why: &str) -> bool {
     let all = tree.all();
@@ -97,7 +97,7 @@ fn removed_directory_keeps_control() {
         "run", "--tree", &place, "--name", "it", "--", "sh", "-c", &script,
     ]);
     let listed = || tree.done(&["list", "--tree", &place]);
-    until("it has begun", || listed().contains("1 effect"));
+    wait_until("it has begun", || listed().contains("1 effect"));
     fs::remove_dir_all(&gone).expect("it was there");
     assert!(listed().starts_with("it: runs"), "{}", listed());
     let said = tree.refused(&["commit", "--tree", &place, "it"]);
@@ -116,7 +116,7 @@ fn network_access_waits_for_commit() {
     let tree = Tree::new();
     let script = "exec 3<>/dev/tcp/127.0.0.1/1 || echo refused";
     tree.done(&["run", "--name", "it", "--", "bash", "-c", script]);
-    until("it waits", || waits(&tree, "the network"));
+    wait_until("it waits", || waits(&tree, "the network"));
     assert!(tree.all()[0]["waiting"][0]["program"] == "bash");
     let mandated = tree.run(&["commit", "it"]);
     let said = String::from_utf8_lossy(&mandated.stderr);
@@ -132,7 +132,7 @@ fn nested_speculation_waits() {
         "{outlive} speculate run --name inner -- sh -c 'echo in >made'; {outlive} speculate commit inner"
     );
     tree.create("outer", &[], &script);
-    until("it waits", || waits(&tree, "a socket of another process"));
+    wait_until("it waits", || waits(&tree, "a socket of another process"));
     assert_eq!(tree.all().len(), 1);
     tree.done(&["commit", "outer"]);
     assert_eq!(
@@ -165,7 +165,7 @@ fn full_disk_is_reported_to_program() {
     let size = fs::metadata(small.join("big")).expect("it was begun").len();
     assert!(size <= 256 << 10, "{size}");
     // Who kept it ends, and with it what it had of that.
-    until("it can be unmounted", || {
+    wait_until("it can be unmounted", || {
         let unmounted = Command::new("umount")
             .arg(&small)
             .stderr(Stdio::null())
@@ -221,7 +221,7 @@ fn interactive_program_waits_for_commit() {
         "run --name it -- sh -c \"read line; echo \\$line >out; test -t 1 && echo a terminal\"",
         "",
     );
-    until("it has begun", || tree.all().len() == 1);
+    wait_until("it has begun", || tree.all().len() == 1);
     let said = at_a_terminal("commit it", "a line\n");
     assert!(said.contains("a terminal\n"), "{said}");
     let out = fs::read_to_string(Path::new(&tree.file("out"))).expect("it was made");

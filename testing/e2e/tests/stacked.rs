@@ -8,14 +8,14 @@
 use std::net::SocketAddr;
 
 use e2e::arrange::{run, test_server_at};
-use e2e::exchange::{Exchange, assert_all_kept};
-use e2e::servers::PORT;
+use e2e::exchange::{Exchange, assert_all_recovered};
+use e2e::servers::SERVER_PORT;
 use e2e::{Scene, Seed};
 use lab::{Address, Host};
 
 /// What is served.
 fn address() -> SocketAddr {
-    SocketAddr::from(([10, 9, 1, 1], PORT))
+    SocketAddr::from(([10, 9, 1, 1], SERVER_PORT))
 }
 
 /// Runs the lines on a host. Answers whether the kernel has all these devices.
@@ -55,7 +55,7 @@ fn survives(
     if label == "vrf" {
         // There is no address of ours to bind to, but connections come to who listens everywhere.
         let listen = server.command.last_mut().expect("an address");
-        *listen = format!("0.0.0.0:{PORT}");
+        *listen = format!("0.0.0.0:{SERVER_PORT}");
     }
     let vlans = kinds_of_vlans(&scene.server);
     let server = scene.protect(&server);
@@ -69,7 +69,7 @@ fn survives(
     let seed = &mut Seed::choose(label);
     let connect = || scene.connect_to(address());
     exchange.run(&server, seed, connect, |kill| before_kill(&scene, kill));
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
     server.assert_none_of("unseen");
     server.stop();
     assert_eq!(kinds_of_vlans(&scene.server), vlans, "put back");
@@ -88,7 +88,7 @@ fn stacked(label: &str, server_lines: &[&str], client_lines: &[&str]) {
 }
 
 /// In the server's network, without more ado.
-const NEIGHBOUR: &str = "ip address add 10.9.1.2/24 dev eth0";
+const NEIGHBOUR_ADDRESS_COMMAND: &str = "ip address add 10.9.1.2/24 dev eth0";
 
 /// The other end of a VLAN.
 const IN_VLAN: [&str; 3] = [
@@ -97,7 +97,7 @@ const IN_VLAN: [&str; 3] = [
     "ip link set eth0.10 up",
 ];
 
-const BOND: [&str; 5] = [
+const BOND_COMMANDS: [&str; 5] = [
     "ip link add bond0 type bond mode active-backup miimon 20",
     "ip link set eth0 down",
     "ip link set eth1 down",
@@ -149,7 +149,7 @@ fn ipvlan_in_separate_network() {
         "ip address add 10.9.1.1/24 dev ipv0",
         "ip link set ipv0 up",
     ];
-    stacked("ipvlan-network", &lines, &[NEIGHBOUR]);
+    stacked("ipvlan-network", &lines, &[NEIGHBOUR_ADDRESS_COMMAND]);
 }
 
 #[test]
@@ -159,27 +159,32 @@ fn macvtap() {
         "ip address add 10.9.1.1/24 dev tap0",
         "ip link set tap0 up",
     ];
-    stacked("macvtap", &lines, &[NEIGHBOUR]);
+    stacked("macvtap", &lines, &[NEIGHBOUR_ADDRESS_COMMAND]);
 }
 
 /// One after another its interfaces fail, too.
 #[test]
 fn bond_with_failing_interfaces() {
-    let mut lines = BOND.to_vec();
+    let mut lines = BOND_COMMANDS.to_vec();
     lines.extend([
         "ip link set bond0 up",
         "ip address add 10.9.1.1/24 dev bond0",
     ]);
-    survives("bond", &lines, &[NEIGHBOUR], |scene, kill| {
-        let (fails, takes_over) = [("eth0", "eth1"), ("eth1", "eth0")][kill % 2];
-        run(&scene.server, &format!("ip link set {takes_over} up"));
-        run(&scene.server, &format!("ip link set {fails} down"));
-    });
+    survives(
+        "bond",
+        &lines,
+        &[NEIGHBOUR_ADDRESS_COMMAND],
+        |scene, kill| {
+            let (fails, takes_over) = [("eth0", "eth1"), ("eth1", "eth0")][kill % 2];
+            run(&scene.server, &format!("ip link set {takes_over} up"));
+            run(&scene.server, &format!("ip link set {fails} down"));
+        },
+    );
 }
 
 #[test]
 fn vlan_on_bond() {
-    let mut lines = BOND.to_vec();
+    let mut lines = BOND_COMMANDS.to_vec();
     lines.extend([
         "ip link set bond0 up",
         "ip link add link bond0 name bond0.10 type vlan id 10",
@@ -223,7 +228,7 @@ fn vrf_interface() {
         "ip address add 10.9.1.1/24 dev eth0",
         "sysctl -q -w net.ipv4.tcp_l3mdev_accept=1",
     ];
-    stacked("vrf", &lines, &[NEIGHBOUR]);
+    stacked("vrf", &lines, &[NEIGHBOUR_ADDRESS_COMMAND]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A server that does what its client tells it, and nothing that depends on the time.
 //!
-//! `test-server [--die FILE] [--need FILE] ADDRESS:PORT...`: a thread for each connection,
+//! `test-server [--die FILE] [--need FILE] ADDRESS:SERVER_PORT...`: a thread for each connection,
 //! and another process's word in FILE (`exit`, `abort`, `panic`, `panic-main`) makes it die,
 //! so that no connection's own input does. It does not start without the file of `--need`.
 //!
@@ -32,7 +32,7 @@ use std::{env, fs, process, thread};
 
 use rustix::net::sockopt::set_socket_linger;
 
-const PAUSE: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 fn main() {
     let mut die = None;
@@ -79,7 +79,7 @@ fn main() {
 /// Waits for the word, and dies by it.
 fn await_death(file: &Path, main: &Sender<()>) {
     loop {
-        thread::sleep(PAUSE);
+        thread::sleep(POLL_INTERVAL);
         let Ok(word) = fs::read_to_string(file) else {
             continue;
         };
@@ -129,7 +129,7 @@ fn serve(stream: TcpStream) -> io::Result<()> {
             "say" => output.write_all(format!("{rest}\n").as_bytes())?,
             "wait" => {
                 while !Path::new(rest).exists() {
-                    thread::sleep(PAUSE);
+                    thread::sleep(POLL_INTERVAL);
                 }
             }
             "pid" => output.write_all(format!("{:010}\n", process::id()).as_bytes())?,

@@ -12,13 +12,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use e2e::PATIENCE;
+pub(crate) use e2e::EVENT_TIMEOUT;
 use serde_json::Value;
 use tempfile::TempDir;
 
 /// A command that nobody has asked for runs when no other process wants to: beside a build two seconds of work take
 /// minutes.
-const IDLE_PATIENCE: Duration = PATIENCE.saturating_mul(4);
+const IDLE_WORK_TIMEOUT: Duration = EVENT_TIMEOUT.saturating_mul(4);
 
 /// The beginning of a makefile whose commands die of a signal after make.
 ///
@@ -34,7 +34,7 @@ pub(crate) const AFTER_MAKE: &str = "\
 
 pub(crate) fn outlive() -> Command {
     let outlive = std::env::var_os("OUTLIVE_BIN").expect("OUTLIVE_BIN says where outlive is");
-    asked_by_nobody(Command::new(outlive))
+    without_make_variables(Command::new(outlive))
 }
 
 fn outlive_make() -> String {
@@ -43,19 +43,19 @@ fn outlive_make() -> String {
 
 /// A shell in which `$M` is that.
 fn shell(make: &str, script: &str) -> Command {
-    let mut shell = asked_by_nobody(Command::new("bash"));
+    let mut shell = without_make_variables(Command::new("bash"));
     let script = format!("M='{make}'; {script}; exit $?");
     shell.args(["-c", &script]);
     shell
 }
 
 pub(crate) fn make() -> Command {
-    asked_by_nobody(Command::new("make"))
+    without_make_variables(Command::new("make"))
 }
 
 /// As from a shell: these tests may themselves be run by a make, which makes of theirs would
 /// take for the one above them.
-pub(crate) fn asked_by_nobody(mut command: Command) -> Command {
+pub(crate) fn without_make_variables(mut command: Command) -> Command {
     for name in [
         "MAKEFLAGS",
         "MFLAGS",
@@ -71,16 +71,16 @@ pub(crate) fn asked_by_nobody(mut command: Command) -> Command {
 }
 
 /// The same project, built by `outlive make` and by `make`.
-pub(crate) struct Twice {
+pub(crate) struct AbBuilds {
     pub(crate) directory: TempDir,
     pub(crate) ours: PathBuf,
     pub(crate) theirs: PathBuf,
     pub(crate) watcher: Option<Child>,
 }
 
-impl Twice {
+impl AbBuilds {
     pub(crate) fn new(files: &[(&str, &str)]) -> Self {
-        e2e::heed_signals();
+        e2e::handle_signals();
         // Not in `/tmp`, which would be concealed as a whole.
         Self::new_in("/var/lib", files)
     }
@@ -127,13 +127,13 @@ impl Twice {
             of.modified().expect("its date")
         };
         let began = date();
-        until("the clock of files goes on", || date() > began);
+        wait_until("the clock of files goes on", || date() > began);
     }
 
     pub(crate) fn watch(&mut self, arguments: &[&str]) {
         let mut watch = outlive();
         watch.args(["make", "--watch"]).args(arguments);
-        self.begin_watching(watch);
+        self.spawn_watcher(watch);
     }
 
     /// For makes of [`Self::shell`], which have another environment.
@@ -142,16 +142,16 @@ impl Twice {
     }
 
     pub(crate) fn watch_in_shell(&mut self, script: &str) {
-        self.begin_watching(shell(&outlive_make(), script));
+        self.spawn_watcher(shell(&outlive_make(), script));
     }
 
-    pub(crate) fn begin_watching(&mut self, mut watch: Command) {
+    pub(crate) fn spawn_watcher(&mut self, mut watch: Command) {
         // As those streams that makes are given here: none is a terminal, and no two are the same.
         watch.current_dir(&self.ours).stdin(Stdio::null());
         let log = fs::File::create(self.log()).expect("a file");
         watch.stdout(Stdio::null()).stderr(log);
         self.watcher = Some(watch.spawn().expect("outlive make --watch"));
-        until("it watches", || self.status().is_some());
+        wait_until("it watches", || self.status().is_some());
     }
 
     /// What the watcher says.
@@ -179,19 +179,19 @@ impl Twice {
     /// The kernel reports changes in order: the engine notices the test's own change after all earlier changes. This
     /// change sets the mode of the tree to the same mode, and makes no file stale. A single change is not enough: the
     /// make that is counted then may have begun before the last earlier change.
-    pub(crate) fn noticed(&self) {
+    pub(crate) fn await_notice(&self) {
         for _ in 0..2 {
             let begun = self.number("begun");
             let mode = fs::metadata(&self.ours).expect("a directory").permissions();
             fs::set_permissions(&self.ours, mode).expect("the tree is ours");
-            until("a change is noticed", || self.number("begun") > begun);
+            wait_until("a change is noticed", || self.number("begun") > begun);
         }
     }
 
     /// Waits until all anticipated work is done. Unasked commands get the idle time of a busy machine: the wait fails
     /// only when no such command has ended for long.
-    pub(crate) fn anticipated(&self) {
-        self.noticed();
+    pub(crate) fn await_speculation(&self) {
+        self.await_notice();
         let (mut before, mut since) = ((0, 0), Instant::now());
         loop {
             let status = self.status().unwrap_or_default();
@@ -203,15 +203,18 @@ impl Twice {
             if now != before {
                 (before, since) = (now, Instant::now());
             }
-            assert!(since.elapsed() < IDLE_PATIENCE, "it is not done: {status}");
+            assert!(
+                since.elapsed() < IDLE_WORK_TIMEOUT,
+                "it is not done: {status}"
+            );
             thread::sleep(Duration::from_millis(10));
         }
     }
 
     /// Until something is not done before it is asked for.
-    pub(crate) fn waits(&self) {
-        self.noticed();
-        until("it waits", || {
+    pub(crate) fn await_waiting_command(&self) {
+        self.await_notice();
+        wait_until("it waits", || {
             let status = self.status();
             let waiting = status.as_ref().and_then(|it| it["waiting"].as_array());
             waiting.is_some_and(|waiting| !waiting.is_empty())
@@ -229,9 +232,9 @@ impl Twice {
 
     /// Runs both makes of a project in which a command waits for the file `go`, and compares the results. The test
     /// saves `go` when `shown` is visible in the tree. Returns the messages of `outlive make`.
-    pub(crate) fn make_that_waits(&self, shown: &str) -> String {
+    pub(crate) fn make_waiting_command(&self, shown: &str) -> String {
         let ours = self.begin();
-        until("it is shown", || self.ours.join(shown).exists());
+        wait_until("it is shown", || self.ours.join(shown).exists());
         self.save("go", "");
         let ours = ours.wait_with_output().expect("outlive make");
         let theirs = make().current_dir(&self.theirs).output();
@@ -262,7 +265,7 @@ impl Twice {
 
     pub(crate) fn same(&self, ours: &Output, theirs: &Output, arguments: &[&str]) -> String {
         let said = self.compare(ours, theirs);
-        assert_eq!(picture(&self.ours), picture(&self.theirs));
+        assert_eq!(tree_contents(&self.ours), tree_contents(&self.theirs));
         let is_done = |tree| {
             let mut make = make();
             make.arg("-q").args(arguments).current_dir(tree);
@@ -288,7 +291,7 @@ impl Twice {
     }
 }
 
-impl Drop for Twice {
+impl Drop for AbBuilds {
     fn drop(&mut self) {
         if thread::panicking() {
             eprintln!("{}", fs::read_to_string(self.log()).unwrap_or_default());
@@ -301,7 +304,7 @@ impl Drop for Twice {
                 .status();
             let began = Instant::now();
             while !thread::panicking() && watcher.try_wait().is_ok_and(|ended| ended.is_none()) {
-                assert!(began.elapsed() < PATIENCE, "the watcher does not end");
+                assert!(began.elapsed() < EVENT_TIMEOUT, "the watcher does not end");
                 thread::sleep(Duration::from_millis(10));
             }
             let _ = watcher.kill();
@@ -310,16 +313,16 @@ impl Drop for Twice {
     }
 }
 
-pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
+        assert!(began.elapsed() < EVENT_TIMEOUT, "{what}");
         thread::sleep(Duration::from_millis(10));
     }
 }
 
 /// Names, modes and contents.
-pub(crate) fn picture(tree: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
+pub(crate) fn tree_contents(tree: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     let mut all = BTreeMap::new();
     let mut directories = vec![tree.to_owned()];
     while let Some(directory) = directories.pop() {

@@ -2,7 +2,7 @@
 
 use e2e::Seed;
 use e2e::exchange::Exchange;
-use e2e::servers::{self, PORT, test_server};
+use e2e::servers::{self, SERVER_PORT, test_server};
 use lab::Signal;
 
 use crate::{echoes, echoing, protect, status, with_logger};
@@ -15,12 +15,12 @@ fn next_serve_finds_records_at_logger() {
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let mut protected = protect(&scene, &server, &logger, &[]);
     let early = echoing(&scene);
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     let exchange = Exchange {
         kills: 5,
         ..Exchange::default()
     };
-    let connect = || scene.connect(PORT);
+    let connect = || scene.connect(SERVER_PORT);
     let mut seed = Seed::choose("link-adopt");
     exchange.disturbed(&mut seed, connect, |moment| match moment {
         0 | 2 => protected.kill_serve_itself(),
@@ -39,9 +39,9 @@ fn next_serve_finds_records_at_logger() {
     let endings = recording.finish();
     assert!(endings.iter().all(|ending| !ending.rst), "{endings:?}");
     assert!(
-        logger.said().contains("with its earlier records"),
+        logger.log().contains("with its earlier records"),
         "{}",
-        logger.said()
+        logger.log()
     );
     protected.stop();
 }

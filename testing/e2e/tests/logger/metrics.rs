@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use e2e::arrange::{StartGate, run};
 use e2e::loggers::{Logger, key_file};
-use e2e::servers::{PORT, test_server};
-use e2e::{PATIENCE, Scene};
+use e2e::servers::{SERVER_PORT, test_server};
+use e2e::{EVENT_TIMEOUT, Scene};
 use lab::{Host, Signal};
 use prometheus_parse::{Scrape, Value};
 
@@ -23,7 +23,7 @@ impl Shown<'_> {
     /// Status and body of `/health`.
     fn health(&self) -> (String, String) {
         let url = format!("http://{}/health", self.address);
-        let limit = PATIENCE.as_secs();
+        let limit = EVENT_TIMEOUT.as_secs();
         let said = run(
             self.host,
             &format!("curl -s -m {limit} -w %{{http_code}} {url}"),
@@ -34,7 +34,7 @@ impl Shown<'_> {
 
     fn scrape(&self) -> Numbers {
         let url = format!("http://{}/metrics", self.address);
-        let limit = PATIENCE.as_secs();
+        let limit = EVENT_TIMEOUT.as_secs();
         let text = run(self.host, &format!("curl -s -S -f -m {limit} {url}"));
         assert!(text.contains("# TYPE outlive_build_info gauge"), "{text}");
         let lines = text.lines().map(|line| Ok(line.to_owned()));
@@ -44,7 +44,7 @@ impl Shown<'_> {
     /// Scrapes until the numbers are so.
     #[track_caller]
     fn until(&self, so: impl Fn(&Numbers) -> bool) -> Numbers {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + EVENT_TIMEOUT;
         loop {
             let numbers = self.scrape();
             if so(&numbers) {
@@ -101,7 +101,7 @@ fn recovery_shows_in_metrics_of_serve_and_logger() {
     let (server, gate) = StartGate::before(&scene, test_server(&scene));
     let metrics = at_serve.address.to_string();
     let protected = protect(&scene, &server, &logger, &["--metrics", &metrics]);
-    let (talk, echo) = (scene.connect(PORT), echoing(&scene));
+    let (talk, echo) = (scene.connect(SERVER_PORT), echoing(&scene));
     talks(&talk, "before");
     echoes(&echo, b"before");
 

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use e2e::arrange::{StartGate, tcp_counter, wait_until};
 use e2e::clients::{read_exactly, read_some, write};
 use e2e::exchange::{assert_untouched, end, talks};
-use e2e::servers::{PORT, test_server_at};
-use e2e::{Checksum, PATIENCE, Scene, assert_same_bytes, pattern};
+use e2e::servers::{SERVER_PORT, test_server_at};
+use e2e::{Checksum, EVENT_TIMEOUT, Scene, assert_same_bytes, pattern};
 use lab::pcap::Packet;
 use lab::{Host, Signal};
 use wire::{Flags, IpPacket, Segment};
@@ -17,7 +17,7 @@ use wire::{Flags, IpPacket, Segment};
 use e2e::pair::{Pair, addresses};
 
 /// A pair whose logger tells clients to wait.
-fn tell_clients(label: &str) -> Pair {
+fn pair_with_zero_window_acks(label: &str) -> Pair {
     Pair::with(label, &["--zero-window-acks"], &[], |scene| {
         test_server_at(scene, addresses().to_vec(), &[])
     })
@@ -37,18 +37,22 @@ fn upload(stream: &TcpStream) {
 }
 
 fn connect_from(host: &Host, address: SocketAddr) -> TcpStream {
-    let connect = || TcpStream::connect_timeout(&address, PATIENCE);
+    let connect = || TcpStream::connect_timeout(&address, EVENT_TIMEOUT);
     let stream = host.enter(connect).expect("it is on");
     let stream = stream.expect("connected");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+        .set_read_timeout(Some(EVENT_TIMEOUT))
+        .expect("a timeout");
+    stream
+        .set_write_timeout(Some(EVENT_TIMEOUT))
+        .expect("a timeout");
     stream
 }
 
 /// A connection to a server whose host nobody succeeds. (The other end is closed by its power-off.)
 fn unprotected(scene: &Scene) -> (TcpStream, TcpStream, Host) {
     let host = scene.lab.add_host_at("mute", 40).expect("a host");
-    let address = SocketAddr::from((host.address().ipv4(), PORT));
+    let address = SocketAddr::from((host.address().ipv4(), SERVER_PORT));
     let listener = host.enter(|| TcpListener::bind(address));
     let listener = listener.expect("it is on").expect("a listener");
     let stream = scene.connect_to(address);
@@ -94,7 +98,7 @@ fn gives_up(stream: &TcpStream) {
 
 #[test]
 fn clients_wait_for_zero_window_acks_during_outage() {
-    let mut pair = tell_clients("closed");
+    let mut pair = pair_with_zero_window_acks("closed");
     let scene = &pair.scene;
     // A client that is not answered gives up after four retransmissions, or questions for room, and 6 s in all.
     let retries = ("net.ipv4.tcp_retries2", "4");
@@ -102,10 +106,10 @@ fn clients_wait_for_zero_window_acks_during_outage() {
     let (unserved, _other_end, mute) = unprotected(scene);
     let busy = scene.lab.add_host_at("busy", 50).expect("a host");
     // Not the uploads themselves: the capture could miss segments on a busy machine.
-    let answers = format!("tcp src port {PORT}");
+    let answers = format!("tcp src port {SERVER_PORT}");
     let captures = [(&scene.client, "tcp"), (&busy, &answers)]
         .map(|(host, filter)| host.capture(filter).expect("a capture"));
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     let uploads = addresses().map(|address| connect_from(&busy, address));
     let idle = addresses().map(|address| scene.connect_to(address));
     idle.iter().for_each(|idle| talks(idle, "before"));
@@ -121,7 +125,7 @@ fn clients_wait_for_zero_window_acks_during_outage() {
         write(&unserved, b"anybody?");
         let unanswered = Instant::now();
         wait_until("the logger tells them", || {
-            pair.logger.said().contains("get zero-window ACKs")
+            pair.logger.log().contains("get zero-window ACKs")
         });
         idle.iter().for_each(|idle| write(idle, b"say during\n"));
         let told = Instant::now();
@@ -138,7 +142,7 @@ fn clients_wait_for_zero_window_acks_during_outage() {
             assert_same_bytes("answer", b"during\n", &read_exactly(idle, 7));
         }
         for one in uploading {
-            assert!(one.join().is_ok(), "{}", pair.second.said());
+            assert!(one.join().is_ok(), "{}", pair.second.log());
         }
         newcomer.join().expect("it is let in late")
     });
@@ -159,11 +163,11 @@ fn clients_wait_for_zero_window_acks_during_outage() {
         let captured = capture.finish().expect("a capture");
         assert_eq!(captured.missed, Some(0));
         let seen: Vec<Seen<'_>> = captured.packets.iter().filter_map(seen).collect();
-        one_after_another(&seen, logger);
+        assert_speaker_order(&seen, logger);
         for client in clients {
-            was_told(&seen, logger, client);
+            assert_zero_window_ack(&seen, logger, client);
             if waited.contains(&client) {
-                goes_on_when_told(&seen, client);
+                assert_resumes_after_window_update(&seen, client);
             }
         }
     }
@@ -209,7 +213,7 @@ fn new_client_during_takeover_is_accepted_late() {
 }
 
 /// First one host speaks, then the logger, and nothing but closed windows, then the other host.
-fn one_after_another(seen: &[Seen<'_>], logger: [u8; 6]) {
+fn assert_speaker_order(seen: &[Seen<'_>], logger: [u8; 6]) {
     let mut speakers: Vec<&[u8]> = Vec::new();
     for one in seen.iter().filter(|one| one.of_service) {
         if speakers.last() != Some(&one.from) {
@@ -227,7 +231,7 @@ fn one_after_another(seen: &[Seen<'_>], logger: [u8; 6]) {
     );
 }
 
-fn was_told(seen: &[Seen<'_>], logger: [u8; 6], client: SocketAddr) {
+fn assert_zero_window_ack(seen: &[Seen<'_>], logger: [u8; 6], client: SocketAddr) {
     let told = seen
         .iter()
         .any(|one| one.from == logger && one.client == client);
@@ -235,7 +239,7 @@ fn was_told(seen: &[Seen<'_>], logger: [u8; 6], client: SocketAddr) {
 }
 
 /// The first segment after the wait tells the client of room; only then the client sends the waiting data.
-fn goes_on_when_told(seen: &[Seen<'_>], client: SocketAddr) {
+fn assert_resumes_after_window_update(seen: &[Seen<'_>], client: SocketAddr) {
     let mut of_it = seen.iter().filter(|one| one.client == client);
     let closed = |one: &&Seen<'_>| one.of_service && one.segment.window() == 0;
     of_it.find(closed).expect("it was told to wait");

@@ -7,8 +7,8 @@ use std::time::Duration;
 use e2e::arrange::wait_until;
 use e2e::clients::Http;
 use e2e::exchange::{Exchange, assert_untouched, echoes, talks};
-use e2e::loggers::{Logger, QUICK_LOSS, key_file};
-use e2e::servers::{BIG, PORT, Server, nginx_at, test_server_at};
+use e2e::loggers::{Logger, SHORT_LOGGER_TIMEOUT, key_file};
+use e2e::servers::{BIG_FILE_BYTES, SERVER_PORT, Server, nginx_at, test_server_at};
 use e2e::{Protected, Scene, Seed, assert_same_bytes, pattern};
 
 use crate::{protect, status, with_logger};
@@ -17,19 +17,19 @@ use crate::{protect, status, with_logger};
 fn addresses() -> [SocketAddr; 2] {
     ["10.0.0.110:8080", "[fd00::110]:8080"].map(|text| {
         let address: SocketAddr = text.parse().expect("an address");
-        assert_eq!(address.port(), PORT);
+        assert_eq!(address.port(), SERVER_PORT);
         address
     })
 }
 
-const DEVICE: [&str; 2] = ["--address-device", "eth0"];
+const ADDRESS_DEVICE_FLAGS: [&str; 2] = ["--address-device", "eth0"];
 
 /// Of somebody who is in the middle of an exchange when the power goes the last answer may not have reached the
 /// logger, and cannot be compared then: on a busy machine that takes a while.
 const NOT_COMPARED: [&str; 2] = ["--verify", "off"];
 
 /// Clients at work, and a moment in the middle of the work.
-const ONCE: Exchange = Exchange {
+const ONE_KILL: Exchange = Exchange {
     kills: 1,
     ..Exchange::SOME
 };
@@ -47,7 +47,7 @@ fn begin_anew(protected: &mut Protected, server: &Server, logger: &Logger) {
 
 fn begin_with(protected: &mut Protected, server: &Server, logger: &Logger, more: &[&str]) {
     let flags = logger.flags();
-    let flags = flags.iter().map(String::as_str).chain(DEVICE);
+    let flags = flags.iter().map(String::as_str).chain(ADDRESS_DEVICE_FLAGS);
     let flags: Vec<&str> = flags.chain(more.iter().copied()).collect();
     protected.begin_anew(server, &flags);
 }
@@ -57,17 +57,17 @@ fn clients_survive_host_reboot() {
     let mut seed = Seed::choose("link-power");
     let (scene, logger) = with_logger("link-power");
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
-    let flags = [DEVICE, NOT_COMPARED].concat();
+    let flags = [ADDRESS_DEVICE_FLAGS, NOT_COMPARED].concat();
     let mut protected = protect(&scene, &server, &logger, &flags);
     for address in addresses() {
-        let recording = scene.record(PORT);
+        let recording = scene.record(SERVER_PORT);
         let idle = scene.connect_to(address);
         talks(&idle, "before");
         let echo = scene.connect_to(address);
         e2e::clients::write(&echo, b"echo\n");
         echoes(&echo, b"hello");
         let connect = || scene.connect_to(address);
-        ONCE.disturbed(&mut seed, connect, |_| {
+        ONE_KILL.disturbed(&mut seed, connect, |_| {
             protected.lose_power();
             begin_with(&mut protected, &server, &logger, &NOT_COMPARED);
             let restored = protected.wait_for("restored", 1);
@@ -89,14 +89,14 @@ fn clients_survive_host_reboot() {
 #[test]
 fn serve_without_possible_standby_warns() {
     let (scene, logger) = with_logger("link-alone");
-    let here = scene.ipv4(PORT);
+    let here = scene.ipv4(SERVER_PORT);
     let at = logger.address().to_string();
     for (address, more, word) in [
         (addresses()[0], &["--logger", &at][..], "one --logger"),
         (here, &[], "ip address del"),
     ] {
         let server = test_server_at(&scene, vec![address], &[]);
-        let flags = [&DEVICE[..], more].concat();
+        let flags = [&ADDRESS_DEVICE_FLAGS[..], more].concat();
         let protected = protect(&scene, &server, &logger, &flags);
         let trouble = protected.wait_for("warning", 1);
         assert_eq!(trouble["code"], "no_takeover", "{trouble}");
@@ -110,17 +110,19 @@ fn serve_without_possible_standby_warns() {
 fn nginx_download_survives_two_host_reboots() {
     let (scene, logger) = with_logger("link-power-nginx");
     let server = nginx_at(&scene, addresses().to_vec());
-    let mut protected = protect(&scene, &server, &logger, &DEVICE);
+    let mut protected = protect(&scene, &server, &logger, &ADDRESS_DEVICE_FLAGS);
     let mut http = Http::new(scene.connect_to(addresses()[0]));
     http.ask("/big.bin");
-    let mut cuts = [BIG / 4, BIG / 2].into_iter().peekable();
+    let mut cuts = [BIG_FILE_BYTES / 4, BIG_FILE_BYTES / 2]
+        .into_iter()
+        .peekable();
     let got = http.response(|progress| {
         if cuts.next_if(|at| progress > *at).is_some() {
             restart(&mut protected, &server, &logger);
             protected.wait_serving(1);
         }
     });
-    assert_same_bytes("download", &pattern(BIG), &got.body);
+    assert_same_bytes("download", &pattern(BIG_FILE_BYTES), &got.body);
     // It goes on with the next request, and the next death is one like any other.
     http.ask("/small/3");
     assert_same_bytes(
@@ -149,12 +151,17 @@ fn local_log_survives_host_reboot() {
     let log = log.to_string_lossy();
     let mut logger = Logger::start(&scene, &scene.server, &keys, &["--dir", &log]);
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
-    let mut protected = protect(&scene, &server, &logger, &[DEVICE, NOT_COMPARED].concat());
+    let mut protected = protect(
+        &scene,
+        &server,
+        &logger,
+        &[ADDRESS_DEVICE_FLAGS, NOT_COMPARED].concat(),
+    );
     let echo = scene.connect_to(addresses()[0]);
     e2e::clients::write(&echo, b"echo\n");
     echoes(&echo, b"hello");
     let connect = || scene.connect_to(addresses()[0]);
-    ONCE.disturbed(&mut Seed::choose("link-power-disk"), connect, |_| {
+    ONE_KILL.disturbed(&mut Seed::choose("link-power-disk"), connect, |_| {
         protected.lose_power();
         logger.replace_dead(&scene);
         begin_with(&mut protected, &server, &logger, &NOT_COMPARED);
@@ -176,7 +183,7 @@ fn rebooted_host_waits_for_its_logger() {
     let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
     // The disk need not have the server's latest answers yet.
-    let flags = [DEVICE, NOT_COMPARED].concat();
+    let flags = [ADDRESS_DEVICE_FLAGS, NOT_COMPARED].concat();
     let mut protected = protect(&scene, &server, &logger, &flags);
     let echo = scene.connect_to(addresses()[0]);
     e2e::clients::write(&echo, b"echo\n");
@@ -199,8 +206,8 @@ fn newest_records_are_used() {
     let host = scene.lab.add_host_at("second", 21).expect("a host");
     let second = Logger::start(&scene, &host, &scene.directory().join("keys"), &[]);
     let at = second.address().to_string();
-    let more = ["--logger", &at, "--replay", "request", QUICK_LOSS];
-    let flags = [&DEVICE[..], &more].concat();
+    let more = ["--logger", &at, "--replay", "request", SHORT_LOGGER_TIMEOUT];
+    let flags = [&ADDRESS_DEVICE_FLAGS[..], &more].concat();
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
     let mut protected = protect(&scene, &server, &first, &flags);
     let talk = scene.connect_to(addresses()[0]);
@@ -218,7 +225,7 @@ fn newest_records_are_used() {
     protected.wait_serving(1);
     talks(&talk, "four");
     protected.assert_none_of("connection_reset");
-    assert!(second.said().contains("a new instance has the records of"));
+    assert!(second.log().contains("a new instance has the records of"));
     protected.stop();
 }
 
@@ -227,7 +234,7 @@ fn newest_records_are_used() {
 fn interrupted_instance_leaves_records_to_next() {
     let (scene, logger) = with_logger("link-power-short");
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
-    let mut protected = protect(&scene, &server, &logger, &DEVICE);
+    let mut protected = protect(&scene, &server, &logger, &ADDRESS_DEVICE_FLAGS);
     let idle = scene.connect_to(addresses()[0]);
     talks(&idle, "before");
     let echo = scene.connect_to(addresses()[0]);
@@ -256,14 +263,14 @@ fn interrupted_instance_leaves_records_to_next() {
 fn graceful_stop_leaves_no_records() {
     let (scene, logger) = with_logger("link-power-end");
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
-    let mut protected = protect(&scene, &server, &logger, &DEVICE);
+    let mut protected = protect(&scene, &server, &logger, &ADDRESS_DEVICE_FLAGS);
     let talk = scene.connect_to(addresses()[0]);
     talks(&talk, "before");
     protected.kill_serve(lab::Signal::TERM);
     assert!(
-        protected.ended(e2e::PATIENCE).is_some(),
+        protected.ended(e2e::EVENT_TIMEOUT).is_some(),
         "{}",
-        protected.said()
+        protected.log()
     );
     let shown = scene
         .server

@@ -2,7 +2,7 @@
 
 use e2e::loggers::key_file;
 use e2e::manager::Manager;
-use e2e::{PATIENCE, Scene, binaries};
+use e2e::{EVENT_TIMEOUT, Scene, binaries};
 use lab::{Output, Signal};
 
 #[test]
@@ -17,10 +17,10 @@ fn logger_notifies_service_manager() {
     let said = Output::File(scene.directory().join("logger.said"));
     let process = scene.server.spawn(&mut command, &said).expect("a start");
     for word in ["READY=1", "WATCHDOG=1", "WATCHDOG=1"] {
-        manager.await_said(word);
+        manager.await_message(word);
     }
     process.kill(Signal::TERM).expect("a signal");
-    manager.await_said("STOPPING=1");
-    let ended = process.wait_with_timeout(PATIENCE).expect("a wait");
+    manager.await_message("STOPPING=1");
+    let ended = process.wait_with_timeout(EVENT_TIMEOUT).expect("a wait");
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }

@@ -9,20 +9,20 @@ use std::{
 };
 
 use e2e::{
-    PATIENCE, Protected, Scene,
+    EVENT_TIMEOUT, Protected, Scene,
     clients::{read_exactly, read_some, read_to_end, write},
-    exchange::assert_all_kept,
-    servers::{PORT, interpreter, rude},
+    exchange::assert_all_recovered,
+    servers::{SERVER_PORT, interpreter, unread_close},
 };
 use lab::Signal;
 use rustix::net;
 
-use super::{REQUIRE, patiently, rare_calls::kill};
+use super::{STATEFUL_REQUIRE, await_condition, rare_calls::kill};
 
-fn hears_the_reset(label: &str, flags: &[&str]) {
+fn client_is_reset(label: &str, flags: &[&str]) {
     let scene = Scene::new(label);
-    let server = scene.protect_with(&rude(&scene), flags);
-    let clients = [scene.connect(PORT), scene.connect(PORT)];
+    let server = scene.protect_with(&unread_close(&scene), flags);
+    let clients = [scene.connect(SERVER_PORT), scene.connect(SERVER_PORT)];
     for (kills, client) in clients.iter().enumerate() {
         for other in &clients[kills..] {
             write(other, b"a");
@@ -35,17 +35,17 @@ fn hears_the_reset(label: &str, flags: &[&str]) {
             kill(&server, 1);
         }
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 #[test]
 fn close_with_unread_input_resets_client() {
-    hears_the_reset("rude", &REQUIRE);
+    client_is_reset("rude", &STATEFUL_REQUIRE);
 }
 
 #[test]
 fn close_with_unread_input_resets_client_unrecorded() {
-    hears_the_reset("rudesouth", &[]);
+    client_is_reset("rudesouth", &[]);
 }
 
 /// Says this, and no more.
@@ -56,7 +56,7 @@ fn say(client: &TcpStream, words: &[u8]) {
 
 /// The server thinks of it, and has not answered.
 #[track_caller]
-fn nothing_was_said(client: &TcpStream) {
+fn assert_silent(client: &TcpStream) {
     client.set_nonblocking(true).expect("a flag");
     let heard = read_some(client, &mut [0; 1]).map_err(|error| error.kind());
     assert_eq!(heard, Err(ErrorKind::WouldBlock));
@@ -66,7 +66,7 @@ fn nothing_was_said(client: &TcpStream) {
 /// Reads the input of a client up to the end, and then thinks without a call to the kernel. Then the server echoes an
 /// input that began with `+`, and closes. The server shares two bytes with the test: the first counts the clients that
 /// the server has read to the end, the second counts the clients that the server may answer.
-const HESITANT: &str = r#"
+const HESITANT_SCRIPT: &str = r#"
 import itertools, mmap, socket, sys
 with open(sys.argv[3], "r+b") as file:
     shared = mmap.mmap(file.fileno(), 0)
@@ -93,19 +93,22 @@ struct Hesitant {
 impl Hesitant {
     fn new(scene: &Scene) -> Self {
         let shared = scene.write("shared", [0; 2]);
-        let script = scene.write("hesitant/hesitant.py", HESITANT);
-        let (ip, port) = (scene.ipv4(PORT).ip().to_string(), PORT.to_string());
+        let script = scene.write("hesitant/hesitant.py", HESITANT_SCRIPT);
+        let (ip, port) = (
+            scene.ipv4(SERVER_PORT).ip().to_string(),
+            SERVER_PORT.to_string(),
+        );
         let (script, file) = (script.to_string_lossy(), shared.to_string_lossy());
         let mut server = interpreter(scene);
         let command = ["/usr/bin/python3", "-u", &script, &ip, &port, &file];
         server.command = command.map(str::to_owned).to_vec();
-        let server = scene.protect_with(&server, &REQUIRE);
+        let server = scene.protect_with(&server, &STATEFUL_REQUIRE);
         Self { server, shared }
     }
 
     /// Waits until the server has read this many clients to the end.
     fn hears(&self, clients: u8) {
-        patiently("the server has heard all", || {
+        await_condition("the server has heard all", || {
             fs::read(&self.shared).expect("a file")[0] == clients
         });
     }
@@ -133,16 +136,16 @@ fn close_before_response_is_replayed() {
     let scene = Scene::new("hesitant");
     let server = Hesitant::new(&scene);
     for (number, words) in (1..).zip([&b"mere words"[..], b"+words", b"-", b"+"]) {
-        let client = scene.connect(PORT);
+        let client = scene.connect(SERVER_PORT);
         say(&client, words);
         server.hears(number);
-        nothing_was_said(&client);
+        assert_silent(&client);
         server.dies(number.into(), number);
         let heard = read_to_end(&client);
         let is_answered = words.starts_with(b"+");
         assert_eq!(heard, if is_answered { words } else { b"" });
     }
-    assert_all_kept(&server.server);
+    assert_all_recovered(&server.server);
 }
 
 /// A connection from this port, as soon as the earlier connection is gone.
@@ -152,11 +155,11 @@ fn connect_from(scene: &Scene, port: u16) -> TcpStream {
         let socket = net::socket(net::AddressFamily::INET, net::SocketType::STREAM, None)?;
         net::sockopt::set_socket_reuseaddr(&socket, true)?;
         net::bind(&socket, &own)?;
-        net::connect(&socket, &scene.ipv4(PORT))?;
+        net::connect(&socket, &scene.ipv4(SERVER_PORT))?;
         Ok(socket.into())
     };
     let mut connected = None;
-    patiently("the port is free", || {
+    await_condition("the port is free", || {
         match scene.client.enter(connect).expect("the client is on") {
             Ok(stream) => connected = Some(stream),
             Err(error) => assert_eq!(error.kind(), ErrorKind::AddrNotAvailable, "{error}"),
@@ -164,7 +167,7 @@ fn connect_from(scene: &Scene, port: u16) -> TcpStream {
         connected.is_some()
     });
     let stream = connected.expect("it was made");
-    let limited = stream.set_read_timeout(Some(PATIENCE));
+    let limited = stream.set_read_timeout(Some(EVENT_TIMEOUT));
     limited.expect("a timeout");
     stream
 }
@@ -172,7 +175,7 @@ fn connect_from(scene: &Scene, port: u16) -> TcpStream {
 /// One that the server has closed long ago, and one with the same ends that it has not looked at when it dies.
 #[test]
 fn reused_source_port_is_new_client() {
-    const OWN: u16 = 30_000;
+    const FIRST_PORT: u16 = 30_000;
     let scene = Scene::new("sameends");
     // A second after its end, a connection makes room for the next.
     let reuse = scene.client.sysctl("net.ipv4.tcp_tw_reuse", "1");
@@ -182,20 +185,20 @@ fn reused_source_port_is_new_client() {
         // Three clients each time.
         let number = 3 * kills - 2;
         server.answers(number);
-        let first = connect_from(&scene, OWN);
+        let first = connect_from(&scene, FIRST_PORT);
         say(&first, words);
         let answer = if kills < 3 { words } else { b"" };
         assert_eq!(read_to_end(&first), answer);
         drop(first);
-        let other = scene.connect(PORT);
+        let other = scene.connect(SERVER_PORT);
         say(&other, b"+other");
         server.hears(number + 1);
-        let again = connect_from(&scene, OWN);
+        let again = connect_from(&scene, FIRST_PORT);
         say(&again, b"+again");
-        nothing_was_said(&other);
+        assert_silent(&other);
         server.dies(kills.into(), number + 2);
         assert_eq!(read_to_end(&other), b"+other");
         assert_eq!(read_to_end(&again), b"+again");
     }
-    assert_all_kept(&server.server);
+    assert_all_recovered(&server.server);
 }

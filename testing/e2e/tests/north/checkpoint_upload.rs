@@ -8,14 +8,13 @@ use e2e::{
     exchange::assert_untouched,
     loggers::{Logger, protect, with_logger, with_logger_that},
     pair::{FailOver, Pair, addresses},
-    servers::{PORT, redis, redis_at},
+    servers::{SERVER_PORT, redis, redis_at},
 };
 use lab::{Direction, Signal};
 
 use super::{
-    REQUIRE,
+    STATEFUL_REQUIRE, await_condition,
     checkpoints::{criu, fill, flags, images},
-    patiently,
     power_off::{cannot_take_over, client, counting_while, fail_over_and_die},
     redis::Client,
     refusals::serve,
@@ -57,7 +56,7 @@ fn await_checkpoints(server: &Protected, more: usize) {
 #[test]
 fn redis_checkpoint_survives_power_off() {
     let mut pair = pair("ckhosts");
-    let recording = pair.scene.record(PORT);
+    let recording = pair.scene.record(SERVER_PORT);
     let seed = &mut Seed::choose("ckhosts");
     let mut quiet = client(&pair.scene);
     fill(&mut quiet, 0, 10_000);
@@ -65,7 +64,7 @@ fn redis_checkpoint_survives_power_off() {
     let open = counting_while(&mut pair, 4, |pair| {
         await_checkpoints(&pair.first, 2);
         // What an image has the place of the logger has given back.
-        patiently("an image, and few notes", || {
+        await_condition("an image, and few notes", || {
             let made = pair.first.events_of("checkpointed");
             let all = made.last().and_then(|last| last["record_bytes"].as_u64());
             held(&pair.logger, "images") > 1 << 20
@@ -95,7 +94,7 @@ fn restarted_logger_gets_checkpoint_again() {
     pair.restart_logger();
     // Nothing is said before it has all of it.
     fill(&mut client, 31_000, 1000);
-    patiently("it has the image", || {
+    await_condition("it has the image", || {
         held(&pair.logger, "images") > 1 << 20
     });
     let state = client.ask(&["DEBUG", "DIGEST"]);
@@ -116,7 +115,7 @@ fn death_during_checkpoint_upload_is_masked() {
     let mut server = protect(&scene, &definition, &logger, &often);
     let way = logger.flags();
     let all: Vec<&str> = way.iter().map(String::as_str).chain(often).collect();
-    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT));
     for (round, what) in ["server", "serve", "logger"].into_iter().enumerate() {
         upload(&mut client, round * 30_000, &logger);
         let state = client.ask(&["DEBUG", "DIGEST"]);
@@ -138,7 +137,7 @@ fn death_during_checkpoint_upload_is_masked() {
         match what {
             "server" => drop(server.wait_serving(served + 1)),
             "serve" => drop(server.wait_serving(1)),
-            _ => patiently("the logger has all of it", || {
+            _ => await_condition("the logger has all of it", || {
                 held(&logger, "images") > 1 << 20
             }),
         }
@@ -182,7 +181,7 @@ fn upload(client: &mut Client, from: usize, logger: &Logger) {
     for _ in numbers {
         assert_eq!(client.answer(), "+OK");
     }
-    patiently("an image is on its way", || {
+    await_condition("an image is on its way", || {
         held(logger, "images") > before + (1 << 20)
     });
 }
@@ -201,7 +200,7 @@ fn standby_without_checkpoints_resets_old_clients() {
     let mut client = client(&pair.scene);
     fill(&mut client, 0, 30_000);
     pair.first.wait_for("checkpointed", 1);
-    cannot_take_over(pair, &REQUIRE, client, "--checkpoint-at");
+    cannot_take_over(pair, &STATEFUL_REQUIRE, client, "--checkpoint-at");
 }
 
 /// What cannot be together, and what is missing, is said at the start.
@@ -233,7 +232,7 @@ fn checkpoint_over_logger_limit_is_not_made() {
     let criu = criu();
     let often = flags(&criu, &["--checkpoint-at", "1MiB"]);
     let server = protect(&scene, &redis(&scene), &logger, &often);
-    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT));
     fill(&mut client, 0, 30_000);
     let told = server.wait_for("checkpoint_failed", 1)["reason"].to_string();
     assert!(told.contains("no room"), "{told}");
@@ -252,7 +251,7 @@ fn checkpoint_not_uploaded_again_is_reported() {
     let criu = criu();
     let often = flags(&criu, &["--checkpoint-at", "1MiB"]);
     let server = protect(&scene, &redis(&scene), &logger, &often);
-    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT));
     fill(&mut client, 0, 30_000);
     server.wait_for("checkpointed", 1);
     logger.kill();
@@ -261,7 +260,7 @@ fn checkpoint_not_uploaded_again_is_reported() {
     assert!(ended.contains("no room"), "{ended}");
     let is_it =
         |one: &serde_json::Value| one["message"].to_string().contains("last checkpoint again");
-    patiently("it is told why", || {
+    await_condition("it is told why", || {
         server.events_of("warning").iter().any(is_it)
     });
     assert_eq!(client.ask(&["DBSIZE"]), ":30000");
@@ -271,7 +270,7 @@ fn checkpoint_not_uploaded_again_is_reported() {
     server.kill_main(Signal::KILL);
     server.wait_serving(1);
     assert_eq!(client.answer_or_error(), None, "reset");
-    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT));
     assert_eq!(client.ask(&["DBSIZE"]), ":0");
     fill(&mut client, 0, 100);
     server.kill_main(Signal::KILL);

@@ -13,18 +13,17 @@ use std::{
 use e2e::{
     Protected, Scene, Seed,
     clients::{finish, read_some},
-    exchange::{assert_all_kept, assert_untouched},
+    exchange::{assert_all_recovered, assert_untouched},
     loggers::status,
     pattern,
-    servers::{self, BIG, PORT, lighttpd, redis, redis_in},
+    servers::{self, BIG_FILE_BYTES, SERVER_PORT, lighttpd, redis, redis_in},
 };
 use lab::Signal;
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
 use super::{
-    command_server,
+    await_condition, command_server,
     disk::{await_saved, digest_of, directory, files},
-    patiently,
     redis::Client,
     refusals::serve,
 };
@@ -71,10 +70,10 @@ fn redis_continues_from_checkpoint() {
     let scene = Scene::new("ckredis");
     let criu = criu();
     let server = scene.protect_with(&redis(&scene), &flags(&criu, &["--checkpoint-at", "1MiB"]));
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     let (mut client, mut other) = (
-        Client::to(&scene, scene.ipv4(PORT)),
-        Client::to(&scene, scene.ipv4(PORT)),
+        Client::to(&scene, scene.ipv4(SERVER_PORT)),
+        Client::to(&scene, scene.ipv4(SERVER_PORT)),
     );
     assert_eq!(other.ask(&["SUBSCRIBE", "news"]), "subscribe news :1");
     for round in 1..=3 {
@@ -102,7 +101,7 @@ fn redis_continues_from_checkpoint() {
     assert!(last[0].as_u64() > last[1].as_u64(), "{last}");
     finish(client.stream());
     finish(other.stream());
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
     assert_untouched(recording, 2);
 }
 
@@ -115,7 +114,7 @@ fn death_during_checkpoint_is_masked() {
     let flags = flags(&criu, &["--checkpoint-at", "1MiB"]);
     let mut server = scene.protect_with(&definition, &flags);
     let seed = &mut Seed::choose("ckdeath");
-    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT));
     for round in 0..8 {
         // So much that one is begun at its end, or before.
         fill(&mut client, round * 30_000, 30_000);
@@ -140,7 +139,7 @@ fn death_during_checkpoint_is_masked() {
             server.events_of("connection_reset").len(),
             0,
             "{}",
-            server.said()
+            server.log()
         );
     }
     assert_eq!(client.ask(&["DBSIZE"]), ":240000");
@@ -154,7 +153,7 @@ fn torn_image_is_reported_and_not_used() {
     let scene = Scene::new("cktorn");
     let criu = criu();
     let server = scene.protect_with(&redis(&scene), &flags(&criu, &["--checkpoint-at", "1MiB"]));
-    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT));
     fill(&mut client, 0, 30_000);
     server.wait_for("checkpointed", 1);
     let there = status(&server)["checkpoint"]["image_bytes"].as_u64();
@@ -172,7 +171,7 @@ fn torn_image_is_reported_and_not_used() {
     let serving = server.wait_serving(1);
     assert_eq!(serving["reset"], 1, "{serving}");
     assert_eq!(client.answer_or_error(), None);
-    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT));
     assert_eq!(client.ask(&["DBSIZE"]), ":0");
     // What begins then outlives a death, with a checkpoint and without.
     for kill in 2..=3 {
@@ -193,8 +192,8 @@ fn fatal_request_after_checkpoint_is_quarantined() {
     let criu = criu();
     let server = scene.protect_with(&redis(&scene), &flags(&criu, &["--checkpoint-at", "1MiB"]));
     let (mut client, mut poison) = (
-        Client::to(&scene, scene.ipv4(PORT)),
-        Client::to(&scene, scene.ipv4(PORT)),
+        Client::to(&scene, scene.ipv4(SERVER_PORT)),
+        Client::to(&scene, scene.ipv4(SERVER_PORT)),
     );
     assert_eq!(poison.ask(&["PING"]), "+PONG");
     fill(&mut client, 0, 30_000);
@@ -208,7 +207,7 @@ fn fatal_request_after_checkpoint_is_quarantined() {
         server.events_of("connection_reset").len(),
         1,
         "{}",
-        server.said()
+        server.log()
     );
 }
 
@@ -232,14 +231,14 @@ fn redis_save_beside_checkpoint_is_whole() {
     let criu = criu();
     let saves = ["--save", ""];
     let directory = directory(&scene, "files");
-    let definition = redis_in(&directory, scene.ipv4(PORT), &saves);
+    let definition = redis_in(&directory, scene.ipv4(SERVER_PORT), &saves);
     let often = flags(&criu, &["--checkpoint-every", "1s"]);
     let server = scene.protect_with(&definition, &often);
-    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT));
     for round in 1..=4 {
         fill(&mut client, round * 30_000, 30_000);
         let before = server.events_of("checkpointed").len();
-        patiently("a checkpoint is made beside", || {
+        await_condition("a checkpoint is made beside", || {
             let began = Instant::now();
             assert_eq!(client.ask(&["SAVE"]), "+OK");
             client.ask(&["INCR", "saved"]);
@@ -262,7 +261,7 @@ fn redis_save_beside_checkpoint_is_whole() {
         await_saved(&scene);
     }
     finish(client.stream());
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Reads so much of a download, or until it is reset.
@@ -283,7 +282,7 @@ fn download_continues_from_unchanged_file_only() {
     let criu = criu();
     let often = flags(&criu, &["--checkpoint-every", "1s"]);
     let server = scene.protect_with(&lighttpd(&scene), &often);
-    let (mut client, mut got) = (scene.connect(PORT), Vec::new());
+    let (mut client, mut got) = (scene.connect(SERVER_PORT), Vec::new());
     client
         .write_all(b"GET /big.bin HTTP/1.1\r\nHost: server\r\n\r\n")
         .expect("sent");
@@ -294,7 +293,10 @@ fn download_continues_from_unchanged_file_only() {
     download(&mut client, &mut got, 200_000);
     let checkpoints = server.events_of("checkpointed").len();
     server.wait_for("checkpointed", checkpoints + 1);
-    let (new, site) = (scene.write("new", vec![b'x'; BIG]), scene.directory());
+    let (new, site) = (
+        scene.write("new", vec![b'x'; BIG_FILE_BYTES]),
+        scene.directory(),
+    );
     fs::rename(new, site.join("www/big.bin")).expect("replaced");
     server.kill_main(Signal::KILL);
     let serving = server.wait_serving(2);
@@ -302,8 +304,15 @@ fn download_continues_from_unchanged_file_only() {
     download(&mut client, &mut got, usize::MAX);
     let head = got.windows(4).position(|four| four == b"\r\n\r\n");
     let body = &got[head.expect("an answer") + 4..];
-    assert!(200_000 <= got.len() && body.len() < BIG, "{}", body.len());
-    assert!(pattern(BIG).starts_with(body), "bytes of another file");
+    assert!(
+        200_000 <= got.len() && body.len() < BIG_FILE_BYTES,
+        "{}",
+        body.len()
+    );
+    assert!(
+        pattern(BIG_FILE_BYTES).starts_with(body),
+        "bytes of another file"
+    );
 }
 
 /// What the server shares with others is not touched by a rehearsal beside it, which ends before that, and that is
@@ -323,7 +332,7 @@ fn shared_objects_are_untouched() {
         if ["memory", "thread"].contains(&what) {
             fs::write(&shared, [0]).expect("a file");
         }
-        let definition = servers::words(&scene, "/usr/bin/python3");
+        let definition = servers::command_server(&scene, "/usr/bin/python3");
         let often = flags(&criu, &["--checkpoint-every", "1s"]);
         let server = scene.protect_with(&definition, &often);
         let mut client = command_server::Client::new(&scene);
@@ -360,7 +369,7 @@ fn locks_are_held_after_restore() {
         fs::write(&shared, [0]).expect("a file");
         let file = File::options().write(true).open(&shared).expect("it");
         let is_free = || lock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
-        let definition = servers::words(&scene, "/usr/bin/python3");
+        let definition = servers::command_server(&scene, "/usr/bin/python3");
         let often = flags(&criu, &["--checkpoint-every", "1s"]);
         let server = scene.protect_with(&definition, &often);
         let mut client = command_server::Client::new(&scene);

@@ -9,21 +9,21 @@ use std::{
 use e2e::{
     Scene, Seed,
     clients::finish,
-    exchange::{assert_all_kept, assert_untouched},
-    servers::{PORT, words},
+    exchange::{assert_all_recovered, assert_untouched},
+    servers::{SERVER_PORT, command_server},
 };
 use lab::Signal;
 use rustix::io::Errno;
 
-use super::REQUIRE;
+use super::STATEFUL_REQUIRE;
 
-const PYTHON: &str = "/usr/bin/python3";
+const PYTHON_PATH: &str = "/usr/bin/python3";
 
 pub(super) struct Client(BufReader<TcpStream>);
 
 impl Client {
     pub(super) fn new(scene: &Scene) -> Self {
-        Self::at(scene.connect(PORT))
+        Self::at(scene.connect(SERVER_PORT))
     }
 
     pub(super) fn at(stream: TcpStream) -> Self {
@@ -41,7 +41,7 @@ impl Client {
     #[track_caller]
     pub(super) fn ask(&mut self, line: &str) -> String {
         self.say(line);
-        self.hear()
+        self.receive()
     }
 
     /// All that comes, and what ends it, if that is not the end of the stream.
@@ -52,7 +52,7 @@ impl Client {
     }
 
     #[track_caller]
-    pub(super) fn hear(&mut self) -> String {
+    pub(super) fn receive(&mut self) -> String {
         let mut answer = String::new();
         self.0.read_line(&mut answer).expect("an answer");
         assert!(answer.ends_with('\n'), "the connection has ended");
@@ -64,14 +64,14 @@ impl Client {
 /// done twice.
 #[test]
 fn closed_connections_stay_closed() {
-    const LONG: usize = 3 << 20;
+    const RESPONSE_BYTES: usize = 3 << 20;
     let scene = Scene::new("closed");
-    let server = scene.protect_with(&words(&scene, PYTHON), &REQUIRE);
+    let server = scene.protect_with(&command_server(&scene, PYTHON_PATH), &STATEFUL_REQUIRE);
     let mut other = Client::new(&scene);
     let ways = ["close", "dup2", "dup3", "range"];
     let clients = ways.map(|way| {
         let mut client = Client::new(&scene);
-        client.say(&format!("{way} {LONG}"));
+        client.say(&format!("{way} {RESPONSE_BYTES}"));
         client
     });
     let mut answered = 1;
@@ -84,19 +84,19 @@ fn closed_connections_stay_closed() {
     for (way, mut client) in ways.iter().zip(clients) {
         let mut all = Vec::new();
         client.0.read_to_end(&mut all).expect(way);
-        assert_eq!(all.len(), LONG, "{way}");
+        assert_eq!(all.len(), RESPONSE_BYTES, "{way}");
         assert!(all.iter().all(|byte| *byte == b'x'), "{way}");
     }
     assert_eq!(other.ask("count"), (answered + 1).to_string());
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Where a program's objects are can decide what it does first.
 #[test]
 fn peer_addresses_are_equal_in_replay() {
     let scene = Scene::new("addresses");
-    let server = scene.protect_with(&words(&scene, PYTHON), &REQUIRE);
-    let recording = scene.record(PORT);
+    let server = scene.protect_with(&command_server(&scene, PYTHON_PATH), &STATEFUL_REQUIRE);
+    let recording = scene.record(SERVER_PORT);
     let seed = &mut Seed::choose("addresses");
     let mut client = Client::new(&scene);
     let mut known = 0;
@@ -117,7 +117,7 @@ fn peer_addresses_are_equal_in_replay() {
     }
     assert_eq!(client.ask("count"), (known / 2 + 1).to_string());
     finish(client.0.get_ref());
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
     assert_untouched(recording, 1);
 }
 
@@ -126,14 +126,14 @@ fn peer_addresses_are_equal_in_replay() {
 #[test]
 fn kernel_tls_is_refused() {
     let scene = Scene::new("ulp");
-    let server = scene.protect_with(&words(&scene, PYTHON), &REQUIRE);
+    let server = scene.protect_with(&command_server(&scene, PYTHON_PATH), &STATEFUL_REQUIRE);
     let mut client = Client::new(&scene);
     let expected = Errno::NOPROTOOPT.raw_os_error().to_string();
     assert_eq!(client.ask("ulp"), expected);
     server.kill_main(Signal::KILL);
     server.wait_serving(1);
     assert_eq!(client.ask("ulp"), expected);
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Another program cannot make anything of the record: that is told, and it begins anew.
@@ -144,14 +144,17 @@ fn changed_program_does_not_get_record() {
     // A copy of it is the same program; one that is longer is another.
     let replace = |more: &[u8]| {
         let new = scene.directory().join("new");
-        fs::copy(PYTHON, &new).expect("a copy");
+        fs::copy(PYTHON_PATH, &new).expect("a copy");
         let mut file = fs::File::options().append(true).open(&new).expect("open");
         file.write_all(more).expect("written");
         drop(file);
         fs::rename(&new, &python).expect("replaced");
     };
     replace(b"");
-    let server = scene.protect_with(&words(&scene, &python.to_string_lossy()), &REQUIRE);
+    let server = scene.protect_with(
+        &command_server(&scene, &python.to_string_lossy()),
+        &STATEFUL_REQUIRE,
+    );
     let mut client = Client::new(&scene);
     assert_eq!(client.ask("count"), "1");
     server.kill_main(Signal::KILL);
@@ -179,7 +182,7 @@ fn changed_program_does_not_get_record() {
 #[test]
 fn exit_during_replay_is_reported() {
     let scene = Scene::new("exits");
-    let server = scene.protect_with(&words(&scene, PYTHON), &REQUIRE);
+    let server = scene.protect_with(&command_server(&scene, PYTHON_PATH), &STATEFUL_REQUIRE);
     let mut client = Client::new(&scene);
     assert_eq!(client.ask("count"), "1");
     client.say("exit");
@@ -194,8 +197,8 @@ fn exit_during_replay_is_reported() {
 #[test]
 fn serve_killed_in_recovery_leaves_recovery_to_next() {
     let scene = Scene::new("midway");
-    let definition = words(&scene, PYTHON);
-    let mut server = scene.protect_with(&definition, &REQUIRE);
+    let definition = command_server(&scene, PYTHON_PATH);
+    let mut server = scene.protect_with(&definition, &STATEFUL_REQUIRE);
     let seed = &mut Seed::choose("midway");
     let mut client = Client::new(&scene);
     for round in 1..=6 {
@@ -204,7 +207,7 @@ fn serve_killed_in_recovery_leaves_recovery_to_next() {
         let moment = seed.between(0, 120) as u64;
         std::thread::sleep(std::time::Duration::from_millis(moment));
         server.kill_serve_itself();
-        server.succeed(&scene, &definition, &REQUIRE);
+        server.succeed(&scene, &definition, &STATEFUL_REQUIRE);
     }
     assert_eq!(client.ask("count"), "7");
 }

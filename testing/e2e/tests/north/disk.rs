@@ -11,12 +11,12 @@ use std::{
 
 use e2e::{
     Protected, Scene, Seed,
-    exchange::assert_all_kept,
-    servers::{self, PORT, redis_in},
+    exchange::assert_all_recovered,
+    servers::{self, SERVER_PORT, redis_in},
 };
 use lab::Signal;
 
-use super::{REQUIRE, checkpoints, command_server, patiently, redis::Client};
+use super::{STATEFUL_REQUIRE, await_condition, checkpoints, command_server, redis::Client};
 
 /// A directory for a server's files.
 pub(super) fn directory(scene: &Scene, name: &str) -> PathBuf {
@@ -41,7 +41,7 @@ pub(super) fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// Whether a replica is receiving, or has received, the whole data set.
-fn is_told(client: &mut Client) -> bool {
+fn is_receiving_snapshot(client: &mut Client) -> bool {
     let told = client.ask(&["INFO", "replication"]);
     ["state=send_bulk", "state=online"]
         .iter()
@@ -54,7 +54,7 @@ fn is_saving(client: &mut Client) -> bool {
 }
 
 pub(super) fn await_saved(scene: &Scene) {
-    patiently("it has saved", || !is_saving(&mut Client::new(scene)));
+    await_condition("it has saved", || !is_saving(&mut Client::new(scene)));
 }
 
 /// Another redis finds this in a copy of the files.
@@ -65,10 +65,10 @@ pub(super) fn digest_of(scene: &Scene, files: &Path, saves: &[&str]) -> String {
         fs::create_dir_all(to.parent().expect("a parent")).expect("a directory");
         fs::write(to, contents).expect("a copy");
     }
-    let address = scene.ipv4(PORT + 1);
+    let address = scene.ipv4(SERVER_PORT + 1);
     let _other = scene.plain(&redis_in(&copy, address, saves));
     let mut client = Client::to(scene, address);
-    patiently("it has loaded its files", || {
+    await_condition("it has loaded its files", || {
         let told = Client::to(scene, address).ask(&["INFO", "persistence"]);
         told.contains("\nloading:0")
     });
@@ -95,7 +95,10 @@ fn redis_save_is_not_repeated() {
     let scene = Scene::new("redissave");
     let saves = ["--save", ""];
     let directory = directory(&scene, "files");
-    let server = scene.protect_with(&redis_in(&directory, scene.ipv4(PORT), &saves), &REQUIRE);
+    let server = scene.protect_with(
+        &redis_in(&directory, scene.ipv4(SERVER_PORT), &saves),
+        &STATEFUL_REQUIRE,
+    );
     let seed = &mut Seed::choose("redissave");
     let mut client = Client::new(&scene);
     for round in 0..3 {
@@ -116,7 +119,7 @@ fn redis_save_is_not_repeated() {
         await_saved(&scene);
         assert_eq!(client.ask(&["DEBUG", "DIGEST"]), digest);
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Slow enough to be hit by a kill, or by two.
@@ -131,7 +134,10 @@ fn redis_save_in_progress_continues() {
     let scene = Scene::new("redissaving");
     let saves = ["--save", ""];
     let directory = directory(&scene, "files");
-    let server = scene.protect_with(&redis_in(&directory, scene.ipv4(PORT), &saves), &REQUIRE);
+    let server = scene.protect_with(
+        &redis_in(&directory, scene.ipv4(SERVER_PORT), &saves),
+        &STATEFUL_REQUIRE,
+    );
     let seed = &mut Seed::choose("redissaving");
     let mut client = Client::new(&scene);
     save_slowly(&mut client);
@@ -155,7 +161,7 @@ fn redis_save_in_progress_continues() {
         }
         assert_ne!(client.ask(&["DEBUG", "DIGEST"]), digest);
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Who is to be told all of it, and what comes then, hears it from the child that was at work.
@@ -163,8 +169,8 @@ fn redis_save_in_progress_continues() {
 fn redis_replica_gets_save_in_progress() {
     let scene = Scene::new("redissync");
     let directory = directory(&scene, "files");
-    let server = redis_in(&directory, scene.ipv4(PORT), &["--save", ""]);
-    let server = scene.protect_with(&server, &REQUIRE);
+    let server = redis_in(&directory, scene.ipv4(SERVER_PORT), &["--save", ""]);
+    let server = scene.protect_with(&server, &STATEFUL_REQUIRE);
     let seed = &mut Seed::choose("redissync");
     let mut client = Client::new(&scene);
     save_slowly(&mut client);
@@ -173,7 +179,9 @@ fn redis_replica_gets_save_in_progress() {
         let mut replica = Client::new(&scene);
         replica.send(&["SYNC"]);
         let asks = &mut Client::new(&scene);
-        patiently("it saves", || is_saving(asks) || is_told(asks));
+        await_condition("it saves", || {
+            is_saving(asks) || is_receiving_snapshot(asks)
+        });
         kill(&server, death);
         let number = death.to_string();
         assert_eq!(client.ask(&["SET", "told", &number]), "+OK");
@@ -190,7 +198,7 @@ fn redis_replica_gets_save_in_progress() {
             command = replica.answer();
         }
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// What it has read goes when it saves again: its next lives read that nonetheless, after the third save as after the
@@ -200,16 +208,19 @@ fn redis_loads_replaced_file_again() {
     let scene = Scene::new("redisreload");
     let saves = ["--save", ""];
     let directory = directory(&scene, "files");
-    let first = redis_in(&directory, scene.ipv4(PORT + 2), &saves);
+    let first = redis_in(&directory, scene.ipv4(SERVER_PORT + 2), &saves);
     let seed = &mut Seed::choose("redisreload");
     {
         // It finds a dump when it begins.
         let _other = scene.plain(&first);
-        let mut client = Client::to(&scene, scene.ipv4(PORT + 2));
+        let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT + 2));
         fill(&mut client, seed);
         assert_eq!(client.ask(&["SAVE"]), "+OK");
     }
-    let server = scene.protect_with(&redis_in(&directory, scene.ipv4(PORT), &saves), &REQUIRE);
+    let server = scene.protect_with(
+        &redis_in(&directory, scene.ipv4(SERVER_PORT), &saves),
+        &STATEFUL_REQUIRE,
+    );
     let mut client = Client::new(&scene);
     for death in 1..=3 {
         fill(&mut client, seed);
@@ -224,7 +235,7 @@ fn redis_loads_replaced_file_again() {
         assert_eq!(client.ask(&["DEBUG", "DIGEST"]), digest);
         assert!(files(&directory) == saved, "its files are others");
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// It begins a log when it is told to, under a name that it changes: what its next lives append is found there.
@@ -232,8 +243,8 @@ fn redis_loads_replaced_file_again() {
 fn redis_append_to_renamed_log_survives() {
     let scene = Scene::new("redisnewlog");
     let directory = directory(&scene, "files");
-    let server = redis_in(&directory, scene.ipv4(PORT), &["--save", ""]);
-    let server = scene.protect_with(&server, &REQUIRE);
+    let server = redis_in(&directory, scene.ipv4(SERVER_PORT), &["--save", ""]);
+    let server = scene.protect_with(&server, &STATEFUL_REQUIRE);
     let seed = &mut Seed::choose("redisnewlog");
     let mut client = Client::new(&scene);
     let begin = ["CONFIG", "SET", "appendonly", "yes"];
@@ -252,7 +263,7 @@ fn redis_append_to_renamed_log_survives() {
         let now: Vec<PathBuf> = files(&directory).into_keys().collect();
         assert_eq!(now, names, "and nothing else");
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Each command is in the log once, whatever its server died of, and when.
@@ -268,7 +279,10 @@ fn redis_append_is_written_once() {
         "always",
     ];
     let directory = directory(&scene, "files");
-    let server = scene.protect_with(&redis_in(&directory, scene.ipv4(PORT), &saves), &REQUIRE);
+    let server = scene.protect_with(
+        &redis_in(&directory, scene.ipv4(SERVER_PORT), &saves),
+        &STATEFUL_REQUIRE,
+    );
     let seed = &mut Seed::choose("redislog");
     let mut client = Client::new(&scene);
     for round in 1..=6 {
@@ -298,7 +312,7 @@ fn redis_append_is_written_once() {
             "round {round}"
         );
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Somebody else may put another file in the place of one that it has read, or take that away: its next lives read
@@ -310,7 +324,10 @@ fn externally_replaced_file_is_read_as_before() {
         scene.directory().join("notes"),
         scene.directory().join("new"),
     );
-    let server = scene.protect_with(&servers::words(&scene, "/usr/bin/python3"), &REQUIRE);
+    let server = scene.protect_with(
+        &servers::command_server(&scene, "/usr/bin/python3"),
+        &STATEFUL_REQUIRE,
+    );
     let mut client = command_server::Client::new(&scene);
     for (round, text) in [(1, "one"), (2, "twice"), (3, "three times")] {
         fs::write(&new, text).expect("written");
@@ -324,7 +341,7 @@ fn externally_replaced_file_is_read_as_before() {
     kill(&server, 4);
     fs::write(&notes, "there again").expect("written");
     assert_eq!(client.ask("read"), "11");
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Also one of which there is an image.
@@ -333,7 +350,7 @@ fn externally_replaced_file_is_read_as_before_by_image() {
     let scene = Scene::new("imaged");
     let criu = checkpoints::criu();
     let flags = checkpoints::flags(&criu, &["--checkpoint-every", "1s"]);
-    let server = scene.protect_with(&servers::words(&scene, "/usr/bin/python3"), &flags);
+    let server = scene.protect_with(&servers::command_server(&scene, "/usr/bin/python3"), &flags);
     let mut client = command_server::Client::new(&scene);
     let notes = scene.directory().join("notes");
     fs::write(&notes, "first").expect("written");
@@ -346,14 +363,17 @@ fn externally_replaced_file_is_read_as_before_by_image() {
     server.wait_for("checkpointed", 1);
     kill(&server, 1);
     assert_eq!(client.ask("read"), "7");
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// What it has read of a file is still there, or the replay has failed.
 #[test]
 fn changed_file_is_reread_or_reported() {
     let scene = Scene::new("reader");
-    let server = scene.protect_with(&servers::words(&scene, "/usr/bin/python3"), &REQUIRE);
+    let server = scene.protect_with(
+        &servers::command_server(&scene, "/usr/bin/python3"),
+        &STATEFUL_REQUIRE,
+    );
     let mut client = command_server::Client::new(&scene);
     for (round, length) in [(1, "6"), (2, "12"), (3, "18")] {
         client.say("note");
@@ -361,7 +381,7 @@ fn changed_file_is_reread_or_reported() {
         kill(&server, round);
         assert_eq!(client.ask("read"), length);
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
     fs::write(scene.directory().join("notes"), "other\nother\nother\n").expect("written");
     server.kill_main(Signal::KILL);
     let serving = server.wait_serving(4);
@@ -385,7 +405,7 @@ fn redis_unix_socket_survives_restart() {
     let mut redis = servers::redis(&scene);
     let more = ["--unixsocket".to_owned(), path.display().to_string()];
     redis.command.extend(more);
-    let server = scene.protect_with(&redis, &REQUIRE);
+    let server = scene.protect_with(&redis, &STATEFUL_REQUIRE);
     let mut client = Client::new(&scene);
     for life in 1..=3 {
         let answer = client.ask(&["INCR", "lives"]);

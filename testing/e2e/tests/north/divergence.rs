@@ -4,21 +4,21 @@ use std::{fs, io::ErrorKind, path::PathBuf, time::Duration};
 
 use e2e::{
     Protected, Scene, arrange,
-    exchange::assert_all_kept,
+    exchange::assert_all_recovered,
     loggers::{protect, with_logger},
     pair::{Pair, addresses},
-    servers::{PORT, interpreter, interpreter_at},
+    servers::{SERVER_PORT, interpreter, interpreter_at},
 };
 use lab::{Direction, Signal};
 
 use super::{
-    REQUIRE,
+    STATEFUL_REQUIRE,
     command_server::Client,
     rare_calls::{kill, run},
 };
 
 /// Says a word, and then, in the same turn, what is in its memory and in no record.
-const SAYS: &str = r#"
+const MEMORY_SCRIPT: &str = r#"
 import mmap
 with open(os.path.dirname(os.path.dirname(sys.argv[0])) + "/secret", "rb") as file:
     secret = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
@@ -28,7 +28,7 @@ def answer(connection, line):
 "#;
 
 /// What the server says from now on, and would have said before.
-fn tell(scene: &Scene, what: &str) -> PathBuf {
+fn set_output(scene: &Scene, what: &str) -> PathBuf {
     let path = scene.directory().join("secret");
     if path.exists() {
         // The same file, for it is in the server's memory.
@@ -41,16 +41,20 @@ fn tell(scene: &Scene, what: &str) -> PathBuf {
 
 /// Has heard a first answer.
 fn talks(scene: &Scene, mut client: Client) -> Client {
-    tell(scene, "the truth\n");
-    run(&mut client, SAYS);
+    set_output(scene, "the truth\n");
+    run(&mut client, MEMORY_SCRIPT);
     assert_eq!(client.ask("hear"), "hear the truth");
     assert_eq!(client.ask("hear"), "hear the truth");
-    tell(scene, "the truth, and more than that\n");
+    set_output(scene, "the truth, and more than that\n");
     client
 }
 
 /// The client is reset, and has heard nothing; the next one is served.
-fn is_told_apart(serves: &Protected, mut client: Client, mut next: impl FnMut() -> Client) {
+fn assert_divergence_detected(
+    serves: &Protected,
+    mut client: Client,
+    mut next: impl FnMut() -> Client,
+) {
     let trouble = serves.wait_for("warning", 1)["message"].to_string();
     assert!(
         trouble.contains("other output than in the record"),
@@ -66,23 +70,25 @@ fn is_told_apart(serves: &Protected, mut client: Client, mut next: impl FnMut() 
 #[test]
 fn extra_replay_output_is_dropped() {
     let scene = Scene::new("otherwise");
-    let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
+    let server = scene.protect_with(&interpreter(&scene), &STATEFUL_REQUIRE);
     let client = talks(&scene, Client::new(&scene));
     server.kill_main(Signal::KILL);
-    is_told_apart(&server, client, || Client::at(scene.connect(PORT)));
+    assert_divergence_detected(&server, client, || Client::at(scene.connect(SERVER_PORT)));
 }
 
 /// Where another host has nothing but what the logger was told: of the last words that were said, too.
-fn is_not_heard_elsewhere(label: &str, delay: Duration) {
+fn extra_output_is_dropped_on_standby(label: &str, delay: Duration) {
     let [address, _] = addresses();
-    let mut pair = Pair::with(label, &[], &REQUIRE, |scene| interpreter_at(scene, address));
+    let mut pair = Pair::with(label, &[], &STATEFUL_REQUIRE, |scene| {
+        interpreter_at(scene, address)
+    });
     let link = &pair.logger.host().links()[0];
     let adjusted = link.adjust(&Direction::BOTH, |link| link.delay(delay));
     adjusted.expect("a link");
     let client = Client::at(pair.scene.connect_to(address));
     let client = talks(&pair.scene, client);
     pair.first.power_off();
-    is_told_apart(&pair.second, client, || {
+    assert_divergence_detected(&pair.second, client, || {
         Client::at(pair.scene.connect_to(address))
     });
     pair.change_places();
@@ -91,17 +97,17 @@ fn is_not_heard_elsewhere(label: &str, delay: Duration) {
 
 #[test]
 fn extra_replay_output_on_standby_is_dropped() {
-    is_not_heard_elsewhere("otherhost", Duration::ZERO);
+    extra_output_is_dropped_on_standby("otherhost", Duration::ZERO);
 }
 
 /// What it says is held then while the program goes on.
 #[test]
 fn extra_replay_output_with_distant_logger_is_dropped() {
-    is_not_heard_elsewhere("otherfar", Duration::from_millis(1));
+    extra_output_is_dropped_on_standby("otherfar", Duration::from_millis(1));
 }
 
 /// Says two words in a row, and then does nothing but ask whether there is more to hear, without ever waiting.
-const SPINS: &str = r#"
+const SPINNING_SCRIPT: &str = r#"
 def answer(connection, line):
     connection.send(b"one\n", socket.MSG_DONTWAIT)
     connection.send(b"two\n", socket.MSG_DONTWAIT)
@@ -117,24 +123,24 @@ def answer(connection, line):
 #[test]
 fn deferred_output_leaves_without_blocking_call() {
     let (scene, logger) = with_logger("spins");
-    let server = protect(&scene, &interpreter(&scene), &logger, &REQUIRE);
+    let server = protect(&scene, &interpreter(&scene), &logger, &STATEFUL_REQUIRE);
     let mut client = Client::new(&scene);
-    run(&mut client, SPINS);
+    run(&mut client, SPINNING_SCRIPT);
     for kill in 1..=2 {
         for _ in 0..20 {
             assert_eq!(client.ask("speak"), "one");
-            assert_eq!(client.hear(), "two");
+            assert_eq!(client.receive(), "two");
             client.write("x");
-            assert_eq!(client.hear(), "x");
+            assert_eq!(client.receive(), "x");
         }
         server.kill_main(Signal::KILL);
         server.wait_serving(kill);
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Says what it says by a stream of the C library's.
-const PRINTS: &str = r#"
+const STDIO_SCRIPT: &str = r#"
 said, streams = 0, {}
 def answer(connection, line):
     global said
@@ -149,9 +155,9 @@ def answer(connection, line):
 #[test]
 fn stdio_output_is_sent_once() {
     let scene = Scene::new("prints");
-    let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
+    let server = scene.protect_with(&interpreter(&scene), &STATEFUL_REQUIRE);
     let mut client = Client::new(&scene);
-    run(&mut client, PRINTS);
+    run(&mut client, STDIO_SCRIPT);
     let mut said = 0;
     for kill in 1..=3 {
         for _ in 0..20 {
@@ -162,14 +168,14 @@ fn stdio_output_is_sent_once() {
         server.kill_main(Signal::KILL);
         server.wait_serving(kill);
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// The sockets that go on were made with the smallest ones, and kept these until the kernel looked at the route again.
 #[test]
 fn segment_sizes_survive_recovery() {
     let scene = Scene::new("segments");
-    let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
+    let server = scene.protect_with(&interpreter(&scene), &STATEFUL_REQUIRE);
     let mut client = Client::new(&scene);
     let segment = || {
         let said = arrange::run_words(&scene.server, &["ss", "-tniH", "sport = :8080"]);
@@ -184,5 +190,5 @@ fn segment_sizes_survive_recovery() {
         assert_eq!(segment(), before);
         assert_eq!(client.ask("6 * 7"), "42");
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }

@@ -4,20 +4,19 @@ use std::{thread, time::Duration};
 
 use e2e::{
     Scene,
-    exchange::assert_all_kept,
+    exchange::assert_all_recovered,
     loggers::status,
     servers::{interpreter, sleeper},
 };
 
 use super::{
-    REQUIRE,
+    STATEFUL_REQUIRE, await_condition,
     command_server::Client,
-    patiently,
     rare_calls::{built, kill, run},
 };
 
 /// A helper, which works as long as it is not waited for.
-const HELPER: &str = r#"
+const HELPER_SCRIPT: &str = r#"
 import hashlib
 wake, work, done = threading.Event(), bytes(1 << 22), []
 def help():
@@ -31,7 +30,7 @@ threading.Thread(target=help, daemon=True).start()
 "#;
 
 /// A server's beginning: a helper, and a client.
-const CLIENT: &str = r#"
+const CLIENT_SCRIPT: &str = r#"
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -58,7 +57,7 @@ static void say(int client, const char *what, int first, int second) {
 "#;
 
 /// Counts its client's words; a helper that it wakes by the first one computes for ever.
-const RESTLESS: &str = r#"
+const RESTLESS_SCRIPT: &str = r#"
 static int heard;
 static void *compute(void *nothing) {
     pthread_mutex_lock(&mutex);
@@ -84,7 +83,7 @@ int main(void) {
 
 /// Has a helper work for each of its client's words, and says how often that was still at work when the next one came.
 /// Like redis, its first thread holds another mutex for ever.
-const HOLDER: &str = r#"
+const MUTEX_HOLDER_SCRIPT: &str = r#"
 static int begun, done;
 static void *work(void *nothing) {
     pthread_mutex_lock(&mutex);
@@ -118,9 +117,9 @@ int main(void) {
 #[test]
 fn helper_work_ends_before_result_is_read() {
     let scene = Scene::new("helper");
-    let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
+    let server = scene.protect_with(&interpreter(&scene), &STATEFUL_REQUIRE);
     let mut client = Client::new(&scene);
-    run(&mut client, HELPER);
+    run(&mut client, HELPER_SCRIPT);
     for round in 1..=6 {
         run(&mut client, "wake.set()");
         if round % 3 != 0 {
@@ -132,7 +131,7 @@ fn helper_work_ends_before_result_is_read() {
             assert_eq!(client.ask("len(done)"), round.to_string());
         }
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Also where the first thread is never without a mutex.
@@ -140,8 +139,12 @@ fn helper_work_ends_before_result_is_read() {
 fn permanently_held_mutex_does_not_block_helpers() {
     let scene = Scene::new("holder");
     let mut server = interpreter(&scene);
-    server.command = vec![built(&scene, "holder", &[CLIENT, HOLDER].concat())];
-    let server = scene.protect_with(&server, &REQUIRE);
+    server.command = vec![built(
+        &scene,
+        "holder",
+        &[CLIENT_SCRIPT, MUTEX_HOLDER_SCRIPT].concat(),
+    )];
+    let server = scene.protect_with(&server, &STATEFUL_REQUIRE);
     let mut client = Client::new(&scene);
     for round in 1..=3 {
         for word in 3 * round - 2..=3 * round {
@@ -150,14 +153,14 @@ fn permanently_held_mutex_does_not_block_helpers() {
         kill(&server, round);
     }
     assert_eq!(client.ask("word"), "10 0");
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// A helper that sleeps is not waited for. When it has told the first thread something, it has in each life.
 #[test]
 fn helper_messages_are_replayed() {
     let scene = Scene::new("sleeper");
-    let server = scene.protect_with(&sleeper(&scene), &REQUIRE);
+    let server = scene.protect_with(&sleeper(&scene), &STATEFUL_REQUIRE);
     let mut client = Client::new(&scene);
     for round in 1..=5 {
         for _ in 0..10 {
@@ -167,14 +170,14 @@ fn helper_messages_are_replayed() {
         kill(&server, round);
     }
     assert_eq!(client.ask("word"), "word 56");
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// By its own clocks, which stand still in a replay.
 #[test]
 fn expired_wait_has_same_length_in_replay() {
     let scene = Scene::new("vain");
-    let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
+    let server = scene.protect_with(&interpreter(&scene), &STATEFUL_REQUIRE);
     let mut client = Client::new(&scene);
     for round in 1..=3 {
         for _ in 0..3 {
@@ -183,14 +186,14 @@ fn expired_wait_has_same_length_in_replay() {
         kill(&server, round);
         assert_eq!(client.ask("round(1.5)"), "2");
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Who does nothing but look at them has them go on, where the record ends in between.
 #[test]
 fn clock_polling_ends_in_replay() {
     let scene = Scene::new("spin");
-    let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
+    let server = scene.protect_with(&interpreter(&scene), &STATEFUL_REQUIRE);
     let mut client = Client::new(&scene);
     for round in 1..=2 {
         let recorded = || status(&server)["determinant_log_bytes"].as_u64();
@@ -198,12 +201,12 @@ fn clock_polling_ends_in_replay() {
         client.say(
             "end = time.monotonic() + 4\x01while time.monotonic() < end:\x01    sum(range(100000))",
         );
-        patiently("it has heard that", || recorded() > before);
+        await_condition("it has heard that", || recorded() > before);
         kill(&server, round);
-        assert_eq!(client.hear(), "None");
+        assert_eq!(client.receive(), "None");
         assert_eq!(client.ask("time.monotonic() > end"), "True");
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// It is told, once, that a replay may find something else from there on; and no life waits again.
@@ -211,8 +214,12 @@ fn clock_polling_ends_in_replay() {
 fn busy_helper_is_not_awaited() {
     let scene = Scene::new("restless");
     let mut server = interpreter(&scene);
-    server.command = vec![built(&scene, "restless", &[CLIENT, RESTLESS].concat())];
-    let server = scene.protect_with(&server, &REQUIRE);
+    server.command = vec![built(
+        &scene,
+        "restless",
+        &[CLIENT_SCRIPT, RESTLESS_SCRIPT].concat(),
+    )];
+    let server = scene.protect_with(&server, &STATEFUL_REQUIRE);
     let mut client = Client::new(&scene);
     let mut count = 0;
     for round in 1..=3 {

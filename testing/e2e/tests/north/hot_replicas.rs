@@ -6,15 +6,15 @@ use e2e::{
     Seed,
     exchange::assert_untouched,
     pair::{FailOver, Pair, addresses, at_addresses},
-    servers::{Authority, PORT, lighttpd_tls, mosquitto, room, streamer},
+    servers::{Authority, SERVER_PORT, chat_server, lighttpd_tls, mosquitto, streamer},
 };
 
 use super::{
     hot_standby::{await_replica, fail_over_hot, with_follower},
-    mosquitto::{QUALITIES, Subscriber, publish},
-    streamer::{STREAMS, read_all},
+    mosquitto::{QOS_LEVELS, Subscriber, publish},
+    streamer::{STREAM_COUNT, read_all},
     tls::use_all,
-    websocket::talk_all,
+    websocket::run_clients,
 };
 
 /// The service goes from host to host, and each time who has followed goes on.
@@ -29,24 +29,26 @@ fn goes_from_host_to_host(pair: &mut Pair, label: &str) {
 
 #[test]
 fn mosquitto_delivers_each_message_once_by_replica() {
-    const COUNT: usize = 1500;
+    const MESSAGE_COUNT: usize = 1500;
     let label = "hot-mosquitto";
     let mut pair = with_follower(label, |scene| {
         at_addresses(scene, mosquitto(scene), Some("mosquitto.conf"))
     });
     let (scene, to) = (&Arc::clone(&pair.scene), addresses()[0]);
-    let recording = scene.record(PORT);
-    let subscribers = QUALITIES.map(|quality| Subscriber::of(scene, to, quality, COUNT));
+    let recording = scene.record(SERVER_PORT);
+    let subscribers = QOS_LEVELS.map(|quality| Subscriber::of(scene, to, quality, MESSAGE_COUNT));
     thread::scope(|scope| {
-        let publishers =
-            QUALITIES.map(|quality| scope.spawn(move || publish(scene, to, quality, COUNT)));
+        let publishers = QOS_LEVELS
+            .map(|quality| scope.spawn(move || publish(scene, to, quality, MESSAGE_COUNT)));
         goes_from_host_to_host(&mut pair, label);
         for publisher in publishers {
             publisher.join().expect("a publisher");
         }
     });
-    let expected: Vec<String> = (1..=COUNT).map(|number| number.to_string()).collect();
-    for (quality, subscriber) in QUALITIES.iter().zip(&subscribers) {
+    let expected: Vec<String> = (1..=MESSAGE_COUNT)
+        .map(|number| number.to_string())
+        .collect();
+    for (quality, subscriber) in QOS_LEVELS.iter().zip(&subscribers) {
         assert_eq!(subscriber.ends(), expected, "quality {quality}");
     }
     pair.first.assert_none_of("connection_reset");
@@ -59,12 +61,12 @@ fn asyncio_streams_continue_on_replica() {
     let label = "hot-streamer";
     let mut pair = with_follower(label, |scene| at_addresses(scene, streamer(scene), None));
     let scene = &Arc::clone(&pair.scene);
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     read_all(scene, addresses()[0], || {
         goes_from_host_to_host(&mut pair, label);
     });
     pair.first.assert_none_of("connection_reset");
-    assert_untouched(recording, STREAMS);
+    assert_untouched(recording, STREAM_COUNT);
     pair.stop();
 }
 
@@ -73,11 +75,11 @@ fn chat_with_tls_continues_on_replica() {
     let label = "hot-room";
     let mut authority = None;
     let mut pair = with_follower(label, |scene| {
-        let server = room(scene, Some(authority.insert(Authority::new(scene))));
+        let server = chat_server(scene, Some(authority.insert(Authority::new(scene))));
         at_addresses(scene, server, None)
     });
     let scene = &Arc::clone(&pair.scene);
-    talk_all(scene, addresses()[0], authority.as_ref(), || {
+    run_clients(scene, addresses()[0], authority.as_ref(), || {
         goes_from_host_to_host(&mut pair, label);
     });
     pair.first.assert_none_of("connection_reset");

@@ -12,17 +12,17 @@ use e2e::{
     clients::finish,
     exchange::assert_untouched,
     loggers::{protect, status, with_logger_that},
-    pair::{DEVICE, FailOver, Pair, addresses, lease, stop_all},
-    servers::{PORT, Server, interpreter_at, redis_at},
+    pair::{ADDRESS_DEVICE_FLAGS, FailOver, Pair, addresses, lease, stop_all},
+    servers::{SERVER_PORT, Server, interpreter_at, redis_at},
 };
 use lab::Signal;
 use rustix::process::Pid;
 use serde_json::json;
 
 use super::{
-    REQUIRE,
+    STATEFUL_REQUIRE, await_condition,
     checkpoint_upload::{METRICS, held},
-    command_server, patiently,
+    command_server,
     power_off::{client, count, counting_while},
     redis::Client,
 };
@@ -30,7 +30,7 @@ use super::{
 /// A service whose standby follows, when there is something to follow: who has said nothing has told the logger
 /// nothing.
 pub(super) fn with_follower(label: &str, server: impl FnOnce(&Scene) -> Server) -> Pair {
-    let flags = [&REQUIRE[..], &["--hot"]].concat();
+    let flags = [&STATEFUL_REQUIRE[..], &["--hot"]].concat();
     Pair::with(label, &[], &flags, server)
 }
 
@@ -82,7 +82,7 @@ pub(super) fn await_replica(pair: &Pair, nth: usize) {
 #[track_caller]
 fn assert_went_on(host: &Protected, times: usize) {
     let went_on = host.events_of("replica_promoted").len();
-    assert_eq!(went_on, times, "{}", host.said());
+    assert_eq!(went_on, times, "{}", host.log());
 }
 
 /// The standby goes on with what follows there, and the other host follows.
@@ -103,7 +103,7 @@ pub(super) fn fail_over_hot(pair: &mut Pair, way: FailOver) {
 #[test]
 fn redis_replica_is_promoted() {
     let mut pair = hot_pair("north-hot", redis);
-    let recording = pair.scene.record(PORT);
+    let recording = pair.scene.record(SERVER_PORT);
     let seed = &mut Seed::choose("north-hot");
     let open = counting_while(&mut pair, 8, |pair| {
         for way in [
@@ -154,7 +154,7 @@ fn long_silent_replica_is_promoted() {
     pair.first.power_off();
     open.send(&["INCR", "counter"]);
     // After that, Linux retransmits in 3 s only.
-    patiently("it was sent again four times", || {
+    await_condition("it was sent again four times", || {
         backoff(&pair, &open) >= 4
     });
     pair.second.kill_serve(Signal::CONT);
@@ -189,7 +189,7 @@ fn recorded(pair: &Pair) -> u64 {
 
 /// Waits until the standby's server has done so much of what was recorded, and was told to the logger since.
 fn await_followed(pair: &Pair, recorded: u64) {
-    patiently("it has followed", || {
+    await_condition("it has followed", || {
         let replica = &status(&pair.second)["replica"];
         let bytes = |name: &str| replica[name].as_u64();
         let followed = bytes("record_bytes").zip(bytes("lag_bytes"));
@@ -272,14 +272,14 @@ fn killed_standby_replicates_again() {
     let left = replica_pid(&pair.second).expect("it follows");
     let left = Pid::from_raw(left).expect("a process");
     pair.second.kill_serve(Signal::KILL);
-    assert!(pair.second.ended(e2e::PATIENCE).is_some());
+    assert!(pair.second.ended(e2e::EVENT_TIMEOUT).is_some());
     assert!(runs(left), "it is there still");
     pair.begin_standby();
     pair.await_standby();
     await_replica(&pair, 1);
     assert!(!runs(left), "it was ended");
     // What the kernel tells of a process is another thing each time, and nothing to be warned of.
-    let said = pair.second.said();
+    let said = pair.second.log();
     assert!(!said.contains("not as it was"), "{said}");
     takes_over_hot(pair, open);
 }
@@ -325,7 +325,7 @@ fn replica_reattaches_to_restarted_logger() {
     finish(open.stream());
     pair.restart_logger();
     await_replica(&pair, 2);
-    patiently("it has followed", || {
+    await_condition("it has followed", || {
         let replica = &status(&pair.second)["replica"];
         replica["record_bytes"]
             .as_u64()
@@ -345,7 +345,7 @@ fn replica_reattaches_to_restarted_logger() {
 fn restarted_logger_serves_cold_standby() {
     let [address, _] = addresses();
     let metrics = ["--metrics", METRICS];
-    let mut pair = Pair::with("north-logger-cold", &metrics, &REQUIRE, |scene| {
+    let mut pair = Pair::with("north-logger-cold", &metrics, &STATEFUL_REQUIRE, |scene| {
         redis_at(scene, address)
     });
     let mut open = client(&pair.scene);
@@ -353,7 +353,7 @@ fn restarted_logger_serves_cold_standby() {
     finish(open.stream());
     let recorded = held(&pair.logger, "notes");
     pair.restart_logger();
-    patiently("the logger has all of it again", || {
+    await_condition("the logger has all of it again", || {
         held(&pair.logger, "notes") >= recorded
     });
     pair.fail_over(FailOver::PowerOff);
@@ -364,7 +364,7 @@ fn restarted_logger_serves_cold_standby() {
 }
 
 /// Runs the script behind it, at another port if its environment says so.
-const ELSEWHERE: &str = r#"
+const OTHER_PORT_SCRIPT: &str = r#"
 import os, runpy, sys
 sys.argv = sys.argv[1:]
 sys.argv[2] = os.environ.get("ELSEWHERE", sys.argv[2])
@@ -378,11 +378,11 @@ fn replica_listening_elsewhere_is_reported() {
     let (scene, logger) = with_logger_that("north-hot-elsewhere", &["--lease", &lease]);
     let address = addresses()[0];
     let mut server = interpreter_at(&scene, address);
-    let script = scene.write("elsewhere.py", ELSEWHERE);
+    let script = scene.write("elsewhere.py", OTHER_PORT_SCRIPT);
     let script = script.to_string_lossy().into_owned();
     server.command.insert(2, script);
     let other = scene.lab.add_host_at("other", 30).expect("a host");
-    let hot = [&REQUIRE[..], &["--hot"], &DEVICE].concat();
+    let hot = [&STATEFUL_REQUIRE[..], &["--hot"], &ADDRESS_DEVICE_FLAGS].concat();
     let first = protect(&scene, &server, &logger, &hot);
     server.environment = vec![("ELSEWHERE", "8999")];
     let flags = logger.flags();

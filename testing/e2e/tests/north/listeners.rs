@@ -4,21 +4,21 @@ use std::io::{ErrorKind, Read as _};
 
 use e2e::{
     Protected, Scene,
-    servers::{PORT, redis},
+    servers::{SERVER_PORT, redis},
 };
 use lab::Signal;
 
-use super::{REQUIRE, redis::Client};
+use super::{STATEFUL_REQUIRE, redis::Client};
 
 /// A replay takes as long again.
-const BUSY: [&str; 3] = ["EVAL", "for i = 1, 250000000 do end return 1", "0"];
+const BUSY_COMMAND: [&str; 3] = ["EVAL", "for i = 1, 250000000 do end return 1", "0"];
 
 /// redis is busy, and listens at these addresses instead. It dies, and replays that: who connects while it is busy
 /// again.
 fn early(scene: &Scene, addresses: &str) -> (Protected, [Client; 2]) {
-    let server = scene.protect_with(&redis(scene), &REQUIRE);
+    let server = scene.protect_with(&redis(scene), &STATEFUL_REQUIRE);
     let mut client = Client::new(scene);
-    assert_eq!(client.ask(&BUSY), ":1");
+    assert_eq!(client.ask(&BUSY_COMMAND), ":1");
     assert_eq!(client.ask(&["CONFIG", "SET", "bind", addresses]), "+OK");
     server.kill_main(Signal::KILL);
     server.wait_for("listening", 1);
@@ -37,7 +37,7 @@ fn early(scene: &Scene, addresses: &str) -> (Protected, [Client; 2]) {
 #[test]
 fn client_before_listener_replacement_is_served() {
     let scene = &Scene::new("relisten");
-    let own = scene.ipv4(PORT).ip();
+    let own = scene.ipv4(SERVER_PORT).ip();
     let (server, [mut client, mut early]) = early(scene, &format!("{own} 127.0.0.1"));
     assert_eq!(early.answer(), ":1");
     assert_eq!(client.ask(&["INCR", "counter"]), ":2");

@@ -10,11 +10,13 @@ use e2e::{
     servers::redis_at,
 };
 
-use super::{REQUIRE, patiently, power_off::client, redis::Client};
+use super::{STATEFUL_REQUIRE, await_condition, power_off::client, redis::Client};
 
 fn pair(label: &str) -> Pair {
     let [address, _] = addresses();
-    Pair::with(label, &[], &REQUIRE, |scene| redis_at(scene, address))
+    Pair::with(label, &[], &STATEFUL_REQUIRE, |scene| {
+        redis_at(scene, address)
+    })
 }
 
 fn counted(server: &Protected, name: &str) -> u64 {
@@ -31,7 +33,7 @@ fn count(client: &mut Client, from: u32, to: u32) {
 /// copies depends on the machine.
 fn count_until_left(server: &Protected, client: &mut Client, first: u32, enough: u64) {
     let mut next = first;
-    patiently("requests are left to the notes", || {
+    await_condition("requests are left to the notes", || {
         count(client, next, next + 99);
         next += 100;
         counted(server, "mirror_skipped") > enough
@@ -79,7 +81,7 @@ fn unanswered_client_gets_ack_of_stable_data() {
             thread::sleep(Duration::from_millis(round % 4));
         }
     }
-    patiently("all is acknowledged", || is_acknowledged(&pair, &client));
+    await_condition("all is acknowledged", || is_acknowledged(&pair, &client));
     pair.fail_over(FailOver::PowerOff);
     assert_eq!(client.ask(&["CLIENT", "REPLY", "ON"]), "+OK");
     assert_eq!(client.ask(&["GET", "counter"]), "700");

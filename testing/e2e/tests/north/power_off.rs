@@ -12,18 +12,25 @@ use e2e::{
     Scene, Seed, assert_same_bytes,
     clients::finish,
     exchange::assert_untouched,
-    loggers::{Logger, QUICK_LOSS, protect, status, with_logger},
+    loggers::{Logger, SHORT_LOGGER_TIMEOUT, protect, status, with_logger},
     pair::{FailOver, Pair, addresses, at_addresses},
     pattern,
-    servers::{Authority, BIG, PORT, Server, nginx_tls, redis, redis_at, words},
+    servers::{
+        Authority, BIG_FILE_BYTES, SERVER_PORT, Server, command_server, nginx_tls, redis, redis_at,
+    },
 };
 use lab::{Direction, Signal};
 
-use super::{REQUIRE, command_server::Client as Talker, patiently, read_by_server, redis::Client};
+use super::{
+    STATEFUL_REQUIRE, await_condition, command_server::Client as Talker, read_by_server,
+    redis::Client,
+};
 
 fn pair(label: &str) -> Pair {
     let [address, _] = addresses();
-    Pair::with(label, &[], &REQUIRE, |scene| redis_at(scene, address))
+    Pair::with(label, &[], &STATEFUL_REQUIRE, |scene| {
+        redis_at(scene, address)
+    })
 }
 
 pub(super) fn client(scene: &Scene) -> Client {
@@ -50,13 +57,13 @@ pub(super) fn count(mut client: Client, number: usize, ends: &AtomicBool) -> u64
 
 #[test]
 fn redis_survives_power_off() {
-    goes_on("north-hosts", Duration::ZERO);
+    survives_power_off("north-hosts", Duration::ZERO);
 }
 
 /// It does not wait for its answers, but these wait for the logger.
 #[test]
 fn redis_continues_with_distant_logger() {
-    goes_on("north-far", Duration::from_millis(1));
+    survives_power_off("north-far", Duration::from_millis(1));
 }
 
 /// The service goes from host to host in both ways, and its server dies where it is then.
@@ -102,10 +109,10 @@ pub(super) fn counting_while(
 }
 
 /// `delay` is that of the logger's link, each way.
-fn goes_on(label: &str, delay: Duration) {
+fn survives_power_off(label: &str, delay: Duration) {
     let mut pair = pair(label);
     put_away(&pair.logger, delay);
-    let recording = pair.scene.record(PORT);
+    let recording = pair.scene.record(SERVER_PORT);
     let seed = &mut Seed::choose(label);
     let open = counting_while(&mut pair, 8, |pair| fail_over_and_die(pair, seed));
     finish(open.stream());
@@ -143,10 +150,10 @@ fn put_away(logger: &Logger, delay: Duration) {
 #[test]
 fn distant_logger_delays_output_not_server() {
     let (scene, logger) = with_logger("north-later");
-    let server = protect(&scene, &redis(&scene), &logger, &REQUIRE);
+    let server = protect(&scene, &redis(&scene), &logger, &STATEFUL_REQUIRE);
     put_away(&logger, Duration::from_millis(2));
     let mut clients: Vec<Client> = (0..5)
-        .map(|_| Client::to(&scene, scene.ipv4(PORT)))
+        .map(|_| Client::to(&scene, scene.ipv4(SERVER_PORT)))
         .collect();
     for number in 1..=20 {
         assert_eq!(clients[0].ask(&["INCR", "counter"]), format!(":{number}"));
@@ -183,9 +190,9 @@ fn distant_logger_delays_output_not_server() {
 #[test]
 fn loop_iteration_waits_once_for_logger() {
     let (scene, logger) = with_logger("north-turns");
-    let server = protect(&scene, &redis(&scene), &logger, &REQUIRE);
+    let server = protect(&scene, &redis(&scene), &logger, &STATEFUL_REQUIRE);
     let mut clients: Vec<Client> = (0..16)
-        .map(|_| Client::to(&scene, scene.ipv4(PORT)))
+        .map(|_| Client::to(&scene, scene.ipv4(SERVER_PORT)))
         .collect();
     let commits = |name: &str| {
         status(&server)["output_commit"][name]
@@ -193,7 +200,7 @@ fn loop_iteration_waits_once_for_logger() {
             .expect("a number")
     };
     // All of these are ready when it comes to look.
-    let mut blocked = Client::to(&scene, scene.ipv4(PORT));
+    let mut blocked = Client::to(&scene, scene.ipv4(SERVER_PORT));
     let rounds = 20;
     let before = ["waits", "iterations"].map(commits);
     for round in 1..=rounds {
@@ -231,7 +238,7 @@ fn send_and_see(client: &mut Client, scene: &Scene) {
     let before = read_by_server(scene, client.stream());
     let long = "x".repeat(1200); // one segment
     client.send(&["EVAL", "return redis.call('INCR', 'counter')", "0", &long]);
-    patiently("it goes on", || {
+    await_condition("it goes on", || {
         read_by_server(scene, client.stream()) > before + long.len() as u64
     });
 }
@@ -239,9 +246,9 @@ fn send_and_see(client: &mut Client, scene: &Scene) {
 #[test]
 fn output_waits_for_determinants() {
     let (scene, logger) = with_logger("north-hold");
-    let flags = [&REQUIRE[..], &[QUICK_LOSS]].concat();
+    let flags = [&STATEFUL_REQUIRE[..], &[SHORT_LOGGER_TIMEOUT]].concat();
     let server = protect(&scene, &redis(&scene), &logger, &flags);
-    let mut waits = Client::to(&scene, scene.ipv4(PORT));
+    let mut waits = Client::to(&scene, scene.ipv4(SERVER_PORT));
     assert_eq!(waits.ask(&["INCR", "counter"]), ":1");
     let link = &logger.host().links()[0];
     link.cut().expect("a cut");
@@ -271,8 +278,8 @@ fn nginx_tls_on_both(scene: &Scene) -> Server {
 /// What was agreed on with a client is known to the other host, and to nobody else.
 #[test]
 fn tls_download_survives_power_off() {
-    let mut pair = Pair::with("north-tls", &[], &REQUIRE, nginx_tls_on_both);
-    let recording = pair.scene.record(PORT);
+    let mut pair = Pair::with("north-tls", &[], &STATEFUL_REQUIRE, nginx_tls_on_both);
+    let recording = pair.scene.record(SERVER_PORT);
     let url = format!("https://{}/big.bin", addresses()[0]);
     let host = pair.scene.client.clone();
     let rates = ["2M", "3M", "4M"];
@@ -290,13 +297,13 @@ fn tls_download_survives_power_off() {
             })
             .collect();
         let has_begun = |file: &PathBuf| fs::metadata(file).is_ok_and(|file| file.len() > 0);
-        patiently("all are in the middle", || files.iter().all(has_begun));
+        await_condition("all are in the middle", || files.iter().all(has_begun));
         pair.fail_over(FailOver::PowerOff);
         for (client, file) in clients.into_iter().zip(&files) {
             let got = client.join().expect("a client");
             assert!(got.status.success(), "{got:?}");
             let got = fs::read(file).expect("a file");
-            assert_same_bytes("curl", &pattern(BIG), &got);
+            assert_same_bytes("curl", &pattern(BIG_FILE_BYTES), &got);
         }
     });
     assert_untouched(recording, 3);
@@ -315,8 +322,8 @@ fn standby_without_record_resets_old_clients() {
 /// The standby begins again with other options, which lack `what`; it takes over, and the client is reset.
 pub(super) fn cannot_take_over(mut pair: Pair, options: &[&str], mut client: Client, what: &str) {
     pair.second.kill_serve(Signal::TERM);
-    assert!(pair.second.ended(e2e::PATIENCE).is_some());
-    pair.tell_hosts(options);
+    assert!(pair.second.ended(e2e::EVENT_TIMEOUT).is_some());
+    pair.set_extra_flags(options);
     pair.begin_standby();
     pair.await_standby();
     pair.first.power_off();
@@ -348,9 +355,9 @@ fn server_closing_all_descriptors_continues() {
     let (scene, logger) = with_logger("north-closes");
     let server = protect(
         &scene,
-        &words(&scene, "/usr/bin/python3"),
+        &command_server(&scene, "/usr/bin/python3"),
         &logger,
-        &REQUIRE,
+        &STATEFUL_REQUIRE,
     );
     let mut talker = Talker::new(&scene);
     assert_eq!(talker.ask("forget"), "forgotten");
@@ -365,8 +372,13 @@ fn server_closing_all_descriptors_continues() {
 #[test]
 fn file_write_waits_for_determinants() {
     let (scene, logger) = with_logger("north-effects");
-    let flags = [&REQUIRE[..], &["--output-commit=all"]].concat();
-    let server = protect(&scene, &words(&scene, "/usr/bin/python3"), &logger, &flags);
+    let flags = [&STATEFUL_REQUIRE[..], &["--output-commit=all"]].concat();
+    let server = protect(
+        &scene,
+        &command_server(&scene, "/usr/bin/python3"),
+        &logger,
+        &flags,
+    );
     let mut talker = Talker::new(&scene);
     assert_eq!(talker.ask("count"), "1");
     let notes = scene.directory().join("notes");
@@ -377,7 +389,7 @@ fn file_write_waits_for_determinants() {
     thread::sleep(Duration::from_millis(700));
     assert_eq!(noted(), "");
     link.heal().expect("a link");
-    patiently("it is written", || noted() == "noted\n");
+    await_condition("it is written", || noted() == "noted\n");
     // Nor is it written twice.
     server.kill_main(Signal::KILL);
     server.wait_serving(1);

@@ -15,14 +15,16 @@ use std::{
 
 use e2e::{
     Protected, Scene, Seed,
-    exchange::{assert_all_kept, assert_untouched},
+    exchange::{assert_all_recovered, assert_untouched},
     pair::{FailOver, Pair, addresses},
-    servers::{PORT, forking, forking_at},
+    servers::{SERVER_PORT, forking, forking_at},
 };
 use lab::{Pid, Signal};
 use serde_json::Value;
 
-use super::{REQUIRE, kill_again_and_again, meanwhile, patiently, power_off::fail_over_and_die};
+use super::{
+    STATEFUL_REQUIRE, await_condition, kill_repeatedly, power_off::fail_over_and_die, with_clients,
+};
 
 /// A client, and what it knows of its server process.
 struct Client {
@@ -35,7 +37,7 @@ struct Client {
 
 impl Client {
     fn new(scene: &Scene) -> Self {
-        Self::to(scene, scene.ipv4(PORT))
+        Self::to(scene, scene.ipv4(SERVER_PORT))
     }
 
     fn to(scene: &Scene, address: SocketAddr) -> Self {
@@ -52,7 +54,7 @@ impl Client {
     }
 
     /// The process is the one that it was, and remembers what it has said.
-    fn hear(&mut self, size: usize) {
+    fn receive(&mut self, size: usize) {
         let mut line = String::new();
         self.stream.read_line(&mut line).expect("an answer");
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -76,7 +78,7 @@ impl Client {
 
     fn ask(&mut self, size: usize) {
         self.say(size);
-        self.hear(size);
+        self.receive(size);
     }
 
     fn number(&self) -> u64 {
@@ -110,14 +112,14 @@ pub(super) fn kill_a_child(server: &Protected) {
         }
         lab::signal(pid, Signal::KILL).ok()
     };
-    patiently("it has a child", || {
+    await_condition("it has a child", || {
         server.worker_pids().into_iter().find_map(kill).is_some()
     });
 }
 
 /// Kills the first process, and all with it, so often, and then three times one of its children.
 pub(super) fn kill_all_and_then_children(server: &Protected, kills: usize, seed: &mut Seed) {
-    kill_again_and_again(server, kills, seed);
+    kill_repeatedly(server, kills, seed);
     for kill in kills + 1..=kills + 3 {
         thread::sleep(Duration::from_millis(seed.between(100, 500) as u64));
         kill_a_child(server);
@@ -127,8 +129,8 @@ pub(super) fn kill_all_and_then_children(server: &Protected, kills: usize, seed:
 
 /// The same with a child, and two of those that children have begun. These are not stopped first, which their parents
 /// would hear of: one that ends by itself just then is not the last.
-pub(super) fn kill_all_and_then_others(server: &Protected, kills: usize, seed: &mut Seed) {
-    kill_again_and_again(server, kills, seed);
+pub(super) fn kill_main_then_children(server: &Protected, kills: usize, seed: &mut Seed) {
+    kill_repeatedly(server, kills, seed);
     for kill in kills + 1..=kills + 3 {
         thread::sleep(Duration::from_millis(seed.between(100, 500) as u64));
         if kill == kills + 1 {
@@ -148,8 +150,8 @@ pub(super) fn kill_all_and_then_others(server: &Protected, kills: usize, seed: &
 #[test]
 fn process_per_connection_survives_kill() {
     let scene = Scene::new("forking");
-    let server = scene.protect_with(&forking(&scene, "nothing"), &REQUIRE);
-    let recording = scene.record(PORT);
+    let server = scene.protect_with(&forking(&scene, "nothing"), &STATEFUL_REQUIRE);
+    let recording = scene.record(SERVER_PORT);
     let seed = &mut Seed::choose("forking");
     let numbers = Mutex::new(BTreeSet::new());
     let client = |own, ends: &AtomicBool| {
@@ -166,8 +168,8 @@ fn process_per_connection_survives_kill() {
         }
         connections
     };
-    let connections = meanwhile(6, client, || kill_all_and_then_children(&server, 5, seed));
-    assert_all_kept(&server);
+    let connections = with_clients(6, client, || kill_all_and_then_children(&server, 5, seed));
+    assert_all_recovered(&server);
     assert_untouched(recording, connections.iter().sum());
 }
 
@@ -175,7 +177,7 @@ fn process_per_connection_survives_kill() {
 #[test]
 fn client_killing_its_process_is_reset_alone() {
     let scene = Scene::new("forkpoison");
-    let server = scene.protect_with(&forking(&scene, "nothing"), &REQUIRE);
+    let server = scene.protect_with(&forking(&scene, "nothing"), &STATEFUL_REQUIRE);
     let mut others: Vec<Client> = (0..3).map(|_| Client::new(&scene)).collect();
     let mut poison: Vec<Client> = (0..2).map(|_| Client::new(&scene)).collect();
     for client in others.iter_mut().chain(&mut poison) {
@@ -193,7 +195,7 @@ fn client_killing_its_process_is_reset_alone() {
             (Err(ErrorKind::ConnectionReset), &b""[..])
         );
     }
-    patiently("it serves without those clients", || {
+    await_condition("it serves without those clients", || {
         let said = server.events();
         let is = |kind: &'static str| move |event: &&Value| event["event"] == kind;
         let mut after = said
@@ -209,7 +211,7 @@ fn client_killing_its_process_is_reset_alone() {
         server.events_of("connection_reset").len(),
         2,
         "{}",
-        server.said()
+        server.log()
     );
     // It does not come back, either.
     server.kill_main(Signal::KILL);
@@ -220,7 +222,7 @@ fn client_killing_its_process_is_reset_alone() {
         server.events_of("connection_reset").len(),
         2,
         "{}",
-        server.said()
+        server.log()
     );
 }
 
@@ -228,7 +230,7 @@ fn client_killing_its_process_is_reset_alone() {
 #[test]
 fn idle_clients_are_served_on_first_byte() {
     let scene = Scene::new("forkwait");
-    let server = scene.protect_with(&forking(&scene, "nothing"), &REQUIRE);
+    let server = scene.protect_with(&forking(&scene, "nothing"), &STATEFUL_REQUIRE);
     let mut silent = Client::new(&scene);
     let mut others: Vec<Client> = (0..4).map(|_| Client::new(&scene)).collect();
     for (size, other) in (1..).zip(&mut others) {
@@ -246,14 +248,14 @@ fn idle_clients_are_served_on_first_byte() {
     let mut new = Client::new(&scene);
     new.ask(7);
     assert!(others[1..].iter().all(|one| one.number() < new.number()));
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// The notes of all of them are with the logger before a client hears anything: another host begins them again.
 #[test]
 fn process_per_connection_survives_power_off() {
     let [address, _] = addresses();
-    let mut pair = Pair::with("forkhosts", &[], &REQUIRE, |scene| {
+    let mut pair = Pair::with("forkhosts", &[], &STATEFUL_REQUIRE, |scene| {
         forking_at(scene, address, "nothing")
     });
     let seed = &mut Seed::choose("forkhosts");
@@ -287,7 +289,7 @@ fn process_per_connection_survives_power_off() {
 #[test]
 fn child_processes_with_clients_are_not_replicated() {
     let [address, _] = addresses();
-    let flags = [&REQUIRE[..], &["--hot"]].concat();
+    let flags = [&STATEFUL_REQUIRE[..], &["--hot"]].concat();
     let mut pair = Pair::with("forkhot", &[], &flags, |scene| {
         forking_at(scene, address, "nothing")
     });
@@ -323,12 +325,12 @@ fn processes_with_shared_state_are_refused() {
         ("both", "one connection"),
     ] {
         let scene = Scene::new("forkref");
-        let mut server = scene.protect_with(&forking(&scene, refused), &REQUIRE);
+        let mut server = scene.protect_with(&forking(&scene, refused), &STATEFUL_REQUIRE);
         let mut client = Client::new(&scene);
         client.say(1);
-        let status = server.ended(e2e::PATIENCE).expect("it ends");
-        assert_eq!(status.code(), Some(78), "{}", server.said());
-        assert!(server.said().contains(why), "{}", server.said());
+        let status = server.ended(e2e::EVENT_TIMEOUT).expect("it ends");
+        assert_eq!(status.code(), Some(78), "{}", server.log());
+        assert!(server.log().contains(why), "{}", server.log());
         server.assert_nothing_left();
     }
 }

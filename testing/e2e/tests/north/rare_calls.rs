@@ -12,16 +12,16 @@ use std::{
 
 use e2e::{
     Protected, Scene,
-    exchange::assert_all_kept,
+    exchange::assert_all_recovered,
     pair::{Pair, addresses},
-    servers::{PASSIVE, interpreter, interpreter_at, words},
+    servers::{PASSIVE_PORTS, command_server, interpreter, interpreter_at},
 };
 use lab::{Output, Signal};
 
-use super::{REQUIRE, command_server::Client, patiently};
+use super::{STATEFUL_REQUIRE, await_condition, command_server::Client};
 
 fn protect(scene: &Scene) -> Protected {
-    scene.protect_with(&interpreter(scene), &REQUIRE)
+    scene.protect_with(&interpreter(scene), &STATEFUL_REQUIRE)
 }
 
 pub(super) fn kill(server: &Protected, kill: usize) {
@@ -37,7 +37,7 @@ pub(super) fn run(client: &mut Client, lines: &str) {
 }
 
 /// What the kernel says of its interfaces, and by which number it does.
-const LINKS: &str = r#"
+const NETLINK_SCRIPT: &str = r#"
 def links():
     link.send(struct.pack("=IHHII16x", 32, 18, 0x301, 7, 0))
     names, ends = [], False
@@ -61,7 +61,7 @@ fn netlink_responses_are_replayed() {
     let scene = Scene::new("netlink");
     let server = protect(&scene);
     let mut client = Client::new(&scene);
-    run(&mut client, LINKS);
+    run(&mut client, NETLINK_SCRIPT);
     let links = client.ask("links()");
     assert!(links.starts_with("([1"), "{links}");
     for round in 1..=3 {
@@ -69,11 +69,11 @@ fn netlink_responses_are_replayed() {
         kill(&server, round);
         assert_eq!(client.ask("links()"), links);
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Listens where the kernel says, and tells where that is.
-const LISTENS: &str = r#"
+const LISTENER_SCRIPT: &str = r#"
 def listens(*bound):
     listener = socket.socket()
     for address in bound:
@@ -91,15 +91,15 @@ listeners, accepted = [], []
 #[test]
 fn kernel_chosen_port_is_kept() {
     let scene = Scene::new("anyport");
-    let [first, last] = PASSIVE;
+    let [first, last] = PASSIVE_PORTS;
     let range = format!("{first} {last}");
     let ranged = scene.server.sysctl("net.ipv4.ip_local_port_range", &range);
     ranged.expect("a kernel parameter");
     let range = format!("{}-{last}", scene.ipv4(first));
-    let flags = [&REQUIRE[..], &["--address", &range]].concat();
+    let flags = [&STATEFUL_REQUIRE[..], &["--address", &range]].concat();
     let server = scene.protect_with(&interpreter(&scene), &flags);
     let mut client = Client::new(&scene);
-    run(&mut client, LISTENS);
+    run(&mut client, LISTENER_SCRIPT);
     let bound = format!("listens(('{}', 0))", scene.ipv4(0).ip());
     let ports = [&*bound, "listens()"].map(|one| client.ask(one));
     assert_ne!(ports[0], ports[1]);
@@ -107,7 +107,7 @@ fn kernel_chosen_port_is_kept() {
     let connect = |client: &mut Client, which: usize| {
         let mut other = Client::at(scene.connect(port(which)));
         run(client, &format!("takes({which})"));
-        assert_eq!(other.hear(), "hello");
+        assert_eq!(other.receive(), "hello");
         other
     };
     let mut early = [0, 1].map(|which| connect(&mut client, which));
@@ -120,11 +120,11 @@ fn kernel_chosen_port_is_kept() {
                 client.ask(&format!("accepted[{which}].send(b'more\\n')")),
                 "5"
             );
-            assert_eq!(early[which].hear(), "more");
+            assert_eq!(early[which].receive(), "more");
             connect(&mut client, which);
         }
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 const TAKES_ALL: &str = "
@@ -136,22 +136,22 @@ time.sleep(1000)
 /// One that another program has by then, on another host, cannot be told to be somewhere else.
 #[test]
 fn taken_kernel_chosen_port_is_reported() {
-    let ([address, _], [first, last]) = (addresses(), PASSIVE);
-    let mut pair = Pair::with("takenport", &[], &REQUIRE, |scene| {
+    let ([address, _], [first, last]) = (addresses(), PASSIVE_PORTS);
+    let mut pair = Pair::with("takenport", &[], &STATEFUL_REQUIRE, |scene| {
         let range = format!("{first} {last}");
         let ranged = scene.server.sysctl("net.ipv4.ip_local_port_range", &range);
         ranged.expect("a kernel parameter");
         interpreter_at(scene, address)
     });
     let mut client = Client::at(pair.scene.connect_to(address));
-    run(&mut client, LISTENS);
+    run(&mut client, LISTENER_SCRIPT);
     client.ask("listens()");
     let other = pair.second.host();
     let mut takes = other.command("/usr/bin/python3");
     let ports = [first, last].map(|port| port.to_string());
     takes.args(["-c", TAKES_ALL, "0.0.0.0"]).args(ports);
     let taking = other.spawn(&mut takes, &Output::Null).expect("it starts");
-    patiently("they are taken", || {
+    await_condition("they are taken", || {
         let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, last));
         other.enter(connect).expect("a host").is_ok()
     });
@@ -165,7 +165,7 @@ fn taken_kernel_chosen_port_is_reported() {
 }
 
 /// In a replay nobody sends these signals.
-const WAITS: &str = r#"
+const WAIT_SCRIPT: &str = r#"
 def take(wait):
     os.kill(os.getpid(), signal.SIGUSR1)
     return wait()
@@ -197,7 +197,7 @@ os.write(input, b"x")
 
 #[test]
 fn completed_waits_are_replayed() {
-    const EACH: [(&str, &str); 8] = [
+    const WAIT_CALLS: [(&str, &str); 8] = [
         ("child()", "(True, 17, 1, 7)"),
         (
             "take(lambda: signal.sigwait([signal.SIGUSR1]).name)",
@@ -219,9 +219,9 @@ fn completed_waits_are_replayed() {
     let scene = Scene::new("waits");
     let server = protect(&scene);
     let mut client = Client::new(&scene);
-    run(&mut client, WAITS);
+    run(&mut client, WAIT_SCRIPT);
     for round in 1..=3 {
-        for (expression, gives) in EACH {
+        for (expression, gives) in WAIT_CALLS {
             assert_eq!(client.ask(expression), gives, "{expression}");
         }
         let all = client.ask("len(alarms)");
@@ -230,12 +230,12 @@ fn completed_waits_are_replayed() {
         thread::sleep(Duration::from_millis(50));
         assert_eq!(client.ask("len(alarms)"), all);
     }
-    assert_eq!(client.ask("event()"), EACH[7].1);
-    assert_all_kept(&server);
+    assert_eq!(client.ask("event()"), WAIT_CALLS[7].1);
+    assert_all_recovered(&server);
 }
 
 /// Opens a file, which a thread closes a while after the first word; answers each with how many there were.
-const CLOSER: &str = r#"
+const CLOSER_SCRIPT: &str = r#"
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -274,8 +274,11 @@ fn file_closed_by_thread_may_change() {
     let scene = Scene::new("threadcloses");
     let path = scene.write("changes", "what it was");
     let mut server = interpreter(&scene);
-    server.command = vec![built(&scene, "closer", CLOSER), path.display().to_string()];
-    let server = scene.protect_with(&server, &REQUIRE);
+    server.command = vec![
+        built(&scene, "closer", CLOSER_SCRIPT),
+        path.display().to_string(),
+    ];
+    let server = scene.protect_with(&server, &STATEFUL_REQUIRE);
     let mut client = Client::new(&scene);
     assert_eq!(client.ask("close"), "1");
     append(&path, "and what is new");
@@ -283,7 +286,7 @@ fn file_closed_by_thread_may_change() {
         kill(&server, round);
         assert_eq!(client.ask("count"), (1 + round).to_string());
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// A program in C.
@@ -305,10 +308,10 @@ fn append(path: &Path, more: &str) {
 }
 
 /// The server dies, and the test acts before the next life begins.
-fn while_nobody_serves(server: &Protected, act: impl FnOnce()) {
+fn during_outage(server: &Protected, act: impl FnOnce()) {
     server.kill_serve(Signal::STOP);
     let about = format!("/proc/{}/stat", server.serve_pid());
-    patiently("serve has stopped", || {
+    await_condition("serve has stopped", || {
         let about = fs::read_to_string(&about).expect("it is there");
         about
             .rsplit(") ")
@@ -324,7 +327,10 @@ fn while_nobody_serves(server: &Protected, act: impl FnOnce()) {
 #[test]
 fn log_file_may_be_truncated_before_replay() {
     let scene = Scene::new("copytruncate");
-    let server = scene.protect_with(&words(&scene, "/usr/bin/python3"), &REQUIRE);
+    let server = scene.protect_with(
+        &command_server(&scene, "/usr/bin/python3"),
+        &STATEFUL_REQUIRE,
+    );
     let notes = scene.directory().join("notes");
     let length = || fs::metadata(&notes).expect("notes").len();
     let mut client = Client::new(&scene);
@@ -333,21 +339,21 @@ fn log_file_may_be_truncated_before_replay() {
         let before = length();
         // The last that it hears: it says nothing of it.
         client.say("note");
-        patiently("it is noted", || length() == before + 6);
-        while_nobody_serves(&server, || {
+        await_condition("it is noted", || length() == before + 6);
+        during_outage(&server, || {
             fs::File::create(&notes).expect("cut off");
         });
         server.wait_serving(round);
         client.say("note");
-        patiently("it is noted where the file ends", || length() == 12);
+        await_condition("it is noted where the file ends", || length() == 12);
     }
     assert_eq!(client.ask("count"), "8");
     assert_eq!(fs::read(&notes).expect("notes"), b"noted\nnoted\n");
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Files in all the ways there are: each time something is added, and what can be read is said.
-const FILES: &str = r#"
+const FILE_SCRIPT: &str = r#"
 def stream(name, mode, text, then=None):
     file = ctypes.c_void_p(libc.fopen((where + name).encode(), mode))
     libc.fputs(text, file)
@@ -401,7 +407,7 @@ fn works(scene: &Scene) -> (PathBuf, Protected, Client) {
     let server = protect(scene);
     let mut client = Client::new(scene);
     run(&mut client, &format!("where = '{}/'", directory.display()));
-    run(&mut client, FILES);
+    run(&mut client, FILE_SCRIPT);
     (directory, server, client)
 }
 
@@ -437,7 +443,7 @@ fn files_are_unchanged_by_replay() {
         assert_eq!(client.ask("1"), "1");
         assert!(contents(&directory) == before, "round {round}");
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Files that are gone are made again, and are the server's in the lives after that, too.
@@ -467,14 +473,14 @@ fn recreated_files_stay() {
             assert!(others.is_empty(), "round {round}: {others:?}");
         }
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// A child has the connections of its parent, and the instance of epoll by which that waits for them: who is waited
 /// for is the parent's to say, also in the next life.
 #[test]
 fn unawaited_child_does_not_block() {
-    const BEGIN: &str = r#"
+    const CHILD_SCRIPT: &str = r#"
 other = list(lines)[1]
 if not os.fork():
     while True:
@@ -484,7 +490,7 @@ if not os.fork():
     let server = protect(&scene);
     let (mut client, mut other) = (Client::new(&scene), Client::new(&scene));
     assert_eq!(other.ask("1 + 1"), "2");
-    run(&mut client, BEGIN);
+    run(&mut client, CHILD_SCRIPT);
     for round in 1..=3 {
         run(&mut client, "selector.unregister(other) and None");
         kill(&server, round);
@@ -494,8 +500,8 @@ if not os.fork():
             &mut client,
             "selector.register(other, selectors.EVENT_READ) and None",
         );
-        assert_eq!(other.hear(), "4");
+        assert_eq!(other.receive(), "4");
         assert_eq!(other.ask("3 + 3"), "6");
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }

@@ -14,19 +14,19 @@ use e2e::{
     clients::finish,
     loggers::{protect, status, with_logger_that},
     pair::{FailOver, Pair, addresses},
-    servers::{PORT, redis, redis_at},
+    servers::{SERVER_PORT, redis, redis_at},
 };
 use lab::Signal;
 
-use super::{REQUIRE, patiently, power_off, redis::Client, refusals::serve};
+use super::{STATEFUL_REQUIRE, await_condition, power_off, redis::Client, refusals::serve};
 
 /// A record that is soon full.
-const SMALL: [&str; 4] = ["--limit-total", "8MiB", "--limit-per-connection", "4MiB"];
+const SMALL_LIMITS: [&str; 4] = ["--limit-total", "8MiB", "--limit-per-connection", "4MiB"];
 
 /// Sets keys of redis until something has happened. How many there are.
 fn fill_until(client: &mut Client, is_so: impl Fn() -> bool) -> usize {
-    const MOST: usize = 1_000_000;
-    for first in (0..MOST).step_by(1000) {
+    const MAX_REQUESTS: usize = 1_000_000;
+    for first in (0..MAX_REQUESTS).step_by(1000) {
         for number in first..first + 1000 {
             client.send(&["SET", &format!("key-{number}"), &format!("value {number}")]);
         }
@@ -72,14 +72,14 @@ fn ends_loudly(scene: &Scene, server: &Protected, why: &str) {
         server.events_of("connection_reset").len(),
         1,
         "{}",
-        server.said()
+        server.log()
     );
 }
 
 #[test]
 fn full_record_ends_with_warning() {
     let scene = Scene::new("nfull");
-    let flags = [&REQUIRE[..], &SMALL].concat();
+    let flags = [&STATEFUL_REQUIRE[..], &SMALL_LIMITS].concat();
     let server = scene.protect_with(&redis(&scene), &flags);
     ends_loudly(&scene, &server, "--limit-total");
 }
@@ -88,9 +88,12 @@ fn full_record_ends_with_warning() {
 #[test]
 fn next_serve_knows_ended_record() {
     let scene = Scene::new("nfullnext");
-    let (definition, flags) = (redis(&scene), [&REQUIRE[..], &SMALL].concat());
+    let (definition, flags) = (
+        redis(&scene),
+        [&STATEFUL_REQUIRE[..], &SMALL_LIMITS].concat(),
+    );
     let mut server = scene.protect_with(&definition, &flags);
-    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT));
     let keys = fill_until(&mut client, || {
         !server.events_of("recording_stopped").is_empty()
     });
@@ -105,7 +108,7 @@ fn next_serve_knows_ended_record() {
 }
 
 /// After the first recovery there is a record again.
-fn assert_protected_again(scene: &Scene, server: &Protected) {
+fn assert_protection_resumed(scene: &Scene, server: &Protected) {
     let mut client = Client::new(scene);
     assert_eq!(client.ask(&["SET", "new", "kept"]), "+OK");
     assert_eq!(status(server)["unprotected"], 0);
@@ -118,15 +121,15 @@ fn assert_protected_again(scene: &Scene, server: &Protected) {
 #[test]
 fn record_of_other_version_is_ignored() {
     let scene = Scene::new("nversion");
-    let server = scene.protect_with(&redis(&scene), &REQUIRE);
-    becomes_another_versions(&scene, server, &REQUIRE);
+    let server = scene.protect_with(&redis(&scene), &STATEFUL_REQUIRE);
+    becomes_another_versions(&scene, server, &STATEFUL_REQUIRE);
 }
 
 /// One that is full leaves no room for another: the server goes on all the same.
 #[test]
 fn full_record_of_other_version_is_ignored() {
     let scene = Scene::new("nversionfull");
-    let flags = [&REQUIRE[..], &SMALL].concat();
+    let flags = [&STATEFUL_REQUIRE[..], &SMALL_LIMITS].concat();
     let server = scene.protect_with(&redis(&scene), &flags);
     let mut client = Client::new(&scene);
     fill_until(&mut client, || {
@@ -134,7 +137,7 @@ fn full_record_of_other_version_is_ignored() {
     });
     finish(client.stream());
     drop(client);
-    patiently("nobody is connected", || {
+    await_condition("nobody is connected", || {
         status(&server)["connections"] == 0
     });
     becomes_another_versions(&scene, server, &flags);
@@ -163,13 +166,13 @@ fn becomes_another_versions(scene: &Scene, mut server: Protected, flags: &[&str]
     let serving = server.wait_serving(1);
     assert_eq!(serving["reset"], 1, "{serving}");
     assert_eq!(client.answer_or_error(), None);
-    assert_protected_again(scene, &server);
+    assert_protection_resumed(scene, &server);
 }
 
 #[test]
 fn record_over_logger_limit_ends_with_warning() {
     let (scene, logger) = with_logger_that("nfulllog", &["--limit-total", "8MiB"]);
-    let server = protect(&scene, &redis(&scene), &logger, &REQUIRE);
+    let server = protect(&scene, &redis(&scene), &logger, &STATEFUL_REQUIRE);
     ends_loudly(&scene, &server, "the logger has no room");
 }
 
@@ -178,7 +181,7 @@ fn record_over_logger_limit_ends_with_warning() {
 #[test]
 fn ended_record_is_not_taken_over() {
     let [address, _] = addresses();
-    let flags = [&REQUIRE[..], &SMALL].concat();
+    let flags = [&STATEFUL_REQUIRE[..], &SMALL_LIMITS].concat();
     let mut pair = Pair::with("nfullhost", &[], &flags, |scene| redis_at(scene, address));
     let mut client = power_off::client(&pair.scene);
     let ended = || !pair.first.events_of("recording_stopped").is_empty();
@@ -197,7 +200,7 @@ fn ended_record_is_not_taken_over() {
 }
 
 /// As if redis kept nothing: what it has forgotten shows that it was started anew.
-const STATELESS: [&str; 3] = ["--stateless", "--stateless-reset-at", "1MiB"];
+const STATELESS_FLAGS: [&str; 3] = ["--stateless", "--stateless-reset-at", "1MiB"];
 
 /// More than a megabyte of its record.
 fn fill(client: &mut Client) {
@@ -216,7 +219,7 @@ fn record_bytes(server: &Protected) -> u64 {
 #[test]
 fn record_resets_without_connections() {
     let scene = Scene::new("nanew");
-    let flags = [&REQUIRE[..], &STATELESS].concat();
+    let flags = [&STATEFUL_REQUIRE[..], &STATELESS_FLAGS].concat();
     let server = scene.protect_with(&redis(&scene), &flags);
     let mut client = Client::new(&scene);
     fill(&mut client);
@@ -245,7 +248,7 @@ fn record_resets_without_connections() {
     drop(client);
 
     // A death with nobody there needs no replay, however small the record is.
-    patiently("nobody is connected", || {
+    await_condition("nobody is connected", || {
         status(&server)["connections"] == 0
     });
     server.kill_main(Signal::KILL);
@@ -259,7 +262,7 @@ fn record_resets_without_connections() {
 #[test]
 fn ended_record_resets_without_connections() {
     let scene = Scene::new("nanewfull");
-    let flags = [&REQUIRE[..], &SMALL, &["--stateless"]].concat();
+    let flags = [&STATEFUL_REQUIRE[..], &SMALL_LIMITS, &["--stateless"]].concat();
     let server = scene.protect_with(&redis(&scene), &flags);
     let mut client = Client::new(&scene);
     fill_until(&mut client, || {
@@ -268,14 +271,14 @@ fn ended_record_resets_without_connections() {
     drop(client);
     server.wait_for("record_reset", 1);
     server.wait_serving(1);
-    assert_protected_again(&scene, &server);
+    assert_protection_resumed(&scene, &server);
     server.assert_none_of("connection_reset");
 }
 
 /// Short connections, one after another: each finds what it has put there, and what was drawn at random for it,
 /// whenever the server is started anew, and whenever it dies. For half of the time, since `began`, none is there.
 fn come_and_go(scene: &Scene, number: usize, began: Instant, ends: &AtomicBool) -> usize {
-    const PERIOD: u128 = 400;
+    const PERIOD_MS: u128 = 400;
     let mut connections = 0;
     let value = "x".repeat(30_000);
     while !ends.load(Ordering::Relaxed) {
@@ -289,7 +292,7 @@ fn come_and_go(scene: &Scene, number: usize, began: Instant, ends: &AtomicBool) 
         drop(client);
         connections += 1;
         thread::sleep(Duration::from_millis(20));
-        while began.elapsed().as_millis() % PERIOD > PERIOD / 2 {
+        while began.elapsed().as_millis() % PERIOD_MS > PERIOD_MS / 2 {
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -299,7 +302,7 @@ fn come_and_go(scene: &Scene, number: usize, began: Instant, ends: &AtomicBool) 
 #[test]
 fn client_during_record_reset_is_served() {
     let scene = Scene::new("nanewbusy");
-    let flags = [&REQUIRE[..], &STATELESS].concat();
+    let flags = [&STATEFUL_REQUIRE[..], &STATELESS_FLAGS].concat();
     let server = scene.protect_with(&redis(&scene), &flags);
     let (scene, ends) = (&scene, &AtomicBool::new(false));
     let seed = &mut Seed::choose("nanewbusy");
@@ -330,7 +333,7 @@ fn client_during_record_reset_is_served() {
 #[test]
 fn record_at_logger_resets() {
     let [address, _] = addresses();
-    let flags = [&REQUIRE[..], &STATELESS].concat();
+    let flags = [&STATEFUL_REQUIRE[..], &STATELESS_FLAGS].concat();
     let mut pair = Pair::with("nanewlog", &[], &flags, |scene| redis_at(scene, address));
     let mut client = power_off::client(&pair.scene);
     fill(&mut client);

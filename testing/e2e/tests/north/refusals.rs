@@ -13,7 +13,7 @@ use std::{
 use e2e::{
     Protected, Scene,
     loggers::{Logger, protect, with_logger},
-    servers::{PORT, Server, interpreter, memcached, nginx, nginx_alone, redis},
+    servers::{SERVER_PORT, Server, interpreter, memcached, nginx, nginx_alone, redis},
 };
 use lab::Signal;
 
@@ -43,7 +43,7 @@ fn server_that_execs_is_refused() {
 #[test]
 fn server_behind_wrapper_is_refused() {
     let scene = Scene::new("script");
-    let address = scene.ipv4(PORT);
+    let address = scene.ipv4(SERVER_PORT);
     let server = format!(
         "redis-server --bind {} --port {} --protected-mode no & wait",
         address.ip(),
@@ -74,7 +74,7 @@ pub(super) fn serve(scene: &Scene, flags: &[&str], server: &[&str]) -> Output {
         "serve",
         "--stateful=require",
         "--address",
-        &scene.ipv4(PORT).to_string(),
+        &scene.ipv4(SERVER_PORT).to_string(),
     ]);
     command
         .args(flags)
@@ -149,8 +149,8 @@ fn workers_with_shared_memory_are_refused_with_advice() {
 #[test]
 fn known_server_is_served_unrecorded_with_prefer() {
     let scene = Scene::new("prefer-known");
-    let server = scene.protect_with(&memcached(&scene), &PREFER);
-    let mut client = scene.connect_to(scene.ipv4(PORT));
+    let server = scene.protect_with(&memcached(&scene), &STATEFUL_PREFER);
+    let mut client = scene.connect_to(scene.ipv4(SERVER_PORT));
     is_answered(&mut client);
     server.kill_main(Signal::KILL);
     server.wait_serving(1);
@@ -222,8 +222,8 @@ socket.recv_fds(here, 1, 1)"
 fn threaded_server_continues_unrecorded_with_prefer() {
     let scene = Scene::new("prefer");
     let definition = unknown(&scene, memcached(&scene));
-    let mut server = scene.protect_with(&definition, &PREFER);
-    let mut client = scene.connect_to(scene.ipv4(PORT));
+    let mut server = scene.protect_with(&definition, &STATEFUL_PREFER);
+    let mut client = scene.connect_to(scene.ipv4(SERVER_PORT));
     is_answered(&mut client);
     let trouble = server.wait_for("warning", 1)["message"].to_string();
     assert!(trouble.contains("cannot be rebuilt"), "{trouble}");
@@ -236,7 +236,7 @@ fn threaded_server_continues_unrecorded_with_prefer() {
     assert_no_client_notices(&server);
     // Another `serve` with the same options finds a server without a record.
     server.kill_serve_itself();
-    server.succeed(&scene, &definition, &PREFER);
+    server.succeed(&scene, &definition, &STATEFUL_PREFER);
     server.kill_main(Signal::KILL);
     server.wait_serving(1);
     is_answered(&mut client);
@@ -246,14 +246,14 @@ fn threaded_server_continues_unrecorded_with_prefer() {
 /// The same after some service: the old output is compared with the output of the server without a record.
 #[test]
 fn late_refused_server_continues_unrecorded_with_prefer() {
-    goes_on_when_refused_late(&Scene::new("prefer-late"), &PREFER);
+    continues_after_late_refusal(&Scene::new("prefer-late"), &STATEFUL_PREFER);
 }
 
 /// Also beyond the recorded beginning of an answer: random bytes differ in each life.
 #[test]
 fn output_is_verified_after_abandoned_record() {
     let scene = Scene::new("prefer-hash");
-    is_compared(&scene, &PREFER);
+    is_compared(&scene, &STATEFUL_PREFER);
 }
 
 /// The same with the record at a logger.
@@ -267,7 +267,7 @@ fn output_is_verified_after_record_abandoned_at_logger() {
 fn with_copies(logger: &Logger) -> [String; 6] {
     let [way, at, keys, file, _] = logger.flags();
     let few = "--mirror-skip-above=20000".to_owned();
-    [way, at, keys, file, few, PREFER[0].to_owned()]
+    [way, at, keys, file, few, STATEFUL_PREFER[0].to_owned()]
 }
 
 fn is_compared(scene: &Scene, flags: &[&str]) {
@@ -277,7 +277,7 @@ fn is_compared(scene: &Scene, flags: &[&str]) {
     assert_eq!(first.ask("6 * 7"), "42");
     let heard = second.ask("'a' * 6000 + os.urandom(8).hex()");
     assert!(heard.len() >= 6016, "{heard}");
-    run(first, LOOKS);
+    run(first, DESCRIPTOR_SCAN_SCRIPT);
     let lost = server.wait_for("connection_reset", 1);
     let reason = lost["reason"].as_str().expect("words");
     assert!(reason.contains("(by the hash)"), "{lost}");
@@ -294,8 +294,8 @@ fn is_compared(scene: &Scene, flags: &[&str]) {
 fn server_at_logger_continues_unrecorded_with_prefer() {
     let (scene, logger) = with_logger("prefer-logger");
     let definition = unknown(&scene, memcached(&scene));
-    let mut server = protect(&scene, &definition, &logger, &PREFER);
-    let mut client = scene.connect_to(scene.ipv4(PORT));
+    let mut server = protect(&scene, &definition, &logger, &STATEFUL_PREFER);
+    let mut client = scene.connect_to(scene.ipv4(SERVER_PORT));
     is_answered(&mut client);
     let trouble = server.wait_for("warning", 1)["message"].to_string();
     assert!(trouble.contains("cannot be rebuilt"), "{trouble}");
@@ -309,7 +309,11 @@ fn server_at_logger_continues_unrecorded_with_prefer() {
     server.kill_serve_itself();
     let flags = logger.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    server.succeed(&scene, &definition, &[&flags[..], &PREFER].concat());
+    server.succeed(
+        &scene,
+        &definition,
+        &[&flags[..], &STATEFUL_PREFER].concat(),
+    );
     server.kill_main(Signal::KILL);
     server.wait_serving(1);
     is_answered(&mut client);
@@ -321,16 +325,16 @@ fn server_at_logger_continues_unrecorded_with_prefer() {
 fn late_refused_server_at_logger_continues_with_prefer() {
     let (scene, logger) = with_logger("prefer-late-logger");
     let flags = with_copies(&logger);
-    goes_on_when_refused_late(&scene, &flags.each_ref().map(String::as_str));
+    continues_after_late_refusal(&scene, &flags.each_ref().map(String::as_str));
 }
 
 /// Two clients: the second makes the server do the forbidden; then another death.
-fn goes_on_when_refused_late(scene: &Scene, flags: &[&str]) {
+fn continues_after_late_refusal(scene: &Scene, flags: &[&str]) {
     let server = scene.protect_with(&interpreter(scene), flags);
     let mut clients = [(); 2].map(|()| Client::new(scene));
     let [first, second] = &mut clients;
     assert_eq!(first.ask("6 * 7"), "42");
-    run(second, LOOKS);
+    run(second, DESCRIPTOR_SCAN_SCRIPT);
     server.wait_serving(1);
     assert_eq!([first.ask("7 * 7"), second.ask("8 * 8")], ["49", "64"]);
     server.kill_main(Signal::KILL);
@@ -344,7 +348,7 @@ pub(super) fn assert_no_client_notices(server: &Protected) {
     server.assert_none_of("unprotected");
 }
 
-pub(super) const PREFER: [&str; 1] = ["--stateful=prefer"];
+pub(super) const STATEFUL_PREFER: [&str; 1] = ["--stateful=prefer"];
 
 pub(super) fn is_answered(client: &mut TcpStream) {
     let mut answer = [0; 8];
@@ -355,7 +359,7 @@ pub(super) fn is_answered(client: &mut TcpStream) {
 }
 
 /// Another thread looks at all open descriptors.
-pub(super) const LOOKS: &str = r"
+pub(super) const DESCRIPTOR_SCAN_SCRIPT: &str = r"
 def look():
     for fd in range(3, 50):
         try:
@@ -375,7 +379,7 @@ fn static_server_is_served_unrecorded_with_prefer() {
     let server = scene.protect_with(&definition, &["--stateful=prefer"]);
     let trouble = server.wait_for("warning", 1)["message"].to_string();
     assert!(trouble.contains("statically linked"), "{trouble}");
-    let client = scene.connect(PORT);
+    let client = scene.connect(SERVER_PORT);
     server.kill_main(Signal::KILL);
     server.wait_serving(1);
     server.assert_none_of("connection_reset");
@@ -387,7 +391,7 @@ fn refused(scene: &Scene, server: &Server, word: &[u8]) -> String {
     let words: Vec<&str> = server.command.iter().map(String::as_str).collect();
     let output = thread::scope(|scope| {
         let serving = scope.spawn(|| serve(scene, &[], &words));
-        let connect = || TcpStream::connect(scene.ipv4(PORT));
+        let connect = || TcpStream::connect(scene.ipv4(SERVER_PORT));
         let mut stream = loop {
             match scene.client.enter(connect).expect("a host") {
                 Ok(stream) => break stream,
@@ -399,7 +403,7 @@ fn refused(scene: &Scene, server: &Server, word: &[u8]) -> String {
         let listener = match word {
             [] => stream,
             _ => {
-                let listener = scene.connect(PORT);
+                let listener = scene.connect(SERVER_PORT);
                 stream.write_all(word).expect("sent");
                 listener
             }

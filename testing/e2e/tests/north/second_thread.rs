@@ -5,22 +5,21 @@ use std::{io::Read as _, net::TcpStream};
 
 use e2e::{
     Scene,
-    exchange::assert_all_kept,
-    servers::{PORT, interpreter},
+    exchange::assert_all_recovered,
+    servers::{SERVER_PORT, interpreter},
 };
 
 use lab::Signal;
 
 use super::{
-    REQUIRE,
+    STATEFUL_REQUIRE, await_condition,
     command_server::Client,
-    patiently,
     rare_calls::{built, kill, run},
     refusals::serve,
 };
 
 /// A server whose first thread only waits. `HOW` says what the other one does besides to answer.
-const BEHIND: &str = r#"
+const THREAD_SCRIPT: &str = r#"
 import socket, sys, threading
 how, where = sys.argv[1], (sys.argv[2], int(sys.argv[3]))
 listener = socket.socket()
@@ -47,10 +46,10 @@ thread.join()
 fn refused(how: &str) -> String {
     let scene = Scene::new(how);
     let script = scene
-        .write("behind.py", BEHIND)
+        .write("behind.py", THREAD_SCRIPT)
         .to_string_lossy()
         .into_owned();
-    let address = scene.ipv4(PORT);
+    let address = scene.ipv4(SERVER_PORT);
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let output = serve(&scene, &[], &["/usr/bin/python3", &script, how, &ip, &port]);
     assert_eq!(output.status.code(), Some(78), "{output:?}");
@@ -79,7 +78,7 @@ fn second_thread_that_polls_clients_is_refused() {
 
 /// A listener, and an instance of epoll in which another thread waits. `FIRST` says whether that does so before the
 /// listener is there.
-const POLLER: &str = r#"
+const POLLER_PROGRAM: &str = r#"
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -126,8 +125,8 @@ int main(int count, char **words) {
 fn second_thread_with_client_epoll_is_refused() {
     for order in ["last", "first"] {
         let scene = Scene::new(order);
-        let program = built(&scene, "poller", POLLER);
-        let address = scene.ipv4(PORT);
+        let program = built(&scene, "poller", POLLER_PROGRAM);
+        let address = scene.ipv4(SERVER_PORT);
         let (ip, port) = (address.ip().to_string(), address.port().to_string());
         let output = serve(&scene, &[], &[&program, order, &ip, &port]);
         assert_eq!(output.status.code(), Some(78), "{output:?}");
@@ -138,7 +137,7 @@ fn second_thread_with_client_epoll_is_refused() {
 }
 
 /// Answers each word with the data by which another thread was told of a pipe, of which the first thread had it told.
-const DATA: &str = r#"
+const EPOLL_DATA_PROGRAM: &str = r#"
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -185,24 +184,24 @@ int main(int count, char **words) {
 #[test]
 fn second_thread_gets_epoll_data_of_first() {
     let scene = Scene::new("data");
-    let program = built(&scene, "data", DATA);
+    let program = built(&scene, "data", EPOLL_DATA_PROGRAM);
     let mut server = interpreter(&scene);
-    let address = scene.ipv4(PORT);
+    let address = scene.ipv4(SERVER_PORT);
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     server.command = vec![program, ip, port];
-    let server = scene.protect_with(&server, &REQUIRE);
+    let server = scene.protect_with(&server, &STATEFUL_REQUIRE);
     let mut client = Client::new(&scene);
     for round in 1..=2 {
         assert_eq!(client.ask("what"), "123456789a");
         kill(&server, round);
     }
     assert_eq!(client.ask("what"), "123456789a");
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Another thread waits in an instance of epoll which tells it again and again of a descriptor that the program has
 /// closed: a copy is open.
-const CLOSED: &str = r#"
+const EPOLL_CLOSE_PROGRAM: &str = r#"
 ends, watching, told = os.pipe(), select.epoll(), []
 watching.register(ends[0], select.EPOLLIN)
 copy = os.dup(ends[0])
@@ -216,17 +215,17 @@ thread.join()
 #[test]
 fn second_thread_epoll_timeout_is_kept() {
     let scene = Scene::new("closed");
-    let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
+    let server = scene.protect_with(&interpreter(&scene), &STATEFUL_REQUIRE);
     let mut client = Client::new(&scene);
-    run(&mut client, CLOSED);
+    run(&mut client, EPOLL_CLOSE_PROGRAM);
     assert_eq!(client.ask("told"), "[[]]");
     kill(&server, 1);
     assert_eq!(client.ask("told"), "[[]]");
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Says a page to whoever connects elsewhere.
-const PAGES: &str = r#"
+const PAGE_PROGRAM: &str = r#"
 def pages():
     while True:
         poll = select.poll()
@@ -244,10 +243,10 @@ listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 fn second_thread_may_serve_other_port() {
     for listens in ["first", "other"] {
         let scene = Scene::new(listens);
-        let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
+        let server = scene.protect_with(&interpreter(&scene), &STATEFUL_REQUIRE);
         let mut client = Client::new(&scene);
-        run(&mut client, PAGES);
-        let port = PORT + 1;
+        run(&mut client, PAGE_PROGRAM);
+        let port = SERVER_PORT + 1;
         let listen = format!(
             "listener.bind(('{}', {port})), listener.listen()",
             scene.ipv4(0).ip()
@@ -261,7 +260,7 @@ fn second_thread_may_serve_other_port() {
         run(&mut client, &lines);
         for round in 1..=2 {
             let mut page = String::new();
-            patiently("it listens there, too", || {
+            await_condition("it listens there, too", || {
                 let other = scene.client.enter(|| TcpStream::connect(scene.ipv4(port)));
                 let other = other.expect("a host").ok();
                 other.is_some_and(|mut other| other.read_to_string(&mut page).is_ok())
@@ -271,7 +270,7 @@ fn second_thread_may_serve_other_port() {
             kill(&server, round);
         }
         assert_eq!(client.ask("6 * 7"), "42");
-        assert_all_kept(&server);
+        assert_all_recovered(&server);
     }
 }
 
@@ -280,10 +279,10 @@ fn second_thread_may_serve_other_port() {
 fn second_thread_keeps_clients_with_prefer() {
     for how in ["listens", "accepts", "polls"] {
         let scene = Scene::new(how);
-        let script = scene.write("behind.py", BEHIND);
+        let script = scene.write("behind.py", THREAD_SCRIPT);
         let script = script.to_string_lossy().into_owned();
         let mut server = interpreter(&scene);
-        let address = scene.ipv4(PORT);
+        let address = scene.ipv4(SERVER_PORT);
         let (ip, port) = (address.ip().to_string(), address.port().to_string());
         server.command = ["/usr/bin/python3", &script, how, &ip, &port]
             .map(str::to_owned)
@@ -292,13 +291,13 @@ fn second_thread_keeps_clients_with_prefer() {
         let trouble = server.wait_for("warning", 1)["message"].to_string();
         assert!(trouble.contains("cannot be rebuilt"), "{trouble}");
         let mut client = Client::new(&scene);
-        assert_eq!(client.hear(), "hello");
+        assert_eq!(client.receive(), "hello");
         // Where it had listened before it was found out that was a recovery, too.
         let recoveries = server.events_of("serving").len();
         server.kill_main(Signal::KILL);
         server.wait_serving(recoveries + 1);
         let mut other = Client::new(&scene);
-        assert_eq!(other.hear(), "hello");
+        assert_eq!(other.receive(), "hello");
         server.assert_none_of("connection_reset");
     }
 }

@@ -7,19 +7,21 @@ use std::{
 };
 
 use e2e::{
-    PATIENCE, Protected, Scene,
+    EVENT_TIMEOUT, Protected, Scene,
     loggers::{protect, with_logger},
-    pair::{DEVICE, FailOver, Pair, addresses, at_addresses, stop_all},
+    pair::{ADDRESS_DEVICE_FLAGS, FailOver, Pair, addresses, at_addresses, stop_all},
     servers::{Server, interpreter_at, memcached, redis_at},
 };
 use lab::Signal;
 
 use super::{
-    REQUIRE,
+    STATEFUL_REQUIRE,
     command_server::Client,
     power_off::client,
     rare_calls::run,
-    refusals::{LOOKS, PREFER, assert_no_client_notices, is_answered, unknown},
+    refusals::{
+        DESCRIPTOR_SCAN_SCRIPT, STATEFUL_PREFER, assert_no_client_notices, is_answered, unknown,
+    },
 };
 
 /// A server by a name of which nothing is known, and whose threads serve: the first client shows that.
@@ -31,7 +33,7 @@ fn connect(scene: &Scene) -> TcpStream {
     scene.connect_to(addresses()[0])
 }
 
-fn is_told(server: &Protected, nth: usize) {
+fn await_not_rebuilt(server: &Protected, nth: usize) {
     let trouble = server.wait_for("warning", nth);
     assert_eq!(trouble["code"], "not_rebuilt", "{trouble}");
     let message = trouble["message"].to_string();
@@ -44,7 +46,7 @@ fn without_record(label: &str, hosts: &[&str]) -> (Pair, TcpStream) {
     let pair = Pair::with(label, &[], hosts, with_threads);
     let mut client = connect(&pair.scene);
     is_answered(&mut client);
-    is_told(&pair.first, 1);
+    await_not_rebuilt(&pair.first, 1);
     pair.first.wait_serving(1);
     is_answered(&mut client);
     assert_no_client_notices(&pair.first);
@@ -55,7 +57,7 @@ fn without_record(label: &str, hosts: &[&str]) -> (Pair, TcpStream) {
 /// service is moved; and each host does without a record, whose turn it is.
 #[test]
 fn clients_of_unrecorded_server_survive_power_off() {
-    let (mut pair, mut client) = without_record("preferred-hosts", &PREFER);
+    let (mut pair, mut client) = without_record("preferred-hosts", &STATEFUL_PREFER);
     for way in [FailOver::PowerOff, FailOver::Switchover, FailOver::Stop] {
         pair.fail_over(way);
         is_answered(&mut client);
@@ -73,7 +75,7 @@ fn clients_of_unrecorded_server_survive_power_off() {
 /// The same where the standby has a server already that would follow.
 #[test]
 fn hot_standby_does_not_replicate_unrecorded_server() {
-    let hosts = [&PREFER[..], &["--hot"]].concat();
+    let hosts = [&STATEFUL_PREFER[..], &["--hot"]].concat();
     let (mut pair, mut client) = without_record("preferred-hot", &hosts);
     pair.fail_over(FailOver::PowerOff);
     is_answered(&mut client);
@@ -84,15 +86,15 @@ fn hot_standby_does_not_replicate_unrecorded_server() {
 /// Clients who had been answered before that was found, too; they are compared.
 #[test]
 fn late_refused_server_survives_power_off() {
-    let mut pair = Pair::with("preferred-late", &[], &PREFER, |scene| {
+    let mut pair = Pair::with("preferred-late", &[], &STATEFUL_PREFER, |scene| {
         interpreter_at(scene, addresses()[0])
     });
     let mut clients = [(); 2].map(|()| Client::at(connect(&pair.scene)));
     let [first, second] = &mut clients;
     assert_eq!(first.ask("6 * 7"), "42");
-    run(second, LOOKS);
+    run(second, DESCRIPTOR_SCAN_SCRIPT);
     pair.first.wait_serving(1);
-    is_told(&pair.first, 1);
+    await_not_rebuilt(&pair.first, 1);
     assert_eq!([first.ask("7 * 7"), second.ask("8 * 8")], ["49", "64"]);
     pair.fail_over(FailOver::PowerOff);
     assert_eq!([first.ask("9 * 9"), second.ask("0 * 7")], ["81", "0"]);
@@ -105,7 +107,7 @@ fn late_refused_server_survives_power_off() {
 /// lost.
 #[test]
 fn restarted_logger_learns_of_missing_record() {
-    let (mut pair, first) = without_record("preferred-logger", &PREFER);
+    let (mut pair, first) = without_record("preferred-logger", &STATEFUL_PREFER);
     drop(first);
     pair.restart_logger();
     let mut client = connect(&pair.scene);
@@ -119,10 +121,10 @@ fn restarted_logger_learns_of_missing_record() {
 /// A host on which a record is required has none: that is told, and nobody goes on with a server that has forgotten.
 #[test]
 fn missing_required_record_resets_clients() {
-    let (mut pair, mut client) = without_record("preferred-required", &PREFER);
+    let (mut pair, mut client) = without_record("preferred-required", &STATEFUL_PREFER);
     pair.second.kill_serve(Signal::TERM);
-    assert!(pair.second.ended(PATIENCE).is_some());
-    pair.tell_hosts(&REQUIRE);
+    assert!(pair.second.ended(EVENT_TIMEOUT).is_some());
+    pair.set_extra_flags(&STATEFUL_REQUIRE);
     pair.begin_standby();
     pair.await_standby();
     pair.first.power_off();
@@ -138,7 +140,7 @@ fn missing_required_record_resets_clients() {
 /// A server that can be rebuilt has its record, on each host.
 #[test]
 fn preferred_record_survives_power_off() {
-    let mut pair = Pair::with("preferred-kept", &[], &PREFER, |scene| {
+    let mut pair = Pair::with("preferred-kept", &[], &STATEFUL_PREFER, |scene| {
         redis_at(scene, addresses()[0])
     });
     let mut open = client(&pair.scene);
@@ -160,11 +162,11 @@ fn preferred_record_survives_power_off() {
 fn clients_of_unrecorded_server_survive_reboot() {
     let (scene, logger) = with_logger("preferred-again");
     let definition = with_threads(&scene);
-    let flags = [&PREFER[..], &DEVICE].concat();
+    let flags = [&STATEFUL_PREFER[..], &ADDRESS_DEVICE_FLAGS].concat();
     let mut server = protect(&scene, &definition, &logger, &flags);
     let mut client = connect(&scene);
     is_answered(&mut client);
-    is_told(&server, 1);
+    await_not_rebuilt(&server, 1);
     server.wait_serving(1);
     server.lose_power();
     let more = logger.flags();

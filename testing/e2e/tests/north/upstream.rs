@@ -12,20 +12,20 @@ use std::{
 use e2e::{
     Protected, Scene, Seed,
     clients::finish,
-    exchange::{assert_all_kept, assert_untouched},
+    exchange::{assert_all_recovered, assert_untouched},
     loggers::{protect, status, with_logger},
     pair::{FailOver, Pair, addresses},
-    servers::{PORT, Server, asker, asker_at, counter, redis_at, replica},
+    servers::{SERVER_PORT, Server, asker, asker_at, counter, redis_at, replica},
 };
 use lab::Signal;
 
-use super::{REQUIRE, kill_again_and_again, patiently, read_by_server, redis::Client};
+use super::{STATEFUL_REQUIRE, await_condition, kill_repeatedly, read_by_server, redis::Client};
 
 /// Where the one that is asked serves.
-const BEHIND: u16 = 8081;
+const UPSTREAM_PORT: u16 = 8081;
 
 pub(super) fn behind(scene: &Scene) -> SocketAddr {
-    scene.ipv4(BEHIND)
+    scene.ipv4(UPSTREAM_PORT)
 }
 
 /// A client of the server that counts in a redis.
@@ -33,7 +33,7 @@ struct Asks(BufReader<TcpStream>);
 
 impl Asks {
     fn new(scene: &Scene) -> Self {
-        Self(BufReader::new(scene.connect(PORT)))
+        Self(BufReader::new(scene.connect(SERVER_PORT)))
     }
 
     fn say(&mut self) {
@@ -44,11 +44,11 @@ impl Asks {
     #[track_caller]
     fn ask(&mut self) -> (u64, String) {
         self.say();
-        self.hear()
+        self.receive()
     }
 
     #[track_caller]
-    fn hear(&mut self) -> (u64, String) {
+    fn receive(&mut self) -> (u64, String) {
         let mut line = String::new();
         self.0.read_line(&mut line).expect("an answer");
         let (count, told) = line.trim_end().split_once(' ').expect("two words");
@@ -61,9 +61,9 @@ impl Asks {
 fn upstream_responses_are_replayed() {
     let scene = Scene::new("asker");
     let _redis = scene.plain(&redis_at(&scene, behind(&scene)));
-    let port = BEHIND.to_string();
+    let port = UPSTREAM_PORT.to_string();
     let server = asker(&scene, &["tcp", &behind(&scene).ip().to_string(), &port]);
-    let server = knows_what_it_was_told(&scene, &server);
+    let server = replays_upstream_responses(&scene, &server);
     assert_eq!(outgoing(&server), [(1, 0); 4]);
 }
 
@@ -78,7 +78,7 @@ fn local_upstream_responses_are_replayed() {
         .command
         .extend(["--unixsocket".to_owned(), socket.to_string()]);
     let _redis = scene.plain(&redis);
-    let server = knows_what_it_was_told(&scene, &asker(&scene, &["unix", &socket]));
+    let server = replays_upstream_responses(&scene, &asker(&scene, &["unix", &socket]));
     assert_eq!(outgoing(&server), [(0, 1); 4]);
 }
 
@@ -87,9 +87,9 @@ fn local_upstream_responses_are_replayed() {
 fn datagrams_are_replayed() {
     let scene = Scene::new("askerudp");
     let _counter = scene.plain(&counter(&scene, behind(&scene)));
-    let port = BEHIND.to_string();
+    let port = UPSTREAM_PORT.to_string();
     let server = asker(&scene, &["udp", &behind(&scene).ip().to_string(), &port]);
-    knows_what_it_was_told(&scene, &server).assert_none_of("upstream_connections");
+    replays_upstream_responses(&scene, &server).assert_none_of("upstream_connections");
 }
 
 /// How many of the connections that the server had opened were kept, and how many were reset, in each recovery.
@@ -103,16 +103,16 @@ pub(super) fn outgoing(server: &Protected) -> Vec<(u64, u64)> {
 
 /// In each recovery in which there were any, all were kept. In how many that was.
 #[track_caller]
-pub(super) fn assert_kept_to_others(server: &Protected) -> usize {
+pub(super) fn assert_upstream_recovered(server: &Protected) -> usize {
     let all = outgoing(server);
     let were_kept = |(kept, reset): &(u64, u64)| *kept > 0 && *reset == 0;
     assert!(all.iter().all(were_kept), "{all:?}");
     all.len()
 }
 
-fn knows_what_it_was_told(scene: &Scene, server: &Server) -> Protected {
-    let server = scene.protect_with(server, &REQUIRE);
-    let recording = scene.record(PORT);
+fn replays_upstream_responses(scene: &Scene, server: &Server) -> Protected {
+    let server = scene.protect_with(server, &STATEFUL_REQUIRE);
+    let recording = scene.record(SERVER_PORT);
     let (mut one, mut two) = (Asks::new(scene), Asks::new(scene));
     let mut told = Vec::new();
     for kill in 1..=4 {
@@ -138,20 +138,23 @@ fn knows_what_it_was_told(scene: &Scene, server: &Server) -> Protected {
     for client in [one, two] {
         finish(client.0.get_ref());
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
     assert_untouched(recording, 2);
     server
 }
 
 /// What the server says of what it was told, after each count.
 fn hashes(scene: &Scene, counts: usize) -> Vec<String> {
-    const SAY: &str = "import hashlib, sys
+    const HASH_SCRIPT: &str = "import hashlib, sys
 told = hashlib.sha256()
 for count in range(int(sys.argv[1])):
     told.update(f':{count + 1}'.encode())
     print(told.hexdigest())
 ";
-    let said = scene.on_client("/usr/bin/python3", &["-c", SAY, &counts.to_string()]);
+    let said = scene.on_client(
+        "/usr/bin/python3",
+        &["-c", HASH_SCRIPT, &counts.to_string()],
+    );
     assert!(said.status.success(), "{said:?}");
     let said = String::from_utf8_lossy(&said.stdout);
     said.lines().map(str::to_owned).collect()
@@ -166,19 +169,19 @@ fn redis_replica_catches_up() {
     for number in 0..200 {
         master.ask(&["set", &format!("before:{number}"), &number.to_string()]);
     }
-    let server = scene.protect_with(&replica(&scene, behind(&scene)), &REQUIRE);
-    let recording = scene.record(PORT);
-    let mut reader = Client::to(&scene, scene.ipv4(PORT));
-    patiently_reads(&mut reader, "before:199", "199");
+    let server = scene.protect_with(&replica(&scene, behind(&scene)), &STATEFUL_REQUIRE);
+    let recording = scene.record(SERVER_PORT);
+    let mut reader = Client::to(&scene, scene.ipv4(SERVER_PORT));
+    await_value(&mut reader, "before:199", "199");
     for kill in 1..=4 {
         let key = format!("then:{kill}");
         master.ask(&["set", &key, "at once"]);
-        patiently_reads(&mut reader, &key, "at once");
+        await_value(&mut reader, &key, "at once");
         server.kill_main(Signal::KILL);
         let key = format!("meanwhile:{kill}");
         master.ask(&["set", &key, "later"]);
         server.wait_serving(kill);
-        patiently_reads(&mut reader, &key, "later");
+        await_value(&mut reader, &key, "later");
     }
     for client in [&mut master, &mut reader] {
         assert_eq!(client.ask(&["dbsize"]), ":208");
@@ -186,24 +189,24 @@ fn redis_replica_catches_up() {
     let digest = master.ask(&["debug", "digest"]);
     assert_eq!(reader.ask(&["debug", "digest"]), digest);
     finish(reader.stream());
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
     assert_eq!(outgoing(&server), [(1, 0); 4]);
     assert_untouched(recording, 1);
 }
 
-fn patiently_reads(reader: &mut Client, key: &str, value: &str) {
+fn await_value(reader: &mut Client, key: &str, value: &str) {
     let reader = std::cell::RefCell::new(reader);
-    patiently(key, || reader.borrow_mut().ask(&["get", key]) == value);
+    await_condition(key, || reader.borrow_mut().ask(&["get", key]) == value);
 }
 
 /// Whoever takes over has what its predecessor was told, and connects anew.
 #[test]
 fn upstream_responses_survive_power_off() {
     let (mut redis, [address, _]) = (None, addresses());
-    let mut pair = Pair::with("askerhosts", &[], &REQUIRE, |scene| {
-        let there: SocketAddr = (scene.client.address().ipv4(), BEHIND).into();
+    let mut pair = Pair::with("askerhosts", &[], &STATEFUL_REQUIRE, |scene| {
+        let there: SocketAddr = (scene.client.address().ipv4(), UPSTREAM_PORT).into();
         redis = Some(scene.plain_on(&scene.client, &redis_at(scene, there)));
-        let port = BEHIND.to_string();
+        let port = UPSTREAM_PORT.to_string();
         asker_at(scene, address, &["tcp", &there.ip().to_string(), &port])
     });
     let mut client = Asks(BufReader::new(pair.scene.connect_to(address)));
@@ -222,12 +225,12 @@ fn upstream_responses_survive_power_off() {
 #[test]
 fn upstream_request_waits_for_determinants() {
     let (scene, logger) = with_logger("north-asks");
-    let there: SocketAddr = (scene.client.address().ipv4(), BEHIND).into();
+    let there: SocketAddr = (scene.client.address().ipv4(), UPSTREAM_PORT).into();
     let _redis = scene.plain_on(&scene.client, &redis_at(&scene, there));
     let mut beside = Client::to(&scene, there);
-    let port = BEHIND.to_string();
+    let port = UPSTREAM_PORT.to_string();
     let definition = asker(&scene, &["tcp", &there.ip().to_string(), &port]);
-    let server = protect(&scene, &definition, &logger, &REQUIRE);
+    let server = protect(&scene, &definition, &logger, &STATEFUL_REQUIRE);
     let recorded = || {
         status(&server)["determinant_log_bytes"]
             .as_u64()
@@ -238,14 +241,14 @@ fn upstream_request_waits_for_determinants() {
     for count in 1..=3 {
         // What the one before has said may not have been acknowledged yet.
         let mut client = Asks::new(&scene);
-        patiently("it is accepted", || {
+        await_condition("it is accepted", || {
             let before = recorded();
             thread::sleep(Duration::from_millis(50));
             recorded() == before
         });
         link.cut().expect("a cut");
         client.say();
-        patiently("it has read that", || {
+        await_condition("it has read that", || {
             read_by_server(&scene, client.0.get_ref()) > 0
         });
         thread::sleep(Duration::from_millis(500));
@@ -261,7 +264,7 @@ fn upstream_request_waits_for_determinants() {
             server.kill_main(Signal::KILL);
         }
         link.heal().expect("a link");
-        assert_eq!(client.hear().0, count);
+        assert_eq!(client.receive().0, count);
         assert_eq!(beside.ask(&["GET", "count"]), count.to_string());
         finish(client.0.get_ref());
     }
@@ -273,14 +276,14 @@ fn upstream_request_waits_for_determinants() {
 fn upstream_connections_are_reset_without_their_serve() {
     let scene = Scene::new("askerserve");
     let _redis = scene.plain(&redis_at(&scene, behind(&scene)));
-    let port = BEHIND.to_string();
+    let port = UPSTREAM_PORT.to_string();
     let definition = asker(&scene, &["tcp", &behind(&scene).ip().to_string(), &port]);
-    let mut server = scene.protect_with(&definition, &REQUIRE);
+    let mut server = scene.protect_with(&definition, &STATEFUL_REQUIRE);
     let mut client = Asks::new(&scene);
     assert_eq!(client.ask().0, 1);
     server.kill_serve_itself();
     assert_eq!(client.ask().0, 2);
-    server.succeed(&scene, &definition, &REQUIRE);
+    server.succeed(&scene, &definition, &STATEFUL_REQUIRE);
     assert_eq!(client.ask().0, 3);
     for (kill, expected) in [(1, (0, 1)), (2, (1, 0))] {
         server.kill_main(Signal::KILL);
@@ -288,23 +291,23 @@ fn upstream_connections_are_reset_without_their_serve() {
         assert_eq!(client.ask().0, 3 + kill as u64);
         assert_eq!(outgoing(&server)[kill - 1], expected);
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Killed at any moment, in the middle of asking, too: nothing is asked twice, and no answer is lost.
 #[test]
 fn upstream_requests_are_sent_once() {
-    const CLIENTS: usize = 3;
+    const CLIENT_COUNT: usize = 3;
     let scene = Scene::new("askeronce");
     let _redis = scene.plain(&redis_at(&scene, behind(&scene)));
-    let port = BEHIND.to_string();
+    let port = UPSTREAM_PORT.to_string();
     let server = asker(&scene, &["tcp", &behind(&scene).ip().to_string(), &port]);
-    let server = scene.protect_with(&server, &REQUIRE);
+    let server = scene.protect_with(&server, &STATEFUL_REQUIRE);
     let seed = &mut Seed::choose("askeronce");
     let ends = AtomicBool::new(false);
     let (scene, ends) = (&scene, &ends);
     let mut told: Vec<(u64, String)> = thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS)
+        let clients: Vec<_> = (0..CLIENT_COUNT)
             .map(|_| {
                 scope.spawn(move || {
                     let (mut client, mut told) = (Asks::new(scene), Vec::new());
@@ -316,7 +319,7 @@ fn upstream_requests_are_sent_once() {
                 })
             })
             .collect();
-        kill_again_and_again(&server, 8, seed);
+        kill_repeatedly(&server, 8, seed);
         ends.store(true, Ordering::Relaxed);
         let told = clients
             .into_iter()
@@ -328,6 +331,6 @@ fn upstream_requests_are_sent_once() {
     let expected: Vec<(u64, String)> = (1..).zip(hashes).collect();
     assert_eq!(told.len(), expected.len());
     assert!(told == expected, "each was asked once, and is known");
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
     assert_eq!(outgoing(&server), [(1, 0); 8]);
 }

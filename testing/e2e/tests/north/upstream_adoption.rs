@@ -8,19 +8,19 @@ use std::{
 
 use e2e::{
     Protected, Scene,
-    exchange::assert_all_kept,
+    exchange::assert_all_recovered,
     loggers::status,
-    servers::{PORT, interpreter},
+    servers::{SERVER_PORT, interpreter},
 };
 use lab::Signal;
 use rustix::process::Pid;
 
-use super::{REQUIRE, command_server::Client, patiently};
+use super::{STATEFUL_REQUIRE, await_condition, command_server::Client};
 
 /// Has the process stopped?
 fn await_stop(pid: Pid) {
     let about = format!("/proc/{pid}/stat");
-    patiently("it has stopped", || {
+    await_condition("it has stopped", || {
         let about = fs::read_to_string(&about).expect("it is there");
         let rest = about.rsplit(") ").next().map(str::to_owned);
         rest.is_some_and(|rest| rest.starts_with('T'))
@@ -30,7 +30,7 @@ fn await_stop(pid: Pid) {
 /// It waits for an answer (`recvfrom`).
 fn await_question(pid: Pid) {
     let call = format!("/proc/{pid}/syscall");
-    patiently("it asks", || {
+    await_condition("it asks", || {
         let call = fs::read_to_string(&call).expect("it is there");
         call.starts_with("45 ")
     });
@@ -43,7 +43,7 @@ fn dies_before_it_has_noted(server: &Protected, is_known: impl FnMut() -> bool) 
     server.kill_main(Signal::STOP);
     await_stop(main);
     server.kill_serve(Signal::CONT);
-    patiently("it has joined", is_known);
+    await_condition("it has joined", is_known);
     server.kill_main(Signal::KILL);
     server.wait_serving(1);
 }
@@ -51,10 +51,10 @@ fn dies_before_it_has_noted(server: &Protected, is_known: impl FnMut() -> bool) 
 #[test]
 fn upstream_connection_survives_unrecorded_adoption() {
     let scene = Scene::new("unnoted");
-    let server = scene.protect_with(&interpreter(&scene), &REQUIRE);
-    let stream = scene.connect(PORT);
+    let server = scene.protect_with(&interpreter(&scene), &STATEFUL_REQUIRE);
+    let stream = scene.connect(SERVER_PORT);
     let here = stream.local_addr().expect("an address").ip();
-    let there = scene.ipv4(PORT).ip();
+    let there = scene.ipv4(SERVER_PORT).ip();
     let mut client = Client::at(stream);
     assert_eq!(client.ask("6 * 7"), "42");
     let bind = || TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0));
@@ -72,7 +72,7 @@ fn upstream_connection_survives_unrecorded_adoption() {
     let (other, _) = listener.accept().expect("accepted");
     dies_before_it_has_noted(&server, || status(&server)["connections"] == 2);
 
-    assert_eq!(client.hear(), "None");
+    assert_eq!(client.receive(), "None");
     assert_eq!(client.ask(r"opened.send(b'hello\n')"), "6");
     let mut heard = String::new();
     let mut other = BufReader::new(other);
@@ -83,5 +83,5 @@ fn upstream_connection_survives_unrecorded_adoption() {
     server.kill_main(Signal::KILL);
     server.wait_serving(2);
     assert_eq!(client.ask("opened.recv(100)"), "b' more'");
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use e2e::clients::{read_exactly, write};
 use e2e::exchange::Exchange;
 use e2e::manager::Manager;
-use e2e::servers::{self, PORT, nginx};
+use e2e::servers::{self, SERVER_PORT, nginx};
 use e2e::{Scene, Seed, assert_same_bytes};
 use lab::{Output, Signal};
 
@@ -20,13 +20,13 @@ fn adopted_connections_survive_next_crash() {
     let server = servers::test_server(&scene);
     let mut protected = scene.protect(&server);
     let pid = protected.main_pid();
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     let exchange = Exchange {
         kills: 3,
         ..Exchange::default()
     };
     let early = echoing(&scene);
-    let connect = || scene.connect(PORT);
+    let connect = || scene.connect(SERVER_PORT);
     let mut seed = Seed::choose("adopt-load");
     exchange.disturbed(&mut seed, connect, |moment| match moment {
         0 => protected.kill_serve_itself(),
@@ -53,7 +53,7 @@ fn server_death_without_serve_is_recovered() {
     let server = servers::test_server(&scene);
     let mut protected = scene.protect(&server);
     let stream = echoing(&scene);
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     let pid = protected.main_pid();
     protected.kill_serve_itself();
     servers::signal_all(&[pid], Signal::KILL);
@@ -141,7 +141,7 @@ fn service_of_other_layout_is_refused() {
     fs::create_dir_all(&other).expect("make a directory");
     let moved = other.join(pins.file_name().expect("a name"));
     fs::rename(&pins, &moved).expect("move the pins");
-    let address = scene.ipv4(PORT).to_string();
+    let address = scene.ipv4(SERVER_PORT).to_string();
     let flags = [
         "--name",
         &name,
@@ -194,19 +194,19 @@ fn serve_notifies_service_manager() {
         .args(["serve", "--run-dir"]);
     command
         .arg(scene.run_dir())
-        .args(["--address", &scene.ipv4(PORT).to_string(), "--"]);
+        .args(["--address", &scene.ipv4(SERVER_PORT).to_string(), "--"]);
     command.args(&servers::test_server(&scene).command);
     let said = Output::File(scene.directory().join("notify.said"));
     let process = scene.server.spawn(&mut command, &said).expect("it starts");
-    manager.await_said("READY=1");
-    let here = format!("STATUS=serving: {}", scene.ipv4(PORT));
-    manager.await_said(&here);
-    manager.await_said("WATCHDOG=1");
-    manager.await_said("WATCHDOG=1");
-    talks(&scene.connect(PORT), "ready");
+    manager.await_message("READY=1");
+    let here = format!("STATUS=serving: {}", scene.ipv4(SERVER_PORT));
+    manager.await_message(&here);
+    manager.await_message("WATCHDOG=1");
+    manager.await_message("WATCHDOG=1");
+    talks(&scene.connect(SERVER_PORT), "ready");
     process.kill(Signal::TERM).expect("a signal");
-    manager.await_said("STOPPING=1");
-    let ended = process.wait_with_timeout(e2e::PATIENCE).expect("wait");
+    manager.await_message("STOPPING=1");
+    let ended = process.wait_with_timeout(e2e::EVENT_TIMEOUT).expect("wait");
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }
 
@@ -215,7 +215,7 @@ fn incomplete_records_are_not_trusted() {
     let scene = Scene::new("adopt-late");
     let server = servers::test_server(&scene);
     let mut protected = scene.protect(&server);
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     talks(&stream, "before");
     protected.kill_serve_itself();
     // The programs go on recording for ten seconds.
@@ -236,7 +236,7 @@ fn changed_options_are_refused() {
     let stream = echoing(&scene);
     protected.kill_serve_itself();
     let name = protected.name().to_owned();
-    let address = scene.ipv4(PORT).to_string();
+    let address = scene.ipv4(SERVER_PORT).to_string();
     let refused = protected.outlive(
         "serve",
         &[

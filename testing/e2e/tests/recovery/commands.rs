@@ -10,8 +10,8 @@ use std::{
 };
 
 use e2e::arrange::{run, wait_until};
-use e2e::servers::{self, PORT};
-use e2e::{PATIENCE, Protected, Scene, binaries};
+use e2e::servers::{self, SERVER_PORT};
+use e2e::{EVENT_TIMEOUT, Protected, Scene, binaries};
 use lab::{Output, Process, Signal};
 use rustix::fs::inotify;
 
@@ -21,7 +21,7 @@ use crate::{echoes, echoing, talks};
 fn status_and_events() {
     let scene = Scene::new("verbs");
     let protected = scene.protect(&servers::test_server(&scene));
-    let (stream, silent) = (echoing(&scene), scene.connect(PORT));
+    let (stream, silent) = (echoing(&scene), scene.connect(SERVER_PORT));
     protected.kill_main(Signal::KILL);
     protected.wait_serving(1);
     // The last event of a recovery.
@@ -121,15 +121,15 @@ fn status_shows_daemonized_server() {
 /// How much of a record there is, and how much there may be.
 #[test]
 fn status_shows_record_size() {
-    const PIECE: usize = 64 << 10;
+    const PIECE_BYTES: usize = 64 << 10;
     let scene = Scene::new("limits");
     let limits = ["--limit-total", "4MiB", "--limit-per-connection", "1MiB"];
     let protected = scene.protect_with(&servers::test_server(&scene), &limits);
     let stream = echoing(&scene);
-    let half = || (0..8).for_each(|_| echoes(&stream, &[b'x'; PIECE]));
+    let half = || (0..8).for_each(|_| echoes(&stream, &[b'x'; PIECE_BYTES]));
     half();
     // The logger reads what was copied for it when it comes to that.
-    let least = Some(8 * PIECE as u64);
+    let least = Some(8 * PIECE_BYTES as u64);
     wait_until("all is recorded", || {
         status(&protected)["list"][0]["recorded_bytes"].as_u64() >= least
     });
@@ -164,7 +164,7 @@ fn is_in_the_way(scene: &Scene, name: &str, code: &str, said: &str) {
         let mut command = scene.server.command(&binaries::outlive().to_string_lossy());
         command.args([verb, "--json", "--name", name, "--run-dir"]);
         command.arg(scene.run_dir());
-        command.args(["--address", &scene.ipv4(PORT).to_string()]);
+        command.args(["--address", &scene.ipv4(SERVER_PORT).to_string()]);
         let output = command.args(["--", "sleep", "1000"]).output();
         let output = output.expect("it starts");
         assert_eq!(output.status.code(), Some(75), "{verb}: {output:?}");
@@ -207,12 +207,12 @@ fn check_detects_addresses_of_starting_service() {
     let scene = Scene::new("not-yet");
     let mut server = servers::test_server(&scene);
     server.command = ["sleep", "1000"].map(str::to_owned).to_vec();
-    server.addresses = vec![scene.ipv4(PORT)];
+    server.addresses = vec![scene.ipv4(SERVER_PORT)];
     let protected = scene.try_to_protect(&server, &[]);
     protected.wait_for("started", 1);
     let said = format!(
         "{} is an address of the service {}, which another outlive serve runs on this host (process {})",
-        scene.ipv4(PORT),
+        scene.ipv4(SERVER_PORT),
         protected.name(),
         protected.serve_pid().as_raw_nonzero()
     );
@@ -234,7 +234,7 @@ fn concurrent_starts_leave_one_serve() {
         command.arg(scene.run_dir());
         command.args([
             "--address",
-            &scene.ipv4(PORT).to_string(),
+            &scene.ipv4(SERVER_PORT).to_string(),
             "--",
             "sleep",
             "1000",
@@ -278,7 +278,7 @@ fn concurrent_starts_leave_one_serve() {
             "{why}"
         );
         first.kill(Signal::TERM).expect("it runs");
-        let ended = first.wait_with_timeout(PATIENCE).expect("wait");
+        let ended = first.wait_with_timeout(EVENT_TIMEOUT).expect("wait");
         assert_eq!(
             ended.and_then(|ended| ended.code()),
             Some(0),
@@ -294,7 +294,7 @@ fn refused_serve_never_owns_address() {
     let scene = Scene::new("never-had");
     let mut server = servers::test_server(&scene);
     server.command = ["sleep", "1000"].map(str::to_owned).to_vec();
-    server.addresses = vec![scene.ipv4(PORT)];
+    server.addresses = vec![scene.ipv4(SERVER_PORT)];
     let protected = scene.try_to_protect(&server, &[]);
     protected.wait_for("started", 1);
     let directory = scene.run_dir().join("other");
@@ -333,7 +333,7 @@ fn check_reports_missing_requirements() {
         "{good:?}"
     );
 
-    let taken = scene.ipv4(PORT).to_string();
+    let taken = scene.ipv4(SERVER_PORT).to_string();
     let named = ["--json", "--name", "other", "--replay", "request"];
     let more = ["--address", &taken, "--", "no-such-program"];
     let bad = protected.outlive("check", &[&named[..], &more].concat());
@@ -411,7 +411,7 @@ fn clean_after_killed_serve() {
     echoes(&stream, b"one");
 
     protected.kill_serve(Signal::KILL);
-    assert!(protected.ended(PATIENCE).is_some());
+    assert!(protected.ended(EVENT_TIMEOUT).is_some());
     let status = protected.outlive("status", &[&name]);
     assert_eq!(status.status, Some(1), "{status:?}");
     assert!(status.stderr.contains("outlive clean"), "{status:?}");
@@ -451,7 +451,7 @@ fn clean_without_leftovers() {
     for word in ["no service is called nobody", name] {
         assert!(nobody.stderr.contains(word), "{nobody:?}");
     }
-    talks(&scene.connect(PORT), "on");
+    talks(&scene.connect(SERVER_PORT), "on");
     protected.stop();
 }
 

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use e2e::arrange::{run, run_words};
-use e2e::servers::{PORT, test_server};
-use e2e::{Answer, PATIENCE, Scene, binaries};
+use e2e::servers::{SERVER_PORT, test_server};
+use e2e::{Answer, EVENT_TIMEOUT, Scene, binaries};
 use lab::{Output, Signal};
 
 use crate::{echoes, talks};
@@ -38,7 +38,7 @@ fn service_runs_by_config_file_alone() {
         .spawn(&mut command, &Output::File(said.clone()))
         .expect("it starts");
     let await_event = |event: &str, times: usize| {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + EVENT_TIMEOUT;
         let event = format!("\"event\":\"{event}\"");
         loop {
             let said = std::fs::read_to_string(&said).unwrap_or_default();
@@ -50,7 +50,7 @@ fn service_runs_by_config_file_alone() {
         }
     };
     await_event("protecting", 1);
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     talks(&stream, "before");
     let runs = check(&scene, &path, &["--json"]);
     assert_eq!(runs.status, Some(75), "{runs:?}");
@@ -71,7 +71,7 @@ fn service_runs_by_config_file_alone() {
     let echo = crate::echoing(&scene);
     echoes(&echo, b"on");
     serve.kill(Signal::TERM).expect("it runs");
-    let ended = serve.wait_with_timeout(PATIENCE).expect("wait");
+    let ended = serve.wait_with_timeout(EVENT_TIMEOUT).expect("wait");
     assert_eq!(ended.and_then(|ended| ended.code()), Some(0));
 }
 

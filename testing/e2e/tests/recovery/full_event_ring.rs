@@ -7,7 +7,7 @@ use std::net::TcpStream;
 
 use e2e::arrange::{run, run_words, wait_until};
 use e2e::clients::{read_exactly, write};
-use e2e::servers::{self, PORT};
+use e2e::servers::{self, SERVER_PORT};
 use e2e::{Protected, Scene};
 use lab::Signal;
 
@@ -15,7 +15,7 @@ use crate::{echoes, is_reset, lost_only};
 
 /// While `serve` is stopped, nothing that the kernel tells finds room, and `happens`.
 fn unheard(scene: &Scene, protected: &Protected, happens: impl FnOnce()) {
-    const LISTEN: &str = "
+    const LISTENER_SCRIPT: &str = "
 import socket, sys
 for _ in range(20000):
     one = socket.socket(socket.AF_INET6)
@@ -26,12 +26,15 @@ for _ in range(20000):
     one.close()
 ";
     protected.kill_serve(Signal::STOP);
-    run_words(&scene.server, &["python3", "-c", LISTEN, &PORT.to_string()]);
+    run_words(
+        &scene.server,
+        &["python3", "-c", LISTENER_SCRIPT, &SERVER_PORT.to_string()],
+    );
     happens();
     protected.kill_serve(Signal::CONT);
 }
 
-fn told_of_lost_events(protected: &Protected) {
+fn await_events_lost(protected: &Protected) {
     let told = protected.wait_for("warning", 1);
     assert_eq!(told["code"], "events_lost", "{told}");
 }
@@ -41,7 +44,7 @@ fn told_of_lost_events(protected: &Protected) {
 fn death_in_full_ring_is_found() {
     let scene = Scene::new("unheard");
     let protected = scene.protect(&servers::socat(&scene));
-    let (ended, other) = (scene.connect(PORT), scene.connect(PORT));
+    let (ended, other) = (scene.connect(SERVER_PORT), scene.connect(SERVER_PORT));
     echoes(&ended, b"one");
     echoes(&other, b"other");
     unheard(&scene, &protected, || {
@@ -67,12 +70,12 @@ fn late_handshake_in_full_ring_is_found() {
     let protected = scene.protect(&servers::socat(&scene));
     let rules = format!(
         "table inet late {{ chain out {{ type filter hook output priority 0;
-            tcp dport {PORT} tcp flags & (syn|ack) == ack drop
+            tcp dport {SERVER_PORT} tcp flags & (syn|ack) == ack drop
         }}\n}}\n"
     );
     let file = scene.write("late.nft", rules);
     run(&scene.client, &format!("nft -f {}", file.display()));
-    let late = scene.connect(PORT);
+    let late = scene.connect(SERVER_PORT);
     protected.kill_main(Signal::KILL);
     protected.wait_serving(1);
     unheard(&scene, &protected, || {
@@ -85,7 +88,7 @@ fn late_handshake_in_full_ring_is_found() {
         });
     });
     assert_eq!(read_exactly(&late, 4), b"late");
-    told_of_lost_events(&protected);
+    await_events_lost(&protected);
     drop(late);
     protected.stop();
 }
@@ -96,7 +99,7 @@ fn contradiction_in_full_ring_is_found() {
     let scene = Scene::new("unheard-other");
     let (server, may_speak, has_spoken) = servers::second_thoughts(&scene);
     let mut protected = scene.protect(&server);
-    let client: TcpStream = scene.connect(PORT);
+    let client: TcpStream = scene.connect(SERVER_PORT);
     write(&client, b"a request");
     assert_eq!(read_exactly(&client, 9), b"the first");
     wait_until("it has spoken", || has_spoken.exists());
@@ -111,6 +114,6 @@ fn contradiction_in_full_ring_is_found() {
     });
     lost_only(&protected, &client, "");
     is_reset(&client);
-    told_of_lost_events(&protected);
+    await_events_lost(&protected);
     protected.stop();
 }

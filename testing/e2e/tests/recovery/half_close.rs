@@ -7,15 +7,15 @@ use std::path::PathBuf;
 
 use e2e::arrange::{run, wait_until};
 use e2e::clients::{read_exactly, read_to_end, write};
-use e2e::servers::{self, PORT};
+use e2e::servers::{self, SERVER_PORT};
 use e2e::{Protected, Scene, assert_same_bytes, pattern};
 use lab::Signal;
 
 /// More than a server's TCP has room for before the server reads, and more than an answer of the logger has.
-const READ: usize = 2 << 20;
+const READ_BYTES: usize = 2 << 20;
 /// What follows, and a part of that.
-const REST: usize = 100_000;
-const SOME: usize = 40_000;
+const REST_BYTES: usize = 100_000;
+const PART_BYTES: usize = 40_000;
 /// At most so much of that a server has read with the first part.
 const IN_HAND: usize = 10_000;
 
@@ -42,13 +42,13 @@ impl Early {
         let file = |name: &str| scene.directory().join(name);
         let (half_closes, reads_on) = (file("half-closes"), file("reads-on"));
         let parts = [file("part-1"), file("part-2")];
-        let stream = scene.connect(PORT);
+        let stream = scene.connect(SERVER_PORT);
         let [first, last] = parts.each_ref().map(|part| part.display());
         let lines = format!(
-            "say early\nhalf-close {}\nkeep {READ} {first}\n",
+            "say early\nhalf-close {}\nkeep {READ_BYTES} {first}\n",
             half_closes.display()
         );
-        let in_between = format!("wait {}\nkeep {REST} {last}\n", reads_on.display());
+        let in_between = format!("wait {}\nkeep {REST_BYTES} {last}\n", reads_on.display());
         write(&stream, lines.as_bytes());
         assert_eq!(read_exactly(&stream, 6), b"early\n");
         Self {
@@ -58,14 +58,14 @@ impl Early {
             reads_on,
             parts,
             stream,
-            content: pattern(READ + REST),
+            content: pattern(READ_BYTES + REST_BYTES),
             in_between,
         }
     }
 
     /// The client says the first part, and so much of the rest.
     fn begin(&self, rest: usize) {
-        let (first, others) = self.content.split_at(READ);
+        let (first, others) = self.content.split_at(READ_BYTES);
         for piece in [first, self.in_between.as_bytes(), &others[..rest]] {
             write(&self.stream, piece);
         }
@@ -74,14 +74,14 @@ impl Early {
 
     /// And the rest but for so much, and that this is all.
     fn end(&self, but: usize) {
-        write(&self.stream, &self.content[READ + but..]);
+        write(&self.stream, &self.content[READ_BYTES + but..]);
         self.stream.shutdown(Shutdown::Write).expect("a FIN");
     }
 
     /// The server has read the first part, and its TCP has so much of the rest.
     fn await_unread(&self, length: usize) {
         wait_until("the server waits, and its TCP has more", || {
-            let ask = format!("ss -tnH sport = :{PORT}");
+            let ask = format!("ss -tnH sport = :{SERVER_PORT}");
             let sockets = run(&self.scene.server, &ask);
             let unread = sockets.split_whitespace().nth(1);
             let unread = unread.and_then(|bytes| bytes.parse().ok());
@@ -118,17 +118,17 @@ impl Early {
 #[test]
 fn upload_continues_after_replayed_half_close() {
     let early = Early::new("half-closed");
-    early.begin(SOME);
+    early.begin(PART_BYTES);
     early.dies(1, true);
-    early.end(SOME);
+    early.end(PART_BYTES);
     early.reads_all(1);
 }
 
 #[test]
 fn recorded_upload_is_replayed_after_half_close() {
     let early = Early::new("half-closed-end");
-    early.begin(REST);
-    early.end(REST);
+    early.begin(REST_BYTES);
+    early.end(REST_BYTES);
     early.dies(1, true);
     early.reads_all(1);
 }
@@ -137,12 +137,12 @@ fn recorded_upload_is_replayed_after_half_close() {
 #[test]
 fn death_after_replayed_half_close() {
     let early = Early::new("half-closed-twice");
-    early.begin(SOME);
+    early.begin(PART_BYTES);
     early.dies(1, false);
     assert_same_bytes("half-closed", b"", &read_to_end(&early.stream));
     early.protected.wait_serving(1);
-    early.await_unread(SOME - IN_HAND);
+    early.await_unread(PART_BYTES - IN_HAND);
     early.dies(2, true);
-    early.end(SOME);
+    early.end(PART_BYTES);
     early.reads_all(2);
 }

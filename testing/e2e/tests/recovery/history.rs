@@ -6,7 +6,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use e2e::{PATIENCE, Protected, Scene, arrange::wait_until, servers};
+use e2e::{EVENT_TIMEOUT, Protected, Scene, arrange::wait_until, servers};
 use lab::Signal;
 use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::Value;
@@ -88,7 +88,7 @@ fn events_of_consecutive_serves_are_distinguished() {
     first.kill_serve_itself();
     first.succeed(&scene, &server, &flags);
     first.kill_serve(Signal::TERM);
-    assert!(first.ended(PATIENCE).is_some());
+    assert!(first.ended(EVENT_TIMEOUT).is_some());
     first.begin_anew(&server, &flags);
     let second = first;
     second.wait_for("protecting", 1);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use e2e::arrange::StartGate;
 use e2e::clients::{Http, read_exactly, read_to_end, write};
-use e2e::servers::{self, Crash, PORT, signal_all};
-use e2e::{PATIENCE, Protected, Scene, Seed, assert_same_bytes, children_of, pattern};
+use e2e::servers::{self, Crash, SERVER_PORT, signal_all};
+use e2e::{EVENT_TIMEOUT, Protected, Scene, Seed, assert_same_bytes, children_of, pattern};
 use lab::Signal;
 
 use crate::{echoes, echoing, is_reset, lost_only, talks};
@@ -15,7 +15,7 @@ use crate::{echoes, echoing, is_reset, lost_only, talks};
 /// In a container the kernel knows a process by another number than `serve` does.
 #[test]
 fn error_exit_in_pid_namespace_is_recovered() {
-    const NAMESPACE: &[&str] = &[
+    const UNSHARE_COMMAND: &[&str] = &[
         "unshare",
         "--pid",
         "--fork",
@@ -25,7 +25,7 @@ fn error_exit_in_pid_namespace_is_recovered() {
     ];
     let scene = Scene::new("pidns");
     let server = servers::test_server(&scene);
-    let mut protected = scene.protect_within(NAMESPACE, &server, &[]);
+    let mut protected = scene.protect_within(UNSHARE_COMMAND, &server, &[]);
     let stream = echoing(&scene);
     server.crash(&protected, Crash::Exit1);
     let died = protected.wait_for("died", 1);
@@ -36,8 +36,8 @@ fn error_exit_in_pid_namespace_is_recovered() {
     assert_eq!(serving["recovered"], 1, "{serving}");
     echoes(&stream, b"afterwards");
     protected.kill_serve_group(Signal::TERM);
-    let status = protected.ended(PATIENCE).expect("serve ends");
-    assert!(status.success(), "{status}: {}", protected.said());
+    let status = protected.ended(EVENT_TIMEOUT).expect("serve ends");
+    assert!(status.success(), "{status}: {}", protected.log());
     protected.assert_nothing_left();
 }
 
@@ -45,15 +45,15 @@ fn error_exit_in_pid_namespace_is_recovered() {
 fn download_through(kills: impl FnOnce(&Protected) + Send) {
     let scene = Scene::new("kills");
     let protected = scene.protect(&servers::nginx(&scene));
-    let mut http = Http::new(scene.connect(PORT));
-    let recording = scene.record(PORT);
+    let mut http = Http::new(scene.connect(SERVER_PORT));
+    let recording = scene.record(SERVER_PORT);
     http.ask("/big.bin");
-    let idle = Http::new(scene.connect(PORT));
+    let idle = Http::new(scene.connect(SERVER_PORT));
     let mut idle = idle;
     assert_eq!(idle.get("/small/1").status, 200);
     kills(&protected);
     let got = http.response(|_| ());
-    assert_same_bytes("download", &pattern(servers::BIG), &got.body);
+    assert_same_bytes("download", &pattern(servers::BIG_FILE_BYTES), &got.body);
     assert_same_bytes("idle", &pattern(3300), &idle.get("/small/4").body);
     protected.assert_none_of("connection_reset");
     let endings = recording.finish();
@@ -79,7 +79,7 @@ fn consecutive_kills() {
 
 /// The number of deaths that were told, which is reached when they were.
 #[track_caller]
-fn kill_again_at(event: &str) {
+fn second_kill_at(event: &str) {
     download_through(|protected| {
         protected.kill_main(Signal::KILL);
         for again in 1..=2 {
@@ -93,17 +93,17 @@ fn kill_again_at(event: &str) {
 
 #[test]
 fn second_kill_after_restart() {
-    kill_again_at("restarted");
+    second_kill_at("restarted");
 }
 
 #[test]
 fn second_kill_after_listen() {
-    kill_again_at("listening");
+    second_kill_at("listening");
 }
 
 #[test]
 fn second_kill_after_splice() {
-    kill_again_at("spliced");
+    second_kill_at("spliced");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn fatal_request_is_quarantined() {
     let good = echoing(&scene);
     let content = pattern(100_000);
     write(&good, &content[..50_000]);
-    let poison = scene.connect(PORT);
+    let poison = scene.connect(SERVER_PORT);
     talks(&poison, "before");
     write(&poison, b"abort\n");
     lost_only(&protected, &poison, "died 3 times");
@@ -122,7 +122,7 @@ fn fatal_request_is_quarantined() {
     assert!(
         protected.events_of("died").len() >= 4,
         "{}",
-        protected.said()
+        protected.log()
     );
     write(&good, &content[50_000..]);
     assert_same_bytes("the other", &content, &read_exactly(&good, content.len()));
@@ -134,7 +134,7 @@ fn two_fatal_requests_among_good_ones() {
     let scene = Scene::new("poisons");
     let protected = scene.protect(&servers::test_server(&scene));
     let good: Vec<TcpStream> = (0..5).map(|_| echoing(&scene)).collect();
-    let poison: Vec<TcpStream> = (0..2).map(|_| scene.connect(PORT)).collect();
+    let poison: Vec<TcpStream> = (0..2).map(|_| scene.connect(SERVER_PORT)).collect();
     write(&poison[0], b"abort\n");
     write(&poison[1], b"exit 1\n");
     for number in 1..=2 {
@@ -152,7 +152,7 @@ fn two_fatal_requests_among_good_ones() {
         protected.events_of("connection_reset").len(),
         2,
         "{}",
-        protected.said()
+        protected.log()
     );
     protected.stop();
 }
@@ -166,7 +166,7 @@ fn child_failure(flags: &[&str]) -> (Scene, Protected, TcpStream) {
     let child = "EXEC:\"sh -c \\'read line; echo $line; read more; exit 3\\'\",nofork";
     server.command = ["socat", &listen, child].map(str::to_owned).to_vec();
     let protected = scene.protect_with(&server, flags);
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     write(&stream, b"one\n");
     assert_same_bytes("first", b"one\n", &read_exactly(&stream, 4));
     (scene, protected, stream)
@@ -200,8 +200,8 @@ fn session_death_is_left_to_parent() {
     let scene = Scene::new("session");
     let server = servers::socat(&scene);
     let run = |kill: &dyn Fn()| {
-        let recording = scene.record(PORT);
-        let (ended, other) = (scene.connect(PORT), scene.connect(PORT));
+        let recording = scene.record(SERVER_PORT);
+        let (ended, other) = (scene.connect(SERVER_PORT), scene.connect(SERVER_PORT));
         echoes(&ended, b"one");
         echoes(&other, b"other");
         kill();
@@ -221,7 +221,7 @@ fn session_death_is_left_to_parent() {
     assert_eq!(plain, endings);
     protected.assert_none_of("died");
     // The main process is still watched.
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     echoes(&stream, b"before");
     protected.kill_main(Signal::KILL);
     let serving = protected.wait_serving(1);
@@ -236,13 +236,14 @@ fn exit_of_main_process_before_daemon_is_reported() {
     let scene = Scene::new("daemon");
     let mut server = servers::socat(&scene);
     let command = server.command.join(" ");
-    let script = format!("{command} & while ! ss -Hltn | grep -q :{PORT}; do sleep 0.01; done");
+    let script =
+        format!("{command} & while ! ss -Hltn | grep -q :{SERVER_PORT}; do sleep 0.01; done");
     server.command = ["sh", "-c", &script].map(str::to_owned).to_vec();
     let protected = scene.protect_with(&server, &["--crash-on", "main"]);
     let told = protected.wait_for("warning", 1);
     let message = told["message"].as_str().expect("words");
     assert!(message.contains("--crash-on=main"), "{told}");
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     echoes(&stream, b"served");
     protected.stop();
 }
@@ -275,12 +276,12 @@ fn operator_restart() {
         (servers::nginx(&scene), &["--crash-on", "main"]),
     ] {
         let protected = scene.protect_with(&server, flags);
-        let recording = scene.record(PORT);
+        let recording = scene.record(SERVER_PORT);
         let mut http = None;
         let mut stream = None;
         match server.name {
             "nginx" => {
-                let mut one = Http::new(scene.connect(PORT));
+                let mut one = Http::new(scene.connect(SERVER_PORT));
                 one.ask("/small/1");
                 assert_same_bytes("first", &pattern(500 + 700), &one.response(|_| ()).body);
                 http = Some(one);

@@ -50,7 +50,7 @@ fn lost_only(protected: &Protected, stream: &TcpStream, reason: &str) {
         protected.events_of("connection_reset").len(),
         1,
         "{}",
-        protected.said()
+        protected.log()
     );
 }
 

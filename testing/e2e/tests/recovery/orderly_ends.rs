@@ -4,8 +4,8 @@ use std::fs;
 use std::net::{Shutdown, TcpStream};
 
 use e2e::clients::{Http, curl, read_to_end, write};
-use e2e::servers::{self, Crash, PORT};
-use e2e::{PATIENCE, Scene, assert_same_bytes, assert_same_endings, pattern};
+use e2e::servers::{self, Crash, SERVER_PORT};
+use e2e::{EVENT_TIMEOUT, Scene, assert_same_bytes, assert_same_endings, pattern};
 use lab::Signal;
 use rustix::process::Pid;
 
@@ -17,8 +17,8 @@ fn ends_by_itself(words: &str, end: fn(&TcpStream)) {
     let scene = Scene::new("own-end");
     let server = servers::test_server(&scene);
     let run = || {
-        let recording = scene.record(PORT);
-        let stream = scene.connect(PORT);
+        let recording = scene.record(SERVER_PORT);
+        let stream = scene.connect(SERVER_PORT);
         talks(&stream, "hello");
         write(&stream, words.as_bytes());
         end(&stream);
@@ -72,7 +72,11 @@ fn connection_closed_before_crash() {
     let scene = Scene::new("closed-before");
     let server = servers::test_server(&scene);
     let protected = scene.protect(&server);
-    let (closed, half, open) = (scene.connect(PORT), scene.connect(PORT), echoing(&scene));
+    let (closed, half, open) = (
+        scene.connect(SERVER_PORT),
+        scene.connect(SERVER_PORT),
+        echoing(&scene),
+    );
     write(&closed, b"close\n");
     assert!(read_to_end(&closed).is_empty());
     write(&half, b"pattern 1000\nhalf-close\n");
@@ -88,21 +92,21 @@ fn connection_closed_before_crash() {
 fn server_exit_ends_serve() {
     let scene = Scene::new("ended");
     let mut protected = scene.protect(&servers::test_server(&scene));
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     write(&stream, b"exit 0\n");
     assert!(read_to_end(&stream).is_empty());
-    let ended = protected.ended(PATIENCE);
+    let ended = protected.ended(EVENT_TIMEOUT);
     assert_eq!(
         ended.and_then(|status| status.code()),
         Some(0),
         "{}",
-        protected.said()
+        protected.log()
     );
     assert_eq!(
         protected.events_of("server_exited").len(),
         1,
         "{}",
-        protected.said()
+        protected.log()
     );
     protected.assert_nothing_left();
 }
@@ -127,9 +131,9 @@ fn closed_terminal_keeps_protection() {
 fn sigterm_with_open_connections() {
     let scene = Scene::new("sigterm");
     let protected = scene.protect(&servers::nginx(&scene));
-    let mut used = Http::new(scene.connect(PORT));
+    let mut used = Http::new(scene.connect(SERVER_PORT));
     assert_eq!(used.get("/small/2").status, 200);
-    let silent = Http::new(scene.connect(PORT));
+    let silent = Http::new(scene.connect(SERVER_PORT));
     protected.stop();
     // nginx closes idle connections properly when it is stopped.
     assert!(used.rest().is_empty());
@@ -140,12 +144,12 @@ fn sigterm_with_open_connections() {
 fn sigterm_with_spliced_connection() {
     let scene = Scene::new("sigterm-spliced");
     let protected = scene.protect(&servers::nginx(&scene));
-    let mut http = Http::new(scene.connect(PORT));
+    let mut http = Http::new(scene.connect(SERVER_PORT));
     assert_eq!(http.get("/small/2").status, 200);
     protected.kill_main(Signal::KILL);
     protected.wait_serving(1);
     assert_same_bytes("spliced", &pattern(2600), &http.get("/small/3").body);
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     protected.stop();
     assert!(http.rest().is_empty(), "a proper end and nothing else");
     let endings = recording.finish();
@@ -171,12 +175,12 @@ fn protection_is_transparent() {
     let scene = Scene::new("alone");
     let server = servers::nginx(&scene);
     let run = || {
-        let recording = scene.record(PORT);
-        let url = format!("http://{}/big.bin", scene.ipv4(PORT));
+        let recording = scene.record(SERVER_PORT);
+        let url = format!("http://{}/big.bin", scene.ipv4(SERVER_PORT));
         let output = curl(&scene, &[&url]);
         assert!(output.status.success(), "{:?}", output.status);
-        assert_same_bytes("curl", &pattern(servers::BIG), &output.stdout);
-        let mut http = Http::new(scene.connect_to(scene.ipv6(PORT)));
+        assert_same_bytes("curl", &pattern(servers::BIG_FILE_BYTES), &output.stdout);
+        let mut http = Http::new(scene.connect_to(scene.ipv6(SERVER_PORT)));
         http.get("/small/1");
         http.stream().shutdown(Shutdown::Write).expect("a FIN");
         assert!(http.rest().is_empty());

@@ -4,26 +4,26 @@ use std::fs;
 use std::net::TcpStream;
 
 use e2e::clients::{read_exactly, read_some, write};
-use e2e::servers::{self, PORT};
+use e2e::servers::{self, SERVER_PORT};
 use e2e::{Protected, Scene};
 use lab::Signal;
 
 use crate::{is_reset, lost_only};
 
-const COMMANDS: usize = 25;
+const COMMAND_COUNT: usize = 25;
 /// More than is recorded of an answer.
-const BEHIND: usize = 100_000;
-const ANSWER: &[u8] = b"250 OK\r\n";
+const DIFFERENCE_OFFSET: usize = 100_000;
+const COMMAND_REPLY: &[u8] = b"250 OK\r\n";
 
 /// A client that has been greeted, and has told the server that many commands, one after another.
 fn served(scene: &Scene) -> TcpStream {
     let stream = greeted(scene);
-    (0..COMMANDS).for_each(|number| command(&stream, &format!("command {number}")));
+    (0..COMMAND_COUNT).for_each(|number| command(&stream, &format!("command {number}")));
     stream
 }
 
 fn greeted(scene: &Scene) -> TcpStream {
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     let mut said = [0; 4096];
     loop {
         let more = read_some(&stream, &mut said).expect("a greeting");
@@ -36,7 +36,7 @@ fn greeted(scene: &Scene) -> TcpStream {
 
 fn command(stream: &TcpStream, command: &str) {
     write(stream, format!("{command}\r\n").as_bytes());
-    assert_eq!(read_exactly(stream, ANSWER.len()), ANSWER);
+    assert_eq!(read_exactly(stream, COMMAND_REPLY.len()), COMMAND_REPLY);
 }
 
 /// How often each command of [`served`] was executed, when nothing runs any more.
@@ -46,7 +46,7 @@ fn executions(scene: &Scene, protected: Protected) -> Vec<usize> {
     protected.stop();
     let executed = fs::read_to_string(scene.directory().join("executed")).expect("text");
     let times = |command: String| executed.lines().filter(|line| *line == command).count();
-    (0..COMMANDS)
+    (0..COMMAND_COUNT)
         .map(|number| times(format!("command {number}")))
         .collect()
 }
@@ -56,17 +56,17 @@ fn executions(scene: &Scene, protected: Protected) -> Vec<usize> {
 #[test]
 fn doomed_connection_is_not_replayed() {
     let scene = Scene::new("greeted");
-    lost_for_nothing(&scene, 0, "the output of the restarted server differs");
+    reset_without_replay(&scene, 0, "the output of the restarted server differs");
 }
 
 /// Where what differs lies behind the recorded beginning, too.
 #[test]
 fn hash_mismatch_stops_replay() {
     let scene = Scene::new("late");
-    lost_for_nothing(&scene, BEHIND, "(by the hash)");
+    reset_without_replay(&scene, DIFFERENCE_OFFSET, "(by the hash)");
 }
 
-fn lost_for_nothing(scene: &Scene, behind: usize, why: &str) {
+fn reset_without_replay(scene: &Scene, behind: usize, why: &str) {
     let protected = scene.protect(&servers::greeter_behind(scene, "", behind));
     let stream = served(scene);
     protected.kill_main(Signal::KILL);
@@ -80,22 +80,22 @@ fn lost_for_nothing(scene: &Scene, behind: usize, why: &str) {
     );
     let lost = protected.wait_for("connection_reset", 1);
     assert_eq!(lost["replayed_requests"], 0, "{lost}");
-    assert_eq!(executions(scene, protected), [1; COMMANDS]);
+    assert_eq!(executions(scene, protected), [1; COMMAND_COUNT]);
 }
 
 #[test]
 fn repeated_execution_is_reported() {
     let scene = Scene::new("again");
-    executed_again(&scene, 0);
+    reports_repeated_execution(&scene, 0);
 }
 
 #[test]
 fn repeated_execution_after_long_response_is_reported() {
     let scene = Scene::new("longer");
-    executed_again(&scene, BEHIND);
+    reports_repeated_execution(&scene, DIFFERENCE_OFFSET);
 }
 
-fn executed_again(scene: &Scene, behind: usize) {
+fn reports_repeated_execution(scene: &Scene, behind: usize) {
     let protected = scene.protect(&servers::greeter_behind(scene, "0815", behind));
     let stream = served(scene);
     protected.kill_main(Signal::KILL);
@@ -105,12 +105,15 @@ fn executed_again(scene: &Scene, behind: usize) {
         (&1.into(), &0.into()),
         "{serving}"
     );
-    assert_eq!(serving["replayed_requests"], COMMANDS, "{serving}");
+    assert_eq!(serving["replayed_requests"], COMMAND_COUNT, "{serving}");
     let connection = serving["replayed"][0]["connection"].to_string();
     let client = stream.local_addr().expect("an address").to_string();
     assert!(connection.contains(&client), "{serving}");
-    assert_eq!(serving["replayed"][0]["requests"], COMMANDS, "{serving}");
+    assert_eq!(
+        serving["replayed"][0]["requests"], COMMAND_COUNT,
+        "{serving}"
+    );
     command(&stream, "on");
     protected.assert_none_of("connection_reset");
-    assert_eq!(executions(scene, protected), [2; COMMANDS]);
+    assert_eq!(executions(scene, protected), [2; COMMAND_COUNT]);
 }

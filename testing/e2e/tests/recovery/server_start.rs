@@ -3,7 +3,7 @@
 use std::fs;
 
 use e2e::clients::{read_exactly, write};
-use e2e::servers::{self, PORT};
+use e2e::servers::{self, SERVER_PORT};
 use e2e::{Scene, assert_same_bytes};
 use lab::Signal;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
@@ -16,7 +16,7 @@ fn slow_start() {
     let (server, file) = needy(&scene);
     let protected = scene.protect(&server);
     let stream = echoing(&scene);
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     fs::remove_file(&file).expect("remove the needed file");
     protected.kill_main(Signal::KILL);
     // It dies of its own at each start; starts are further and further apart.
@@ -56,7 +56,7 @@ fn start_after_recovery_timeout() {
     // New clients are served when it is back.
     fs::write(&file, "").expect("restore the needed file");
     protected.wait_serving(1);
-    talks(&scene.connect(PORT), "again");
+    talks(&scene.connect(SERVER_PORT), "again");
     protected.stop();
 }
 
@@ -66,10 +66,10 @@ fn wrong_or_missing_listener() {
     let scene = Scene::new("elsewhere");
     let elsewhere = "127.0.0.1:8999".parse().expect("an address");
     let mut server = servers::test_server_at(&scene, vec![elsewhere], &[]);
-    server.addresses = vec![scene.ipv4(PORT)];
+    server.addresses = vec![scene.ipv4(SERVER_PORT)];
     let protected = scene.try_to_protect(&server, &[]);
     let told = protected.wait_for("not_listening", 1);
-    let here = scene.ipv4(PORT).to_string();
+    let here = scene.ipv4(SERVER_PORT).to_string();
     let message = format!(
         "the server does not listen on {here}, but on 127.0.0.1:8999. \
          Change --address or the server's configuration."
@@ -91,13 +91,13 @@ fn wrong_or_missing_listener() {
 #[test]
 fn listener_on_one_of_two_addresses() {
     let scene = Scene::new("one-of-two");
-    let mut server = servers::test_server_at(&scene, vec![scene.ipv4(PORT)], &[]);
-    server.addresses.push(scene.ipv6(PORT));
+    let mut server = servers::test_server_at(&scene, vec![scene.ipv4(SERVER_PORT)], &[]);
+    server.addresses.push(scene.ipv6(SERVER_PORT));
     let protected = scene.try_to_protect(&server, &[]);
     let told = protected.wait_for("not_listening", 1);
     assert_eq!(told["addresses"].as_array().map(Vec::len), Some(1));
-    assert_eq!(told["addresses"][0], scene.ipv6(PORT).to_string());
-    assert_eq!(told["elsewhere"][0], scene.ipv4(PORT).to_string());
+    assert_eq!(told["addresses"][0], scene.ipv6(SERVER_PORT).to_string());
+    assert_eq!(told["elsewhere"][0], scene.ipv4(SERVER_PORT).to_string());
     echoes(&echoing(&scene), b"served");
     protected.stop();
 }

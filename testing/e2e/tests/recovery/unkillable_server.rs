@@ -9,12 +9,12 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use e2e::Scene;
 use e2e::clients::{read_exactly, write};
-use e2e::servers::{self, PORT};
+use e2e::servers::{self, SERVER_PORT};
 use lab::Signal;
 
 /// A file system in which nothing is ever found: whoever looks for something waits until this process ends. It says so
 /// when somebody does.
-const MUTE: &str = r#"
+const MUTE_FILESYSTEM_SCRIPT: &str = r#"
 import ctypes, os, struct, sys
 fuse = os.open("/dev/fuse", os.O_RDWR)
 libc = ctypes.CDLL(None, use_errno=True)
@@ -43,7 +43,10 @@ impl Mute {
         let at = scene.directory().join("mute");
         fs::create_dir(&at).expect("a directory");
         let mut process = Command::new("/usr/bin/python3");
-        let process = process.args(["-c", MUTE]).arg(&at).stdout(Stdio::piped());
+        let process = process
+            .args(["-c", MUTE_FILESYSTEM_SCRIPT])
+            .arg(&at)
+            .stdout(Stdio::piped());
         let mut process = process.spawn().expect("python");
         let says = BufReader::new(process.stdout.take().expect("a pipe"));
         let mut mute = Self { process, says, at };
@@ -67,7 +70,7 @@ impl Drop for Mute {
 }
 
 /// Serves whoever comes, and looks for a file for whoever wants that.
-const LOOKS: &str = r#"
+const LOOKUP_SERVER_SCRIPT: &str = r#"
 import os, socket, sys, threading
 def serve(client):
     while said := client.recv(4):
@@ -84,22 +87,22 @@ while True:
 fn unkillable_server_is_named() {
     let scene = Scene::new("unended");
     let mut mute = Mute::mounted(&scene);
-    let script = scene.write("looks.py", LOOKS);
+    let script = scene.write("looks.py", LOOKUP_SERVER_SCRIPT);
     let mut server = servers::test_server(&scene);
-    let address = scene.ipv4(PORT);
+    let address = scene.ipv4(SERVER_PORT);
     let words = [
         "/usr/bin/python3",
         &script.to_string_lossy(),
         &address.ip().to_string(),
-        &PORT.to_string(),
+        &SERVER_PORT.to_string(),
         &mute.at.to_string_lossy(),
     ];
     (server.addresses, server.command) = (vec![address], words.map(str::to_owned).to_vec());
     let protected = scene.protect(&server);
-    let client: TcpStream = scene.connect(PORT);
+    let client: TcpStream = scene.connect(SERVER_PORT);
     write(&client, b"here");
     assert_eq!(read_exactly(&client, 4), b"here");
-    let looks = scene.connect(PORT);
+    let looks = scene.connect(SERVER_PORT);
     write(&looks, b"look");
     assert_eq!(read_exactly(&looks, 4), b"look");
     mute.says("asked");

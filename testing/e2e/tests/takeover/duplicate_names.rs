@@ -6,14 +6,14 @@ use e2e::arrange::run;
 use e2e::exchange::{end, talks};
 use e2e::loggers::{protect, with_logger};
 use e2e::pair::{Pair, addresses};
-use e2e::servers::{PORT, Server, test_server, test_server_at};
-use e2e::{Answer, PATIENCE, Protected, Scene, binaries};
+use e2e::servers::{SERVER_PORT, Server, test_server, test_server_at};
+use e2e::{Answer, EVENT_TIMEOUT, Protected, Scene, binaries};
 use lab::Host;
 
 /// This verb for the server on a host, as the service `website`: what it says, and how it ends.
 fn website(scene: &Scene, host: &Host, verb: &str, server: &Server, flags: &[&str]) -> Answer {
     let mut command = host.command("timeout");
-    let limit = PATIENCE.as_secs().to_string();
+    let limit = EVENT_TIMEOUT.as_secs().to_string();
     command.args(["-k", "1", &limit]).arg(binaries::outlive());
     command.args([verb, "--name", "website", "--run-dir"]);
     command.arg(scene.directory().join("run-website"));
@@ -33,8 +33,9 @@ fn website(scene: &Scene, host: &Host, verb: &str, server: &Server, flags: &[&st
 #[track_caller]
 fn assert_refused(answer: &Answer, address: IpAddr, service: &str, host: IpAddr) {
     assert_eq!(answer.status, Some(75), "{answer:?}");
-    let whose =
-        format!("{address}:{PORT} is the address of the service {service} on the host {host};");
+    let whose = format!(
+        "{address}:{SERVER_PORT} is the address of the service {service} on the host {host};"
+    );
     assert!(answer.stderr.contains(&whose), "{answer:?}");
 }
 
@@ -44,10 +45,10 @@ fn second_name_for_address_is_refused() {
     let (scene, logger) = with_logger("two-names");
     let server = test_server(&scene);
     let first = protect(&scene, &server, &logger, &[]);
-    let talk = scene.connect_to(scene.ipv4(PORT));
+    let talk = scene.connect_to(scene.ipv4(SERVER_PORT));
     talks(&talk, "before");
     let other = scene.lab.add_host_at("other", 30).expect("a host");
-    let theirs = [scene.ipv4(PORT).ip(), scene.ipv6(PORT).ip()];
+    let theirs = [scene.ipv4(SERVER_PORT).ip(), scene.ipv6(SERVER_PORT).ip()];
     for ip in theirs {
         run(&other, &format!("ip address add {ip} dev lo nodad"));
     }
@@ -57,10 +58,10 @@ fn second_name_for_address_is_refused() {
     let host = scene.server.address().ipv4().into();
     assert_refused(&refused, theirs[0], first.name(), host);
     let told = format!(
-        "website is not served there: {}:{PORT} is the address",
+        "website is not served there: {}:{SERVER_PORT} is the address",
         theirs[0]
     );
-    assert!(logger.said().contains(&told), "{}", logger.said());
+    assert!(logger.log().contains(&told), "{}", logger.log());
     talks(&talk, "afterwards");
     end(&talk);
     // On the same host it is the same service, with another name; that the port is in use is another matter.
@@ -84,7 +85,7 @@ fn second_name_for_address_is_refused() {
 /// The addresses come with the service, and the one who has them is not where they were.
 #[test]
 fn other_name_neither_serves_nor_stands_by() {
-    let mut pair = Pair::talking("two-names-of-a-pair");
+    let mut pair = Pair::with_test_server("two-names-of-a-pair");
     let third = pair.scene.lab.add_host_at("third", 40).expect("a host");
     let server = test_server_at(&pair.scene, addresses().to_vec(), &[]);
     let talk = pair.scene.connect_to(addresses()[0]);

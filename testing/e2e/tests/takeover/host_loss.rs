@@ -7,8 +7,8 @@ use e2e::clients::Http;
 use e2e::exchange::{Exchange, assert_untouched, echoes, end, talks};
 use e2e::loggers::{await_recorded, protect, status, with_logger};
 use e2e::pair::{FailOver, Pair, addresses, stop_all};
-use e2e::servers::{BIG, PORT, nginx_at, test_server_at};
-use e2e::{PATIENCE, Seed, assert_same_bytes, pattern};
+use e2e::servers::{BIG_FILE_BYTES, SERVER_PORT, nginx_at, test_server_at};
+use e2e::{EVENT_TIMEOUT, Seed, assert_same_bytes, pattern};
 use lab::Signal;
 
 #[test]
@@ -24,7 +24,7 @@ fn standby_takes_over_after_power_off() {
     };
     let mut seed = Seed::choose("takeover-power");
     for address in addresses() {
-        let recording = pair.scene.record(PORT);
+        let recording = pair.scene.record(SERVER_PORT);
         let idle = pair.scene.connect_to(address);
         talks(&idle, "before");
         let echo = pair.scene.connect_to(address);
@@ -57,7 +57,9 @@ fn download_survives_two_hosts() {
     });
     let mut http = Http::new(pair.scene.connect_to(addresses()[0]));
     http.ask("/big.bin");
-    let mut cuts = [BIG / 4, BIG / 2].into_iter().peekable();
+    let mut cuts = [BIG_FILE_BYTES / 4, BIG_FILE_BYTES / 2]
+        .into_iter()
+        .peekable();
     let got = http.response(|progress| {
         if cuts.next_if(|at| progress > *at).is_some() {
             pair.first.power_off();
@@ -65,7 +67,7 @@ fn download_survives_two_hosts() {
             pair.change_places();
         }
     });
-    assert_same_bytes("download", &pattern(BIG), &got.body);
+    assert_same_bytes("download", &pattern(BIG_FILE_BYTES), &got.body);
     http.ask("/small/3");
     assert_same_bytes("next", &pattern(500 + 3 * 700), &http.response(|_| ()).body);
     pair.first.kill_main(Signal::KILL);
@@ -78,7 +80,7 @@ fn download_survives_two_hosts() {
 /// What does not serve is not restarted, and whoever asks for that is told at once.
 #[test]
 fn standby_is_not_restarted() {
-    let pair = Pair::talking("takeover-restart");
+    let pair = Pair::with_test_server("takeover-restart");
     let answer = pair.second.outlive("restart", &[]);
     assert_eq!(answer.status, Some(75), "{answer:?}");
     assert!(
@@ -92,7 +94,7 @@ fn standby_is_not_restarted() {
 #[test]
 fn stopped_or_cut_off_host_falls_silent() {
     for stopped in [true, false] {
-        let mut pair = Pair::talking("takeover-silent");
+        let mut pair = Pair::with_test_server("takeover-silent");
         let echo = pair.scene.connect_to(addresses()[0]);
         e2e::clients::write(&echo, b"echo\n");
         echoes(&echo, b"hello");
@@ -124,8 +126,8 @@ fn stopped_or_cut_off_host_falls_silent() {
 
 #[test]
 fn switchover_back_and_forth() {
-    let mut pair = Pair::talking("takeover-move");
-    let recording = pair.scene.record(PORT);
+    let mut pair = Pair::with_test_server("takeover-move");
+    let recording = pair.scene.record(SERVER_PORT);
     let idle = pair.scene.connect_to(addresses()[1]);
     talks(&idle, "before");
     let exchange = Exchange {
@@ -156,12 +158,12 @@ fn switchover_back_and_forth() {
 /// Who is stopped where another can go on hands over; who comes back too late stands by.
 #[test]
 fn stopping_serve_hands_over() {
-    let mut pair = Pair::talking("takeover-end");
+    let mut pair = Pair::with_test_server("takeover-end");
     let echo = pair.scene.connect_to(addresses()[0]);
     e2e::clients::write(&echo, b"echo\n");
     echoes(&echo, b"hello");
     pair.first.kill_serve(Signal::TERM);
-    assert!(pair.first.ended(PATIENCE).is_some());
+    assert!(pair.first.ended(EVENT_TIMEOUT).is_some());
     pair.second.wait_serving(1);
     echoes(&echo, b"afterwards");
     std::mem::swap(&mut pair.first, &mut pair.second);
@@ -185,12 +187,12 @@ fn stopping_serve_hands_over() {
 /// Of a move no death is told, nor counted; and the first life of a service is its first.
 #[test]
 fn switchover_is_no_death() {
-    let mut pair = Pair::talking("takeover-no-death");
+    let mut pair = Pair::with_test_server("takeover-no-death");
     let echo = pair.scene.connect_to(addresses()[0]);
     e2e::clients::write(&echo, b"echo\n");
     echoes(&echo, b"hello");
     assert_eq!(status(&pair.first)["incarnation"], 1);
-    a_pair_says_that_it_is_one(&pair);
+    assert_pair_status(&pair);
     pair.hand_over();
     let serving = pair.second.wait_serving(1);
     assert_eq!(serving["recovered"], 1, "{serving}");
@@ -218,7 +220,7 @@ fn switchover_is_no_death() {
 
 /// The host that serves says whether there is a standby, and the standby does not say that it is unprotected.
 #[track_caller]
-fn a_pair_says_that_it_is_one(pair: &Pair) {
+fn assert_pair_status(pair: &Pair) {
     // It is not heard for a moment now and then.
     wait_until("the standby is known", || {
         status(&pair.first)["standby_present"] == true
@@ -240,9 +242,9 @@ fn a_pair_says_that_it_is_one(pair: &Pair) {
 
 #[test]
 fn missing_standby_is_reported() {
-    let mut pair = Pair::talking("takeover-alone");
+    let mut pair = Pair::with_test_server("takeover-alone");
     pair.second.kill_serve(Signal::TERM);
-    assert!(pair.second.ended(PATIENCE).is_some());
+    assert!(pair.second.ended(EVENT_TIMEOUT).is_some());
     wait_until("it is known to be alone", || {
         status(&pair.first)["standby_present"] == false
     });
@@ -306,9 +308,9 @@ fn dead_host_is_released() {
     assert_eq!(code, Some(64), "{said}");
     // A question that has its answer is not refused.
     assert!(
-        !logger.said().contains("has closed the connection"),
+        !logger.log().contains("has closed the connection"),
         "{}",
-        logger.said()
+        logger.log()
     );
     first.power_off();
     let flags = logger.flags();

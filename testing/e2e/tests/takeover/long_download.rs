@@ -6,35 +6,36 @@ use std::time::{Duration, Instant};
 
 use e2e::exchange::assert_untouched;
 use e2e::pair::{FailOver, Pair, addresses};
-use e2e::servers::{PORT, nginx_at};
+use e2e::servers::{SERVER_PORT, nginx_at};
 use e2e::speakers::Speakers;
-use e2e::{PATIENCE, assert_same_bytes, pattern};
+use e2e::{EVENT_TIMEOUT, assert_same_bytes, pattern};
 use lab::Output;
 
 /// For how long, in seconds; `make soak` says more.
-const VARIABLE: &str = "OUTLIVE_STREAM_SECONDS";
+const SECONDS_VARIABLE: &str = "OUTLIVE_STREAM_SECONDS";
 /// What the client reads in a second. More than a few seconds' worth does not fit between it and the
 /// server: until then the server is at it.
-const RATE: usize = 1 << 20;
+const BYTES_PER_SECOND: usize = 1 << 20;
 /// Between two hosts.
-const PAUSE: Duration = Duration::from_secs(2);
+const HOST_CHANGE_INTERVAL: Duration = Duration::from_secs(2);
 
 #[test]
 fn long_download_survives_host_after_host() {
-    let seconds = std::env::var(VARIABLE).map_or(20, |text| text.parse().expect("a number"));
+    let seconds =
+        std::env::var(SECONDS_VARIABLE).map_or(20, |text| text.parse().expect("a number"));
     let mut pair = Pair::new("takeover-stream", |scene| {
         nginx_at(scene, addresses().to_vec())
     });
-    let content = pattern(seconds * RATE);
+    let content = pattern(seconds * BYTES_PER_SECOND);
     pair.scene.write("www/long.bin", &content);
-    let recording = pair.scene.record(PORT);
+    let recording = pair.scene.record(SERVER_PORT);
     let speakers = Speakers::listen(&pair.scene.client, &addresses());
     let mut holders = vec![mac(&pair)];
     let got = pair.scene.directory().join("got");
     let mut curl = pair.scene.client.command("curl");
     let (url, rate) = (
         format!("http://{}/long.bin", addresses()[0]),
-        RATE.to_string(),
+        BYTES_PER_SECOND.to_string(),
     );
     curl.args(["-q", "-sS", "--limit-rate", &rate, "-o"])
         .arg(&got)
@@ -45,20 +46,21 @@ fn long_download_survives_host_after_host() {
     let mut ways = [FailOver::PowerOff, FailOver::Switchover, FailOver::Stop]
         .into_iter()
         .cycle();
-    thread::sleep(PAUSE);
+    thread::sleep(HOST_CHANGE_INTERVAL);
     while curl
         .wait_with_timeout(Duration::ZERO)
         .expect("wait")
         .is_none()
     {
-        let limit = Duration::from_secs(u64::try_from(seconds).expect("few")) * 5 + 5 * PATIENCE;
+        let limit =
+            Duration::from_secs(u64::try_from(seconds).expect("few")) * 5 + 5 * EVENT_TIMEOUT;
         assert!(began.elapsed() < limit, "it hangs");
         pair.fail_over(ways.next().expect("endless"));
         holders.push(mac(&pair));
-        let _ = curl.wait_with_timeout(PAUSE);
+        let _ = curl.wait_with_timeout(HOST_CHANGE_INTERVAL);
     }
     let ended = curl
-        .wait_with_timeout(PATIENCE)
+        .wait_with_timeout(EVENT_TIMEOUT)
         .expect("wait")
         .expect("it has ended");
     let moves = holders.len() - 1;

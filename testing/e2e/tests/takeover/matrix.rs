@@ -16,7 +16,7 @@ use std::time::Duration;
 use e2e::exchange::{assert_untouched, echoes, end};
 use e2e::loggers::await_recorded;
 use e2e::pair::{Counts, Pair, addresses};
-use e2e::servers::PORT;
+use e2e::servers::SERVER_PORT;
 use e2e::speakers::{Speakers, now};
 use e2e::{Protected, clients};
 use lab::{Direction, Host, Mac, Signal};
@@ -45,7 +45,7 @@ struct Failure {
 }
 
 /// How long a failure lasts where nobody takes over: longer than a logger may be silent, and than a lease.
-const LONG: Duration = Duration::from_millis(1300);
+const FAILURE_DURATION: Duration = Duration::from_millis(1300);
 
 /// The service, and what has become of it.
 struct Case {
@@ -67,7 +67,7 @@ fn alone() -> bool {
 
 /// One row of the matrix.
 fn row(name: &str, failure: &Failure) {
-    let pair = Pair::talking(name);
+    let pair = Pair::with_test_server(name);
     let speakers = Speakers::listen(&pair.scene.client, &addresses());
     let witness = addresses().map(|to| pair.scene.connect_to(to));
     for stream in &witness {
@@ -116,7 +116,7 @@ impl Case {
     fn strike(&mut self, failure: &Failure, phases: &[Phase]) -> Option<(Duration, Duration)> {
         let pair = &self.pair;
         let before = Counts::of(pair);
-        let recording = pair.scene.record(PORT);
+        let recording = pair.scene.record(SERVER_PORT);
         let moment = Moment::new(phases.len());
         let (taken_over, silence) = thread::scope(|scope| {
             let spawn = |phase: &Phase| {
@@ -133,7 +133,7 @@ impl Case {
             let mut taken_over = failure.outcome == Outcome::TakenOver;
             let mut silence = None;
             if !taken_over {
-                thread::sleep(LONG.max(over()));
+                thread::sleep(FAILURE_DURATION.max(over()));
                 if failure.outcome == Outcome::Waits {
                     silence = Some((struck + over(), now()));
                 }
@@ -153,11 +153,11 @@ impl Case {
         let connections = phases.iter().map(|phase| phase.connections).sum();
         assert_untouched(recording, connections);
         if taken_over {
-            assert_ne!(failure.outcome, Outcome::Stays, "{}", pair.second.said());
+            assert_ne!(failure.outcome, Outcome::Stays, "{}", pair.second.log());
             self.change_places(failure, &before);
         } else {
             let superseded = Counts::of(pair).superseded;
-            assert_eq!(superseded, before.superseded, "{}", pair.first.said());
+            assert_eq!(superseded, before.superseded, "{}", pair.first.log());
         }
         silence
     }

@@ -10,8 +10,8 @@ use e2e::servers;
 use lab::Signal;
 
 /// Of the greeting, which differs behind that. More than is recorded of it.
-const BEHIND: usize = 300_000;
-const ANSWER: &[u8] = b"250 OK\r\n";
+const DIFFERENCE_OFFSET: usize = 300_000;
+const COMMAND_REPLY: &[u8] = b"250 OK\r\n";
 
 struct Case {
     pair: Pair,
@@ -26,7 +26,7 @@ fn begun(label: &str, greeting: &str) -> Case {
     let pair = Pair::new(label, |scene| {
         at_addresses(
             scene,
-            servers::greeter_behind(scene, greeting, BEHIND),
+            servers::greeter_behind(scene, greeting, DIFFERENCE_OFFSET),
             None,
         )
     });
@@ -38,16 +38,16 @@ fn begun(label: &str, greeting: &str) -> Case {
         executed,
         heard: 0,
     };
-    case.hear(b"\r\n");
+    case.receive(b"\r\n");
     for command in ["one", "two", "three"] {
-        case.tell(command);
+        case.run_command(command);
     }
     case
 }
 
 impl Case {
     /// Read until the server has said this.
-    fn hear(&mut self, end: &[u8]) {
+    fn receive(&mut self, end: &[u8]) {
         let mut said = [0; 4096];
         loop {
             let more = read_some(&self.stream, &mut said).expect("more");
@@ -59,9 +59,9 @@ impl Case {
         }
     }
 
-    fn tell(&mut self, command: &str) {
+    fn run_command(&mut self, command: &str) {
         write(&self.stream, format!("{command}\r\n").as_bytes());
-        self.hear(ANSWER);
+        self.receive(COMMAND_REPLY);
     }
 
     fn executions(&self, command: &str) -> usize {
@@ -91,7 +91,7 @@ fn differing_long_response_is_detected_by_request() {
     });
     let stream = pair.scene.connect_to(addresses()[0]);
     write(&stream, b"short\r\n");
-    assert_eq!(read_exactly(&stream, ANSWER.len()), ANSWER);
+    assert_eq!(read_exactly(&stream, COMMAND_REPLY.len()), COMMAND_REPLY);
     write(&stream, b"long\r\n");
     assert_eq!(read_exactly(&stream, 300_008).len(), 300_008);
     await_recorded(&pair.first);
@@ -112,7 +112,7 @@ fn equal_output_reports_verified_bytes() {
     let heard = u64::try_from(case.heard).expect("few");
     assert_eq!(number("compared"), heard, "{verified}");
     assert_eq!(number("unverified"), 0, "{verified}");
-    case.tell("four");
+    case.run_command("four");
     assert_eq!((case.executions("one"), case.executions("four")), (2, 1));
     case.pair.first.assert_none_of("connection_reset");
     case.pair.stop();

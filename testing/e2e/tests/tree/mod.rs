@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use e2e::PATIENCE;
+use e2e::EVENT_TIMEOUT;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -19,7 +19,7 @@ pub(crate) struct Tree(TempDir);
 
 impl Tree {
     pub(crate) fn new() -> Self {
-        e2e::heed_signals();
+        e2e::handle_signals();
         // Not in `/tmp`, which would be concealed as a whole.
         Self(TempDir::new_in("/var/lib").expect("a directory"))
     }
@@ -71,7 +71,7 @@ impl Tree {
     }
 
     /// The process that keeps them.
-    pub(crate) fn keeper(&self) -> Option<String> {
+    pub(crate) fn daemon_pid(&self) -> Option<String> {
         let keep = format!("keep\0--tree\0{}\0", self.path().display());
         let processes = fs::read_dir("/proc").expect("processes").flatten();
         let mut keepers = processes.filter(|process| {
@@ -88,7 +88,7 @@ impl Tree {
     }
 
     pub(crate) fn ended(&self, name: &str) {
-        until(name, || self.state(name)["ended"].is_object());
+        wait_until(name, || self.state(name)["ended"].is_object());
     }
 }
 
@@ -102,14 +102,14 @@ impl Drop for Tree {
             let _ = self.run(&["abort", one["name"].as_str().expect("a name")]);
         }
         // Who kept them ends, and its mounts are gone.
-        until("nobody keeps anything", || self.keeper().is_none());
+        wait_until("nobody keeps anything", || self.daemon_pid().is_none());
     }
 }
 
-pub(crate) fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
+        assert!(began.elapsed() < EVENT_TIMEOUT, "{what}");
         thread::sleep(Duration::from_millis(10));
     }
 }
