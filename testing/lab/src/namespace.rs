@@ -28,7 +28,7 @@ use crate::tools::{run, run_with_input};
 const DEATH_LIMIT: Duration = Duration::from_secs(5);
 
 /// Where `ip netns` keeps the names.
-pub(crate) const DIRECTORY: &str = "/run/netns";
+pub(crate) const NETNS_DIRECTORY: &str = "/run/netns";
 
 /// A named network namespace. Dropping it only closes our descriptor.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Namespace {
 
     /// The namespace of that name.
     pub(crate) fn open(name: &str) -> Result<Self, Error> {
-        let path = format!("{DIRECTORY}/{name}");
+        let path = format!("{NETNS_DIRECTORY}/{name}");
         let file = File::open(&path).doing(|| format!("open {path}"))?;
         let metadata = file.metadata().doing(|| format!("stat {path}"))?;
         Ok(Self {

@@ -20,7 +20,7 @@ fn capture_starts_and_ends_exactly() {
         for number in 0..20 {
             udp.send(number, 60);
         }
-        assert_eq!(udp.received(20, common::LONG).len(), 20);
+        assert_eq!(udp.received(20, common::EVENT_TIMEOUT).len(), 20);
         let captured = capture.finish().unwrap();
         assert_eq!(captured.missed, Some(0));
         assert_eq!(captured.packets.len(), 20, "round {round}");
@@ -46,7 +46,7 @@ fn endings_are_captured_for_both_families_and_sides() {
         (&theirs).write_all(b"unread").unwrap();
         ours.peek(&mut [0]).unwrap();
         drop(ours);
-        let deadline = Instant::now() + common::LONG;
+        let deadline = Instant::now() + common::EVENT_TIMEOUT;
         while theirs.take_error().unwrap().is_none() {
             assert!(Instant::now() < deadline, "the RST does not arrive");
             thread::sleep(Duration::from_millis(1));
@@ -107,7 +107,7 @@ fn capture_survives_host() {
     let udp = Udp::new(&server, &client);
     let capture = server.capture("udp").unwrap();
     udp.send(1, 60);
-    udp.received(1, common::LONG);
+    udp.received(1, common::EVENT_TIMEOUT);
     // tcpdump may not have written it yet: how much it has is not said here.
     server.power_off().unwrap();
     let captured = capture.finish().unwrap();

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{LONG, two_hosts};
+use common::{EVENT_TIMEOUT, two_hosts};
 use lab::{Error, Impairment, Output, Pid};
 
 /// Waits until something is so.
 fn eventually(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LONG;
+    let deadline = Instant::now() + EVENT_TIMEOUT;
     while !so() {
         assert!(Instant::now() < deadline, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(10));

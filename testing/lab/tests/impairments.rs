@@ -6,10 +6,12 @@ use std::io::ErrorKind;
 use std::net::{TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use common::{LONG, SHORT, Udp, addresses, connect, pattern, round_trip, transfer, two_hosts};
+use common::{
+    EVENT_TIMEOUT, QUIET_TIME, Udp, addresses, connect, pattern, round_trip, transfer, two_hosts,
+};
 use lab::{Direction, Impairment, Output};
 
-const MS: Duration = Duration::from_millis(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
 
 #[test]
 fn cut_link_passes_nothing_until_healed() {
@@ -63,7 +65,7 @@ fn partition_affects_two_hosts_only() {
     let again = between(&server, &third);
     assert!(again.iter().all(Udp::passes));
     let address = addresses(&client)[0];
-    let refused = server.enter(|| TcpStream::connect_timeout(&(address, 9).into(), SHORT));
+    let refused = server.enter(|| TcpStream::connect_timeout(&(address, 9).into(), QUIET_TIME));
     let error = refused.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TimedOut, "nobody answers");
     lab.rejoin(&server, &client).unwrap();
@@ -94,9 +96,9 @@ fn paused_host_stops_until_resumed() {
     };
     let ask = |number: u8| ours.send_to(&[number], "10.0.0.1:80").unwrap();
     let mut number = 1;
-    let deadline = Instant::now() + LONG;
+    let deadline = Instant::now() + EVENT_TIMEOUT;
     ask(number);
-    while !is_answered(number, SHORT) {
+    while !is_answered(number, QUIET_TIME) {
         assert!(Instant::now() < deadline, "no echo");
         number = number.wrapping_add(1);
         ask(number);
@@ -104,12 +106,12 @@ fn paused_host_stops_until_resumed() {
     server.pause().unwrap();
     let meanwhile = number.wrapping_add(1);
     ask(meanwhile);
-    assert!(!is_answered(meanwhile, SHORT));
+    assert!(!is_answered(meanwhile, QUIET_TIME));
     server.resume().unwrap();
-    assert!(is_answered(meanwhile, LONG));
+    assert!(is_answered(meanwhile, EVENT_TIMEOUT));
     let next = meanwhile.wrapping_add(1);
     ask(next);
-    assert!(is_answered(next, LONG));
+    assert!(is_answered(next, EVENT_TIMEOUT));
 }
 
 #[test]
@@ -138,7 +140,7 @@ fn tcp_survives_loss_duplication_and_reordering() {
     let bad = Impairment::with_seed(1)
         .loss(1.0)
         .duplicate(2.0)
-        .reorder(5.0, 2 * MS);
+        .reorder(5.0, 2 * MILLISECOND);
     server.impair(&bad).unwrap();
     let bytes = pattern(1_000_000);
     for address in addresses(&server) {
@@ -162,7 +164,7 @@ fn duplicates_arrive_twice() {
 fn reordering_loses_no_datagram() {
     let (_lab, server, client) = two_hosts("reorder");
     let udp = Udp::new(&server, &client);
-    let mixed = Impairment::with_seed(5).reorder(20.0, 5 * MS);
+    let mixed = Impairment::with_seed(5).reorder(20.0, 5 * MILLISECOND);
     server.impair_one_way(Direction::ToHost, &mixed).unwrap();
     let mut arrived = udp.exchange(500);
     let mut newest = 0;
@@ -184,7 +186,7 @@ fn unimpaired_relay_keeps_order() {
     assert!(udp.exchange(1000).into_iter().eq(0..1000));
     // Also when the delay becomes shorter under way.
     server
-        .impair(&Impairment::with_seed(1).delay(100 * MS))
+        .impair(&Impairment::with_seed(1).delay(100 * MILLISECOND))
         .unwrap();
     for number in 0..5 {
         udp.send(number, 4);
@@ -193,7 +195,7 @@ fn unimpaired_relay_keeps_order() {
     for number in 5..10 {
         udp.send(number, 4);
     }
-    assert!(udp.received(10, LONG).into_iter().eq(0..10));
+    assert!(udp.received(10, EVENT_TIMEOUT).into_iter().eq(0..10));
 }
 
 #[test]
@@ -201,22 +203,22 @@ fn delay_adds_to_round_trip() {
     let (_lab, server, client) = two_hosts("delay");
     let (theirs, ours) = connect(&server, &client, addresses(&server)[0]);
     server
-        .impair(&Impairment::with_seed(1).delay(25 * MS))
+        .impair(&Impairment::with_seed(1).delay(25 * MILLISECOND))
         .unwrap();
-    assert!(round_trip(&ours, &theirs) >= 50 * MS);
+    assert!(round_trip(&ours, &theirs) >= 50 * MILLISECOND);
     client
-        .impair(&Impairment::with_seed(1).delay(10 * MS))
+        .impair(&Impairment::with_seed(1).delay(10 * MILLISECOND))
         .unwrap();
-    assert!(round_trip(&ours, &theirs) >= 70 * MS);
+    assert!(round_trip(&ours, &theirs) >= 70 * MILLISECOND);
     // What is under way when the delay ends is not lost.
     let udp = Udp::new(&server, &client);
     server
-        .impair(&Impairment::with_seed(1).delay(LONG))
+        .impair(&Impairment::with_seed(1).delay(EVENT_TIMEOUT))
         .unwrap();
     udp.send(7, 4);
-    std::thread::sleep(30 * MS);
+    std::thread::sleep(30 * MILLISECOND);
     server.clear_impairment().unwrap();
-    assert_eq!(udp.received(1, LONG), [7]);
+    assert_eq!(udp.received(1, EVENT_TIMEOUT), [7]);
 }
 
 #[test]
@@ -230,7 +232,11 @@ fn rate_limits_throughput() {
     let start = Instant::now();
     assert!(transfer(&theirs, &ours, &bytes) == bytes);
     // 400,000 bytes at 1,000,000 a second, less the burst of two frames.
-    assert!(start.elapsed() >= 390 * MS, "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() >= 390 * MILLISECOND,
+        "{:?}",
+        start.elapsed()
+    );
 }
 
 #[test]
@@ -248,9 +254,12 @@ fn full_queue_drops() {
     // Datagram 200 is sent until the queue has room: by then all earlier datagrams have arrived or are lost.
     let mut arrived = Vec::new();
     while !arrived.contains(&200) {
-        assert!(start.elapsed() < LONG, "the last one does not arrive");
+        assert!(
+            start.elapsed() < EVENT_TIMEOUT,
+            "the last one does not arrive"
+        );
         udp.send(200, 4);
-        arrived.extend(udp.received(usize::MAX, common::SHORT));
+        arrived.extend(udp.received(usize::MAX, common::QUIET_TIME));
     }
     arrived.retain(|number| *number < 200);
     // During the sending, a frame of 1514 bytes left the queue each 12 ms.

@@ -6,7 +6,7 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use common::{LONG, Udp, addresses, connect, pattern, transfer, two_hosts};
+use common::{EVENT_TIMEOUT, Udp, addresses, connect, pattern, transfer, two_hosts};
 use lab::{Address, Direction, Error, Impairment, Lab, Output, Signal};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sendto};
 
@@ -20,7 +20,7 @@ fn ping(from: &lab::Host, to: IpAddr) {
         .enter(|| {
             let socket = rustix::net::socket(family, SocketType::DGRAM, Some(protocol))?;
             let timeout = rustix::net::sockopt::Timeout::Recv;
-            rustix::net::sockopt::set_socket_timeout(&socket, timeout, Some(LONG))?;
+            rustix::net::sockopt::set_socket_timeout(&socket, timeout, Some(EVENT_TIMEOUT))?;
             let message = [request, 0, 0, 0, 0, 0, 0, 1, b'h', b'i'];
             sendto(
                 &socket,
@@ -85,7 +85,7 @@ fn full_size_frames_pass_relay() {
     // 1500 bytes with the headers of UDP and IPv4; then what takes several fragments.
     for length in [1472, 9000] {
         udp.send(7, length);
-        assert_eq!(udp.received(1, LONG), [7]);
+        assert_eq!(udp.received(1, EVENT_TIMEOUT), [7]);
     }
 }
 
@@ -202,7 +202,7 @@ fn guard_kills_process_and_children() {
     let process = server
         .spawn(&mut command, &Output::File(log.clone()))
         .unwrap();
-    let deadline = std::time::Instant::now() + LONG;
+    let deadline = std::time::Instant::now() + EVENT_TIMEOUT;
     while fs::read_to_string(&log).unwrap() != "started\nbad\n" {
         assert!(std::time::Instant::now() < deadline);
         std::thread::sleep(Duration::from_millis(5));
@@ -212,7 +212,7 @@ fn guard_kills_process_and_children() {
     assert!(pids.contains(&process.pid()));
     assert_eq!(process.wait_with_timeout(Duration::ZERO).unwrap(), None);
     drop(process);
-    let deadline = std::time::Instant::now() + LONG;
+    let deadline = std::time::Instant::now() + EVENT_TIMEOUT;
     while !pids.is_empty() {
         assert!(std::time::Instant::now() < deadline, "{pids:?} live on");
         pids = server.pids().unwrap();
@@ -229,13 +229,13 @@ fn process_reports_exit_status() {
         server.spawn(command, &Output::Null).unwrap()
     };
     let exits = run("exit 3");
-    let status = exits.wait_with_timeout(LONG).unwrap().unwrap();
+    let status = exits.wait_with_timeout(EVENT_TIMEOUT).unwrap().unwrap();
     assert_eq!(status.code(), Some(3));
-    let again = exits.wait_with_timeout(LONG).unwrap().unwrap();
+    let again = exits.wait_with_timeout(EVENT_TIMEOUT).unwrap().unwrap();
     assert_eq!(again, status);
     let sleeps = run("exec sleep 1000");
     sleeps.kill(Signal::TERM).unwrap();
-    let status = sleeps.wait_with_timeout(LONG).unwrap().unwrap();
+    let status = sleeps.wait_with_timeout(EVENT_TIMEOUT).unwrap().unwrap();
     assert_eq!(status.signal(), Some(15));
     // A host kills its own processes only.
     let sleeps = run("exec sleep 1000");

@@ -22,9 +22,9 @@ use supervise::{Command, Pid, Server, SpawnError};
 use crate::{Criu, room};
 
 /// Most bytes of a message.
-const MESSAGE: usize = 4096;
+const MAX_MESSAGE_BYTES: usize = 4096;
 /// Most descriptors beside one.
-const RIGHTS: usize = 8;
+const MAX_DESCRIPTORS: usize = 8;
 
 /// What a room says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl Room {
         let first = command.start_beside(&[(theirs.as_fd(), 0)])?;
         let first = Some(first);
         let room = Self { control, first };
-        send_rights(room.control.as_fd(), BEGIN, rights)?;
+        send_rights(room.control.as_fd(), BEGIN_MESSAGE, rights)?;
         Ok(room)
     }
 
@@ -106,7 +106,7 @@ impl Room {
     /// # Errors
     /// The room is gone.
     pub fn dump(&self, into: &Path) -> io::Result<()> {
-        let message = [DUMP, into.as_os_str().as_bytes()].concat();
+        let message = [DUMP_MESSAGE, into.as_os_str().as_bytes()].concat();
         send_rights(self.control.as_fd(), &message, &[])
     }
 
@@ -115,7 +115,7 @@ impl Room {
     /// # Errors
     /// The room is gone.
     pub fn go(&self) -> io::Result<()> {
-        send_rights(self.control.as_fd(), GO, &[])
+        send_rights(self.control.as_fd(), GO_MESSAGE, &[])
     }
 
     /// What it has said, without waiting for it; `None`: nothing. With who goes on, if one does: the number that its
@@ -129,9 +129,9 @@ impl Room {
             received => received?,
         };
         let said = match bytes.split_first_chunk() {
-            Some((RESUMED, _)) => Said::Resumed,
-            Some((DUMPED, _)) => Said::Dumped,
-            Some((FAILED, why)) => Said::Failed(String::from_utf8_lossy(why).into_owned()),
+            Some((RESUMED_REPLY, _)) => Said::Resumed,
+            Some((DUMPED_REPLY, _)) => Said::Dumped,
+            Some((FAILED_REPLY, why)) => Said::Failed(String::from_utf8_lossy(why).into_owned()),
             _ => Said::Failed("its first process has ended".to_owned()),
         };
         let who = rights
@@ -164,12 +164,12 @@ impl AsFd for Room {
     }
 }
 
-const BEGIN: &[u8] = b"B";
-const DUMP: &[u8] = b"D";
-const GO: &[u8] = b"G";
-const RESUMED: &[u8; 1] = b"R";
-const DUMPED: &[u8; 1] = b"D";
-const FAILED: &[u8; 1] = b"F";
+const BEGIN_MESSAGE: &[u8] = b"B";
+const DUMP_MESSAGE: &[u8] = b"D";
+const GO_MESSAGE: &[u8] = b"G";
+const RESUMED_REPLY: &[u8; 1] = b"R";
+const DUMPED_REPLY: &[u8; 1] = b"D";
+const FAILED_REPLY: &[u8; 1] = b"F";
 
 /// What our binary is told.
 fn words(criu: &Criu, way: Way<'_>) -> io::Result<Vec<OsString>> {
@@ -198,7 +198,7 @@ pub(crate) fn send_rights(
     bytes: &[u8],
     rights: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RIGHTS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     if !rights.is_empty() {
         beside.push(SendAncillaryMessage::ScmRights(rights));
@@ -209,8 +209,8 @@ pub(crate) fn send_rights(
 }
 
 fn receive(from: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
-    let mut bytes = vec![0; MESSAGE];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(RIGHTS))];
+    let mut bytes = vec![0; MAX_MESSAGE_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
     let flags = flags | RecvFlags::CMSG_CLOEXEC;
     let received = recvmsg(from, &mut [IoSliceMut::new(&mut bytes)], &mut beside, flags)?;
@@ -226,19 +226,19 @@ fn receive(from: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<(Vec<u8>, Vec<O
 pub(crate) fn hear(from: BorrowedFd<'_>) -> io::Result<Option<Asked>> {
     let (bytes, rights) = receive(from, RecvFlags::empty())?;
     Ok(match bytes.split_at_checked(1) {
-        Some((BEGIN, _)) => Some(Asked::Begin(rights)),
-        Some((GO, _)) => Some(Asked::Go),
-        Some((DUMP, path)) => Some(Asked::Dump(OsString::from_vec(path.to_vec()).into())),
+        Some((BEGIN_MESSAGE, _)) => Some(Asked::Begin(rights)),
+        Some((GO_MESSAGE, _)) => Some(Asked::Go),
+        Some((DUMP_MESSAGE, path)) => Some(Asked::Dump(OsString::from_vec(path.to_vec()).into())),
         _ => None,
     })
 }
 
 pub(crate) fn say(to: BorrowedFd<'_>, said: &Said, rights: &[BorrowedFd<'_>]) -> io::Result<()> {
     let (kind, more) = match said {
-        Said::Resumed => (RESUMED, ""),
-        Said::Dumped => (DUMPED, ""),
-        Said::Failed(why) => (FAILED, why.as_str()),
+        Said::Resumed => (RESUMED_REPLY, ""),
+        Said::Dumped => (DUMPED_REPLY, ""),
+        Said::Failed(why) => (FAILED_REPLY, why.as_str()),
     };
-    let more = &more.as_bytes()[..more.len().min(MESSAGE - 1)];
+    let more = &more.as_bytes()[..more.len().min(MAX_MESSAGE_BYTES - 1)];
     send_rights(to, &[&kind[..], more].concat(), rights)
 }

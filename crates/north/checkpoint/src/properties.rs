@@ -114,9 +114,16 @@ fn with_manifest(stream: &[u8]) -> Option<Vec<u8>> {
     // A manifest is missing, or is not right.
     let _ = unpack(&image, stream, usize::MAX);
     manifest::write(directory.path()).ok()?;
-    let text = fs::read(directory.path().join(manifest::MANIFEST)).ok()?;
+    let text = fs::read(directory.path().join(manifest::MANIFEST_FILE)).ok()?;
     let length = u64::try_from(text.len()).ok()?;
-    Some([stream, &header(manifest::MANIFEST, length).ok()?, &text].concat())
+    Some(
+        [
+            stream,
+            &header(manifest::MANIFEST_FILE, length).ok()?,
+            &text,
+        ]
+        .concat(),
+    )
 }
 
 #[cfg(test)]

@@ -44,15 +44,15 @@ pub const VERB: &str = "sandbox";
 
 /// Numbers of processes begin here in a room: CRIU's own, which come first when an image is made a process again, are
 /// lower.
-const FIRST_NUMBER: u32 = 10_000;
+const FIRST_PID: u32 = 10_000;
 
 /// The device that a new network has.
-const LOOPBACK: u32 = 1;
+const LOOPBACK_INDEX: u32 = 1;
 
 /// How long a process that was made from an image may take to say so.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often we look whether it has ended.
-const GLANCE: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What a room is for.
 #[derive(Debug, Clone)]
@@ -149,7 +149,7 @@ fn furnish(serves: bool) -> Result<(), Failure> {
     // CRIU tries what the kernel can, there.
     let mut network = Addresses::open().doing("reach the room's network")?;
     network
-        .switch_on(LOOPBACK)
+        .switch_on(LOOPBACK_INDEX)
         .doing("switch the room's network on")?;
     let mute = mute().doing("open /dev/null")?;
     redirect_inherited(mute.as_fd()).doing("mute")?;
@@ -177,7 +177,7 @@ fn mute() -> io::Result<OwnedFd> {
 
 /// A rehearsal from the beginning.
 fn start(purpose: &Purpose, given: Vec<OwnedFd>) -> Result<(), Failure> {
-    let last = (FIRST_NUMBER - 1).to_string();
+    let last = (FIRST_PID - 1).to_string();
     fs::write("/proc/sys/kernel/ns_last_pid", last).doing("number processes")?;
     let numbers = [FILE_FD, SOCKET_FD, HANDOVER_FD, LIBRARY_FD];
     let inherited: Vec<_> = given.iter().map(AsFd::as_fd).zip(numbers).collect();
@@ -216,10 +216,10 @@ fn make(
 
 /// Wait for the process, which is one of this room.
 fn greet(listener: &UnixListener) -> Result<UnixStream, Failure> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + RESTORE_TIMEOUT;
     while Instant::now() < until {
         let mut fds = [PollFd::new(listener, PollFlags::IN)];
-        let glance = Timespec::try_from(GLANCE).unwrap_or_default();
+        let glance = Timespec::try_from(POLL_INTERVAL).unwrap_or_default();
         if poll(&mut fds, Some(&glance)).doing("wait for the process")? > 0 {
             let (stream, _) = listener.accept().doing("wait for the process")?;
             let who = getsockopt(&stream, PeerCredentials).doing("look who it is")?;
@@ -251,11 +251,11 @@ fn bury_all() {
 }
 
 /// Where files that have no name but are in memory seem to be.
-const MEMORY: &[u8] = b"/memfd:";
+const MEMFD_PREFIX: &[u8] = b"/memfd:";
 
 /// CRIU compares the lengths of files, but of those that are only appended to.
 fn refuse_open_files() -> Result<(), Failure> {
-    let of = |what: &str| PathBuf::from(format!("/proc/{FIRST_NUMBER}/{what}"));
+    let of = |what: &str| PathBuf::from(format!("/proc/{FIRST_PID}/{what}"));
     let doing = "look at the rehearsal's files";
     for entry in fs::read_dir(of("fd")).doing(doing)? {
         let entry = entry.doing(doing)?;
@@ -273,7 +273,7 @@ fn refuse_open_files() -> Result<(), Failure> {
         let is_gone = about.nlink() == 0;
         // What is in memory only is in the image.
         let is_shared =
-            about.is_file() && !(is_gone && path.as_os_str().as_bytes().starts_with(MEMORY));
+            about.is_file() && !(is_gone && path.as_os_str().as_bytes().starts_with(MEMFD_PREFIX));
         if is_shared && writes && (is_gone || !appends) {
             return Err(Failure::Writes(path));
         }
@@ -285,7 +285,7 @@ fn refuse_open_files() -> Result<(), Failure> {
 fn obey(criu: &Criu, control: BorrowedFd<'_>) -> Result<(), Failure> {
     loop {
         let mut fds = [PollFd::new(&control, PollFlags::IN)];
-        let glance = Timespec::try_from(GLANCE).unwrap_or_default();
+        let glance = Timespec::try_from(POLL_INTERVAL).unwrap_or_default();
         if poll(&mut fds, Some(&glance)).doing("wait for the supervisor")? == 0 {
             if !has_guests() {
                 return Err(Failure::Ended);
@@ -295,7 +295,7 @@ fn obey(criu: &Criu, control: BorrowedFd<'_>) -> Result<(), Failure> {
         match hear(control).doing("hear the supervisor")? {
             Some(Asked::Dump(directory)) => {
                 refuse_open_files()?;
-                criu.dump(FIRST_NUMBER, &directory)?;
+                criu.dump(FIRST_PID, &directory)?;
                 manifest::write(&directory).doing("note what the image is")?;
                 say(control, &Said::Dumped, &[]).doing("tell of the image")?;
                 return Ok(());

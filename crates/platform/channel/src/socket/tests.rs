@@ -2,7 +2,7 @@ use std::{net::TcpListener, os::unix::net::UnixStream, thread};
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const IO_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn key() -> Key {
     Key::generate("k").unwrap()
@@ -98,11 +98,11 @@ fn connect_reports_refusal_reason() {
         }
         results
     });
-    let wrong = Channel::connect(at, &key(), PATIENCE, PATIENCE)
+    let wrong = Channel::connect(at, &key(), IO_TIMEOUT, IO_TIMEOUT)
         .err()
         .unwrap();
     assert!(wrong.to_string().contains("another key"), "{wrong}");
-    let channel = Channel::connect(at, &right, PATIENCE, PATIENCE).unwrap();
+    let channel = Channel::connect(at, &right, IO_TIMEOUT, IO_TIMEOUT).unwrap();
     assert!(channel.is_open());
     let results = responder.join().unwrap();
     assert!(matches!(results[0], Some(ChannelError::WrongKey(_))));
@@ -113,6 +113,6 @@ fn connect_reports_refusal_reason() {
 fn unresponsive_peer_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
-    let error = Channel::connect(at, &key(), Duration::from_millis(100), PATIENCE).err();
+    let error = Channel::connect(at, &key(), Duration::from_millis(100), IO_TIMEOUT).err();
     assert!(matches!(error, Some(ChannelError::TimedOut)), "{error:?}");
 }

@@ -8,7 +8,7 @@ use crate::common::eventually;
 use nix::sched::{CloneFlags, unshare};
 use supervise::{Addresses, HostAddress, address_is_local};
 
-const LONG: Duration = Duration::from_secs(600);
+const LIFETIME: Duration = Duration::from_secs(600);
 
 /// Runs on a thread of its own, on a host without any address, which has the device 1 (`lo`).
 fn elsewhere(work: impl FnOnce(&mut Addresses) + Send) {
@@ -30,7 +30,7 @@ fn address_is_added_used_kept_and_removed() {
         assert_eq!(addresses.list().unwrap(), []);
         for ip in both() {
             for _ in 0..2 {
-                addresses.hold(ip, lo, LONG).unwrap();
+                addresses.hold(ip, lo, LIFETIME).unwrap();
                 let ours = HostAddress {
                     ip,
                     device: lo,
@@ -55,7 +55,7 @@ fn new_address_receives_soon() {
         assert!(status.expect("ip").success());
         for ip in both() {
             assert!(!addresses.is_received(ip).unwrap());
-            addresses.hold(ip, 1, LONG).unwrap();
+            addresses.hold(ip, 1, LIFETIME).unwrap();
             eventually("it is received", || addresses.is_received(ip).unwrap());
             assert!(addresses.remove(ip, 1).unwrap());
             assert!(!addresses.is_received(ip).unwrap());
@@ -90,7 +90,7 @@ fn missing_device_has_no_addresses() {
     elsewhere(|addresses| {
         assert_eq!(Addresses::device("none-such").unwrap(), None);
         for ip in both() {
-            let error = addresses.hold(ip, 77, LONG).unwrap_err();
+            let error = addresses.hold(ip, 77, LIFETIME).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{error}");
             assert!(!addresses.remove(ip, 77).unwrap());
         }

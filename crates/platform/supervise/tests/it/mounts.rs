@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::{PATIENCE, Service, require_root};
+use crate::common::{EVENT_TIMEOUT, Service, require_root};
 use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use supervise::mounts;
@@ -57,7 +57,7 @@ fn missing_cgroup2_is_mounted_privately() {
         let mut server = Command::new(["sh", "-c", "exit 4"])
             .start(&cgroup)
             .expect("starts");
-        let exit = server.wait(PATIENCE).expect("ours");
+        let exit = server.wait(EVENT_TIMEOUT).expect("ours");
         assert_eq!(exit, Some(Exit::Status(4)));
         cgroup.remove().expect("empty");
 
@@ -104,7 +104,7 @@ fn vanished_mount_is_not_an_empty_cgroup() {
         adopted.kill().expect_err("out of reach");
     });
     cgroup.kill().expect("killed");
-    assert!(server.wait(PATIENCE).expect("ours").is_some());
+    assert!(server.wait(EVENT_TIMEOUT).expect("ours").is_some());
     assert!(cgroup.procs().expect("empty").is_empty());
 }
 

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use crate::common::{PATIENCE, Service, eventually, exists};
+use crate::common::{EVENT_TIMEOUT, Service, eventually, exists};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getpid, getsid, kill_process};
 use supervise::{Cgroup, CgroupError, Command, Exit, Pid, Server, SpawnError, reap_orphans};
 
-const SIGKILLED: Exit = Exit::Signal {
+const KILLED_BY_SIGKILL: Exit = Exit::Signal {
     signal: 9,
     core_dumped: false,
 };
@@ -22,7 +22,10 @@ fn start(command: &Command, cgroup: &Cgroup) -> Server {
 }
 
 fn exit_of(server: &mut Server) -> Exit {
-    server.wait(PATIENCE).expect("our child").expect("it ends")
+    server
+        .wait(EVENT_TIMEOUT)
+        .expect("our child")
+        .expect("it ends")
 }
 
 fn procs(cgroup: &Cgroup) -> Vec<Pid> {
@@ -31,7 +34,7 @@ fn procs(cgroup: &Cgroup) -> Vec<Pid> {
 
 /// Removes the cgroup and checks that nothing of the service is left.
 fn assert_nothing_left(cgroup: Cgroup, pids: &[Pid]) {
-    assert!(cgroup.wait_empty(PATIENCE).expect("readable"));
+    assert!(cgroup.wait_empty(EVENT_TIMEOUT).expect("readable"));
     eventually("no process and no zombie is left", || {
         reap_orphans(&cgroup, &[]).expect("/proc");
         !pids.iter().any(|&pid| exists(pid))
@@ -53,8 +56,11 @@ fn process_runs_in_cgroup_and_session_until_killed() {
     assert_eq!(server.wait(Duration::ZERO).expect("our child"), None);
 
     cgroup.kill().expect("killed");
-    assert_eq!(exit_of(&mut server), SIGKILLED);
-    assert_eq!(server.try_wait().expect("remembered"), Some(SIGKILLED));
+    assert_eq!(exit_of(&mut server), KILLED_BY_SIGKILL);
+    assert_eq!(
+        server.try_wait().expect("remembered"),
+        Some(KILLED_BY_SIGKILL)
+    );
     assert_nothing_left(cgroup, &[pid]);
 }
 
@@ -142,7 +148,7 @@ fn pidfd_and_cgroup_events_wake_event_loop() {
     };
     assert_eq!(ready(Duration::from_millis(20)), [false, false]);
     cgroup.kill().expect("killed");
-    eventually("both are ready", || ready(PATIENCE) == [true, true]);
+    eventually("both are ready", || ready(EVENT_TIMEOUT) == [true, true]);
     assert!(!cgroup.populated().expect("readable"));
     assert_eq!(ready(Duration::ZERO), [true, false], "armed again");
 }
@@ -155,7 +161,7 @@ fn process_tree_is_killed_whole() {
     eventually("the tree has grown", || procs(&cgroup).len() == 5);
     let pids = procs(&cgroup);
     cgroup.kill().expect("killed");
-    assert_eq!(exit_of(&mut server), SIGKILLED);
+    assert_eq!(exit_of(&mut server), KILLED_BY_SIGKILL);
     assert_nothing_left(cgroup, &pids);
 }
 
@@ -233,7 +239,7 @@ fn occupied_cgroup_is_refused_and_empty_cgroup_replaced() {
     assert!(matches!(error, CgroupError::Occupied { .. }), "{error}");
 
     cgroup.kill().expect("killed");
-    assert!(cgroup.wait_empty(PATIENCE).expect("readable"));
+    assert!(cgroup.wait_empty(EVENT_TIMEOUT).expect("readable"));
     reap_orphans(&cgroup, &[]).expect("/proc");
     let replaced = Cgroup::create(&service.mount, &service.name).expect("empty");
     assert_ne!(replaced.id(), cgroup.id());
@@ -270,8 +276,8 @@ fn killed_server_is_started_again() {
             "it lives"
         );
         cgroup.kill().expect("killed");
-        assert_eq!(exit_of(&mut server), SIGKILLED);
-        assert!(cgroup.wait_empty(PATIENCE).expect("readable"));
+        assert_eq!(exit_of(&mut server), KILLED_BY_SIGKILL);
+        assert!(cgroup.wait_empty(EVENT_TIMEOUT).expect("readable"));
     }
     cgroup.remove().expect("empty");
 }
@@ -290,7 +296,7 @@ fn sub_cgroups_belong_to_service() {
     assert_eq!(procs(&cgroup).len(), 2);
     let pids = procs(&cgroup);
     cgroup.kill().expect("killed");
-    assert_eq!(exit_of(&mut server), SIGKILLED);
+    assert_eq!(exit_of(&mut server), KILLED_BY_SIGKILL);
     assert_nothing_left(cgroup, &pids);
 }
 
@@ -302,7 +308,7 @@ fn graceful_server_stops_gracefully() {
     let pids = procs(&cgroup);
     let main = server.pid();
     std::thread::scope(|scope| {
-        let stopping = scope.spawn(|| server.stop(&cgroup, PATIENCE));
+        let stopping = scope.spawn(|| server.stop(&cgroup, EVENT_TIMEOUT));
         // SIGTERM is for the server alone: the child outlives the shell, and the grace goes on.
         let left: Vec<_> = pids.iter().copied().filter(|&pid| pid != main).collect();
         eventually("the server has ended", || procs(&cgroup) == left);
@@ -352,7 +358,7 @@ fn stop_kills_server_ignoring_sigterm() {
     let exit = server
         .stop(&cgroup, Duration::from_millis(50))
         .expect("stopped");
-    assert_eq!(exit, SIGKILLED);
+    assert_eq!(exit, KILLED_BY_SIGKILL);
     assert_nothing_left(cgroup, &pids);
 }
 
@@ -370,7 +376,7 @@ fn stop_terminates_daemon_without_main_process() {
     eventually("the daemon runs", || {
         procs(&cgroup).iter().any(|&pid| comm(pid) == "sleep")
     });
-    server.stop(&cgroup, PATIENCE).expect("stopped");
+    server.stop(&cgroup, EVENT_TIMEOUT).expect("stopped");
     assert_eq!(fs::read_to_string(out).expect("it said so"), "bye\n");
     assert_nothing_left(cgroup, &[]);
 }
@@ -474,8 +480,11 @@ fn server_is_adopted_by_pid_and_cgroup() {
     assert_eq!(adopted.try_wait().expect("it can be asked"), None);
     kill_process(pid, Signal::KILL).expect("it lives");
     // Whose child it is gets its status; the other one sees that it has ended.
-    assert_eq!(adopted.wait(PATIENCE).expect("poll"), Some(Exit::Unseen));
-    assert_eq!(exit_of(&mut ours), SIGKILLED);
+    assert_eq!(
+        adopted.wait(EVENT_TIMEOUT).expect("poll"),
+        Some(Exit::Unseen)
+    );
+    assert_eq!(exit_of(&mut ours), KILLED_BY_SIGKILL);
     assert!(adopt(pid).is_none(), "it is gone");
     assert_nothing_left(cgroup, &[pid]);
     assert!(!Exit::Unseen.is_failure());
