@@ -1,7 +1,7 @@
 //! Three connections at work while the server is killed: a download, an echo, an upload.
 //!
-//! Each checks every byte that it gets. After its answer a client closes its side first, so
-//! in a run without a crash the server's only FIN is its answer to that, and there is no RST.
+//! Each client compares every byte. After the response a client closes its side first: in a run without a crash the
+//! server sends a FIN only as the answer to the client's FIN, and no RST.
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};

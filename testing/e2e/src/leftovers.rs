@@ -1,4 +1,4 @@
-//! What a service may leave behind on a host, compared with what was there before.
+//! Leftovers of a service on a host, compared with the state before.
 
 use std::collections::BTreeSet;
 use std::fs;

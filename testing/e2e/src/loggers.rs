@@ -1,4 +1,4 @@
-//! Loggers on hosts of their own.
+//! Loggers on separate hosts.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! A service manager, as systemd is one for the programs that it starts (`sd_notify(3)`, `sd_watchdog_enabled(3)`).
+//! A service manager like systemd (`sd_notify(3)`, `sd_watchdog_enabled(3)`).
 
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;

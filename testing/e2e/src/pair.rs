@@ -1,4 +1,4 @@
-//! A service on two hosts, and a logger that knows which one serves.
+//! A service on two hosts, and a logger that grants the lease.
 
 use std::fs;
 use std::net::SocketAddr;

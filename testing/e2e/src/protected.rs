@@ -1,4 +1,4 @@
-//! A server under `outlive serve`, and what can be asked of it.
+//! A server under `outlive serve`, and questions about it.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
-//! Which hosts speak for a service, on the client's wire.
+//! The hosts that speak for a service, on the client's wire.
 //!
-//! A host speaks with every frame whose source is an address of the service, whatever is in it, and
-//! with every claim that such an address is its own: to the client, or to all.
+//! A host speaks with every frame whose source is an address of the service, and with every ARP or neighbour claim of
+//! such an address.
 
 #[cfg(test)]
 mod tests;

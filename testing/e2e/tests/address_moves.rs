@@ -1,5 +1,5 @@
-//! The addresses that a host has because it serves (`--address-device`): the neighbours learn at once
-//! where they are, and they do not stay for ever.
+//! Addresses of a service on the serving host (`--address-device`): neighbours learn the place at once, and the
+//! addresses expire.
 
 use std::io;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};

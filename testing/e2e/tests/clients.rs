@@ -1,5 +1,5 @@
-//! Clients that speak other TCP than usual: each works while the server is killed twice at
-//! random moments, and notices nothing.
+//! Clients with unusual TCP options: each client works while the server is killed twice at random moments, and sees no
+//! crash.
 
 use std::io;
 use std::net::TcpStream;

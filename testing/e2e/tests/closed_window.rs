@@ -1,6 +1,5 @@
-//! What a real client does while nobody serves it (FT-TCP IV.E.1): its server's host is gone, and
-//! somebody who has nothing but the record tells it that there is no room now (`south_model::closed_window_ack`),
-//! and later that there is.
+//! A real client during an outage (FT-TCP IV.E.1): the server's host is dead, and the logger sends zero-window ACKs
+//! from the record alone (`south_model::closed_window_ack`), and later a window update.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;
@@ -270,7 +269,7 @@ fn client_with_unacked_data_does_not_time_out() {
 
 /// The record knows less than the client had: the client says where it stands.
 #[test]
-fn client_ahead_of_record_responds() {
+fn client_beyond_record_responds() {
     for v6 in [false, true] {
         let mut orphaned = Orphaned::new(v6);
         let (had, known) = (orphaned.recorded.acknowledged, 2);

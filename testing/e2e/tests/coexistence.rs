@@ -1,5 +1,5 @@
-//! Others on the server's host: filters and programs of somebody else, and further services. They
-//! go on as before, beside `serve` and after it.
+//! Foreign filters and programs on the server's host, and further services: unchanged beside `serve` and after
+//! `serve`.
 
 use e2e::arrange::{run, run_words, test_server_at, wait_until};
 use e2e::clients::{read_exactly, write};

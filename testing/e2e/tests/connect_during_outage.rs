@@ -1,4 +1,4 @@
-//! Clients while the server is down. The server starts again when a test opens the door.
+//! Clients while the server is down. The server starts again when a test creates the file of `--need`.
 
 use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};

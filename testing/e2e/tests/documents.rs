@@ -1,5 +1,4 @@
-//! The commands that the README prints, run as they are printed: the lab's server has the address that the README
-//! names.
+//! The commands of the README, run as printed: the lab's server has the address of the README.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

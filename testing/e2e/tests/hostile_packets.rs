@@ -1,5 +1,4 @@
-//! Hostile and damaged packets: whatever strangers send to the service, the connections of its
-//! clients, their records and a later replay are as they would be without.
+//! Hostile and damaged packets: connections, records and a later replay are the same as without such packets.
 
 use std::net::{SocketAddr, SocketAddrV4, TcpStream};
 

@@ -1,4 +1,4 @@
-//! `outlive lab`: hosts that are broken by hand.
+//! `outlive lab`: hosts, and faults by hand.
 
 use std::fs;
 use std::path::{Path, PathBuf};

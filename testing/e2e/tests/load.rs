@@ -1,4 +1,4 @@
-//! A server is killed again and again while clients work without a pause, for as long as is asked for.
+//! Repeated kills of a server while clients work without a pause, for a chosen time.
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

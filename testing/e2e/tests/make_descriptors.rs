@@ -1,10 +1,10 @@
-//! `outlive make` beside `make`: what commands do with what they have open. Needs Python.
+//! `outlive make` beside `make`: open descriptors of commands. Needs Python.
 
 mod ab_builds;
 
 use ab_builds::AbBuilds;
 
-/// Runs `builds/calls.py`, with files in that place, which waits at opening a file that is not concealed. The command
+/// Runs `ab_builds/calls.py`, with files in that place, which waits at opening a file that is not concealed. The command
 /// has done something before, so that it goes on when it is asked for.
 fn after_a_wait(place: &str) {
     let makefile = format!(
@@ -12,7 +12,7 @@ fn after_a_wait(place: &str) {
     );
     let mut builds = AbBuilds::new(&[
         ("Makefile", &makefile),
-        ("calls.py", include_str!("twice/calls.py")),
+        ("calls.py", include_str!("ab_builds/calls.py")),
         ("in", "text\n"),
     ]);
     builds.watch(&[]);

@@ -1,4 +1,4 @@
-//! `outlive make` beside `make`, asked from another shell, window or terminal than it was expected from.
+//! `outlive make` beside `make`, from another shell, window or terminal than expected.
 
 mod ab_builds;
 

@@ -1,4 +1,4 @@
-//! `outlive make` beside `make`, wherever the project is, and what it needs for a while; and where descriptors are few.
+//! `outlive make` beside `make`: places of the project and of temporary files, and few descriptors.
 
 mod ab_builds;
 

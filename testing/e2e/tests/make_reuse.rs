@@ -1,4 +1,4 @@
-//! `outlive make` beside `make`: what several makes, or one make several times, have taken over.
+//! `outlive make` beside `make`: reuse of results by several makes, or by a make that runs several times.
 
 mod ab_builds;
 

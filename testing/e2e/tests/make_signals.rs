@@ -1,4 +1,4 @@
-//! `outlive make` and those who end it, or do not listen.
+//! `outlive make`: signals, killed processes, and processes that hang.
 
 mod ab_builds;
 

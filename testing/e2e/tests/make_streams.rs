@@ -1,4 +1,4 @@
-//! `outlive make` beside `make`: what a command is given, what it says, and how it ends.
+//! `outlive make` beside `make`: input, output and exit of commands.
 
 mod ab_builds;
 

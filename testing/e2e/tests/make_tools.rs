@@ -1,5 +1,5 @@
-//! `outlive make` with tools that keep something in the home directory of their user: what they do is finished when it
-//! is asked for, though each of them locks or writes a file there.
+//! `outlive make` with tools that write below the home directory of the user: the result is reused although each tool
+//! locks or writes a file there.
 
 mod ab_builds;
 

@@ -1,4 +1,4 @@
-//! Makefiles of every shape: what is expected, what is not, and what each edit changes.
+//! Makefiles of every shape: expected targets, other targets, and edits.
 
 mod ab_builds;
 

@@ -1,5 +1,5 @@
-//! Networks and hosts that are not as simple as two hosts on a switch. In each the server is
-//! killed at random moments while clients work, and they notice nothing.
+//! Networks and hosts beyond two hosts on a switch. The server is killed at random moments while clients work, and the
+//! clients see no crash.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;

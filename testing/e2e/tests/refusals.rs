@@ -1,4 +1,4 @@
-//! Bad input: what cannot be protected is refused with a reason and the documented exit code.
+//! Bad input: `outlive` refuses with a reason and the documented exit status.
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! `outlive speculate`: an impossible request is refused in the words of a user, and loses nothing.
+//! `outlive speculate`: an impossible request is refused with a reason, and loses nothing.
 
 mod tree;
 

@@ -1,6 +1,6 @@
-//! A served address on a device that is stacked upon another one: a VLAN, a bond, ipvlan, macvtap, some of these
-//! upon each other, and an interface of a VRF. The frames pass both devices. The server is killed at random moments
-//! while clients work, and the clients notice nothing.
+//! A served address on a stacked device: a VLAN, a bond, ipvlan, macvtap, stacks of these, and an interface of a VRF.
+//! The frames pass both devices. The server is killed at random moments while clients work, and the clients see no
+//! crash.
 //!
 //! A kernel may be built without such devices. The test says so then, and passes; with `OUTLIVE_STACKED=all`, as in
 //! `make kernels`, the test fails.

@@ -1,4 +1,4 @@
-//! Where a link sits: which subnet, and which number in it.
+//! The place of a link: subnet, and number within the subnet.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -1,8 +1,7 @@
-//! Who cleans up when we cannot: a detached shell that outlives us.
+//! Clean-up after the death of this process: a detached shell that survives.
 //!
-//! It reads a pipe of which only we hold the write end. The kernel closes that end however
-//! we die, the read ends, and what the lab left is removed. Our children do not keep the
-//! end open: it is closed on exec.
+//! The shell reads a pipe. This process alone has the write end. The kernel closes the write end at any death; the
+//! read ends, and the shell removes the rest of the lab. Children do not keep the write end open: close-on-exec.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;

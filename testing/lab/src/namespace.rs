@@ -1,9 +1,8 @@
-//! One network namespace: making it, running things in it, ending it.
+//! A network namespace: creation, execution, removal.
 //!
-//! Namespaces are made and removed by `ip netns`, so that they have a name under
-//! `/run/netns` which people can use too (`ip netns exec <name> bash`). Entering one
-//! is a plain `setns(2)`: unlike `ip netns exec`, nothing is mounted, so `/sys` with
-//! its tracepoints and BPF pins stays what it is.
+//! `ip netns` makes and removes namespaces: each namespace has a name under `/run/netns`, for people, too (`ip netns
+//! exec <name> bash`). Entering a namespace is a plain `setns(2)`: unlike `ip netns exec`, nothing is mounted, and
+//! `/sys` with its tracepoints and BPF pins stays the same.
 
 use std::fs::{self, File};
 use std::io;

@@ -1,4 +1,4 @@
-//! Captures have all of what passed, and only that.
+//! Captures contain all traffic of the link, and no other traffic.
 
 mod common;
 

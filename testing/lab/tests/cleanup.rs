@@ -1,4 +1,4 @@
-//! Nothing of a lab is left, however it ends.
+//! A lab leaves nothing behind, however the lab ends.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Links break as told, and only as told.
+//! Faults of links: exactly the ordered faults.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Hosts reach each other as hosts on a real switch do.
+//! Hosts reach each other like hosts on a real switch.
 
 mod common;
 

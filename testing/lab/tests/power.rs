@@ -1,4 +1,4 @@
-//! A host without power is gone at once, silently, and comes back with nothing remembered.
+//! A host without power is gone at once, silently, and comes back without memory.
 
 mod common;
 

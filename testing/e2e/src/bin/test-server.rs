@@ -1,6 +1,6 @@
 //! A server that does what its client tells it, and nothing that depends on the time.
 //!
-//! `test-server [--die FILE] [--need FILE] ADDRESS:SERVER_PORT...`: a thread for each connection,
+//! `test-server [--die FILE] [--need FILE] ADDRESS:PORT...`: a thread for each connection,
 //! and another process's word in FILE (`exit`, `abort`, `panic`, `panic-main`) makes it die,
 //! so that no connection's own input does. It does not start without the file of `--need`.
 //!

@@ -1,4 +1,4 @@
-//! Servers of files by FTP, whose connections for data are other ones than those for words.
+//! FTP servers, with separate connections for control and data.
 
 use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt as _, path::Path};
 

@@ -1,4 +1,4 @@
-//! Servers that ask others.
+//! Servers with upstream connections.
 
 use std::net::SocketAddr;
 

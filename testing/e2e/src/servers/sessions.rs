@@ -1,4 +1,4 @@
-//! Servers in Python of whose sessions each has several processes.
+//! Servers in Python with several processes in each session.
 
 use std::net::SocketAddr;
 

@@ -1,4 +1,4 @@
-//! What clients of servers that echo do: of socat, and of our test server.
+//! Clients of echo servers: socat, and the test server.
 
 use std::thread;
 

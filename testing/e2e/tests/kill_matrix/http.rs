@@ -1,4 +1,4 @@
-//! What clients of HTTP servers do.
+//! Clients of HTTP servers.
 
 use e2e::arrange::await_closed_window;
 use e2e::clients::{Http, finish, write};

@@ -1,9 +1,8 @@
-//! The kill matrix: servers times scenarios, each killed at a random place.
+//! The kill matrix: servers times scenarios, each with a kill at a random place.
 //!
-//! Each row runs twice with the same random choices: first with the server unprotected and
-//! left alone, then under `outlive serve` with the crash. What the clients got must be
-//! equal byte for byte, and no connection may see a RST or FIN that it does not see without
-//! the crash.
+//! Each row runs twice with the same random choices: first with the server unprotected and left alone, then under
+//! `outlive serve` with the crash. All bytes at the clients must be equal, and no connection may see a RST or FIN that
+//! the run without a crash does not have.
 
 mod echo;
 mod http;

@@ -1,4 +1,4 @@
-//! What clients ask of our test server, whose words are in `src/bin/test-server.rs`.
+//! Clients of the test server. The commands are in `src/bin/test-server.rs`.
 
 use std::fmt::Write as _;
 use std::net::{Shutdown, TcpStream};

@@ -1,4 +1,4 @@
-//! `serve` itself dies while the record is kept on another machine.
+//! Death of `serve` while the record is on another machine.
 
 use e2e::Seed;
 use e2e::exchange::Exchange;

@@ -1,4 +1,4 @@
-//! The logger writes what is recorded to files, and is killed again and again.
+//! The durable log, and repeated kills of the logger.
 
 use std::time::{Duration, Instant};
 use std::{fs, thread};

@@ -1,4 +1,4 @@
-//! Who may keep the record.
+//! Keys of services and loggers.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! The logger dies, or cannot be reached.
+//! Death of the logger, and a partition between logger and service.
 
 use std::net::TcpStream;
 use std::sync::mpsc;

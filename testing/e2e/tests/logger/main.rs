@@ -1,4 +1,4 @@
-//! The record is kept on another machine.
+//! A record on another machine.
 
 mod adoption;
 mod durable;

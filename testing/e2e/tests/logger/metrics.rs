@@ -1,4 +1,4 @@
-//! What Prometheus is told, of both roles.
+//! Metrics of `serve` and of the logger.
 
 use std::net::SocketAddr;
 use std::thread;

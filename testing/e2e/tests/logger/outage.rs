@@ -1,4 +1,4 @@
-//! Nobody serves for a while: one host has lost its power, the other one hangs (FT-TCP IV.E.1-2).
+//! A time without a serving host: one host has lost power, the other host hangs (FT-TCP IV.E.1-2).
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};

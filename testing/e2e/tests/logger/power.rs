@@ -1,4 +1,4 @@
-//! The server's host loses its power, and gets it back.
+//! Power-off of the server's host, and the reboot.
 
 use std::net::SocketAddr;
 use std::thread;

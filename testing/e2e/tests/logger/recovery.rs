@@ -1,4 +1,4 @@
-//! The server dies, the logger lives.
+//! Death of the server while the logger lives.
 
 use e2e::clients::{Http, finish, write};
 use e2e::exchange::Exchange;

@@ -1,4 +1,4 @@
-//! Servers that close connections, in ways in which their clients hear something else: before a death and after it.
+//! Servers that close connections with unread input or without a response: before a death and after a death.
 
 use std::{
     fs,

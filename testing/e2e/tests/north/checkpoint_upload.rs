@@ -1,4 +1,4 @@
-//! Checkpoints go to the logger, and another host goes on from there: whatever dies when.
+//! Checkpoints at the logger: another host continues from there, with kills at all moments.
 
 use std::time::Duration;
 

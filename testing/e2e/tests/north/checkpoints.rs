@@ -1,4 +1,4 @@
-//! Checkpoints: an image takes the place of the record before it, whatever dies when.
+//! Checkpoints: an image replaces the record before the image, with kills at all moments.
 
 use std::{
     fs::{self, File},

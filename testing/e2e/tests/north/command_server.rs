@@ -1,4 +1,4 @@
-//! A server that does what it is told: what the others do seldom, or should not.
+//! A server that executes commands of the test: calls that other servers make rarely, or should not make.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! What a server has done to its files it has done once: after a recovery they are as if nothing had happened.
+//! Effects on files happen once: after a recovery the files are the same as without a crash.
 
 use std::{
     collections::BTreeMap,

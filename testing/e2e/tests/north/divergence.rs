@@ -1,4 +1,4 @@
-//! What a server says, in ways that others do not have, and what it would have said otherwise.
+//! Output by unusual calls, and output that differs in the replay.
 
 use std::{fs, io::ErrorKind, path::PathBuf, time::Duration};
 

@@ -1,4 +1,4 @@
-//! lighttpd and nginx, each as one process: files by `sendfile`.
+//! lighttpd and nginx with a single process: files by `sendfile`.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

@@ -1,4 +1,4 @@
-//! FTP, in the middle of files.
+//! FTP servers, killed within files.
 
 use std::{
     fmt::Write as _,

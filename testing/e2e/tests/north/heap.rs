@@ -1,4 +1,4 @@
-//! Addresses are part of what a program computes.
+//! Memory addresses are part of a program's computation.
 
 use std::{thread, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Helper threads: a replay has no time for what they did then.
+//! Helper threads: a replay has no time for their work.
 
 use std::{thread, time::Duration};
 

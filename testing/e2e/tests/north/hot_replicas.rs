@@ -1,4 +1,4 @@
-//! Other servers than redis, whose standby does already what they do: no client notices that another host goes on.
+//! Hot replicas of other servers than redis: no client sees the takeover.
 
 use std::{sync::Arc, thread, time::Duration};
 

@@ -1,4 +1,4 @@
-//! A standby whose server does already what the other one does.
+//! A standby with a replica that replays the log while the other host serves.
 
 use std::{
     fs,

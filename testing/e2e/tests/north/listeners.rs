@@ -1,4 +1,4 @@
-//! Who connects while a server replays that it has closed a listener.
+//! Clients that connect while a server replays the close of a listener.
 
 use std::io::{ErrorKind, Read as _};
 

@@ -1,5 +1,5 @@
-//! Servers that are rebuilt from a record of what they were told: nothing that a client was told is forgotten, and no
-//! connection ends.
+//! Servers with state, rebuilt from the determinant log: no acknowledged response is forgotten, and no connection
+//! ends.
 
 mod abortive_close;
 mod checkpoint_upload;

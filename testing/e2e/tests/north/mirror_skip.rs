@@ -1,5 +1,5 @@
-//! What a server with state has read and noted goes to its logger once: as its notes, and not as a copy of the
-//! segment, too.
+//! Input that a server with state has read goes to the logger once: in the determinant log, and not as a mirrored
+//! segment.
 
 use std::{thread, time::Duration};
 

@@ -1,4 +1,4 @@
-//! mosquitto, with its own clients: what is published arrives, once and in order.
+//! mosquitto with its clients: published messages arrive once and in order.
 
 use std::{fs, net::SocketAddr, path::PathBuf, thread, time::Duration};
 

@@ -1,4 +1,4 @@
-//! ngircd: users talk in a channel.
+//! ngircd: users write in a channel.
 
 use std::{
     collections::BTreeMap,

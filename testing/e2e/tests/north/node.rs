@@ -1,4 +1,4 @@
-//! Node.js: what it counts it goes on counting, with timers, files and hashes by its pool of threads, and garbage.
+//! Node.js: counters survive, with timers, files, hashes by the thread pool, and garbage collection.
 
 use std::{
     net::SocketAddr,

@@ -1,4 +1,4 @@
-//! A server with state whose host loses its power: another one has it, with all that its clients were told.
+//! A server with state on a host that loses power: another host continues with all acknowledged state.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! A process for each connection: all of them go on.
+//! A process for each connection: all processes continue.
 
 use std::{
     collections::BTreeSet,

@@ -1,5 +1,4 @@
-//! Servers whose answers come from others, or go where they connect to: in the middle of these they are killed, and go
-//! on.
+//! Proxies, killed in the middle of downloads from their upstream servers.
 
 use std::{
     net::SocketAddr,

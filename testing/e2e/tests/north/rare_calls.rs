@@ -1,4 +1,4 @@
-//! Calls that few servers make, by one that makes them when it is told to.
+//! Calls that few servers make, by a Python interpreter that executes lines of the test.
 
 use std::{
     collections::BTreeMap,

@@ -1,5 +1,5 @@
-//! The record has its bound. Behind that the server goes on, unprotected, which is told. Of a server that keeps
-//! nothing across connections it begins anew when nobody is connected.
+//! The bound of the determinant log: beyond the bound the server continues unprotected, with a warning. The log of a
+//! stateless server is reset when no client is connected.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! redis: what it has answered it has not forgotten.
+//! redis: acknowledged writes survive.
 
 use std::{
     fs,

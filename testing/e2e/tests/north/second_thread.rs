@@ -1,5 +1,5 @@
-//! Other threads than the first one: that they have clients is noticed before one of these has heard anything; what
-//! else they do is theirs.
+//! Threads other than the main thread: a thread that serves clients is detected before the first output; all other
+//! work of threads is allowed.
 
 use std::{io::Read as _, net::TcpStream};
 

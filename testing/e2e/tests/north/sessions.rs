@@ -1,4 +1,4 @@
-//! Sessions of several processes, which talk to each other and serve a client one after another.
+//! Sessions of several processes that exchange messages and serve a client one after another.
 
 use std::{
     fs,

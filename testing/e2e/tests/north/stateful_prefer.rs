@@ -1,5 +1,5 @@
-//! A record that was only preferred, where a host may take over: what a server without a record has said, the next host
-//! compares, as with `--stateful=off`.
+//! `--stateful=prefer` with a standby: after a takeover the output of a server without a record is verified, as with
+//! `--stateful=off`.
 
 use std::{
     io::{ErrorKind, Read as _},

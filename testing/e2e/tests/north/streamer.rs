@@ -1,4 +1,4 @@
-//! A server that says things at its own pace, with Python's asyncio: what it says next is what it would have said.
+//! A server that sends at its own pace, with Python's asyncio: the output continues unchanged after a kill.
 
 use std::{
     collections::BTreeSet,

@@ -1,4 +1,4 @@
-//! Servers that speak TLS: what was agreed on with a client is known to the next life, and to nobody else.
+//! TLS servers: the next incarnation knows the session keys of each client, and no other process does.
 
 use std::{
     net::SocketAddr,

@@ -1,5 +1,4 @@
-//! Servers that ask others: what they were told they know in their next life, and nobody is asked again for what was
-//! answered.
+//! Servers with upstream connections: the next incarnation knows all upstream responses, and repeats no request.
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},

@@ -1,4 +1,4 @@
-//! Connections that the server opens from the service's own address, and that go on as its clients' do.
+//! Connections from the service's own address to other servers continue like connections of clients.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! WebSockets by Python's asyncio: a connection that lasts, on which both sides speak.
+//! WebSockets by Python's asyncio: a long connection with messages in both directions.
 
 use std::{net::SocketAddr, thread};
 

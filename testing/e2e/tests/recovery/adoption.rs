@@ -1,4 +1,4 @@
-//! `serve` itself dies, and the next one takes its service over.
+//! Death of `serve`, and adoption of the service by the next `serve`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

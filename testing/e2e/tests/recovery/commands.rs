@@ -1,4 +1,4 @@
-//! What `status`, `events`, `check` and `clean` say.
+//! Output of `status`, `events`, `check` and `clean`.
 
 use std::{
     fs,

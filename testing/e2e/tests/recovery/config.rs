@@ -1,4 +1,4 @@
-//! A file says everything.
+//! A service with a configuration file and no other options.
 
 use std::path::Path;
 use std::thread;

@@ -1,6 +1,7 @@
-//! Events of the kernel that find no room: nobody has read the ring in which it tells of deaths and of connections.
+//! Events of the kernel that found the event ring full.
 //!
-//! Anybody may listen on the service's port at another address, and the kernel tells of that in the same ring.
+//! Any process may listen on the service's port at another address. The kernel reports such listeners in the same
+//! ring.
 
 use std::fs;
 use std::net::TcpStream;

@@ -1,5 +1,4 @@
-//! Servers that say their last word early, and go on reading what the client says. (A half-close of a server that is
-//! not in a replay is an end: `endings.rs`.)
+//! Servers that half-close early and continue to read. (A half-close outside a replay is in `orderly_ends.rs`.)
 
 use std::fs;
 use std::net::{Shutdown, TcpStream};

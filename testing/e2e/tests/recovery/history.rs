@@ -1,4 +1,4 @@
-//! What has happened is known when `serve` has ended, and who has asked for it.
+//! The history of events, after the end of `serve`.
 
 use std::{
     fs::OpenOptions,

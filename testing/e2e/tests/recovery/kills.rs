@@ -1,4 +1,4 @@
-//! Kills beyond the single clean one, requests that kill, and children that fail.
+//! Consecutive kills, fatal requests, and failing children.
 
 use std::net::TcpStream;
 use std::thread;

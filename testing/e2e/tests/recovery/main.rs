@@ -1,4 +1,4 @@
-//! Failures beyond the single clean kill, and what `outlive`'s own verbs say of them.
+//! Failures beyond the single clean kill, and the reports of `outlive`'s commands.
 
 mod adoption;
 mod commands;

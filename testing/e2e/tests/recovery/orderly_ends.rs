@@ -1,4 +1,4 @@
-//! Ends that are nobody's crash: the server's own, and ours.
+//! Ends without a crash: by the server, and by the operator.
 
 use std::fs;
 use std::net::{Shutdown, TcpStream};

@@ -1,4 +1,4 @@
-//! What a restarted server is given again, and what is said of that.
+//! Requests that run again after a restart, and the report of these requests.
 
 use std::fs;
 use std::net::TcpStream;

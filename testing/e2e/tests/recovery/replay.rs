@@ -1,4 +1,4 @@
-//! How much is replayed, how much of it is compared, and how much is kept.
+//! Extent of replay, verification and record.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _};

@@ -1,4 +1,4 @@
-//! A server that does not start again at once.
+//! Slow and failed starts of a server.
 
 use std::fs;
 

@@ -1,5 +1,4 @@
-//! A server that was killed and does not end: one of its threads waits in the kernel for a file system that does not
-//! answer.
+//! A killed server that does not end: a thread waits in the kernel for a file system that does not answer.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};

@@ -1,10 +1,10 @@
-//! The clock on the wall of a host is set.
+//! The wall clock of a host changes.
 //!
-//! Leases, timeouts and the kernel's programs use clocks that nobody sets (`CLOCK_BOOTTIME`,
-//! `CLOCK_MONOTONIC`); `CLOCK_REALTIME` is in what is told to people, and numbers sessions of a service.
-//! Hosts of a lab share the kernel's clocks, and that of the machine is not ours to set. So a small library
-//! is put before the C library, and adds to what `outlive` is told of `CLOCK_REALTIME`. The other two cannot
-//! be played: time namespaces shift them for processes, but not for the kernel's programs.
+//! Leases, timeouts and the BPF programs use clocks that cannot be set (`CLOCK_BOOTTIME`, `CLOCK_MONOTONIC`).
+//! `CLOCK_REALTIME` appears in messages, and numbers the sessions of a service. Hosts of a lab share the kernel's
+//! clocks, and the test must not set the clock of the machine. A small preloaded library shifts `CLOCK_REALTIME` of
+//! `outlive`. The other two clocks cannot be shifted: time namespaces shift clocks for processes, but not for BPF
+//! programs.
 
 use std::fs;
 use std::path::Path;

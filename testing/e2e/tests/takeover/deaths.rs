@@ -1,4 +1,4 @@
-//! Deaths while a standby takes over, and one after the other.
+//! Deaths during a takeover, and consecutive deaths.
 
 use std::net::TcpStream;
 

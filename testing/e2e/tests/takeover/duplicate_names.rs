@@ -1,4 +1,4 @@
-//! One address under two names: leases are of names, so the logger knows the addresses, too.
+//! An address with two service names: leases belong to names, and the logger knows the addresses, too.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! The server's host goes away, and another one goes on.
+//! Loss of the serving host, and takeover by another host.
 
 use std::sync::Arc;
 

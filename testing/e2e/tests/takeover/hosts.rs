@@ -1,4 +1,4 @@
-//! What else a host that takes over has to get right.
+//! Further duties of a host that takes over.
 
 use std::net::SocketAddr;
 use std::time::Instant;

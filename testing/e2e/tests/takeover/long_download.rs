@@ -1,4 +1,4 @@
-//! A long download, while its service goes from host to host.
+//! A long download while the service moves from host to host.
 
 use std::fs;
 use std::thread;

@@ -1,4 +1,4 @@
-//! Another host goes on.
+//! Takeover by another host.
 
 mod clock;
 mod deaths;

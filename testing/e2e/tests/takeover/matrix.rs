@@ -1,13 +1,13 @@
-//! Failures times phases: what becomes of the service, and that no client notices.
+//! Failures times phases: the outcome for the service, and no visible failure for clients.
 //!
-//! Each failure has a pair of hosts and a logger of its own, and happens while clients are in all phases, or
-//! with `OUTLIVE_PHASES=alone` (`make soak`) once in each, to whichever host serves then. Clients get, byte for byte,
-//! what they would have got; no connection is told an end that it had not without the failure; and in each epoch one
-//! host speaks.
+//! Each failure has its own pair of hosts and logger. The failure happens while clients are in all phases, or with
+//! `OUTLIVE_PHASES=alone` (`make soak`) once in each phase, on the host that serves then. Clients get the same bytes
+//! as without the failure; no connection sees an end that the run without the failure does not have; and in each epoch
+//! a single host speaks.
 //!
-//! What cannot be played: a machine whose boot clock stands still while it does (its lease would be too
-//! long, and that is not promised, see docs/internals/leases.md). Hosts of a lab share the kernel's clocks. What is set
-//! is in `clock.rs`.
+//! Not simulated: a machine whose boot clock stops while the machine runs. The lease of that machine would be too
+//! long; docs/internals/leases.md does not promise that case. Hosts of a lab share the kernel's clocks. Changes of the
+//! wall clock are in `clock.rs`.
 
 use std::net::TcpStream;
 use std::thread;

@@ -1,4 +1,4 @@
-//! What the server says again on another host is compared with what the server of the dead host had said.
+//! Replayed output on another host is compared with the output of the dead host's server.
 
 use std::net::TcpStream;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What clients are about when it happens.
+//! Activities of clients at the moment of a failure.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Condvar, Mutex};

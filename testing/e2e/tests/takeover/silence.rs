@@ -1,4 +1,4 @@
-//! A host that may not speak for longer than Linux keeps a connection whose segments it cannot send.
+//! A host that must stay silent for longer than Linux keeps a connection with undeliverable segments.
 
 use std::fs;
 use std::thread;

@@ -1,4 +1,4 @@
-//! What is asked of a holder, and what it answers.
+//! Requests to a holder, and responses.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Which host is connected to what.
+//! Connections between hosts.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What the tests of the lab share: two hosts, and small ways to talk between them.
+//! Shared parts of the lab's tests: two hosts, and short exchanges between the hosts.
 // Each test file uses its own part of this.
 #![allow(dead_code)]
 
