@@ -185,7 +185,7 @@ fn non_reading_client_is_reset() {
     reset_if_it_does_not_read("stop-stalled", |_| ());
 }
 
-/// The server's socket is in LAST_ACK then, where the kernel destroys it without a word.
+/// The server's socket is in LAST_ACK, and the kernel destroys the socket silently.
 #[test]
 fn half_closed_non_reading_client_is_reset() {
     reset_if_it_does_not_read("stop-half", |stream| {
@@ -243,7 +243,7 @@ fn neighbours_learn_address_holder_at_once() {
     protected.stop();
 }
 
-/// Two services of one address, under two names: each would answer the other's clients.
+/// Two services of an address with two names: each service would answer the other's clients.
 #[test]
 fn address_of_other_host_is_refused_by_name() {
     let scene = Scene::new("address-in-use");

@@ -29,7 +29,7 @@ fn client_sysctl(scene: &Scene, key: &str, value: &str) {
     scene.client.sysctl(key, value).expect("a kernel parameter");
 }
 
-/// What the others are compared with: the same exchange without a crash, and without us.
+/// The reference for all other tests: the same exchange without a crash, and without `outlive`.
 #[test]
 fn crash_free_run() {
     let scene = Scene::new("crash-free");
@@ -235,8 +235,8 @@ fn offering_fast_open() {
     assert_stripped(&server, 3);
 }
 
-/// The client reads nothing for a while: its window is closed when the server dies, stays
-/// closed through the recovery, and opens afterwards.
+/// The client reads nothing for a while: the window is closed at the server's death, stays closed through the
+/// recovery, and opens afterwards.
 #[test]
 fn zero_window() {
     let scene = Scene::new("closed-window");

@@ -212,7 +212,7 @@ fn captured(capture: Capture) -> Vec<Packet> {
     captured.packets
 }
 
-/// What is written while the window is closed waits for room; the client asks for it.
+/// Data written during a zero window waits; the client sends window probes.
 #[test]
 fn zero_window_client_probes_and_waits() {
     for v6 in [false, true] {
@@ -243,7 +243,7 @@ fn zero_window_client_probes_and_waits() {
     }
 }
 
-/// What was on its way to the dead host is sent again for as long as the client is told that it lives.
+/// Data in flight to the dead host is retransmitted as long as zero-window ACKs arrive.
 #[test]
 fn client_with_unacked_data_does_not_time_out() {
     for v6 in [false, true] {
@@ -267,7 +267,7 @@ fn client_with_unacked_data_does_not_time_out() {
     }
 }
 
-/// The record knows less than the client had: the client says where it stands.
+/// The record is behind the client: the client's ACK shows the client's position.
 #[test]
 fn client_beyond_record_responds() {
     for v6 in [false, true] {

@@ -149,7 +149,7 @@ fn mirrored(scene: &Scene) -> u64 {
         .expect("a counter")
 }
 
-/// Two services on one host: each one's programs are others to the other.
+/// The programs of each service are foreign to the other service.
 #[test]
 fn two_services_on_one_host() {
     let scene = Scene::new("two");
@@ -286,8 +286,8 @@ threading.Thread(target=sends).start()
 time.sleep(1000000)
 "#;
 
-/// The host is somebody else's, too: who waits takes no CPU for it. (A descriptor that is ready and
-/// never read keeps a loop from waiting; that was so once, and everything worked.)
+/// A waiting `serve` uses no CPU time. (A ready descriptor that is never read keeps an event loop busy, and all other
+/// tests still pass.)
 #[test]
 fn waiting_serve_uses_no_cpu() {
     let scene = Scene::new("sleeps");

@@ -112,7 +112,7 @@ fn client_fin_before_outage() {
     assert_all_recovered(&gated.server);
 }
 
-/// The connection is forgotten, and the new server never hears of it.
+/// The connection is forgotten, and the new server never sees the connection.
 #[test]
 fn client_sends_rst() {
     let scene = Scene::new("rst");
@@ -191,7 +191,7 @@ fn client_sends_more_data() {
     assert_all_recovered(&gated.server);
 }
 
-/// The client's whole host goes away without a word, and comes back, knowing nothing.
+/// The client's host loses power silently, and comes back without memory.
 #[test]
 fn client_loses_power() {
     let scene = Scene::new("power");

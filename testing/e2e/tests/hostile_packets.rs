@@ -87,8 +87,8 @@ fn kill_and_recover(server: &Protected, recoveries: usize) {
     server.wait_serving(recoveries);
 }
 
-/// Something on the way damages segments: the server's TCP throws them away, so the record
-/// must not have them. The client's own bytes come later, at the same place.
+/// The network damages segments: the server's TCP drops the segments, and the record must not contain the bytes. The
+/// client's own bytes arrive later, at the same sequence numbers.
 #[test]
 fn damaged_segments_are_not_recorded() {
     let scene = Scene::new("damaged");
@@ -117,8 +117,8 @@ fn damaged_segments_are_not_recorded() {
     assert_all_recovered(&server);
 }
 
-/// Nobody who cannot see the connection can spoil its record or end it, neither while the
-/// server lives nor while it is down.
+/// An off-path attacker can neither spoil the record nor end the connection, neither while the server lives nor while
+/// the server is down.
 #[test]
 fn out_of_window_segments() {
     let scene = Scene::new("out-of-window");
@@ -166,7 +166,7 @@ fn spray(target: &Target, forger: &Forger, seed: &mut Seed) {
     }
 }
 
-/// Headers that make no sense, in the connection and out of it.
+/// Malformed headers, within the connection and outside.
 #[test]
 fn malformed_packets() {
     let scene = Scene::new("malformed");

@@ -247,8 +247,7 @@ fn killed_holder_leaves_nothing() {
     lab.done("up", &[]);
 }
 
-/// A service that is protected on a host: it outlives its server's death, and goes with the
-/// lab without a trace.
+/// A protected service on a lab host survives its server's death, and ends with the lab without leftovers.
 #[test]
 fn protected_service_ends_with_lab() {
     let name = format!("by-hand-{}", std::process::id());

@@ -131,7 +131,7 @@ fn save_ends_stale_commands_only() {
     assert!(made("b.out", "2") > saved);
 }
 
-/// What is built is what was saved last.
+/// The build uses the last saved content.
 #[test]
 fn save_during_build_at_any_time() {
     let mut builds = AbBuilds::new(&[
@@ -153,7 +153,7 @@ fn save_during_build_at_any_time() {
     }
 }
 
-/// What is shown is what there was before the save, or after it, and then what there is.
+/// The result belongs to the content before the save or after the save, and later to the present content.
 #[test]
 fn save_during_request_at_any_time() {
     let mut builds = AbBuilds::new(&[
@@ -232,7 +232,7 @@ fn stopped_watcher_builds_no_more() {
     }
 }
 
-/// A make goes by times: what a command has made is not older than what was saved before it was asked for.
+/// make compares timestamps: a result is not older than a file that was saved before the request.
 #[test]
 fn early_results_have_fresh_timestamps() {
     let makefile = "all: made there d/one link\nmade: dep\n\techo made >$@\nthere: dep\n\ttouch $@\n\
@@ -253,7 +253,7 @@ fn early_results_have_fresh_timestamps() {
     builds.make(&["made", "there"]);
 }
 
-/// What a command has left running sees what is done after it, and is no concern of who does not ask.
+/// A background process of a command sees later effects, and does not concern other users.
 #[test]
 fn background_processes_belong_to_build() {
     let makefile = "all: begun\n\tuntil [ -e answer ]; do sleep 0.01; done; cat answer >$@\n\
@@ -266,7 +266,7 @@ fn background_processes_belong_to_build() {
     assert!(said.contains("went on with the rest"), "{said}");
 }
 
-/// Who ends a command that waits for one that is concealed ends it.
+/// A signal to a command that waits for a concealed command ends both.
 #[test]
 fn signal_reaches_concealed_command() {
     let makefile = "all:\n\t-timeout 0.5 $(MAKE) long\n\techo done >$@\nlong:\n\tsleep 100\n";
@@ -278,7 +278,7 @@ fn signal_reaches_concealed_command() {
     assert!(builds.ours.join("all").exists());
 }
 
-/// Make reads what a shell says until nobody can say more.
+/// make reads the output of a shell until all writers have closed the pipe.
 #[test]
 fn background_process_of_shell_does_not_block_request() {
     let makefile =
@@ -293,8 +293,8 @@ fn background_process_of_shell_does_not_block_request() {
     }
 }
 
-/// What a make has begun that its user has as their own: what it does elsewhere is done, `^C` reaches it, and `--stop`
-/// lets it end.
+/// An unfinished command belongs to the user after the request: effects elsewhere happen, `^C` reaches the command,
+/// and `--stop` lets the command end.
 #[test]
 fn unfinished_command_becomes_the_users() {
     let outside = TempDir::new_in("/var/lib").expect("another directory");
@@ -342,7 +342,7 @@ fn unfinished_command_becomes_the_users() {
     );
 }
 
-/// Where the kernel shares processors among sessions, those of commands that nobody has asked for have what is left.
+/// Where the kernel shares processors among sessions, speculative commands get the idle rest.
 #[test]
 fn request_precedes_speculation() {
     let nice = "sed 's/.* //' /proc/self/autogroup";

@@ -4,8 +4,8 @@ mod ab_builds;
 
 use ab_builds::AbBuilds;
 
-/// Runs `ab_builds/calls.py`, with files in that place, which waits at opening a file that is not concealed. The command
-/// has done something before, so that it goes on when it is asked for.
+/// Runs `ab_builds/calls.py`, with files in that place. The script waits when opening a file that is not concealed. An
+/// effect precedes the wait: the command continues after the request.
 fn after_a_wait(place: &str) {
     let makefile = format!(
         "beside := $(CURDIR)-beside\nout: in\n\t@touch begun; /usr/bin/python3 calls.py {place} $(beside)-gate\n\tcp in out\n"

@@ -130,7 +130,7 @@ fn terminal_size_matters_to_its_readers_only() {
     );
 }
 
-/// What root has done is of no use to another user, who is told so.
+/// Results of root are of no use to another user, and a message says so.
 #[test]
 fn unprivileged_request_names_root_watcher() {
     let mut builds = AbBuilds::new(&[("Makefile", "all:\n\t@echo made\n")]);

@@ -40,7 +40,7 @@ fn is_revealed(mut builds: AbBuilds, variables: &[(&str, &Path)]) {
     assert_eq!(tree_contents(&builds.ours), tree_contents(&builds.theirs));
 }
 
-/// As in many a container: it is concealed itself.
+/// As in many containers: the runtime directory is concealed itself.
 #[test]
 fn runtime_directory_in_tmp() {
     let runtime = TempDir::new_in("/tmp").expect("a directory");
@@ -50,7 +50,7 @@ fn runtime_directory_in_tmp() {
     );
 }
 
-/// What else is there each command has for itself.
+/// Each command has its own copy of the rest of that directory.
 #[test]
 fn tree_in_shared_memory() {
     let temporary = TempDir::new_in("/dev/shm").expect("a directory");
@@ -60,7 +60,7 @@ fn tree_in_shared_memory() {
     is_revealed(AbBuilds::new_in("/dev/shm", &COPY_MAKEFILE), &temporary);
 }
 
-/// The watcher may have more than its commands: it has one for each file that is not shown.
+/// The watcher has a higher descriptor limit than its commands, with a descriptor for each concealed file.
 #[test]
 fn more_files_than_descriptors() {
     let makefile = "all: $(addprefix out/,$(shell seq 120))\nout/%: | out\n\t@echo $* >$@\nout:\n\tmkdir out\n\
@@ -89,7 +89,7 @@ fn more_files_than_descriptors() {
     assert!(!log.contains("WARN"), "{log}");
 }
 
-/// As in many a container: who began the session is in none that is seen there, and so has no number.
+/// As in many containers: the session leader is in no visible namespace, and has no process number.
 #[test]
 fn separate_pid_namespace() {
     let tree = TempDir::new_in("/var/lib").expect("a directory");
@@ -109,7 +109,7 @@ fn separate_pid_namespace() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "it\ntext\n");
 }
 
-/// Each as it is where outlive is begun without what it takes: status 3, and what helps.
+/// Each missing requirement gives status 3 and advice.
 #[test]
 fn missing_requirement_is_reported() {
     use std::os::unix::fs::PermissionsExt as _;

@@ -36,7 +36,7 @@ fn repeated_command_leaves_effects_once() {
     }
 }
 
-/// Another make had it before, whose user has asked for that part only.
+/// Another make had the result before, for a part of the targets only.
 #[test]
 fn removed_result_is_committed_again() {
     let mut builds = AbBuilds::new(&[("Makefile", TEMPORARY_MAKEFILE), ("in", "text\n")]);
@@ -50,7 +50,7 @@ fn removed_result_is_committed_again() {
     assert!(said.contains("revealed"), "{said}");
 }
 
-/// Who asks for two makes in turn finds both.
+/// Two alternating requests both find their results.
 #[test]
 fn two_makes_are_expected() {
     let makefile = "all: out\nout: in\n\tcp in $@\ntest: out\n\t@cat out\n";
@@ -74,7 +74,7 @@ fn two_makes_are_expected() {
     builds.make(&[]);
 }
 
-/// One make was expected, and another one has taken over the command: what is left of the expected one is of no use.
+/// Another make has reused the command of an expected make: the rest of the expected make is of no use.
 #[test]
 fn unused_speculation_is_not_counted() {
     let makefile = "all: out\nout: in\n\tcp in $@\n";
@@ -88,7 +88,7 @@ fn unused_speculation_is_not_counted() {
     assert_eq!(builds.number("finished"), 1);
 }
 
-/// It would have been waited for as long without.
+/// Plain make would have waited as long.
 #[test]
 fn awaited_time_is_not_counted_as_saved() {
     let makefile = "out: in\n\tsleep 1; cp in $@\n";
@@ -105,8 +105,8 @@ fn awaited_time_is_not_counted_as_saved() {
     );
 }
 
-/// A make that is asked for in the middle begins the rest as plain make would, makes too: in the mounts of everybody,
-/// and not after all others.
+/// After the request the remaining commands, nested makes too, run as under plain make: in the common mounts, and
+/// without low priority.
 #[test]
 fn command_started_after_request_is_not_concealed() {
     let mounts = "readlink /proc/self/ns/mnt; ps -o cls= -p $$$$";
@@ -127,8 +127,8 @@ fn command_started_after_request_is_not_concealed() {
     assert!(said.contains("went on with the rest"), "{said}");
 }
 
-/// What has been slower than by plain make, and of which nobody knows how long it takes, is begun anew: the time until
-/// its end is that of plain make.
+/// A command that was slower than under plain make, with unknown run time, is restarted: the time to the end is that
+/// of plain make.
 #[test]
 fn slowed_command_is_restarted_on_request() {
     let makefile = "all:\n\t@echo begun >>begun; readlink /proc/self/ns/mnt; \
@@ -174,8 +174,8 @@ impl Drop for Rests {
     }
 }
 
-/// What works, and was not slower until then, is shown when it has ended: from then on the kernel asks for each name
-/// each time.
+/// A running command without slowdown is committed at its end: from the request on, the kernel asks for each name each
+/// time.
 #[test]
 fn running_command_is_committed_at_its_end() {
     /// The command would be shown later than this, if it went on to work.
@@ -213,7 +213,7 @@ fn running_command_is_committed_at_its_end() {
     assert!(said.contains("went on with the rest"), "{said}");
 }
 
-/// A make that was not expected takes over commands of one that was: how many, and what its user has not waited for.
+/// An unexpected make reuses commands of an expected make: the message counts the commands and the saved time.
 #[test]
 fn results_reused_by_other_make_are_reported() {
     let makefile = "all: out\nout: in\n\tsleep 1; cp in $@\ninstall: out\n\tcp out installed\n";
@@ -236,7 +236,7 @@ fn results_reused_by_other_make_are_reported() {
     assert!(!said.contains("took over"), "{said}");
 }
 
-/// What is begun after it was asked for is given what its user says.
+/// The user's input reaches a command that started after the request.
 #[test]
 fn command_started_after_request_reads_terminal() {
     let makefile = "all: in\n\t@touch begun; until [ -e go ]; do sleep 0.05; done\n\

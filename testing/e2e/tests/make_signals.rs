@@ -37,7 +37,7 @@ fn in_the_place_of_a_watcher(tree: &Path) -> UnixListener {
     UnixListener::bind_addr(&address).expect("nobody listens")
 }
 
-/// It waits for a watcher that finds out whether something is of use, which may take a while.
+/// The request waits for a watcher that checks results, which may take a while.
 #[test]
 fn early_interrupt_ends_request() {
     let builds = AbBuilds::new(&[("Makefile", "out:\n\techo made >$@\n")]);
@@ -87,7 +87,7 @@ fn ended_watcher_is_reported() {
     assert!(builds.ours.join("out").exists());
 }
 
-/// Plain make's commands would wait for who listens, and die there.
+/// A command of plain make would wait, and die of the signal.
 #[test]
 fn request_to_hung_watcher_is_interruptible() {
     let makefile = format!(
@@ -113,7 +113,7 @@ fn request_to_hung_watcher_is_interruptible() {
     assert_eq!(ended.signal(), Some(15), "{ended}");
 }
 
-/// It has none of the mounts by which concealed commands are known.
+/// Such a command has none of the mounts that identify concealed commands.
 #[test]
 fn signal_reaches_command_started_after_request() {
     let makefile = format!(
@@ -137,7 +137,7 @@ fn signal_reaches_command_started_after_request() {
     });
 }
 
-/// What had asked for them cannot tell them.
+/// A killed request cannot notify its commands.
 #[test]
 fn commands_end_with_killed_request() {
     let makefile = "all:\n\t-timeout -s KILL 0.5 $(MAKE) long\n\techo done >$@\nlong:\n\twhile :; do :; done\n";
@@ -160,7 +160,7 @@ fn with(words: &Path) -> Vec<String> {
     all.filter(|arguments| arguments.contains(&words)).collect()
 }
 
-/// What is done for nobody ends with who has begun it, also if that had no time to end it.
+/// Speculative commands end with a killed watcher.
 #[test]
 fn speculative_commands_end_with_killed_watcher() {
     let makefile = "all:\n\t@: $(CURDIR); while :; do :; done\n";
@@ -173,7 +173,7 @@ fn speculative_commands_end_with_killed_watcher() {
     wait_until("it ends, too", || with(&builds.ours).is_empty());
 }
 
-/// A shell's, of which nobody who was begun unasked has one.
+/// Descriptors of a shell. A speculative command has none of them.
 #[test]
 fn extra_descriptors_are_unchanged() {
     let makefile = "all: nested\n\t@echo said >&3\nnested:\n\t@exec 3>f; $(MAKE) -s deep; cat f\ndeep:\n\t@echo deep >&3\n";

@@ -20,7 +20,7 @@ use ab_builds::{
     without_make_variables,
 };
 
-/// Make deletes what it has half made then, and says which signal it was.
+/// make deletes the unfinished target then, and names the signal.
 #[test]
 fn signal_death_is_passed_on() {
     let makefile = "%:\n\t@echo half >$@; kill -$* $$$$\n";
@@ -35,7 +35,7 @@ fn signal_death_is_passed_on() {
     }
 }
 
-/// A shell goes on with its loop if it is not told what has ended its command.
+/// A shell continues its loop without knowledge of the signal.
 #[test]
 fn interrupt_ends_surrounding_loop() {
     let makefile = format!(
@@ -77,8 +77,7 @@ fn interrupted(mut make: Command, tree: &Path, (signal, whom): (&str, &str)) -> 
     make.wait_with_output().expect("it ends")
 }
 
-/// Half done or not begun when it is asked for; by a terminal, which tells all that is in its foreground, or by
-/// somebody.
+/// Interrupts of an unfinished or not yet started build, by a terminal (to the whole foreground) or by `kill`.
 #[test]
 fn interrupted_build_leaves_same_files_as_make() {
     let makefile = "all: one two\none: in\n\tcat in >$@\n\
@@ -120,7 +119,7 @@ fn interrupted_build_leaves_same_files_as_make() {
     }
 }
 
-/// Into one pipe, or one file.
+/// Into a single pipe, and into a single file.
 #[test]
 fn stdout_and_stderr_keep_order() {
     let makefile = "all:\n\t@for n in 1 2 3; do echo $$n; echo $$n >&2; done; cat in\n";
@@ -181,7 +180,7 @@ fn has_begun(make: &mut Child) {
     assert_eq!(&line, b"a\n");
 }
 
-/// Whoever has removed it.
+/// After removal of the runner.
 #[test]
 fn build_continues_without_runner() {
     let makefile = "all: a b\na b:\n\t@echo $@; until [ -e go ]; do sleep 0.05; done\n";
@@ -202,7 +201,7 @@ fn build_continues_without_runner() {
     assert_eq!(String::from_utf8_lossy(&said.stderr), "");
 }
 
-/// Who is killed says nothing any more, and nor do the commands of a build that goes on.
+/// A killed watcher prints nothing, and nor do the commands of a continued build.
 #[test]
 fn build_continues_without_watcher() {
     let makefile = "all: a b c\na b c:\n\t@echo $@; until [ -e go ]; do sleep 0.05; done\n";
@@ -225,7 +224,7 @@ fn build_continues_without_watcher() {
     assert_eq!(String::from_utf8_lossy(&said.stderr), "");
 }
 
-/// All commands but one of a `-j` have a pipe that nobody writes to.
+/// With `-j` all commands but one have a pipe without a writer as standard input.
 #[test]
 fn parallel_readers_get_empty_stdin() {
     let makefile = "all: a b c\na b c:\n\t@cat >$@; sleep 0.2; wc -c <$@\n";

@@ -69,7 +69,7 @@ fn is_there(program: &str) -> bool {
     version.is_ok_and(|it| it.status.success())
 }
 
-/// It locks a file there before anything else.
+/// cargo locks a file in the home directory first.
 #[test]
 fn cargo_result_is_reused() {
     let files = [
@@ -91,7 +91,7 @@ fn cargo_result_is_reused() {
     assert_eq!(project.asked_for("target/debug/thing"), "second");
 }
 
-/// It counts, in a file there, how often it was run, and keeps what it has compiled.
+/// Go counts its runs in a file of the home directory, and caches compiled packages.
 #[test]
 fn go_result_is_reused() {
     if !is_there("go") {
@@ -157,7 +157,7 @@ fn npm_result_is_reused() {
     assert!(kept.count() > 0, "what it has kept was lost");
 }
 
-/// Who waits is said, and for what.
+/// The message names the waiting command and the resource.
 #[test]
 fn blocking_resource_is_reported() {
     let makefile = "there := $(CURDIR).there\nall:\n\t@touch begun; cat /dev/null >$(there)\n";

@@ -78,7 +78,7 @@ fn generated_makefiles() {
     .go_through();
 }
 
-/// Names that appear, and what a shell says, change what is made.
+/// New names and the output of a shell change the targets.
 #[test]
 fn makefiles_with_wildcards_and_shell() {
     Shape {
@@ -132,7 +132,7 @@ fn out_of_tree_builds() {
     .go_through();
 }
 
-/// In any order: what they say is nothing.
+/// In any order, without output.
 #[test]
 fn parallel_targets() {
     Shape {
@@ -173,7 +173,7 @@ fn rules_of_every_kind() {
     .go_through();
 }
 
-/// In a directory of the tree that is concealed, and beside it where that waits until it is asked for.
+/// In a concealed directory of the tree, and beside the tree, where effects wait for the request.
 #[test]
 fn installed_files() {
     let makefile = "PREFIX = $(CURDIR)/stage\nprog: in\n\tcat in >$@\ninstall: prog\n\t@install -d $(PREFIX)/bin\n\t@install -m 755 prog $(PREFIX)/bin/prog\n\t@ln -sf prog $(PREFIX)/bin/other\nbeside:\n\t@$(MAKE) -s --no-print-directory install PREFIX=$(CURDIR).stage\n";
@@ -199,7 +199,7 @@ fn installed_files() {
     assert!(!tree_contents(&stages[0]).is_empty());
 }
 
-/// What it keeps is concealed as well, and is of use to what is done later.
+/// The cache is concealed as well, and serves later commands.
 #[test]
 fn ccache_stays_useful() {
     let makefile = "prog: a.o\n\tcc -o $@ $^\na.o: a.c\n\tccache cc -c -o $@ $<\n";
@@ -256,7 +256,7 @@ fn repository_in(top: &Path) {
     fs::write(top.join("README"), "other text").expect("a file");
 }
 
-/// A project in none, in a directory of one, and in one of its own.
+/// A project outside a repository, within a repository, and with its own repository.
 #[test]
 fn makefiles_with_git_queries() {
     let makefile = "UP := $(shell git rev-parse --show-cdup)\nall: version\n\t@echo '$(UP)'\n\
@@ -288,7 +288,7 @@ fn makefiles_with_git_queries() {
     }
 }
 
-/// What make gives to its commands, whatever that is: variables in their order, a directory that is gone.
+/// Variables in the order of make, and a removed directory.
 #[test]
 fn commands_get_environment_of_make() {
     let makefile = "all: in\n\t@env | grep -v -e ^GIT_DISCOVERY -e ^_= -e ours -e their\n\

@@ -79,7 +79,7 @@ fn loss_reordering_and_duplication() {
     });
 }
 
-/// A stateful firewall on the server's host that drops what it cannot explain.
+/// A stateful firewall on the server's host drops invalid packets.
 #[test]
 fn conntrack_drops_invalid() {
     let scene = Scene::new("conntrack");
@@ -110,7 +110,7 @@ fn syn_cookies() {
     survives("syncookies", &scene, &[]);
 }
 
-/// Each life of the server has another window scale: none, a large one, a small one.
+/// Each incarnation of the server has another window scale: none, a large scale, a small scale.
 #[test]
 fn window_scale_changes_between_incarnations() {
     let scene = Scene::new("window-scale");
@@ -135,8 +135,8 @@ fn window_scale_changes_between_incarnations() {
     assert_all_recovered(&server);
 }
 
-/// The server's host stops offering timestamps between two lives. Clients were promised them:
-/// their connections may be lost then, and said to be, but no byte may be wrong. New ones work.
+/// The server's host stops offering timestamps between two incarnations. Clients have negotiated timestamps: their
+/// connections may be reset, with a report, but no byte may be wrong. New connections work.
 #[test]
 fn timestamps_vanish_between_incarnations() {
     let scene = Scene::new("timestamps-vanish");
@@ -421,7 +421,7 @@ fn translated_port_warns_until_configured() {
     server.stop();
 }
 
-/// The programs have seen a connection for which there is no room in their table: that alone is told of it.
+/// The programs have seen the connection, without room in the table: only the lack of room is reported.
 #[test]
 fn connection_over_limit_is_not_reported_unseen() {
     let scene = Scene::new("no-room");

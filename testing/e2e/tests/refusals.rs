@@ -443,7 +443,7 @@ fn duplicate_name() {
     echo_survives_a_kill(&scene, &server, 1);
 }
 
-/// It never came up: nothing is protected, and nothing is tried again.
+/// The server never started: nothing is protected, and there is no retry.
 #[test]
 fn server_exit_before_listen() {
     let scene = Scene::new("early-end");
@@ -464,7 +464,7 @@ fn server_exit_before_listen() {
     }
 }
 
-/// Local programs with root's rights that talk nonsense to the control socket, or nothing.
+/// Local programs with root's rights send garbage to the control socket, or nothing.
 #[test]
 fn garbage_on_control_socket() {
     let scene = Scene::new("control");

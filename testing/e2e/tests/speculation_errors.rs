@@ -110,7 +110,7 @@ fn removed_directory_keeps_control() {
     assert!(!gone.exists());
 }
 
-/// It waits for the network, and is told what that says when it is mandated.
+/// The command waits for the network, and gets the response of the network after the commit.
 #[test]
 fn network_access_waits_for_commit() {
     let tree = Tree::new();
@@ -141,7 +141,7 @@ fn nested_speculation_waits() {
     );
 }
 
-/// As a program is told that there is no room, its user is; what there was room for is there.
+/// Program and user learn that the disk is full; earlier writes are there.
 #[test]
 fn full_disk_is_reported_to_program() {
     let tree = Tree::new();
@@ -174,7 +174,7 @@ fn full_disk_is_reported_to_program() {
     });
 }
 
-/// Whoever gives both streams to one place when it is created can have them in one order only.
+/// Both streams with a single destination have a single order.
 #[test]
 fn shared_stream_stays_shared() {
     let tree = Tree::new();
@@ -199,7 +199,7 @@ fn shared_stream_stays_shared() {
     assert!(errors.contains("its errors are in the output"), "{errors}");
 }
 
-/// What is read from a terminal is its user's who mandates it.
+/// Terminal input belongs to the user who commits.
 #[test]
 fn interactive_program_waits_for_commit() {
     let tree = Tree::new();

@@ -162,7 +162,7 @@ fn macvtap() {
     stacked("macvtap", &lines, &[NEIGHBOUR_ADDRESS_COMMAND]);
 }
 
-/// One after another its interfaces fail, too.
+/// The interfaces fail one after another, too.
 #[test]
 fn bond_with_failing_interfaces() {
     let mut lines = BOND_COMMANDS.to_vec();

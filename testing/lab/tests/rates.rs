@@ -65,7 +65,7 @@ fn hundred_megabit() {
     keeps(100_000_000);
 }
 
-/// Far beyond what the relay carries.
+/// Far beyond the rate of the relay.
 #[test]
 fn gigabit() {
     keeps(1_000_000_000);
@@ -108,7 +108,7 @@ fn kernel_keeps_and_drops_rate() {
     assert!(udp.passes());
 }
 
-/// Two pairs of hosts get together what one pair gets alone.
+/// Two pairs of hosts together get the rate of a single pair.
 #[test]
 fn shared_medium_is_shared() {
     let lab = Lab::new("medium").expect("these tests need root and iproute2");

@@ -140,8 +140,8 @@ fn record_of_connection_ended_during_outage_is_removed() {
 /// More than a record holds here, and than a client can send before all of that is acknowledged.
 const OVER_LIMIT_BYTES: usize = 256 << 10;
 
-/// A logger gives a record up while there is no `serve`, and dies before the next one comes: the client would wait for
-/// ever for what nobody records.
+/// A logger abandons a record while no `serve` runs, and dies before the next `serve` starts: the client must not wait
+/// for a record that no process keeps.
 #[test]
 fn record_abandoned_during_outage_is_not_awaited() {
     let scene = Scene::new("link-unheard");

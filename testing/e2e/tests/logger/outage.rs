@@ -175,7 +175,7 @@ fn clients_wait_for_zero_window_acks_during_outage() {
     pair.stop();
 }
 
-/// Its server takes its time, and there is nobody else to be recovered.
+/// The server starts slowly, and no other client has to be recovered.
 #[test]
 fn new_client_during_takeover_is_accepted_late() {
     let mut gate = None;

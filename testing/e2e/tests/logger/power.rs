@@ -85,7 +85,7 @@ fn clients_survive_host_reboot() {
     protected.stop();
 }
 
-/// One logger decides which host serves; of several none does.
+/// A single logger grants leases; several loggers do not.
 #[test]
 fn serve_without_possible_standby_warns() {
     let (scene, logger) = with_logger("link-alone");
@@ -172,7 +172,7 @@ fn local_log_survives_host_reboot() {
     protected.stop();
 }
 
-/// Its power is there again before the logger's, and the one is as good as the other.
+/// The host reboots before the logger with its records; the second logger is equal otherwise.
 #[test]
 fn rebooted_host_waits_for_its_logger() {
     let scene = Scene::new("link-power-late");
@@ -199,7 +199,7 @@ fn rebooted_host_waits_for_its_logger() {
     protected.stop();
 }
 
-/// The first of two loggers has older records: what is true is known to the second.
+/// The first of two loggers has older records: the second logger has the truth.
 #[test]
 fn newest_records_are_used() {
     let (scene, first) = with_logger("link-power-two");
@@ -229,7 +229,7 @@ fn newest_records_are_used() {
     protected.stop();
 }
 
-/// `serve` is killed at any moment of its new life, and the next one finds what there is to be found.
+/// `serve` is killed at a random moment of its new instance, and the next instance finds all records.
 #[test]
 fn interrupted_instance_leaves_records_to_next() {
     let (scene, logger) = with_logger("link-power-short");
@@ -258,7 +258,7 @@ fn interrupted_instance_leaves_records_to_next() {
     protected.stop();
 }
 
-/// Who was stopped has nothing that could be inherited.
+/// A stopped service leaves no record to inherit.
 #[test]
 fn graceful_stop_leaves_no_records() {
     let (scene, logger) = with_logger("link-power-end");

@@ -129,8 +129,8 @@ impl Hesitant {
     }
 }
 
-/// The dead life has not closed it, and has said nothing; its record ends where it had heard all. The next one closes
-/// it in its replay already.
+/// The dead incarnation has neither closed the connection nor sent a byte; the record ends with the whole input. The
+/// next incarnation closes the connection within the replay.
 #[test]
 fn close_before_response_is_replayed() {
     let scene = Scene::new("hesitant");
@@ -172,7 +172,8 @@ fn connect_from(scene: &Scene, port: u16) -> TcpStream {
     stream
 }
 
-/// One that the server has closed long ago, and one with the same ends that it has not looked at when it dies.
+/// A connection that the server has closed long ago, and a connection with the same 4-tuple that is unaccepted at the
+/// server's death.
 #[test]
 fn reused_source_port_is_new_client() {
     const FIRST_PORT: u16 = 30_000;

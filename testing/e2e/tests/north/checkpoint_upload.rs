@@ -51,8 +51,8 @@ fn await_checkpoints(server: &Protected, more: usize) {
     server.wait_for("checkpointed", before + more);
 }
 
-/// Under load the service goes from host to host, from the last image and what came behind it, and its server dies
-/// where it is then.
+/// Under load the service moves from host to host, each time from the last image and the log behind that image. On
+/// each host the server dies once.
 #[test]
 fn redis_checkpoint_survives_power_off() {
     let mut pair = pair("ckhosts");
@@ -83,7 +83,7 @@ fn redis_checkpoint_survives_power_off() {
     pair.stop();
 }
 
-/// A logger that begins anew is given the image again, and what came behind it.
+/// A restarted logger gets the image again, and the log behind the image.
 #[test]
 fn restarted_logger_gets_checkpoint_again() {
     let mut pair = pair("cklogger");
@@ -106,7 +106,7 @@ fn restarted_logger_gets_checkpoint_again() {
     pair.stop();
 }
 
-/// Whoever dies while an image is on its way: the one before, and the notes since, are what they were.
+/// A death during the upload of an image leaves the previous image and the log since then.
 #[test]
 fn death_during_checkpoint_upload_is_masked() {
     let (scene, mut logger) = with_logger_that("ckway", &["--metrics", METRICS]);
@@ -150,7 +150,7 @@ fn death_during_checkpoint_upload_is_masked() {
     server.stop();
 }
 
-/// The same when it is the host: another one goes on from the image before, and all notes since.
+/// The other host continues from the previous image and all determinants since then.
 #[test]
 fn power_off_during_upload_keeps_previous_checkpoint() {
     let mut pair = pair("ckpower");
@@ -193,7 +193,7 @@ fn put_away(logger: &Logger, delay: Duration) {
     adjusted.expect("a link");
 }
 
-/// A host that makes no checkpoints does not guess what an image has the place of.
+/// A host without checkpoints cannot replace the part of the log that an image has replaced.
 #[test]
 fn standby_without_checkpoints_resets_old_clients() {
     let pair = pair("ckoptions");
@@ -203,7 +203,7 @@ fn standby_without_checkpoints_resets_old_clients() {
     cannot_take_over(pair, &STATEFUL_REQUIRE, client, "--checkpoint-at");
 }
 
-/// What cannot be together, and what is missing, is said at the start.
+/// Contradicting options and missing requirements are errors at the start.
 #[test]
 fn missing_checkpoint_requirement_is_reported_at_start() {
     let (scene, logger) = with_logger("ckflags");
@@ -243,8 +243,7 @@ fn checkpoint_over_logger_limit_is_not_made() {
     server.assert_none_of("connection_reset");
 }
 
-/// A logger that has begun anew and has no room for the image any more has no record: that is told, and nobody waits
-/// for it.
+/// A restarted logger without room for the image has no record: a warning says so, and no client waits.
 #[test]
 fn checkpoint_not_uploaded_again_is_reported() {
     let (scene, mut logger) = with_logger("ckagain");

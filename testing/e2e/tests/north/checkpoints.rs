@@ -105,7 +105,7 @@ fn redis_continues_from_checkpoint() {
     assert_untouched(recording, 2);
 }
 
-/// Whatever dies while a checkpoint is made, at whatever step: the record and the last checkpoint are what they were.
+/// A death at any step of a checkpoint leaves the record and the last checkpoint unchanged.
 #[test]
 fn death_during_checkpoint_is_masked() {
     let scene = Scene::new("ckdeath");
@@ -185,7 +185,7 @@ fn torn_image_is_reported_and_not_used() {
     }
 }
 
-/// A request that kills it after a checkpoint, of a client that was there before: that one is reset, and nobody else.
+/// A client from before the checkpoint sends a fatal request: only that client is reset.
 #[test]
 fn fatal_request_after_checkpoint_is_quarantined() {
     let scene = Scene::new("ckpoison");
@@ -211,7 +211,7 @@ fn fatal_request_after_checkpoint_is_quarantined() {
     );
 }
 
-/// Without a CRIU that can be used nothing is begun, and it is said what to do.
+/// Without a usable CRIU the start is refused, with advice.
 #[test]
 fn missing_criu_disables_checkpoints() {
     let scene = Scene::new("cknone");
@@ -224,7 +224,7 @@ fn missing_criu_disables_checkpoints() {
     }
 }
 
-/// A rehearsal replays what the server has saved while that saves again: there is one file, and it is whole.
+/// A shadow replay repeats a save while the server saves: a single, whole file results.
 #[test]
 fn redis_save_beside_checkpoint_is_whole() {
     let scene = Scene::new("cksave");
@@ -315,8 +315,8 @@ fn download_continues_from_unchanged_file_only() {
     );
 }
 
-/// What the server shares with others is not touched by a rehearsal beside it, which ends before that, and that is
-/// told.
+/// A shadow replay does not touch objects that the server shares with other programs: the replay ends before, with a
+/// warning.
 #[test]
 fn shared_objects_are_untouched() {
     let criu = criu();
@@ -354,7 +354,7 @@ fn shared_objects_are_untouched() {
     }
 }
 
-/// A rehearsal locks no file, and who is made from its image has locked what the server had.
+/// A shadow replay locks no file. The process restored from the image holds the server's locks.
 #[test]
 fn locks_are_held_after_restore() {
     let criu = criu();

@@ -60,8 +60,7 @@ impl Client {
     }
 }
 
-/// Whatever a program closes a connection with: its client gets all that was said, and then the end, and nothing is
-/// done twice.
+/// After any kind of close the client gets all output and then the end. No close happens twice.
 #[test]
 fn closed_connections_stay_closed() {
     const RESPONSE_BYTES: usize = 3 << 20;
@@ -91,7 +90,7 @@ fn closed_connections_stay_closed() {
     assert_all_recovered(&server);
 }
 
-/// Where a program's objects are can decide what it does first.
+/// The addresses of objects can decide the order of a program's work.
 #[test]
 fn peer_addresses_are_equal_in_replay() {
     let scene = Scene::new("addresses");
@@ -121,8 +120,7 @@ fn peer_addresses_are_equal_in_replay() {
     assert_untouched(recording, 1);
 }
 
-/// What the kernel encrypts by itself nobody can go on with: a program that asks for it is told that there is no such
-/// thing.
+/// A connection that the kernel encrypts cannot be recovered: the program's request for kernel TLS fails.
 #[test]
 fn kernel_tls_is_refused() {
     let scene = Scene::new("ulp");
@@ -136,7 +134,7 @@ fn kernel_tls_is_refused() {
     assert_all_recovered(&server);
 }
 
-/// Another program cannot make anything of the record: that is told, and it begins anew.
+/// Another program cannot use the record: a warning says so, and the server starts without the record.
 #[test]
 fn changed_program_does_not_get_record() {
     let scene = Scene::new("program");
@@ -193,7 +191,7 @@ fn exit_during_replay_is_reported() {
     );
 }
 
-/// Whoever comes after a `serve` that has died in the middle of a recovery begins it again.
+/// The next `serve` restarts the recovery.
 #[test]
 fn serve_killed_in_recovery_leaves_recovery_to_next() {
     let scene = Scene::new("midway");

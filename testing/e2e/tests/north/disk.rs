@@ -89,7 +89,8 @@ fn kill(server: &Protected, kill: usize) {
     server.wait_serving(kill);
 }
 
-/// It found no file when it began, and has made one: its next life finds none, and does not make it again.
+/// redis found no file at the start and has made a file: the next incarnation finds no file at the start, and does not
+/// make the file again.
 #[test]
 fn redis_save_is_not_repeated() {
     let scene = Scene::new("redissave");
@@ -128,7 +129,7 @@ fn save_slowly(client: &mut Client) {
     assert_eq!(client.ask(&slowly), "+OK");
 }
 
-/// A child that saves goes on with that, with what it had when it was begun.
+/// A saving child continues, with the data of its start.
 #[test]
 fn redis_save_in_progress_continues() {
     let scene = Scene::new("redissaving");
@@ -164,7 +165,7 @@ fn redis_save_in_progress_continues() {
     assert_all_recovered(&server);
 }
 
-/// Who is to be told all of it, and what comes then, hears it from the child that was at work.
+/// A replica gets the whole data set from the saving child, and all later writes.
 #[test]
 fn redis_replica_gets_save_in_progress() {
     let scene = Scene::new("redissync");
@@ -201,8 +202,8 @@ fn redis_replica_gets_save_in_progress() {
     assert_all_recovered(&server);
 }
 
-/// What it has read goes when it saves again: its next lives read that nonetheless, after the third save as after the
-/// first.
+/// A save replaces the file that redis has loaded: the next incarnations load the replaced file, after the first save
+/// and after the third.
 #[test]
 fn redis_loads_replaced_file_again() {
     let scene = Scene::new("redisreload");
@@ -238,7 +239,7 @@ fn redis_loads_replaced_file_again() {
     assert_all_recovered(&server);
 }
 
-/// It begins a log when it is told to, under a name that it changes: what its next lives append is found there.
+/// redis begins a log on request and renames the log: the next incarnations append to the renamed file.
 #[test]
 fn redis_append_to_renamed_log_survives() {
     let scene = Scene::new("redisnewlog");
@@ -315,8 +316,7 @@ fn redis_append_is_written_once() {
     assert_all_recovered(&server);
 }
 
-/// Somebody else may put another file in the place of one that it has read, or take that away: its next lives read
-/// what it had read.
+/// Another program replaces or removes a file that redis has read: the next incarnations read the old content.
 #[test]
 fn externally_replaced_file_is_read_as_before() {
     let scene = Scene::new("replaced");
@@ -344,7 +344,7 @@ fn externally_replaced_file_is_read_as_before() {
     assert_all_recovered(&server);
 }
 
-/// Also one of which there is an image.
+/// The same for a file of an image.
 #[test]
 fn externally_replaced_file_is_read_as_before_by_image() {
     let scene = Scene::new("imaged");
@@ -366,7 +366,7 @@ fn externally_replaced_file_is_read_as_before_by_image() {
     assert_all_recovered(&server);
 }
 
-/// What it has read of a file is still there, or the replay has failed.
+/// A replay finds the earlier content of a file, or fails.
 #[test]
 fn changed_file_is_reread_or_reported() {
     let scene = Scene::new("reader");
@@ -397,7 +397,7 @@ fn changed_file_is_reread_or_reported() {
     );
 }
 
-/// A socket with a name in the file system is there again, though the dead life has left one.
+/// The restarted server listens on its UNIX socket, although the dead incarnation has left the socket file.
 #[test]
 fn redis_unix_socket_survives_restart() {
     let scene = Scene::new("redisunix");

@@ -100,7 +100,7 @@ fn extra_replay_output_on_standby_is_dropped() {
     extra_output_is_dropped_on_standby("otherhost", Duration::ZERO);
 }
 
-/// What it says is held then while the program goes on.
+/// Output is deferred while the program continues.
 #[test]
 fn extra_replay_output_with_distant_logger_is_dropped() {
     extra_output_is_dropped_on_standby("otherfar", Duration::from_millis(1));

@@ -63,7 +63,7 @@ fn lighttpd_answers_all_requests_in_order() {
     answers_all_requests_in_order("lightstate", lighttpd);
 }
 
-/// nginx as one process: descriptors are watched by their edges.
+/// nginx with a single process: edge-triggered descriptors.
 #[test]
 fn nginx_answers_all_requests_in_order() {
     answers_all_requests_in_order("nginxstate", nginx_alone);

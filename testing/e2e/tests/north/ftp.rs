@@ -135,13 +135,13 @@ fn remove(file: &Path) {
     fs::remove_file(file).expect("it was there");
 }
 
-/// Whoever puts and gets files in either mode has all of them, whichever process of the server is killed.
+/// Clients that store and fetch files in either mode get whole files, for a kill of any process of the server.
 #[test]
 fn vsftpd_has_uploaded_files() {
     keeps_uploaded_files("vsftpdput", "", kill_all_and_then_children, 6);
 }
 
-/// And with it their sessions, of which each has several processes.
+/// The same for sessions of several processes.
 #[test]
 fn debian_vsftpd_has_uploaded_files() {
     keeps_uploaded_files(
@@ -173,7 +173,7 @@ impl Drop for Pam {
 
 const PAM_DIRECTORY: &str = "/etc/pam.d";
 
-/// A user of the host, whom PAM knows, and who has the same directory.
+/// A user of the host, known to PAM, with an unchanged home directory.
 #[test]
 fn vsftpd_continues_with_local_user() {
     let scene = Scene::new("vsftpdpam");
@@ -200,8 +200,8 @@ fn vsftpd_continues_with_local_user() {
     assert_all_recovered(&server);
 }
 
-/// Two at once, one in each mode: each session of theirs puts and gets a small file and a large one. They may not try
-/// again.
+/// Two clients, one in each mode: each session stores and fetches a small file and a large file. Retries are
+/// forbidden.
 #[test]
 fn lftp_sees_no_crash() {
     let scene = Scene::new("lftp");
@@ -325,7 +325,7 @@ fn debian_vsftpd_survives_power_off() {
     survives_power_off("vsftpdthreehosts", MULTI_PROCESS_SETTINGS, &[]).stop();
 }
 
-/// The server connects to its clients, from a port that it has from the kernel of a host that has ended.
+/// The server connects to its clients, from a port that the kernel of the lost host chose.
 #[test]
 fn vsftpd_active_mode_survives_power_off() {
     let pair = survives_power_off("vsftpdback", "", &ACTIVE_MODE_FLAGS);
@@ -354,8 +354,7 @@ fn survives_power_off(label: &str, more: &str, mode: &[&str]) -> Pair {
     pair
 }
 
-/// Who comes after a `serve` that was killed holds nothing, and goes on all the same with what the server has
-/// connected to.
+/// The `serve` after a killed `serve` holds no upstream connection, and the server's transfers continue.
 #[test]
 fn vsftpd_continues_within_files_under_next_serve() {
     let scene = Scene::new("vsftpdserve");
@@ -417,7 +416,7 @@ impl Both {
     }
 }
 
-/// Whoever has just come is greeted, however far the processes of the session had come; others have just gone.
+/// A new client is greeted at any stage of the session's processes, while other clients leave.
 #[test]
 fn vsftpd_greets_new_client() {
     greets_new_client("vsftpdgreet", "");
@@ -449,8 +448,8 @@ fn greets_new_client(label: &str, more: &str) {
     assert_all_recovered(&server);
 }
 
-/// Its sandbox forbids calls that the library makes. What its processes know as their standard error is the client's
-/// connection, which hears nothing of that.
+/// vsftpd's sandbox forbids calls of the shim. The standard error of vsftpd's processes is the client's connection,
+/// and no message may get there.
 #[test]
 fn unreplayable_vsftpd_is_refused() {
     let scene = Scene::new("vsftpdref");

@@ -24,7 +24,7 @@ const TURN_OVER: &str = "
         redis.call('UNLINK', 'list-' .. list)
     end";
 
-/// Where its memory is depends on what its allocator has given back, and when; it says so, so that is to be the same.
+/// Memory addresses depend on the moments at which the allocator returns memory; redis prints addresses.
 #[test]
 fn redis_heap_addresses_are_equal() {
     let scene = Scene::new("redisheap");

@@ -113,7 +113,7 @@ int main(void) {
 }
 "#;
 
-/// A replay has no time between two lines. What a helper has done by the second one is the same nonetheless.
+/// A replay has no pause between two lines. The helper's work at the second line is the same.
 #[test]
 fn helper_work_ends_before_result_is_read() {
     let scene = Scene::new("helper");
@@ -156,7 +156,7 @@ fn permanently_held_mutex_does_not_block_helpers() {
     assert_all_recovered(&server);
 }
 
-/// A helper that sleeps is not waited for. When it has told the first thread something, it has in each life.
+/// A sleeping helper is not awaited. A message of the helper to the main thread arrives in each incarnation.
 #[test]
 fn helper_messages_are_replayed() {
     let scene = Scene::new("sleeper");
@@ -189,7 +189,7 @@ fn expired_wait_has_same_length_in_replay() {
     assert_all_recovered(&server);
 }
 
-/// Who does nothing but look at them has them go on, where the record ends in between.
+/// A program that only reads clocks sees advancing clocks beyond the end of the record.
 #[test]
 fn clock_polling_ends_in_replay() {
     let scene = Scene::new("spin");
@@ -209,7 +209,7 @@ fn clock_polling_ends_in_replay() {
     assert_all_recovered(&server);
 }
 
-/// It is told, once, that a replay may find something else from there on; and no life waits again.
+/// A single warning says that a replay may differ from that point on; no incarnation waits again.
 #[test]
 fn busy_helper_is_not_awaited() {
     let scene = Scene::new("restless");

@@ -126,7 +126,7 @@ fn redis_replica_is_promoted() {
     pair.stop();
 }
 
-/// A host that loses its power says no farewell, and whoever only listens to its logger hears nothing for ever.
+/// A host without power sends no FIN: the replica's connection to the logger stays silent.
 #[test]
 fn replica_continues_after_logger_power_loss() {
     let mut pair = hot_pair("north-hot-mute", redis);
@@ -143,8 +143,8 @@ fn replica_continues_after_logger_power_loss() {
     takes_over_hot(pair, open);
 }
 
-/// What the dead host had not heard any more its client sends again, ever less often: the server does not wait for
-/// that.
+/// A client retransmits bytes that the dead host had not received, at growing intervals: the server does not wait for
+/// the retransmission.
 #[test]
 fn long_silent_replica_is_promoted() {
     let mut pair = hot_pair("north-hot-unheard", redis);
@@ -197,7 +197,7 @@ fn await_followed(pair: &Pair, recorded: u64) {
     });
 }
 
-/// What happens to the one that follows concerns no client, and another one follows instead.
+/// The death of a replica does not concern clients, and another replica starts.
 #[test]
 fn replica_death_then_server_death_is_masked() {
     let mut pair = hot_pair("north-hot-dies", redis);
@@ -228,7 +228,7 @@ fn replica_death_then_server_death_is_masked() {
     pair.stop();
 }
 
-/// A server whose files differ contradicts the record: it is dropped, and that is told; clients hear nothing of it.
+/// A replica with other files contradicts the record: an event reports the drop, and clients see nothing.
 #[test]
 fn diverging_replica_is_dropped() {
     let mut pair = hot_pair("north-hot-differs", |scene| {
@@ -263,7 +263,7 @@ fn diverging_replica_is_dropped() {
     pair.stop();
 }
 
-/// What a standby has left that was killed itself, its next start ends, and follows anew.
+/// The next start of a killed standby removes the leftovers and replicates again.
 #[test]
 fn killed_standby_replicates_again() {
     let mut pair = hot_pair("north-hot-killed", redis);
@@ -284,7 +284,7 @@ fn killed_standby_replicates_again() {
     takes_over_hot(pair, open);
 }
 
-/// One that cannot be started is tried again, and its host stands by meanwhile.
+/// The host stands by between the attempts.
 #[test]
 fn unstartable_replica_is_retried() {
     let pair = hot_pair("north-hot-gone", |scene| {
@@ -309,8 +309,7 @@ fn unstartable_replica_is_retried() {
     takes_over_hot(pair, open);
 }
 
-/// A logger that comes back without its records is told all of them again, though the server says nothing, and the
-/// standby follows it again.
+/// A logger without records gets all records again, although the server is silent, and the standby replicates again.
 #[test]
 fn replica_reattaches_to_restarted_logger() {
     let mut pair = hot_pair("north-hot-logger", redis);

@@ -52,7 +52,7 @@ fn client_before_listener_replacement_is_served() {
     server.assert_none_of("connection_reset");
 }
 
-/// Nobody will ever accept the connection.
+/// No process will accept the connection.
 #[test]
 fn client_before_listener_close_is_reset() {
     let scene = &Scene::new("unlisten");

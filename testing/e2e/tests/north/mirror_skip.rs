@@ -68,7 +68,7 @@ fn recorded_input_is_not_mirrored() {
     pair.stop();
 }
 
-/// What was acknowledged to a client that is not answered is not lost with the host.
+/// Acknowledged bytes of a client without a response survive the host.
 #[test]
 fn unanswered_client_gets_ack_of_stable_data() {
     let mut pair = pair("north-unanswered");
@@ -89,7 +89,7 @@ fn unanswered_client_gets_ack_of_stable_data() {
     pair.stop();
 }
 
-/// Long ones are copied, and may be read in parts; short ones come among them.
+/// Long requests are mirrored, and may be read in parts; short requests arrive in between.
 #[test]
 fn short_and_long_requests_alternate() {
     let mut pair = pair("north-long");

@@ -89,7 +89,7 @@ fn single_threaded_node_keeps_counting() {
     keeps_counting("nodesingle", &["--single-threaded"]);
 }
 
-/// Its host loses its power; another one has what the logger knows.
+/// The host loses power; another host continues with the data at the logger.
 #[test]
 fn node_survives_power_off() {
     let [address, _] = addresses();

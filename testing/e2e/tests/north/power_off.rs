@@ -60,7 +60,7 @@ fn redis_survives_power_off() {
     survives_power_off("north-hosts", Duration::ZERO);
 }
 
-/// It does not wait for its answers, but these wait for the logger.
+/// The server does not wait for the logger; the responses wait.
 #[test]
 fn redis_continues_with_distant_logger() {
     survives_power_off("north-far", Duration::from_millis(1));
@@ -120,7 +120,7 @@ fn survives_power_off(label: &str, delay: Duration) {
     pair.stop();
 }
 
-/// What is not in the memory of a logger that begins anew is said to it again.
+/// A restarted logger gets the missing part of the determinant log again.
 #[test]
 fn restarted_logger_gets_whole_determinant_log() {
     let mut pair = pair("north-logger");
@@ -146,7 +146,7 @@ fn put_away(logger: &Logger, delay: Duration) {
     adjusted.expect("a link");
 }
 
-/// Who has to wait for a logger that is far hears of nothing, but the server goes on with the others' requests.
+/// A client waits for a distant logger, while the server continues with requests of other clients.
 #[test]
 fn distant_logger_delays_output_not_server() {
     let (scene, logger) = with_logger("north-later");
@@ -185,8 +185,8 @@ fn distant_logger_delays_output_not_server() {
     server.assert_none_of("connection_reset");
 }
 
-/// However many clients have an answer in a turn of its loop, the server waits for the logger once before it asks
-/// again who has something to say (and once more at the first answer, if there was none or one in the turn before).
+/// For all responses of a loop iteration the server waits for the logger once, before the next poll (and once more at
+/// the first response, if the previous iteration had at most one response).
 #[test]
 fn loop_iteration_waits_once_for_logger() {
     let (scene, logger) = with_logger("north-turns");
@@ -275,7 +275,7 @@ fn nginx_tls_on_both(scene: &Scene) -> Server {
     at_addresses(scene, server, Some("nginx.conf"))
 }
 
-/// What was agreed on with a client is known to the other host, and to nobody else.
+/// The other host knows the client's session keys, and no other process does.
 #[test]
 fn tls_download_survives_power_off() {
     let mut pair = Pair::with("north-tls", &[], &STATEFUL_REQUIRE, nginx_tls_on_both);
@@ -310,7 +310,7 @@ fn tls_download_survives_power_off() {
     pair.stop();
 }
 
-/// A host that is told otherwise does not guess what the server knew.
+/// A host without the record does not guess the server's state.
 #[test]
 fn standby_without_record_resets_old_clients() {
     let pair = pair("north-options");
@@ -335,7 +335,7 @@ pub(super) fn cannot_take_over(mut pair: Pair, options: &[&str], mut client: Cli
     pair.stop();
 }
 
-/// What nobody is connected for is there, too.
+/// State without a connected client is taken over, too.
 #[test]
 fn redis_takeover_without_connections() {
     let mut pair = pair("north-nobody");
@@ -349,7 +349,7 @@ fn redis_takeover_without_connections() {
     pair.stop();
 }
 
-/// A program that closes whatever it does not know has its way to the logger still.
+/// A program that closes all unknown descriptors keeps the shim's connection to the logger.
 #[test]
 fn server_closing_all_descriptors_continues() {
     let (scene, logger) = with_logger("north-closes");

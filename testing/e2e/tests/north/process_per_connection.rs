@@ -173,7 +173,7 @@ fn process_per_connection_survives_kill() {
     assert_untouched(recording, connections.iter().sum());
 }
 
-/// Nobody else pays for processes that die of what their clients say, again and again.
+/// Fatal requests of a client, repeated, do not concern other clients.
 #[test]
 fn client_killing_its_process_is_reset_alone() {
     let scene = Scene::new("forkpoison");
@@ -226,7 +226,7 @@ fn client_killing_its_process_is_reset_alone() {
     );
 }
 
-/// Who says nothing has not lost its place, and who has been answered is not answered again.
+/// A silent client keeps its place, and no response is sent twice.
 #[test]
 fn idle_clients_are_served_on_first_byte() {
     let scene = Scene::new("forkwait");
@@ -251,7 +251,8 @@ fn idle_clients_are_served_on_first_byte() {
     assert_all_recovered(&server);
 }
 
-/// The notes of all of them are with the logger before a client hears anything: another host begins them again.
+/// The determinants of all processes are at the logger before a client gets a response: another host starts all
+/// processes again.
 #[test]
 fn process_per_connection_survives_power_off() {
     let [address, _] = addresses();
@@ -316,7 +317,7 @@ fn child_processes_with_clients_are_not_replicated() {
     pair.stop();
 }
 
-/// What two processes decide together is refused, with the reason, before a client is answered wrongly.
+/// Decisions that depend on two processes are refused, with the reason, before a client gets a wrong response.
 #[test]
 fn processes_with_shared_state_are_refused() {
     for (refused, why) in [

@@ -133,7 +133,7 @@ taken = [socket.create_server((sys.argv[1], port)) for port in range(int(sys.arg
 time.sleep(1000)
 ";
 
-/// One that another program has by then, on another host, cannot be told to be somewhere else.
+/// A port that another program has on the new host cannot be moved.
 #[test]
 fn taken_kernel_chosen_port_is_reported() {
     let ([address, _], [first, last]) = (addresses(), PASSIVE_PORTS);
@@ -268,7 +268,7 @@ int main(int count, char **words) {
 }
 "#;
 
-/// What is open is compared at the end of a replay, but not what a thread is about to close.
+/// Open files are compared at the end of a replay, except files that a thread is about to close.
 #[test]
 fn file_closed_by_thread_may_change() {
     let scene = Scene::new("threadcloses");
@@ -323,7 +323,7 @@ fn during_outage(server: &Protected, act: impl FnOnce()) {
     server.kill_serve(Signal::CONT);
 }
 
-/// A log that is copied and cut off while nobody serves: what was about to be appended is, and nothing else happens.
+/// A log is copied and truncated during an outage: the pending append happens, and nothing else.
 #[test]
 fn log_file_may_be_truncated_before_replay() {
     let scene = Scene::new("copytruncate");
@@ -476,8 +476,8 @@ fn recreated_files_stay() {
     assert_all_recovered(&server);
 }
 
-/// A child has the connections of its parent, and the instance of epoll by which that waits for them: who is waited
-/// for is the parent's to say, also in the next life.
+/// A child has the connections of its parent, and the parent's epoll instance: the parent alone decides about waiting,
+/// in the next incarnation, too.
 #[test]
 fn unawaited_child_does_not_block() {
     const CHILD_SCRIPT: &str = r#"

@@ -84,7 +84,7 @@ fn full_record_ends_with_warning() {
     ends_loudly(&scene, &server, "--limit-total");
 }
 
-/// It is known to whoever comes next, too.
+/// The next `serve` knows of the end, too.
 #[test]
 fn next_serve_knows_ended_record() {
     let scene = Scene::new("nfullnext");
@@ -117,7 +117,7 @@ fn assert_protection_resumed(scene: &Scene, server: &Protected) {
     assert_eq!(client.ask(&["GET", "new"]), "kept");
 }
 
-/// Nor is one that another version has made that of the server that goes on.
+/// A record of another version does not belong to the running server either.
 #[test]
 fn record_of_other_version_is_ignored() {
     let scene = Scene::new("nversion");
@@ -125,7 +125,7 @@ fn record_of_other_version_is_ignored() {
     becomes_another_versions(&scene, server, &STATEFUL_REQUIRE);
 }
 
-/// One that is full leaves no room for another: the server goes on all the same.
+/// A full record leaves no room for another record: the server continues.
 #[test]
 fn full_record_of_other_version_is_ignored() {
     let scene = Scene::new("nversionfull");
@@ -176,8 +176,7 @@ fn record_over_logger_limit_ends_with_warning() {
     ends_loudly(&scene, &server, "the logger has no room");
 }
 
-/// A logger that begins anew does not take what was recorded for all there is: no other host goes on from what the
-/// server was then.
+/// A restarted logger does not take an ended record for a whole record: no other host continues from the old state.
 #[test]
 fn ended_record_is_not_taken_over() {
     let [address, _] = addresses();
@@ -258,7 +257,7 @@ fn record_resets_without_connections() {
     assert_eq!(server.events_of("record_reset").len(), 1);
 }
 
-/// What had come to its bound is protected again.
+/// A service beyond the bound becomes protected again.
 #[test]
 fn ended_record_resets_without_connections() {
     let scene = Scene::new("nanewfull");
@@ -329,7 +328,7 @@ fn client_during_record_reset_is_served() {
     server.assert_none_of("warning");
 }
 
-/// The logger's record begins anew, too, and what the next host finds there is of the server that serves.
+/// The logger's record is reset, too, and the next host finds the record of the running server.
 #[test]
 fn record_at_logger_resets() {
     let [address, _] = addresses();

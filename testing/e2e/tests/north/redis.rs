@@ -60,7 +60,7 @@ fn redis_keeps_acknowledged_writes() {
     keeps_acknowledged_writes("redis", &[]);
 }
 
-/// A helper thread flushes the log once in a second, and whether it is at it decides when the next bytes are written.
+/// A helper thread flushes the log each second, and its activity decides the time of the next write.
 #[test]
 fn redis_with_everysec_keeps_acknowledged_writes() {
     let every_second = ["--appendonly", "yes", "--appendfsync", "everysec"];
@@ -138,7 +138,7 @@ fn evicted(client: &mut Client) -> u64 {
     evicted.parse().expect("a number")
 }
 
-/// Which keys go, when memory is short, is decided by its clocks, its random numbers, and how much memory it has used.
+/// Clocks, random numbers and used memory decide the eviction.
 #[test]
 fn redis_evicts_same_keys_in_replay() {
     for policy in ["allkeys-random", "allkeys-lru", "volatile-ttl"] {
@@ -227,7 +227,7 @@ fn play(clients: &mut [Client], seed: &mut Seed, commands: usize) {
     }
 }
 
-/// After whatever was asked of it, its whole state is what it was, and a transaction that was open goes on.
+/// After all kinds of commands the whole state is unchanged, and an open transaction continues.
 #[test]
 fn redis_state_equals_state_at_death() {
     let scene = Scene::new("redisstate");
@@ -262,7 +262,7 @@ fn redis_state_equals_state_at_death() {
     assert_untouched(recording, 4);
 }
 
-/// Who only waits is told when it happens, by the next life.
+/// Waiting clients get their events from the next incarnation.
 #[test]
 fn redis_subscribers_and_blocked_clients_keep_waiting() {
     let scene = Scene::new("redissub");
@@ -293,7 +293,7 @@ fn redis_subscribers_and_blocked_clients_keep_waiting() {
     assert_all_recovered(&server);
 }
 
-/// A program of theirs, which knows nothing of us.
+/// redis' own benchmark program, without knowledge of `outlive`.
 #[test]
 fn redis_benchmark_sees_no_crash() {
     let scene = Scene::new("redisbench");
@@ -324,7 +324,7 @@ fn redis_benchmark_sees_no_crash() {
     assert_all_recovered(&server);
 }
 
-/// `serve` is killed, then the server; or both at once. The record is where the next `serve` finds it.
+/// `serve` is killed, then the server; or both at once. The next `serve` finds the record.
 #[test]
 fn redis_survives_kill_of_serve() {
     let scene = Scene::new("redisadopt");
@@ -355,7 +355,7 @@ fn redis_survives_kill_of_serve() {
     server.stop();
 }
 
-/// A request that kills it, and kills it again in each replay: who has sent it is reset, and nobody else.
+/// A request kills the server, also in each replay: only the sender is reset.
 #[test]
 fn redis_continues_without_fatal_client() {
     let scene = Scene::new("redispoison");
@@ -399,7 +399,7 @@ fn redis_continues_without_fatal_client() {
     assert_eq!(others[0].ask(&["GET", "counter"]), "7");
 }
 
-/// What it has read is in its own record, and not kept twice.
+/// Input of redis is in the determinant log, and is not stored twice.
 #[test]
 fn redis_input_is_stored_once() {
     let scene = Scene::new("redisonce");
@@ -423,8 +423,8 @@ fn redis_input_is_stored_once() {
     assert_all_recovered(&server);
 }
 
-/// Each connection takes `serve` a descriptor, until its server has them all. One that is lost takes some more, and
-/// comes when the others have been given away: the server, and all others, do not wait for it for ever.
+/// Each connection takes a descriptor of `serve` until the server has all connections. A lost connection takes more
+/// descriptors, and its turn is last: server and other clients do not wait for ever.
 #[test]
 fn redis_gets_connections_within_descriptor_limit() {
     const CLIENT_COUNT: usize = 500;
@@ -465,7 +465,7 @@ fn waits_to_be_given(pid: Pid) -> Option<bool> {
     }
 }
 
-/// A server that has replayed its record, and reads nothing more, cannot be given its connections.
+/// A server that has replayed its record and reads no more cannot get its connections.
 #[test]
 fn redis_restarts_when_connections_are_not_accepted() {
     const CLIENT_COUNT: usize = 500; // more than its socket has room for

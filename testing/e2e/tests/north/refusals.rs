@@ -217,7 +217,8 @@ socket.recv_fds(here, 1, 1)"
     assert!(said.contains("receives descriptors"), "{said}");
 }
 
-/// With `prefer`, a server that can have no record goes on without. The client that shows the mistake notices nothing.
+/// With `prefer`, a server that cannot be recorded continues without a record. The client that reveals the problem
+/// sees nothing.
 #[test]
 fn threaded_server_continues_unrecorded_with_prefer() {
     let scene = Scene::new("prefer");

@@ -120,7 +120,7 @@ int main(int count, char **words) {
 }
 "#;
 
-/// As gRPC does it, where the first thread has made the listener.
+/// As in gRPC, with the listener of the main thread.
 #[test]
 fn second_thread_with_client_epoll_is_refused() {
     for order in ["last", "first"] {
@@ -238,7 +238,7 @@ listener = socket.socket()
 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 "#;
 
-/// A thread with clients of its own, at another address than the service's, is nobody's business.
+/// A thread with clients at an address outside the service is allowed.
 #[test]
 fn second_thread_may_serve_other_port() {
     for listens in ["first", "other"] {

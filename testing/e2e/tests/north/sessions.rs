@@ -159,7 +159,7 @@ fn multi_process_sessions_survive_power_off() {
     pair.stop();
 }
 
-/// Who is killed before it is at work, and with it all others a moment later, is none of their news.
+/// The death of a session's process before its first work, and of all other processes a moment later.
 #[test]
 fn session_killed_at_start_is_restarted() {
     let scene = Scene::new("sessborn");
@@ -208,7 +208,7 @@ fn exchange(stream: &mut BufReader<TcpStream>, said: &str, heard: &str) {
     assert_eq!(line, heard, "after {said:?}");
 }
 
-/// A connection is passed on while the service dies: before it is there, on its way, and when it has arrived.
+/// The service dies while a connection is passed on: before, during and after the transfer.
 #[test]
 fn passed_connection_survives_kill() {
     let scene = Scene::new("sesspass");
@@ -269,8 +269,8 @@ fn await_workers(server: &Protected, count: usize) {
     });
 }
 
-/// Processes without clients that are at work stand in nobody's way: neither those that have begun others while their
-/// parent had clients, nor those that have heard what a program had to say.
+/// Working processes without clients do not block clients: children of a parent with clients, and readers of a
+/// program's output.
 #[test]
 fn clients_survive_beside_nested_children() {
     let scene = Scene::new("sesswork");

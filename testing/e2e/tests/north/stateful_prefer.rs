@@ -53,8 +53,8 @@ fn without_record(label: &str, hosts: &[&str]) -> (Pair, TcpStream) {
     (pair, client)
 }
 
-/// No client notices that the server is found not to be one that can be rebuilt, nor that its host ends, nor that its
-/// service is moved; and each host does without a record, whose turn it is.
+/// No client sees that the server cannot be rebuilt, that its host ends, or that the service moves. Each serving host
+/// works without a record.
 #[test]
 fn clients_of_unrecorded_server_survive_power_off() {
     let (mut pair, mut client) = without_record("preferred-hosts", &STATEFUL_PREFER);
@@ -83,7 +83,7 @@ fn hot_standby_does_not_replicate_unrecorded_server() {
     pair.stop();
 }
 
-/// Clients who had been answered before that was found, too; they are compared.
+/// The output of clients with earlier responses is verified.
 #[test]
 fn late_refused_server_survives_power_off() {
     let mut pair = Pair::with("preferred-late", &[], &STATEFUL_PREFER, |scene| {
@@ -103,8 +103,7 @@ fn late_refused_server_survives_power_off() {
     pair.stop();
 }
 
-/// A logger that begins anew hears that there is no record: a host that takes over does not take that for one that was
-/// lost.
+/// A restarted logger learns that no record exists: a host that takes over does not assume a lost record.
 #[test]
 fn restarted_logger_learns_of_missing_record() {
     let (mut pair, first) = without_record("preferred-logger", &STATEFUL_PREFER);
@@ -118,7 +117,7 @@ fn restarted_logger_learns_of_missing_record() {
     pair.stop();
 }
 
-/// A host on which a record is required has none: that is told, and nobody goes on with a server that has forgotten.
+/// A host with `--stateful=require` has no record: a warning says so, and no server without state serves the clients.
 #[test]
 fn missing_required_record_resets_clients() {
     let (mut pair, mut client) = without_record("preferred-required", &STATEFUL_PREFER);

@@ -55,7 +55,7 @@ impl Asks {
     }
 }
 
-/// The server asks a redis for each request: killed in between, it has forgotten nothing that it was told.
+/// The server asks a redis for each request: after a kill in between, all upstream responses are known.
 #[test]
 fn upstream_responses_are_replayed() {
     let scene = Scene::new("asker");
@@ -159,7 +159,7 @@ for count in range(int(sys.argv[1])):
     said.lines().map(str::to_owned).collect()
 }
 
-/// A replica keeps its clients and what it knows, and hears of what its master was told meanwhile.
+/// A replica keeps its clients and its data, and gets the later writes of its master.
 #[test]
 fn redis_replica_catches_up() {
     let scene = Scene::new("replica");
@@ -198,7 +198,7 @@ fn await_value(reader: &mut Client, key: &str, value: &str) {
     await_condition(key, || reader.borrow_mut().ask(&["get", key]) == value);
 }
 
-/// Whoever takes over has what its predecessor was told, and connects anew.
+/// The host that takes over has the predecessor's upstream responses, and connects again.
 #[test]
 fn upstream_responses_survive_power_off() {
     let (mut redis, [address, _]) = (None, addresses());
@@ -220,7 +220,7 @@ fn upstream_responses_survive_power_off() {
     drop(redis);
 }
 
-/// What is said to other servers waits for the logger, too: that a connection is to be opened, and each word.
+/// Output to other servers waits for the logger, too: the connect, and each request.
 #[test]
 fn upstream_request_waits_for_determinants() {
     let (scene, logger) = with_logger("north-asks");
@@ -270,7 +270,7 @@ fn upstream_request_waits_for_determinants() {
     server.assert_none_of("connection_reset");
 }
 
-/// Who comes after a `serve` that was killed holds nothing of what the server had opened before.
+/// The `serve` after a killed `serve` holds no connection that the server had opened before.
 #[test]
 fn upstream_connections_are_reset_without_their_serve() {
     let scene = Scene::new("askerserve");
@@ -293,7 +293,7 @@ fn upstream_connections_are_reset_without_their_serve() {
     assert_all_recovered(&server);
 }
 
-/// Killed at any moment, in the middle of asking, too: nothing is asked twice, and no answer is lost.
+/// After a kill at any moment no request is sent twice, and no response is lost.
 #[test]
 fn upstream_requests_are_sent_once() {
     const CLIENT_COUNT: usize = 3;

@@ -175,7 +175,7 @@ fn is_in_the_way(scene: &Scene, name: &str, code: &str, said: &str) {
     }
 }
 
-/// A `serve` that is about to begin has the lock of its service, and answers nobody yet.
+/// A starting `serve` has the lock of its service, and answers no request yet.
 #[test]
 fn check_detects_starting_serve() {
     let scene = Scene::new("about");
@@ -220,7 +220,7 @@ fn check_detects_addresses_of_starting_service() {
     protected.stop();
 }
 
-/// Of two that begin at the same time with one address, one goes on, and the other one names it.
+/// Of two concurrent starts with an address, one continues, and the other names the winner.
 #[test]
 fn concurrent_starts_leave_one_serve() {
     let scene = Scene::new("two-at-once");
@@ -455,7 +455,7 @@ fn clean_without_leftovers() {
     protected.stop();
 }
 
-/// Nobody would answer before it goes on, which may be never.
+/// A stopped `serve` may never answer.
 #[test]
 fn stopped_serve_is_not_awaited() {
     let scene = Scene::new("stopped");

@@ -40,7 +40,7 @@ fn await_events_lost(protected: &Protected) {
     assert_eq!(told["code"], "events_lost", "{told}");
 }
 
-/// A death shuts the gate, also if it finds no room.
+/// A death shuts the gate, also with a full ring.
 #[test]
 fn death_in_full_ring_is_found() {
     let scene = Scene::new("unheard");
@@ -64,7 +64,7 @@ fn death_in_full_ring_is_found() {
     protected.stop();
 }
 
-/// The server has died between a client's SYN and the end of its handshake: it waits for a splice of its own.
+/// The server has died between a client's SYN and the end of the handshake: the connection waits for a splice.
 #[test]
 fn late_handshake_in_full_ring_is_found() {
     let scene = Scene::new("unheard-late");

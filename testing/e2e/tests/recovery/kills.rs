@@ -230,7 +230,7 @@ fn session_death_is_left_to_parent() {
     protected.stop();
 }
 
-/// Nobody is left whose death would be a crash: that is said.
+/// No process is left whose death would be a crash: a warning says so.
 #[test]
 fn exit_of_main_process_before_daemon_is_reported() {
     let scene = Scene::new("daemon");
@@ -248,7 +248,7 @@ fn exit_of_main_process_before_daemon_is_reported() {
     protected.stop();
 }
 
-/// The new version does not come up: who has asked for it is told when its clients are, and it is tried on.
+/// The new version does not start: the operator learns of the failure with the clients, and `serve` tries on.
 #[test]
 fn failed_operator_restart() {
     let scene = Scene::new("restart-no");

@@ -57,8 +57,8 @@ fn server_reset() {
     ends_by_itself("reset\n", is_reset);
 }
 
-/// A panic that ends one thread closes that thread's connection like any return from a
-/// function: the server lives, this is its voluntary close.
+/// A panic of one thread closes that thread's connection like a return from a function: the server lives, and the
+/// close is voluntary.
 #[test]
 fn panicking_thread_unwinds() {
     ends_by_itself("panic\n", |stream| {
@@ -169,7 +169,7 @@ fn sigterm_during_outage() {
     is_reset(&stream);
 }
 
-/// The crash-free run is not changed by being protected: the same segments end it.
+/// Protection does not change a run without a crash: the same segments end the connections.
 #[test]
 fn protection_is_transparent() {
     let scene = Scene::new("alone");

@@ -51,15 +51,14 @@ fn executions(scene: &Scene, protected: Protected) -> Vec<usize> {
         .collect()
 }
 
-/// The greeting is another one: the connection is lost, and it would be for nothing that its commands are
-/// executed again.
+/// The greeting differs: the connection is reset, and replaying its commands would be useless.
 #[test]
 fn doomed_connection_is_not_replayed() {
     let scene = Scene::new("greeted");
     reset_without_replay(&scene, 0, "the output of the restarted server differs");
 }
 
-/// Where what differs lies behind the recorded beginning, too.
+/// Also for a difference beyond the recorded prefix.
 #[test]
 fn hash_mismatch_stops_replay() {
     let scene = Scene::new("late");

@@ -45,7 +45,7 @@ fn replay_by_request() {
     protected.stop();
 }
 
-/// As with a long poll: who has asked for it waits once more, and everybody else is served.
+/// As with a long poll: the polling client waits once more, and all other clients are served.
 #[test]
 fn slow_earlier_response() {
     let scene = Scene::new("long-poll");
@@ -146,7 +146,7 @@ fn expect_continue_upload_by_connection() {
     upload_that_expects("connection");
 }
 
-/// The server says its process number: another one after the restart.
+/// The server sends its process number, which differs after the restart.
 #[test]
 fn differing_response() {
     let scene = Scene::new("divergence");

@@ -60,7 +60,7 @@ fn start_after_recovery_timeout() {
     protected.stop();
 }
 
-/// A server with another address than the service, and one without any.
+/// A server with another address than the service, and a server without a listener.
 #[test]
 fn wrong_or_missing_listener() {
     let scene = Scene::new("elsewhere");
@@ -87,7 +87,7 @@ fn wrong_or_missing_listener() {
     protected.stop();
 }
 
-/// A server that listens on one of two addresses: clients of the other one are refused.
+/// A server that listens on one of two addresses: clients of the other address are refused.
 #[test]
 fn listener_on_one_of_two_addresses() {
     let scene = Scene::new("one-of-two");
@@ -102,7 +102,7 @@ fn listener_on_one_of_two_addresses() {
     protected.stop();
 }
 
-/// A life that listens elsewhere than the one before, because its configuration has changed.
+/// An incarnation that listens elsewhere after a change of its configuration.
 #[test]
 fn restarted_server_without_listener() {
     let scene = Scene::new("later-nowhere");

@@ -73,7 +73,7 @@ fn mac(one: &Protected) -> lab::Mac {
     one.host().mac("eth0").expect("it has one")
 }
 
-/// The standby's server dies while it takes over: it takes over nonetheless.
+/// The takeover succeeds although the standby's server dies.
 #[test]
 fn server_death_during_takeover() {
     let mut pair = Pair::with_test_server("takeover-server");
@@ -144,8 +144,8 @@ fn serve(one: &Protected) {
     assert!(one.ended(EVENT_TIMEOUT).is_some(), "serve survived SIGKILL");
 }
 
-/// A segment may wait in its host for the link-layer address of the client, before any program has seen it:
-/// it must not leave when the programs are gone.
+/// A segment may wait in its host for the link-layer address of the client, before any program has seen the segment:
+/// the segment must not leave without the programs.
 #[test]
 fn packets_queued_for_neighbour_never_leave() {
     let mut pair = Pair::with_test_server("takeover-waiting");

@@ -39,7 +39,7 @@ fn assert_refused(answer: &Answer, address: IpAddr, service: &str, host: IpAddr)
     assert!(answer.stderr.contains(&whose), "{answer:?}");
 }
 
-/// Its host has the address by the system's configuration: nothing but the logger knows of both.
+/// The host has the address by the system's configuration: the logger alone knows both names.
 #[test]
 fn second_name_for_address_is_refused() {
     let (scene, logger) = with_logger("two-names");

@@ -77,7 +77,7 @@ fn download_survives_two_hosts() {
     pair.stop();
 }
 
-/// What does not serve is not restarted, and whoever asks for that is told at once.
+/// A restart of a standby is refused at once.
 #[test]
 fn standby_is_not_restarted() {
     let pair = Pair::with_test_server("takeover-restart");
@@ -90,7 +90,8 @@ fn standby_is_not_restarted() {
     pair.stop();
 }
 
-/// Its programs are silent when its lease is over, whoever is there to say so; and it finds out.
+/// The programs are silent when the lease is over, also without a running process; later `serve` learns of the
+/// takeover.
 #[test]
 fn stopped_or_cut_off_host_falls_silent() {
     for stopped in [true, false] {
@@ -155,7 +156,7 @@ fn switchover_back_and_forth() {
     pair.stop();
 }
 
-/// Who is stopped where another can go on hands over; who comes back too late stands by.
+/// A stopping host with a standby hands over; a host that returns too late stands by.
 #[test]
 fn stopping_serve_hands_over() {
     let mut pair = Pair::with_test_server("takeover-end");
@@ -261,8 +262,8 @@ fn missing_standby_is_reported() {
     pair.stop();
 }
 
-/// A host without a standby is gone for good: by the operator's word another one goes on with its connections, and not
-/// while it is there.
+/// A host without a standby is gone for good: after the operator's release another host continues with the
+/// connections, and not while the first host is there.
 #[test]
 fn dead_host_is_released() {
     let (scene, logger) = with_logger("takeover-release");

@@ -103,7 +103,7 @@ fn all_services_of_host_are_taken_over() {
     drop((logger, scene));
 }
 
-/// There is nothing to be restored, and the server takes its time: who comes meanwhile waits.
+/// Nothing has to be restored, and the server starts slowly: new clients wait.
 #[test]
 fn starting_host_refuses_no_client() {
     let mut gate = None;
@@ -154,7 +154,7 @@ fn state_of(host: &Host, address: &str) -> Option<String> {
     line.map(str::to_owned)
 }
 
-/// Duplicate address detection would cost a second, in which nobody could be answered.
+/// Duplicate address detection would cost a second without service.
 #[test]
 fn ipv6_address_is_usable_at_once() {
     let mut pair = Pair::with_test_server("takeover-dad");

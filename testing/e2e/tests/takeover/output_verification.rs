@@ -82,7 +82,7 @@ fn difference_behind_recorded_prefix_is_detected() {
     case.pair.stop();
 }
 
-/// The record has nothing of the turns before, but the digest of what they had been answered.
+/// The record has only the digest of the responses to earlier requests.
 #[test]
 fn differing_long_response_is_detected_by_request() {
     let turns = ["--replay=request"];
