@@ -6,24 +6,24 @@
 //! network state. In the next incarnation the image becomes a process again, and replays the rest of the record.
 //!
 //! - [`Criu`]: the program, and its options.
-//! - [`room`]: namespaces in which a shadow replay is alone, and in which a process made from an image has its process
-//!   numbers again. The first process there is ours.
-//! - [`Room`]: the supervisor's end of the namespaces.
+//! - [`sandbox`]: namespaces in which a shadow replay is alone, and in which a restored process has its process numbers
+//!   again. The first process there is ours.
+//! - [`Sandbox`]: the supervisor's end of the namespaces.
 //! - [`Store`]: images on disk. An incomplete image never replaces a complete image.
 //! - [`Pack`], [`Unpack`]: images during a transfer to another host.
 
 #![forbid(unsafe_code)]
 
 mod criu;
-mod guest;
+mod handle;
 mod manifest;
 mod pack;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod properties;
-pub mod room;
+pub mod sandbox;
 mod store;
 
 pub use criu::{Criu, CriuError};
-pub use guest::{Room, RoomError, Said, Way};
+pub use handle::{ProcessSource, Sandbox, SandboxError, SandboxReport};
 pub use pack::{Pack, Unpack};
 pub use store::{Image, Store};

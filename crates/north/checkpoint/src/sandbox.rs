@@ -1,10 +1,9 @@
-//! A room: namespaces of their own for one process that is no ordinary one, and the first process in there, which is
-//! ours (`outlive sandbox`).
+//! A sandbox: namespaces for a single process, and our first process there (`outlive sandbox`).
 //!
-//! A rehearsal is in a closed one. It binds the service's addresses in a network where nobody is, and its standard
-//! streams lead nowhere. What is made from an image has the numbers that its image has, its own and its threads': in a
-//! room they are free. The one that becomes the service is in an open room, in the host's network, and stays there.
-//! When our process ends, all in there does.
+//! A shadow replay runs in a closed sandbox: the replay binds the service's addresses in an empty network, and its
+//! standard streams are `/dev/null`. A process restored from an image needs the process and thread numbers of the image:
+//! in a sandbox these numbers are free. The process that becomes the service is in an open sandbox, in the host's
+//! network, and stays there. All processes of a sandbox end with its first process.
 
 use std::{
     ffi::OsString,
@@ -35,41 +34,40 @@ use supervise::{Addresses, Command, redirect_inherited};
 
 use crate::{
     criu::{Criu, CriuError},
-    guest::{Asked, Said, hear, say, send_rights},
+    handle::{SandboxReport, SandboxRequest, receive_request, send_report, send_rights},
     manifest,
 };
 
-/// The hidden verb by which our own binary becomes the first process of a room.
-pub const VERB: &str = "sandbox";
+/// The hidden command that makes our own binary the first process of a sandbox.
+pub const SANDBOX_COMMAND: &str = "sandbox";
 
-/// Numbers of processes begin here in a room: CRIU's own, which come first when an image is made a process again, are
-/// lower.
+/// First process number of a shadow replay. CRIU's own processes start first during a restore, and have lower numbers.
 const FIRST_PID: u32 = 10_000;
 
-/// The device that a new network has.
+/// Index of the loopback device in a new network namespace.
 const LOOPBACK_INDEX: u32 = 1;
 
-/// How long a process that was made from an image may take to say so.
+/// Longest time between a restore and the report of the restored process.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often we look whether it has ended.
+/// Interval between two checks for an ended process.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What a room is for.
+/// The task of a sandbox.
 #[derive(Debug, Clone)]
 pub struct Purpose {
-    /// Where CRIU is.
+    /// Path of CRIU.
     pub criu: PathBuf,
-    /// The image that is made a process; `None`: the command is started.
+    /// The image to restore; `None`: the command is started.
     pub image: Option<PathBuf>,
-    /// Its number.
+    /// Number of the image.
     pub number: u64,
-    /// The process is to become the service.
+    /// Whether the process becomes the service.
     pub serves: bool,
-    /// The command of a rehearsal from the beginning.
+    /// The command of a shadow replay from the beginning.
     pub command: Vec<OsString>,
 }
 
-/// Why a room is of no use.
+/// Failure of a sandbox.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("{0}: {1}")]
@@ -100,24 +98,29 @@ impl<T, E: Into<io::Error>> Doing<T> for Result<T, E> {
     }
 }
 
-/// Be the first process of a room. Our standard input is the supervisor's socket. Tells whether all went well.
+/// Runs as the first process of a sandbox. Standard input is the supervisor's socket. Returns whether all went well.
 #[must_use]
 pub fn run(purpose: &Purpose) -> bool {
     let Ok(control) = io::stdin().as_fd().try_clone_to_owned() else {
         return false;
     };
-    match live(purpose, control.as_fd()) {
+    match run_until_done(purpose, control.as_fd()) {
         Ok(()) => true,
         Err(failure) => {
-            let _ = say(control.as_fd(), &Said::Failed(failure.to_string()), &[]);
+            let _ = send_report(
+                control.as_fd(),
+                &SandboxReport::Failed(failure.to_string()),
+                &[],
+            );
             false
         }
     }
 }
 
-fn live(purpose: &Purpose, control: BorrowedFd<'_>) -> Result<(), Failure> {
-    furnish(purpose.serves)?;
-    let Some(Asked::Begin(given)) = hear(control).doing("hear what to do")? else {
+fn run_until_done(purpose: &Purpose, control: BorrowedFd<'_>) -> Result<(), Failure> {
+    prepare(purpose.serves)?;
+    let Some(SandboxRequest::Begin(given)) = receive_request(control).doing("hear what to do")?
+    else {
         return Err(Failure::Alone);
     };
     let criu = Criu::at(purpose.criu.clone());
@@ -126,14 +129,14 @@ fn live(purpose: &Purpose, control: BorrowedFd<'_>) -> Result<(), Failure> {
         Some(image) => make(purpose, &criu, image, control, given)?,
     }
     if purpose.serves {
-        bury_all();
+        reap_all();
         return Ok(());
     }
-    obey(&criu, control)
+    serve_requests(&criu, control)
 }
 
-/// What of the room is not as it is outside.
-fn furnish(serves: bool) -> Result<(), Failure> {
+/// Sets up mounts, network and standard streams of the sandbox.
+fn prepare(serves: bool) -> Result<(), Failure> {
     // Whatever is mounted outside is mounted here, and nothing the other way.
     let kind = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", kind).doing("keep mounts apart")?;
@@ -151,7 +154,7 @@ fn furnish(serves: bool) -> Result<(), Failure> {
     network
         .switch_on(LOOPBACK_INDEX)
         .doing("switch the room's network on")?;
-    let mute = mute().doing("open /dev/null")?;
+    let mute = null_stream().doing("open /dev/null")?;
     redirect_inherited(mute.as_fd()).doing("mute")?;
     rustix::stdio::dup2_stdin(&mute).doing("mute")?;
     rustix::stdio::dup2_stdout(&mute).doing("mute")?;
@@ -169,13 +172,13 @@ pub fn preloaded(command: Command) -> Command {
 }
 
 /// A standard stream that leads nowhere, and by which a rehearsal's are known.
-fn mute() -> io::Result<OwnedFd> {
+fn null_stream() -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let flags = flags | OFlags::from_bits_retain(MUTE_FLAGS.cast_unsigned());
     Ok(rustix::fs::open("/dev/null", flags, Mode::empty())?)
 }
 
-/// A rehearsal from the beginning.
+/// Starts a shadow replay from the beginning.
 fn start(purpose: &Purpose, given: Vec<OwnedFd>) -> Result<(), Failure> {
     let last = (FIRST_PID - 1).to_string();
     fs::write("/proc/sys/kernel/ns_last_pid", last).doing("number processes")?;
@@ -185,7 +188,8 @@ fn start(purpose: &Purpose, given: Vec<OwnedFd>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A process of an image. It is given what it goes on with; one that is only to be seen is given nothing, and waits.
+/// Restores the process of an image, and gives the process its descriptors. Without descriptors the restore is a trial:
+/// the process gets nothing, and waits.
 fn make(
     purpose: &Purpose,
     criu: &Criu,
@@ -197,12 +201,12 @@ fn make(
         SocketAddr::from_abstract_name(resume_name(purpose.number)).doing("name a socket")?;
     let listener = UnixListener::bind_addr(&name).doing("wait for the process")?;
     criu.restore(image)?;
-    let guest = greet(&listener)?;
-    say(control, &Said::Resumed, &[guest.as_fd()]).doing("tell of the process")?;
+    let guest = accept_guest(&listener)?;
+    send_report(control, &SandboxReport::Resumed, &[guest.as_fd()]).doing("tell of the process")?;
     if purpose.serves || given.is_empty() {
         // One that is only to be seen never may.
-        let heard = hear(control).doing("hear what to do")?;
-        let Some(Asked::Go) = heard else {
+        let heard = receive_request(control).doing("hear what to do")?;
+        let Some(SandboxRequest::Go) = heard else {
             return Err(Failure::Alone);
         };
     }
@@ -214,8 +218,8 @@ fn make(
     send_rights(guest.as_fd(), &[0], &rights).doing("give the process what it needs")
 }
 
-/// Wait for the process, which is one of this room.
-fn greet(listener: &UnixListener) -> Result<UnixStream, Failure> {
+/// Waits for the restored process, which is a process of this sandbox.
+fn accept_guest(listener: &UnixListener) -> Result<UnixStream, Failure> {
     let until = Instant::now() + RESTORE_TIMEOUT;
     while Instant::now() < until {
         let mut fds = [PollFd::new(listener, PollFlags::IN)];
@@ -227,15 +231,15 @@ fn greet(listener: &UnixListener) -> Result<UnixStream, Failure> {
                 return Ok(stream);
             }
         }
-        if !has_guests() {
+        if !reap_ended() {
             return Err(Failure::Ended);
         }
     }
     Err(Failure::Silent)
 }
 
-/// Bury who has ended. Is anybody left?
-fn has_guests() -> bool {
+/// Reaps ended processes. Returns whether a process is left.
+fn reap_ended() -> bool {
     loop {
         match wait(WaitOptions::NOHANG) {
             Ok(Some(_)) => {}
@@ -245,12 +249,12 @@ fn has_guests() -> bool {
     }
 }
 
-/// Until nobody is left.
-fn bury_all() {
+/// Reaps processes until no process is left.
+fn reap_all() {
     while let Ok(Some(_)) | Err(rustix::io::Errno::INTR) = wait(WaitOptions::empty()) {}
 }
 
-/// Where files that have no name but are in memory seem to be.
+/// Beginning of the link text of an anonymous memory file in `/proc/PID/fd`.
 const MEMFD_PREFIX: &[u8] = b"/memfd:";
 
 /// CRIU compares the lengths of files, but of those that are only appended to.
@@ -281,23 +285,23 @@ fn refuse_open_files() -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a supervisor wants of a rehearsal. When it is gone, so is the room.
-fn obey(criu: &Criu, control: BorrowedFd<'_>) -> Result<(), Failure> {
+/// Serves requests of the supervisor for a shadow replay. The sandbox ends with the supervisor.
+fn serve_requests(criu: &Criu, control: BorrowedFd<'_>) -> Result<(), Failure> {
     loop {
         let mut fds = [PollFd::new(&control, PollFlags::IN)];
         let glance = Timespec::try_from(POLL_INTERVAL).unwrap_or_default();
         if poll(&mut fds, Some(&glance)).doing("wait for the supervisor")? == 0 {
-            if !has_guests() {
+            if !reap_ended() {
                 return Err(Failure::Ended);
             }
             continue;
         }
-        match hear(control).doing("hear the supervisor")? {
-            Some(Asked::Dump(directory)) => {
+        match receive_request(control).doing("hear the supervisor")? {
+            Some(SandboxRequest::Dump(directory)) => {
                 refuse_open_files()?;
                 criu.dump(FIRST_PID, &directory)?;
                 manifest::write(&directory).doing("note what the image is")?;
-                say(control, &Said::Dumped, &[]).doing("tell of the image")?;
+                send_report(control, &SandboxReport::Dumped, &[]).doing("tell of the image")?;
                 return Ok(());
             }
             _ => return Ok(()),

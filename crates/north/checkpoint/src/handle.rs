@@ -1,4 +1,4 @@
-//! A room, from outside.
+//! The supervisor's end of a sandbox.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -19,120 +19,127 @@ use rustix::net::{
 };
 use supervise::{Command, Pid, Server, SpawnError};
 
-use crate::{Criu, room};
+use crate::{Criu, sandbox};
 
 /// Most bytes of a message.
 const MAX_MESSAGE_BYTES: usize = 4096;
-/// Most descriptors beside one.
+/// Most descriptors beside a message.
 const MAX_DESCRIPTORS: usize = 8;
 
-/// What a room says.
+/// A report of the first process of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Said {
-    /// The process that was made from an image goes on.
+pub enum SandboxReport {
+    /// The restored process runs.
     Resumed,
-    /// An image of the rehearsal is made, and it has ended.
+    /// The image of the shadow replay is complete, and the replay has ended.
     Dumped,
-    /// It is of no use any more, and why.
+    /// The sandbox is useless; the reason.
     Failed(String),
 }
 
-/// What a room is asked.
+/// A request to the first process of a sandbox.
 #[derive(Debug)]
-pub(crate) enum Asked {
-    /// To begin; the process is given these.
+pub(crate) enum SandboxRequest {
+    /// Begin, with descriptors for the process.
     Begin(Vec<OwnedFd>),
-    /// To let the process go on.
+    /// Let the restored process continue.
     Go,
-    /// To make an image, in this directory.
+    /// Make an image, in this directory.
     Dump(PathBuf),
 }
 
-/// Where the process of a room comes from.
+/// Origin of the process in a sandbox.
 #[derive(Debug, Clone, Copy)]
-pub enum Way<'a> {
-    /// A rehearsal of this command, from the beginning.
+pub enum ProcessSource<'a> {
+    /// A shadow replay of this command, from the beginning.
     Command(&'a [OsString]),
-    /// The image with this number, in this directory, as a rehearsal.
+    /// The image with this number, in this directory, as a shadow replay.
     Image(u64, &'a Path),
-    /// The same as the service: it waits until it [may](Room::go).
+    /// The same image as the service: the process waits for [`Sandbox::go`].
     Service(u64, &'a Path),
 }
 
-/// A room. A rehearsal's ends when this is dropped; one that serves goes on.
+/// A sandbox. The sandbox of a shadow replay ends with this value; a serving sandbox continues.
 #[derive(Debug)]
-pub struct Room {
+pub struct Sandbox {
     control: OwnedFd,
-    /// Its first process, unless somebody else looks after it.
+    /// The first process, unless the caller has taken it.
     first: Option<Server>,
 }
 
-/// Why there is no room.
+/// A sandbox could not be made.
 #[derive(Debug, thiserror::Error)]
-pub enum RoomError {
-    /// The system refuses.
+pub enum SandboxError {
+    /// A system call failed.
     #[error("a room for a rehearsal cannot be made: {0}")]
     Io(#[from] io::Error),
-    /// Its first process cannot be started.
+    /// The first process did not start.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
 }
 
-impl Room {
-    /// Open one. The process is given `rights`; with none it is only to be seen that it can be made.
+impl Sandbox {
+    /// Opens a sandbox. The process gets the descriptors `rights`; without descriptors the sandbox only tries the
+    /// restore.
     ///
     /// # Errors
-    /// Something of it cannot be had.
-    pub fn open(criu: &Criu, way: Way<'_>, rights: &[BorrowedFd<'_>]) -> Result<Self, RoomError> {
+    /// The socket pair or the first process cannot be made.
+    pub fn open(
+        criu: &Criu,
+        way: ProcessSource<'_>,
+        rights: &[BorrowedFd<'_>],
+    ) -> Result<Self, SandboxError> {
         let flags = SocketFlags::CLOEXEC;
         let (control, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
             .map_err(io::Error::from)?;
         let words = words(criu, way)?;
         let kind = match way {
-            Way::Service(..) => supervise::Room::Open,
-            Way::Command(_) | Way::Image(..) => supervise::Room::Closed,
+            ProcessSource::Service(..) => supervise::Isolation::Open,
+            ProcessSource::Command(_) | ProcessSource::Image(..) => supervise::Isolation::Closed,
         };
         // Not in the service's cgroup: CRIU kills helpers of its own.
-        let command = Command::new(words).in_room(kind);
+        let command = Command::new(words).isolated(kind);
         let first = command.start_beside(&[(theirs.as_fd(), 0)])?;
         let first = Some(first);
-        let room = Self { control, first };
-        send_rights(room.control.as_fd(), BEGIN_MESSAGE, rights)?;
-        Ok(room)
+        let sandbox = Self { control, first };
+        send_rights(sandbox.control.as_fd(), BEGIN_MESSAGE, rights)?;
+        Ok(sandbox)
     }
 
-    /// Have an image of the rehearsal, which has stopped, made in this directory.
+    /// Requests an image of the stopped shadow replay, in this directory.
     ///
     /// # Errors
-    /// The room is gone.
+    /// The sandbox is dead.
     pub fn dump(&self, into: &Path) -> io::Result<()> {
         let message = [DUMP_MESSAGE, into.as_os_str().as_bytes()].concat();
         send_rights(self.control.as_fd(), &message, &[])
     }
 
-    /// The process that is to be the service goes on.
+    /// Lets the process that becomes the service continue.
     ///
     /// # Errors
-    /// The room is gone.
+    /// The sandbox is dead.
     pub fn go(&self) -> io::Result<()> {
         send_rights(self.control.as_fd(), GO_MESSAGE, &[])
     }
 
-    /// What it has said, without waiting for it; `None`: nothing. With who goes on, if one does: the number that its
-    /// process has here.
+    /// The next report, without waiting; `None`: no report. With [`SandboxReport::Resumed`] comes the number of the
+    /// restored process in this PID namespace.
     ///
     /// # Errors
-    /// It is gone.
-    pub fn said(&mut self) -> io::Result<Option<(Said, Option<Pid>)>> {
+    /// The sandbox is dead.
+    pub fn report(&mut self) -> io::Result<Option<(SandboxReport, Option<Pid>)>> {
         let (bytes, rights) = match receive(self.control.as_fd(), RecvFlags::DONTWAIT) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             received => received?,
         };
         let said = match bytes.split_first_chunk() {
-            Some((RESUMED_REPLY, _)) => Said::Resumed,
-            Some((DUMPED_REPLY, _)) => Said::Dumped,
-            Some((FAILED_REPLY, why)) => Said::Failed(String::from_utf8_lossy(why).into_owned()),
-            _ => Said::Failed("its first process has ended".to_owned()),
+            Some((RESUMED_REPLY, _)) => SandboxReport::Resumed,
+            Some((DUMPED_REPLY, _)) => SandboxReport::Dumped,
+            Some((FAILED_REPLY, why)) => {
+                SandboxReport::Failed(String::from_utf8_lossy(why).into_owned())
+            }
+            _ => SandboxReport::Failed("its first process has ended".to_owned()),
         };
         let who = rights
             .first()
@@ -141,24 +148,24 @@ impl Room {
         Ok(Some((said, pid)))
     }
 
-    /// Its first process, for somebody else to look after.
+    /// The first process, for the caller to watch.
     pub fn first(&mut self) -> Option<Server> {
         self.first.take()
     }
 }
 
-impl Drop for Room {
+impl Drop for Sandbox {
     fn drop(&mut self) {
         if let Some(mut first) = self.first.take() {
-            // All in there ends with it, which takes the longer the larger it is.
+            // All processes of the sandbox end with the first process. A large process ends slowly.
             let buried = thread::Builder::new().spawn(move || first.end());
             drop(buried);
         }
     }
 }
 
-/// Readable when it has said something.
-impl AsFd for Room {
+/// Readable when a report has arrived.
+impl AsFd for Sandbox {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.control.as_fd()
     }
@@ -171,23 +178,27 @@ const RESUMED_REPLY: &[u8; 1] = b"R";
 const DUMPED_REPLY: &[u8; 1] = b"D";
 const FAILED_REPLY: &[u8; 1] = b"F";
 
-/// What our binary is told.
-fn words(criu: &Criu, way: Way<'_>) -> io::Result<Vec<OsString>> {
+/// The arguments of our binary.
+fn words(criu: &Criu, way: ProcessSource<'_>) -> io::Result<Vec<OsString>> {
     let mut words = vec![std::env::current_exe()?.into_os_string()];
     let mut add = |one: &[&OsStr]| words.extend(one.iter().map(OsString::from));
-    add(&[room::VERB.as_ref(), "--criu".as_ref(), criu.path().as_ref()]);
+    add(&[
+        sandbox::SANDBOX_COMMAND.as_ref(),
+        "--criu".as_ref(),
+        criu.path().as_ref(),
+    ]);
     match way {
-        Way::Command(command) => {
+        ProcessSource::Command(command) => {
             add(&["--".as_ref()]);
             words.extend(command.iter().cloned());
         }
-        Way::Image(number, directory) | Way::Service(number, directory) => {
+        ProcessSource::Image(number, directory) | ProcessSource::Service(number, directory) => {
             let number = number.to_string();
             add(&["--number".as_ref(), number.as_ref()]);
             add(&["--image".as_ref(), directory.as_ref()]);
         }
     }
-    if let Way::Service(..) = way {
+    if let ProcessSource::Service(..) = way {
         words.push("--serves".into());
     }
     Ok(words)
@@ -222,22 +233,28 @@ fn receive(from: BorrowedFd<'_>, flags: RecvFlags) -> io::Result<(Vec<u8>, Vec<O
     Ok((bytes, rights.flatten().collect()))
 }
 
-/// What the supervisor wants; `None`: it is gone.
-pub(crate) fn hear(from: BorrowedFd<'_>) -> io::Result<Option<Asked>> {
+/// A request of the supervisor; `None`: the supervisor is dead.
+pub(crate) fn receive_request(from: BorrowedFd<'_>) -> io::Result<Option<SandboxRequest>> {
     let (bytes, rights) = receive(from, RecvFlags::empty())?;
     Ok(match bytes.split_at_checked(1) {
-        Some((BEGIN_MESSAGE, _)) => Some(Asked::Begin(rights)),
-        Some((GO_MESSAGE, _)) => Some(Asked::Go),
-        Some((DUMP_MESSAGE, path)) => Some(Asked::Dump(OsString::from_vec(path.to_vec()).into())),
+        Some((BEGIN_MESSAGE, _)) => Some(SandboxRequest::Begin(rights)),
+        Some((GO_MESSAGE, _)) => Some(SandboxRequest::Go),
+        Some((DUMP_MESSAGE, path)) => Some(SandboxRequest::Dump(
+            OsString::from_vec(path.to_vec()).into(),
+        )),
         _ => None,
     })
 }
 
-pub(crate) fn say(to: BorrowedFd<'_>, said: &Said, rights: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn send_report(
+    to: BorrowedFd<'_>,
+    said: &SandboxReport,
+    rights: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let (kind, more) = match said {
-        Said::Resumed => (RESUMED_REPLY, ""),
-        Said::Dumped => (DUMPED_REPLY, ""),
-        Said::Failed(why) => (FAILED_REPLY, why.as_str()),
+        SandboxReport::Resumed => (RESUMED_REPLY, ""),
+        SandboxReport::Dumped => (DUMPED_REPLY, ""),
+        SandboxReport::Failed(why) => (FAILED_REPLY, why.as_str()),
     };
     let more = &more.as_bytes()[..more.len().min(MAX_MESSAGE_BYTES - 1)];
     send_rights(to, &[&kind[..], more].concat(), rights)
