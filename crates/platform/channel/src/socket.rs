@@ -114,7 +114,7 @@ impl<S: Read + Write> Channel<S> {
                 }
                 Ok(Received::Plain(self.session.take_plain()))
             }
-            Err(error) if is_nothing(&error) => Ok(Received::Nothing),
+            Err(error) if would_block(&error) => Ok(Received::Nothing),
             Err(error) => Err(error.into()),
         }
     }
@@ -149,7 +149,7 @@ impl<S: Read + Write> Channel<S> {
                 Ok(0) => return Err(ChannelError::Truncated),
                 Ok(len) => self.session.sent(len),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if is_nothing(&error) => break,
+                Err(error) if would_block(&error) => break,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -196,7 +196,7 @@ impl Channel<TcpStream> {
     }
 }
 
-fn is_nothing(error: &io::Error) -> bool {
+fn would_block(error: &io::Error) -> bool {
     // A blocking socket's time limit is EAGAIN too.
     matches!(
         error.kind(),

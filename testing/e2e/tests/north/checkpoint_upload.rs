@@ -21,14 +21,14 @@ use super::{
 };
 
 /// Where the logger shows its numbers.
-pub(super) const METRICS: &str = "10.0.0.20:9600";
+pub(super) const METRICS_ADDRESS: &str = "10.0.0.20:9600";
 
 /// Two hosts that make a checkpoint for each MiB of notes.
 fn pair(label: &str) -> Pair {
     let criu = criu();
     let [address, _] = addresses();
     let often = flags(&criu, &["--checkpoint-at", "1MiB"]);
-    let logger = ["--metrics", METRICS];
+    let logger = ["--metrics", METRICS_ADDRESS];
     Pair::with(label, &logger, &often, |scene| redis_at(scene, address))
 }
 
@@ -36,7 +36,9 @@ fn pair(label: &str) -> Pair {
 pub(super) fn held(logger: &Logger, kind: &str) -> u64 {
     let mut curl = logger.host().command("curl");
     curl.args(["-s", "-S", "-f", "-m", "10"]);
-    let output = curl.arg(format!("http://{METRICS}/metrics")).output();
+    let output = curl
+        .arg(format!("http://{METRICS_ADDRESS}/metrics"))
+        .output();
     let text = String::from_utf8(output.expect("curl").stdout).expect("text");
     let kind = format!("use=\"{kind}\"}} ");
     let values = text.lines().filter_map(|line| line.split_once(&kind));
@@ -109,7 +111,7 @@ fn restarted_logger_gets_checkpoint_again() {
 /// A death during the upload of an image leaves the previous image and the log since then.
 #[test]
 fn death_during_checkpoint_upload_is_masked() {
-    let (scene, mut logger) = with_logger_that("ckway", &["--metrics", METRICS]);
+    let (scene, mut logger) = with_logger_that("ckway", &["--metrics", METRICS_ADDRESS]);
     let (criu, definition) = (criu(), redis(&scene));
     let often = flags(&criu, &["--checkpoint-at", "1MiB"]);
     let mut server = protect(&scene, &definition, &logger, &often);

@@ -21,7 +21,7 @@ use serde_json::json;
 
 use super::{
     STATEFUL_REQUIRE, await_condition,
-    checkpoint_upload::{METRICS, held},
+    checkpoint_upload::{METRICS_ADDRESS, held},
     command_server,
     power_off::{client, count, counting_while},
     redis::Client,
@@ -343,7 +343,7 @@ fn replica_reattaches_to_restarted_logger() {
 #[test]
 fn restarted_logger_serves_cold_standby() {
     let [address, _] = addresses();
-    let metrics = ["--metrics", METRICS];
+    let metrics = ["--metrics", METRICS_ADDRESS];
     let mut pair = Pair::with("north-logger-cold", &metrics, &STATEFUL_REQUIRE, |scene| {
         redis_at(scene, address)
     });
