@@ -1,9 +1,9 @@
 //! A sandbox: namespaces for a single process, and our first process there (`outlive sandbox`).
 //!
 //! A shadow replay runs in a closed sandbox: the replay binds the service's addresses in an empty network, and its
-//! standard streams are `/dev/null`. A process restored from an image needs the process and thread numbers of the image:
-//! in a sandbox these numbers are free. The process that becomes the service is in an open sandbox, in the host's
-//! network, and stays there. All processes of a sandbox end with its first process.
+//! standard streams are `/dev/null`. A restored process needs the process and thread numbers of its image: in a sandbox
+//! these numbers are free. The process that becomes the service is in an open sandbox, in the host's network, and stays
+//! there. All processes of a sandbox end with its first process.
 
 use std::{
     ffi::OsString,
