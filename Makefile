@@ -135,7 +135,7 @@ newer-make:
 	$(call set,test)
 	@packaging/newer-make.sh $(NEWER_MAKE_DIR)
 	$(CARGO) build --locked --profile test --package outlive
-	PATH=$(NEWER_MAKE_DIR):$$PATH OUTLIVE_BIN=$(TESTED) $(CARGO) test --locked --package e2e --test encapsulating --test 'making*' -- --test-threads=1
+	PATH=$(NEWER_MAKE_DIR):$$PATH OUTLIVE_BIN=$(TESTED) $(CARGO) test --locked --package e2e --test 'speculation*' --test 'make*' -- --test-threads=1
 
 # Deaths of the logger in each of two tests; schedules of the simulator; histories for the programs;
 # how long a download goes from host to host; moments at which something is saved and asked for.
@@ -147,7 +147,7 @@ soak:
 	$(CARGO) build --locked --profile test --package outlive --package e2e --bins
 	$(SOAK) OUTLIVE_BIN=$(TESTED) $(CARGO) test --locked --package e2e --test logger again_and_again -- --nocapture
 	$(SOAK) OUTLIVE_BIN=$(TESTED) $(CARGO) test --locked --package e2e --test takeover -- --test-threads=1 --nocapture matrix:: long_download
-	$(SOAK) OUTLIVE_BIN=$(TESTED) $(CARGO) test --locked --package e2e --test making at_any_time -- --test-threads=1
+	$(SOAK) OUTLIVE_BIN=$(TESTED) $(CARGO) test --locked --package e2e --test make at_any_time -- --test-threads=1
 	$(SOAK) $(CARGO) test --locked --package outlive --test logger kill_9 -- --nocapture
 	$(SOAK) $(CARGO) test --locked --package sim --test schedules
 	$(SOAK) $(CARGO) test --locked --package dataplane --test it fuzz -- --nocapture

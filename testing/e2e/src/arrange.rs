@@ -9,7 +9,7 @@ use lab::Host;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::servers::{Server, test_server};
-use crate::{PATIENCE, Scene};
+use crate::{EVENT_TIMEOUT, Scene};
 
 /// Runs a line, split at its spaces, as a command on a host, and returns what it printed.
 ///
@@ -125,10 +125,10 @@ pub fn await_closed_window(scene: &Scene) {
 /// Waits until the condition holds.
 ///
 /// # Panics
-/// When the condition does not hold within [`PATIENCE`].
+/// When the condition does not hold within [`EVENT_TIMEOUT`].
 #[track_caller]
 pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + EVENT_TIMEOUT;
     while !so() {
         assert!(Instant::now() < deadline, "never: {what}");
         thread::sleep(Duration::from_millis(5));

@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::Output;
 
-use crate::{PATIENCE, Scene};
+use crate::{EVENT_TIMEOUT, Scene};
 
 /// Reads exactly `length` bytes.
 ///
@@ -43,7 +43,7 @@ pub fn read_some(mut stream: impl Read, buffer: &mut [u8]) -> io::Result<usize> 
 /// Reads until the other end has closed.
 ///
 /// # Panics
-/// When it was reset or says nothing for [`PATIENCE`].
+/// When it was reset or says nothing for [`EVENT_TIMEOUT`].
 #[must_use]
 #[track_caller]
 pub fn read_to_end(mut stream: &TcpStream) -> Vec<u8> {
@@ -197,7 +197,7 @@ impl Http {
 #[must_use]
 pub fn curl(scene: &Scene, arguments: &[&str]) -> Output {
     // Who knocks again and again while nobody serves does so after 31 s for the fifth time.
-    let limit = PATIENCE.as_secs().to_string();
+    let limit = EVENT_TIMEOUT.as_secs().to_string();
     let mut all = vec!["-q", "-sS", "--max-time", &limit];
     all.extend(arguments);
     scene.on_client("curl", &all)

@@ -1,7 +1,7 @@
 //! Three connections at work while the server is killed: a download, an echo, an upload.
 //!
-//! Each checks every byte that it gets. After its answer a client closes its side first, so
-//! in a run without a crash the server's only FIN is its answer to that, and there is no RST.
+//! Each client compares every byte. After the response a client closes its side first: in a run without a crash the
+//! server sends a FIN only as the answer to the client's FIN, and no RST.
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use lab::Signal;
 
 use crate::clients::{read_exactly, read_to_end, write};
-use crate::servers::PORT;
+use crate::servers::SERVER_PORT;
 use crate::{
-    Checksum, Ending, PATIENCE, Protected, Recording, Scene, Seed, assert_same_bytes, pattern,
+    Checksum, EVENT_TIMEOUT, Ending, Protected, Recording, Scene, Seed, assert_same_bytes, pattern,
 };
 
 /// What is read or written at a time.
-const PIECE: usize = 16 << 10;
+const PIECE_BYTES: usize = 16 << 10;
 
 /// How much work there is, and how it goes.
 #[derive(Debug, Clone, Copy)]
@@ -63,10 +63,10 @@ impl Exchange {
         seed: &mut Seed,
         connect: impl Fn() -> TcpStream + Sync,
     ) {
-        let recording = scene.record(crate::servers::PORT);
+        let recording = scene.record(crate::servers::SERVER_PORT);
         self.run(server, seed, connect, |_| {});
         assert_untouched(recording, 3);
-        assert_all_kept(server);
+        assert_all_recovered(server);
     }
 
     /// Runs it as [`Exchange::survives`] does, but looks only at the bytes. `before_kill` is
@@ -110,7 +110,7 @@ impl Exchange {
                 scope.spawn(|| self.upload(&upload, &done)),
             ];
             for (number, moment) in moments.into_iter().enumerate() {
-                let deadline = Instant::now() + PATIENCE;
+                let deadline = Instant::now() + EVENT_TIMEOUT;
                 while done.load(Ordering::Relaxed) < moment && Instant::now() < deadline {
                     if workers.iter().all(thread::ScopedJoinHandle::is_finished) {
                         break; // so early: they have failed, and say so themselves
@@ -177,7 +177,7 @@ impl Exchange {
     }
 
     fn write_slowly(&self, stream: &TcpStream, bytes: &[u8], done: &AtomicUsize) {
-        for piece in bytes.chunks(PIECE) {
+        for piece in bytes.chunks(PIECE_BYTES) {
             write(stream, piece);
             done.fetch_add(piece.len(), Ordering::Relaxed);
             thread::sleep(self.pace);
@@ -185,9 +185,9 @@ impl Exchange {
     }
 
     fn compare(&self, stream: &TcpStream, expected: &[u8], done: &AtomicUsize, what: &str) {
-        for (number, piece) in expected.chunks(PIECE).enumerate() {
+        for (number, piece) in expected.chunks(PIECE_BYTES).enumerate() {
             let got = read_exactly(stream, piece.len());
-            assert_same(&got, piece, number * PIECE, what);
+            assert_same(&got, piece, number * PIECE_BYTES, what);
             done.fetch_add(piece.len(), Ordering::Relaxed);
             thread::sleep(self.pace);
         }
@@ -221,7 +221,7 @@ pub fn assert_same(got: &[u8], expected: &[u8], offset: usize, what: &str) {
 /// When it does not survive.
 #[track_caller]
 pub fn echo_survives_a_kill(scene: &Scene, server: &Protected, recovery: usize) {
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     write(&stream, b"echo\nhello");
     assert_eq!(read_exactly(&stream, 5), b"hello");
     server.kill_main(Signal::KILL);
@@ -265,7 +265,7 @@ pub fn assert_untouched(recording: Recording, connections: usize) {
 /// # Panics
 /// When one did.
 #[track_caller]
-pub fn assert_all_kept(server: &Protected) {
+pub fn assert_all_recovered(server: &Protected) {
     for kind in [
         "connection_reset",
         "unprotected",
@@ -294,7 +294,7 @@ pub fn talks(stream: &TcpStream, word: &str) {
 /// When it does not.
 #[track_caller]
 pub fn echoing(scene: &Scene) -> TcpStream {
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     write(&stream, b"echo\n");
     echoes(&stream, b"hello");
     stream

@@ -1,7 +1,6 @@
-//! TCP segments made by hand: what a hostile or broken sender puts on the wire.
+//! TCP segments made by hand, as a hostile or broken sender emits them.
 //!
-//! Nothing here is shared with the product's own view of packets: a mistake made twice would
-//! not be seen.
+//! The code shares nothing with the product's own view of packets: a common mistake would stay invisible.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
@@ -202,7 +201,7 @@ mod tests {
 
     /// A segment with a right checksum sums up to zero (RFC 1071).
     #[test]
-    fn checksum_is_right_unless_told_otherwise() {
+    fn checksum_is_valid_by_default() {
         let (a, b) = (
             "10.0.0.1:80".parse().unwrap(),
             "10.0.0.2:4000".parse().unwrap(),

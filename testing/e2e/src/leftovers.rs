@@ -1,4 +1,4 @@
-//! What a service may leave behind on a host, compared with what was there before.
+//! Leftovers of a service on a host, compared with the state before.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lab::Host;
 
-use crate::PATIENCE;
+use crate::EVENT_TIMEOUT;
 
 /// The host before the service was started.
 #[derive(Debug)]
@@ -29,9 +29,9 @@ impl Before {
 
     /// What is there now that the service should have taken with it.
     pub(crate) fn left(&self, host: &Host) -> Vec<String> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + EVENT_TIMEOUT;
         loop {
-            let left = self.look_again(host);
+            let left = self.scan(host);
             if left.is_empty() || Instant::now() > deadline {
                 return left;
             }
@@ -39,7 +39,7 @@ impl Before {
         }
     }
 
-    fn look_again(&self, host: &Host) -> Vec<String> {
+    fn scan(&self, host: &Host) -> Vec<String> {
         let mut left = self.processes();
         let mounts = fs::read_to_string("/proc/self/mounts").expect("the list of mounts");
         for mount in mounts.lines() {

@@ -31,10 +31,10 @@ pub use protected::{Answer, Protected, children_of};
 pub use recording::{Ending, Recording, assert_same_endings};
 pub use scene::{Plain, Scene};
 pub use seed::Seed;
-pub use signals::heed_signals;
+pub use signals::handle_signals;
 
 /// Expected events take much less time, also on a busy machine; only a hang takes this long.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const EVENT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Bytes without a short period: the first `length` of an endless sequence.
 #[must_use]

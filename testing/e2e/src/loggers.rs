@@ -1,4 +1,4 @@
-//! Loggers on hosts of their own.
+//! Loggers on separate hosts.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use lab::{Host, Output, Process, Signal};
 
 use crate::servers::Server;
-use crate::{PATIENCE, Protected, Scene, binaries};
+use crate::{EVENT_TIMEOUT, Protected, Scene, binaries};
 
 /// The port of all loggers, TCP and UDP.
 pub const LOGGER_PORT: u16 = 7600;
 
 /// How soon a logger is lost, for tests of a loss: the flags of `serve`.
-pub const QUICK_LOSS: &str = "--logger-timeout=1s";
+pub const SHORT_LOGGER_TIMEOUT: &str = "--logger-timeout=1s";
 
 /// A running `outlive logger`. Dropping it stops it.
 #[derive(Debug)]
@@ -58,10 +58,10 @@ impl Logger {
     }
 
     fn await_listening(&self) {
-        let deadline = Instant::now() + PATIENCE;
-        let connect = || TcpStream::connect_timeout(&self.address(), PATIENCE);
+        let deadline = Instant::now() + EVENT_TIMEOUT;
+        let connect = || TcpStream::connect_timeout(&self.address(), EVENT_TIMEOUT);
         while self.host.enter(connect).expect("it is on").is_err() {
-            assert!(Instant::now() < deadline, "no logger: {}", self.said());
+            assert!(Instant::now() < deadline, "no logger: {}", self.log());
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -80,7 +80,7 @@ impl Logger {
 
     /// What it said.
     #[must_use]
-    pub fn said(&self) -> String {
+    pub fn log(&self) -> String {
         fs::read_to_string(&self.said).unwrap_or_default()
     }
 
@@ -101,7 +101,7 @@ impl Logger {
     /// When it does not die.
     pub fn kill(&self) {
         self.process.kill(Signal::KILL).expect("it runs");
-        let ended = self.process.wait_with_timeout(PATIENCE).expect("wait");
+        let ended = self.process.wait_with_timeout(EVENT_TIMEOUT).expect("wait");
         assert!(ended.is_some(), "the logger survived SIGKILL");
     }
 
@@ -130,11 +130,11 @@ impl Drop for Logger {
             eprintln!(
                 "--- the logger on {} said:\n{}---",
                 self.host.name(),
-                self.said()
+                self.log()
             );
         }
         let _ = self.process.kill(Signal::KILL);
-        let _ = self.process.wait_with_timeout(PATIENCE);
+        let _ = self.process.wait_with_timeout(EVENT_TIMEOUT);
     }
 }
 

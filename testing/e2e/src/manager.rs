@@ -1,4 +1,4 @@
-//! A service manager, as systemd is one for the programs that it starts (`sd_notify(3)`, `sd_watchdog_enabled(3)`).
+//! A service manager like systemd (`sd_notify(3)`, `sd_watchdog_enabled(3)`).
 
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use lab::Host;
 
-use crate::{PATIENCE, Scene};
+use crate::{EVENT_TIMEOUT, Scene};
 
 /// Hears what a program says of its state.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl Manager {
         let at = scene.directory().join("notify.sock");
         let socket = UnixDatagram::bind(&at).expect("a socket");
         socket
-            .set_read_timeout(Some(PATIENCE))
+            .set_read_timeout(Some(EVENT_TIMEOUT))
             .expect("a time limit");
         Self { at, socket }
     }
@@ -45,9 +45,9 @@ impl Manager {
     /// Waits until the program says this.
     ///
     /// # Panics
-    /// When the program says nothing for [`PATIENCE`].
+    /// When the program says nothing for [`EVENT_TIMEOUT`].
     #[track_caller]
-    pub fn await_said(&self, word: &str) {
+    pub fn await_message(&self, word: &str) {
         let mut buffer = [0; 256];
         loop {
             let len = self

@@ -1,4 +1,4 @@
-//! A service on two hosts, and a logger that knows which one serves.
+//! A service on two hosts, and a logger that grants the lease.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -10,8 +10,8 @@ use lab::{Host, Signal};
 
 use crate::arrange::wait_until;
 use crate::loggers::{Logger, protect, status, with_logger_that};
-use crate::servers::{PORT, Server, test_server_at};
-use crate::{PATIENCE, Protected, Scene};
+use crate::servers::{SERVER_PORT, Server, test_server_at};
+use crate::{EVENT_TIMEOUT, Protected, Scene};
 
 /// The addresses of the service, which a host has only while it serves.
 ///
@@ -21,7 +21,7 @@ use crate::{PATIENCE, Protected, Scene};
 pub fn addresses() -> [SocketAddr; 2] {
     ["10.0.0.110:8080", "[fd00::110]:8080"].map(|text| {
         let address: SocketAddr = text.parse().expect("an address");
-        assert_eq!(address.port(), PORT);
+        assert_eq!(address.port(), SERVER_PORT);
         address
     })
 }
@@ -33,7 +33,7 @@ pub fn addresses() -> [SocketAddr; 2] {
 /// When the file with this name cannot be written anew.
 #[must_use]
 pub fn at_addresses(scene: &Scene, mut server: Server, configuration: Option<&str>) -> Server {
-    let moved = [scene.ipv4(PORT), scene.ipv6(PORT)];
+    let moved = [scene.ipv4(SERVER_PORT), scene.ipv6(SERVER_PORT)];
     let moved: Vec<(SocketAddr, SocketAddr)> = moved.into_iter().zip(addresses()).collect();
     let instead = |text: &str| {
         moved.iter().fold(text.to_owned(), |text, (own, shared)| {
@@ -56,7 +56,7 @@ pub fn at_addresses(scene: &Scene, mut server: Server, configuration: Option<&st
 }
 
 /// How `serve` is told that the addresses come with the service.
-pub const DEVICE: [&str; 2] = ["--address-device", "eth0"];
+pub const ADDRESS_DEVICE_FLAGS: [&str; 2] = ["--address-device", "eth0"];
 
 /// For how long a host may serve after a sign of life: two seconds, or the milliseconds that `OUTLIVE_LEASE_MS`
 /// says. A machine that stands still for longer (virtual ones do, for the default of `outlive`) sees takeovers that
@@ -114,7 +114,12 @@ impl Pair {
         let (scene, logger) = with_logger_that(label, &more);
         let server = server(&scene);
         let other = scene.lab.add_host_at("other", 30).expect("a host");
-        let first = protect(&scene, &server, &logger, &[&DEVICE[..], hosts].concat());
+        let first = protect(
+            &scene,
+            &server,
+            &logger,
+            &[&ADDRESS_DEVICE_FLAGS[..], hosts].concat(),
+        );
         let more: Vec<String> = hosts.iter().map(ToString::to_string).collect();
         let flags = flags(&logger, &more);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
@@ -136,7 +141,7 @@ impl Pair {
     /// # Panics
     /// As [`Pair::new`].
     #[must_use]
-    pub fn talking(label: &str) -> Self {
+    pub fn with_test_server(label: &str) -> Self {
         Self::new(label, |scene| {
             test_server_at(scene, addresses().to_vec(), &[])
         })
@@ -163,7 +168,7 @@ impl Pair {
     }
 
     /// Hosts that begin from now on are told this besides, and nothing of what they were told before.
-    pub fn tell_hosts(&mut self, more: &[&str]) {
+    pub fn set_extra_flags(&mut self, more: &[&str]) {
         self.more = more.iter().map(ToString::to_string).collect();
     }
 
@@ -233,7 +238,7 @@ impl Pair {
                 .first
                 .outlive("switchover", &["--json", self.first.name()]);
             let slow = moved.stderr.contains("the logger does not answer");
-            let said = || self.first.said();
+            let said = || self.first.log();
             assert!(slow || moved.status == Some(0), "{moved:?}\n{}", said());
             !slow
         });
@@ -358,11 +363,11 @@ pub fn stop_all<const N: usize>(mut all: [Protected; N]) {
         });
         let moves = one.events_of("handed_over").len();
         one.kill_serve(Signal::TERM);
-        let ended = one.ended(PATIENCE);
+        let ended = one.ended(EVENT_TIMEOUT);
         let code = ended.and_then(|status| status.code());
-        assert_eq!(code, Some(0), "{ended:?}: {}", one.said());
+        assert_eq!(code, Some(0), "{ended:?}: {}", one.log());
         let handed_over = one.events_of("handed_over").len();
-        assert_eq!(handed_over, moves, "to nobody: {}", one.said());
+        assert_eq!(handed_over, moves, "to nobody: {}", one.log());
         ended_at = Instant::now();
     }
     for one in &mut all {
@@ -371,7 +376,7 @@ pub fn stop_all<const N: usize>(mut all: [Protected; N]) {
 }
 
 fn flags(logger: &Logger, more: &[String]) -> Vec<String> {
-    let device = DEVICE.iter().map(ToString::to_string);
+    let device = ADDRESS_DEVICE_FLAGS.iter().map(ToString::to_string);
     let more = device.chain(more.iter().cloned());
     logger.flags().into_iter().chain(more).collect()
 }

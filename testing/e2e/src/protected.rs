@@ -1,4 +1,4 @@
-//! A server under `outlive serve`, and what can be asked of it.
+//! A server under `outlive serve`, and questions about it.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,14 +12,14 @@ use serde_json::Value;
 
 use crate::leftovers::Before;
 use crate::servers::Server;
-use crate::{PATIENCE, Scene, binaries};
+use crate::{EVENT_TIMEOUT, Scene, binaries};
 
 /// How long we sleep between two looks.
-const PAUSE: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// On a busy machine a logger is slow now and then. A logger that is merely slow is not lost, but in tests of a loss
-/// ([`crate::loggers::QUICK_LOSS`]).
-const UNHURRIED: &str = "--logger-timeout=20s";
+/// ([`crate::loggers::SHORT_LOGGER_TIMEOUT`]).
+const TOLERANT_LOGGER_TIMEOUT: &str = "--logger-timeout=20s";
 
 /// A running `outlive serve --json`.
 ///
@@ -68,7 +68,7 @@ impl At {
         }
         let has = |name: &str| flags.iter().any(|flag| flag.starts_with(name));
         if has("--logger") && !has("--logger-timeout") {
-            command.arg(UNHURRIED);
+            command.arg(TOLERANT_LOGGER_TIMEOUT);
         }
         command.args(flags).arg("--").args(&server.command);
         let output = Output::Files {
@@ -148,10 +148,10 @@ impl Protected {
         let this = Self::begin(scene, server, name, flags, within);
         this.wait_for("protecting", 1);
         // It listens on one of them.
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + EVENT_TIMEOUT;
         while !this.at.listens_on(&server.addresses) {
             assert!(Instant::now() < deadline, "it listens where it is to");
-            thread::sleep(PAUSE);
+            thread::sleep(POLL_INTERVAL);
         }
         this
     }
@@ -216,7 +216,10 @@ impl Protected {
     #[track_caller]
     pub fn kill_serve_itself(&self) {
         self.kill_serve(Signal::KILL);
-        assert!(self.ended(PATIENCE).is_some(), "serve survived SIGKILL");
+        assert!(
+            self.ended(EVENT_TIMEOUT).is_some(),
+            "serve survived SIGKILL"
+        );
     }
 
     /// Starts another `serve` of the same name, after [`Protected::kill_serve_itself`]. Only its
@@ -254,7 +257,10 @@ impl Protected {
     #[track_caller]
     pub fn power_off(&self) {
         self.at.host.power_off().expect("power off");
-        assert!(self.ended(PATIENCE).is_some(), "serve survived its host");
+        assert!(
+            self.ended(EVENT_TIMEOUT).is_some(),
+            "serve survived its host"
+        );
     }
 
     /// Gives it back.
@@ -311,7 +317,7 @@ impl Protected {
 
     /// Everything on its standard error: the events, and what else it and the server said.
     #[must_use]
-    pub fn said(&self) -> String {
+    pub fn log(&self) -> String {
         let bytes = fs::read(&self.said).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
@@ -319,7 +325,7 @@ impl Protected {
     /// The events so far.
     #[must_use]
     pub fn events(&self) -> Vec<Value> {
-        let said = self.said();
+        let said = self.log();
         // The last line may be half written; the server may write there too.
         let complete = said.rsplit_once('\n').map_or("", |(lines, _)| lines);
         complete
@@ -343,16 +349,16 @@ impl Protected {
     /// When something was.
     #[track_caller]
     pub fn assert_none_of(&self, kind: &str) {
-        assert!(self.events_of(kind).is_empty(), "{}", self.said());
+        assert!(self.events_of(kind).is_empty(), "{}", self.log());
     }
 
     /// Waits for the `number`-th event (from 1) of a kind and returns it.
     ///
     /// # Panics
-    /// When it does not come within [`PATIENCE`], or `serve` ends.
+    /// When it does not come within [`EVENT_TIMEOUT`], or `serve` ends.
     #[track_caller]
     pub fn wait_for(&self, kind: &str, number: usize) -> Value {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + EVENT_TIMEOUT;
         loop {
             let over = self.ended(Duration::ZERO).is_some();
             if let Some(event) = self.events_of(kind).get(number - 1) {
@@ -364,9 +370,9 @@ impl Protected {
                 } else {
                     "it took too long"
                 };
-                panic!("no event {kind} number {number}: {why}\n{}", self.said());
+                panic!("no event {kind} number {number}: {why}\n{}", self.log());
             }
-            thread::sleep(PAUSE);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -419,7 +425,7 @@ impl Protected {
     pub fn kill_main(&self, signal: Signal) {
         let pid = self.main_pid();
         lab::signal(pid, signal)
-            .unwrap_or_else(|error| panic!("kill {pid}: {error}\n{}", self.said()));
+            .unwrap_or_else(|error| panic!("kill {pid}: {error}\n{}", self.log()));
     }
 
     /// Sends a signal to one child of the main process.
@@ -467,7 +473,7 @@ impl Protected {
     #[must_use]
     pub fn outlive(&self, verb: &str, arguments: &[&str]) -> Answer {
         let mut command = self.at.host.command("timeout");
-        let limit = PATIENCE.as_secs().to_string();
+        let limit = EVENT_TIMEOUT.as_secs().to_string();
         command.args(["-k", "1", &limit]).arg(binaries::outlive());
         command.arg(verb).args(arguments);
         command.env("OUTLIVE_RUN_DIR", &self.at.run_dir);
@@ -497,16 +503,16 @@ impl Protected {
     pub fn assert_nothing_left(&mut self) {
         self.stopped = true;
         let left = self.before.left(&self.at.host);
-        assert!(left.is_empty(), "serve left {left:#?}\n{}", self.said());
+        assert!(left.is_empty(), "serve left {left:#?}\n{}", self.log());
     }
 
     #[track_caller]
     fn terminate(&mut self) {
         self.kill_serve(Signal::TERM);
         self.stopped = true;
-        let ended = self.ended(PATIENCE);
+        let ended = self.ended(EVENT_TIMEOUT);
         let code = ended.and_then(|status| status.code());
-        assert_eq!(code, Some(0), "serve ended {ended:?}:\n{}", self.said());
+        assert_eq!(code, Some(0), "serve ended {ended:?}:\n{}", self.log());
         self.assert_nothing_left();
     }
 }
@@ -519,14 +525,18 @@ impl Drop for Protected {
             }
             return;
         }
-        eprintln!("--- serve of {} said:\n{}---", self.at.name, self.said());
+        eprintln!("--- serve of {} said:\n{}---", self.at.name, self.log());
         // Whatever went wrong, the next test finds a clean machine.
         let _ = self.process.kill_group(Signal::TERM);
-        if self.process.wait_with_timeout(PAUSE * 5000).is_err() {
+        if self
+            .process
+            .wait_with_timeout(POLL_INTERVAL * 5000)
+            .is_err()
+        {
             eprintln!("serve cannot be waited for");
         }
         let _ = self.process.kill_group(Signal::KILL);
-        let _ = self.process.wait_with_timeout(PATIENCE);
+        let _ = self.process.wait_with_timeout(EVENT_TIMEOUT);
         if self.at.host.power_on().is_ok() {
             let cleaned = self.outlive("clean", &["--kill", &self.at.name]);
             eprintln!("--- clean: {cleaned:?}");

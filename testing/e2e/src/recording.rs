@@ -1,4 +1,4 @@
-//! What the client's wire saw of the ends of connections.
+//! Ends of connections on the client's wire.
 
 use std::{collections::BTreeMap, time::Duration};
 

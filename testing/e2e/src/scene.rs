@@ -13,7 +13,7 @@ use lab::{Host, Lab, Output, Pid, Process};
 
 use crate::loggers::{Logger, key_file};
 use crate::servers::Server;
-use crate::{PATIENCE, Protected, Recording};
+use crate::{EVENT_TIMEOUT, Protected, Recording};
 
 /// A client (10.0.0.1, fd00::1) and a server (10.0.0.10, fd00::10) on one switch. Dropping
 /// it removes everything.
@@ -30,7 +30,7 @@ pub struct Scene {
 }
 
 /// Services of this process; their cgroups are all in one tree.
-static SERVICES: AtomicU32 = AtomicU32::new(0);
+static SERVICE_COUNT: AtomicU32 = AtomicU32::new(0);
 
 impl Scene {
     /// Two fresh hosts.
@@ -182,7 +182,7 @@ impl Scene {
     }
 
     /// A connection from the client's host to the server's IPv4 address. Reads and writes
-    /// on it give up after [`PATIENCE`].
+    /// on it give up after [`EVENT_TIMEOUT`].
     ///
     /// # Panics
     /// When it is refused.
@@ -199,23 +199,27 @@ impl Scene {
     pub fn connect_to(&self, address: SocketAddr) -> TcpStream {
         let stream = self
             .client
-            .enter(|| TcpStream::connect_timeout(&address, PATIENCE))
+            .enter(|| TcpStream::connect_timeout(&address, EVENT_TIMEOUT))
             .expect("the client is on")
             .unwrap_or_else(|error| panic!("connect to {address}: {error}"));
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        stream
+            .set_read_timeout(Some(EVENT_TIMEOUT))
+            .expect("a timeout");
+        stream
+            .set_write_timeout(Some(EVENT_TIMEOUT))
+            .expect("a timeout");
         stream.set_nodelay(true).expect("no delay");
         stream
     }
 
-    /// Runs a command on the client's host to its end, killed after twice [`PATIENCE`].
+    /// Runs a command on the client's host to its end, killed after twice [`EVENT_TIMEOUT`].
     ///
     /// # Panics
     /// When it cannot be started.
     #[must_use]
     pub fn on_client(&self, program: &str, arguments: &[&str]) -> Finished {
         let mut command = self.client.command("timeout");
-        let limit = (PATIENCE * 2).as_secs().to_string();
+        let limit = (EVENT_TIMEOUT * 2).as_secs().to_string();
         command.args(["-k", "1", &limit, program]).args(arguments);
         run(&mut command)
     }
@@ -223,8 +227,8 @@ impl Scene {
     /// Waits for a listener, asked from the server's own host: nothing of it is on the
     /// client's wire.
     fn await_listening(&self, address: SocketAddr, log: &Path) {
-        let deadline = Instant::now() + PATIENCE;
-        let connect = || TcpStream::connect_timeout(&address, PATIENCE);
+        let deadline = Instant::now() + EVENT_TIMEOUT;
+        let connect = || TcpStream::connect_timeout(&address, EVENT_TIMEOUT);
         while self.server.enter(connect).expect("it is on").is_err() {
             let said = || fs::read_to_string(log).unwrap_or_default();
             assert!(Instant::now() < deadline, "nobody at {address}: {}", said());
@@ -236,7 +240,7 @@ impl Scene {
 /// A name that no other service has. The time tells this process from an earlier process with the same number: a run
 /// of tests that was killed leaves cgroups and pins behind.
 fn service_name() -> String {
-    let number = SERVICES.fetch_add(1, Ordering::Relaxed);
+    let number = SERVICE_COUNT.fetch_add(1, Ordering::Relaxed);
     let seconds = UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs());
     // The last letter: no name is the beginning of another.
     format!("e2e{}-{seconds:x}-{number}s", std::process::id())

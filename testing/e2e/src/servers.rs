@@ -1,7 +1,7 @@
 //! Servers: well-known ones with a minimal configuration, and our own test server.
 //!
 //! All serve at the server's host. Those of HTTP serve the same files: `/big.bin` with
-//! [`BIG`] bytes of [`pattern`], and `/small/0` to `/small/9`.
+//! [`BIG_FILE_BYTES`] bytes of [`pattern`], and `/small/0` to `/small/9`.
 
 mod ftp;
 mod node;
@@ -19,21 +19,22 @@ use rustix::process::Signal;
 
 use crate::{Protected, Scene, binaries, pattern};
 
-pub use ftp::{PASSIVE, ftp, vsftpd, vsftpd_at};
+pub use ftp::{PASSIVE_PORTS, ftp, vsftpd, vsftpd_at};
 pub use node::{node, node_at};
 pub use proxies::{asker, asker_at, counter, haproxy, nginx_proxy, replica};
 pub use python::{
-    changing, dated, forking, forking_at, greeter, greeter_behind, interpreter, interpreter_at,
-    python, room, rude, second_thoughts, sleeper, streamer, unlike, words,
+    changing, chat_server, command_server, dated, diverging, forking, forking_at, greeter,
+    greeter_behind, interpreter, interpreter_at, python, second_thoughts, sleeper, streamer,
+    unread_close,
 };
 pub use sessions::{passing, sessions_at, working};
 pub use tls::{Authority, lighttpd_tls, nginx_tls};
 
 /// The port of all servers.
-pub const PORT: u16 = 8080;
+pub const SERVER_PORT: u16 = 8080;
 
 /// The size of `/big.bin`.
-pub const BIG: usize = 16 << 20;
+pub const BIG_FILE_BYTES: usize = 16 << 20;
 
 /// A server that can be started, again and again.
 #[derive(Debug, Clone)]
@@ -123,7 +124,7 @@ pub fn site(scene: &Scene) -> PathBuf {
             let content = pattern(500 + usize::from(number) * 700);
             scene.write(&format!("www/small/{number}"), content);
         }
-        scene.write("www/big.bin", pattern(BIG));
+        scene.write("www/big.bin", pattern(BIG_FILE_BYTES));
     }
     let _ = fs::remove_dir_all(root.join("up"));
     fs::create_dir_all(root.join("up")).expect("make a directory");
@@ -131,7 +132,7 @@ pub fn site(scene: &Scene) -> PathBuf {
 }
 
 fn both(scene: &Scene) -> Vec<SocketAddr> {
-    vec![scene.ipv4(PORT), scene.ipv6(PORT)]
+    vec![scene.ipv4(SERVER_PORT), scene.ipv6(SERVER_PORT)]
 }
 
 /// nginx: a master and two workers; takes uploads by PUT.
@@ -196,11 +197,11 @@ pub fn nginx_alone(scene: &Scene) -> Server {
 #[must_use]
 pub fn lighttpd(scene: &Scene) -> Server {
     let root = site(scene);
-    let (v4, v6) = (scene.ipv4(PORT), scene.ipv6(PORT));
+    let (v4, v6) = (scene.ipv4(SERVER_PORT), scene.ipv6(SERVER_PORT));
     let config = scene.write(
         "lighttpd.conf",
         format!(
-            "server.document-root = \"{root}\"\nserver.bind = \"{}\"\nserver.port = {PORT}\n\
+            "server.document-root = \"{root}\"\nserver.bind = \"{}\"\nserver.port = {SERVER_PORT}\n\
              server.errorlog = \"{log}\"\nserver.max-keep-alive-requests = 100000\n\
              server.max-keep-alive-idle = 120\n\
              $SERVER[\"socket\"] == \"{v6}\" {{ }}\n",
@@ -216,9 +217,9 @@ pub fn lighttpd(scene: &Scene) -> Server {
 /// socat: echoes, with one process for each connection. IPv4 only.
 #[must_use]
 pub fn socat(scene: &Scene) -> Server {
-    let address = scene.ipv4(PORT);
+    let address = scene.ipv4(SERVER_PORT);
     let listen = format!(
-        "TCP4-LISTEN:{PORT},bind={},fork,reuseaddr,backlog=128",
+        "TCP4-LISTEN:{SERVER_PORT},bind={},fork,reuseaddr,backlog=128",
         address.ip()
     );
     // `nofork`: the child becomes cat, on the socket itself. Between socket and pipes socat
@@ -233,7 +234,7 @@ pub fn socat(scene: &Scene) -> Server {
 /// redis, which keeps nothing in files. IPv4 only.
 #[must_use]
 pub fn redis(scene: &Scene) -> Server {
-    redis_at(scene, scene.ipv4(PORT))
+    redis_at(scene, scene.ipv4(SERVER_PORT))
 }
 
 /// The same at another address.
@@ -266,8 +267,8 @@ pub fn redis_in(directory: &Path, address: SocketAddr, saves: &[&str]) -> Server
 /// memcached, whose threads serve its connections. IPv4 only.
 #[must_use]
 pub fn memcached(scene: &Scene) -> Server {
-    let address = scene.ipv4(PORT);
-    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let address = scene.ipv4(SERVER_PORT);
+    let (ip, port) = (address.ip().to_string(), SERVER_PORT.to_string());
     Server::new(
         "memcached",
         vec![address],
@@ -281,11 +282,11 @@ pub fn memcached(scene: &Scene) -> Server {
 /// When its configuration cannot be written.
 #[must_use]
 pub fn mosquitto(scene: &Scene) -> Server {
-    let address = scene.ipv4(PORT);
+    let address = scene.ipv4(SERVER_PORT);
     let config = scene.write(
         "mosquitto.conf",
         format!(
-            "listener {PORT} {}\nallow_anonymous true\npersistence false\nuser root\n\
+            "listener {SERVER_PORT} {}\nallow_anonymous true\npersistence false\nuser root\n\
              log_dest none\n",
             address.ip()
         ),
@@ -300,11 +301,11 @@ pub fn mosquitto(scene: &Scene) -> Server {
 /// When its configuration cannot be written.
 #[must_use]
 pub fn ngircd(scene: &Scene) -> Server {
-    let address = scene.ipv4(PORT);
+    let address = scene.ipv4(SERVER_PORT);
     let config = scene.write(
         "ngircd.conf",
         format!(
-            "[Global]\nName = irc.example.net\nInfo = test\nListen = {}\nPorts = {PORT}\n\
+            "[Global]\nName = irc.example.net\nInfo = test\nListen = {}\nPorts = {SERVER_PORT}\n\
              MotdPhrase = hello\n[Limits]\nMaxConnectionsIP = 0\nMaxPenaltyTime = 0\n\
              [Options]\nDNS = no\nIdent = no\nPAM = no\n",
             address.ip()

@@ -11,9 +11,9 @@ use signal_hook::{
 ///
 /// # Panics
 /// If the kernel refuses it.
-pub fn heed_signals() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
+pub fn handle_signals() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
         for signal in [SIGHUP, SIGINT, SIGQUIT] {
             let at_once = Arc::new(AtomicBool::new(true));
             register_conditional_shutdown(signal, 128 + signal, at_once).expect("a handler");

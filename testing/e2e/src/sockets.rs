@@ -8,10 +8,10 @@ use lab::Host;
 use rustix::net::sockopt::{Timeout, set_socket_linger, set_socket_timeout, set_tcp_nodelay};
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, connect, socket_with};
 
-use crate::PATIENCE;
+use crate::EVENT_TIMEOUT;
 
 /// Connects from a host with a socket of the given protocol (`None`: TCP), on which `prepare`
-/// is called before. Reads and writes on it give up after [`PATIENCE`].
+/// is called before. Reads and writes on it give up after [`EVENT_TIMEOUT`].
 ///
 /// # Errors
 /// The connection is refused or not answered in time.
@@ -33,7 +33,7 @@ pub fn dial(
         let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, protocol)
             .expect("such a socket");
         for timeout in [Timeout::Send, Timeout::Recv] {
-            set_socket_timeout(&socket, timeout, Some(PATIENCE)).expect("a timeout");
+            set_socket_timeout(&socket, timeout, Some(EVENT_TIMEOUT)).expect("a timeout");
         }
         set_tcp_nodelay(&socket, true).expect("no delay");
         prepare(&socket);

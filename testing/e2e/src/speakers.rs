@@ -1,7 +1,7 @@
-//! Which hosts speak for a service, on the client's wire.
+//! The hosts that speak for a service, on the client's wire.
 //!
-//! A host speaks with every frame whose source is an address of the service, whatever is in it, and
-//! with every claim that such an address is its own: to the client, or to all.
+//! A host speaks with every frame whose source is an address of the service, and with every ARP or neighbour claim of
+//! such an address.
 
 #[cfg(test)]
 mod tests;
@@ -13,10 +13,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use lab::{Capture, Host, Mac, TcpSegment};
 
 /// The length of an Ethernet header.
-const HEADER: usize = 14;
+const ETHERNET_HEADER_BYTES: usize = 14;
 /// ICMPv6's number as a next header, and its neighbour advertisement (RFC 4861 4.4).
-const ICMPV6: u8 = 58;
-const ADVERTISEMENT: u8 = 136;
+const ICMPV6_PROTOCOL: u8 = 58;
+const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 
 /// A capture of all that is said for some addresses.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Speakers {
 
 /// A frame that speaks.
 #[derive(Debug, Clone)]
-struct Word {
+struct Transmission {
     /// When, since 1970.
     time: Duration,
     speaker: Mac,
@@ -35,7 +35,7 @@ struct Word {
     what: String,
 }
 
-impl fmt::Display for Word {
+impl fmt::Display for Transmission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:.6} {}", self.time.as_secs_f64(), self.what)
     }
@@ -43,8 +43,8 @@ impl fmt::Display for Word {
 
 /// All that was said, in the order of time.
 #[derive(Debug, Clone, Default)]
-pub struct Heard {
-    words: Vec<Word>,
+pub struct SpeakerLog {
+    words: Vec<Transmission>,
 }
 
 impl Speakers {
@@ -70,21 +70,21 @@ impl Speakers {
     /// # Panics
     /// When the capture is not complete: it would prove nothing.
     #[must_use]
-    pub fn finish(self) -> Heard {
+    pub fn finish(self) -> SpeakerLog {
         let captured = self.capture.finish().expect("the capture ends");
         assert_eq!(captured.missed, Some(0), "tcpdump missed frames");
         let packets = captured.packets.iter();
-        Heard::of(
+        SpeakerLog::of(
             packets.map(|packet| (packet.time, &packet.frame[..])),
             &self.addresses,
         )
     }
 }
 
-impl Heard {
+impl SpeakerLog {
     fn of<'a>(frames: impl Iterator<Item = (Duration, &'a [u8])>, addresses: &[IpAddr]) -> Self {
         let words = frames.filter_map(|(time, frame)| {
-            Some(Word {
+            Some(Transmission {
                 time,
                 speaker: speaker(frame, addresses)?,
                 what: in_words(frame),
@@ -125,7 +125,7 @@ impl Heard {
     /// When somebody did.
     #[track_caller]
     pub fn assert_silence(&self, from: Duration, to: Duration) {
-        let within = |word: &&Word| (from..=to).contains(&word.time);
+        let within = |word: &&Transmission| (from..=to).contains(&word.time);
         if let Some(word) = self.words.iter().find(within) {
             panic!(
                 "from {from:?} to {to:?} there spoke {}: {word}",
@@ -135,7 +135,7 @@ impl Heard {
     }
 }
 
-impl fmt::Display for Heard {
+impl fmt::Display for SpeakerLog {
     /// A line for each time that somebody spoke: who, how much, and the first and last of it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for turn in self.words.chunk_by(|a, b| a.speaker == b.speaker) {
@@ -157,14 +157,15 @@ fn in_words(frame: &[u8]) -> String {
 
 /// Whose frame this is, if it speaks for one of the addresses.
 fn speaker(frame: &[u8], addresses: &[IpAddr]) -> Option<Mac> {
-    let payload = frame.get(HEADER..)?;
-    let claimed = match frame.get(12..HEADER)? {
+    let payload = frame.get(ETHERNET_HEADER_BYTES..)?;
+    let claimed = match frame.get(12..ETHERNET_HEADER_BYTES)? {
         [0x08, 0x00] => vec![ipv4(payload, 12)?],
         // The sender's protocol address (RFC 826): of a reply, and of a question as well.
         [0x08, 0x06] => vec![ipv4(payload, 14)?],
         [0x86, 0xdd] => {
             let kinds = (payload.get(6)?, payload.get(40));
-            let target = (kinds == (&ICMPV6, Some(&ADVERTISEMENT))).then(|| ipv6(payload, 48));
+            let target = (kinds == (&ICMPV6_PROTOCOL, Some(&NEIGHBOUR_ADVERTISEMENT)))
+                .then(|| ipv6(payload, 48));
             [ipv6(payload, 8), target.flatten()]
                 .into_iter()
                 .flatten()

@@ -1,5 +1,5 @@
-//! The addresses that a host has because it serves (`--address-device`): the neighbours learn at once
-//! where they are, and they do not stay for ever.
+//! Addresses of a service on the serving host (`--address-device`): neighbours learn the place at once, and the
+//! addresses expire.
 
 use std::io;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
@@ -8,16 +8,16 @@ use e2e::arrange::{run, wait_until};
 use e2e::clients::{read_exactly, read_some, read_to_end, write};
 use e2e::exchange::talks;
 use e2e::servers::{Server, test_server_at};
-use e2e::{PATIENCE, Protected, Scene, assert_same_bytes, binaries, pattern};
+use e2e::{EVENT_TIMEOUT, Protected, Scene, assert_same_bytes, binaries, pattern};
 use lab::{Host, Impairment, Mac, Signal};
 use rustix::process::test_kill_process;
 use serde_json::Value;
 
 /// More than fits in the buffers of both sides.
-const LONG: usize = 32 << 20;
+const DOWNLOAD_BYTES: usize = 32 << 20;
 /// Less than waits in the server's socket while the link is slow.
-const LEFT: usize = 64 << 10;
-const DEVICE: [&str; 2] = ["--address-device", "eth0"];
+const UNSENT_BYTES: usize = 64 << 10;
+const ADDRESS_DEVICE_FLAGS: [&str; 2] = ["--address-device", "eth0"];
 
 fn addresses() -> [SocketAddr; 2] {
     ["10.0.0.110:8080", "[fd00::110]:8080"].map(|text| text.parse().expect("an address"))
@@ -61,7 +61,7 @@ fn neighbour(host: &Host, ip: IpAddr) -> String {
 
 /// What a frame tells of an address.
 #[derive(Debug, PartialEq, Eq)]
-enum Told<'a> {
+enum Claim<'a> {
     /// An ARP packet with this operation, from and for the same address, or an advertisement.
     At(&'a [u8], u8),
     /// A question after it.
@@ -73,32 +73,32 @@ enum Told<'a> {
 }
 
 /// What a frame has to do with `ip`, read field by field: RFC 826, RFC 4861 4.3 and 4.4.
-fn told(frame: &[u8], ip: IpAddr) -> Option<Told<'_>> {
+fn parse_claim(frame: &[u8], ip: IpAddr) -> Option<Claim<'_>> {
     let packet = frame.get(14..)?;
     match (frame.get(12..14)?, ip) {
         ([8, 6], IpAddr::V4(ip)) if packet.get(24..28)? == ip.octets() => {
             if packet[14..18] == ip.octets() {
                 assert_eq!(frame[..6], [0xff; 6], "a broadcast");
-                Some(Told::At(&packet[8..14], packet[7]))
+                Some(Claim::At(&packet[8..14], packet[7]))
             } else if packet[14..18] == [0; 4] {
-                Some(Told::Probed)
+                Some(Claim::Probed)
             } else {
-                Some(Told::Asked)
+                Some(Claim::Asked)
             }
         }
         ([8, 0], IpAddr::V4(ip)) if packet.get(16..20)? == ip.octets() => {
-            Some(Told::Segment(&frame[..6]))
+            Some(Claim::Segment(&frame[..6]))
         }
         ([0x86, 0xdd], IpAddr::V6(ip)) => match *packet.get(40)? {
-            _ if packet[24..40] == ip.octets() => Some(Told::Segment(&frame[..6])),
+            _ if packet[24..40] == ip.octets() => Some(Claim::Segment(&frame[..6])),
             // An advertisement that nobody has asked for, to be believed, with hop limit 255.
             136 if packet[6] == 58 && packet.get(48..64)? == ip.octets() => {
                 let unasked = packet[44] == 0x20 && packet[24] == 0xff && packet[7] == 255;
-                unasked.then(|| Told::At(&packet[66..72], 2))
+                unasked.then(|| Claim::At(&packet[66..72], 2))
             }
             135 if packet[6] == 58 && packet.get(48..64)? == ip.octets() => {
                 let nowhere = packet[8..24] == [0; 16];
-                Some(if nowhere { Told::Probed } else { Told::Asked })
+                Some(if nowhere { Claim::Probed } else { Claim::Asked })
             }
             _ => None,
         },
@@ -112,15 +112,15 @@ fn stopped_in_a_download(
     flags: &[&str],
     before: impl FnOnce(&TcpStream),
 ) -> (Protected, TcpStream) {
-    let flags = [&DEVICE, flags].concat();
+    let flags = [&ADDRESS_DEVICE_FLAGS, flags].concat();
     let protected = scene.protect_with(&server(scene), &flags);
     // What waits in the socket takes seconds.
     let slow = Impairment::with_seed(1).rate(10_000_000);
     scene.client.impair(&slow).expect("a slow link");
     let stream = scene.connect_to(addresses()[0]);
-    write(&stream, format!("pattern {LONG}\n").as_bytes());
+    write(&stream, format!("pattern {DOWNLOAD_BYTES}\n").as_bytes());
     let main = protected.main_pid();
-    assert_eq!(read_exactly(&stream, 1000), pattern(LONG)[..1000]);
+    assert_eq!(read_exactly(&stream, 1000), pattern(DOWNLOAD_BYTES)[..1000]);
     before(&stream);
     protected.kill_serve(Signal::TERM);
     wait_until("the server ends", || test_kill_process(main).is_err());
@@ -129,20 +129,24 @@ fn stopped_in_a_download(
 
 #[track_caller]
 fn ends_well(mut protected: Protected) {
-    let ended = protected.ended(PATIENCE).expect("serve ends");
-    assert!(ended.success(), "{ended}: {}", protected.said());
+    let ended = protected.ended(EVENT_TIMEOUT).expect("serve ends");
+    assert!(ended.success(), "{ended}: {}", protected.log());
     protected.assert_nothing_left();
 }
 
 #[track_caller]
 fn is_sent_the_rest(stream: &TcpStream) {
     let rest = read_to_end(stream);
-    assert!(rest.len() > LEFT, "{} bytes", rest.len());
-    assert_same_bytes("rest", &pattern(LONG)[1000..][..rest.len()], &rest);
+    assert!(rest.len() > UNSENT_BYTES, "{} bytes", rest.len());
+    assert_same_bytes(
+        "rest",
+        &pattern(DOWNLOAD_BYTES)[1000..][..rest.len()],
+        &rest,
+    );
 }
 
 #[test]
-fn client_of_a_stopped_server_is_sent_the_rest_before_the_address_goes() {
+fn output_is_drained_before_address_removal() {
     let scene = Scene::new("stop-download");
     let (protected, stream) = stopped_in_a_download(&scene, &["--stop-timeout", "60s"], |_| ());
     is_sent_the_rest(&stream);
@@ -150,7 +154,7 @@ fn client_of_a_stopped_server_is_sent_the_rest_before_the_address_goes() {
 }
 
 #[test]
-fn client_of_a_stopped_server_is_sent_the_rest_by_an_address_that_stays() {
+fn output_is_drained_by_permanent_address() {
     let scene = Scene::new("stop-stays");
     for address in addresses() {
         by_hand(&scene.server, "add", address.ip());
@@ -177,26 +181,26 @@ fn reset_if_it_does_not_read(label: &str, before: impl FnOnce(&TcpStream)) {
 }
 
 #[test]
-fn client_that_does_not_read_is_reset_before_the_address_goes() {
+fn non_reading_client_is_reset() {
     reset_if_it_does_not_read("stop-stalled", |_| ());
 }
 
-/// The server's socket is in LAST_ACK then, where the kernel destroys it without a word.
+/// The server's socket is in LAST_ACK, and the kernel destroys the socket silently.
 #[test]
-fn client_that_has_said_all_and_does_not_read_is_reset_before_the_address_goes() {
+fn half_closed_non_reading_client_is_reset() {
     reset_if_it_does_not_read("stop-half", |stream| {
         stream.shutdown(Shutdown::Write).expect("a FIN");
     });
 }
 
 #[test]
-fn neighbours_learn_at_once_who_has_the_addresses() {
+fn neighbours_learn_address_holder_at_once() {
     let scene = Scene::new("address-moves");
     let former = scene.lab.add_host_at("former", 30).expect("a host");
     let mac = |host: &Host| -> Mac { host.mac("eth0").expect("it has eth0") };
     for address in addresses() {
         by_hand(&former, "add", address.ip());
-        let connect = || TcpStream::connect_timeout(&address, PATIENCE);
+        let connect = || TcpStream::connect_timeout(&address, EVENT_TIMEOUT);
         let refused = scene.client.enter(connect).expect("it is on");
         let refused = refused.expect_err("nobody listens there");
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
@@ -208,7 +212,7 @@ fn neighbours_learn_at_once_who_has_the_addresses() {
     former.power_off().expect("power off");
 
     let capture = scene.client.capture("").expect("a capture");
-    let protected = scene.protect_with(&server(&scene), &DEVICE);
+    let protected = scene.protect_with(&server(&scene), &ADDRESS_DEVICE_FLAGS);
     for address in addresses() {
         // The client has not said a word meanwhile.
         wait_until("the client's table is right", || {
@@ -220,26 +224,28 @@ fn neighbours_learn_at_once_who_has_the_addresses() {
     assert_eq!(captured.missed, Some(0));
     for address in addresses() {
         let frames = captured.packets.iter();
-        let all: Vec<Told<'_>> = frames
-            .filter_map(|packet| told(&packet.frame, address.ip()))
+        let all: Vec<Claim<'_>> = frames
+            .filter_map(|packet| parse_claim(&packet.frame, address.ip()))
             .collect();
-        let first = all.iter().position(|told| matches!(told, Told::Segment(_)));
+        let first = all
+            .iter()
+            .position(|told| matches!(told, Claim::Segment(_)));
         let before = &all[..first.expect("it has connected")];
         let here = mac(&scene.server).0;
-        let is_here = |form| before.contains(&Told::At(&here, form));
+        let is_here = |form| before.contains(&Claim::At(&here, form));
         assert!(is_here(2), "{all:02x?}");
         assert!(address.is_ipv6() || is_here(1), "{all:02x?}");
         // Nobody had to ask, and nothing went to where the address was.
-        assert!(!before.contains(&Told::Asked), "{all:02x?}");
-        let right = |told: &Told<'_>| !matches!(told, Told::Segment(to) if *to != here);
+        assert!(!before.contains(&Claim::Asked), "{all:02x?}");
+        let right = |told: &Claim<'_>| !matches!(told, Claim::Segment(to) if *to != here);
         assert!(all.iter().all(right), "{all:02x?}");
     }
     protected.stop();
 }
 
-/// Two services of one address, under two names: each would answer the other's clients.
+/// Two services of an address with two names: each service would answer the other's clients.
 #[test]
-fn address_that_another_host_has_is_refused_by_name() {
+fn address_of_other_host_is_refused_by_name() {
     let scene = Scene::new("address-in-use");
     let other = scene.lab.add_host_at("other", 30).expect("a host");
     let mac = other.mac("eth0").expect("it has eth0").to_string();
@@ -247,7 +253,10 @@ fn address_that_another_host_has_is_refused_by_name() {
         let server = server(&scene);
         let mut command = scene.server.command(&binaries::outlive().to_string_lossy());
         command.args(["serve", "--name", "second", "--run-dir"]);
-        command.arg(scene.run_dir()).args(DEVICE).args(more);
+        command
+            .arg(scene.run_dir())
+            .args(ADDRESS_DEVICE_FLAGS)
+            .args(more);
         for address in addresses() {
             command.args(["--address", &address.to_string()]);
         }
@@ -271,15 +280,15 @@ fn address_that_another_host_has_is_refused_by_name() {
     }
     // As a router with proxy ARP.
     by_hand(&other, "add", addresses()[0].ip());
-    let flags = [&DEVICE[..], &["--take-address"]].concat();
+    let flags = [&ADDRESS_DEVICE_FLAGS[..], &["--take-address"]].concat();
     scene.protect_with(&server(&scene), &flags).stop();
 }
 
 #[test]
-fn addresses_are_held_for_a_while_and_by_who_comes_next() {
+fn addresses_expire_unless_adopted() {
     let scene = Scene::new("address-held");
     let (host, server) = (&scene.server, server(&scene));
-    let mut protected = scene.protect_with(&server, &DEVICE);
+    let mut protected = scene.protect_with(&server, &ADDRESS_DEVICE_FLAGS);
     for address in addresses() {
         let held = address_of(host, address.ip()).expect("it is up");
         let seconds = held["valid_life_time"].as_u64().expect("a number");
@@ -290,7 +299,7 @@ fn addresses_are_held_for_a_while_and_by_who_comes_next() {
     }
     let streams = addresses().map(|address| scene.connect_to(address));
     protected.kill_serve_itself();
-    protected.succeed(&scene, &server, &DEVICE);
+    protected.succeed(&scene, &server, &ADDRESS_DEVICE_FLAGS);
     for stream in &streams {
         talks(stream, "the address has stayed");
     }
@@ -305,31 +314,39 @@ fn addresses_are_held_for_a_while_and_by_who_comes_next() {
         talks(stream, "the address is there again");
     }
     protected.kill_serve(Signal::TERM);
-    assert!(protected.ended(PATIENCE).is_some(), "{}", protected.said());
+    assert!(
+        protected.ended(EVENT_TIMEOUT).is_some(),
+        "{}",
+        protected.log()
+    );
     for address in addresses() {
         assert!(address_of(host, address.ip()).is_none());
     }
 }
 
 #[test]
-fn an_address_that_the_system_has_is_left_alone() {
+fn system_address_is_untouched() {
     let scene = Scene::new("address-there");
     let host = &scene.server;
     for address in addresses() {
         by_hand(host, "add", address.ip());
     }
     let capture = scene.client.capture("arp or icmp6").expect("a capture");
-    let protected = scene.protect_with(&server(&scene), &DEVICE);
+    let protected = scene.protect_with(&server(&scene), &ADDRESS_DEVICE_FLAGS);
     protected.kill_serve(Signal::TERM);
-    assert!(protected.ended(PATIENCE).is_some(), "{}", protected.said());
+    assert!(
+        protected.ended(EVENT_TIMEOUT).is_some(),
+        "{}",
+        protected.log()
+    );
     let captured = capture.finish().expect("a capture");
     assert_eq!(captured.missed, Some(0));
     for address in addresses() {
         let there = address_of(host, address.ip()).expect("it stays");
         assert!(for_ever(&there), "{there}");
         for packet in &captured.packets {
-            let told = told(&packet.frame, address.ip());
-            assert!(!matches!(told, Some(Told::At(..))), "{told:02x?}");
+            let told = parse_claim(&packet.frame, address.ip());
+            assert!(!matches!(told, Some(Claim::At(..))), "{told:02x?}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Clients that speak other TCP than usual: each works while the server is killed twice at
-//! random moments, and notices nothing.
+//! Clients with unusual TCP options: each client works while the server is killed twice at random moments, and sees no
+//! crash.
 
 use std::io;
 use std::net::TcpStream;
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use e2e::arrange::{StartGate, await_closed_window, run, tcp_counter, wait_until};
 use e2e::clients::{read_exactly, read_to_end, write};
-use e2e::exchange::{Exchange, assert_all_kept, assert_same, assert_untouched, end};
-use e2e::servers::{PORT, test_server};
+use e2e::exchange::{Exchange, assert_all_recovered, assert_same, assert_untouched, end};
+use e2e::servers::{SERVER_PORT, test_server};
 use e2e::sockets::{dial, dial_from, reset};
 use e2e::{Protected, Scene, Seed, pattern};
 use lab::{Host, Impairment, Signal};
@@ -21,7 +21,7 @@ fn survives_with(label: &str, tell: impl FnOnce(&Scene)) {
     let scene = Scene::new(label);
     tell(&scene);
     let server = scene.protect(&test_server(&scene));
-    let connect = || scene.connect(PORT);
+    let connect = || scene.connect(SERVER_PORT);
     Exchange::default().survives(&scene, &server, &mut Seed::choose(label), connect);
 }
 
@@ -29,14 +29,14 @@ fn client_sysctl(scene: &Scene, key: &str, value: &str) {
     scene.client.sysctl(key, value).expect("a kernel parameter");
 }
 
-/// What the others are compared with: the same exchange without a crash, and without us.
+/// The reference for all other tests: the same exchange without a crash, and without `outlive`.
 #[test]
-fn crash_free_run_ends_as_expected() {
+fn crash_free_run() {
     let scene = Scene::new("crash-free");
     let plain = scene.plain(&test_server(&scene));
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     for _ in 0..3 {
-        let stream = scene.connect(PORT);
+        let stream = scene.connect(SERVER_PORT);
         write(&stream, b"say hello\n");
         assert_eq!(read_exactly(&stream, 6), b"hello\n");
         end(&stream);
@@ -89,7 +89,7 @@ fn with_small_segments() {
 fn over_ipv6() {
     let scene = Scene::new("ipv6");
     let server = scene.protect(&test_server(&scene));
-    let connect = || scene.connect_to(scene.ipv6(PORT));
+    let connect = || scene.connect_to(scene.ipv6(SERVER_PORT));
     Exchange::default().survives(&scene, &server, &mut Seed::choose("ipv6"), connect);
 }
 
@@ -97,7 +97,7 @@ fn over_ipv6() {
 /// window that they inflated would overrun the queue of that line after the splice. So the
 /// server may not send much more again than without crashes.
 #[test]
-fn far_away_client_is_not_overrun() {
+fn distant_client_is_not_overrun() {
     let exchange = Exchange {
         pace: Duration::ZERO,
         ..Exchange::default()
@@ -112,7 +112,7 @@ fn far_away_client_is_not_overrun() {
         let exchange = Exchange { kills, ..exchange };
         let seed = &mut Seed::choose("far");
         let before = ["RetransSegs", "OutSegs"].map(|name| tcp_counter(&scene.server, name));
-        exchange.survives(&scene, &server, seed, || scene.connect(PORT));
+        exchange.survives(&scene, &server, seed, || scene.connect(SERVER_PORT));
         let after = ["RetransSegs", "OutSegs"].map(|name| tcp_counter(&scene.server, name));
         let [again, all] = [after[0] - before[0], after[1] - before[1]];
         eprintln!("{kills} kills: {again} of {all} segments sent again");
@@ -131,20 +131,20 @@ fn far_away_client_is_not_overrun() {
 /// The client asks once a second whether the server is there, and gives up after four questions without an answer: more
 /// than that are answered after the crash, by the new server's host.
 #[test]
-fn with_keepalives_of_a_second() {
+fn with_one_second_keepalives() {
     let scene = Scene::new("keepalive");
     let (server, gate) = StartGate::before(&scene, test_server(&scene));
     let server = scene.protect(&server);
-    let stream = dial(&scene.client, scene.ipv4(PORT), None, |socket| {
+    let stream = dial(&scene.client, scene.ipv4(SERVER_PORT), None, |socket| {
         options::set_socket_keepalive(socket, true).expect("keepalive");
         options::set_tcp_keepidle(socket, Duration::from_secs(1)).expect("idle time");
         options::set_tcp_keepintvl(socket, Duration::from_secs(1)).expect("interval");
         options::set_tcp_keepcnt(socket, 4).expect("probes");
     });
     let stream = stream.expect("a connection");
-    let recording = scene
-        .client
-        .capture(&format!("tcp src port {PORT} and tcp[tcpflags] & 5 != 0"));
+    let recording = scene.client.capture(&format!(
+        "tcp src port {SERVER_PORT} and tcp[tcpflags] & 5 != 0"
+    ));
     let recording = recording.expect("a capture");
     write(&stream, b"say before\n");
     assert_eq!(read_exactly(&stream, 7), b"before\n");
@@ -162,7 +162,7 @@ fn with_keepalives_of_a_second() {
     assert_eq!(captured.missed, Some(0));
     assert_eq!(captured.packets.len(), 0, "a RST or FIN");
     end(&stream);
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Waits until the client has sent this many more keepalive probes. The client sends no other segment meanwhile.
@@ -185,7 +185,7 @@ fn offering_mptcp() {
     let connect = || {
         let dialled = dial(
             &scene.client,
-            scene.ipv4(PORT),
+            scene.ipv4(SERVER_PORT),
             Some(ipproto::MPTCP),
             |_| {},
         );
@@ -218,7 +218,7 @@ fn offering_fast_open() {
         .expect("Fast Open");
     let server = scene.protect(&test_server(&scene));
     let connect = || -> TcpStream {
-        let dialled = dial(&scene.client, scene.ipv4(PORT), None, |socket| {
+        let dialled = dial(&scene.client, scene.ipv4(SERVER_PORT), None, |socket| {
             setsockopt(socket, sockopt::TcpFastOpenConnect, &true).expect("Fast Open");
         });
         dialled.expect("a connection")
@@ -231,21 +231,21 @@ fn offering_fast_open() {
     let seed = &mut Seed::choose("fast-open");
     exchange.run(&server, seed, connect, |_| {});
     exchange.run(&server, seed, connect, |_| {});
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
     assert_stripped(&server, 3);
 }
 
-/// The client reads nothing for a while: its window is closed when the server dies, stays
-/// closed through the recovery, and opens afterwards.
+/// The client reads nothing for a while: the window is closed at the server's death, stays closed through the
+/// recovery, and opens afterwards.
 #[test]
-fn closed_window() {
+fn zero_window() {
     let scene = Scene::new("closed-window");
     // A client that reads much at once may be given a buffer for all that is to come.
     client_sysctl(&scene, "net.ipv4.tcp_rmem", "4096 131072 4194304");
     let mut seed = Seed::choose("closed-window");
     let server = scene.protect(&test_server(&scene));
-    let recording = scene.record(PORT);
-    let stream = scene.connect(PORT);
+    let recording = scene.record(SERVER_PORT);
+    let stream = scene.connect(SERVER_PORT);
     // More than both sides' buffers take.
     let expected = pattern(24 << 20);
     write(&stream, format!("pattern {}\n", expected.len()).as_bytes());
@@ -265,17 +265,17 @@ fn closed_window() {
     assert_same(&rest, &expected[read..], read, "the rest");
     end(&stream);
     assert_untouched(recording, 1);
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// The server's TCP asks at times that double whether there is room: the client's word that there is must be enough.
 #[test]
-fn download_goes_on_as_soon_as_a_client_reads_that_had_no_room_for_long() {
+fn download_resumes_after_long_zero_window() {
     let scene = Scene::new("long-closed");
     client_sysctl(&scene, "net.ipv4.tcp_rmem", "4096 131072 4194304");
     let mut seed = Seed::choose("long-closed");
     let server = scene.protect(&test_server(&scene));
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     let expected = pattern(24 << 20);
     write(&stream, format!("pattern {}\n", expected.len()).as_bytes());
     let read = seed.between(1, 1 << 20);
@@ -285,7 +285,7 @@ fn download_goes_on_as_soon_as_a_client_reads_that_had_no_room_for_long() {
     server.wait_serving(1);
     server.wait_for("verified", 1);
     // The next time that the server asks by itself is 13 s away, or more.
-    wait_until("the server asks seldom", || asks_seldom(&scene));
+    wait_until("the server asks seldom", || is_backed_off(&scene));
     let before = timeouts(&scene.server);
     let waits = ioctl_fionread(&stream).expect("a socket");
     let new = usize::try_from(waits).expect("some MiB") + 1;
@@ -294,11 +294,11 @@ fn download_goes_on_as_soon_as_a_client_reads_that_had_no_room_for_long() {
     rest.extend(read_exactly(&stream, expected.len() - read - new));
     assert_same(&rest, &expected[read..], read, "the rest");
     end(&stream);
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Has a socket of the server's host retransmitted, or probed for room, six times in a row?
-fn asks_seldom(scene: &Scene) -> bool {
+fn is_backed_off(scene: &Scene) -> bool {
     let said = run(&scene.server, "ss -tnoHi state established");
     let backoff = said.split_once("backoff:").map(|(_, rest)| rest);
     let times = backoff.and_then(|rest| rest.split(' ').next());
@@ -330,7 +330,7 @@ fn timeouts(host: &Host) -> u64 {
 /// One source port for one connection after another, which end in all ways that let the port
 /// be used again at once; the server dies in the middle of some.
 #[test]
-fn one_source_port_again_and_again() {
+fn source_port_reuse() {
     let scene = Scene::new("one-port");
     let server = scene.protect(&test_server(&scene));
     let expected = pattern(200_000);
@@ -339,7 +339,7 @@ fn one_source_port_again_and_again() {
         // The client's own host may keep the port for a moment.
         let mut dialled = None;
         wait_until("the port is free again", || {
-            let again = dial_from(&scene.client, 40_000, scene.ipv4(PORT));
+            let again = dial_from(&scene.client, 40_000, scene.ipv4(SERVER_PORT));
             let taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrNotAvailable;
             dialled = (!again.as_ref().is_err_and(taken)).then_some(again);
             dialled.is_some()
@@ -371,5 +371,5 @@ fn one_source_port_again_and_again() {
         assert_eq!(read_to_end(&stream), b"");
     }
     server.wait_serving(recoveries);
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }

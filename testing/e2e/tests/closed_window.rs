@@ -1,15 +1,14 @@
-//! What a real client does while nobody serves it (FT-TCP IV.E.1): its server's host is gone, and
-//! somebody who has nothing but the record tells it that there is no room now (`south_model::closed_window_ack`),
-//! and later that there is.
+//! A real client during an outage (FT-TCP IV.E.1): the server's host is dead, and the logger sends zero-window ACKs
+//! from the record alone (`south_model::closed_window_ack`), and later a window update.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Instant;
 
-use e2e::PATIENCE;
+use e2e::EVENT_TIMEOUT;
 use e2e::arrange::{run, wait_until};
 use e2e::clients::{read_exactly, write};
 use e2e::forge::Forger;
-use e2e::servers::PORT;
+use e2e::servers::SERVER_PORT;
 use lab::pcap::Packet;
 use lab::{Capture, Host, Lab};
 use protocol::control::{RecordSummary, Recorded, Resume};
@@ -18,9 +17,9 @@ use south_model::{closed_window_ack, restored_flow, word_to_client};
 use wire::{Flags, FlowId, FlowKey, IpPacket, Segment, SeqNumber, Timestamps};
 
 /// What the next server has room for, bytes.
-const ROOM: u32 = 60_000;
+const WINDOW_BYTES: u32 = 60_000;
 
-const LATER: &[u8] = b"later";
+const LATER_DATA: &[u8] = b"later";
 
 /// A connection whose server is gone.
 struct Orphaned {
@@ -39,7 +38,7 @@ fn segments(packets: &[Packet], from_service: bool) -> impl Iterator<Item = Segm
     packets.iter().filter_map(move |packet| {
         let ip = IpPacket::parse(packet.frame.get(14..)?).ok()?;
         let segment = Segment::of(&ip).ok()?;
-        ((segment.source_port() == PORT) == from_service).then_some(segment)
+        ((segment.source_port() == SERVER_PORT) == from_service).then_some(segment)
     })
 }
 
@@ -109,13 +108,13 @@ impl Orphaned {
         // Who is not answered gives up soon: after two retransmissions and a second and a half.
         client.sysctl("net.ipv4.tcp_retries2", "2").expect("set");
         let address: SocketAddr = match v6 {
-            true => (server.address().ipv6(), PORT).into(),
-            false => (server.address().ipv4(), PORT).into(),
+            true => (server.address().ipv6(), SERVER_PORT).into(),
+            false => (server.address().ipv4(), SERVER_PORT).into(),
         };
         let capture = client.capture("tcp").expect("a capture");
         let listener = server.enter(|| TcpListener::bind(address));
         let listener = listener.expect("it is on").expect("a listener");
-        let connect = || TcpStream::connect_timeout(&address, PATIENCE);
+        let connect = || TcpStream::connect_timeout(&address, EVENT_TIMEOUT);
         let stream = client.enter(connect).expect("it is on").expect("connected");
         let (accepted, _) = listener.accept().expect("a connection");
         for (from, to, what) in [
@@ -161,7 +160,7 @@ impl Orphaned {
         let mut flow = restored_flow(&self.recorded, &self.summary, 0);
         let elapsed = u32::try_from(self.since.elapsed().as_millis()).expect("seconds");
         flow.server.tsval = flow.server.tsval.wrapping_add(elapsed);
-        flow.splice.edge = flow.server.ack + ROOM;
+        flow.splice.edge = flow.server.ack + WINDOW_BYTES;
         let word = word_to_client(self.recorded.beginning.key, &flow);
         self.holder.send(&word.expect("a packet"));
     }
@@ -193,7 +192,7 @@ impl Orphaned {
     }
 
     /// How many segments it has sent again.
-    fn sent_again(&self) -> u32 {
+    fn retransmissions(&self) -> u32 {
         self.counter("retrans:")
     }
 
@@ -213,14 +212,14 @@ fn captured(capture: Capture) -> Vec<Packet> {
     captured.packets
 }
 
-/// What is written while the window is closed waits for room; the client asks for it.
+/// Data written during a zero window waits; the client sends window probes.
 #[test]
-fn a_client_that_is_told_of_no_room_asks_and_waits() {
+fn zero_window_client_probes_and_waits() {
     for v6 in [false, true] {
         let orphaned = Orphaned::new(v6);
         let capture = orphaned.capture();
         orphaned.close_window();
-        write(&orphaned.stream, LATER);
+        write(&orphaned.stream, LATER_DATA);
         wait_until("it asks", || orphaned.questions() >= 2);
         let closed = captured(capture);
         let ours = times(&segments(&closed, true).next().expect("ours")).value;
@@ -240,37 +239,37 @@ fn a_client_that_is_told_of_no_room_asks_and_waits() {
         let open = captured(capture);
         let sent = segments(&open, false).find(|segment| !segment.payload().is_empty());
         let sent = sent.expect("what was written");
-        assert_eq!((sent.seq(), sent.payload()), (orphaned.next(), LATER));
+        assert_eq!((sent.seq(), sent.payload()), (orphaned.next(), LATER_DATA));
     }
 }
 
-/// What was on its way to the dead host is sent again for as long as the client is told that it lives.
+/// Data in flight to the dead host is retransmitted as long as zero-window ACKs arrive.
 #[test]
-fn a_client_that_has_sent_something_does_not_give_up() {
+fn client_with_unacked_data_does_not_time_out() {
     for v6 in [false, true] {
         let silence = Orphaned::new(v6);
-        write(&silence.stream, LATER);
+        write(&silence.stream, LATER_DATA);
         let orphaned = Orphaned::new(v6);
-        write(&orphaned.stream, LATER);
+        write(&orphaned.stream, LATER_DATA);
         orphaned.close_window();
         wait_until("who hears nothing gives up", || !silence.is_open());
         // More often than that one could.
-        wait_until("it insists", || orphaned.sent_again() >= 5);
+        wait_until("it insists", || orphaned.retransmissions() >= 5);
         assert!(orphaned.is_open(), "{}", orphaned.socket());
         let capture = orphaned.capture();
-        let before = orphaned.sent_again();
+        let before = orphaned.retransmissions();
         orphaned.open_window();
-        wait_until("it sends again", || orphaned.sent_again() > before);
+        wait_until("it sends again", || orphaned.retransmissions() > before);
         let open = captured(capture);
         let sent = segments(&open, false).find(|segment| !segment.payload().is_empty());
         let sent = sent.expect("what was written");
-        assert_eq!((sent.seq(), sent.payload()), (orphaned.next(), LATER));
+        assert_eq!((sent.seq(), sent.payload()), (orphaned.next(), LATER_DATA));
     }
 }
 
-/// The record knows less than the client had: the client says where it stands.
+/// The record is behind the client: the client's ACK shows the client's position.
 #[test]
-fn a_client_that_had_more_answers() {
+fn client_beyond_record_responds() {
     for v6 in [false, true] {
         let mut orphaned = Orphaned::new(v6);
         let (had, known) = (orphaned.recorded.acknowledged, 2);

@@ -1,5 +1,4 @@
-//! The commands that the README prints, run as they are printed: the lab's server has the address that the README
-//! names.
+//! The commands of the README, run as printed: the lab's server has the address of the README.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,12 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use e2e::arrange::{run_words, wait_until};
-use e2e::{PATIENCE, binaries};
+use e2e::{EVENT_TIMEOUT, binaries};
 use lab::{Host, Lab, Output, Pid, Process, Signal};
 use serde_json::Value;
 
 /// The address of the service in all documents.
-const SERVICE: [u8; 4] = [10, 0, 0, 10];
+const SERVICE_ADDRESS: [u8; 4] = [10, 0, 0, 10];
 
 /// A line of the README's consoles: the prompt names the host.
 #[derive(Debug, Clone)]
@@ -102,13 +101,15 @@ impl Stage {
         }
     }
 
-    /// A connection to the service. Reads end after [`PATIENCE`].
+    /// A connection to the service. Reads end after [`EVENT_TIMEOUT`].
     fn connect(&self, port: u16) -> TcpStream {
-        let address = SocketAddr::from((SERVICE, port));
-        let connect = || TcpStream::connect_timeout(&address, PATIENCE);
+        let address = SocketAddr::from((SERVICE_ADDRESS, port));
+        let connect = || TcpStream::connect_timeout(&address, EVENT_TIMEOUT);
         let stream = self.client.enter(connect).expect("the client is on");
         let stream = stream.unwrap_or_else(|error| panic!("connect to {address}: {error}"));
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream
+            .set_read_timeout(Some(EVENT_TIMEOUT))
+            .expect("a timeout");
         stream
     }
 }
@@ -129,18 +130,18 @@ struct Service {
 }
 
 impl Service {
-    fn said(&self) -> String {
+    fn log(&self) -> String {
         fs::read_to_string(&self.said).unwrap_or_default()
     }
 
     #[track_caller]
-    fn await_said(&self, text: &str) {
-        let deadline = Instant::now() + PATIENCE;
-        while !self.said().contains(text) {
+    fn await_message(&self, text: &str) {
+        let deadline = Instant::now() + EVENT_TIMEOUT;
+        while !self.log().contains(text) {
             assert!(
                 Instant::now() < deadline,
                 "never {text:?} of:\n{}",
-                self.said()
+                self.log()
             );
             thread::sleep(Duration::from_millis(5));
         }
@@ -176,11 +177,14 @@ impl Service {
     /// Stops the command as an operator does.
     fn stop(self) {
         self.process.kill(Signal::TERM).expect("the command lived");
-        let status = self.process.wait_with_timeout(PATIENCE).expect("a wait");
+        let status = self
+            .process
+            .wait_with_timeout(EVENT_TIMEOUT)
+            .expect("a wait");
         assert!(
             status.is_some_and(|status| status.success()),
             "{status:?}: {}",
-            self.said()
+            self.log()
         );
     }
 }
@@ -227,43 +231,43 @@ fn page_outlives(stage: &Stage, death: impl FnOnce(), lives_again: impl FnOnce()
 }
 
 #[test]
-fn first_command_of_the_readme_masks_a_kill() {
+fn readme_first_command_masks_kill() {
     let stage = Stage::new("readme");
     let server = stage.host("server", 10);
     let line = line_with(&console_below("# outlive"), "outlive serve");
     let serve = stage.begin(&server, &line);
-    serve.await_said("protecting connections to 10.0.0.10:80");
+    serve.await_message("protecting connections to 10.0.0.10:80");
     page_outlives(
         &stage,
         || serve.kill_server(),
-        || serve.await_said(": 1 connection recovered, 0 reset"),
+        || serve.await_message(": 1 connection recovered, 0 reset"),
     );
     serve.stop();
 }
 
 #[test]
-fn readme_commands_with_a_logger_mask_a_kill() {
+fn readme_logger_commands_mask_kill() {
     let stage = Stage::new("readmelog");
     let (machine, server) = (stage.host("logger", 9), stage.host("server", 10));
     let lines = console_below("### With a logger");
     stage.run(&machine, &line_with(&lines, "outlive key"));
     let logger = stage.begin(&machine, &line_with(&lines, "outlive logger"));
     let serve = stage.begin(&server, &line_with(&lines, "outlive serve"));
-    serve.await_said("protecting connections to 10.0.0.10:80");
+    serve.await_message("protecting connections to 10.0.0.10:80");
     wait_until("the logger is in use", || {
         serve.status()["logger_up"] == Value::Bool(true)
     });
     page_outlives(
         &stage,
         || serve.kill_server(),
-        || serve.await_said(": 1 connection recovered, 0 reset"),
+        || serve.await_message(": 1 connection recovered, 0 reset"),
     );
     serve.stop();
     logger.stop();
 }
 
 #[test]
-fn readme_commands_for_two_hosts_mask_a_power_off() {
+fn readme_two_host_commands_mask_power_off() {
     let stage = Stage::new("readmetwo");
     let machine = stage.host("logger", 9);
     let (a, b) = (stage.host("a", 11), stage.host("b", 12));
@@ -279,14 +283,14 @@ fn readme_commands_for_two_hosts_mask_a_power_off() {
             .expect("a line")
     };
     let serve = stage.begin(&a, of("a"));
-    serve.await_said("protecting connections to 10.0.0.10:80");
+    serve.await_message("protecting connections to 10.0.0.10:80");
     let standby = stage.begin(&b, of("b"));
     wait_until("the standby is present", || {
         serve.status()["standby_present"] == Value::Bool(true)
     });
     let off = || a.power_off().expect("power off");
     page_outlives(&stage, off, || {
-        standby.await_said(": 1 connection recovered, 0 reset")
+        standby.await_message(": 1 connection recovered, 0 reset")
     });
     standby.stop();
     logger.stop();
@@ -294,13 +298,13 @@ fn readme_commands_for_two_hosts_mask_a_power_off() {
 }
 
 #[test]
-fn redis_command_of_the_readme_keeps_the_count_over_a_kill() {
+fn readme_redis_command_keeps_count_over_kill() {
     let stage = Stage::new("readmeredis");
     let server = stage.host("server", 10);
     let line = line_with(&console_below("### A server with state"), "redis-server");
     let serve = stage.begin(&server, &line);
-    serve.await_said("protecting connections to 10.0.0.10:6379");
-    wait_until("redis listens", || serve.said().contains("Ready to accept"));
+    serve.await_message("protecting connections to 10.0.0.10:6379");
+    wait_until("redis listens", || serve.log().contains("Ready to accept"));
     let mut connection = BufReader::new(stage.connect(6379));
     assert_eq!(ask_redis(&mut connection, "INCR visits"), ":1");
     serve.kill_server();

@@ -1,4 +1,4 @@
-//! A server is killed again and again while clients work without a pause, for as long as is asked for.
+//! Repeated kills of a server while clients work without a pause, for a chosen time.
 
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,22 +7,22 @@ use std::time::{Duration, Instant};
 
 use e2e::arrange::test_server_at;
 use e2e::clients::{curl, read_exactly, write};
-use e2e::exchange::{assert_all_kept, assert_same, end};
-use e2e::servers::{PORT, Server};
+use e2e::exchange::{assert_all_recovered, assert_same, end};
+use e2e::servers::{SERVER_PORT, Server};
 use e2e::{Protected, Scene, Seed, pattern};
 use lab::Signal;
 
 /// For how long, in seconds; without that, two kills are enough.
-const VARIABLE: &str = "OUTLIVE_LOAD_SECONDS";
+const SECONDS_VARIABLE: &str = "OUTLIVE_LOAD_SECONDS";
 /// How the programs are bound: `tcx` or `clsact`, else as `serve` likes.
-const ATTACH: &str = "OUTLIVE_LOAD_ATTACH";
+const ATTACH_VARIABLE: &str = "OUTLIVE_LOAD_ATTACH";
 /// Bytes of one echo, and of one download.
-const ECHO: usize = 256 << 10;
-const DOWNLOAD: usize = 1 << 20;
-const PIECE: usize = 16 << 10;
+const ECHO_BYTES: usize = 256 << 10;
+const DOWNLOAD_BYTES: usize = 1 << 20;
+const PIECE_BYTES: usize = 16 << 10;
 
 /// Clients at a time.
-const CLIENTS: usize = 4;
+const CLIENT_COUNT: usize = 4;
 
 /// What clients do until the end, and what came of that.
 #[derive(Debug, Default)]
@@ -30,11 +30,11 @@ struct Work {
     over: AtomicBool,
     connections: AtomicU64,
     /// Bytes that each client has compared.
-    bytes: [AtomicU64; CLIENTS],
+    bytes: [AtomicU64; CLIENT_COUNT],
 }
 
 impl Work {
-    fn goes_on(&self) -> bool {
+    fn is_running(&self) -> bool {
         !self.over.load(Ordering::Relaxed)
     }
 
@@ -43,7 +43,7 @@ impl Work {
         self.bytes[client].fetch_add(bytes, Ordering::Relaxed);
     }
 
-    fn done(&self) -> [u64; CLIENTS] {
+    fn done(&self) -> [u64; CLIENT_COUNT] {
         self.bytes
             .each_ref()
             .map(|bytes| bytes.load(Ordering::Relaxed))
@@ -53,7 +53,7 @@ impl Work {
     /// says it again after ever longer times, and would never meet a server that is killed too early.
     fn await_progress(&self, all: usize) {
         let (before, all) = (self.done(), u64::try_from(all).expect("a number of bytes"));
-        while self.goes_on() {
+        while self.is_running() {
             let now = self.done();
             let each = before.iter().zip(&now).all(|(before, now)| now > before);
             if each && now.iter().sum::<u64>() >= before.iter().sum::<u64>() + all {
@@ -64,10 +64,10 @@ impl Work {
     }
 
     /// Connections one after another, each with `task`.
-    fn again_and_again(&self, connect: impl Fn() -> TcpStream, task: impl Fn(&TcpStream)) {
+    fn repeat_connections(&self, connect: impl Fn() -> TcpStream, task: impl Fn(&TcpStream)) {
         // A failure ends the work of all.
         let _over = Over(&self.over);
-        while self.goes_on() {
+        while self.is_running() {
             let stream = connect();
             self.connections.fetch_add(1, Ordering::Relaxed);
             task(&stream);
@@ -76,21 +76,21 @@ impl Work {
     }
 
     fn echo(&self, client: usize, stream: &TcpStream) {
-        let bytes = pattern(ECHO);
+        let bytes = pattern(ECHO_BYTES);
         write(stream, b"echo\n");
-        for (number, piece) in bytes.chunks(PIECE).enumerate() {
+        for (number, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
             write(stream, piece);
             let got = read_exactly(stream, piece.len());
-            assert_same(&got, piece, number * PIECE, "echo");
+            assert_same(&got, piece, number * PIECE_BYTES, "echo");
             self.did(client, 2 * piece.len());
         }
     }
 
     fn download(&self, client: usize, stream: &TcpStream) {
-        write(stream, format!("pattern {DOWNLOAD}\n").as_bytes());
-        for (number, piece) in pattern(DOWNLOAD).chunks(PIECE).enumerate() {
+        write(stream, format!("pattern {DOWNLOAD_BYTES}\n").as_bytes());
+        for (number, piece) in pattern(DOWNLOAD_BYTES).chunks(PIECE_BYTES).enumerate() {
             let got = read_exactly(stream, piece.len());
-            assert_same(&got, piece, number * PIECE, "download");
+            assert_same(&got, piece, number * PIECE_BYTES, "download");
             self.did(client, piece.len());
         }
     }
@@ -108,16 +108,16 @@ impl Drop for Over<'_> {
 }
 
 /// Kills the server at random moments until the time is up. Returns how often.
-fn kill_again_and_again(server: &Protected, work: &Work, seed: &mut Seed) -> usize {
-    let seconds = std::env::var(VARIABLE).ok();
+fn kill_repeatedly(server: &Protected, work: &Work, seed: &mut Seed) -> usize {
+    let seconds = std::env::var(SECONDS_VARIABLE).ok();
     let seconds = seconds.map(|text| text.parse().expect("a number of seconds"));
     let (limit, least) = seconds.map_or((Duration::ZERO, 2), |seconds| {
         (Duration::from_secs(seconds), 1)
     });
     let start = Instant::now();
     let mut kills = 0;
-    while work.goes_on() && (kills < least || start.elapsed() < limit) {
-        work.await_progress(seed.between(PIECE, DOWNLOAD));
+    while work.is_running() && (kills < least || start.elapsed() < limit) {
+        work.await_progress(seed.between(PIECE_BYTES, DOWNLOAD_BYTES));
         server.kill_main(Signal::KILL);
         kills += 1;
         server.wait_serving(kills);
@@ -127,36 +127,36 @@ fn kill_again_and_again(server: &Protected, work: &Work, seed: &mut Seed) -> usi
 
 /// Two connections echo and two download at any time.
 #[test]
-fn servers_that_are_killed_under_load() {
+fn servers_killed_under_load() {
     let scene = Scene::new("load");
-    let address = scene.ipv4(PORT);
-    let attach = std::env::var(ATTACH).unwrap_or_else(|_| "auto".to_owned());
+    let address = scene.ipv4(SERVER_PORT);
+    let attach = std::env::var(ATTACH_VARIABLE).unwrap_or_else(|_| "auto".to_owned());
     let server = test_server_at(&scene, &[address]);
     let server = scene.protect_with(&server, &["--attach", &attach]);
     let work = Work::default();
     let connect = || scene.connect_to(address);
     let kills = thread::scope(|scope| {
-        for client in 0..CLIENTS {
+        for client in 0..CLIENT_COUNT {
             let work = &work;
             let task = move |stream: &TcpStream| match client % 2 {
                 0 => work.echo(client, stream),
                 _ => work.download(client, stream),
             };
-            scope.spawn(move || work.again_and_again(connect, task));
+            scope.spawn(move || work.repeat_connections(connect, task));
         }
         let _over = Over(&work.over);
-        let kills = kill_again_and_again(&server, &work, &mut Seed::choose("load"));
+        let kills = kill_repeatedly(&server, &work, &mut Seed::choose("load"));
         work.over.store(true, Ordering::Relaxed);
         kills
     });
-    assert_all_kept(&server);
-    told("test-server", &attach, kills, &work);
+    assert_all_recovered(&server);
+    print_summary("test-server", &attach, kills, &work);
     server.stop();
 }
 
 /// busybox' httpd, with a process for each connection: a server of others that is there wherever kernels are booted.
 #[test]
-fn a_web_server_that_is_killed_under_load() {
+fn web_server_killed_under_load() {
     if !std::path::Path::new("/usr/bin/busybox").exists()
         && !std::path::Path::new("/bin/busybox").exists()
     {
@@ -164,8 +164,8 @@ fn a_web_server_that_is_killed_under_load() {
         return;
     }
     let scene = Scene::new("load-web");
-    let address = scene.ipv4(PORT);
-    let content = pattern(DOWNLOAD);
+    let address = scene.ipv4(SERVER_PORT);
+    let content = pattern(DOWNLOAD_BYTES);
     let file = scene.write("www/file.bin", &content);
     let root = file.parent().expect("its directory").to_string_lossy();
     let mut server: Server = test_server_at(&scene, &[address]);
@@ -176,7 +176,7 @@ fn a_web_server_that_is_killed_under_load() {
     let work = Work::default();
     let fetch = |client| {
         let _over = Over(&work.over);
-        while work.goes_on() {
+        while work.is_running() {
             work.connections.fetch_add(1, Ordering::Relaxed);
             let got = curl(&scene, &[&format!("http://{address}/file.bin")]);
             let said = String::from_utf8_lossy(&got.stderr);
@@ -186,20 +186,20 @@ fn a_web_server_that_is_killed_under_load() {
         }
     };
     let kills = thread::scope(|scope| {
-        for client in 0..CLIENTS {
+        for client in 0..CLIENT_COUNT {
             scope.spawn(move || fetch(client));
         }
         let _over = Over(&work.over);
-        let kills = kill_again_and_again(&server, &work, &mut Seed::choose("load-web"));
+        let kills = kill_repeatedly(&server, &work, &mut Seed::choose("load-web"));
         work.over.store(true, Ordering::Relaxed);
         kills
     });
-    assert_all_kept(&server);
-    told("busybox httpd", "auto", kills, &work);
+    assert_all_recovered(&server);
+    print_summary("busybox httpd", "auto", kills, &work);
     server.stop();
 }
 
-fn told(server: &str, attach: &str, kills: usize, work: &Work) {
+fn print_summary(server: &str, attach: &str, kills: usize, work: &Work) {
     let connections = work.connections.load(Ordering::Relaxed);
     let bytes: u64 = work.done().iter().sum();
     println!(

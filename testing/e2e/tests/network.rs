@@ -1,20 +1,20 @@
-//! Networks and hosts that are not as simple as two hosts on a switch. In each the server is
-//! killed at random moments while clients work, and they notice nothing.
+//! Networks and hosts beyond two hosts on a switch. The server is killed at random moments while clients work, and the
+//! clients see no crash.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use e2e::arrange::{run, test_server_at};
 use e2e::clients::{read_exactly, read_some, write};
-use e2e::exchange::{Exchange, assert_all_kept, assert_untouched, echo_survives_a_kill};
-use e2e::servers::{PORT, test_server};
-use e2e::{PATIENCE, Recording, Scene, Seed, pattern};
+use e2e::exchange::{Exchange, assert_all_recovered, assert_untouched, echo_survives_a_kill};
+use e2e::servers::{SERVER_PORT, test_server};
+use e2e::{EVENT_TIMEOUT, Recording, Scene, Seed, pattern};
 use lab::{Address, Host, Impairment, Signal};
 
 /// The usual exchange, with the server of a scene that was prepared.
 fn survives(label: &str, scene: &Scene, flags: &[&str]) {
     let server = scene.protect_with(&test_server(scene), flags);
-    let connect = || scene.connect(PORT);
+    let connect = || scene.connect(SERVER_PORT);
     Exchange::default().survives(scene, &server, &mut Seed::choose(label), connect);
 }
 
@@ -41,10 +41,10 @@ fn survives_impaired(
         upload: 1 << 20,
         ..Exchange::default()
     };
-    let recording = see(scene.record(PORT));
-    exchange.run(&server, &mut seed, || scene.connect(PORT), |_| {});
+    let recording = see(scene.record(SERVER_PORT));
+    exchange.run(&server, &mut seed, || scene.connect(SERVER_PORT), |_| {});
     assert_untouched(recording, 3);
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn duplication() {
 }
 
 #[test]
-fn everything_at_once() {
+fn loss_reordering_and_duplication() {
     survives_impaired("everything", Recording::with_duplicates, |link| {
         let worse = link
             .loss(0.5)
@@ -79,7 +79,7 @@ fn everything_at_once() {
     });
 }
 
-/// A stateful firewall on the server's host that drops what it cannot explain.
+/// A stateful firewall on the server's host drops invalid packets.
 #[test]
 fn conntrack_drops_invalid() {
     let scene = Scene::new("conntrack");
@@ -104,15 +104,15 @@ fn reverse_path_filter() {
 }
 
 #[test]
-fn syncookies_for_every_connection() {
+fn syn_cookies() {
     let scene = Scene::new("syncookies");
     sysctl(&scene, "net.ipv4.tcp_syncookies", "2");
     survives("syncookies", &scene, &[]);
 }
 
-/// Each life of the server has another window scale: none, a large one, a small one.
+/// Each incarnation of the server has another window scale: none, a large scale, a small scale.
 #[test]
-fn window_scale_changes_between_lives() {
+fn window_scale_changes_between_incarnations() {
     let scene = Scene::new("window-scale");
     sysctl(&scene, "net.ipv4.tcp_rmem", "4096 131072 33554432");
     let server = scene.protect(&test_server(&scene));
@@ -120,9 +120,9 @@ fn window_scale_changes_between_lives() {
         kills: 3,
         ..Exchange::default()
     };
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     let seed = &mut Seed::choose("window-scale");
-    let connect = || scene.connect(PORT);
+    let connect = || scene.connect(SERVER_PORT);
     exchange.run(&server, seed, connect, |kill| {
         let rmem = [
             "4096 16384 65535",
@@ -132,16 +132,16 @@ fn window_scale_changes_between_lives() {
         sysctl(&scene, "net.ipv4.tcp_rmem", rmem);
     });
     assert_untouched(recording, 3);
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
-/// The server's host stops offering timestamps between two lives. Clients were promised them:
-/// their connections may be lost then, and said to be, but no byte may be wrong. New ones work.
+/// The server's host stops offering timestamps between two incarnations. Clients have negotiated timestamps: their
+/// connections may be reset, with a report, but no byte may be wrong. New connections work.
 #[test]
-fn timestamps_vanish_between_lives() {
+fn timestamps_vanish_between_incarnations() {
     let scene = Scene::new("timestamps-vanish");
     let server = scene.protect(&test_server(&scene));
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     let expected = pattern(4 << 20);
     write(&stream, format!("pattern {}\n", expected.len()).as_bytes());
     let mut got = read_exactly(&stream, 100_000);
@@ -180,30 +180,30 @@ fn read_up_to(stream: &TcpStream, length: usize, got: &mut Vec<u8>) -> std::io::
 
 /// A client on the server's own host: its packets go over the loopback, to the same address.
 #[test]
-fn client_on_the_server_itself() {
+fn client_on_server_host() {
     let scene = Scene::new("loopback");
-    survives_at_home(&scene, &[scene.ipv4(PORT), scene.ipv6(PORT)]);
+    survives_at_home(&scene, &[scene.ipv4(SERVER_PORT), scene.ipv6(SERVER_PORT)]);
 }
 
 /// A service for its own host alone.
 #[test]
 fn loopback_addresses() {
     let scene = Scene::new("localhost");
-    let ipv6 = (Ipv6Addr::LOCALHOST, PORT).into();
-    survives_at_home(&scene, &[([127, 0, 0, 1], PORT).into(), ipv6]);
+    let ipv6 = (Ipv6Addr::LOCALHOST, SERVER_PORT).into();
+    survives_at_home(&scene, &[([127, 0, 0, 1], SERVER_PORT).into(), ipv6]);
 }
 
 /// Unhurried by a pause, TCP sends two segments of the loopback's 64 KiB as one. Over IPv6 such a
 /// frame has a header more; without timestamps the acknowledgement that it is turned into is at its
 /// shortest. And a replayed answer of many segments is as fast as any other.
 #[test]
-fn the_longest_segments() {
+fn longest_segments() {
     for timestamps in ["1", "0"] {
         let scene = Scene::new("longest");
         sysctl(&scene, "net.ipv4.tcp_timestamps", timestamps);
         let addresses = [
-            (Ipv4Addr::LOCALHOST, PORT).into(),
-            (Ipv6Addr::LOCALHOST, PORT).into(),
+            (Ipv4Addr::LOCALHOST, SERVER_PORT).into(),
+            (Ipv6Addr::LOCALHOST, SERVER_PORT).into(),
         ];
         let server = scene.protect(&test_server_at(&scene, &addresses));
         for address in addresses {
@@ -222,7 +222,7 @@ fn the_longest_segments() {
                 |_| {},
             );
         }
-        assert_all_kept(&server);
+        assert_all_recovered(&server);
     }
 }
 
@@ -236,17 +236,21 @@ fn survives_at_home(scene: &Scene, addresses: &[SocketAddr]) {
         };
         exchange.run(&server, &mut Seed::choose("loopback"), connect, |_| {});
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 fn connect_from(host: &Host, address: SocketAddr) -> TcpStream {
-    let connect = || TcpStream::connect_timeout(&address, PATIENCE);
+    let connect = || TcpStream::connect_timeout(&address, EVENT_TIMEOUT);
     let stream = host
         .enter(connect)
         .expect("it is on")
         .expect("a connection");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    stream
+        .set_read_timeout(Some(EVENT_TIMEOUT))
+        .expect("a timeout");
+    stream
+        .set_write_timeout(Some(EVENT_TIMEOUT))
+        .expect("a timeout");
     stream
 }
 
@@ -264,7 +268,10 @@ fn second_interface() {
         .lab
         .add_link(&scene.client, "eth1", place(1))
         .expect("a link");
-    let (first, second) = (scene.ipv4(PORT), (place(10).ipv4(), PORT).into());
+    let (first, second) = (
+        scene.ipv4(SERVER_PORT),
+        (place(10).ipv4(), SERVER_PORT).into(),
+    );
     let server = scene.protect(&test_server_at(&scene, &[first, second]));
     let exchange = Exchange {
         download: 2 << 20,
@@ -282,13 +289,13 @@ fn second_interface() {
     );
     let seed = &mut Seed::choose("second, crossed");
     exchange.run(&server, seed, || scene.connect_to(second), |_| {});
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// The service's address is on a bridge, and the wire is one of its ports: every packet passes
 /// two interfaces of this host.
 #[test]
-fn address_on_a_bridge() {
+fn bridge_address() {
     let scene = Scene::new("bridge");
     let mac = scene.server.mac("eth0").expect("an interface");
     for line in [
@@ -300,9 +307,9 @@ fn address_on_a_bridge() {
     ] {
         run(&scene.server, &line);
     }
-    let server = scene.protect(&test_server_at(&scene, &[scene.ipv4(PORT)]));
+    let server = scene.protect(&test_server_at(&scene, &[scene.ipv4(SERVER_PORT)]));
     let seed = &mut Seed::choose("bridge");
-    Exchange::default().survives(&scene, &server, seed, || scene.connect(PORT));
+    Exchange::default().survives(&scene, &server, seed, || scene.connect(SERVER_PORT));
 }
 
 #[test]
@@ -312,18 +319,18 @@ fn small_mtu() {
         run(host, "ip link set eth0 mtu 576");
     }
     // Too small for IPv6.
-    let server = scene.protect(&test_server_at(&scene, &[scene.ipv4(PORT)]));
+    let server = scene.protect(&test_server_at(&scene, &[scene.ipv4(SERVER_PORT)]));
     let exchange = Exchange {
         download: 2 << 20,
         ..Exchange::default()
     };
     let seed = &mut Seed::choose("mtu");
-    exchange.survives(&scene, &server, seed, || scene.connect(PORT));
+    exchange.survives(&scene, &server, seed, || scene.connect(SERVER_PORT));
 
     // Records of every size about that of a segment are replayed, as whole segments or in parts.
     let streams: Vec<_> = (400..1400)
         .step_by(50)
-        .map(|size| (size, scene.connect(PORT)))
+        .map(|size| (size, scene.connect(SERVER_PORT)))
         .collect();
     let echo = |size: usize, stream: &TcpStream, command: &[u8]| {
         let bytes = pattern(size);
@@ -338,15 +345,15 @@ fn small_mtu() {
         .iter()
         .for_each(|(size, stream)| echo(*size, stream, b""));
     server.wait_serving(exchange.kills + 1);
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// The frames of a device that is stacked upon another one pass the programs of both.
 #[test]
-fn macvlan_whose_server_is_killed_goes_on() {
+fn macvlan_survives_server_kill() {
     for mode in ["bridge", "private", "passthru"] {
         let scene = Scene::new(&format!("macvlan-{mode}"));
-        let address = SocketAddr::from(([10, 9, 1, 1], PORT));
+        let address = SocketAddr::from(([10, 9, 1, 1], SERVER_PORT));
         for line in [
             &format!("ip link add link eth0 name mv0 type macvlan mode {mode}"),
             "ip address add 10.9.1.1/24 dev mv0",
@@ -373,7 +380,7 @@ fn macvlan_whose_server_is_killed_goes_on() {
 fn published_port(scene: &Scene) -> SocketAddr {
     let rules = format!(
         "table ip nat {{
-            chain pre {{ type nat hook prerouting priority dstnat; tcp dport 9090 redirect to :{PORT}; }}
+            chain pre {{ type nat hook prerouting priority dstnat; tcp dport 9090 redirect to :{SERVER_PORT}; }}
         }}\n"
     );
     let file = scene.write("rules.nft", rules);
@@ -383,9 +390,9 @@ fn published_port(scene: &Scene) -> SocketAddr {
 
 /// A published port: its clients' packets have another address than the server's sockets when they pass.
 #[test]
-fn connections_by_a_translated_port_are_told_until_the_port_is_given() {
+fn translated_port_warns_until_configured() {
     let scene = Scene::new("redirect");
-    let (published, own) = (published_port(&scene), scene.ipv4(PORT));
+    let (published, own) = (published_port(&scene), scene.ipv4(SERVER_PORT));
     let server = scene.protect(&test_server_at(&scene, &[own]));
     let seen = scene.connect_to(own);
     let through = scene.connect_to(published);
@@ -409,16 +416,16 @@ fn connections_by_a_translated_port_are_told_until_the_port_is_given() {
     server.wait_serving(1);
     e2e::exchange::talks(&through, "afterwards");
     server.assert_none_of("unseen");
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
     drop(through);
     server.stop();
 }
 
-/// The programs have seen a connection for which there is no room in their table: that alone is told of it.
+/// The programs have seen the connection, without room in the table: only the lack of room is reported.
 #[test]
-fn connection_without_room_is_not_told_as_unseen() {
+fn connection_over_limit_is_not_reported_unseen() {
     let scene = Scene::new("no-room");
-    let (published, own) = (published_port(&scene), scene.ipv4(PORT));
+    let (published, own) = (published_port(&scene), scene.ipv4(SERVER_PORT));
     let flags = ["--max-connections", "1"];
     let server = scene.protect_with(&test_server_at(&scene, &[own]), &flags);
     let ends = [own, own, published];
@@ -442,7 +449,7 @@ fn connection_without_room_is_not_told_as_unseen() {
 fn round_trip(scene: &Scene, field: &str) -> Option<f64> {
     let all = run(
         &scene.server,
-        &format!("ss -Htin state established sport = :{PORT}"),
+        &format!("ss -Htin state established sport = :{SERVER_PORT}"),
     );
     let (_, rest) = all.split_once(&format!("{field}:"))?;
     let number = rest.split(|c: char| c != '.' && !c.is_ascii_digit()).next();
@@ -452,13 +459,13 @@ fn round_trip(scene: &Scene, field: &str) -> Option<f64> {
 /// A replay is acknowledged within microseconds. Congestion control that keeps the shortest round trip sends almost
 /// nothing for ten seconds then.
 #[test]
-fn socket_of_a_recovered_connection_learns_the_round_trip_of_its_client() {
+fn recovered_socket_learns_client_round_trip() {
     const ONE_WAY: Duration = Duration::from_millis(25);
-    const SETTING: &str = "/proc/sys/net/ipv4/tcp_min_rtt_wlen";
+    const MIN_RTT_SYSCTL: &str = "/proc/sys/net/ipv4/tcp_min_rtt_wlen";
     let scene = Scene::new("round-trip");
     let delay = Impairment::with_seed(1).delay(ONE_WAY);
     scene.client.impair(&delay).expect("a longer way");
-    let setting = run(&scene.server, &format!("cat {SETTING}"));
+    let setting = run(&scene.server, &format!("cat {MIN_RTT_SYSCTL}"));
     let server = scene.protect(&test_server(&scene));
     let stream = e2e::exchange::echoing(&scene);
     // Several segments: the kernel measures nothing by one that may be acknowledged late.
@@ -477,5 +484,8 @@ fn socket_of_a_recovered_connection_learns_the_round_trip_of_its_client() {
     }
     drop(stream);
     server.stop();
-    assert_eq!(run(&scene.server, &format!("cat {SETTING}")), setting);
+    assert_eq!(
+        run(&scene.server, &format!("cat {MIN_RTT_SYSCTL}")),
+        setting
+    );
 }

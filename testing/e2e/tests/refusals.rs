@@ -1,4 +1,4 @@
-//! Bad input: what cannot be protected is refused with a reason and the documented exit code.
+//! Bad input: `outlive` refuses with a reason and the documented exit status.
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
@@ -9,17 +9,17 @@ use std::process::Command;
 
 use e2e::arrange::{run_words, wait_until};
 use e2e::exchange::echo_survives_a_kill;
-use e2e::servers::{PORT, test_server};
-use e2e::{Answer, PATIENCE, Scene, binaries};
+use e2e::servers::{SERVER_PORT, test_server};
+use e2e::{Answer, EVENT_TIMEOUT, Scene, binaries};
 
-const DONE: i32 = 0;
+const EX_OK: i32 = 0;
 const SERVER_FAILED: i32 = 1;
-const USAGE: i32 = 64;
-const UNAVAILABLE: i32 = 69;
-const UNSUPPORTED: i32 = 71;
+const EX_USAGE: i32 = 64;
+const EX_UNAVAILABLE: i32 = 69;
+const EX_OSERR: i32 = 71;
 const NOT_NOW: i32 = 75;
 const NO_PERMISSION: i32 = 77;
-const CONFIG: i32 = 78;
+const EX_CONFIG: i32 = 78;
 
 /// Runs `outlive` on the server's host to its end, with a run directory of the scene.
 fn outlive(scene: &Scene, arguments: &[&str]) -> Answer {
@@ -29,7 +29,7 @@ fn outlive(scene: &Scene, arguments: &[&str]) -> Answer {
 /// [`outlive`] by way of another program, such as one that gives up rights.
 fn outlive_as(scene: &Scene, by: &[&str], outlive: &Path, arguments: &[&str]) -> Answer {
     let mut command: Command = scene.server.command("timeout");
-    let limit = PATIENCE.as_secs().to_string();
+    let limit = EVENT_TIMEOUT.as_secs().to_string();
     command
         .args(["-k", "1", &limit])
         .args(by)
@@ -86,84 +86,84 @@ fn assert_nothing_left(scene: &Scene) {
 #[test]
 fn bad_arguments() {
     let scene = Scene::new("arguments");
-    let here = scene.ipv4(PORT).to_string();
+    let here = scene.ipv4(SERVER_PORT).to_string();
     let long = "n".repeat(65);
     let cases: &[(i32, &[&str], &[&str])] = &[
         (
-            CONFIG,
+            EX_CONFIG,
             &["--address", &here, "--", "no-such-program"],
             &["no-such-program"],
         ),
         (
-            CONFIG,
+            EX_CONFIG,
             &["--address", &here, "--", "/etc/passwd"],
             &["/etc/passwd"],
         ),
-        (CONFIG, &["--address", &here, "--", "/"], &["/"]),
+        (EX_CONFIG, &["--address", &here, "--", "/"], &["/"]),
         (
-            UNAVAILABLE,
+            EX_UNAVAILABLE,
             &["--address", "10.0.0.77:8080", "--", "true"],
             &["10.0.0.77", "10.0.0.10"],
         ),
         (
-            UNAVAILABLE,
+            EX_UNAVAILABLE,
             &["--address", "[fd00::77]:8080", "--", "true"],
             &["fd00::77", "fd00::10"],
         ),
         (
-            CONFIG,
+            EX_CONFIG,
             &["--address", "0.0.0.0:8080", "--", "true"],
             &["0.0.0.0", "--address"],
         ),
         (
-            CONFIG,
+            EX_CONFIG,
             &["--address", "[::]:8080", "--", "true"],
             &["[::]", "--address"],
         ),
         (
-            USAGE,
+            EX_USAGE,
             &["--address", "10.0.0.10", "--", "true"],
             &["10.0.0.10"],
         ),
         (
-            USAGE,
+            EX_USAGE,
             &["--address", "10.0.0.10:99999", "--", "true"],
             &["99999"],
         ),
-        (USAGE, &["--", "true"], &["--address"]),
-        (USAGE, &["--address", &here], &["COMMAND"]),
+        (EX_USAGE, &["--", "true"], &["--address"]),
+        (EX_USAGE, &["--address", &here], &["COMMAND"]),
         (
-            CONFIG,
+            EX_CONFIG,
             &["--address", &here, "--name", "a/b", "--", "true"],
             &["a/b"],
         ),
         (
-            CONFIG,
+            EX_CONFIG,
             &["--address", &here, "--name", "..", "--", "true"],
             &[".."],
         ),
         (
-            CONFIG,
+            EX_CONFIG,
             &["--address", &here, "--name", "", "--", "true"],
             &["name"],
         ),
         (
-            CONFIG,
+            EX_CONFIG,
             &["--address", &here, "--name", &long, "--", "true"],
             &["name"],
         ),
         (
-            USAGE,
+            EX_USAGE,
             &["--address", &here, "--ring-size", "3MiB", "--", "true"],
             &["--ring-size", "power of two"],
         ),
         (
-            USAGE,
+            EX_USAGE,
             &["--address", &here, "--ring-size", "much", "--", "true"],
             &["--ring-size"],
         ),
         (
-            USAGE,
+            EX_USAGE,
             &[
                 "--address",
                 &here,
@@ -175,22 +175,22 @@ fn bad_arguments() {
             &["--limit-per-connection", "2GiB"],
         ),
         (
-            USAGE,
+            EX_USAGE,
             &["--address", &here, "--limit-total", "0", "--", "true"],
             &["--limit-total"],
         ),
         (
-            USAGE,
+            EX_USAGE,
             &["--address", &here, "--attach", "xdp", "--", "true"],
             &["--attach"],
         ),
         (
-            USAGE,
+            EX_USAGE,
             &["--address", &here, "--quarantine-after", "0", "--", "true"],
             &["--quarantine-after"],
         ),
         (
-            USAGE,
+            EX_USAGE,
             &[
                 "--address",
                 &here,
@@ -206,11 +206,19 @@ fn bad_arguments() {
         let all = [&["serve"], *arguments].concat();
         assert_refused(&outlive(&scene, &all), *code, says);
     }
-    assert_refused(&outlive(&scene, &["devour"]), USAGE, &["devour"]);
-    assert_refused(&outlive(&scene, &[]), USAGE, &["Usage"]);
-    assert_refused(&outlive(&scene, &["--help"]), DONE, &[]);
-    assert_refused(&outlive(&scene, &["status", "nobody"]), USAGE, &["nobody"]);
-    assert_refused(&outlive(&scene, &["events", "nobody"]), USAGE, &["nobody"]);
+    assert_refused(&outlive(&scene, &["devour"]), EX_USAGE, &["devour"]);
+    assert_refused(&outlive(&scene, &[]), EX_USAGE, &["Usage"]);
+    assert_refused(&outlive(&scene, &["--help"]), EX_OK, &[]);
+    assert_refused(
+        &outlive(&scene, &["status", "nobody"]),
+        EX_USAGE,
+        &["nobody"],
+    );
+    assert_refused(
+        &outlive(&scene, &["events", "nobody"]),
+        EX_USAGE,
+        &["nobody"],
+    );
     assert_nothing_left(&scene);
 }
 
@@ -219,7 +227,7 @@ fn port_in_use() {
     let scene = Scene::new("in-use");
     let server = test_server(&scene);
     let plain = scene.plain(&server);
-    let address = scene.ipv4(PORT).to_string();
+    let address = scene.ipv4(SERVER_PORT).to_string();
     let mut arguments = vec!["serve", "--address", &address, "--"];
     arguments.extend(server.command.iter().map(String::as_str));
     let pid = plain.main_pid().to_string();
@@ -234,7 +242,7 @@ fn port_in_use() {
     wildcard
         .command
         .truncate(server.command.len() - server.addresses.len());
-    wildcard.command.push(format!("0.0.0.0:{PORT}"));
+    wildcard.command.push(format!("0.0.0.0:{SERVER_PORT}"));
     wildcard.addresses.truncate(1);
     let plain = scene.plain(&wildcard);
     assert_refused(&outlive(&scene, &arguments), NOT_NOW, &["test-server"]);
@@ -257,7 +265,7 @@ fn not_root() {
         "--regid=65534",
         "--clear-groups",
     ];
-    let address = scene.ipv4(PORT).to_string();
+    let address = scene.ipv4(SERVER_PORT).to_string();
     let serve = ["serve", "--address", &address, "--", "true"];
     assert_refused(
         &outlive_as(&scene, &nobody, &program, &serve),
@@ -292,9 +300,9 @@ fn not_root() {
 
 /// Root in a container: the check says of each thing that is missing what serve says, and ends with its status.
 #[test]
-fn check_and_serve_say_the_same() {
+fn check_and_serve_report_equal_errors() {
     let scene = Scene::new("less-root");
-    let address = scene.ipv4(PORT).to_string();
+    let address = scene.ipv4(SERVER_PORT).to_string();
     let read_only =
         "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec \"$@\"";
     // A cgroup namespace whose root is below the real one, and a mount of cgroup2 that was made there: a container's.
@@ -313,14 +321,14 @@ fn check_and_serve_say_the_same() {
         (&["setpriv", &without("net_admin")], NO_PERMISSION, &[], ""),
         (&["setpriv", &without("net_raw")], NO_PERMISSION, &[], ""),
         (&["setpriv", &without("sys_admin")], NO_PERMISSION, &[], ""),
-        (&unshared, UNSUPPORTED, &[], ""),
-        (&namespace, UNSUPPORTED, &[], ""),
-        (&[], CONFIG, &require, "memcached"),
-        (&[], CONFIG, &require, &script),
-        (&[], CONFIG, &["--name", "a/b"], ""),
-        (&[], UNAVAILABLE, &["--address-device", "eth7"], ""),
-        (&[], UNAVAILABLE, &["--metrics", "10.0.0.78:9"], ""),
-        (&[], CONFIG, &[], "no-such-program"),
+        (&unshared, EX_OSERR, &[], ""),
+        (&namespace, EX_OSERR, &[], ""),
+        (&[], EX_CONFIG, &require, "memcached"),
+        (&[], EX_CONFIG, &require, &script),
+        (&[], EX_CONFIG, &["--name", "a/b"], ""),
+        (&[], EX_UNAVAILABLE, &["--address-device", "eth7"], ""),
+        (&[], EX_UNAVAILABLE, &["--metrics", "10.0.0.78:9"], ""),
+        (&[], EX_CONFIG, &[], "no-such-program"),
     ];
     for (by, code, options, server) in cases {
         let program = binaries::outlive();
@@ -361,7 +369,7 @@ fn below_the_root(scene: &Scene) -> String {
 
 /// In the journal each line has its priority; and no line has the colours of a terminal, whoever reads it.
 #[test]
-fn lines_are_for_who_reads_them() {
+fn journal_lines_have_priority_and_no_colour() {
     let scene = Scene::new("journal");
     let log = scene.directory().join("log");
     let journal = format!(
@@ -372,7 +380,7 @@ fn lines_are_for_who_reads_them() {
     let program = binaries::outlive();
     let serve = ["serve", "--address", "10.0.0.77:80", "--", "true"];
     let answer = outlive_as(&scene, &by, &program, &serve);
-    assert_eq!(answer.status, Some(UNAVAILABLE), "{answer:?}");
+    assert_eq!(answer.status, Some(EX_UNAVAILABLE), "{answer:?}");
     let said = fs::read_to_string(&log).expect("what it said");
     assert!(
         said.contains("<3>outlive: 10.0.0.77:80 is not an address of this host"),
@@ -390,14 +398,14 @@ fn lines_are_for_who_reads_them() {
 
 /// A mount that cannot be made: not even the lock is left.
 #[test]
-fn a_mount_that_cannot_be_made_leaves_nothing() {
+fn failed_mount_leaves_nothing() {
     let scene = Scene::new("no-mount");
     let directory = scene.run_dir().join("unlucky");
     fs::create_dir_all(&directory).expect("a directory");
     fs::write(directory.join("bpf"), "in the way").expect("a file");
     let without = "umount -l /sys/fs/bpf; exec \"$@\"";
     let by = ["unshare", "--mount", "sh", "-c", without, "sh"];
-    let address = scene.ipv4(PORT).to_string();
+    let address = scene.ipv4(SERVER_PORT).to_string();
     let serve = [
         "serve",
         "--name",
@@ -408,7 +416,7 @@ fn a_mount_that_cannot_be_made_leaves_nothing() {
         "true",
     ];
     let answer = outlive_as(&scene, &by, &binaries::outlive(), &serve);
-    assert_refused(&answer, UNSUPPORTED, &["bpf"]);
+    assert_refused(&answer, EX_OSERR, &["bpf"]);
     let left: Vec<_> = fs::read_dir(&directory)
         .expect("readable")
         .flatten()
@@ -417,10 +425,10 @@ fn a_mount_that_cannot_be_made_leaves_nothing() {
 }
 
 #[test]
-fn two_of_one_name() {
+fn duplicate_name() {
     let scene = Scene::new("twice");
     let server = scene.protect(&test_server(&scene));
-    let other = scene.ipv4(PORT + 1).to_string();
+    let other = scene.ipv4(SERVER_PORT + 1).to_string();
     let serve = [
         "serve",
         "--name",
@@ -435,11 +443,11 @@ fn two_of_one_name() {
     echo_survives_a_kill(&scene, &server, 1);
 }
 
-/// It never came up: nothing is protected, and nothing is tried again.
+/// The server never started: nothing is protected, and there is no retry.
 #[test]
-fn server_that_ends_before_it_listens() {
+fn server_exit_before_listen() {
     let scene = Scene::new("early-end");
-    let address = scene.ipv4(PORT).to_string();
+    let address = scene.ipv4(SERVER_PORT).to_string();
     for (script, says) in [
         ("exit 3", &["status 3", &address[..]][..]),
         ("kill -9 $$", &["SIGKILL", &address]),
@@ -456,21 +464,25 @@ fn server_that_ends_before_it_listens() {
     }
 }
 
-/// Local programs with root's rights that talk nonsense to the control socket, or nothing.
+/// Local programs with root's rights send garbage to the control socket, or nothing.
 #[test]
-fn nonsense_on_the_control_socket() {
+fn garbage_on_control_socket() {
     let scene = Scene::new("control");
     let server = scene.protect(&test_server(&scene));
     let socket = scene.run_dir().join(server.name()).join("control.sock");
     let connect = || {
         let stream = UnixStream::connect(&socket).expect("the control socket");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        stream
+            .set_read_timeout(Some(EVENT_TIMEOUT))
+            .expect("a timeout");
+        stream
+            .set_write_timeout(Some(EVENT_TIMEOUT))
+            .expect("a timeout");
         stream
     };
     let status_works = |when: &str| {
         let status = server.outlive("status", &["--json", server.name()]);
-        assert_eq!(status.status, Some(DONE), "{when}: {status:?}");
+        assert_eq!(status.status, Some(EX_OK), "{when}: {status:?}");
         assert_eq!(status.json()[0]["stage"], "serving", "{when}");
     };
     // A recovery opens what later ones use again.

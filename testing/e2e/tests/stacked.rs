@@ -1,6 +1,6 @@
-//! A served address on a device that is stacked upon another one: a VLAN, a bond, ipvlan, macvtap, some of these
-//! upon each other, and an interface of a VRF. The frames pass both devices. The server is killed at random moments
-//! while clients work, and the clients notice nothing.
+//! A served address on a stacked device: a VLAN, a bond, ipvlan, macvtap, stacks of these, and an interface of a VRF.
+//! The frames pass both devices. The server is killed at random moments while clients work, and the clients see no
+//! crash.
 //!
 //! A kernel may be built without such devices. The test says so then, and passes; with `OUTLIVE_STACKED=all`, as in
 //! `make kernels`, the test fails.
@@ -8,14 +8,14 @@
 use std::net::SocketAddr;
 
 use e2e::arrange::{run, test_server_at};
-use e2e::exchange::{Exchange, assert_all_kept};
-use e2e::servers::PORT;
+use e2e::exchange::{Exchange, assert_all_recovered};
+use e2e::servers::SERVER_PORT;
 use e2e::{Scene, Seed};
 use lab::{Address, Host};
 
 /// What is served.
 fn address() -> SocketAddr {
-    SocketAddr::from(([10, 9, 1, 1], PORT))
+    SocketAddr::from(([10, 9, 1, 1], SERVER_PORT))
 }
 
 /// Runs the lines on a host. Answers whether the kernel has all these devices.
@@ -55,7 +55,7 @@ fn survives(
     if label == "vrf" {
         // There is no address of ours to bind to, but connections come to who listens everywhere.
         let listen = server.command.last_mut().expect("an address");
-        *listen = format!("0.0.0.0:{PORT}");
+        *listen = format!("0.0.0.0:{SERVER_PORT}");
     }
     let vlans = kinds_of_vlans(&scene.server);
     let server = scene.protect(&server);
@@ -69,7 +69,7 @@ fn survives(
     let seed = &mut Seed::choose(label);
     let connect = || scene.connect_to(address());
     exchange.run(&server, seed, connect, |kill| before_kill(&scene, kill));
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
     server.assert_none_of("unseen");
     server.stop();
     assert_eq!(kinds_of_vlans(&scene.server), vlans, "put back");
@@ -88,7 +88,7 @@ fn stacked(label: &str, server_lines: &[&str], client_lines: &[&str]) {
 }
 
 /// In the server's network, without more ado.
-const NEIGHBOUR: &str = "ip address add 10.9.1.2/24 dev eth0";
+const NEIGHBOUR_ADDRESS_COMMAND: &str = "ip address add 10.9.1.2/24 dev eth0";
 
 /// The other end of a VLAN.
 const IN_VLAN: [&str; 3] = [
@@ -97,7 +97,7 @@ const IN_VLAN: [&str; 3] = [
     "ip link set eth0.10 up",
 ];
 
-const BOND: [&str; 5] = [
+const BOND_COMMANDS: [&str; 5] = [
     "ip link add bond0 type bond mode active-backup miimon 20",
     "ip link set eth0 down",
     "ip link set eth1 down",
@@ -117,7 +117,7 @@ fn vlan() {
 
 /// The tag would stay in the frame's data: `serve` has the interface take tags out, and puts that back.
 #[test]
-fn vlan_whose_tags_stay_in_the_frames() {
+fn vlan_with_tags_in_frames() {
     let lines = [
         "ip link add link eth0 name eth0.10 type vlan id 10 reorder_hdr off",
         "ip address add 10.9.1.1/24 dev eth0.10",
@@ -143,13 +143,13 @@ fn ipvlan() {
 
 /// Both directions pass both devices.
 #[test]
-fn ipvlan_with_a_network_of_its_own() {
+fn ipvlan_in_separate_network() {
     let lines = [
         "ip link add link eth0 name ipv0 type ipvlan mode l2",
         "ip address add 10.9.1.1/24 dev ipv0",
         "ip link set ipv0 up",
     ];
-    stacked("ipvlan-network", &lines, &[NEIGHBOUR]);
+    stacked("ipvlan-network", &lines, &[NEIGHBOUR_ADDRESS_COMMAND]);
 }
 
 #[test]
@@ -159,27 +159,32 @@ fn macvtap() {
         "ip address add 10.9.1.1/24 dev tap0",
         "ip link set tap0 up",
     ];
-    stacked("macvtap", &lines, &[NEIGHBOUR]);
+    stacked("macvtap", &lines, &[NEIGHBOUR_ADDRESS_COMMAND]);
 }
 
-/// One after another its interfaces fail, too.
+/// The interfaces fail one after another, too.
 #[test]
-fn bond_whose_interfaces_fail() {
-    let mut lines = BOND.to_vec();
+fn bond_with_failing_interfaces() {
+    let mut lines = BOND_COMMANDS.to_vec();
     lines.extend([
         "ip link set bond0 up",
         "ip address add 10.9.1.1/24 dev bond0",
     ]);
-    survives("bond", &lines, &[NEIGHBOUR], |scene, kill| {
-        let (fails, takes_over) = [("eth0", "eth1"), ("eth1", "eth0")][kill % 2];
-        run(&scene.server, &format!("ip link set {takes_over} up"));
-        run(&scene.server, &format!("ip link set {fails} down"));
-    });
+    survives(
+        "bond",
+        &lines,
+        &[NEIGHBOUR_ADDRESS_COMMAND],
+        |scene, kill| {
+            let (fails, takes_over) = [("eth0", "eth1"), ("eth1", "eth0")][kill % 2];
+            run(&scene.server, &format!("ip link set {takes_over} up"));
+            run(&scene.server, &format!("ip link set {fails} down"));
+        },
+    );
 }
 
 #[test]
-fn vlan_upon_a_bond() {
-    let mut lines = BOND.to_vec();
+fn vlan_on_bond() {
+    let mut lines = BOND_COMMANDS.to_vec();
     lines.extend([
         "ip link set bond0 up",
         "ip link add link bond0 name bond0.10 type vlan id 10",
@@ -190,7 +195,7 @@ fn vlan_upon_a_bond() {
 }
 
 #[test]
-fn macvlan_upon_a_vlan() {
+fn macvlan_on_vlan() {
     let lines = [
         "ip link add link eth0 name eth0.10 type vlan id 10",
         "ip link set eth0.10 up",
@@ -202,7 +207,7 @@ fn macvlan_upon_a_vlan() {
 }
 
 #[test]
-fn vlan_upon_a_macvlan() {
+fn vlan_on_macvlan() {
     let lines = [
         "ip link add link eth0 name mv0 type macvlan mode bridge",
         "ip link set mv0 up",
@@ -215,7 +220,7 @@ fn vlan_upon_a_macvlan() {
 
 /// An interface that belongs to a routing domain keeps its packets: the domain's own device sees none of them come in.
 #[test]
-fn interface_of_a_vrf() {
+fn vrf_interface() {
     let lines = [
         "ip link add vrf0 type vrf table 100",
         "ip link set vrf0 up",
@@ -223,11 +228,11 @@ fn interface_of_a_vrf() {
         "ip address add 10.9.1.1/24 dev eth0",
         "sysctl -q -w net.ipv4.tcp_l3mdev_accept=1",
     ];
-    stacked("vrf", &lines, &[NEIGHBOUR]);
+    stacked("vrf", &lines, &[NEIGHBOUR_ADDRESS_COMMAND]);
 }
 
 #[test]
-fn bridge_with_a_vlan_as_its_port() {
+fn bridge_with_vlan_port() {
     let lines = [
         "ip link add link eth0 name eth0.10 type vlan id 10",
         "ip link set eth0.10 up",

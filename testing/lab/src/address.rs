@@ -1,4 +1,4 @@
-//! Where a link sits: which subnet, and which number in it.
+//! The place of a link: subnet, and number within the subnet.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_families_show_the_same_digits() {
+    fn address_families_share_digits() {
         let address = Address::new(3, 254).unwrap();
         assert_eq!(address.ipv4().to_string(), "10.0.3.254");
         assert_eq!(address.ipv6().to_string(), "fd00:0:0:3::254");
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn network_and_broadcast_are_no_hosts() {
+    fn network_and_broadcast_are_not_hosts() {
         assert!(Address::new(0, 0).is_err());
         assert!(Address::new(0, 255).is_err());
     }

@@ -27,11 +27,11 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// The start of a closing frame: to the nearest bridge only, from nobody in particular,
 /// with the first EtherType for local experiments, and our name.
-const CLOSING: &[u8] =
+const CLOSING_FRAME: &[u8] =
     b"\x01\x80\xc2\x00\x00\x0e\x02\x00\x00\x00\xff\xff\x88\xb5outlive lab: end of capture ";
 
 /// Captures of this process, to tell their files and closing frames apart.
-static CAPTURES: AtomicU64 = AtomicU64::new(0);
+static CAPTURE_COUNT: AtomicU64 = AtomicU64::new(0);
 
 /// A running capture. Dropping it ends it and removes its file.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Capture {
         interface: &str,
         filter: &str,
     ) -> Result<Self, Error> {
-        let number = CAPTURES.fetch_add(1, Ordering::Relaxed);
+        let number = CAPTURE_COUNT.fetch_add(1, Ordering::Relaxed);
         let path = directory.join(format!("{number}.pcap"));
         let mut command = namespace.command("tcpdump");
         command
@@ -111,7 +111,7 @@ impl Capture {
             .read_to_string(&mut stderr)
             .doing(|| "read from tcpdump".to_owned())?;
         let mut packets = self.so_far()?;
-        packets.retain(|packet| !packet.frame.starts_with(CLOSING));
+        packets.retain(|packet| !packet.frame.starts_with(CLOSING_FRAME));
         Ok(Captured {
             packets,
             missed: missed(&stderr),
@@ -163,7 +163,7 @@ impl Capture {
         let mut file = File::open(&self.path).doing(|| format!("open {path}"))?;
         file.seek(SeekFrom::End(0))
             .doing(|| format!("read {path}"))?;
-        let closing = [CLOSING, &self.number.to_be_bytes()].concat();
+        let closing = [CLOSING_FRAME, &self.number.to_be_bytes()].concat();
         self.namespace
             .enter(|| PacketSocket::open(&self.interface, false)?.send(&closing))?
             .doing(|| format!("send the end of the capture on {}", self.interface))?;

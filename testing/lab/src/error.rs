@@ -1,4 +1,4 @@
-//! What can go wrong in a lab, and which command said so.
+//! Errors of a lab, with the command that failed.
 
 use std::io;
 use std::process::ExitStatus;

@@ -1,8 +1,7 @@
-//! Who cleans up when we cannot: a detached shell that outlives us.
+//! Clean-up after the death of this process: a detached shell that survives.
 //!
-//! It reads a pipe of which only we hold the write end. The kernel closes that end however
-//! we die, the read ends, and what the lab left is removed. Our children do not keep the
-//! end open: it is closed on exec.
+//! The shell reads a pipe. This process alone has the write end. The kernel closes the write end at any death; the
+//! read ends, and the shell removes the rest of the lab. Children do not keep the write end open: close-on-exec.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -11,12 +10,12 @@ use std::process::{Child, Command, Stdio};
 
 use crate::Error;
 use crate::error::Doing;
-use crate::namespace::DIRECTORY;
+use crate::namespace::NETNS_DIRECTORY;
 
 /// `$1`: the directory of namespace names, `$2`: the prefix of ours, `$3`: our files, `$4`:
 /// `outlive`, if services of it may have run here, else nothing. One line to read means that there is nothing left to
 /// do. There are two rounds, because an `ip` that we had just started may finish its work after our death.
-const SCRIPT: &str = r#"
+const CLEANUP_SCRIPT: &str = r#"
 read -r line && exit 0
 for round in 1 2; do
     for path in "$1/$2"*; do
@@ -56,7 +55,7 @@ impl Janitor {
     ) -> Result<Self, Error> {
         let mut command = Command::new("sh");
         command
-            .args(["-c", SCRIPT, "lab-janitor", DIRECTORY, prefix])
+            .args(["-c", CLEANUP_SCRIPT, "lab-janitor", NETNS_DIRECTORY, prefix])
             .arg(directory)
             .arg(outlive.unwrap_or(Path::new("")))
             .current_dir("/")

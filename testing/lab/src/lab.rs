@@ -10,19 +10,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::error::Doing;
 use crate::janitor::Janitor;
 use crate::link::Link;
-use crate::namespace::DIRECTORY;
+use crate::namespace::NETNS_DIRECTORY;
 use crate::switch::Switch;
 use crate::tools::run;
 use crate::{Address, Error, Host};
 
 /// Set to `1`, this leaves the lab in place for a look.
-const KEEP: &str = "OUTLIVE_LAB_KEEP";
+const KEEP_VARIABLE: &str = "OUTLIVE_LAB_KEEP";
 
 /// The name of the switch among the hosts.
-const SWITCH: &str = "switch";
+const SWITCH_NAME: &str = "switch";
 
 /// Labs that this process has made or tried to.
-static LABS: AtomicU32 = AtomicU32::new(0);
+static LAB_COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// Hosts on one switch.
 ///
@@ -89,7 +89,7 @@ impl Lab {
                 let _ = fs::remove_dir_all(&directory);
             })?)
         };
-        let switch = Switch::create(&format!("{prefix}{SWITCH}"))?;
+        let switch = Switch::create(&format!("{prefix}{SWITCH_NAME}"))?;
         tracing::debug!(label, prefix, "a lab is made");
         Ok(Self {
             label: label.to_owned(),
@@ -259,7 +259,7 @@ impl Lab {
 impl fmt::Display for Lab {
     /// The label, and the namespaces with their addresses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "lab {}: {}{SWITCH}", self.label, self.prefix)?;
+        write!(f, "lab {}: {}{SWITCH_NAME}", self.label, self.prefix)?;
         for host in self.hosts() {
             let address = host.address();
             write!(f, ", {} ({}", host.namespace(), address.ipv4())?;
@@ -274,7 +274,7 @@ impl Drop for Lab {
         if !self.done && keep() {
             self.done = true;
             let directory = self.directory.display();
-            eprintln!("{self}, files in {directory}: kept, as {KEEP} says");
+            eprintln!("{self}, files in {directory}: kept, as {KEEP_VARIABLE} says");
         }
         if let Err(error) = self.clean() {
             tracing::error!(%error, label = self.label, "a lab was not removed");
@@ -308,17 +308,17 @@ fn check_root() -> Result<(), Error> {
 }
 
 fn keep() -> bool {
-    std::env::var_os(KEEP).is_some_and(|value| value == "1")
+    std::env::var_os(KEEP_VARIABLE).is_some_and(|value| value == "1")
 }
 
 /// A prefix that no namespace has: our process number, and which of our labs it is. A kept
 /// lab of a process that had the same number is passed over.
 fn free_prefix() -> String {
     loop {
-        let lab = LABS.fetch_add(1, Ordering::Relaxed);
+        let lab = LAB_COUNT.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("olv{}-{lab}-", std::process::id());
-        if !Path::new(DIRECTORY)
-            .join(format!("{prefix}{SWITCH}"))
+        if !Path::new(NETNS_DIRECTORY)
+            .join(format!("{prefix}{SWITCH_NAME}"))
             .exists()
         {
             return prefix;
@@ -328,7 +328,7 @@ fn free_prefix() -> String {
 
 pub(crate) fn check_name(name: &str) -> Result<(), Error> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    if name.is_empty() || name.len() > 64 || name == SWITCH || !name.chars().all(allowed) {
+    if name.is_empty() || name.len() > 64 || name == SWITCH_NAME || !name.chars().all(allowed) {
         return Err(Error::Invalid(format!("`{name}` cannot be a name")));
     }
     Ok(())

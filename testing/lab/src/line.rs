@@ -13,28 +13,28 @@
 //! there are two ways to set it, see [`bucket`].
 
 /// Bytes of a frame's header.
-const HEADER: u64 = 14;
+const HEADER_BYTES: u64 = 14;
 /// Bytes before and after a frame: preamble, checksum and gap.
-const AROUND: u64 = 24;
+const OVERHEAD_BYTES: u64 = 24;
 /// The shortest frame, without its checksum.
-const SHORTEST: u64 = 60;
+const MIN_FRAME_BYTES: u64 = 60;
 /// A full frame at Ethernet's usual MTU, without its checksum.
-pub(crate) const FULL_FRAME: u64 = HEADER + 1500;
+pub(crate) const FULL_FRAME_BYTES: u64 = HEADER_BYTES + 1500;
 /// At least this many full frames may wait for the line, however slow it is.
-const LEAST_WAITING: u64 = 30;
+const MIN_QUEUED_FRAMES: u64 = 30;
 /// And at least what the line sends in a second by this number.
-const WAITING_SHARE: u64 = 10;
+const QUEUE_SHARE: u64 = 10;
 /// Up to this rate each frame is a packet of its own to the bucket.
-const EXACT_UP_TO: u64 = 100_000_000;
+const EXACT_RATE_LIMIT: u64 = 100_000_000;
 
 /// How long a frame of `length` bytes keeps the line busy, in bytes.
 pub(crate) fn busy_bytes(length: u64) -> u64 {
-    length.max(SHORTEST).saturating_add(AROUND)
+    length.max(MIN_FRAME_BYTES).saturating_add(OVERHEAD_BYTES)
 }
 
 /// How many bytes may wait for a line of so many bits per second.
 pub(crate) fn room(rate: u64) -> u64 {
-    (LEAST_WAITING * busy_bytes(FULL_FRAME)).max(rate / 8 / WAITING_SHARE)
+    (MIN_QUEUED_FRAMES * busy_bytes(FULL_FRAME_BYTES)).max(rate / 8 / QUEUE_SHARE)
 }
 
 /// The arguments of `tc qdisc` for a line of `rate` bits per second and packets of up to `mtu`
@@ -46,22 +46,22 @@ pub(crate) fn room(rate: u64) -> u64 {
 /// full frames have of the line. Full frames are charged exactly then, those half as long
 /// 1.6 % too little, and the shortest 7 %.
 pub(crate) fn bucket(rate: u64, mtu: u32) -> String {
-    let frame = HEADER + u64::from(mtu);
+    let frame = HEADER_BYTES + u64::from(mtu);
     let limit = room(rate);
-    if rate <= EXACT_UP_TO {
-        let depth = (2 * frame - 100).max(frame + AROUND);
-        let least = SHORTEST + AROUND;
+    if rate <= EXACT_RATE_LIMIT {
+        let depth = (2 * frame - 100).max(frame + OVERHEAD_BYTES);
+        let least = MIN_FRAME_BYTES + OVERHEAD_BYTES;
         return format!(
-            "tbf rate {rate}bit burst {depth} limit {limit} overhead {AROUND} mpu {least}"
+            "tbf rate {rate}bit burst {depth} limit {limit} overhead {OVERHEAD_BYTES} mpu {least}"
         );
     }
-    let counted = u128::from(rate) * u128::from(frame) / u128::from(frame + AROUND);
+    let counted = u128::from(rate) * u128::from(frame) / u128::from(frame + OVERHEAD_BYTES);
     let depth = (rate / 8 / 1000).max(2 * frame);
     // The kernel counts a bucket's depth in 32 bits.
     let depth = depth.min(1 << 30);
     format!(
         "tbf rate {counted}bit burst {depth} limit {limit} mpu {}",
-        SHORTEST + AROUND
+        MIN_FRAME_BYTES + OVERHEAD_BYTES
     )
 }
 
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_keeps_the_line_busy_as_on_ethernet() {
+    fn frame_time_matches_ethernet() {
         assert_eq!(busy_bytes(1514), 1538);
         assert_eq!(busy_bytes(42), 84, "ARP is padded");
     }
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn any_rate_has_room_for_some_frames() {
+    fn every_rate_buffers_some_frames() {
         assert_eq!(room(1), 30 * 1538);
         assert_eq!(room(1_000_000_000), 12_500_000);
     }

@@ -23,7 +23,7 @@ use crate::switch::Switch;
 use crate::{Address, Direction, Error, Impairment, Mac};
 
 /// The MTU of a link unless told otherwise, Ethernet's.
-const MTU: u32 = 1500;
+const DEFAULT_MTU: u32 = 1500;
 
 /// A host's link. Clones are the same link.
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ impl Link {
             plugged: None,
             to_host: Setting::default(),
             from_host: Setting::default(),
-            mtu: MTU,
+            mtu: DEFAULT_MTU,
             path: Path::Detached,
         };
         let inner = Inner {
@@ -293,7 +293,7 @@ impl Link {
             ipv6 = address.ipv6(),
         ))?;
         state.plugged = Some(Arc::clone(namespace));
-        if state.mtu != MTU {
+        if state.mtu != DEFAULT_MTU {
             self.inner.resize(namespace, state.mtu)?;
         }
         self.inner.establish(&mut state)

@@ -1,9 +1,8 @@
-//! One network namespace: making it, running things in it, ending it.
+//! A network namespace: creation, execution, removal.
 //!
-//! Namespaces are made and removed by `ip netns`, so that they have a name under
-//! `/run/netns` which people can use too (`ip netns exec <name> bash`). Entering one
-//! is a plain `setns(2)`: unlike `ip netns exec`, nothing is mounted, so `/sys` with
-//! its tracepoints and BPF pins stays what it is.
+//! `ip netns` makes and removes namespaces: each namespace has a name under `/run/netns`, for people, too (`ip netns
+//! exec <name> bash`). Entering a namespace is a plain `setns(2)`: unlike `ip netns exec`, nothing is mounted, and
+//! `/sys` with its tracepoints and BPF pins stays the same.
 
 use std::fs::{self, File};
 use std::io;
@@ -28,7 +27,7 @@ use crate::tools::{run, run_with_input};
 const DEATH_LIMIT: Duration = Duration::from_secs(5);
 
 /// Where `ip netns` keeps the names.
-pub(crate) const DIRECTORY: &str = "/run/netns";
+pub(crate) const NETNS_DIRECTORY: &str = "/run/netns";
 
 /// A named network namespace. Dropping it only closes our descriptor.
 #[derive(Debug)]
@@ -51,7 +50,7 @@ impl Namespace {
 
     /// The namespace of that name.
     pub(crate) fn open(name: &str) -> Result<Self, Error> {
-        let path = format!("{DIRECTORY}/{name}");
+        let path = format!("{NETNS_DIRECTORY}/{name}");
         let file = File::open(&path).doing(|| format!("open {path}"))?;
         let metadata = file.metadata().doing(|| format!("stat {path}"))?;
         Ok(Self {

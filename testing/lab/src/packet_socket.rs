@@ -10,13 +10,13 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 /// Bytes before each frame of a socket that carries offload state: `struct
 /// virtio_net_hdr` of linux/virtio_net.h.
-pub(crate) const OFFLOAD_HEADER: usize = 10;
+pub(crate) const OFFLOAD_HEADER_BYTES: usize = 10;
 
 /// The largest frame that the kernel hands out: 64 KiB of a super-frame with its headers.
-pub(crate) const LARGEST_FRAME: usize = OFFLOAD_HEADER + 65_536 + 64;
+pub(crate) const MAX_FRAME_BYTES: usize = OFFLOAD_HEADER_BYTES + 65_536 + 64;
 
 /// Room for the frames that arrive while the reader does not run, in bytes.
-const BUFFER: usize = 16 << 20;
+const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 
 /// A non-blocking packet socket.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl PacketSocket {
     /// Opens a socket on an interface of the calling thread's namespace. It receives all
     /// frames that arrive there, not those that leave.
     ///
-    /// With `offload`, [`OFFLOAD_HEADER`] bytes precede each frame both ways. They carry
+    /// With `offload`, [`OFFLOAD_HEADER_BYTES`] bytes precede each frame both ways. They carry
     /// what the kernel has put off: a checksum not yet filled in, segments not yet cut.
     pub(crate) fn open(interface: &str, offload: bool) -> io::Result<Self> {
         // Without a protocol nothing is received before the socket is bound.
@@ -39,8 +39,8 @@ impl PacketSocket {
             None,
         )?;
         let index = rustix::net::netdevice::name_to_index(&fd, interface)?;
-        set_socket_recv_buffer_size_force(&fd, BUFFER)?;
-        set_socket_send_buffer_size_force(&fd, BUFFER)?;
+        set_socket_recv_buffer_size_force(&fd, RECEIVE_BUFFER_BYTES)?;
+        set_socket_send_buffer_size_force(&fd, RECEIVE_BUFFER_BYTES)?;
         set_option(&fd, libc::PACKET_IGNORE_OUTGOING)?;
         if offload {
             set_option(&fd, libc::PACKET_VNET_HDR)?;

@@ -19,9 +19,9 @@ use rand::{Rng, SeedableRng};
 use crate::{Impairment, line};
 
 /// Depth of the token bucket, in bytes on the line.
-const BURST: u64 = 2 * 1538;
+const BURST_BYTES: u64 = 2 * 1538;
 /// More bytes than this never wait, whatever for: 100 ms at 5 Gbit/s.
-const MOST_QUEUED: usize = 64 << 20;
+const MAX_QUEUED_BYTES: usize = 64 << 20;
 
 /// One direction. Times are since an epoch of the caller's choice.
 #[derive(Debug)]
@@ -130,7 +130,7 @@ impl Pipe {
         };
         let start = self
             .line_free_at
-            .max(now.saturating_sub(time_on_line(BURST, rate)));
+            .max(now.saturating_sub(time_on_line(BURST_BYTES, rate)));
         let room = time_on_line(line::room(rate), rate);
         if start > now.saturating_add(room) {
             return None;
@@ -152,7 +152,7 @@ impl Pipe {
     }
 
     fn push(&mut self, deadline: Duration, frame: &[u8]) {
-        if self.queued_bytes + frame.len() > MOST_QUEUED {
+        if self.queued_bytes + frame.len() > MAX_QUEUED_BYTES {
             return;
         }
         self.queued_bytes += frame.len();

@@ -1,4 +1,4 @@
-//! A process of a host, ended with its guard.
+//! A process of a host. The process ends with its guard.
 
 use std::fs::{self, OpenOptions};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -19,12 +19,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::packet_socket::{LARGEST_FRAME, OFFLOAD_HEADER, PacketSocket};
+use crate::packet_socket::{MAX_FRAME_BYTES, OFFLOAD_HEADER_BYTES, PacketSocket};
 use crate::pipe::Pipe;
 use crate::{Direction, Impairment, Mac};
 
 /// Frames taken from one socket before the other has its turn.
-const BATCH: usize = 64;
+const MAX_BATCH_FRAMES: usize = 64;
 
 /// What a link does to one direction.
 #[derive(Clone, Debug)]
@@ -161,7 +161,7 @@ struct Carrier {
 
 impl Carrier {
     fn run(mut self) {
-        let mut buffer = vec![0; LARGEST_FRAME];
+        let mut buffer = vec![0; MAX_FRAME_BYTES];
         while self.obey() {
             if let Err(error) = self.wait() {
                 tracing::error!(%error, "a relay cannot wait for frames; its link is dead");
@@ -231,7 +231,7 @@ fn carry(
     start: Instant,
     buffer: &mut [u8],
 ) {
-    for _ in 0..BATCH {
+    for _ in 0..MAX_BATCH_FRAMES {
         let length = match from.receive(buffer) {
             Ok(Some(length)) => length,
             Ok(None) => break,
@@ -248,7 +248,7 @@ fn carry(
         if sender(frame).is_some_and(|sender| shut_out.contains(&sender)) {
             continue;
         }
-        let copies = pipe.offer(start.elapsed(), frame, OFFLOAD_HEADER);
+        let copies = pipe.offer(start.elapsed(), frame, OFFLOAD_HEADER_BYTES);
         for _ in 0..copies {
             send(to, frame);
         }
@@ -258,7 +258,7 @@ fn carry(
 
 /// The link-layer address of who sent a frame: behind the receiver's.
 fn sender(frame: &[u8]) -> Option<Mac> {
-    let bytes = frame.get(OFFLOAD_HEADER + 6..)?.first_chunk()?;
+    let bytes = frame.get(OFFLOAD_HEADER_BYTES + 6..)?.first_chunk()?;
     Some(Mac(*bytes))
 }
 

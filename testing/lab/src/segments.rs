@@ -12,7 +12,7 @@ const FIN: u8 = 0x01;
 const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
-const TCP: u8 = 6;
+const TCP_PROTOCOL: u8 = 6;
 
 /// The part of a TCP header that tests look at (RFC 9293, section 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +108,7 @@ pub fn endings(packets: &[Packet], source: u16) -> Endings {
 fn ipv4_payload(packet: &[u8]) -> Option<(&[u8], usize)> {
     let header = usize::from(packet.first()? & 0x0f) * 4;
     let fragment = half(packet, 6)? & 0x3fff != 0;
-    if header < 20 || fragment || *packet.get(9)? != TCP {
+    if header < 20 || fragment || *packet.get(9)? != TCP_PROTOCOL {
         return None;
     }
     let length = usize::from(half(packet, 2)?).saturating_sub(header);
@@ -127,7 +127,7 @@ fn ipv6_payload(packet: &[u8]) -> Option<(&[u8], usize)> {
         rest = rest.get(length..)?;
         left = left.saturating_sub(length);
     }
-    (next == TCP).then_some((rest, left))
+    (next == TCP_PROTOCOL).then_some((rest, left))
 }
 
 fn half(bytes: &[u8], at: usize) -> Option<u16> {

@@ -1,4 +1,4 @@
-//! Running the system's own tools, with an error that says what they said.
+//! The system's tools, with an error that contains their output.
 
 use std::fmt::Write as _;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! Captures have all of what passed, and only that.
+//! Captures contain all traffic of the link, and no other traffic.
 
 mod common;
 
@@ -11,7 +11,7 @@ use common::{Udp, addresses, connect, pattern, transfer, two_hosts};
 use lab::{Endings, Error, Impairment, TcpSegment, endings};
 
 #[test]
-fn a_capture_begins_and_ends_exactly() {
+fn capture_starts_and_ends_exactly() {
     let (_lab, server, client) = two_hosts("capture");
     let udp = Udp::new(&server, &client);
     let before = SystemTime::UNIX_EPOCH.elapsed().unwrap();
@@ -20,7 +20,7 @@ fn a_capture_begins_and_ends_exactly() {
         for number in 0..20 {
             udp.send(number, 60);
         }
-        assert_eq!(udp.received(20, common::LONG).len(), 20);
+        assert_eq!(udp.received(20, common::EVENT_TIMEOUT).len(), 20);
         let captured = capture.finish().unwrap();
         assert_eq!(captured.missed, Some(0));
         assert_eq!(captured.packets.len(), 20, "round {round}");
@@ -33,7 +33,7 @@ fn a_capture_begins_and_ends_exactly() {
 }
 
 #[test]
-fn endings_are_seen_on_both_families_from_both_sides() {
+fn endings_are_captured_for_both_families_and_sides() {
     let (_lab, server, client) = two_hosts("endings");
     for address in addresses(&server) {
         let captures = [&server, &client].map(|host| host.capture("").unwrap());
@@ -46,7 +46,7 @@ fn endings_are_seen_on_both_families_from_both_sides() {
         (&theirs).write_all(b"unread").unwrap();
         ours.peek(&mut [0]).unwrap();
         drop(ours);
-        let deadline = Instant::now() + common::LONG;
+        let deadline = Instant::now() + common::EVENT_TIMEOUT;
         while theirs.take_error().unwrap().is_none() {
             assert!(Instant::now() < deadline, "the RST does not arrive");
             thread::sleep(Duration::from_millis(1));
@@ -67,7 +67,7 @@ fn endings_are_seen_on_both_families_from_both_sides() {
 }
 
 #[test]
-fn a_bulk_transfer_is_captured_whole() {
+fn bulk_transfer_is_captured_whole() {
     let (_lab, server, client) = two_hosts("bulk");
     let capture = client.capture("tcp").unwrap();
     let (theirs, ours) = connect(&server, &client, addresses(&server)[0]);
@@ -86,7 +86,7 @@ fn a_bulk_transfer_is_captured_whole() {
 }
 
 #[test]
-fn a_capture_that_cannot_be_says_why() {
+fn failed_capture_reports_reason() {
     let (lab, server, _) = two_hosts("bad capture");
     let error = server.capture("no such filter").unwrap_err();
     assert!(
@@ -102,12 +102,12 @@ fn a_capture_that_cannot_be_says_why() {
 }
 
 #[test]
-fn a_capture_outlives_its_host() {
+fn capture_survives_host() {
     let (_lab, server, client) = two_hosts("dead capture");
     let udp = Udp::new(&server, &client);
     let capture = server.capture("udp").unwrap();
     udp.send(1, 60);
-    udp.received(1, common::LONG);
+    udp.received(1, common::EVENT_TIMEOUT);
     // tcpdump may not have written it yet: how much it has is not said here.
     server.power_off().unwrap();
     let captured = capture.finish().unwrap();
@@ -115,7 +115,7 @@ fn a_capture_outlives_its_host() {
 }
 
 #[test]
-fn the_loopback_can_be_captured() {
+fn loopback_is_captured() {
     let (_lab, server, _) = two_hosts("loopback");
     let capture = server.capture_on("lo", "tcp").unwrap();
     let (theirs, ours) = connect(&server, &server, "::1".parse().unwrap());
@@ -130,7 +130,7 @@ fn the_loopback_can_be_captured() {
 }
 
 #[test]
-fn an_impaired_link_carries_single_segments_and_a_direct_one_need_not() {
+fn impaired_link_carries_single_segments() {
     let (_lab, server, client) = two_hosts("segments");
     let (theirs, ours) = connect(&server, &client, addresses(&server)[0]);
     let bytes = pattern(2_000_000);

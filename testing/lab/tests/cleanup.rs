@@ -1,4 +1,4 @@
-//! Nothing of a lab is left, however it ends.
+//! A lab leaves nothing behind, however the lab ends.
 
 mod common;
 
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{LONG, two_hosts};
+use common::{EVENT_TIMEOUT, two_hosts};
 use lab::{Error, Impairment, Output, Pid};
 
 /// Waits until something is so.
 fn eventually(what: &str, mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LONG;
+    let deadline = Instant::now() + EVENT_TIMEOUT;
     while !so() {
         assert!(Instant::now() < deadline, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(10));
@@ -45,7 +45,7 @@ fn processes_with(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_dropped_lab_leaves_nothing() {
+fn dropped_lab_leaves_nothing() {
     for explicit in [false, true] {
         let (lab, server, client) = two_hosts("drop");
         client.impair(&Impairment::with_seed(1)).unwrap();
@@ -151,7 +151,7 @@ fn namespace_pids(name: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_killed_lab_leaves_nothing() {
+fn killed_lab_leaves_nothing() {
     let mut holder = Holder::start(false);
     assert!(holder.names().into_iter().all(exists));
     assert!(holder.directory.exists());
@@ -169,7 +169,7 @@ fn a_killed_lab_leaves_nothing() {
 }
 
 #[test]
-fn a_lab_is_kept_when_the_environment_says_so() {
+fn lab_is_kept_by_environment_variable() {
     // When its process is killed, with all that runs in it.
     let mut holder = Holder::start(true);
     assert_eq!(processes_with(&holder.prefix), [""; 0], "no janitor");

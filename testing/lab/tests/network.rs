@@ -1,4 +1,4 @@
-//! Hosts reach each other as hosts on a real switch do.
+//! Hosts reach each other like hosts on a real switch.
 
 mod common;
 
@@ -6,7 +6,7 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use common::{LONG, Udp, addresses, connect, pattern, transfer, two_hosts};
+use common::{EVENT_TIMEOUT, Udp, addresses, connect, pattern, transfer, two_hosts};
 use lab::{Address, Direction, Error, Impairment, Lab, Output, Signal};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sendto};
 
@@ -20,7 +20,7 @@ fn ping(from: &lab::Host, to: IpAddr) {
         .enter(|| {
             let socket = rustix::net::socket(family, SocketType::DGRAM, Some(protocol))?;
             let timeout = rustix::net::sockopt::Timeout::Recv;
-            rustix::net::sockopt::set_socket_timeout(&socket, timeout, Some(LONG))?;
+            rustix::net::sockopt::set_socket_timeout(&socket, timeout, Some(EVENT_TIMEOUT))?;
             let message = [request, 0, 0, 0, 0, 0, 0, 1, b'h', b'i'];
             sendto(
                 &socket,
@@ -49,7 +49,7 @@ fn hosts_ping_each_other() {
 }
 
 #[test]
-fn tcp_bytes_pass_both_ways_directly_and_through_a_relay() {
+fn tcp_passes_both_ways_with_and_without_relay() {
     let (_lab, server, client) = two_hosts("tcp");
     let bytes = pattern(3_000_000);
     for relayed in [false, true] {
@@ -65,7 +65,7 @@ fn tcp_bytes_pass_both_ways_directly_and_through_a_relay() {
 }
 
 #[test]
-fn a_connection_lives_on_while_the_relay_comes_and_goes() {
+fn connection_survives_relay_start_and_stop() {
     let (_lab, server, client) = two_hosts("swap");
     let (theirs, ours) = connect(&server, &client, addresses(&server)[0]);
     let bytes = pattern(500_000);
@@ -78,19 +78,19 @@ fn a_connection_lives_on_while_the_relay_comes_and_goes() {
 }
 
 #[test]
-fn frames_of_full_size_pass_the_relay() {
+fn full_size_frames_pass_relay() {
     let (_lab, server, client) = two_hosts("full");
     let udp = Udp::new(&server, &client);
     server.impair(&Impairment::with_seed(1)).unwrap();
     // 1500 bytes with the headers of UDP and IPv4; then what takes several fragments.
     for length in [1472, 9000] {
         udp.send(7, length);
-        assert_eq!(udp.received(1, LONG), [7]);
+        assert_eq!(udp.received(1, EVENT_TIMEOUT), [7]);
     }
 }
 
 #[test]
-fn two_labs_may_have_the_same_addresses() {
+fn two_labs_may_share_addresses() {
     let (_first, server, _) = two_hosts("first");
     let (_second, other_server, other_client) = two_hosts("second");
     assert_ne!(server.namespace(), other_server.namespace());
@@ -107,7 +107,7 @@ fn two_labs_may_have_the_same_addresses() {
 }
 
 #[test]
-fn a_second_interface_is_a_link_of_its_own() {
+fn second_interface_is_separate_link() {
     let (lab, server, client) = two_hosts("second interface");
     let at = |number| Address::new(7, number).unwrap();
     let second = lab.add_link(&server, "eth1", at(1)).unwrap();
@@ -135,7 +135,7 @@ fn a_second_interface_is_a_link_of_its_own() {
 }
 
 #[test]
-fn hosts_are_what_they_are_told_to_be() {
+fn host_settings_are_applied() {
     let lab = Lab::new("settings").unwrap();
     let host = lab.add_host_at("web", 10).unwrap();
     assert_eq!(host.address().ipv4().to_string(), "10.0.0.10");
@@ -157,7 +157,7 @@ fn hosts_are_what_they_are_told_to_be() {
 }
 
 #[test]
-fn nonsense_is_refused_and_says_why() {
+fn invalid_input_is_refused_with_reason() {
     let (lab, server, _) = two_hosts("nonsense");
     let invalid = |result: Result<(), Error>, what: &str| {
         let error = result.expect_err(what);
@@ -193,7 +193,7 @@ fn nonsense_is_refused_and_says_why() {
 }
 
 #[test]
-fn a_guard_ends_its_process_and_the_children_of_it() {
+fn guard_kills_process_and_children() {
     let (lab, server, _) = two_hosts("guard");
     let log = lab.directory().join("log");
     let script = "sleep 1000 & echo started; echo bad >&2; wait";
@@ -202,7 +202,7 @@ fn a_guard_ends_its_process_and_the_children_of_it() {
     let process = server
         .spawn(&mut command, &Output::File(log.clone()))
         .unwrap();
-    let deadline = std::time::Instant::now() + LONG;
+    let deadline = std::time::Instant::now() + EVENT_TIMEOUT;
     while fs::read_to_string(&log).unwrap() != "started\nbad\n" {
         assert!(std::time::Instant::now() < deadline);
         std::thread::sleep(Duration::from_millis(5));
@@ -212,7 +212,7 @@ fn a_guard_ends_its_process_and_the_children_of_it() {
     assert!(pids.contains(&process.pid()));
     assert_eq!(process.wait_with_timeout(Duration::ZERO).unwrap(), None);
     drop(process);
-    let deadline = std::time::Instant::now() + LONG;
+    let deadline = std::time::Instant::now() + EVENT_TIMEOUT;
     while !pids.is_empty() {
         assert!(std::time::Instant::now() < deadline, "{pids:?} live on");
         pids = server.pids().unwrap();
@@ -220,7 +220,7 @@ fn a_guard_ends_its_process_and_the_children_of_it() {
 }
 
 #[test]
-fn a_process_says_how_it_ended() {
+fn process_reports_exit_status() {
     use std::os::unix::process::ExitStatusExt;
     let (_lab, server, client) = two_hosts("status");
     let run = |script: &str| {
@@ -229,13 +229,13 @@ fn a_process_says_how_it_ended() {
         server.spawn(command, &Output::Null).unwrap()
     };
     let exits = run("exit 3");
-    let status = exits.wait_with_timeout(LONG).unwrap().unwrap();
+    let status = exits.wait_with_timeout(EVENT_TIMEOUT).unwrap().unwrap();
     assert_eq!(status.code(), Some(3));
-    let again = exits.wait_with_timeout(LONG).unwrap().unwrap();
+    let again = exits.wait_with_timeout(EVENT_TIMEOUT).unwrap().unwrap();
     assert_eq!(again, status);
     let sleeps = run("exec sleep 1000");
     sleeps.kill(Signal::TERM).unwrap();
-    let status = sleeps.wait_with_timeout(LONG).unwrap().unwrap();
+    let status = sleeps.wait_with_timeout(EVENT_TIMEOUT).unwrap().unwrap();
     assert_eq!(status.signal(), Some(15));
     // A host kills its own processes only.
     let sleeps = run("exec sleep 1000");
@@ -247,7 +247,7 @@ fn a_process_says_how_it_ended() {
 }
 
 #[test]
-fn a_panic_inside_a_host_is_the_callers() {
+fn panic_in_host_reaches_caller() {
     let (_lab, server, _) = two_hosts("panic");
     let panics = std::panic::AssertUnwindSafe(|| server.enter(|| panic!("inside")));
     let payload = std::panic::catch_unwind(panics).unwrap_err();

@@ -1,4 +1,4 @@
-//! A host without power is gone at once, silently, and comes back with nothing remembered.
+//! A host without power is gone at once, silently, and comes back without memory.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LONG, SHORT, Udp, addresses, connect, transfer, two_hosts};
+use common::{EVENT_TIMEOUT, QUIET_TIME, Udp, addresses, connect, transfer, two_hosts};
 use lab::{Direction, Endings, Error, Host, Impairment, Output, Process, endings};
 
 /// A server on port 80 that greets one client and then reads nothing, and its client, whose
@@ -23,14 +23,14 @@ fn greeted(server: &Host, client: &Host) -> (Process, TcpStream) {
         .spawn(command.args(["-c", script]), &Output::Null)
         .unwrap();
     let mut ours = connect_when_listening(client);
-    ours.set_read_timeout(Some(LONG)).unwrap();
+    ours.set_read_timeout(Some(EVENT_TIMEOUT)).unwrap();
     ours.read_exact(&mut [0; 5]).unwrap();
     ours.write_all(b"unread").unwrap();
     (process, ours)
 }
 
 fn connect_when_listening(client: &Host) -> TcpStream {
-    let deadline = Instant::now() + LONG;
+    let deadline = Instant::now() + EVENT_TIMEOUT;
     loop {
         match client.enter(|| TcpStream::connect("10.0.0.1:80")).unwrap() {
             Ok(stream) => return stream,
@@ -41,7 +41,7 @@ fn connect_when_listening(client: &Host) -> TcpStream {
 }
 
 #[test]
-fn a_mere_kill_is_heard() {
+fn kill_is_visible_to_peer() {
     let (_lab, server, client) = two_hosts("kill");
     let capture = client.capture("tcp port 80").unwrap();
     let (process, mut ours) = greeted(&server, &client);
@@ -54,7 +54,7 @@ fn a_mere_kill_is_heard() {
 }
 
 #[test]
-fn power_off_kills_all_and_leaks_nothing() {
+fn power_off_kills_all_and_sends_nothing() {
     for relayed in [false, true] {
         let (_lab, server, client) = two_hosts("power");
         if relayed {
@@ -72,7 +72,7 @@ fn power_off_kills_all_and_leaks_nothing() {
         assert!(matches!(server.pids(), Err(Error::Off { .. })));
         assert!(server.command("true").status().is_err());
         ours.write_all(b"are you there?").unwrap();
-        thread::sleep(SHORT);
+        thread::sleep(QUIET_TIME);
         let captured = capture.finish().unwrap();
         assert_eq!(captured.missed, Some(0));
         assert_eq!(endings(&captured.packets, 80), Endings::default());
@@ -86,7 +86,7 @@ fn power_off_kills_all_and_leaks_nothing() {
 }
 
 #[test]
-fn a_host_comes_back_with_its_links_and_their_troubles() {
+fn power_on_restores_links_and_impairments() {
     let (_lab, server, client) = two_hosts("back");
     let mac = server.mac("eth0").unwrap();
     server.sysctl("net.ipv4.tcp_syncookies", "2").unwrap();
@@ -117,7 +117,7 @@ fn a_host_comes_back_with_its_links_and_their_troubles() {
             .unwrap()
     };
     let (here, there) = (udp(&server), udp(&client));
-    there.set_read_timeout(Some(SHORT)).unwrap();
+    there.set_read_timeout(Some(QUIET_TIME)).unwrap();
     here.send_to(b"?", (client.address().ipv4(), 9)).unwrap();
     assert!(there.recv(&mut [0; 8]).is_err(), "the loss is still there");
     server.clear_impairment().unwrap();
@@ -126,7 +126,7 @@ fn a_host_comes_back_with_its_links_and_their_troubles() {
 }
 
 #[test]
-fn a_cut_holds_while_the_power_comes_back() {
+fn cut_survives_power_on() {
     let (_lab, server, client) = two_hosts("cut and power");
     server.cut().unwrap();
     server.power_off().unwrap();
@@ -140,7 +140,7 @@ fn a_cut_holds_while_the_power_comes_back() {
             .enter(|| TcpStream::connect_timeout(&address, timeout))
             .unwrap()
     };
-    assert!(connect_to(SHORT).is_err());
+    assert!(connect_to(QUIET_TIME).is_err());
     server.heal().unwrap();
-    connect_to(LONG).unwrap();
+    connect_to(EVENT_TIMEOUT).unwrap();
 }

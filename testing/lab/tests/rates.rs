@@ -9,7 +9,7 @@ use std::net::{TcpStream, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LONG, Udp, addresses, connect, transfer, two_hosts};
+use common::{EVENT_TIMEOUT, Udp, addresses, connect, transfer, two_hosts};
 use lab::{Direction, Impairment, Lab};
 
 /// Bits of payload per second, when as much is sent as takes `seconds` at `rate`.
@@ -22,10 +22,10 @@ fn goodput(from: &TcpStream, to: &TcpStream, rate: u32, seconds: u32) -> f64 {
 
 /// What a link carries at least of what it should, on a machine that is as busy as any: its ends may be slower
 /// than it, but one that mistakes bits for bytes is below this. How close it comes is measured, not tested.
-const LEAST: f64 = 0.2;
+const LEAST_SHARE: f64 = 0.2;
 
 /// Better than this is as good as it needs to be: no further try.
-const GOOD: f64 = 0.9;
+const GOOD_SHARE: f64 = 0.9;
 
 /// The best of several tries: a link is never faster than its rate, but on a busy machine its ends may
 /// be slower.
@@ -33,7 +33,7 @@ fn best(mut share: impl FnMut() -> f64) -> f64 {
     let mut best: f64 = 0.0;
     for _ in 0..3 {
         best = best.max(share());
-        if best >= GOOD {
+        if best >= GOOD_SHARE {
             break;
         }
     }
@@ -51,7 +51,7 @@ fn keeps(rate: u32) {
     for (from, to) in [(&ours, &theirs), (&theirs, &ours)] {
         let share = best(|| goodput(from, to, rate, 1) / ideal);
         eprintln!("{rate} bit/s: {share:.4} of what Ethernet gives");
-        assert!((LEAST..1.01).contains(&share), "{share}");
+        assert!((LEAST_SHARE..1.01).contains(&share), "{share}");
     }
 }
 
@@ -61,18 +61,18 @@ fn ten_megabit() {
 }
 
 #[test]
-fn a_hundred_megabit() {
+fn hundred_megabit() {
     keeps(100_000_000);
 }
 
-/// Far beyond what the relay carries.
+/// Far beyond the rate of the relay.
 #[test]
-fn a_gigabit() {
+fn gigabit() {
     keeps(1_000_000_000);
 }
 
 #[test]
-fn the_kernel_keeps_a_rate_and_lets_go_of_it() {
+fn kernel_keeps_and_drops_rate() {
     let (_lab, server, client) = two_hosts("queue");
     let shown = || {
         let output = client
@@ -108,9 +108,9 @@ fn the_kernel_keeps_a_rate_and_lets_go_of_it() {
     assert!(udp.passes());
 }
 
-/// Two pairs of hosts get together what one pair gets alone.
+/// Two pairs of hosts together get the rate of a single pair.
 #[test]
-fn a_shared_medium_is_shared() {
+fn shared_medium_is_shared() {
     let lab = Lab::new("medium").expect("these tests need root and iproute2");
     lab.share(0, 20_000_000).unwrap();
     let hosts = ["a", "b", "c", "d"].map(|name| lab.add_host(name).unwrap());
@@ -121,7 +121,7 @@ fn a_shared_medium_is_shared() {
     let ideal = 20e6 * 1448.0 / 1538.0;
     // Acknowledgements use the medium too: one of 90 bytes for two frames.
     let alone = best(|| goodput(&pairs[0].1, &pairs[0].0, 20_000_000, 1) / ideal);
-    assert!((LEAST..0.995).contains(&alone), "{alone}");
+    assert!((LEAST_SHARE..0.995).contains(&alone), "{alone}");
     let both = best(|| {
         let start = Instant::now();
         thread::scope(|scope| {
@@ -131,7 +131,7 @@ fn a_shared_medium_is_shared() {
         });
         2.0 * 20e6 / start.elapsed().as_secs_f64() / ideal
     });
-    assert!((LEAST..1.01).contains(&both), "{both}");
+    assert!((LEAST_SHARE..1.01).contains(&both), "{both}");
     // It is the medium's rate that changes, also while hosts are there.
     lab.share(0, 5_000_000).unwrap();
     let slower = goodput(&pairs[0].1, &pairs[0].0, 5_000_000, 1) / ideal;
@@ -150,7 +150,7 @@ fn a_shared_medium_is_shared() {
 }
 
 #[test]
-fn an_mtu_is_that_of_both_ends() {
+fn mtu_applies_to_both_ends() {
     let (_lab, server, client) = two_hosts("jumbo");
     for host in [&server, &client] {
         host.link("eth0").unwrap().set_mtu(9000).unwrap();
@@ -177,7 +177,7 @@ fn an_mtu_is_that_of_both_ends() {
                 .unwrap();
             match receiver.recv(&mut buffer) {
                 Ok(length) => return assert_eq!(length, 8972, "{what}"),
-                Err(error) => assert!(began.elapsed() < LONG, "{what}: {error}"),
+                Err(error) => assert!(began.elapsed() < EVENT_TIMEOUT, "{what}: {error}"),
             }
         }
     };

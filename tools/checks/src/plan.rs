@@ -26,8 +26,8 @@ const MATRICES: &str =
 const LINKED: &str =
     "binary_id(=e2e::kill_matrix) | binary_id(=e2e::recovery) | binary_id(=e2e::network)";
 
-/// Tests of `outlive make` and of encapsulations.
-const MAKING: &str = "package(e2e) & binary(/^(making|encapsulating)/)";
+/// Tests of `outlive make` and `outlive speculate`.
+const MAKING: &str = "package(e2e) & binary(/^(make|speculation)/)";
 
 /// Seconds that each target is fuzzed for in the whole run.
 const FUZZ_SECONDS: &str = "60";

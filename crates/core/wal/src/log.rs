@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn two_versions_in_a_row_are_read_and_no_others() {
+    fn current_and_previous_version_are_read() {
         for version in 0..10 {
             let mut read = Vec::new();
             let log = Log::open(of_version(version, 7), |piece| {
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_behind_which_there_is_no_other_is_refused() {
+    fn last_segment_number_is_refused() {
         let open = |number| {
             let mut storage = Simulated::default();
             storage.create(number).expect("made");

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seeds_of_the_fuzz_targets_hold() {
+    fn fuzz_seeds_hold() {
         seeds("segment").iter().for_each(|seed| segment(seed));
         seeds("damaged_log")
             .iter()
@@ -232,12 +232,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_segment_or_the_beginning_of_one(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn arbitrary_bytes_are_segment_or_prefix(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             segment(&bytes);
         }
 
         #[test]
-        fn a_damaged_log_says_where_it_ends(bytes in prop::collection::vec(prop_oneof![any::<u8>(), 0..5u8, Just(255)], 8..200)) {
+        fn damaged_log_reports_its_end(bytes in prop::collection::vec(prop_oneof![any::<u8>(), 0..5u8, Just(255)], 8..200)) {
             damaged_log(&bytes);
         }
     }

@@ -7,7 +7,7 @@ use wal::{
 };
 
 #[derive(Debug, Clone, Copy)]
-enum Step {
+enum Operation {
     /// Append so many records of about this length.
     Append(u8, u16),
     Commit,
@@ -22,15 +22,15 @@ enum Step {
     Fail(u8),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = Operation> {
     prop_oneof![
-        4 => (1u8..5, 0u16..3000).prop_map(|(count, len)| Step::Append(count, len)),
-        4 => Just(Step::Commit),
-        2 => Just(Step::NextSegment),
-        1 => Just(Step::Remove),
-        2 => Just(Step::Crash),
-        1 => Just(Step::Restart),
-        1 => (0u8..10).prop_map(Step::Fail),
+        4 => (1u8..5, 0u16..3000).prop_map(|(count, len)| Operation::Append(count, len)),
+        4 => Just(Operation::Commit),
+        2 => Just(Operation::NextSegment),
+        1 => Just(Operation::Remove),
+        2 => Just(Operation::Crash),
+        1 => Just(Operation::Restart),
+        1 => (0u8..10).prop_map(Operation::Fail),
     ]
 }
 
@@ -56,7 +56,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn what_was_committed_is_there_and_in_order(
+    fn committed_records_survive_in_order(
         steps in prop::collection::vec(step(), 0..60),
         draws in prop::collection::vec(any::<prop::sample::Index>(), 1..50),
     ) {
@@ -71,9 +71,9 @@ proptest! {
         let (mut committed, mut failed, mut next) = (0, false, 0u32);
         // How many of them are not in the current segment, and how many were removed.
         let (mut before, mut removed) = (0, 0);
-        for step in steps.into_iter().chain([Step::Crash]) {
+        for step in steps.into_iter().chain([Operation::Crash]) {
             match step {
-                Step::Append(count, len) if !failed => {
+                Operation::Append(count, len) if !failed => {
                     let mut batch = Batch::default();
                     for _ in 0..count {
                         let record = record(next, len);
@@ -83,30 +83,30 @@ proptest! {
                     }
                     failed = log.append(&mut batch).is_err();
                 }
-                Step::Commit if !failed => match log.commit() {
+                Operation::Commit if !failed => match log.commit() {
                     Ok(()) => committed = written.len(),
                     Err(_) => failed = true,
                 },
-                Step::NextSegment if !failed => match log.next_segment() {
+                Operation::NextSegment if !failed => match log.next_segment() {
                     Ok(()) => {
                         committed = written.len();
                         before = committed;
                     }
                     Err(_) => failed = true,
                 },
-                Step::Remove if !failed && log.commit().is_ok() => {
+                Operation::Remove if !failed && log.commit().is_ok() => {
                     committed = written.len();
                     removed = before; // or some of them
                     failed = log.remove_before(log.current()).is_err();
                 }
-                Step::Remove => failed = true,
-                Step::Fail(after) => {
+                Operation::Remove => failed = true,
+                Operation::Fail(after) => {
                     log.storage().fail_after(Some(u64::from(after)));
                 }
-                Step::Crash | Step::Restart => {
+                Operation::Crash | Operation::Restart => {
                     let mut storage = log.storage().clone();
                     match step {
-                        Step::Crash => storage.crash(&mut draw),
+                        Operation::Crash => storage.crash(&mut draw),
                         _ => storage.restart(),
                     }
                     let (again, read) = open(storage);
@@ -122,13 +122,13 @@ proptest! {
                     (before, removed, failed) = (committed, 0, false);
                     log = again;
                 }
-                Step::Append(..) | Step::Commit | Step::NextSegment => {}
+                Operation::Append(..) | Operation::Commit | Operation::NextSegment => {}
             }
         }
     }
 
     #[test]
-    fn any_content_is_read_without_a_panic(bytes: Vec<u8>) {
+    fn arbitrary_content_does_not_panic(bytes: Vec<u8>) {
         let mut storage = Simulated::default();
         storage.create(3).unwrap();
         storage.append(&bytes).unwrap();
@@ -160,7 +160,7 @@ fn three_segments() -> Simulated {
 }
 
 /// Everything that a log says when it is opened.
-fn told(mut storage: Simulated) -> Vec<String> {
+fn report(mut storage: Simulated) -> Vec<String> {
     storage.restart();
     let mut told = Vec::new();
     let log = Log::open(storage, |piece| {
@@ -176,8 +176,8 @@ fn told(mut storage: Simulated) -> Vec<String> {
 }
 
 #[test]
-fn damage_to_what_was_sealed_is_told() {
-    let whole = told(three_segments());
+fn damage_to_sealed_segment_is_reported() {
+    let whole = report(three_segments());
     let all = [
         "0: 0", "0: 1", "0 ends", "1: 2", "1: 3", "1 ends", "2: 4", "2: 5", "2 ends",
     ];
@@ -195,33 +195,33 @@ fn damage_to_what_was_sealed_is_told() {
         "2: 5",
         "2 ends",
     ];
-    assert_eq!(told(storage), damaged);
+    assert_eq!(report(storage), damaged);
     let mut storage = three_segments();
     storage.damage(1, 3);
-    assert_eq!(told(storage)[3..5], ["1 damaged", "1 ends"]);
+    assert_eq!(report(storage)[3..5], ["1 damaged", "1 ends"]);
     // In the last one it cannot be told from a tail that was torn.
     let mut storage = three_segments();
     storage.damage(2, 32 + 8 + 104 + 20);
-    assert_eq!(told(storage)[6..], ["2: 4", "2 ends"]);
+    assert_eq!(report(storage)[6..], ["2: 4", "2 ends"]);
 }
 
 #[test]
-fn segments_are_removed_as_a_whole() {
+fn segments_are_removed_whole() {
     let (mut log, read) = open(three_segments());
     assert_eq!(read.len(), 6);
     assert_eq!(log.current(), 3);
     log.remove_before(2).expect("removed");
     assert_eq!(
-        told(log.storage().clone()),
+        report(log.storage().clone()),
         ["2: 4", "2: 5", "2 ends", "3 ends"]
     );
     log.remove_before(u64::MAX).expect("removed");
-    assert_eq!(told(log.storage().clone()), ["3 ends"]);
+    assert_eq!(report(log.storage().clone()), ["3 ends"]);
 }
 
 /// Those that were to be removed and are there again, and those that stand before one that somebody has taken away.
 #[test]
-fn what_is_before_a_gap_is_removed_and_told() {
+fn segments_before_gap_are_removed_and_reported() {
     for (missing, said) in [
         (0, &["1: 2", "1: 3", "1 ends", "2: 4", "2: 5", "2 ends"][..]),
         (1, &["[0] removed", "2: 4", "2: 5", "2 ends"]),
@@ -229,7 +229,7 @@ fn what_is_before_a_gap_is_removed_and_told() {
     ] {
         let mut storage = three_segments();
         storage.remove(missing).expect("it is there");
-        assert_eq!(told(storage), said, "without {missing}");
+        assert_eq!(report(storage), said, "without {missing}");
     }
     let mut storage = three_segments();
     storage.create(7).expect("it is new");
@@ -240,7 +240,7 @@ fn what_is_before_a_gap_is_removed_and_told() {
 }
 
 #[test]
-fn another_version_is_not_guessed() {
+fn unknown_version_is_refused() {
     let mut storage = Simulated::default();
     storage.create(0).expect("new");
     let mut header = *b"OUTLSEGM\x01\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
@@ -261,7 +261,7 @@ fn another_version_is_not_guessed() {
 }
 
 #[test]
-fn a_record_that_is_too_long_is_left_out() {
+fn overlong_record_is_left_out() {
     let mut batch = Batch::default();
     assert!(!batch.add(|bytes| bytes.resize(bytes.len() + MAX_RECORD + 1, 0)));
     assert!(batch.is_empty());
@@ -275,7 +275,7 @@ fn a_record_that_is_too_long_is_left_out() {
 }
 
 #[test]
-fn a_storage_that_is_full_says_so() {
+fn full_storage_is_reported() {
     let (mut log, _) = open(Simulated::default());
     log.storage().limit(Some(2000));
     let mut batch = Batch::default();

@@ -169,7 +169,7 @@ pub fn options(bytes: &[u8]) {
     let good = read.iter().take_while(|option| option.is_ok()).count();
     assert!(good + 1 >= read.len(), "an error is the last item");
     if bytes.len() <= MAX_OPTIONS {
-        written_again(bytes, &read[..good]);
+        assert_reencoded(bytes, &read[..good]);
     }
     let syn = SynOptions::parse(bytes);
     assert_eq!(SynOptions::parse(syn.emit().as_slice()), syn);
@@ -178,7 +178,7 @@ pub fn options(bytes: &[u8]) {
     stripped(bytes);
 }
 
-fn written_again(bytes: &[u8], read: &[Result<TcpOption<'_>, crate::OptionError>]) {
+fn assert_reencoded(bytes: &[u8], read: &[Result<TcpOption<'_>, crate::OptionError>]) {
     let mut buffer = OptionsBuffer::new();
     for option in read.iter().flatten() {
         let start = buffer.as_slice().len();

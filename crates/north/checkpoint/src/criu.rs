@@ -7,7 +7,7 @@ use std::{
 };
 
 /// The first version that was tried.
-const OLDEST: (u32, u32) = (4, 0);
+const OLDEST_VERSION: (u32, u32) = (4, 0);
 
 /// CRIU, where it can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum CriuError {
     /// It is not new enough.
     #[error(
         "checkpoints need CRIU {}.{} or newer, and {path:?} is {found}: build CRIU (make criu) and give the path (--criu PATH)",
-        OLDEST.0, OLDEST.1
+        OLDEST_VERSION.0, OLDEST_VERSION.1
     )]
     TooOld {
         /// Which.
@@ -52,7 +52,7 @@ pub enum CriuError {
 
 /// What is said of all images alike. Nobody's terminal is concerned; cgroups are ours to choose; what is connected to
 /// a socket by its name, such as the system's log, is connected again.
-const COMMON: [&str; 7] = [
+const COMMON_OPTIONS: [&str; 7] = [
     "-v2",
     "--shell-job",
     "--ext-unix-sk",
@@ -72,7 +72,7 @@ impl Criu {
         let path = found.map_err(|_| CriuError::NotFound(path.to_owned()))?;
         let said = Command::new(&path).arg("--version").output()?;
         let said = String::from_utf8_lossy(&said.stdout).into_owned();
-        if version(&said).is_none_or(|version| version < OLDEST) {
+        if version(&said).is_none_or(|version| version < OLDEST_VERSION) {
             let found = said.lines().next().unwrap_or("of no version").to_owned();
             return Err(CriuError::TooOld { path, found });
         }
@@ -126,7 +126,7 @@ impl Criu {
             .arg(image)
             .arg("--log-file")
             .arg(&file)
-            .args(COMMON)
+            .args(COMMON_OPTIONS)
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -152,9 +152,9 @@ fn version(said: &str) -> Option<(u32, u32)> {
 
 /// What went wrong first, which is what the rest is about.
 fn errors(log: &str) -> String {
-    const MOST: usize = 2;
+    const MAX_ERRORS: usize = 2;
     let lines = log.lines().filter(|line| line.contains("Error"));
-    let first: Vec<&str> = lines.take(MOST).map(|line| line.trim()).collect();
+    let first: Vec<&str> = lines.take(MAX_ERRORS).map(|line| line.trim()).collect();
     if first.is_empty() {
         return "it did not say why".to_owned();
     }
@@ -166,16 +166,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read() {
+    fn criu_versions_are_parsed() {
         assert_eq!(version("Version: 3.17.1\n"), Some((3, 17)));
         assert_eq!(version("Version: 4.2.1\nGitID: x\n"), Some((4, 2)));
         assert_eq!(version("Version: 4.2-1\n"), None);
         assert_eq!(version(""), None);
-        assert!(Some((3, 17)) < Some(OLDEST));
+        assert!(Some((3, 17)) < Some(OLDEST_VERSION));
     }
 
     #[test]
-    fn what_is_missing_or_something_else_is_told() {
+    fn missing_or_foreign_criu_is_reported() {
         let missing = Criu::find(Path::new("/nowhere/criu")).expect_err("missing");
         assert!(missing.to_string().contains("make criu"), "{missing}");
         let other = Criu::find(Path::new("true")).expect_err("no criu");
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_errors_are_told() {
+    fn first_errors_are_reported() {
         let log = "(0.1) fine\n(0.2) Error (a.c:1): this\n(0.3) Error (b.c:2): that\n(0.4) Error (c.c:3): so\n";
         assert_eq!(
             errors(log),

@@ -1,30 +1,29 @@
 //! Images of a server's process, so that its record need not reach back to its beginning (`ft-tcp-infocom-2001`, VI.C:
 //! checkpoints bound the log).
 //!
-//! The image is not taken of the server. A *rehearsal* beside it replays the record up to a place, stops there, and
-//! CRIU makes an image of that: the server does not stand still for a moment, and nothing of the network is in it. In
-//! the next life the image is made a process again, which replays what the record has since.
+//! The server itself is not imaged. A *shadow replay* beside the server replays the record up to a snapshot point and
+//! stops there, and CRIU makes an image of the stopped process: the server does not pause, and the image contains no
+//! network state. In the next incarnation the image becomes a process again, and replays the rest of the record.
 //!
-//! - [`Criu`]: the program, and what it is asked for.
-//! - [`room`]: namespaces in which a rehearsal is alone, and in which a process made from an image has its numbers
-//! again: the
-//!   first process in there is ours.
-//! - [`Room`]: the supervisor's end of it.
-//! - [`Store`]: images on disk. One that is not whole never takes the place of one that is.
-//! - [`Pack`], [`Unpack`]: images on their way to another host.
+//! - [`Criu`]: the program, and its options.
+//! - [`sandbox`]: namespaces in which a shadow replay is alone, and in which a restored process has its process numbers
+//!   again. The first process there is ours.
+//! - [`Sandbox`]: the supervisor's end of the namespaces.
+//! - [`Store`]: images on disk. An incomplete image never replaces a complete image.
+//! - [`Pack`], [`Unpack`]: images during a transfer to another host.
 
 #![forbid(unsafe_code)]
 
 mod criu;
-mod guest;
+mod handle;
 mod manifest;
 mod pack;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod properties;
-pub mod room;
+pub mod sandbox;
 mod store;
 
 pub use criu::{Criu, CriuError};
-pub use guest::{Room, RoomError, Said, Way};
+pub use handle::{ProcessSource, Sandbox, SandboxError, SandboxReport};
 pub use pack::{Pack, Unpack};
 pub use store::{Image, Store};

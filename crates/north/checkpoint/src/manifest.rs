@@ -10,9 +10,9 @@ use std::{
 use crc32fast::Hasher;
 
 /// The lengths and checksums of all other files.
-pub(crate) const MANIFEST: &str = "manifest";
+pub(crate) const MANIFEST_FILE: &str = "manifest";
 /// The longest file that a file system takes.
-pub(crate) const LONGEST: u64 = i64::MAX.cast_unsigned();
+pub(crate) const MAX_FILE_BYTES: u64 = i64::MAX.cast_unsigned();
 
 /// Note what is in this directory: an image is whole from then on.
 pub(crate) fn write(directory: &Path) -> io::Result<()> {
@@ -26,7 +26,7 @@ pub(crate) fn write(directory: &Path) -> io::Result<()> {
         text.push_str(&line(&name, length, sum));
         text.push('\n');
     }
-    fs::write(directory.join(MANIFEST), sealed(text))
+    fs::write(directory.join(MANIFEST_FILE), sealed(text))
 }
 
 /// The manifest's line for a file.
@@ -44,25 +44,25 @@ pub(crate) fn sealed(lines: String) -> String {
 /// make this host read, and send, a file outside of the image.
 pub(crate) fn is_name(name: &str) -> bool {
     let is_plain = Path::new(name).file_name() == Some(name.as_ref());
-    is_plain && !name.contains(['\n', '\0']) && name != MANIFEST
+    is_plain && !name.contains(['\n', '\0']) && name != MANIFEST_FILE
 }
 
 /// The files that belong to the image in this directory, and their lengths; the one that says so is the last.
 pub(crate) fn files(directory: &Path) -> io::Result<Vec<(String, u64)>> {
-    let text = fs::read_to_string(directory.join(MANIFEST))?;
-    let noted = parse(&text).ok_or_else(|| torn(MANIFEST))?;
+    let text = fs::read_to_string(directory.join(MANIFEST_FILE))?;
+    let noted = parse(&text).ok_or_else(|| torn(MANIFEST_FILE))?;
     let noted = noted.into_iter();
     let mut files: Vec<_> = noted
         .map(|(name, (length, _))| (name.to_owned(), length))
         .collect();
-    files.push((MANIFEST.to_owned(), text.len() as u64));
+    files.push((MANIFEST_FILE.to_owned(), text.len() as u64));
     Ok(files)
 }
 
 /// Are all that were noted as they were?
 pub(crate) fn check(directory: &Path) -> io::Result<()> {
-    let text = fs::read_to_string(directory.join(MANIFEST))?;
-    let noted = parse(&text).ok_or_else(|| torn(MANIFEST))?;
+    let text = fs::read_to_string(directory.join(MANIFEST_FILE))?;
+    let noted = parse(&text).ok_or_else(|| torn(MANIFEST_FILE))?;
     for (name, then) in noted {
         if sum(&directory.join(name))? != then {
             return Err(torn(name));
@@ -89,7 +89,7 @@ pub(crate) fn parse(text: &str) -> Option<BTreeMap<&str, (u64, u32)>> {
         let sum = u32::from_str_radix(parts.next()?, 16).ok()?;
         let length = parts.next()?.parse().ok()?;
         let name = parts.next()?;
-        let is_good = is_name(name) && length <= LONGEST && line(name, length, sum) == whole;
+        let is_good = is_name(name) && length <= MAX_FILE_BYTES && line(name, length, sum) == whole;
         if !is_good || noted.insert(name, (length, sum)).is_some() {
             return None;
         }
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_changed_is_noticed() {
+    fn any_change_of_image_is_detected() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = |name: &str| directory.path().join(name);
         let fill = || {
@@ -143,18 +143,18 @@ mod tests {
         fs::remove_file(path("two words")).expect("removed");
         assert!(check(directory.path()).is_err());
         fill();
-        let noted = fs::read_to_string(path(MANIFEST)).expect("it is there");
+        let noted = fs::read_to_string(path(MANIFEST_FILE)).expect("it is there");
         for cut in 0..noted.len() {
-            fs::write(path(MANIFEST), &noted[..cut]).expect("written");
+            fs::write(path(MANIFEST_FILE), &noted[..cut]).expect("written");
             assert!(check(directory.path()).is_err(), "cut at {cut}");
         }
     }
 
     #[test]
-    fn no_manifest_names_a_file_elsewhere_or_one_twice() {
+    fn foreign_or_duplicate_paths_are_refused() {
         let is_manifest = |lines: &str| parse(&sealed(format!("{lines}\n"))).is_some();
         assert!(is_manifest("0000002a 7 a b"));
-        let longest = format!("0000002a {LONGEST} a");
+        let longest = format!("0000002a {MAX_FILE_BYTES} a");
         assert!(is_manifest(&longest));
         for bad in [
             "0000002a 7 ../a",

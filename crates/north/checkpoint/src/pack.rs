@@ -17,7 +17,7 @@ use std::{
 use crate::{manifest, store::Image};
 
 /// The two lengths.
-const LENGTHS: usize = 2 + 8;
+const LENGTHS_BYTES: usize = 2 + 8;
 
 /// An image that is whole, to be read.
 #[derive(Debug)]
@@ -172,7 +172,7 @@ impl Unpack {
     /// Tells what is behind it.
     fn take_header<'a>(&mut self, bytes: &'a [u8]) -> io::Result<&'a [u8]> {
         let missing = match self.header.split_first_chunk::<2>() {
-            Some((named, _)) => LENGTHS + usize::from(u16::from_le_bytes(*named)),
+            Some((named, _)) => LENGTHS_BYTES + usize::from(u16::from_le_bytes(*named)),
             None => 2,
         } - self.header.len();
         let (now, rest) = bytes.split_at(missing.min(bytes.len()));
@@ -182,7 +182,7 @@ impl Unpack {
             && name.len() == usize::from(u16::from_le_bytes(*named))
         {
             let (name, length) = (plain(name)?.to_owned(), u64::from_le_bytes(*length));
-            if length > manifest::LONGEST {
+            if length > manifest::MAX_FILE_BYTES {
                 return Err(malformed(format!("an image has a file of {length} bytes")));
             }
             let file = File::create_new(self.image.directory.join(&name))?;
@@ -215,7 +215,7 @@ impl Unpack {
 /// The name of a file in the image's directory, and nowhere else.
 fn plain(name: &[u8]) -> io::Result<&str> {
     let text = std::str::from_utf8(name).ok();
-    let plain = text.filter(|name| manifest::is_name(name) || *name == manifest::MANIFEST);
+    let plain = text.filter(|name| manifest::is_name(name) || *name == manifest::MANIFEST_FILE);
     plain.ok_or_else(|| {
         let name = String::from_utf8_lossy(name);
         malformed(format!("an image has a file {name:?}"))
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_is_the_same_elsewhere_in_whatever_pieces_it_comes() {
+    fn image_survives_transfer_in_any_pieces() {
         let (_kept, all) = packed();
         for piece in [1, 7, 1000, 65_536, all.len()] {
             let (_directory, store) = store();
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_changed_is_no_image() {
+    fn truncated_or_changed_image_is_refused() {
         let (_kept, all) = packed();
         let is_image = |bytes: &[u8]| {
             let (_directory, store) = store();
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_elsewhere() {
+    fn paths_outside_directory_are_refused() {
         for name in ["../x", "/x", "..", ".", "", "a/b", "a/", "a\n", "a\0"] {
             let (directory, store) = store();
             let mut unpack = Unpack::into(store.begin(1).expect("an image"));
@@ -309,16 +309,16 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_no_file_has_are_refused() {
+    fn impossible_lengths_are_refused() {
         let directory = tempfile::tempdir().expect("a directory");
         let files = |lengths: &[u64]| {
             let named = lengths.iter().map(|length| ("a".to_owned(), *length));
             Pack::of_files(directory.path(), named.collect())
         };
-        files(&[manifest::LONGEST]).expect("it could be");
-        assert!(files(&[manifest::LONGEST; 3]).is_err());
+        files(&[manifest::MAX_FILE_BYTES]).expect("it could be");
+        assert!(files(&[manifest::MAX_FILE_BYTES; 3]).is_err());
         assert!(files(&[u64::MAX]).is_err());
-        for length in [manifest::LONGEST + 1, u64::MAX] {
+        for length in [manifest::MAX_FILE_BYTES + 1, u64::MAX] {
             let mut unpack = Unpack::into(Image {
                 number: 1,
                 directory: directory.path().to_owned(),
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_manifest_does_not_name_is_not_taken_with_an_image() {
+    fn file_outside_manifest_is_refused() {
         let (_kept, all) = packed();
         let (_directory, store) = store();
         let mut unpack = Unpack::into(store.begin(1).expect("an image"));

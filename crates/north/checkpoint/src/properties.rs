@@ -114,9 +114,16 @@ fn with_manifest(stream: &[u8]) -> Option<Vec<u8>> {
     // A manifest is missing, or is not right.
     let _ = unpack(&image, stream, usize::MAX);
     manifest::write(directory.path()).ok()?;
-    let text = fs::read(directory.path().join(manifest::MANIFEST)).ok()?;
+    let text = fs::read(directory.path().join(manifest::MANIFEST_FILE)).ok()?;
     let length = u64::try_from(text.len()).ok()?;
-    Some([stream, &header(manifest::MANIFEST, length).ok()?, &text].concat())
+    Some(
+        [
+            stream,
+            &header(manifest::MANIFEST_FILE, length).ok()?,
+            &text,
+        ]
+        .concat(),
+    )
 }
 
 #[cfg(test)]
@@ -133,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seeds_of_the_fuzz_targets_hold() {
+    fn fuzz_seeds_hold() {
         seeds("manifest")
             .iter()
             .for_each(|seed| image_manifest(seed));
@@ -141,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_with_a_manifest_behind_it_is_taken() {
+    fn image_with_trailing_manifest_is_accepted() {
         let files = [header("a", 2).expect("a header"), b"xy".to_vec()].concat();
         let noted = with_manifest(&files).expect("files");
         assert!(unpacked(&noted, 3));

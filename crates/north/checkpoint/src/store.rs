@@ -16,7 +16,7 @@ use north_host::Kept;
 use crate::manifest;
 
 /// Of an image: what is not in it.
-const KEPT: &str = "kept";
+const RETAINED_DIRECTORY: &str = "kept";
 
 /// Images of one service.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Store {
     /// It is not there, or cannot be read.
     pub fn find(&self, number: u64) -> io::Result<(Image, Kept)> {
         let directory = self.path(number);
-        let kept = fs::read(directory.join(KEPT))?;
+        let kept = fs::read(directory.join(RETAINED_DIRECTORY))?;
         let kept = Kept::from_bytes(&kept).map_err(io::Error::other)?;
         Ok((Image { number, directory }, kept))
     }
@@ -106,7 +106,7 @@ impl Image {
     /// # Errors
     /// There is no room for it.
     pub fn keep(&self, kept: &Kept) -> io::Result<()> {
-        let mut file = File::create_new(self.directory.join(KEPT))?;
+        let mut file = File::create_new(self.directory.join(RETAINED_DIRECTORY))?;
         file.write_all(&kept.to_bytes())
     }
 
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_one_in_use_is_left() {
+    fn unused_images_are_removed() {
         let directory = tempfile::tempdir().expect("a directory");
         let at = directory.path().join("images");
         let store = Store::new(at.clone()).expect("a store");

@@ -12,7 +12,7 @@ pub const FORMAT: types::Format = types::Format {
     oldest: VERSION as u32,
 };
 const MAGIC: [u8; 4] = *b"OLCH";
-const FIXED: usize = MAGIC.len() + 2;
+const FIXED_BYTES: usize = MAGIC.len() + 2;
 
 /// The greeting of an initiator with this key.
 pub(crate) fn of(key: &Key) -> Vec<u8> {
@@ -36,24 +36,24 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Option<(usize, &str)>, ChannelError> 
         Some(&VERSION) | None => {}
         Some(&version) => return Err(ChannelError::UnknownVersion(version)),
     }
-    let Some(&len) = bytes.get(FIXED - 1) else {
+    let Some(&len) = bytes.get(FIXED_BYTES - 1) else {
         return Ok(None);
     };
     let len = usize::from(len);
     if len == 0 || len > Key::LONGEST_NAME {
         return Err(ChannelError::NotOurs);
     }
-    let Some(name) = bytes.get(FIXED..FIXED + len) else {
+    let Some(name) = bytes.get(FIXED_BYTES..FIXED_BYTES + len) else {
         return Ok(None);
     };
     match str::from_utf8(name) {
-        Ok(name) if Key::is_name(name) => Ok(Some((FIXED + len, name))),
+        Ok(name) if Key::is_name(name) => Ok(Some((FIXED_BYTES + len, name))),
         _ => Err(ChannelError::NotOurs),
     }
 }
 
 /// The longest greeting.
-pub(crate) const LONGEST: usize = FIXED + Key::LONGEST_NAME;
+pub(crate) const LONGEST: usize = FIXED_BYTES + Key::LONGEST_NAME;
 
 /// Verdict and detail, as the responder writes them.
 pub(crate) const VERDICT: usize = 2;

@@ -6,13 +6,13 @@ use snow::{Builder, HandshakeState, TransportState, params::NoiseParams};
 
 use crate::{ChannelError, Key, KeyRing, Refusal, greeting};
 
-const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+const NOISE_PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// The length in front of each message of Noise.
-const LENGTH: usize = 2;
+const LENGTH_BYTES: usize = 2;
 /// The authentication tag of each message.
-const TAG: usize = 16;
+const TAG_BYTES: usize = 16;
 /// Both messages of the handshake: an ephemeral public key and the tag of an empty payload.
-const HANDSHAKE: usize = 32 + TAG;
+const HANDSHAKE_BYTES: usize = 32 + TAG_BYTES;
 /// The longest message of Noise (section 3 of its specification).
 const LONGEST: usize = 65_535;
 
@@ -48,9 +48,9 @@ impl Session {
     /// The most bytes that a responder keeps of what an initiator has sent before that has proven
     /// that it has a key: greeting, first message and confirmation. [`Self::wants`] says how many
     /// more make sense.
-    pub const MOST_UNCONFIRMED: usize = greeting::LONGEST + 3 * LENGTH + 2 * HANDSHAKE;
+    pub const MOST_UNCONFIRMED: usize = greeting::LONGEST + 3 * LENGTH_BYTES + 2 * HANDSHAKE_BYTES;
     /// The most bytes of plain text in one message.
-    pub const MOST_PLAIN: usize = LONGEST - TAG;
+    pub const MOST_PLAIN: usize = LONGEST - TAG_BYTES;
 
     /// The end that connects. Its first bytes are outgoing at once.
     ///
@@ -60,7 +60,7 @@ impl Session {
         let greeting = greeting::of(key);
         let builder = builder(key, &greeting)?;
         let mut handshake = builder.build_initiator().map_err(ChannelError::Internal)?;
-        let mut message = [0; HANDSHAKE];
+        let mut message = [0; HANDSHAKE_BYTES];
         let len = handshake
             .write_message(&[], &mut message)
             .map_err(ChannelError::Internal)?;
@@ -103,7 +103,7 @@ impl Session {
     #[must_use]
     pub fn wants(&self) -> usize {
         match self.state {
-            State::Open(_) => LENGTH + LONGEST,
+            State::Open(_) => LENGTH_BYTES + LONGEST,
             State::Failed => 0,
             _ => Self::MOST_UNCONFIRMED - self.incoming.len().min(Self::MOST_UNCONFIRMED),
         }
@@ -154,7 +154,7 @@ impl Session {
         let State::Open(transport) = &mut self.state else {
             return Err(ChannelError::Truncated);
         };
-        let mut message = vec![0; plain.len().min(Self::MOST_PLAIN) + TAG];
+        let mut message = vec![0; plain.len().min(Self::MOST_PLAIN) + TAG_BYTES];
         for piece in plain.chunks(Self::MOST_PLAIN) {
             let len = transport
                 .write_message(piece, &mut message)
@@ -203,7 +203,7 @@ impl Session {
                     .map_err(|_| ChannelError::Tampered);
                 self.plain
                     .truncate(before + len.as_ref().copied().unwrap_or(0));
-                len.map(|_| LENGTH + message.len())
+                len.map(|_| LENGTH_BYTES + message.len())
             }
             State::Failed => Ok(0),
         }
@@ -211,19 +211,19 @@ impl Session {
 
     /// The responder reads the confirmation.
     fn confirmed(&mut self, at: usize) -> Result<usize, ChannelError> {
-        let Some(message) = of_length(&self.incoming[at..], TAG)? else {
+        let Some(message) = of_length(&self.incoming[at..], TAG_BYTES)? else {
             return Ok(0);
         };
         let State::Confirming(mut transport) = std::mem::replace(&mut self.state, State::Failed)
         else {
             return Ok(0);
         };
-        let mut nothing = [0; TAG];
+        let mut nothing = [0; TAG_BYTES];
         if transport.read_message(message, &mut nothing).is_err() {
             return Err(ChannelError::Tampered);
         }
         self.state = State::Open(transport);
-        Ok(LENGTH + TAG)
+        Ok(LENGTH_BYTES + TAG_BYTES)
     }
 
     /// The responder reads greeting and first message.
@@ -245,12 +245,12 @@ impl Session {
             return Err(ChannelError::UnknownKey(name));
         };
         let (prologue, rest) = arrived.split_at(len);
-        let Some(message) = of_length(rest, HANDSHAKE)? else {
+        let Some(message) = of_length(rest, HANDSHAKE_BYTES)? else {
             return Ok(0);
         };
         let builder = builder(&key, prologue)?;
         let mut handshake = builder.build_responder().map_err(ChannelError::Internal)?;
-        let mut buffer = [0; HANDSHAKE];
+        let mut buffer = [0; HANDSHAKE_BYTES];
         if handshake.read_message(message, &mut buffer).is_err() {
             self.refuse(Refusal::WrongKey);
             return Err(ChannelError::WrongKey(key.name().to_owned()));
@@ -265,7 +265,7 @@ impl Session {
             .map_err(ChannelError::Internal)?;
         self.state = State::Confirming(Box::new(transport));
         self.key = Some(key);
-        Ok(len + LENGTH + HANDSHAKE)
+        Ok(len + LENGTH_BYTES + HANDSHAKE_BYTES)
     }
 
     /// The initiator reads the verdict and the second message.
@@ -282,13 +282,13 @@ impl Session {
         if let Some(refusal) = greeting::read_verdict(*verdict)? {
             return Err(ChannelError::Refused { name, refusal });
         }
-        let Some(message) = of_length(rest, HANDSHAKE)? else {
+        let Some(message) = of_length(rest, HANDSHAKE_BYTES)? else {
             return Ok(0);
         };
         let State::Asking(mut handshake) = std::mem::replace(&mut self.state, State::Failed) else {
             return Ok(0);
         };
-        let mut buffer = [0; HANDSHAKE];
+        let mut buffer = [0; HANDSHAKE_BYTES];
         if handshake.read_message(message, &mut buffer).is_err() {
             return Err(ChannelError::NotProven(name));
         }
@@ -300,7 +300,7 @@ impl Session {
             .map_err(ChannelError::Internal)?;
         self.push(&buffer[..len]);
         self.state = State::Open(Box::new(transport));
-        Ok(greeting::VERDICT + LENGTH + HANDSHAKE)
+        Ok(greeting::VERDICT + LENGTH_BYTES + HANDSHAKE_BYTES)
     }
 
     fn refuse(&mut self, refusal: Refusal) {
@@ -321,7 +321,7 @@ fn append(outgoing: &mut Vec<u8>, message: &[u8]) {
 }
 
 fn builder<'a>(key: &'a Key, prologue: &'a [u8]) -> Result<Builder<'a>, ChannelError> {
-    let params: NoiseParams = PATTERN.parse().map_err(ChannelError::Internal)?;
+    let params: NoiseParams = NOISE_PATTERN.parse().map_err(ChannelError::Internal)?;
     Builder::new(params)
         .psk(0, key.secret())
         .and_then(|builder| builder.prologue(prologue))
@@ -330,13 +330,13 @@ fn builder<'a>(key: &'a Key, prologue: &'a [u8]) -> Result<Builder<'a>, ChannelE
 
 /// The message at the beginning of `bytes`, if it has arrived as a whole.
 fn framed(bytes: &[u8]) -> Option<&[u8]> {
-    let (len, rest) = bytes.split_first_chunk::<LENGTH>()?;
+    let (len, rest) = bytes.split_first_chunk::<LENGTH_BYTES>()?;
     rest.get(..usize::from(u16::from_be_bytes(*len)))
 }
 
 /// The same, of a message that has this length and no other: a stranger is not waited for.
 fn of_length(bytes: &[u8], len: usize) -> Result<Option<&[u8]>, ChannelError> {
-    let expected = u16::try_from(len).map_or([0; LENGTH], u16::to_be_bytes);
+    let expected = u16::try_from(len).map_or([0; LENGTH_BYTES], u16::to_be_bytes);
     if bytes.iter().zip(&expected).any(|(a, b)| a != b) {
         return Err(ChannelError::NotOurs);
     }

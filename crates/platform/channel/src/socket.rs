@@ -14,7 +14,7 @@ use crate::{ChannelError, Key, KeyRing, Session};
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The most that is read at once.
-const READ: usize = 64 * 1024;
+const MAX_READ_BYTES: usize = 64 * 1024;
 
 /// What came of one look at the socket.
 #[derive(Debug, PartialEq, Eq)]
@@ -93,8 +93,8 @@ impl<S: Read + Write> Channel<S> {
     /// [`ChannelError`]: the channel is of no more use. If this is a refusal, the other end has
     /// been told.
     pub fn receive(&mut self) -> Result<Received, ChannelError> {
-        let mut buffer = [0; READ];
-        let most = self.session.wants().min(READ);
+        let mut buffer = [0; MAX_READ_BYTES];
+        let most = self.session.wants().min(MAX_READ_BYTES);
         let read = loop {
             match self.stream.read(&mut buffer[..most]) {
                 // A socket with a time limit is not read on after a signal (signal(7)).
@@ -114,7 +114,7 @@ impl<S: Read + Write> Channel<S> {
                 }
                 Ok(Received::Plain(self.session.take_plain()))
             }
-            Err(error) if is_nothing(&error) => Ok(Received::Nothing),
+            Err(error) if would_block(&error) => Ok(Received::Nothing),
             Err(error) => Err(error.into()),
         }
     }
@@ -149,7 +149,7 @@ impl<S: Read + Write> Channel<S> {
                 Ok(0) => return Err(ChannelError::Truncated),
                 Ok(len) => self.session.sent(len),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if is_nothing(&error) => break,
+                Err(error) if would_block(&error) => break,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -196,7 +196,7 @@ impl Channel<TcpStream> {
     }
 }
 
-fn is_nothing(error: &io::Error) -> bool {
+fn would_block(error: &io::Error) -> bool {
     // A blocking socket's time limit is EAGAIN too.
     matches!(
         error.kind(),

@@ -18,9 +18,9 @@ use crate::{
 };
 
 /// After a connection that could not be taken (there may be no descriptor left just now).
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-const PLAIN: &str = "text/plain; charset=utf-8";
+const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
 /// An address where the numbers will be.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Endpoint {
                         // A peer that does not stay is its own trouble.
                         Ok((mut peer, _)) => drop(answer(&mut peer, &mut ask)),
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                        Err(_) => thread::sleep(PAUSE),
+                        Err(_) => thread::sleep(ACCEPT_RETRY_DELAY),
                     }
                 }
             })?;
@@ -98,7 +98,7 @@ fn answer<N: Numbers>(
 ) -> io::Result<()> {
     peer.set_nonblocking(false)?;
     let (wanted, only_head) = request::read(peer)?;
-    let plain = |status, body: &str| (status, PLAIN, format!("{body}\n"));
+    let plain = |status, body: &str| (status, PLAIN_TEXT, format!("{body}\n"));
     let (status, kind, body) = match wanted {
         Wanted::Metrics(format) => match ask().map(text) {
             Ok(Ok(text)) => {

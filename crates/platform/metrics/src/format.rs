@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_gets_what_it_asks_for() {
+    fn accept_header_selects_format() {
         use Format::{OpenMetrics, Plain};
         for (accept, format) in [
             ("", Plain),

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Upper bounds of the classes, seconds; one more has none. From a fast disk's commit to the longest time
 /// that connections usually wait for a server.
-const BOUNDS: [f64; 16] = [
+const BUCKET_BOUNDS: [f64; 16] = [
     0.000_1, 0.000_25, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
     10.0, 60.0,
 ];
@@ -20,9 +20,9 @@ pub struct Histogram {
 impl Histogram {
     /// It took so long, seconds, once more.
     pub fn observe(&mut self, seconds: f64) {
-        let class = BOUNDS.iter().position(|bound| seconds <= *bound);
-        self.classes.resize(BOUNDS.len() + 1, 0);
-        self.classes[class.unwrap_or(BOUNDS.len())] += 1;
+        let class = BUCKET_BOUNDS.iter().position(|bound| seconds <= *bound);
+        self.classes.resize(BUCKET_BOUNDS.len() + 1, 0);
+        self.classes[class.unwrap_or(BUCKET_BOUNDS.len())] += 1;
         self.sum += seconds;
     }
 
@@ -39,7 +39,7 @@ impl Histogram {
 
     /// Each class with its upper bound, the last with infinity.
     pub(crate) fn buckets(&self) -> Vec<(f64, u64)> {
-        let bounds = BOUNDS.into_iter().chain([f64::INFINITY]);
+        let bounds = BUCKET_BOUNDS.into_iter().chain([f64::INFINITY]);
         let counts = self.classes.iter().copied().chain(std::iter::repeat(0));
         bounds.zip(counts).collect()
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 /// Labels that tell whose a value is, or that belong to the kind of a family.
-const COMMON: [&str; 3] = ["service", "session", "le"];
+const COMMON_LABELS: [&str; 3] = ["service", "session", "le"];
 
 /// The families of a text ([`crate::text`]) as a table in Markdown, by their names in queries, each with
 /// its type, the labels of the values that are there, and its help text.
@@ -33,7 +33,7 @@ fn labels(text: &str, name: &str) -> String {
     let parts = values.flat_map(|rest| rest.split(['{', ',']).skip(1));
     let names: BTreeSet<&str> = parts
         .filter_map(|part| Some(part.split_once("=\"")?.0))
-        .filter(|label| !COMMON.contains(label))
+        .filter(|label| !COMMON_LABELS.contains(label))
         .collect();
     names.into_iter().collect::<Vec<_>>().join(", ")
 }

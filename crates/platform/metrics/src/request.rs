@@ -9,9 +9,9 @@ use std::{
 use crate::format::Format;
 
 /// How long a peer may take to say what it wants, and to take the answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PEER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest head of a request, bytes, and most fields in it.
-const MAX_HEAD: usize = 8192;
+const MAX_HEAD_BYTES: usize = 8192;
 const MAX_FIELDS: usize = 64;
 
 /// What is wanted.
@@ -30,8 +30,8 @@ pub(crate) enum Wanted {
 /// Reads one request. A peer that is too slow, or says too much, is given up. Tells, too, whether only
 /// the head of the answer is wanted.
 pub(crate) fn read(stream: &mut TcpStream) -> io::Result<(Wanted, bool)> {
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let deadline = Instant::now() + PATIENCE;
+    stream.set_write_timeout(Some(PEER_TIMEOUT))?;
+    let deadline = Instant::now() + PEER_TIMEOUT;
     let mut head = Vec::new();
     let mut piece = [0; 1024];
     loop {
@@ -55,7 +55,7 @@ pub(crate) fn parse(head: &[u8]) -> Option<(Wanted, bool)> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_FIELDS];
     let mut request = httparse::Request::new(&mut fields);
     match request.parse(head) {
-        Ok(httparse::Status::Partial) if head.len() <= MAX_HEAD => None,
+        Ok(httparse::Status::Partial) if head.len() <= MAX_HEAD_BYTES => None,
         Ok(httparse::Status::Complete(_)) => {
             let only_head = request.method == Some("HEAD");
             let path = request.path.unwrap_or_default();

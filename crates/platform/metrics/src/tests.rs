@@ -78,7 +78,7 @@ fn sorted(line: &str) -> Vec<&str> {
 }
 
 #[test]
-fn others_can_read_it() {
+fn prometheus_parser_reads_metrics() {
     let text = text(numbers()).expect("text");
     let lines = text.lines().map(|line| Ok(line.to_owned()));
     let read = prometheus_parse::Scrape::parse(lines).expect("it can be read");
@@ -88,7 +88,7 @@ fn others_can_read_it() {
 
 /// What `promtool check metrics` wants: names of counters with their ends, and no type `info`.
 #[test]
-fn the_older_format_is_told_as_well() {
+fn text_format_is_offered() {
     let text = crate::format::plain(&text(numbers()).expect("text"));
     let label = r#"service="a \"quoted\" one""#;
     for line in [
@@ -122,7 +122,7 @@ fn ask(address: SocketAddr, request: &str) -> String {
 }
 
 #[test]
-fn the_endpoint_answers_what_is_asked_and_ends_when_it_is_dropped() {
+fn endpoint_responds_until_dropped() {
     let endpoint = Endpoint::bind(([127, 0, 0, 1], 0).into()).expect("a port");
     let address = endpoint.address().expect("its address");
     let mut asked = 0;
@@ -188,7 +188,7 @@ fn the_endpoint_answers_what_is_asked_and_ends_when_it_is_dropped() {
 }
 
 #[test]
-fn heads_end_somewhere() {
+fn request_head_is_bounded() {
     assert_eq!(request::parse(b"GET /metrics HTTP/1.1\r\nA: b\r\n"), None);
     let long = [b"GET /".as_slice(), &[b'a'; 9000]].concat();
     let nonsense = Some((request::Wanted::Nonsense, false));

@@ -173,7 +173,7 @@ impl Birth {
             libc::setsid();
             if self.has_fixed_addresses {
                 // A sandbox may forbid it: most programs do not depend on it.
-                let now = libc::personality(QUERY);
+                let now = libc::personality(QUERY_PERSONALITY);
                 if now >= 0 {
                     let wanted = (now | libc::ADDR_NO_RANDOMIZE).cast_unsigned();
                     libc::personality(wanted.into());
@@ -220,7 +220,7 @@ fn wait_for_go(waits: RawFd, go: RawFd) {
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// personality(2): what it is, without changing it.
-const QUERY: libc::c_ulong = 0xffff_ffff;
+const QUERY_PERSONALITY: libc::c_ulong = 0xffff_ffff;
 
 fn c_string(text: &OsStr) -> io::Result<CString> {
     CString::new(text.as_bytes())

@@ -27,11 +27,11 @@ use crate::deadline::Deadline;
 use crate::mounts::Mount;
 
 /// Directory under the root of the tree that holds the cgroups of all services.
-const PARENT: &str = "outlive";
+const PARENT_DIRECTORY: &str = "outlive";
 
 /// How long the fallback of [`Cgroup::kill`] goes on; a process that survives SIGKILL
 /// for that long is stuck in the kernel.
-const KILL_LOOP: Duration = Duration::from_secs(5);
+const KILL_LOOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why something with a cgroup failed, and what to do.
 #[derive(Debug, thiserror::Error)]
@@ -102,7 +102,7 @@ fn failed<E: Into<io::Error>>(action: &'static str, path: &Path) -> impl FnOnce(
 }
 
 /// Names of the sub-cgroups of the server's lives begin so.
-const LIFE: &str = "life-";
+const SUB_CGROUP_PREFIX: &str = "life-";
 
 /// The cgroup of one service. Dropping it removes nothing.
 #[derive(Debug)]
@@ -158,7 +158,7 @@ impl Cgroup {
         let events_path = path.join("cgroup.events");
         let events = File::open(&events_path).map_err(failed("open", &events_path))?;
         Ok(Self {
-            hierarchy_path: format!("/{PARENT}/{name}"),
+            hierarchy_path: format!("/{PARENT_DIRECTORY}/{name}"),
             path,
             id,
             events,
@@ -271,7 +271,7 @@ impl Cgroup {
     }
 
     fn kill_each_until_empty(&self) -> Result<(), CgroupError> {
-        let deadline = Deadline::after(KILL_LOOP);
+        let deadline = Deadline::after(KILL_LOOP_TIMEOUT);
         loop {
             let pids = self.procs()?;
             if pids.is_empty() {
@@ -345,14 +345,18 @@ impl Cgroup {
         let mut highest = 0;
         for entry in fs::read_dir(&self.path)?.flatten() {
             let name = entry.file_name();
-            let number = name.to_str().and_then(|name| name.strip_prefix(LIFE));
+            let number = name
+                .to_str()
+                .and_then(|name| name.strip_prefix(SUB_CGROUP_PREFIX));
             if let Some(number) = number.and_then(|number| number.parse::<u64>().ok()) {
                 highest = highest.max(number);
                 // Refused while processes are in it, as it should be.
                 let _ = fs::remove_dir(entry.path());
             }
         }
-        let path = self.path.join(format!("{LIFE}{}", highest + 1));
+        let path = self
+            .path
+            .join(format!("{SUB_CGROUP_PREFIX}{}", highest + 1));
         fs::create_dir(&path)?;
         let home = File::open(&path)?;
         Ok((path, home))
@@ -379,7 +383,7 @@ fn path_of(mount: &Mount, name: &str) -> Result<PathBuf, CgroupError> {
         let name = name.to_owned();
         return Err(CgroupError::InvalidName { name });
     }
-    Ok(mount.path().join(PARENT).join(name))
+    Ok(mount.path().join(PARENT_DIRECTORY).join(name))
 }
 
 fn is_populated(events: &[u8]) -> bool {

@@ -103,12 +103,12 @@ pub struct Command {
     namespaces: i32,
 }
 
-/// What a room has of its own: [`Command::in_room`].
+/// Namespaces of a sandbox: [`Command::isolated`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Room {
-    /// Its numbers of processes, and its mounts.
+pub enum Isolation {
+    /// PID and mount namespaces.
     Open,
-    /// Its network, too, and what processes share by numbers (shared memory, semaphores, queues).
+    /// PID, mount, network and IPC namespaces.
     Closed,
 }
 
@@ -125,11 +125,11 @@ impl Command {
         }
     }
 
-    /// It is the first process of a room: of namespaces of its own. All that is in there ends when it does.
+    /// Starts the command as the first process of new namespaces. All processes there end with the first process.
     #[must_use]
-    pub fn in_room(mut self, room: Room) -> Self {
+    pub fn isolated(mut self, isolation: Isolation) -> Self {
         self.namespaces = libc::CLONE_NEWPID | libc::CLONE_NEWNS;
-        if room == Room::Closed {
+        if isolation == Isolation::Closed {
             self.namespaces |= libc::CLONE_NEWNET | libc::CLONE_NEWIPC;
         }
         self

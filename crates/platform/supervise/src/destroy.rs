@@ -133,7 +133,7 @@ pub fn check_destroy_supported() -> Result<(), DestroyError> {
 }
 
 /// As many ports are looked for one by one, which the kernel does; of more it tells all that it has.
-const FEW_PORTS: usize = 4;
+const MAX_SINGLE_LOOKUPS: usize = 4;
 /// Whatever its port.
 const ANY_PORT: u16 = 0;
 
@@ -144,7 +144,7 @@ pub(crate) fn list(
 ) -> Result<Vec<Entry>, DestroyError> {
     let service: HashSet<SocketAddr> = service.iter().copied().map(canonical).collect();
     let mut ports: HashSet<u16> = service.iter().map(SocketAddr::port).collect();
-    if ports.len() > FEW_PORTS {
+    if ports.len() > MAX_SINGLE_LOOKUPS {
         ports = HashSet::from([ANY_PORT]);
     }
     let mut found = Vec::new();

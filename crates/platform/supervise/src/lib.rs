@@ -42,7 +42,7 @@ pub use addresses::{Addresses, HostAddress};
 pub use backoff::{Backoff, BackoffConfig};
 pub use birth::Announce;
 pub use cgroup::{Cgroup, CgroupError};
-pub use command::{Command, Room, SpawnError, resolve};
+pub use command::{Command, Isolation, SpawnError, resolve};
 pub use descriptors::redirect_inherited;
 pub use destroy::{
     DestroyError, Destroyed, check_destroy_supported, destroy_socket, destroy_sockets,

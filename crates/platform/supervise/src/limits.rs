@@ -8,11 +8,11 @@ use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
 };
 
-static BEFORE: OnceLock<Rlimit> = OnceLock::new();
+static ORIGINAL_LIMIT: OnceLock<Rlimit> = OnceLock::new();
 
 /// As many as this process may ever have.
 pub fn raise() {
-    let before = BEFORE.get_or_init(|| getrlimit(Resource::Nofile));
+    let before = ORIGINAL_LIMIT.get_or_init(|| getrlimit(Resource::Nofile));
     let most = Rlimit {
         current: before.maximum,
         maximum: before.maximum,
@@ -27,7 +27,7 @@ pub fn raise() {
 /// # Errors
 /// The kernel refuses.
 pub fn lower() -> Result<(), Errno> {
-    BEFORE
+    ORIGINAL_LIMIT
         .get()
         .map_or(Ok(()), |before| setrlimit(Resource::Nofile, *before))
 }

@@ -58,12 +58,12 @@ const CGROUP2: Filesystem = Filesystem {
 };
 
 /// Of all that we mount.
-const FLAGS: MountFlags = MountFlags::NOSUID
+const MOUNT_FLAGS: MountFlags = MountFlags::NOSUID
     .union(MountFlags::NODEV)
     .union(MountFlags::NOEXEC);
 
 /// Not the host's `/run`, which may be small: what does not fit there ends whoever writes it.
-const MEMORY: Filesystem = Filesystem {
+const TMPFS: Filesystem = Filesystem {
     name: "tmpfs",
     magic: 0x0102_1994,
     usual: "",
@@ -180,8 +180,8 @@ impl Mount {
     /// When there is more in it.
     pub fn resize(&self, bytes: u64) -> Result<(), MountError> {
         let options = size_of_memory(bytes);
-        mount_remount(&self.path, FLAGS, &*options)
-            .map_err(|errno| mount_error(&MEMORY, self.path.clone(), errno))
+        mount_remount(&self.path, MOUNT_FLAGS, &*options)
+            .map_err(|errno| mount_error(&TMPFS, self.path.clone(), errno))
     }
 
     /// Of one in memory: what is in it, bytes, names or not.
@@ -257,7 +257,7 @@ pub fn memory(run_dir: &Path, bytes: u64) -> Result<Mount, MountError> {
         return Ok(found);
     }
     let options = size_of_memory(bytes);
-    mount_own(&MEMORY, run_dir.join(MEMORY.own_directory), Some(&options))
+    mount_own(&TMPFS, run_dir.join(TMPFS.own_directory), Some(&options))
 }
 
 fn size_of_memory(bytes: u64) -> CString {
@@ -267,10 +267,10 @@ fn size_of_memory(bytes: u64) -> CString {
 /// The one that an earlier life has left in `run_dir`.
 #[must_use]
 pub fn memory_left(run_dir: &Path) -> Option<Mount> {
-    let path = run_dir.join(MEMORY.own_directory);
+    let path = run_dir.join(TMPFS.own_directory);
     let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
     let is_other = device(&path).is_some_and(|own| Some(own) != device(run_dir));
-    (is_other && is_mounted(&MEMORY, &path)).then(|| Mount { path, ours: true })
+    (is_other && is_mounted(&TMPFS, &path)).then(|| Mount { path, ours: true })
 }
 
 fn is_cgroup_root(path: &Path) -> bool {
@@ -318,7 +318,7 @@ fn mount_own(
         return Err(MountError::Directory { path, source });
     }
     let name = filesystem.name;
-    match mount(name, &path, name, FLAGS, options) {
+    match mount(name, &path, name, MOUNT_FLAGS, options) {
         Ok(()) => Ok(Mount { path, ours: true }),
         Err(errno) => {
             // It was made a moment ago, for this mount alone.

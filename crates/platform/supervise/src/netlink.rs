@@ -12,7 +12,7 @@ use rustix::net::{
 };
 
 /// The kernel puts at most 32 KiB into one answer.
-const ANSWER: usize = 64 * 1024;
+const MAX_REPLY_BYTES: usize = 64 * 1024;
 
 /// A socket of one of netlink's families.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Netlink {
         Ok(Self {
             fd: socket_with(domain, kind, SocketFlags::CLOEXEC, family)?,
             sequence: 0,
-            buffer: vec![0; ANSWER],
+            buffer: vec![0; MAX_REPLY_BYTES],
         })
     }
 

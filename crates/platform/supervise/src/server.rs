@@ -23,11 +23,11 @@ use crate::orphans::{reap_last_orphans, reap_orphans};
 
 /// How long killed processes may take to go away. They need no time of their own, only
 /// the kernel's for tearing down their memory and files.
-const DEATH_THROES: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long to wait for the zombies of a cgroup that is empty; one whose parent lives
 /// elsewhere is that parent's affair.
-const LAST_ORPHANS: Duration = Duration::from_millis(500);
+const ORPHAN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,7 +206,7 @@ impl Server {
             Ok(()) | Err(Errno::SRCH) => {}
             Err(e) => return Err(e.into()),
         }
-        self.wait(DEATH_THROES).map(drop)
+        self.wait(EXIT_TIMEOUT).map(drop)
     }
 
     /// Stops the whole service: SIGTERM to the main process, up to `grace` for all of
@@ -227,7 +227,7 @@ impl Server {
             return Ok(exit);
         }
         cgroup.kill()?;
-        if let Some(exit) = self.wait_all(cgroup, DEATH_THROES)? {
+        if let Some(exit) = self.wait_all(cgroup, EXIT_TIMEOUT)? {
             return Ok(exit);
         }
         let path = cgroup.path().to_owned();
@@ -244,7 +244,7 @@ impl Server {
             let populated = cgroup.populated()?;
             reap_orphans(cgroup, &[self.pid])?;
             if exit.is_some() && !populated {
-                reap_last_orphans(cgroup, &[self.pid], Deadline::after(LAST_ORPHANS))?;
+                reap_last_orphans(cgroup, &[self.pid], Deadline::after(ORPHAN_TIMEOUT))?;
                 return Ok(exit);
             }
             if deadline.passed() {
@@ -277,13 +277,13 @@ pub fn stop_daemon(cgroup: &Cgroup, grace: Duration) -> Result<(), StopError> {
     terminate_all(cgroup)?;
     if !cgroup.wait_empty(grace)? {
         cgroup.kill()?;
-        if !cgroup.wait_empty(DEATH_THROES)? {
+        if !cgroup.wait_empty(EXIT_TIMEOUT)? {
             let path = cgroup.path().to_owned();
             let pids = cgroup.procs()?;
             return Err(CgroupError::Unkillable { path, pids }.into());
         }
     }
-    reap_last_orphans(cgroup, &[], Deadline::after(LAST_ORPHANS))?;
+    reap_last_orphans(cgroup, &[], Deadline::after(ORPHAN_TIMEOUT))?;
     Ok(())
 }
 

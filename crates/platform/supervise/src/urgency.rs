@@ -7,7 +7,7 @@ use std::io;
 
 /// The lowest of the real-time priorities: before every ordinary thread, behind whatever the
 /// administrator has made real-time.
-const LOWEST: libc::c_int = 1;
+const LOWEST_REALTIME_PRIORITY: libc::c_int = 1;
 
 /// Make the calling thread go before ordinary ones. Threads and processes that it begins do not inherit
 /// that: a server is not to know of it.
@@ -17,7 +17,7 @@ const LOWEST: libc::c_int = 1;
 pub fn become_urgent() -> io::Result<()> {
     // SAFETY: all fields of the structure may be zero.
     let mut parameters: libc::sched_param = unsafe { std::mem::zeroed() };
-    parameters.sched_priority = LOWEST;
+    parameters.sched_priority = LOWEST_REALTIME_PRIORITY;
     let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
     // SAFETY: 0 is the calling thread; the structure lives as long as the call.
     match unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } {
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_begun_by_who_is_urgent_is_not() {
+    fn child_of_urgent_process_is_not_urgent() {
         let policy = || {
             // SAFETY: 0 is the calling thread.
             unsafe { libc::sched_getscheduler(0) }

@@ -222,7 +222,7 @@ pub enum ServeError {
     Criu(#[from] checkpoint::CriuError),
     /// The room of an image.
     #[error(transparent)]
-    Room(#[from] checkpoint::RoomError),
+    Room(#[from] checkpoint::SandboxError),
     /// The cgroup.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet, fs, io, os::unix::fs::symlink, path::Path, thread, time::Duration,
 };
 
-use checkpoint::{Criu, Image, Room, Said, Store, Unpack, Way};
+use checkpoint::{Criu, Image, ProcessSource, Sandbox, SandboxReport, Store, Unpack};
 use north_host::{Handover, Kept, Library, Memory, Message, Position, Score};
 use rand::Rng as _;
 
@@ -167,13 +167,13 @@ enum Step {
     /// The rehearsal replays the copy.
     Plays(Play),
     /// It has stopped, and CRIU makes an image of it.
-    Dumps(Room, Kept),
+    Dumps(Sandbox, Kept),
     /// The image is made a process again, to see that it can be.
-    Tries(Room, Kept),
+    Tries(Sandbox, Kept),
 }
 
 struct Play {
-    room: Room,
+    room: Sandbox,
     memory: Memory,
     handover: Handover,
     positions: Vec<Position>,
@@ -272,15 +272,15 @@ impl Rehearsal {
                 }
             }
             Step::Dumps(room, kept) => {
-                if heard(room)? == Some(Said::Dumped) {
-                    let way = Way::Image(image.number, &image.directory);
-                    let room = Room::open(images.criu(), way, &[]);
+                if heard(room)? == Some(SandboxReport::Dumped) {
+                    let way = ProcessSource::Image(image.number, &image.directory);
+                    let room = Sandbox::open(images.criu(), way, &[]);
                     let room = room.map_err(|error| error.to_string())?;
                     self.step = Step::Tries(room, std::mem::take(kept));
                 }
             }
             Step::Tries(room, kept) => {
-                if heard(room)? == Some(Said::Resumed) {
+                if heard(room)? == Some(SandboxReport::Resumed) {
                     let bytes = image.bytes().map_err(|error| error.to_string())?;
                     let kept = std::mem::take(kept);
                     let image = self.image.take();
@@ -311,9 +311,9 @@ fn remove_image(image: &Image) {
 }
 
 /// What the room says; an error, if that it is of no use.
-fn heard(room: &mut Room) -> Result<Option<Said>, String> {
-    match room.said() {
-        Ok(Some((Said::Failed(why), _))) => Err(why),
+fn heard(room: &mut Sandbox) -> Result<Option<SandboxReport>, String> {
+    match room.report() {
+        Ok(Some((SandboxReport::Failed(why), _))) => Err(why),
         Ok(said) => Ok(said.map(|(said, _)| said)),
         Err(error) => Err(error.to_string()),
     }
@@ -340,11 +340,15 @@ impl Play {
                 None => {
                     let library = Library::new().doing(IMAGES)?;
                     given.push(library.as_fd());
-                    Room::open(images.criu(), Way::Command(&config.command), &given)?
+                    Sandbox::open(
+                        images.criu(),
+                        ProcessSource::Command(&config.command),
+                        &given,
+                    )?
                 }
                 Some(Last { image, .. }) => {
-                    let way = Way::Image(image.number, &image.directory);
-                    Room::open(images.criu(), way, &given)?
+                    let way = ProcessSource::Image(image.number, &image.directory);
+                    Sandbox::open(images.criu(), way, &given)?
                 }
             }
         };

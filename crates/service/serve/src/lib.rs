@@ -45,7 +45,9 @@ mod status;
 mod tally;
 mod together;
 
-pub use checkpoint::room::{Purpose as RoomPurpose, VERB as ROOM_VERB, run as run_room};
+pub use checkpoint::sandbox::{
+    Purpose as RoomPurpose, SANDBOX_COMMAND as ROOM_VERB, run as run_room,
+};
 pub use config::{CheckpointConfig, LinkConfig, LoggerLimits, OnLoggerLoss, ServeConfig, Verify};
 pub use error::{Fault, ServeError};
 pub use events::{

@@ -254,7 +254,7 @@ impl North {
         }
         inherited.push((self.shim.as_fd(), LIBRARY_FD));
         inherited.extend(shipping.map(|socket| (socket, SHIPPING_FD)));
-        let command = checkpoint::room::preloaded(command.clone());
+        let command = checkpoint::sandbox::preloaded(command.clone());
         Ok(command.start_with(cgroup, &inherited, announce)?)
     }
 

@@ -32,7 +32,7 @@ use std::{env, fs, process, thread};
 
 use rustix::net::sockopt::set_socket_linger;
 
-const PAUSE: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 fn main() {
     let mut die = None;
@@ -79,7 +79,7 @@ fn main() {
 /// Waits for the word, and dies by it.
 fn await_death(file: &Path, main: &Sender<()>) {
     loop {
-        thread::sleep(PAUSE);
+        thread::sleep(POLL_INTERVAL);
         let Ok(word) = fs::read_to_string(file) else {
             continue;
         };
@@ -129,7 +129,7 @@ fn serve(stream: TcpStream) -> io::Result<()> {
             "say" => output.write_all(format!("{rest}\n").as_bytes())?,
             "wait" => {
                 while !Path::new(rest).exists() {
-                    thread::sleep(PAUSE);
+                    thread::sleep(POLL_INTERVAL);
                 }
             }
             "pid" => output.write_all(format!("{:010}\n", process::id()).as_bytes())?,

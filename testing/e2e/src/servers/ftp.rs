@@ -1,11 +1,11 @@
-//! Servers of files by FTP, whose connections for data are other ones than those for words.
+//! FTP servers, with separate connections for control and data.
 
 use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt as _, path::Path};
 
-use super::{PORT, Server, site};
+use super::{SERVER_PORT, Server, site};
 use crate::Scene;
 
-const FTP: &str = r#"
+const FTP_SCRIPT: &str = r#"
 import sys
 from pyftpdlib.authorizers import DummyAuthorizer
 from pyftpdlib.handlers import FTPHandler
@@ -23,16 +23,16 @@ FTPServer((sys.argv[1], int(sys.argv[2])), FTPHandler).serve_forever()
 #[must_use]
 pub fn ftp(scene: &Scene) -> Server {
     let root = site(scene);
-    let script = scene.write("ftp/ftp.py", FTP);
-    let address = scene.ipv4(PORT);
-    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let script = scene.write("ftp/ftp.py", FTP_SCRIPT);
+    let address = scene.ipv4(SERVER_PORT);
+    let (ip, port) = (address.ip().to_string(), SERVER_PORT.to_string());
     let [script, root] = [&script, &root].map(|path| path.to_string_lossy());
     let command = ["/usr/bin/python3", &script, &ip, &port, &root];
     Server::new("ftp", vec![address], &command)
 }
 
 /// Ports of vsftpd's to which its clients connect for data (passive mode): the first and the last.
-pub const PASSIVE: [u16; 2] = [20000, 20049];
+pub const PASSIVE_PORTS: [u16; 2] = [20000, 20049];
 
 /// vsftpd with a process for each session, which anybody may begin: it serves the files of the servers of HTTP, and
 /// takes what is stored in `/up`. `more`: options of its own. IPv4 only.
@@ -41,7 +41,7 @@ pub const PASSIVE: [u16; 2] = [20000, 20049];
 /// When its files cannot be written.
 #[must_use]
 pub fn vsftpd(scene: &Scene, more: &str) -> Server {
-    vsftpd_at(scene, scene.ipv4(PORT), more)
+    vsftpd_at(scene, scene.ipv4(SERVER_PORT), more)
 }
 
 /// [`vsftpd`] at this address.
@@ -56,7 +56,7 @@ pub fn vsftpd_at(scene: &Scene, address: SocketAddr, more: &str) -> Server {
     fs::create_dir_all(&empty).expect("make a directory");
     let (ip, port) = (address.ip(), address.port());
     let (root, empty) = (root.display(), empty.display());
-    let [first, last] = PASSIVE;
+    let [first, last] = PASSIVE_PORTS;
     let config = scene.write(
         "vsftpd.conf",
         format!(

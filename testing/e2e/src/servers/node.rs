@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 
-use super::{PORT, Server};
+use super::{SERVER_PORT, Server};
 use crate::Scene;
 
 /// `GET /NAME` is answered with how often NAME was asked for, how often anything was, what only this life of the
 /// process can know (numbers drawn at random, clocks, how much memory is in use), and what came of the work: a timer's,
 /// a file's content, hashes and archives by the pool of threads, or garbage. IPv4 only.
-const COUNTER: &str = r#"
+const COUNTER_SCRIPT: &str = r#"
 const http = require("http"), crypto = require("crypto"), fs = require("fs"), zlib = require("zlib");
 const counters = new Map(), objects = new Map();
 let all = 0, ticks = 0;
@@ -37,7 +37,7 @@ http.createServer(async (request, response) => {
 /// When its script cannot be written.
 #[must_use]
 pub fn node(scene: &Scene, options: &[&str]) -> Server {
-    node_at(scene, scene.ipv4(PORT), options)
+    node_at(scene, scene.ipv4(SERVER_PORT), options)
 }
 
 /// The same, at this address.
@@ -46,7 +46,7 @@ pub fn node(scene: &Scene, options: &[&str]) -> Server {
 /// As there.
 #[must_use]
 pub fn node_at(scene: &Scene, address: SocketAddr, options: &[&str]) -> Server {
-    let script = scene.write("counter.js", COUNTER);
+    let script = scene.write("counter.js", COUNTER_SCRIPT);
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let script = script.to_string_lossy();
     let command = [&["node"], options, &[&script, &ip, &port]].concat();

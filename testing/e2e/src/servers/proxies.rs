@@ -1,8 +1,8 @@
-//! Servers that ask others.
+//! Servers with upstream connections.
 
 use std::net::SocketAddr;
 
-use super::{PORT, Server, python::LINES, redis};
+use super::{SERVER_PORT, Server, python::LINE_LOOP_SCRIPT, redis};
 use crate::Scene;
 
 /// haproxy with one thread, in front of a server of HTTP. IPv4 only.
@@ -11,7 +11,7 @@ use crate::Scene;
 /// When its configuration cannot be written.
 #[must_use]
 pub fn haproxy(scene: &Scene, behind: SocketAddr) -> Server {
-    let address = scene.ipv4(PORT);
+    let address = scene.ipv4(SERVER_PORT);
     let config = scene.write(
         "haproxy.cfg",
         format!(
@@ -29,7 +29,7 @@ pub fn haproxy(scene: &Scene, behind: SocketAddr) -> Server {
 /// When its configuration cannot be written.
 #[must_use]
 pub fn nginx_proxy(scene: &Scene, behind: SocketAddr) -> Server {
-    let (address, directory) = (scene.ipv4(PORT), scene.directory().display());
+    let (address, directory) = (scene.ipv4(SERVER_PORT), scene.directory().display());
     let config = scene.write(
         "proxy.conf",
         format!(
@@ -61,7 +61,7 @@ pub fn replica(scene: &Scene, master: SocketAddr) -> Server {
 }
 
 /// Counts in a redis, by a connection of its own, or in a [`counter`], and remembers all that it was told.
-const ASKER: &str = r#"
+const ASKER_SCRIPT: &str = r#"
 import hashlib, selectors, socket, sys
 other, told = None, hashlib.sha256()
 def open():
@@ -115,7 +115,7 @@ def answer(connection, line):
 /// When its script cannot be written.
 #[must_use]
 pub fn asker(scene: &Scene, way: &[&str]) -> Server {
-    asker_at(scene, scene.ipv4(PORT), way)
+    asker_at(scene, scene.ipv4(SERVER_PORT), way)
 }
 
 /// The same at another address.
@@ -124,14 +124,17 @@ pub fn asker(scene: &Scene, way: &[&str]) -> Server {
 /// As there.
 #[must_use]
 pub fn asker_at(scene: &Scene, address: SocketAddr, way: &[&str]) -> Server {
-    let script = scene.write("asker/asker.py", format!("{ASKER}{LINES}"));
+    let script = scene.write(
+        "asker/asker.py",
+        format!("{ASKER_SCRIPT}{LINE_LOOP_SCRIPT}"),
+    );
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let script = script.to_string_lossy();
     let command = [&["/usr/bin/python3", "-u", &script, &ip, &port], way].concat();
     Server::new("asker", vec![address], &command)
 }
 
-const COUNTER: &str = r#"
+const COUNTER_SCRIPT: &str = r#"
 import socket, sys
 there = (sys.argv[1], int(sys.argv[2]))
 listener = socket.create_server(there) # which says that it is there
@@ -149,7 +152,7 @@ while True:
 /// When its script cannot be written.
 #[must_use]
 pub fn counter(scene: &Scene, address: SocketAddr) -> Server {
-    let script = scene.write("counter/counter.py", COUNTER);
+    let script = scene.write("counter/counter.py", COUNTER_SCRIPT);
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let command = ["/usr/bin/python3", &script.to_string_lossy(), &ip, &port];
     Server::new("counter", vec![address], &command)

@@ -6,11 +6,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use super::{Authority, PORT, Server, site};
+use super::{Authority, SERVER_PORT, Server, site};
 use crate::Scene;
 
 /// What Python's threaded HTTP server lacks: keep-alive and PUT.
-const PYTHON: &str = r#"
+const HTTP_SCRIPT: &str = r#"
 import functools, http.server, sys
 class Handler(http.server.SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -40,9 +40,9 @@ Server((sys.argv[1], int(sys.argv[2])), handler).serve_forever()
 #[must_use]
 pub fn python(scene: &Scene) -> Server {
     let root = site(scene);
-    let script = scene.write("server.py", PYTHON);
-    let address = scene.ipv4(PORT);
-    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let script = scene.write("server.py", HTTP_SCRIPT);
+    let address = scene.ipv4(SERVER_PORT);
+    let (ip, port) = (address.ip().to_string(), SERVER_PORT.to_string());
     let (script, root) = (script.to_string_lossy(), root.to_string_lossy());
     // The system's own: launchers of version managers would be the main process.
     let command = ["/usr/bin/python3", "-u", &script, &ip, &port, &root];
@@ -50,7 +50,7 @@ pub fn python(scene: &Scene) -> Server {
 }
 
 /// Says to whoever comes, 2 MB in a second: a million bytes and some more, how many more, and numbers in a row.
-const UNLIKE: &str = r#"
+const DIVERGING_SCRIPT: &str = r#"
 import os, socket, sys, threading, time
 with open(sys.argv[3], "a") as lives:
     lives.write("x")
@@ -70,7 +70,7 @@ while True:
     threading.Thread(target=serve, args=(client,), daemon=True).start()
 "#;
 
-const SECOND_THOUGHTS: &str = r#"
+const SECOND_THOUGHTS_SCRIPT: &str = r#"
 import os, socket, sys, time
 address, port, may_speak, has_spoken = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 is_first = not os.path.exists(has_spoken + ".once")
@@ -92,9 +92,9 @@ time.sleep(1000000)
 /// When its script cannot be written.
 #[must_use]
 pub fn second_thoughts(scene: &Scene) -> (Server, PathBuf, PathBuf) {
-    let script = scene.write("second.py", SECOND_THOUGHTS);
-    let address = scene.ipv4(PORT);
-    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+    let script = scene.write("second.py", SECOND_THOUGHTS_SCRIPT);
+    let address = scene.ipv4(SERVER_PORT);
+    let (ip, port) = (address.ip().to_string(), SERVER_PORT.to_string());
     let [may_speak, has_spoken] =
         ["may-speak", "has-spoken"].map(|name| scene.directory().join(name));
     let words = [&script, &may_speak, &has_spoken].map(|path| path.to_string_lossy().into_owned());
@@ -109,10 +109,10 @@ pub fn second_thoughts(scene: &Scene) -> (Server, PathBuf, PathBuf) {
 /// # Panics
 /// When its script cannot be written.
 #[must_use]
-pub fn unlike(scene: &Scene) -> Server {
-    let script = scene.write("unlike.py", UNLIKE);
-    let address = scene.ipv4(PORT);
-    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+pub fn diverging(scene: &Scene) -> Server {
+    let script = scene.write("unlike.py", DIVERGING_SCRIPT);
+    let address = scene.ipv4(SERVER_PORT);
+    let (ip, port) = (address.ip().to_string(), SERVER_PORT.to_string());
     let lives = scene.write("lives", "");
     let (script, lives) = (script.to_string_lossy(), lives.to_string_lossy());
     let command = ["/usr/bin/python3", "-u", &script, &ip, &port, &lives];
@@ -121,7 +121,7 @@ pub fn unlike(scene: &Scene) -> Server {
 
 /// Tokens as events of HTTP, one after another (Server-Sent Events): each says how many the server has said to
 /// all clients, the time, and something random, and the hash of all before it on its connection.
-const STREAMER: &str = r#"
+const STREAMER_SCRIPT: &str = r#"
 import asyncio, hashlib, random, sys, time
 said = 0
 async def stream(reader, writer):
@@ -152,11 +152,17 @@ asyncio.run(main())
 /// When its script cannot be written.
 #[must_use]
 pub fn streamer(scene: &Scene) -> Server {
-    by_script(scene, "streamer", STREAMER, scene.ipv4(PORT), &[])
+    by_script(
+        scene,
+        "streamer",
+        STREAMER_SCRIPT,
+        scene.ipv4(SERVER_PORT),
+        &[],
+    )
 }
 
 /// The end of a script that answers lines: `answer(connection, line)` is called for each.
-pub(super) const LINES: &str = r#"
+pub(super) const LINE_LOOP_SCRIPT: &str = r#"
 def read(connection):
     try:
         received = connection.recv(1 << 20)
@@ -187,7 +193,7 @@ while True:
 /// for the kernel's TLS; `forget` closes what it has not opened itself; `note` writes into the file `notes` of the
 /// scene; `read` says how long that is; `share` shares something below the file `shared` with others; `exit` ends the
 /// server; the other words are ways to close the connection, behind more than the client takes at once.
-const WORDS: &str = r#"
+const COMMAND_SCRIPT: &str = r#"
 import os, selectors, socket, sys
 class Mark:
     pass
@@ -262,17 +268,20 @@ def share(what, path):
 /// # Panics
 /// When its script cannot be written.
 #[must_use]
-pub fn words(scene: &Scene, python: &str) -> Server {
-    let script = scene.write("words/words.py", format!("{WORDS}{LINES}"));
-    let address = scene.ipv4(PORT);
-    let (ip, port) = (address.ip().to_string(), PORT.to_string());
+pub fn command_server(scene: &Scene, python: &str) -> Server {
+    let script = scene.write(
+        "words/words.py",
+        format!("{COMMAND_SCRIPT}{LINE_LOOP_SCRIPT}"),
+    );
+    let address = scene.ipv4(SERVER_PORT);
+    let (ip, port) = (address.ip().to_string(), SERVER_PORT.to_string());
     let command = [python, "-u", &script.to_string_lossy(), &ip, &port];
     Server::new("words", vec![address], &command)
 }
 
 /// Answers each line, which is an expression or a statement of Python, with what that gives. Lines of a statement are
 /// separated by the character 1.
-const INTERPRETER: &str = r#"
+const INTERPRETER_SCRIPT: &str = r#"
 import ctypes, os, select, selectors, signal, socket, sqlite3, struct, sys, tempfile, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
 libc.fopen.restype = libc.fdopen.restype = libc.freopen.restype = libc.mkdtemp.restype = ctypes.c_void_p
@@ -294,7 +303,7 @@ def answer(connection, line):
 /// When its script cannot be written.
 #[must_use]
 pub fn interpreter(scene: &Scene) -> Server {
-    interpreter_at(scene, scene.ipv4(PORT))
+    interpreter_at(scene, scene.ipv4(SERVER_PORT))
 }
 
 /// The same, elsewhere.
@@ -303,12 +312,12 @@ pub fn interpreter(scene: &Scene) -> Server {
 /// As [`interpreter`].
 #[must_use]
 pub fn interpreter_at(scene: &Scene, address: SocketAddr) -> Server {
-    let script = format!("{INTERPRETER}{LINES}");
+    let script = format!("{INTERPRETER_SCRIPT}{LINE_LOOP_SCRIPT}");
     by_script(scene, "interpreter", &script, address, &[])
 }
 
 /// Answers each line with it and a number, both given by a thread that sleeps before.
-const SLEEPER: &str = r#"
+const SLEEPER_SCRIPT: &str = r#"
 import asyncio, sys, time
 count = 0
 def work(word):
@@ -332,12 +341,18 @@ asyncio.run(main())
 /// When its script cannot be written.
 #[must_use]
 pub fn sleeper(scene: &Scene) -> Server {
-    by_script(scene, "sleeper", SLEEPER, scene.ipv4(PORT), &[])
+    by_script(
+        scene,
+        "sleeper",
+        SLEEPER_SCRIPT,
+        scene.ipv4(SERVER_PORT),
+        &[],
+    )
 }
 
 /// A room: what one says all hear, numbered, and each is greeted with how many have spoken. `wss` if there is a
 /// certificate.
-const ROOM: &str = r#"
+const CHAT_SCRIPT: &str = r#"
 import asyncio, secrets, ssl, sys, websockets
 spoken, everybody = 0, set()
 async def serve(socket):
@@ -365,7 +380,7 @@ asyncio.run(main())
 /// # Panics
 /// When its script cannot be written.
 #[must_use]
-pub fn room(scene: &Scene, authority: Option<&Authority>) -> Server {
+pub fn chat_server(scene: &Scene, authority: Option<&Authority>) -> Server {
     let files = authority.map(|authority| [&authority.certificate, &authority.key]);
     let files: Vec<_> = files
         .iter()
@@ -373,13 +388,13 @@ pub fn room(scene: &Scene, authority: Option<&Authority>) -> Server {
         .map(|path| path.to_string_lossy())
         .collect();
     let files: Vec<&str> = files.iter().map(|path| &**path).collect();
-    by_script(scene, "room", ROOM, scene.ipv4(PORT), &files)
+    by_script(scene, "room", CHAT_SCRIPT, scene.ipv4(SERVER_PORT), &files)
 }
 
 /// A child for each connection, which answers a number with a line and so many bytes, and crashes at `abort`. The line
 /// says how many connections there were before, how many answers on this one, both process ids, the time and something
 /// random, and the hash of all lines before. `refused` is what a child does that cannot be rebuilt.
-const FORKING: &str = r#"
+const FORKING_SCRIPT: &str = r#"
 import hashlib, mmap, os, random, socket, sys, time
 refused = sys.argv[3]
 ends = os.pipe() if refused == "pipe" else None
@@ -425,7 +440,7 @@ while True:
 /// When its script cannot be written.
 #[must_use]
 pub fn forking(scene: &Scene, refused: &str) -> Server {
-    forking_at(scene, scene.ipv4(PORT), refused)
+    forking_at(scene, scene.ipv4(SERVER_PORT), refused)
 }
 
 /// The same at another address.
@@ -434,11 +449,11 @@ pub fn forking(scene: &Scene, refused: &str) -> Server {
 /// When its script cannot be written.
 #[must_use]
 pub fn forking_at(scene: &Scene, address: SocketAddr, refused: &str) -> Server {
-    by_script(scene, "forking", FORKING, address, &[refused])
+    by_script(scene, "forking", FORKING_SCRIPT, address, &[refused])
 }
 
 /// Answers each byte with a point, and closes at `!`, with what is behind that unread.
-const RUDE: &str = r#"
+const UNREAD_CLOSE_SCRIPT: &str = r#"
 import selectors, socket, sys, time
 ready = selectors.DefaultSelector()
 listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
@@ -462,8 +477,14 @@ while True:
 /// # Panics
 /// When its script cannot be written.
 #[must_use]
-pub fn rude(scene: &Scene) -> Server {
-    by_script(scene, "rude", RUDE, scene.ipv4(PORT), &[])
+pub fn unread_close(scene: &Scene) -> Server {
+    by_script(
+        scene,
+        "rude",
+        UNREAD_CLOSE_SCRIPT,
+        scene.ipv4(SERVER_PORT),
+        &[],
+    )
 }
 
 /// A server of this name: a script in a directory of its own, which is told the address, the port, and what follows.
@@ -484,7 +505,7 @@ fn by_script(
 
 /// Answers each line: `long` with much, of which eight bytes differ in each life, and never comes to the end of that;
 /// anything else shortly.
-const CHANGING: &str = r#"
+const CHANGING_SCRIPT: &str = r#"
 import os, signal, socketserver, sys
 class Session(socketserver.StreamRequestHandler):
     def handle(self):
@@ -509,12 +530,18 @@ Server((sys.argv[1], int(sys.argv[2])), Session).serve_forever()
 /// When its script cannot be written.
 #[must_use]
 pub fn changing(scene: &Scene) -> Server {
-    by_script(scene, "changing", CHANGING, scene.ipv4(PORT), &[])
+    by_script(
+        scene,
+        "changing",
+        CHANGING_SCRIPT,
+        scene.ipv4(SERVER_PORT),
+        &[],
+    )
 }
 
 /// Says a greeting first, behind so many other bytes, then appends each line to a file and answers it, in a thread for
 /// each connection.
-const GREETER: &str = r#"
+const GREETER_SCRIPT: &str = r#"
 import os, random, socketserver, sys
 class Session(socketserver.StreamRequestHandler):
     def handle(self):
@@ -551,11 +578,17 @@ pub fn greeter_behind(scene: &Scene, greeting: &str, bytes: usize) -> Server {
     let executed = scene.directory().join("executed");
     let executed = executed.to_string_lossy();
     let more = [&*executed, greeting, &bytes.to_string()];
-    by_script(scene, "greeter", GREETER, scene.ipv4(PORT), &more)
+    by_script(
+        scene,
+        "greeter",
+        GREETER_SCRIPT,
+        scene.ipv4(SERVER_PORT),
+        &more,
+    )
 }
 
 /// Answers of 3,000 bytes in two pieces, each with the time in nanoseconds as its date.
-const DATED: &str = r#"
+const DATED_SCRIPT: &str = r#"
 import socket, sys, threading, time
 def serve(client):
     with client, client.makefile("rb") as words:
@@ -578,5 +611,5 @@ while True:
 /// When its script cannot be written.
 #[must_use]
 pub fn dated(scene: &Scene) -> Server {
-    by_script(scene, "dated", DATED, scene.ipv4(PORT), &[])
+    by_script(scene, "dated", DATED_SCRIPT, scene.ipv4(SERVER_PORT), &[])
 }

@@ -1,4 +1,4 @@
-//! Servers in Python of whose sessions each has several processes.
+//! Servers in Python with several processes in each session.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use crate::Scene;
 /// has said its name, the second from then on. What is asked is how many questions there were, and a random number.
 /// `refused`: what is not done alike in each life; if it is the path of a file, the next process that is begun removes
 /// it, and dies of SIGKILL before it is at work.
-const SESSIONS: &str = r#"
+const SESSIONS_SCRIPT: &str = r#"
 import ctypes, hashlib, os, random, signal, socket, struct, sys
 refused = sys.argv[3]
 def line_of(connection):
@@ -104,7 +104,7 @@ while True:
 /// When its script cannot be written.
 #[must_use]
 pub fn sessions_at(scene: &Scene, address: SocketAddr, refused: &str) -> Server {
-    let script = scene.write("sessions/sessions.py", SESSIONS);
+    let script = scene.write("sessions/sessions.py", SESSIONS_SCRIPT);
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let script = script.to_string_lossy();
     let command = ["/usr/bin/python3", "-u", &script, &ip, &port, refused];
@@ -113,7 +113,7 @@ pub fn sessions_at(scene: &Scene, address: SocketAddr, refused: &str) -> Server 
 
 /// Each session has a process that accepts connections for data, and one that serves its client, and is passed them:
 /// when it is told to, so that one can be on its way for long.
-const PASSING: &str = r#"
+const PASSING_SCRIPT: &str = r#"
 import os, socket, sys
 ip, port = sys.argv[1], int(sys.argv[2])
 def line_of(connection):
@@ -175,7 +175,7 @@ while True:
 /// When its script cannot be written.
 #[must_use]
 pub fn passing(scene: &Scene, address: SocketAddr) -> Server {
-    let script = scene.write("passing/passing.py", PASSING);
+    let script = scene.write("passing/passing.py", PASSING_SCRIPT);
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let script = script.to_string_lossy();
     let command = ["/usr/bin/python3", "-u", &script, &ip, &port];
@@ -184,7 +184,7 @@ pub fn passing(scene: &Scene, address: SocketAddr) -> Server {
 
 /// It serves its clients itself, and has others at work: `fork` begins a process that begins one more, `run` one that
 /// hears from a program what that has to say. What is told is told back.
-const WORKING: &str = r#"
+const WORKING_SCRIPT: &str = r#"
 import os, select, socket, subprocess, sys, time
 def work():
     while True:
@@ -218,7 +218,7 @@ while True:
 /// When its script cannot be written.
 #[must_use]
 pub fn working(scene: &Scene, address: SocketAddr) -> Server {
-    let script = scene.write("working/working.py", WORKING);
+    let script = scene.write("working/working.py", WORKING_SCRIPT);
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let script = script.to_string_lossy();
     Server::new(

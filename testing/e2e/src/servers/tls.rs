@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, process::Command};
 
-use super::{PORT, Server, lighttpd, nginx_alone};
+use super::{SERVER_PORT, Server, lighttpd, nginx_alone};
 use crate::{Scene, pair::addresses};
 
 /// Who says that a server is who it is, for its clients.
@@ -33,7 +33,7 @@ impl Authority {
             .args(["-nodes", "-days", "2", "-subj", "/CN=server", "-addext"])
             .arg(format!(
                 "subjectAltName=IP:{},IP:{}",
-                scene.ipv4(PORT).ip(),
+                scene.ipv4(SERVER_PORT).ip(),
                 addresses()[0].ip()
             ))
             .arg("-out")

@@ -1,7 +1,7 @@
 use super::*;
 
-const A: Mac = Mac([2, 0, 0, 0, 0, 10]);
-const B: Mac = Mac([2, 0, 0, 0, 0, 30]);
+const MAC_A: Mac = Mac([2, 0, 0, 0, 0, 10]);
+const MAC_B: Mac = Mac([2, 0, 0, 0, 0, 30]);
 
 fn addresses() -> [IpAddr; 2] {
     ["10.0.0.110".parse().unwrap(), "fd00::110".parse().unwrap()]
@@ -26,90 +26,97 @@ fn arp_of(from: Mac, sender: [u8; 4]) -> Vec<u8> {
 
 fn advertisement(from: Mac, source: &str, target: &str) -> Vec<u8> {
     let mut packet = vec![0; 72];
-    packet[6] = ICMPV6;
+    packet[6] = ICMPV6_PROTOCOL;
     packet[8..24].copy_from_slice(&source.parse::<Ipv6Addr>().unwrap().octets());
-    packet[40] = ADVERTISEMENT;
+    packet[40] = NEIGHBOUR_ADVERTISEMENT;
     packet[48..64].copy_from_slice(&target.parse::<Ipv6Addr>().unwrap().octets());
     frame(from, [0x86, 0xdd], packet)
 }
 
 /// One a second.
-fn heard(frames: &[Vec<u8>]) -> Heard {
+fn speaker_log(frames: &[Vec<u8>]) -> SpeakerLog {
     let times = (0..).map(Duration::from_secs);
-    Heard::of(times.zip(frames.iter().map(Vec::as_slice)), &addresses())
+    SpeakerLog::of(times.zip(frames.iter().map(Vec::as_slice)), &addresses())
 }
 
-const OURS: [u8; 4] = [10, 0, 0, 110];
+const SERVICE_IPV4: [u8; 4] = [10, 0, 0, 110];
 
 #[test]
-fn sources_and_claims_are_speech_and_nothing_else_is() {
+fn sent_segments_and_claims_count_as_speech() {
     for frame in [
-        ipv4_from(A, OURS),
-        arp_of(A, OURS),
-        advertisement(A, "fd00::110", "fd00::1"),
-        advertisement(A, "fe80::1", "fd00::110"),
+        ipv4_from(MAC_A, SERVICE_IPV4),
+        arp_of(MAC_A, SERVICE_IPV4),
+        advertisement(MAC_A, "fd00::110", "fd00::1"),
+        advertisement(MAC_A, "fe80::1", "fd00::110"),
     ] {
-        assert_eq!(speaker(&frame, &addresses()), Some(A), "{frame:02x?}");
+        assert_eq!(speaker(&frame, &addresses()), Some(MAC_A), "{frame:02x?}");
         // However little of it there is.
         for length in 0..frame.len() {
             let _ = speaker(&frame[..length], &addresses());
         }
     }
     for frame in [
-        ipv4_from(A, [10, 0, 0, 10]),
-        arp_of(A, [10, 0, 0, 10]),
-        advertisement(A, "fe80::1", "fd00::10"),
-        frame(A, [0x88, 0xb5], vec![0; 80]),
+        ipv4_from(MAC_A, [10, 0, 0, 10]),
+        arp_of(MAC_A, [10, 0, 0, 10]),
+        advertisement(MAC_A, "fe80::1", "fd00::10"),
+        frame(MAC_A, [0x88, 0xb5], vec![0; 80]),
     ] {
         assert_eq!(speaker(&frame, &addresses()), None, "{frame:02x?}");
     }
 }
 
 #[test]
-fn one_after_the_other_is_one_at_a_time() {
-    let other = ipv4_from(B, [10, 0, 0, 30]);
-    let (a, b) = (ipv4_from(A, OURS), ipv4_from(B, OURS));
-    let all = heard(&[a.clone(), other, a.clone(), b.clone(), b, a]);
-    all.assert_one_at_a_time(&[A, B, A]);
-    all.assert_one_at_a_time(&[A, A, B, A]);
+fn consecutive_speakers_do_not_overlap() {
+    let other = ipv4_from(MAC_B, [10, 0, 0, 30]);
+    let (a, b) = (
+        ipv4_from(MAC_A, SERVICE_IPV4),
+        ipv4_from(MAC_B, SERVICE_IPV4),
+    );
+    let all = speaker_log(&[a.clone(), other, a.clone(), b.clone(), b, a]);
+    all.assert_one_at_a_time(&[MAC_A, MAC_B, MAC_A]);
+    all.assert_one_at_a_time(&[MAC_A, MAC_A, MAC_B, MAC_A]);
 }
 
 #[test]
 #[should_panic(expected = "served, and there spoke")]
-fn a_single_late_claim_is_noticed() {
+fn late_claim_is_detected() {
     let frames = [
-        ipv4_from(A, OURS),
-        ipv4_from(B, OURS),
-        arp_of(A, OURS),
-        ipv4_from(B, OURS),
+        ipv4_from(MAC_A, SERVICE_IPV4),
+        ipv4_from(MAC_B, SERVICE_IPV4),
+        arp_of(MAC_A, SERVICE_IPV4),
+        ipv4_from(MAC_B, SERVICE_IPV4),
     ];
-    heard(&frames).assert_one_at_a_time(&[A, B]);
+    speaker_log(&frames).assert_one_at_a_time(&[MAC_A, MAC_B]);
 }
 
 #[test]
 #[should_panic(expected = "served, and there spoke")]
-fn an_advertisement_too_early_is_noticed() {
-    let early = advertisement(B, "fe80::1", "fd00::110");
+fn early_advertisement_is_detected() {
+    let early = advertisement(MAC_B, "fe80::1", "fd00::110");
     let frames = [
-        ipv4_from(A, OURS),
+        ipv4_from(MAC_A, SERVICE_IPV4),
         early,
-        ipv4_from(A, OURS),
-        ipv4_from(B, OURS),
+        ipv4_from(MAC_A, SERVICE_IPV4),
+        ipv4_from(MAC_B, SERVICE_IPV4),
     ];
-    heard(&frames).assert_one_at_a_time(&[A, B]);
+    speaker_log(&frames).assert_one_at_a_time(&[MAC_A, MAC_B]);
 }
 
 #[test]
 #[should_panic(expected = "served, and there spoke")]
-fn who_never_spoke_is_missed() {
-    heard(&[ipv4_from(A, OURS)]).assert_one_at_a_time(&[A, B]);
+fn silent_speaker_is_detected() {
+    speaker_log(&[ipv4_from(MAC_A, SERVICE_IPV4)]).assert_one_at_a_time(&[MAC_A, MAC_B]);
 }
 
 #[test]
 #[should_panic(expected = "there spoke")]
-fn a_word_breaks_the_silence() {
-    let frames = [ipv4_from(A, OURS), ipv4_from(A, OURS), ipv4_from(A, OURS)];
-    let heard = heard(&frames);
+fn segment_breaks_silence() {
+    let frames = [
+        ipv4_from(MAC_A, SERVICE_IPV4),
+        ipv4_from(MAC_A, SERVICE_IPV4),
+        ipv4_from(MAC_A, SERVICE_IPV4),
+    ];
+    let heard = speaker_log(&frames);
     let at = Duration::from_millis;
     heard.assert_silence(at(10), at(900));
     heard.assert_silence(at(10), at(1100));

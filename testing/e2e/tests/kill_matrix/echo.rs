@@ -1,10 +1,10 @@
-//! What clients of servers that echo do: of socat, and of our test server.
+//! Clients of echo servers: socat, and the test server.
 
 use std::thread;
 
 use e2e::arrange::await_closed_window;
 use e2e::clients::{finish, read_exactly, write};
-use e2e::servers::{PORT, signal_all};
+use e2e::servers::{SERVER_PORT, signal_all};
 use e2e::{assert_same_bytes, pattern};
 use lab::Signal;
 
@@ -15,7 +15,7 @@ fn echo_both_ways(run: &mut Run<'_>, hello: &[u8]) -> Outcome {
     let content = pattern(3 << 20);
     // Something has come back: whoever echoes is there.
     let place = run.seed.between(1, content.len());
-    let stream = run.scene.connect(PORT);
+    let stream = run.scene.connect(SERVER_PORT);
     write(&stream, hello);
     let got = thread::scope(|scope| {
         scope.spawn(|| write(&stream, &content));
@@ -37,7 +37,10 @@ pub(crate) fn our_echo(run: &mut Run<'_>) -> Outcome {
 /// Small exchanges on a connection that is idle in between, and one that says nothing
 /// before the crash.
 fn echo_idle(run: &mut Run<'_>, hello: &[u8]) -> Outcome {
-    let (used, silent) = (run.scene.connect(PORT), run.scene.connect(PORT));
+    let (used, silent) = (
+        run.scene.connect(SERVER_PORT),
+        run.scene.connect(SERVER_PORT),
+    );
     write(&used, hello);
     let rounds = 20;
     let place = run.seed.between(0, rounds - 1);
@@ -71,7 +74,7 @@ fn echo_accept_queue(run: &mut Run<'_>, hello: &[u8]) -> Outcome {
     let length = run.seed.between(1, 60_000);
     let acceptors = (run.acceptors)();
     signal_all(&acceptors, Signal::STOP);
-    let stream = run.scene.connect(PORT);
+    let stream = run.scene.connect(SERVER_PORT);
     write(&stream, hello);
     write(&stream, &pattern(length));
     (run.crash)();
@@ -93,7 +96,7 @@ pub(crate) fn our_accept_queue(run: &mut Run<'_>) -> Outcome {
 /// closed too.
 fn echo_window_closed(run: &mut Run<'_>, hello: &[u8], length: usize) -> Outcome {
     let content = pattern(length);
-    let stream = run.scene.connect(PORT);
+    let stream = run.scene.connect(SERVER_PORT);
     write(&stream, hello);
     let got = thread::scope(|scope| {
         scope.spawn(|| write(&stream, &content));

@@ -1,9 +1,9 @@
-//! What clients of HTTP servers do.
+//! Clients of HTTP servers.
 
 use e2e::arrange::await_closed_window;
 use e2e::clients::{Http, finish, write};
 use e2e::pattern;
-use e2e::servers::{BIG, PORT, signal_all};
+use e2e::servers::{BIG_FILE_BYTES, SERVER_PORT, signal_all};
 use lab::Signal;
 
 use crate::{Outcome, Run, at, write_watched};
@@ -16,8 +16,8 @@ fn response(http: &mut Http, progress: impl FnMut(usize)) -> Vec<u8> {
 
 /// A large file by GET.
 pub(crate) fn download(run: &mut Run<'_>) -> Outcome {
-    let place = run.seed.between(0, BIG);
-    let mut http = Http::new(run.scene.connect(PORT));
+    let place = run.seed.between(0, BIG_FILE_BYTES);
+    let mut http = Http::new(run.scene.connect(SERVER_PORT));
     http.ask("/big.bin");
     let got = response(&mut http, at(place, run.crash));
     finish(http.stream());
@@ -31,7 +31,7 @@ pub(crate) fn upload(run: &mut Run<'_>) -> Outcome {
     // would truly answer otherwise the second time.
     let (begin, rest) = content.split_at(content.len() - 8192);
     let place = run.seed.between(0, begin.len());
-    let mut http = Http::new(run.scene.connect(PORT));
+    let mut http = Http::new(run.scene.connect(SERVER_PORT));
     let length = content.len();
     let head = format!("PUT /up/file HTTP/1.1\r\nHost: server\r\nContent-Length: {length}\r\n\r\n");
     write(http.stream(), head.as_bytes());
@@ -50,7 +50,7 @@ pub(crate) fn keep_alive(run: &mut Run<'_>) -> Outcome {
     let place = run.seed.between(1, requests - 1);
     // Between two requests, or between a request and its answer.
     let asked = run.seed.between(0, 1) == 1;
-    let mut http = Http::new(run.scene.connect(PORT));
+    let mut http = Http::new(run.scene.connect(SERVER_PORT));
     let mut got = Vec::new();
     for number in 0..requests {
         if number == place && !asked {
@@ -68,7 +68,7 @@ pub(crate) fn keep_alive(run: &mut Run<'_>) -> Outcome {
 
 /// Connections that say nothing until after the crash, and one that had said something.
 pub(crate) fn idle(run: &mut Run<'_>) -> Outcome {
-    let open = || Http::new(run.scene.connect(PORT));
+    let open = || Http::new(run.scene.connect(SERVER_PORT));
     let mut clients: Vec<Http> = (0..6).map(|_| open()).collect();
     let used = run.seed.between(0, 5);
     let before = clients[used].get("/small/3").body;
@@ -87,8 +87,8 @@ pub(crate) fn accept_queue(run: &mut Run<'_>) -> Outcome {
     let path = format!("/small/{}", run.seed.between(0, 9));
     let acceptors = (run.acceptors)();
     signal_all(&acceptors, Signal::STOP);
-    let mut silent = Http::new(run.scene.connect(PORT));
-    let mut http = Http::new(run.scene.connect(PORT));
+    let mut silent = Http::new(run.scene.connect(SERVER_PORT));
+    let mut http = Http::new(run.scene.connect(SERVER_PORT));
     http.ask(&path);
     (run.crash)();
     silent.ask(&path);
@@ -102,7 +102,7 @@ pub(crate) fn accept_queue(run: &mut Run<'_>) -> Outcome {
 
 /// A client that asks for much and reads nothing until after the crash.
 pub(crate) fn window_closed(run: &mut Run<'_>) -> Outcome {
-    let mut http = Http::new(run.scene.connect(PORT));
+    let mut http = Http::new(run.scene.connect(SERVER_PORT));
     http.ask("/big.bin");
     await_closed_window(run.scene);
     (run.crash)();

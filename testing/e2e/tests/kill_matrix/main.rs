@@ -1,9 +1,8 @@
-//! The kill matrix: servers times scenarios, each killed at a random place.
+//! The kill matrix: servers times scenarios, each with a kill at a random place.
 //!
-//! Each row runs twice with the same random choices: first with the server unprotected and
-//! left alone, then under `outlive serve` with the crash. What the clients got must be
-//! equal byte for byte, and no connection may see a RST or FIN that it does not see without
-//! the crash.
+//! Each row runs twice with the same random choices: first with the server unprotected and left alone, then under
+//! `outlive serve` with the crash. All bytes at the clients must be equal, and no connection may see a RST or FIN that
+//! the run without a crash does not have.
 
 mod echo;
 mod http;
@@ -12,7 +11,7 @@ mod requests;
 use std::net::TcpStream;
 
 use e2e::clients::{read_exactly, write};
-use e2e::servers::{self, Crash, PORT, Server, signal_all};
+use e2e::servers::{self, Crash, SERVER_PORT, Server, signal_all};
 use e2e::{Scene, Seed, assert_same_bytes, assert_same_endings};
 use lab::{Pid, Signal};
 
@@ -40,7 +39,7 @@ fn row(name: &str, server: fn(&Scene) -> Server, scenario: Scenario, crash: Cras
     let (expected, endings) = {
         let server = server(&scene);
         let plain = scene.plain(&server);
-        let recording = scene.record(PORT);
+        let recording = scene.record(SERVER_PORT);
         let outcome = scenario(&mut Run {
             scene: &scene,
             seed: seed.clone(),
@@ -54,7 +53,7 @@ fn row(name: &str, server: fn(&Scene) -> Server, scenario: Scenario, crash: Cras
     };
     let server = server(&scene);
     let protected = scene.protect(&server);
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     let outcome = scenario(&mut Run {
         scene: &scene,
         seed,
@@ -64,7 +63,7 @@ fn row(name: &str, server: fn(&Scene) -> Server, scenario: Scenario, crash: Cras
     });
     let serving = protected.wait_serving(1);
     assert_eq!(serving["reset"], 0, "{serving}");
-    assert_eq!(protected.events_of("died").len(), 1, "{}", protected.said());
+    assert_eq!(protected.events_of("died").len(), 1, "{}", protected.log());
     assert_eq!(expected.len(), outcome.len(), "clients");
     for (number, (expected, got)) in expected.iter().zip(&outcome).enumerate() {
         assert_same_bytes(&format!("client {number}"), expected, got);

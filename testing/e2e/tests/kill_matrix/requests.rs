@@ -1,11 +1,11 @@
-//! What clients ask of our test server, whose words are in `src/bin/test-server.rs`.
+//! Clients of the test server. The commands are in `src/bin/test-server.rs`.
 
 use std::fmt::Write as _;
 use std::net::{Shutdown, TcpStream};
 use std::thread;
 
 use e2e::clients::{finish, read_exactly, read_to_end, write};
-use e2e::servers::PORT;
+use e2e::servers::SERVER_PORT;
 use e2e::{Checksum, assert_same_bytes, pattern};
 
 use crate::{Outcome, Run, at, read_watched, write_watched};
@@ -14,7 +14,7 @@ use crate::{Outcome, Run, at, read_watched, write_watched};
 pub(crate) fn download(run: &mut Run<'_>) -> Outcome {
     let length = 8 << 20;
     let place = run.seed.between(0, length);
-    let stream = run.scene.connect(PORT);
+    let stream = run.scene.connect(SERVER_PORT);
     write(&stream, format!("pattern {length}\n").as_bytes());
     let got = read_watched(&stream, length, at(place, run.crash));
     assert_same_bytes("download", &pattern(length), &got);
@@ -26,7 +26,7 @@ pub(crate) fn download(run: &mut Run<'_>) -> Outcome {
 pub(crate) fn upload(run: &mut Run<'_>) -> Outcome {
     let content = pattern(8 << 20);
     let place = run.seed.between(0, content.len());
-    let stream = run.scene.connect(PORT);
+    let stream = run.scene.connect(SERVER_PORT);
     write(&stream, format!("sink {}\n", content.len()).as_bytes());
     write_watched(&stream, &content, at(place, run.crash));
     let mut expected = String::new();
@@ -48,7 +48,7 @@ pub(crate) fn keep_alive(run: &mut Run<'_>) -> Outcome {
     let requests = 100;
     let place = run.seed.between(0, requests - 1);
     let asked = run.seed.between(0, 1) == 1;
-    let stream = run.scene.connect(PORT);
+    let stream = run.scene.connect(SERVER_PORT);
     let mut got = Vec::new();
     for number in 0..requests {
         let length = run.seed.between(0, 20_000);
@@ -70,7 +70,7 @@ pub(crate) fn unread(run: &mut Run<'_>) -> Outcome {
     let length = run.seed.between(1, 60_000);
     let gate = run.scene.directory().join("read-on");
     let _ = std::fs::remove_file(&gate);
-    let stream = run.scene.connect(PORT);
+    let stream = run.scene.connect(SERVER_PORT);
     write(&stream, b"say hello\n");
     let mut got = read_exactly(&stream, 6);
     write(
@@ -90,7 +90,7 @@ pub(crate) fn half_closed_client(run: &mut Run<'_>) -> Outcome {
     let length = run.seed.between(1, 500_000);
     let gate = run.scene.directory().join("read-on");
     let _ = std::fs::remove_file(&gate);
-    let stream = run.scene.connect(PORT);
+    let stream = run.scene.connect(SERVER_PORT);
     write(&stream, b"say hello\n");
     let mut got = read_exactly(&stream, 6);
     let rest = format!("wait {}\npattern {length}\n", gate.display());
@@ -104,7 +104,7 @@ pub(crate) fn half_closed_client(run: &mut Run<'_>) -> Outcome {
 
 /// Thirty connections of three kinds at once; all see the same crash.
 pub(crate) fn crowd(run: &mut Run<'_>) -> Outcome {
-    let streams: Vec<TcpStream> = (0..30).map(|_| run.scene.connect(PORT)).collect();
+    let streams: Vec<TcpStream> = (0..30).map(|_| run.scene.connect(SERVER_PORT)).collect();
     let place = run.seed.between(0, 200_000);
     let content = pattern(200_000);
     let nothing = || ();

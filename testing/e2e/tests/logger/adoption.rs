@@ -1,26 +1,26 @@
-//! `serve` itself dies while the record is kept on another machine.
+//! Death of `serve` while the record is on another machine.
 
 use e2e::Seed;
 use e2e::exchange::Exchange;
-use e2e::servers::{self, PORT, test_server};
+use e2e::servers::{self, SERVER_PORT, test_server};
 use lab::Signal;
 
 use crate::{echoes, echoing, protect, status, with_logger};
 
 #[test]
-fn connections_go_on_protected_and_the_next_serve_finds_their_records() {
+fn next_serve_finds_records_at_logger() {
     let (scene, logger) = with_logger("link-adopt");
     let server = test_server(&scene);
     let flags = logger.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let mut protected = protect(&scene, &server, &logger, &[]);
     let early = echoing(&scene);
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     let exchange = Exchange {
         kills: 5,
         ..Exchange::default()
     };
-    let connect = || scene.connect(PORT);
+    let connect = || scene.connect(SERVER_PORT);
     let mut seed = Seed::choose("link-adopt");
     exchange.disturbed(&mut seed, connect, |moment| match moment {
         0 | 2 => protected.kill_serve_itself(),
@@ -39,15 +39,15 @@ fn connections_go_on_protected_and_the_next_serve_finds_their_records() {
     let endings = recording.finish();
     assert!(endings.iter().all(|ending| !ending.rst), "{endings:?}");
     assert!(
-        logger.said().contains("with its earlier records"),
+        logger.log().contains("with its earlier records"),
         "{}",
-        logger.said()
+        logger.log()
     );
     protected.stop();
 }
 
 #[test]
-fn a_server_that_died_with_its_serve_is_recovered() {
+fn server_killed_with_serve_is_recovered() {
     let (scene, logger) = with_logger("link-adopt-dead");
     let server = test_server(&scene);
     let flags = logger.flags();

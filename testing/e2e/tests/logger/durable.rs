@@ -1,4 +1,4 @@
-//! The logger writes what is recorded to files, and is killed again and again.
+//! The durable log, and repeated kills of the logger.
 
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -6,29 +6,29 @@ use std::{fs, thread};
 use e2e::arrange::wait_until;
 use e2e::clients::{Http, finish};
 use e2e::exchange::Exchange;
-use e2e::loggers::{Logger, QUICK_LOSS, await_recorded, key_file};
-use e2e::servers::{self, PORT, test_server};
-use e2e::{PATIENCE, Scene, Seed, binaries};
+use e2e::loggers::{Logger, SHORT_LOGGER_TIMEOUT, await_recorded, key_file};
+use e2e::servers::{self, SERVER_PORT, test_server};
+use e2e::{EVENT_TIMEOUT, Scene, Seed, binaries};
 use lab::Signal;
 
 use crate::{echoes, echoing, protect, status, talks};
 
 /// Deaths of the logger in one exchange, unless `OUTLIVE_KILLS` is another number.
-const KILLS: usize = 12;
+const DEFAULT_KILLS: usize = 12;
 /// Bytes of each of a download, an echo and an upload for each death.
-const SHARE: usize = 128 << 10;
+const BYTES_PER_KILL: usize = 128 << 10;
 /// One in so many deaths is followed by another one soon.
-const TWICE: usize = 3;
+const SECOND_KILL_SHARE: usize = 3;
 /// Longest time, ms, between a death and the next life, of a life that is not waited for, and of one that
 /// is, once the service has found it. (It has to be there most of the time: a client whose
 /// retransmissions meet none waits twice as long for each next one.)
-const AWAY: usize = 100;
+const DOWNTIME_MS: usize = 100;
 const SHORT_LIFE: usize = 150;
-const LIFE: usize = 1000;
+const UPTIME_MS: usize = 1000;
 
 #[test]
-fn a_logger_with_a_log_is_killed_again_and_again_and_nothing_is_lost() {
-    let kills = std::env::var("OUTLIVE_KILLS").map_or(Ok(KILLS), |kills| kills.parse());
+fn durable_logger_killed_again_and_again_loses_nothing() {
+    let kills = std::env::var("OUTLIVE_KILLS").map_or(Ok(DEFAULT_KILLS), |kills| kills.parse());
     let kills = kills.expect("a number");
     let mut seed = Seed::choose("link-durable");
     let scene = Scene::new("link-durable");
@@ -40,29 +40,29 @@ fn a_logger_with_a_log_is_killed_again_and_again_and_nothing_is_lost() {
     // It is looked for again in a quarter of that time.
     let hold = ["--on-logger-loss", "hold", "--logger-timeout", "400ms"];
     let protected = protect(&scene, &test_server(&scene), &logger, &hold);
-    let talk = scene.connect(PORT);
+    let talk = scene.connect(SERVER_PORT);
     talks(&talk, "before");
     let echo = echoing(&scene);
 
     let exchange = Exchange {
-        download: kills * SHARE,
-        echo: kills * SHARE,
-        upload: kills * SHARE,
+        download: kills * BYTES_PER_KILL,
+        echo: kills * BYTES_PER_KILL,
+        upload: kills * BYTES_PER_KILL,
         kills,
         ..Exchange::default()
     };
     let mut moments = seed.clone();
     exchange.disturbed(
         &mut moments,
-        || scene.connect(PORT),
+        || scene.connect(SERVER_PORT),
         |number| {
             die(&mut logger, &scene, &mut seed);
-            if number % TWICE == 0 {
+            if number % SECOND_KILL_SHARE == 0 {
                 pause(&mut seed, SHORT_LIFE); // perhaps before anybody has found it
                 die(&mut logger, &scene, &mut seed);
             }
             await_found(&logger);
-            pause(&mut seed, LIFE);
+            pause(&mut seed, UPTIME_MS);
         },
     );
     assert_eq!(status(&protected)["unprotected"], 0);
@@ -81,15 +81,15 @@ fn a_logger_with_a_log_is_killed_again_and_again_and_nothing_is_lost() {
 /// SIGKILL, and another one some time later.
 fn die(logger: &mut Logger, scene: &Scene, seed: &mut Seed) {
     logger.kill();
-    pause(seed, AWAY);
+    pause(seed, DOWNTIME_MS);
     logger.replace_dead(scene);
 }
 
 /// Waits until the service has found its records on the newest logger.
 fn await_found(logger: &Logger) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + EVENT_TIMEOUT;
     loop {
-        let said = logger.said();
+        let said = logger.log();
         let newest = said.rsplit("listens on").next();
         if newest.is_some_and(|said| said.contains("with its earlier records")) {
             return;
@@ -105,10 +105,10 @@ fn pause(seed: &mut Seed, longest: usize) {
 }
 
 /// A logger that is killed after this time has probably written the end of a connection.
-const HEARD: Duration = Duration::from_millis(300);
+const RECORDED_AFTER: Duration = Duration::from_millis(300);
 
 #[test]
-fn the_record_of_a_connection_that_ended_without_the_logger_is_not_kept() {
+fn record_of_connection_ended_during_outage_is_removed() {
     let scene = Scene::new("link-ended");
     let host = scene.lab.add_host_at("logger", 20).expect("a host");
     let keys = key_file(&scene, "keys");
@@ -116,7 +116,7 @@ fn the_record_of_a_connection_that_ended_without_the_logger_is_not_kept() {
     let log = log.to_string_lossy();
     let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
     // Clients that wait for it are all that is left of what it knew.
-    let hold = ["--on-logger-loss", "hold", QUICK_LOSS];
+    let hold = ["--on-logger-loss", "hold", SHORT_LOGGER_TIMEOUT];
     let protected = protect(&scene, &test_server(&scene), &logger, &hold);
     let (ends, stays) = (echoing(&scene), echoing(&scene));
     logger.kill();
@@ -124,11 +124,11 @@ fn the_record_of_a_connection_that_ended_without_the_logger_is_not_kept() {
     finish(&ends);
     logger.replace_dead(&scene);
     protected.wait_for("logger_back", 1);
-    assert!(logger.said().contains("2 connections"), "{}", logger.said());
-    let deadline = Instant::now() + PATIENCE;
-    while !logger.said().contains(", 1 connection") {
-        assert!(Instant::now() < deadline, "{}", logger.said());
-        thread::sleep(HEARD); // more often in vain on a busy machine
+    assert!(logger.log().contains("2 connections"), "{}", logger.log());
+    let deadline = Instant::now() + EVENT_TIMEOUT;
+    while !logger.log().contains(", 1 connection") {
+        assert!(Instant::now() < deadline, "{}", logger.log());
+        thread::sleep(RECORDED_AFTER); // more often in vain on a busy machine
         logger.kill();
         logger.replace_dead(&scene);
         await_found(&logger);
@@ -138,12 +138,12 @@ fn the_record_of_a_connection_that_ended_without_the_logger_is_not_kept() {
 }
 
 /// More than a record holds here, and than a client can send before all of that is acknowledged.
-const MUCH: usize = 256 << 10;
+const OVER_LIMIT_BYTES: usize = 256 << 10;
 
-/// A logger gives a record up while there is no `serve`, and dies before the next one comes: the client would wait for
-/// ever for what nobody records.
+/// A logger abandons a record while no `serve` runs, and dies before the next `serve` starts: the client must not wait
+/// for a record that no process keeps.
 #[test]
-fn a_record_that_was_given_up_while_nobody_heard_of_that_is_not_waited_for() {
+fn record_abandoned_during_outage_is_not_awaited() {
     let scene = Scene::new("link-unheard");
     let host = scene.lab.add_host_at("logger", 20).expect("a host");
     let keys = key_file(&scene, "keys");
@@ -156,9 +156,9 @@ fn a_record_that_was_given_up_while_nobody_heard_of_that_is_not_waited_for() {
     let stream = echoing(&scene);
     protected.kill_serve_itself();
     thread::scope(|scope| {
-        let echo = scope.spawn(|| echoes(&stream, &[b'x'; MUCH]));
+        let echo = scope.spawn(|| echoes(&stream, &[b'x'; OVER_LIMIT_BYTES]));
         // If that is too short, there is a `serve` that hears of it.
-        thread::sleep(HEARD);
+        thread::sleep(RECORDED_AFTER);
         logger.kill();
         logger.replace_dead(&scene);
         let flags = logger.flags();
@@ -172,24 +172,24 @@ fn a_record_that_was_given_up_while_nobody_heard_of_that_is_not_waited_for() {
 }
 
 /// What a logger of the version before wrote while two clients talked.
-const FORMER: &[u8] =
+const PREVIOUS_VERSION_LOG: &[u8] =
     include_bytes!("../../../../crates/service/logger/tests/it/durable/version-5.segment");
 
 #[test]
-fn a_log_of_the_version_before_is_read_after_an_upgrade() {
+fn log_of_previous_version_is_read_after_upgrade() {
     let scene = Scene::new("link-former");
     let host = scene.lab.add_host_at("logger", 20).expect("a host");
     let keys = key_file(&scene, "keys");
     let log = scene.directory().join("log");
     fs::create_dir(&log).expect("a directory");
-    fs::write(log.join("0000000000000000.segment"), FORMER).expect("written");
+    fs::write(log.join("0000000000000000.segment"), PREVIOUS_VERSION_LOG).expect("written");
     let log = log.to_string_lossy();
     let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
     // The second time with what the first one has written behind it.
     for life in 1..=2 {
         let found = "found records of 1 service, 2 connections";
         wait_until("it has found the records", || {
-            logger.said().matches(found).count() == life
+            logger.log().matches(found).count() == life
         });
         logger.kill();
         logger.replace_dead(&scene);
@@ -199,7 +199,7 @@ fn a_log_of_the_version_before_is_read_after_an_upgrade() {
 /// The logger dies with the head of an answer in its socket, unrecorded. `serve` repeats the head to the next logger
 /// process: in a replay the date of this answer may differ.
 #[test]
-fn heads_that_die_with_the_logger_are_recorded_by_the_next_one() {
+fn response_prefixes_are_recorded_after_logger_restart() {
     let scene = Scene::new("link-heads");
     let host = scene.lab.add_host_at("logger", 20).expect("a host");
     let keys = key_file(&scene, "keys");
@@ -208,7 +208,7 @@ fn heads_that_die_with_the_logger_are_recorded_by_the_next_one() {
     let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
     let hold = ["--on-logger-loss", "hold"];
     let protected = protect(&scene, &servers::nginx(&scene), &logger, &hold);
-    let mut http = Http::new(scene.connect(PORT));
+    let mut http = Http::new(scene.connect(SERVER_PORT));
     assert_eq!(http.get("/small/1").status, 200);
     logger.host().pause().expect("it is on");
     assert_eq!(http.get("/small/2").status, 200);
@@ -230,7 +230,7 @@ fn heads_that_die_with_the_logger_are_recorded_by_the_next_one() {
 }
 
 #[test]
-fn second_logger_on_one_directory_is_refused() {
+fn second_logger_on_directory_is_refused() {
     let scene = Scene::new("link-taken");
     let host = scene.lab.add_host_at("logger", 20).expect("a host");
     let keys = key_file(&scene, "keys");

@@ -1,4 +1,4 @@
-//! Who may keep the record.
+//! Keys of services and loggers.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -8,8 +8,8 @@ use std::time::Duration;
 use e2e::arrange::wait_until;
 use e2e::exchange::Exchange;
 use e2e::loggers::{key_file, new_key, write_keys};
-use e2e::servers::{PORT, test_server};
-use e2e::{Answer, PATIENCE, Scene, Seed, binaries};
+use e2e::servers::{SERVER_PORT, test_server};
+use e2e::{Answer, EVENT_TIMEOUT, Scene, Seed, binaries};
 use lab::Signal;
 
 use crate::{echoes, echoing, protect, status, with_logger};
@@ -17,12 +17,12 @@ use crate::{echoes, echoing, protect, status, with_logger};
 /// `outlive serve` that is expected to refuse.
 fn serve(scene: &Scene, flags: &[&str]) -> Answer {
     let mut command = scene.server.command("timeout");
-    let limit = PATIENCE.as_secs().to_string();
+    let limit = EVENT_TIMEOUT.as_secs().to_string();
     command.args(["-k", "1", &limit]).arg(binaries::outlive());
     command.args([
         "serve",
         "--address",
-        &scene.ipv4(PORT).to_string(),
+        &scene.ipv4(SERVER_PORT).to_string(),
         "--run-dir",
     ]);
     command
@@ -50,7 +50,7 @@ fn refused(answer: &Answer, code: i32, says: &[&str]) {
 }
 
 #[test]
-fn a_wrong_key_is_refused_and_the_message_says_what_to_do() {
+fn wrong_key_is_refused_with_advice() {
     let (scene, logger) = with_logger("link-wrong-key");
     let at = logger.address().to_string();
     let strange = key_file(&scene, "strange").to_string_lossy().into_owned();
@@ -77,7 +77,7 @@ fn a_wrong_key_is_refused_and_the_message_says_what_to_do() {
 }
 
 #[test]
-fn check_says_whether_a_logger_can_be_used() {
+fn check_reports_logger_usability() {
     let (scene, logger) = with_logger("link-check");
     let check = |keys: &str, at: &str| {
         let mut command = scene.server.command(&binaries::outlive().to_string_lossy());
@@ -98,7 +98,7 @@ fn check_says_whether_a_logger_can_be_used() {
     assert!(good.contains("packets of 1500 bytes"), "{good}");
     // And nothing of it is left.
     wait_until("the check's session is gone", || {
-        logger.said().contains("records dropped")
+        logger.log().contains("records dropped")
     });
     let strange = key_file(&scene, "strange");
     let (code, bad) = check(&strange.to_string_lossy(), &at);
@@ -110,7 +110,7 @@ fn check_says_whether_a_logger_can_be_used() {
 }
 
 #[test]
-fn a_service_whose_logger_is_not_there_is_served_unprotected_and_says_so() {
+fn service_without_logger_runs_unprotected_with_warning() {
     let (scene, logger) = with_logger("link-nobody");
     logger.kill();
     let flags = logger.flags();
@@ -130,11 +130,11 @@ fn a_service_whose_logger_is_not_there_is_served_unprotected_and_says_so() {
 }
 
 #[test]
-fn the_keys_of_the_link_are_replaced_under_load() {
+fn link_keys_are_replaced_under_load() {
     let (scene, logger) = with_logger("link-rekey");
     let protected = protect(&scene, &test_server(&scene), &logger, &[]);
     thread::scope(|scope| {
-        let load = scope.spawn(|| Exchange::default().undisturbed(|| scene.connect(PORT)));
+        let load = scope.spawn(|| Exchange::default().undisturbed(|| scene.connect(SERVER_PORT)));
         // Each slot several times.
         while !load.is_finished() {
             protected.kill_serve(Signal::HUP);
@@ -155,7 +155,7 @@ fn the_keys_of_the_link_are_replaced_under_load() {
 }
 
 #[test]
-fn keys_are_changed_under_load() {
+fn key_file_is_replaced_under_load() {
     let (scene, logger) = with_logger("link-rotation");
     let protected = protect(&scene, &test_server(&scene), &logger, &[]);
     // One file on both hosts: the new key is known to both when the service begins to use it.
@@ -175,7 +175,7 @@ fn keys_are_changed_under_load() {
     exchange.run(
         &protected,
         &mut seed,
-        || scene.connect(PORT),
+        || scene.connect(SERVER_PORT),
         |kill| {
             let keys_now: &[&str] = match kill {
                 0 => &[&old, &new],
@@ -184,10 +184,10 @@ fn keys_are_changed_under_load() {
             };
             write_keys(&keys, keys_now);
             wait_until("the logger has read the keys", || {
-                logger.said().matches("key file has changed").count() > kill
+                logger.log().matches("key file has changed").count() > kill
             });
             wait_until("the service uses its first key", || {
-                kill != 1 || logger.said().contains(&format!("with key {name}"))
+                kill != 1 || logger.log().contains(&format!("with key {name}"))
             });
         },
     );

@@ -1,4 +1,4 @@
-//! The logger dies, or cannot be reached.
+//! Death of the logger, and a partition between logger and service.
 
 use std::net::TcpStream;
 use std::sync::mpsc;
@@ -6,22 +6,22 @@ use std::thread;
 
 use e2e::arrange::{run, tcp_counter, wait_until};
 use e2e::clients::{read_exactly, write};
-use e2e::loggers::{Logger, QUICK_LOSS};
-use e2e::servers::{PORT, test_server};
+use e2e::loggers::{Logger, SHORT_LOGGER_TIMEOUT};
+use e2e::servers::{SERVER_PORT, test_server};
 use e2e::{Checksum, assert_same_bytes, pattern};
 use lab::{Host, Signal};
 
 use crate::{echoes, echoing, protect, status, talks, with_logger};
 
-const UPLOAD: usize = 8 << 20;
+const UPLOAD_BYTES: usize = 8 << 20;
 
 /// An upload: `meanwhile` happens when a third is written. The last third is written when `meanwhile` calls its
 /// argument.
 fn upload(stream: &TcpStream, meanwhile: impl FnOnce(&dyn Fn())) {
-    let content = pattern(UPLOAD);
-    write(stream, format!("sink {UPLOAD}\n").as_bytes());
-    let (begin, rest) = content.split_at(UPLOAD / 3);
-    let (middle, end) = rest.split_at(UPLOAD / 3);
+    let content = pattern(UPLOAD_BYTES);
+    write(stream, format!("sink {UPLOAD_BYTES}\n").as_bytes());
+    let (begin, rest) = content.split_at(UPLOAD_BYTES / 3);
+    let (middle, end) = rest.split_at(UPLOAD_BYTES / 3);
     write(stream, begin);
     let (tell, told) = mpsc::channel();
     thread::scope(|scope| {
@@ -33,16 +33,21 @@ fn upload(stream: &TcpStream, meanwhile: impl FnOnce(&dyn Fn())) {
         });
         meanwhile(&|| tell.send(()).expect("the upload goes on"));
     });
-    let expected = format!("{UPLOAD} {:016x}\n", Checksum::of(&content));
+    let expected = format!("{UPLOAD_BYTES} {:016x}\n", Checksum::of(&content));
     let got = read_exactly(stream, expected.len());
     assert_same_bytes("answer to the upload", expected.as_bytes(), &got);
 }
 
 #[test]
-fn an_upload_goes_on_unprotected_when_the_logger_dies() {
+fn upload_survives_logger_death_unprotected() {
     let (scene, logger) = with_logger("link-unprotect");
-    let protected = protect(&scene, &test_server(&scene), &logger, &[QUICK_LOSS]);
-    let stream = scene.connect(PORT);
+    let protected = protect(
+        &scene,
+        &test_server(&scene),
+        &logger,
+        &[SHORT_LOGGER_TIMEOUT],
+    );
+    let stream = scene.connect(SERVER_PORT);
     let echo = echoing(&scene);
     upload(&stream, |go_on| {
         logger.kill();
@@ -60,17 +65,20 @@ fn an_upload_goes_on_unprotected_when_the_logger_dies() {
         "{said}"
     );
     // New connections are served, too.
-    talks(&scene.connect(PORT), "new");
+    talks(&scene.connect(SERVER_PORT), "new");
     protected.stop();
 }
 
 /// A service that begins while no logger answers does not say that connections are protected.
 #[test]
-fn a_beginning_without_a_logger_is_no_protection() {
+fn connection_opened_without_logger_is_unprotected() {
     let (scene, mut logger) = with_logger("link-begins");
     logger.kill();
     let flags = logger.flags();
-    let flags = flags.iter().map(String::as_str).chain([QUICK_LOSS]);
+    let flags = flags
+        .iter()
+        .map(String::as_str)
+        .chain([SHORT_LOGGER_TIMEOUT]);
     let flags: Vec<&str> = flags.collect();
     let protected = scene.protect_with(&test_server(&scene), &flags);
     let told = protected.wait_for("protecting", 1);
@@ -80,22 +88,22 @@ fn a_beginning_without_a_logger_is_no_protection() {
         message.contains("no connection is protected until a logger answers"),
         "{message}"
     );
-    talks(&scene.connect(PORT), "served");
+    talks(&scene.connect(SERVER_PORT), "served");
     logger.replace_dead(&scene);
     protected.wait_for("logger_back", 1);
     protected.stop();
 }
 
 #[test]
-fn uploads_and_echoes_wait_for_a_logger_that_is_cut_off_and_go_on_protected() {
+fn upload_and_echo_wait_for_partitioned_logger() {
     let (scene, logger) = with_logger("link-hold");
     let protected = protect(
         &scene,
         &test_server(&scene),
         &logger,
-        &["--on-logger-loss", "hold", QUICK_LOSS],
+        &["--on-logger-loss", "hold", SHORT_LOGGER_TIMEOUT],
     );
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     let echo = echoing(&scene);
     upload(&stream, |go_on| {
         logger.host().cut().expect("cut the cable");
@@ -124,15 +132,15 @@ fn uploads_and_echoes_wait_for_a_logger_that_is_cut_off_and_go_on_protected() {
 }
 
 #[test]
-fn who_waits_for_a_logger_that_comes_back_empty_goes_on_unprotected() {
+fn empty_logger_releases_waiting_clients_unprotected() {
     let (scene, mut logger) = with_logger("link-emptied");
     let protected = protect(
         &scene,
         &test_server(&scene),
         &logger,
-        &["--on-logger-loss", "hold", QUICK_LOSS],
+        &["--on-logger-loss", "hold", SHORT_LOGGER_TIMEOUT],
     );
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     upload(&stream, |go_on| {
         logger.kill();
         go_on();
@@ -150,13 +158,13 @@ fn who_waits_for_a_logger_that_comes_back_empty_goes_on_unprotected() {
 }
 
 #[test]
-fn the_second_logger_is_used_when_the_first_is_lost() {
+fn second_logger_is_used_after_loss_of_first() {
     let (scene, first) = with_logger("link-two");
     let host = scene.lab.add_host_at("second", 21).expect("a host");
     let keys = scene.directory().join("keys");
     let second = Logger::start(&scene, &host, &keys, &[]);
     let at = second.address().to_string();
-    let flags = ["--logger", &at, QUICK_LOSS];
+    let flags = ["--logger", &at, SHORT_LOGGER_TIMEOUT];
     let protected = protect(&scene, &test_server(&scene), &first, &flags);
     let before = echoing(&scene);
     first.kill();
@@ -171,11 +179,11 @@ fn the_second_logger_is_used_when_the_first_is_lost() {
 }
 
 #[test]
-fn open_connections_are_protected_again_from_their_next_turn_on() {
+fn open_connections_are_protected_from_next_request() {
     let (scene, mut logger) = with_logger("link-again");
-    let flags = ["--replay", "request", QUICK_LOSS];
+    let flags = ["--replay", "request", SHORT_LOGGER_TIMEOUT];
     let protected = protect(&scene, &test_server(&scene), &logger, &flags);
-    let (talked, idle) = (scene.connect(PORT), scene.connect(PORT));
+    let (talked, idle) = (scene.connect(SERVER_PORT), scene.connect(SERVER_PORT));
     talks(&talked, "one");
     talks(&idle, "one");
     logger.kill();
@@ -202,12 +210,12 @@ fn open_connections_are_protected_again_from_their_next_turn_on() {
 }
 
 #[test]
-fn a_crash_while_the_logger_is_cut_off_is_recovered_when_it_is_back() {
+fn crash_during_partition_is_recovered_later() {
     let (scene, logger) = with_logger("link-hold-crash");
-    let hold = ["--on-logger-loss", "hold", QUICK_LOSS];
+    let hold = ["--on-logger-loss", "hold", SHORT_LOGGER_TIMEOUT];
     let protected = protect(&scene, &test_server(&scene), &logger, &hold);
     let echo = echoing(&scene);
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     logger.host().cut().expect("cut the cable");
     protected.wait_for("logger_lost", 1);
     write(&echo, b"meanwhile");
@@ -233,9 +241,14 @@ fn a_crash_while_the_logger_is_cut_off_is_recovered_when_it_is_back() {
 }
 
 #[test]
-fn a_crash_while_the_logger_is_lost_costs_the_connections_that_it_had() {
+fn crash_during_logger_loss_resets_recorded_connections() {
     let (scene, logger) = with_logger("link-lost-crash");
-    let protected = protect(&scene, &test_server(&scene), &logger, &[QUICK_LOSS]);
+    let protected = protect(
+        &scene,
+        &test_server(&scene),
+        &logger,
+        &[SHORT_LOGGER_TIMEOUT],
+    );
     let echo = echoing(&scene);
     // The server dies first: what is to be done waits for the logger, until it is lost.
     logger.host().cut().expect("cut the cable");
@@ -247,15 +260,20 @@ fn a_crash_while_the_logger_is_lost_costs_the_connections_that_it_had() {
     );
     protected.wait_serving(1);
     drop(echo);
-    talks(&scene.connect(PORT), "new");
+    talks(&scene.connect(SERVER_PORT), "new");
     protected.stop();
 }
 
 #[test]
-fn an_upload_goes_on_unprotected_when_the_logger_is_cut_off() {
+fn upload_survives_logger_partition_unprotected() {
     let (scene, logger) = with_logger("link-cut");
-    let protected = protect(&scene, &test_server(&scene), &logger, &[QUICK_LOSS]);
-    let stream = scene.connect(PORT);
+    let protected = protect(
+        &scene,
+        &test_server(&scene),
+        &logger,
+        &[SHORT_LOGGER_TIMEOUT],
+    );
+    let stream = scene.connect(SERVER_PORT);
     upload(&stream, |go_on| {
         logger.host().cut().expect("cut the cable");
         go_on();

@@ -1,14 +1,14 @@
-//! The record is kept on another machine.
+//! A record on another machine.
 
 mod adoption;
-mod closed;
 mod durable;
 mod keys;
 mod loss;
 mod metrics;
+mod outage;
 mod power;
 mod recovery;
-mod watched;
+mod service_manager;
 
 use e2e::exchange::{echoes, echoing, talks};
 use e2e::loggers::{protect, status, with_logger};

@@ -1,4 +1,4 @@
-//! What Prometheus is told, of both roles.
+//! Metrics of `serve` and of the logger.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use e2e::arrange::{StartGate, run};
 use e2e::loggers::{Logger, key_file};
-use e2e::servers::{PORT, test_server};
-use e2e::{PATIENCE, Scene};
+use e2e::servers::{SERVER_PORT, test_server};
+use e2e::{EVENT_TIMEOUT, Scene};
 use lab::{Host, Signal};
 use prometheus_parse::{Scrape, Value};
 
@@ -23,7 +23,7 @@ impl Shown<'_> {
     /// Status and body of `/health`.
     fn health(&self) -> (String, String) {
         let url = format!("http://{}/health", self.address);
-        let limit = PATIENCE.as_secs();
+        let limit = EVENT_TIMEOUT.as_secs();
         let said = run(
             self.host,
             &format!("curl -s -m {limit} -w %{{http_code}} {url}"),
@@ -34,7 +34,7 @@ impl Shown<'_> {
 
     fn scrape(&self) -> Numbers {
         let url = format!("http://{}/metrics", self.address);
-        let limit = PATIENCE.as_secs();
+        let limit = EVENT_TIMEOUT.as_secs();
         let text = run(self.host, &format!("curl -s -S -f -m {limit} {url}"));
         assert!(text.contains("# TYPE outlive_build_info gauge"), "{text}");
         let lines = text.lines().map(|line| Ok(line.to_owned()));
@@ -44,7 +44,7 @@ impl Shown<'_> {
     /// Scrapes until the numbers are so.
     #[track_caller]
     fn until(&self, so: impl Fn(&Numbers) -> bool) -> Numbers {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + EVENT_TIMEOUT;
         loop {
             let numbers = self.scrape();
             if so(&numbers) {
@@ -82,7 +82,7 @@ impl Numbers {
 }
 
 #[test]
-fn a_recovery_is_seen_in_the_numbers_of_both() {
+fn recovery_shows_in_metrics_of_serve_and_logger() {
     let scene = Scene::new("link-metrics");
     let host = scene.lab.add_host_at("logger", 20).expect("a host");
     let [at_logger, at_serve] = [(&host, 9600), (&scene.server, 9601)].map(|(host, port)| Shown {
@@ -101,7 +101,7 @@ fn a_recovery_is_seen_in_the_numbers_of_both() {
     let (server, gate) = StartGate::before(&scene, test_server(&scene));
     let metrics = at_serve.address.to_string();
     let protected = protect(&scene, &server, &logger, &["--metrics", &metrics]);
-    let (talk, echo) = (scene.connect(PORT), echoing(&scene));
+    let (talk, echo) = (scene.connect(SERVER_PORT), echoing(&scene));
     talks(&talk, "before");
     echoes(&echo, b"before");
 
@@ -163,7 +163,7 @@ fn a_recovery_is_seen_in_the_numbers_of_both() {
 }
 
 #[test]
-fn an_address_that_cannot_be_had_is_a_mistake_that_leaves_nothing() {
+fn unusable_metrics_address_leaves_nothing() {
     let scene = Scene::new("metrics-taken");
     let protected = scene.protect(&test_server(&scene));
     for (metrics, word, code) in [

@@ -1,4 +1,4 @@
-//! The server's host loses its power, and gets it back.
+//! Power-off of the server's host, and the reboot.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use e2e::arrange::wait_until;
 use e2e::clients::Http;
 use e2e::exchange::{Exchange, assert_untouched, echoes, talks};
-use e2e::loggers::{Logger, QUICK_LOSS, key_file};
-use e2e::servers::{BIG, PORT, Server, nginx_at, test_server_at};
+use e2e::loggers::{Logger, SHORT_LOGGER_TIMEOUT, key_file};
+use e2e::servers::{BIG_FILE_BYTES, SERVER_PORT, Server, nginx_at, test_server_at};
 use e2e::{Protected, Scene, Seed, assert_same_bytes, pattern};
 
 use crate::{protect, status, with_logger};
@@ -17,19 +17,19 @@ use crate::{protect, status, with_logger};
 fn addresses() -> [SocketAddr; 2] {
     ["10.0.0.110:8080", "[fd00::110]:8080"].map(|text| {
         let address: SocketAddr = text.parse().expect("an address");
-        assert_eq!(address.port(), PORT);
+        assert_eq!(address.port(), SERVER_PORT);
         address
     })
 }
 
-const DEVICE: [&str; 2] = ["--address-device", "eth0"];
+const ADDRESS_DEVICE_FLAGS: [&str; 2] = ["--address-device", "eth0"];
 
 /// Of somebody who is in the middle of an exchange when the power goes the last answer may not have reached the
 /// logger, and cannot be compared then: on a busy machine that takes a while.
 const NOT_COMPARED: [&str; 2] = ["--verify", "off"];
 
 /// Clients at work, and a moment in the middle of the work.
-const ONCE: Exchange = Exchange {
+const ONE_KILL: Exchange = Exchange {
     kills: 1,
     ..Exchange::SOME
 };
@@ -47,27 +47,27 @@ fn begin_anew(protected: &mut Protected, server: &Server, logger: &Logger) {
 
 fn begin_with(protected: &mut Protected, server: &Server, logger: &Logger, more: &[&str]) {
     let flags = logger.flags();
-    let flags = flags.iter().map(String::as_str).chain(DEVICE);
+    let flags = flags.iter().map(String::as_str).chain(ADDRESS_DEVICE_FLAGS);
     let flags: Vec<&str> = flags.chain(more.iter().copied()).collect();
     protected.begin_anew(server, &flags);
 }
 
 #[test]
-fn clients_see_a_pause_when_the_host_restarts() {
+fn clients_survive_host_reboot() {
     let mut seed = Seed::choose("link-power");
     let (scene, logger) = with_logger("link-power");
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
-    let flags = [DEVICE, NOT_COMPARED].concat();
+    let flags = [ADDRESS_DEVICE_FLAGS, NOT_COMPARED].concat();
     let mut protected = protect(&scene, &server, &logger, &flags);
     for address in addresses() {
-        let recording = scene.record(PORT);
+        let recording = scene.record(SERVER_PORT);
         let idle = scene.connect_to(address);
         talks(&idle, "before");
         let echo = scene.connect_to(address);
         e2e::clients::write(&echo, b"echo\n");
         echoes(&echo, b"hello");
         let connect = || scene.connect_to(address);
-        ONCE.disturbed(&mut seed, connect, |_| {
+        ONE_KILL.disturbed(&mut seed, connect, |_| {
             protected.lose_power();
             begin_with(&mut protected, &server, &logger, &NOT_COMPARED);
             let restored = protected.wait_for("restored", 1);
@@ -85,18 +85,18 @@ fn clients_see_a_pause_when_the_host_restarts() {
     protected.stop();
 }
 
-/// One logger decides which host serves; of several none does.
+/// A single logger grants leases; several loggers do not.
 #[test]
-fn serve_whose_service_no_other_host_can_take_over_says_so() {
+fn serve_without_possible_standby_warns() {
     let (scene, logger) = with_logger("link-alone");
-    let here = scene.ipv4(PORT);
+    let here = scene.ipv4(SERVER_PORT);
     let at = logger.address().to_string();
     for (address, more, word) in [
         (addresses()[0], &["--logger", &at][..], "one --logger"),
         (here, &[], "ip address del"),
     ] {
         let server = test_server_at(&scene, vec![address], &[]);
-        let flags = [&DEVICE[..], more].concat();
+        let flags = [&ADDRESS_DEVICE_FLAGS[..], more].concat();
         let protected = protect(&scene, &server, &logger, &flags);
         let trouble = protected.wait_for("warning", 1);
         assert_eq!(trouble["code"], "no_takeover", "{trouble}");
@@ -107,20 +107,22 @@ fn serve_whose_service_no_other_host_can_take_over_says_so() {
 }
 
 #[test]
-fn a_download_from_nginx_outlives_its_host_twice() {
+fn nginx_download_survives_two_host_reboots() {
     let (scene, logger) = with_logger("link-power-nginx");
     let server = nginx_at(&scene, addresses().to_vec());
-    let mut protected = protect(&scene, &server, &logger, &DEVICE);
+    let mut protected = protect(&scene, &server, &logger, &ADDRESS_DEVICE_FLAGS);
     let mut http = Http::new(scene.connect_to(addresses()[0]));
     http.ask("/big.bin");
-    let mut cuts = [BIG / 4, BIG / 2].into_iter().peekable();
+    let mut cuts = [BIG_FILE_BYTES / 4, BIG_FILE_BYTES / 2]
+        .into_iter()
+        .peekable();
     let got = http.response(|progress| {
         if cuts.next_if(|at| progress > *at).is_some() {
             restart(&mut protected, &server, &logger);
             protected.wait_serving(1);
         }
     });
-    assert_same_bytes("download", &pattern(BIG), &got.body);
+    assert_same_bytes("download", &pattern(BIG_FILE_BYTES), &got.body);
     // It goes on with the next request, and the next death is one like any other.
     http.ask("/small/3");
     assert_same_bytes(
@@ -142,19 +144,24 @@ fn a_download_from_nginx_outlives_its_host_twice() {
 
 /// FT-TCP VI.C: the log is on the disk of the server's own host.
 #[test]
-fn a_log_on_the_own_disk_survives_the_host() {
+fn local_log_survives_host_reboot() {
     let scene = Scene::new("link-power-disk");
     let keys = key_file(&scene, "keys");
     let log = scene.directory().join("log");
     let log = log.to_string_lossy();
     let mut logger = Logger::start(&scene, &scene.server, &keys, &["--dir", &log]);
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
-    let mut protected = protect(&scene, &server, &logger, &[DEVICE, NOT_COMPARED].concat());
+    let mut protected = protect(
+        &scene,
+        &server,
+        &logger,
+        &[ADDRESS_DEVICE_FLAGS, NOT_COMPARED].concat(),
+    );
     let echo = scene.connect_to(addresses()[0]);
     e2e::clients::write(&echo, b"echo\n");
     echoes(&echo, b"hello");
     let connect = || scene.connect_to(addresses()[0]);
-    ONCE.disturbed(&mut Seed::choose("link-power-disk"), connect, |_| {
+    ONE_KILL.disturbed(&mut Seed::choose("link-power-disk"), connect, |_| {
         protected.lose_power();
         logger.replace_dead(&scene);
         begin_with(&mut protected, &server, &logger, &NOT_COMPARED);
@@ -165,9 +172,9 @@ fn a_log_on_the_own_disk_survives_the_host() {
     protected.stop();
 }
 
-/// Its power is there again before the logger's, and the one is as good as the other.
+/// The host reboots before the logger with its records; the second logger is equal otherwise.
 #[test]
-fn a_host_waits_for_the_logger_that_had_its_records() {
+fn rebooted_host_waits_for_its_logger() {
     let scene = Scene::new("link-power-late");
     let host = scene.lab.add_host_at("logger", 20).expect("a host");
     let keys = key_file(&scene, "keys");
@@ -176,7 +183,7 @@ fn a_host_waits_for_the_logger_that_had_its_records() {
     let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
     // The disk need not have the server's latest answers yet.
-    let flags = [DEVICE, NOT_COMPARED].concat();
+    let flags = [ADDRESS_DEVICE_FLAGS, NOT_COMPARED].concat();
     let mut protected = protect(&scene, &server, &logger, &flags);
     let echo = scene.connect_to(addresses()[0]);
     e2e::clients::write(&echo, b"echo\n");
@@ -192,15 +199,15 @@ fn a_host_waits_for_the_logger_that_had_its_records() {
     protected.stop();
 }
 
-/// The first of two loggers has older records: what is true is known to the second.
+/// The first of two loggers has older records: the second logger has the truth.
 #[test]
-fn the_newest_records_are_taken() {
+fn newest_records_are_used() {
     let (scene, first) = with_logger("link-power-two");
     let host = scene.lab.add_host_at("second", 21).expect("a host");
     let second = Logger::start(&scene, &host, &scene.directory().join("keys"), &[]);
     let at = second.address().to_string();
-    let more = ["--logger", &at, "--replay", "request", QUICK_LOSS];
-    let flags = [&DEVICE[..], &more].concat();
+    let more = ["--logger", &at, "--replay", "request", SHORT_LOGGER_TIMEOUT];
+    let flags = [&ADDRESS_DEVICE_FLAGS[..], &more].concat();
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
     let mut protected = protect(&scene, &server, &first, &flags);
     let talk = scene.connect_to(addresses()[0]);
@@ -218,16 +225,16 @@ fn the_newest_records_are_taken() {
     protected.wait_serving(1);
     talks(&talk, "four");
     protected.assert_none_of("connection_reset");
-    assert!(second.said().contains("a new instance has the records of"));
+    assert!(second.log().contains("a new instance has the records of"));
     protected.stop();
 }
 
-/// `serve` is killed at any moment of its new life, and the next one finds what there is to be found.
+/// `serve` is killed at a random moment of its new instance, and the next instance finds all records.
 #[test]
-fn a_new_life_that_is_cut_short_leaves_all_to_the_next() {
+fn interrupted_instance_leaves_records_to_next() {
     let (scene, logger) = with_logger("link-power-short");
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
-    let mut protected = protect(&scene, &server, &logger, &DEVICE);
+    let mut protected = protect(&scene, &server, &logger, &ADDRESS_DEVICE_FLAGS);
     let idle = scene.connect_to(addresses()[0]);
     talks(&idle, "before");
     let echo = scene.connect_to(addresses()[0]);
@@ -251,19 +258,19 @@ fn a_new_life_that_is_cut_short_leaves_all_to_the_next() {
     protected.stop();
 }
 
-/// Who was stopped has nothing that could be inherited.
+/// A stopped service leaves no record to inherit.
 #[test]
-fn an_orderly_end_leaves_no_records() {
+fn graceful_stop_leaves_no_records() {
     let (scene, logger) = with_logger("link-power-end");
     let server = test_server_at(&scene, addresses().to_vec(), &[]);
-    let mut protected = protect(&scene, &server, &logger, &DEVICE);
+    let mut protected = protect(&scene, &server, &logger, &ADDRESS_DEVICE_FLAGS);
     let talk = scene.connect_to(addresses()[0]);
     talks(&talk, "before");
     protected.kill_serve(lab::Signal::TERM);
     assert!(
-        protected.ended(e2e::PATIENCE).is_some(),
+        protected.ended(e2e::EVENT_TIMEOUT).is_some(),
         "{}",
-        protected.said()
+        protected.log()
     );
     let shown = scene
         .server

@@ -1,55 +1,55 @@
-//! The server dies, the logger lives.
+//! Death of the server while the logger lives.
 
 use e2e::clients::{Http, finish, write};
 use e2e::exchange::Exchange;
-use e2e::servers::{BIG, Crash, PORT, nginx, test_server};
+use e2e::servers::{BIG_FILE_BYTES, Crash, SERVER_PORT, nginx, test_server};
 use e2e::{Seed, assert_same_bytes, pattern};
 
 use crate::{protect, status, with_logger};
 
 #[test]
-fn a_download_an_echo_and_an_upload_survive_two_kills_untouched() {
+fn download_echo_and_upload_survive_two_kills() {
     let (scene, logger) = with_logger("link-exchange");
     for strategy in ["basic", "lazy", "eager", "conditional"] {
         let mut seed = Seed::choose(&format!("link-exchange-{strategy}"));
         let protected = protect(&scene, &test_server(&scene), &logger, &["--ack", strategy]);
-        Exchange::default().survives(&scene, &protected, &mut seed, || scene.connect(PORT));
+        Exchange::default().survives(&scene, &protected, &mut seed, || scene.connect(SERVER_PORT));
         protected.stop();
     }
 }
 
 #[test]
-fn the_same_by_ipv6() {
+fn download_echo_and_upload_survive_two_kills_over_ipv6() {
     let (scene, logger) = with_logger("link-v6");
     let mut seed = Seed::choose("link-v6");
     let protected = protect(&scene, &test_server(&scene), &logger, &[]);
     Exchange::default().survives(&scene, &protected, &mut seed, || {
-        scene.connect_to(scene.ipv6(PORT))
+        scene.connect_to(scene.ipv6(SERVER_PORT))
     });
     protected.stop();
 }
 
 #[test]
-fn nginx_is_killed_in_a_download_and_in_an_upload() {
+fn nginx_killed_in_download_and_upload() {
     let (scene, logger) = with_logger("link-nginx");
     let server = nginx(&scene);
     let protected = protect(&scene, &server, &logger, &[]);
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
 
-    let mut http = Http::new(scene.connect(PORT));
+    let mut http = Http::new(scene.connect(SERVER_PORT));
     http.ask("/big.bin");
     let mut killed = false;
     let got = http.response(|progress| {
-        if progress > BIG / 3 && !std::mem::replace(&mut killed, true) {
+        if progress > BIG_FILE_BYTES / 3 && !std::mem::replace(&mut killed, true) {
             server.crash(&protected, Crash::Kill);
         }
     });
-    assert_same_bytes("download", &pattern(BIG), &got.body);
+    assert_same_bytes("download", &pattern(BIG_FILE_BYTES), &got.body);
     finish(http.stream());
     protected.wait_serving(1);
 
     let content = pattern(4 << 20);
-    let mut http = Http::new(scene.connect(PORT));
+    let mut http = Http::new(scene.connect(SERVER_PORT));
     let head = format!(
         "PUT /up/file HTTP/1.1\r\nHost: server\r\nContent-Length: {}\r\n\r\n",
         content.len()
@@ -73,7 +73,7 @@ fn nginx_is_killed_in_a_download_and_in_an_upload() {
 }
 
 #[test]
-fn status_says_where_the_record_is_and_how_large_packets_to_it_may_be() {
+fn status_shows_logger_and_packet_size() {
     let (scene, logger) = with_logger("link-status");
     let protected = protect(&scene, &test_server(&scene), &logger, &[]);
     let _stream = crate::echoing(&scene);

@@ -1,4 +1,4 @@
-//! Checkpoints: an image takes the place of the record before it, whatever dies when.
+//! Checkpoints: an image replaces the record before the image, with kills at all moments.
 
 use std::{
     fs::{self, File},
@@ -13,20 +13,19 @@ use std::{
 use e2e::{
     Protected, Scene, Seed,
     clients::{finish, read_some},
-    exchange::{assert_all_kept, assert_untouched},
+    exchange::{assert_all_recovered, assert_untouched},
     loggers::status,
     pattern,
-    servers::{self, BIG, PORT, lighttpd, redis, redis_in},
+    servers::{self, BIG_FILE_BYTES, SERVER_PORT, lighttpd, redis, redis_in},
 };
 use lab::Signal;
 use rustix::fs::{FlockOperation, fcntl_lock, flock};
 
 use super::{
+    await_condition, command_server,
     disk::{await_saved, digest_of, directory, files},
-    patiently,
     redis::Client,
     refusals::serve,
-    words,
 };
 
 /// Where `make criu` has put it, if the system's is not new enough.
@@ -67,14 +66,14 @@ pub(super) fn images(scene: &Scene, server: &Protected) -> Vec<PathBuf> {
 }
 
 #[test]
-fn redis_goes_on_from_a_checkpoint() {
+fn redis_continues_from_checkpoint() {
     let scene = Scene::new("ckredis");
     let criu = criu();
     let server = scene.protect_with(&redis(&scene), &flags(&criu, &["--checkpoint-at", "1MiB"]));
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     let (mut client, mut other) = (
-        Client::to(&scene, scene.ipv4(PORT)),
-        Client::to(&scene, scene.ipv4(PORT)),
+        Client::to(&scene, scene.ipv4(SERVER_PORT)),
+        Client::to(&scene, scene.ipv4(SERVER_PORT)),
     );
     assert_eq!(other.ask(&["SUBSCRIBE", "news"]), "subscribe news :1");
     for round in 1..=3 {
@@ -102,20 +101,20 @@ fn redis_goes_on_from_a_checkpoint() {
     assert!(last[0].as_u64() > last[1].as_u64(), "{last}");
     finish(client.stream());
     finish(other.stream());
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
     assert_untouched(recording, 2);
 }
 
-/// Whatever dies while a checkpoint is made, at whatever step: the record and the last checkpoint are what they were.
+/// A death at any step of a checkpoint leaves the record and the last checkpoint unchanged.
 #[test]
-fn a_death_while_a_checkpoint_is_made_costs_nothing() {
+fn death_during_checkpoint_is_masked() {
     let scene = Scene::new("ckdeath");
     let criu = criu();
     let definition = redis(&scene);
     let flags = flags(&criu, &["--checkpoint-at", "1MiB"]);
     let mut server = scene.protect_with(&definition, &flags);
     let seed = &mut Seed::choose("ckdeath");
-    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT));
     for round in 0..8 {
         // So much that one is begun at its end, or before.
         fill(&mut client, round * 30_000, 30_000);
@@ -140,7 +139,7 @@ fn a_death_while_a_checkpoint_is_made_costs_nothing() {
             server.events_of("connection_reset").len(),
             0,
             "{}",
-            server.said()
+            server.log()
         );
     }
     assert_eq!(client.ask(&["DBSIZE"]), ":240000");
@@ -150,11 +149,11 @@ fn a_death_while_a_checkpoint_is_made_costs_nothing() {
 
 /// An image that is damaged is not made a server: that is told, and all connections are reset.
 #[test]
-fn a_torn_image_is_told_and_nobody_goes_on_with_it() {
+fn torn_image_is_reported_and_not_used() {
     let scene = Scene::new("cktorn");
     let criu = criu();
     let server = scene.protect_with(&redis(&scene), &flags(&criu, &["--checkpoint-at", "1MiB"]));
-    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT));
     fill(&mut client, 0, 30_000);
     server.wait_for("checkpointed", 1);
     let there = status(&server)["checkpoint"]["image_bytes"].as_u64();
@@ -172,7 +171,7 @@ fn a_torn_image_is_told_and_nobody_goes_on_with_it() {
     let serving = server.wait_serving(1);
     assert_eq!(serving["reset"], 1, "{serving}");
     assert_eq!(client.answer_or_error(), None);
-    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT));
     assert_eq!(client.ask(&["DBSIZE"]), ":0");
     // What begins then outlives a death, with a checkpoint and without.
     for kill in 2..=3 {
@@ -186,15 +185,15 @@ fn a_torn_image_is_told_and_nobody_goes_on_with_it() {
     }
 }
 
-/// A request that kills it after a checkpoint, of a client that was there before: that one is reset, and nobody else.
+/// A client from before the checkpoint sends a fatal request: only that client is reset.
 #[test]
-fn who_kills_the_server_behind_a_checkpoint_is_found() {
+fn fatal_request_after_checkpoint_is_quarantined() {
     let scene = Scene::new("ckpoison");
     let criu = criu();
     let server = scene.protect_with(&redis(&scene), &flags(&criu, &["--checkpoint-at", "1MiB"]));
     let (mut client, mut poison) = (
-        Client::to(&scene, scene.ipv4(PORT)),
-        Client::to(&scene, scene.ipv4(PORT)),
+        Client::to(&scene, scene.ipv4(SERVER_PORT)),
+        Client::to(&scene, scene.ipv4(SERVER_PORT)),
     );
     assert_eq!(poison.ask(&["PING"]), "+PONG");
     fill(&mut client, 0, 30_000);
@@ -208,13 +207,13 @@ fn who_kills_the_server_behind_a_checkpoint_is_found() {
         server.events_of("connection_reset").len(),
         1,
         "{}",
-        server.said()
+        server.log()
     );
 }
 
-/// Without a CRIU that can be used nothing is begun, and it is said what to do.
+/// Without a usable CRIU the start is refused, with advice.
 #[test]
-fn without_criu_there_are_no_checkpoints() {
+fn missing_criu_disables_checkpoints() {
     let scene = Scene::new("cknone");
     for (criu, why) in [("/nowhere/criu", "make criu"), ("true", "4.0 or newer")] {
         let flags = ["--criu", criu, "--checkpoint-every", "10s"];
@@ -225,21 +224,21 @@ fn without_criu_there_are_no_checkpoints() {
     }
 }
 
-/// A rehearsal replays what the server has saved while that saves again: there is one file, and it is whole.
+/// A shadow replay repeats a save while the server saves: a single, whole file results.
 #[test]
-fn what_redis_saves_beside_a_checkpoint_is_its_own() {
+fn redis_save_beside_checkpoint_is_whole() {
     let scene = Scene::new("cksave");
     let criu = criu();
     let saves = ["--save", ""];
     let directory = directory(&scene, "files");
-    let definition = redis_in(&directory, scene.ipv4(PORT), &saves);
+    let definition = redis_in(&directory, scene.ipv4(SERVER_PORT), &saves);
     let often = flags(&criu, &["--checkpoint-every", "1s"]);
     let server = scene.protect_with(&definition, &often);
-    let mut client = Client::to(&scene, scene.ipv4(PORT));
+    let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT));
     for round in 1..=4 {
         fill(&mut client, round * 30_000, 30_000);
         let before = server.events_of("checkpointed").len();
-        patiently("a checkpoint is made beside", || {
+        await_condition("a checkpoint is made beside", || {
             let began = Instant::now();
             assert_eq!(client.ask(&["SAVE"]), "+OK");
             client.ask(&["INCR", "saved"]);
@@ -262,7 +261,7 @@ fn what_redis_saves_beside_a_checkpoint_is_its_own() {
         await_saved(&scene);
     }
     finish(client.stream());
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Reads so much of a download, or until it is reset.
@@ -278,12 +277,12 @@ fn download(stream: &mut TcpStream, got: &mut Vec<u8>, length: usize) {
 
 /// A download in whose middle a checkpoint was made goes on from there, but never from another file of the same length.
 #[test]
-fn a_download_goes_on_from_the_same_file_only() {
+fn download_continues_from_unchanged_file_only() {
     let scene = Scene::new("ckfile");
     let criu = criu();
     let often = flags(&criu, &["--checkpoint-every", "1s"]);
     let server = scene.protect_with(&lighttpd(&scene), &often);
-    let (mut client, mut got) = (scene.connect(PORT), Vec::new());
+    let (mut client, mut got) = (scene.connect(SERVER_PORT), Vec::new());
     client
         .write_all(b"GET /big.bin HTTP/1.1\r\nHost: server\r\n\r\n")
         .expect("sent");
@@ -294,7 +293,10 @@ fn a_download_goes_on_from_the_same_file_only() {
     download(&mut client, &mut got, 200_000);
     let checkpoints = server.events_of("checkpointed").len();
     server.wait_for("checkpointed", checkpoints + 1);
-    let (new, site) = (scene.write("new", vec![b'x'; BIG]), scene.directory());
+    let (new, site) = (
+        scene.write("new", vec![b'x'; BIG_FILE_BYTES]),
+        scene.directory(),
+    );
     fs::rename(new, site.join("www/big.bin")).expect("replaced");
     server.kill_main(Signal::KILL);
     let serving = server.wait_serving(2);
@@ -302,14 +304,21 @@ fn a_download_goes_on_from_the_same_file_only() {
     download(&mut client, &mut got, usize::MAX);
     let head = got.windows(4).position(|four| four == b"\r\n\r\n");
     let body = &got[head.expect("an answer") + 4..];
-    assert!(200_000 <= got.len() && body.len() < BIG, "{}", body.len());
-    assert!(pattern(BIG).starts_with(body), "bytes of another file");
+    assert!(
+        200_000 <= got.len() && body.len() < BIG_FILE_BYTES,
+        "{}",
+        body.len()
+    );
+    assert!(
+        pattern(BIG_FILE_BYTES).starts_with(body),
+        "bytes of another file"
+    );
 }
 
-/// What the server shares with others is not touched by a rehearsal beside it, which ends before that, and that is
-/// told.
+/// A shadow replay does not touch objects that the server shares with other programs: the replay ends before, with a
+/// warning.
 #[test]
-fn what_is_shared_is_not_touched() {
+fn shared_objects_are_untouched() {
     let criu = criu();
     let kinds = [
         ("socket", "a name in the file system"),
@@ -323,10 +332,10 @@ fn what_is_shared_is_not_touched() {
         if ["memory", "thread"].contains(&what) {
             fs::write(&shared, [0]).expect("a file");
         }
-        let definition = servers::words(&scene, "/usr/bin/python3");
+        let definition = servers::command_server(&scene, "/usr/bin/python3");
         let often = flags(&criu, &["--checkpoint-every", "1s"]);
         let server = scene.protect_with(&definition, &often);
-        let mut client = words::Client::new(&scene);
+        let mut client = command_server::Client::new(&scene);
         assert_eq!(client.ask(&format!("share {what}")), "shared");
         // What is the last in the record a rehearsal does not come to.
         assert_eq!(client.ask("count"), "2");
@@ -345,9 +354,9 @@ fn what_is_shared_is_not_touched() {
     }
 }
 
-/// A rehearsal locks no file, and who is made from its image has locked what the server had.
+/// A shadow replay locks no file. The process restored from the image holds the server's locks.
 #[test]
-fn what_was_locked_is_locked_by_who_is_made_from_an_image() {
+fn locks_are_held_after_restore() {
     let criu = criu();
     type Lock = fn(&File, FlockOperation) -> rustix::io::Result<()>;
     let kinds: [(&str, Lock); 2] = [
@@ -360,10 +369,10 @@ fn what_was_locked_is_locked_by_who_is_made_from_an_image() {
         fs::write(&shared, [0]).expect("a file");
         let file = File::options().write(true).open(&shared).expect("it");
         let is_free = || lock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
-        let definition = servers::words(&scene, "/usr/bin/python3");
+        let definition = servers::command_server(&scene, "/usr/bin/python3");
         let often = flags(&criu, &["--checkpoint-every", "1s"]);
         let server = scene.protect_with(&definition, &often);
-        let mut client = words::Client::new(&scene);
+        let mut client = command_server::Client::new(&scene);
         assert_eq!(client.ask(&format!("share {what}")), "shared");
         assert_eq!(client.ask("count"), "2");
         let before = server.events_of("checkpointed").len();

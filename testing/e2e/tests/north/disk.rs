@@ -1,4 +1,4 @@
-//! What a server has done to its files it has done once: after a recovery they are as if nothing had happened.
+//! Effects on files happen once: after a recovery the files are the same as without a crash.
 
 use std::{
     collections::BTreeMap,
@@ -11,12 +11,12 @@ use std::{
 
 use e2e::{
     Protected, Scene, Seed,
-    exchange::assert_all_kept,
-    servers::{self, PORT, redis_in},
+    exchange::assert_all_recovered,
+    servers::{self, SERVER_PORT, redis_in},
 };
 use lab::Signal;
 
-use super::{REQUIRE, checkpoints, patiently, redis::Client, words};
+use super::{STATEFUL_REQUIRE, await_condition, checkpoints, command_server, redis::Client};
 
 /// A directory for a server's files.
 pub(super) fn directory(scene: &Scene, name: &str) -> PathBuf {
@@ -41,7 +41,7 @@ pub(super) fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// Whether a replica is receiving, or has received, the whole data set.
-fn is_told(client: &mut Client) -> bool {
+fn is_receiving_snapshot(client: &mut Client) -> bool {
     let told = client.ask(&["INFO", "replication"]);
     ["state=send_bulk", "state=online"]
         .iter()
@@ -54,7 +54,7 @@ fn is_saving(client: &mut Client) -> bool {
 }
 
 pub(super) fn await_saved(scene: &Scene) {
-    patiently("it has saved", || !is_saving(&mut Client::new(scene)));
+    await_condition("it has saved", || !is_saving(&mut Client::new(scene)));
 }
 
 /// Another redis finds this in a copy of the files.
@@ -65,10 +65,10 @@ pub(super) fn digest_of(scene: &Scene, files: &Path, saves: &[&str]) -> String {
         fs::create_dir_all(to.parent().expect("a parent")).expect("a directory");
         fs::write(to, contents).expect("a copy");
     }
-    let address = scene.ipv4(PORT + 1);
+    let address = scene.ipv4(SERVER_PORT + 1);
     let _other = scene.plain(&redis_in(&copy, address, saves));
     let mut client = Client::to(scene, address);
-    patiently("it has loaded its files", || {
+    await_condition("it has loaded its files", || {
         let told = Client::to(scene, address).ask(&["INFO", "persistence"]);
         told.contains("\nloading:0")
     });
@@ -89,13 +89,17 @@ fn kill(server: &Protected, kill: usize) {
     server.wait_serving(kill);
 }
 
-/// It found no file when it began, and has made one: its next life finds none, and does not make it again.
+/// redis found no file at the start and has made a file: the next incarnation finds no file at the start, and does not
+/// make the file again.
 #[test]
-fn what_redis_has_saved_is_neither_loaded_nor_saved_again() {
+fn redis_save_is_not_repeated() {
     let scene = Scene::new("redissave");
     let saves = ["--save", ""];
     let directory = directory(&scene, "files");
-    let server = scene.protect_with(&redis_in(&directory, scene.ipv4(PORT), &saves), &REQUIRE);
+    let server = scene.protect_with(
+        &redis_in(&directory, scene.ipv4(SERVER_PORT), &saves),
+        &STATEFUL_REQUIRE,
+    );
     let seed = &mut Seed::choose("redissave");
     let mut client = Client::new(&scene);
     for round in 0..3 {
@@ -116,7 +120,7 @@ fn what_redis_has_saved_is_neither_loaded_nor_saved_again() {
         await_saved(&scene);
         assert_eq!(client.ask(&["DEBUG", "DIGEST"]), digest);
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Slow enough to be hit by a kill, or by two.
@@ -125,13 +129,16 @@ fn save_slowly(client: &mut Client) {
     assert_eq!(client.ask(&slowly), "+OK");
 }
 
-/// A child that saves goes on with that, with what it had when it was begun.
+/// A saving child continues, with the data of its start.
 #[test]
-fn a_save_that_is_under_way_goes_on() {
+fn redis_save_in_progress_continues() {
     let scene = Scene::new("redissaving");
     let saves = ["--save", ""];
     let directory = directory(&scene, "files");
-    let server = scene.protect_with(&redis_in(&directory, scene.ipv4(PORT), &saves), &REQUIRE);
+    let server = scene.protect_with(
+        &redis_in(&directory, scene.ipv4(SERVER_PORT), &saves),
+        &STATEFUL_REQUIRE,
+    );
     let seed = &mut Seed::choose("redissaving");
     let mut client = Client::new(&scene);
     save_slowly(&mut client);
@@ -155,16 +162,16 @@ fn a_save_that_is_under_way_goes_on() {
         }
         assert_ne!(client.ask(&["DEBUG", "DIGEST"]), digest);
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
-/// Who is to be told all of it, and what comes then, hears it from the child that was at work.
+/// A replica gets the whole data set from the saving child, and all later writes.
 #[test]
-fn a_replica_hears_what_was_being_saved() {
+fn redis_replica_gets_save_in_progress() {
     let scene = Scene::new("redissync");
     let directory = directory(&scene, "files");
-    let server = redis_in(&directory, scene.ipv4(PORT), &["--save", ""]);
-    let server = scene.protect_with(&server, &REQUIRE);
+    let server = redis_in(&directory, scene.ipv4(SERVER_PORT), &["--save", ""]);
+    let server = scene.protect_with(&server, &STATEFUL_REQUIRE);
     let seed = &mut Seed::choose("redissync");
     let mut client = Client::new(&scene);
     save_slowly(&mut client);
@@ -173,7 +180,9 @@ fn a_replica_hears_what_was_being_saved() {
         let mut replica = Client::new(&scene);
         replica.send(&["SYNC"]);
         let asks = &mut Client::new(&scene);
-        patiently("it saves", || is_saving(asks) || is_told(asks));
+        await_condition("it saves", || {
+            is_saving(asks) || is_receiving_snapshot(asks)
+        });
         kill(&server, death);
         let number = death.to_string();
         assert_eq!(client.ask(&["SET", "told", &number]), "+OK");
@@ -190,26 +199,29 @@ fn a_replica_hears_what_was_being_saved() {
             command = replica.answer();
         }
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
-/// What it has read goes when it saves again: its next lives read that nonetheless, after the third save as after the
-/// first.
+/// A save replaces the file that redis has loaded: the next incarnations load the replaced file, after the first save
+/// and after the third.
 #[test]
-fn what_redis_has_loaded_and_replaced_is_loaded_again() {
+fn redis_loads_replaced_file_again() {
     let scene = Scene::new("redisreload");
     let saves = ["--save", ""];
     let directory = directory(&scene, "files");
-    let first = redis_in(&directory, scene.ipv4(PORT + 2), &saves);
+    let first = redis_in(&directory, scene.ipv4(SERVER_PORT + 2), &saves);
     let seed = &mut Seed::choose("redisreload");
     {
         // It finds a dump when it begins.
         let _other = scene.plain(&first);
-        let mut client = Client::to(&scene, scene.ipv4(PORT + 2));
+        let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT + 2));
         fill(&mut client, seed);
         assert_eq!(client.ask(&["SAVE"]), "+OK");
     }
-    let server = scene.protect_with(&redis_in(&directory, scene.ipv4(PORT), &saves), &REQUIRE);
+    let server = scene.protect_with(
+        &redis_in(&directory, scene.ipv4(SERVER_PORT), &saves),
+        &STATEFUL_REQUIRE,
+    );
     let mut client = Client::new(&scene);
     for death in 1..=3 {
         fill(&mut client, seed);
@@ -224,16 +236,16 @@ fn what_redis_has_loaded_and_replaced_is_loaded_again() {
         assert_eq!(client.ask(&["DEBUG", "DIGEST"]), digest);
         assert!(files(&directory) == saved, "its files are others");
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
-/// It begins a log when it is told to, under a name that it changes: what its next lives append is found there.
+/// redis begins a log on request and renames the log: the next incarnations append to the renamed file.
 #[test]
-fn what_redis_appends_to_a_log_with_a_new_name_is_there() {
+fn redis_append_to_renamed_log_survives() {
     let scene = Scene::new("redisnewlog");
     let directory = directory(&scene, "files");
-    let server = redis_in(&directory, scene.ipv4(PORT), &["--save", ""]);
-    let server = scene.protect_with(&server, &REQUIRE);
+    let server = redis_in(&directory, scene.ipv4(SERVER_PORT), &["--save", ""]);
+    let server = scene.protect_with(&server, &STATEFUL_REQUIRE);
     let seed = &mut Seed::choose("redisnewlog");
     let mut client = Client::new(&scene);
     let begin = ["CONFIG", "SET", "appendonly", "yes"];
@@ -252,12 +264,12 @@ fn what_redis_appends_to_a_log_with_a_new_name_is_there() {
         let now: Vec<PathBuf> = files(&directory).into_keys().collect();
         assert_eq!(now, names, "and nothing else");
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Each command is in the log once, whatever its server died of, and when.
 #[test]
-fn what_redis_appends_to_its_log_is_there_once() {
+fn redis_append_is_written_once() {
     let scene = Scene::new("redislog");
     let saves = [
         "--save",
@@ -268,7 +280,10 @@ fn what_redis_appends_to_its_log_is_there_once() {
         "always",
     ];
     let directory = directory(&scene, "files");
-    let server = scene.protect_with(&redis_in(&directory, scene.ipv4(PORT), &saves), &REQUIRE);
+    let server = scene.protect_with(
+        &redis_in(&directory, scene.ipv4(SERVER_PORT), &saves),
+        &STATEFUL_REQUIRE,
+    );
     let seed = &mut Seed::choose("redislog");
     let mut client = Client::new(&scene);
     for round in 1..=6 {
@@ -298,20 +313,22 @@ fn what_redis_appends_to_its_log_is_there_once() {
             "round {round}"
         );
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
-/// Somebody else may put another file in the place of one that it has read, or take that away: its next lives read
-/// what it had read.
+/// Another program replaces or removes a file that redis has read: the next incarnations read the old content.
 #[test]
-fn what_others_have_replaced_is_read_as_it_was() {
+fn externally_replaced_file_is_read_as_before() {
     let scene = Scene::new("replaced");
     let (notes, new) = (
         scene.directory().join("notes"),
         scene.directory().join("new"),
     );
-    let server = scene.protect_with(&servers::words(&scene, "/usr/bin/python3"), &REQUIRE);
-    let mut client = words::Client::new(&scene);
+    let server = scene.protect_with(
+        &servers::command_server(&scene, "/usr/bin/python3"),
+        &STATEFUL_REQUIRE,
+    );
+    let mut client = command_server::Client::new(&scene);
     for (round, text) in [(1, "one"), (2, "twice"), (3, "three times")] {
         fs::write(&new, text).expect("written");
         fs::rename(&new, &notes).expect("replaced");
@@ -324,17 +341,17 @@ fn what_others_have_replaced_is_read_as_it_was() {
     kill(&server, 4);
     fs::write(&notes, "there again").expect("written");
     assert_eq!(client.ask("read"), "11");
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
-/// Also one of which there is an image.
+/// The same for a file of an image.
 #[test]
-fn what_others_have_replaced_is_read_as_it_was_for_an_image() {
+fn externally_replaced_file_is_read_as_before_by_image() {
     let scene = Scene::new("imaged");
     let criu = checkpoints::criu();
     let flags = checkpoints::flags(&criu, &["--checkpoint-every", "1s"]);
-    let server = scene.protect_with(&servers::words(&scene, "/usr/bin/python3"), &flags);
-    let mut client = words::Client::new(&scene);
+    let server = scene.protect_with(&servers::command_server(&scene, "/usr/bin/python3"), &flags);
+    let mut client = command_server::Client::new(&scene);
     let notes = scene.directory().join("notes");
     fs::write(&notes, "first").expect("written");
     assert_eq!(client.ask("read"), "5");
@@ -346,22 +363,25 @@ fn what_others_have_replaced_is_read_as_it_was_for_an_image() {
     server.wait_for("checkpointed", 1);
     kill(&server, 1);
     assert_eq!(client.ask("read"), "7");
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
-/// What it has read of a file is still there, or the replay has failed.
+/// A replay finds the earlier content of a file, or fails.
 #[test]
-fn what_was_read_is_read_again_or_told() {
+fn changed_file_is_reread_or_reported() {
     let scene = Scene::new("reader");
-    let server = scene.protect_with(&servers::words(&scene, "/usr/bin/python3"), &REQUIRE);
-    let mut client = words::Client::new(&scene);
+    let server = scene.protect_with(
+        &servers::command_server(&scene, "/usr/bin/python3"),
+        &STATEFUL_REQUIRE,
+    );
+    let mut client = command_server::Client::new(&scene);
     for (round, length) in [(1, "6"), (2, "12"), (3, "18")] {
         client.say("note");
         assert_eq!(client.ask("read"), length);
         kill(&server, round);
         assert_eq!(client.ask("read"), length);
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
     fs::write(scene.directory().join("notes"), "other\nother\nother\n").expect("written");
     server.kill_main(Signal::KILL);
     let serving = server.wait_serving(4);
@@ -377,15 +397,15 @@ fn what_was_read_is_read_again_or_told() {
     );
 }
 
-/// A socket with a name in the file system is there again, though the dead life has left one.
+/// The restarted server listens on its UNIX socket, although the dead incarnation has left the socket file.
 #[test]
-fn redis_listens_on_its_local_socket_in_each_life() {
+fn redis_unix_socket_survives_restart() {
     let scene = Scene::new("redisunix");
     let path = scene.directory().join("redis.sock");
     let mut redis = servers::redis(&scene);
     let more = ["--unixsocket".to_owned(), path.display().to_string()];
     redis.command.extend(more);
-    let server = scene.protect_with(&redis, &REQUIRE);
+    let server = scene.protect_with(&redis, &STATEFUL_REQUIRE);
     let mut client = Client::new(&scene);
     for life in 1..=3 {
         let answer = client.ask(&["INCR", "lives"]);

@@ -1,4 +1,4 @@
-//! lighttpd and nginx, each as one process: files by `sendfile`.
+//! lighttpd and nginx with a single process: files by `sendfile`.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -9,13 +9,13 @@ use std::{
 use e2e::{
     Scene, Seed, assert_same_bytes,
     clients::{Http, curl, finish, write},
-    exchange::{assert_all_kept, assert_untouched},
+    exchange::{assert_all_recovered, assert_untouched},
     pattern,
-    servers::{BIG, PORT, Server, lighttpd, nginx_alone},
+    servers::{BIG_FILE_BYTES, SERVER_PORT, Server, lighttpd, nginx_alone},
 };
 use lab::Signal;
 
-use super::{REQUIRE, kill_again_and_again, meanwhile};
+use super::{STATEFUL_REQUIRE, kill_repeatedly, with_clients};
 
 fn small(number: usize) -> Vec<u8> {
     pattern(500 + number * 700)
@@ -23,7 +23,7 @@ fn small(number: usize) -> Vec<u8> {
 
 /// One download after another on one connection, slowly enough for there to be a middle.
 fn download(scene: &Scene, big: &[u8], ends: &AtomicBool) {
-    let mut http = Http::new(scene.connect(PORT));
+    let mut http = Http::new(scene.connect(SERVER_PORT));
     while !ends.load(Ordering::Relaxed) {
         http.ask("/big.bin");
         let response = http.response(|_| thread::sleep(Duration::from_micros(300)));
@@ -35,10 +35,10 @@ fn download(scene: &Scene, big: &[u8], ends: &AtomicBool) {
 
 /// Many requests at once, and their answers in order.
 fn pipeline(scene: &Scene, ends: &AtomicBool) {
-    const EACH: usize = 25;
-    let mut http = Http::new(scene.connect(PORT));
+    const REQUESTS_PER_ROUND: usize = 25;
+    let mut http = Http::new(scene.connect(SERVER_PORT));
     while !ends.load(Ordering::Relaxed) {
-        let requests: String = (0..EACH)
+        let requests: String = (0..REQUESTS_PER_ROUND)
             .map(|number| {
                 format!(
                     "GET /small/{} HTTP/1.1\r\nHost: server\r\n\r\n",
@@ -47,7 +47,7 @@ fn pipeline(scene: &Scene, ends: &AtomicBool) {
             })
             .collect();
         write(http.stream(), requests.as_bytes());
-        for number in 0..EACH {
+        for number in 0..REQUESTS_PER_ROUND {
             let response = http.response(|_| ());
             assert_eq!(response.status, 200, "answer {number}");
             assert_same_bytes("small", &small(number % 10), &response.body);
@@ -63,7 +63,7 @@ fn lighttpd_answers_all_requests_in_order() {
     answers_all_requests_in_order("lightstate", lighttpd);
 }
 
-/// nginx as one process: descriptors are watched by their edges.
+/// nginx with a single process: edge-triggered descriptors.
 #[test]
 fn nginx_answers_all_requests_in_order() {
     answers_all_requests_in_order("nginxstate", nginx_alone);
@@ -71,35 +71,35 @@ fn nginx_answers_all_requests_in_order() {
 
 fn answers_all_requests_in_order(label: &str, make: fn(&Scene) -> Server) {
     let scene = Scene::new(label);
-    let server = scene.protect_with(&make(&scene), &REQUIRE);
-    let recording = scene.record(PORT);
+    let server = scene.protect_with(&make(&scene), &STATEFUL_REQUIRE);
+    let recording = scene.record(SERVER_PORT);
     let seed = &mut Seed::choose(label);
-    let big = pattern(BIG);
+    let big = pattern(BIG_FILE_BYTES);
     let client = |which, ends: &AtomicBool| match which % 2 {
         0 => download(&scene, &big, ends),
         _ => pipeline(&scene, ends),
     };
-    meanwhile(6, client, || kill_again_and_again(&server, 5, seed));
-    assert_all_kept(&server);
+    with_clients(6, client, || kill_repeatedly(&server, 5, seed));
+    assert_all_recovered(&server);
     assert_untouched(recording, 6);
 }
 
 #[test]
-fn lighttpd_goes_on_in_the_middle_of_a_file() {
-    goes_on_in_the_middle_of_a_file("lightmiddle", lighttpd);
+fn lighttpd_continues_within_file() {
+    continues_within_file("lightmiddle", lighttpd);
 }
 
 #[test]
-fn nginx_goes_on_in_the_middle_of_a_file() {
-    goes_on_in_the_middle_of_a_file("nginxmiddle", nginx_alone);
+fn nginx_continues_within_file() {
+    continues_within_file("nginxmiddle", nginx_alone);
 }
 
 /// Killed once in each part of one download, and before and after it.
-fn goes_on_in_the_middle_of_a_file(label: &str, make: fn(&Scene) -> Server) {
+fn continues_within_file(label: &str, make: fn(&Scene) -> Server) {
     let scene = Scene::new(label);
-    let server = scene.protect_with(&make(&scene), &REQUIRE);
-    let recording = scene.record(PORT);
-    let mut http = Http::new(scene.connect(PORT));
+    let server = scene.protect_with(&make(&scene), &STATEFUL_REQUIRE);
+    let recording = scene.record(SERVER_PORT);
+    let mut http = Http::new(scene.connect(SERVER_PORT));
     let mut kills = 0;
     let mut kill = || {
         server.kill_main(Signal::KILL);
@@ -109,28 +109,37 @@ fn goes_on_in_the_middle_of_a_file(label: &str, make: fn(&Scene) -> Server) {
     assert_same_bytes("small", &small(1), &http.get("/small/1").body);
     kill();
     http.ask("/big.bin");
-    let mut moments = [0, BIG / 3, BIG / 2, BIG * 9 / 10, BIG]
-        .into_iter()
-        .peekable();
+    let mut moments = [
+        0,
+        BIG_FILE_BYTES / 3,
+        BIG_FILE_BYTES / 2,
+        BIG_FILE_BYTES * 9 / 10,
+        BIG_FILE_BYTES,
+    ]
+    .into_iter()
+    .peekable();
     let response = http.response(|got| {
         if moments.next_if(|moment| got >= *moment).is_some() {
             kill();
         }
     });
-    assert_same_bytes("big", &pattern(BIG), &response.body);
+    assert_same_bytes("big", &pattern(BIG_FILE_BYTES), &response.body);
     assert_same_bytes("small", &small(2), &http.get("/small/2").body);
     finish(http.stream());
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
     assert_untouched(recording, 1);
 }
 
 /// A client of its own for each download, which the server ends.
 #[test]
-fn lighttpd_ends_connections_when_it_has_said_all() {
+fn lighttpd_closes_connections_after_response() {
     let scene = Scene::new("lightclose");
-    let server = scene.protect_with(&lighttpd(&scene), &REQUIRE);
+    let server = scene.protect_with(&lighttpd(&scene), &STATEFUL_REQUIRE);
     let seed = &mut Seed::choose("lightclose");
-    let (url, big) = (format!("http://{}/big.bin", scene.ipv4(PORT)), pattern(BIG));
+    let (url, big) = (
+        format!("http://{}/big.bin", scene.ipv4(SERVER_PORT)),
+        pattern(BIG_FILE_BYTES),
+    );
     let client = |_, ends: &AtomicBool| {
         while !ends.load(Ordering::Relaxed) {
             let got = curl(&scene, &["--http1.0", "--limit-rate", "40M", &url]);
@@ -138,6 +147,6 @@ fn lighttpd_ends_connections_when_it_has_said_all() {
             assert_same_bytes("curl", &big, &got.stdout);
         }
     };
-    meanwhile(2, client, || kill_again_and_again(&server, 5, seed));
-    assert_all_kept(&server);
+    with_clients(2, client, || kill_repeatedly(&server, 5, seed));
+    assert_all_recovered(&server);
 }

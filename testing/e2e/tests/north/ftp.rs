@@ -1,4 +1,4 @@
-//! FTP, in the middle of files.
+//! FTP servers, killed within files.
 
 use std::{
     fmt::Write as _,
@@ -15,61 +15,63 @@ use std::{
 use e2e::{
     Protected, Scene, Seed, assert_same_bytes,
     clients::curl,
-    exchange::{assert_all_kept, assert_untouched},
+    exchange::{assert_all_recovered, assert_untouched},
     pair::{FailOver, Pair, addresses},
     pattern,
-    servers::{BIG, PASSIVE, PORT, Server, ftp, vsftpd, vsftpd_at},
+    servers::{BIG_FILE_BYTES, PASSIVE_PORTS, SERVER_PORT, Server, ftp, vsftpd, vsftpd_at},
 };
 
 use lab::Signal;
 
 use super::{
-    REQUIRE,
-    forking::{kill_all_and_then_children, kill_all_and_then_others},
-    kill_again_and_again, meanwhile,
-    outgoing::{assert_kept_to_others, outgoing},
-    patiently,
+    STATEFUL_REQUIRE, await_condition, kill_repeatedly,
+    process_per_connection::{kill_all_and_then_children, kill_main_then_children},
+    upstream::{assert_upstream_recovered, outgoing},
+    with_clients,
 };
 
 /// The server connects to its client for each file.
-const ACTIVE: [&str; 2] = ["--ftp-port", "-"];
+const ACTIVE_MODE_FLAGS: [&str; 2] = ["--ftp-port", "-"];
 
 #[test]
-fn ftp_goes_on_in_the_middle_of_files() {
+fn ftp_continues_within_files() {
     // With two clients at once pyftpdlib itself forgets one now and then: at the end of a session it stops watching the
     // number that its data connection had, which is the other's by then.
-    goes_on_in_the_middle_of_files("ftp", ftp, 1);
+    continues_within_files("ftp", ftp, 1);
 }
 
 #[test]
-fn vsftpd_goes_on_in_the_middle_of_files() {
-    goes_on_in_the_middle_of_files("vsftpd", |scene| vsftpd(scene, ISOLATED), 2);
+fn vsftpd_continues_within_files() {
+    continues_within_files("vsftpd", |scene| vsftpd(scene, ISOLATE_SETTING), 2);
 }
 
 /// Active mode.
-fn goes_on_in_the_middle_of_files(label: &str, make: fn(&Scene) -> Server, clients: usize) {
-    const KILLS: usize = 5;
+fn continues_within_files(label: &str, make: fn(&Scene) -> Server, clients: usize) {
+    const KILL_COUNT: usize = 5;
     let scene = Scene::new(label);
     // Small, so that a file is not with the client's kernel at once.
     let room = scene
         .client
         .sysctl("net.ipv4.tcp_rmem", "4096 131072 262144");
     room.expect("a kernel parameter");
-    let server = scene.protect_with(&make(&scene), &REQUIRE);
+    let server = scene.protect_with(&make(&scene), &STATEFUL_REQUIRE);
     let seed = &mut Seed::choose(label);
-    let (url, big) = (format!("ftp://{}/big.bin", scene.ipv4(PORT)), pattern(BIG));
+    let (url, big) = (
+        format!("ftp://{}/big.bin", scene.ipv4(SERVER_PORT)),
+        pattern(BIG_FILE_BYTES),
+    );
     let client = |_, ends: &AtomicBool| {
         while !ends.load(Ordering::Relaxed) {
             let more = ["--limit-rate", "8M", url.as_str()];
-            let got = ask(&scene, &[&ACTIVE[..], &more].concat());
+            let got = ask(&scene, &[&ACTIVE_MODE_FLAGS[..], &more].concat());
             assert_same_bytes("curl", &big, &got);
         }
     };
-    meanwhile(clients, client, || {
-        kill_again_and_again(&server, KILLS, seed);
+    with_clients(clients, client, || {
+        kill_repeatedly(&server, KILL_COUNT, seed);
         // Whether a kill hits a file depends on the moment: in the end, a kill has hit a file.
-        let mut kills = KILLS;
-        patiently("a file was on its way at a death", || {
+        let mut kills = KILL_COUNT;
+        await_condition("a file was on its way at a death", || {
             let has_hit = !outgoing(&server).is_empty();
             if !has_hit {
                 kills += 1;
@@ -79,8 +81,8 @@ fn goes_on_in_the_middle_of_files(label: &str, make: fn(&Scene) -> Server, clien
             has_hit
         });
     });
-    assert_all_kept(&server);
-    assert_kept_to_others(&server);
+    assert_all_recovered(&server);
+    assert_upstream_recovered(&server);
 }
 
 /// What curl gets.
@@ -93,17 +95,18 @@ fn ask(scene: &Scene, arguments: &[&str]) -> Vec<u8> {
 }
 
 /// Processes of vsftpd's are the first in namespaces of their own.
-const ISOLATED: &str = "isolate=YES";
+const ISOLATE_SETTING: &str = "isolate=YES";
 
 /// As it is by default: who asks for the password, who serves then, and who has their connections for data are three
 /// processes of a session, in namespaces of their own.
-const SEVERAL: &str = "one_process_model=NO\nlocal_enable=YES\nconnect_from_port_20=YES";
+const MULTI_PROCESS_SETTINGS: &str =
+    "one_process_model=NO\nlocal_enable=YES\nconnect_from_port_20=YES";
 
 /// vsftpd, with the ports of passive mode protected.
 fn protect(scene: &Scene, more: &str) -> Protected {
-    let [first, last] = PASSIVE;
+    let [first, last] = PASSIVE_PORTS;
     let range = format!("{}-{last}", scene.ipv4(first));
-    let flags = [&REQUIRE[..], &["--address", &range]].concat();
+    let flags = [&STATEFUL_REQUIRE[..], &["--address", &range]].concat();
     scene.protect_with(&vsftpd(scene, more), &flags)
 }
 
@@ -132,16 +135,21 @@ fn remove(file: &Path) {
     fs::remove_file(file).expect("it was there");
 }
 
-/// Whoever puts and gets files in either mode has all of them, whichever process of the server is killed.
+/// Clients that store and fetch files in either mode get whole files, for a kill of any process of the server.
 #[test]
-fn vsftpd_has_what_was_put_there() {
-    has_what_was_put_there("vsftpdput", "", kill_all_and_then_children, 6);
+fn vsftpd_has_uploaded_files() {
+    keeps_uploaded_files("vsftpdput", "", kill_all_and_then_children, 6);
 }
 
-/// And with it their sessions, of which each has several processes.
+/// The same for sessions of several processes.
 #[test]
-fn vsftpd_as_debian_ships_it_has_what_was_put_there() {
-    has_what_was_put_there("vsftpdthree", SEVERAL, kill_all_and_then_others, 3);
+fn debian_vsftpd_has_uploaded_files() {
+    keeps_uploaded_files(
+        "vsftpdthree",
+        MULTI_PROCESS_SETTINGS,
+        kill_main_then_children,
+        3,
+    );
 }
 
 /// A service of PAM that is there for as long as the test: it asks for the user's name, and believes any password.
@@ -152,27 +160,27 @@ impl Pam {
         let name = format!("outlive-e2e-{}", std::process::id());
         let all =
             ["auth", "account", "session"].map(|what| format!("{what} required pam_permit.so\n"));
-        fs::write(Path::new(PAM).join(&name), all.concat()).expect("a service of PAM");
+        fs::write(Path::new(PAM_DIRECTORY).join(&name), all.concat()).expect("a service of PAM");
         Self(name)
     }
 }
 
 impl Drop for Pam {
     fn drop(&mut self) {
-        let _ = fs::remove_file(Path::new(PAM).join(&self.0));
+        let _ = fs::remove_file(Path::new(PAM_DIRECTORY).join(&self.0));
     }
 }
 
-const PAM: &str = "/etc/pam.d";
+const PAM_DIRECTORY: &str = "/etc/pam.d";
 
-/// A user of the host, whom PAM knows, and who has the same directory.
+/// A user of the host, known to PAM, with an unchanged home directory.
 #[test]
-fn vsftpd_goes_on_with_a_user_of_its_host() {
+fn vsftpd_continues_with_local_user() {
     let scene = Scene::new("vsftpdpam");
     let pam = Pam::new();
     let root = scene.directory().join("www");
     let more = format!(
-        "{SEVERAL}\npam_service_name={}\nlocal_root={}\nanonymous_enable=NO",
+        "{MULTI_PROCESS_SETTINGS}\npam_service_name={}\nlocal_root={}\nanonymous_enable=NO",
         pam.0,
         root.display()
     );
@@ -184,20 +192,20 @@ fn vsftpd_goes_on_with_a_user_of_its_host() {
             let size = [64, 2 << 20][files % 2];
             let name = format!("pam-{files}");
             let mode = ["--user", "daemon:any"];
-            put_and_get(&scene, scene.ipv4(PORT), &mode, &name, size, "4M");
+            put_and_get(&scene, scene.ipv4(SERVER_PORT), &mode, &name, size, "4M");
             files += 1;
         }
     };
-    meanwhile(1, client, || kill_again_and_again(&server, 4, seed));
-    assert_all_kept(&server);
+    with_clients(1, client, || kill_repeatedly(&server, 4, seed));
+    assert_all_recovered(&server);
 }
 
-/// Two at once, one in each mode: each session of theirs puts and gets a small file and a large one. They may not try
-/// again.
+/// Two clients, one in each mode: each session stores and fetches a small file and a large file. Retries are
+/// forbidden.
 #[test]
-fn lftp_does_not_notice() {
+fn lftp_sees_no_crash() {
     let scene = Scene::new("lftp");
-    let server = protect(&scene, SEVERAL);
+    let server = protect(&scene, MULTI_PROCESS_SETTINGS);
     let seed = &mut Seed::choose("lftp");
     let files = AtomicUsize::new(0);
     let client = |which, ends: &AtomicBool| {
@@ -206,17 +214,17 @@ fn lftp_does_not_notice() {
             put_and_get_by_lftp(&scene, which == 0, number);
         }
     };
-    meanwhile(2, client, || kill_again_and_again(&server, 6, seed));
-    assert_all_kept(&server);
+    with_clients(2, client, || kill_repeatedly(&server, 6, seed));
+    assert_all_recovered(&server);
     // Whether a kill has hit one of them depends on the moment.
-    assert_kept_to_others(&server);
+    assert_upstream_recovered(&server);
 }
 
 fn put_and_get_by_lftp(scene: &Scene, passive: bool, number: usize) {
     let mut script = format!(
         "set cmd:fail-exit yes; set net:max-retries 1; set net:timeout 120; set net:limit-rate 4000000; \
          set ftp:passive-mode {passive}; set ftp:use-site-utime no; open ftp://{}; cd up;",
-        scene.ipv4(PORT)
+        scene.ipv4(SERVER_PORT)
     );
     let mut all = Vec::new();
     for (number, size) in (number..).zip([64, 3 << 20]) {
@@ -241,7 +249,7 @@ fn put_and_get_by_lftp(scene: &Scene, passive: bool, number: usize) {
     }
 }
 
-fn has_what_was_put_there(
+fn keeps_uploaded_files(
     label: &str,
     more: &str,
     kill: impl FnOnce(&Protected, usize, &mut Seed),
@@ -249,22 +257,29 @@ fn has_what_was_put_there(
 ) {
     let scene = Scene::new(label);
     let server = protect(&scene, more);
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     let seed = &mut Seed::choose(label);
-    let modes = [&[][..], &ACTIVE, &["--disable-epsv"]];
+    let modes = [&[][..], &ACTIVE_MODE_FLAGS, &["--disable-epsv"]];
     let client = |which: usize, ends: &AtomicBool| {
         let mut files = 0;
         while !ends.load(Ordering::Relaxed) {
             let size = [64, 70_000, 4 << 20][files % 3];
             let name = format!("{which}-{files}");
-            put_and_get(&scene, scene.ipv4(PORT), modes[which], &name, size, "4M");
+            put_and_get(
+                &scene,
+                scene.ipv4(SERVER_PORT),
+                modes[which],
+                &name,
+                size,
+                "4M",
+            );
             files += 1;
         }
         2 * files
     };
-    let connections = meanwhile(modes.len(), client, || kill(&server, kills, seed));
-    assert_all_kept(&server);
-    patiently("the server has ended what its clients have", || {
+    let connections = with_clients(modes.len(), client, || kill(&server, kills, seed));
+    assert_all_recovered(&server);
+    await_condition("the server has ended what its clients have", || {
         !has_unanswered_ends(&scene)
     });
     assert_untouched(recording, connections.iter().sum());
@@ -280,43 +295,54 @@ fn has_unanswered_ends(scene: &Scene) -> bool {
 }
 
 #[test]
-fn vsftpd_goes_on_in_a_large_file() {
-    const LARGE: usize = 100_000_000;
+fn vsftpd_continues_within_large_file() {
+    const LARGE_FILE_BYTES: usize = 100_000_000;
     let scene = Scene::new("vsftpdbig");
     let server = protect(&scene, "");
     let seed = &mut Seed::choose("vsftpdbig");
     let client = |_, _: &AtomicBool| {
-        put_and_get(&scene, scene.ipv4(PORT), &[], "large", LARGE, "30M");
+        put_and_get(
+            &scene,
+            scene.ipv4(SERVER_PORT),
+            &[],
+            "large",
+            LARGE_FILE_BYTES,
+            "30M",
+        );
     };
-    meanwhile(1, client, || kill_again_and_again(&server, 6, seed));
-    assert_all_kept(&server);
+    with_clients(1, client, || kill_repeatedly(&server, 6, seed));
+    assert_all_recovered(&server);
 }
 
 /// In passive mode all connections are its clients'.
 #[test]
-fn vsftpd_goes_on_where_its_host_has_ended() {
-    goes_on_where_its_host_has_ended("vsftpdhosts", "", &[]).stop();
+fn vsftpd_survives_power_off() {
+    survives_power_off("vsftpdhosts", "", &[]).stop();
 }
 
 #[test]
-fn vsftpd_as_debian_ships_it_goes_on_where_its_host_has_ended() {
-    goes_on_where_its_host_has_ended("vsftpdthreehosts", SEVERAL, &[]).stop();
+fn debian_vsftpd_survives_power_off() {
+    survives_power_off("vsftpdthreehosts", MULTI_PROCESS_SETTINGS, &[]).stop();
 }
 
-/// The server connects to its clients, from a port that it has from the kernel of a host that has ended.
+/// The server connects to its clients, from a port that the kernel of the lost host chose.
 #[test]
-fn vsftpd_goes_on_with_those_it_has_connected_to_where_its_host_has_ended() {
-    let pair = goes_on_where_its_host_has_ended("vsftpdback", "", &ACTIVE);
+fn vsftpd_active_mode_survives_power_off() {
+    let pair = survives_power_off("vsftpdback", "", &ACTIVE_MODE_FLAGS);
     let hosts = [&pair.first, &pair.second];
-    assert_ne!(hosts.map(assert_kept_to_others), [0, 0]);
+    assert_ne!(hosts.map(assert_upstream_recovered), [0, 0]);
     pair.stop();
 }
 
 /// Both hosts have the files, of which the one that dies is to have written nothing that the other does not know.
-fn goes_on_where_its_host_has_ended(label: &str, more: &str, mode: &[&str]) -> Pair {
-    let ([address, _], [first, last]) = (addresses(), PASSIVE);
+fn survives_power_off(label: &str, more: &str, mode: &[&str]) -> Pair {
+    let ([address, _], [first, last]) = (addresses(), PASSIVE_PORTS);
     let range = format!("{}:{first}-{last}", address.ip());
-    let flags = [&REQUIRE[..], &["--output-commit=all", "--address", &range]].concat();
+    let flags = [
+        &STATEFUL_REQUIRE[..],
+        &["--output-commit=all", "--address", &range],
+    ]
+    .concat();
     let mut pair = Pair::with(label, &[], &flags, |scene| vsftpd_at(scene, address, more));
     let seed = &mut Seed::choose(label);
     let both = Both::begin(&pair.scene, address, mode);
@@ -328,21 +354,20 @@ fn goes_on_where_its_host_has_ended(label: &str, more: &str, mode: &[&str]) -> P
     pair
 }
 
-/// Who comes after a `serve` that was killed holds nothing, and goes on all the same with what the server has
-/// connected to.
+/// The `serve` after a killed `serve` holds no upstream connection, and the server's transfers continue.
 #[test]
-fn vsftpd_goes_on_in_files_without_the_serve_that_saw_them_begin() {
+fn vsftpd_continues_within_files_under_next_serve() {
     let scene = Scene::new("vsftpdserve");
     let definition = vsftpd(&scene, "");
-    let mut server = scene.protect_with(&definition, &REQUIRE);
-    let both = Both::begin(&scene, scene.ipv4(PORT), &ACTIVE);
+    let mut server = scene.protect_with(&definition, &STATEFUL_REQUIRE);
+    let both = Both::begin(&scene, scene.ipv4(SERVER_PORT), &ACTIVE_MODE_FLAGS);
     server.kill_serve_itself();
-    server.succeed(&scene, &definition, &REQUIRE);
+    server.succeed(&scene, &definition, &STATEFUL_REQUIRE);
     server.kill_main(Signal::KILL);
     server.wait_serving(1);
     both.finish();
-    assert_all_kept(&server);
-    assert_ne!(assert_kept_to_others(&server), 0);
+    assert_all_recovered(&server);
+    assert_ne!(assert_upstream_recovered(&server), 0);
 }
 
 /// A client that puts a file there, and one that gets one.
@@ -356,7 +381,7 @@ impl Both {
     /// Both are in the middle.
     #[track_caller]
     fn begin(scene: &Scene, address: SocketAddr, mode: &[&str]) -> Self {
-        let file = scene.write("put/file", pattern(BIG));
+        let file = scene.write("put/file", pattern(BIG_FILE_BYTES));
         let there = ["www/up/file", "put/got"].map(|name| scene.directory().join(name));
         let curl = |path: &str, option: &str, file: &Path| {
             let mut curl = scene.client.command("curl");
@@ -370,7 +395,7 @@ impl Both {
             curl("big.bin", "--output", &there[1]),
         ];
         let has_begun = |file: &PathBuf| fs::metadata(file).is_ok_and(|file| file.len() > 0);
-        patiently("both are in the middle", || there.iter().all(has_begun));
+        await_condition("both are in the middle", || there.iter().all(has_begun));
         Self { clients, there }
     }
 
@@ -382,28 +407,32 @@ impl Both {
             assert!(output.status.success(), "{said}");
         }
         for (who, file) in ["vsftpd", "curl"].into_iter().zip(&self.there) {
-            assert_same_bytes(who, &pattern(BIG), &fs::read(file).expect("a file"));
+            assert_same_bytes(
+                who,
+                &pattern(BIG_FILE_BYTES),
+                &fs::read(file).expect("a file"),
+            );
         }
     }
 }
 
-/// Whoever has just come is greeted, however far the processes of the session had come; others have just gone.
+/// A new client is greeted at any stage of the session's processes, while other clients leave.
 #[test]
-fn vsftpd_greets_who_has_just_come() {
-    greets_who_has_just_come("vsftpdgreet", "");
+fn vsftpd_greets_new_client() {
+    greets_new_client("vsftpdgreet", "");
 }
 
 #[test]
-fn vsftpd_as_debian_ships_it_greets_who_has_just_come() {
-    greets_who_has_just_come("vsftpdthreegreet", SEVERAL);
+fn debian_vsftpd_greets_new_client() {
+    greets_new_client("vsftpdthreegreet", MULTI_PROCESS_SETTINGS);
 }
 
-fn greets_who_has_just_come(label: &str, more: &str) {
+fn greets_new_client(label: &str, more: &str) {
     let scene = Scene::new(label);
     let server = protect(&scene, more);
     let seed = &mut Seed::choose(label);
     for kill in 1..=8 {
-        let mut clients: Vec<_> = (0..5).map(|_| scene.connect(PORT)).collect();
+        let mut clients: Vec<_> = (0..5).map(|_| scene.connect(SERVER_PORT)).collect();
         thread::sleep(Duration::from_millis(seed.between(0, 30) as u64));
         server.kill_main(Signal::KILL);
         server.wait_serving(kill);
@@ -416,16 +445,16 @@ fn greets_who_has_just_come(label: &str, more: &str) {
             );
         }
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
-/// Its sandbox forbids calls that the library makes. What its processes know as their standard error is the client's
-/// connection, which hears nothing of that.
+/// vsftpd's sandbox forbids calls of the shim. The standard error of vsftpd's processes is the client's connection,
+/// and no message may get there.
 #[test]
-fn vsftpd_that_cannot_be_replayed_is_refused() {
+fn unreplayable_vsftpd_is_refused() {
     let scene = Scene::new("vsftpdref");
-    let mut server = scene.protect_with(&vsftpd(&scene, "seccomp_sandbox=YES"), &REQUIRE);
-    let mut client = scene.connect(PORT);
+    let mut server = scene.protect_with(&vsftpd(&scene, "seccomp_sandbox=YES"), &STATEFUL_REQUIRE);
+    let mut client = scene.connect(SERVER_PORT);
     let words = b"USER anonymous\r\nPASS nobody\r\n";
     let _ = client.write_all(words); // it may be over
     let mut heard = Vec::new();
@@ -433,7 +462,7 @@ fn vsftpd_that_cannot_be_replayed_is_refused() {
     let heard = String::from_utf8_lossy(&heard);
     let is_answer = |line: &str| line.starts_with("220 ") || line.starts_with("331 ");
     assert!(heard.lines().all(is_answer), "{heard:?}");
-    let status = server.ended(e2e::PATIENCE).expect("it ends");
-    assert_eq!(status.code(), Some(78), "{}", server.said());
+    let status = server.ended(e2e::EVENT_TIMEOUT).expect("it ends");
+    assert_eq!(status.code(), Some(78), "{}", server.log());
     server.assert_nothing_left();
 }

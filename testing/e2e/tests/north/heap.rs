@@ -1,11 +1,11 @@
-//! Addresses are part of what a program computes.
+//! Memory addresses are part of a program's computation.
 
 use std::{thread, time::Duration};
 
-use e2e::{Scene, exchange::assert_all_kept, servers::redis};
+use e2e::{Scene, exchange::assert_all_recovered, servers::redis};
 use lab::Signal;
 
-use super::{REQUIRE, redis::Client};
+use super::{STATEFUL_REQUIRE, redis::Client};
 
 /// Many keys come and go, with values short and long; long lists are freed by a helper thread.
 const TURN_OVER: &str = "
@@ -24,13 +24,13 @@ const TURN_OVER: &str = "
         redis.call('UNLINK', 'list-' .. list)
     end";
 
-/// Where its memory is depends on what its allocator has given back, and when; it says so, so that is to be the same.
+/// Memory addresses depend on the moments at which the allocator returns memory; redis prints addresses.
 #[test]
-fn redis_finds_its_memory_where_it_was() {
+fn redis_heap_addresses_are_equal() {
     let scene = Scene::new("redisheap");
     let mut redis = redis(&scene);
     redis.environment = vec![("MALLOC_CONF", "dirty_decay_ms:300")]; // for 10 s
-    let server = scene.protect_with(&redis, &REQUIRE);
+    let server = scene.protect_with(&redis, &STATEFUL_REQUIRE);
     let mut client = Client::new(&scene);
     for kill in 1..=2 {
         for round in 0..3 {
@@ -47,5 +47,5 @@ fn redis_finds_its_memory_where_it_was() {
         let moved = then.iter().zip(&now).filter(|(then, now)| then != now);
         assert_eq!(moved.count(), 0);
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }

@@ -1,24 +1,24 @@
-//! Who connects while a server replays that it has closed a listener.
+//! Clients that connect while a server replays the close of a listener.
 
 use std::io::{ErrorKind, Read as _};
 
 use e2e::{
     Protected, Scene,
-    servers::{PORT, redis},
+    servers::{SERVER_PORT, redis},
 };
 use lab::Signal;
 
-use super::{REQUIRE, redis::Client};
+use super::{STATEFUL_REQUIRE, redis::Client};
 
 /// A replay takes as long again.
-const BUSY: [&str; 3] = ["EVAL", "for i = 1, 250000000 do end return 1", "0"];
+const BUSY_COMMAND: [&str; 3] = ["EVAL", "for i = 1, 250000000 do end return 1", "0"];
 
 /// redis is busy, and listens at these addresses instead. It dies, and replays that: who connects while it is busy
 /// again.
 fn early(scene: &Scene, addresses: &str) -> (Protected, [Client; 2]) {
-    let server = scene.protect_with(&redis(scene), &REQUIRE);
+    let server = scene.protect_with(&redis(scene), &STATEFUL_REQUIRE);
     let mut client = Client::new(scene);
-    assert_eq!(client.ask(&BUSY), ":1");
+    assert_eq!(client.ask(&BUSY_COMMAND), ":1");
     assert_eq!(client.ask(&["CONFIG", "SET", "bind", addresses]), "+OK");
     server.kill_main(Signal::KILL);
     server.wait_for("listening", 1);
@@ -35,9 +35,9 @@ fn early(scene: &Scene, addresses: &str) -> (Protected, [Client; 2]) {
 }
 
 #[test]
-fn who_connects_before_a_listener_is_replaced_is_served_by_the_new_one() {
+fn client_before_listener_replacement_is_served() {
     let scene = &Scene::new("relisten");
-    let own = scene.ipv4(PORT).ip();
+    let own = scene.ipv4(SERVER_PORT).ip();
     let (server, [mut client, mut early]) = early(scene, &format!("{own} 127.0.0.1"));
     assert_eq!(early.answer(), ":1");
     assert_eq!(client.ask(&["INCR", "counter"]), ":2");
@@ -52,9 +52,9 @@ fn who_connects_before_a_listener_is_replaced_is_served_by_the_new_one() {
     server.assert_none_of("connection_reset");
 }
 
-/// Nobody will ever accept the connection.
+/// No process will accept the connection.
 #[test]
-fn who_connects_before_a_listener_is_closed_is_reset() {
+fn client_before_listener_close_is_reset() {
     let scene = &Scene::new("unlisten");
     let (server, [mut client, early]) = early(scene, "127.0.0.1");
     let outcome = early.stream().read(&mut [0]);

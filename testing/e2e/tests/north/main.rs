@@ -1,39 +1,39 @@
-//! Servers that are rebuilt from a record of what they were told: nothing that a client was told is forgotten, and no
-//! connection ends.
+//! Servers with state, rebuilt from the determinant log: no acknowledged response is forgotten, and no connection
+//! ends.
 
-mod bounds;
+mod abortive_close;
+mod checkpoint_upload;
 mod checkpoints;
-mod copies;
+mod command_server;
 mod disk;
+mod divergence;
 mod files;
-mod followed;
-mod forking;
 mod ftp;
 mod heap;
-mod hosts;
-mod hot;
-mod joining;
+mod helper_threads;
+mod hot_replicas;
+mod hot_standby;
 mod listeners;
+mod mirror_skip;
 mod mosquitto;
 mod ngircd;
 mod node;
-mod other_threads;
-mod outgoing;
-mod preferred;
+mod power_off;
+mod process_per_connection;
 mod proxies;
+mod rare_calls;
+mod record_limits;
 mod redis;
 mod redis_client;
 mod refusals;
-mod rude;
-mod said;
-mod seldom;
+mod second_thread;
 mod sessions;
-mod shipped;
+mod stateful_prefer;
 mod streamer;
-mod threads;
 mod tls;
+mod upstream;
+mod upstream_adoption;
 mod websocket;
-mod words;
 
 use std::{
     net::TcpStream,
@@ -42,13 +42,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use e2e::{PATIENCE, Protected, Scene, Seed, arrange};
+use e2e::{EVENT_TIMEOUT, Protected, Scene, Seed, arrange};
 use lab::Signal;
 
-const REQUIRE: [&str; 2] = ["--stateful", "require"];
+const STATEFUL_REQUIRE: [&str; 2] = ["--stateful", "require"];
 
 /// Kills the server so often, at moments that nobody has chosen.
-fn kill_again_and_again(server: &Protected, kills: usize, seed: &mut Seed) {
+fn kill_repeatedly(server: &Protected, kills: usize, seed: &mut Seed) {
     for kill in 1..=kills {
         thread::sleep(Duration::from_millis(seed.between(100, 800) as u64));
         server.kill_main(Signal::KILL);
@@ -57,7 +57,7 @@ fn kill_again_and_again(server: &Protected, kills: usize, seed: &mut Seed) {
 }
 
 /// So many clients, which know who they are, do something until that is done, and this says so. What came of each.
-fn meanwhile<T: Send>(
+fn with_clients<T: Send>(
     clients: usize,
     client: impl Fn(usize, &AtomicBool) -> T + Sync,
     act: impl FnOnce(),
@@ -97,10 +97,13 @@ fn read_by_server(scene: &Scene, client: &TcpStream) -> u64 {
 
 /// Waits until it is so.
 #[track_caller]
-fn patiently(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+fn await_condition(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + EVENT_TIMEOUT;
     while !is_so() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        assert!(
+            Instant::now() < deadline,
+            "not within {EVENT_TIMEOUT:?}: {what}"
+        );
         thread::sleep(Duration::from_millis(5));
     }
 }

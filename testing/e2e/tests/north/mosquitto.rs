@@ -1,18 +1,18 @@
-//! mosquitto, with its own clients: what is published arrives, once and in order.
+//! mosquitto with its clients: published messages arrive once and in order.
 
 use std::{fs, net::SocketAddr, path::PathBuf, thread, time::Duration};
 
 use e2e::{
     Scene, Seed,
-    exchange::{assert_all_kept, assert_untouched},
-    servers::{PORT, mosquitto},
+    exchange::{assert_all_recovered, assert_untouched},
+    servers::{SERVER_PORT, mosquitto},
 };
 use lab::{Output, Process, Signal};
 
-use super::{REQUIRE, kill_again_and_again, patiently};
+use super::{STATEFUL_REQUIRE, await_condition, kill_repeatedly};
 
 /// Qualities of service.
-pub(super) const QUALITIES: [&str; 3] = ["0", "1", "2"];
+pub(super) const QOS_LEVELS: [&str; 3] = ["0", "1", "2"];
 
 /// A `mosquitto_sub` and what it prints.
 pub(super) struct Subscriber {
@@ -36,7 +36,7 @@ impl Subscriber {
             .spawn(&mut command, &output)
             .expect("it starts");
         let this = Self { process, said };
-        patiently("it subscribes", || this.said().contains("Subscribed"));
+        await_condition("it subscribes", || this.log().contains("Subscribed"));
         this
     }
 
@@ -47,13 +47,13 @@ impl Subscriber {
         Self::new(scene, to, &topic.replace('/', "-"), &arguments)
     }
 
-    fn said(&self) -> String {
+    fn log(&self) -> String {
         fs::read_to_string(&self.said).unwrap_or_default()
     }
 
     /// What it was told, without what it says of itself.
-    fn told(&self) -> Vec<String> {
-        let said = self.said();
+    fn messages(&self) -> Vec<String> {
+        let said = self.log();
         let lines = said.lines();
         lines
             .filter(|line| !line.starts_with("Client ") && !line.starts_with("Subscribed"))
@@ -63,13 +63,16 @@ impl Subscriber {
 
     /// All that it was told until it ended by itself.
     pub(super) fn ends(&self) -> Vec<String> {
-        let ended = self.process.wait_with_timeout(e2e::PATIENCE).expect("wait");
+        let ended = self
+            .process
+            .wait_with_timeout(e2e::EVENT_TIMEOUT)
+            .expect("wait");
         assert!(
             ended.is_some_and(|status| status.success()),
             "{ended:?}: {}",
-            self.said()
+            self.log()
         );
-        self.told()
+        self.messages()
     }
 }
 
@@ -86,8 +89,8 @@ pub(super) fn publish(scene: &Scene, to: SocketAddr, quality: &str, count: usize
 }
 
 fn publish_one(scene: &Scene, topic: &str, message: &str) {
-    let host = scene.ipv4(PORT).ip().to_string();
-    let port = PORT.to_string();
+    let host = scene.ipv4(SERVER_PORT).ip().to_string();
+    let port = SERVER_PORT.to_string();
     let arguments = [
         "-h", &host, "-p", &port, "-q", "1", "-r", "-t", topic, "-m", message,
     ];
@@ -96,36 +99,38 @@ fn publish_one(scene: &Scene, topic: &str, message: &str) {
 }
 
 #[test]
-fn mosquitto_passes_on_every_message_once() {
-    const COUNT: usize = 600;
+fn mosquitto_delivers_each_message_once() {
+    const MESSAGE_COUNT: usize = 600;
     let scene = Scene::new("mosquitto");
-    let server = scene.protect_with(&mosquitto(&scene), &REQUIRE);
-    let recording = scene.record(PORT);
+    let server = scene.protect_with(&mosquitto(&scene), &STATEFUL_REQUIRE);
+    let recording = scene.record(SERVER_PORT);
     let seed = &mut Seed::choose("mosquitto");
-    let to = scene.ipv4(PORT);
-    let subscribers = QUALITIES.map(|quality| Subscriber::of(&scene, to, quality, COUNT));
-    let expected: Vec<String> = (1..=COUNT).map(|number| number.to_string()).collect();
+    let to = scene.ipv4(SERVER_PORT);
+    let subscribers = QOS_LEVELS.map(|quality| Subscriber::of(&scene, to, quality, MESSAGE_COUNT));
+    let expected: Vec<String> = (1..=MESSAGE_COUNT)
+        .map(|number| number.to_string())
+        .collect();
     let scene = &scene;
     thread::scope(|scope| {
-        let publishers =
-            QUALITIES.map(|quality| scope.spawn(move || publish(scene, to, quality, COUNT)));
-        kill_again_and_again(&server, 5, seed);
+        let publishers = QOS_LEVELS
+            .map(|quality| scope.spawn(move || publish(scene, to, quality, MESSAGE_COUNT)));
+        kill_repeatedly(&server, 5, seed);
         for publisher in publishers {
             publisher.join().expect("a publisher");
         }
     });
-    for (quality, subscriber) in QUALITIES.iter().zip(&subscribers) {
+    for (quality, subscriber) in QOS_LEVELS.iter().zip(&subscribers) {
         assert_eq!(subscriber.ends(), expected, "quality {quality}");
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
     assert_untouched(recording, 6);
 }
 
 #[test]
-fn mosquitto_keeps_what_is_retained_and_the_last_will() {
+fn mosquitto_keeps_retained_messages_and_last_will() {
     let scene = Scene::new("mosquittowill");
-    let server = scene.protect_with(&mosquitto(&scene), &REQUIRE);
-    let to = scene.ipv4(PORT);
+    let server = scene.protect_with(&mosquitto(&scene), &STATEFUL_REQUIRE);
+    let to = scene.ipv4(SERVER_PORT);
     let heir = Subscriber::new(&scene, to, "heir", &["-q", "1", "-t", "will/#", "-C", "1"]);
     let arguments = [
         "-t",
@@ -153,11 +158,11 @@ fn mosquitto_keeps_what_is_retained_and_the_last_will() {
     let mut told = kept.ends();
     told.sort_unstable();
     assert_eq!(told, ["kept/first one", "kept/second two 3"]);
-    assert_eq!(heir.told(), [""; 0]);
+    assert_eq!(heir.messages(), [""; 0]);
     mortal.process.kill(Signal::KILL).expect("a signal");
     thread::sleep(Duration::from_millis(1));
     server.kill_main(Signal::KILL);
     server.wait_serving(4);
     assert_eq!(heir.ends(), ["all to you"]);
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }

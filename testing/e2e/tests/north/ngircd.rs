@@ -1,4 +1,4 @@
-//! ngircd: users talk in a channel.
+//! ngircd: users write in a channel.
 
 use std::{
     collections::BTreeMap,
@@ -15,13 +15,13 @@ use std::{
 use e2e::{
     Scene, Seed,
     clients::read_to_end,
-    exchange::{assert_all_kept, assert_untouched},
-    servers::{PORT, ngircd},
+    exchange::{assert_all_recovered, assert_untouched},
+    servers::{SERVER_PORT, ngircd},
 };
 
-use super::{REQUIRE, kill_again_and_again};
+use super::{STATEFUL_REQUIRE, kill_repeatedly};
 
-const USERS: usize = 5;
+const USER_COUNT: usize = 5;
 
 /// A user, and the connection.
 struct User(BufReader<TcpStream>);
@@ -29,7 +29,7 @@ struct User(BufReader<TcpStream>);
 impl User {
     /// One who is in the channel.
     fn joins(scene: &Scene, number: usize) -> Self {
-        let mut user = Self(BufReader::new(scene.connect(PORT)));
+        let mut user = Self(BufReader::new(scene.connect(SERVER_PORT)));
         user.say(&format!(
             "NICK u{number}\r\nUSER u{number} 0 * :User {number}"
         ));
@@ -45,7 +45,7 @@ impl User {
     }
 
     /// The next line that is not the server's own affair.
-    fn hear(&mut self) -> String {
+    fn receive(&mut self) -> String {
         loop {
             let mut line = String::new();
             self.0.read_line(&mut line).expect("a line");
@@ -59,7 +59,7 @@ impl User {
 
     fn until(&mut self, part: &str) -> String {
         loop {
-            let line = self.hear();
+            let line = self.receive();
             if line.contains(part) {
                 return line;
             }
@@ -68,7 +68,7 @@ impl User {
 }
 
 /// Talks until it ends, then says how much that was.
-fn talk(mut stream: TcpStream, ends: &AtomicBool) {
+fn send_messages(mut stream: TcpStream, ends: &AtomicBool) {
     let mut said = 0;
     while !ends.load(Ordering::Relaxed) {
         said += 1;
@@ -82,7 +82,7 @@ fn talk(mut stream: TcpStream, ends: &AtomicBool) {
 fn listen(user: &mut User) {
     let mut heard: BTreeMap<String, u64> = BTreeMap::new();
     let mut ended = 0;
-    while ended < USERS - 1 {
+    while ended < USER_COUNT - 1 {
         let line = user.until(" PRIVMSG #chat :");
         let (from, text) = line.split_once(" PRIVMSG #chat :").expect("a message");
         let count = heard.entry(from.to_owned()).or_default();
@@ -100,22 +100,22 @@ fn listen(user: &mut User) {
 }
 
 #[test]
-fn ngircd_tells_everybody_everything() {
+fn ngircd_delivers_all_messages() {
     let scene = Scene::new("ngircd");
-    let server = scene.protect_with(&ngircd(&scene), &REQUIRE);
-    let recording = scene.record(PORT);
+    let server = scene.protect_with(&ngircd(&scene), &STATEFUL_REQUIRE);
+    let recording = scene.record(SERVER_PORT);
     let seed = &mut Seed::choose("ngircd");
-    let (ends, all_are_there) = (AtomicBool::new(false), Barrier::new(USERS + 1));
+    let (ends, all_are_there) = (AtomicBool::new(false), Barrier::new(USER_COUNT + 1));
     let (scene, ends, all_are_there) = (&scene, &ends, &all_are_there);
     thread::scope(|scope| {
-        let users: Vec<_> = (0..USERS)
+        let users: Vec<_> = (0..USER_COUNT)
             .map(|number| {
                 scope.spawn(move || {
                     let mut user = User::joins(scene, number);
                     let stream = user.0.get_ref().try_clone().expect("a duplicate");
                     all_are_there.wait();
                     thread::scope(|scope| {
-                        scope.spawn(move || talk(stream, ends));
+                        scope.spawn(move || send_messages(stream, ends));
                         listen(&mut user);
                     });
                     user.say("TOPIC #chat");
@@ -127,12 +127,12 @@ fn ngircd_tells_everybody_everything() {
             })
             .collect();
         all_are_there.wait();
-        kill_again_and_again(&server, 5, seed);
+        kill_repeatedly(&server, 5, seed);
         ends.store(true, Ordering::Relaxed);
         for user in users {
             user.join().expect("a user");
         }
     });
-    assert_all_kept(&server);
-    assert_untouched(recording, USERS);
+    assert_all_recovered(&server);
+    assert_untouched(recording, USER_COUNT);
 }

@@ -1,4 +1,4 @@
-//! Node.js: what it counts it goes on counting, with timers, files and hashes by its pool of threads, and garbage.
+//! Node.js: counters survive, with timers, files, hashes by the thread pool, and garbage collection.
 
 use std::{
     net::SocketAddr,
@@ -9,17 +9,17 @@ use std::{
 use e2e::{
     Scene,
     clients::{Http, finish},
-    exchange::{assert_all_kept, assert_untouched},
+    exchange::{assert_all_recovered, assert_untouched},
     pair::{FailOver, Pair, addresses},
-    servers::{PORT, node, node_at},
+    servers::{SERVER_PORT, node, node_at},
 };
 
-use super::{REQUIRE, patiently, seldom::kill};
+use super::{STATEFUL_REQUIRE, await_condition, rare_calls::kill};
 
-const CLIENTS: usize = 4;
-const KILLS: usize = 4;
+const CLIENT_COUNT: usize = 4;
+const KILL_COUNT: usize = 4;
 /// Requests between two kills.
-const BETWEEN: usize = 400;
+const REQUESTS_PER_KILL: usize = 400;
 
 /// Asks until it is to end, and hears each number once.
 fn count(
@@ -51,12 +51,12 @@ fn count_and_die(
 ) -> usize {
     let (answers, ends) = (&AtomicUsize::new(0), &AtomicBool::new(false));
     thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS)
+        let clients: Vec<_> = (0..CLIENT_COUNT)
             .map(|number| scope.spawn(move || count(scene, address, number, answers, ends)))
             .collect();
         for death in 1..=deaths {
-            let until = answers.load(Ordering::Relaxed) + BETWEEN;
-            patiently("answers", || {
+            let until = answers.load(Ordering::Relaxed) + REQUESTS_PER_KILL;
+            await_condition("answers", || {
                 answers.load(Ordering::Relaxed) >= until
                     || clients.iter().any(|client| client.is_finished())
             });
@@ -67,31 +67,33 @@ fn count_and_die(
     answers.load(Ordering::Relaxed)
 }
 
-fn goes_on_counting(label: &str, options: &[&str]) {
+fn keeps_counting(label: &str, options: &[&str]) {
     let scene = &Scene::new(label);
-    let server = scene.protect_with(&node(scene, options), &REQUIRE);
-    let recording = scene.record(PORT);
-    count_and_die(scene, scene.ipv4(PORT), KILLS, |round| kill(&server, round));
-    assert_all_kept(&server);
-    assert_untouched(recording, CLIENTS);
+    let server = scene.protect_with(&node(scene, options), &STATEFUL_REQUIRE);
+    let recording = scene.record(SERVER_PORT);
+    count_and_die(scene, scene.ipv4(SERVER_PORT), KILL_COUNT, |round| {
+        kill(&server, round)
+    });
+    assert_all_recovered(&server);
+    assert_untouched(recording, CLIENT_COUNT);
 }
 
 #[test]
-fn node_goes_on_counting() {
-    goes_on_counting("node", &[]);
+fn node_keeps_counting() {
+    keeps_counting("node", &[]);
 }
 
 /// Without threads of V8's own.
 #[test]
-fn node_with_a_single_thread_goes_on_counting() {
-    goes_on_counting("nodesingle", &["--single-threaded"]);
+fn single_threaded_node_keeps_counting() {
+    keeps_counting("nodesingle", &["--single-threaded"]);
 }
 
-/// Its host loses its power; another one has what the logger knows.
+/// The host loses power; another host continues with the data at the logger.
 #[test]
-fn node_goes_on_where_its_host_has_ended() {
+fn node_survives_power_off() {
     let [address, _] = addresses();
-    let mut pair = Pair::with("nodehosts", &[], &REQUIRE, |scene| {
+    let mut pair = Pair::with("nodehosts", &[], &STATEFUL_REQUIRE, |scene| {
         node_at(scene, address, &[])
     });
     let scene = pair.scene.clone();

@@ -1,5 +1,4 @@
-//! Servers whose answers come from others, or go where they connect to: in the middle of these they are killed, and go
-//! on.
+//! Proxies, killed in the middle of downloads from their upstream servers.
 
 use std::{
     net::SocketAddr,
@@ -11,40 +10,40 @@ use std::{
 use e2e::{
     Scene, Seed, assert_same_bytes,
     clients::{Http, finish},
-    exchange::{assert_all_kept, assert_untouched},
+    exchange::{assert_all_recovered, assert_untouched},
     pattern,
-    servers::{BIG, PORT, Server, haproxy, nginx_at, nginx_proxy},
+    servers::{BIG_FILE_BYTES, SERVER_PORT, Server, haproxy, nginx_at, nginx_proxy},
 };
 
 use super::{
-    REQUIRE, kill_again_and_again, meanwhile,
-    outgoing::{assert_kept_to_others, behind},
-    patiently,
+    STATEFUL_REQUIRE, await_condition, kill_repeatedly,
+    upstream::{assert_upstream_recovered, behind},
+    with_clients,
 };
 
 #[test]
-fn haproxy_goes_on_in_the_middle_of_downloads() {
-    goes_on_in_the_middle_of_downloads("haproxy", haproxy);
+fn haproxy_continues_within_downloads() {
+    continues_within_downloads("haproxy", haproxy);
 }
 
 #[test]
-fn nginx_goes_on_in_the_middle_of_what_is_behind_it() {
-    goes_on_in_the_middle_of_downloads("nginxproxy", nginx_proxy);
+fn nginx_proxy_continues_within_downloads() {
+    continues_within_downloads("nginxproxy", nginx_proxy);
 }
 
 /// Killed again and again, while what is behind it answers: neither end of it notices.
-fn goes_on_in_the_middle_of_downloads(label: &str, make: fn(&Scene, SocketAddr) -> Server) {
-    const CLIENTS: usize = 4;
+fn continues_within_downloads(label: &str, make: fn(&Scene, SocketAddr) -> Server) {
+    const CLIENT_COUNT: usize = 4;
     let scene = Scene::new(label);
     let behind = behind(&scene);
     let _plain = scene.plain(&nginx_at(&scene, vec![behind]));
-    let server = scene.protect_with(&make(&scene, behind), &REQUIRE);
-    let recording = scene.record(PORT);
+    let server = scene.protect_with(&make(&scene, behind), &STATEFUL_REQUIRE);
+    let recording = scene.record(SERVER_PORT);
     let seed = &mut Seed::choose(label);
-    let big = pattern(BIG);
+    let big = pattern(BIG_FILE_BYTES);
     let begun = AtomicUsize::new(0);
     let client = |which, ends: &AtomicBool| {
-        let mut http = Http::new(scene.connect(PORT));
+        let mut http = Http::new(scene.connect(SERVER_PORT));
         let small = pattern(500 + which * 700);
         let mut is_first = true;
         while !ends.load(Ordering::Relaxed) {
@@ -60,13 +59,13 @@ fn goes_on_in_the_middle_of_downloads(label: &str, make: fn(&Scene, SocketAddr) 
         }
         finish(http.stream());
     };
-    meanwhile(CLIENTS, client, || {
-        patiently("all are in the middle", || {
-            begun.load(Ordering::Relaxed) == CLIENTS
+    with_clients(CLIENT_COUNT, client, || {
+        await_condition("all are in the middle", || {
+            begun.load(Ordering::Relaxed) == CLIENT_COUNT
         });
-        kill_again_and_again(&server, 6, seed);
+        kill_repeatedly(&server, 6, seed);
     });
-    assert_all_kept(&server);
-    assert_eq!(assert_kept_to_others(&server), 6);
-    assert_untouched(recording, CLIENTS);
+    assert_all_recovered(&server);
+    assert_eq!(assert_upstream_recovered(&server), 6);
+    assert_untouched(recording, CLIENT_COUNT);
 }

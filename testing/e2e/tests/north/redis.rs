@@ -1,4 +1,4 @@
-//! redis: what it has answered it has not forgotten.
+//! redis: acknowledged writes survive.
 
 use std::{
     fs,
@@ -11,15 +11,15 @@ use e2e::{
     Scene, Seed,
     arrange::wait_until,
     clients::finish,
-    exchange::{assert_all_kept, assert_untouched},
+    exchange::{assert_all_recovered, assert_untouched},
     loggers::status,
-    servers::{PORT, redis, redis_in},
+    servers::{SERVER_PORT, redis, redis_in},
 };
 use lab::Signal;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 pub(super) use super::redis_client::Client;
-use super::{REQUIRE, kill_again_and_again, patiently};
+use super::{STATEFUL_REQUIRE, await_condition, kill_repeatedly};
 
 /// Counts for as long as it is told, and finds each number once.
 fn count(scene: &Scene, number: usize, ends: &AtomicBool) -> u64 {
@@ -56,23 +56,23 @@ fn is_later(entry: &str, last: &str) -> bool {
 }
 
 #[test]
-fn redis_forgets_nothing_that_it_has_answered() {
-    forgets_nothing("redis", &[]);
+fn redis_keeps_acknowledged_writes() {
+    keeps_acknowledged_writes("redis", &[]);
 }
 
-/// A helper thread flushes the log once in a second, and whether it is at it decides when the next bytes are written.
+/// A helper thread flushes the log each second, and its activity decides the time of the next write.
 #[test]
-fn redis_that_flushes_its_log_every_second_forgets_nothing() {
+fn redis_with_everysec_keeps_acknowledged_writes() {
     let every_second = ["--appendonly", "yes", "--appendfsync", "everysec"];
-    forgets_nothing("rediseverysec", &every_second);
+    keeps_acknowledged_writes("rediseverysec", &every_second);
 }
 
-fn forgets_nothing(label: &str, logs: &[&str]) {
+fn keeps_acknowledged_writes(label: &str, logs: &[&str]) {
     let scene = Scene::new(label);
     let saves = [&["--save", ""], logs].concat();
-    let redis = redis_in(scene.directory(), scene.ipv4(PORT), &saves);
-    let server = scene.protect_with(&redis, &REQUIRE);
-    let recording = scene.record(PORT);
+    let redis = redis_in(scene.directory(), scene.ipv4(SERVER_PORT), &saves);
+    let server = scene.protect_with(&redis, &STATEFUL_REQUIRE);
+    let recording = scene.record(SERVER_PORT);
     let ends = AtomicBool::new(false);
     let seed = &mut Seed::choose(label);
     let (scene, ends) = (&scene, &ends);
@@ -80,7 +80,7 @@ fn forgets_nothing(label: &str, logs: &[&str]) {
         let clients: Vec<_> = (0..8)
             .map(|number| scope.spawn(move || count(scene, number, ends)))
             .collect();
-        kill_again_and_again(&server, 5, seed);
+        kill_repeatedly(&server, 5, seed);
         if !logs.is_empty() {
             // Long enough for a few flushes.
             thread::sleep(Duration::from_secs(3));
@@ -100,7 +100,7 @@ fn forgets_nothing(label: &str, logs: &[&str]) {
             );
         }
     });
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
     assert_untouched(recording, 9);
 }
 
@@ -138,15 +138,15 @@ fn evicted(client: &mut Client) -> u64 {
     evicted.parse().expect("a number")
 }
 
-/// Which keys go, when memory is short, is decided by its clocks, its random numbers, and how much memory it has used.
+/// Clocks, random numbers and used memory decide the eviction.
 #[test]
-fn redis_forgets_the_same_again_when_its_memory_is_short() {
+fn redis_evicts_same_keys_in_replay() {
     for policy in ["allkeys-random", "allkeys-lru", "volatile-ttl"] {
         let scene = Scene::new("redisevict");
         let more = ["--save", "", "--maxmemory", "2mb", "--maxmemory-policy"];
         let more = [&more[..], &[policy]].concat();
-        let redis = redis_in(scene.directory(), scene.ipv4(PORT), &more);
-        let server = scene.protect_with(&redis, &REQUIRE);
+        let redis = redis_in(scene.directory(), scene.ipv4(SERVER_PORT), &more);
+        let server = scene.protect_with(&redis, &STATEFUL_REQUIRE);
         let (ends, seed) = (AtomicBool::new(false), &mut Seed::choose(policy));
         let (scene, ends) = (&scene, &ends);
         thread::scope(|scope| {
@@ -155,9 +155,9 @@ fn redis_forgets_the_same_again_when_its_memory_is_short() {
                 .collect();
             // However long that takes.
             let mut client = Client::new(scene);
-            patiently("keys go", || evicted(&mut client) > 0);
+            await_condition("keys go", || evicted(&mut client) > 0);
             drop(client);
-            kill_again_and_again(&server, 3, seed);
+            kill_repeatedly(&server, 3, seed);
             ends.store(true, Ordering::Relaxed);
             for client in clients {
                 client.join().expect("a client");
@@ -167,7 +167,7 @@ fn redis_forgets_the_same_again_when_its_memory_is_short() {
         let mut state = || (client.ask(&["DEBUG", "DIGEST"]), evicted(&mut client));
         // What was too much is not gone at once.
         let mut then = state();
-        patiently("nothing more goes", || {
+        await_condition("nothing more goes", || {
             let before = std::mem::replace(&mut then, state());
             before == then
         });
@@ -179,12 +179,12 @@ fn redis_forgets_the_same_again_when_its_memory_is_short() {
             now.1 > then.1 || now == then,
             "{policy}: {now:?}, not {then:?}"
         );
-        assert_all_kept(&server);
+        assert_all_recovered(&server);
     }
 }
 
 /// What redis answers to these depends on all that was before, on its clocks and on its random numbers.
-const COMMANDS: [&[&str]; 22] = [
+const NONDETERMINISTIC_COMMANDS: [&[&str]; 22] = [
     &["SET", "s%", "value %"],
     &["SET", "s%", "x", "PX", "2000000"],
     &["GET", "s%"],
@@ -216,22 +216,23 @@ const COMMANDS: [&[&str]; 22] = [
 fn play(clients: &mut [Client], seed: &mut Seed, commands: usize) {
     for _ in 0..commands {
         let number = seed.between(0, 49).to_string();
-        let words: Vec<String> = COMMANDS[seed.between(0, COMMANDS.len() - 1)]
-            .iter()
-            .map(|word| word.replace('%', &number))
-            .collect();
+        let words: Vec<String> = NONDETERMINISTIC_COMMANDS
+            [seed.between(0, NONDETERMINISTIC_COMMANDS.len() - 1)]
+        .iter()
+        .map(|word| word.replace('%', &number))
+        .collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let client = seed.between(0, clients.len() - 1);
         clients[client].ask(&words);
     }
 }
 
-/// After whatever was asked of it, its whole state is what it was, and a transaction that was open goes on.
+/// After all kinds of commands the whole state is unchanged, and an open transaction continues.
 #[test]
-fn redis_is_in_the_state_in_which_it_died() {
+fn redis_state_equals_state_at_death() {
     let scene = Scene::new("redisstate");
-    let server = scene.protect_with(&redis(&scene), &REQUIRE);
-    let recording = scene.record(PORT);
+    let server = scene.protect_with(&redis(&scene), &STATEFUL_REQUIRE);
+    let recording = scene.record(SERVER_PORT);
     let seed = &mut Seed::choose("redisstate");
     let mut clients: Vec<Client> = (0..4).map(|_| Client::new(&scene)).collect();
     for kill in 1..=3 {
@@ -257,15 +258,15 @@ fn redis_is_in_the_state_in_which_it_died() {
     for client in &clients {
         finish(client.stream());
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
     assert_untouched(recording, 4);
 }
 
-/// Who only waits is told when it happens, by the next life.
+/// Waiting clients get their events from the next incarnation.
 #[test]
-fn redis_subscribers_and_blocked_clients_wait_on() {
+fn redis_subscribers_and_blocked_clients_keep_waiting() {
     let scene = Scene::new("redissub");
-    let server = scene.protect_with(&redis(&scene), &REQUIRE);
+    let server = scene.protect_with(&redis(&scene), &STATEFUL_REQUIRE);
     let (mut subscriber, mut blocked, mut other) = (
         Client::new(&scene),
         Client::new(&scene),
@@ -289,17 +290,17 @@ fn redis_subscribers_and_blocked_clients_wait_on() {
         .parse()
         .expect("milliseconds");
     assert!((1..100_000).contains(&left), "{left} ms");
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
-/// A program of theirs, which knows nothing of us.
+/// redis' own benchmark program, without knowledge of `outlive`.
 #[test]
-fn redis_benchmark_does_not_notice() {
+fn redis_benchmark_sees_no_crash() {
     let scene = Scene::new("redisbench");
-    let server = scene.protect_with(&redis(&scene), &REQUIRE);
+    let server = scene.protect_with(&redis(&scene), &STATEFUL_REQUIRE);
     let seed = &mut Seed::choose("redisbench");
-    let host = scene.ipv4(PORT).ip().to_string();
-    let port = PORT.to_string();
+    let host = scene.ipv4(SERVER_PORT).ip().to_string();
+    let port = SERVER_PORT.to_string();
     thread::scope(|scope| {
         let arguments = [
             "-h",
@@ -316,19 +317,19 @@ fn redis_benchmark_does_not_notice() {
         ];
         let scene = &scene;
         let benchmark = scope.spawn(move || scene.on_client("redis-benchmark", &arguments));
-        kill_again_and_again(&server, 3, seed);
+        kill_repeatedly(&server, 3, seed);
         let finished = benchmark.join().expect("it ends");
         assert!(finished.status.success(), "{finished:?}");
     });
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
-/// `serve` is killed, then the server; or both at once. The record is where the next `serve` finds it.
+/// `serve` is killed, then the server; or both at once. The next `serve` finds the record.
 #[test]
-fn redis_goes_on_when_serve_is_killed_too() {
+fn redis_survives_kill_of_serve() {
     let scene = Scene::new("redisadopt");
     let definition = redis(&scene);
-    let mut server = scene.protect_with(&definition, &REQUIRE);
+    let mut server = scene.protect_with(&definition, &STATEFUL_REQUIRE);
     let mut client = Client::new(&scene);
     for round in 1..=3 {
         assert_eq!(
@@ -342,28 +343,28 @@ fn redis_goes_on_when_serve_is_killed_too() {
         } else {
             assert_eq!(client.ask(&["INCR", "counter"]), format!(":{}", 2 * round));
         }
-        server.succeed(&scene, &definition, &REQUIRE);
+        server.succeed(&scene, &definition, &STATEFUL_REQUIRE);
         if !both {
             server.kill_main(Signal::KILL);
         }
         server.wait_serving(1);
-        assert_all_kept(&server);
+        assert_all_recovered(&server);
     }
     assert_eq!(client.ask(&["INCR", "counter"]), ":6");
     drop(client);
     server.stop();
 }
 
-/// A request that kills it, and kills it again in each replay: who has sent it is reset, and nobody else.
+/// A request kills the server, also in each replay: only the sender is reset.
 #[test]
-fn redis_goes_on_without_the_client_that_kills_it() {
+fn redis_continues_without_fatal_client() {
     let scene = Scene::new("redispoison");
     let mut definition = redis(&scene);
     // The crash report of redis takes a while: a life that served for a second does not count as a life that died at
     // once.
     let quiet = ["--crash-log-enabled", "no"].map(str::to_owned);
     definition.command.extend(quiet);
-    let server = scene.protect_with(&definition, &REQUIRE);
+    let server = scene.protect_with(&definition, &STATEFUL_REQUIRE);
     let mut others: Vec<Client> = (0..3).map(|_| Client::new(&scene)).collect();
     for (number, other) in (1..).zip(&mut others) {
         assert_eq!(other.ask(&["INCR", "counter"]), format!(":{number}"));
@@ -374,7 +375,7 @@ fn redis_goes_on_without_the_client_that_kills_it() {
     assert_eq!(poison.answer_or_error(), None);
     // A life may serve for a moment before it dies of that.
     let kinds = |event: &serde_json::Value| event["event"].as_str().unwrap_or("").to_owned();
-    patiently("it serves without that client", || {
+    await_condition("it serves without that client", || {
         let said: Vec<String> = server.events().iter().map(kinds).collect();
         let lost = said.iter().position(|kind| kind == "connection_reset");
         lost.is_some_and(|lost| said[lost..].iter().any(|kind| kind == "serving"))
@@ -385,12 +386,12 @@ fn redis_goes_on_without_the_client_that_kills_it() {
     }
     // More, where the machine has let a life last a second.
     let deaths = server.events_of("died").len();
-    assert!(deaths >= 4, "{deaths}: {}", server.said());
+    assert!(deaths >= 4, "{deaths}: {}", server.log());
     assert_eq!(
         server.events_of("connection_reset").len(),
         1,
         "{}",
-        server.said()
+        server.log()
     );
     // What comes afterwards outlives a kill.
     server.kill_main(Signal::KILL);
@@ -398,17 +399,17 @@ fn redis_goes_on_without_the_client_that_kills_it() {
     assert_eq!(others[0].ask(&["GET", "counter"]), "7");
 }
 
-/// What it has read is in its own record, and not kept twice.
+/// Input of redis is in the determinant log, and is not stored twice.
 #[test]
-fn what_redis_has_read_is_not_kept_twice() {
+fn redis_input_is_stored_once() {
     let scene = Scene::new("redisonce");
-    let server = scene.protect_with(&redis(&scene), &REQUIRE);
+    let server = scene.protect_with(&redis(&scene), &STATEFUL_REQUIRE);
     let mut client = Client::new(&scene);
     let large = "x".repeat(1 << 20);
     for number in 0..40 {
         assert_eq!(client.ask(&["SET", &number.to_string(), &large]), "+OK");
     }
-    patiently("the instream is released", || {
+    await_condition("the instream is released", || {
         let status = status(&server);
         let kept = status["held_bytes"].as_u64();
         kept.is_some_and(|bytes| bytes < 4 << 20)
@@ -419,18 +420,18 @@ fn what_redis_has_read_is_not_kept_twice() {
     server.kill_main(Signal::KILL);
     server.wait_serving(1);
     assert_eq!(client.ask(&["DBSIZE"]), ":40");
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
-/// Each connection takes `serve` a descriptor, until its server has them all. One that is lost takes some more, and
-/// comes when the others have been given away: the server, and all others, do not wait for it for ever.
+/// Each connection takes a descriptor of `serve` until the server has all connections. A lost connection takes more
+/// descriptors, and its turn is last: server and other clients do not wait for ever.
 #[test]
-fn redis_gets_the_connections_for_which_there_are_descriptors() {
-    const CLIENTS: usize = 500;
-    const ROOM: usize = 60; // for a few of them, and for the start of a server
+fn redis_gets_connections_within_descriptor_limit() {
+    const CLIENT_COUNT: usize = 500;
+    const SPARE_DESCRIPTORS: usize = 60; // for a few of them, and for the start of a server
     let scene = Scene::new("redis-descriptors");
-    let server = scene.protect_with(&redis(&scene), &REQUIRE);
-    let mut clients: Vec<_> = (0..CLIENTS).map(|_| Client::new(&scene)).collect();
+    let server = scene.protect_with(&redis(&scene), &STATEFUL_REQUIRE);
+    let mut clients: Vec<_> = (0..CLIENT_COUNT).map(|_| Client::new(&scene)).collect();
     for client in &mut clients {
         assert_eq!(client.ask(&["SET", "key", "value"]), "+OK");
     }
@@ -438,7 +439,7 @@ fn redis_gets_the_connections_for_which_there_are_descriptors() {
     let open = fs::read_dir(format!("/proc/{}/fd", serve.as_raw_nonzero())).expect("it runs");
     let limits = getrlimit(Resource::Nofile);
     let few = Rlimit {
-        current: u64::try_from(open.count() + ROOM).ok(),
+        current: u64::try_from(open.count() + SPARE_DESCRIPTORS).ok(),
         maximum: limits.maximum,
     };
     prlimit(Some(serve), Resource::Nofile, few).expect("it runs");
@@ -446,9 +447,9 @@ fn redis_gets_the_connections_for_which_there_are_descriptors() {
     server.wait_serving(1);
     let kept = clients
         .iter_mut()
-        .map(|client| usize::from(client.goes_on()));
+        .map(|client| usize::from(client.is_alive()));
     let kept: usize = kept.sum();
-    assert!(kept > 0 && kept < CLIENTS, "{kept}");
+    assert!(kept > 0 && kept < CLIENT_COUNT, "{kept}");
     assert_eq!(Client::new(&scene).ask(&["GET", "key"]), "value");
     server.stop();
 }
@@ -464,13 +465,13 @@ fn waits_to_be_given(pid: Pid) -> Option<bool> {
     }
 }
 
-/// A server that has replayed its record, and reads nothing more, cannot be given its connections.
+/// A server that has replayed its record and reads no more cannot get its connections.
 #[test]
-fn redis_is_begun_again_where_it_does_not_take_its_connections() {
-    const CLIENTS: usize = 500; // more than its socket has room for
+fn redis_restarts_when_connections_are_not_accepted() {
+    const CLIENT_COUNT: usize = 500; // more than its socket has room for
     let scene = Scene::new("redis-takes-none");
-    let server = scene.protect_with(&redis(&scene), &REQUIRE);
-    let mut clients: Vec<_> = (0..CLIENTS).map(|_| Client::new(&scene)).collect();
+    let server = scene.protect_with(&redis(&scene), &STATEFUL_REQUIRE);
+    let mut clients: Vec<_> = (0..CLIENT_COUNT).map(|_| Client::new(&scene)).collect();
     for client in &mut clients {
         for _ in 0..10 {
             assert_eq!(client.ask(&["SET", "key", "value"]), "+OK");

@@ -6,14 +6,14 @@ use std::{
     time::Duration,
 };
 
-use e2e::{PATIENCE, Scene, servers::PORT};
+use e2e::{EVENT_TIMEOUT, Scene, servers::SERVER_PORT};
 
 /// A client of redis, and the connection.
 pub(super) struct Client(BufReader<TcpStream>);
 
 impl Client {
     pub(super) fn new(scene: &Scene) -> Self {
-        Self::to(scene, scene.ipv4(PORT))
+        Self::to(scene, scene.ipv4(SERVER_PORT))
     }
 
     pub(super) fn to(scene: &Scene, address: SocketAddr) -> Self {
@@ -44,7 +44,7 @@ impl Client {
         };
         limit(self, time);
         let beginning = self.beginning();
-        limit(self, PATIENCE);
+        limit(self, EVENT_TIMEOUT);
         self.answer_unless(beginning, ErrorKind::WouldBlock)
     }
 
@@ -69,7 +69,7 @@ impl Client {
 
     /// Whether it is answered; else it is reset.
     #[track_caller]
-    pub(super) fn goes_on(&mut self) -> bool {
+    pub(super) fn is_alive(&mut self) -> bool {
         let said = self.0.get_mut().write_all(b"PING\r\n");
         let heard = said
             .map_err(|error| error.kind())

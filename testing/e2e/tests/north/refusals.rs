@@ -13,15 +13,15 @@ use std::{
 use e2e::{
     Protected, Scene,
     loggers::{Logger, protect, with_logger},
-    servers::{PORT, Server, interpreter, memcached, nginx, nginx_alone, redis},
+    servers::{SERVER_PORT, Server, interpreter, memcached, nginx, nginx_alone, redis},
 };
 use lab::Signal;
 
-use super::{seldom::run, words::Client};
+use super::{command_server::Client, rare_calls::run};
 
 /// A statically linked server takes no library: no service is better than a service with unrecorded state.
 #[test]
-fn a_server_that_cannot_be_wrapped_is_refused() {
+fn static_server_is_refused() {
     let scene = Scene::new("static");
     let output = serve(&scene, &[], &[&static_server(&scene)]);
     assert_eq!(output.status.code(), Some(78), "{output:?}");
@@ -31,7 +31,7 @@ fn a_server_that_cannot_be_wrapped_is_refused() {
 
 /// The work of another program would not be recorded.
 #[test]
-fn a_server_that_becomes_another_program_is_refused() {
+fn server_that_execs_is_refused() {
     let scene = Scene::new("wrapper");
     let output = serve(&scene, &[], &["env", "NAME=value", "redis-server"]);
     assert_eq!(output.status.code(), Some(78), "{output:?}");
@@ -41,9 +41,9 @@ fn a_server_that_becomes_another_program_is_refused() {
 
 /// The same where the program begins the server as a child.
 #[test]
-fn a_server_that_another_program_begins_is_refused() {
+fn server_behind_wrapper_is_refused() {
     let scene = Scene::new("script");
-    let address = scene.ipv4(PORT);
+    let address = scene.ipv4(SERVER_PORT);
     let server = format!(
         "redis-server --bind {} --port {} --protected-mode no & wait",
         address.ip(),
@@ -74,7 +74,7 @@ pub(super) fn serve(scene: &Scene, flags: &[&str], server: &[&str]) -> Output {
         "serve",
         "--stateful=require",
         "--address",
-        &scene.ipv4(PORT).to_string(),
+        &scene.ipv4(SERVER_PORT).to_string(),
     ]);
     command
         .args(flags)
@@ -116,7 +116,7 @@ pub(super) fn unknown(scene: &Scene, mut server: Server) -> Server {
 /// The threads of memcached serve clients, which cannot be replayed. The mistake is noticed when a thread gets the
 /// first client, before that client has said anything.
 #[test]
-fn a_server_whose_threads_serve_is_refused() {
+fn threaded_server_is_refused() {
     let scene = Scene::new("memcached");
     let said = refused(&scene, &unknown(&scene, memcached(&scene)), &[]);
     let expected =
@@ -133,7 +133,7 @@ fn a_server_whose_threads_serve_is_refused() {
 /// The workers of nginx share memory: a worker that accepts a client is refused. The words do not depend on the
 /// workers' standard error.
 #[test]
-fn a_server_whose_workers_share_memory_is_refused_with_the_way_out() {
+fn workers_with_shared_memory_are_refused_with_advice() {
     let scene = Scene::new("workers");
     let said = refused(&scene, &unknown(&scene, nginx(&scene)), &[]);
     // With the client, or with the first message of the master.
@@ -147,10 +147,10 @@ fn a_server_whose_workers_share_memory_is_refused_with_the_way_out() {
 
 /// A known server is served without a record from the start, if a record was only preferred: `check` says so, too.
 #[test]
-fn a_server_that_is_known_is_served_without_a_record_if_one_was_only_preferred() {
+fn known_server_is_served_unrecorded_with_prefer() {
     let scene = Scene::new("prefer-known");
-    let server = scene.protect_with(&memcached(&scene), &PREFER);
-    let mut client = scene.connect_to(scene.ipv4(PORT));
+    let server = scene.protect_with(&memcached(&scene), &STATEFUL_PREFER);
+    let mut client = scene.connect_to(scene.ipv4(SERVER_PORT));
     is_answered(&mut client);
     server.kill_main(Signal::KILL);
     server.wait_serving(1);
@@ -168,7 +168,7 @@ fn a_server_that_is_known_is_served_without_a_record_if_one_was_only_preferred()
 
 /// `check` knows such servers before the start.
 #[test]
-fn check_knows_servers_that_cannot_be_rebuilt() {
+fn check_reports_unrecordable_servers() {
     let [scene, alone] = ["known", "alone"].map(Scene::new);
     let script = scene.write("server", "#!/bin/sh\nexec redis-server\n");
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).expect("executable");
@@ -198,7 +198,7 @@ fn check_knows_servers_that_cannot_be_rebuilt() {
 
 /// A replay could not give a server the descriptors of another process again.
 #[test]
-fn a_server_that_is_given_descriptors_is_refused() {
+fn server_with_inherited_descriptors_is_refused() {
     let scene = Scene::new("rights");
     let path = scene.directory().join("giver.socket");
     let lines = format!(
@@ -217,13 +217,14 @@ socket.recv_fds(here, 1, 1)"
     assert!(said.contains("receives descriptors"), "{said}");
 }
 
-/// With `prefer`, a server that can have no record goes on without. The client that shows the mistake notices nothing.
+/// With `prefer`, a server that cannot be recorded continues without a record. The client that reveals the problem
+/// sees nothing.
 #[test]
-fn a_server_whose_threads_serve_goes_on_without_a_record_if_one_was_only_preferred() {
+fn threaded_server_continues_unrecorded_with_prefer() {
     let scene = Scene::new("prefer");
     let definition = unknown(&scene, memcached(&scene));
-    let mut server = scene.protect_with(&definition, &PREFER);
-    let mut client = scene.connect_to(scene.ipv4(PORT));
+    let mut server = scene.protect_with(&definition, &STATEFUL_PREFER);
+    let mut client = scene.connect_to(scene.ipv4(SERVER_PORT));
     is_answered(&mut client);
     let trouble = server.wait_for("warning", 1)["message"].to_string();
     assert!(trouble.contains("cannot be rebuilt"), "{trouble}");
@@ -236,7 +237,7 @@ fn a_server_whose_threads_serve_goes_on_without_a_record_if_one_was_only_preferr
     assert_no_client_notices(&server);
     // Another `serve` with the same options finds a server without a record.
     server.kill_serve_itself();
-    server.succeed(&scene, &definition, &PREFER);
+    server.succeed(&scene, &definition, &STATEFUL_PREFER);
     server.kill_main(Signal::KILL);
     server.wait_serving(1);
     is_answered(&mut client);
@@ -245,20 +246,20 @@ fn a_server_whose_threads_serve_goes_on_without_a_record_if_one_was_only_preferr
 
 /// The same after some service: the old output is compared with the output of the server without a record.
 #[test]
-fn a_server_that_is_refused_late_goes_on_without_a_record_if_one_was_only_preferred() {
-    goes_on_when_refused_late(&Scene::new("prefer-late"), &PREFER);
+fn late_refused_server_continues_unrecorded_with_prefer() {
+    continues_after_late_refusal(&Scene::new("prefer-late"), &STATEFUL_PREFER);
 }
 
 /// Also beyond the recorded beginning of an answer: random bytes differ in each life.
 #[test]
-fn all_that_clients_have_heard_is_compared_when_a_preferred_record_is_given_up() {
+fn output_is_verified_after_abandoned_record() {
     let scene = Scene::new("prefer-hash");
-    is_compared(&scene, &PREFER);
+    is_compared(&scene, &STATEFUL_PREFER);
 }
 
 /// The same with the record at a logger.
 #[test]
-fn all_that_clients_have_heard_is_compared_when_a_preferred_record_is_given_up_at_the_logger() {
+fn output_is_verified_after_record_abandoned_at_logger() {
     let (scene, logger) = with_logger("prefer-hash-logger");
     is_compared(&scene, &with_copies(&logger).each_ref().map(String::as_str));
 }
@@ -267,7 +268,7 @@ fn all_that_clients_have_heard_is_compared_when_a_preferred_record_is_given_up_a
 fn with_copies(logger: &Logger) -> [String; 6] {
     let [way, at, keys, file, _] = logger.flags();
     let few = "--mirror-skip-above=20000".to_owned();
-    [way, at, keys, file, few, PREFER[0].to_owned()]
+    [way, at, keys, file, few, STATEFUL_PREFER[0].to_owned()]
 }
 
 fn is_compared(scene: &Scene, flags: &[&str]) {
@@ -277,7 +278,7 @@ fn is_compared(scene: &Scene, flags: &[&str]) {
     assert_eq!(first.ask("6 * 7"), "42");
     let heard = second.ask("'a' * 6000 + os.urandom(8).hex()");
     assert!(heard.len() >= 6016, "{heard}");
-    run(first, LOOKS);
+    run(first, DESCRIPTOR_SCAN_SCRIPT);
     let lost = server.wait_for("connection_reset", 1);
     let reason = lost["reason"].as_str().expect("words");
     assert!(reason.contains("(by the hash)"), "{lost}");
@@ -291,11 +292,11 @@ fn is_compared(scene: &Scene, flags: &[&str]) {
 
 /// The same with a logger on another host: the logger has the input of clients besides the server's notes.
 #[test]
-fn a_server_goes_on_without_a_record_at_the_logger_if_one_was_only_preferred() {
+fn server_at_logger_continues_unrecorded_with_prefer() {
     let (scene, logger) = with_logger("prefer-logger");
     let definition = unknown(&scene, memcached(&scene));
-    let mut server = protect(&scene, &definition, &logger, &PREFER);
-    let mut client = scene.connect_to(scene.ipv4(PORT));
+    let mut server = protect(&scene, &definition, &logger, &STATEFUL_PREFER);
+    let mut client = scene.connect_to(scene.ipv4(SERVER_PORT));
     is_answered(&mut client);
     let trouble = server.wait_for("warning", 1)["message"].to_string();
     assert!(trouble.contains("cannot be rebuilt"), "{trouble}");
@@ -309,7 +310,11 @@ fn a_server_goes_on_without_a_record_at_the_logger_if_one_was_only_preferred() {
     server.kill_serve_itself();
     let flags = logger.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    server.succeed(&scene, &definition, &[&flags[..], &PREFER].concat());
+    server.succeed(
+        &scene,
+        &definition,
+        &[&flags[..], &STATEFUL_PREFER].concat(),
+    );
     server.kill_main(Signal::KILL);
     server.wait_serving(1);
     is_answered(&mut client);
@@ -318,19 +323,19 @@ fn a_server_goes_on_without_a_record_at_the_logger_if_one_was_only_preferred() {
 
 /// Clients with answers go on, too, if the logger has copies of all input of these clients.
 #[test]
-fn a_server_that_is_refused_late_goes_on_at_the_logger_if_a_record_was_only_preferred() {
+fn late_refused_server_at_logger_continues_with_prefer() {
     let (scene, logger) = with_logger("prefer-late-logger");
     let flags = with_copies(&logger);
-    goes_on_when_refused_late(&scene, &flags.each_ref().map(String::as_str));
+    continues_after_late_refusal(&scene, &flags.each_ref().map(String::as_str));
 }
 
 /// Two clients: the second makes the server do the forbidden; then another death.
-fn goes_on_when_refused_late(scene: &Scene, flags: &[&str]) {
+fn continues_after_late_refusal(scene: &Scene, flags: &[&str]) {
     let server = scene.protect_with(&interpreter(scene), flags);
     let mut clients = [(); 2].map(|()| Client::new(scene));
     let [first, second] = &mut clients;
     assert_eq!(first.ask("6 * 7"), "42");
-    run(second, LOOKS);
+    run(second, DESCRIPTOR_SCAN_SCRIPT);
     server.wait_serving(1);
     assert_eq!([first.ask("7 * 7"), second.ask("8 * 8")], ["49", "64"]);
     server.kill_main(Signal::KILL);
@@ -344,7 +349,7 @@ pub(super) fn assert_no_client_notices(server: &Protected) {
     server.assert_none_of("unprotected");
 }
 
-pub(super) const PREFER: [&str; 1] = ["--stateful=prefer"];
+pub(super) const STATEFUL_PREFER: [&str; 1] = ["--stateful=prefer"];
 
 pub(super) fn is_answered(client: &mut TcpStream) {
     let mut answer = [0; 8];
@@ -355,7 +360,7 @@ pub(super) fn is_answered(client: &mut TcpStream) {
 }
 
 /// Another thread looks at all open descriptors.
-pub(super) const LOOKS: &str = r"
+pub(super) const DESCRIPTOR_SCAN_SCRIPT: &str = r"
 def look():
     for fd in range(3, 50):
         try:
@@ -368,14 +373,14 @@ threading.Thread(target=look).start()
 
 /// A mistake that is known before the start: the server begins without a record.
 #[test]
-fn a_static_server_is_served_without_a_record_if_one_was_only_preferred() {
+fn static_server_is_served_unrecorded_with_prefer() {
     let scene = Scene::new("prefer-static");
     let mut definition = interpreter(&scene);
     definition.command = vec![static_server(&scene)];
     let server = scene.protect_with(&definition, &["--stateful=prefer"]);
     let trouble = server.wait_for("warning", 1)["message"].to_string();
     assert!(trouble.contains("statically linked"), "{trouble}");
-    let client = scene.connect(PORT);
+    let client = scene.connect(SERVER_PORT);
     server.kill_main(Signal::KILL);
     server.wait_serving(1);
     server.assert_none_of("connection_reset");
@@ -387,7 +392,7 @@ fn refused(scene: &Scene, server: &Server, word: &[u8]) -> String {
     let words: Vec<&str> = server.command.iter().map(String::as_str).collect();
     let output = thread::scope(|scope| {
         let serving = scope.spawn(|| serve(scene, &[], &words));
-        let connect = || TcpStream::connect(scene.ipv4(PORT));
+        let connect = || TcpStream::connect(scene.ipv4(SERVER_PORT));
         let mut stream = loop {
             match scene.client.enter(connect).expect("a host") {
                 Ok(stream) => break stream,
@@ -399,7 +404,7 @@ fn refused(scene: &Scene, server: &Server, word: &[u8]) -> String {
         let listener = match word {
             [] => stream,
             _ => {
-                let listener = scene.connect(PORT);
+                let listener = scene.connect(SERVER_PORT);
                 stream.write_all(word).expect("sent");
                 listener
             }

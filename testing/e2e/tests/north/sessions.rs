@@ -1,4 +1,4 @@
-//! Sessions of several processes, which talk to each other and serve a client one after another.
+//! Sessions of several processes that exchange messages and serve a client one after another.
 
 use std::{
     fs,
@@ -10,15 +10,16 @@ use std::{
 
 use e2e::{
     Protected, Scene, Seed,
-    exchange::{assert_all_kept, assert_untouched},
+    exchange::{assert_all_recovered, assert_untouched},
     pair::{Pair, addresses},
-    servers::{PORT, passing, sessions_at, working},
+    servers::{SERVER_PORT, passing, sessions_at, working},
 };
 
 use lab::{Pid, Signal};
 
 use super::{
-    REQUIRE, forking::kill_all_and_then_others, hosts::fail_over_and_die, meanwhile, patiently,
+    STATEFUL_REQUIRE, await_condition, power_off::fail_over_and_die,
+    process_per_connection::kill_main_then_children, with_clients,
 };
 
 struct Client {
@@ -32,12 +33,12 @@ struct Client {
 
 impl Client {
     fn to(scene: &Scene, address: SocketAddr, name: String) -> Self {
-        let mut client = Self::who_is_asked(scene, address, name);
-        client.tell_name();
+        let mut client = Self::unnamed(scene, address, name);
+        client.send_name();
         client
     }
 
-    fn who_is_asked(scene: &Scene, address: SocketAddr, name: String) -> Self {
+    fn unnamed(scene: &Scene, address: SocketAddr, name: String) -> Self {
         let mut client = Self {
             stream: BufReader::new(scene.connect_to(address)),
             name,
@@ -45,14 +46,14 @@ impl Client {
             known: None,
             last: String::new(),
         };
-        assert_eq!(client.hear(), "who?");
+        assert_eq!(client.receive(), "who?");
         client
     }
 
-    fn tell_name(&mut self) {
+    fn send_name(&mut self) {
         let name = self.name.clone();
         self.say(&name);
-        assert_eq!(self.hear(), format!("hello {name}"));
+        assert_eq!(self.receive(), format!("hello {name}"));
     }
 
     fn say(&mut self, line: &str) {
@@ -60,7 +61,7 @@ impl Client {
     }
 
     #[track_caller]
-    fn hear(&mut self) -> String {
+    fn receive(&mut self) -> String {
         let mut line = String::new();
         self.stream.read_line(&mut line).expect("an answer");
         assert!(line.ends_with('\n'), "the connection has ended");
@@ -71,7 +72,7 @@ impl Client {
     #[track_caller]
     fn ask(&mut self, size: usize) {
         self.say(&size.to_string());
-        let line = self.hear();
+        let line = self.receive();
         let words: Vec<&str> = line.split(' ').collect();
         let [name, process, count, _, sum] = words[..] else {
             panic!("{line:?}");
@@ -102,17 +103,17 @@ fn size(turn: u64) -> usize {
 }
 
 #[test]
-fn sessions_of_several_processes_go_on() {
+fn multi_process_sessions_survive_kill() {
     let scene = Scene::new("sessions");
-    let definition = sessions_at(&scene, scene.ipv4(PORT), "nothing");
-    let server = scene.protect_with(&definition, &REQUIRE);
-    let recording = scene.record(PORT);
+    let definition = sessions_at(&scene, scene.ipv4(SERVER_PORT), "nothing");
+    let server = scene.protect_with(&definition, &STATEFUL_REQUIRE);
+    let recording = scene.record(SERVER_PORT);
     let seed = &mut Seed::choose("sessions");
     let client = |own, ends: &AtomicBool| {
         let mut connections = 0;
         while !ends.load(Ordering::Relaxed) {
             let name = format!("client-{own}-{connections}");
-            let mut client = Client::to(&scene, scene.ipv4(PORT), name);
+            let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT), name);
             for turn in (0..).take(20 * own + 2) {
                 client.ask(size(turn));
             }
@@ -121,15 +122,15 @@ fn sessions_of_several_processes_go_on() {
         }
         connections
     };
-    let connections = meanwhile(4, client, || kill_all_and_then_others(&server, 2, seed));
-    assert_all_kept(&server);
+    let connections = with_clients(4, client, || kill_main_then_children(&server, 2, seed));
+    assert_all_recovered(&server);
     assert_untouched(recording, connections.iter().sum());
 }
 
 #[test]
-fn sessions_of_several_processes_go_on_where_their_host_has_ended() {
+fn multi_process_sessions_survive_power_off() {
     let [address, _] = addresses();
-    let mut pair = Pair::with("sesshosts", &[], &REQUIRE, |scene| {
+    let mut pair = Pair::with("sesshosts", &[], &STATEFUL_REQUIRE, |scene| {
         sessions_at(scene, address, "nothing")
     });
     let seed = &mut Seed::choose("sesshosts");
@@ -158,17 +159,17 @@ fn sessions_of_several_processes_go_on_where_their_host_has_ended() {
     pair.stop();
 }
 
-/// Who is killed before it is at work, and with it all others a moment later, is none of their news.
+/// The death of a session's process before its first work, and of all other processes a moment later.
 #[test]
-fn who_is_killed_as_it_begins_is_begun_again() {
+fn session_killed_at_start_is_restarted() {
     let scene = Scene::new("sessborn");
     let kills = scene.directory().join("kills");
-    let definition = sessions_at(&scene, scene.ipv4(PORT), &kills.to_string_lossy());
-    let server = scene.protect_with(&definition, &REQUIRE);
-    let mut client = Client::who_is_asked(&scene, scene.ipv4(PORT), "client".to_owned());
+    let definition = sessions_at(&scene, scene.ipv4(SERVER_PORT), &kills.to_string_lossy());
+    let server = scene.protect_with(&definition, &STATEFUL_REQUIRE);
+    let mut client = Client::unnamed(&scene, scene.ipv4(SERVER_PORT), "client".to_owned());
     fs::write(&kills, "").expect("written");
-    client.tell_name();
-    patiently("somebody is begun", || !kills.exists());
+    client.send_name();
+    await_condition("somebody is begun", || !kills.exists());
     server.wait_serving(1);
     for turn in 0..5 {
         client.ask(size(turn));
@@ -177,20 +178,20 @@ fn who_is_killed_as_it_begins_is_begun_again() {
     server.wait_serving(2);
     client.ask(size(5));
     client.end();
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Two at once are refused, as ever.
 #[test]
-fn two_processes_of_a_session_that_serve_its_client_at_once_are_refused() {
+fn concurrent_session_processes_are_refused() {
     let scene = Scene::new("sessref");
-    let definition = sessions_at(&scene, scene.ipv4(PORT), "both");
-    let mut server = scene.protect_with(&definition, &REQUIRE);
-    let mut client = Client::to(&scene, scene.ipv4(PORT), "both".to_owned());
+    let definition = sessions_at(&scene, scene.ipv4(SERVER_PORT), "both");
+    let mut server = scene.protect_with(&definition, &STATEFUL_REQUIRE);
+    let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT), "both".to_owned());
     client.say("1");
-    let status = server.ended(e2e::PATIENCE).expect("it ends");
-    assert_eq!(status.code(), Some(78), "{}", server.said());
-    let said = server.said();
+    let status = server.ended(e2e::EVENT_TIMEOUT).expect("it ends");
+    assert_eq!(status.code(), Some(78), "{}", server.log());
+    let said = server.log();
     assert!(
         said.contains("two processes of the server serve one connection"),
         "{said}"
@@ -207,13 +208,13 @@ fn exchange(stream: &mut BufReader<TcpStream>, said: &str, heard: &str) {
     assert_eq!(line, heard, "after {said:?}");
 }
 
-/// A connection is passed on while the service dies: before it is there, on its way, and when it has arrived.
+/// The service dies while a connection is passed on: before, during and after the transfer.
 #[test]
-fn a_connection_that_is_passed_on_goes_on() {
+fn passed_connection_survives_kill() {
     let scene = Scene::new("sesspass");
-    let addresses = [PORT, PORT + 1].map(|port| scene.ipv4(port));
+    let addresses = [SERVER_PORT, SERVER_PORT + 1].map(|port| scene.ipv4(port));
     let second = addresses[1].to_string();
-    let flags = [&REQUIRE[..], &["--address", &second]].concat();
+    let flags = [&STATEFUL_REQUIRE[..], &["--address", &second]].concat();
     let server = scene.protect_with(&passing(&scene, addresses[0]), &flags);
     let mut kills = 0;
     let mut kill = || {
@@ -252,7 +253,7 @@ fn a_connection_that_is_passed_on_goes_on() {
     writeln!(client.get_mut(), "one").expect("sent");
     exchange(&mut data, "one\n", "one\n");
     exchange(&mut client, "", "one\n");
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 /// Waits until this many processes are at work beside the first: these sleep most of the time.
@@ -261,21 +262,21 @@ fn await_workers(server: &Protected, count: usize) {
         let waits = fs::read_to_string(format!("/proc/{pid}/wchan"));
         waits.is_ok_and(|at| at.contains("nanosleep"))
     };
-    patiently("the others are at work", || {
+    await_condition("the others are at work", || {
         let mut all = server.worker_pids();
         all.extend(server.grandchild_pids());
         all.len() == count && all.iter().all(sleeps)
     });
 }
 
-/// Processes without clients that are at work stand in nobody's way: neither those that have begun others while their
-/// parent had clients, nor those that have heard what a program had to say.
+/// Working processes without clients do not block clients: children of a parent with clients, and readers of a
+/// program's output.
 #[test]
-fn clients_go_on_beside_processes_that_have_begun_others() {
+fn clients_survive_beside_nested_children() {
     let scene = Scene::new("sesswork");
-    let definition = working(&scene, scene.ipv4(PORT));
-    let server = scene.protect_with(&definition, &REQUIRE);
-    let mut client = BufReader::new(scene.connect_to(scene.ipv4(PORT)));
+    let definition = working(&scene, scene.ipv4(SERVER_PORT));
+    let server = scene.protect_with(&definition, &STATEFUL_REQUIRE);
+    let mut client = BufReader::new(scene.connect_to(scene.ipv4(SERVER_PORT)));
     for (kill, word) in (1..).zip(["fork\n", "run\n", "nothing\n"]) {
         exchange(&mut client, word, word);
         await_workers(&server, if word == "fork\n" { 2 } else { 3 });
@@ -283,5 +284,5 @@ fn clients_go_on_beside_processes_that_have_begun_others() {
         server.wait_serving(kill);
         exchange(&mut client, "again\n", "again\n");
     }
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }

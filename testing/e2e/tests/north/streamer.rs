@@ -1,4 +1,4 @@
-//! A server that says things at its own pace, with Python's asyncio: what it says next is what it would have said.
+//! A server that sends at its own pace, with Python's asyncio: the output continues unchanged after a kill.
 
 use std::{
     collections::BTreeSet,
@@ -10,21 +10,21 @@ use std::{
 use e2e::{
     Scene, Seed,
     clients::finish,
-    exchange::{assert_all_kept, assert_untouched},
-    servers::{PORT, streamer},
+    exchange::{assert_all_recovered, assert_untouched},
+    servers::{SERVER_PORT, streamer},
 };
 
-use super::{REQUIRE, kill_again_and_again};
+use super::{STATEFUL_REQUIRE, kill_repeatedly};
 
-pub(super) const STREAMS: usize = 4;
-const TOKENS: usize = 700;
+pub(super) const STREAM_COUNT: usize = 4;
+const TOKEN_COUNT: usize = 700;
 
 /// Reads a whole stream, and returns what its tokens say of all streams.
 fn read(scene: &Scene, from: SocketAddr) -> Vec<u64> {
     let mut stream = BufReader::new(scene.connect_to(from));
     write!(
         stream.get_mut(),
-        "GET /{TOKENS} HTTP/1.1\r\nHost: server\r\n\r\n"
+        "GET /{TOKEN_COUNT} HTTP/1.1\r\nHost: server\r\n\r\n"
     )
     .expect("sent");
     let mut line = || {
@@ -35,7 +35,7 @@ fn read(scene: &Scene, from: SocketAddr) -> Vec<u64> {
     };
     while !line().is_empty() {}
     let (mut all, mut last, mut tokens) = (Vec::new(), 0, Vec::new());
-    for number in 0..TOKENS {
+    for number in 0..TOKEN_COUNT {
         let event = line();
         let token = event.strip_prefix("data: ").expect("a token").to_owned();
         assert_eq!(line(), "");
@@ -58,7 +58,7 @@ fn read(scene: &Scene, from: SocketAddr) -> Vec<u64> {
 
 /// The first token that does not have the hash of those before it.
 fn chain(scene: &Scene, tokens: &[String]) -> String {
-    const CHECK: &str = "import hashlib, sys
+    const CHECK_SCRIPT: &str = "import hashlib, sys
 sum = hashlib.sha256()
 for line in open(sys.argv[1]):
     token = line.rstrip()
@@ -69,7 +69,7 @@ for line in open(sys.argv[1]):
 ";
     let name = format!("tokens-{:?}", thread::current().id());
     let file = scene.write(&name, tokens.join("\n"));
-    let arguments = ["-c", CHECK, &file.to_string_lossy()];
+    let arguments = ["-c", CHECK_SCRIPT, &file.to_string_lossy()];
     let checked = scene.on_client("/usr/bin/python3", &arguments);
     assert!(checked.status.success(), "{checked:?}");
     String::from_utf8_lossy(&checked.stdout).into_owned()
@@ -78,7 +78,7 @@ for line in open(sys.argv[1]):
 /// Reads whole streams while something else is done, and sees that each number was said once.
 pub(super) fn read_all(scene: &Scene, from: SocketAddr, meanwhile: impl FnOnce()) {
     thread::scope(|scope| {
-        let streams: Vec<_> = (0..STREAMS)
+        let streams: Vec<_> = (0..STREAM_COUNT)
             .map(|_| scope.spawn(move || read(scene, from)))
             .collect();
         meanwhile();
@@ -87,20 +87,20 @@ pub(super) fn read_all(scene: &Scene, from: SocketAddr, meanwhile: impl FnOnce()
             .flat_map(|stream| stream.join().expect("a stream"))
             .collect();
         let all: BTreeSet<u64> = said.into_iter().collect();
-        let expected = (1..=(STREAMS * TOKENS) as u64).collect();
+        let expected = (1..=(STREAM_COUNT * TOKEN_COUNT) as u64).collect();
         assert_eq!(all, expected, "each number was said once");
     });
 }
 
 #[test]
-fn asyncio_streams_go_on_token_by_token() {
+fn asyncio_streams_continue_token_by_token() {
     let scene = Scene::new("streamer");
-    let server = scene.protect_with(&streamer(&scene), &REQUIRE);
-    let recording = scene.record(PORT);
+    let server = scene.protect_with(&streamer(&scene), &STATEFUL_REQUIRE);
+    let recording = scene.record(SERVER_PORT);
     let seed = &mut Seed::choose("streamer");
-    read_all(&scene, scene.ipv4(PORT), || {
-        kill_again_and_again(&server, 5, seed);
+    read_all(&scene, scene.ipv4(SERVER_PORT), || {
+        kill_repeatedly(&server, 5, seed);
     });
-    assert_all_kept(&server);
-    assert_untouched(recording, STREAMS);
+    assert_all_recovered(&server);
+    assert_untouched(recording, STREAM_COUNT);
 }

@@ -1,4 +1,4 @@
-//! Servers that speak TLS: what was agreed on with a client is known to the next life, and to nobody else.
+//! TLS servers: the next incarnation knows the session keys of each client, and no other process does.
 
 use std::{
     net::SocketAddr,
@@ -10,16 +10,16 @@ use std::{
 use e2e::{
     Scene, Seed, assert_same_bytes,
     clients::curl,
-    exchange::assert_all_kept,
+    exchange::assert_all_recovered,
     pattern,
-    servers::{Authority, BIG, PORT, Server, lighttpd_tls, nginx_tls},
+    servers::{Authority, BIG_FILE_BYTES, SERVER_PORT, Server, lighttpd_tls, nginx_tls},
 };
 
-use super::{REQUIRE, kill_again_and_again};
+use super::{STATEFUL_REQUIRE, kill_repeatedly};
 
 /// Asks for one file after another on one session until it is told to end, and compares each; in between with a new
 /// connection that takes the session up again, which needs the server's own keys.
-const CLIENT: &str = r#"
+const CLIENT_SCRIPT: &str = r#"
 import http.client, os, ssl, sys
 host, port, certificate, root, ends, version = sys.argv[1:]
 context = ssl.create_default_context(cafile=certificate)
@@ -70,7 +70,7 @@ fn download(scene: &Scene, from: SocketAddr, authority: &Authority, big: &[u8], 
 
 /// Small files, again and again, until there is a file with that name.
 fn ask(scene: &Scene, address: SocketAddr, authority: &Authority, version: &str, ends: &Path) {
-    let script = scene.write(&format!("client-{version}.py"), CLIENT);
+    let script = scene.write(&format!("client-{version}.py"), CLIENT_SCRIPT);
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let root = scene.directory().join("www");
     let arguments = [
@@ -99,7 +99,7 @@ pub(super) fn use_all(
     authority: &Authority,
     meanwhile: impl FnOnce(),
 ) {
-    let (ends, big) = (&AtomicBool::new(false), &pattern(BIG));
+    let (ends, big) = (&AtomicBool::new(false), &pattern(BIG_FILE_BYTES));
     let end_file = &scene.directory().join("ends");
     thread::scope(|scope| {
         let mut clients = Vec::new();
@@ -118,23 +118,23 @@ pub(super) fn use_all(
     });
 }
 
-fn goes_on_with_its_sessions(label: &str, make: fn(&Scene, &Authority) -> Server) {
+fn sessions_survive_kill(label: &str, make: fn(&Scene, &Authority) -> Server) {
     let scene = Scene::new(label);
     let authority = Authority::new(&scene);
-    let server = scene.protect_with(&make(&scene, &authority), &REQUIRE);
+    let server = scene.protect_with(&make(&scene, &authority), &STATEFUL_REQUIRE);
     let seed = &mut Seed::choose(label);
-    use_all(&scene, scene.ipv4(PORT), &authority, || {
-        kill_again_and_again(&server, 6, seed);
+    use_all(&scene, scene.ipv4(SERVER_PORT), &authority, || {
+        kill_repeatedly(&server, 6, seed);
     });
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 #[test]
-fn nginx_goes_on_with_its_sessions() {
-    goes_on_with_its_sessions("nginxtls", nginx_tls);
+fn nginx_tls_sessions_survive_kill() {
+    sessions_survive_kill("nginxtls", nginx_tls);
 }
 
 #[test]
-fn lighttpd_goes_on_with_its_sessions() {
-    goes_on_with_its_sessions("lighttls", lighttpd_tls);
+fn lighttpd_tls_sessions_survive_kill() {
+    sessions_survive_kill("lighttls", lighttpd_tls);
 }

@@ -1,19 +1,19 @@
-//! WebSockets by Python's asyncio: a connection that lasts, on which both sides speak.
+//! WebSockets by Python's asyncio: a long connection with messages in both directions.
 
 use std::{net::SocketAddr, thread};
 
 use e2e::{
     Scene, Seed,
-    exchange::assert_all_kept,
-    servers::{Authority, PORT, room},
+    exchange::assert_all_recovered,
+    servers::{Authority, SERVER_PORT, chat_server},
 };
 
-use super::{REQUIRE, kill_again_and_again, patiently};
+use super::{STATEFUL_REQUIRE, await_condition, kill_repeatedly};
 
 /// Speaks until the file `ends` exists, and makes a file after the first message. Hears every client: the numbers have
 /// no gap and no repetition, and each client's messages come once and in order. The connection stays the same to the
 /// end.
-const CLIENT: &str = r#"
+const CLIENT_SCRIPT: &str = r#"
 import asyncio, os, ssl, sys, websockets
 url, name, ends = sys.argv[1:4]
 context = ssl.create_default_context(cafile=sys.argv[4]) if len(sys.argv) > 4 else None
@@ -39,8 +39,8 @@ async def main():
 asyncio.run(main())
 "#;
 
-fn talk(scene: &Scene, to: SocketAddr, name: &str, authority: Option<&Authority>) -> u32 {
-    let script = scene.write(&format!("{name}.py"), CLIENT);
+fn run_client(scene: &Scene, to: SocketAddr, name: &str, authority: Option<&Authority>) -> u32 {
+    let script = scene.write(&format!("{name}.py"), CLIENT_SCRIPT);
     let scheme = if authority.is_some() { "wss" } else { "ws" };
     let url = format!("{scheme}://{to}/");
     let ends = scene.directory().join("ends");
@@ -55,7 +55,7 @@ fn talk(scene: &Scene, to: SocketAddr, name: &str, authority: Option<&Authority>
 }
 
 /// Three talk while something else is done.
-pub(super) fn talk_all(
+pub(super) fn run_clients(
     scene: &Scene,
     to: SocketAddr,
     authority: Option<&Authority>,
@@ -63,8 +63,8 @@ pub(super) fn talk_all(
 ) {
     thread::scope(|scope| {
         let clients = ["one", "two", "three"]
-            .map(|name| scope.spawn(move || talk(scene, to, name, authority)));
-        patiently("all three talk", || {
+            .map(|name| scope.spawn(move || run_client(scene, to, name, authority)));
+        await_condition("all three talk", || {
             let has_begun = |name| scene.directory().join(format!("ends-{name}")).exists();
             ["one", "two", "three"].into_iter().all(has_begun)
         });
@@ -79,20 +79,20 @@ pub(super) fn talk_all(
 fn everybody_hears_everything(label: &str, make: fn(&Scene) -> Option<Authority>) {
     let scene = Scene::new(label);
     let authority = make(&scene);
-    let server = scene.protect_with(&room(&scene, authority.as_ref()), &REQUIRE);
+    let server = scene.protect_with(&chat_server(&scene, authority.as_ref()), &STATEFUL_REQUIRE);
     let seed = &mut Seed::choose(label);
-    talk_all(&scene, scene.ipv4(PORT), authority.as_ref(), || {
-        kill_again_and_again(&server, 6, seed);
+    run_clients(&scene, scene.ipv4(SERVER_PORT), authority.as_ref(), || {
+        kill_repeatedly(&server, 6, seed);
     });
-    assert_all_kept(&server);
+    assert_all_recovered(&server);
 }
 
 #[test]
-fn everybody_in_a_room_hears_everything() {
+fn chat_delivers_all_messages() {
     everybody_hears_everything("room", |_| None);
 }
 
 #[test]
-fn everybody_in_a_room_with_tls_hears_everything() {
+fn chat_with_tls_delivers_all_messages() {
     everybody_hears_everything("roomtls", |scene| Some(Authority::new(scene)));
 }

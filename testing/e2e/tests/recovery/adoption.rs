@@ -1,4 +1,4 @@
-//! `serve` itself dies, and the next one takes its service over.
+//! Death of `serve`, and adoption of the service by the next `serve`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,25 +8,25 @@ use std::time::Duration;
 use e2e::clients::{read_exactly, write};
 use e2e::exchange::Exchange;
 use e2e::manager::Manager;
-use e2e::servers::{self, PORT, nginx};
+use e2e::servers::{self, SERVER_PORT, nginx};
 use e2e::{Scene, Seed, assert_same_bytes};
 use lab::{Output, Signal};
 
 use crate::{echoes, echoing, needy, talks};
 
 #[test]
-fn connections_go_on_and_survive_the_next_crash_of_the_server() {
+fn adopted_connections_survive_next_crash() {
     let scene = Scene::new("adopt-load");
     let server = servers::test_server(&scene);
     let mut protected = scene.protect(&server);
     let pid = protected.main_pid();
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     let exchange = Exchange {
         kills: 3,
         ..Exchange::default()
     };
     let early = echoing(&scene);
-    let connect = || scene.connect(PORT);
+    let connect = || scene.connect(SERVER_PORT);
     let mut seed = Seed::choose("adopt-load");
     exchange.disturbed(&mut seed, connect, |moment| match moment {
         0 => protected.kill_serve_itself(),
@@ -48,12 +48,12 @@ fn connections_go_on_and_survive_the_next_crash_of_the_server() {
 }
 
 #[test]
-fn a_server_that_died_meanwhile_is_recovered_at_once() {
+fn server_death_without_serve_is_recovered() {
     let scene = Scene::new("adopt-dead");
     let server = servers::test_server(&scene);
     let mut protected = scene.protect(&server);
     let stream = echoing(&scene);
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     let pid = protected.main_pid();
     protected.kill_serve_itself();
     servers::signal_all(&[pid], Signal::KILL);
@@ -78,7 +78,7 @@ fn a_server_that_died_meanwhile_is_recovered_at_once() {
 }
 
 #[test]
-fn a_recovery_that_was_under_way_is_begun_again() {
+fn interrupted_recovery_is_restarted() {
     let scene = Scene::new("adopt-recovering");
     let (server, file) = needy(&scene);
     let mut protected = scene.protect(&server);
@@ -96,7 +96,7 @@ fn a_recovery_that_was_under_way_is_begun_again() {
 }
 
 #[test]
-fn nginx_with_its_workers_is_taken_over_twice_and_stops_in_order() {
+fn nginx_with_workers_is_adopted_twice_and_stops() {
     let scene = Scene::new("adopt-nginx");
     let server = nginx(&scene);
     let mut protected = scene.protect(&server);
@@ -111,7 +111,7 @@ fn nginx_with_its_workers_is_taken_over_twice_and_stops_in_order() {
 }
 
 #[test]
-fn programs_of_clsact_filters_are_replaced_too() {
+fn clsact_programs_are_replaced() {
     let scene = Scene::new("adopt-clsact");
     let server = servers::test_server(&scene);
     let flags = ["--attach", "clsact"];
@@ -127,7 +127,7 @@ fn programs_of_clsact_filters_are_replaced_too() {
 }
 
 #[test]
-fn a_service_of_another_layout_is_refused_and_left_alone() {
+fn service_of_other_layout_is_refused() {
     let scene = Scene::new("adopt-layout");
     let server = servers::test_server(&scene);
     let mut protected = scene.protect(&server);
@@ -141,7 +141,7 @@ fn a_service_of_another_layout_is_refused_and_left_alone() {
     fs::create_dir_all(&other).expect("make a directory");
     let moved = other.join(pins.file_name().expect("a name"));
     fs::rename(&pins, &moved).expect("move the pins");
-    let address = scene.ipv4(PORT).to_string();
+    let address = scene.ipv4(SERVER_PORT).to_string();
     let flags = [
         "--name",
         &name,
@@ -185,7 +185,7 @@ fn pins_of(scene: &Scene, name: &str) -> PathBuf {
 }
 
 #[test]
-fn service_manager_is_told_that_serve_is_ready_goes_on_and_stops() {
+fn serve_notifies_service_manager() {
     let scene = Scene::new("notify");
     let manager = Manager::new(&scene);
     let mut command = manager.command(&scene.server);
@@ -194,28 +194,28 @@ fn service_manager_is_told_that_serve_is_ready_goes_on_and_stops() {
         .args(["serve", "--run-dir"]);
     command
         .arg(scene.run_dir())
-        .args(["--address", &scene.ipv4(PORT).to_string(), "--"]);
+        .args(["--address", &scene.ipv4(SERVER_PORT).to_string(), "--"]);
     command.args(&servers::test_server(&scene).command);
     let said = Output::File(scene.directory().join("notify.said"));
     let process = scene.server.spawn(&mut command, &said).expect("it starts");
-    manager.await_said("READY=1");
-    let here = format!("STATUS=serving: {}", scene.ipv4(PORT));
-    manager.await_said(&here);
-    manager.await_said("WATCHDOG=1");
-    manager.await_said("WATCHDOG=1");
-    talks(&scene.connect(PORT), "ready");
+    manager.await_message("READY=1");
+    let here = format!("STATUS=serving: {}", scene.ipv4(SERVER_PORT));
+    manager.await_message(&here);
+    manager.await_message("WATCHDOG=1");
+    manager.await_message("WATCHDOG=1");
+    talks(&scene.connect(SERVER_PORT), "ready");
     process.kill(Signal::TERM).expect("a signal");
-    manager.await_said("STOPPING=1");
-    let ended = process.wait_with_timeout(e2e::PATIENCE).expect("wait");
+    manager.await_message("STOPPING=1");
+    let ended = process.wait_with_timeout(e2e::EVENT_TIMEOUT).expect("wait");
     assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }
 
 #[test]
-fn records_that_missed_something_are_not_trusted() {
+fn incomplete_records_are_not_trusted() {
     let scene = Scene::new("adopt-late");
     let server = servers::test_server(&scene);
     let mut protected = scene.protect(&server);
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     talks(&stream, "before");
     protected.kill_serve_itself();
     // The programs go on recording for ten seconds.
@@ -229,14 +229,14 @@ fn records_that_missed_something_are_not_trusted() {
 }
 
 #[test]
-fn other_options_are_refused_and_change_nothing() {
+fn changed_options_are_refused() {
     let scene = Scene::new("adopt-options");
     let server = servers::test_server(&scene);
     let mut protected = scene.protect(&server);
     let stream = echoing(&scene);
     protected.kill_serve_itself();
     let name = protected.name().to_owned();
-    let address = scene.ipv4(PORT).to_string();
+    let address = scene.ipv4(SERVER_PORT).to_string();
     let refused = protected.outlive(
         "serve",
         &[

@@ -1,18 +1,18 @@
-//! A file says everything.
+//! A service with a configuration file and no other options.
 
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use e2e::arrange::{run, run_words};
-use e2e::servers::{PORT, test_server};
-use e2e::{Answer, PATIENCE, Scene, binaries};
+use e2e::servers::{SERVER_PORT, test_server};
+use e2e::{Answer, EVENT_TIMEOUT, Scene, binaries};
 use lab::{Output, Signal};
 
 use crate::{echoes, talks};
 
 #[test]
-fn a_service_runs_by_its_file_alone() {
+fn service_runs_by_config_file_alone() {
     let scene = Scene::new("config");
     let server = test_server(&scene);
     let run_dir = scene.run_dir();
@@ -38,7 +38,7 @@ fn a_service_runs_by_its_file_alone() {
         .spawn(&mut command, &Output::File(said.clone()))
         .expect("it starts");
     let await_event = |event: &str, times: usize| {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + EVENT_TIMEOUT;
         let event = format!("\"event\":\"{event}\"");
         loop {
             let said = std::fs::read_to_string(&said).unwrap_or_default();
@@ -50,7 +50,7 @@ fn a_service_runs_by_its_file_alone() {
         }
     };
     await_event("protecting", 1);
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     talks(&stream, "before");
     let runs = check(&scene, &path, &["--json"]);
     assert_eq!(runs.status, Some(75), "{runs:?}");
@@ -71,7 +71,7 @@ fn a_service_runs_by_its_file_alone() {
     let echo = crate::echoing(&scene);
     echoes(&echo, b"on");
     serve.kill(Signal::TERM).expect("it runs");
-    let ended = serve.wait_with_timeout(PATIENCE).expect("wait");
+    let ended = serve.wait_with_timeout(EVENT_TIMEOUT).expect("wait");
     assert_eq!(ended.and_then(|ended| ended.code()), Some(0));
 }
 
@@ -88,7 +88,7 @@ fn check(scene: &Scene, file: &Path, flags: &[&str]) -> Answer {
 }
 
 #[test]
-fn a_file_is_checked_as_serve_would_take_it() {
+fn check_reads_config_file_as_serve() {
     let scene = Scene::new("config-check");
     let run_dir = scene.run_dir();
     for (text, status, says) in [

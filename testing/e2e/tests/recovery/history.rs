@@ -1,4 +1,4 @@
-//! What has happened is known when `serve` has ended, and who has asked for it.
+//! The history of events, after the end of `serve`.
 
 use std::{
     fs::OpenOptions,
@@ -6,7 +6,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use e2e::{PATIENCE, Protected, Scene, arrange::wait_until, servers};
+use e2e::{EVENT_TIMEOUT, Protected, Scene, arrange::wait_until, servers};
 use lab::Signal;
 use rustix::fs::{CWD, Mode, mkfifoat};
 use serde_json::Value;
@@ -50,7 +50,7 @@ fn runs(events: &[Value]) -> Vec<u64> {
 /// Whoever reads the history, or asks a `serve` that may be another one than it was, knows which has told what.
 /// `serve` has begun before it tells something: it reads its file first, which somebody writes only now.
 #[test]
-fn events_have_the_time_at_which_serve_has_begun() {
+fn events_carry_start_time_of_serve() {
     let scene = Scene::new("begun");
     let server = servers::test_server(&scene);
     let file = scene.directory().join("web.toml");
@@ -76,7 +76,7 @@ fn events_have_the_time_at_which_serve_has_begun() {
 }
 
 #[test]
-fn events_of_one_serve_are_told_from_those_of_the_next() {
+fn events_of_consecutive_serves_are_distinguished() {
     let scene = Scene::new("runs");
     let directory = scene.directory().join("history");
     let directory = directory.to_string_lossy();
@@ -88,7 +88,7 @@ fn events_of_one_serve_are_told_from_those_of_the_next() {
     first.kill_serve_itself();
     first.succeed(&scene, &server, &flags);
     first.kill_serve(Signal::TERM);
-    assert!(first.ended(PATIENCE).is_some());
+    assert!(first.ended(EVENT_TIMEOUT).is_some());
     first.begin_anew(&server, &flags);
     let second = first;
     second.wait_for("protecting", 1);
@@ -103,7 +103,7 @@ fn events_of_one_serve_are_told_from_those_of_the_next() {
 }
 
 #[test]
-fn events_outlive_serve() {
+fn events_survive_serve() {
     let scene = Scene::new("history");
     let directory = scene.directory().join("history");
     let directory = directory.to_string_lossy();
@@ -171,7 +171,7 @@ fn events_outlive_serve() {
 
 /// The service goes on, and says so once.
 #[test]
-fn a_history_that_cannot_be_written_stops_nothing() {
+fn unwritable_history_is_no_failure() {
     let scene = Scene::new("no-history");
     let server = servers::test_server(&scene);
     let protected = scene.protect_with(&server, &["--history", "/dev/full"]);

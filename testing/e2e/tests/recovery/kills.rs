@@ -1,4 +1,4 @@
-//! Kills beyond the single clean one, requests that kill, and children that fail.
+//! Consecutive kills, fatal requests, and failing children.
 
 use std::net::TcpStream;
 use std::thread;
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use e2e::arrange::StartGate;
 use e2e::clients::{Http, read_exactly, read_to_end, write};
-use e2e::servers::{self, Crash, PORT, signal_all};
-use e2e::{PATIENCE, Protected, Scene, Seed, assert_same_bytes, children_of, pattern};
+use e2e::servers::{self, Crash, SERVER_PORT, signal_all};
+use e2e::{EVENT_TIMEOUT, Protected, Scene, Seed, assert_same_bytes, children_of, pattern};
 use lab::Signal;
 
 use crate::{echoes, echoing, is_reset, lost_only, talks};
 
 /// In a container the kernel knows a process by another number than `serve` does.
 #[test]
-fn server_in_a_pid_namespace_that_exits_with_an_error_is_recovered() {
-    const NAMESPACE: &[&str] = &[
+fn error_exit_in_pid_namespace_is_recovered() {
+    const UNSHARE_COMMAND: &[&str] = &[
         "unshare",
         "--pid",
         "--fork",
@@ -25,7 +25,7 @@ fn server_in_a_pid_namespace_that_exits_with_an_error_is_recovered() {
     ];
     let scene = Scene::new("pidns");
     let server = servers::test_server(&scene);
-    let mut protected = scene.protect_within(NAMESPACE, &server, &[]);
+    let mut protected = scene.protect_within(UNSHARE_COMMAND, &server, &[]);
     let stream = echoing(&scene);
     server.crash(&protected, Crash::Exit1);
     let died = protected.wait_for("died", 1);
@@ -36,8 +36,8 @@ fn server_in_a_pid_namespace_that_exits_with_an_error_is_recovered() {
     assert_eq!(serving["recovered"], 1, "{serving}");
     echoes(&stream, b"afterwards");
     protected.kill_serve_group(Signal::TERM);
-    let status = protected.ended(PATIENCE).expect("serve ends");
-    assert!(status.success(), "{status}: {}", protected.said());
+    let status = protected.ended(EVENT_TIMEOUT).expect("serve ends");
+    assert!(status.success(), "{status}: {}", protected.log());
     protected.assert_nothing_left();
 }
 
@@ -45,15 +45,15 @@ fn server_in_a_pid_namespace_that_exits_with_an_error_is_recovered() {
 fn download_through(kills: impl FnOnce(&Protected) + Send) {
     let scene = Scene::new("kills");
     let protected = scene.protect(&servers::nginx(&scene));
-    let mut http = Http::new(scene.connect(PORT));
-    let recording = scene.record(PORT);
+    let mut http = Http::new(scene.connect(SERVER_PORT));
+    let recording = scene.record(SERVER_PORT);
     http.ask("/big.bin");
-    let idle = Http::new(scene.connect(PORT));
+    let idle = Http::new(scene.connect(SERVER_PORT));
     let mut idle = idle;
     assert_eq!(idle.get("/small/1").status, 200);
     kills(&protected);
     let got = http.response(|_| ());
-    assert_same_bytes("download", &pattern(servers::BIG), &got.body);
+    assert_same_bytes("download", &pattern(servers::BIG_FILE_BYTES), &got.body);
     assert_same_bytes("idle", &pattern(3300), &idle.get("/small/4").body);
     protected.assert_none_of("connection_reset");
     let endings = recording.finish();
@@ -64,8 +64,8 @@ fn download_through(kills: impl FnOnce(&Protected) + Send) {
 /// Also so soon that it looks as if a request did it: then each connection waits for the one before, but no
 /// longer than it takes to see that the server lives.
 #[test]
-fn several_kills_in_a_row() {
-    let mut seed = Seed::choose("several_kills_in_a_row");
+fn consecutive_kills() {
+    let mut seed = Seed::choose("consecutive_kills");
     let most = [5, 250][seed.between(0, 1)];
     download_through(|protected| {
         for kill in 1..=5 {
@@ -79,7 +79,7 @@ fn several_kills_in_a_row() {
 
 /// The number of deaths that were told, which is reached when they were.
 #[track_caller]
-fn kill_again_at(event: &str) {
+fn second_kill_at(event: &str) {
     download_through(|protected| {
         protected.kill_main(Signal::KILL);
         for again in 1..=2 {
@@ -92,28 +92,28 @@ fn kill_again_at(event: &str) {
 }
 
 #[test]
-fn killed_again_when_just_restarted() {
-    kill_again_at("restarted");
+fn second_kill_after_restart() {
+    second_kill_at("restarted");
 }
 
 #[test]
-fn killed_again_when_just_listening() {
-    kill_again_at("listening");
+fn second_kill_after_listen() {
+    second_kill_at("listening");
 }
 
 #[test]
-fn killed_again_when_just_spliced() {
-    kill_again_at("spliced");
+fn second_kill_after_splice() {
+    second_kill_at("spliced");
 }
 
 #[test]
-fn a_request_that_kills_the_server_again_and_again() {
+fn fatal_request_is_quarantined() {
     let scene = Scene::new("poison");
     let protected = scene.protect(&servers::test_server(&scene));
     let good = echoing(&scene);
     let content = pattern(100_000);
     write(&good, &content[..50_000]);
-    let poison = scene.connect(PORT);
+    let poison = scene.connect(SERVER_PORT);
     talks(&poison, "before");
     write(&poison, b"abort\n");
     lost_only(&protected, &poison, "died 3 times");
@@ -122,7 +122,7 @@ fn a_request_that_kills_the_server_again_and_again() {
     assert!(
         protected.events_of("died").len() >= 4,
         "{}",
-        protected.said()
+        protected.log()
     );
     write(&good, &content[50_000..]);
     assert_same_bytes("the other", &content, &read_exactly(&good, content.len()));
@@ -130,11 +130,11 @@ fn a_request_that_kills_the_server_again_and_again() {
 }
 
 #[test]
-fn two_poisonous_requests_among_good_ones() {
+fn two_fatal_requests_among_good_ones() {
     let scene = Scene::new("poisons");
     let protected = scene.protect(&servers::test_server(&scene));
     let good: Vec<TcpStream> = (0..5).map(|_| echoing(&scene)).collect();
-    let poison: Vec<TcpStream> = (0..2).map(|_| scene.connect(PORT)).collect();
+    let poison: Vec<TcpStream> = (0..2).map(|_| scene.connect(SERVER_PORT)).collect();
     write(&poison[0], b"abort\n");
     write(&poison[1], b"exit 1\n");
     for number in 1..=2 {
@@ -152,7 +152,7 @@ fn two_poisonous_requests_among_good_ones() {
         protected.events_of("connection_reset").len(),
         2,
         "{}",
-        protected.said()
+        protected.log()
     );
     protected.stop();
 }
@@ -166,14 +166,14 @@ fn child_failure(flags: &[&str]) -> (Scene, Protected, TcpStream) {
     let child = "EXEC:\"sh -c \\'read line; echo $line; read more; exit 3\\'\",nofork";
     server.command = ["socat", &listen, child].map(str::to_owned).to_vec();
     let protected = scene.protect_with(&server, flags);
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     write(&stream, b"one\n");
     assert_same_bytes("first", b"one\n", &read_exactly(&stream, 4));
     (scene, protected, stream)
 }
 
 #[test]
-fn a_child_that_fails_is_no_crash() {
+fn failing_child_is_no_crash() {
     let (_scene, protected, stream) = child_failure(&[]);
     write(&stream, b"two\n");
     assert!(read_to_end(&stream).is_empty());
@@ -182,7 +182,7 @@ fn a_child_that_fails_is_no_crash() {
 }
 
 #[test]
-fn a_child_that_fails_is_a_crash_on_any_failure() {
+fn failing_child_is_crash_on_any_failure() {
     let (_scene, protected, stream) = child_failure(&["--crash-on", "any-failure"]);
     write(&stream, b"two\n");
     let died = protected.wait_for("died", 1);
@@ -196,12 +196,12 @@ fn a_child_that_fails_is_a_crash_on_any_failure() {
 /// A server with a process for each session: with `--crash-on main` the death of one is its parent's affair. Its client
 /// hears of it as without us, and the other sessions notice nothing.
 #[test]
-fn the_death_of_a_session_is_left_to_its_parent() {
+fn session_death_is_left_to_parent() {
     let scene = Scene::new("session");
     let server = servers::socat(&scene);
     let run = |kill: &dyn Fn()| {
-        let recording = scene.record(PORT);
-        let (ended, other) = (scene.connect(PORT), scene.connect(PORT));
+        let recording = scene.record(SERVER_PORT);
+        let (ended, other) = (scene.connect(SERVER_PORT), scene.connect(SERVER_PORT));
         echoes(&ended, b"one");
         echoes(&other, b"other");
         kill();
@@ -221,7 +221,7 @@ fn the_death_of_a_session_is_left_to_its_parent() {
     assert_eq!(plain, endings);
     protected.assert_none_of("died");
     // The main process is still watched.
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     echoes(&stream, b"before");
     protected.kill_main(Signal::KILL);
     let serving = protected.wait_serving(1);
@@ -230,26 +230,27 @@ fn the_death_of_a_session_is_left_to_its_parent() {
     protected.stop();
 }
 
-/// Nobody is left whose death would be a crash: that is said.
+/// No process is left whose death would be a crash: a warning says so.
 #[test]
-fn a_main_process_that_leaves_its_daemon_is_told() {
+fn exit_of_main_process_before_daemon_is_reported() {
     let scene = Scene::new("daemon");
     let mut server = servers::socat(&scene);
     let command = server.command.join(" ");
-    let script = format!("{command} & while ! ss -Hltn | grep -q :{PORT}; do sleep 0.01; done");
+    let script =
+        format!("{command} & while ! ss -Hltn | grep -q :{SERVER_PORT}; do sleep 0.01; done");
     server.command = ["sh", "-c", &script].map(str::to_owned).to_vec();
     let protected = scene.protect_with(&server, &["--crash-on", "main"]);
     let told = protected.wait_for("warning", 1);
     let message = told["message"].as_str().expect("words");
     assert!(message.contains("--crash-on=main"), "{told}");
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     echoes(&stream, b"served");
     protected.stop();
 }
 
-/// The new version does not come up: who has asked for it is told when its clients are, and it is tried on.
+/// The new version does not start: the operator learns of the failure with the clients, and `serve` tries on.
 #[test]
-fn a_restart_that_is_asked_for_and_comes_to_nothing() {
+fn failed_operator_restart() {
     let scene = Scene::new("restart-no");
     let (server, gate) = StartGate::before(&scene, servers::test_server(&scene));
     let protected = scene.protect_with(&server, &["--recovery-timeout", "1s"]);
@@ -268,19 +269,19 @@ fn a_restart_that_is_asked_for_and_comes_to_nothing() {
 
 /// Another configuration, or another version: the server is replaced, and its clients see a pause. No death is told.
 #[test]
-fn a_restart_that_is_asked_for() {
+fn operator_restart() {
     let scene = Scene::new("restart");
     for (server, flags) in [
         (servers::test_server(&scene), &[][..]),
         (servers::nginx(&scene), &["--crash-on", "main"]),
     ] {
         let protected = scene.protect_with(&server, flags);
-        let recording = scene.record(PORT);
+        let recording = scene.record(SERVER_PORT);
         let mut http = None;
         let mut stream = None;
         match server.name {
             "nginx" => {
-                let mut one = Http::new(scene.connect(PORT));
+                let mut one = Http::new(scene.connect(SERVER_PORT));
                 one.ask("/small/1");
                 assert_same_bytes("first", &pattern(500 + 700), &one.response(|_| ()).body);
                 http = Some(one);

@@ -1,17 +1,17 @@
-//! Failures beyond the single clean kill, and what `outlive`'s own verbs say of them.
+//! Failures beyond the single clean kill, and the reports of `outlive`'s commands.
 
 mod adoption;
+mod commands;
 mod config;
-mod endings;
-mod executed;
-mod half_closed;
+mod full_event_ring;
+mod half_close;
 mod history;
 mod kills;
+mod orderly_ends;
+mod repeated_execution;
 mod replay;
-mod starting;
-mod unended;
-mod unheard;
-mod verbs;
+mod server_start;
+mod unkillable_server;
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
@@ -50,7 +50,7 @@ fn lost_only(protected: &Protected, stream: &TcpStream, reason: &str) {
         protected.events_of("connection_reset").len(),
         1,
         "{}",
-        protected.said()
+        protected.log()
     );
 }
 

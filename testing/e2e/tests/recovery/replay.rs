@@ -1,4 +1,4 @@
-//! How much is replayed, how much of it is compared, and how much is kept.
+//! Extent of replay, verification and record.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _};
@@ -7,18 +7,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use e2e::clients::{Http, curl, read_exactly, write};
-use e2e::servers::{self, PORT};
-use e2e::{PATIENCE, Protected, Scene, assert_same_bytes, pattern};
+use e2e::servers::{self, SERVER_PORT};
+use e2e::{EVENT_TIMEOUT, Protected, Scene, assert_same_bytes, pattern};
 use lab::Signal;
 
 use crate::{echoes, echoing, is_reset, lost_only, talks};
 
 #[test]
-fn replay_by_turns() {
+fn replay_by_request() {
     let scene = Scene::new("turns");
     let protected = scene.protect_with(&servers::nginx(&scene), &["--replay", "request"]);
-    let mut http = Http::new(scene.connect(PORT));
-    let mut clients: Vec<Http> = (0..5).map(|_| Http::new(scene.connect(PORT))).collect();
+    let mut http = Http::new(scene.connect(SERVER_PORT));
+    let mut clients: Vec<Http> = (0..5)
+        .map(|_| Http::new(scene.connect(SERVER_PORT)))
+        .collect();
     let ask = |http: &mut Http, number: u16| {
         let number = usize::from(number % 10);
         let got = http.get(&format!("/small/{number}"));
@@ -43,13 +45,13 @@ fn replay_by_turns() {
     protected.stop();
 }
 
-/// As with a long poll: who has asked for it waits once more, and everybody else is served.
+/// As with a long poll: the polling client waits once more, and all other clients are served.
 #[test]
-fn an_earlier_answer_that_takes_its_time() {
+fn slow_earlier_response() {
     let scene = Scene::new("long-poll");
     let protected = scene.protect(&servers::test_server(&scene));
     let door = scene.write("door", "");
-    let [slow, other] = [(); 2].map(|()| scene.connect(PORT));
+    let [slow, other] = [(); 2].map(|()| scene.connect(SERVER_PORT));
     talks(&other, "here");
     talks(&slow, "one");
     write(&slow, format!("wait {}\n", door.display()).as_bytes());
@@ -80,10 +82,10 @@ fn upload_that_expects(replay: &str) {
     let protected = scene.protect_with(&servers::nginx(&scene), &["--replay", replay]);
     let content = pattern(4 << 20);
     let file = scene.write("upload", &content);
-    let url = format!("http://{}/up/file", scene.ipv4(PORT));
-    let small = format!("http://{}/small/1", scene.ipv4(PORT));
+    let url = format!("http://{}/up/file", scene.ipv4(SERVER_PORT));
+    let small = format!("http://{}/small/1", scene.ipv4(SERVER_PORT));
     let file = file.to_string_lossy();
-    let limit = PATIENCE.as_secs().to_string();
+    let limit = EVENT_TIMEOUT.as_secs().to_string();
     thread::scope(|scope| {
         // Slow enough to be killed on its way; the small file goes over the same connection.
         let arguments = [
@@ -111,7 +113,7 @@ fn upload_that_expects(replay: &str) {
         let scene = &scene;
         let client = scope.spawn(move || curl(scene, &arguments));
         let temporary = scene.directory().join("nginx-body");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + EVENT_TIMEOUT;
         let under_way = || {
             let files = fs::read_dir(&temporary).into_iter().flatten().flatten();
             let sizes = files.filter_map(|file| Some(file.metadata().ok()?.len()));
@@ -124,7 +126,7 @@ fn upload_that_expects(replay: &str) {
         protected.kill_main(Signal::KILL);
         let output = client.join().expect("curl's thread");
         let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{output:?}\n{}", protected.said());
+        assert!(output.status.success(), "{output:?}\n{}", protected.log());
         assert_eq!(said, "200 201 0", "one connection for both");
     });
     let stored = fs::read(scene.directory().join("www/up/file")).expect("the stored file");
@@ -135,22 +137,22 @@ fn upload_that_expects(replay: &str) {
 }
 
 #[test]
-fn an_upload_that_expects_by_turns() {
+fn expect_continue_upload_by_request() {
     upload_that_expects("request");
 }
 
 #[test]
-fn an_upload_that_expects_by_connections() {
+fn expect_continue_upload_by_connection() {
     upload_that_expects("connection");
 }
 
-/// The server says its process number: another one after the restart.
+/// The server sends its process number, which differs after the restart.
 #[test]
-fn an_answer_that_differs() {
+fn differing_response() {
     let scene = Scene::new("divergence");
     let protected = scene.protect(&servers::test_server(&scene));
     let honest = echoing(&scene);
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     talks(&stream, "hello");
     write(&stream, b"pid\n");
     let pid = String::from_utf8(read_exactly(&stream, 11)).expect("digits");
@@ -184,7 +186,7 @@ fn late_difference(verify: &str) -> (Scene, Protected, TcpStream) {
     let scene = Scene::new("verify");
     let server = servers::test_server(&scene);
     let protected = scene.protect_with(&server, &["--verify", verify]);
-    let stream = scene.connect(PORT);
+    let stream = scene.connect(SERVER_PORT);
     // One turn: the answers come without another word of the client.
     write(&stream, b"pattern 50000\npid\nsay end\n");
     let _ = read_exactly(&stream, 50_000 + 11 + 4);
@@ -193,7 +195,7 @@ fn late_difference(verify: &str) -> (Scene, Protected, TcpStream) {
 }
 
 #[test]
-fn verify_full_sees_a_late_difference() {
+fn verify_full_detects_late_difference() {
     let (_scene, protected, stream) = late_difference("full");
     lost_only(&protected, &stream, "differs at byte 500");
     is_reset(&stream);
@@ -201,7 +203,7 @@ fn verify_full_sees_a_late_difference() {
 }
 
 #[test]
-fn verify_hash_sees_a_late_difference() {
+fn verify_hash_detects_late_difference() {
     let (_scene, protected, stream) = late_difference("hash");
     lost_only(&protected, &stream, "differs before byte 500");
     is_reset(&stream);
@@ -209,7 +211,7 @@ fn verify_hash_sees_a_late_difference() {
 }
 
 #[test]
-fn verify_head_and_off_see_no_late_difference() {
+fn verify_head_and_off_miss_late_difference() {
     for verify in ["head", "off"] {
         let (_scene, protected, stream) = late_difference(verify);
         protected.wait_serving(1);
@@ -227,10 +229,10 @@ fn verify_head_and_off_see_no_late_difference() {
 /// A long answer, said slowly, whose length is another one in each life of the server: by default nothing of the later
 /// one's reaches the client.
 #[test]
-fn no_byte_of_another_answer_is_passed_on() {
+fn differing_response_is_not_forwarded() {
     let scene = Scene::new("other-answer");
-    let protected = scene.protect(&servers::unlike(&scene));
-    let mut stream = scene.connect(PORT);
+    let protected = scene.protect(&servers::diverging(&scene));
+    let mut stream = scene.connect(SERVER_PORT);
     let mut got = read_exactly(&stream, 2_000_000);
     protected.kill_main(Signal::KILL);
     let (mut more, mut ending) = (vec![0; 65_536], None);
@@ -256,12 +258,12 @@ fn no_byte_of_another_answer_is_passed_on() {
 }
 
 #[test]
-fn verify_full_and_hash_compare_everything() {
+fn verify_full_and_hash_compare_all_output() {
     for verify in ["full", "hash"] {
         let scene = Scene::new("verify-all");
         let server = servers::test_server(&scene);
         let protected = scene.protect_with(&server, &["--verify", verify]);
-        let stream = scene.connect(PORT);
+        let stream = scene.connect(SERVER_PORT);
         write(&stream, b"pattern 300000\n");
         let got = read_exactly(&stream, 300_000);
         assert_same_bytes("before", &pattern(300_000), &got);
@@ -277,10 +279,10 @@ fn verify_full_and_hash_compare_everything() {
 
 /// HTTP's `Date` may differ by default, and is counted.
 #[test]
-fn a_date_is_tolerated() {
+fn ignored_date_header_differs() {
     let scene = Scene::new("date");
     let protected = scene.protect(&servers::nginx(&scene));
-    let mut http = Http::new(scene.connect(PORT));
+    let mut http = Http::new(scene.connect(SERVER_PORT));
     assert_eq!(http.get("/small/2").status, 200);
     // Until the date is another one; it counts seconds.
     thread::sleep(Duration::from_millis(1100));
@@ -292,12 +294,12 @@ fn a_date_is_tolerated() {
 }
 
 #[test]
-fn a_connection_beyond_its_limit() {
+fn connection_over_record_limit() {
     let scene = Scene::new("limit");
     let server = servers::test_server(&scene);
     let protected = scene.protect_with(&server, &["--limit-per-connection", "1MiB"]);
     let small = echoing(&scene);
-    let big = scene.connect(PORT);
+    let big = scene.connect(SERVER_PORT);
     let content = pattern(3 << 20);
     write(&big, format!("sink {}\n", content.len()).as_bytes());
     write(&big, &content);
@@ -319,7 +321,7 @@ fn a_connection_beyond_its_limit() {
         &read_exactly(&big, expected.len()),
     );
     talks(&big, "on");
-    let recording = scene.record(PORT);
+    let recording = scene.record(SERVER_PORT);
     protected.kill_main(Signal::KILL);
     lost_only(&protected, &big, "unprotected");
     is_reset(&big);

@@ -1,10 +1,10 @@
-//! The clock on the wall of a host is set.
+//! The wall clock of a host changes.
 //!
-//! Leases, timeouts and the kernel's programs use clocks that nobody sets (`CLOCK_BOOTTIME`,
-//! `CLOCK_MONOTONIC`); `CLOCK_REALTIME` is in what is told to people, and numbers sessions of a service.
-//! Hosts of a lab share the kernel's clocks, and that of the machine is not ours to set. So a small library
-//! is put before the C library, and adds to what `outlive` is told of `CLOCK_REALTIME`. The other two cannot
-//! be played: time namespaces shift them for processes, but not for the kernel's programs.
+//! Leases, timeouts and the BPF programs use clocks that cannot be set (`CLOCK_BOOTTIME`, `CLOCK_MONOTONIC`).
+//! `CLOCK_REALTIME` appears in messages, and numbers the sessions of a service. Hosts of a lab share the kernel's
+//! clocks, and the test must not set the clock of the machine. A small preloaded library shifts `CLOCK_REALTIME` of
+//! `outlive`. The other two clocks cannot be shifted: time namespaces shift clocks for processes, but not for BPF
+//! programs.
 
 use std::fs;
 use std::path::Path;
@@ -13,12 +13,12 @@ use std::thread;
 
 use e2e::exchange::{assert_untouched, end, talks};
 use e2e::pair::{Counts, FailOver, Pair, addresses};
-use e2e::servers::PORT;
+use e2e::servers::SERVER_PORT;
 use e2e::speakers::now;
 
 use crate::phases::over;
 
-const LIBRARY: &str = r#"
+const CLOCK_LIBRARY: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@ int clock_gettime(clockid_t id, struct timespec *time)
 }
 "#;
 
-const DAY: i32 = 86_400;
+const DAY_SECONDS: i32 = 86_400;
 
 fn set(file: &Path, seconds: i32) {
     let new = file.with_extension("new");
@@ -47,9 +47,9 @@ fn set(file: &Path, seconds: i32) {
 }
 
 #[test]
-fn a_clock_that_is_set_is_nothing_to_a_lease() {
-    let mut pair = Pair::talking("takeover-clock");
-    let source = pair.scene.write("clock.c", LIBRARY);
+fn lease_ignores_wall_clock() {
+    let mut pair = Pair::with_test_server("takeover-clock");
+    let source = pair.scene.write("clock.c", CLOCK_LIBRARY);
     let library = source.with_extension("so");
     let mut cc = Command::new("cc");
     cc.args(["-shared", "-fPIC", "-o"])
@@ -63,7 +63,7 @@ fn a_clock_that_is_set_is_nothing_to_a_lease() {
         one.add_environment("CLOCK_STEP", &step.to_string_lossy());
         one.add_environment("LD_PRELOAD", &library.to_string_lossy());
     }
-    let recording = pair.scene.record(PORT);
+    let recording = pair.scene.record(SERVER_PORT);
     let talk = addresses().map(|to| pair.scene.connect_to(to));
     let all_talk = |word: &str| {
         for stream in &talk {
@@ -76,14 +76,14 @@ fn a_clock_that_is_set_is_nothing_to_a_lease() {
         pair.fail_over(FailOver::PowerOff);
         all_talk("with the library");
     }
-    for seconds in [3600, -DAY, 20 * 365 * DAY] {
+    for seconds in [3600, -DAY_SECONDS, 20 * 365 * DAY_SECONDS] {
         let before = Counts::of(&pair);
         set(&step, seconds);
         all_talk("stepped");
         thread::sleep(over() * 2);
         all_talk("a while later");
         let after = Counts::of(&pair);
-        assert_eq!(before.granted, after.granted, "{}", pair.second.said());
+        assert_eq!(before.granted, after.granted, "{}", pair.second.log());
         pair.fail_over(FailOver::Switchover);
         pair.fail_over(FailOver::Stop);
         all_talk("after takeovers");

@@ -1,4 +1,4 @@
-//! Deaths while a standby takes over, and one after the other.
+//! Deaths during a takeover, and consecutive deaths.
 
 use std::net::TcpStream;
 
@@ -6,9 +6,9 @@ use e2e::arrange::{run, wait_until};
 use e2e::clients::write;
 use e2e::exchange::{assert_untouched, echoes, end, talks};
 use e2e::pair::{FailOver, Pair, addresses, stop_all};
-use e2e::servers::PORT;
+use e2e::servers::SERVER_PORT;
 use e2e::speakers::Speakers;
-use e2e::{PATIENCE, Protected};
+use e2e::{EVENT_TIMEOUT, Protected};
 use lab::Signal;
 
 /// Connections of both address families: one that talks and one that echoes.
@@ -47,9 +47,9 @@ impl Clients {
 
 /// There and back, by each way, with the same connections.
 #[test]
-fn failover_and_failback_in_a_row() {
-    let mut pair = Pair::talking("takeover-row");
-    let recording = pair.scene.record(PORT);
+fn failover_then_failback() {
+    let mut pair = Pair::with_test_server("takeover-row");
+    let recording = pair.scene.record(SERVER_PORT);
     let speakers = Speakers::listen(&pair.scene.client, &addresses());
     let clients = Clients::of(&pair);
     let mut holders = vec![mac(&pair.first)];
@@ -73,11 +73,11 @@ fn mac(one: &Protected) -> lab::Mac {
     one.host().mac("eth0").expect("it has one")
 }
 
-/// The standby's server dies while it takes over: it takes over nonetheless.
+/// The takeover succeeds although the standby's server dies.
 #[test]
-fn the_standbys_server_dies_while_it_takes_over() {
-    let mut pair = Pair::talking("takeover-server");
-    let recording = pair.scene.record(PORT);
+fn server_death_during_takeover() {
+    let mut pair = Pair::with_test_server("takeover-server");
+    let recording = pair.scene.record(SERVER_PORT);
     let clients = Clients::of(&pair);
     for stage in ["restarted", "spliced"] {
         pair.first.power_off();
@@ -95,10 +95,10 @@ fn the_standbys_server_dies_while_it_takes_over() {
 /// The standby itself dies while it takes over, and another one does.
 fn another_takes_over(stage: &str, kill: fn(&Protected)) {
     let label = format!("takeover-{stage}");
-    let mut pair = Pair::talking(&label);
+    let mut pair = Pair::with_test_server(&label);
     let host = pair.scene.lab.add_host_at("third", 40).expect("a host");
     let third = pair.another(&host, 50);
-    let recording = pair.scene.record(PORT);
+    let recording = pair.scene.record(SERVER_PORT);
     let speakers = Speakers::listen(&pair.scene.client, &addresses());
     let clients = Clients::of(&pair);
     pair.first.power_off();
@@ -141,21 +141,21 @@ fn another_takes_over(stage: &str, kill: fn(&Protected)) {
 /// SIGKILL to `serve`. Its server lives, if it was started, and is silent when the lease is over.
 fn serve(one: &Protected) {
     one.kill_serve(Signal::KILL);
-    assert!(one.ended(PATIENCE).is_some(), "serve survived SIGKILL");
+    assert!(one.ended(EVENT_TIMEOUT).is_some(), "serve survived SIGKILL");
 }
 
-/// A segment may wait in its host for the link-layer address of the client, before any program has seen it:
-/// it must not leave when the programs are gone.
+/// A segment may wait in its host for the link-layer address of the client, before any program has seen the segment:
+/// the segment must not leave without the programs.
 #[test]
-fn what_waits_for_a_neighbour_never_leaves() {
-    let mut pair = Pair::talking("takeover-waiting");
+fn packets_queued_for_neighbour_never_leave() {
+    let mut pair = Pair::with_test_server("takeover-waiting");
     let host = pair.second.host().clone();
     host.sysctl("net.ipv4.neigh.eth0.mcast_solicit", "100")
         .expect("a setting");
     host.sysctl("net.ipv6.neigh.eth0.mcast_solicit", "100")
         .expect("a setting");
     let lab = &pair.scene.lab;
-    let recording = pair.scene.record(PORT);
+    let recording = pair.scene.record(SERVER_PORT);
     let speakers = Speakers::listen(&pair.scene.client, &addresses());
     let clients = Clients::of(&pair);
     lab.part(&pair.scene.client, &host).expect("part");
@@ -176,9 +176,9 @@ fn what_waits_for_a_neighbour_never_leaves() {
     pair.second.kill_serve(Signal::TERM);
     pair.second.kill_serve(Signal::CONT);
     assert!(
-        pair.second.ended(PATIENCE).is_some(),
+        pair.second.ended(EVENT_TIMEOUT).is_some(),
         "{}",
-        pair.second.said()
+        pair.second.log()
     );
     lab.rejoin(&pair.scene.client, &host).expect("rejoin");
     // The kernel resolves the neighbours and then sends the waiting packets, or no packet waits any more.

@@ -1,21 +1,21 @@
-//! What else a host that takes over has to get right.
+//! Further duties of a host that takes over.
 
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use e2e::PATIENCE;
+use e2e::EVENT_TIMEOUT;
 use e2e::arrange::{StartGate, run, wait_until};
 use e2e::exchange::{assert_untouched, end, talks};
 use e2e::loggers::{protect, status};
-use e2e::pair::{DEVICE, FailOver, Pair, addresses, stop_all};
-use e2e::servers::{PORT, test_server_at};
+use e2e::pair::{ADDRESS_DEVICE_FLAGS, FailOver, Pair, addresses, stop_all};
+use e2e::servers::{SERVER_PORT, test_server_at};
 use lab::Host;
 use serde_json::Value;
 
 /// Each host of a pair says which the other one is.
 #[test]
-fn hosts_of_a_pair_are_named() {
-    let mut pair = Pair::talking("takeover-named");
+fn pair_hosts_are_named() {
+    let mut pair = Pair::with_test_server("takeover-named");
     let is_at = |words: &Value, host: &Host| {
         let address = format!("({})", host.address().ipv4());
         let words = words.as_str().unwrap_or_default();
@@ -49,18 +49,18 @@ fn hosts_of_a_pair_are_named() {
 
 /// One host, one logger, two services: what dies is the host.
 #[test]
-fn all_services_of_a_host_are_taken_over() {
-    let mut pair = Pair::talking("takeover-several");
+fn all_services_of_host_are_taken_over() {
+    let mut pair = Pair::with_test_server("takeover-several");
     let theirs: [SocketAddr; 2] =
         ["10.0.0.111:8080", "[fd00::111]:8080"].map(|text| text.parse().expect("an address"));
     let server = test_server_at(&pair.scene, theirs.to_vec(), &[]);
-    let mut serves = protect(&pair.scene, &server, &pair.logger, &DEVICE);
+    let mut serves = protect(&pair.scene, &server, &pair.logger, &ADDRESS_DEVICE_FLAGS);
     let flags = pair.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let stands_by = serves.standby(&pair.scene, pair.second.host(), &server, &flags);
     stands_by.wait_for("standby_started", 1);
     serves.wait_for("lease_required", 1);
-    let recording = pair.scene.record(PORT);
+    let recording = pair.scene.record(SERVER_PORT);
     let all = [addresses(), theirs].concat();
     let clients: Vec<_> = all
         .into_iter()
@@ -70,7 +70,10 @@ fn all_services_of_a_host_are_taken_over() {
         talks(stream, "before");
     }
     pair.first.power_off();
-    assert!(serves.ended(PATIENCE).is_some(), "it survived its host");
+    assert!(
+        serves.ended(EVENT_TIMEOUT).is_some(),
+        "it survived its host"
+    );
     pair.second.wait_serving(1);
     stands_by.wait_serving(1);
     for stream in &clients {
@@ -100,9 +103,9 @@ fn all_services_of_a_host_are_taken_over() {
     drop((logger, scene));
 }
 
-/// There is nothing to be restored, and the server takes its time: who comes meanwhile waits.
+/// Nothing has to be restored, and the server starts slowly: new clients wait.
 #[test]
-fn nobody_is_refused_by_a_host_that_begins() {
+fn starting_host_refuses_no_client() {
     let mut gate = None;
     let mut pair = Pair::new("takeover-empty", |scene| {
         let server = test_server_at(scene, addresses().to_vec(), &[]);
@@ -111,7 +114,7 @@ fn nobody_is_refused_by_a_host_that_begins() {
         server
     });
     let gate = gate.expect("the door of the server");
-    let recording = pair.scene.record(PORT);
+    let recording = pair.scene.record(SERVER_PORT);
     gate.shut();
     pair.first.power_off();
     std::thread::scope(|scope| {
@@ -151,10 +154,10 @@ fn state_of(host: &Host, address: &str) -> Option<String> {
     line.map(str::to_owned)
 }
 
-/// Duplicate address detection would cost a second, in which nobody could be answered.
+/// Duplicate address detection would cost a second without service.
 #[test]
-fn an_ipv6_address_is_usable_at_once() {
-    let mut pair = Pair::talking("takeover-dad");
+fn ipv6_address_is_usable_at_once() {
+    let mut pair = Pair::with_test_server("takeover-dad");
     let host = pair.second.host().clone();
     host.sysctl("net.ipv6.conf.eth0.accept_dad", "1")
         .expect("a setting");
@@ -165,13 +168,13 @@ fn an_ipv6_address_is_usable_at_once() {
     let [_, ours] = addresses();
     let talk = pair.scene.connect_to(ours);
     talks(&talk, "before");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + EVENT_TIMEOUT;
     pair.first.power_off();
     let first_seen = loop {
         if let Some(state) = state_of(&host, &ours.ip().to_string()) {
             break state;
         }
-        assert!(Instant::now() < deadline, "{}", pair.second.said());
+        assert!(Instant::now() < deadline, "{}", pair.second.log());
     };
     for word in ["tentative", "dadfailed", "optimistic"] {
         assert!(!first_seen.contains(word), "{first_seen}");

@@ -1,12 +1,12 @@
-//! Another host goes on.
+//! Takeover by another host.
 
 mod clock;
-mod compared;
 mod deaths;
+mod duplicate_names;
+mod host_loss;
 mod hosts;
+mod long_download;
 mod matrix;
-mod moves;
+mod output_verification;
 mod phases;
 mod silence;
-mod stream;
-mod two_names;

@@ -1,13 +1,13 @@
-//! Failures times phases: what becomes of the service, and that no client notices.
+//! Failures times phases: the outcome for the service, and no visible failure for clients.
 //!
-//! Each failure has a pair of hosts and a logger of its own, and happens while clients are in all phases, or
-//! with `OUTLIVE_PHASES=alone` (`make soak`) once in each, to whichever host serves then. Clients get, byte for byte,
-//! what they would have got; no connection is told an end that it had not without the failure; and in each epoch one
-//! host speaks.
+//! Each failure has its own pair of hosts and logger. The failure happens while clients are in all phases, or with
+//! `OUTLIVE_PHASES=alone` (`make soak`) once in each phase, on the host that serves then. Clients get the same bytes
+//! as without the failure; no connection sees an end that the run without the failure does not have; and in each epoch
+//! a single host speaks.
 //!
-//! What cannot be played: a machine whose boot clock stands still while it does (its lease would be too
-//! long, and that is not promised, see docs/internals/leases.md). Hosts of a lab share the kernel's clocks. What is set
-//! is in `clock.rs`.
+//! Not simulated: a machine whose boot clock stops while the machine runs. The lease of that machine would be too
+//! long; docs/internals/leases.md does not promise that case. Hosts of a lab share the kernel's clocks. Changes of the
+//! wall clock are in `clock.rs`.
 
 use std::net::TcpStream;
 use std::thread;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use e2e::exchange::{assert_untouched, echoes, end};
 use e2e::loggers::await_recorded;
 use e2e::pair::{Counts, Pair, addresses};
-use e2e::servers::PORT;
+use e2e::servers::SERVER_PORT;
 use e2e::speakers::{Speakers, now};
 use e2e::{Protected, clients};
 use lab::{Direction, Host, Mac, Signal};
@@ -45,7 +45,7 @@ struct Failure {
 }
 
 /// How long a failure lasts where nobody takes over: longer than a logger may be silent, and than a lease.
-const LONG: Duration = Duration::from_millis(1300);
+const FAILURE_DURATION: Duration = Duration::from_millis(1300);
 
 /// The service, and what has become of it.
 struct Case {
@@ -67,7 +67,7 @@ fn alone() -> bool {
 
 /// One row of the matrix.
 fn row(name: &str, failure: &Failure) {
-    let pair = Pair::talking(name);
+    let pair = Pair::with_test_server(name);
     let speakers = Speakers::listen(&pair.scene.client, &addresses());
     let witness = addresses().map(|to| pair.scene.connect_to(to));
     for stream in &witness {
@@ -116,7 +116,7 @@ impl Case {
     fn strike(&mut self, failure: &Failure, phases: &[Phase]) -> Option<(Duration, Duration)> {
         let pair = &self.pair;
         let before = Counts::of(pair);
-        let recording = pair.scene.record(PORT);
+        let recording = pair.scene.record(SERVER_PORT);
         let moment = Moment::new(phases.len());
         let (taken_over, silence) = thread::scope(|scope| {
             let spawn = |phase: &Phase| {
@@ -133,7 +133,7 @@ impl Case {
             let mut taken_over = failure.outcome == Outcome::TakenOver;
             let mut silence = None;
             if !taken_over {
-                thread::sleep(LONG.max(over()));
+                thread::sleep(FAILURE_DURATION.max(over()));
                 if failure.outcome == Outcome::Waits {
                     silence = Some((struck + over(), now()));
                 }
@@ -153,11 +153,11 @@ impl Case {
         let connections = phases.iter().map(|phase| phase.connections).sum();
         assert_untouched(recording, connections);
         if taken_over {
-            assert_ne!(failure.outcome, Outcome::Stays, "{}", pair.second.said());
+            assert_ne!(failure.outcome, Outcome::Stays, "{}", pair.second.log());
             self.change_places(failure, &before);
         } else {
             let superseded = Counts::of(pair).superseded;
-            assert_eq!(superseded, before.superseded, "{}", pair.first.said());
+            assert_eq!(superseded, before.superseded, "{}", pair.first.log());
         }
         silence
     }

@@ -1,4 +1,4 @@
-//! What clients are about when it happens.
+//! Activities of clients at the moment of a failure.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Condvar, Mutex};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use e2e::clients::{read_exactly, read_to_end, write};
 use e2e::exchange::{Exchange, echoes, end, talks};
 use e2e::pair::{addresses, lease};
-use e2e::{PATIENCE, Scene, assert_same_bytes, pattern};
+use e2e::{EVENT_TIMEOUT, Scene, assert_same_bytes, pattern};
 
 /// How far it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,7 +60,7 @@ impl Moment {
         let now = self.stage.lock().expect("whole");
         let waited = self
             .changed
-            .wait_timeout_while(now, PATIENCE, |now| now.0 < stage);
+            .wait_timeout_while(now, EVENT_TIMEOUT, |now| now.0 < stage);
         let (now, _) = waited.expect("whole");
         assert!(now.0 >= stage, "only {now:?}");
     }
@@ -140,7 +140,7 @@ fn transfer(scene: &Scene, moment: &Moment) {
         download: 0,
         echo: 0,
         upload: 2 << 20,
-        pace: PACE,
+        pace: READ_INTERVAL,
         kills: 0,
     };
     let (small, large) = (pattern(64 << 10), pattern(2 << 20));
@@ -156,9 +156,9 @@ fn transfer(scene: &Scene, moment: &Moment) {
         let downloads = addresses().map(|to| {
             let stream = scene.connect_to(to);
             write(&stream, format!("pattern {}\n", large.len()).as_bytes());
-            compare(&stream, &large[..PIECE]);
+            compare(&stream, &large[..PIECE_BYTES]);
             scope.spawn(move || {
-                compare(&stream, &large[PIECE..]);
+                compare(&stream, &large[PIECE_BYTES..]);
                 end(&stream);
             })
         });
@@ -175,13 +175,13 @@ fn transfer(scene: &Scene, moment: &Moment) {
 }
 
 /// What is read at a time, and how long a client rests after that.
-const PIECE: usize = 16 << 10;
-const PACE: Duration = Duration::from_millis(4);
+const PIECE_BYTES: usize = 16 << 10;
+const READ_INTERVAL: Duration = Duration::from_millis(4);
 
 fn compare(stream: &TcpStream, expected: &[u8]) {
-    for piece in expected.chunks(PIECE) {
+    for piece in expected.chunks(PIECE_BYTES) {
         assert_same_bytes("download", piece, &read_exactly(stream, piece.len()));
-        thread::sleep(PACE);
+        thread::sleep(READ_INTERVAL);
     }
 }
 

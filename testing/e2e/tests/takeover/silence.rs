@@ -1,4 +1,4 @@
-//! A host that may not speak for longer than Linux keeps a connection whose segments it cannot send.
+//! A host that must stay silent for longer than Linux keeps a connection with undeliverable segments.
 
 use std::fs;
 use std::thread;
@@ -7,17 +7,17 @@ use std::time::Duration;
 use e2e::arrange::wait_until;
 use e2e::exchange::assert_untouched;
 use e2e::pair::{Pair, addresses, lease, lease_of};
-use e2e::servers::{PORT, nginx_at};
-use e2e::{PATIENCE, assert_same_bytes, pattern};
+use e2e::servers::{SERVER_PORT, nginx_at};
+use e2e::{EVENT_TIMEOUT, assert_same_bytes, pattern};
 use lab::Output;
 
 /// What the client reads in a second.
-const RATE: usize = 1 << 20;
+const BYTES_PER_SECOND: usize = 1 << 20;
 /// Linux gives a connection up after `tcp_retries2` (15) probes, one each half a second.
-const PROBES: Duration = Duration::from_millis(15 * 500);
+const GIVE_UP_TIME: Duration = Duration::from_millis(15 * 500);
 
 #[test]
-fn download_of_a_host_that_is_silent_for_long_goes_on() {
+fn download_survives_minutes_of_silence() {
     // A logger without its memory might take the standby for the host that serves.
     let log = tempfile::tempdir().expect("a directory");
     let memory = ["--dir", &log.path().to_string_lossy()];
@@ -29,14 +29,20 @@ fn download_of_a_host_that_is_silent_for_long_goes_on() {
     client
         .sysctl("net.ipv4.tcp_rmem", "4096 131072 131072")
         .expect("a setting");
-    let content = pattern(20 * RATE);
+    let content = pattern(20 * BYTES_PER_SECOND);
     pair.scene.write("www/long.bin", &content);
-    let recording = pair.scene.record(PORT);
+    let recording = pair.scene.record(SERVER_PORT);
     let got = pair.scene.directory().join("got");
     let mut curl = client.command("curl");
-    curl.args(["-q", "-sS", "--limit-rate", &RATE.to_string(), "-o"])
-        .arg(&got)
-        .arg(format!("http://{}/long.bin", addresses()[0]));
+    curl.args([
+        "-q",
+        "-sS",
+        "--limit-rate",
+        &BYTES_PER_SECOND.to_string(),
+        "-o",
+    ])
+    .arg(&got)
+    .arg(format!("http://{}/long.bin", addresses()[0]));
     let output = Output::File(pair.scene.directory().join("curl.said"));
     let curl = client.spawn(&mut curl, &output).expect("curl");
     wait_until("the download has begun", || {
@@ -46,10 +52,10 @@ fn download_of_a_host_that_is_silent_for_long_goes_on() {
     wait_until("the host is silent", || {
         lease_of(&pair.first).contains("is silent")
     });
-    thread::sleep(lease() + 2 * PROBES);
+    thread::sleep(lease() + 2 * GIVE_UP_TIME);
     pair.logger.replace_dead(&pair.scene);
     let ended = curl
-        .wait_with_timeout(Duration::from_secs(20) + PATIENCE)
+        .wait_with_timeout(Duration::from_secs(20) + EVENT_TIMEOUT)
         .expect("wait")
         .expect("it has ended");
     assert!(ended.success(), "{ended}");

@@ -18,7 +18,7 @@ use crate::lab::clean_run_directory;
 use crate::{Direction, Error, Host, Impairment, Lab, Link};
 
 /// A client that says nothing must not keep the others waiting.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Makes a lab at a place that has been taken, tells `ready` when it is there, and serves it
 /// until it is asked to remove it. `rate` is that of each link, or of the whole medium where
@@ -50,10 +50,10 @@ pub fn hold(
         match read(&client) {
             Ok(Request::Down) => {
                 let removed = holder.lab.remove();
-                tell(client, removed.map(|()| Answer::Done));
+                answer(client, removed.map(|()| Answer::Done));
                 return Ok(());
             }
-            Ok(request) => tell(client, holder.obey(request)),
+            Ok(request) => answer(client, holder.obey(request)),
             Err(error) => tracing::warn!(%error, "somebody asked nonsense"),
         }
     }
@@ -181,14 +181,14 @@ impl Holder<'_> {
 }
 
 fn read(client: &UnixStream) -> io::Result<Request> {
-    client.set_read_timeout(Some(PATIENCE))?;
+    client.set_read_timeout(Some(CLIENT_TIMEOUT))?;
     let mut line = String::new();
     BufReader::new(client).read_line(&mut line)?;
     Ok(serde_json::from_str(&line)?)
 }
 
 /// One who does not wait for the answer does not want it.
-fn tell(mut client: UnixStream, answer: Result<Answer, Error>) {
+fn answer(mut client: UnixStream, answer: Result<Answer, Error>) {
     let answer = answer.map_err(|error| Refusal {
         misuse: matches!(error, Error::Invalid(_) | Error::Off { .. }),
         message: error.to_string(),

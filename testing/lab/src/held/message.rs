@@ -1,4 +1,4 @@
-//! What is asked of a holder, and what it answers.
+//! Requests to a holder, and responses.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_way_is_told_in_words() {
+    fn direction_is_printed() {
         assert_eq!(WayStatus::default().to_string(), "");
         let way = WayStatus {
             cut: true,

@@ -1,4 +1,4 @@
-//! Which host is connected to what.
+//! Connections between hosts.
 
 use serde::{Deserialize, Serialize};
 
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_alone_are_on_both_switches() {
+    fn only_servers_are_on_both_switches() {
         let one = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
         assert_eq!(addresses(Layout::OneSwitch), one);
         assert_eq!(addresses(Layout::Shared), one);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_limits() {
+    fn plan_size_is_limited() {
         let names = |count: usize| vec!["host".to_owned(); count];
         assert!(plan(&names(0), Layout::OneSwitch).is_err());
         assert!(plan(&names(254), Layout::OneSwitch).is_ok());

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Inner, MTU};
+use super::{DEFAULT_MTU, Inner};
 use crate::error::Doing;
 use crate::namespace::Namespace;
 use crate::packet_socket::PacketSocket;
@@ -34,7 +34,7 @@ impl Inner {
                 let rates = *rates;
                 self.switch.leave(self.subnet(), &self.port())?;
                 *path = Path::Detached;
-                self.shape(host, rates, Rates::default(), MTU)
+                self.shape(host, rates, Rates::default(), DEFAULT_MTU)
             }
             Path::Relayed(relay) => {
                 relay.set(&Ways::closed());

@@ -31,14 +31,14 @@ fn write(packets: &[(u32, u32, Vec<u8>)], big_endian: bool, nanoseconds: bool) -
 }
 
 #[test]
-fn other_files_are_refused() {
+fn foreign_files_are_refused() {
     assert_eq!(read(b""), Err(PcapError::Short(0)));
     let pcapng = [&[0x0a, 0x0d, 0x0d, 0x0a][..], &[0; 40]].concat();
     assert_eq!(read(&pcapng), Err(PcapError::Magic(0x0a0d_0d0a)));
 }
 
 #[test]
-fn an_absurd_length_is_an_error_not_an_allocation() {
+fn absurd_length_is_an_error() {
     let mut file = write(&[(1, 2, vec![0; 4])], false, false);
     file[32..36].copy_from_slice(&u32::MAX.to_le_bytes());
     assert!(matches!(
@@ -49,7 +49,7 @@ fn an_absurd_length_is_an_error_not_an_allocation() {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(
+    fn packets_round_trip(
         packets in prop::collection::vec((any::<u32>(), 0u32..1_000_000, prop::collection::vec(any::<u8>(), 0..99)), 0..9),
         big_endian: bool,
         nanoseconds: bool,
@@ -68,7 +68,7 @@ proptest! {
     }
 
     #[test]
-    fn a_torn_file_gives_its_whole_packets(cut in 24usize..24 + 3 * 26) {
+    fn torn_file_yields_complete_packets(cut in 24usize..24 + 3 * 26) {
         let packets = vec![(1, 2, vec![7; 10]); 3];
         let file = write(&packets, false, false);
         let pcap = read(&file[..cut]).unwrap();
@@ -77,7 +77,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), known: bool) {
+    fn arbitrary_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), known: bool) {
         let mut bytes = bytes;
         if known && bytes.len() >= 4 {
             bytes[..4].copy_from_slice(&0xa1b2_c3d4u32.to_le_bytes());

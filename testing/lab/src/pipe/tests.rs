@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const MS: Duration = Duration::from_millis(1);
+const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// Offers numbered frames of `length` bytes, `gap` apart, and returns when each came out.
 fn pass(pipe: &mut Pipe, frames: u32, gap: Duration, length: usize) -> Vec<(Duration, u32)> {
@@ -33,17 +33,17 @@ fn numbers(out: &[(Duration, u32)]) -> Vec<u32> {
 }
 
 #[test]
-fn an_unimpaired_pipe_passes_at_once() {
+fn unimpaired_pipe_has_no_delay() {
     let mut pipe = Pipe::new(Impairment::with_seed(1), false, 0);
-    assert_eq!(pipe.offer(MS, b"frame", 0), 1);
+    assert_eq!(pipe.offer(MILLISECOND, b"frame", 0), 1);
     assert_eq!(pipe.next_deadline(), None);
 }
 
 #[test]
-fn loss_is_its_share_and_repeats_from_its_seed() {
+fn loss_matches_share_and_seed() {
     let run = |seed, stream| {
         let mut pipe = Pipe::new(Impairment::with_seed(seed).loss(10.0), false, stream);
-        numbers(&pass(&mut pipe, 10_000, MS, 60))
+        numbers(&pass(&mut pipe, 10_000, MILLISECOND, 60))
     };
     let survivors = run(7, 0);
     assert!(
@@ -57,40 +57,50 @@ fn loss_is_its_share_and_repeats_from_its_seed() {
 }
 
 #[test]
-fn nothing_and_everything_are_exact() {
+fn zero_and_full_loss_are_exact() {
     let mut none = Pipe::new(Impairment::with_seed(1).loss(0.0), false, 0);
-    assert_eq!(pass(&mut none, 1000, MS, 60).len(), 1000);
+    assert_eq!(pass(&mut none, 1000, MILLISECOND, 60).len(), 1000);
     let mut all = Pipe::new(Impairment::with_seed(1).loss(100.0), false, 0);
-    assert_eq!(pass(&mut all, 1000, MS, 60).len(), 0);
+    assert_eq!(pass(&mut all, 1000, MILLISECOND, 60).len(), 0);
     let mut twice = Pipe::new(Impairment::with_seed(1).duplicate(100.0), false, 0);
-    assert_eq!(pass(&mut twice, 1000, MS, 60).len(), 2000);
+    assert_eq!(pass(&mut twice, 1000, MILLISECOND, 60).len(), 2000);
 }
 
 #[test]
 fn delay_is_exact() {
-    let mut pipe = Pipe::new(Impairment::with_seed(1).delay(5 * MS), false, 0);
-    let out = pass(&mut pipe, 3, MS, 60);
-    assert_eq!(out, [(5 * MS, 0), (6 * MS, 1), (7 * MS, 2)]);
+    let mut pipe = Pipe::new(Impairment::with_seed(1).delay(5 * MILLISECOND), false, 0);
+    let out = pass(&mut pipe, 3, MILLISECOND, 60);
+    assert_eq!(
+        out,
+        [
+            (5 * MILLISECOND, 0),
+            (6 * MILLISECOND, 1),
+            (7 * MILLISECOND, 2)
+        ]
+    );
 }
 
 #[test]
-fn reordered_frames_are_overtaken_by_that_time() {
-    let held = 10 * MS + MS / 2;
+fn reordered_frames_are_delayed_exactly() {
+    let held = 10 * MILLISECOND + MILLISECOND / 2;
     let mut pipe = Pipe::new(Impairment::with_seed(3).reorder(20.0, held), false, 0);
-    let out = pass(&mut pipe, 1000, MS, 60);
+    let out = pass(&mut pipe, 1000, MILLISECOND, 60);
     assert_eq!(out.len(), 1000);
-    let late = out.iter().filter(|(at, n)| *at == *n * MS + held).count();
-    let on_time = out.iter().filter(|(at, n)| *at == *n * MS).count();
+    let late = out
+        .iter()
+        .filter(|(at, n)| *at == *n * MILLISECOND + held)
+        .count();
+    let on_time = out.iter().filter(|(at, n)| *at == *n * MILLISECOND).count();
     assert_eq!(late + on_time, 1000);
     assert!((150..250).contains(&late), "{late}");
     assert!(!numbers(&out).is_sorted());
 }
 
 #[test]
-fn rate_holds_after_the_burst_and_its_queue_is_bounded() {
+fn rate_holds_after_burst_with_bounded_queue() {
     // 976 bytes and the 24 around them take 8 ms at 1 Mbit/s.
     let mut pipe = Pipe::new(Impairment::with_seed(1).rate(1_000_000), false, 0);
-    let out = pass(&mut pipe, 1000, MS, 976);
+    let out = pass(&mut pipe, 1000, MILLISECOND, 976);
     assert!(numbers(&out).is_sorted());
     let end = out.last().unwrap().0;
     let sent = u32::try_from(out.len()).unwrap();
@@ -98,35 +108,41 @@ fn rate_holds_after_the_burst_and_its_queue_is_bounded() {
         out.len() < 1000,
         "an offer of eight times the rate overflows"
     );
-    assert!(8 * MS * (sent - 4) <= end, "{sent} frames in {end:?}");
+    assert!(
+        8 * MILLISECOND * (sent - 4) <= end,
+        "{sent} frames in {end:?}"
+    );
     // It never waits longer than the queue is deep.
-    assert!(out.iter().all(|(at, n)| *at - *n * MS < 400 * MS));
+    assert!(
+        out.iter()
+            .all(|(at, n)| *at - *n * MILLISECOND < 400 * MILLISECOND)
+    );
     // And the line is never idle: 46,140 bytes wait at the end.
     assert!(sent >= 1000 / 8 + 46);
 }
 
 #[test]
-fn a_frame_slower_than_the_queue_still_passes() {
+fn frame_slower_than_queue_passes() {
     let mut pipe = Pipe::new(Impairment::with_seed(1).rate(8), false, 0);
-    assert_eq!(pass(&mut pipe, 1, MS, 100).len(), 1);
+    assert_eq!(pass(&mut pipe, 1, MILLISECOND, 100).len(), 1);
 }
 
 #[test]
-fn a_cut_loses_what_is_under_way() {
-    let slow = Impairment::with_seed(1).delay(5 * MS);
+fn cut_loses_frames_in_flight() {
+    let slow = Impairment::with_seed(1).delay(5 * MILLISECOND);
     let mut pipe = Pipe::new(slow.clone(), false, 0);
-    assert_eq!(pipe.offer(MS, b"frame", 0), 0);
+    assert_eq!(pipe.offer(MILLISECOND, b"frame", 0), 0);
     pipe.set(&slow, true);
     assert_eq!(pipe.next_deadline(), None);
-    assert_eq!(pipe.offer(MS, b"frame", 0), 0);
+    assert_eq!(pipe.offer(MILLISECOND, b"frame", 0), 0);
     pipe.set(&slow, false);
-    assert_eq!(pipe.offer(MS, b"frame", 0), 0);
-    assert_eq!(pipe.next_deadline(), Some(6 * MS));
+    assert_eq!(pipe.offer(MILLISECOND, b"frame", 0), 0);
+    assert_eq!(pipe.next_deadline(), Some(6 * MILLISECOND));
 }
 
 proptest! {
     #[test]
-    fn order_is_kept_while_the_delay_and_the_rate_change(
+    fn order_survives_delay_and_rate_change(
         steps in prop::collection::vec((0u64..5000, 0u64..20_000, prop::option::of(1_000u64..1_000_000_000)), 1..60),
     ) {
         let mut pipe = Pipe::new(Impairment::with_seed(1), false, 0);

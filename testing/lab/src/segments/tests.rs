@@ -35,7 +35,7 @@ fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn tcp_is_found_behind_options_and_extension_headers() {
+fn tcp_behind_options_and_extension_headers() {
     let expected = |version| TcpSegment {
         version,
         source: 80,
@@ -47,13 +47,13 @@ fn tcp_is_found_behind_options_and_extension_headers() {
     };
     let segment = [&tcp(RST)[..], b"bytes"].concat();
     // A routing header of 16 bytes that says TCP follows.
-    let mut routed = vec![TCP, 1];
+    let mut routed = vec![TCP_PROTOCOL, 1];
     routed.resize(16, 0);
     routed.extend(&segment);
     for (version, frame) in [
-        (4, ipv4(0, TCP, 0x4000, &segment)),
-        (4, ipv4(3, TCP, 0, &segment)),
-        (6, ipv6(TCP, &segment)),
+        (4, ipv4(0, TCP_PROTOCOL, 0x4000, &segment)),
+        (4, ipv4(3, TCP_PROTOCOL, 0, &segment)),
+        (6, ipv6(TCP_PROTOCOL, &segment)),
         (6, ipv6(43, &routed)),
     ] {
         // What a device puts behind a short packet is no data.
@@ -63,13 +63,13 @@ fn tcp_is_found_behind_options_and_extension_headers() {
 }
 
 #[test]
-fn other_frames_are_none() {
+fn other_frames_are_not_tcp() {
     let arp = [&[0; 12][..], &[0x08, 0x06], &[0; 40]].concat();
     for frame in [
         arp,
         ipv4(0, 17, 0, &tcp(RST)),
-        ipv4(0, TCP, 0x2000, &tcp(RST)),
-        ipv4(0, TCP, 0x0010, &tcp(RST)),
+        ipv4(0, TCP_PROTOCOL, 0x2000, &tcp(RST)),
+        ipv4(0, TCP_PROTOCOL, 0x0010, &tcp(RST)),
         ipv6(44, &tcp(RST)),
     ] {
         assert_eq!(TcpSegment::parse(&frame), None);
@@ -77,11 +77,11 @@ fn other_frames_are_none() {
 }
 
 #[test]
-fn endings_are_counted_by_sender() {
+fn endings_are_counted_per_sender() {
     let packets = [RST, FIN, FIN | 0x10, 0x10, RST | 0x10].map(|flags| Packet {
         time: Duration::ZERO,
         length: 54,
-        frame: ipv4(0, TCP, 0, &tcp(flags)),
+        frame: ipv4(0, TCP_PROTOCOL, 0, &tcp(flags)),
     });
     assert_eq!(endings(&packets, 80), Endings { rst: 2, fin: 2 });
     assert_eq!(endings(&packets, 4000), Endings::default());
@@ -89,13 +89,13 @@ fn endings_are_counted_by_sender() {
 
 proptest! {
     #[test]
-    fn a_cut_off_header_is_none(cut in 0usize..54 + 13) {
-        let frame = ipv6(TCP, &tcp(FIN));
+    fn truncated_header_is_not_tcp(cut in 0usize..54 + 13) {
+        let frame = ipv6(TCP_PROTOCOL, &tcp(FIN));
         prop_assert_eq!(TcpSegment::parse(&frame[..cut]), None);
     }
 
     #[test]
-    fn any_bytes_are_survived(mut frame in prop::collection::vec(any::<u8>(), 14..120), six: bool) {
+    fn arbitrary_bytes_do_not_panic(mut frame in prop::collection::vec(any::<u8>(), 14..120), six: bool) {
         frame[12..14].copy_from_slice(if six { &[0x86, 0xdd] } else { &[0x08, 0x00] });
         if let Some(segment) = TcpSegment::parse(&frame) {
             prop_assert!(frame.len() >= 48);

@@ -1,4 +1,4 @@
-//! What the tests of the lab share: two hosts, and small ways to talk between them.
+//! Shared parts of the lab's tests: two hosts, and short exchanges between the hosts.
 // Each test file uses its own part of this.
 #![allow(dead_code)]
 
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use lab::{Host, Lab};
 
 /// For what must happen: only a failure takes as long.
-pub(crate) const LONG: Duration = Duration::from_secs(120);
+pub(crate) const EVENT_TIMEOUT: Duration = Duration::from_secs(120);
 /// For what must not happen: every run takes as long.
-pub(crate) const SHORT: Duration = Duration::from_millis(200);
+pub(crate) const QUIET_TIME: Duration = Duration::from_millis(200);
 
 /// After this time without a datagram no datagram is under way, also on a busy machine.
-const SILENCE: Duration = Duration::from_secs(1);
+const IDLE_TIME: Duration = Duration::from_secs(1);
 
 /// A lab with a server at 10.0.0.1 and a client at 10.0.0.2.
 pub(crate) fn two_hosts(label: &str) -> (Lab, Host, Host) {
@@ -38,13 +38,13 @@ pub(crate) fn connect(server: &Host, client: &Host, to: IpAddr) -> (TcpStream, T
         .unwrap();
     let address = listener.local_addr().unwrap();
     let ours = client
-        .enter(|| TcpStream::connect_timeout(&address, LONG))
+        .enter(|| TcpStream::connect_timeout(&address, EVENT_TIMEOUT))
         .unwrap()
         .unwrap();
     let (theirs, _) = listener.accept().unwrap();
     for end in [&theirs, &ours] {
-        end.set_read_timeout(Some(LONG)).unwrap();
-        end.set_write_timeout(Some(LONG)).unwrap();
+        end.set_read_timeout(Some(EVENT_TIMEOUT)).unwrap();
+        end.set_write_timeout(Some(EVENT_TIMEOUT)).unwrap();
         end.set_nodelay(true).unwrap();
     }
     (theirs, ours)
@@ -92,8 +92,8 @@ impl Udp {
         let (receiver, sender) = (open(to), open(from));
         sender.connect(receiver.local_addr().unwrap()).unwrap();
         receiver.connect(sender.local_addr().unwrap()).unwrap();
-        receiver.set_read_timeout(Some(LONG)).unwrap();
-        sender.set_read_timeout(Some(LONG)).unwrap();
+        receiver.set_read_timeout(Some(EVENT_TIMEOUT)).unwrap();
+        sender.set_read_timeout(Some(EVENT_TIMEOUT)).unwrap();
         let mut buffer = [0; 8];
         sender.send(b"?").unwrap();
         receiver.recv(&mut buffer).unwrap();
@@ -112,13 +112,13 @@ impl Udp {
     /// Whether a datagram gets through: on a busy machine that may take a while.
     pub(crate) fn passes(&self) -> bool {
         self.send(0, 4);
-        !self.received(1, LONG).is_empty()
+        !self.received(1, EVENT_TIMEOUT).is_empty()
     }
 
     /// Whether no datagram gets through.
     pub(crate) fn is_cut(&self) -> bool {
         self.send(0, 4);
-        self.received(1, SHORT).is_empty()
+        self.received(1, QUIET_TIME).is_empty()
     }
 
     /// The numbers of up to `most` datagrams, ending early after `patience` without one.
@@ -148,7 +148,7 @@ impl Udp {
                 numbers.extend(self.drain());
             }
         }
-        numbers.extend(self.received(usize::MAX, SILENCE));
+        numbers.extend(self.received(usize::MAX, IDLE_TIME));
         numbers
     }
 

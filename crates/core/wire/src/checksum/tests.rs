@@ -13,7 +13,7 @@ fn slow_sum(bytes: &[u8]) -> u32 {
 }
 
 #[test]
-fn the_example_of_rfc_1071_section_3() {
+fn rfc_1071_section_3_example() {
     assert_eq!(
         sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]),
         0xddf2
@@ -23,12 +23,12 @@ fn the_example_of_rfc_1071_section_3() {
 }
 
 #[test]
-fn the_example_of_rfc_1624_section_4() {
+fn rfc_1624_section_4_example() {
     assert_eq!(update_u16(0xdd2f, 0x5555, 0x3285), 0x0000);
 }
 
 #[test]
-fn folding_carries_around() {
+fn fold_wraps_carry() {
     assert_eq!(fold(0xffff), 0xffff);
     assert_eq!(fold(0x1_0000), 1);
     assert_eq!(fold(u32::MAX), 0xffff);
@@ -36,7 +36,7 @@ fn folding_carries_around() {
 }
 
 #[test]
-fn packets_from_the_wire_verify() {
+fn captured_packets_verify() {
     for bytes in [
         packets::V4_SYN,
         packets::V4_SYN_ACK,
@@ -57,7 +57,7 @@ fn packets_from_the_wire_verify() {
 }
 
 #[test]
-fn packets_from_a_device_with_offload_are_partial() {
+fn offloaded_packets_are_partial() {
     for bytes in [packets::V4_SYN_PARTIAL, packets::V6_DATA_PARTIAL] {
         let packet = IpPacket::parse(bytes).unwrap();
         let state = ChecksumState::of(packet.source(), packet.destination(), packet.payload());
@@ -66,7 +66,7 @@ fn packets_from_a_device_with_offload_are_partial() {
 }
 
 #[test]
-fn one_flipped_bit_is_invalid() {
+fn flipped_bit_is_invalid() {
     let packet = IpPacket::parse(packets::V4_DATA).unwrap();
     let mut segment = packet.payload().to_vec();
     *segment.last_mut().unwrap() ^= 1;
@@ -78,25 +78,25 @@ fn one_flipped_bit_is_invalid() {
 
 proptest! {
     #[test]
-    fn the_fast_sum_is_the_sum(bytes: Vec<u8>) {
+    fn fast_sum_equals_reference(bytes: Vec<u8>) {
         prop_assert_eq!(sum(&bytes), slow_sum(&bytes));
     }
 
     #[test]
-    fn sums_of_even_pieces_add_up(bytes: Vec<u8>, at: prop::sample::Index) {
+    fn even_pieces_add_up(bytes: Vec<u8>, at: prop::sample::Index) {
         let at = at.index(bytes.len() + 1) & !1;
         let pieces = sum(&bytes[..at]) + sum(&bytes[at..]);
         prop_assert_eq!(u32::from(fold(pieces)), sum(&bytes));
     }
 
     #[test]
-    fn a_long_run_of_ones_does_not_overflow(len in 0usize..200_000) {
+    fn long_run_of_ones_does_not_overflow(len in 0usize..200_000) {
         let bytes = std::vec![0xff; len];
         prop_assert_eq!(sum(&bytes), slow_sum(&bytes));
     }
 
     #[test]
-    fn updates_equal_a_full_computation(
+    fn update_equals_full_computation(
         source: [u8; 16],
         destination: [u8; 16],
         mut segment in prop::collection::vec(any::<u8>(), 24..128),

@@ -27,7 +27,7 @@ fn emit(spec: &SegmentSpec<'_>, mode: ChecksumMode) -> Result<Vec<u8>, EmitError
 }
 
 #[test]
-fn an_emitted_packet_is_the_one_from_the_wire() {
+fn emitted_packet_equals_capture() {
     // Linux sends a SYN-ACK with identification 0, as we do: equal to the last byte.
     let spec = spec_of(packets::V4_SYN_ACK);
     assert_eq!(
@@ -47,13 +47,13 @@ fn an_emitted_packet_is_the_one_from_the_wire() {
 }
 
 #[test]
-fn the_ipv4_header_checksum_verifies() {
+fn ipv4_header_checksum_verifies() {
     let bytes = emit(&spec_of(packets::V4_DATA), ChecksumMode::Partial).unwrap();
     assert_eq!(checksum::fold(checksum::sum(&bytes[..20])), 0xffff);
 }
 
 #[test]
-fn mapped_addresses_are_written_as_ipv4() {
+fn mapped_addresses_are_emitted_as_ipv4() {
     let mapped = |address: SocketAddr| {
         let SocketAddr::V4(v4) = address else {
             panic!("IPv4")
@@ -72,7 +72,7 @@ fn mapped_addresses_are_written_as_ipv4() {
 }
 
 #[test]
-fn two_families_are_refused() {
+fn mixed_families_are_refused() {
     let v4 = spec_of(packets::V4_DATA);
     let spec = SegmentSpec {
         destination: spec_of(packets::V6_DATA).destination,
@@ -86,7 +86,7 @@ fn two_families_are_refused() {
 }
 
 #[test]
-fn the_limits_are_exact() {
+fn limits_are_exact() {
     let payload = vec![7; MAX_PACKET];
     let plain = |original, len| SegmentSpec {
         options: &[],
@@ -124,7 +124,7 @@ fn address() -> impl Strategy<Value = IpAddr> {
 
 proptest! {
     #[test]
-    fn any_spec(
+    fn arbitrary_spec(
         (source, destination) in (address(), address()),
         (source_port, destination_port) in any::<(u16, u16)>(),
         (seq, ack, flags, window) in any::<(u32, u32, u8, u16)>(),

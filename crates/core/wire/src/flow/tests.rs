@@ -6,7 +6,7 @@ fn address(text: &str) -> SocketAddr {
 }
 
 #[test]
-fn mapped_addresses_are_the_addresses_they_map() {
+fn mapped_addresses_are_unmapped() {
     let mapped = FlowKey::new(
         address("[::ffff:10.0.0.1]:4000"),
         address("[::ffff:10.0.0.2]:80"),
@@ -18,7 +18,7 @@ fn mapped_addresses_are_the_addresses_they_map() {
 }
 
 #[test]
-fn other_ipv6_addresses_stay_but_lose_scope_and_flow_label() {
+fn ipv6_addresses_lose_scope_and_flow_label() {
     let scoped = SocketAddr::V6(SocketAddrV6::new("fe80::1".parse().unwrap(), 4000, 7, 2));
     let key = FlowKey::new(scoped, address("[::1.2.3.4]:80"));
     assert_eq!(key.client(), address("[fe80::1]:4000"));
@@ -31,7 +31,7 @@ fn other_ipv6_addresses_stay_but_lose_scope_and_flow_label() {
 }
 
 #[test]
-fn a_key_has_a_direction() {
+fn key_has_direction() {
     let (a, b) = (address("10.0.0.1:80"), address("10.0.0.2:80"));
     assert_ne!(FlowKey::new(a, b), FlowKey::new(b, a));
     assert_eq!(FlowId(7).to_string(), "7");

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use std::vec::Vec;
 
 #[test]
-fn an_ipv4_packet_from_the_wire() {
+fn captured_ipv4_packet() {
     let packet = IpPacket::parse(packets::V4_DATA).unwrap();
     assert_eq!(packet.source(), IpAddr::from([10, 0, 0, 1]));
     assert_eq!(packet.destination(), IpAddr::from([10, 0, 0, 2]));
@@ -21,7 +21,7 @@ fn an_ipv4_packet_from_the_wire() {
 }
 
 #[test]
-fn an_ipv6_packet_from_the_wire() {
+fn captured_ipv6_packet() {
     let packet = IpPacket::parse(packets::V6_DATA).unwrap();
     assert_eq!(packet.source(), "fd00::2".parse::<IpAddr>().unwrap());
     assert_eq!(packet.destination(), "fd00::1".parse::<IpAddr>().unwrap());
@@ -39,7 +39,7 @@ fn ethernet_padding_is_not_payload() {
 }
 
 #[test]
-fn ipv4_options_are_part_of_the_header() {
+fn ipv4_options_belong_to_header() {
     let mut bytes = packets::V4_DATA.to_vec();
     bytes[0] = 0x46;
     bytes[3] += 4;
@@ -50,7 +50,7 @@ fn ipv4_options_are_part_of_the_header() {
 }
 
 #[test]
-fn a_big_tcp_packet_reaches_to_the_end_of_the_buffer() {
+fn big_tcp_packet_extends_to_buffer_end() {
     let mut v4 = packets::V4_DATA.to_vec();
     v4[2..4].fill(0);
     v4.resize(100_000, 0xaa);
@@ -71,7 +71,7 @@ fn a_big_tcp_packet_reaches_to_the_end_of_the_buffer() {
 }
 
 #[test]
-fn a_capture_may_end_anywhere_behind_the_ip_header() {
+fn truncated_capture_behind_ip_header() {
     let bytes = packets::V4_DATA;
     let packet = IpPacket::parse_captured(&bytes[..60], 70).unwrap();
     assert_eq!((packet.total_len(), packet.payload_len()), (70, 50));
@@ -122,7 +122,7 @@ fn jumbo(segment_len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_jumbo_header_belongs_to_the_ip_header() {
+fn jumbo_header_belongs_to_ip_header() {
     let bytes = jumbo(130_960);
     let packet = IpPacket::parse(&bytes).unwrap();
     assert_eq!(packet.protocol(), PROTOCOL_TCP);
@@ -143,7 +143,7 @@ fn a_jumbo_header_belongs_to_the_ip_header() {
 }
 
 #[test]
-fn a_hop_by_hop_header_that_linux_would_not_make_is_refused() {
+fn foreign_hop_by_hop_header_is_refused() {
     let refused = |what, bytes: &[u8]| {
         let parsed = IpPacket::parse(bytes);
         assert_eq!(parsed, Err(WireError::ExtensionHeader(0)), "{what}");
@@ -159,7 +159,7 @@ fn a_hop_by_hop_header_that_linux_would_not_make_is_refused() {
 }
 
 #[test]
-fn contradictory_lengths_and_versions_are_refused() {
+fn contradictory_length_and_version_are_refused() {
     let mut short_header = packets::V4_DATA.to_vec();
     short_header[0] = 0x44;
     let contradiction = WireError::BadIpLength {
@@ -202,17 +202,17 @@ fn nearly_a_packet() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn any_bytes(bytes: Vec<u8>) {
+    fn arbitrary_bytes(bytes: Vec<u8>) {
         properties::packet(&bytes);
     }
 
     #[test]
-    fn any_damaged_packet(bytes in nearly_a_packet()) {
+    fn damaged_packet(bytes in nearly_a_packet()) {
         properties::packet(&bytes);
     }
 
     #[test]
-    fn any_ipv4_segment_behind_a_good_ip_header(segment in prop::collection::vec(any::<u8>(), 20..120)) {
+    fn arbitrary_segment_behind_valid_ipv4_header(segment in prop::collection::vec(any::<u8>(), 20..120)) {
         let mut bytes = packets::V4_DATA[..20].to_vec();
         bytes[2..4].fill(0);
         bytes.extend_from_slice(&segment);

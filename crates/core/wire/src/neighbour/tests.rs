@@ -16,7 +16,7 @@ fn ethernet_of(frame: &[u8]) -> EthernetFrame<&[u8]> {
 
 proptest! {
     #[test]
-    fn both_forms_of_arp_are_read_by_another(
+    fn arp_announcements_are_parsed_by_smoltcp(
         mac: MacAddress,
         ip: [u8; 4],
         reply: bool,
@@ -42,7 +42,7 @@ proptest! {
     }
 
     #[test]
-    fn an_advertisement_is_read_by_another(mac: MacAddress, ip: [u8; 16], router: bool) {
+    fn advertisement_is_parsed_by_smoltcp(mac: MacAddress, ip: [u8; 16], router: bool) {
         let ip = Ipv6Addr::from(ip);
         let bytes = neighbor_advertisement(mac, ip, router);
         let frame = ethernet_of(&bytes);
@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn holder_of_an_address_is_who_announces_it(
+    fn announcement_names_address_holder(
         mac: MacAddress,
         v4: [u8; 4],
         v6: [u8; 16],
@@ -145,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn holder_of_any_bytes_is_told_without_a_panic(
+    fn arbitrary_bytes_have_holder_or_none(
         bytes in proptest::collection::vec(any::<u8>(), 0..200),
         v4: [u8; 4],
         v6: [u8; 16],
@@ -157,7 +157,7 @@ proptest! {
 
 /// Captured: what Linux 6.18 sends by `arp_notify` and `ndisc_notify` when its address has changed.
 #[test]
-fn linux_sends_the_same() {
+fn announcements_equal_linux() {
     let mac = [2, 0, 0, 0, 0, 9];
     let arp = "ffffffffffff02000000000908060001080006040001\
                0200000000090a0000010000000000000a000001";

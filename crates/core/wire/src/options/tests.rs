@@ -27,7 +27,7 @@ fn block(left: u32, right: u32) -> SackBlock {
 }
 
 #[test]
-fn the_options_of_a_syn_from_the_wire() {
+fn captured_syn_options() {
     let expected = [
         Ok(TcpOption::MaxSegmentSize(1460)),
         Ok(TcpOption::SackPermitted),
@@ -42,7 +42,7 @@ fn the_options_of_a_syn_from_the_wire() {
 }
 
 #[test]
-fn syn_options_are_written_as_linux_writes_them() {
+fn syn_options_have_linux_layout() {
     for packet in [
         packets::V4_SYN,
         packets::V4_SYN_ACK,
@@ -59,7 +59,7 @@ fn syn_options_are_written_as_linux_writes_them() {
 }
 
 #[test]
-fn a_window_scale_above_14_is_14() {
+fn window_scale_above_14_is_14() {
     assert_eq!(read(&[3, 3, 15]), [Ok(TcpOption::WindowScale(14))]);
     assert_eq!(SynOptions::parse(&[3, 3, 255]).window_scale, Some(14));
     let mut buffer = OptionsBuffer::new();
@@ -68,7 +68,7 @@ fn a_window_scale_above_14_is_14() {
 }
 
 #[test]
-fn the_list_ends_at_end_of_list() {
+fn end_of_list_ends_walk() {
     let options = read(&[1, 0, 2, 4, 5, 0xb4]);
     assert_eq!(
         options,
@@ -78,7 +78,7 @@ fn the_list_ends_at_end_of_list() {
 }
 
 #[test]
-fn a_malformed_length_ends_the_walk_and_hides_what_is_behind() {
+fn malformed_length_ends_walk() {
     for malformed in [&[5, 0, 4, 2][..], &[5, 1, 4, 2], &[5, 5, 4, 2], &[5]] {
         let bytes = [&[2, 4, 5, 0xb4][..], malformed].concat();
         let error = OptionError { kind: 5, offset: 4 };
@@ -92,7 +92,7 @@ fn a_malformed_length_ends_the_walk_and_hides_what_is_behind() {
 }
 
 #[test]
-fn a_known_kind_with_a_foreign_length_means_nothing() {
+fn known_kind_with_foreign_length_is_ignored() {
     let data = [5, 0xb4, 0];
     let unknown = TcpOption::Unknown {
         kind: 2,
@@ -115,7 +115,7 @@ fn a_known_kind_with_a_foreign_length_means_nothing() {
 }
 
 #[test]
-fn an_mss_of_zero_is_no_offer_and_the_last_option_of_a_kind_counts() {
+fn zero_mss_is_ignored_and_last_duplicate_counts() {
     assert_eq!(SynOptions::parse(&[2, 4, 0, 0]).mss, None);
     assert_eq!(SynOptions::parse(&[2, 4, 0, 1, 2, 4, 0, 2]).mss, Some(2));
 }
@@ -145,7 +145,7 @@ fn sack_blocks_are_one_to_four() {
 }
 
 #[test]
-fn timestamps_are_replaced_wherever_they_stand() {
+fn timestamps_are_replaced_at_any_offset() {
     let mut options = options_of(packets::V4_SYN).to_vec();
     assert!(replace_timestamps(&mut options, 1, 2));
     assert_eq!(options[6..16], [8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
@@ -173,7 +173,7 @@ fn uncarried_options_become_no_operations() {
 }
 
 #[test]
-fn a_full_buffer_refuses_and_keeps_what_it_has() {
+fn full_buffer_refuses_option() {
     let mut buffer = OptionsBuffer::new();
     let fits = TcpOption::Unknown {
         kind: 99,
@@ -232,17 +232,17 @@ fn nearly_options() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn any_bytes(bytes: Vec<u8>) {
+    fn arbitrary_bytes(bytes: Vec<u8>) {
         properties::options(&bytes);
     }
 
     #[test]
-    fn any_damaged_options(bytes in nearly_options()) {
+    fn damaged_options(bytes in nearly_options()) {
         properties::options(&bytes);
     }
 
     #[test]
-    fn any_syn_options(
+    fn arbitrary_syn_options(
         mss in prop::option::of(1u16..),
         window_scale in prop::option::of(0..=MAX_WINDOW_SCALE),
         sack_permitted: bool,

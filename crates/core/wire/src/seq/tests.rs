@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use std::string::ToString;
 
 #[test]
-fn order_is_kept_across_zero() {
+fn order_holds_across_wrap() {
     let last = SeqNumber(u32::MAX);
     let zero = last + 1;
     assert_eq!(zero, SeqNumber(0));
@@ -17,7 +17,7 @@ fn order_is_kept_across_zero() {
 }
 
 #[test]
-fn a_number_is_neither_before_nor_after_itself() {
+fn order_is_irreflexive() {
     let a = SeqNumber(0);
     assert!(!a.before(a) && !a.after(a));
     assert!(a.at_or_before(a) && a.at_or_after(a));
@@ -25,7 +25,7 @@ fn a_number_is_neither_before_nor_after_itself() {
 }
 
 #[test]
-fn numbers_half_a_space_apart_are_in_no_order() {
+fn half_space_apart_is_unordered() {
     let a = SeqNumber(5);
     let b = a + HALF_SPACE;
     assert!(!a.before(b) && !a.after(b) && !a.at_or_before(b) && !a.at_or_after(b));
@@ -35,7 +35,7 @@ fn numbers_half_a_space_apart_are_in_no_order() {
 }
 
 #[test]
-fn before_is_not_transitive() {
+fn order_is_not_transitive() {
     let (a, b, c) = (SeqNumber(0), SeqNumber(1 << 30), SeqNumber(3 << 30));
     assert!(a.before(b));
     assert!(b.before(c - 1));
@@ -43,7 +43,7 @@ fn before_is_not_transitive() {
 }
 
 #[test]
-fn a_range_may_cross_zero_and_may_be_empty() {
+fn ranges_across_wrap_and_empty_ranges() {
     let start = SeqNumber(u32::MAX - 1);
     assert!(SeqNumber(0).within(start, 3));
     assert!(!SeqNumber(1).within(start, 3));
@@ -53,7 +53,7 @@ fn a_range_may_cross_zero_and_may_be_empty() {
 
 proptest! {
     #[test]
-    fn comparisons_agree_with_the_distance(start: u32, distance in 0..HALF_SPACE) {
+    fn comparisons_agree_with_distance(start: u32, distance in 0..HALF_SPACE) {
         let earlier = SeqNumber(start);
         let mut later = earlier;
         later += distance;
@@ -70,7 +70,7 @@ proptest! {
     }
 
     #[test]
-    fn within_counts_from_the_start(start: u32, offset: u32, len: u32) {
+    fn within_counts_from_start(start: u32, offset: u32, len: u32) {
         let start = SeqNumber(start);
         prop_assert_eq!((start + offset).within(start, len), offset < len);
     }

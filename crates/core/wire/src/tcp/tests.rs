@@ -8,7 +8,7 @@ fn segment(bytes: &[u8]) -> Segment<'_> {
 }
 
 #[test]
-fn a_syn_from_the_wire() {
+fn captured_syn() {
     let syn = segment(packets::V4_SYN);
     assert_eq!((syn.source_port(), syn.destination_port()), (0xc4b6, 80));
     assert_eq!(
@@ -33,7 +33,7 @@ fn a_syn_from_the_wire() {
 }
 
 #[test]
-fn each_segment_continues_the_one_before() {
+fn captured_segments_are_contiguous() {
     let (syn, answer) = (segment(packets::V4_SYN), segment(packets::V4_SYN_ACK));
     let (data, fin) = (segment(packets::V4_DATA), segment(packets::V4_FIN));
     assert_eq!(answer.ack(), syn.end_seq());
@@ -45,7 +45,7 @@ fn each_segment_continues_the_one_before() {
 }
 
 #[test]
-fn a_cut_capture_still_tells_the_sequence_length() {
+fn truncated_capture_has_sequence_length() {
     let packet = IpPacket::parse_captured(&packets::V4_DATA[..55], 70).unwrap();
     let cut = Segment::of(&packet).unwrap();
     assert_eq!(cut.payload(), b"GET");
@@ -54,7 +54,7 @@ fn a_cut_capture_still_tells_the_sequence_length() {
 }
 
 #[test]
-fn what_is_not_a_segment_is_refused() {
+fn malformed_segments_are_refused() {
     let icmp = IpPacket::parse(packets::V6_ICMP).unwrap();
     assert_eq!(Segment::of(&icmp), Err(WireError::NotTcp(58)));
     let mut bytes = packets::V4_DATA[20..].to_vec();
@@ -98,7 +98,7 @@ fn checksum_after(mode: ChecksumMode, change: impl Fn(&mut SegmentMut<'_>)) -> (
 }
 
 #[test]
-fn each_change_is_carried_into_a_full_checksum_only() {
+fn edits_update_full_checksum_only() {
     let packet = IpPacket::parse(packets::V4_DATA).unwrap();
     let changes: [fn(&mut SegmentMut<'_>); 5] = [
         |segment| segment.set_seq(SeqNumber(0)),
@@ -118,7 +118,7 @@ fn each_change_is_carried_into_a_full_checksum_only() {
 }
 
 #[test]
-fn a_wrong_checksum_stays_wrong() {
+fn wrong_checksum_stays_wrong() {
     let packet = IpPacket::parse(packets::V4_DATA).unwrap();
     let mut bytes = packet.payload().to_vec();
     bytes[40] ^= 0x20;

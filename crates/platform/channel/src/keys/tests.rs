@@ -27,7 +27,7 @@ fn line(name: &str, digit: &str) -> String {
 }
 
 #[test]
-fn a_key_that_is_printed_can_be_read() {
+fn printed_key_is_parsed() {
     let key = Key::generate("web-1").unwrap();
     let (_dir, path) = file(&format!("# for the web\n\n  {}  \n", key.line()));
     assert_eq!(KeyRing::load(&path).unwrap().first(), &key);
@@ -37,7 +37,7 @@ fn a_key_that_is_printed_can_be_read() {
 }
 
 #[test]
-fn the_first_key_speaks_and_all_are_accepted() {
+fn first_key_is_used_and_all_are_accepted() {
     let (_dir, path) = file(&(line("new", "aB")[..68].to_owned() + "\n" + &line("old", "0")));
     let ring = KeyRing::load(&path).unwrap();
     assert_eq!(ring.first().name(), "new");
@@ -47,7 +47,7 @@ fn the_first_key_speaks_and_all_are_accepted() {
 }
 
 #[test]
-fn a_secret_is_not_in_what_is_logged() {
+fn secret_is_not_logged() {
     let key = Key::generate("k").unwrap();
     let digits = key.line()[2..10].to_owned();
     assert!(!format!("{key:?}").contains(&digits));
@@ -58,7 +58,7 @@ fn a_secret_is_not_in_what_is_logged() {
 }
 
 #[test]
-fn a_file_that_others_can_read_is_refused_and_the_error_says_what_to_do() {
+fn world_readable_key_file_is_refused_with_advice() {
     let (_dir, path) = file(&line("k", "1"));
     for mode in [0o640, 0o604, 0o620, 0o601] {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -69,7 +69,7 @@ fn a_file_that_others_can_read_is_refused_and_the_error_says_what_to_do() {
 }
 
 #[test]
-fn what_is_no_key_file_is_refused() {
+fn malformed_key_file_is_refused() {
     let bad = [
         ("", "no key"),
         ("# nothing\n", "no key"),
@@ -99,7 +99,7 @@ fn what_is_no_key_file_is_refused() {
 }
 
 #[test]
-fn a_changed_file_is_read_again_and_a_bad_one_changes_nothing() {
+fn changed_key_file_is_reloaded_unless_bad() {
     let (dir, path) = file(&line("k", "1"));
     let mut ring = KeyRing::load(&path).unwrap();
     assert!(!ring.reload_if_changed().unwrap());
@@ -125,7 +125,7 @@ fn a_changed_file_is_read_again_and_a_bad_one_changes_nothing() {
 }
 
 #[test]
-fn a_long_file_is_too_long_wherever_its_letters_end() {
+fn overlong_key_file_is_refused() {
     for extra in 0..2 {
         let (_dir, path) = file(&("#".repeat(extra) + &"ä".repeat(40_000)));
         let error = KeyRing::load(&path).unwrap_err();
@@ -134,7 +134,7 @@ fn a_long_file_is_too_long_wherever_its_letters_end() {
 }
 
 #[test]
-fn of_bytes_that_are_no_text_the_line_is_told() {
+fn non_utf8_bytes_are_reported_by_line() {
     let path = Path::new("keys");
     let text = [line("k", "1").as_bytes(), b"# \xe4\n"].concat();
     let error = parse(path, &text).unwrap_err();
@@ -142,7 +142,7 @@ fn of_bytes_that_are_no_text_the_line_is_told() {
 }
 
 #[test]
-fn the_seeds_of_the_fuzz_target_hold() {
+fn fuzz_seeds_hold() {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/seeds/key_file");
     for seed in std::fs::read_dir(seeds).unwrap() {
         crate::properties::key_file(&std::fs::read(seed.unwrap().path()).unwrap());

@@ -38,7 +38,7 @@ fn open_pair() -> (Session, Session) {
 }
 
 #[test]
-fn both_ends_are_open_after_the_confirmation_and_not_before() {
+fn session_opens_after_confirmation() {
     let (mut a, mut b) = pair();
     assert!(matches!(a.say(b"early"), Err(ChannelError::Truncated)));
     carry(&mut a, &mut b, 1).unwrap();
@@ -51,7 +51,7 @@ fn both_ends_are_open_after_the_confirmation_and_not_before() {
 }
 
 #[test]
-fn what_is_said_is_not_readable_on_the_way() {
+fn payload_is_encrypted() {
     let (mut a, mut b) = open_pair();
     let secret = b"the plain text that nobody else reads";
     a.say(secret).unwrap();
@@ -61,7 +61,7 @@ fn what_is_said_is_not_readable_on_the_way() {
 }
 
 #[test]
-fn another_key_of_the_same_name_is_told_to_both() {
+fn wrong_secret_is_reported_at_both_ends() {
     let mut a = Session::initiator(&key("k", '1')).unwrap();
     let mut b = Session::responder(ring(&[key("k", '2')]));
     let error = carry(&mut a, &mut b, 3).unwrap_err();
@@ -78,7 +78,7 @@ fn another_key_of_the_same_name_is_told_to_both() {
 }
 
 #[test]
-fn a_key_that_is_not_known_is_told_to_both() {
+fn unknown_key_is_reported_at_both_ends() {
     let mut a = Session::initiator(&key("mine", '1')).unwrap();
     let mut b = Session::responder(ring(&[key("other", '1')]));
     let error = carry(&mut a, &mut b, 100).unwrap_err();
@@ -94,7 +94,7 @@ fn a_key_that_is_not_known_is_told_to_both() {
 }
 
 #[test]
-fn every_key_of_the_ring_is_accepted() {
+fn every_key_of_ring_is_accepted() {
     let (new, old) = (key("new", '2'), key("old", '1'));
     for used in [&new, &old] {
         let mut a = Session::initiator(used).unwrap();
@@ -106,7 +106,7 @@ fn every_key_of_the_ring_is_accepted() {
 }
 
 #[test]
-fn another_version_is_told_what_ours_is() {
+fn version_mismatch_reports_our_version() {
     let (mut a, mut b) = pair();
     let mut greeting = a.outgoing().to_vec();
     greeting[4] = 9;
@@ -125,7 +125,7 @@ fn another_version_is_told_what_ours_is() {
 }
 
 #[test]
-fn who_answers_without_the_key_is_found_out() {
+fn responder_without_key_is_detected() {
     let (mut a, mut b) = pair();
     carry(&mut a, &mut b, 100).unwrap();
     let mut answer = b.outgoing().to_vec();
@@ -135,7 +135,7 @@ fn who_answers_without_the_key_is_found_out() {
 }
 
 #[test]
-fn a_recorded_handshake_opens_nothing() {
+fn replayed_handshake_is_refused() {
     let (mut a, mut b) = pair();
     let first = a.outgoing().to_vec();
     carry(&mut a, &mut b, 100).unwrap();
@@ -153,7 +153,7 @@ fn a_recorded_handshake_opens_nothing() {
 }
 
 #[test]
-fn messages_that_are_repeated_or_out_of_order_are_no_messages() {
+fn repeated_or_reordered_messages_are_refused() {
     for order in [[0, 0], [1, 0]] {
         let (mut a, mut b) = open_pair();
         let messages: Vec<Vec<u8>> = [b"one", b"two"]
@@ -173,7 +173,7 @@ fn messages_that_are_repeated_or_out_of_order_are_no_messages() {
 }
 
 #[test]
-fn the_stream_may_end_between_messages_only() {
+fn stream_ends_between_messages_only() {
     let (mut a, mut b) = open_pair();
     assert!(b.ended().is_ok());
     a.say(b"cut").unwrap();
@@ -184,7 +184,7 @@ fn the_stream_may_end_between_messages_only() {
 }
 
 #[test]
-fn a_stranger_is_not_waited_for() {
+fn foreign_greeting_is_refused_at_once() {
     for bytes in [
         &b"GET / HTTP/1.1\r\n"[..],
         b"OLCH\x01\x00",
@@ -208,7 +208,7 @@ fn a_stranger_is_not_waited_for() {
 
 proptest! {
     #[test]
-    fn the_pieces_of_the_stream_make_no_difference(
+    fn fragmentation_makes_no_difference(
         said in proptest::collection::vec(0usize..200_000, 1..4),
         size in prop_oneof![1usize..100, 1_000usize..80_000],
     ) {
@@ -227,7 +227,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_bit_is_noticed(at in any::<prop::sample::Index>(), bit in 0u8..8) {
+    fn flipped_bit_is_detected(at in any::<prop::sample::Index>(), bit in 0u8..8) {
         let (mut a, mut b) = open_pair();
         a.say(b"something of importance").unwrap();
         let mut message = a.outgoing().to_vec();
@@ -240,7 +240,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_first_message_opens_nothing(at in any::<prop::sample::Index>(), bit in 0u8..8) {
+    fn changed_first_message_is_refused(at in any::<prop::sample::Index>(), bit in 0u8..8) {
         let (mut a, mut b) = pair();
         let mut bytes = a.outgoing().to_vec();
         let at = at.index(bytes.len());
@@ -251,12 +251,12 @@ proptest! {
     }
 
     #[test]
-    fn strangers(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn arbitrary_bytes_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         crate::properties::strangers_bytes(&bytes);
     }
 
     #[test]
-    fn strangers_who_know_how_to_begin(
+    fn arbitrary_bytes_behind_greeting_are_refused(
         size in any::<u8>(),
         name in "[k/]{0,3}",
         rest in proptest::collection::vec(any::<u8>(), 0..200),

@@ -2,7 +2,7 @@ use std::{net::TcpListener, os::unix::net::UnixStream, thread};
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const IO_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn key() -> Key {
     Key::generate("k").unwrap()
@@ -34,7 +34,7 @@ fn sockets() -> (UnixStream, UnixStream) {
 }
 
 #[test]
-fn one_thread_drives_both_ends_and_much_is_said_through_a_small_socket() {
+fn large_payload_passes_small_socket() {
     let (a, b) = sockets();
     let (key, now) = (key(), Instant::now());
     let mut a = Channel::initiate(a, &key, now).unwrap();
@@ -55,7 +55,7 @@ fn one_thread_drives_both_ends_and_much_is_said_through_a_small_socket() {
 }
 
 #[test]
-fn who_says_nothing_expires() {
+fn silent_peer_expires() {
     let (_a, b) = sockets();
     let now = Instant::now();
     let mut b = Channel::accept(b, Arc::new(KeyRing::of(vec![key()])), now);
@@ -65,7 +65,7 @@ fn who_says_nothing_expires() {
 }
 
 #[test]
-fn the_end_of_the_connection_within_the_handshake_is_an_error() {
+fn close_during_handshake_is_an_error() {
     let (a, b) = sockets();
     let mut b = Channel::accept(b, Arc::new(KeyRing::of(vec![key()])), Instant::now());
     drop(a);
@@ -73,7 +73,7 @@ fn the_end_of_the_connection_within_the_handshake_is_an_error() {
 }
 
 #[test]
-fn connecting_says_why_it_is_refused() {
+fn connect_reports_refusal_reason() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let right = key();
@@ -98,11 +98,11 @@ fn connecting_says_why_it_is_refused() {
         }
         results
     });
-    let wrong = Channel::connect(at, &key(), PATIENCE, PATIENCE)
+    let wrong = Channel::connect(at, &key(), IO_TIMEOUT, IO_TIMEOUT)
         .err()
         .unwrap();
     assert!(wrong.to_string().contains("another key"), "{wrong}");
-    let channel = Channel::connect(at, &right, PATIENCE, PATIENCE).unwrap();
+    let channel = Channel::connect(at, &right, IO_TIMEOUT, IO_TIMEOUT).unwrap();
     assert!(channel.is_open());
     let results = responder.join().unwrap();
     assert!(matches!(results[0], Some(ChannelError::WrongKey(_))));
@@ -110,9 +110,9 @@ fn connecting_says_why_it_is_refused() {
 }
 
 #[test]
-fn who_accepts_and_never_answers_is_given_up() {
+fn unresponsive_peer_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
-    let error = Channel::connect(at, &key(), Duration::from_millis(100), PATIENCE).err();
+    let error = Channel::connect(at, &key(), Duration::from_millis(100), IO_TIMEOUT).err();
     assert!(matches!(error, Some(ChannelError::TimedOut)), "{error:?}");
 }

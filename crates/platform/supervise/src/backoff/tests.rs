@@ -24,20 +24,20 @@ fn pauses(config: BackoffConfig, lived: Duration, deaths: usize) -> Vec<Duration
 }
 
 #[test]
-fn first_restart_is_at_once_then_doubles_up_to_the_longest() {
+fn first_restart_is_immediate_then_delay_doubles() {
     let expected = [0, 100, 200, 400, 800, 1600, 3200, 5000, 5000].map(ms);
     assert_eq!(pauses(BackoffConfig::default(), ms(3), 9), expected);
 }
 
 #[test]
-fn a_server_that_lived_long_enough_is_forgiven() {
+fn long_run_resets_backoff() {
     let config = BackoffConfig::default();
     assert_eq!(pauses(config, ms(1_000), 5), [Duration::ZERO; 5]);
     assert_eq!(pauses(config, ms(999), 3), [0, 100, 200].map(ms));
 }
 
 #[test]
-fn forgiveness_starts_the_pauses_from_the_beginning() {
+fn delays_restart_after_reset() {
     let mut backoff = Backoff::new(BackoffConfig::default());
     backoff.started(ms(0));
     assert_eq!(backoff.died(ms(1)), ms(0));
@@ -50,7 +50,7 @@ fn forgiveness_starts_the_pauses_from_the_beginning() {
 }
 
 #[test]
-fn a_start_that_failed_counts_as_a_death_without_life() {
+fn failed_start_counts_as_crash() {
     let mut backoff = Backoff::new(BackoffConfig::default());
     backoff.started(ms(0));
     assert_eq!(backoff.died(ms(60_000)), ms(0));
@@ -71,7 +71,7 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn pauses_never_exceed_the_longest_and_never_shrink_in_a_crash_loop(
+    fn delays_are_monotonic_and_bounded(
         config in any_config(), deaths in 1usize..100,
     ) {
         let pauses = pauses(config, Duration::ZERO, deaths);
@@ -81,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn any_times_are_taken(
+    fn arbitrary_times_are_accepted(
         events in prop::collection::vec((any::<bool>(), any::<u64>(), 0u32..1_000_000_000), 0..200),
         first: u64, longest: u64, forgiven: u64,
     ) {

@@ -7,7 +7,7 @@ use crate::mounts;
 use rustix::process::{Pid, geteuid};
 
 #[test]
-fn populated_is_read_by_whole_lines() {
+fn populated_needs_whole_line() {
     assert!(is_populated(b"populated 1\nfrozen 0\n"));
     assert!(is_populated(b"frozen 0\npopulated 1\n"));
     assert!(!is_populated(b"populated 0\nfrozen 1\n"));
@@ -15,7 +15,7 @@ fn populated_is_read_by_whole_lines() {
 }
 
 #[test]
-fn names_that_cannot_be_cgroups_are_refused() {
+fn invalid_cgroup_names_are_refused() {
     let run = tempfile::tempdir().expect("a run directory");
     let mount = root_mount(run.path());
     for bad in [
@@ -44,7 +44,7 @@ fn pids_are_listed_with_commas() {
 
 /// Kernels before 5.14 have only this, and they are not the ones that run the tests.
 #[test]
-fn processes_are_killed_one_by_one_where_cgroup_kill_is_missing() {
+fn processes_are_killed_singly_without_cgroup_kill() {
     let run = tempfile::tempdir().expect("a run directory");
     let mount = root_mount(run.path());
     let name = format!("unit-kill-each-{}", std::process::id());

@@ -25,7 +25,7 @@ fn resolve(argv0: impl AsRef<OsStr>, path: &Path) -> Result<PathBuf, SpawnError>
 }
 
 #[test]
-fn names_are_searched_in_path_and_paths_are_not() {
+fn bare_names_are_searched_in_path() {
     let dir = directory();
     let program = dir.path().join("program");
     assert_eq!(resolve("program", dir.path()).expect("found"), program);
@@ -36,7 +36,7 @@ fn names_are_searched_in_path_and_paths_are_not() {
 }
 
 #[test]
-fn what_is_wrong_is_told_apart() {
+fn lookup_errors_are_distinguished() {
     let dir = directory();
     let path = |name: &str| dir.path().join(name);
     let none = Path::new("/none");
@@ -63,7 +63,7 @@ fn what_is_wrong_is_told_apart() {
 }
 
 #[test]
-fn the_search_goes_on_after_a_file_that_cannot_be_run() {
+fn search_skips_non_executable_file() {
     let (first, second) = (directory(), directory());
     file(&second.path().join("plain"), 0o755);
     let both = std::env::join_paths([first.path(), second.path()]).expect("a PATH");
@@ -77,7 +77,7 @@ fn the_search_goes_on_after_a_file_that_cannot_be_run() {
 }
 
 #[test]
-fn a_relative_path_becomes_absolute() {
+fn relative_path_becomes_absolute() {
     let here = std::env::current_dir().expect("a working directory");
     let error = resolve_in(OsStr::new("./src"), OsStr::new("")).expect_err("a directory");
     assert!(

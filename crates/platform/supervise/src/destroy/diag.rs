@@ -20,7 +20,7 @@ use crate::tcp_state::TcpState;
 
 /// Requests sent before their acknowledgements are read: those wait in the receive
 /// buffer, at about a kilobyte each, and it must not overflow.
-const BATCH: usize = 64;
+const MAX_BATCH_REQUESTS: usize = 64;
 
 /// Whatever its cookie (`INET_DIAG_NOCOOKIE`): in a search for one socket, where a list takes any.
 const ANY_COOKIE: [u8; 8] = [0xff; 8];
@@ -195,7 +195,7 @@ impl DiagSocket {
     /// Destroys `targets`; one outcome for each, in their order.
     pub(super) fn destroy(&mut self, targets: &[Entry]) -> Result<Vec<Outcome>, DestroyError> {
         let mut outcomes = Vec::with_capacity(targets.len());
-        for batch in targets.chunks(BATCH) {
+        for batch in targets.chunks(MAX_BATCH_REQUESTS) {
             let mut bytes = Vec::new();
             let mut sequences = Vec::with_capacity(batch.len());
             for target in batch {

@@ -17,7 +17,7 @@ fn word(bytes: [u8; 4]) -> String {
 }
 
 #[test]
-fn table_of_ipv4_sockets() {
+fn ipv4_socket_table() {
     let local = word([127, 0, 0, 1]);
     let table = format!(
         "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  \
@@ -46,7 +46,7 @@ fn table_of_ipv4_sockets() {
 }
 
 #[test]
-fn table_of_ipv6_sockets() {
+fn ipv6_socket_table() {
     let ip = [
         word([0x20, 0x01, 0x0d, 0xb8]),
         word([0; 4]),
@@ -64,7 +64,7 @@ fn table_of_ipv6_sockets() {
 }
 
 #[test]
-fn a_listener_covers_its_address_and_a_wildcard_its_family() {
+fn listener_covers_address_and_wildcard_covers_family() {
     let check = |listening, wanted| covers(address(listening), address(wanted)).expect("no probe");
     assert!(check("10.0.0.1:80", "10.0.0.1:80"));
     assert!(check("0.0.0.0:80", "10.0.0.1:80"));
@@ -78,7 +78,7 @@ fn a_listener_covers_its_address_and_a_wildcard_its_family() {
 }
 
 #[test]
-fn owners_read_well() {
+fn owners_are_printed() {
     let mut owner = Owner {
         address: address("0.0.0.0:80"),
         pid: Pid::from_raw(12),
@@ -94,21 +94,21 @@ fn owners_read_well() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_taken(table: Vec<u8>) {
+    fn arbitrary_bytes_are_parsed(table: Vec<u8>) {
         let lines = table.split(|&b| b == b'\n').count();
         prop_assert!(parse(&table).count() <= lines);
     }
 
     /// Text that is almost right reaches deeper than random bytes do.
     #[test]
-    fn any_fields_are_taken(table in "( 0: [0-9A-F:é]{0,40} [0-9A-F:]{0,14} [0-9A-F]{1,2} ([0-9]{1,21} ){0,8}\n){0,4}") {
+    fn arbitrary_fields_are_parsed(table in "( 0: [0-9A-F:é]{0,40} [0-9A-F:]{0,14} [0-9A-F]{1,2} ([0-9]{1,21} ){0,8}\n){0,4}") {
         for row in parse(table.as_bytes()) {
             prop_assert!(row.inode != Some(0));
         }
     }
 
     #[test]
-    fn every_address_comes_back(ip: std::net::Ipv6Addr, port: u16, inode in 1u64..) {
+    fn addresses_round_trip(ip: std::net::Ipv6Addr, port: u16, inode in 1u64..) {
         let words: String = ip.octets().chunks(4)
             .map(|w| word(w.try_into().expect("a word"))).collect();
         let line = format!("7: {words}:{port:04X} 0:0 0A 0:0 0:0 0 0 0 {inode} 1");

@@ -16,7 +16,7 @@ fn found(table: &str) -> Vec<(PathBuf, String, bool)> {
 }
 
 #[test]
-fn mountinfo_of_a_hybrid_layout() {
+fn hybrid_layout_mountinfo() {
     let table = "\
 32 31 0:29 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu
 41 31 0:38 / /sys/fs/cgroup/unified rw,relatime shared:3 master:1 - cgroup2 cgroup2 rw
@@ -32,7 +32,7 @@ fn mountinfo_of_a_hybrid_layout() {
 }
 
 #[test]
-fn read_only_mounts_and_superblocks_are_told_apart_from_writable_ones() {
+fn read_only_mounts_and_superblocks_are_recognized() {
     let table = "\
 1 2 0:1 / /a ro,nosuid - cgroup2 cgroup2 rw
 1 2 0:1 / /b rw,nosuid - cgroup2 cgroup2 ro,nsdelegate
@@ -43,13 +43,13 @@ fn read_only_mounts_and_superblocks_are_told_apart_from_writable_ones() {
 }
 
 #[test]
-fn octal_escapes_are_undone() {
+fn octal_escapes_are_decoded() {
     let table = r"1 2 0:1 / /a\040b\134c\011d\9 rw - bpf none rw";
     assert_eq!(found(table)[0].0, Path::new("/a b\\c\td\\9"));
 }
 
 #[test]
-fn lines_cut_short_are_passed_over() {
+fn truncated_lines_are_skipped() {
     let line = "1 2 0:1 / /a rw - bpf none rw";
     for cut in 0..line.len() - 2 {
         assert_eq!(found(&line[..cut]), [], "{}", &line[..cut]);
@@ -58,7 +58,7 @@ fn lines_cut_short_are_passed_over() {
 }
 
 #[test]
-fn errors_say_what_to_do() {
+fn errors_contain_advice() {
     let message = |errno| mount_error(&CGROUP2, "/run/x/cgroup".into(), errno).to_string();
     assert!(message(Errno::PERM).contains("run as root"));
     assert!(message(Errno::NODEV).contains("CONFIG_CGROUPS"));
@@ -72,7 +72,7 @@ fn errors_say_what_to_do() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_taken(table: Vec<u8>) {
+    fn arbitrary_bytes_are_parsed(table: Vec<u8>) {
         for mount in mountinfo::parse(&table) {
             prop_assert!(mount.into_path().as_os_str().len() <= table.len());
         }

@@ -4,7 +4,7 @@ use rustix::process::Pid;
 use super::{names_cgroup, state_and_parent};
 
 #[test]
-fn stat_is_read_behind_the_last_parenthesis() {
+fn stat_is_parsed_behind_last_parenthesis() {
     let parent = Pid::from_raw(7);
     assert_eq!(
         state_and_parent(b"12 (sleep) Z 7 12 12 0 -1"),
@@ -20,7 +20,7 @@ fn stat_is_read_behind_the_last_parenthesis() {
 }
 
 #[test]
-fn membership_is_by_whole_names_in_the_v2_line() {
+fn membership_needs_whole_name_in_v2_line() {
     let path = "/outlive/web";
     assert!(names_cgroup("1:cpu:/\n0::/outlive/web\n", path));
     assert!(names_cgroup("0::/outlive/web/worker\n", path));
@@ -32,7 +32,7 @@ fn membership_is_by_whole_names_in_the_v2_line() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_taken(stat: Vec<u8>, text: String) {
+    fn arbitrary_bytes_are_parsed(stat: Vec<u8>, text: String) {
         let parsed = state_and_parent(&stat);
         prop_assert!(parsed.is_none() || stat.contains(&b')'));
         prop_assert!(!names_cgroup(&text, "/outlive/web") || text.contains("/outlive/web"));

@@ -8,7 +8,7 @@ fn by_signal(signal: i32, core_dumped: bool) -> Exit {
 }
 
 #[test]
-fn exits_read_well() {
+fn exits_are_printed() {
     assert_eq!(Exit::Status(1).to_string(), "exited with status 1");
     assert_eq!(by_signal(9, false).to_string(), "killed by SIGKILL");
     assert_eq!(

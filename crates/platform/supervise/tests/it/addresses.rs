@@ -8,7 +8,7 @@ use crate::common::eventually;
 use nix::sched::{CloneFlags, unshare};
 use supervise::{Addresses, HostAddress, address_is_local};
 
-const LONG: Duration = Duration::from_secs(600);
+const LIFETIME: Duration = Duration::from_secs(600);
 
 /// Runs on a thread of its own, on a host without any address, which has the device 1 (`lo`).
 fn elsewhere(work: impl FnOnce(&mut Addresses) + Send) {
@@ -24,13 +24,13 @@ fn both() -> [IpAddr; 2] {
 }
 
 #[test]
-fn an_address_is_given_used_held_and_taken_away() {
+fn address_is_added_used_kept_and_removed() {
     elsewhere(|addresses| {
         let lo = Addresses::device("lo").unwrap().expect("a device");
         assert_eq!(addresses.list().unwrap(), []);
         for ip in both() {
             for _ in 0..2 {
-                addresses.hold(ip, lo, LONG).unwrap();
+                addresses.hold(ip, lo, LIFETIME).unwrap();
                 let ours = HostAddress {
                     ip,
                     device: lo,
@@ -48,14 +48,14 @@ fn an_address_is_given_used_held_and_taken_away() {
 }
 
 #[test]
-fn what_comes_for_an_address_is_taken_soon_after_it_was_given() {
+fn new_address_receives_soon() {
     elsewhere(|addresses| {
         let up = ["link", "set", "lo", "up"];
         let status = std::process::Command::new("ip").args(up).status();
         assert!(status.expect("ip").success());
         for ip in both() {
             assert!(!addresses.is_received(ip).unwrap());
-            addresses.hold(ip, 1, LONG).unwrap();
+            addresses.hold(ip, 1, LIFETIME).unwrap();
             eventually("it is received", || addresses.is_received(ip).unwrap());
             assert!(addresses.remove(ip, 1).unwrap());
             assert!(!addresses.is_received(ip).unwrap());
@@ -64,7 +64,7 @@ fn what_comes_for_an_address_is_taken_soon_after_it_was_given() {
 }
 
 #[test]
-fn an_address_that_nobody_holds_goes_by_itself() {
+fn unrefreshed_address_expires() {
     elsewhere(|addresses| {
         for ip in both() {
             addresses.hold(ip, 1, Duration::ZERO).unwrap();
@@ -74,7 +74,7 @@ fn an_address_that_nobody_holds_goes_by_itself() {
 }
 
 #[test]
-fn what_was_for_ever_is_told_from_ours() {
+fn permanent_address_is_distinguished() {
     elsewhere(|addresses| {
         addresses.hold(both()[0], 1, Duration::MAX).unwrap();
         assert!(!addresses.list().unwrap()[0].permanent);
@@ -86,11 +86,11 @@ fn what_was_for_ever_is_told_from_ours() {
 }
 
 #[test]
-fn a_device_that_is_not_there_has_no_addresses() {
+fn missing_device_has_no_addresses() {
     elsewhere(|addresses| {
         assert_eq!(Addresses::device("none-such").unwrap(), None);
         for ip in both() {
-            let error = addresses.hold(ip, 77, LONG).unwrap_err();
+            let error = addresses.hold(ip, 77, LIFETIME).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{error}");
             assert!(!addresses.remove(ip, 77).unwrap());
         }

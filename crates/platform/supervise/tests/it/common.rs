@@ -9,7 +9,7 @@ use supervise::{Cgroup, become_subreaper, reap_orphans};
 
 /// Longer than anything here takes on a machine that is busy, short enough for a test
 /// that fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const EVENT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A cgroup of a test, with everything around it.
 pub(crate) struct Service {
@@ -22,8 +22,8 @@ impl Service {
     pub(crate) fn new() -> (Self, Cgroup) {
         require_root();
         become_subreaper().expect("a subreaper");
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        static NEXT_NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("test-{}-{number}", std::process::id());
         let run_dir = tempfile::tempdir().expect("a run directory");
         let mount = mounts::cgroup2(run_dir.path()).expect("a cgroup2 mount");
@@ -43,7 +43,7 @@ impl Drop for Service {
             return; // The test has removed it.
         };
         let _ = cgroup.kill();
-        let _ = cgroup.wait_empty(PATIENCE);
+        let _ = cgroup.wait_empty(EVENT_TIMEOUT);
         let _ = reap_orphans(&cgroup, &[]);
         let _ = cgroup.remove();
     }
@@ -60,7 +60,10 @@ pub(crate) fn require_root() {
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "{what}: not in {PATIENCE:?}");
+        assert!(
+            start.elapsed() < EVENT_TIMEOUT,
+            "{what}: not in {EVENT_TIMEOUT:?}"
+        );
         std::thread::sleep(Duration::from_millis(2));
     }
 }

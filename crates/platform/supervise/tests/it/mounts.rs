@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::common::{PATIENCE, Service, require_root};
+use crate::common::{EVENT_TIMEOUT, Service, require_root};
 use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use supervise::mounts;
@@ -28,7 +28,7 @@ fn is_mounted(path: &Path) -> bool {
 }
 
 #[test]
-fn a_cgroup2_mount_of_the_hosts_is_found_and_left_alone() {
+fn host_cgroup2_mount_is_found_and_untouched() {
     let (service, _cgroup) = Service::new();
     assert!(service.mount.path().join("cgroup.procs").exists());
     if !service.mount.is_ours() {
@@ -42,7 +42,7 @@ fn a_cgroup2_mount_of_the_hosts_is_found_and_left_alone() {
 }
 
 #[test]
-fn cgroup2_is_mounted_privately_where_none_is_visible() {
+fn missing_cgroup2_is_mounted_privately() {
     require_root();
     without_sys(|| {
         let run = tempfile::tempdir().expect("a run directory");
@@ -57,7 +57,7 @@ fn cgroup2_is_mounted_privately_where_none_is_visible() {
         let mut server = Command::new(["sh", "-c", "exit 4"])
             .start(&cgroup)
             .expect("starts");
-        let exit = server.wait(PATIENCE).expect("ours");
+        let exit = server.wait(EVENT_TIMEOUT).expect("ours");
         assert_eq!(exit, Some(Exit::Status(4)));
         cgroup.remove().expect("empty");
 
@@ -74,7 +74,7 @@ fn cgroup2_is_mounted_privately_where_none_is_visible() {
 
 /// Another supervisor's mount goes away when that one ends.
 #[test]
-fn the_private_mount_of_another_supervisor_is_not_used() {
+fn foreign_private_mount_is_not_used() {
     require_root();
     without_sys(|| {
         let (first, second) = (tempfile::tempdir(), tempfile::tempdir());
@@ -89,7 +89,7 @@ fn the_private_mount_of_another_supervisor_is_not_used() {
 
 /// Then the processes cannot be found, which must not read as "there are none".
 #[test]
-fn a_mount_that_vanishes_does_not_make_a_cgroup_look_empty() {
+fn vanished_mount_is_not_an_empty_cgroup() {
     let (service, cgroup) = Service::new();
     let mut server = Command::new(["sleep", "1000"])
         .start(&cgroup)
@@ -104,12 +104,12 @@ fn a_mount_that_vanishes_does_not_make_a_cgroup_look_empty() {
         adopted.kill().expect_err("out of reach");
     });
     cgroup.kill().expect("killed");
-    assert!(server.wait(PATIENCE).expect("ours").is_some());
+    assert!(server.wait(EVENT_TIMEOUT).expect("ours").is_some());
     assert!(cgroup.procs().expect("empty").is_empty());
 }
 
 #[test]
-fn bpffs_is_mounted_privately_where_none_is_visible() {
+fn missing_bpffs_is_mounted_privately() {
     require_root();
     without_sys(|| {
         let run = tempfile::tempdir().expect("a run directory");
@@ -130,7 +130,7 @@ fn bpffs_is_mounted_privately_where_none_is_visible() {
 }
 
 #[test]
-fn a_run_directory_that_cannot_be_made_is_an_error() {
+fn unusable_run_directory_is_an_error() {
     require_root();
     without_sys(|| {
         let error = mounts::cgroup2(Path::new("/proc/none")).expect_err("not in /proc");

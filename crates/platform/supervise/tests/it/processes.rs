@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use crate::common::{PATIENCE, Service, eventually, exists};
+use crate::common::{EVENT_TIMEOUT, Service, eventually, exists};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Signal, getpid, getsid, kill_process};
 use supervise::{Cgroup, CgroupError, Command, Exit, Pid, Server, SpawnError, reap_orphans};
 
-const SIGKILLED: Exit = Exit::Signal {
+const KILLED_BY_SIGKILL: Exit = Exit::Signal {
     signal: 9,
     core_dumped: false,
 };
@@ -22,7 +22,10 @@ fn start(command: &Command, cgroup: &Cgroup) -> Server {
 }
 
 fn exit_of(server: &mut Server) -> Exit {
-    server.wait(PATIENCE).expect("our child").expect("it ends")
+    server
+        .wait(EVENT_TIMEOUT)
+        .expect("our child")
+        .expect("it ends")
 }
 
 fn procs(cgroup: &Cgroup) -> Vec<Pid> {
@@ -31,7 +34,7 @@ fn procs(cgroup: &Cgroup) -> Vec<Pid> {
 
 /// Removes the cgroup and checks that nothing of the service is left.
 fn assert_nothing_left(cgroup: Cgroup, pids: &[Pid]) {
-    assert!(cgroup.wait_empty(PATIENCE).expect("readable"));
+    assert!(cgroup.wait_empty(EVENT_TIMEOUT).expect("readable"));
     eventually("no process and no zombie is left", || {
         reap_orphans(&cgroup, &[]).expect("/proc");
         !pids.iter().any(|&pid| exists(pid))
@@ -42,7 +45,7 @@ fn assert_nothing_left(cgroup: Cgroup, pids: &[Pid]) {
 }
 
 #[test]
-fn a_process_runs_in_its_cgroup_and_session_until_it_is_killed() {
+fn process_runs_in_cgroup_and_session_until_killed() {
     let (_service, cgroup) = Service::new();
     let mut server = start(&Command::new(["sleep", "1000"]), &cgroup);
     let pid = server.pid();
@@ -53,14 +56,17 @@ fn a_process_runs_in_its_cgroup_and_session_until_it_is_killed() {
     assert_eq!(server.wait(Duration::ZERO).expect("our child"), None);
 
     cgroup.kill().expect("killed");
-    assert_eq!(exit_of(&mut server), SIGKILLED);
-    assert_eq!(server.try_wait().expect("remembered"), Some(SIGKILLED));
+    assert_eq!(exit_of(&mut server), KILLED_BY_SIGKILL);
+    assert_eq!(
+        server.try_wait().expect("remembered"),
+        Some(KILLED_BY_SIGKILL)
+    );
     assert_nothing_left(cgroup, &[pid]);
 }
 
 /// Not even the first instruction may run outside: it is what the kernel side relies on.
 #[test]
-fn the_first_instruction_is_already_inside() {
+fn first_instruction_runs_in_cgroup() {
     let (service, cgroup) = Service::new();
     let out = service.run_dir.path().join("out");
     let script = format!("exec cat /proc/self/cgroup > {}", out.display());
@@ -72,7 +78,7 @@ fn the_first_instruction_is_already_inside() {
 }
 
 #[test]
-fn signal_mask_and_working_directory_are_as_asked() {
+fn signal_mask_and_working_directory_are_set() {
     let (service, cgroup) = Service::new();
     let dir = fs::canonicalize(service.run_dir.path()).expect("it exists");
     let script = "grep SigBlk /proc/self/status > mask; pwd > dir";
@@ -94,7 +100,7 @@ fn signal_mask_and_working_directory_are_as_asked() {
 }
 
 #[test]
-fn argv0_is_what_the_user_typed() {
+fn argv0_is_user_input() {
     let (service, cgroup) = Service::new();
     let out = service.run_dir.path().join("out");
     let script = format!("tr '\\0' ' ' < /proc/$$/cmdline > {}", out.display());
@@ -107,7 +113,7 @@ fn argv0_is_what_the_user_typed() {
 }
 
 #[test]
-fn exits_are_told_apart() {
+fn exits_are_distinguished() {
     let (_service, cgroup) = Service::new();
     let run = |script: &str| exit_of(&mut start(&shell(script), &cgroup));
     assert_eq!(run("exit 0"), Exit::Status(0));
@@ -124,7 +130,7 @@ fn exits_are_told_apart() {
 }
 
 #[test]
-fn the_pidfd_and_the_events_wake_an_event_loop() {
+fn pidfd_and_cgroup_events_wake_event_loop() {
     let (_service, cgroup) = Service::new();
     let server = start(&Command::new(["sleep", "1000"]), &cgroup);
     assert!(cgroup.populated().expect("readable"), "arms the events");
@@ -142,25 +148,25 @@ fn the_pidfd_and_the_events_wake_an_event_loop() {
     };
     assert_eq!(ready(Duration::from_millis(20)), [false, false]);
     cgroup.kill().expect("killed");
-    eventually("both are ready", || ready(PATIENCE) == [true, true]);
+    eventually("both are ready", || ready(EVENT_TIMEOUT) == [true, true]);
     assert!(!cgroup.populated().expect("readable"));
     assert_eq!(ready(Duration::ZERO), [true, false], "armed again");
 }
 
 #[test]
-fn a_tree_of_processes_is_killed_as_one() {
+fn process_tree_is_killed_whole() {
     let (_service, cgroup) = Service::new();
     let script = "sleep 1000 & sh -c 'sleep 1000 & sleep 1000 & wait' & wait";
     let mut server = start(&shell(script), &cgroup);
     eventually("the tree has grown", || procs(&cgroup).len() == 5);
     let pids = procs(&cgroup);
     cgroup.kill().expect("killed");
-    assert_eq!(exit_of(&mut server), SIGKILLED);
+    assert_eq!(exit_of(&mut server), KILLED_BY_SIGKILL);
     assert_nothing_left(cgroup, &pids);
 }
 
 #[test]
-fn a_daemon_that_forked_twice_is_found_killed_and_reaped() {
+fn double_forked_daemon_is_killed_and_reaped() {
     let (_service, cgroup) = Service::new();
     let script = "setsid sh -c 'setsid sleep 1000 & exit 0' & exit 0";
     let mut server = start(&shell(script), &cgroup);
@@ -194,7 +200,7 @@ fn parent(pid: Pid) -> Pid {
 }
 
 #[test]
-fn reaping_orphans_steals_nobodys_status() {
+fn orphan_reaping_leaves_statuses_of_children() {
     let (_service, cgroup) = Service::new();
     let (_other_service, other) = Service::new();
     let mut stranger = std::process::Command::new("false").spawn().expect("starts");
@@ -218,7 +224,7 @@ fn reaping_orphans_steals_nobodys_status() {
 }
 
 #[test]
-fn an_occupied_cgroup_is_refused_with_its_pids_and_an_empty_one_replaced() {
+fn occupied_cgroup_is_refused_and_empty_cgroup_replaced() {
     let (service, cgroup) = Service::new();
     let server = start(&Command::new(["sleep", "1000"]), &cgroup);
     let error = Cgroup::create(&service.mount, &service.name).expect_err("occupied");
@@ -233,7 +239,7 @@ fn an_occupied_cgroup_is_refused_with_its_pids_and_an_empty_one_replaced() {
     assert!(matches!(error, CgroupError::Occupied { .. }), "{error}");
 
     cgroup.kill().expect("killed");
-    assert!(cgroup.wait_empty(PATIENCE).expect("readable"));
+    assert!(cgroup.wait_empty(EVENT_TIMEOUT).expect("readable"));
     reap_orphans(&cgroup, &[]).expect("/proc");
     let replaced = Cgroup::create(&service.mount, &service.name).expect("empty");
     assert_ne!(replaced.id(), cgroup.id());
@@ -245,7 +251,7 @@ fn an_occupied_cgroup_is_refused_with_its_pids_and_an_empty_one_replaced() {
 /// What the kernel side compares: `/proc/<pid>/cgroup` is the kernel's own view of the
 /// depth, and a live server's id stays while another service has a different one.
 #[test]
-fn id_and_level_are_those_of_the_kernel() {
+fn cgroup_id_and_level_match_kernel() {
     let (_service, cgroup) = Service::new();
     let (_other_service, other) = Service::new();
     let server = start(&Command::new(["sleep", "1000"]), &cgroup);
@@ -260,7 +266,7 @@ fn id_and_level_are_those_of_the_kernel() {
 
 /// After `cgroup.kill` nothing can be born into the same cgroup (see `Cgroup::new_life`).
 #[test]
-fn a_server_can_be_started_again_after_it_was_killed() {
+fn killed_server_is_started_again() {
     let (_service, cgroup) = Service::new();
     for _ in 0..3 {
         let mut server = start(&Command::new(["sleep", "1000"]), &cgroup);
@@ -270,14 +276,14 @@ fn a_server_can_be_started_again_after_it_was_killed() {
             "it lives"
         );
         cgroup.kill().expect("killed");
-        assert_eq!(exit_of(&mut server), SIGKILLED);
-        assert!(cgroup.wait_empty(PATIENCE).expect("readable"));
+        assert_eq!(exit_of(&mut server), KILLED_BY_SIGKILL);
+        assert!(cgroup.wait_empty(EVENT_TIMEOUT).expect("readable"));
     }
     cgroup.remove().expect("empty");
 }
 
 #[test]
-fn sub_cgroups_belong_to_the_service() {
+fn sub_cgroups_belong_to_service() {
     let (_service, cgroup) = Service::new();
     let sub = cgroup.path().join("worker");
     let script = format!(
@@ -290,19 +296,19 @@ fn sub_cgroups_belong_to_the_service() {
     assert_eq!(procs(&cgroup).len(), 2);
     let pids = procs(&cgroup);
     cgroup.kill().expect("killed");
-    assert_eq!(exit_of(&mut server), SIGKILLED);
+    assert_eq!(exit_of(&mut server), KILLED_BY_SIGKILL);
     assert_nothing_left(cgroup, &pids);
 }
 
 #[test]
-fn stop_is_graceful_where_the_server_is() {
+fn graceful_server_stops_gracefully() {
     let (_service, cgroup) = Service::new();
     let mut server = start(&shell("trap 'exit 5' TERM; sleep 1000 & wait"), &cgroup);
     eventually("it is set up", || procs(&cgroup).len() == 2);
     let pids = procs(&cgroup);
     let main = server.pid();
     std::thread::scope(|scope| {
-        let stopping = scope.spawn(|| server.stop(&cgroup, PATIENCE));
+        let stopping = scope.spawn(|| server.stop(&cgroup, EVENT_TIMEOUT));
         // SIGTERM is for the server alone: the child outlives the shell, and the grace goes on.
         let left: Vec<_> = pids.iter().copied().filter(|&pid| pid != main).collect();
         eventually("the server has ended", || procs(&cgroup) == left);
@@ -316,7 +322,7 @@ fn stop_is_graceful_where_the_server_is() {
 }
 
 #[test]
-fn stop_kills_what_is_left_when_the_grace_is_over() {
+fn stop_kills_remaining_processes_after_timeout() {
     let (_service, cgroup) = Service::new();
     let mut server = start(&shell("(trap '' TERM; exec sleep 1000) & exit 5"), &cgroup);
     assert_eq!(exit_of(&mut server), Exit::Status(5));
@@ -334,7 +340,7 @@ fn stop_kills_what_is_left_when_the_grace_is_over() {
 }
 
 #[test]
-fn stop_does_not_wait_longer_than_needed() {
+fn stop_returns_when_cgroup_is_empty() {
     let (_service, cgroup) = Service::new();
     let mut server = start(&Command::new(["sleep", "1000"]), &cgroup);
     // A grace without an end: a stop that waited for the end of the grace would hang.
@@ -344,7 +350,7 @@ fn stop_does_not_wait_longer_than_needed() {
 }
 
 #[test]
-fn stop_kills_a_server_that_ignores_sigterm() {
+fn stop_kills_server_ignoring_sigterm() {
     let (_service, cgroup) = Service::new();
     let mut server = start(&shell("trap '' TERM; sleep 1000; sleep 1000"), &cgroup);
     eventually("it is set up", || procs(&cgroup).len() == 2);
@@ -352,12 +358,12 @@ fn stop_kills_a_server_that_ignores_sigterm() {
     let exit = server
         .stop(&cgroup, Duration::from_millis(50))
         .expect("stopped");
-    assert_eq!(exit, SIGKILLED);
+    assert_eq!(exit, KILLED_BY_SIGKILL);
     assert_nothing_left(cgroup, &pids);
 }
 
 #[test]
-fn stop_asks_a_daemon_whose_main_process_is_gone() {
+fn stop_terminates_daemon_without_main_process() {
     let (service, cgroup) = Service::new();
     let out = service.run_dir.path().join("out");
     let script = format!(
@@ -370,13 +376,13 @@ fn stop_asks_a_daemon_whose_main_process_is_gone() {
     eventually("the daemon runs", || {
         procs(&cgroup).iter().any(|&pid| comm(pid) == "sleep")
     });
-    server.stop(&cgroup, PATIENCE).expect("stopped");
+    server.stop(&cgroup, EVENT_TIMEOUT).expect("stopped");
     assert_eq!(fs::read_to_string(out).expect("it said so"), "bye\n");
     assert_nothing_left(cgroup, &[]);
 }
 
 #[test]
-fn terminating_the_dead_is_no_error() {
+fn terminate_of_dead_process_is_no_error() {
     let (_service, cgroup) = Service::new();
     let mut server = start(&shell("exit 0"), &cgroup);
     exit_of(&mut server);
@@ -384,7 +390,7 @@ fn terminating_the_dead_is_no_error() {
 }
 
 #[test]
-fn what_cannot_be_started_is_an_error_and_leaves_nothing() {
+fn failed_start_leaves_nothing() {
     let (service, cgroup) = Service::new();
     let dir = service.run_dir.path();
     let script = dir.join("script");
@@ -416,7 +422,7 @@ fn what_cannot_be_started_is_an_error_and_leaves_nothing() {
 
 /// A program that dies in the first instant is known before.
 #[test]
-fn process_is_announced_before_the_program_begins() {
+fn process_is_announced_before_exec() {
     let (_service, cgroup) = Service::new();
     let program = |pid: Pid| fs::read_link(format!("/proc/{pid}/exe")).expect("a process");
     let mut announced = None;
@@ -434,7 +440,7 @@ fn process_is_announced_before_the_program_begins() {
 }
 
 #[test]
-fn program_of_a_process_that_cannot_be_announced_does_not_begin() {
+fn failed_announcement_prevents_exec() {
     let (service, cgroup) = Service::new();
     let file = service.run_dir.path().join("begun");
     let mut announced = None;
@@ -451,7 +457,7 @@ fn program_of_a_process_that_cannot_be_announced_does_not_begin() {
 }
 
 #[test]
-fn waiting_for_an_empty_cgroup_keeps_its_time() {
+fn empty_cgroup_wait_has_timeout() {
     let (_service, cgroup) = Service::new();
     assert!(cgroup.wait_empty(Duration::ZERO).expect("readable"));
     let server = start(&Command::new(["sleep", "1000"]), &cgroup);
@@ -464,7 +470,7 @@ fn waiting_for_an_empty_cgroup_keeps_its_time() {
 }
 
 #[test]
-fn a_server_is_adopted_by_its_number_if_it_is_in_its_cgroup() {
+fn server_is_adopted_by_pid_and_cgroup() {
     let (_service, cgroup) = Service::new();
     let mut ours = start(&shell("exec sleep 1000"), &cgroup);
     let pid = ours.pid();
@@ -474,8 +480,11 @@ fn a_server_is_adopted_by_its_number_if_it_is_in_its_cgroup() {
     assert_eq!(adopted.try_wait().expect("it can be asked"), None);
     kill_process(pid, Signal::KILL).expect("it lives");
     // Whose child it is gets its status; the other one sees that it has ended.
-    assert_eq!(adopted.wait(PATIENCE).expect("poll"), Some(Exit::Unseen));
-    assert_eq!(exit_of(&mut ours), SIGKILLED);
+    assert_eq!(
+        adopted.wait(EVENT_TIMEOUT).expect("poll"),
+        Some(Exit::Unseen)
+    );
+    assert_eq!(exit_of(&mut ours), KILLED_BY_SIGKILL);
     assert!(adopt(pid).is_none(), "it is gone");
     assert_nothing_left(cgroup, &[pid]);
     assert!(!Exit::Unseen.is_failure());

@@ -51,7 +51,7 @@ fn listener(ip: impl Into<IpAddr>) -> (TcpListener, SocketAddr) {
 }
 
 #[test]
-fn connections_in_fin_wait_are_destroyed_and_the_listener_stays() {
+fn fin_wait_connections_are_destroyed_and_listener_stays() {
     for ip in [
         IpAddr::from(Ipv4Addr::LOCALHOST),
         Ipv6Addr::LOCALHOST.into(),
@@ -82,7 +82,7 @@ fn connections_in_fin_wait_are_destroyed_and_the_listener_stays() {
 }
 
 #[test]
-fn only_the_chosen_ones_are_destroyed() {
+fn only_selected_connections_are_destroyed() {
     let (listener, service) = listener(Ipv4Addr::LOCALHOST);
     let clients = closed_by_server(&listener, service, 3);
     eventually("all in FIN_WAIT2", || {
@@ -102,7 +102,7 @@ fn only_the_chosen_ones_are_destroyed() {
 }
 
 #[test]
-fn of_several_ports_all_are_looked_for_and_no_others() {
+fn several_ports_are_searched_exactly() {
     let all: Vec<_> = (0..8).map(|_| listener(Ipv4Addr::LOCALHOST)).collect();
     let addresses: Vec<SocketAddr> = all.iter().map(|(_, address)| *address).collect();
     let connect = |address: &SocketAddr| TcpStream::connect(address).expect("connected");
@@ -124,7 +124,7 @@ fn of_several_ports_all_are_looked_for_and_no_others() {
 }
 
 #[test]
-fn living_connections_are_closed_under_their_owner() {
+fn open_connections_are_destroyed_under_owner() {
     let (listener, service) = listener(Ipv4Addr::LOCALHOST);
     let client = TcpStream::connect(service).expect("connected");
     let (mut server, _) = listener.accept().expect("accepted");
@@ -144,7 +144,7 @@ fn living_connections_are_closed_under_their_owner() {
 }
 
 #[test]
-fn the_socket_of_one_connection_is_destroyed_and_no_listener() {
+fn connection_is_destroyed_and_listener_stays() {
     for ip in [
         IpAddr::from(Ipv4Addr::LOCALHOST),
         Ipv6Addr::LOCALHOST.into(),
@@ -165,7 +165,7 @@ fn the_socket_of_one_connection_is_destroyed_and_no_listener() {
 }
 
 #[test]
-fn the_ipv4_connection_of_an_ipv6_socket_is_destroyed_by_its_ipv4_address() {
+fn mapped_connection_is_destroyed_by_ipv4_address() {
     let (listener, wildcard) = listener(Ipv6Addr::UNSPECIFIED);
     let service = SocketAddr::from((Ipv4Addr::LOCALHOST, wildcard.port()));
     let client = TcpStream::connect(service).expect("connected");
@@ -185,7 +185,7 @@ fn assert_report_is_true(service: SocketAddr) {
 
 /// Older kernels refuse these.
 #[test]
-fn the_report_on_time_wait_is_true() {
+fn time_wait_is_reported() {
     let (listener, service) = listener(Ipv4Addr::LOCALHOST);
     drop(closed_by_server(&listener, service, 1));
     eventually("TIME_WAIT", || states(service) == [TcpState::TimeWait]);
@@ -195,7 +195,7 @@ fn the_report_on_time_wait_is_true() {
 /// A full socket without a process, with data that the client has not taken: what a
 /// killed server leaves of a download. Before Linux 6.12 such orphans survive.
 #[test]
-fn the_report_on_orphans_with_unsent_data_is_true() {
+fn orphans_with_unsent_data_are_reported() {
     let (listener, service) = listener(Ipv4Addr::LOCALHOST);
     let _client = TcpStream::connect(service).expect("connected");
     let (mut server, _) = listener.accept().expect("accepted");
@@ -207,7 +207,7 @@ fn the_report_on_orphans_with_unsent_data_is_true() {
 }
 
 #[test]
-fn ipv4_connections_of_an_ipv6_socket_are_found_by_their_ipv4_address() {
+fn mapped_connections_are_found_by_ipv4_address() {
     let (listener, address) = listener(Ipv6Addr::UNSPECIFIED);
     let service = SocketAddr::from((Ipv4Addr::LOCALHOST, address.port()));
     let client = TcpStream::connect(service).expect("connected");
@@ -228,7 +228,7 @@ fn ipv4_connections_of_an_ipv6_socket_are_found_by_their_ipv4_address() {
 }
 
 #[test]
-fn other_addresses_and_ports_are_left_alone() {
+fn other_addresses_and_ports_are_untouched() {
     let (listener, service) = listener(Ipv4Addr::LOCALHOST);
     let _clients = closed_by_server(&listener, service, 1);
     eventually("FIN_WAIT2", || states(service) == [TcpState::FinWait2]);
@@ -239,7 +239,7 @@ fn other_addresses_and_ports_are_left_alone() {
 }
 
 #[test]
-fn a_thousand_sockets_are_destroyed_at_once() {
+fn thousand_sockets_are_destroyed_at_once() {
     let files = rustix::process::Resource::Nofile;
     let mut limit = rustix::process::getrlimit(files);
     limit.current = limit.maximum;
@@ -257,7 +257,7 @@ fn a_thousand_sockets_are_destroyed_at_once() {
 }
 
 #[test]
-fn this_kernel_can_destroy_sockets() {
+fn kernel_destroys_sockets() {
     require_root();
     check_destroy_supported().expect("CONFIG_INET_DIAG_DESTROY");
 }
@@ -270,7 +270,7 @@ fn assert_no_listener_soon(address: SocketAddr) {
 }
 
 #[test]
-fn a_listener_is_found_with_its_owner() {
+fn listener_is_found_with_owner() {
     let (listener, address) = listener(Ipv4Addr::LOCALHOST);
     let owner = listener_on(address)
         .expect("/proc/net")
@@ -287,7 +287,7 @@ fn a_listener_is_found_with_its_owner() {
 }
 
 #[test]
-fn connections_alone_are_no_listener() {
+fn connections_are_not_listeners() {
     let (listener, service) = listener(Ipv4Addr::LOCALHOST);
     let _clients = closed_by_server(&listener, service, 1);
     let _living = TcpStream::connect(service).expect("connected");
@@ -297,7 +297,7 @@ fn connections_alone_are_no_listener() {
 }
 
 #[test]
-fn wildcards_cover_what_the_kernel_says() {
+fn wildcard_coverage_matches_kernel() {
     let (v4, address) = listener(Ipv4Addr::UNSPECIFIED);
     let on = |ip: IpAddr, port| {
         let address = SocketAddr::new(ip, port);
@@ -328,7 +328,7 @@ fn wildcards_cover_what_the_kernel_says() {
 }
 
 #[test]
-fn local_addresses_are_those_of_the_interfaces() {
+fn local_addresses_match_interfaces() {
     let all = local_addresses().expect("the kernel's list");
     let loopback = all.iter().find(|a| a.interface == "lo" && a.ip.is_ipv4());
     let loopback = loopback.expect("lo is up").to_string();

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use checkpoint::{Room, Said, Way};
+use checkpoint::{ProcessSource, Sandbox, SandboxReport};
 use protocol::control::KeptImage;
 use south_model::Flow;
 use supervise::{Cgroup, Pid, Server};
@@ -32,7 +32,7 @@ pub(super) struct Checkpoints {
     /// Those on their way to the logger.
     pub(super) uploads: Uploads,
     /// The server, while it is made from one.
-    room: Option<Room>,
+    room: Option<Sandbox>,
     /// How often that has failed.
     failures: u32,
     /// How long the record was when the last one was begun, and when that was.
@@ -84,19 +84,19 @@ impl Checkpoints {
             .images
             .last()
             .ok_or_else(lost)
-            .map_err(checkpoint::RoomError::from)?;
+            .map_err(checkpoint::SandboxError::from)?;
         let (input, output, error) = (io::stdin(), io::stdout(), io::stderr());
         let mut given = given.to_vec();
         given.extend([input.as_fd(), output.as_fd(), error.as_fd()]);
         given.extend(shipping);
-        let way = Way::Service(last.image.number, &last.image.directory);
-        let mut room = Room::open(self.images.criu(), way, &given)?;
+        let way = ProcessSource::Service(last.image.number, &last.image.directory);
+        let mut room = Sandbox::open(self.images.criu(), way, &given)?;
         let first = room.first();
         self.room = Some(room);
         let gone = || io::Error::other("its first process is gone");
         Ok(first
             .ok_or_else(gone)
-            .map_err(checkpoint::RoomError::from)?)
+            .map_err(checkpoint::SandboxError::from)?)
     }
 }
 
@@ -237,9 +237,9 @@ impl North {
         let Some(room) = &mut checkpoints.room else {
             return Ok(None);
         };
-        let why = match room.said() {
+        let why = match room.report() {
             Ok(None) => return Ok(None),
-            Ok(Some((Said::Resumed, pid))) => {
+            Ok(Some((SandboxReport::Resumed, pid))) => {
                 let all: Vec<Pid> = first.into_iter().chain(pid).collect();
                 let taken = cgroup.take_in(&all).map_err(|error| error.to_string());
                 match taken.and_then(|()| room.go().map_err(|error| error.to_string())) {
@@ -250,8 +250,8 @@ impl North {
                     }
                 }
             }
-            Ok(Some((Said::Failed(why), _))) => why,
-            Ok(Some((Said::Dumped, _))) => "its room makes no sense".to_owned(),
+            Ok(Some((SandboxReport::Failed(why), _))) => why,
+            Ok(Some((SandboxReport::Dumped, _))) => "its room makes no sense".to_owned(),
             Err(error) => error.to_string(),
         };
         checkpoints.room = None;

@@ -42,7 +42,7 @@ fn expected(message_type: u16, flags: u16) -> Vec<u8> {
 }
 
 #[test]
-fn a_dump_is_laid_out_as_the_kernel_reads_it() {
+fn dump_request_has_kernel_layout() {
     let mut bytes = Vec::new();
     let message = SockDiagMessage::InetRequest(request(AF_INET, id()));
     encode(message, NLM_F_REQUEST | NLM_F_DUMP, 9, &mut bytes);
@@ -50,7 +50,7 @@ fn a_dump_is_laid_out_as_the_kernel_reads_it() {
 }
 
 #[test]
-fn requests_to_destroy_are_packed_one_after_the_other() {
+fn destroy_requests_are_packed() {
     let mut bytes = Vec::new();
     for _ in 0..2 {
         let message = SockDiagMessage::InetRequest(request(AF_INET, id()));
@@ -61,7 +61,7 @@ fn requests_to_destroy_are_packed_one_after_the_other() {
 }
 
 #[test]
-fn an_ipv4_connection_of_an_ipv6_socket_is_seen_as_ipv4() {
+fn mapped_connection_is_parsed_as_ipv4() {
     let mapped = |ip: [u8; 4]| IpAddr::V6(Ipv4Addr::from(ip).to_ipv6_mapped());
     let header = InetResponseHeader {
         family: AF_INET6,
@@ -85,7 +85,7 @@ fn an_ipv4_connection_of_an_ipv6_socket_is_seen_as_ipv4() {
 }
 
 #[test]
-fn answers_are_told_apart() {
+fn responses_are_distinguished() {
     assert_eq!(outcome(0).expect("no error"), Outcome::Destroyed);
     assert_eq!(outcome(-2).expect("ENOENT is none"), Outcome::Gone);
     assert_eq!(outcome(-95).expect("EOPNOTSUPP is none"), Outcome::Refused);
@@ -97,7 +97,7 @@ fn answers_are_told_apart() {
 
 proptest! {
     #[test]
-    fn any_datagram_is_taken(bytes: Vec<u8>) {
+    fn arbitrary_datagram_is_parsed(bytes: Vec<u8>) {
         if let Ok(messages) = decode::<SockDiagMessage>(&bytes) {
             prop_assert!(messages.len() * 16 <= bytes.len() + 16);
         }
