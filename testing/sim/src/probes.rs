@@ -5,8 +5,8 @@
 //!   therefore sends what Linux sends as a probe, an empty segment one before SND.UNA, whose answer
 //!   tells the window. Where something is in flight and nothing moves, the stack is also told the
 //!   last acknowledgement three times more, which makes it send again. In CLOSE-WAIT and LAST-ACK each acknowledgement
-//! stops
-//!   its retransmission timer: there that happens also while the other side asks again and again.
+//!   stops its retransmission timer: there that happens also while the other side asks again and
+//!   again.
 //! * When it sends again, its acknowledgements carry the number of what it sends again, and not
 //!   SND.NXT (RFC 9293 3.4), with which the other side may not take them. That is mended.
 //! * A segment that reaches beyond the window that was told last makes it lose the bytes before a
@@ -15,9 +15,8 @@
 //! * It takes its window back by less than what its scale rounds off (Linux rounds up), and is then
 //!   deaf to whoever has sent that much. Such a segment is taken for one at the edge.
 //! * It echoes the timestamp of a segment before its window, and one that is older than what it has echoed, if
-//! segments have overtaken
-//!   each other (RFC 7323 4.3 does neither). That is mended: a host that has been told of the newest echo believes no
-//! older one.
+//!   segments have overtaken each other (RFC 7323 4.3 does neither). That is mended: a host that
+//!   has been told of the newest echo believes no older one.
 //! * It overlooks a FIN behind bytes that it has. They are cut off, too.
 
 use std::{collections::BTreeMap, net::SocketAddr};

@@ -16,8 +16,7 @@
 //!          | u64 which ([`Which::to_u64`], of a standing) | bytes, if something was said
 //! ends:    16 bytes and u16 of the client, the same of the server; IPv4 addresses as IPv6 has them.
 //!          For a connection that the server has opened: u64, which, and zeros. For one that a process has served: u64
-//! and u64
-//!          of where it has begun, and zeros
+//!          and u64 of where it has begun, and zeros
 //! ```
 //!
 //! Numbers are little-endian.
