@@ -16,7 +16,7 @@ use ::make::{
     environment::Environment,
     guard, input,
     link::{self, Gain, Reply, Request},
-    needs,
+    preflight,
     preload::{self, Preload},
     repositories, runner,
     watch::Watch,
@@ -305,7 +305,7 @@ fn watch(directory: &Path, command: Command) -> Outcome {
         Ok(tree) => tree,
         Err(error) => return failed(&error),
     };
-    if let Some(why) = unfit(&tree).filter(|_| needs::look().is_ok()) {
+    if let Some(why) = unfit(&tree).filter(|_| preflight::look().is_ok()) {
         eprintln!("outlive: {why}");
         return Outcome::Unsupported;
     }
@@ -352,7 +352,7 @@ fn anticipate(
     (socket, listener): (String, std::os::unix::net::UnixListener),
 ) -> Result<(), Box<dyn std::error::Error>> {
     // What comes first would fail of what is missing, too, and say something else.
-    needs::look()?;
+    preflight::look()?;
     // Before there are threads.
     guard::begin()?;
     let runtime = preload::place(env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))?;

@@ -14,10 +14,9 @@ use std::{
 
 use ::make::{
     command::Status,
+    daemon::{Create, Daemon, Listed, ListedState, Reply, Request},
     environment::Environment,
-    input,
-    keeper::{Create, Keeper, Listed, ListedState, Reply, Request},
-    link, needs, runner,
+    input, link, preflight, runner,
 };
 use rustix::process::getuid;
 
@@ -136,7 +135,7 @@ fn create(tree: &Path, socket: &str, arguments: SpeculateRun) -> io::Result<Outc
         match link::ask(socket, &request) {
             Ok(reply) => break reply,
             Err(error) if link::is_nobody(&error) && tries.next().is_some() => {
-                if let Err(missing) = needs::look() {
+                if let Err(missing) = preflight::look() {
                     eprintln!("outlive: {missing}");
                     return Ok(Outcome::Unsupported);
                 }
@@ -159,10 +158,10 @@ fn create(tree: &Path, socket: &str, arguments: SpeculateRun) -> io::Result<Outc
 }
 
 fn commit(socket: &str, name: &str) -> io::Result<Outcome> {
-    let request = Request::Mandate(name.to_owned());
+    let request = Request::Commit(name.to_owned());
     let mut sent = link::Sent::default();
     match told(link::ask_and_stay(socket, &request, &mut sent))? {
-        Reply::Mandated(effects, status) => {
+        Reply::Committed(effects, status) => {
             let effects = match effects {
                 1 => "1 effect is".to_owned(),
                 many => format!("{many} effects are"),
@@ -311,7 +310,7 @@ fn keep(tree: &Path, socket: &str) -> Outcome {
     };
     supervise::limits::raise();
     let environment = Environment::own();
-    let keeper = match Keeper::new(&making::concealed(tree, &environment)) {
+    let keeper = match Daemon::new(&making::concealed(tree, &environment)) {
         Ok(keeper) => keeper,
         Err(error) => {
             eprintln!("outlive: {error}");

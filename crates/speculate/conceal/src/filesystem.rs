@@ -25,18 +25,18 @@ use rustix::fs::{FallocateFlags, OFlags};
 
 use crate::{
     attributes::{file_type, nothing, time_of},
-    concealing::Concealing,
+    concealment::Concealment,
     state::State,
-    syncing,
+    sync,
     tree::Tree,
 };
 
-mod acting;
-mod answers;
+mod operations;
+mod replies;
 
-use answers::{attr, empty, made, said};
+use replies::{attr, empty, made, said};
 
-impl Filesystem for Concealing {
+impl Filesystem for Concealment {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         let _ = config.add_capabilities(InitFlags::FUSE_CACHE_SYMLINKS);
         let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
@@ -247,7 +247,7 @@ impl Filesystem for Concealing {
             reply,
             open,
             move |this, state, reply: ReplyOpen, opened| match opened {
-                Ok(file) => answers::opened(this, state, reply, (node, writes), file),
+                Ok(file) => replies::opened(this, state, reply, (node, writes), file),
                 Err(error) => reply.error(error),
             },
         );
@@ -279,7 +279,7 @@ impl Filesystem for Concealing {
             reply,
             create,
             move |this, state, reply: ReplyCreate, created| match created {
-                Ok((file, found)) => answers::created(this, state, reply, (&found, writes), file),
+                Ok((file, found)) => replies::created(this, state, reply, (&found, writes), file),
                 Err(error) => reply.error(error),
             },
         );
@@ -297,7 +297,7 @@ impl Filesystem for Concealing {
         reply: ReplyData,
     ) {
         match said(self.file(node, handle, OFlags::RDONLY)) {
-            Ok(file) => answers::read(&file, offset, size, reply),
+            Ok(file) => replies::read(&file, offset, size, reply),
             Err(error) => reply.error(error),
         }
     }
@@ -343,12 +343,12 @@ impl Filesystem for Concealing {
 
     fn fsync(&self, _: &Request, node: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
         let file = self.answering().sync(node, Some(handle));
-        syncing::answer(said(file), reply);
+        sync::answer(said(file), reply);
     }
 
     fn fsyncdir(&self, _: &Request, node: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         let directory = self.answering().sync(node, None);
-        syncing::answer(said(directory), reply);
+        sync::answer(said(directory), reply);
     }
 
     fn opendir(&self, _: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -404,7 +404,7 @@ impl Filesystem for Concealing {
 
     fn statfs(&self, _: &Request, node: INodeNo, reply: ReplyStatfs) {
         match said(self.room(node)) {
-            Ok(room) => answers::room(&room, reply),
+            Ok(room) => replies::room(&room, reply),
             Err(error) => reply.error(error),
         }
     }

@@ -1,6 +1,6 @@
 //! What the kernel knows by number: inodes of an encapsulation's file system, and where they are.
 
-mod known;
+mod changed;
 
 use std::{
     collections::{HashMap, HashSet},

@@ -1,8 +1,8 @@
 //! What a file system knows, and what is done for who asks it.
 
 mod listing;
-mod nameless;
 mod texts;
+mod unlinked;
 
 use std::{
     collections::HashMap,
@@ -20,12 +20,12 @@ use rustix::fs::OFlags;
 
 use crate::{
     attributes::attributes,
+    base_tree::{coarse_time, stat_of},
+    kernel_cache::KernelCache,
     nodes::{Nodes, ROOT},
-    real::{coarse_time, stat_of},
     reveal,
     store::reopened,
     tree::{Opened, Tree},
-    unopened::Unopened,
 };
 
 /// Why something was not done.
@@ -67,7 +67,7 @@ pub(crate) struct State {
     pub(crate) tree: Tree,
     pub(crate) nodes: Nodes,
     files: HashMap<u64, OpenFile>,
-    pub(crate) unopened: Unopened,
+    pub(crate) unopened: KernelCache,
     /// The files that the kernel reads and writes by itself, by node: there can be one of each.
     backing: HashMap<u64, Weak<BackingId>>,
     /// What is told of directories that are open, once that has begun.
@@ -131,7 +131,7 @@ impl State {
             tree,
             nodes: Nodes::new(),
             files: HashMap::new(),
-            unopened: Unopened::new(),
+            unopened: KernelCache::new(),
             backing: HashMap::new(),
             listings: HashMap::new(),
             next: 1,

@@ -19,15 +19,15 @@ use rustix::{
 };
 
 use crate::{
-    copying,
-    real::{Real, made, stat_of},
+    base_tree::{BaseTree, made, stat_of},
+    copy,
     reveal::{own, set_attributes},
 };
 
 /// All hidden files of a tree.
 #[derive(Debug)]
 pub struct Hidden {
-    tree: Arc<Real>,
+    tree: Arc<BaseTree>,
     /// Open for reading only: what somebody can write to nobody can execute, though it be visible long since.
     files: Mutex<HashMap<HiddenId, Arc<OwnedFd>>>,
     /// A file of each file system that says what time it is.
@@ -40,7 +40,7 @@ pub struct Hidden {
 impl Hidden {
     /// None yet.
     #[must_use]
-    pub fn new(tree: Arc<Real>) -> Self {
+    pub fn new(tree: Arc<BaseTree>) -> Self {
         Self {
             tree,
             files: Mutex::default(),
@@ -117,7 +117,7 @@ impl Hidden {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         let new = rustix::fs::openat(directory, ".", flags, Mode::RUSR | Mode::WUSR)?;
         // From the beginning of the file.
-        copying::content(&reopened(before, OFlags::RDONLY)?, &new, true).map_err(|refused| {
+        copy::content(&reopened(before, OFlags::RDONLY)?, &new, true).map_err(|refused| {
             match refused {
                 Refused::Error(errno) => errno,
                 Refused::Unconcealable(_) => Errno::PERM,

@@ -12,8 +12,8 @@ use rustix::{
 };
 
 use crate::{
-    copying,
-    real::Real,
+    base_tree::BaseTree,
+    copy,
     reveal::{self, own, set_attributes},
     store::Hidden,
 };
@@ -63,7 +63,7 @@ impl std::fmt::Debug for Gate {
 /// What is done to names and files, by whoever asks for it.
 #[derive(Debug)]
 pub(crate) struct Tree {
-    pub(crate) real: Arc<Real>,
+    pub(crate) real: Arc<BaseTree>,
     pub(crate) hidden: Arc<Hidden>,
     /// `None`: it has been mandated.
     pub(crate) concealed: Option<Encapsulation>,
@@ -194,7 +194,7 @@ impl Tree {
             modified: Some(stat.modified),
             ..Attributes::default()
         };
-        let copied = copying::content(&from, &copy, content)
+        let copied = copy::content(&from, &copy, content)
             .and_then(|()| Ok(set_attributes(&*copy, &attributes)?));
         copied.map(|()| id).inspect_err(|_| self.hidden.forget(id))
     }

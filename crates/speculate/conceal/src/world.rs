@@ -34,14 +34,14 @@ use rustix::{
 };
 
 use crate::{
-    concealing::Concealing,
-    connections,
+    base_tree::BaseTree,
+    concealment::Concealment,
+    fuse_descriptors,
+    invalidation::CacheInvalidator,
     members::{self, Members},
-    needs::{self, Missing},
-    outside::{self, Devices, Known, Outside},
-    real::Real,
+    preflight::{self, Missing},
     store::Hidden,
-    telling::Kernel,
+    syscall_gate::{self, Devices, Known, SyscallGate},
 };
 
 /// Where the new root is put together. It is there on every system, and covered by what is concealed of it afterwards.
@@ -90,21 +90,21 @@ impl<T> Told<T> for io::Result<T> {
 #[derive(Debug)]
 pub struct World {
     place: Arc<Place>,
-    around: Concealing,
-    everything: Arc<Real>,
+    around: Concealment,
+    everything: Arc<BaseTree>,
     /// The mounts of the encapsulation that begins next: who asks for that need not wait for them.
     spare: Mutex<Option<JoinHandle<Result<Spare, WorldError>>>>,
 }
 
 /// What nobody is in yet.
-type Spare = (Concealing, View);
+type Spare = (Concealment, View);
 
 /// What it takes to make a view.
 #[derive(Debug)]
 struct Place {
     root: Root,
     /// What is concealed in it.
-    real: Arc<Real>,
+    real: Arc<BaseTree>,
     hidden: Arc<Hidden>,
     known: Known,
 }
@@ -134,21 +134,21 @@ impl World {
     /// spoken to. Each first file of `instead` is seen in the place of the second one.
     ///
     /// # Errors
-    /// If it cannot be set up, or [something is missing](needs).
+    /// If it cannot be set up, or [something is missing](preflight).
     pub fn new(
         concealed: &[PathBuf],
         may_change: Arc<dyn Fn(u32) -> bool + Send + Sync>,
         known: &[Vec<u8>],
         instead: &[(&Path, &Path)],
     ) -> Result<Self, WorldError> {
-        needs::look()?;
+        preflight::look()?;
         untouched_buffers();
-        let real = Arc::new(Real::open(concealed).to("open what is to be concealed")?);
+        let real = Arc::new(BaseTree::open(concealed).to("open what is to be concealed")?);
         let hidden = Arc::new(Hidden::new(Arc::clone(&real)));
-        let all = Arc::new(Real::open(&["/".into()]).to("open the root directory")?);
+        let all = Arc::new(BaseTree::open(&["/".into()]).to("open the root directory")?);
         let none = Arc::new(Hidden::new(Arc::clone(&all)));
         let read = Encapsulation::new(Arc::clone(&all) as _, Arc::clone(&none) as _);
-        let around = Concealing::around(read, Arc::clone(&all), none, may_change);
+        let around = Concealment::around(read, Arc::clone(&all), none, may_change);
         let mut mount_points: Vec<_> = real.places().map(|(_, place)| place).collect();
         if mount_points.is_empty() {
             mount_points.push(Path::new(STAGE));
@@ -170,19 +170,19 @@ impl World {
 
     /// What is around: what all programs have read of it, and who waits for being allowed to change it.
     #[must_use]
-    pub fn around(&self) -> &Concealing {
+    pub fn around(&self) -> &Concealment {
         &self.around
     }
 
     /// All that is around, as it really is.
     #[must_use]
-    pub fn everything(&self) -> &Arc<Real> {
+    pub fn everything(&self) -> &Arc<BaseTree> {
         &self.everything
     }
 
     /// What is concealed, as it really is.
     #[must_use]
-    pub fn real(&self) -> &Arc<Real> {
+    pub fn real(&self) -> &Arc<BaseTree> {
         &self.place.real
     }
 
@@ -213,9 +213,9 @@ impl World {
         );
         // One that could not be made then may be now.
         let spare = spare.and_then(|it| it.join().ok()?.ok());
-        let (concealing, view) = spare.map_or_else(|| self.place.spare(), Ok)?;
-        concealing.begin(encapsulation);
-        Ok((concealing, view))
+        let (concealment, view) = spare.map_or_else(|| self.place.spare(), Ok)?;
+        concealment.begin(encapsulation);
+        Ok((concealment, view))
     }
 
     /// Waits for the mounts that are being made; no encapsulation begins any more. This process could not
@@ -238,12 +238,12 @@ impl Place {
 
     fn spare(&self) -> Result<Spare, WorldError> {
         let (real, hidden) = (Arc::clone(&self.real), Arc::clone(&self.hidden));
-        let concealing = Concealing::spare(self.encapsulation(), real, hidden);
-        Ok((concealing.clone(), self.view(concealing)?))
+        let concealment = Concealment::spare(self.encapsulation(), real, hidden);
+        Ok((concealment.clone(), self.view(concealment)?))
     }
 
     /// Mounts in which that is seen.
-    fn view(&self, concealing: Concealing) -> Result<View, WorldError> {
+    fn view(&self, concealment: Concealment) -> Result<View, WorldError> {
         let (namespace, own) = apart(|servers| {
             let mounts = LinkNameSpaceType::Mount;
             move_into_link_name_space(self.root.namespace.as_fd(), Some(mounts))
@@ -256,7 +256,7 @@ impl Place {
                     .to("mount shared memory")?;
                 self.make_places_in(memory)?;
             }
-            self.cover(concealing, servers)?;
+            self.cover(concealment, servers)?;
             Ok((this_namespace()?, self.own_devices()?))
         })?;
         Ok(View {
@@ -285,18 +285,21 @@ impl Place {
         let memory = memory.is_dir().then_some(memory);
         let tree = self.real.places().next();
         let tree = tree.map_or(Path::new(STAGE), |(_, place)| place);
-        let own = memory.into_iter().chain([tree]).map(outside::device_of);
+        let own = memory
+            .into_iter()
+            .chain([tree])
+            .map(syscall_gate::device_of);
         own.collect::<Result<_, _>>()
             .to("look at what is concealed")
     }
 
     /// Mount it over the trees that it conceals.
-    fn cover(&self, concealing: Concealing, servers: &Servers) -> Result<(), WorldError> {
+    fn cover(&self, concealment: Concealment, servers: &Servers) -> Result<(), WorldError> {
         let places: Vec<_> = self.real.places().collect();
         let Some((_, first)) = places.first() else {
-            return serve(concealing, Path::new(STAGE), servers);
+            return serve(concealment, Path::new(STAGE), servers);
         };
-        serve(concealing, first, servers)?;
+        serve(concealment, first, servers)?;
         let open = |(name, _): &(_, _)| opened(&first.join(name), OFlags::DIRECTORY);
         let directories = places.iter().map(open).collect::<Result<Vec<_>, _>>();
         let directories = directories.to("open what is concealed")?;
@@ -318,7 +321,11 @@ impl View {
     ///
     /// # Errors
     /// Those of [`Command::spawn`], and of the directory.
-    pub fn spawn(&self, command: &mut Command, directory: &Path) -> io::Result<(Child, Outside)> {
+    pub fn spawn(
+        &self,
+        command: &mut Command,
+        directory: &Path,
+    ) -> io::Result<(Child, SyscallGate)> {
         self.spawn_limited(command, directory, || Ok(()))
     }
 
@@ -332,19 +339,19 @@ impl View {
         command: &mut Command,
         directory: &Path,
         limited: impl Fn() -> io::Result<()> + Send + Sync + 'static,
-    ) -> io::Result<(Child, Outside)> {
+    ) -> io::Result<(Child, SyscallGate)> {
         let namespace = self.namespace.try_clone()?;
         let directory = CString::new(directory.as_os_str().as_bytes())?;
         let (ours, theirs) = UnixStream::pair()?;
         let enter = move || {
-            connections::close_copies()?;
+            fuse_descriptors::close_copies()?;
             let mounts = LinkNameSpaceType::Mount;
             move_into_link_name_space(namespace.as_fd(), Some(mounts))?;
             chdir(&*directory)?;
             // What it shares with others by keys of System V is its own.
             // SAFETY: this leaves files and memory as they are.
             unsafe { unshare_unsafe(UnshareFlags::NEWIPC) }?;
-            outside::install(theirs.as_fd())?;
+            syscall_gate::install(theirs.as_fd())?;
             limited()
         };
         // SAFETY: between fork and exec this makes some calls of the system, and allocates nothing.
@@ -355,7 +362,7 @@ impl View {
             members::rest(child.id());
         }
         let (known, devices) = (Arc::clone(&self.known), self.devices.clone());
-        let outside = Outside::of(&ours, self.members, known, devices).inspect_err(|_| {
+        let outside = SyscallGate::of(&ours, self.members, known, devices).inspect_err(|_| {
             // Nobody would know of it.
             let _ = child.kill();
             let _ = child.wait();
@@ -371,7 +378,7 @@ impl View {
 /// `d_time`, and `fuse_lookup` sets that when other threads can see the name already. A mount on that name, or below,
 /// then fails with ENOENT.
 fn new_root(
-    around: Concealing,
+    around: Concealment,
     instead: &[(&Path, &Path)],
     mount_points: &[&Path],
     servers: &Servers,
@@ -433,8 +440,11 @@ fn untouched_buffers() {
 
 /// Mounts the file system there, and answers what it is asked, until the mount is gone or a thread that answers has
 /// panicked.
-fn serve(concealing: Concealing, at: &Path, servers: &Servers) -> Result<(), WorldError> {
-    let device = File::options().read(true).write(true).open(needs::DEVICE);
+fn serve(concealment: Concealment, at: &Path, servers: &Servers) -> Result<(), WorldError> {
+    let device = File::options()
+        .read(true)
+        .write(true)
+        .open(preflight::DEVICE);
     let device = OwnedFd::from(device.to("open /dev/fuse")?);
     let data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions,allow_other",
@@ -446,8 +456,8 @@ fn serve(concealing: Concealing, at: &Path, servers: &Servers) -> Result<(), Wor
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     mount("outlive", at, "fuse", flags, Some(data.as_c_str())).to("mount a FUSE file system")?;
     let kernel = device.try_clone().to("mount a FUSE file system")?;
-    concealing.tell(Kernel::new(kernel.into()));
-    let begun = servers.begin(concealing, device);
+    concealment.tell(CacheInvalidator::new(kernel.into()));
+    let begun = servers.begin(concealment, device);
     begun.to("serve a FUSE file system")
 }
 
@@ -474,14 +484,14 @@ fn this_namespace() -> Result<OwnedFd, WorldError> {
 
 /// Begins to answer for file systems, where everything is seen as it is: a thread that sees what it answers for would
 /// wait for itself.
-struct Servers(Sender<(Concealing, OwnedFd, Sender<io::Result<()>>)>);
+struct Servers(Sender<(Concealment, OwnedFd, Sender<io::Result<()>>)>);
 
 impl Servers {
-    fn begin(&self, concealing: Concealing, device: OwnedFd) -> io::Result<()> {
+    fn begin(&self, concealment: Concealment, device: OwnedFd) -> io::Result<()> {
         let (answer, answered) = channel();
         let gone = |_| io::Error::other("nobody begins");
         self.0
-            .send((concealing, device, answer))
+            .send((concealment, device, answer))
             .map_err(|_| io::Error::other("nobody begins"))?;
         answered.recv().map_err(gone)?
     }
@@ -498,8 +508,8 @@ fn apart<T: Send>(
             unsafe { unshare_unsafe(UnshareFlags::FS) }.to("have a root directory of its own")?;
             work(&Servers(ask))
         });
-        for (concealing, device, answer) in asked {
-            let session = Session::from_fd(concealing, device, SessionACL::All, Config::default());
+        for (concealment, device, answer) in asked {
+            let session = Session::from_fd(concealment, device, SessionACL::All, Config::default());
             // What stands for one that is begun would hold its device, and with it who asks, when nobody answers any
             // more.
             let begun = session.and_then(Session::spawn).map(drop);

@@ -1,6 +1,6 @@
 //! Real programs, concealed. Needs root, `/dev/fuse`, a compiler and make.
 
-mod ground;
+mod context;
 
 use std::{
     fs, io,
@@ -15,8 +15,8 @@ use std::{
     time::Duration,
 };
 
-use conceal::concealing::MandateError;
-use ground::{AsItWas, Ground, has_made, until};
+use conceal::concealment::CommitError;
+use context::{AsItWas, Context, has_made, until};
 use rustix::{
     fs::{XattrFlags, getxattr, setxattr},
     process::{Pid, Signal, kill_process},
@@ -30,7 +30,7 @@ prog: a.o b.o
 	cc -c -o $@ $<
 ";
 
-fn sources(ground: &Ground) {
+fn sources(ground: &Context) {
     ground.write("Makefile", MAKEFILE);
     ground.write("a.h", "int b(void);\n");
     ground.write("a.c", "#include \"a.h\"\n#include <stdio.h>\nint main(void) { return printf(\"%d\", b()) != 1; }\n");
@@ -39,7 +39,7 @@ fn sources(ground: &Ground) {
 
 #[test]
 fn a_build_is_seen_when_it_is_mandated() {
-    let ground = Ground::new();
+    let ground = Context::new();
     sources(&ground);
     let before = ground.names();
     // A separate directory: other tests have files in `/tmp` for a while.
@@ -51,7 +51,7 @@ fn a_build_is_seen_when_it_is_mandated() {
     ));
     assert_eq!(ground.names(), before, "something leaked");
     assert_eq!(in_temporary(), 0, "something leaked");
-    ground.mandate(&build).expect("nothing has changed");
+    ground.commit(&build).expect("nothing has changed");
     assert!(temporary.path().join("new").exists());
     assert_eq!(in_temporary(), 1, "what the compiler needed is gone");
     let said = fs::read_to_string(ground.tree().join("said"));
@@ -67,7 +67,7 @@ fn a_build_is_seen_when_it_is_mandated() {
 
 #[test]
 fn what_was_read_must_not_have_changed() {
-    type Change = fn(&Ground);
+    type Change = fn(&Context);
     let changes: [Change; 4] = [
         |ground| ground.write("b.c", "#include \"a.h\"\nint b(void) { return 8; }\n"),
         |ground| ground.write("a.h", "int b(void); \n"),
@@ -76,36 +76,36 @@ fn what_was_read_must_not_have_changed() {
         |ground| fs::remove_file(ground.tree().join("a.c")).expect("it is there"),
     ];
     for change in changes {
-        let ground = Ground::new();
+        let ground = Context::new();
         sources(&ground);
         let build = ground.run("make >/dev/null");
         change(&ground);
-        let mandated = ground.mandate(&build);
+        let committed = ground.commit(&build);
         assert!(
-            matches!(mandated, Err(MandateError::Stale(_))),
-            "{mandated:?}"
+            matches!(committed, Err(CommitError::Stale(_))),
+            "{committed:?}"
         );
         assert!(!ground.names().contains(&"prog".to_owned()));
     }
-    let ground = Ground::new();
+    let ground = Context::new();
     sources(&ground);
     fs::create_dir(ground.tree().join("other")).expect("a directory");
     let build = ground.run("make >/dev/null");
     ground.write("other/nobody-has-read-this", "");
     ground
-        .mandate(&build)
+        .commit(&build)
         .expect("nothing that was read has changed");
 }
 
 #[test]
 fn a_running_program_goes_on_when_it_is_mandated() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let (it, mut child, _) = ground.begin(
         "echo one >a; exec 3>>a; mkdir d; until [ -e go ]; do sleep 0.01; done; echo two >&3; echo three >d/b",
     );
     until("it has begun", || has_made(&it, "d"));
     assert!(ground.names().is_empty());
-    ground.mandate(&it).expect("nothing has changed");
+    ground.commit(&it).expect("nothing has changed");
     assert_eq!(ground.names(), ["a", "d"]);
     ground.write("go", "");
     let ended = child.wait().expect("it ends");
@@ -117,10 +117,10 @@ fn a_running_program_goes_on_when_it_is_mandated() {
 
 #[test]
 fn what_was_built_can_be_executed() {
-    let ground = Ground::new();
+    let ground = Context::new();
     sources(&ground);
     let build = ground.run("make >/dev/null; cp prog gen; ./gen >/dev/null");
-    ground.mandate(&build).expect("nothing has changed");
+    ground.commit(&build).expect("nothing has changed");
     let execute = || Command::new(ground.tree().join("prog")).output();
     assert_eq!(execute().expect("nobody writes to it").stdout, b"7");
     let (later, mut child, _) = ground.begin(
@@ -129,7 +129,7 @@ fn what_was_built_can_be_executed() {
     until("it has begun", || {
         later.with_encapsulation(|it| it.effects().len()) >= Some(2)
     });
-    ground.mandate(&later).expect("nothing has changed");
+    ground.commit(&later).expect("nothing has changed");
     execute().expect("it is as it was");
     ground.write("go", "");
     assert!(child.wait().expect("it ends").success());
@@ -141,7 +141,7 @@ fn what_was_built_can_be_executed() {
 
 #[test]
 fn what_is_made_later_has_the_mode_that_it_is_made_with() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let make = "umask 0; mkdir $n.d; mkfifo $n.p; echo >$n.f";
     let (it, mut child, _) = ground.begin(&format!(
         "n=1; {make}; until [ -e go ]; do sleep 0.01; done; n=2; {make}"
@@ -149,7 +149,7 @@ fn what_is_made_later_has_the_mode_that_it_is_made_with() {
     until("it has begun", || {
         it.with_encapsulation(|it| it.effects().len()) >= Some(3)
     });
-    ground.mandate(&it).expect("nothing has changed");
+    ground.commit(&it).expect("nothing has changed");
     ground.write("go", "");
     assert!(child.wait().expect("it ends").success());
     let mode = |name: &str| fs::metadata(ground.tree().join(name)).expect("it is there");
@@ -174,14 +174,14 @@ fn unsafe_pages(path: &Path) -> u64 {
 
 #[test]
 fn what_is_to_be_safe_is_when_it_is_seen() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let make = "head -c 300000 /dev/zero >$n";
     let (it, mut child, calls) = ground.begin(&format!(
         "n=unsynced; {make}; n=before; {make}; sync before .; : >begun; until [ -e go ]; do sleep 0.01; done; n=after; {make}; sync after .; head -c 300000 /dev/zero >{0}; sync {0}",
         ground.outside().display()
     ));
     until("it has begun", || has_made(&it, "begun"));
-    ground.mandate(&it).expect("nothing has changed");
+    ground.commit(&it).expect("nothing has changed");
     let unsafe_pages_of = |name: &str| unsafe_pages(&ground.tree().join(name));
     assert_ne!(unsafe_pages_of("unsynced"), 0, "this shows nothing here");
     assert_eq!(unsafe_pages_of("before"), 0);
@@ -195,7 +195,7 @@ fn what_is_to_be_safe_is_when_it_is_seen() {
 
 #[test]
 fn what_is_said_of_a_file_stays_when_it_is_changed() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let names = ["a", "b"];
     for name in names {
         ground.write(name, "1\n");
@@ -203,7 +203,7 @@ fn what_is_said_of_a_file_stays_when_it_is_changed() {
         setxattr(path, "user.said", name.as_bytes(), XattrFlags::empty()).expect("ext4");
     }
     let it = ground.run("echo 2 >>a; echo 3 >b");
-    ground.mandate(&it).expect("nothing has changed");
+    ground.commit(&it).expect("nothing has changed");
     for name in names {
         let mut said = [0_u8; 9];
         let length = getxattr(ground.tree().join(name), "user.said", &mut said);
@@ -213,7 +213,7 @@ fn what_is_said_of_a_file_stays_when_it_is_changed() {
 
 #[test]
 fn what_is_written_to_after_others_have_seen_it_is_one_file() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let (it, mut child, _) = ground.begin("exec 3>>log; kill -STOP $$; echo 1 >>log; echo 2 >&3");
     until("it has begun", || {
         it.with_encapsulation(|it| it.effects().len()) >= Some(1)
@@ -224,7 +224,7 @@ fn what_is_written_to_after_others_have_seen_it_is_one_file() {
         !it.waiting().is_empty()
     });
     drop(seen);
-    ground.mandate(&it).expect("nothing has changed");
+    ground.commit(&it).expect("nothing has changed");
     assert!(child.wait().expect("it ends").success());
     let log = fs::read_to_string(ground.tree().join("log"));
     assert_eq!(log.expect("it is there"), "1\n2\n");
@@ -232,20 +232,20 @@ fn what_is_written_to_after_others_have_seen_it_is_one_file() {
 
 #[test]
 fn what_has_too_long_a_path_waits() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let name = "n".repeat(200);
     let (it, mut child, _) = ground.begin(&format!(
         "for i in $(seq 25); do mkdir {name}; cd {name}; done"
     ));
     until("it waits", || !it.waiting().is_empty());
-    ground.mandate(&it).expect("what was done is possible");
+    ground.commit(&it).expect("what was done is possible");
     let _ = child.wait().expect("it ends");
     assert_eq!(ground.names(), [name]);
 }
 
 #[test]
 fn who_reads_and_who_writes_have_the_same_file() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let each = "exec 3<$f; exec 4>>$f; echo 1 >&4; cat <&3; exec 5<>$f; echo 0 >&5; exec 4>&-; cat $f; truncate -s 3 $f; cat <&5";
     let script = format!(
         ": >own; f=own; {{ {each}; }} >said; : >begun; until [ -e go ]; do sleep 0.01; done; {{ {each}; f=old; {each}; }} >>said"
@@ -254,7 +254,7 @@ fn who_reads_and_who_writes_have_the_same_file() {
     fs::create_dir(&plain).expect("a directory");
     let (it, mut child, _) = ground.begin(&script);
     until("it has begun", || has_made(&it, "begun"));
-    ground.mandate(&it).expect("nothing has changed");
+    ground.commit(&it).expect("nothing has changed");
     for directory in [&ground.tree(), &plain] {
         fs::write(directory.join("old"), "old").expect("a file");
         fs::write(directory.join("go"), "").expect("a file");
@@ -276,14 +276,14 @@ fn who_reads_and_who_writes_have_the_same_file() {
 
 #[test]
 fn what_is_outside_is_changed_by_who_may() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let outside = ground.outside();
     let script = format!("echo 1 >a; echo 2 >{}; echo 3 >b", outside.display());
     let (it, mut child, calls) = ground.begin(&script);
     until("it waits", || !calls.waiting().is_empty());
     assert!(!outside.exists());
     assert_eq!(child.try_wait().expect("a child"), None);
-    ground.mandate(&it).expect("nothing has changed");
+    ground.commit(&it).expect("nothing has changed");
     ground.may_change.store(true, Ordering::Release);
     calls.release();
     assert!(child.wait().expect("it ends").success());
@@ -295,7 +295,7 @@ fn what_is_outside_is_changed_by_who_may() {
 fn who_is_held_just_as_they_may_go_on_goes_on() {
     let asked = Arc::new(AtomicBool::new(false));
     let asks = Arc::clone(&asked);
-    let ground = Ground::asking(move |may_change| {
+    let ground = Context::asking(move |may_change| {
         asks.store(true, Ordering::Release);
         thread::sleep(Duration::from_millis(100));
         may_change
@@ -315,7 +315,7 @@ fn who_is_held_just_as_they_may_go_on_goes_on() {
 
 #[test]
 fn what_could_not_be_shown_changes_nothing_any_more() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let (it, mut child, _) =
         ground.begin("echo 1 >a; echo 2 >b; exec 3<>a 4<b; kill -STOP $$
 for change in 'ftruncate(3, 0)' 'copy_file_range(4, 3, 1)'; do python3 -c \"import os; os.$change\" 2>/dev/null && exit; done
@@ -326,10 +326,10 @@ echo 3 >c || :; echo 4 >d");
     });
     let read = it.with_encapsulation(|it| it.inputs().clone());
     ground.write("b", "mine");
-    let mandated = it.mandate(&AsItWas(read.expect("it is concealed")));
+    let committed = it.commit(&AsItWas(read.expect("it is concealed")));
     assert!(
-        matches!(mandated, Err(MandateError::Impossible { shown: 1, .. })),
-        "{mandated:?}"
+        matches!(committed, Err(CommitError::Impossible { shown: 1, .. })),
+        "{committed:?}"
     );
     until("it waits", || {
         let _ = kill_process(Pid::from_child(&child), Signal::CONT);
@@ -347,7 +347,7 @@ echo 3 >c || :; echo 4 >d");
 
 #[test]
 fn what_is_outside_is_refused_to_who_may_not() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let outside = ground.outside();
     let script = format!("echo 1 >{} || echo refused >a", outside.display());
     let (it, mut child, calls) = ground.begin(&script);
@@ -357,13 +357,13 @@ fn what_is_outside_is_refused_to_who_may_not() {
     ground.world.around().refuse(|_| true);
     assert!(child.wait().expect("it ends").success());
     assert!(!outside.exists());
-    ground.mandate(&it).expect("nothing has changed");
+    ground.commit(&it).expect("nothing has changed");
     assert_eq!(ground.names(), ["a"]);
 }
 
 #[test]
 fn what_is_read_around_is_known() {
-    let ground = Ground::new();
+    let ground = Context::new();
     fs::write(ground.outside(), "1").expect("a file");
     let script = format!("cat {} >a", ground.outside().display());
     let it = ground.run(&script);
@@ -376,7 +376,7 @@ fn what_is_read_around_is_known() {
             .expect("it is one")
     };
     assert_eq!(around(), Ok(()));
-    ground.mandate(&it).expect("nothing has changed");
+    ground.commit(&it).expect("nothing has changed");
     assert_eq!(
         fs::read_to_string(ground.tree().join("a")).expect("it is there"),
         "1"
@@ -389,7 +389,7 @@ fn what_is_read_around_is_known() {
 /// the build as well.
 #[test]
 fn child_between_fork_and_exec_has_no_connection_of_a_file_system() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let (_concealing, view) = ground
         .world
         .begin(ground.world.encapsulation())

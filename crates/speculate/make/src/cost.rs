@@ -68,7 +68,7 @@ impl Costs {
     /// A job has ended. One that has done nothing says nothing of one that does something.
     pub(crate) fn note(&mut self, job: &Job) {
         let worked = job.progress().worked;
-        let effects = job.concealing.with_encapsulation(|it| it.effects().len());
+        let effects = job.concealment.with_encapsulation(|it| it.effects().len());
         if worked.is_zero() || effects == Some(0) {
             return;
         }

@@ -1,9 +1,9 @@
 //! Decides which jobs are taken over, which jobs begin, and which effects become visible.
 
-mod answering;
-mod expecting;
-mod middle;
-mod taking;
+mod anticipation;
+mod in_progress;
+mod requests;
+mod reuse;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,9 +33,9 @@ use rustix::{
 };
 
 use crate::{
-    asked::Asked,
     command::Command,
     cost::Costs,
+    expected_targets::ExpectedTargets,
     job::{BeginError, Job, JobId},
     jobserver::reserve,
     link::{self, Reply, Standing, Taken},
@@ -76,7 +76,7 @@ pub struct Engine {
     /// Held while something begins that is not known yet.
     beginning: RwLock<()>,
     /// What the user has asked for, and is expected to ask for.
-    asked: Mutex<Asked>,
+    asked: Mutex<ExpectedTargets>,
     /// Makes that the user runs themselves.
     own: Mutex<Vec<Own>>,
     /// What commands have cost that were done concealed.
@@ -119,7 +119,7 @@ impl Engine {
         let engine = Arc::clone(&here);
         let gate: MayChange = Arc::new(move |process| {
             let engine = engine.get().and_then(Weak::upgrade);
-            engine.is_some_and(|engine| engine.is_mandated(process))
+            engine.is_some_and(|engine| engine.is_committed(process))
         });
         // A make speaks to this before it is asked for.
         let known = vec![preload.socket().into()];
@@ -132,7 +132,7 @@ impl Engine {
             begun: AtomicU64::new(0),
             beginning: RwLock::default(),
             others: expected.others.clone(),
-            asked: Mutex::new(Asked::expecting(expected)),
+            asked: Mutex::new(ExpectedTargets::expecting(expected)),
             own: Mutex::default(),
             costs: Mutex::default(),
             is_over: AtomicBool::new(false),
@@ -167,7 +167,7 @@ impl Engine {
         let is_own = |job: &Arc<Job>| {
             let progress = job.progress();
             // Also while it is being shown.
-            progress.is_wanted && !(progress.is_mandated && progress.ended.is_some())
+            progress.is_wanted && !(progress.is_committed && progress.ended.is_some())
         };
         if self.jobs().values().any(is_own) {
             return true;
@@ -186,7 +186,7 @@ impl Engine {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn asked(&self) -> MutexGuard<'_, Asked> {
+    fn asked(&self) -> MutexGuard<'_, ExpectedTargets> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -209,9 +209,9 @@ impl Engine {
             .cloned()
     }
 
-    fn is_mandated(&self, process: u32) -> bool {
+    fn is_committed(&self, process: u32) -> bool {
         let job = self.of_process(process);
-        job.is_some_and(|job| job.progress().is_mandated)
+        job.is_some_and(|job| job.progress().is_committed)
     }
 
     /// How things are.
@@ -220,11 +220,11 @@ impl Engine {
         let expected = self.asked().expected();
         let mut standing = Standing {
             begun: self.begun.load(Ordering::Acquire),
-            expected: expected.iter().map(expecting::words).collect(),
+            expected: expected.iter().map(anticipation::words).collect(),
             ..Standing::default()
         };
         let jobs: Vec<_> = self.jobs().values().cloned().collect();
-        let of_use = expecting::of_use(&jobs);
+        let of_use = anticipation::of_use(&jobs);
         for job in &jobs {
             let progress = job.progress();
             match progress.ended {

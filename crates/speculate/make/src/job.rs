@@ -11,10 +11,10 @@ use std::{
 };
 
 use conceal::{
-    concealing::{Concealing, MandateError},
+    activity::Activity,
+    concealment::{CommitError, Concealment},
     members::{Members, rest_as_session},
-    outside::{Outside, Sized},
-    working::Working,
+    syscall_gate::{Sized, SyscallGate},
     world::{View, World},
 };
 use encapsulation::{Base, Encapsulation, Time};
@@ -22,9 +22,8 @@ use rustix::process::{Pid, Signal};
 
 use crate::{
     command::{Command, Status},
-    ending,
     environment::Pointers,
-    guard,
+    exit_status, guard,
     input::Input,
     jobserver::Jobserver,
     link::Waits,
@@ -50,7 +49,7 @@ pub struct Job {
     /// What was asked for.
     pub command: Command,
     /// What it sees and does.
-    pub concealing: Concealing,
+    pub concealment: Concealment,
     /// What it says.
     pub output: Output,
     /// What it would read from its user.
@@ -63,7 +62,7 @@ pub struct Job {
     session: u32,
     /// The requests of the processes, while a process runs; afterwards, whether a process has read the size of the
     /// terminal.
-    outside: Mutex<Result<Outside, Left>>,
+    gate: Mutex<Result<SyscallGate, Left>>,
     /// Whether it is a make that nobody has asked for yet, and not what one has begun.
     pub is_make: bool,
     /// What it has taken over.
@@ -93,7 +92,7 @@ pub struct Progress {
     /// A user is about to commit this job, or has: an abort is not possible any more.
     pub is_wanted: bool,
     /// The job is committed: no effect is concealed.
-    pub is_mandated: bool,
+    pub is_committed: bool,
     /// It is worth nothing any more.
     pub is_aborted: bool,
     /// No process of it is left.
@@ -131,9 +130,9 @@ impl Job {
         is_make: bool,
     ) -> Result<Arc<Self>, BeginError> {
         let since = before_now();
-        let (concealing, view) = world.begin(encapsulation)?;
+        let (concealment, view) = world.begin(encapsulation)?;
         if is_make {
-            concealing.note_texts();
+            concealment.note_texts();
         }
         let not_run = |error| BeginError::Command(command.program.clone(), error);
         let (output, input, ends) = Output::open(&command).map_err(not_run)?;
@@ -157,7 +156,7 @@ impl Job {
         let limited = || Ok(supervise::limits::lower()?);
         guard::is_unasked(view.members());
         let spawned = view.spawn_limited(&mut run, &command.directory, limited);
-        let (child, outside) = spawned.map_err(|error| {
+        let (child, gate) = spawned.map_err(|error| {
             guard::is_asked_for(view.members());
             not_run(error)
         })?;
@@ -166,13 +165,13 @@ impl Job {
         drop(run);
         let job = Arc::new(Self {
             id,
-            concealing,
+            concealment,
             output,
             input,
             world,
             members: view.members(),
             session: child.id(),
-            outside: Mutex::new(Ok(outside)),
+            gate: Mutex::new(Ok(gate)),
             is_make,
             parts: Mutex::default(),
             progress: Mutex::default(),
@@ -187,7 +186,7 @@ impl Job {
     }
 
     fn wait_for(&self, child: Child, view: View) {
-        let (status, worked) = ending::of(&child);
+        let (status, worked) = exit_status::of(&child);
         let took = self.began.elapsed();
         let is_alone = self.is_nobody_left();
         if is_alone {
@@ -216,12 +215,12 @@ impl Job {
     /// Whether none of its processes is left. A look at all that there are in the machine takes longer than many a
     /// command.
     fn is_nobody_left(&self) -> bool {
-        let outside = self.outside();
-        let may_be = outside.as_ref().map_or(true, Outside::is_anybody_left);
-        drop(outside);
+        let gate = self.gate();
+        let may_be = gate.as_ref().map_or(true, SyscallGate::is_anybody_left);
+        drop(gate);
         // Memory of files that ends with who is about to end is still on its way, where it is this process that writes
         // it.
-        let is_written = self.concealing.passes_through();
+        let is_written = self.concealment.passes_through();
         // Whatever mounts they have, the kernel asks for these, too.
         let is_known_by_mounts = !self.progress().is_left_by_some;
         !may_be && is_written || is_known_by_mounts && self.members.all().is_empty()
@@ -234,32 +233,32 @@ impl Job {
         self.input.close();
         // Thousands may be finished and not asked for: nothing is kept open for them.
         let (sized, asked) = (self.sized(), self.calls());
-        *self.outside() = Err(Left { sized, asked });
+        *self.gate() = Err(Left { sized, asked });
     }
 
-    fn outside(&self) -> MutexGuard<'_, Result<Outside, Left>> {
-        self.outside.lock().unwrap_or_else(PoisonError::into_inner)
+    fn gate(&self) -> MutexGuard<'_, Result<SyscallGate, Left>> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Who of it has asked for the size of its terminal.
     pub(crate) fn sized(&self) -> Sized {
-        match &*self.outside() {
-            Ok(outside) => outside.sized(),
+        match &*self.gate() {
+            Ok(gate) => gate.sized(),
             Err(left) => left.sized,
         }
     }
 
     /// About how many calls of its processes the kernel has asked.
     fn calls(&self) -> u64 {
-        match &*self.outside() {
-            Ok(outside) => outside.asked(),
+        match &*self.gate() {
+            Ok(gate) => gate.asked(),
             Err(left) => left.asked,
         }
     }
 
     /// How many answers its processes have waited for.
     pub(crate) fn asked(&self) -> u64 {
-        self.calls() + self.concealing.asked()
+        self.calls() + self.concealment.asked()
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {
@@ -327,18 +326,18 @@ impl Job {
         if self.progress().is_empty {
             return Vec::new();
         }
-        let outside = self.world.around().waiting().into_iter();
-        let outside = outside.filter(|(process, _)| self.has(*process));
-        let waits = self.concealing.waiting().into_iter();
-        let calls = self.outside().as_ref().ok().cloned();
-        let own = calls.iter().flat_map(Outside::waiting);
-        let waits = waits.chain(own).chain(outside);
+        let around = self.world.around().waiting().into_iter();
+        let around = around.filter(|(process, _)| self.has(*process));
+        let waits = self.concealment.waiting().into_iter();
+        let calls = self.gate().as_ref().ok().cloned();
+        let own = calls.iter().flat_map(SyscallGate::waiting);
+        let waits = waits.chain(own).chain(around);
         let is_full = self.output.is_full();
         let first = is_full.then(|| self.members.all().first().copied());
         let says = first
             .flatten()
             .map(|process| (process.as_raw_pid().cast_unsigned(), WORDY));
-        let files: BTreeMap<_, _> = calls.iter().flat_map(Outside::named).collect();
+        let files: BTreeMap<_, _> = calls.iter().flat_map(SyscallGate::named).collect();
         let told = |(process, why): (u32, &str)| Waits {
             process,
             program: program_of(process),
@@ -351,7 +350,7 @@ impl Job {
     /// Whether the job waits for a request, without an effect or output before: a new start costs the user nothing.
     #[must_use]
     pub fn is_hardly_begun(&self) -> bool {
-        let effects = self.concealing.with_encapsulation(|it| it.effects().len());
+        let effects = self.concealment.with_encapsulation(|it| it.effects().len());
         effects == Some(0)
             && self.progress().ended.is_none()
             && !self.has_parts()
@@ -363,7 +362,7 @@ impl Job {
     #[must_use]
     pub fn is_over(&self) -> bool {
         let progress = self.progress();
-        progress.is_mandated && progress.ended.is_some() && progress.is_empty
+        progress.is_committed && progress.ended.is_some() && progress.is_empty
     }
 
     /// How far it is.
@@ -398,7 +397,7 @@ impl Job {
             true => it.inputs().check_times(there),
             false => it.inputs().check(there),
         };
-        match self.concealing.with_encapsulation(check) {
+        match self.concealment.with_encapsulation(check) {
             None => false,
             Some(Ok(())) => true,
             Some(Err(stale)) => {
@@ -410,7 +409,7 @@ impl Job {
 
     /// What it has done counts as done now: it is asked for by somebody for whom it was not begun.
     pub fn date_now(&self) {
-        self.concealing.date_now(self.since);
+        self.concealment.date_now(self.since);
     }
 
     /// Whether a process of it is left that says or does something, after it has ended. One that is about to end is
@@ -431,27 +430,27 @@ impl Job {
     ///
     /// # Errors
     /// If it cannot be.
-    pub fn mandate(&self, there: &dyn Base) -> Result<usize, MandateError> {
+    pub fn commit(&self, there: &dyn Base) -> Result<usize, CommitError> {
         let was_aborted = {
             let mut progress = self.lock();
             progress.is_wanted |= !progress.is_aborted;
             progress.is_aborted
         };
         if was_aborted {
-            return Err(MandateError::Aborted);
+            return Err(CommitError::Aborted);
         }
-        let effects = self.concealing.mandate(there).inspect_err(|error| {
-            let stays = matches!(error, MandateError::Already);
+        let effects = self.concealment.commit(there).inspect_err(|error| {
+            let stays = matches!(error, CommitError::Already);
             self.update(|progress| progress.is_wanted &= stays);
-            if matches!(error, MandateError::Impossible { .. }) {
+            if matches!(error, CommitError::Impossible { .. }) {
                 // Nothing of it is concealed any more, and nobody has it as their own.
                 self.kill();
             }
         })?;
-        self.update(|progress| progress.is_mandated = true);
+        self.update(|progress| progress.is_committed = true);
         guard::is_asked_for(self.members);
-        if let Ok(outside) = &*self.outside() {
-            outside.release();
+        if let Ok(gate) = &*self.gate() {
+            gate.release();
         }
         if !self.progress().is_empty {
             self.members.hurry();
@@ -479,8 +478,8 @@ impl Job {
     }
 
     /// How much processors have worked for it so far.
-    pub(crate) fn working(&self) -> Working {
-        Working::of(&self.processes())
+    pub(crate) fn working(&self) -> Activity {
+        Activity::of(&self.processes())
     }
 
     /// Whether one of its processes wants a processor or an answer, and none waits for being asked for.
@@ -525,7 +524,7 @@ impl Job {
     /// Kills its processes. Who waits for an answer of ours in the kernel dies when it has one: a refusal.
     pub fn kill(&self) {
         while !self.progress().is_empty {
-            self.concealing.refuse(|_| true);
+            self.concealment.refuse(|_| true);
             self.world.around().refuse(|process| self.has(process));
             if self.members.kill() == 0 {
                 return;
@@ -538,7 +537,7 @@ impl Job {
     pub fn pass_on(&self, from: &mut File) -> bool {
         let progress = self.progress();
         // Input of the user for a concealed job would be lost with the job.
-        if progress.ended.is_some() || !progress.is_mandated {
+        if progress.ended.is_some() || !progress.is_committed {
             return false;
         }
         let passed = self.input.pass_on(from, || self.processes());

@@ -11,23 +11,23 @@
 //! A make has a library in it ([`preload`]), and so has its commands begun by a [`runner`], which asks the [`engine`]
 //! over a socket ([`link`]). Where programs are concealed, that is so for every make, also one that a command begins.
 
-pub mod asked;
 mod cost;
-mod ending;
+pub mod daemon;
+mod drain;
 pub mod engine;
+mod exit_status;
+pub mod expected_targets;
 pub mod guard;
 pub mod input;
 pub mod job;
-pub mod keeper;
-mod listening;
+mod listener;
 pub mod output;
-mod place;
 pub mod preload;
 pub mod repositories;
-mod through;
+mod user_context;
 pub mod watch;
 pub mod worlds;
 
 pub use make_rpc::{command, environment, jobserver, link, runner};
 
-pub use conceal::needs;
+pub use conceal::preflight;

@@ -84,7 +84,7 @@ impl Worlds {
         let mut needed = BTreeSet::new();
         for job in jobs() {
             if !job.is_over() {
-                job.concealing.needed(&mut needed);
+                job.concealment.needed(&mut needed);
             }
         }
         world.hidden().keep_only(before, &needed);

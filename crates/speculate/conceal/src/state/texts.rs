@@ -8,7 +8,7 @@ use std::{
 use encapsulation::TreePath;
 
 use super::State;
-use crate::concealing::Concealing;
+use crate::concealment::Concealment;
 
 /// The first bytes of a script.
 const SCRIPT: &[u8] = b"#!";
@@ -71,7 +71,7 @@ impl State {
     }
 }
 
-impl Concealing {
+impl Concealment {
     /// The reader is a make: each file counts as a text from now on.
     pub fn note_texts(&self) {
         self.state().texts.is_each = true;

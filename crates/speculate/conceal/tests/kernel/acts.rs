@@ -34,7 +34,7 @@ pub(crate) enum Act {
     Mode(PathBuf, u32),
     Times(PathBuf, i64),
     Through(PathBuf),
-    Mandate,
+    Commit,
     /// One and then the other, before anybody looks.
     Then(Box<Act>, Box<Act>),
 }
@@ -67,6 +67,6 @@ pub(crate) fn act() -> impl Strategy<Value = Act> {
         2 => (path(), 0o600..=0o700u32).prop_map(|(p, mode)| Act::Mode(p, mode)),
         2 => (path(), -1000..1000i64).prop_map(|(p, at)| Act::Times(p, at)),
         1 => path().prop_map(Act::Through),
-        1 => Just(Act::Mandate),
+        1 => Just(Act::Commit),
     ]
 }

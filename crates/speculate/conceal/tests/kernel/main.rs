@@ -32,7 +32,7 @@ fn what_has_lost_a_name_is_changed_under_another_one() {
     for then in [Act::Times(path("a"), 7), Act::Cut(path("a"), 1)] {
         one(&before, &[both.clone(), unlinked(then.clone())]);
         one(&before, &[both.clone(), made_anew(then.clone())]);
-        one(&before, &[both.clone(), Act::Mandate, made_anew(then)]);
+        one(&before, &[both.clone(), Act::Commit, made_anew(then)]);
     }
 }
 
@@ -63,7 +63,7 @@ fn what_is_open_has_attributes_when_it_has_no_name() {
     let path = PathBuf::from;
     let before = [Act::Create(path("b"), 0o600)];
     let acts = [
-        Act::Mandate,
+        Act::Commit,
         Act::Open(1, path("b"), false),
         Act::Unlink(path("b")),
         Act::ReadOpen(1),

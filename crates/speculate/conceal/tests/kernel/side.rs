@@ -202,7 +202,7 @@ impl Side {
                     vec![]
                 })
             }
-            Act::Mandate => Ok(Vec::new()),
+            Act::Commit => Ok(Vec::new()),
             Act::Then(one, other) => {
                 let one = self.act(one, number);
                 one.and(self.act(other, number))

@@ -89,23 +89,23 @@ impl Address {
         process: u32,
         descriptor: i32,
         is_its: impl FnOnce() -> bool,
-    ) -> Option<Connecting> {
+    ) -> Option<Connection> {
         let path = self.path(process)?;
         let address = SocketAddrUnix::new(path.as_os_str().as_bytes()).ok()?;
         let process = pidfd_open(process_of(process).ok()?, PidfdFlags::empty()).ok()?;
         let socket = pidfd_getfd(process, descriptor, PidfdGetfdFlags::empty()).ok()?;
-        is_its().then_some(Connecting { socket, address })
+        is_its().then_some(Connection { socket, address })
     }
 }
 
 /// A socket of a process, and where it is to be connected to.
 #[derive(Debug)]
-pub(crate) struct Connecting {
+pub(crate) struct Connection {
     socket: OwnedFd,
     address: SocketAddrUnix,
 }
 
-impl Connecting {
+impl Connection {
     /// Connects it, when who listens there has room. `None`: that is for the process itself to do.
     pub(crate) fn connect(self) -> Option<Result<(), Errno>> {
         match connect(&self.socket, &self.address) {

@@ -17,7 +17,7 @@ use crate::{
     job::Job,
     jobserver,
     link::{self, Gain, Plainly, Reply, Request, Taken},
-    listening::{Counted, listen_to},
+    listener::{Counted, listen_to},
     repositories::untold,
 };
 
@@ -121,14 +121,14 @@ impl Engine {
     ) -> io::Result<Reply> {
         let process = peer(asker)?;
         let done = match self.asker_of(process) {
-            Some(parent) if parent.progress().is_mandated => {
+            Some(parent) if parent.progress().is_committed => {
                 return Ok(Reply::Plainly(Self::beside(&parent, &command, process)));
             }
             Some(parent) => {
                 let [_, out, err] = streams;
                 let told = untold(command.clone(), &parent.command);
                 let done = self.run_for(&parent, &told, [out, err], asker);
-                if done.is_none() && parent.progress().is_mandated {
+                if done.is_none() && parent.progress().is_committed {
                     return Ok(Reply::Plainly(Self::beside(&parent, &command, process)));
                 }
                 done.map(|status| (status, Gain::default()))

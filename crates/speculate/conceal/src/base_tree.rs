@@ -30,7 +30,7 @@ const MOST_TICKS: usize = 16;
 /// Together they are one tree, in whose root they are called `0`, `1` and so on: an encapsulation may change what is in
 /// several places.
 #[derive(Debug)]
-pub struct Real {
+pub struct BaseTree {
     roots: Vec<Root>,
     /// Files that encapsulations have made, and that are visible now: they are still the same. By device and inode,
     /// which are not used again for as long as they are held open.
@@ -70,7 +70,7 @@ fn beneath(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, 
     rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
 }
 
-impl Real {
+impl BaseTree {
     /// The directories there.
     ///
     /// # Errors
@@ -215,7 +215,7 @@ impl Real {
     /// The directory that is really there, or the innermost one on the way there that is.
     ///
     /// # Errors
-    /// The kernel's, and as [`Real::place`].
+    /// The kernel's, and as [`BaseTree::place`].
     pub(crate) fn innermost(&self, path: &TreePath) -> Result<OwnedFd, Errno> {
         let mut at = path.clone();
         loop {
@@ -238,7 +238,7 @@ impl Real {
     }
 }
 
-impl Real {
+impl BaseTree {
     /// What is there. A file that was changed in the very tick of the clock in which it is looked at may be changed
     /// again in that tick, and nobody could tell by its times: the tick is let pass.
     fn settled(&self, path: &TreePath) -> Result<rustix::fs::Stat, Errno> {
@@ -256,7 +256,7 @@ impl Real {
     }
 }
 
-impl Real {
+impl BaseTree {
     /// What is there, in the words of encapsulations.
     fn seen(
         &self,
@@ -286,7 +286,7 @@ impl Real {
     }
 }
 
-impl Base for Real {
+impl Base for BaseTree {
     fn look(&self, path: &TreePath) -> Result<Seen, Errno> {
         self.seen(path, Self::settled)
     }

@@ -6,14 +6,14 @@ use encapsulation::{Refused, Time, TreePath};
 use fuser::{Errno, FileHandle, INodeNo, ReplyEmpty, ReplyEntry, Request};
 use rustix::fs::{OFlags, StatFs};
 
-use super::answers::{empty, entry};
+use super::replies::{empty, entry};
 use crate::{
-    concealing::Concealing,
+    concealment::Concealment,
     state::{Answer, State},
     tree::Tree,
 };
 
-impl Concealing {
+impl Concealment {
     /// What is read or written: open, or opened for this.
     pub(super) fn file(
         &self,

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{Engine, PATIENCE};
-use crate::{job::Job, link, through::pass_on_signals};
+use crate::{drain::pass_on_signals, job::Job, link};
 
 /// How long a command that works stays concealed after it was asked for: for twice as long as it has worked before,
 /// and between these.

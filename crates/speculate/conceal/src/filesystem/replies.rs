@@ -9,7 +9,7 @@ use fuser::{
 use rustix::fs::StatFs;
 
 use crate::{
-    concealing::Concealing,
+    concealment::Concealment,
     state::{Answer, Made, Refusal, State},
     store::read_only,
 };
@@ -17,7 +17,7 @@ use crate::{
 /// What is open, and what the kernel reads and writes by itself if it can: then by a descriptor of its own for each
 /// who has opened it, and as they have.
 fn kept(
-    this: &Concealing,
+    this: &Concealment,
     state: &mut State,
     (node, writes): (u64, bool),
     file: Arc<OwnedFd>,
@@ -35,7 +35,7 @@ fn kept(
 
 /// A file was opened.
 pub(super) fn opened(
-    this: &Concealing,
+    this: &Concealment,
     state: &mut State,
     reply: ReplyOpen,
     (node, writes): (INodeNo, bool),
@@ -54,7 +54,7 @@ pub(super) fn opened(
 
 /// A file was made, and is open.
 pub(super) fn created(
-    this: &Concealing,
+    this: &Concealment,
     state: &mut State,
     reply: ReplyCreate,
     (found, writes): (&FileAttr, bool),

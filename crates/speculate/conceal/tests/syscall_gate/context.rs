@@ -11,7 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use conceal::{concealing::Concealing, members::Members, outside::Outside, world::World};
+use conceal::{
+    concealment::Concealment, members::Members, syscall_gate::SyscallGate, world::World,
+};
 use tempfile::TempDir;
 
 /// How long something may take that has to happen.
@@ -19,7 +21,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 /// How long nothing happens that must not.
 pub(crate) const QUIET: Duration = Duration::from_millis(300);
 
-pub(crate) struct Ground {
+pub(crate) struct Context {
     pub(crate) directory: TempDir,
     pub(crate) world: World,
     /// A name that scripts may speak to. No other run of this test has the same name.
@@ -28,7 +30,7 @@ pub(crate) struct Ground {
     pub(crate) may_change: Arc<AtomicBool>,
 }
 
-impl Ground {
+impl Context {
     pub(crate) fn new() -> Self {
         let directory = TempDir::new_in("/var/lib").expect("a directory");
         let concealed = [directory.path().to_owned(), "/tmp".into()];
@@ -64,7 +66,7 @@ impl Ground {
     /// no time to a script that comes last.
     pub(crate) fn begin(&self, script: &str) -> Begun {
         let begun = self.world.begin(self.world.encapsulation());
-        let (concealing, view) = begun.expect("a view");
+        let (concealment, view) = begun.expect("a view");
         let mut command = Command::new("python3");
         command.args(["-c", script]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -77,7 +79,7 @@ impl Ground {
             child,
             outside,
             members,
-            concealing,
+            concealment,
         }
     }
 }
@@ -92,9 +94,9 @@ pub(crate) fn other() -> Child {
 
 pub(crate) struct Begun {
     pub(crate) child: Child,
-    pub(crate) outside: Outside,
+    pub(crate) outside: SyscallGate,
     pub(crate) members: Members,
-    concealing: Concealing,
+    concealment: Concealment,
 }
 
 impl Begun {
@@ -116,9 +118,9 @@ impl Begun {
     }
 
     /// It is mandated, and ends. What it says.
-    pub(crate) fn goes_on(mut self, ground: &Ground) -> String {
-        self.concealing
-            .mandate(&**ground.world.real())
+    pub(crate) fn goes_on(mut self, ground: &Context) -> String {
+        self.concealment
+            .commit(&**ground.world.real())
             .expect("nothing has changed");
         ground.may_change.store(true, Ordering::Release);
         self.outside.release();

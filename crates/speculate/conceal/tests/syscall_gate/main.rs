@@ -18,13 +18,13 @@ use std::{
 use conceal::{members::Members, world::World};
 use tempfile::TempDir;
 
-mod ground;
+mod context;
 
-use ground::{Begun, Ground, PATIENCE, other};
+use context::{Begun, Context, PATIENCE, other};
 
 #[test]
 fn the_network_waits() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.set_nonblocking(true).expect("a socket");
     let port = listener.local_addr().expect("bound").port();
@@ -44,7 +44,7 @@ fn the_network_waits() {
 
 #[test]
 fn signals_to_others_wait_and_those_among_themselves_do_not() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let mut other = other();
     let script = format!(
         "import os, signal, subprocess
@@ -67,7 +67,7 @@ os.kill({pid}, signal.SIGKILL)",
 
 #[test]
 fn sockets_of_others_wait_and_those_among_themselves_do_not() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let path = ground.directory.path().join("theirs");
     let listener = UnixListener::bind(&path).expect("a socket");
     let known = SocketAddr::from_abstract_name(&ground.known).expect("short");
@@ -99,7 +99,7 @@ s = socket.socket(socket.AF_UNIX); s.connect('theirs'); print(s.recv(9).decode()
 
 #[test]
 fn who_waits_to_be_accepted_keeps_nobody_waiting() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let listener = UnixListener::bind(ground.directory.path().join("theirs")).expect("a socket");
     rustix::net::listen(&listener, 0).expect("a socket");
     // The first client fills the backlog: when the second client connects, that client waits.
@@ -130,7 +130,7 @@ os.mkdir('made'); second.join(); print('said')",
 
 #[test]
 fn what_is_never_mandated_ends_with_it() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let mut begun = ground.begin("import socket; socket.socket()");
     begun.waits("the network");
     let Begun {
@@ -143,7 +143,7 @@ fn what_is_never_mandated_ends_with_it() {
 
 #[test]
 fn it_is_known_whether_somebody_is_left() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let script = "import os
 reads, writes = os.pipe()
 if os.fork() == 0:
@@ -170,7 +170,7 @@ os._exit(0)";
 
 #[test]
 fn who_waits_is_not_interrupted() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let around = TempDir::new_in("/var/lib").expect("a directory");
     let script = format!(
         "import os, signal; signal.signal(signal.SIGALRM, lambda *_: print('heard'))
@@ -184,7 +184,7 @@ signal.setitimer(signal.ITIMER_REAL, 0.1); os.mkdir('{0}/made'); os.rmdir('{0}/m
 
 #[test]
 fn what_a_path_leads_to_is_what_waits() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let mut other = other();
     let (leak, pid) = (ground.directory.path().join("leak"), other.id());
     let link = "os.symlink('/proc/sys/vm/drop_caches', '/tmp/link'); open('/tmp/link', 'r+')";
@@ -204,7 +204,7 @@ fn what_a_path_leads_to_is_what_waits() {
 
 #[test]
 fn what_is_its_own_does_not_wait() {
-    let ground = Ground::new();
+    let ground = Context::new();
     ground.is_not_held(
         "import subprocess
 open('/proc/self/comm', 'w').write('me'); open('/proc/thread-self/oom_score_adj', 'w').write('5')
@@ -220,7 +220,7 @@ os.mkdir('d'); os.symlink(os.getcwd(), 'd/back'); open('d/back/d/file', 'w'); os
 
 #[test]
 fn who_waits_for_a_change_around_disturbs_nobody() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let there = "['empty', 'file', 'other']";
     let changes: [(&str, &str); 13] = [
         ("open('new', 'w')", "['empty', 'file', 'new', 'other']"),
@@ -269,7 +269,7 @@ fn who_waits_for_a_change_around_disturbs_nobody() {
 
 #[test]
 fn changes_around_that_are_never_mandated_never_happen() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let around = "outside of what is concealed";
     ground.is_held("os.mkdir('/etc/outlive-test')", around);
     ground.is_held("os.mkdir('/dev/outlive-test')", around);
@@ -289,7 +289,7 @@ fn changes_around_that_are_never_mandated_never_happen() {
 
 #[test]
 fn extended_attributes_of_what_is_the_machines_wait() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let set = "os.setxattr('/dev/zero', 'user.outlive-test', b'')";
     ground.is_held(set, "a device");
     let remove = "os.removexattr('/sys/fs/cgroup', 'user.outlive-test')";
@@ -332,7 +332,7 @@ fn who_asks_ends_when_nobody_answers_any_more() {
 
 #[test]
 fn what_fails_anyway_does_not_wait() {
-    let ground = Ground::new();
+    let ground = Context::new();
     ground.is_not_held(
         "import errno
 def fails(what, with_):
@@ -353,7 +353,7 @@ os.close(os.open('/etc/passwd', os.O_RDONLY | os.O_CREAT)); os.makedirs('/var/li
 
 #[test]
 fn terminals_are_its_own_if_it_has_made_them() {
-    let ground = Ground::new();
+    let ground = Context::new();
     ground.is_not_held(
         "import pty; m, s = pty.openpty(); n = os.ttyname(s); os.close(s); open(n, 'w')",
     );
@@ -376,7 +376,7 @@ fn terminals_are_its_own_if_it_has_made_them() {
 
 #[test]
 fn who_has_mounts_of_its_own_is_a_member_by_its_parents() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let mut begun =
         ground.begin("import subprocess; subprocess.run(['unshare', '-m', 'sleep', '1000'])");
     begun.waits("the state of the machine");
@@ -404,7 +404,7 @@ fn who_has_mounts_of_its_own_is_a_member_by_its_parents() {
 
 #[test]
 fn what_reaches_others_otherwise_waits() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let mut other = other();
     let pid = other.id();
     let (socket, process) = ("a socket of another process", "another process");

@@ -9,7 +9,7 @@ use super::{
     files::{Doer, OTHER},
     filter, named, signed,
 };
-use crate::{connecting::Address, members::Members, processes::line};
+use crate::{members::Members, processes::line, socket_address::Address};
 
 /// Why they wait.
 const NETWORK: &str = "the network";

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
 
-use conceal::outside::Sized;
+use conceal::syscall_gate::Sized;
 
 use crate::{command::Command, job::Job};
 
@@ -52,7 +52,7 @@ impl Job {
         let is_alone =
             program == Some(OsStr::from_bytes(ALONE)) && self.command.arguments.len() < 2;
         let mut arguments = self.command.arguments.iter();
-        let texts = || self.concealing.texts();
+        let texts = || self.concealment.texts();
         is_alone
             || arguments.any(|argument| names(argument.as_bytes(), variable))
             || texts()

@@ -6,7 +6,7 @@ use rustix::{param::clock_ticks_per_second, process::Pid};
 
 /// Of some processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Working {
+pub struct Activity {
     /// How long processors have worked for these, and for those that have ended, and were waited for.
     pub time: Duration,
     /// Whether none of these wants a processor now, or waits for a disk or for an answer of this program's.
@@ -19,7 +19,7 @@ const AT_REST: &str = "STtZXxI";
 /// kernel's functions.
 const FOR_AN_ANSWER: [&str; 3] = ["fuse", "request_wait_answer", "seccomp"];
 
-impl Working {
+impl Activity {
     /// Of these.
     #[must_use]
     pub fn of(processes: &[Pid]) -> Self {
@@ -96,19 +96,19 @@ mod tests {
     #[test]
     fn who_works_is_told_from_who_rests() {
         let this = rustix::process::getpid();
-        let working = Working::of(&[this]);
+        let working = Activity::of(&[this]);
         assert!(working.time > Duration::ZERO && !working.is_at_rest);
         let mut rests = Command::new("cat")
             .stdin(Stdio::piped())
             .spawn()
             .expect("cat");
         let process = Pid::from_child(&rests);
-        while !Working::of(&[process]).is_at_rest {
+        while !Activity::of(&[process]).is_at_rest {
             std::thread::yield_now();
         }
         drop(rests.stdin.take());
         rests.wait().expect("it ends");
-        assert_eq!(Working::of(&[process]).time, Duration::ZERO);
+        assert_eq!(Activity::of(&[process]).time, Duration::ZERO);
     }
 
     #[test]
@@ -125,7 +125,7 @@ mod tests {
         while threads(&of).count() < 2 || !waits() {
             std::thread::yield_now();
         }
-        let is_at_rest = Working::of(&[process]).is_at_rest;
+        let is_at_rest = Activity::of(&[process]).is_at_rest;
         works.kill().expect("it runs");
         works.wait().expect("it ends");
         assert!(!is_at_rest);
@@ -145,7 +145,7 @@ mod tests {
         while !is_there() {
             std::thread::yield_now();
         }
-        assert!(Working::of(&[process]).time > own(process));
+        assert!(Activity::of(&[process]).time > own(process));
         drop(waits.stdin.take());
         waits.wait().expect("it ends");
     }

@@ -16,8 +16,8 @@ use std::{
 };
 
 use conceal::{
-    concealing::{Concealing, MandateError},
-    outside::Outside,
+    concealment::{CommitError, Concealment},
+    syscall_gate::SyscallGate,
     world::World,
 };
 use encapsulation::{Base as _, Content, Encapsulation, Listing, Seen, TreePath};
@@ -26,13 +26,13 @@ use tempfile::TempDir;
 /// How long something may take that has to happen.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-pub(crate) struct Ground {
+pub(crate) struct Context {
     pub(crate) directory: TempDir,
     pub(crate) world: World,
     pub(crate) may_change: Arc<AtomicBool>,
 }
 
-impl Ground {
+impl Context {
     pub(crate) fn new() -> Self {
         Self::asking(|may_change| may_change)
     }
@@ -79,7 +79,7 @@ impl Ground {
     }
 
     /// Begins a script, concealed.
-    pub(crate) fn begin(&self, script: &str) -> (Concealing, std::process::Child, Outside) {
+    pub(crate) fn begin(&self, script: &str) -> (Concealment, std::process::Child, SyscallGate) {
         self.begin_in(self.world.encapsulation(), script)
     }
 
@@ -87,34 +87,34 @@ impl Ground {
         &self,
         it: Encapsulation,
         script: &str,
-    ) -> (Concealing, std::process::Child, Outside) {
-        let (concealing, view) = self.world.begin(it).expect("a view");
+    ) -> (Concealment, std::process::Child, SyscallGate) {
+        let (concealment, view) = self.world.begin(it).expect("a view");
         let mut command = Command::new("sh");
         command.args(["-ec", script]).stdin(Stdio::null());
         let (child, outside) = view.spawn(&mut command, &self.tree()).expect("sh");
         // Without this call, the script would run only when the machine is idle.
         view.members().hurry();
-        (concealing, child, outside)
+        (concealment, child, outside)
     }
 
-    pub(crate) fn run(&self, script: &str) -> Concealing {
+    pub(crate) fn run(&self, script: &str) -> Concealment {
         self.run_in(self.world.encapsulation(), script)
     }
 
     /// Above another one.
-    pub(crate) fn run_in(&self, it: Encapsulation, script: &str) -> Concealing {
-        let (concealing, mut child, _) = self.begin_in(it, script);
+    pub(crate) fn run_in(&self, it: Encapsulation, script: &str) -> Concealment {
+        let (concealment, mut child, _) = self.begin_in(it, script);
         assert!(child.wait().expect("it ends").success(), "{script}");
-        concealing
+        concealment
     }
 
-    pub(crate) fn mandate(&self, concealing: &Concealing) -> Result<usize, MandateError> {
-        concealing.mandate(&**self.world.real())
+    pub(crate) fn commit(&self, concealment: &Concealment) -> Result<usize, CommitError> {
+        concealment.commit(&**self.world.real())
     }
 }
 
 /// Whether the tree has that name for concealed processes.
-pub(crate) fn has_made(it: &Concealing, name: &str) -> bool {
+pub(crate) fn has_made(it: &Concealment, name: &str) -> bool {
     let path = TreePath::new(format!("0/{name}")).expect("a path");
     let seen = it.with_encapsulation(|it| it.peek().look(&path));
     matches!(seen, Some(Ok(Seen::There(_))))

@@ -12,7 +12,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::{concealing::Concealing, real::stat_of, state::State};
+use crate::{base_tree::stat_of, concealment::Concealment, state::State};
 
 /// How far dates are apart that were different ones.
 const APART: Duration = Duration::from_micros(1);
@@ -21,7 +21,7 @@ const APART: Duration = Duration::from_micros(1);
 const TICK: Duration = Duration::from_millis(1);
 const MOST_TICKS: usize = 50;
 
-impl Concealing {
+impl Concealment {
     /// What was done `since` then, and is concealed, is dated as if it were done now, in the same order: not before
     /// that, as what it was made of may have been dated now, too. What has been given a date of before, or of
     /// tomorrow, keeps it.
@@ -37,7 +37,7 @@ impl Concealing {
     /// What is dated from now on is not older.
     fn wait_until_after(&self, latest: Time) {
         for _ in 0..MOST_TICKS {
-            if crate::real::coarse_time() > latest {
+            if crate::base_tree::coarse_time() > latest {
                 return;
             }
             thread::sleep(TICK);

@@ -5,8 +5,8 @@
 //! of all inputs together; with a conflict among the inputs, the command does not begin. A commit commits the inputs
 //! first. An abort also aborts the commands with this command as an input.
 
-mod kept;
-mod words;
+mod messages;
+mod speculation;
 
 use std::{
     collections::BTreeMap,
@@ -28,18 +28,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use conceal::{concealing::MandateError, real::Real};
+use conceal::{base_tree::BaseTree, concealment::CommitError};
 use encapsulation::{Conflict, Effect, Encapsulation, Stale, Time};
 
-use kept::{Kept, Stage};
-pub use words::{Create, Listed, ListedState, Reply, Request};
+pub use messages::{Create, Listed, ListedState, Reply, Request};
+use speculation::{Speculation, Stage};
 
 use crate::{
     command::Status,
+    drain::see_through,
     job::{BeginError, Job},
     link::{self, STREAM_COUNT},
-    listening::{Counted, listen_to},
-    through::see_through,
+    listener::{Counted, listen_to},
     worlds::{MayChange, Worlds, around_is_stale},
 };
 
@@ -50,9 +50,9 @@ const IDLE: Duration = Duration::from_secs(60);
 
 /// Has all of them.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct Daemon {
     worlds: Worlds,
-    all: Mutex<BTreeMap<String, Arc<Kept>>>,
+    all: Mutex<BTreeMap<String, Arc<Speculation>>>,
     /// What was mandated, and has left something running.
     left: Mutex<Vec<Arc<Job>>>,
     next: AtomicU64,
@@ -62,7 +62,7 @@ pub struct Keeper {
     began: Instant,
 }
 
-impl Keeper {
+impl Daemon {
     /// What commands do to those directories is concealed.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl Keeper {
         let keeper = Arc::clone(&here);
         let may_change: MayChange = Arc::new(move |process| {
             let keeper = keeper.get().and_then(Weak::upgrade);
-            keeper.is_some_and(|keeper| keeper.is_mandated(process))
+            keeper.is_some_and(|keeper| keeper.is_committed(process))
         });
         let keeper = Arc::new(Self {
             worlds: Worlds::new(concealed, may_change, Vec::new(), Vec::new())?,
@@ -88,14 +88,14 @@ impl Keeper {
         Ok(keeper)
     }
 
-    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Kept>>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Speculation>>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_mandated(&self, process: u32) -> bool {
+    fn is_committed(&self, process: u32) -> bool {
         let is_its = |job: &Arc<Job>| {
             let progress = job.progress();
-            progress.is_mandated && !progress.is_empty && job.members.has(process)
+            progress.is_committed && !progress.is_empty && job.members.has(process)
         };
         self.jobs().iter().any(is_its)
     }
@@ -139,7 +139,7 @@ impl Keeper {
             if now < std::mem::replace(&mut known, now) {
                 self.worlds.sweep(|| self.jobs());
             }
-            let is_late = |kept: &Arc<Kept>| kept.is_late();
+            let is_late = |kept: &Arc<Speculation>| kept.is_late();
             let late: Vec<_> = self
                 .all()
                 .values()
@@ -198,11 +198,11 @@ impl Keeper {
                 Ok(()) => Reply::Created,
                 Err(why) => Reply::Refused(why),
             },
-            Request::Mandate(name) => match self
+            Request::Commit(name) => match self
                 .by_name(&name)
-                .and_then(|kept| self.mandate(&kept, streams, asker))
+                .and_then(|kept| self.commit(&kept, streams, asker))
             {
-                Ok((effects, status)) => Reply::Mandated(effects, status),
+                Ok((effects, status)) => Reply::Committed(effects, status),
                 Err(why) => Reply::Refused(why),
             },
             Request::Abort(name) => match self.by_name(&name) {
@@ -228,7 +228,7 @@ impl Keeper {
         }
         let input = |name: &String| all.get(name).cloned().ok_or_else(|| unknown(name));
         let inputs = create.inputs.iter().map(input).collect::<Result<_, _>>()?;
-        let kept = Arc::new(Kept::new(create, inputs));
+        let kept = Arc::new(Speculation::new(create, inputs));
         all.insert(kept.create.name.clone(), Arc::clone(&kept));
         drop(all);
         if kept.inputs.iter().all(|input| input.has_ended()) {
@@ -253,7 +253,7 @@ impl Keeper {
         Ok(())
     }
 
-    fn begin(&self, kept: &Kept) -> Result<(), String> {
+    fn begin(&self, kept: &Speculation) -> Result<(), String> {
         let failed = |error: &dyn std::error::Error| error.to_string();
         let jobs = kept.inputs.iter().map(|input| {
             let name = &input.create.name;
@@ -276,7 +276,7 @@ impl Keeper {
         for (input, job) in kept.inputs.iter().zip(&jobs) {
             let name = &input.create.name;
             let take = |done: &mut Encapsulation| below.absorb(done, Time::default());
-            match job.concealing.with_encapsulation(take) {
+            match job.concealment.with_encapsulation(take) {
                 // What was mandated is there for all to see.
                 None | Some(Ok(())) => {}
                 Some(Err(conflict)) => return Err(told(name, &conflict, world.real())),
@@ -295,20 +295,20 @@ impl Keeper {
 
     /// Commits the inputs, then the command, which goes on visibly. Returns the number of effects and the end of the
     /// command.
-    fn mandate(
+    fn commit(
         &self,
-        kept: &Arc<Kept>,
+        kept: &Arc<Speculation>,
         streams: [File; 3],
         asker: &mut UnixStream,
     ) -> Result<(usize, Status), String> {
         let name = &kept.create.name;
         let mut effects = 0;
-        for input in kept.inputs.iter().filter(|input| !input.is_mandated()) {
+        for input in kept.inputs.iter().filter(|input| !input.is_committed()) {
             let [says, out, err] = &streams;
             let clones =
                 || Ok::<_, io::Error>([says.try_clone()?, out.try_clone()?, err.try_clone()?]);
             let streams = clones().map_err(|error| error.to_string())?;
-            effects += self.mandate(input, streams, asker)?.0;
+            effects += self.commit(input, streams, asker)?.0;
         }
         let job = kept.wait_until_begun(|| link::is_gone(asker))?;
         if let Some(stale) = around_is_stale(&job.world) {
@@ -319,15 +319,15 @@ impl Keeper {
             ));
         }
         let real = job.world.real();
-        effects += job.mandate(&**real).map_err(|error| match error {
-            MandateError::Already => {
+        effects += job.commit(&**real).map_err(|error| match error {
+            CommitError::Already => {
                 format!("{name} is committed already")
             }
-            MandateError::Stale(stale) => format!(
+            CommitError::Stale(stale) => format!(
                 "{name} cannot be committed: {} since it was read; abort {name}, and run the command again",
                 stale_in(real, &stale)
             ),
-            MandateError::Impossible {
+            CommitError::Impossible {
                 effect,
                 errno,
                 shown,
@@ -340,10 +340,10 @@ impl Keeper {
                     shown => format!("{shown} effects were"),
                 }
             ),
-            MandateError::Aborted => format!("{name} was aborted"),
+            CommitError::Aborted => format!("{name} was aborted"),
         })?;
         let around = job.world.around();
-        around.release(|process| self.is_mandated(process));
+        around.release(|process| self.is_committed(process));
         let [says, out, mut err] = streams;
         if job.command.is_joined && !is_same_place(&out, &err) {
             let line = format!(
@@ -361,12 +361,12 @@ impl Keeper {
         Ok((effects, status))
     }
 
-    fn by_name(&self, name: &str) -> Result<Arc<Kept>, String> {
+    fn by_name(&self, name: &str) -> Result<Arc<Speculation>, String> {
         self.all().get(name).cloned().ok_or_else(|| unknown(name))
     }
 
     /// Another one may be called the same by now.
-    fn forget(&self, kept: &Arc<Kept>) {
+    fn forget(&self, kept: &Arc<Speculation>) {
         let mut all = self.all();
         let name = &kept.create.name;
         if all.get(name).is_some_and(|it| Arc::ptr_eq(it, kept)) {
@@ -379,7 +379,7 @@ impl Keeper {
     }
 
     /// It and all above it are aborted: their names.
-    fn abort(&self, kept: &Arc<Kept>) -> Vec<String> {
+    fn abort(&self, kept: &Arc<Speculation>) -> Vec<String> {
         let mut names = Vec::new();
         for other in self.above(kept) {
             names.extend(self.abort(&other));
@@ -391,7 +391,7 @@ impl Keeper {
     }
 
     /// The same, but of what nobody has as their own.
-    fn give_up(&self, kept: &Arc<Kept>) {
+    fn give_up(&self, kept: &Arc<Speculation>) {
         if kept.give_up() {
             for other in self.above(kept) {
                 self.give_up(&other);
@@ -401,8 +401,8 @@ impl Keeper {
     }
 
     /// What has it as an input.
-    fn above(&self, kept: &Arc<Kept>) -> Vec<Arc<Kept>> {
-        let is_above = |other: &&Arc<Kept>| {
+    fn above(&self, kept: &Arc<Speculation>) -> Vec<Arc<Speculation>> {
+        let is_above = |other: &&Arc<Speculation>| {
             let mut inputs = other.inputs.iter();
             inputs.any(|input| Arc::ptr_eq(input, kept))
         };
@@ -423,7 +423,7 @@ fn unknown(name: &str) -> String {
 }
 
 /// What is not as it was.
-fn stale_in(real: &Real, stale: &Stale) -> String {
+fn stale_in(real: &BaseTree, stale: &Stale) -> String {
     match stale {
         Stale::Changed(path) => format!("{} has changed", real.path_of(path).display()),
         Stale::Listing(path) => {
@@ -434,13 +434,13 @@ fn stale_in(real: &Real, stale: &Stale) -> String {
 }
 
 /// What cannot be done.
-fn done_in(real: &Real, effect: &Effect) -> String {
+fn done_in(real: &BaseTree, effect: &Effect) -> String {
     let files = effect.paths().map(|path| real.path_of(path));
     let files: Vec<_> = files.map(|path| path.display().to_string()).collect();
     files.join(" and ")
 }
 
-fn told(name: &str, conflict: &Conflict, real: &Real) -> String {
+fn told(name: &str, conflict: &Conflict, real: &BaseTree) -> String {
     match conflict {
         Conflict::Stale(stale) => format!(
             "{name}, its input, has read what another one of its inputs has changed: {}",

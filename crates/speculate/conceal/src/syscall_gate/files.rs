@@ -19,7 +19,7 @@ use super::{
     terminals,
     walk::{self, Led, Way, walk},
 };
-use crate::{connecting::read, members::Members, tree::AROUND};
+use crate::{members::Members, socket_address::read, tree::AROUND};
 
 /// The longest path (`PATH_MAX`), and a page, which ends where the next one may be missing.
 const LONGEST: usize = 4096;

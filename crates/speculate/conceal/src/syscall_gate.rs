@@ -34,8 +34,8 @@ use rustix::{
 };
 
 use crate::{
-    connecting::{Address, Connecting},
     members::Members,
+    socket_address::{Address, Connection},
 };
 
 pub(crate) use files::{Devices, device_of};
@@ -46,7 +46,7 @@ pub(crate) type Known = Arc<[Vec<u8>]>;
 
 /// The calls of one encapsulation that wait.
 #[derive(Debug, Clone)]
-pub struct Outside(Arc<Shared>);
+pub struct SyscallGate(Arc<Shared>);
 
 /// Who has asked for the size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -88,7 +88,7 @@ struct Call {
     why: &'static str,
 }
 
-impl Outside {
+impl SyscallGate {
     /// Answers for those that the listener on its way through that socket is of.
     pub(crate) fn of(
         from: &UnixStream,
@@ -294,7 +294,7 @@ impl Shared {
 
     /// A socket that somebody else has bound to a name is not behind that name where the program sees it: it is
     /// connected here. `None`: the program can do that itself.
-    fn connecting_for(&self, call: &Call) -> Option<Connecting> {
+    fn connecting_for(&self, call: &Call) -> Option<Connection> {
         if call.number != libc::SYS_connect || call.architecture != filter::ARCHITECTURE {
             return None;
         }

@@ -10,15 +10,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use conceal::{concealing::MandateError, world::World};
+use conceal::{concealment::CommitError, world::World};
 use encapsulation::{Encapsulation, Snapshot, Time};
 
 use super::{Engine, PATIENCE, microseconds};
 use crate::{
     command::{Command, Status},
+    drain::{pass_on_signals, see_through, until_ended},
     job::{Job, Progress},
     link::{self, Gain},
-    through::{pass_on_signals, see_through, until_ended},
 };
 
 /// How often a command is done again whose inputs were changed by others meanwhile, before it is done in place.
@@ -30,7 +30,7 @@ impl Engine {
         let usable = |job: &&Arc<Job>| {
             let progress = job.progress();
             !progress.is_aborted
-                && !progress.is_mandated
+                && !progress.is_committed
                 && job.is_make == makes
                 && Arc::ptr_eq(&job.world, world)
                 && job.command.is_like(command)
@@ -55,7 +55,7 @@ impl Engine {
         }
         for _ in 0..TRIES {
             let snapshot = parent
-                .concealing
+                .concealment
                 .with_encapsulation(Encapsulation::snapshot)?;
             let before = self.taken_over(parent, &snapshot, command);
             let was_before = before.is_some();
@@ -97,11 +97,11 @@ impl Engine {
     ) -> Came {
         let (status, _) = loop {
             let (parents, progress) = (parent.progress(), job.progress());
-            if parents.is_mandated {
+            if parents.is_committed {
                 return Came::Shared;
             }
             // The job is committed: later effects are not seen here.
-            if parents.is_aborted || progress.is_aborted || progress.is_mandated {
+            if parents.is_aborted || progress.is_aborted || progress.is_committed {
                 return Came::ToNothing;
             }
             if link::is_gone(asker) {
@@ -125,8 +125,8 @@ impl Engine {
         }
         match absorb(parent, job) {
             Absorbed::Done => Came::Done(status),
-            Absorbed::IsMandated if parent.progress().is_mandated => Came::Shared,
-            Absorbed::IsMandated => Came::ToNothing,
+            Absorbed::IsCommitted if parent.progress().is_committed => Came::Shared,
+            Absorbed::IsCommitted => Came::ToNothing,
             Absorbed::Conflict => Came::Again,
         }
     }
@@ -179,9 +179,9 @@ impl Engine {
         if was_before {
             job.date_now();
         }
-        match job.mandate(&**real) {
+        match job.commit(&**real) {
             Ok(_) => self.let_go(job),
-            Err(MandateError::Already) => {
+            Err(CommitError::Already) => {
                 // Another client has the job and reads its output: after the end, the command runs once more. Input of
                 // this user meanwhile is not for that job, neither from here nor from the parent.
                 parent.leaves_out(job);
@@ -202,7 +202,7 @@ impl Engine {
     /// It has been mandated: what it waits for outside is done.
     fn let_go(&self, job: &Job) {
         let around = job.world.around();
-        around.release(|process| self.is_mandated(process));
+        around.release(|process| self.is_committed(process));
     }
 
     /// It has ended, and its user knows. What it has left running is its user's own, too.
@@ -240,7 +240,7 @@ impl Engine {
             Ok(effects) => effects,
             Err(error) => {
                 tracing::warn!("what was done cannot be shown: {error}");
-                if let MandateError::Impossible { errno, shown, .. } = error {
+                if let CommitError::Impossible { errno, shown, .. } = error {
                     tell_all_the_same(&job, [out, err], shown, errno);
                 }
                 return None;
@@ -290,11 +290,11 @@ impl Engine {
     }
 
     /// It is its user's own from now on. How many effects that shows.
-    fn show(&self, job: &Arc<Job>) -> Result<usize, MandateError> {
+    fn show(&self, job: &Arc<Job>) -> Result<usize, CommitError> {
         if !job.is_make {
             job.date_now();
         }
-        let effects = job.mandate(&**job.world.real())?;
+        let effects = job.commit(&**job.world.real())?;
         for part in job.all_parts() {
             match part.progress().is_empty {
                 true => drop(self.jobs().remove(&part.id)),
@@ -352,25 +352,25 @@ enum Absorbed {
     /// It has read what is different by now.
     Conflict,
     /// One of the two is its user's own.
-    IsMandated,
+    IsCommitted,
 }
 
 fn absorb(parent: &Job, job: &Job) -> Absorbed {
-    let absorbed = parent.concealing.with_encapsulation(|above| {
+    let absorbed = parent.concealment.with_encapsulation(|above| {
         let absorb = |below: &mut Encapsulation| {
             let absorbed = above.absorb(below, Time::default());
             absorbed.map(|()| below.effects().to_vec())
         };
-        job.concealing.with_encapsulation(absorb)
+        job.concealment.with_encapsulation(absorb)
     });
     match absorbed.flatten() {
-        None => Absorbed::IsMandated,
+        None => Absorbed::IsCommitted,
         Some(Err(conflict)) => {
             tracing::info!("job {} is done again: {conflict:?}", job.id);
             Absorbed::Conflict
         }
         Some(Ok(effects)) => {
-            parent.concealing.changed(&effects);
+            parent.concealment.changed(&effects);
             Absorbed::Done
         }
     }

@@ -24,14 +24,14 @@ const SHARE: u64 = 2;
 
 /// By number.
 #[derive(Debug)]
-pub(crate) struct Unopened {
+pub(crate) struct KernelCache {
     /// Open as no more than places.
     files: HashMap<u64, Arc<OwnedFd>>,
     /// What is being told of directories.
     listings: HashMap<u64, Vec<(OsString, Kind)>>,
 }
 
-impl Unopened {
+impl KernelCache {
     pub(crate) fn new() -> Self {
         Self {
             files: HashMap::new(),
@@ -63,7 +63,7 @@ impl State {
         };
         if let Ok(file) = self.tree.real.file(&path, OFlags::PATH)
             && rustix::fs::fstat(&file)
-                .is_ok_and(|stat| crate::real::stat_of(&stat).identity == found.stat.identity)
+                .is_ok_and(|stat| crate::base_tree::stat_of(&stat).identity == found.stat.identity)
         {
             self.unopened.files.insert(number, Arc::new(file));
         }

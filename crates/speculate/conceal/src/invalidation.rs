@@ -14,9 +14,9 @@ const EXPIRE_ONLY: u32 = 1;
 
 /// The kernel's side of a file system.
 #[derive(Debug)]
-pub(crate) struct Kernel(File);
+pub(crate) struct CacheInvalidator(File);
 
-impl Kernel {
+impl CacheInvalidator {
     pub(crate) fn new(device: File) -> Self {
         Self(device)
     }

@@ -13,7 +13,7 @@ pub enum Request {
     /// That a command is done, concealed.
     Create(Box<Create>),
     /// That what it has done is shown, and what it still does.
-    Mandate(String),
+    Commit(String),
     /// That it ends, and has never been.
     Abort(String),
     /// What there is.
@@ -39,7 +39,7 @@ pub enum Reply {
     /// It was begun.
     Created,
     /// So many effects were shown, and it has ended so.
-    Mandated(usize, Status),
+    Committed(usize, Status),
     /// These were aborted.
     Aborted(Vec<String>),
     /// What there is.

@@ -1,6 +1,6 @@
 //! What is there when programs have been mandated, beside what they would have made. Needs root and `/dev/fuse`.
 
-mod ground;
+mod context;
 
 use std::{
     fs,
@@ -12,9 +12,9 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use conceal::concealing::{Concealing, MandateError};
+use conceal::concealment::{CommitError, Concealment};
+use context::{AsItWas, Context, until};
 use encapsulation::{Base as _, Encapsulation, Seen, Time, TreePath};
-use ground::{AsItWas, Ground, until};
 use rustix::{
     mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount},
     process::{Pid, Signal, kill_process},
@@ -23,10 +23,10 @@ use rustix::{
 
 #[test]
 fn an_empty_directory_is_as_old_as_it_was_when_it_was_made() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let it = ground.run("mkdir obj; sleep 0.05; : >stamp");
     thread::sleep(Duration::from_millis(50));
-    ground.mandate(&it).expect("nothing has changed");
+    ground.commit(&it).expect("nothing has changed");
     let modified = |name: &str| {
         let there = fs::metadata(ground.tree().join(name)).expect("it is there");
         there.modified().expect("a time")
@@ -35,7 +35,7 @@ fn an_empty_directory_is_as_old_as_it_was_when_it_was_made() {
 }
 
 /// Another directory, with a file in it, and that it is as it was.
-fn elsewhere(ground: &Ground, act: impl FnOnce(&std::path::Path)) {
+fn elsewhere(ground: &Context, act: impl FnOnce(&std::path::Path)) {
     let at = ground.outside();
     fs::create_dir(&at).expect("a directory");
     fs::write(at.join("old"), "").expect("a file");
@@ -53,7 +53,7 @@ fn elsewhere(ground: &Ground, act: impl FnOnce(&std::path::Path)) {
 
 #[test]
 fn who_goes_on_in_a_directory_does_not_where_its_name_leads_then() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let build = ground.tree().join("build");
     fs::create_dir(&build).expect("a directory");
     fs::write(build.join("old"), "").expect("a file");
@@ -75,7 +75,7 @@ fn who_goes_on_in_a_directory_does_not_where_its_name_leads_then() {
     until("it has begun", || {
         it.with_encapsulation(|it| it.effects().len()) >= Some(1)
     });
-    ground.mandate(&it).expect("nothing has changed");
+    ground.commit(&it).expect("nothing has changed");
     elsewhere(&ground, |at| {
         fs::rename(&build, ground.tree().join("moved")).expect("it is there");
         symlink(at, &build).expect("it is gone");
@@ -96,7 +96,7 @@ fn what_has_become_a_symbolic_link_is_not_followed() {
         "rm d/old",
     ] {
         for link in ["d", "d/old"] {
-            let ground = Ground::new();
+            let ground = Context::new();
             let link = ground.tree().join(link);
             fs::create_dir(ground.tree().join("d")).expect("a directory");
             ground.write("d/old", "");
@@ -110,7 +110,7 @@ fn what_has_become_a_symbolic_link_is_not_followed() {
                     at.join("old")
                 };
                 symlink(to, &link).expect("it is gone");
-                let _ = it.mandate(&AsItWas(read.expect("it is concealed")));
+                let _ = it.commit(&AsItWas(read.expect("it is concealed")));
             });
         }
     }
@@ -134,7 +134,7 @@ fn apart(test: impl FnOnce() + Send) {
 #[test]
 fn file_systems_around_need_no_files_without_names() {
     apart(|| {
-        let ground = Ground::new();
+        let ground = Context::new();
         let at = ground.outside();
         fs::create_dir(&at).expect("a directory");
         mount("mqueue", &at, "mqueue", MountFlags::empty(), None).expect("root");
@@ -142,7 +142,7 @@ fn file_systems_around_need_no_files_without_names() {
         let script = format!("cd {}; touch new; rm old; touch new", at.display());
         let (it, mut child, calls) = ground.begin(&script);
         until("it waits", || !calls.waiting().is_empty());
-        ground.mandate(&it).expect("nothing has changed");
+        ground.commit(&it).expect("nothing has changed");
         ground.may_change.store(true, Ordering::Release);
         calls.release();
         assert!(child.wait().expect("it ends").success());
@@ -152,7 +152,7 @@ fn file_systems_around_need_no_files_without_names() {
 }
 
 /// A script, run above what another one has made so far.
-fn above(ground: &Ground, it: &Concealing, script: &str) -> Concealing {
+fn above(ground: &Context, it: &Concealment, script: &str) -> Concealment {
     let snapshot = it.with_encapsulation(Encapsulation::snapshot);
     let base = Arc::new(snapshot.expect("it is one"));
     let hidden = Arc::clone(ground.world.hidden());
@@ -161,7 +161,7 @@ fn above(ground: &Ground, it: &Concealing, script: &str) -> Concealing {
 
 #[test]
 fn who_has_taken_up_a_move_sees_what_was_moved_as_it_is() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let (it, mut child, _) = ground.begin(
         "mkdir tmp; echo 1 >tmp/a; cat tmp/a; [ ! -e tmp/b ]; : >begun; kill -STOP $$; cat out/a out/b >said",
     );
@@ -183,28 +183,28 @@ fn who_has_taken_up_a_move_sees_what_was_moved_as_it_is() {
         let _ = kill_process(Pid::from_child(&child), Signal::CONT);
         child.try_wait().expect("a child").is_some()
     });
-    ground.mandate(&it).expect("nothing has changed");
+    ground.commit(&it).expect("nothing has changed");
     let said = fs::read_to_string(ground.tree().join("said"));
     assert_eq!(said.expect("it was said"), "two\nthree\n");
 }
 
 #[test]
 fn a_date_is_no_change_of_what_others_have_made() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let made = ground.run("echo 1 >f");
     let dated = above(&ground, &made, "touch -c f");
     let read = above(&ground, &dated, "cat f");
     let late = above(&ground, &dated, "cat f");
     for it in [made, dated, read] {
-        ground.mandate(&it).expect("nothing has changed");
+        ground.commit(&it).expect("nothing has changed");
     }
     ground.write("f", "2\n");
-    assert!(ground.mandate(&late).is_err());
+    assert!(ground.commit(&late).is_err());
 }
 
 #[test]
 fn who_has_a_file_open_is_told_of_what_others_write_to_it() {
-    let ground = Ground::new();
+    let ground = Context::new();
     ground.write("log", "1");
     let size = "stat -L -c %s /dev/fd/3 >>said";
     let (it, mut child, _) = ground.begin(&format!(
@@ -213,7 +213,7 @@ fn who_has_a_file_open_is_told_of_what_others_write_to_it() {
     until("it has begun", || {
         it.with_encapsulation(|it| it.effects().len()) >= Some(2)
     });
-    ground.mandate(&it).expect("nothing has changed");
+    ground.commit(&it).expect("nothing has changed");
     ground.write("log", "12");
     ground.write("go", "");
     assert!(child.wait().expect("it ends").success());
@@ -223,7 +223,7 @@ fn who_has_a_file_open_is_told_of_what_others_write_to_it() {
 
 #[test]
 fn what_has_no_name_any_more_has_attributes() {
-    let ground = Ground::new();
+    let ground = Context::new();
     for name in ["f1", "f2"] {
         ground.write(name, "");
     }
@@ -239,7 +239,7 @@ fn what_has_no_name_any_more_has_attributes() {
         let seen = it.with_encapsulation(|it| it.peek().look(&begun));
         matches!(seen, Some(Ok(Seen::There(_)))) || child.try_wait().expect("a child").is_some()
     });
-    ground.mandate(&it).expect("nothing has changed");
+    ground.commit(&it).expect("nothing has changed");
     ground.write("go", "");
     assert!(child.wait().expect("it ends").success());
     let said = fs::read_to_string(ground.tree().join("said"));
@@ -249,7 +249,7 @@ fn what_has_no_name_any_more_has_attributes() {
 
 #[test]
 fn what_is_of_tomorrow_does_not_keep_the_rest_from_being_dated() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let began = Instant::now();
     let it = ground.run(": >a; mkdir d; ln -s a s; touch -d tomorrow lease");
     let took = began.elapsed();
@@ -257,7 +257,7 @@ fn what_is_of_tomorrow_does_not_keep_the_rest_from_being_dated() {
     // Longer than that took, by more than a tick of the file clock: distances stay as they are.
     thread::sleep(took + Duration::from_millis(50));
     it.date_now(Time::default());
-    ground.mandate(&it).expect("nothing has changed");
+    ground.commit(&it).expect("nothing has changed");
     let modified = |name: &str| {
         let there = fs::symlink_metadata(ground.tree().join(name)).expect("it is there");
         there.modified().expect("a time")
@@ -270,13 +270,13 @@ fn what_is_of_tomorrow_does_not_keep_the_rest_from_being_dated() {
 
 #[test]
 fn a_directory_that_is_read_again_is_read_as_it_is_then() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let script = r#"
         opendir D, "." or die; readdir D; open F, ">new" or die; rewinddir D;
         print grep { $_ eq "new" } readdir D;
     "#;
     let it = ground.run(&format!("perl -e '{script}' >said"));
-    ground.mandate(&it).expect("nothing has changed");
+    ground.commit(&it).expect("nothing has changed");
     let said = fs::read_to_string(ground.tree().join("said"));
     assert_eq!(said.expect("it was said"), "new");
 }
@@ -284,7 +284,7 @@ fn a_directory_that_is_read_again_is_read_as_it_is_then() {
 #[test]
 fn there_is_as_much_room_as_where_it_is() {
     apart(|| {
-        let ground = Ground::new();
+        let ground = Context::new();
         let (within, around) = (ground.tree().join("m"), ground.outside());
         for at in [&within, &around] {
             fs::create_dir(at).expect("a directory");
@@ -292,7 +292,7 @@ fn there_is_as_much_room_as_where_it_is() {
         }
         let told = format!(": >m/f; stat -f -c %b m m/f {0} .", around.display());
         let it = ground.run(&format!("{{ {told}; }} >said"));
-        ground.mandate(&it).expect("nothing has changed");
+        ground.commit(&it).expect("nothing has changed");
         let plain = Command::new("sh")
             .args(["-ec", &told])
             .current_dir(ground.tree())
@@ -307,8 +307,8 @@ fn there_is_as_much_room_as_where_it_is() {
 
 /// Two that have taken over what a third one has made; the tree when the first one has been mandated, and something
 /// was done since.
-fn mandated_twice(since: impl FnOnce(&Ground)) -> (Ground, Result<usize, MandateError>) {
-    let ground = Ground::new();
+fn committed_twice(since: impl FnOnce(&Context)) -> (Context, Result<usize, CommitError>) {
+    let ground = Context::new();
     let made = ground.run("echo made >out");
     let above = || {
         let above = ground.run(":");
@@ -321,35 +321,35 @@ fn mandated_twice(since: impl FnOnce(&Ground)) -> (Ground, Result<usize, Mandate
         above
     };
     let (one, other) = (above(), above());
-    ground.mandate(&one).expect("nothing has changed");
+    ground.commit(&one).expect("nothing has changed");
     since(&ground);
-    let mandated = ground.mandate(&other);
-    (ground, mandated)
+    let committed = ground.commit(&other);
+    (ground, committed)
 }
 
 #[test]
 fn what_had_a_name_before_is_shown_as_a_file_of_its_own() {
-    let (ground, mandated) = mandated_twice(|ground| {
+    let (ground, committed) = committed_twice(|ground| {
         let [out, kept] = ["out", "kept"].map(|name| ground.tree().join(name));
         fs::rename(out, kept).expect("it is there");
     });
-    mandated.expect("it is as it was");
+    committed.expect("it is as it was");
     for name in ["out", "kept"] {
         let path = ground.tree().join(name);
         assert_eq!(fs::read_to_string(&path).expect("it is there"), "made\n");
         assert_eq!(fs::metadata(&path).expect("it is there").nlink(), 1);
     }
-    let (ground, mandated) = mandated_twice(|ground| {
+    let (ground, committed) = committed_twice(|ground| {
         fs::remove_file(ground.tree().join("out")).expect("it is there");
     });
-    mandated.expect("it is as it was");
+    committed.expect("it is as it was");
     let out = fs::read_to_string(ground.tree().join("out"));
     assert_eq!(out.expect("it is there"), "made\n");
 }
 
 #[test]
 fn what_somebody_has_written_to_is_not_shown_for_what_was_made() {
-    let (ground, mandated) = mandated_twice(|ground| {
+    let (ground, committed) = committed_twice(|ground| {
         thread::sleep(Duration::from_millis(20));
         let [out, kept] = ["out", "kept"].map(|name| ground.tree().join(name));
         let mut file = fs::File::options().append(true).open(&out).expect("a file");
@@ -357,8 +357,8 @@ fn what_somebody_has_written_to_is_not_shown_for_what_was_made() {
         fs::rename(out, kept).expect("it is there");
     });
     assert!(
-        matches!(mandated, Err(MandateError::Stale(_))),
-        "{mandated:?}"
+        matches!(committed, Err(CommitError::Stale(_))),
+        "{committed:?}"
     );
     assert!(!ground.tree().join("out").exists());
 }
@@ -366,13 +366,13 @@ fn what_somebody_has_written_to_is_not_shown_for_what_was_made() {
 /// What is made of what another one has made is not older, however long the other one took for the rest.
 #[test]
 fn what_is_made_of_another_is_not_older() {
-    let ground = Ground::new();
+    let ground = Context::new();
     let since = Time::default();
     let one = ground.run("echo one >one");
     let other = ground.run("echo other >other; sleep 0.3; : >temporary; sleep 0.3; rm temporary");
     for it in [&one, &other] {
         it.date_now(since);
-        ground.mandate(it).expect("nothing has changed");
+        ground.commit(it).expect("nothing has changed");
     }
     let modified = |name: &str| {
         let there = fs::metadata(ground.tree().join(name)).expect("it is there");

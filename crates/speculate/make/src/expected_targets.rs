@@ -12,12 +12,12 @@ const OFTEN: usize = 2;
 
 /// What was asked for lately.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct ExpectedTargets {
     /// The oldest first.
     lately: VecDeque<Command>,
 }
 
-impl Asked {
+impl ExpectedTargets {
     /// Nothing, and this is expected: it counts twice, so that one `make clean` does not change that.
     #[must_use]
     pub fn expecting(command: Command) -> Self {
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_often_is_expected() {
-        let mut asked = Asked::expecting(make("all", "/a"));
+        let mut asked = ExpectedTargets::expecting(make("all", "/a"));
         assert_eq!(asked.expected(), [make("all", "/a")]);
         asked.add(make("clean", "/b"));
         assert_eq!(

@@ -14,18 +14,18 @@ use encapsulation::{Base, Effect, Encapsulation, HiddenId, Stale};
 use fuser::{Errno, Request};
 
 use crate::{
-    real::Real,
+    base_tree::BaseTree,
+    invalidation::CacheInvalidator,
     reveal,
     state::{Answer, Refusal, State},
     store::Hidden,
-    syncing,
-    telling::Kernel,
+    sync,
     tree::{Gate, Tree},
 };
 
 /// The file system of one encapsulation. Clones are the same one.
 #[derive(Debug, Clone)]
-pub struct Concealing {
+pub struct Concealment {
     shared: Arc<Shared>,
 }
 
@@ -33,7 +33,7 @@ pub struct Concealing {
 struct Shared {
     state: Mutex<State>,
     held: Mutex<Vec<Held>>,
-    kernel: Mutex<Option<Arc<Kernel>>>,
+    kernel: Mutex<Option<Arc<CacheInvalidator>>>,
     passthrough: OnceLock<()>,
     /// How often the kernel has asked.
     asked: AtomicU64,
@@ -47,7 +47,7 @@ struct Held {
 }
 
 /// What is done when it goes on, or is refused.
-type Resume = Box<dyn FnOnce(&Concealing, Verdict) + Send>;
+type Resume = Box<dyn FnOnce(&Concealment, Verdict) + Send>;
 
 /// What becomes of it.
 #[derive(Debug, Clone, Copy)]
@@ -64,7 +64,7 @@ impl fmt::Debug for Held {
 
 /// Why something was not revealed.
 #[derive(Debug, thiserror::Error)]
-pub enum MandateError {
+pub enum CommitError {
     /// What it has read is not what it was.
     #[error("an input has changed: {0:?}")]
     Stale(Stale),
@@ -99,16 +99,16 @@ fn is_as_made(concealed: &Encapsulation, hidden: &Hidden) -> Result<(), Stale> {
     written.map_or(Ok(()), |path| Err(Stale::Changed(path)))
 }
 
-impl Concealing {
+impl Concealment {
     /// Of an encapsulation above those trees: what it does to them is concealed.
     #[must_use]
-    pub fn new(encapsulation: Encapsulation, real: Arc<Real>, hidden: Arc<Hidden>) -> Self {
+    pub fn new(encapsulation: Encapsulation, real: Arc<BaseTree>, hidden: Arc<Hidden>) -> Self {
         Self::with(encapsulation, real, hidden, Gate::Conceals)
     }
 
     /// Of an encapsulation above those trees that is not known yet: `before` stands for it until it
     /// [begins](Self::begin), and the kernel remembers nothing of that.
-    pub(crate) fn spare(before: Encapsulation, real: Arc<Real>, hidden: Arc<Hidden>) -> Self {
+    pub(crate) fn spare(before: Encapsulation, real: Arc<BaseTree>, hidden: Arc<Hidden>) -> Self {
         let this = Self::new(before, real, hidden);
         this.state().is_spare = true;
         this
@@ -122,11 +122,11 @@ impl Concealing {
     }
 
     /// Of what is around those: it is read, and nothing in it is changed, but by processes of which `may_change` says
-    /// that they may. Others wait, until [`Concealing::release`].
+    /// that they may. Others wait, until [`Concealment::release`].
     #[must_use]
     pub fn around(
         encapsulation: Encapsulation,
-        real: Arc<Real>,
+        real: Arc<BaseTree>,
         hidden: Arc<Hidden>,
         may_change: Arc<dyn Fn(u32) -> bool + Send + Sync>,
     ) -> Self {
@@ -135,7 +135,7 @@ impl Concealing {
 
     fn with(
         encapsulation: Encapsulation,
-        real: Arc<Real>,
+        real: Arc<BaseTree>,
         hidden: Arc<Hidden>,
         gate: Gate,
     ) -> Self {
@@ -204,11 +204,11 @@ impl Concealing {
     }
 
     /// Who is to look again when something has changed: nobody can be told before it is known.
-    pub(crate) fn tell(&self, kernel: Kernel) {
+    pub(crate) fn tell(&self, kernel: CacheInvalidator) {
         *self.kernel() = Some(Arc::new(kernel));
     }
 
-    fn kernel(&self) -> MutexGuard<'_, Option<Arc<Kernel>>> {
+    fn kernel(&self) -> MutexGuard<'_, Option<Arc<CacheInvalidator>>> {
         let kernel = self.shared.kernel.lock();
         kernel.unwrap_or_else(PoisonError::into_inner)
     }
@@ -259,15 +259,15 @@ impl Concealing {
     ///
     /// # Errors
     /// If it cannot be. When something was shown before that, it stays.
-    pub fn mandate(&self, there: &dyn Base) -> Result<usize, MandateError> {
+    pub fn commit(&self, there: &dyn Base) -> Result<usize, CommitError> {
         let mut state = self.state();
         let Some(concealed) = state.tree.concealed.take() else {
-            return Err(MandateError::Already);
+            return Err(CommitError::Already);
         };
         let checked = concealed.inputs().check(there);
         if let Err(stale) = checked.and_then(|()| is_as_made(&concealed, &state.tree.hidden)) {
             state.tree.concealed = Some(concealed);
-            return Err(MandateError::Stale(stale));
+            return Err(CommitError::Stale(stale));
         }
         let effects = concealed.effects();
         let (real, hidden) = (&state.tree.real, &state.tree.hidden);
@@ -275,14 +275,14 @@ impl Concealing {
             // It runs until somebody has ended it: what it does from now on nobody has asked for.
             state.tree.gate = Gate::Shut;
             let shown = which;
-            return Err(MandateError::Impossible {
+            return Err(CommitError::Impossible {
                 effect: effects[which].clone(),
                 errno,
                 shown,
             });
         }
         reveal::set_directory_times(&concealed.directory_times(), real);
-        let unsafe_yet = syncing::unsafe_yet(&concealed, real, hidden);
+        let unsafe_yet = sync::unsafe_yet(&concealed, real, hidden);
         let (effects, places) = (effects.len(), state.nodes.all());
         let numbers: Vec<_> = state.nodes.numbers().collect();
         drop(state);
@@ -290,7 +290,7 @@ impl Concealing {
         self.resume(|_| true, Verdict::Done);
         self.look_again(&places);
         self.ask_again(&numbers);
-        syncing::make_safe(&unsafe_yet);
+        sync::make_safe(&unsafe_yet);
         Ok(effects)
     }
 

@@ -9,7 +9,7 @@ use encapsulation::Encapsulation;
 
 use super::{
     PACE,
-    words::{Create, Listed, ListedState},
+    messages::{Create, Listed, ListedState},
 };
 use crate::job::Job;
 
@@ -22,16 +22,16 @@ pub(super) enum Stage {
 }
 
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct Speculation {
     pub(super) create: Create,
     /// Those whose outputs it sees.
-    pub(super) inputs: Vec<Arc<Kept>>,
+    pub(super) inputs: Vec<Arc<Speculation>>,
     stage: Mutex<Stage>,
     changed: Condvar,
     created: Instant,
 }
 
-impl Kept {
+impl Speculation {
     pub(super) fn new(create: Create, inputs: Vec<Arc<Self>>) -> Self {
         Self {
             create,
@@ -82,14 +82,14 @@ impl Kept {
         }
     }
 
-    pub(super) fn is_mandated(&self) -> bool {
-        self.job().is_some_and(|job| job.progress().is_mandated)
+    pub(super) fn is_committed(&self) -> bool {
+        self.job().is_some_and(|job| job.progress().is_committed)
     }
 
     /// Was it to be mandated by now?
     pub(super) fn is_late(&self) -> bool {
         let timeout = self.create.timeout.map(Duration::from_millis);
-        timeout.is_some_and(|timeout| self.created.elapsed() >= timeout) && !self.is_mandated()
+        timeout.is_some_and(|timeout| self.created.elapsed() >= timeout) && !self.is_committed()
     }
 
     pub(super) fn wait_until_begun(
@@ -148,7 +148,7 @@ impl Kept {
         };
         let count = |job: &Arc<Job>| {
             let count = |it: &mut Encapsulation| it.effects().len();
-            job.concealing.with_encapsulation(count)
+            job.concealment.with_encapsulation(count)
         };
         let arguments = self.create.command.arguments.iter();
         Listed {

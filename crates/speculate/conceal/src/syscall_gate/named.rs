@@ -1,7 +1,7 @@
 //! Calls that change files which they name, and how.
 
 use super::{Call, signed};
-use crate::connecting::read;
+use crate::socket_address::read;
 
 // Of later kernels than the numbers that are known here; the same everywhere.
 pub(super) const FCHMODAT2: libc::c_long = 452;

@@ -14,7 +14,7 @@ use fuser::{Errno, FileHandle, INodeNo, ReplyEmpty};
 use rustix::fs::OFlags;
 
 use crate::{
-    real::Real,
+    base_tree::BaseTree,
     state::{Answer, State},
     store::Hidden,
 };
@@ -52,7 +52,7 @@ impl State {
 /// What was wanted to be safe of what is revealed now.
 pub(crate) fn unsafe_yet(
     concealed: &Encapsulation,
-    real: &Real,
+    real: &BaseTree,
     hidden: &Hidden,
 ) -> Vec<Arc<OwnedFd>> {
     let wanted = hidden.to_sync();

@@ -21,7 +21,7 @@ impl Engine {
         self.look_around()?;
         let world = self.worlds.current();
         let makes: Vec<_> = self.jobs().values().cloned().collect();
-        let is_concealed = |job: &&Arc<Job>| job.is_make && !job.progress().is_mandated;
+        let is_concealed = |job: &&Arc<Job>| job.is_make && !job.progress().is_committed;
         let mut likeliest = None;
         for make in makes.iter().filter(is_concealed) {
             let is_it = |command: &Command| is_done_by(make, command, &world);
@@ -55,7 +55,7 @@ impl Engine {
     pub(super) fn unexpected(&self, command: &Command) -> Option<String> {
         let is_concealed = |job: &&Arc<Job>| {
             let progress = job.progress();
-            job.is_make && !progress.is_mandated && !progress.is_aborted
+            job.is_make && !progress.is_committed && !progress.is_aborted
         };
         let jobs = self.jobs();
         let mut makes: Vec<_> = jobs.values().rev().filter(is_concealed).cloned().collect();
@@ -83,10 +83,10 @@ impl Engine {
 pub(super) fn of_use(jobs: &[Arc<Job>]) -> BTreeSet<JobId> {
     let makes = jobs.iter().filter(|job| {
         let progress = job.progress();
-        job.is_make && !progress.is_mandated && !progress.is_aborted
+        job.is_make && !progress.is_committed && !progress.is_aborted
     });
     let parts = makes.clone().flat_map(|make| make.all_parts());
-    let parts = parts.filter(|part| !part.progress().is_mandated);
+    let parts = parts.filter(|part| !part.progress().is_committed);
     let parts: Vec<_> = parts.map(|part| part.id).collect();
     makes.map(|make| make.id).chain(parts).collect()
 }
@@ -95,7 +95,7 @@ pub(super) fn of_use(jobs: &[Arc<Job>]) -> BTreeSet<JobId> {
 fn is_done_by(job: &Job, command: &Command, world: &Arc<World>) -> bool {
     let progress = job.progress();
     job.is_make
-        && !progress.is_mandated
+        && !progress.is_committed
         && !progress.is_aborted
         && Arc::ptr_eq(&job.world, world)
         && job.command.is_like(command)
