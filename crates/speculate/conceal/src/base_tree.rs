@@ -20,10 +20,10 @@ use rustix::{
     time::{ClockId, clock_gettime},
 };
 
-/// How often it is looked whether the kernel's clock has ticked, which it does every one to ten milliseconds; and how
-/// often at most, for files that change all the time or are of tomorrow.
-const TICK: Duration = Duration::from_millis(1);
-const MOST_TICKS: usize = 16;
+/// Time between two looks at the kernel's clock, which ticks every one to ten milliseconds.
+const CLOCK_POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Most looks, for files that change all the time or have a time in the future.
+const CLOCK_POLL_LIMIT: usize = 16;
 
 /// Directories and all that is in them. They are held open, so that they are these, whatever is mounted over them.
 ///
@@ -243,13 +243,13 @@ impl BaseTree {
     /// again in that tick, and nobody could tell by its times: the tick is let pass.
     fn settled(&self, path: &TreePath) -> Result<rustix::fs::Stat, Errno> {
         let mut stat = self.stat(path)?;
-        for _ in 0..MOST_TICKS {
+        for _ in 0..CLOCK_POLL_LIMIT {
             let changed = time(stat.st_ctime, stat.st_ctime_nsec);
             let is_over = changed < coarse_time();
             if is_over || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
                 break;
             }
-            thread::sleep(TICK);
+            thread::sleep(CLOCK_POLL_INTERVAL);
             stat = self.stat(path)?;
         }
         Ok(stat)
@@ -264,7 +264,7 @@ impl BaseTree {
         stat: impl FnOnce(&Self, &TreePath) -> Result<rustix::fs::Stat, Errno>,
     ) -> Result<Seen, Errno> {
         if path.split().is_none() {
-            return Ok(Seen::There(ROOT));
+            return Ok(Seen::There(ROOT_STAT));
         }
         match stat(self, path) {
             Ok(stat) => {
@@ -326,8 +326,8 @@ impl Base for BaseTree {
     }
 }
 
-/// Nobody sees it: the directories that are in it are mounted where they belong.
-const ROOT: Stat = Stat {
+/// The directory with all trees, which no program sees: the trees are mounted at their places.
+const ROOT_STAT: Stat = Stat {
     identity: Identity::Real {
         device: 0,
         inode: 0,

@@ -14,12 +14,12 @@ use rustix::{
 
 use crate::{base_tree::stat_of, concealment::Concealment, state::State};
 
-/// How far dates are apart that were different ones.
-const APART: Duration = Duration::from_micros(1);
-/// How often it is looked whether the clock of files has gone on, which it does every one to ten milliseconds, and how
-/// often at most.
-const TICK: Duration = Duration::from_millis(1);
-const MOST_TICKS: usize = 50;
+/// Difference between the new dates of files that had different dates.
+const DATE_STEP: Duration = Duration::from_micros(1);
+/// Time between two looks at the clock of files, which ticks every one to ten milliseconds.
+const CLOCK_POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Most looks at the clock of files.
+const CLOCK_POLL_LIMIT: usize = 50;
 
 impl Concealment {
     /// What was done `since` then, and is concealed, is dated as if it were done now, in the same order: not before
@@ -36,11 +36,11 @@ impl Concealment {
 
     /// What is dated from now on is not older.
     fn wait_until_after(&self, latest: Time) {
-        for _ in 0..MOST_TICKS {
+        for _ in 0..CLOCK_POLL_LIMIT {
             if crate::base_tree::coarse_time() > latest {
                 return;
             }
-            thread::sleep(TICK);
+            thread::sleep(CLOCK_POLL_INTERVAL);
         }
     }
 }
@@ -67,7 +67,7 @@ impl State {
                 dated.push((file, modified));
             }
         }
-        let dates = (0..).map(|place| now.later(APART * place));
+        let dates = (0..).map(|place| now.later(DATE_STEP * place));
         let dates: BTreeMap<_, _> = times.into_iter().zip(dates).collect();
         concealed.date(&period, &dates, now);
         for (file, modified) in dated {

@@ -16,10 +16,10 @@ use rustix::fs::{CWD, Mode, OFlags, RawDir, openat, readlinkat_raw};
 
 /// The kernel's name for a connection. (Asking for the file's type would be a question to the server of the file system
 /// that contains the file.)
-const FUSE: &[u8] = b"/dev/fuse";
+const FUSE_LINK_TARGET: &[u8] = b"/dev/fuse";
 
 /// Names that are read at a time.
-const NAMES: usize = 4096;
+const NAME_BUFFER_BYTES: usize = 4096;
 
 /// Closes the copies. The child calls this function between fork and exec, and the function allocates nothing.
 ///
@@ -28,7 +28,7 @@ const NAMES: usize = 4096;
 pub(crate) fn close_copies() -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = openat(CWD, c"/proc/self/fd", flags, Mode::empty())?;
-    let mut names = [MaybeUninit::uninit(); NAMES];
+    let mut names = [MaybeUninit::uninit(); NAME_BUFFER_BYTES];
     let mut entries = RawDir::new(directory.as_fd(), &mut names);
     while let Some(entry) = entries.next() {
         let entry = entry?;
@@ -48,6 +48,6 @@ fn number(name: &CStr) -> Option<i32> {
 }
 
 fn is_connection(directory: BorrowedFd<'_>, name: &CStr) -> bool {
-    let mut target = [MaybeUninit::uninit(); FUSE.len() + 1];
-    readlinkat_raw(directory, name, &mut target).is_ok_and(|(target, _)| target == FUSE)
+    let mut target = [MaybeUninit::uninit(); FUSE_LINK_TARGET.len() + 1];
+    readlinkat_raw(directory, name, &mut target).is_ok_and(|(target, _)| target == FUSE_LINK_TARGET)
 }

@@ -19,8 +19,8 @@ use crate::{
     store::reopened,
 };
 
-/// Of how many of the files that this process may have open these may be one.
-const SHARE: u64 = 2;
+/// Held files take at most this fraction (1/n) of the descriptors of this process.
+const DESCRIPTOR_SHARE: u64 = 2;
 
 /// By number.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl KernelCache {
 impl State {
     /// The kernel is told of a file by this number. (One too many is found by its name.)
     pub(crate) fn hold(&mut self, number: u64, found: &Found) {
-        let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / SHARE;
+        let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / DESCRIPTOR_SHARE;
         let is_full = self.unopened.files.len() as u64 >= most;
         if found.stat.kind != Kind::File || is_full || self.unopened.files.contains_key(&number) {
             return;

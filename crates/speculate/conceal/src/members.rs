@@ -10,10 +10,10 @@ use rustix::{
 
 use crate::processes::number;
 
-/// How many parents are looked at: while one looks, they may become others.
-const GENERATIONS: usize = 64;
-/// How nice a session is that comes after all others.
-const LAST: &str = "19";
+/// Most ancestors that are looked at. Processes may get other parents meanwhile.
+const ANCESTOR_LIMIT: usize = 64;
+/// Autogroup nice value of a session that comes after all others.
+const LOWEST_PRIORITY: &str = "19";
 
 /// Who has these mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Members {
     /// From those with our mounts on, parents are those of who has begun all this.
     fn has_below(self, process: u32, ours: Self) -> bool {
         let mut process = process;
-        for _ in 0..GENERATIONS {
+        for _ in 0..ANCESTOR_LIMIT {
             match Self::with(process) {
                 Ok(its) if its == self => return true,
                 Ok(its) if its != ours => {}
@@ -193,14 +193,14 @@ pub(crate) fn rest(process: u32) {
 /// sched(7)), what else is said of its threads counts only within it.
 pub fn rest_as_session(process: u32) {
     // There is no such file where it does not.
-    let _ = fs::write(format!("/proc/{process}/autogroup"), LAST);
+    let _ = fs::write(format!("/proc/{process}/autogroup"), LOWEST_PRIORITY);
 }
 
 /// As the session of this process, if it came after all others until now.
 fn hurry_session(process: Pid) {
     let process = process.as_raw_pid().to_string();
     let of = |process: &str| fs::read_to_string(format!("/proc/{process}/autogroup"));
-    if of(&process).is_ok_and(|its| nice(&its) == LAST) {
+    if of(&process).is_ok_and(|its| nice(&its) == LOWEST_PRIORITY) {
         let usual = of("self").unwrap_or_default();
         let _ = fs::write(format!("/proc/{process}/autogroup"), nice(&usual));
     }
@@ -252,14 +252,14 @@ mod tests {
     use super::*;
 
     /// Forks as fast as it can; bounded, for the test itself may be killed.
-    const BEGETS: &str = "i=0; while [ $i -lt 5000 ]; do sleep 30 & i=$((i+1)); done; wait";
+    const FORK_LOOP: &str = "i=0; while [ $i -lt 5000 ]; do sleep 30 & i=$((i+1)); done; wait";
 
     #[test]
     fn who_is_being_begotten_is_sent_a_signal_as_well() {
         for round in 0..20 {
             let mut begets = Command::new("unshare");
             begets
-                .args(["--mount", "sh", "-c", BEGETS])
+                .args(["--mount", "sh", "-c", FORK_LOOP])
                 .process_group(0);
             let mut begets = begets.spawn().expect("unshare");
             let ours = Members::with(std::process::id()).expect("this runs");

@@ -10,10 +10,10 @@ use std::{
 
 use encapsulation::{Attributes, HiddenId, Identity, Kind, Stat, TreePath};
 
-/// The number that the kernel has for the root of a file system.
-pub(crate) const ROOT: u64 = 1;
-/// Numbers for what has none on its own file system, or one that is taken, begin here.
-const OWN: u64 = 1 << 48;
+/// Node number of the root of a FUSE file system.
+pub(crate) const ROOT_NODE: u64 = 1;
+/// First node number for files without an inode number of their own, or with one that is taken.
+const FIRST_OWN_NODE: u64 = 1 << 48;
 
 /// One of them.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Nodes {
             nodes: HashMap::new(),
             by_identity: HashMap::new(),
             absent: HashSet::new(),
-            next: OWN,
+            next: FIRST_OWN_NODE,
         }
     }
 
@@ -129,7 +129,7 @@ impl Nodes {
 
     /// All that the kernel knows.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
-        iter::once(ROOT).chain(self.nodes.keys().copied())
+        iter::once(ROOT_NODE).chain(self.nodes.keys().copied())
     }
 
     /// Hidden files that the kernel knows.
@@ -144,7 +144,7 @@ impl Nodes {
     /// The one that it has on its own file system, where that is possible: it is what programs see.
     fn free_number(&mut self, identity: Identity) -> u64 {
         if let Identity::Real { inode, .. } = identity
-            && (ROOT + 1..OWN).contains(&inode)
+            && (ROOT_NODE + 1..FIRST_OWN_NODE).contains(&inode)
             && !self.nodes.contains_key(&inode)
         {
             return inode;
@@ -178,7 +178,7 @@ impl Nodes {
     pub(crate) fn path(&self, number: u64) -> Option<TreePath> {
         let mut names = Vec::new();
         let mut at = number;
-        while at != ROOT {
+        while at != ROOT_NODE {
             // Directories that others have moved into each other, as it was told of them one after the other.
             if names.len() > self.nodes.len() {
                 return None;
@@ -217,7 +217,7 @@ mod tests {
     fn what_is_within_itself_is_nowhere() {
         let identity = |inode| Identity::Real { device: 1, inode };
         let mut nodes = Nodes::new();
-        let one = nodes.told(identity(10), ROOT, "one".as_ref());
+        let one = nodes.told(identity(10), ROOT_NODE, "one".as_ref());
         let other = nodes.told(identity(11), one, "other".as_ref());
         assert_eq!(nodes.path(other), TreePath::new("one/other"));
         nodes.told(identity(10), other, "one".as_ref());

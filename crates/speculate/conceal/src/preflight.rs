@@ -5,10 +5,10 @@ use std::{fs, io};
 
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// Where file systems in user space are had from.
-pub(crate) const DEVICE: &str = "/dev/fuse";
-/// Of whom a namespace of users says that it does not know them, where the kernel does not tell.
-const OVERFLOW: u32 = 65_534;
+/// The device of FUSE file systems.
+pub(crate) const FUSE_DEVICE: &str = "/dev/fuse";
+/// Owner of files whose user has no number in the user namespace (`/proc/sys/kernel/overflowuid`).
+const OVERFLOW_UID: u32 = 65_534;
 
 /// What is missing.
 #[derive(Debug, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum Missing {
     User(u32),
     /// There are no file systems in user space.
     #[error(
-        "cannot open {DEVICE}: {0}: load the module (modprobe fuse), or give the device to this container (--device {DEVICE})"
+        "cannot open {FUSE_DEVICE}: {0}: load the module (modprobe fuse), or give the device to this container (--device {FUSE_DEVICE})"
     )]
     Device(io::Error),
 }
@@ -43,12 +43,12 @@ pub fn look() -> Result<(), Missing> {
     let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid");
     let overflow = overflow.ok().and_then(|number| number.trim().parse().ok());
     let users = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    for user in [0, overflow.unwrap_or(OVERFLOW)] {
+    for user in [0, overflow.unwrap_or(OVERFLOW_UID)] {
         if !is_mapped(user, &users) {
             return Err(Missing::User(user));
         }
     }
-    let device = fs::File::options().read(true).write(true).open(DEVICE);
+    let device = fs::File::options().read(true).write(true).open(FUSE_DEVICE);
     device.map(drop).map_err(Missing::Device)
 }
 

@@ -21,9 +21,10 @@ use rustix::{
 
 use crate::processes::process_of;
 
-/// Where the name begins in `struct sockaddr_un`, and how long that is at most.
-const NAME: usize = 2;
-const MOST: usize = 110;
+/// Offset of the path in `struct sockaddr_un`.
+const PATH_OFFSET: usize = 2;
+/// Size of `struct sockaddr_un`.
+const ADDRESS_BYTES: usize = 110;
 
 /// The name of a socket of this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,15 +38,17 @@ pub(crate) enum Address {
 impl Address {
     /// What a process has in its memory, where it gives it to connect(2).
     pub(crate) fn of(process: u32, at: u64, length: u64) -> io::Result<Self> {
-        let mut bytes = [0; MOST];
-        let length = usize::try_from(length).unwrap_or(MOST).min(MOST);
+        let mut bytes = [0; ADDRESS_BYTES];
+        let length = usize::try_from(length)
+            .unwrap_or(ADDRESS_BYTES)
+            .min(ADDRESS_BYTES);
         read(process, at, &mut bytes[..length])?;
         Self::from_bytes(&bytes[..length])
             .ok_or_else(|| io::Error::other("not the name of a socket of this host"))
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (family, name) = bytes.split_at_checked(NAME)?;
+        let (family, name) = bytes.split_at_checked(PATH_OFFSET)?;
         let family = i32::from(u16::from_ne_bytes(family.try_into().ok()?));
         if family != libc::AF_UNIX {
             return None;

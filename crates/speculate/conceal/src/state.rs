@@ -22,7 +22,7 @@ use crate::{
     attributes::attributes,
     base_tree::{coarse_time, stat_of},
     kernel_cache::KernelCache,
-    nodes::{Nodes, ROOT},
+    nodes::{Nodes, ROOT_NODE},
     reveal,
     store::reopened,
     tree::{Opened, Tree},
@@ -97,10 +97,10 @@ pub(crate) struct Made {
     pub(crate) group: u32,
 }
 
-/// The kernel may remember it.
-pub(crate) const EVER: Duration = Duration::from_secs(1 << 30);
-/// The kernel may remember it for some commands, and looks again for who waits for a change.
-const WHILE: Duration = Duration::from_secs(1);
+/// Validity of answers that the kernel may keep for ever.
+pub(crate) const UNLIMITED: Duration = Duration::from_secs(1 << 30);
+/// Validity of answers about files that other programs may change.
+const SHORT_VALIDITY: Duration = Duration::from_secs(1);
 
 impl State {
     /// Nothing is concealed: it is around what is.
@@ -112,8 +112,8 @@ impl State {
     pub(crate) fn validity(&self) -> Duration {
         match &self.tree.concealed {
             Some(_) if self.is_spare => Duration::ZERO,
-            Some(_) if self.is_around() => WHILE,
-            Some(_) => EVER,
+            Some(_) if self.is_around() => SHORT_VALIDITY,
+            Some(_) => UNLIMITED,
             None => Duration::ZERO,
         }
     }
@@ -229,7 +229,7 @@ impl State {
         let path = self.located(node)?;
         let found = self.tree.look(&path);
         match (found, identity) {
-            (Ok(found), _) if node.0 == ROOT || Some(found.stat.identity) == identity => {
+            (Ok(found), _) if node.0 == ROOT_NODE || Some(found.stat.identity) == identity => {
                 Ok(self.attributes(node.0, &found))
             }
             (Ok(found), Some(Identity::Real { .. })) if found.stat.kind == Kind::Directory => {

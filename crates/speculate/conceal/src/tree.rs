@@ -18,11 +18,11 @@ use crate::{
     store::Hidden,
 };
 
-/// Why who may not change it waits.
-pub(crate) const AROUND: &str = "outside of what is concealed";
+/// Reason of calls that change files outside of the concealed trees.
+pub(crate) const SURROUNDINGS_REASON: &str = "outside of what is concealed";
 
-/// The same, if it waits for its end.
-const SHUT: &str = "what it did before could not be shown";
+/// Reason of calls after a commit that failed.
+const FAILED_COMMIT_REASON: &str = "what it did before could not be shown";
 
 /// Who may change what is there.
 #[derive(Clone)]
@@ -96,7 +96,11 @@ impl Tree {
         if self.gate.is_open(self.process) {
             return Ok(());
         }
-        let why = if self.gate.is_real() { AROUND } else { SHUT };
+        let why = if self.gate.is_real() {
+            SURROUNDINGS_REASON
+        } else {
+            FAILED_COMMIT_REASON
+        };
         Err(Refused::Unconcealable(why))
     }
 

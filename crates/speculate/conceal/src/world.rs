@@ -44,8 +44,9 @@ use crate::{
     syscall_gate::{self, Devices, Known, SyscallGate},
 };
 
-/// Where the new root is put together. It is there on every system, and covered by what is concealed of it afterwards.
-const STAGE: &str = "/tmp";
+/// Directory in which the new root is assembled. Every system has this directory, and the finished root covers the
+/// place.
+const STAGING_DIRECTORY: &str = "/tmp";
 /// File systems of the kernel: they are as they are, for everybody.
 const OF_THE_KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
 /// What programs that share memory make there is theirs.
@@ -151,7 +152,7 @@ impl World {
         let around = Concealment::around(read, Arc::clone(&all), none, may_change);
         let mut mount_points: Vec<_> = real.places().map(|(_, place)| place).collect();
         if mount_points.is_empty() {
-            mount_points.push(Path::new(STAGE));
+            mount_points.push(Path::new(STAGING_DIRECTORY));
         }
         let root = apart(|servers| new_root(around.clone(), instead, &mount_points, servers))?;
         let place = Place {
@@ -284,7 +285,7 @@ impl Place {
         let memory = Path::new(SHARED_MEMORY);
         let memory = memory.is_dir().then_some(memory);
         let tree = self.real.places().next();
-        let tree = tree.map_or(Path::new(STAGE), |(_, place)| place);
+        let tree = tree.map_or(Path::new(STAGING_DIRECTORY), |(_, place)| place);
         let own = memory
             .into_iter()
             .chain([tree])
@@ -297,7 +298,7 @@ impl Place {
     fn cover(&self, concealment: Concealment, servers: &Servers) -> Result<(), WorldError> {
         let places: Vec<_> = self.real.places().collect();
         let Some((_, first)) = places.first() else {
-            return serve(concealment, Path::new(STAGE), servers);
+            return serve(concealment, Path::new(STAGING_DIRECTORY), servers);
         };
         serve(concealment, first, servers)?;
         let open = |(name, _): &(_, _)| opened(&first.join(name), OFlags::DIRECTORY);
@@ -390,7 +391,7 @@ fn new_root(
     let open = |(file, _): &(&Path, _)| opened(file, OFlags::empty());
     let files = instead.iter().map(open).collect::<Result<Vec<_>, _>>();
     let files = files.to("open what stands in the place of a program")?;
-    let stage = Path::new(STAGE);
+    let stage = Path::new(STAGING_DIRECTORY);
     serve(around, stage, servers)?;
     let device = rustix::fs::stat(stage)
         .to("look at the root directory")?
@@ -422,10 +423,13 @@ fn new_root(
 /// Has the kernel read as much of a file at a time as it asks a file system for: compilers are large, and each
 /// question takes a while.
 fn read_ahead(device: u64) {
-    const KIB: &str = "1024";
+    const READ_AHEAD_KIB: &str = "1024";
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     // Where the kernel does not let itself be told, more is asked.
-    let _ = fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), KIB);
+    let _ = fs::write(
+        format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"),
+        READ_AHEAD_KIB,
+    );
 }
 
 /// Has large memory of zeros come from the kernel, which makes pages of it as they are touched.
@@ -433,9 +437,9 @@ fn read_ahead(device: u64) {
 /// Each file system has a buffer of 16 MiB for what it is asked, most of which never is. Once such a buffer was given
 /// back, glibc would keep its like, and write 16 MiB of zeros for each command.
 fn untouched_buffers() {
-    const LARGE: libc::c_int = 128 << 10;
+    const MMAP_THRESHOLD_BYTES: libc::c_int = 128 << 10;
     // SAFETY: this sets a number, under the allocator's own lock.
-    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES) };
 }
 
 /// Mounts the file system there, and answers what it is asked, until the mount is gone or a thread that answers has
@@ -444,7 +448,7 @@ fn serve(concealment: Concealment, at: &Path, servers: &Servers) -> Result<(), W
     let device = File::options()
         .read(true)
         .write(true)
-        .open(preflight::DEVICE);
+        .open(preflight::FUSE_DEVICE);
     let device = OwnedFd::from(device.to("open /dev/fuse")?);
     let data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions,allow_other",

@@ -13,7 +13,7 @@ use conceal::world::World;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
 /// How long something may take that has to happen.
-const PATIENCE: Duration = Duration::from_secs(120);
+const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn limit(current: Option<u64>) {
     let limits = getrlimit(Resource::Nofile);
@@ -42,7 +42,7 @@ os.open('/proc/sys/vm/drop_caches', os.O_RDWR)";
     let process = Pid::from_child(&child);
     kill_process(process, Signal::USR1).expect("it runs");
     let (mut waits, began) = (false, Instant::now());
-    while !waits && began.elapsed() < PATIENCE && child.try_wait().expect("a child").is_none() {
+    while !waits && began.elapsed() < STEP_TIMEOUT && child.try_wait().expect("a child").is_none() {
         thread::sleep(Duration::from_millis(5));
         waits = !outside.waiting().is_empty();
     }

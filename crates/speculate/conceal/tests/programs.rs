@@ -23,7 +23,7 @@ use rustix::{
 };
 use tempfile::TempDir;
 
-const MAKEFILE: &str = "
+const MAKEFILE_TEXT: &str = "
 prog: a.o b.o
 	cc -o $@ $^
 %.o: %.c a.h
@@ -31,7 +31,7 @@ prog: a.o b.o
 ";
 
 fn sources(ground: &Context) {
-    ground.write("Makefile", MAKEFILE);
+    ground.write("Makefile", MAKEFILE_TEXT);
     ground.write("a.h", "int b(void);\n");
     ground.write("a.c", "#include \"a.h\"\n#include <stdio.h>\nint main(void) { return printf(\"%d\", b()) != 1; }\n");
     ground.write("b.c", "#include \"a.h\"\nint b(void) { return 7; }\n");

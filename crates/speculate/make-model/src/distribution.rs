@@ -204,11 +204,11 @@ mod tests {
     use super::*;
     use crate::statistics::median;
 
-    const MANY: usize = 20_000;
+    const DRAW_COUNT: usize = 20_000;
 
     fn drawn(times: &Times, seed: u64) -> Vec<f64> {
         let mut random = SmallRng::seed_from_u64(seed);
-        (0..MANY).map(|_| times.draw(&mut random)).collect()
+        (0..DRAW_COUNT).map(|_| times.draw(&mut random)).collect()
     }
 
     proptest! {
@@ -234,7 +234,7 @@ mod tests {
             let commands = Commands::of(one, two, 4.39);
             prop_assert!((commands.mean() - 4.39).abs() < 1e-9);
             let mut random = SmallRng::seed_from_u64(seed);
-            let drawn: Vec<_> = (0..MANY).map(|_| commands.draw(&mut random)).collect();
+            let drawn: Vec<_> = (0..DRAW_COUNT).map(|_| commands.draw(&mut random)).collect();
             prop_assert!((mean(&floats(&drawn)) / 4.39 - 1.0).abs() < 0.07);
             let sources: Vec<_> = drawn.iter().map(|count| sources(*count)).collect();
             prop_assert!((mean(&floats(&sources)) / commands.mean_sources() - 1.0).abs() < 0.07);

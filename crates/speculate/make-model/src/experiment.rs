@@ -8,8 +8,8 @@ use crate::{
     workload::{Setting, Workload},
 };
 
-/// As the paper has it at least.
-const RUNS: usize = 10;
+/// Least number of runs, as in the paper.
+const MINIMUM_RUNS: usize = 10;
 
 /// When it is known well enough.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -72,7 +72,7 @@ pub fn measure(
         }
         let runs = columns[0].len();
         let known = |column: &Vec<f64>| interval(column).relative() <= precision.within;
-        let is_known = runs >= RUNS && columns[..3].iter().all(known);
+        let is_known = runs >= MINIMUM_RUNS && columns[..3].iter().all(known);
         if is_known || runs >= precision.runs.max(2) {
             break;
         }

@@ -4,7 +4,7 @@ use make_model::{Command, Commands, LogNormal, Outcome, Request, Setting, Times,
 use proptest::prelude::*;
 use rand::{SeedableRng as _, rngs::SmallRng};
 
-const NEAR: f64 = 1e-6;
+const TOLERANCE: f64 = 1e-6;
 
 /// No overhead, nothing in vain, and machines for all.
 fn ideal() -> Setting {
@@ -40,7 +40,7 @@ fn response(requests: &[Request], setting: &Setting, optimistic: bool) -> Vec<f6
 }
 
 fn is_near(one: f64, other: f64) -> bool {
-    (one - other).abs() < NEAR
+    (one - other).abs() < TOLERANCE
 }
 
 fn time(requests: &[Request]) -> f64 {
@@ -85,7 +85,7 @@ proptest! {
             let most = setting.machines.unwrap_or(usize::MAX);
             prop_assert!(outcome.utilization.iter().all(|busy| *busy <= most));
             // No machine does more in a second than a second.
-            prop_assert!(outcome.aborted <= outcome.busy + NEAR);
+            prop_assert!(outcome.aborted <= outcome.busy + TOLERANCE);
         }
     }
 
@@ -102,9 +102,9 @@ proptest! {
         let requests = drawn(&setting, seed);
         let [pessimistic, optimistic] = both(&requests, &setting);
         for (before, after) in pessimistic.responses.iter().zip(&optimistic.responses) {
-            prop_assert!(*after <= before + NEAR, "{after} instead of {before}");
+            prop_assert!(*after <= before + TOLERANCE, "{after} instead of {before}");
         }
-        prop_assert!((pessimistic.busy - optimistic.busy).abs() < NEAR * pessimistic.busy.max(1.0));
+        prop_assert!((pessimistic.busy - optimistic.busy).abs() < TOLERANCE * pessimistic.busy.max(1.0));
     }
 
     #[test]
@@ -141,7 +141,7 @@ proptest! {
         let requests = drawn(&setting, seed);
         let expected = time(&requests) / setting.speed;
         for outcome in both(&requests, &setting) {
-            prop_assert!((outcome.busy - expected).abs() <= NEAR * expected.max(1.0));
+            prop_assert!((outcome.busy - expected).abs() <= TOLERANCE * expected.max(1.0));
         }
     }
 

@@ -22,14 +22,14 @@ use crate::command::Command;
 /// Variables that tell a make of the jobserver.
 pub const TOLD_IN: [&str; 2] = ["MAKEFLAGS", "MFLAGS"];
 /// Words that tell of the jobserver: pipes, and the word of GNU make before 4.2.
-const WORDS: [&[u8]; 2] = [b"--jobserver-auth=", b"--jobserver-fds="];
+const JOBSERVER_OPTIONS: [&[u8]; 2] = [b"--jobserver-auth=", b"--jobserver-fds="];
 /// Numbers below this are reserved ([`reserve`]).
-const RESERVED: RawFd = 16;
+const RESERVED_BELOW: RawFd = 16;
 
 /// Prefix of a named pipe (GNU make since 4.4).
-const NAMED: &[u8] = b"fifo:";
+const FIFO_PREFIX: &[u8] = b"fifo:";
 /// Numbers for a command with a named pipe: at the place of execution, that name may lead to another pipe.
-const INSTEAD: Ends = [RESERVED - 2, RESERVED - 1];
+const FIFO_STAND_IN: Ends = [RESERVED_BELOW - 2, RESERVED_BELOW - 1];
 
 /// The two ends of a pipe, as numbers.
 pub type Ends = [RawFd; 2];
@@ -47,7 +47,10 @@ impl Jobserver {
         let Some(numbers) = command.jobserver else {
             return Ok(None);
         };
-        if numbers.iter().any(|number| !(3..RESERVED).contains(number)) {
+        if numbers
+            .iter()
+            .any(|number| !(3..RESERVED_BELOW).contains(number))
+        {
             return Ok(None);
         }
         let (from, to) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -80,7 +83,7 @@ pub fn reserve() -> io::Result<Vec<OwnedFd>> {
     let mut all = Vec::new();
     loop {
         let next = fcntl_dupfd_cloexec(&null, 3)?;
-        if next.as_raw_fd() >= RESERVED {
+        if next.as_raw_fd() >= RESERVED_BELOW {
             return Ok(all);
         }
         all.push(next);
@@ -91,7 +94,11 @@ pub fn reserve() -> io::Result<Vec<OwnedFd>> {
 pub fn told(flags: Option<&OsStr>) -> Option<Ends> {
     let words = flags?.as_bytes().split(|byte| *byte == b' ');
     let last = words
-        .filter_map(|word| WORDS.iter().find_map(|it| word.strip_prefix(*it)))
+        .filter_map(|word| {
+            JOBSERVER_OPTIONS
+                .iter()
+                .find_map(|it| word.strip_prefix(*it))
+        })
         .next_back()?;
     let mut numbers = std::str::from_utf8(last).ok()?.split(',').map(str::parse);
     let (Some(Ok(from)), Some(Ok(to)), None) = (numbers.next(), numbers.next(), numbers.next())
@@ -112,7 +119,7 @@ pub fn is_given(number: RawFd) -> bool {
 pub fn is_of(number: RawFd, ends: Option<Ends>, flags: Option<&OsStr>) -> bool {
     let is_named = || {
         let name = fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
-        let told = [NAMED, name.as_os_str().as_bytes()].concat();
+        let told = [FIFO_PREFIX, name.as_os_str().as_bytes()].concat();
         let mut words = flags?.as_bytes().split(|byte| *byte == b' ');
         Some(words.any(|word| word.ends_with(&told)))
     };
@@ -121,19 +128,19 @@ pub fn is_of(number: RawFd, ends: Option<Ends>, flags: Option<&OsStr>) -> bool {
 
 /// Replaces a named pipe in the words of a command by numbers.
 pub fn without_name(command: &mut Command) {
-    let instead = format!("{},{}", INSTEAD[0], INSTEAD[1]);
+    let instead = format!("{},{}", FIFO_STAND_IN[0], FIFO_STAND_IN[1]);
     for variable in TOLD_IN {
         let flags = command.environment.get(variable);
         if let Some(renamed) = flags.and_then(|flags| renamed(flags, instead.as_bytes())) {
             command.environment.set(variable, renamed);
-            command.jobserver = Some(INSTEAD);
+            command.jobserver = Some(FIFO_STAND_IN);
         }
     }
 }
 
 /// Whether the command had a named pipe ([`without_name`]).
 pub fn had_name(command: &Command) -> bool {
-    command.jobserver == Some(INSTEAD)
+    command.jobserver == Some(FIFO_STAND_IN)
 }
 
 /// The words with the replacement in the place of each name, if the words have a name.
@@ -142,9 +149,9 @@ fn renamed(flags: &OsStr, instead: &[u8]) -> Option<OsString> {
     let words = flags.as_bytes().split(|byte| *byte == b' ').map(|word| {
         let is_named = |it: &&&[u8]| {
             let told = word.strip_prefix(**it);
-            told.is_some_and(|told| told.starts_with(NAMED))
+            told.is_some_and(|told| told.starts_with(FIFO_PREFIX))
         };
-        let Some(prefix) = WORDS.iter().find(is_named) else {
+        let Some(prefix) = JOBSERVER_OPTIONS.iter().find(is_named) else {
             return word.to_vec();
         };
         has_one = true;
@@ -157,7 +164,7 @@ fn renamed(flags: &OsStr, instead: &[u8]) -> Option<OsString> {
 /// The words without the jobserver.
 pub fn without(flags: &OsStr) -> OsString {
     let words = flags.as_bytes().split(|byte| *byte == b' ');
-    let stay = words.filter(|word| !WORDS.iter().any(|it| word.starts_with(it)));
+    let stay = words.filter(|word| !JOBSERVER_OPTIONS.iter().any(|it| word.starts_with(it)));
     OsString::from_vec(stay.collect::<Vec<_>>().join(&b' '))
 }
 

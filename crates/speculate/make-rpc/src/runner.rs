@@ -56,11 +56,11 @@ pub fn command(program: OsString, arguments: Vec<OsString>) -> io::Result<Comman
 }
 
 /// Descriptors beyond the streams that a shell can name.
-const NAMED: std::ops::Range<i32> = 3..10;
+const SHELL_DESCRIPTORS: std::ops::Range<i32> = 3..10;
 
 /// The descriptors that children of this process inherit.
 fn others() -> Vec<i32> {
-    NAMED
+    SHELL_DESCRIPTORS
         .filter(|number| jobserver::is_given(*number))
         .collect()
 }

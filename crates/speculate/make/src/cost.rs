@@ -9,16 +9,16 @@ use std::{
 
 use crate::{command::Command, job::Job};
 
-/// How long processors work for an answer to the kernel: for who asks, which counts as a command's own work, and for
-/// who answers.
-const ASKING: Duration = Duration::from_micros(40);
-const ANSWERING: Duration = Duration::from_micros(25);
-/// How long processors work to begin a concealed command: a `cp` that takes 4 ms takes 8 to 15 ms so.
-const BEGINNING: Duration = Duration::from_millis(5);
-/// A command whose work takes up to so many hundredths of the work that is not concealed goes on.
-const LITTLE: u32 = 125;
-/// Of how many commands is known what they cost.
-const MOST: usize = 10_000;
+/// Processor time of a request to the file system in the asking command, which counts as work of the command.
+const ASK_COST: Duration = Duration::from_micros(40);
+/// Processor time of a request to the file system in the answering process.
+const ANSWER_COST: Duration = Duration::from_micros(25);
+/// Processor time of the start of a concealed command: a `cp` of 4 ms takes 8 to 15 ms.
+const START_COST: Duration = Duration::from_millis(5);
+/// A command with at most this concealed cost, in percent of the plain cost, is not begun anew.
+const TOLERATED_COST_PERCENT: u32 = 125;
+/// Most commands with a known cost.
+const COST_TABLE_LIMIT: usize = 10_000;
 
 /// What a command costs, or has cost so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,11 +34,11 @@ impl Cost {
     fn of(worked: Duration, answers: u64) -> Self {
         let answers = u32::try_from(answers).unwrap_or(u32::MAX);
         // Some of the kernel's questions take less than others.
-        let asking = ASKING.saturating_mul(answers);
+        let asking = ASK_COST.saturating_mul(answers);
         let plain = worked.saturating_sub(asking).max(worked / 4);
         Self {
             plain,
-            concealed: worked.saturating_add(ANSWERING.saturating_mul(answers)),
+            concealed: worked.saturating_add(ANSWER_COST.saturating_mul(answers)),
         }
     }
 
@@ -46,10 +46,10 @@ impl Cost {
     /// before, concealed, if it was done before: without that nobody knows how long the rest is, and who asks is not
     /// to wait longer than for plain make.
     fn is_better_anew(self, whole: Option<Duration>) -> bool {
-        if self.plain < BEGINNING {
+        if self.plain < START_COST {
             return true;
         }
-        if self.concealed * 100 <= self.plain * LITTLE {
+        if self.concealed * 100 <= self.plain * TOLERATED_COST_PERCENT {
             return false;
         }
         let Some(whole) = whole.filter(|whole| *whole >= self.concealed) else {
@@ -72,7 +72,7 @@ impl Costs {
         if worked.is_zero() || effects == Some(0) {
             return;
         }
-        if self.0.len() >= MOST {
+        if self.0.len() >= COST_TABLE_LIMIT {
             self.0.clear();
         }
         let cost = Cost::of(worked, job.asked()).concealed;
@@ -124,8 +124,8 @@ fn waited_for(worked: Duration, took: Duration, answers: u64) -> Duration {
     let cost = Cost::of(worked, answers);
     let answers = u32::try_from(answers).unwrap_or(u32::MAX);
     // Threads of one command work at the same time.
-    let took = took.saturating_sub((ASKING + ANSWERING).saturating_mul(answers));
-    cost.plain.min(took).saturating_sub(BEGINNING)
+    let took = took.saturating_sub((ASK_COST + ANSWER_COST).saturating_mul(answers));
+    cost.plain.min(took).saturating_sub(START_COST)
 }
 
 #[cfg(test)]

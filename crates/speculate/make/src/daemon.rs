@@ -43,10 +43,10 @@ use crate::{
     worlds::{MayChange, Worlds, around_is_stale},
 };
 
-/// How often it is looked whether something has ended.
-const PACE: Duration = Duration::from_millis(20);
-/// How long nobody may ask for anything at first.
-const IDLE: Duration = Duration::from_secs(60);
+/// Time between two looks for commands that have ended.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Longest time without a first request.
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Has all of them.
 #[derive(Debug)]
@@ -110,7 +110,8 @@ impl Daemon {
     /// Nothing is kept, and something was, or nobody wants anything to be.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        let was = self.next.load(Ordering::Acquire) > 1 || self.began.elapsed() > IDLE;
+        let was =
+            self.next.load(Ordering::Acquire) > 1 || self.began.elapsed() > FIRST_REQUEST_TIMEOUT;
         was && self.all().is_empty() && !self.leaves_something() && !self.is_answering()
     }
 
@@ -134,7 +135,7 @@ impl Daemon {
             .spawn(move || this.listen(&listener))?;
         let mut known = 0;
         while !stop.load(Ordering::Acquire) && !self.is_done() {
-            thread::sleep(PACE);
+            thread::sleep(POLL_INTERVAL);
             let now = self.all().len();
             if now < std::mem::replace(&mut known, now) {
                 self.worlds.sweep(|| self.jobs());
@@ -157,12 +158,12 @@ impl Daemon {
             // A command with a waiting user is waited for, and stays known until then: such a command may change files
             // around the trees.
             while !kept.give_up() && !kept.has_ended() {
-                thread::sleep(PACE);
+                thread::sleep(POLL_INTERVAL);
             }
         }
         // The same for a committed command with processes left that need this program.
         while self.is_answering() || self.leaves_something() {
-            thread::sleep(PACE);
+            thread::sleep(POLL_INTERVAL);
         }
         self.worlds.end();
         Ok(())
@@ -244,7 +245,7 @@ impl Daemon {
                 if this.is_over() || kept.has_failed() {
                     return;
                 }
-                thread::sleep(PACE);
+                thread::sleep(POLL_INTERVAL);
             }
             if let Err(why) = this.begin(&kept) {
                 kept.reach(Stage::Failed(why));

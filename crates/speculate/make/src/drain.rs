@@ -13,12 +13,12 @@ use rustix::process::Signal;
 
 use crate::{command::Status, job::Job, link};
 
-/// How long is waited at a time, before it is looked whether who waits for it is still there.
-const PATIENCE: Duration = Duration::from_millis(20);
-/// How long who was given something takes to ask for more.
-const SOON: Duration = Duration::from_micros(100);
+/// Time between two looks whether the client is still there.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Time that a command takes from some input to a request for more.
+const INPUT_PAUSE: Duration = Duration::from_micros(100);
 /// Time for which a sender waits for a reader.
-const IN_VAIN: Duration = Duration::from_secs(1);
+const READER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns when the command has ended and the output was read, or when the client has stopped waiting. Passes the
 /// input of the user on, as much as the command asks for.
@@ -29,13 +29,13 @@ pub(crate) fn see_through(
 ) -> Status {
     let mut sent = None;
     let status = loop {
-        if let Some((status, _)) = job.wait(PATIENCE).ended {
+        if let Some((status, _)) = job.wait(POLL_INTERVAL).ended {
             break status;
         }
         if let Some(says) = &mut says {
             for at_work in iter::once(Arc::clone(job)).chain(job.all_parts()) {
                 while at_work.pass_on(says) {
-                    thread::sleep(SOON);
+                    thread::sleep(INPUT_PAUSE);
                 }
             }
         }
@@ -52,12 +52,12 @@ pub(crate) fn see_through(
 fn is_heard(job: &Arc<Job>, sent: Option<Signal>, asker: &mut UnixStream) -> Option<Signal> {
     let mut since = sent.map(|_| Instant::now());
     let mut ended_by = None;
-    while !job.output.is_heard(PATIENCE) {
+    while !job.output.is_heard(POLL_INTERVAL) {
         if let Some(signal) = pass_on_signals(asker, job) {
             ended_by.get_or_insert(signal);
             since.get_or_insert_with(Instant::now);
         }
-        if since.is_some_and(|since| since.elapsed() > IN_VAIN) {
+        if since.is_some_and(|since| since.elapsed() > READER_TIMEOUT) {
             job.output.give_up();
             return ended_by;
         }

@@ -43,8 +43,8 @@ use crate::{
     worlds::{MayChange, Worlds},
 };
 
-/// How long is waited at a time for a job, before it is looked whether who waits for it is still there.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// Time between two looks whether the client of a job is still there.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What ends in this time is not told to who waits for the end.
 const ABOUT_TO_END: Duration = Duration::from_millis(500);
@@ -331,7 +331,7 @@ impl Engine {
             if own == 0 && self.answering.load(Ordering::Acquire) == 0 {
                 break;
             }
-            thread::sleep(PATIENCE);
+            thread::sleep(POLL_INTERVAL);
         }
         self.worlds.end();
         self.preload.remove();

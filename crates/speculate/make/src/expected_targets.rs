@@ -4,11 +4,12 @@ use std::{cmp::Reverse, collections::VecDeque, ffi::OsString};
 
 use crate::command::Command;
 
-/// How many of the last ones count.
-const COUNT: usize = 8;
-/// How many makes are expected at most, and how often the second one was asked for at least.
-const MOST: usize = 2;
-const OFTEN: usize = 2;
+/// Number of remembered requests.
+const HISTORY_LENGTH: usize = 8;
+/// Most expected makes.
+const EXPECTED_LIMIT: usize = 2;
+/// Least number of requests for the second expected make.
+const SECOND_TARGET_REQUESTS: usize = 2;
 
 /// What was asked for lately.
 #[derive(Debug, Clone)]
@@ -27,7 +28,7 @@ impl ExpectedTargets {
 
     /// This was asked for.
     pub fn add(&mut self, command: Command) {
-        if self.lately.len() == COUNT {
+        if self.lately.len() == HISTORY_LENGTH {
             self.lately.pop_front();
         }
         self.lately.push_back(command);
@@ -54,12 +55,13 @@ impl ExpectedTargets {
         each.sort_by_key(|(_, count)| Reverse(*count));
         let last = self.lately.back().expect("never empty");
         let expected = each.iter().enumerate();
-        let expected = expected.filter(|(place, (_, count))| *place == 0 || *count >= OFTEN);
+        let expected =
+            expected.filter(|(place, (_, count))| *place == 0 || *count >= SECOND_TARGET_REQUESTS);
         let expected = expected.map(|(_, (arguments, _))| Command {
             arguments: arguments.to_vec(),
             ..last.clone()
         });
-        expected.take(MOST).collect()
+        expected.take(EXPECTED_LIMIT).collect()
     }
 }
 
@@ -109,6 +111,6 @@ mod tests {
             asked.add(make("all", "/b"));
         }
         assert_eq!(asked.expected(), [make("all", "/b")]);
-        assert_eq!(asked.lately.len(), COUNT);
+        assert_eq!(asked.lately.len(), HISTORY_LENGTH);
     }
 }

@@ -19,14 +19,14 @@ use rustix::{
     process::Pid,
 };
 
-/// Most that is handed on at a time.
-const PIECE: usize = 64 * 1024;
+/// Most input that is passed on at a time.
+const INPUT_CHUNK_BYTES: usize = 64 * 1024;
 /// What says on a terminal that there is no more.
 const END_OF_TRANSMISSION: &[u8] = &[4];
-/// What is handed on to who waits for anything at all: a line, in most cases.
-const FEW: usize = 4096;
-/// Descriptors are looked at up to here.
-const MOST: u64 = 1024;
+/// Input for a command that waits for any input: a line, in most cases.
+const LINE_BYTES: usize = 4096;
+/// Higher descriptors of a poll or select are ignored.
+const DESCRIPTOR_LIMIT: u64 = 1024;
 
 /// This process has no terminal from now on: one that is begun in the background would be stopped when it reads from a
 /// terminal that is its own. `^C` is for a group of processes, whatever terminal they have, and so still comes.
@@ -113,7 +113,7 @@ impl Input {
         let Some(wanted) = wanted else {
             return Ok(false);
         };
-        let mut piece = vec![0; wanted.min(PIECE)];
+        let mut piece = vec![0; wanted.min(INPUT_CHUNK_BYTES)];
         let length = from.read(&mut piece)?;
         match (length, *is_terminal) {
             (0, true) => open.write_all(END_OF_TRANSMISSION)?,
@@ -149,7 +149,9 @@ fn asks_for(process: i32, call: &str, is_it: impl Fn(u64) -> bool) -> Option<usi
     let arguments = [argument()?, argument()?, argument()?];
     let [first, second, length] = arguments;
     let is_asked = match number {
-        libc::SYS_read => return is_it(first).then(|| usize::try_from(length).unwrap_or(PIECE)),
+        libc::SYS_read => {
+            return is_it(first).then(|| usize::try_from(length).unwrap_or(INPUT_CHUNK_BYTES));
+        }
         libc::SYS_ppoll => polls(process, first, second, is_it),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_poll => polls(process, first, second, is_it),
@@ -162,12 +164,13 @@ fn asks_for(process: i32, call: &str, is_it: impl Fn(u64) -> bool) -> Option<usi
         _ => None,
     };
     // Who is told that there is something reads it then: a line, or as much as there is.
-    is_asked.filter(|asks| *asks).map(|_| FEW)
+    is_asked.filter(|asks| *asks).map(|_| LINE_BYTES)
 }
 
 fn polls(process: i32, at: u64, count: u64, is_it: impl Fn(u64) -> bool) -> Option<bool> {
     let memory = File::open(format!("/proc/{process}/mem")).ok()?;
-    let mut entries = vec![0; usize::try_from(count.min(MOST)).ok()? * size_of::<libc::pollfd>()];
+    let mut entries =
+        vec![0; usize::try_from(count.min(DESCRIPTOR_LIMIT)).ok()? * size_of::<libc::pollfd>()];
     memory.read_exact_at(&mut entries, at).ok()?;
     let mut entries = entries.chunks_exact(size_of::<libc::pollfd>());
     Some(entries.any(|entry| {
@@ -180,14 +183,14 @@ fn polls(process: i32, at: u64, count: u64, is_it: impl Fn(u64) -> bool) -> Opti
 
 fn selects(process: i32, count: u64, at: u64, is_it: impl Fn(u64) -> bool) -> Option<bool> {
     let memory = File::open(format!("/proc/{process}/mem")).ok()?;
-    let mut set = vec![0; usize::try_from(count.min(MOST).div_ceil(8)).ok()?];
+    let mut set = vec![0; usize::try_from(count.min(DESCRIPTOR_LIMIT).div_ceil(8)).ok()?];
     memory.read_exact_at(&mut set, at).ok()?;
     let is_in = |descriptor: &u64| {
         let (byte, bit) = (descriptor / 8, descriptor % 8);
         let byte = usize::try_from(byte).ok().and_then(|byte| set.get(byte));
         byte.is_some_and(|byte| byte & 1 << bit != 0)
     };
-    Some((0..count.min(MOST)).filter(is_in).any(is_it))
+    Some((0..count.min(DESCRIPTOR_LIMIT)).filter(is_in).any(is_it))
 }
 
 fn epolls(process: i32, instance: u64, is_it: impl Fn(u64) -> bool) -> Option<bool> {

@@ -31,10 +31,10 @@ use crate::{
     repositories,
 };
 
-/// How long who was killed takes to die.
-const SOON: Duration = Duration::from_millis(1);
+/// Time that a killed process takes to end.
+const SHORT_PAUSE: Duration = Duration::from_millis(1);
 /// Why it waits ([`Output::is_full`]).
-const WORDY: &str = "it has said more than is kept for who may ask for it";
+const OUTPUT_FULL_REASON: &str = "it has said more than is kept for who may ask for it";
 /// How often it is looked whether what a command has left running has ended.
 const LEFT_BEHIND: Duration = Duration::from_millis(100);
 
@@ -199,7 +199,7 @@ impl Job {
         });
         if !is_alone {
             // Processes that the command leaves running go on, concealed like the job.
-            let mut pace = SOON;
+            let mut pace = SHORT_PAUSE;
             while !self.is_nobody_left() {
                 thread::sleep(pace);
                 pace = (2 * pace).min(LEFT_BEHIND);
@@ -336,7 +336,7 @@ impl Job {
         let first = is_full.then(|| self.members.all().first().copied());
         let says = first
             .flatten()
-            .map(|process| (process.as_raw_pid().cast_unsigned(), WORDY));
+            .map(|process| (process.as_raw_pid().cast_unsigned(), OUTPUT_FULL_REASON));
         let files: BTreeMap<_, _> = calls.iter().flat_map(SyscallGate::named).collect();
         let told = |(process, why): (u32, &str)| Waits {
             process,
@@ -421,7 +421,7 @@ impl Job {
             if began.elapsed() > LEFT_BEHIND {
                 return true;
             }
-            thread::sleep(SOON);
+            thread::sleep(SHORT_PAUSE);
         }
         false
     }
@@ -492,7 +492,7 @@ impl Job {
             return true;
         }
         // As one is for a moment that waits for another one of them.
-        thread::sleep(SOON);
+        thread::sleep(SHORT_PAUSE);
         self.asked() != answers || !self.working().is_at_rest
     }
 
@@ -529,7 +529,7 @@ impl Job {
             if self.members.kill() == 0 {
                 return;
             }
-            thread::sleep(SOON);
+            thread::sleep(SHORT_PAUSE);
         }
     }
 

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-/// How long is waited when something is short.
-const SHORT: Duration = Duration::from_millis(20);
+/// Pause after an accept without a free descriptor or thread.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Answers all who ask, each in a thread of its own, for ever.
 pub(crate) fn listen_to<A>(listener: &UnixListener, answer: impl Fn() -> A)
@@ -27,7 +27,7 @@ where
         if let Err(error) = begun {
             // Descriptors or threads are short. Who asks sees nobody.
             tracing::warn!("somebody cannot be answered: {error}");
-            thread::sleep(SHORT);
+            thread::sleep(RETRY_PAUSE);
         }
     }
 }

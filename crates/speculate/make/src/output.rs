@@ -22,16 +22,16 @@ use rustix::{
     },
 };
 
-/// Most that is read at a time.
-const PIECE: usize = 64 * 1024;
-/// As much as a pipe has room for that has room for anything.
-const AT_ONCE: usize = 4096;
-/// How much is kept of what nobody may hear yet.
-const KEPT: usize = 64 << 20;
-/// How much more may be said than was heard by who hears it.
-const AHEAD: usize = 1 << 20;
-/// How long it is waited at a time for who listens.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// Largest single read from the command.
+const READ_CHUNK_BYTES: usize = 64 * 1024;
+/// Largest single write: a pipe that is ready has room for this many bytes (`PIPE_BUF`).
+const WRITE_CHUNK_BYTES: usize = 4096;
+/// Most output that is kept before the commit. A command with more output waits.
+const HIDDEN_OUTPUT_BYTES: usize = 64 << 20;
+/// Most output after the commit that the client has not read. A command with more output waits.
+const UNREAD_OUTPUT_BYTES: usize = 1 << 20;
+/// Time between two looks whether the output is still wanted.
+const WRITE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Which of the two: standard output, or errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -336,8 +336,8 @@ impl Heard {
     /// How much may be unheard before nothing more is listened to: who says it waits then.
     fn most(&self) -> usize {
         match self.is_shown {
-            true => AHEAD,
-            false => KEPT,
+            true => UNREAD_OUTPUT_BYTES,
+            false => HIDDEN_OUTPUT_BYTES,
         }
     }
 
@@ -350,7 +350,7 @@ impl Heard {
     }
 
     fn hear_up_to(&mut self, most: usize) {
-        let mut piece = vec![0; PIECE];
+        let mut piece = vec![0; READ_CHUNK_BYTES];
         for which in 0..self.sources.len() {
             while self.unheard < most {
                 let (stream, source) = &mut self.sources[which];
@@ -383,14 +383,14 @@ impl Heard {
 
 /// Who does not listen any more misses it, and so does who does not listen until it is in vain.
 fn say(sink: &File, mut words: &[u8], is_in_vain: impl Fn() -> bool) {
-    let pause = Timespec::try_from(PATIENCE).unwrap_or_default();
+    let pause = Timespec::try_from(WRITE_POLL_INTERVAL).unwrap_or_default();
     while !words.is_empty() && !is_in_vain() {
         let polled = &mut [PollFd::new(sink, PollFlags::OUT)];
         if poll(polled, Some(&pause)).is_ok_and(|ready| ready == 0) {
             continue;
         }
         let mut to = sink;
-        match to.write(&words[..words.len().min(AT_ONCE)]) {
+        match to.write(&words[..words.len().min(WRITE_CHUNK_BYTES)]) {
             Ok(length) => words = &words[length..],
             // The user's terminal or pipe may be one that does not wait.
             Err(error)

@@ -16,37 +16,44 @@ use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 
 use crate::command::Command;
 
-/// What is preloaded into a make.
-const LIBRARY: &[u8] = include_bytes!(env!("OUTLIVE_MAKE_LIBRARY"));
-/// What stands in its place, where programs are concealed.
-const STAND_IN: &[u8] = include_bytes!(env!("OUTLIVE_MAKE_STAND_IN"));
-/// What it begins in the place of each command.
-const RUNNER: &[u8] = include_bytes!(env!("OUTLIVE_MAKE_RUNNER"));
+/// The library that is preloaded into a make.
+const SHIM_IMAGE: &[u8] = include_bytes!(env!("OUTLIVE_MAKE_LIBRARY"));
+/// The program in the place of make, where programs are concealed.
+const STAND_IN_IMAGE: &[u8] = include_bytes!(env!("OUTLIVE_MAKE_STAND_IN"));
+/// The program in the place of each command of make.
+const RUNNER_IMAGE: &[u8] = include_bytes!(env!("OUTLIVE_MAKE_RUNNER"));
 
 /// Prefix of the files, before a process number.
-const NAME: &str = "outlive-make-";
-/// Places of the files, beside the run directory of the user. (A concealed command has a `/dev/shm` of its own.)
-const PLACES: [&str; 2] = ["/run", "/var/lib/outlive"];
-const OTHER_THERE: &str = "/dev/shm";
+const FILE_PREFIX: &str = "outlive-make-";
+/// Directories for the files, beside the run directory of the user.
+const FALLBACK_DIRECTORIES: [&str; 2] = ["/run", "/var/lib/outlive"];
+/// A concealed command has a directory of its own there.
+const PRIVATE_DIRECTORY: &str = "/dev/shm";
 
 /// The directory for its files: programs can run from there, also where they are concealed. `runtime` is the user's.
 ///
 /// # Errors
 /// If there is none.
 pub fn place(runtime: Option<PathBuf>) -> io::Result<PathBuf> {
-    let mut all = runtime.into_iter().chain(PLACES.map(PathBuf::from));
+    let mut all = runtime
+        .into_iter()
+        .chain(FALLBACK_DIRECTORIES.map(PathBuf::from));
     let runs = |place: &PathBuf| {
-        if place == Path::new(PLACES[1]) {
+        if place == Path::new(FALLBACK_DIRECTORIES[1]) {
             // It is there for this.
             let _ = fs::create_dir_all(place);
         }
         let system = statvfs(place.as_path());
         let runs = system.is_ok_and(|it| !it.f_flag.contains(StatVfsMountFlags::NOEXEC));
         let is_ours = access(place.as_path(), Access::WRITE_OK).is_ok();
-        place.is_absolute() && place.is_dir() && runs && is_ours && !place.starts_with(OTHER_THERE)
+        place.is_absolute()
+            && place.is_dir()
+            && runs
+            && is_ours
+            && !place.starts_with(PRIVATE_DIRECTORY)
     };
     all.find(runs).ok_or_else(|| {
-        let [run, other] = PLACES;
+        let [run, other] = FALLBACK_DIRECTORIES;
         io::Error::other(format!(
             "make needs programs of ours, but none of $XDG_RUNTIME_DIR, {run} and {other} is a directory that may be written to, and that programs may run from (noexec): set XDG_RUNTIME_DIR to one"
         ))
@@ -57,7 +64,9 @@ pub fn place(runtime: Option<PathBuf>) -> io::Result<PathBuf> {
 fn remove_stale(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)?.flatten() {
         let name = entry.file_name();
-        let process = name.to_str().and_then(|name| name.strip_prefix(NAME));
+        let process = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(FILE_PREFIX));
         let process = process.and_then(|it| it.split('.').next());
         let process = process.and_then(|it| it.parse::<u32>().ok());
         let is_gone = |process: u32| !Path::new("/proc").join(process.to_string()).exists();
@@ -99,14 +108,14 @@ impl Preload {
         remove_stale(directory)?;
         let process = std::process::id();
         let this = Self {
-            shim: directory.join(format!("{NAME}{process}.so")),
-            stand_in: directory.join(format!("{NAME}{process}")),
-            runner: directory.join(format!("{NAME}{process}.runner")),
+            shim: directory.join(format!("{FILE_PREFIX}{process}.so")),
+            stand_in: directory.join(format!("{FILE_PREFIX}{process}")),
+            runner: directory.join(format!("{FILE_PREFIX}{process}.runner")),
             socket,
             make: make.canonicalize()?,
         };
-        write(&this.shim, LIBRARY, 0o644)?;
-        write(&this.runner, RUNNER, 0o755)?;
+        write(&this.shim, SHIM_IMAGE, 0o644)?;
+        write(&this.runner, RUNNER_IMAGE, 0o755)?;
         // As this process sees it: where programs are concealed, something else is in its place.
         let real = Path::new("/proc")
             .join(process.to_string())
@@ -120,7 +129,7 @@ impl Preload {
         ];
         let told = trailer::write(texts.map(OsStr::as_bytes));
         let told = told.ok_or_else(|| io::Error::other("a path is too long"))?;
-        write(&this.stand_in, &[STAND_IN, &told].concat(), 0o755)?;
+        write(&this.stand_in, &[STAND_IN_IMAGE, &told].concat(), 0o755)?;
         Ok(this)
     }
 

@@ -11,21 +11,23 @@ use conceal::world::World;
 
 use crate::{command::Command, environment::Environment};
 
-/// What a repository is known by, at its top: a directory with all that it keeps, or a file that says where that is.
-const TOP: &str = ".git";
-/// What that file says before it.
-const AT: &str = "gitdir: ";
-/// In what a further working tree keeps: where all of them keep the rest.
-const COMMON: &str = "commondir";
+/// Entry at the top of a working tree: the directory of the repository, or a file with the path of that directory.
+const GIT_ENTRY: &str = ".git";
+/// Prefix of the path in such a file (gitrepository-layout(5)).
+const GIT_FILE_PREFIX: &str = "gitdir: ";
+/// File of a further working tree with the path of the shared directory (gitrepository-layout(5)).
+const COMMON_DIRECTORY_FILE: &str = "commondir";
 
-/// Has git look further.
-const ACROSS: (&str, &str) = ("GIT_DISCOVERY_ACROSS_FILESYSTEM", "1");
+/// Variable and value that let git look for a repository beyond the file system of the working directory.
+const ACROSS_FILE_SYSTEMS: (&str, &str) = ("GIT_DISCOVERY_ACROSS_FILESYSTEM", "1");
 
 /// Where the repository that this directory is in keeps what it has, if it is in one.
 #[must_use]
 pub fn kept_of(directory: &Path) -> Option<PathBuf> {
-    let top = directory.ancestors().find(|top| top.join(TOP).exists())?;
-    let kept = top.join(TOP);
+    let top = directory
+        .ancestors()
+        .find(|top| top.join(GIT_ENTRY).exists())?;
+    let kept = top.join(GIT_ENTRY);
     if kept.is_dir() {
         return Some(kept);
     }
@@ -33,8 +35,8 @@ pub fn kept_of(directory: &Path) -> Option<PathBuf> {
         let text = fs::read_to_string(file).ok()?;
         Some(PathBuf::from(text.strip_prefix(before)?.trim_end()))
     };
-    let kept = top.join(said(&kept, AT)?);
-    let common = said(&kept.join(COMMON), "").map(|common| kept.join(common));
+    let kept = top.join(said(&kept, GIT_FILE_PREFIX)?);
+    let common = said(&kept.join(COMMON_DIRECTORY_FILE), "").map(|common| kept.join(common));
     Some(common.unwrap_or(kept))
 }
 
@@ -42,16 +44,17 @@ pub fn kept_of(directory: &Path) -> Option<PathBuf> {
 pub(crate) fn told(command: &Command, world: &World) -> Environment {
     let mut environment = command.environment.clone();
     let mut trees = world.real().places().map(|(_, place)| place);
-    let is_top = trees.any(|tree| command.directory.starts_with(tree) && tree.join(TOP).exists());
+    let is_top =
+        trees.any(|tree| command.directory.starts_with(tree) && tree.join(GIT_ENTRY).exists());
     if !is_top && !is_told(command) {
-        environment.set(ACROSS.0, ACROSS.1);
+        environment.set(ACROSS_FILE_SYSTEMS.0, ACROSS_FILE_SYSTEMS.1);
     }
     environment
 }
 
 /// A command that was begun by another one, which was told that, is what it would be without.
 pub(crate) fn untold(mut command: Command, by: &Command) -> Command {
-    let (name, value) = ACROSS;
+    let (name, value) = ACROSS_FILE_SYSTEMS;
     if !is_told(by) && command.environment.get(name) == Some(OsStr::new(value)) {
         command.environment.remove(name);
     }
@@ -59,7 +62,7 @@ pub(crate) fn untold(mut command: Command, by: &Command) -> Command {
 }
 
 fn is_told(command: &Command) -> bool {
-    command.environment.get(ACROSS.0).is_some()
+    command.environment.get(ACROSS_FILE_SYSTEMS.0).is_some()
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use conceal::syscall_gate::Sized;
 use crate::{command::Command, job::Job};
 
 /// Name of the terminal's size in messages.
-const SIZE: &str = "size of the terminal";
+const TERMINAL_SIZE_NAME: &str = "size of the terminal";
 /// Commands that print all variables.
-const ALL: [&[u8]; 7] = [
+const PRINTS_ALL_VARIABLES: [&[u8]; 7] = [
     b"printenv",
     b"export -p",
     b"declare -p",
@@ -19,7 +19,7 @@ const ALL: [&[u8]; 7] = [
     b".VARIABLES",
 ];
 /// Commands that print all variables if the command has no arguments.
-const ALONE: &[u8] = b"env";
+const PRINTS_ALL_ALONE: &[u8] = b"env";
 
 impl Job {
     /// Values of another place that change the result of a command, or of the commands that the command has taken over.
@@ -33,7 +33,7 @@ impl Job {
         let all = || parts.iter().map(|part| &**part).chain([self]);
         variables.retain(|variable| all().any(|job| job.names(variable)));
         let has_size = is_resized && all().any(Self::depends_on_size);
-        variables.extend(has_size.then(|| SIZE.to_owned()));
+        variables.extend(has_size.then(|| TERMINAL_SIZE_NAME.to_owned()));
         variables
     }
 
@@ -49,8 +49,8 @@ impl Job {
     /// Do the arguments, scripts or makefiles of the command name the variable?
     fn names(&self, variable: &str) -> bool {
         let program = std::path::Path::new(&self.command.program).file_name();
-        let is_alone =
-            program == Some(OsStr::from_bytes(ALONE)) && self.command.arguments.len() < 2;
+        let is_alone = program == Some(OsStr::from_bytes(PRINTS_ALL_ALONE))
+            && self.command.arguments.len() < 2;
         let mut arguments = self.command.arguments.iter();
         let texts = || self.concealment.texts();
         is_alone
@@ -74,8 +74,10 @@ fn names(text: &[u8], variable: &str) -> bool {
         next.is_none_or(|next| b"|;&>)`\n".contains(next))
     };
     places(text, variable.as_bytes()).any(is_apart)
-        || ALL.iter().any(|all| found(all).any(is_apart))
-        || found(ALONE).any(|(before, after)| is_apart((before, after)) && ends(after))
+        || PRINTS_ALL_VARIABLES
+            .iter()
+            .any(|all| found(all).any(is_apart))
+        || found(PRINTS_ALL_ALONE).any(|(before, after)| is_apart((before, after)) && ends(after))
 }
 
 /// The text before and behind each match.

@@ -8,9 +8,9 @@ use std::{
 
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 
-/// How long nothing has to change before what is there counts as saved: editors write in several steps, and times of
-/// files have no more than some milliseconds.
-const QUIET: Duration = Duration::from_millis(20);
+/// Time without a change after which a save is complete. Editors write in several steps, and file times have a
+/// resolution of milliseconds.
+const SETTLE_TIME: Duration = Duration::from_millis(20);
 
 fn is_change(event: &Event) -> bool {
     let is_named = event.paths.is_empty() || event.paths.iter().any(|path| !is_unnamed(path));
@@ -60,7 +60,7 @@ impl Watch {
         // Something may be written to all the time.
         let until = Instant::now() + at_most;
         while Instant::now() < until
-            && self.changes.recv_timeout(QUIET) != Err(RecvTimeoutError::Timeout)
+            && self.changes.recv_timeout(SETTLE_TIME) != Err(RecvTimeoutError::Timeout)
         {}
         true
     }

@@ -11,13 +11,13 @@ use std::{
 use make::{command, output::Output};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// How long something may take that has to happen.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Longest time of a step that must happen.
+const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
+        assert!(began.elapsed() < STEP_TIMEOUT, "{what}");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -130,8 +130,8 @@ fn who_has_ended_has_no_terminal() {
 
 #[test]
 fn who_says_more_than_is_kept_waits() {
-    const LENGTH: usize = 100_000_000;
-    let script = format!("head -c {LENGTH} /dev/zero");
+    const OUTPUT_BYTES: usize = 100_000_000;
+    let script = format!("head -c {OUTPUT_BYTES} /dev/zero");
     let (output, mut child) = says(&given([false; 3], false), &script);
     until("nothing more is kept", || output.is_full());
     assert!(child.try_wait().expect("a child").is_none());
@@ -139,7 +139,7 @@ fn who_says_more_than_is_kept_waits() {
     output.show([to_out, to_err]);
     let said = thread::spawn(move || heard(out).len());
     assert!(child.wait().expect("it ends").success());
-    assert_eq!(said.join().expect("it is heard"), LENGTH);
+    assert_eq!(said.join().expect("it is heard"), OUTPUT_BYTES);
 }
 
 /// Somebody else may take it over at the same time.
@@ -161,8 +161,8 @@ fn what_was_shown_stays_known() {
 /// The user's pipe, or terminal, may be one that does not wait.
 #[test]
 fn nothing_is_lost_where_it_does_not_wait() {
-    const LENGTH: usize = 1_000_000;
-    let script = format!("head -c {LENGTH} /dev/zero");
+    const OUTPUT_BYTES: usize = 1_000_000;
+    let script = format!("head -c {OUTPUT_BYTES} /dev/zero");
     let (output, mut child) = says(&given([false; 3], false), &script);
     child.wait().expect("it ends");
     output.end();
@@ -170,7 +170,7 @@ fn nothing_is_lost_where_it_does_not_wait() {
     rustix::io::ioctl_fionbio(&to_out, true).expect("a pipe");
     output.show([to_out, to_err]);
     until("the pipe is full", || waiting_in(&out) > 60_000);
-    assert_eq!(heard(out).len(), LENGTH);
+    assert_eq!(heard(out).len(), OUTPUT_BYTES);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn nobody_waits_for_who_does_not_listen() {
     until("something is said", || waiting_in(&out) > 0);
     assert!(!output.is_heard(Duration::from_millis(100)));
     output.give_up();
-    assert!(output.is_heard(PATIENCE));
+    assert!(output.is_heard(STEP_TIMEOUT));
     output.end();
     let said = heard(out).len();
     assert!((4096..300_000).contains(&said), "{said}");

@@ -7,7 +7,7 @@ use std::{
 
 use encapsulation::{Effect, TreePath};
 
-use super::{Nodes, ROOT};
+use super::{Nodes, ROOT_NODE};
 
 impl Nodes {
     /// Where the kernel knows something of what these have changed: directories, and names in them.
@@ -55,7 +55,7 @@ impl<'a> Known<'a> {
 
     /// What is called so, and what was before.
     fn all(&self, path: &TreePath) -> Vec<u64> {
-        path.names().fold(vec![ROOT], |parents, name| {
+        path.names().fold(vec![ROOT_NODE], |parents, name| {
             let there = parents
                 .iter()
                 .map(|parent| self.names.get(&(*parent, name)));
@@ -109,7 +109,7 @@ mod tests {
         let mut told = |parent, name: &str, inode| {
             nodes.told(Identity::Real { device: 1, inode }, parent, name.as_ref())
         };
-        let (a, b) = (told(ROOT, "a", 10), told(ROOT, "b", 11));
+        let (a, b) = (told(ROOT_NODE, "a", 10), told(ROOT_NODE, "b", 11));
         let (c, _) = (told(a, "c", 12), told(b, "d", 13));
         nodes.told_absent(c, "e".as_ref());
         let unlink = |of| Effect::Unlink { path: path(of) };
@@ -123,12 +123,12 @@ mod tests {
             unlink("f/e"),
         ]);
         let names = [
-            (ROOT, "a"),
-            (ROOT, "b"),
+            (ROOT_NODE, "a"),
+            (ROOT_NODE, "b"),
             (a, "x"),
             (b, "x"),
             (a, "c"),
-            (ROOT, "f"),
+            (ROOT_NODE, "f"),
             (c, "e"),
         ];
         let names = names.map(|(parent, name)| (parent, OsString::from(name)));

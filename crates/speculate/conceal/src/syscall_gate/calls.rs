@@ -6,24 +6,24 @@ use nix::unistd::{Pid, getpgid};
 
 use super::{
     Call, Shared,
-    files::{Doer, OTHER},
+    files::{Doer, PROCESS_REASON},
     filter, named, signed,
 };
 use crate::{members::Members, processes::line, socket_address::Address};
 
-/// Why they wait.
-const NETWORK: &str = "the network";
-const SOCKET: &str = "a socket of another process";
-const SIGNAL: &str = "a signal to another process";
-const MACHINE: &str = "the state of the machine";
+/// Reasons of waiting calls.
+const NETWORK_REASON: &str = "the network";
+const SOCKET_REASON: &str = "a socket of another process";
+const SIGNAL_REASON: &str = "a signal to another process";
+const MACHINE_REASON: &str = "the state of the machine";
 
 /// What is begun by that name looks for interfaces (`npm` at each start), and has no means to change one.
 const ASKS_ONLY: &str = "node";
 
-/// Whose priority is set (`PRIO_PROCESS` and so on).
-const PROCESS: i32 = 0;
-const GROUP: i32 = 1;
-const USER: i32 = 2;
+/// Targets of `setpriority` (sys/resource.h).
+const PRIO_PROCESS: i32 = 0;
+const PRIO_PGRP: i32 = 1;
+const PRIO_USER: i32 = 2;
 /// What changes the kernel's log, or where it is shown (`SYSLOG_ACTION_READ_CLEAR` to `_CONSOLE_LEVEL`), and what
 /// takes from it.
 const WRITING_LOG: [i32; 6] = [2, 4, 5, 6, 7, 8];
@@ -44,25 +44,25 @@ impl Shared {
             libc::SYS_ioctl => None,
             // One that speaks without being connected says so nowhere else.
             libc::SYS_socket | libc::SYS_socketpair if signed(first) == libc::AF_UNIX => {
-                Some(SOCKET)
+                Some(SOCKET_REASON)
             }
             libc::SYS_socket if is_about_interfaces(call) => None,
-            libc::SYS_socket | libc::SYS_socketpair => Some(NETWORK),
+            libc::SYS_socket | libc::SYS_socketpair => Some(NETWORK_REASON),
             libc::SYS_bind => self.binding(call),
             libc::SYS_connect => {
                 let address = Address::of(call.process, second, call.arguments[2]);
                 (!address.is_ok_and(|address| address.is_own(call.process, &self.known)))
-                    .then_some(SOCKET)
+                    .then_some(SOCKET_REASON)
             }
             libc::SYS_kill if second == 0 => None,
-            libc::SYS_kill => (!self.is_own_group(signed(first))).then_some(SIGNAL),
-            libc::SYS_ptrace => (!self.is_own(signed(second))).then_some(SIGNAL),
+            libc::SYS_kill => (!self.is_own_group(signed(first))).then_some(SIGNAL_REASON),
+            libc::SYS_ptrace => (!self.is_own(signed(second))).then_some(SIGNAL_REASON),
             libc::SYS_tkill
             | libc::SYS_tgkill
             | libc::SYS_rt_sigqueueinfo
-            | libc::SYS_rt_tgsigqueueinfo => (!self.is_own(signed(first))).then_some(SIGNAL),
-            libc::SYS_pidfd_send_signal => (!self.is_own_behind(call)).then_some(SIGNAL),
-            libc::SYS_pidfd_getfd => (!self.is_own_behind(call)).then_some(OTHER),
+            | libc::SYS_rt_tgsigqueueinfo => (!self.is_own(signed(first))).then_some(SIGNAL_REASON),
+            libc::SYS_pidfd_send_signal => (!self.is_own_behind(call)).then_some(SIGNAL_REASON),
+            libc::SYS_pidfd_getfd => (!self.is_own_behind(call)).then_some(PROCESS_REASON),
             // The limits are asked for.
             libc::SYS_prlimit64 if call.arguments[2] == 0 => None,
             libc::SYS_prlimit64
@@ -70,12 +70,12 @@ impl Shared {
             | libc::SYS_sched_setaffinity
             | libc::SYS_sched_setscheduler
             | libc::SYS_sched_setparam
-            | libc::SYS_sched_setattr => (!self.is_own(signed(first))).then_some(OTHER),
+            | libc::SYS_sched_setattr => (!self.is_own(signed(first))).then_some(PROCESS_REASON),
             libc::SYS_setpriority => self.priority(signed(first), signed(second)),
             // Its numbers for the same begin with 1.
             libc::SYS_ioprio_set => self.priority(signed(first).wrapping_sub(1), signed(second)),
             libc::SYS_syslog if !WRITING_LOG.contains(&signed(first)) => None,
-            _ => Some(MACHINE),
+            _ => Some(MACHINE_REASON),
         }
     }
 
@@ -83,7 +83,7 @@ impl Shared {
     fn binding(&self, call: &Call) -> Option<&'static str> {
         let [_, at, length, ..] = call.arguments;
         match Address::of(call.process, at, length) {
-            Ok(Address::Abstract(_)) => Some(SOCKET),
+            Ok(Address::Abstract(_)) => Some(SOCKET_REASON),
             Ok(Address::Path(path)) => self.doer(call).makes(&path),
             // The kernel chooses one, or it is an error.
             Err(_) => None,
@@ -93,12 +93,12 @@ impl Shared {
     /// That of a process, a group or a user is set.
     fn priority(&self, whose: i32, which: i32) -> Option<&'static str> {
         let is_own = match whose {
-            _ if which == 0 => whose != USER,
-            PROCESS => self.is_own(which),
-            GROUP => self.is_own_group(which.wrapping_neg()),
+            _ if which == 0 => whose != PRIO_USER,
+            PRIO_PROCESS => self.is_own(which),
+            PRIO_PGRP => self.is_own_group(which.wrapping_neg()),
             _ => false,
         };
-        (!is_own).then_some(OTHER)
+        (!is_own).then_some(PROCESS_REASON)
     }
 
     pub(super) fn doer(&self, call: &Call) -> Doer<'_> {

@@ -19,20 +19,21 @@ use super::{
     terminals,
     walk::{self, Led, Way, walk},
 };
-use crate::{members::Members, socket_address::read, tree::AROUND};
+use crate::{members::Members, socket_address::read, tree::SURROUNDINGS_REASON};
 
-/// The longest path (`PATH_MAX`), and a page, which ends where the next one may be missing.
-const LONGEST: usize = 4096;
-const PAGE: u64 = 4096;
+/// Longest path, bytes (linux/limits.h).
+const PATH_MAX: usize = 4096;
+/// A path may end where the next page is missing.
+const PAGE_BYTES: u64 = 4096;
 /// Harmless devices ([`is_harmless`]) that are often written to.
-const COMMON: [&str; 2] = ["/dev/null", "/dev/tty"];
-/// Why it waits.
-const STATE: &str = "the kernel's state";
-const DEVICE: &str = "a device";
-pub(super) const OTHER: &str = "another process";
-const UNKNOWN: &str = "what cannot be looked at now";
-/// What only descriptors lead to: pipes, sockets, and what has no names (linux/magic.h).
-const NAMELESS: [u64; 3] = [0x5049_5045, 0x534f_434b, 0x0904_1934];
+const COMMON_DEVICES: [&str; 2] = ["/dev/null", "/dev/tty"];
+/// Reasons of waiting calls.
+const KERNEL_STATE_REASON: &str = "the kernel's state";
+const DEVICE_REASON: &str = "a device";
+pub(super) const PROCESS_REASON: &str = "another process";
+const UNKNOWN_REASON: &str = "what cannot be looked at now";
+/// File systems without names, reached by descriptors alone: pipes, sockets, anonymous inodes (linux/magic.h).
+const UNNAMED_FILE_SYSTEMS: [u64; 3] = [0x5049_5045, 0x534f_434b, 0x0904_1934];
 
 /// Where files are.
 #[derive(Debug, Clone)]
@@ -138,7 +139,7 @@ impl Doer<'_> {
 
     fn file(&self, named: &Named, path: &Path) -> Option<&'static str> {
         let directory = named.place.directory;
-        if named.deed.opens() && COMMON.iter().any(|name| path == Path::new(name)) {
+        if named.deed.opens() && COMMON_DEVICES.iter().any(|name| path == Path::new(name)) {
             return None;
         }
         if self.is_clear(named, path) {
@@ -156,8 +157,8 @@ impl Doer<'_> {
                 _ => self.judge(&file, named.deed),
             },
             Ok(Led::Nothing(directory)) if named.deed.makes() => self.judge(&directory, Deed::Make),
-            Ok(Led::Elsewhere) => Some(OTHER),
-            Err(error) if is_ours(error) => Some(UNKNOWN),
+            Ok(Led::Elsewhere) => Some(PROCESS_REASON),
+            Err(error) if is_ours(error) => Some(UNKNOWN_REASON),
             // The call fails, too.
             Ok(Led::Nothing(_)) | Err(_) => None,
         }
@@ -206,8 +207,8 @@ impl Doer<'_> {
         };
         let parent = match walk(self.thread, self.members, way) {
             Ok(Led::There { file, .. }) => file,
-            Ok(Led::Elsewhere) => return Some(OTHER),
-            Err(error) if is_ours(error) => return Some(UNKNOWN),
+            Ok(Led::Elsewhere) => return Some(PROCESS_REASON),
+            Err(error) if is_ours(error) => return Some(UNKNOWN_REASON),
             Ok(Led::Nothing(_)) | Err(_) => return None,
         };
         let why = self.judge(&parent, named.deed)?;
@@ -232,7 +233,7 @@ impl Doer<'_> {
     /// Why what is done to that file has to wait, if it has to.
     fn judge(&self, file: &OwnedFd, deed: Deed) -> Option<&'static str> {
         let Ok(about) = about(file, Path::new(""), AtFlags::EMPTY_PATH) else {
-            return Some(UNKNOWN);
+            return Some(UNKNOWN_REASON);
         };
         if self.is_own(&about) {
             return None;
@@ -240,29 +241,29 @@ impl Doer<'_> {
         let is_file = about.kind.is_file();
         if about.device == self.devices.around {
             let matters = deed != Deed::Extend && (is_file || !deed.opens());
-            return matters.then_some(AROUND);
+            return matters.then_some(SURROUNDINGS_REASON);
         }
         let Some(place) = walk::place(file) else {
-            return Some(UNKNOWN);
+            return Some(UNKNOWN_REASON);
         };
         if walk::is_of_processes(file) {
             return match walk::process_in(&place) {
                 Some(process) if self.members.has(process.cast_unsigned()) => None,
-                Some(_) => Some(OTHER),
-                None => (is_file || !deed.opens()).then_some(STATE),
+                Some(_) => Some(PROCESS_REASON),
+                None => (is_file || !deed.opens()).then_some(KERNEL_STATE_REASON),
             };
         }
         if about.kind.is_char_device() || about.kind.is_block_device() {
             let is_clear = (deed.opens() && is_harmless(&about))
                 || terminals::is_own(self.thread, self.members, about.stands_for);
-            return (!is_clear).then_some(DEVICE);
+            return (!is_clear).then_some(DEVICE_REASON);
         }
         if (is_file && about.links == 0) || (!is_file && deed.opens()) || is_nameless(file) {
             return None;
         }
         Some(match place.starts_with("/sys") {
-            true => STATE,
-            false => AROUND,
+            true => KERNEL_STATE_REASON,
+            false => SURROUNDINGS_REASON,
         })
     }
 }
@@ -280,14 +281,16 @@ fn is_harmless(about: &About) -> bool {
 
 fn is_nameless(file: &OwnedFd) -> bool {
     let kind = rustix::fs::fstatfs(file).map(|about| about.f_type);
-    kind.is_ok_and(|kind| u64::try_from(kind).is_ok_and(|kind| NAMELESS.contains(&kind)))
+    kind.is_ok_and(|kind| {
+        u64::try_from(kind).is_ok_and(|kind| UNNAMED_FILE_SYSTEMS.contains(&kind))
+    })
 }
 
 fn text(thread: u32, at: u64) -> Option<PathBuf> {
     let mut all = Vec::new();
-    while all.len() < LONGEST {
+    while all.len() < PATH_MAX {
         let from = at.checked_add(all.len() as u64)?;
-        let mut piece = vec![0; usize::try_from(PAGE - from % PAGE).ok()?];
+        let mut piece = vec![0; usize::try_from(PAGE_BYTES - from % PAGE_BYTES).ok()?];
         read(thread, from, &mut piece).ok()?;
         let end = piece.iter().position(|byte| *byte == 0);
         all.extend_from_slice(&piece[..end.unwrap_or(piece.len())]);
@@ -304,8 +307,8 @@ mod tests {
 
     use super::*;
 
-    const WRITES: Deed = Deed::Open(libc::O_WRONLY);
-    const MAKES: Deed = Deed::Open(libc::O_WRONLY | libc::O_CREAT);
+    const OPEN_TO_WRITE: Deed = Deed::Open(libc::O_WRONLY);
+    const OPEN_TO_CREATE: Deed = Deed::Open(libc::O_WRONLY | libc::O_CREAT);
 
     fn asked(path: impl AsRef<Path>, deed: Deed) -> Option<&'static str> {
         asked_from(libc::AT_FDCWD, false, path, deed)
@@ -343,46 +346,70 @@ mod tests {
 
     #[test]
     fn what_is_not_its_own_waits() {
-        assert_eq!(asked("/dev/null", WRITES), None);
-        assert_eq!(asked("/dev/../dev/ptmx", WRITES), None);
-        assert_eq!(asked("/etc/passwd", WRITES), Some(AROUND));
+        assert_eq!(asked("/dev/null", OPEN_TO_WRITE), None);
+        assert_eq!(asked("/dev/../dev/ptmx", OPEN_TO_WRITE), None);
+        assert_eq!(
+            asked("/etc/passwd", OPEN_TO_WRITE),
+            Some(SURROUNDINGS_REASON)
+        );
         assert_eq!(asked("/etc/passwd", Deed::Open(libc::O_CREAT)), None);
-        assert_eq!(asked("/etc", WRITES), None);
-        assert_eq!(asked("/nowhere/at/all", MAKES), None);
-        assert_eq!(asked("/etc/nobody", WRITES), None);
-        assert_eq!(asked("/etc/nobody", MAKES), Some(AROUND));
-        assert_eq!(asked("/dev/kmsg", WRITES), Some(DEVICE));
-        assert_eq!(asked("/dev/../sys/power/state", WRITES), Some(STATE));
-        assert_eq!(asked("/proc/sys/vm/drop_caches", WRITES), Some(STATE));
+        assert_eq!(asked("/etc", OPEN_TO_WRITE), None);
+        assert_eq!(asked("/nowhere/at/all", OPEN_TO_CREATE), None);
+        assert_eq!(asked("/etc/nobody", OPEN_TO_WRITE), None);
+        assert_eq!(
+            asked("/etc/nobody", OPEN_TO_CREATE),
+            Some(SURROUNDINGS_REASON)
+        );
+        assert_eq!(asked("/dev/kmsg", OPEN_TO_WRITE), Some(DEVICE_REASON));
+        assert_eq!(
+            asked("/dev/../sys/power/state", OPEN_TO_WRITE),
+            Some(KERNEL_STATE_REASON)
+        );
+        assert_eq!(
+            asked("/proc/sys/vm/drop_caches", OPEN_TO_WRITE),
+            Some(KERNEL_STATE_REASON)
+        );
     }
 
     #[test]
     fn names_are_their_directories() {
         assert_eq!(asked("/dev/shm/nobody", Deed::Make), None);
-        assert_eq!(asked("/dev/nobody", Deed::Make), Some(AROUND));
+        assert_eq!(asked("/dev/nobody", Deed::Make), Some(SURROUNDINGS_REASON));
         assert_eq!(asked("/dev/nobody", Deed::Remove), None);
-        assert_eq!(asked("/dev/null", Deed::Remove), Some(AROUND));
+        assert_eq!(asked("/dev/null", Deed::Remove), Some(SURROUNDINGS_REASON));
         assert_eq!(asked("/dev/null", Deed::Make), None);
-        assert_eq!(asked("/dev/null", Deed::Change), Some(DEVICE));
-        assert_eq!(asked("/dev/null", Deed::Extend), Some(DEVICE));
-        assert_eq!(asked("/sys/kernel", Deed::Extend), Some(STATE));
+        assert_eq!(asked("/dev/null", Deed::Change), Some(DEVICE_REASON));
+        assert_eq!(asked("/dev/null", Deed::Extend), Some(DEVICE_REASON));
+        assert_eq!(
+            asked("/sys/kernel", Deed::Extend),
+            Some(KERNEL_STATE_REASON)
+        );
         assert_eq!(asked("/etc/passwd", Deed::Extend), None);
-        assert_eq!(asked("/etc/passwd/", Deed::Remove), Some(AROUND));
+        assert_eq!(
+            asked("/etc/passwd/", Deed::Remove),
+            Some(SURROUNDINGS_REASON)
+        );
         assert_eq!(asked("/etc/..", Deed::Remove), None);
         assert_eq!(asked("/", Deed::Make), None);
-        assert_eq!(asked("/sys/nobody", Deed::Make), Some(STATE));
+        assert_eq!(asked("/sys/nobody", Deed::Make), Some(KERNEL_STATE_REASON));
     }
 
     #[test]
     fn processes_have_what_is_theirs() {
-        assert_eq!(asked("/proc/self/oom_score_adj", WRITES), None);
-        assert_eq!(asked("/proc/thread-self/comm", WRITES), None);
-        assert_eq!(asked("/proc/self/root/etc/passwd", WRITES), Some(AROUND));
-        assert_eq!(asked("/proc/self/root/dev/shm/new", MAKES), None);
-        assert_eq!(asked("/dev/stdout", WRITES), None);
+        assert_eq!(asked("/proc/self/oom_score_adj", OPEN_TO_WRITE), None);
+        assert_eq!(asked("/proc/thread-self/comm", OPEN_TO_WRITE), None);
+        assert_eq!(
+            asked("/proc/self/root/etc/passwd", OPEN_TO_WRITE),
+            Some(SURROUNDINGS_REASON)
+        );
+        assert_eq!(asked("/proc/self/root/dev/shm/new", OPEN_TO_CREATE), None);
+        assert_eq!(asked("/dev/stdout", OPEN_TO_WRITE), None);
         let (read, _write) = std::io::pipe().expect("a pipe");
         let number = std::os::fd::AsRawFd::as_raw_fd(&read);
-        assert_eq!(asked(format!("/proc/self/fd/{number}"), WRITES), None);
+        assert_eq!(
+            asked(format!("/proc/self/fd/{number}"), OPEN_TO_WRITE),
+            None
+        );
     }
 
     #[test]
@@ -394,14 +421,20 @@ mod tests {
         let own = fs::File::open(directory.path()).expect("a directory");
         let own = std::os::fd::AsRawFd::as_raw_fd(&own);
         for path in ["/etc/passwd", "etc/../../../etc/new", "/link", "/dev/null"] {
-            assert_eq!(asked_from(own, true, path, MAKES), None, "{path}");
+            assert_eq!(asked_from(own, true, path, OPEN_TO_CREATE), None, "{path}");
         }
-        assert_eq!(asked_from(own, true, "/", WRITES), None);
-        assert_eq!(asked_from(own, false, "/etc/passwd", MAKES), Some(AROUND));
+        assert_eq!(asked_from(own, true, "/", OPEN_TO_WRITE), None);
+        assert_eq!(
+            asked_from(own, false, "/etc/passwd", OPEN_TO_CREATE),
+            Some(SURROUNDINGS_REASON)
+        );
         let sys = fs::File::open("/sys").expect("a directory");
         let sys = std::os::fd::AsRawFd::as_raw_fd(&sys);
-        assert_eq!(asked_from(sys, true, "../dev/shm", MAKES), Some(STATE));
-        assert_eq!(asked_from(sys, false, "../dev/shm", MAKES), None);
+        assert_eq!(
+            asked_from(sys, true, "../dev/shm", OPEN_TO_CREATE),
+            Some(KERNEL_STATE_REASON)
+        );
+        assert_eq!(asked_from(sys, false, "../dev/shm", OPEN_TO_CREATE), None);
     }
 
     #[test]
@@ -412,11 +445,14 @@ mod tests {
         symlink("/etc/nobody", at("nobody")).expect("a link");
         symlink("own", at("link")).expect("a link");
         fs::write(at("own"), "").expect("a file");
-        assert_eq!(asked(at("own"), WRITES), None);
-        assert_eq!(asked(at("link"), WRITES), None);
-        assert_eq!(asked(at("new"), MAKES), None);
-        assert_eq!(asked(at("state"), WRITES), Some(STATE));
-        assert_eq!(asked(at("nobody"), MAKES), Some(AROUND));
+        assert_eq!(asked(at("own"), OPEN_TO_WRITE), None);
+        assert_eq!(asked(at("link"), OPEN_TO_WRITE), None);
+        assert_eq!(asked(at("new"), OPEN_TO_CREATE), None);
+        assert_eq!(asked(at("state"), OPEN_TO_WRITE), Some(KERNEL_STATE_REASON));
+        assert_eq!(
+            asked(at("nobody"), OPEN_TO_CREATE),
+            Some(SURROUNDINGS_REASON)
+        );
         assert_eq!(asked(at("nobody"), Deed::Remove), None);
     }
 }

@@ -63,12 +63,12 @@ const fn other(number: libc::c_long, argument: u32) -> Asked {
 }
 
 /// Calls that may be asked about, frequent ones first.
-const ASKED: &[Asked] = &[
-    has(libc::SYS_openat, 2, WRITES),
-    has(libc::SYS_clone, 0, NAMESPACES),
+const GATED_CALLS: &[Asked] = &[
+    has(libc::SYS_openat, 2, WRITE_FLAGS),
+    has(libc::SYS_clone, 0, NAMESPACE_FLAGS),
     Asked {
         number: libc::SYS_ioctl,
-        when: When::Is(1, SIZE),
+        when: When::Is(1, SIZE_REQUEST),
     },
     // Who begins children by this does it by clone(2) where that is not there.
     Asked {
@@ -98,16 +98,16 @@ const ASKED: &[Asked] = &[
     always(libc::SYS_fchmod),
     always(libc::SYS_fchown),
     always(libc::SYS_truncate),
-    always(named::FCHMODAT2),
+    always(named::SYS_FCHMODAT2),
     always(libc::SYS_setxattr),
     always(libc::SYS_lsetxattr),
     always(libc::SYS_fsetxattr),
     always(libc::SYS_removexattr),
     always(libc::SYS_lremovexattr),
     always(libc::SYS_fremovexattr),
-    always(named::SETXATTRAT),
-    always(named::REMOVEXATTRAT),
-    always(named::FILE_SETATTR),
+    always(named::SYS_SETXATTRAT),
+    always(named::SYS_REMOVEXATTRAT),
+    always(named::SYS_FILE_SETATTR),
     always(libc::SYS_kill),
     always(libc::SYS_tkill),
     always(libc::SYS_tgkill),
@@ -164,8 +164,8 @@ const ASKED: &[Asked] = &[
 
 /// The same where there are older calls.
 #[cfg(target_arch = "x86_64")]
-const ASKED_TOO: &[Asked] = &[
-    has(libc::SYS_open, 1, WRITES),
+const GATED_X86_CALLS: &[Asked] = &[
+    has(libc::SYS_open, 1, WRITE_FLAGS),
     always(libc::SYS_creat),
     always(libc::SYS_iopl),
     always(libc::SYS_ioperm),
@@ -184,15 +184,16 @@ const ASKED_TOO: &[Asked] = &[
     always(libc::SYS_futimesat),
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const ASKED_TOO: &[Asked] = &[];
+const GATED_X86_CALLS: &[Asked] = &[];
 
 /// Of a file: it is made, or written to.
-const WRITES: u32 = (libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC).cast_unsigned();
+const WRITE_FLAGS: u32 =
+    (libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC).cast_unsigned();
 /// Of a terminal: how large it is.
 #[expect(clippy::cast_possible_truncation, reason = "requests have 32 bits")]
-const SIZE: u32 = libc::TIOCGWINSZ as u32;
+const SIZE_REQUEST: u32 = libc::TIOCGWINSZ as u32;
 /// Of a child: it would be none of the encapsulation's any more.
-const NAMESPACES: u32 = (libc::CLONE_NEWNS
+const NAMESPACE_FLAGS: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWIPC
@@ -202,33 +203,33 @@ const NAMESPACES: u32 = (libc::CLONE_NEWNS
     .cast_unsigned();
 
 // Offsets in `struct seccomp_data`, and the codes of classic BPF (linux/filter.h).
-const NUMBER: u32 = 0;
-const ARCH: u32 = 4;
+const NUMBER_OFFSET: u32 = 0;
+const ARCHITECTURE_OFFSET: u32 = 4;
 const FIRST_ARGUMENT: u32 = 16;
-const LOAD: u16 = 0x20;
+const BPF_LOAD_WORD: u16 = 0x20;
 const IS_EQUAL: u16 = 0x15;
 const IS_AT_LEAST: u16 = 0x35;
 const HAS_BIT: u16 = 0x45;
-const AND: u16 = 0x54;
-const RETURN: u16 = 0x06;
+const BPF_AND: u16 = 0x54;
+const BPF_RETURN: u16 = 0x06;
 /// The bits of a socket's type that are no flags.
-const TYPE: u32 = 0xf;
+const SOCKET_TYPE_MASK: u32 = 0xf;
 
 /// Who has been heard waits until it has an answer, or is killed: other signals would have calls fail (`EINTR`) that
 /// never do.
-const FLAGS: libc::c_ulong =
+const FILTER_FLAGS: libc::c_ulong =
     libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
 
-/// What comes before the calls, and all of it.
-const CALLS: usize = 5;
-const LENGTH: usize = CALLS + total(ASKED) + total(ASKED_TOO) + 1;
-static PROGRAM: [libc::sock_filter; LENGTH] = program();
+/// Instructions before those of the calls, and of the whole program.
+const CALLS_AT: usize = 5;
+const PROGRAM_LENGTH: usize = CALLS_AT + total(GATED_CALLS) + total(GATED_X86_CALLS) + 1;
+static PROGRAM: [libc::sock_filter; PROGRAM_LENGTH] = program();
 
 /// Has the kernel ask for this thread and all that it begets, and sends what it asks by through that socket. Allocates
 /// nothing: it is called between fork and exec.
 pub(crate) fn install(through: BorrowedFd<'_>) -> io::Result<()> {
     let program = libc::sock_fprog {
-        len: LENGTH.try_into().map_err(io::Error::other)?,
+        len: PROGRAM_LENGTH.try_into().map_err(io::Error::other)?,
         filter: PROGRAM.as_ptr().cast_mut(),
     };
     // SAFETY: the program lives as long as the call, which only reads it.
@@ -236,7 +237,7 @@ pub(crate) fn install(through: BorrowedFd<'_>) -> io::Result<()> {
         libc::syscall(
             libc::SYS_seccomp,
             libc::SECCOMP_SET_MODE_FILTER,
-            FLAGS,
+            FILTER_FLAGS,
             &raw const program,
         )
     };
@@ -268,15 +269,16 @@ const fn instruction(code: u16, yes: u8, no: u8, k: u32) -> libc::sock_filter {
 }
 
 const fn answer(answer: u32) -> libc::sock_filter {
-    instruction(RETURN, 0, 0, answer)
+    instruction(BPF_RETURN, 0, 0, answer)
 }
 
-const ASK: libc::sock_filter = answer(libc::SECCOMP_RET_USER_NOTIF);
-const ALLOW: libc::sock_filter = answer(libc::SECCOMP_RET_ALLOW);
-const MISSING: libc::sock_filter = answer(libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned());
+const ASK_SUPERVISOR: libc::sock_filter = answer(libc::SECCOMP_RET_USER_NOTIF);
+const ALLOW_CALL: libc::sock_filter = answer(libc::SECCOMP_RET_ALLOW);
+const MISSING_CALL: libc::sock_filter =
+    answer(libc::SECCOMP_RET_ERRNO | libc::ENOSYS.cast_unsigned());
 
 const fn load(argument: u32) -> libc::sock_filter {
-    instruction(LOAD, 0, 0, FIRST_ARGUMENT + 8 * argument)
+    instruction(BPF_LOAD_WORD, 0, 0, FIRST_ARGUMENT + 8 * argument)
 }
 
 /// How many instructions a call takes.
@@ -305,54 +307,58 @@ const fn total(all: &[Asked]) -> usize {
     reason = "calls have small numbers"
 )]
 const fn part(asked: Asked) -> [libc::sock_filter; 9] {
-    let mut all = [ALLOW; 9];
+    let mut all = [ALLOW_CALL; 9];
     all[0] = instruction(IS_EQUAL, 0, length(asked.when) - 1, asked.number as u32);
     match asked.when {
-        When::Always => all[1] = ASK,
-        When::Never => all[1] = MISSING,
+        When::Always => all[1] = ASK_SUPERVISOR,
+        When::Never => all[1] = MISSING_CALL,
         When::Has(argument, bits) => {
             all[1] = load(argument);
             all[2] = instruction(HAS_BIT, 0, 1, bits);
-            all[3] = ASK;
+            all[3] = ASK_SUPERVISOR;
         }
         When::Is(argument, value) => {
             all[1] = load(argument);
             all[2] = instruction(IS_EQUAL, 0, 1, value);
-            all[3] = ASK;
+            all[3] = ASK_SUPERVISOR;
         }
         When::Other(argument) => {
             all[1] = load(argument);
             all[2] = instruction(IS_EQUAL, 1, 0, 0);
-            all[3] = ASK;
+            all[3] = ASK_SUPERVISOR;
         }
         When::Network => {
             all[1] = load(0);
             all[2] = instruction(IS_EQUAL, 0, 4, libc::AF_UNIX.cast_unsigned());
             all[3] = load(1);
-            all[4] = instruction(AND, 0, 0, TYPE);
+            all[4] = instruction(BPF_AND, 0, 0, SOCKET_TYPE_MASK);
             all[5] = instruction(IS_EQUAL, 2, 0, libc::SOCK_STREAM.cast_unsigned());
             all[6] = instruction(IS_EQUAL, 1, 0, libc::SOCK_SEQPACKET.cast_unsigned());
-            all[7] = ASK;
+            all[7] = ASK_SUPERVISOR;
         }
     }
     all
 }
 
 /// What is asked, of whom, and whether it matters.
-const fn program() -> [libc::sock_filter; LENGTH] {
-    let mut all = [ALLOW; LENGTH];
-    all[0] = instruction(LOAD, 0, 0, ARCH);
+const fn program() -> [libc::sock_filter; PROGRAM_LENGTH] {
+    let mut all = [ALLOW_CALL; PROGRAM_LENGTH];
+    all[0] = instruction(BPF_LOAD_WORD, 0, 0, ARCHITECTURE_OFFSET);
     all[1] = instruction(IS_EQUAL, 0, 2, ARCHITECTURE);
-    all[2] = instruction(LOAD, 0, 0, NUMBER);
+    all[2] = instruction(BPF_LOAD_WORD, 0, 0, NUMBER_OFFSET);
     all[3] = instruction(IS_AT_LEAST, 0, 1, X32);
-    all[4] = ASK;
-    let at = fill(&mut all, CALLS, ASKED);
-    fill(&mut all, at, ASKED_TOO);
+    all[4] = ASK_SUPERVISOR;
+    let at = fill(&mut all, CALLS_AT, GATED_CALLS);
+    fill(&mut all, at, GATED_X86_CALLS);
     all
 }
 
 /// From there on. Where it ends.
-const fn fill(all: &mut [libc::sock_filter; LENGTH], from: usize, asked: &[Asked]) -> usize {
+const fn fill(
+    all: &mut [libc::sock_filter; PROGRAM_LENGTH],
+    from: usize,
+    asked: &[Asked],
+) -> usize {
     let (mut at, mut which) = (from, 0);
     while which < asked.len() {
         let part = part(asked[which]);

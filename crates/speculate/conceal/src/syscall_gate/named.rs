@@ -4,10 +4,10 @@ use super::{Call, signed};
 use crate::socket_address::read;
 
 // Of later kernels than the numbers that are known here; the same everywhere.
-pub(super) const FCHMODAT2: libc::c_long = 452;
-pub(super) const SETXATTRAT: libc::c_long = 463;
-pub(super) const REMOVEXATTRAT: libc::c_long = 466;
-pub(super) const FILE_SETATTR: libc::c_long = 469;
+pub(super) const SYS_FCHMODAT2: libc::c_long = 452;
+pub(super) const SYS_SETXATTRAT: libc::c_long = 463;
+pub(super) const SYS_REMOVEXATTRAT: libc::c_long = 466;
+pub(super) const SYS_FILE_SETATTR: libc::c_long = 469;
 
 /// What is done to what is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Deed {
 impl Named {
     /// A name that is known already is made from where the thread is.
     pub(super) fn made() -> Self {
-        named(HERE, 0, Deed::Make)
+        named(WORKING_DIRECTORY, 0, Deed::Make)
     }
 }
 
@@ -150,39 +150,43 @@ pub(super) fn of(call: &Call) -> Option<Named> {
         libc::SYS_unlinkat => named(a, b, Deed::Remove),
         libc::SYS_renameat | libc::SYS_renameat2 => renamed((a, b), (c, d)),
         libc::SYS_fchmodat => changed(a, b, 0),
-        FCHMODAT2 | libc::SYS_utimensat => changed(a, b, d),
+        SYS_FCHMODAT2 | libc::SYS_utimensat => changed(a, b, d),
         libc::SYS_fchownat => changed(a, b, e),
         libc::SYS_fchmod | libc::SYS_fchown => changed(a, 0, 0),
-        libc::SYS_truncate => changed(HERE, a, 0),
-        libc::SYS_setxattr | libc::SYS_removexattr => extended(HERE, a, 0),
-        libc::SYS_lsetxattr | libc::SYS_lremovexattr => extended(HERE, a, ITSELF),
+        libc::SYS_truncate => changed(WORKING_DIRECTORY, a, 0),
+        libc::SYS_setxattr | libc::SYS_removexattr => extended(WORKING_DIRECTORY, a, 0),
+        libc::SYS_lsetxattr | libc::SYS_lremovexattr => extended(WORKING_DIRECTORY, a, NO_FOLLOW),
         libc::SYS_fsetxattr | libc::SYS_fremovexattr => extended(a, 0, 0),
-        SETXATTRAT | REMOVEXATTRAT => extended(a, b, c),
-        FILE_SETATTR => extended(a, b, e),
+        SYS_SETXATTRAT | SYS_REMOVEXATTRAT => extended(a, b, c),
+        SYS_FILE_SETATTR => extended(a, b, e),
         _ => return of_older(call),
     })
 }
 
-/// The directory that the thread is in.
-const HERE: u64 = libc::AT_FDCWD.cast_unsigned() as u64;
-/// The link itself.
-const ITSELF: u64 = libc::AT_SYMLINK_NOFOLLOW.cast_unsigned() as u64;
+/// The working directory of the thread.
+const WORKING_DIRECTORY: u64 = libc::AT_FDCWD.cast_unsigned() as u64;
+/// The link itself, not the target.
+const NO_FOLLOW: u64 = libc::AT_SYMLINK_NOFOLLOW.cast_unsigned() as u64;
 
 /// Those that begin where the thread is.
 #[cfg(target_arch = "x86_64")]
 fn of_older(call: &Call) -> Option<Named> {
     let [a, b, ..] = call.arguments;
     Some(match call.number {
-        libc::SYS_open => opened(HERE, a, signed(b)),
-        libc::SYS_creat => opened(HERE, a, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC),
-        libc::SYS_mkdir | libc::SYS_mknod => named(HERE, a, Deed::Make),
-        libc::SYS_symlink | libc::SYS_link => named(HERE, b, Deed::Make),
-        libc::SYS_unlink | libc::SYS_rmdir => named(HERE, a, Deed::Remove),
-        libc::SYS_rename => renamed((HERE, a), (HERE, b)),
+        libc::SYS_open => opened(WORKING_DIRECTORY, a, signed(b)),
+        libc::SYS_creat => opened(
+            WORKING_DIRECTORY,
+            a,
+            libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC,
+        ),
+        libc::SYS_mkdir | libc::SYS_mknod => named(WORKING_DIRECTORY, a, Deed::Make),
+        libc::SYS_symlink | libc::SYS_link => named(WORKING_DIRECTORY, b, Deed::Make),
+        libc::SYS_unlink | libc::SYS_rmdir => named(WORKING_DIRECTORY, a, Deed::Remove),
+        libc::SYS_rename => renamed((WORKING_DIRECTORY, a), (WORKING_DIRECTORY, b)),
         libc::SYS_chmod | libc::SYS_chown | libc::SYS_utime | libc::SYS_utimes => {
-            changed(HERE, a, 0)
+            changed(WORKING_DIRECTORY, a, 0)
         }
-        libc::SYS_lchown => changed(HERE, a, ITSELF),
+        libc::SYS_lchown => changed(WORKING_DIRECTORY, a, NO_FOLLOW),
         libc::SYS_futimesat => changed(a, b, 0),
         _ => return None,
     })

@@ -14,18 +14,20 @@ use crate::{
     processes::{line, number},
 };
 
-/// The devices of pseudo-terminals (Documentation/admin-guide/devices.txt), and how many each of their numbers has.
-const FIRST: u32 = 136;
-const LAST: u32 = 143;
-const EACH: u32 = 256;
-/// Where new ones are made.
-const MASTERS: [&str; 2] = ["/dev/ptmx", "/dev/pts/ptmx"];
+/// First major number of pseudo-terminals (Documentation/admin-guide/devices.txt).
+const FIRST_PTY_MAJOR: u32 = 136;
+/// Last major number of pseudo-terminals.
+const LAST_PTY_MAJOR: u32 = 143;
+/// Pseudo-terminals of each major number.
+const PTYS_PER_MAJOR: u32 = 256;
+/// Devices that make new pseudo-terminals.
+const PTY_MULTIPLEXERS: [&str; 2] = ["/dev/ptmx", "/dev/pts/ptmx"];
 
 /// Programs that ask for a terminal's size for the lines that they quote in messages.
 const COMPILERS: [&str; 7] = ["cc1", "cc1plus", "f951", "lto1", "gcc", "clang", "rustc"];
 
-/// Programs in which a library asks for that in the place of each command, and that do not ask themselves.
-const ASKERS: [&str; 3] = ["make", "gmake", "outlive"];
+/// Programs with a library that asks for the size in the place of each command, and that do not ask for themselves.
+const ASKING_FOR_OTHERS: [&str; 3] = ["make", "gmake", "outlive"];
 
 impl Shared {
     /// The size of a terminal is asked for: what is done may depend on it.
@@ -40,7 +42,7 @@ impl Shared {
         // With the version, and what it compiles for, in its name.
         let is_one_of = |all: &[&str]| name.split('-').any(|word| all.contains(&word));
         let by = match is_one_of(&COMPILERS) {
-            _ if is_one_of(&ASKERS) => return,
+            _ if is_one_of(&ASKING_FOR_OTHERS) => return,
             true => Sized::ByCompilers,
             false => Sized::ByOthers,
         };
@@ -51,7 +53,7 @@ impl Shared {
 
 /// Whether the thread speaks to that terminal already, or one of the members has made it.
 pub(super) fn is_own(thread: u32, members: Members, device: u64) -> bool {
-    if !(FIRST..=LAST).contains(&major(device)) {
+    if !(FIRST_PTY_MAJOR..=LAST_PTY_MAJOR).contains(&major(device)) {
         return false;
     }
     let of = Path::new("/proc").join(thread.to_string());
@@ -61,7 +63,10 @@ pub(super) fn is_own(thread: u32, members: Members, device: u64) -> bool {
     };
     ["0", "1", "2"].into_iter().any(is_it)
         || controlling(thread) == Some(device)
-        || is_made_by(members, (major(device) - FIRST) * EACH + minor(device))
+        || is_made_by(
+            members,
+            (major(device) - FIRST_PTY_MAJOR) * PTYS_PER_MAJOR + minor(device),
+        )
 }
 
 /// That of the session, as proc(5) tells it: a number for both parts.
@@ -75,7 +80,7 @@ fn controlling(thread: u32) -> Option<u64> {
 fn is_made_by(members: Members, which: u32) -> bool {
     let is_other_end = |descriptor: PathBuf| {
         let is_master = fs::read_link(&descriptor)
-            .is_ok_and(|it| MASTERS.iter().any(|name| it == Path::new(name)));
+            .is_ok_and(|it| PTY_MULTIPLEXERS.iter().any(|name| it == Path::new(name)));
         is_master && index(&descriptor) == Some(which)
     };
     members.all().into_iter().any(|process| {

@@ -23,9 +23,9 @@ use crate::{
     processes::{line, process_of},
 };
 
-/// How many links the kernel follows (`MAXSYMLINKS`).
-const LINKS: usize = 40;
-const PROC: u64 = 0x9fa0; // PROC_SUPER_MAGIC
+/// Symbolic links that the kernel follows in one path (`MAXSYMLINKS`).
+const MAX_SYMLINKS: usize = 40;
+const PROC_SUPER_MAGIC: u64 = 0x9fa0; // PROC_SUPER_MAGIC
 
 /// What a path leads to.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ pub(super) fn process_in(place: &Path) -> Option<i32> {
 
 pub(super) fn is_of_processes(file: &OwnedFd) -> bool {
     let kind = rustix::fs::fstatfs(file).map(|about| about.f_type);
-    kind.is_ok_and(|kind| u64::try_from(kind) == Ok(PROC))
+    kind.is_ok_and(|kind| u64::try_from(kind) == Ok(PROC_SUPER_MAGIC))
 }
 
 /// Goes there.
@@ -154,7 +154,7 @@ impl Walk {
             return Ok(None);
         }
         self.links += 1;
-        if self.links > LINKS {
+        if self.links > MAX_SYMLINKS {
             return Err(Errno::LOOP);
         }
         self.follow(name, &found)

@@ -24,7 +24,7 @@ use encapsulation::{Base as _, Content, Encapsulation, Listing, Seen, TreePath};
 use tempfile::TempDir;
 
 /// How long something may take that has to happen.
-const PATIENCE: Duration = Duration::from_secs(120);
+const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) struct Context {
     pub(crate) directory: TempDir,
@@ -123,7 +123,7 @@ pub(crate) fn has_made(it: &Concealment, name: &str) -> bool {
 pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
+        assert!(began.elapsed() < STEP_TIMEOUT, "{what}");
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -23,7 +23,7 @@ use rustix::{
 use tempfile::TempDir;
 
 use crate::{
-    acts::{Act, MOUNT, SLOTS},
+    acts::{Act, MOUNT_NAME, SLOT_COUNT},
     side::Side,
 };
 
@@ -104,18 +104,18 @@ pub(crate) fn history_with(
     for (number, act) in before.iter().enumerate() {
         let _ = (ours.act(act, number), theirs.act(act, number));
     }
-    ours.open = [const { None }; SLOTS];
-    theirs.open = [const { None }; SLOTS];
+    ours.open = [const { None }; SLOT_COUNT];
+    theirs.open = [const { None }; SLOT_COUNT];
     besides(&tree);
     besides(&beside);
     // What is mounted over the one name does not hide the other.
     rustix::mount::mount_bind_recursive(&tree, &again).expect("the same tree under another name");
     let mounted = Mounted::over(&tree, &again);
     let outcome = compare(&mounted, &mut ours, &mut theirs, acts);
-    ours.open = [const { None }; SLOTS];
+    ours.open = [const { None }; SLOT_COUNT];
     drop(mounted);
     rustix::mount::unmount(&again, rustix::mount::UnmountFlags::DETACH).expect("it is mounted");
-    for within in [tree.join(MOUNT), beside.join(MOUNT)] {
+    for within in [tree.join(MOUNT_NAME), beside.join(MOUNT_NAME)] {
         let _ = rustix::mount::unmount(within, rustix::mount::UnmountFlags::empty());
     }
     outcome

@@ -13,7 +13,7 @@ use std::{
 use proptest::prelude::*;
 use rustix::mount::{MountFlags, mount, mount_bind, mount_remount};
 
-use acts::{Act, MOUNT, act};
+use acts::{Act, MOUNT_NAME, act};
 use histories::{apart, history, history_with, one};
 
 #[test]
@@ -104,7 +104,7 @@ fn all_names_of_what_is_no_file_have_the_same_attributes() {
 /// A file system of its own, or a directory from beside, with a file in it.
 fn mount_within(at: &Path, is_own: bool, flags: MountFlags) {
     let from = at.with_extension("from");
-    let at = at.join(MOUNT);
+    let at = at.join(MOUNT_NAME);
     fs::create_dir(&at).expect("a directory");
     if is_own {
         mount("tmpfs", &at, "tmpfs", MountFlags::empty(), None).expect("root");
@@ -119,7 +119,7 @@ fn mount_within(at: &Path, is_own: bool, flags: MountFlags) {
 #[test]
 fn what_is_mounted_within_is_a_file_system_of_its_own() {
     let path = PathBuf::from;
-    let within = |name: &str| path(MOUNT).join(name);
+    let within = |name: &str| path(MOUNT_NAME).join(name);
     let before = [Act::Create(path("a"), 0o600), Act::Directory(path("d"))];
     let acts = [
         Act::Directory(within("e")),
@@ -132,10 +132,10 @@ fn what_is_mounted_within_is_a_file_system_of_its_own() {
         Act::Rename(within("f"), path("d/e/f"), 0),
         Act::Rename(path("a"), within("f"), 2),
         Act::Link(path("a"), within("e/a")),
-        Act::RemoveDirectory(path(MOUNT)),
-        Act::Rename(path(MOUNT), path("n"), 0),
-        Act::Rename(path("d"), path(MOUNT), 0),
-        Act::Rename(path("d"), path(MOUNT), 2),
+        Act::RemoveDirectory(path(MOUNT_NAME)),
+        Act::Rename(path(MOUNT_NAME), path("n"), 0),
+        Act::Rename(path("d"), path(MOUNT_NAME), 0),
+        Act::Rename(path("d"), path(MOUNT_NAME), 2),
         Act::Rename(path("a"), path("d/a"), 0),
         Act::Cut(within("f"), 1),
         Act::Append(within("f")),

@@ -17,9 +17,9 @@ use conceal::{
 use tempfile::TempDir;
 
 /// How long something may take that has to happen.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long nothing happens that must not.
-pub(crate) const QUIET: Duration = Duration::from_millis(300);
+pub(crate) const QUIET_TIME: Duration = Duration::from_millis(300);
 
 pub(crate) struct Context {
     pub(crate) directory: TempDir,
@@ -107,13 +107,13 @@ impl Begun {
             let ended = self.child.try_wait().expect("a child");
             assert!(ended.is_none(), "it ended, and did not wait: {why}");
             assert!(
-                began.elapsed() < PATIENCE,
+                began.elapsed() < STEP_TIMEOUT,
                 "it does not wait: {:?}",
                 self.outside
             );
             thread::sleep(Duration::from_millis(5));
         }
-        thread::sleep(QUIET);
+        thread::sleep(QUIET_TIME);
         assert_eq!(self.outside.waiting().len(), 1);
     }
 
@@ -131,7 +131,7 @@ impl Begun {
     pub(crate) fn ends_by_itself(mut self) -> String {
         let began = Instant::now();
         while self.child.try_wait().expect("a child").is_none() {
-            assert!(began.elapsed() < PATIENCE, "{:?}", self.outside);
+            assert!(began.elapsed() < STEP_TIMEOUT, "{:?}", self.outside);
             thread::sleep(Duration::from_millis(5));
         }
         self.ends()

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 mod context;
 
-use context::{Begun, Context, PATIENCE, other};
+use context::{Begun, Context, STEP_TIMEOUT, other};
 
 #[test]
 fn the_network_waits() {
@@ -117,7 +117,7 @@ os.mkdir('made'); second.join(); print('said')",
     let made = ground.directory.path().join("made");
     let answer = thread::spawn(move || {
         let began = Instant::now();
-        while !made.exists() && began.elapsed() < PATIENCE {
+        while !made.exists() && began.elapsed() < STEP_TIMEOUT {
             thread::sleep(Duration::from_millis(5));
         }
         let is_made = made.exists();
@@ -163,7 +163,7 @@ os._exit(0)";
     assert!(members.kill() > 0);
     let began = Instant::now();
     while outside.is_anybody_left() {
-        assert!(began.elapsed() < PATIENCE, "nobody is left");
+        assert!(began.elapsed() < STEP_TIMEOUT, "nobody is left");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -321,7 +321,7 @@ fn who_asks_ends_when_nobody_answers_any_more() {
     outside.release();
     let began = Instant::now();
     while child.try_wait().expect("a child").is_none() {
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > STEP_TIMEOUT {
             let _ = child.kill();
             panic!("it waits for ever");
         }
@@ -390,7 +390,10 @@ fn who_has_mounts_of_its_own_is_a_member_by_its_parents() {
     };
     let began = Instant::now();
     while !members().any(is_apart) {
-        assert!(began.elapsed() < PATIENCE, "it has no mounts of its own");
+        assert!(
+            began.elapsed() < STEP_TIMEOUT,
+            "it has no mounts of its own"
+        );
         thread::sleep(Duration::from_millis(5));
     }
     assert!(members().all(|process| its.has(process)));
@@ -398,7 +401,7 @@ fn who_has_mounts_of_its_own_is_a_member_by_its_parents() {
     assert_eq!(its.kill(), 2);
     assert!(!begun.child.wait().expect("it ends").success());
     while its.kill() > 0 {
-        assert!(began.elapsed() < PATIENCE, "they do not end");
+        assert!(began.elapsed() < STEP_TIMEOUT, "they do not end");
     }
 }
 

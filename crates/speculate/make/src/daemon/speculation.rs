@@ -8,7 +8,7 @@ use std::{
 use encapsulation::Encapsulation;
 
 use super::{
-    PACE,
+    POLL_INTERVAL,
     messages::{Create, Listed, ListedState},
 };
 use crate::job::Job;
@@ -104,7 +104,7 @@ impl Speculation {
                 Stage::Waits if is_in_vain() => return Err("nobody waits for it any more".into()),
                 Stage::Waits => {}
             }
-            let waited = self.changed.wait_timeout(stage, PACE);
+            let waited = self.changed.wait_timeout(stage, POLL_INTERVAL);
             stage = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }

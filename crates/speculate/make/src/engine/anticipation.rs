@@ -10,8 +10,8 @@ use crate::{
     job::{BeginError, Job, JobId},
 };
 
-/// Of how many names each is told.
-const TOLD: usize = 3;
+/// Most names of one kind in a message.
+const NAMES_IN_MESSAGE: usize = 3;
 
 impl Engine {
     /// Begins the likeliest make on the present trees, or returns a make that is still valid. Ends unexpected and stale
@@ -110,8 +110,8 @@ pub(super) fn words(command: &Command) -> String {
 }
 
 fn told(names: &[String]) -> String {
-    let first = names[..names.len().min(TOLD)].join(", ");
-    match names.len().saturating_sub(TOLD) {
+    let first = names[..names.len().min(NAMES_IN_MESSAGE)].join(", ");
+    match names.len().saturating_sub(NAMES_IN_MESSAGE) {
         0 => first,
         more => format!("{first} (and {more} more)"),
     }

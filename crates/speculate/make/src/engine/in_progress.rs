@@ -6,16 +6,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Engine, PATIENCE};
+use super::{Engine, POLL_INTERVAL};
 use crate::{drain::pass_on_signals, job::Job, link};
 
-/// How long a command that works stays concealed after it was asked for: for twice as long as it has worked before,
-/// and between these.
-const LONGEST: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(60)];
-/// How long what it says is not told.
-const UNTOLD: Duration = Duration::from_millis(300);
-/// How often it is looked at least whether it still works: a look at all processes takes milliseconds.
-const SELDOM: Duration = Duration::from_millis(160);
+/// Least and greatest time that a requested command stays concealed while the command works. Between these bounds:
+/// twice the time of the earlier run.
+const CONCEALED_TIME_RANGE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(60)];
+/// Longest time that output of a requested command stays unshown.
+const OUTPUT_DELAY: Duration = Duration::from_millis(300);
+/// Longest time between two looks whether the command works. A look at all processes takes milliseconds.
+const LONGEST_POLL_INTERVAL: Duration = Duration::from_millis(160);
 
 impl Engine {
     /// Whether a command that is asked for ends sooner if it is done anew as by plain make: then it has never been.
@@ -34,21 +34,21 @@ impl Engine {
     /// begins a make, is shown at once.
     pub(super) fn works_on(&self, job: &Arc<Job>, asker: &mut UnixStream) {
         let before = self.costs().of(&job.command).unwrap_or_default();
-        let longest = (2 * before).clamp(LONGEST[0], LONGEST[1]);
-        let (began, mut pace) = (Instant::now(), PATIENCE);
+        let longest = (2 * before).clamp(CONCEALED_TIME_RANGE[0], CONCEALED_TIME_RANGE[1]);
+        let (began, mut pace) = (Instant::now(), POLL_INTERVAL);
         loop {
             let until = Instant::now() + pace;
             while Instant::now() < until {
-                if job.wait(PATIENCE).ended.is_some() || link::is_gone(asker) {
+                if job.wait(POLL_INTERVAL).ended.is_some() || link::is_gone(asker) {
                     return;
                 }
                 pass_on_signals(asker, job);
             }
-            let is_told = job.output.is_anything_said() && began.elapsed() > UNTOLD;
+            let is_told = job.output.is_anything_said() && began.elapsed() > OUTPUT_DELAY;
             if is_told || began.elapsed() > longest || job.has_parts() || !job.works() {
                 return;
             }
-            pace = (2 * pace).min(SELDOM);
+            pace = (2 * pace).min(LONGEST_POLL_INTERVAL);
         }
     }
 }

@@ -21,8 +21,8 @@ use crate::{
     repositories::untold,
 };
 
-/// How many parents of a command are looked at for the make of its user.
-const GENERATIONS: usize = 64;
+/// Number of ancestors in which the make of the user is looked for.
+const ANCESTOR_LIMIT: usize = 64;
 
 fn parent_of(process: u32) -> Option<u32> {
     let about = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
@@ -93,7 +93,7 @@ impl Engine {
     /// A command was taken over for a process, which a make of the user's has begun, or what that has begun.
     fn is_taken_by(&self, mut process: u32, worked: Duration, waited: Duration) {
         let mut own = self.own();
-        for _ in 0..GENERATIONS {
+        for _ in 0..ANCESTOR_LIMIT {
             let number = process.cast_signed();
             let its = own
                 .iter_mut()

@@ -13,7 +13,7 @@ use std::{
 use conceal::{concealment::CommitError, world::World};
 use encapsulation::{Encapsulation, Snapshot, Time};
 
-use super::{Engine, PATIENCE, microseconds};
+use super::{Engine, POLL_INTERVAL, microseconds};
 use crate::{
     command::{Command, Status},
     drain::{pass_on_signals, see_through, until_ended},
@@ -21,8 +21,8 @@ use crate::{
     link::{self, Gain},
 };
 
-/// How often a command is done again whose inputs were changed by others meanwhile, before it is done in place.
-const TRIES: usize = 3;
+/// Runs of a command whose inputs change meanwhile, before the command runs in place.
+const CONFLICT_RETRIES: usize = 3;
 
 impl Engine {
     fn alike(&self, command: &Command, makes: bool, world: &Arc<World>) -> Vec<Arc<Job>> {
@@ -53,7 +53,7 @@ impl Engine {
         if !command.others.is_empty() {
             return None;
         }
-        for _ in 0..TRIES {
+        for _ in 0..CONFLICT_RETRIES {
             let snapshot = parent
                 .concealment
                 .with_encapsulation(Encapsulation::snapshot)?;
@@ -113,7 +113,7 @@ impl Engine {
                 break ended;
             }
             pass_on_signals(asker, job);
-            job.wait(PATIENCE);
+            job.wait(POLL_INTERVAL);
         };
         if job.leaves_something() {
             // That has to see what its parent does from now on.
@@ -147,7 +147,7 @@ impl Engine {
     fn begin_for(&self, parent: &Arc<Job>, command: &Command, there: Snapshot) -> Option<Arc<Job>> {
         let is_free = |progress: Progress| progress.is_wanted || progress.is_aborted;
         while self.is_busy() && !is_free(parent.progress()) && !self.is_over() {
-            thread::sleep(PATIENCE);
+            thread::sleep(POLL_INTERVAL);
         }
         let hidden = Arc::clone(parent.world.hidden());
         let above = Encapsulation::new(Arc::new(there), hidden as _);
@@ -185,7 +185,7 @@ impl Engine {
                 // Another client has the job and reads its output: after the end, the command runs once more. Input of
                 // this user meanwhile is not for that job, neither from here nor from the parent.
                 parent.leaves_out(job);
-                let signal = until_ended(asker, || job.wait(PATIENCE).ended.is_some());
+                let signal = until_ended(asker, || job.wait(POLL_INTERVAL).ended.is_some());
                 return signal.map(|signal| Status::Signalled(signal.as_raw()));
             }
             Err(_) => {
