@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_works_is_told_from_who_rests() {
+    fn working_threads_differ_from_resting() {
         let this = rustix::process::getpid();
         let working = Activity::of(&[this]);
         assert!(working.time > Duration::ZERO && !working.is_at_rest);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_thread_that_works_does_not_rest() {
+    fn waiter_for_working_thread_is_working() {
         let script = "import threading\ndef work():\n while True: pass\n\
             thread = threading.Thread(target=work)\nthread.start()\nthread.join()\n";
         let mut works = Command::new("python3")
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_waited_for_counts() {
+    fn ended_children_count_as_work() {
         let script = "i=0; while [ $i -lt 20 ]; do sh -c 'j=0; while [ $j -lt 9999 ]; do j=$((j+1)); done'; i=$((i+1)); done; read x";
         let mut waits = Command::new("sh")
             .args(["-c", script])

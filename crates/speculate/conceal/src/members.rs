@@ -255,7 +255,7 @@ mod tests {
     const FORK_LOOP: &str = "i=0; while [ $i -lt 5000 ]; do sleep 30 & i=$((i+1)); done; wait";
 
     #[test]
-    fn who_is_being_begotten_is_sent_a_signal_as_well() {
+    fn signal_reaches_forking_processes() {
         for round in 0..20 {
             let mut begets = Command::new("unshare");
             begets
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn process_with_our_own_mounts_is_not_killed() {
+    fn process_with_own_mounts_is_not_killed() {
         let this = std::process::id();
         let ours = Members::with(this).expect("this runs");
         assert!(ours.all().is_empty());
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn no_session_has_the_number_0() {
+    fn session_zero_is_refused() {
         let this = std::process::id();
         let session = number(this, 2).expect("this runs");
         assert!(session == 0 || is_in(this, session));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_of_which_nothing_is_said_is_as_nice_as_new_ones() {
+    fn unset_nice_value_is_zero() {
         assert_eq!(nice("/autogroup-4 nice -5\n"), "-5");
         assert_eq!(nice(""), "0");
     }

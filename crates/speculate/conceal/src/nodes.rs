@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_within_itself_is_nowhere() {
+    fn path_of_node_within_itself_is_none() {
         let identity = |inode| Identity::Real { device: 1, inode };
         let mut nodes = Nodes::new();
         let one = nodes.told(identity(10), ROOT_NODE, "one".as_ref());

@@ -73,7 +73,7 @@ mod tests {
     use super::is_mapped;
 
     #[test]
-    fn maps_say_whom_they_have() {
+    fn user_map_contains_mapped_users() {
         let all = "         0          0 4294967295\n";
         let one = "         0       1000          1\n";
         let many = "         0       1000          1\n         1     100000      65536\n";

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_files_or_not() {
+    fn address_is_path_or_abstract_name() {
         assert_eq!(
             address(b"/run/x\0rest"),
             Some(Address::Path("/run/x".into()))
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_has_in_its_memory_is_read() {
+    fn process_memory_is_read() {
         let name = [&1u16.to_ne_bytes()[..], b"\0known"].concat();
         let (at, length) = (name.as_ptr() as u64, name.len() as u64);
         let address = Address::of(std::process::id(), at, length).expect("it is ours");

@@ -350,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_that_was_killed_before_its_program_had_begun_is_not_waited_for() {
+    fn listener_of_killed_process_is_an_error() {
         let (ours, _theirs) = UnixStream::pair().expect("a pair");
         let error = received(&ours).expect_err("nothing was sent");
         assert!(error.to_string().contains("was killed"), "{error}");

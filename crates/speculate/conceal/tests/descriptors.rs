@@ -21,7 +21,7 @@ fn limit(current: Option<u64>) {
 }
 
 #[test]
-fn what_cannot_be_looked_at_waits() {
+fn uninspectable_path_waits() {
     let directory = tempfile::TempDir::new_in("/var/lib").expect("a directory");
     let world = World::new(&[directory.path().into()], Arc::new(|_| false), &[], &[]);
     let world = world.expect("root and /dev/fuse");

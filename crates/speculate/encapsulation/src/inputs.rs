@@ -171,7 +171,7 @@ mod tests {
 
     /// Until a change of what was read would show takes milliseconds: who compares does not wait for that.
     #[test]
-    fn only_what_is_read_is_looked_at_until_a_change_would_show() {
+    fn check_reads_only_recorded_inputs() {
         let (base, store) = (Arc::new(Nothing::default()), Arc::new(Nothing::default()));
         let mut below = Encapsulation::new(Arc::clone(&base) as _, Arc::clone(&store) as _);
         let path = TreePath::new("0/name").expect("a path");

@@ -144,7 +144,7 @@ mod tests {
     };
 
     #[test]
-    fn the_paper_s_baseline_comes_out_by_the_paper_s_means() {
+    fn baseline_equals_papers() {
         let baseline = measure(&Workload::paper(), &Setting::baseline(5), PRECISION, 1);
         assert!(baseline.improvement.relative() <= 0.03, "{baseline:?}");
         assert!((10..=100).contains(&baseline.runs));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn faster_machines_come_out_by_the_paper_s() {
+    fn faster_machines_equal_papers() {
         for (speed, paper) in [(1.0, 1.7), (8.0, 5.1), (16.0, 3.3)] {
             let setting = Setting {
                 speed,
@@ -170,7 +170,7 @@ mod tests {
 
     /// As in section 6.1.
     #[test]
-    fn requests_with_few_commands_are_improved_more() {
+    fn small_requests_gain_more() {
         let setting = Setting {
             horizon: 500_000.0,
             ..Setting::baseline(5)
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same() {
+    fn same_seed_gives_same_result() {
         let setting = Setting::baseline(2);
         let once = |seed| measure(&Workload::paper(), &setting, PRECISION, seed);
         assert_eq!(once(7), once(7));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_known_so_well_is_left_at_that() {
+    fn unreachable_precision_stops_at_limit() {
         let precision = Precision {
             within: 1e-6,
             runs: 12,
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn minutes_are_counted_by_busy_machines() {
+    fn machine_minutes_are_counted() {
         let mut minutes = Vec::new();
         add(&mut minutes, &[0, 2, 2]);
         add(&mut minutes, &[1]);

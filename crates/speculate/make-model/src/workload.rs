@@ -165,7 +165,7 @@ mod tests {
     use crate::statistics::{mean, median};
 
     #[test]
-    fn the_paper_s_distributions_have_the_medians_and_means_that_it_states() {
+    fn paper_distributions_have_stated_moments() {
         let Workload {
             commands,
             out_of_date,
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_with_few_commands_have_shorter_ones() {
+    fn small_requests_have_short_commands() {
         let mut random = SmallRng::seed_from_u64(2);
         let [one, two, more] = Workload::paper().times.map(|times| {
             median(

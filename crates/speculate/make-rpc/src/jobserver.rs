@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_told_of_it_and_has_it_wants_it() {
+    fn open_advertised_jobserver_is_found() {
         let (from, to) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
         let ends = [&from, &to].map(|end| end.as_raw_fd());
         let [first, second] = ends;
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_with_a_name_becomes_one_without() {
+    fn fifo_jobserver_becomes_descriptors() {
         let renamed = |flags: &str| renamed(OsStr::new(flags), b"14,15");
         let named = "w -j4 --jobserver-auth=fifo:/tmp/GMfifo12 -- A=b";
         assert_eq!(
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn which_numbers_it_has_can_be_left_out() {
+    fn jobserver_option_is_removed() {
         let flags = OsStr::new("w -j4 --jobserver-auth=3,4 -- A=b");
         assert_eq!(without(flags), "w -j4 -- A=b");
         assert_eq!(without(OsStr::new("w -- A=b")), "w -- A=b");

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hardly_slower_goes_on() {
+    fn slightly_slower_command_continues() {
         let cost = Cost::of(milliseconds(1000), 100);
         assert!(cost.plain < cost.concealed);
         assert!(!cost.is_better_anew(None));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_slower_goes_on_if_that_ends_sooner() {
+    fn slower_command_continues_if_sooner_done() {
         // 60 ms of work that is not concealed have taken 125 ms.
         let cost = Cost::of(milliseconds(100), 1000);
         assert_eq!(cost.plain, milliseconds(60));
@@ -162,19 +162,19 @@ mod tests {
     }
 
     #[test]
-    fn what_has_hardly_worked_is_begun_anew() {
+    fn hardly_begun_command_restarts() {
         assert!(Cost::of(milliseconds(4), 0).is_better_anew(Some(milliseconds(5))));
         assert!(!Cost::of(milliseconds(6), 0).is_better_anew(None));
     }
 
     #[test]
-    fn no_count_of_answers_makes_nothing_of_work() {
+    fn plain_cost_keeps_quarter_of_work() {
         let cost = Cost::of(milliseconds(8), u64::MAX);
         assert_eq!(cost.plain, milliseconds(2));
     }
 
     #[test]
-    fn what_is_saved_was_not_waited_for() {
+    fn saved_time_excludes_answers_and_start() {
         // One thread, on an idle machine and on a busy one.
         let all =
             |worked, took, answers| waited_for(milliseconds(worked), milliseconds(took), answers);

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_what_is_another_ones_is_let_go_by_a_signal() {
+    fn signal_ends_wait_for_foreign_job() {
         let (mut runner, mut asker) = UnixStream::pair().expect("a pair");
         let mut looks = 0;
         let ended = until_ended(&mut asker, || {

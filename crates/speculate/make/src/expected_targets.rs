@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_often_is_expected() {
+    fn frequent_targets_are_expected() {
         let mut asked = ExpectedTargets::expecting(make("all", "/a"));
         assert_eq!(asked.expected(), [make("all", "/a")]);
         asked.add(make("clean", "/b"));

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_taken_than_is_asked_for() {
+    fn input_taken_equals_input_requested() {
         let (from, to) = pipe().expect("a pipe");
         let input = Input::new(to.into(), &from, false).expect("an end");
         let (mut user, said) = pipe()
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn who_polls_is_given_a_line() {
+    fn polling_command_gets_a_line() {
         for wait in [
             "select.select([0], [], [])",
             "select.poll().poll()",
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_passed_on() {
+    fn end_of_input_is_passed_on() {
         let (from, to) = pipe().expect("a pipe");
         rustix::io::ioctl_fioclex(&to).expect("its own");
         let input = Input::new(to.into(), &from, false).expect("an end");

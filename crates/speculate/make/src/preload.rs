@@ -186,7 +186,7 @@ mod tests {
     use super::trailer;
 
     #[test]
-    fn what_is_told_is_read() {
+    fn trailer_round_trip() {
         let texts: [&[u8]; 4] = [b"/bin/outlive", b"a name", b"", b"/usr/bin/make"];
         let told = trailer::write(texts).expect("short");
         assert_eq!(trailer::read(&told), Some(texts));

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_repository_keeps_is_found() {
+    fn repository_directory_is_found() {
         let all = tempfile::TempDir::new().expect("a directory");
         let place = |name: &str| all.path().join(name);
         for name in [

@@ -92,7 +92,7 @@ mod tests {
     use super::names;
 
     #[test]
-    fn who_names_a_variable_asks_for_it() {
+    fn text_with_variable_name_depends_on_it() {
         for text in [
             "cd $OLDPWD",
             "OLDPWD",

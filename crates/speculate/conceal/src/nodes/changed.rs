@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_moved_is_still_known() {
+    fn moved_directory_keeps_known_names() {
         let path = |path| TreePath::new(path).expect("a path");
         let mut nodes = Nodes::new();
         let mut told = |parent, name: &str, inode| {

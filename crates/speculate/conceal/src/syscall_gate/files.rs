@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_its_own_waits() {
+    fn foreign_signals_wait() {
         assert_eq!(asked("/dev/null", OPEN_TO_WRITE), None);
         assert_eq!(asked("/dev/../dev/ptmx", OPEN_TO_WRITE), None);
         assert_eq!(
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_their_directories() {
+    fn path_calls_name_their_directories() {
         assert_eq!(asked("/dev/shm/nobody", Deed::Make), None);
         assert_eq!(asked("/dev/nobody", Deed::Make), Some(SURROUNDINGS_REASON));
         assert_eq!(asked("/dev/nobody", Deed::Remove), None);
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_have_what_is_theirs() {
+    fn own_processes_reach_own_files() {
         assert_eq!(asked("/proc/self/oom_score_adj", OPEN_TO_WRITE), None);
         assert_eq!(asked("/proc/thread-self/comm", OPEN_TO_WRITE), None);
         assert_eq!(
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_may_be_the_root() {
+    fn openat2_root_is_a_directory() {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
         let at = |name: &str| directory.path().join(name);
         fs::create_dir(at("etc")).expect("a directory");
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_what_they_lead_to() {
+    fn links_lead_to_their_targets() {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
         let at = |name: &str| directory.path().join(name);
         symlink("/proc/sys/vm/drop_caches", at("state")).expect("a link");

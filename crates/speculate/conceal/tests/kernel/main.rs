@@ -17,7 +17,7 @@ use acts::{Act, MOUNT_NAME, act};
 use histories::{apart, history, history_with, one};
 
 #[test]
-fn what_has_lost_a_name_is_changed_under_another_one() {
+fn file_without_first_name_changes_under_second() {
     let path = PathBuf::from;
     let before = [
         Act::Create(path("a"), 0o600),
@@ -37,7 +37,7 @@ fn what_has_lost_a_name_is_changed_under_another_one() {
 }
 
 #[test]
-fn directories_are_as_old_as_they_would_be() {
+fn directory_times_equal_the_kernels() {
     let path = PathBuf::from;
     let (in_it, also) = (path("d/a"), path("d/b"));
     let made = [Act::Directory(path("d")), Act::Create(in_it.clone(), 0o600)];
@@ -59,7 +59,7 @@ fn directories_are_as_old_as_they_would_be() {
 }
 
 #[test]
-fn what_is_open_has_attributes_when_it_has_no_name() {
+fn open_unlinked_file_has_attributes() {
     let path = PathBuf::from;
     let before = [Act::Create(path("b"), 0o600)];
     let acts = [
@@ -77,7 +77,7 @@ fn what_is_open_has_attributes_when_it_has_no_name() {
 }
 
 #[test]
-fn what_was_a_symbolic_link_leads_nowhere() {
+fn replaced_symlink_leads_nowhere() {
     let path = PathBuf::from;
     let acts = [
         Act::Unlink(path("a")),
@@ -90,7 +90,7 @@ fn what_was_a_symbolic_link_leads_nowhere() {
 }
 
 #[test]
-fn all_names_of_what_is_no_file_have_the_same_attributes() {
+fn hard_links_of_fifo_share_attributes() {
     let path = PathBuf::from;
     let acts = [
         Act::Fifo(path("a")),
@@ -117,7 +117,7 @@ fn mount_within(at: &Path, is_own: bool, flags: MountFlags) {
 }
 
 #[test]
-fn what_is_mounted_within_is_a_file_system_of_its_own() {
+fn inner_mount_is_its_own_file_system() {
     let path = PathBuf::from;
     let within = |name: &str| path(MOUNT_NAME).join(name);
     let before = [Act::Create(path("a"), 0o600), Act::Directory(path("d"))];
@@ -155,7 +155,7 @@ fn what_is_mounted_within_is_a_file_system_of_its_own() {
 }
 
 #[test]
-fn names_are_as_long_as_they_may_be() {
+fn longest_names_work() {
     let path = PathBuf::from;
     let names = [255, 256, 300].map(|length| path("d").join("n".repeat(length)));
     let acts = names.iter().flat_map(|name| {
@@ -176,7 +176,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_programs_do_is_what_it_would_be(
+    fn random_calls_equal_the_kernels(
         before in prop::collection::vec(act(), 0..30),
         acts in prop::collection::vec(act(), 0..40),
     ) {

@@ -118,11 +118,11 @@ impl Begun {
     }
 
     /// It is mandated, and ends. What it says.
-    pub(crate) fn goes_on(mut self, ground: &Context) -> String {
+    pub(crate) fn goes_on(mut self, context: &Context) -> String {
         self.concealment
-            .commit(&**ground.world.real())
+            .commit(&**context.world.real())
             .expect("nothing has changed");
-        ground.may_change.store(true, Ordering::Release);
+        context.may_change.store(true, Ordering::Release);
         self.outside.release();
         self.ends()
     }

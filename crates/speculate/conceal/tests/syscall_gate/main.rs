@@ -23,18 +23,18 @@ mod context;
 use context::{Begun, Context, STEP_TIMEOUT, other};
 
 #[test]
-fn the_network_waits() {
-    let ground = Context::new();
+fn network_calls_wait() {
+    let context = Context::new();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.set_nonblocking(true).expect("a socket");
     let port = listener.local_addr().expect("bound").port();
     let script = format!(
         "import socket; s = socket.create_connection(('127.0.0.1', {port})); s.sendall(b'here'); print('said')"
     );
-    let mut begun = ground.begin(&script);
+    let mut begun = context.begin(&script);
     begun.waits("the network");
     assert!(listener.accept().is_err(), "something leaked");
-    assert_eq!(begun.goes_on(&ground), "said\n");
+    assert_eq!(begun.goes_on(&context), "said\n");
     let mut said = String::new();
     let (mut client, _) = listener.accept().expect("it has come");
     client.set_nonblocking(false).expect("a socket");
@@ -43,8 +43,8 @@ fn the_network_waits() {
 }
 
 #[test]
-fn signals_to_others_wait_and_those_among_themselves_do_not() {
-    let ground = Context::new();
+fn only_foreign_signals_wait() {
+    let context = Context::new();
     let mut other = other();
     let script = format!(
         "import os, signal, subprocess
@@ -55,22 +55,22 @@ os.kill({pid}, 0)
 os.kill({pid}, signal.SIGKILL)",
         pid = other.id()
     );
-    let mut begun = ground.begin(&script);
+    let mut begun = context.begin(&script);
     begun.waits("a signal to another process");
     assert!(
         other.try_wait().expect("it runs").is_none(),
         "something leaked"
     );
-    assert_eq!(begun.goes_on(&ground), "heard\n");
+    assert_eq!(begun.goes_on(&context), "heard\n");
     assert!(!other.wait().expect("it was killed").success());
 }
 
 #[test]
-fn sockets_of_others_wait_and_those_among_themselves_do_not() {
-    let ground = Context::new();
-    let path = ground.directory.path().join("theirs");
+fn only_foreign_sockets_wait() {
+    let context = Context::new();
+    let path = context.directory.path().join("theirs");
     let listener = UnixListener::bind(&path).expect("a socket");
-    let known = SocketAddr::from_abstract_name(&ground.known).expect("short");
+    let known = SocketAddr::from_abstract_name(&context.known).expect("short");
     let known = UnixListener::bind_addr(&known).expect("a socket");
     let script = format!(
         "import socket
@@ -80,9 +80,9 @@ def pair(name):
 assert pair('own') == b'own'
 s = socket.socket(socket.AF_UNIX); s.connect(b'\\0{}')
 s = socket.socket(socket.AF_UNIX); s.connect('theirs'); print(s.recv(9).decode(), end='')",
-        ground.known
+        context.known
     );
-    let mut begun = ground.begin(&script);
+    let mut begun = context.begin(&script);
     begun.waits("a socket of another process");
     known.accept().expect("it has come");
     listener.set_nonblocking(true).expect("a socket");
@@ -92,15 +92,15 @@ s = socket.socket(socket.AF_UNIX); s.connect('theirs'); print(s.recv(9).decode()
         let (mut client, _) = listener.accept().expect("it comes");
         std::io::Write::write_all(&mut client, b"theirs").expect("it listens");
     });
-    assert_eq!(begun.goes_on(&ground), "theirs");
+    assert_eq!(begun.goes_on(&context), "theirs");
     answer.join().expect("answered");
-    assert!(fs::symlink_metadata(ground.directory.path().join("own")).is_ok());
+    assert!(fs::symlink_metadata(context.directory.path().join("own")).is_ok());
 }
 
 #[test]
-fn who_waits_to_be_accepted_keeps_nobody_waiting() {
-    let ground = Context::new();
-    let listener = UnixListener::bind(ground.directory.path().join("theirs")).expect("a socket");
+fn pending_connect_blocks_no_other_call() {
+    let context = Context::new();
+    let listener = UnixListener::bind(context.directory.path().join("theirs")).expect("a socket");
     rustix::net::listen(&listener, 0).expect("a socket");
     // The first client fills the backlog: when the second client connects, that client waits.
     let script = format!(
@@ -112,9 +112,9 @@ while open(f'/proc/self/task/{{second.native_id}}/syscall').read().split()[0] !=
 os.mkdir('made'); second.join(); print('said')",
         libc::SYS_connect
     );
-    let mut begun = ground.begin(&script);
+    let mut begun = context.begin(&script);
     begun.waits("a socket of another process");
-    let made = ground.directory.path().join("made");
+    let made = context.directory.path().join("made");
     let answer = thread::spawn(move || {
         let began = Instant::now();
         while !made.exists() && began.elapsed() < STEP_TIMEOUT {
@@ -124,14 +124,14 @@ os.mkdir('made'); second.join(); print('said')",
         let clients = [(); 2].map(|()| listener.accept().expect("it comes"));
         (is_made, clients)
     });
-    assert_eq!(begun.goes_on(&ground), "said\n");
+    assert_eq!(begun.goes_on(&context), "said\n");
     assert!(answer.join().expect("answered").0, "it was kept waiting");
 }
 
 #[test]
-fn what_is_never_mandated_ends_with_it() {
-    let ground = Context::new();
-    let mut begun = ground.begin("import socket; socket.socket()");
+fn waiting_call_ends_with_abort() {
+    let context = Context::new();
+    let mut begun = context.begin("import socket; socket.socket()");
     begun.waits("the network");
     let Begun {
         mut child, outside, ..
@@ -142,8 +142,8 @@ fn what_is_never_mandated_ends_with_it() {
 }
 
 #[test]
-fn it_is_known_whether_somebody_is_left() {
-    let ground = Context::new();
+fn remaining_processes_are_known() {
+    let context = Context::new();
     let script = "import os
 reads, writes = os.pipe()
 if os.fork() == 0:
@@ -156,7 +156,7 @@ os._exit(0)";
         outside,
         members,
         ..
-    } = ground.begin(script);
+    } = context.begin(script);
     assert!(outside.is_anybody_left());
     assert!(child.wait().expect("it ends").success());
     assert!(outside.is_anybody_left(), "the one that sleeps");
@@ -169,43 +169,43 @@ os._exit(0)";
 }
 
 #[test]
-fn who_waits_is_not_interrupted() {
-    let ground = Context::new();
+fn waiting_call_is_not_interrupted() {
+    let context = Context::new();
     let around = TempDir::new_in("/var/lib").expect("a directory");
     let script = format!(
         "import os, signal; signal.signal(signal.SIGALRM, lambda *_: print('heard'))
 signal.setitimer(signal.ITIMER_REAL, 0.1); os.mkdir('{0}/made'); os.rmdir('{0}/made')",
         around.path().display()
     );
-    let mut begun = ground.begin(&script);
+    let mut begun = context.begin(&script);
     begun.waits("outside of what is concealed");
-    assert_eq!(begun.goes_on(&ground), "heard\n");
+    assert_eq!(begun.goes_on(&context), "heard\n");
 }
 
 #[test]
-fn what_a_path_leads_to_is_what_waits() {
-    let ground = Context::new();
+fn waiting_depends_on_path_target() {
+    let context = Context::new();
     let mut other = other();
-    let (leak, pid) = (ground.directory.path().join("leak"), other.id());
+    let (leak, pid) = (context.directory.path().join("leak"), other.id());
     let link = "os.symlink('/proc/sys/vm/drop_caches', '/tmp/link'); open('/tmp/link', 'r+')";
-    ground.is_held(link, "the kernel's state");
+    context.is_held(link, "the kernel's state");
     let link = "os.symlink('/etc/outlive-test', 'link'); open('link', 'w')";
-    ground.is_held(link, "outside of what is concealed");
+    context.is_held(link, "outside of what is concealed");
     let root = format!("open('/proc/{pid}/root{}', 'w')", leak.display());
-    ground.is_held(&root, "another process");
+    context.is_held(&root, "another process");
     let memory = format!("os.chdir('/proc/{pid}'); open('mem', 'r+b')");
-    ground.is_held(&memory, "another process");
+    context.is_held(&memory, "another process");
     let again = "f = open('/etc/passwd'); open(f'/proc/self/fd/{f.fileno()}', 'r+')";
-    ground.is_held(again, "outside of what is concealed");
+    context.is_held(again, "outside of what is concealed");
     assert!(!leak.exists() && !Path::new("/etc/outlive-test").exists());
     other.kill().expect("it runs");
     other.wait().expect("it ends");
 }
 
 #[test]
-fn what_is_its_own_does_not_wait() {
-    let ground = Context::new();
-    ground.is_not_held(
+fn own_files_do_not_wait() {
+    let context = Context::new();
+    context.is_not_held(
         "import subprocess
 open('/proc/self/comm', 'w').write('me'); open('/proc/thread-self/oom_score_adj', 'w').write('5')
 open('/dev/stdout', 'w').write('said'); open('/dev/fd/1', 'w').write('said'); open('/dev/null', 'w')
@@ -219,8 +219,8 @@ os.mkdir('d'); os.symlink(os.getcwd(), 'd/back'); open('d/back/d/file', 'w'); os
 }
 
 #[test]
-fn who_waits_for_a_change_around_disturbs_nobody() {
-    let ground = Context::new();
+fn waiting_surroundings_change_blocks_no_other_call() {
+    let context = Context::new();
     let there = "['empty', 'file', 'other']";
     let changes: [(&str, &str); 13] = [
         ("open('new', 'w')", "['empty', 'file', 'new', 'other']"),
@@ -255,32 +255,32 @@ fn who_waits_for_a_change_around_disturbs_nobody() {
         fs::write(at("other"), "").expect("a file");
         let list = "print(sorted(os.listdir()))";
         let inside = format!("import os; os.chdir('{}')", around.path().display());
-        let mut waits = ground.begin(&format!("{inside}; {change}; {list}"));
+        let mut waits = context.begin(&format!("{inside}; {change}; {list}"));
         waits.waits("outside of what is concealed");
-        assert!(ground.world.around().waiting().is_empty(), "{change}");
+        assert!(context.world.around().waiting().is_empty(), "{change}");
         let looks = format!("{inside}; [os.path.exists(str(n)) for n in range(9)]; {list}");
-        let seen = ground.begin(&looks).ends_by_itself();
+        let seen = context.begin(&looks).ends_by_itself();
         assert_eq!(seen, format!("{there}\n"), "{change}");
-        let said = waits.goes_on(&ground);
+        let said = waits.goes_on(&context);
         assert_eq!(said, format!("{after}\n"), "{change}");
-        ground.may_change.store(false, Ordering::Release);
+        context.may_change.store(false, Ordering::Release);
     }
 }
 
 #[test]
-fn changes_around_that_are_never_mandated_never_happen() {
-    let ground = Context::new();
+fn aborted_surroundings_changes_never_happen() {
+    let context = Context::new();
     let around = "outside of what is concealed";
-    ground.is_held("os.mkdir('/etc/outlive-test')", around);
-    ground.is_held("os.mkdir('/dev/outlive-test')", around);
-    ground.is_held("os.unlink('/dev/zero')", around);
-    ground.is_held("os.chmod('/dev/zero', 0o666)", "a device");
-    ground.is_held("os.chmod('/proc/sys/vm', 0o777)", "the kernel's state");
-    ground.is_held(
+    context.is_held("os.mkdir('/etc/outlive-test')", around);
+    context.is_held("os.mkdir('/dev/outlive-test')", around);
+    context.is_held("os.unlink('/dev/zero')", around);
+    context.is_held("os.chmod('/dev/zero', 0o666)", "a device");
+    context.is_held("os.chmod('/proc/sys/vm', 0o777)", "the kernel's state");
+    context.is_held(
         "os.mkdir('/sys/fs/cgroup/outlive-test')",
         "the kernel's state",
     );
-    ground.is_held(
+    context.is_held(
         "os.rename('/etc/passwd', '/etc/passwd-outlive-test')",
         around,
     );
@@ -288,15 +288,15 @@ fn changes_around_that_are_never_mandated_never_happen() {
 }
 
 #[test]
-fn extended_attributes_of_what_is_the_machines_wait() {
-    let ground = Context::new();
+fn extended_attributes_of_machine_files_wait() {
+    let context = Context::new();
     let set = "os.setxattr('/dev/zero', 'user.outlive-test', b'')";
-    ground.is_held(set, "a device");
+    context.is_held(set, "a device");
     let remove = "os.removexattr('/sys/fs/cgroup', 'user.outlive-test')";
-    ground.is_held(remove, "the kernel's state");
+    context.is_held(remove, "the kernel's state");
     let open = "os.setxattr(os.open('/dev', 0), 'user.outlive-test', b'')";
-    ground.is_held(open, "outside of what is concealed");
-    ground.is_not_held(
+    context.is_held(open, "outside of what is concealed");
+    context.is_not_held(
         "import errno; open('own', 'w'); open('/dev/shm/own', 'w')
 for path in 'own', '/etc/passwd':
     try: os.setxattr(path, 'user.outlive-test', b'')
@@ -308,7 +308,7 @@ except OSError: pass",
 }
 
 #[test]
-fn who_asks_ends_when_nobody_answers_any_more() {
+fn asking_process_ends_without_supervisor() {
     let directory = TempDir::new_in("/var/lib").expect("a directory");
     let trees = [directory.path().to_owned()];
     let world = World::new(&trees, Arc::new(|_| panic!("for this test")), &[], &[]);
@@ -331,9 +331,9 @@ fn who_asks_ends_when_nobody_answers_any_more() {
 }
 
 #[test]
-fn what_fails_anyway_does_not_wait() {
-    let ground = Context::new();
-    ground.is_not_held(
+fn failing_calls_do_not_wait() {
+    let context = Context::new();
+    context.is_not_held(
         "import errno
 def fails(what, with_):
     try: what()
@@ -352,9 +352,9 @@ os.close(os.open('/etc/passwd', os.O_RDONLY | os.O_CREAT)); os.makedirs('/var/li
 }
 
 #[test]
-fn terminals_are_its_own_if_it_has_made_them() {
-    let ground = Context::new();
-    ground.is_not_held(
+fn own_pseudo_terminals_do_not_wait() {
+    let context = Context::new();
+    context.is_not_held(
         "import pty; m, s = pty.openpty(); n = os.ttyname(s); os.close(s); open(n, 'w')",
     );
     let mut other = Command::new("python3")
@@ -369,16 +369,16 @@ fn terminals_are_its_own_if_it_has_made_them() {
     let mut name = String::new();
     let out = other.stdout.take().expect("a pipe");
     BufReader::new(out).read_line(&mut name).expect("a name");
-    ground.is_held(&format!("open('{}', 'w')", name.trim()), "a device");
+    context.is_held(&format!("open('{}', 'w')", name.trim()), "a device");
     drop(other.stdin.take());
     other.wait().expect("it ends");
 }
 
 #[test]
-fn who_has_mounts_of_its_own_is_a_member_by_its_parents() {
-    let ground = Context::new();
+fn process_with_new_mounts_is_member_by_ancestry() {
+    let context = Context::new();
     let mut begun =
-        ground.begin("import subprocess; subprocess.run(['unshare', '-m', 'sleep', '1000'])");
+        context.begin("import subprocess; subprocess.run(['unshare', '-m', 'sleep', '1000'])");
     begun.waits("the state of the machine");
     let its = begun.members;
     begun.outside.release();
@@ -406,12 +406,12 @@ fn who_has_mounts_of_its_own_is_a_member_by_its_parents() {
 }
 
 #[test]
-fn what_reaches_others_otherwise_waits() {
-    let ground = Context::new();
+fn other_foreign_effects_wait() {
+    let context = Context::new();
     let mut other = other();
     let pid = other.id();
     let (socket, process) = ("a socket of another process", "another process");
-    let name = format!("{}-pairs", ground.known);
+    let name = format!("{}-pairs", context.known);
     let pairs = SocketAddr::from_abstract_name(&name).expect("short");
     let pairs = UnixDatagram::bind_addr(&pairs).expect("a socket");
     pairs.set_nonblocking(true).expect("a socket");
@@ -458,10 +458,10 @@ fn what_reaches_others_otherwise_waits() {
             "the state of the machine",
         ),
     ] {
-        ground.is_held(&format!("{call}; {what}"), why);
+        context.is_held(&format!("{call}; {what}"), why);
     }
     assert!(pairs.recv(&mut [0; 9]).is_err(), "something leaked");
-    ground.is_not_held(
+    context.is_not_held(
         "import resource, socket, subprocess
 child = subprocess.Popen(['sleep', '1000'])
 for pid in 0, os.getpid(), child.pid:

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_go_on_beyond_a_second() {
+    fn time_addition_carries_seconds() {
         let time = Time {
             seconds: -1,
             nanoseconds: 999_999_999,

@@ -122,7 +122,7 @@ mod tests {
     use super::told;
 
     #[test]
-    fn few_names_are_told() {
+    fn message_names_at_most_three() {
         let names = ["A", "B", "C", "D", "E"].map(str::to_owned);
         assert_eq!(told(&names[..1]), "A");
         assert_eq!(told(&names[..3]), "A, B, C");
