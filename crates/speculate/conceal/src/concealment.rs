@@ -68,7 +68,7 @@ pub enum CommitError {
     /// What it has read is not what it was.
     #[error("an input has changed: {0:?}")]
     Stale(Stale),
-    /// It has been mandated before.
+    /// It has been committed before.
     #[error("committed already")]
     Already,
     /// It was aborted.
@@ -180,12 +180,12 @@ impl Concealment {
         held.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The encapsulation, while it is one: `None` when it has been mandated.
+    /// The encapsulation, while it is one: `None` when it has been committed.
     pub fn with_encapsulation<T>(&self, look: impl FnOnce(&mut Encapsulation) -> T) -> Option<T> {
         self.state().tree.concealed.as_mut().map(look)
     }
 
-    /// Hidden files that it needs: for what it will show, or, when it is mandated, those that are known to who is in
+    /// Hidden files that it needs: for what it will show, or, when it is committed, those that are known to who is in
     /// it.
     pub fn needed(&self, into: &mut BTreeSet<HiddenId>) {
         let state = self.state();

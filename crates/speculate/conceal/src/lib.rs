@@ -1,8 +1,8 @@
-//! Encapsulations of real programs: concealed by a file system of their own until they are mandated.
+//! Encapsulations of real programs: concealed by a file system of their own until they are committed.
 //!
 //! [`encapsulation`] says what is changed and what was read; here that is a file system in user space
 //! (of which [`concealment`] is what others see) over the real trees ([`base_tree`]), with files that have no name yet
-//! ([`store`]). When it is mandated, they are given their names in the order in which they were made ([`reveal`]), and
+//! ([`store`]). When it is committed, they are given their names in the order in which they were made ([`reveal`]), and
 //! what is asked of the file system from then on is done to the real tree.
 
 pub mod activity;

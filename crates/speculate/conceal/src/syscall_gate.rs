@@ -1,8 +1,8 @@
 //! What reaches beyond mounts: the network, signals to others, the state of the machine. It waits at the kernel's own
-//! gate until the program is mandated.
+//! gate until the program is committed.
 //!
 //! A filter (seccomp) has the kernel ask before such a call begins. Who asks is answered at once that it may go on
-//! where nobody else is concerned, and otherwise when the encapsulation is mandated. Programs of another architecture,
+//! where nobody else is concerned, and otherwise when the encapsulation is committed. Programs of another architecture,
 //! whose calls have other numbers, wait at their first one.
 
 mod calls;
@@ -41,7 +41,7 @@ use crate::{
 pub(crate) use files::{Devices, device_of};
 pub(crate) use filter::install;
 
-/// Who is let through before anything is mandated: sockets by these names.
+/// Who is let through before anything is committed: sockets by these names.
 pub(crate) type Known = Arc<[Vec<u8>]>;
 
 /// The calls of one encapsulation that wait.

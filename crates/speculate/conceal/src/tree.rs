@@ -65,7 +65,7 @@ impl std::fmt::Debug for Gate {
 pub(crate) struct Tree {
     pub(crate) real: Arc<BaseTree>,
     pub(crate) hidden: Arc<Hidden>,
-    /// `None`: it has been mandated.
+    /// `None`: it has been committed.
     pub(crate) concealed: Option<Encapsulation>,
     /// Who may change it.
     pub(crate) gate: Gate,

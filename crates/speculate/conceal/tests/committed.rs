@@ -1,4 +1,4 @@
-//! What is there when programs have been mandated, beside what they would have made. Needs root and `/dev/fuse`.
+//! What is there when programs have been committed, beside what they would have made. Needs root and `/dev/fuse`.
 
 mod context;
 
@@ -305,7 +305,7 @@ fn free_space_equals_real_trees() {
     });
 }
 
-/// Two that have taken over what a third one has made; the tree when the first one has been mandated, and something
+/// Two that have taken over what a third one has made; the tree when the first one has been committed, and something
 /// was done since.
 fn committed_twice(since: impl FnOnce(&Context)) -> (Context, Result<usize, CommitError>) {
     let context = Context::new();

@@ -42,7 +42,7 @@ pub struct Encapsulation {
 pub enum Refused {
     /// The program is told so.
     Error(Errno),
-    /// Nobody else would see it as they should, or too much: it may be done when the encapsulation has been mandated.
+    /// Nobody else would see it as they should, or too much: it may be done when the encapsulation has been committed.
     Unconcealable(&'static str),
 }
 

@@ -53,7 +53,7 @@ const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 pub struct Daemon {
     worlds: Worlds,
     all: Mutex<BTreeMap<String, Arc<Speculation>>>,
-    /// What was mandated, and has left something running.
+    /// What was committed, and has left something running.
     left: Mutex<Vec<Arc<Job>>>,
     next: AtomicU64,
     is_over: AtomicBool,
@@ -100,7 +100,7 @@ impl Daemon {
         self.jobs().iter().any(is_its)
     }
 
-    /// Of what is kept, and of what was mandated and has left something running.
+    /// Of what is kept, and of what was committed and has left something running.
     fn jobs(&self) -> Vec<Arc<Job>> {
         let mut all: Vec<_> = self.all().values().filter_map(|kept| kept.job()).collect();
         all.extend(self.left().iter().cloned());
@@ -278,7 +278,7 @@ impl Daemon {
             let name = &input.create.name;
             let take = |done: &mut Encapsulation| below.absorb(done, Time::default());
             match job.concealment.with_encapsulation(take) {
-                // What was mandated is there for all to see.
+                // What was committed is there for all to see.
                 None | Some(Ok(())) => {}
                 Some(Err(conflict)) => return Err(told(name, &conflict, world.real())),
             }

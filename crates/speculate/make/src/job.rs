@@ -319,7 +319,7 @@ impl Job {
         all
     }
 
-    /// What waits until it is mandated.
+    /// What waits until it is committed.
     #[must_use]
     pub fn waiting(&self) -> Vec<Waits> {
         // By which it was known may be another one's.

@@ -1,5 +1,5 @@
 //! Random histories of real calls, each twice: in a concealing file system and in a directory that is alike. What a
-//! call answers has to be the same, and so has what is there: before, after, and whenever it is mandated. Needs root.
+//! call answers has to be the same, and so has what is there: before, after, and whenever it is committed. Needs root.
 
 mod acts;
 mod histories;

@@ -48,7 +48,7 @@ impl Context {
         }
     }
 
-    /// What that does waits for as long as it is not mandated, and never happens.
+    /// What that does waits for as long as it is not committed, and never happens.
     pub(crate) fn is_held(&self, script: &str, why: &str) {
         let mut begun = self.begin(&format!("import os\n{script}\nprint('leaked')"));
         begun.waits(why);
@@ -117,7 +117,7 @@ impl Begun {
         assert_eq!(self.outside.waiting().len(), 1);
     }
 
-    /// It is mandated, and ends. What it says.
+    /// It is committed, and ends. What it says.
     pub(crate) fn goes_on(mut self, context: &Context) -> String {
         self.concealment
             .commit(&**context.world.real())

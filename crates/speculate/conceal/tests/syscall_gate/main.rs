@@ -1,4 +1,4 @@
-//! What reaches beyond files waits until it is mandated. Needs root, `/dev/fuse` and Python.
+//! What reaches beyond files waits until it is committed. Needs root, `/dev/fuse` and Python.
 
 use std::{
     fs,

@@ -29,7 +29,7 @@ pub struct Create {
     pub command: Command,
     /// Those whose outputs it sees.
     pub inputs: Vec<String>,
-    /// It is aborted if nobody has mandated it by then, milliseconds.
+    /// It is aborted if nobody has committed it by then, milliseconds.
     pub timeout: Option<u64>,
 }
 
@@ -61,7 +61,7 @@ pub struct Listed {
     pub state: ListedState,
     /// What it has done so far, which nobody sees.
     pub effects: usize,
-    /// What waits until it is mandated.
+    /// What waits until it is committed.
     pub waiting: Vec<Waits>,
 }
 

@@ -86,7 +86,7 @@ impl Speculation {
         self.job().is_some_and(|job| job.progress().is_committed)
     }
 
-    /// Was it to be mandated by now?
+    /// Was it to be committed by now?
     pub(super) fn is_late(&self) -> bool {
         let timeout = self.create.timeout.map(Duration::from_millis);
         timeout.is_some_and(|timeout| self.created.elapsed() >= timeout) && !self.is_committed()
@@ -109,7 +109,7 @@ impl Speculation {
         }
     }
 
-    /// What it has done is there, if it was mandated.
+    /// What it has done is there, if it was committed.
     pub(super) fn abort(&self) {
         if !self.give_up()
             && let Some(job) = self.job()

@@ -162,7 +162,7 @@ impl Engine {
         }
     }
 
-    /// Its parent was mandated while it ran: it becomes the user's own, too.
+    /// Its parent was committed while it ran: it becomes the user's own, too.
     fn shared(
         &self,
         parent: &Job,
@@ -199,7 +199,7 @@ impl Engine {
         Some(status)
     }
 
-    /// It has been mandated: what it waits for outside is done.
+    /// It has been committed: what it waits for outside is done.
     fn let_go(&self, job: &Job) {
         let around = job.world.around();
         around.release(|process| self.is_committed(process));
@@ -298,7 +298,7 @@ impl Engine {
         for part in job.all_parts() {
             match part.progress().is_empty {
                 true => drop(self.jobs().remove(&part.id)),
-                // Who waits for it mandates it.
+                // Who waits for it commits it.
                 false => part.is_asked_for(),
             }
         }
