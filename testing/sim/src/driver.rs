@@ -14,27 +14,28 @@ use wire::{FlowId, FlowKey};
 
 use crate::{
     MS, SECOND,
+    invariants::{InvariantChecker, Violation},
     node::Node,
     process::Process,
     record::{Logger, Notice, fresh},
     scenario::{Crash, ServiceSetup, When},
     trace,
-    witness::{Violation, Witness},
 };
 
 const HEARTBEAT_INTERVAL: u64 = recovery::HEARTBEAT_INTERVAL.as_secs() * SECOND;
 const SWEEP_INTERVAL: u64 = recovery::SWEEP_INTERVAL.as_secs() * SECOND;
 const SWEEP_AGE: u64 = recovery::SWEEP_AGE.as_secs() * SECOND;
-/// Its server answers sooner, or never; a run does not last as long as `serve` waits.
-const SAY_AGAIN: Duration = Duration::from_secs(60);
+/// Longest wait for repeated output. The simulated server answers sooner or never, and a run is shorter than the
+/// timeout of `serve`.
+const REPEAT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest pause between two looks while something is to be watched, ns.
-const LONGEST_LOOK: u64 = 10 * MS;
+const LONGEST_POLL_PAUSE: u64 = 10 * MS;
 
 /// What a supervisor works with.
-pub(crate) struct Ground<'a> {
+pub(crate) struct Context<'a> {
     pub(crate) node: &'a mut Node,
     pub(crate) logger: &'a mut Logger,
-    pub(crate) witness: &'a mut Witness,
+    pub(crate) checker: &'a mut InvariantChecker,
     pub(crate) rng: &'a mut SmallRng,
     pub(crate) now: u64,
 }
@@ -46,7 +47,7 @@ pub(crate) struct Driver {
     /// What the kernel has told and we have not read.
     inbox: VecDeque<KernelEvent>,
     pub(crate) incarnation: u32,
-    life: u32,
+    starts: u32,
     pub(crate) start_at: Option<u64>,
     /// When the processes that were killed are gone.
     pub(crate) empty_at: Option<u64>,
@@ -83,14 +84,14 @@ impl Driver {
             max_segment: setup.max_segment,
             wrapped: setup.north.is_some(),
             hear_timeout: setup.north.map_or(Duration::ZERO, |north| north.patience),
-            say_again_timeout: SAY_AGAIN,
+            say_again_timeout: REPEAT_TIMEOUT,
             ..Config::default()
         });
         Self {
             recovery,
             inbox: VecDeque::new(),
             incarnation: 1,
-            life: 0,
+            starts: 0,
             start_at: Some(0),
             empty_at: None,
             exit_seen: false,
@@ -113,9 +114,9 @@ impl Driver {
 
     /// The supervisor of a host that was switched on again; `life` lives of the server came before. It
     /// knows the connections that were restored behind the gate.
-    pub(crate) fn anew(setup: ServiceSetup, life: u32, now: u64) -> Self {
+    pub(crate) fn anew(setup: ServiceSetup, starts: u32, now: u64) -> Self {
         let mut driver = Self {
-            life,
+            starts,
             start_at: None,
             due: now,
             next_heartbeat: now,
@@ -127,8 +128,8 @@ impl Driver {
     }
 
     /// How many lives of the server there were.
-    pub(crate) const fn life(&self) -> u32 {
-        self.life
+    pub(crate) const fn starts(&self) -> u32 {
+        self.starts
     }
 
     /// All is well and nothing is being watched.
@@ -153,35 +154,35 @@ impl Driver {
     }
 
     /// One round of the loop.
-    pub(crate) fn round(&mut self, ground: &mut Ground<'_>) -> Result<(), Violation> {
+    pub(crate) fn round(&mut self, context: &mut Context<'_>) -> Result<(), Violation> {
         let mut busy = !self.inbox.is_empty();
         while let Some(event) = self.inbox.pop_front() {
-            self.kernel_event(event, ground);
+            self.kernel_event(event, context);
         }
-        if !ground.logger.is_away() {
+        if !context.logger.is_away() {
             for (key, flow) in std::mem::take(&mut self.late) {
-                self.late_connection(key, flow, ground);
+                self.late_connection(key, flow, context);
             }
         }
-        self.look_at_server(ground)?;
-        while let Some(notice) = ground.logger.notices.pop_front() {
-            self.logger_says(notice, ground.node, ground.witness, ground.now)?;
+        self.poll_server(context)?;
+        while let Some(notice) = context.logger.notices.pop_front() {
+            self.logger_says(notice, context.node, context.checker, context.now)?;
         }
-        self.progress(ground);
-        if self.list_again && !ground.logger.is_away() {
-            self.list_connections(ground);
+        self.progress(context);
+        if self.list_again && !context.logger.is_away() {
+            self.list_connections(context);
         }
-        if !ground.logger.is_away() {
-            self.recovery.logger_answers(time(ground.now));
+        if !context.logger.is_away() {
+            self.recovery.logger_answers(time(context.now));
         }
-        busy |= self.act(ground)?;
-        self.start_if_due(ground);
-        self.periodic(ground);
+        busy |= self.act(context)?;
+        self.start_if_due(context);
+        self.periodic(context);
         self.idle = if busy { 0 } else { self.idle + 1 };
         let watching = !self.at_rest() || self.start_at.is_some();
-        let look = (self.lag(ground.rng) + self.idle * MS / 10).min(LONGEST_LOOK);
+        let look = (self.lag(context.rng) + self.idle * MS / 10).min(LONGEST_POLL_PAUSE);
         self.due = if watching {
-            ground.now + look
+            context.now + look
         } else {
             self.next_heartbeat
         };
@@ -203,8 +204,8 @@ impl Driver {
         }
     }
 
-    fn kernel_event(&mut self, event: KernelEvent, ground: &mut Ground<'_>) {
-        let now = time(ground.now);
+    fn kernel_event(&mut self, event: KernelEvent, context: &mut Context<'_>) {
+        let now = time(context.now);
         match event.kind {
             EventKind::Death { pid, status } if event.incarnation == self.incarnation => {
                 self.recovery
@@ -214,15 +215,15 @@ impl Driver {
             EventKind::Listening if event.incarnation == self.incarnation => {
                 self.recovery.listening(now);
             }
-            EventKind::Listening => {} // of a life that has ended
+            EventKind::Listening => {} // of a starts that has ended
             EventKind::Unprotected {
                 flow_id, reason, ..
             } => {
                 self.recovery.unprotected(flow_id, reason);
-                ground.logger.unprotect(flow_id);
+                context.logger.unprotect(flow_id);
             }
             EventKind::Diverged { key, flow_id, .. } => {
-                if let Some(flow) = ground.node.numbered(key, flow_id) {
+                if let Some(flow) = context.node.numbered(key, flow_id) {
                     self.recovery.diverged(key, &flow);
                 }
             }
@@ -231,43 +232,43 @@ impl Driver {
         }
     }
 
-    fn late_connection(&mut self, key: FlowKey, id: FlowId, ground: &mut Ground<'_>) {
-        let Some(flow) = ground.node.numbered(key, id) else {
+    fn late_connection(&mut self, key: FlowKey, id: FlowId, context: &mut Context<'_>) {
+        let Some(flow) = context.node.numbered(key, id) else {
             return;
         };
         // The frame that opened it may still be in the ring: then it is as if newly opened.
-        let record = ground
+        let record = context
             .logger
             .record(flow.id)
             .unwrap_or_else(|| fresh(&flow));
         let candidate = Candidate {
             key,
             record: Some(record),
-            standing: ground.node.standing(key, &flow),
+            standing: context.node.standing(key, &flow),
             flow,
         };
-        self.recovery.late_connection(&candidate, time(ground.now));
+        self.recovery.late_connection(&candidate, time(context.now));
     }
 
-    fn look_at_server(&mut self, ground: &mut Ground<'_>) -> Result<(), Violation> {
-        let now = time(ground.now);
-        if !ground.node.alive() && !self.exit_seen && self.start_at.is_none() {
+    fn poll_server(&mut self, context: &mut Context<'_>) -> Result<(), Violation> {
+        let now = time(context.now);
+        if !context.node.alive() && !self.exit_seen && self.start_at.is_none() {
             self.exit_seen = true;
             if self.recovery.stage() != Stage::Clearing {
-                self.recovery.died(cause_of(self.life, 9), now, now);
-                self.act(ground)?;
+                self.recovery.died(cause_of(self.starts, 9), now, now);
+                self.act(context)?;
             }
         }
-        if self.empty_at.is_some_and(|at| at <= ground.now) {
+        if self.empty_at.is_some_and(|at| at <= context.now) {
             self.empty_at = None;
-            ground.node.close_all(ground.witness, ground.now)?;
+            context.node.close_all(context.checker, context.now)?;
         }
-        if self.recovery.stage() == Stage::Clearing && !ground.node.populated() {
+        if self.recovery.stage() == Stage::Clearing && !context.node.populated() {
             self.recovery.service_empty(now);
             self.incarnation += 1;
             self.empty_at = None; // they died by themselves before
         }
-        if ground.node.has_replayed() {
+        if context.node.has_replayed() {
             self.recovery.replayed(now);
         }
         Ok(())
@@ -277,12 +278,12 @@ impl Driver {
         &mut self,
         notice: Notice,
         node: &mut Node,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         now: u64,
     ) -> Result<(), Violation> {
         match notice {
             Notice::Drained(token) => self.recovery.drained(token),
-            Notice::Unprotected(flow, reason) => self.release(flow, reason, node, witness, now)?,
+            Notice::Unprotected(flow, reason) => self.release(flow, reason, node, checker, now)?,
             Notice::Unknown(low) => {
                 // Of one that is over the logger has been told, by a way that is faster than that of what came last.
                 let known =
@@ -299,7 +300,7 @@ impl Driver {
                         flow,
                         types::UnprotectedReason::LoggerLost,
                         node,
-                        witness,
+                        checker,
                         now,
                     )?;
                 }
@@ -314,7 +315,7 @@ impl Driver {
         flow: FlowId,
         reason: types::UnprotectedReason,
         node: &mut Node,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         now: u64,
     ) -> Result<(), Violation> {
         self.recovery.unprotected(flow, reason);
@@ -328,42 +329,42 @@ impl Driver {
         if self.recovery.stage() == Stage::Serving
             && let Ok(Some(ack)) = released_ack(key, &known)
         {
-            node.send_to_client(ack, witness, now)?;
+            node.send_to_client(ack, checker, now)?;
         }
         Ok(())
     }
 
-    fn progress(&mut self, ground: &mut Ground<'_>) {
-        let watched: Vec<(FlowId, FlowKey)> = self.recovery.watched(time(ground.now)).collect();
+    fn progress(&mut self, context: &mut Context<'_>) {
+        let watched: Vec<(FlowId, FlowKey)> = self.recovery.watched(time(context.now)).collect();
         for (id, key) in watched {
             self.recovery
-                .observe(id, ground.node.south.flow(&key), time(ground.now));
+                .observe(id, context.node.south.flow(&key), time(context.now));
         }
-        self.recovery.poll(time(ground.now));
+        self.recovery.poll(time(context.now));
     }
 
     /// Do everything that is asked for now. Answers whether anything was.
-    fn act(&mut self, ground: &mut Ground<'_>) -> Result<bool, Violation> {
+    fn act(&mut self, context: &mut Context<'_>) -> Result<bool, Violation> {
         let mut busy = false;
-        self.hear(ground)?;
+        self.hear(context)?;
         while let Some(action) = self.recovery.next_action() {
             busy = true;
-            trace::note(ground.now, || format!("{action:?}"));
-            self.perform(action, ground)?;
-            self.spring(action, ground)?;
-            self.hear(ground)?;
+            trace::note(context.now, || format!("{action:?}"));
+            self.perform(action, context)?;
+            self.spring(action, context)?;
+            self.hear(context)?;
         }
         Ok(busy)
     }
 
     /// What people would be told.
-    fn hear(&mut self, ground: &mut Ground<'_>) -> Result<(), Violation> {
+    fn hear(&mut self, context: &mut Context<'_>) -> Result<(), Violation> {
         while let Some(event) = self.recovery.next_event() {
-            trace::note(ground.now, || &event);
+            trace::note(context.now, || &event);
             match event {
                 Event::ConnectionReset {
                     connection, reason, ..
-                } => ground.witness.lost(connection, reason)?,
+                } => context.checker.lost(connection, reason)?,
                 Event::Serving { replayed_bytes, .. } => {
                     self.recoveries += 1;
                     self.replayed_bytes += replayed_bytes;
@@ -376,10 +377,10 @@ impl Driver {
     }
 
     /// The server dies when the supervisor does this.
-    fn spring(&mut self, action: Action, ground: &mut Ground<'_>) -> Result<(), Violation> {
+    fn spring(&mut self, action: Action, context: &mut Context<'_>) -> Result<(), Violation> {
         let Some(Crash {
             when: When::During(kind, delay),
-            workers_live_on,
+            workers_survive,
             status,
             fuse,
         }) = self.trap
@@ -391,72 +392,72 @@ impl Driver {
         }
         let crash = self.trap.take();
         if let Some(fuse) = fuse {
-            Self::light(fuse, ground);
+            Self::light(fuse, context);
         } else if delay < MS {
-            ground
+            context
                 .node
-                .crash(status, workers_live_on, ground.witness, ground.now)?;
+                .crash(status, workers_survive, context.checker, context.now)?;
         } else if let Some(crash) = crash {
-            self.sprung = Some((ground.now + delay, crash));
+            self.sprung = Some((context.now + delay, crash));
         }
         Ok(())
     }
 
-    fn start_if_due(&mut self, ground: &mut Ground<'_>) {
-        let now = time(ground.now);
-        if self.start_at.is_none_or(|at| ground.now < at) {
+    fn start_if_due(&mut self, context: &mut Context<'_>) {
+        let now = time(context.now);
+        if self.start_at.is_none_or(|at| context.now < at) {
             return;
         }
         self.start_at = None;
-        if self.life > 0 && ground.rng.random_ratio(self.setup.starts_failed, 1000) {
+        if self.starts > 0 && context.rng.random_ratio(self.setup.starts_failed, 1000) {
             self.recovery.died(Cause::NotServing, now, now);
             return;
         }
-        self.life += 1;
+        self.starts += 1;
         self.exit_seen = false;
-        let pid = 100 + self.life;
+        let pid = 100 + self.starts;
         // The first clients do not come before there is a server.
-        let boot = if self.life == 1 {
+        let boot = if self.starts == 1 {
             0
         } else {
-            ground.rng.random_range(0..=self.setup.boot)
+            context.rng.random_range(0..=self.setup.boot)
         };
-        let listens_at = ground.now + boot;
-        ground.node.south.main_process(pid);
-        let mut process = Process::new(pid, self.life, listens_at);
+        let listens_at = context.now + boot;
+        context.node.south.main_process(pid);
+        let mut process = Process::new(pid, self.starts, listens_at);
         process.thinks = self.setup.thinks;
-        ground.node.begin(process);
+        context.node.begin(process);
         self.recovery.started(pid, now);
     }
 
-    fn periodic(&mut self, ground: &mut Ground<'_>) {
-        if ground.now >= self.next_heartbeat {
-            self.next_heartbeat = ground.now + HEARTBEAT_INTERVAL;
-            ground.node.south.heartbeat(ground.now);
+    fn periodic(&mut self, context: &mut Context<'_>) {
+        if context.now >= self.next_heartbeat {
+            self.next_heartbeat = context.now + HEARTBEAT_INTERVAL;
+            context.node.south.heartbeat(context.now);
         }
-        if ground.now >= self.next_sweep {
-            self.next_sweep = ground.now + SWEEP_INTERVAL;
-            ground.node.south.sweep(SWEEP_AGE, ground.now);
+        if context.now >= self.next_sweep {
+            self.next_sweep = context.now + SWEEP_INTERVAL;
+            context.node.south.sweep(SWEEP_AGE, context.now);
         }
-        self.release_what_was_read(ground);
+        self.release_read_input(context);
     }
 }
 
 impl Driver {
     /// What a server with state has read, and noted, the logger need not keep.
-    fn release_what_was_read(&mut self, ground: &mut Ground<'_>) {
+    fn release_read_input(&mut self, context: &mut Context<'_>) {
         let Some(every) = self.setup.north.and_then(|north| north.release_every) else {
             return;
         };
-        if self.recovery.stage() == Stage::Serving && ground.now >= self.next_release {
-            self.next_release = ground.now + every;
-            ground.logger.release(ground.node.what_was_read());
+        if self.recovery.stage() == Stage::Serving && context.now >= self.next_release {
+            self.next_release = context.now + every;
+            context.logger.release(context.node.read_positions());
         }
     }
 
     /// The server dies `fuse` steps of its program from now, or of its next life's.
-    fn light(fuse: u32, ground: &mut Ground<'_>) {
-        if let Some(north) = &mut ground.node.north {
+    fn light(fuse: u32, context: &mut Context<'_>) {
+        if let Some(north) = &mut context.node.north {
             north.fuse = Some(fuse);
         }
     }

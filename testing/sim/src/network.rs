@@ -23,7 +23,7 @@ pub(crate) struct Quality {
 
 /// Where a packet goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Destination {
     Server,
     Client(usize),
     /// On the link's network.
@@ -35,7 +35,7 @@ pub(crate) enum Place {
 pub(crate) struct Network {
     quality: Quality,
     /// By time of arrival, then in the order of sending.
-    on_the_way: BTreeMap<(u64, u64), (Place, Vec<u8>)>,
+    on_the_way: BTreeMap<(u64, u64), (Destination, Vec<u8>)>,
     sent: u64,
     outage_until: u64,
 }
@@ -50,7 +50,7 @@ impl Network {
         }
     }
 
-    pub(crate) fn send(&mut self, to: Place, packet: Vec<u8>, rng: &mut SmallRng, now: u64) {
+    pub(crate) fn send(&mut self, to: Destination, packet: Vec<u8>, rng: &mut SmallRng, now: u64) {
         let Quality {
             lost,
             doubled,
@@ -70,7 +70,7 @@ impl Network {
         self.carry(to, packet, rng, now);
     }
 
-    fn carry(&mut self, to: Place, packet: Vec<u8>, rng: &mut SmallRng, now: u64) {
+    fn carry(&mut self, to: Destination, packet: Vec<u8>, rng: &mut SmallRng, now: u64) {
         let arrival = now + self.quality.delay + rng.random_range(0..=self.quality.jitter);
         self.sent += 1;
         self.on_the_way.insert((arrival, self.sent), (to, packet));
@@ -82,7 +82,7 @@ impl Network {
     }
 
     /// The next packet that has arrived.
-    pub(crate) fn arrived(&mut self, now: u64) -> Option<(Place, Vec<u8>)> {
+    pub(crate) fn arrived(&mut self, now: u64) -> Option<(Destination, Vec<u8>)> {
         let first = self.on_the_way.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
     }

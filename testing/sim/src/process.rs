@@ -8,16 +8,16 @@ use wire::FlowKey;
 
 use crate::{
     host::{Host, ends},
+    invariants::{InvariantChecker, Violation},
     session::{Common, Session},
     stateful::Stateful,
-    witness::{Violation, Witness},
 };
 
 /// One life of the server.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    pub(crate) life: u32,
+    pub(crate) incarnation: u32,
     pub(crate) listening: bool,
     /// Its main process is dead; others of it live on.
     pub(crate) headless: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Process {
 
 /// What it has done.
 #[derive(Debug, Default)]
-pub(crate) struct Deeds {
+pub(crate) struct ProcessOutcome {
     /// Connections that it closed.
     pub(crate) closed: Vec<FlowKey>,
     /// It has read what kills it, or was to die at this point of what it does.
@@ -45,17 +45,17 @@ pub(crate) struct Deeds {
 }
 
 impl Process {
-    pub(crate) fn new(pid: u32, life: u32, listens_at: u64) -> Self {
+    pub(crate) fn new(pid: u32, incarnation: u32, listens_at: u64) -> Self {
         Self {
             pid,
-            life,
+            incarnation,
             listening: false,
             headless: false,
             sessions: BTreeMap::new(),
             act_at: listens_at,
             idle: 0,
             read: BTreeMap::new(),
-            common: Common::new(life),
+            common: Common::new(incarnation),
             stateful: None,
             thinks: 0,
         }
@@ -78,12 +78,12 @@ impl Process {
         &mut self,
         later: &BTreeSet<FlowKey>,
         host: &mut Host,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         rng: &mut SmallRng,
         now: u64,
-    ) -> Result<Deeds, Violation> {
-        self.accept(host, witness, rng);
-        let mut deeds = Deeds::default();
+    ) -> Result<ProcessOutcome, Violation> {
+        self.accept(host, checker, rng);
+        let mut deeds = ProcessOutcome::default();
         self.idle += 1;
         let mut over = Vec::new();
         for (handle, (key, session)) in &mut self.sessions {
@@ -97,9 +97,9 @@ impl Process {
                     Ok(Some(bytes)) => {
                         self.idle = 0;
                         let at = self.read.entry(*key).or_default();
-                        witness.server_read(*key, *at, &bytes)?;
+                        checker.server_read(*key, *at, &bytes)?;
                         *at += bytes.len();
-                        witness.executes(*key, *at, self.life)?;
+                        checker.executes(*key, *at, self.incarnation)?;
                         let is_silent = session.output.is_empty();
                         session.read(&bytes, &mut self.common);
                         if self.thinks > 0 && is_silent {
@@ -137,7 +137,7 @@ impl Process {
         Ok(deeds)
     }
 
-    fn accept(&mut self, host: &mut Host, witness: &Witness, rng: &mut SmallRng) {
+    fn accept(&mut self, host: &mut Host, checker: &InvariantChecker, rng: &mut SmallRng) {
         let mut new = Vec::new();
         for (handle, socket) in host.tcp() {
             let open = matches!(socket.state(), State::Established | State::CloseWait);
@@ -149,7 +149,7 @@ impl Process {
             }
         }
         for (handle, key) in new {
-            self.read.insert(key, witness.replay_offset(key));
+            self.read.insert(key, checker.replay_offset(key));
             self.sessions.insert(handle, (key, Session::new()));
         }
     }

@@ -5,22 +5,22 @@
 //! The next life lives through the notes, and comes to the same state; where they end it waits for sockets
 //! that go on with its connections.
 
-mod living;
-mod replaying;
+mod replay;
+mod serving;
 
 use smoltcp::iface::SocketHandle;
 use wire::{FlowKey, SeqNumber};
 
 use crate::{
     conversation::Digest,
-    notes::{Note, Notes},
+    determinants::{Determinant, DeterminantLog},
     session::{Common, Session},
 };
 
-pub(crate) use living::{Halt, System};
+pub(crate) use serving::{Interruption, System};
 
-/// Longest word, bytes.
-const WORD: usize = 3000;
+/// Longest output at a time, bytes.
+const LONGEST_OUTPUT: usize = 3000;
 
 /// Where a life is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,20 +65,20 @@ pub(crate) struct Connection {
 }
 
 /// What it does next by itself.
-enum Deed {
+enum NextOperation {
     Says(usize, Vec<u8>),
     Closes(usize),
 }
 
 impl Stateful {
-    pub(crate) fn new(life: u32, notes: &Notes) -> Self {
+    pub(crate) fn new(incarnation: u32, determinants: &DeterminantLog) -> Self {
         Self {
-            stage: if notes.is_empty() {
+            stage: if determinants.is_empty() {
                 Stage::Serving
             } else {
                 Stage::Replaying(0)
             },
-            common: Common::new(life),
+            common: Common::new(incarnation),
             connections: Vec::new(),
             said: Digest::NONE,
             held: None,
@@ -135,17 +135,17 @@ impl Stateful {
     }
 
     /// What it does before it looks at what happens next: the first connection with something to say says it.
-    fn next_deed(&self) -> Option<Deed> {
+    fn next_deed(&self) -> Option<NextOperation> {
         let open = self.connections.iter().enumerate();
         let mut open = open.filter(|(_, one)| !one.closed && !one.blocked);
         open.find_map(|(number, one)| {
             let output = &one.session.output;
             match output.is_empty() {
-                false => Some(Deed::Says(
+                false => Some(NextOperation::Says(
                     number,
-                    output.iter().take(WORD).copied().collect(),
+                    output.iter().take(LONGEST_OUTPUT).copied().collect(),
                 )),
-                true => one.session.closing.then_some(Deed::Closes(number)),
+                true => one.session.closing.then_some(NextOperation::Closes(number)),
             }
         })
     }
@@ -158,8 +158,8 @@ impl Stateful {
     }
 
     /// Something happens. Answers whether it can.
-    fn happens(&mut self, note: &Note) -> bool {
-        if let Note::Accepted { key, isn } = note {
+    fn happens(&mut self, note: &Determinant) -> bool {
+        if let Determinant::Accepted { key, isn } = note {
             self.connections.push(Connection {
                 key: *key,
                 isn: *isn,
@@ -174,10 +174,10 @@ impl Stateful {
             });
             return true;
         }
-        let (Note::Read { connection, .. }
-        | Note::Ended { connection }
-        | Note::Room { connection }
-        | Note::Failed { connection }) = note
+        let (Determinant::Read { connection, .. }
+        | Determinant::Ended { connection }
+        | Determinant::Room { connection }
+        | Determinant::Failed { connection }) = note
         else {
             return false;
         };
@@ -185,16 +185,16 @@ impl Stateful {
             return false;
         };
         match note {
-            Note::Read { bytes, .. } => {
+            Determinant::Read { bytes, .. } => {
                 self.common.hears(one.key, bytes);
                 one.session.read(bytes, &mut self.common);
                 one.read += bytes.len();
             }
-            Note::Ended { .. } => {
+            Determinant::Ended { .. } => {
                 one.ended = true;
                 one.session.end_of_input();
             }
-            Note::Room { .. } => one.blocked = false,
+            Determinant::Room { .. } => one.blocked = false,
             _ => one.closed = true,
         }
         true

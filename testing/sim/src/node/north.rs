@@ -12,19 +12,19 @@ use wire::{ChecksumMode, Flags, FlowId, FlowKey, SegmentSpec, SeqNumber, kind};
 use super::{Node, finished, packet};
 use crate::{
     clock,
+    determinants::DeterminantLog,
     host::SocketSetup,
+    invariants::{InvariantChecker, Violation},
     length32,
-    notes::Notes,
     process::Process,
     repair::Blueprint,
     scenario::{Flaw, NorthSetup},
     stateful::{Connection, Stateful},
-    witness::{Violation, Witness},
 };
 
 /// How often things happened to a server with state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
+pub struct NorthCounters {
     /// Sockets that were made for connections.
     pub grafts: u32,
     /// And had to say again what a client lacked.
@@ -39,7 +39,7 @@ pub struct Tally {
 #[derive(Debug)]
 pub(crate) struct North {
     pub(crate) setup: NorthSetup,
-    pub(crate) notes: Notes,
+    pub(crate) determinants: DeterminantLog,
     /// So many steps of the program until it is to die; of the next life, if there is none.
     pub(crate) fuse: Option<u32>,
     /// Sockets that are to be given to the server, by the number of their connections.
@@ -48,19 +48,19 @@ pub(crate) struct North {
     clocks: BTreeMap<FlowKey, usize>,
     /// What the server had read when there were so many notes.
     releasing: Option<(usize, Vec<(FlowId, SeqNumber)>)>,
-    pub(crate) tally: Tally,
+    pub(crate) counters: NorthCounters,
 }
 
 impl North {
     pub(crate) fn new(setup: NorthSetup) -> Self {
         Self {
             setup,
-            notes: Notes::new(setup.flaw),
+            determinants: DeterminantLog::new(setup.flaw),
             fuse: None,
             made: BTreeMap::new(),
             clocks: BTreeMap::new(),
             releasing: None,
-            tally: Tally::default(),
+            counters: NorthCounters::default(),
         }
     }
 
@@ -70,7 +70,7 @@ impl North {
 
     /// Its host has lost its power.
     pub(crate) fn lose_power(&mut self, rng: &mut SmallRng) {
-        self.notes.lose_power(rng);
+        self.determinants.lose_power(rng);
         (self.releasing, self.fuse) = (None, None);
         self.made.clear();
     }
@@ -83,7 +83,7 @@ impl North {
             (true, true) => 2,
             (true, false) => 3,
         };
-        self.tally.deaths[stage] += 1;
+        self.counters.deaths[stage] += 1;
     }
 }
 
@@ -92,8 +92,8 @@ impl Node {
     pub(crate) fn begin(&mut self, mut process: Process) {
         if let Some(north) = &mut self.north {
             north.made.clear();
-            north.notes.lose_unmade();
-            process.stateful = Some(Stateful::new(process.life, &north.notes));
+            north.determinants.lose_unmade();
+            process.stateful = Some(Stateful::new(process.incarnation, &north.determinants));
         }
         self.process = Some(process);
     }
@@ -125,7 +125,7 @@ impl Node {
     }
 
     /// The same of all connections, for a logger on another machine: it need not wait for what it has had no copy of.
-    pub(crate) fn where_it_stands(&self) -> Vec<(FlowId, SeqNumber)> {
+    pub(crate) fn replay_positions(&self) -> Vec<(FlowId, SeqNumber)> {
         let north = self.north.as_ref();
         if north.is_none_or(|north| north.setup.commit.is_none()) {
             return Vec::new();
@@ -140,8 +140,8 @@ impl Node {
 
     /// What the logger knows to have been read of this connection, from notes.
     pub(crate) fn noted(&self, key: FlowKey, flow: &Flow) -> Option<SeqNumber> {
-        let notes = &self.north.as_ref()?.notes;
-        let mut noted = notes.noted().iter();
+        let determinants = &self.north.as_ref()?.determinants;
+        let mut noted = determinants.noted().iter();
         let its = noted.find(|(its, isn, _)| (*its, *isn) == (key, flow.client.isn));
         its.map(|(_, isn, read)| *isn + 1 + length32(*read))
     }
@@ -159,8 +159,8 @@ impl Node {
             return;
         };
         let too_soon = north.setup.flaw == Flaw::TellsTooSoon;
-        for (key, isn, read) in north.notes.noted() {
-            let read = match north.notes.read_of(*key) {
+        for (key, isn, read) in north.determinants.noted() {
+            let read = match north.determinants.read_of(*key) {
                 Some(all) if too_soon => all,
                 _ => *read,
             };
@@ -169,21 +169,21 @@ impl Node {
     }
 
     /// What its flows' connections have read, as far as that is noted where it is safe.
-    pub(crate) fn what_was_read(&mut self) -> Vec<(FlowId, SeqNumber)> {
+    pub(crate) fn read_positions(&mut self) -> Vec<(FlowId, SeqNumber)> {
         let Some(north) = &mut self.north else {
             return Vec::new();
         };
-        let notes = &north.notes;
+        let determinants = &north.determinants;
         let flows = self.south.flows().filter(|(_, flow)| flow.closed_ns == 0);
         let read = flows.filter_map(|(key, flow)| {
-            let read = notes.read_of(*key)?;
+            let read = determinants.read_of(*key)?;
             Some((flow.id, flow.client.isn + 1 + length32(read)))
         });
         let (length, read) = north
             .releasing
             .take()
-            .unwrap_or_else(|| (notes.len(), read.collect()));
-        if notes.are_stable(length) {
+            .unwrap_or_else(|| (determinants.len(), read.collect()));
+        if determinants.are_stable(length) {
             return read;
         }
         north.releasing = Some((length, read));
@@ -197,7 +197,7 @@ impl Node {
         key: FlowKey,
         flow: &Flow,
         point: SplicePoint,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         now: u64,
     ) -> Result<(), Violation> {
         let Some((number, passed)) = self.passed(key, flow) else {
@@ -228,10 +228,10 @@ impl Node {
                 said,
                 is_closed,
             },
-            witness,
+            checker,
         )?;
         self.report_states(now);
-        self.poll(witness, now)
+        self.poll(checker, now)
     }
 
     /// The connection goes on.
@@ -240,7 +240,7 @@ impl Node {
         key: FlowKey,
         number: usize,
         graft: Graft,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
     ) -> Result<(), Violation> {
         let Some(north) = &mut self.north else {
             return Ok(());
@@ -250,12 +250,12 @@ impl Node {
         if !swallowed && socket.send_slice(&graft.said) != Ok(graft.said.len()) {
             return Err(Violation::new(format!("{key} does not take what was said")));
         }
-        north.tally.grafts += 1;
-        north.tally.resumed += u32::from(!graft.said.is_empty());
-        north.tally.closed += u32::from(graft.is_closed);
+        north.counters.grafts += 1;
+        north.counters.resumed += u32::from(!graft.said.is_empty());
+        north.counters.closed += u32::from(graft.is_closed);
         if graft.is_closed {
             socket.close();
-            witness.server_closed(key);
+            checker.server_closed(key);
         } else {
             north.made.insert(number, graft.socket);
         }

@@ -30,8 +30,8 @@ use wire::{
 
 use crate::{MS, SECOND, host::ends, length32};
 
-/// Silence after which a probe is sent, ns.
-const SILENCE: u64 = 2 * SECOND;
+/// Silence before a probe, ns.
+const PROBE_AFTER: u64 = 2 * SECOND;
 
 /// What is known of a connection.
 #[derive(Debug, Default)]
@@ -69,10 +69,10 @@ pub(crate) struct Due {
 
 /// The connections of a host.
 #[derive(Debug, Default)]
-pub(crate) struct Probes(BTreeMap<(SocketAddr, SocketAddr), Known>);
+pub(crate) struct LinuxTcp(BTreeMap<(SocketAddr, SocketAddr), Known>);
 
 /// A segment that is for us.
-pub(crate) struct Heard {
+pub(crate) struct ReceivedSegment {
     /// It is a SYN without ACK.
     pub(crate) syn: bool,
     /// A socket has this connection.
@@ -85,14 +85,14 @@ pub(crate) struct Heard {
     pub(crate) stale: u32,
 }
 
-impl Probes {
+impl LinuxTcp {
     /// A packet arrives. `None`: it is no segment.
     pub(crate) fn heard(
         &mut self,
         packet: &[u8],
         sockets: &SocketSet<'_>,
         now: u64,
-    ) -> Option<Heard> {
+    ) -> Option<ReceivedSegment> {
         let packet = IpPacket::parse(packet).ok()?;
         let segment = Segment::of(&packet).ok()?;
         let remote = SocketAddr::new(packet.source(), segment.source_port());
@@ -109,14 +109,14 @@ impl Probes {
                 scaled: SynOptions::parse(segment.option_bytes())
                     .window_scale
                     .is_some(),
-                probe_at: now + SILENCE,
+                probe_at: now + PROBE_AFTER,
                 ..Known::default()
             };
             self.0.insert((local, remote), known);
         }
         let (mut edge, mut ours, mut beyond) = (None, None, 0);
         if let (Some(socket), Some(known)) = (socket, self.0.get_mut(&(local, remote))) {
-            known.probe_at = now + SILENCE;
+            known.probe_at = now + PROBE_AFTER;
             // What lies before the window tells nothing but that somebody asks.
             let old = known.ack.is_some_and(|ours| !segment.end_seq().after(ours));
             let asks = old && segment.sequence_len() > 0;
@@ -126,7 +126,7 @@ impl Probes {
                 if known.una != Some(segment.ack()) {
                     known.una = Some(segment.ack());
                     known.una_at = now;
-                    known.again_at = now + SILENCE;
+                    known.again_at = now + PROBE_AFTER;
                 }
             }
             let (told, shift) = (
@@ -138,7 +138,7 @@ impl Probes {
             edge = Some(told);
             ours = known.ack.filter(|_| segment.flags().contains(Flags::FIN));
         }
-        Some(Heard {
+        Some(ReceivedSegment {
             syn: syn && !ack,
             known: socket.is_some(),
             excess: edge
@@ -171,7 +171,7 @@ impl Probes {
                 .nxt
                 .map_or(segment.end_seq(), |nxt| nxt.max_seq(segment.end_seq()));
             if !known.in_flight() {
-                known.again_at = now + SILENCE;
+                known.again_at = now + PROBE_AFTER;
             }
             known.nxt = Some(nxt);
             let answers = std::mem::take(&mut known.is_asked) && segment.sequence_len() == 0;
@@ -189,7 +189,7 @@ impl Probes {
             });
             let stamps = known.stamps;
             known.said_at = now;
-            known.probe_at = known.probe_at.max(now + SILENCE / 2);
+            known.probe_at = known.probe_at.max(now + PROBE_AFTER / 2);
             let rewound = segment.sequence_len() == 0 && segment.seq().before(nxt);
             if let Ok(mut segment) = SegmentMut::parse(&mut bytes[header_len..], ChecksumMode::Full)
             {
@@ -232,11 +232,11 @@ impl Probes {
             let forgets = matches!(state, Some(State::CloseWait | State::LastAck));
             let unmoved = now >= known.again_at;
             if unmoved {
-                known.again_at = now + SILENCE;
+                known.again_at = now + PROBE_AFTER;
             }
             let silent = now >= known.probe_at;
             if silent {
-                known.probe_at = now + SILENCE;
+                known.probe_at = now + PROBE_AFTER;
             }
             let (true, Some(una)) = (open, known.una) else {
                 continue;
@@ -244,7 +244,8 @@ impl Probes {
             if silent {
                 probes.out.extend(known.probe(*local, *remote, una, now));
             }
-            if known.in_flight() && (forgets && unmoved || silent && now >= known.una_at + SILENCE)
+            if known.in_flight()
+                && (forgets && unmoved || silent && now >= known.una_at + PROBE_AFTER)
             {
                 probes.back.extend(known.repeated(*local, *remote, una));
             }

@@ -12,26 +12,26 @@ use wal::{Log, simulated::Simulated};
 
 use crate::scenario::DurableSetup;
 
-/// So small that a run fills some.
-const SEGMENT: u64 = 20_000;
+/// Small, so that a run fills some segments of the log.
+const LOG_SEGMENT_BYTES: u64 = 20_000;
 
 /// Its log and its fate.
 #[derive(Debug)]
-pub(crate) struct Mortal {
+pub(crate) struct CrashableLogger {
     setup: DurableSetup,
     storage: Storage,
     /// What is being written, and until when.
     writing: Option<(u64, Job)>,
     /// When it dies, or comes back; to be drawn.
-    turn_at: Option<u64>,
+    transition_at: Option<u64>,
     pub(crate) deaths: u32,
 }
 
 /// What becomes of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum Transition {
     Dies,
-    /// [`Mortal::begin`] is to be called.
+    /// [`CrashableLogger::begin`] is to be called.
     Returns,
 }
 
@@ -42,13 +42,13 @@ enum Storage {
     Left(Simulated),
 }
 
-impl Mortal {
+impl CrashableLogger {
     pub(crate) fn new(setup: DurableSetup) -> Self {
         Self {
             setup,
             storage: Storage::Left(Simulated::default()),
             writing: None,
-            turn_at: None,
+            transition_at: None,
             deaths: 0,
         }
     }
@@ -62,7 +62,7 @@ impl Mortal {
         let Storage::Left(storage) = &mut self.storage else {
             unreachable!("it lives already");
         };
-        let restored = restore(std::mem::take(storage), sessions, SEGMENT);
+        let restored = restore(std::mem::take(storage), sessions, LOG_SEGMENT_BYTES);
         let restored = restored.expect("a storage that does not fail");
         assert_eq!(restored.damaged, 0, "a torn tail is no damage");
         self.storage = Storage::InUse(Box::new(restored.log));
@@ -72,15 +72,15 @@ impl Mortal {
     /// When something is due.
     pub(crate) fn due(&self) -> Option<u64> {
         let written = self.writing.as_ref().map(|(at, _)| *at);
-        [written, self.turn_at].into_iter().flatten().min()
+        [written, self.transition_at].into_iter().flatten().min()
     }
 
     /// It dies or comes back, if it is time.
-    pub(crate) fn turn(&mut self, rng: &mut SmallRng, now: u64) -> Option<Turn> {
-        let at = *self.turn_at.get_or_insert_with(|| {
+    pub(crate) fn advance(&mut self, rng: &mut SmallRng, now: u64) -> Option<Transition> {
+        let at = *self.transition_at.get_or_insert_with(|| {
             let longest = match self.storage {
                 Storage::InUse(_) if self.deaths >= self.setup.deaths => return u64::MAX,
-                Storage::InUse(_) => self.setup.life,
+                Storage::InUse(_) => self.setup.uptime,
                 Storage::Left(_) => self.setup.away,
             };
             now + rng.random_range(0..longest)
@@ -88,9 +88,9 @@ impl Mortal {
         if now < at {
             return None;
         }
-        self.turn_at = None;
+        self.transition_at = None;
         match &mut self.storage {
-            Storage::Left(_) => Some(Turn::Returns),
+            Storage::Left(_) => Some(Transition::Returns),
             Storage::InUse(log) => {
                 self.deaths += 1;
                 if let Some((_, mut job)) = self.writing.take() {
@@ -105,7 +105,7 @@ impl Mortal {
                     storage.restart();
                 }
                 self.storage = Storage::Left(storage);
-                Some(Turn::Dies)
+                Some(Transition::Dies)
             }
         }
     }

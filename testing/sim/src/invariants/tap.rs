@@ -3,11 +3,11 @@
 use wire::SynOptions;
 
 use super::{
-    Fault, Flags, FlowKey, GivenUp, IpPacket, LARGE, Segment, SeqNumber, SocketAddr, Violation,
-    Witness, ensure, index,
+    Fault, Flags, FlowKey, GivenUp, InvariantChecker, IpPacket, LARGE_STREAM_BYTES, Segment,
+    SeqNumber, SocketAddr, Violation, ensure, index,
 };
 
-impl Witness {
+impl InvariantChecker {
     /// A packet leaves for a client; `ours` if it was made by the recovery.
     pub(crate) fn leaves(&mut self, packet: &[u8], ours: bool) -> Result<(), Violation> {
         let packet = IpPacket::parse(packet).map_err(|error| Violation::new(error.to_string()))?;
@@ -62,7 +62,7 @@ impl Witness {
         if segment.flags().contains(Flags::RST)
             && seen.restarted
             && self.fault == Fault::RecordLimit
-            && (seen.doomed || seen.recorded() > LARGE)
+            && (seen.doomed || seen.recorded() > LARGE_STREAM_BYTES)
         {
             seen.given_up = GivenUp::Connection; // it had no record any more
             seen.doomed = true;
@@ -84,7 +84,7 @@ impl Witness {
         let noted = self.north.is_some_and(|north| north.spare_copies.is_some());
         let waits = segment.window() == 0 && segment.sequence_len() == 0;
         if !(noted && seen.restarted && waits && seen.knows_more_than(&segment)) {
-            seen.told_numbers(&segment)?;
+            seen.check_numbers(&segment)?;
         }
         let Some(isn) = seen.server_isn else {
             return Err(Violation(describe(
@@ -94,14 +94,14 @@ impl Witness {
             )));
         };
         if segment.sequence_len() > 0 && !syn {
-            seen.told_bytes(isn, &segment)?;
+            seen.check_bytes(isn, &segment)?;
         }
         Ok(())
     }
 }
 
 /// The wire between the clients and the network.
-impl Witness {
+impl InvariantChecker {
     /// This has come to a client.
     pub(crate) fn comes(&mut self, client: usize, packet: &[u8]) -> Result<(), Violation> {
         let Ok(packet) = IpPacket::parse(packet) else {
@@ -114,7 +114,7 @@ impl Witness {
         let at = index(segment.seq().0.wrapping_sub(isn.0).wrapping_sub(1));
         let had = seen.has.and_then(|had| had.distance_from(segment.seq()));
         let payload = segment.payload().iter().enumerate();
-        let taken = payload.take(seen.room_from(segment.seq()));
+        let taken = payload.take(seen.window_from(segment.seq()));
         for (i, byte) in taken.skip(had.map_or(0, index)) {
             seen.hears(at.wrapping_add(i), *byte)?;
         }
@@ -148,7 +148,7 @@ impl Witness {
     }
 }
 
-impl super::Seen {
+impl super::ClientView {
     /// The client's TCP has all that it is to be told, and the end.
     pub(super) fn has_all(&self) -> bool {
         let length = crate::length32(self.script.outstream.len());
@@ -186,7 +186,7 @@ impl super::Seen {
             .is_some_and(|before| segment.ack().before(before))
     }
 
-    fn told_numbers(&mut self, segment: &Segment<'_>) -> Result<(), Violation> {
+    fn check_numbers(&mut self, segment: &Segment<'_>) -> Result<(), Violation> {
         let key = self.key;
         let before = self.acknowledged;
         ensure(
@@ -204,7 +204,7 @@ impl super::Seen {
         ensure(newer, || describe(key, "is older than one before", segment))
     }
 
-    fn told_bytes(&mut self, isn: SeqNumber, segment: &Segment<'_>) -> Result<(), Violation> {
+    fn check_bytes(&mut self, isn: SeqNumber, segment: &Segment<'_>) -> Result<(), Violation> {
         let key = self.key;
         self.heard = true;
         let at = index(segment.seq().0.wrapping_sub(isn.0).wrapping_sub(1));
@@ -212,12 +212,12 @@ impl super::Seen {
         let had = self.has.filter(|_| self.script.alike);
         let had = had.and_then(|had| had.distance_from(segment.seq()));
         let had = had.map_or(0, index);
-        let room = self.room_from(segment.seq());
+        let room = self.window_from(segment.seq());
         for (i, byte) in segment.payload().iter().enumerate().skip(had) {
-            if i >= room && self.is_of_any_life(at.wrapping_add(i)) {
+            if i >= room && self.is_of_any_incarnation(at.wrapping_add(i)) {
                 continue;
             }
-            let right = self.may_be_told(at.wrapping_add(i), *byte);
+            let right = self.may_be_sent(at.wrapping_add(i), *byte);
             ensure(right, || describe(key, "holds a wrong byte", segment))?;
         }
         let end = at.wrapping_add(segment.payload_len());

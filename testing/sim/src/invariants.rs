@@ -11,7 +11,7 @@
 //! request begins |
 //! | 5 | acknowledgements and timestamps told to a client never go back; when the logger has read everything, it has
 //! recorded everything that was acknowledged |
-//! | 6 | every run ends: the `world` sees to that |
+//! | 6 | every run ends: the `simulation` sees to that |
 //! | 7 | no connection is lost but those that the fault of the run dooms |
 //! | 8 | what a server with state says follows from what it has noted, whoever of its lives says it; a socket that is
 //! made for a connection has the numbers of both sides |
@@ -27,9 +27,9 @@ use smoltcp::socket::tcp::State;
 use wire::{Flags, FlowKey, IpPacket, Segment, SeqNumber};
 
 use crate::{
-    conversation::of_life,
+    conversation::byte_of_incarnation,
     index,
-    scenario::{ClientSetup, Fate, Fault, NorthSetup, Script},
+    scenario::{ClientEnd, ClientSetup, Fault, NorthSetup, Script},
 };
 
 mod interleaving;
@@ -66,7 +66,7 @@ enum GivenUp {
 
 /// What was seen of one client.
 #[derive(Debug)]
-struct Seen {
+struct ClientView {
     key: FlowKey,
     script: Script,
     doomed: bool,
@@ -111,7 +111,7 @@ struct Seen {
 }
 
 /// Streams of this many bytes together may reach the limit of [`Fault::RecordLimit`].
-const LARGE: usize = 48 * 1024;
+const LARGE_STREAM_BYTES: usize = 48 * 1024;
 
 const fn unprotected(reason: types::UnprotectedReason) -> LostReason {
     LostReason::Unprotected { reason }
@@ -119,8 +119,8 @@ const fn unprotected(reason: types::UnprotectedReason) -> LostReason {
 
 /// Sees everything.
 #[derive(Debug)]
-pub(crate) struct Witness {
-    seen: Vec<Seen>,
+pub(crate) struct InvariantChecker {
+    seen: Vec<ClientView>,
     by_address: BTreeMap<SocketAddr, usize>,
     fault: Fault,
     north: Option<NorthSetup>,
@@ -129,9 +129,9 @@ pub(crate) struct Witness {
     pub(crate) lost: BTreeSet<FlowKey>,
 }
 
-impl Witness {
+impl InvariantChecker {
     pub(crate) fn new(clients: &[ClientSetup], fault: Fault, north: Option<NorthSetup>) -> Self {
-        let seen: Vec<Seen> = clients.iter().map(Seen::new).collect();
+        let seen: Vec<ClientView> = clients.iter().map(ClientView::new).collect();
         let by_address = clients
             .iter()
             .enumerate()
@@ -147,13 +147,13 @@ impl Witness {
         }
     }
 
-    fn of(&self, key: FlowKey) -> Option<&Seen> {
+    fn of(&self, key: FlowKey) -> Option<&ClientView> {
         self.by_address
             .get(&key.client())
             .and_then(|i| self.seen.get(*i))
     }
 
-    fn of_mut(&mut self, key: FlowKey) -> Option<&mut Seen> {
+    fn of_mut(&mut self, key: FlowKey) -> Option<&mut ClientView> {
         self.by_address
             .get(&key.client())
             .and_then(|i| self.seen.get_mut(*i))
@@ -161,7 +161,7 @@ impl Witness {
 }
 
 /// What clients see.
-impl Witness {
+impl InvariantChecker {
     pub(crate) fn client_wrote(&mut self, client: usize, length: usize) {
         self.seen[client].wrote += length;
     }
@@ -193,7 +193,7 @@ impl Witness {
     ) -> Result<(), Violation> {
         let seen = &mut self.seen[client];
         for (i, byte) in bytes.iter().enumerate() {
-            ensure(seen.may_be_told(at + i, *byte), || {
+            ensure(seen.may_be_sent(at + i, *byte), || {
                 format!("client {client} read a wrong byte at {}", at + i)
             })?;
         }
@@ -219,7 +219,7 @@ impl Witness {
 }
 
 /// What the server does.
-impl Witness {
+impl InvariantChecker {
     /// It has read these bytes of a connection, `at` bytes after the client's first.
     pub(crate) fn server_read(
         &mut self,
@@ -253,18 +253,26 @@ impl Witness {
 
     /// This life of it has read so much. What a client says after it has heard something is not executed by a life
     /// that says something else.
-    pub(crate) fn executes(&self, key: FlowKey, end: usize, life: u32) -> Result<(), Violation> {
+    pub(crate) fn executes(
+        &self,
+        key: FlowKey,
+        end: usize,
+        incarnation: u32,
+    ) -> Result<(), Violation> {
         let seen = self.of(key).filter(|seen| seen.script.alike);
         let asked = seen.into_iter().flat_map(|seen| {
             let asked = seen.script.heard_before.iter();
             asked.filter_map(|(asked, heard)| Some((*asked, *seen.told.get(&heard.start)?)))
         });
         for (asked, told) in asked {
-            ensure(end <= asked || told == of_life(life), || {
-                format!(
-                    "{key}: life {life} executes what was said at {asked}, to which another life's words led"
-                )
-            })?;
+            ensure(
+                end <= asked || told == byte_of_incarnation(incarnation),
+                || {
+                    format!(
+                        "{key}: incarnation {incarnation} executes what was said at {asked}, to which another incarnation's words led"
+                    )
+                },
+            )?;
         }
         Ok(())
     }
@@ -310,7 +318,7 @@ impl Witness {
 }
 
 /// What the recovery does.
-impl Witness {
+impl InvariantChecker {
     pub(crate) fn spliced(&mut self, key: FlowKey, point: SplicePoint) -> Result<(), Violation> {
         let Some(seen) = self.of_mut(key) else {
             return Err(Violation(format!("a stranger is spliced: {key}")));
@@ -381,7 +389,7 @@ impl Witness {
     }
 }
 
-impl Seen {
+impl ClientView {
     fn new(setup: &ClientSetup) -> Self {
         Self {
             key: FlowKey::new(setup.address, setup.server),
@@ -419,7 +427,7 @@ impl Seen {
 
     /// The client has reset it: whatever is said to it then harms nobody.
     fn has_reset(&self) -> bool {
-        self.gone && matches!(self.script.fate, Fate::Resets(_))
+        self.gone && matches!(self.script.fate, ClientEnd::Resets(_))
     }
 
     /// Bytes that its record holds at the most.
@@ -441,7 +449,7 @@ impl Seen {
             Fault::RecordLimit => reason == unprotected(types::UnprotectedReason::ConnectionLimit),
         };
         // Memory is charged in chunks: whoever sends much may reach the limit, too.
-        let large = fault == Fault::RecordLimit && self.recorded() > LARGE;
+        let large = fault == Fault::RecordLimit && self.recorded() > LARGE_STREAM_BYTES;
         (self.doomed || large) && fits
     }
 
@@ -471,19 +479,19 @@ impl Seen {
         }
     }
 
-    fn is_of_any_life(&self, at: usize) -> bool {
+    fn is_of_any_incarnation(&self, at: usize) -> bool {
         self.script.any.iter().any(|any| any.contains(&at))
     }
 
     /// How many of the bytes from `seq` on the client may take by the time of arrival: until then the client takes no
     /// more than one window. Bytes behind are discarded (RFC 9293 3.10.7.4).
-    fn room_from(&self, seq: SeqNumber) -> usize {
+    fn window_from(&self, seq: SeqNumber) -> usize {
         let edge = self.has.map(|has| has + self.room + self.room);
         edge.map_or(usize::MAX, |edge| edge.distance_from(seq).map_or(0, index))
     }
 
     /// May the client be told this byte at this place?
-    fn may_be_told(&mut self, at: usize, byte: u8) -> bool {
+    fn may_be_sent(&mut self, at: usize, byte: u8) -> bool {
         let any = self.script.any.iter().find(|any| any.contains(&at));
         if let Some(any) = any {
             let place = if self.script.alike { any.start } else { at };

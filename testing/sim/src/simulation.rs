@@ -6,22 +6,23 @@ use crate::{
     MS, SECOND,
     client::{Client, Progress},
     clock,
-    driver::{Driver, Ground, time},
+    driver::{Context, Driver, time},
+    invariants::{InvariantChecker, Violation},
     link::Remote,
-    network::{Network, Place},
-    node::{Node, Tally},
+    network::{Destination, Network},
+    node::{Node, NorthCounters},
     power::Power,
     record::Logger,
     scenario::{Crash, Fault, LinkSetup, Scenario, When},
     trace,
-    witness::{Violation, Witness},
 };
 
-/// A run that takes longer than this, ns, or more steps than this, does not end.
-const LONGEST: u64 = 400 * SECOND;
+/// Virtual time after which a run counts as endless, ns.
+const LONGEST_RUN: u64 = 400 * SECOND;
+/// Steps after which a run counts as endless.
 const MOST_STEPS: u64 = 3_000_000;
-/// Longest wait of a death for an action that does not come, ns.
-const PATIENCE: u64 = 2 * SECOND;
+/// Longest wait of a crash for an action that does not come, ns.
+const CRASH_TIMEOUT: u64 = 2 * SECOND;
 
 /// What a run was like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,7 +54,7 @@ pub struct Outcome {
     /// Deaths of the logger.
     pub logger_deaths: u32,
     /// Of a server with state.
-    pub north: Tally,
+    pub north: NorthCounters,
 }
 
 /// A run in which something was broken.
@@ -85,22 +86,22 @@ pub fn play_seed(seed: u64) -> Result<Outcome, Failure> {
 /// # Errors
 /// An invariant does not hold.
 pub fn play(scenario: &Scenario) -> Result<Outcome, Failure> {
-    let mut world = World::new(scenario);
-    let result = world.run();
+    let mut simulation = Simulation::new(scenario);
+    let result = simulation.run();
     let (seed, fault) = (scenario.seed, scenario.fault);
     match result {
-        Ok(()) => Ok(world.outcome()),
+        Ok(()) => Ok(simulation.outcome()),
         Err(violation) => Err(Failure {
             seed,
             fault,
-            now: world.now,
-            steps: world.steps,
+            now: simulation.now,
+            steps: simulation.steps,
             violation,
         }),
     }
 }
 
-struct World {
+struct Simulation {
     now: u64,
     steps: u64,
     rng: SmallRng,
@@ -114,7 +115,7 @@ struct World {
     node: Node,
     logger: Logger,
     driver: Driver,
-    witness: Witness,
+    checker: InvariantChecker,
     crashes: std::vec::IntoIter<Crash>,
     /// The next death by time.
     crash_at: Option<(u64, Crash)>,
@@ -122,7 +123,7 @@ struct World {
     armed_at: u64,
 }
 
-impl World {
+impl Simulation {
     fn new(scenario: &Scenario) -> Self {
         let mut rng = SmallRng::seed_from_u64(scenario.seed ^ 0x0077_6f72_6c64);
         let clients = scenario.clients.iter().cloned().enumerate();
@@ -134,7 +135,7 @@ impl World {
         let power = Power::new(link, &mut rng);
         let node = Node::new(scenario.service.clone(), link, 0, &mut rng, 0);
         let logger = Logger::new(&scenario.service, link, node.south.digest_seed());
-        let mut world = Self {
+        let mut simulation = Self {
             now: 0,
             steps: 0,
             fault: scenario.fault,
@@ -146,14 +147,18 @@ impl World {
             node,
             logger,
             driver: Driver::new(scenario.service.clone()),
-            witness: Witness::new(&scenario.clients, scenario.fault, scenario.service.north),
+            checker: InvariantChecker::new(
+                &scenario.clients,
+                scenario.fault,
+                scenario.service.north,
+            ),
             crashes: scenario.crashes.clone().into_iter(),
             crash_at: None,
             armed_at: 0,
             rng,
         };
-        world.arm();
-        world
+        simulation.arm();
+        simulation
     }
 
     fn run(&mut self) -> Result<(), Violation> {
@@ -161,7 +166,7 @@ impl World {
             self.steps += 1;
             self.now = self.next().max(self.now + 1_000);
             clock::set(self.now);
-            if self.now > LONGEST || self.steps > MOST_STEPS {
+            if self.now > LONGEST_RUN || self.steps > MOST_STEPS {
                 return Err(self.stuck());
             }
             self.step()?;
@@ -199,7 +204,7 @@ impl World {
             self.node.due(now),
             Some(self.logger.reads_at),
             Some(self.driver.due).filter(|_| !self.power.is_off()),
-            self.power.turn_at,
+            self.power.transition_at,
             crash.filter(|_| !self.power.is_off()),
             sprung,
         ];
@@ -211,40 +216,40 @@ impl World {
         let now = self.now;
         while let Some((to, packet)) = self.network.arrived(now) {
             match to {
-                Place::Server if self.power.is_off() => {}
-                Place::Server => {
+                Destination::Server if self.power.is_off() => {}
+                Destination::Server => {
                     trace::packet(now, "to the server", &packet);
-                    self.node.receive(packet, &mut self.witness, now)?;
+                    self.node.receive(packet, &mut self.checker, now)?;
                 }
-                Place::Client(i) => {
+                Destination::Client(i) => {
                     trace::packet(now, "to a client", &packet);
-                    self.witness.comes(i, &packet)?;
-                    let said = self.clients[i].receive(packet, &mut self.witness, now);
+                    self.checker.comes(i, &packet)?;
+                    let said = self.clients[i].receive(packet, &mut self.checker, now);
                     self.deliver_to_server(said);
                 }
-                Place::Logger => {} // has a network of its own
+                Destination::Logger => {} // has a network of its own
             }
         }
         self.over_the_link()?;
-        self.power.turn(
+        self.power.advance(
             self.link_setup.as_ref(),
             (&mut self.node, &mut self.driver),
-            (&mut self.logger, &mut self.witness),
+            (&mut self.logger, &mut self.checker),
             &mut self.rng,
             now,
         )?;
         for i in 0..self.clients.len() {
             if self.clients[i].due(now).is_some_and(|due| due <= now) {
-                let said = self.clients[i].act(&mut self.witness, &mut self.rng, now)?;
+                let said = self.clients[i].act(&mut self.checker, &mut self.rng, now)?;
                 self.deliver_to_server(said);
             }
         }
         self.commit_notes();
         if self.node.due(now).is_some_and(|due| due <= now)
-            && self.node.act(&mut self.witness, &mut self.rng, now)?
+            && self.node.act(&mut self.checker, &mut self.rng, now)?
         {
             // It read the poison, or its fuse has burnt down.
-            self.node.crash(11, false, &mut self.witness, now)?;
+            self.node.crash(11, false, &mut self.checker, now)?;
         }
         self.read_ring()?;
         if !self.power.is_off() {
@@ -255,10 +260,11 @@ impl World {
                 self.supervise()?;
             }
         }
-        self.node.poll(&mut self.witness, now)?;
+        self.node.poll(&mut self.checker, now)?;
         self.deliver_to_clients()?;
         for packet in std::mem::take(&mut self.node.to_logger) {
-            self.link.send(Place::Logger, packet, &mut self.rng, now);
+            self.link
+                .send(Destination::Logger, packet, &mut self.rng, now);
         }
         Ok(())
     }
@@ -267,24 +273,25 @@ impl World {
     fn over_the_link(&mut self) -> Result<(), Violation> {
         let now = self.now;
         if self.logger.live(&mut self.node.south, &mut self.rng, now) {
-            self.never_ahead_of_the_record()?;
+            self.acks_within_record()?;
             self.driver
                 .compare_connections(self.logger.journal(), &self.node.south, now);
         }
         let mut heard = false;
         while let Some((to, packet)) = self.link.arrived(now) {
             match (to, &mut self.logger.remote) {
-                (Place::Logger, Some(remote)) => {
+                (Destination::Logger, Some(remote)) => {
                     remote.receive(&packet, time(now));
                     heard = true;
                 }
                 _ if self.power.is_off() => {}
-                _ => self.node.receive(packet, &mut self.witness, now)?,
+                _ => self.node.receive(packet, &mut self.checker, now)?,
             }
         }
         if let Some(remote) = self.logger.remote.as_mut() {
             for packet in remote.say(&mut self.rng, time(now)) {
-                self.link.send(Place::Server, packet, &mut self.rng, now);
+                self.link
+                    .send(Destination::Server, packet, &mut self.rng, now);
             }
             if heard {
                 self.logger.reads_at = self.logger.reads_at.min(now + MS);
@@ -297,15 +304,17 @@ impl World {
         let is_away = self.logger.is_away();
         if let Some(north) = &mut self.node.north {
             let lag = north.setup.commit;
-            north.notes.commit(lag, is_away, &mut self.rng, self.now);
+            north
+                .determinants
+                .commit(lag, is_away, &mut self.rng, self.now);
         }
     }
 
     fn supervise(&mut self) -> Result<(), Violation> {
-        self.driver.round(&mut Ground {
+        self.driver.round(&mut Context {
             node: &mut self.node,
             logger: &mut self.logger,
-            witness: &mut self.witness,
+            checker: &mut self.checker,
             rng: &mut self.rng,
             now: self.now,
         })
@@ -313,29 +322,29 @@ impl World {
 
     fn deliver_to_server(&mut self, packets: Vec<Vec<u8>>) {
         for packet in packets {
-            self.witness.client_says(&packet);
+            self.checker.client_says(&packet);
             self.network
-                .send(Place::Server, packet, &mut self.rng, self.now);
+                .send(Destination::Server, packet, &mut self.rng, self.now);
         }
     }
 
     fn deliver_to_clients(&mut self) -> Result<(), Violation> {
         for packet in std::mem::take(&mut self.node.leaving) {
-            self.never_ahead_of_the_record()?;
+            self.acks_within_record()?;
             let to = wire::IpPacket::parse(&packet).ok().and_then(|view| {
                 let by_address = |client: &Client| client.setup.address.ip() == view.destination();
                 self.clients.iter().position(by_address)
             });
             if let Some(i) = to {
                 self.network
-                    .send(Place::Client(i), packet, &mut self.rng, self.now);
+                    .send(Destination::Client(i), packet, &mut self.rng, self.now);
             }
         }
         Ok(())
     }
 
     /// What a client is told of now, a logger on another machine has recorded before, or knows from the server's notes.
-    fn never_ahead_of_the_record(&self) -> Result<(), Violation> {
+    fn acks_within_record(&self) -> Result<(), Violation> {
         if self.logger.remote.is_none() || self.logger.is_away() {
             return Ok(());
         }
@@ -364,7 +373,7 @@ impl World {
         };
         let noted = self.node.noted(key, flow);
         let stable = noted.map_or(stable, |noted| stable.max_seq(noted));
-        self.witness.recorded(key, stable)
+        self.checker.recorded(key, stable)
     }
 
     fn read_ring(&mut self) -> Result<(), Violation> {
@@ -401,7 +410,7 @@ impl World {
             When::During(..) => {
                 self.driver.trap = Some(crash);
                 // If nothing of the kind happens, it happens all the same.
-                self.crash_at = Some((self.now + PATIENCE, crash));
+                self.crash_at = Some((self.now + CRASH_TIMEOUT, crash));
             }
         }
     }
@@ -429,7 +438,7 @@ impl World {
             self.driver.sprung = None;
             let Crash {
                 status,
-                workers_live_on,
+                workers_survive,
                 fuse,
                 ..
             } = crash;
@@ -437,7 +446,7 @@ impl World {
                 north.fuse = fuse;
             } else if self.node.alive() {
                 self.node
-                    .crash(status, workers_live_on, &mut self.witness, self.now)?;
+                    .crash(status, workers_survive, &mut self.checker, self.now)?;
             }
             self.arm();
         } else if was_trap && !trapped {
@@ -449,12 +458,12 @@ impl World {
 
     /// What can be said only at the end.
     fn last_look(&self) -> Result<(), Violation> {
-        let poisoned = self.fault == Fault::Poison && self.witness.lost.is_empty();
+        let poisoned = self.fault == Fault::Poison && self.checker.lost.is_empty();
         if poisoned {
             return Err(Violation::new("the one with the poison was not given up"));
         }
         match &self.node.north {
-            Some(north) => self.witness.all_follows_from(&north.notes),
+            Some(north) => self.checker.all_follows_from(&north.determinants),
             None => Ok(()),
         }
     }
@@ -467,7 +476,7 @@ impl World {
             deaths: self.driver.deaths,
             recoveries: self.driver.recoveries,
             replayed_bytes: self.driver.replayed_bytes,
-            lost: self.witness.lost.len(),
+            lost: self.checker.lost.len(),
             mirror_full: counters.mirror_full,
             acks_made: counters.acks_made,
             acks_clamped: counters.acks_clamped,
@@ -478,7 +487,7 @@ impl World {
                 .node
                 .north
                 .as_ref()
-                .map(|north| north.tally)
+                .map(|north| north.counters)
                 .unwrap_or_default(),
             complete: self
                 .clients

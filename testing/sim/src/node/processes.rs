@@ -10,23 +10,23 @@ use wire::FlowKey;
 use super::Node;
 use crate::{
     host::ends,
+    invariants::{InvariantChecker, Violation},
     process::Process,
-    stateful::{Halt, System},
+    stateful::{Interruption, System},
     trace,
-    witness::{Violation, Witness},
 };
 
 impl Node {
     /// Answers whether the server dies of what it does.
     pub(crate) fn act(
         &mut self,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         rng: &mut SmallRng,
         now: u64,
     ) -> Result<bool, Violation> {
         let mut dies = false;
         self.note_reads();
-        let later = self.later_lives();
+        let later = self.later_incarnations();
         if let Some(process) = self
             .process
             .as_mut()
@@ -34,15 +34,15 @@ impl Node {
         {
             process.act_at = now + crate::pause(rng, self.setup.pace, process.idle);
             if process.listening && process.stateful.is_some() {
-                dies = self.act_with_state(witness, rng)?;
+                dies = self.act_with_state(checker, rng)?;
             } else if process.listening {
-                let deeds = process.act(&later, &mut self.host, witness, rng, now)?;
+                let deeds = process.act(&later, &mut self.host, checker, rng, now)?;
                 dies = deeds.dies && !process.headless;
                 if !process.headless {
                     deeds
                         .closed
                         .iter()
-                        .for_each(|key| witness.server_closed(*key));
+                        .for_each(|key| checker.server_closed(*key));
                 }
             } else if !process.headless {
                 self.listen(now);
@@ -50,12 +50,12 @@ impl Node {
         }
         // A state that an application changes is told before the packet that follows from it.
         self.report_states(now);
-        self.poll(witness, now)?;
+        self.poll(checker, now)?;
         Ok(dies)
     }
 
     /// Connections of a later life, if the server may say its end early on some.
-    fn later_lives(&self) -> BTreeSet<FlowKey> {
+    fn later_incarnations(&self) -> BTreeSet<FlowKey> {
         if !self.process.as_ref().is_some_and(Process::is_early) {
             return BTreeSet::new();
         }
@@ -80,7 +80,7 @@ impl Node {
 
     fn act_with_state(
         &mut self,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         rng: &mut SmallRng,
     ) -> Result<bool, Violation> {
         let (Some(process), Some(north)) = (&mut self.process, &mut self.north) else {
@@ -89,15 +89,15 @@ impl Node {
         let Some(stateful) = &mut process.stateful else {
             return Ok(false);
         };
-        north.notes.make_unmade();
+        north.determinants.make_unmade();
         let acted = stateful.act(&mut System {
             host: &mut self.host,
             south: &self.south,
-            notes: &mut north.notes,
+            determinants: &mut north.determinants,
             waits_for_logger: north.setup.waits_for_logger(),
             replay_pace: north.setup.replay_pace,
             fuse: &mut north.fuse,
-            witness,
+            checker,
             rng,
         });
         match acted {
@@ -105,9 +105,9 @@ impl Node {
                 process.idle = if busy { 0 } else { process.idle + 1 };
                 Ok(false)
             }
-            Err(Halt::Waits) => Ok(false),
-            Err(Halt::Dies) => Ok(true),
-            Err(Halt::Broken(violation)) => Err(violation),
+            Err(Interruption::Waits) => Ok(false),
+            Err(Interruption::Dies) => Ok(true),
+            Err(Interruption::Broken(violation)) => Err(violation),
         }
     }
 
@@ -115,8 +115,8 @@ impl Node {
     pub(crate) fn crash(
         &mut self,
         status: u32,
-        workers_live_on: bool,
-        witness: &mut Witness,
+        workers_survive: bool,
+        checker: &mut InvariantChecker,
         now: u64,
     ) -> Result<(), Violation> {
         let Some(process) = &mut self.process else {
@@ -127,7 +127,7 @@ impl Node {
         if let (Some(stateful), Some(north)) = (&process.stateful, &mut self.north) {
             north.dies(stateful);
         }
-        witness.died();
+        checker.died();
         let exit = Exit {
             in_service: true,
             tgid: process.pid,
@@ -136,16 +136,20 @@ impl Node {
             group_exit: true,
         };
         self.south.process_exit(exit, now);
-        if workers_live_on {
+        if workers_survive {
             Ok(())
         } else {
-            self.close_all(witness, now)
+            self.close_all(checker, now)
         }
     }
 
     /// No process is left: the kernel closes what they held, with a FIN, or with a RST where
     /// something was unread or not accepted.
-    pub(crate) fn close_all(&mut self, witness: &mut Witness, now: u64) -> Result<(), Violation> {
+    pub(crate) fn close_all(
+        &mut self,
+        checker: &mut InvariantChecker,
+        now: u64,
+    ) -> Result<(), Violation> {
         self.host.listening = false;
         let Some(process) = self.process.take() else {
             return Ok(());
@@ -174,7 +178,7 @@ impl Node {
             }
         }
         self.report_states(now);
-        self.poll(witness, now)
+        self.poll(checker, now)
     }
 
     /// `SOCK_DESTROY` of all sockets but those that the living server closed itself. Those that
@@ -182,7 +186,7 @@ impl Node {
     /// half-closed in a replay.
     pub(crate) fn remove_orphans(
         &mut self,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         now: u64,
     ) -> Result<(), Violation> {
         let such = |is_so: fn(&Flow) -> bool| -> BTreeSet<FlowKey> {
@@ -203,33 +207,33 @@ impl Node {
             })
             .map(|(handle, _)| handle)
             .collect();
-        self.destroy(orphans, witness, now)
+        self.destroy(orphans, checker, now)
     }
 
     /// `SOCK_DESTROY` of the socket of one connection, if there is one.
     pub(crate) fn destroy_socket(
         &mut self,
         key: FlowKey,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         now: u64,
     ) -> Result<(), Violation> {
         let found = self.host.tcp().filter(|(_, socket)| {
             ends(socket).is_some_and(|(local, remote)| key == FlowKey::new(remote, local))
         });
         let found = found.map(|(handle, _)| handle).collect();
-        self.destroy(found, witness, now)
+        self.destroy(found, checker, now)
     }
 
     fn destroy(
         &mut self,
         sockets: Vec<SocketHandle>,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         now: u64,
     ) -> Result<(), Violation> {
         for handle in sockets {
             self.host.socket(handle).abort();
         }
         self.report_states(now);
-        self.poll(witness, now)
+        self.poll(checker, now)
     }
 }

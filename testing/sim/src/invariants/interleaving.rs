@@ -4,29 +4,29 @@
 use recovery::SplicePoint;
 use wire::FlowKey;
 
-use super::{Seen, Violation, Witness, ensure, index};
+use super::{ClientView, InvariantChecker, Violation, ensure, index};
 use crate::{
     conversation::{Digest, ticket},
-    notes::{Note, Notes},
+    determinants::{Determinant, DeterminantLog},
 };
 
 /// A connection that was accepted.
-struct Heard {
+struct ReceivedInput {
     client: usize,
     /// Bytes that were read of it, and tickets that were given to it.
     read: usize,
     tickets: usize,
 }
 
-impl Witness {
+impl InvariantChecker {
     /// A connection goes on with a socket that was made for it.
     pub(crate) fn grafted(
         &mut self,
         key: FlowKey,
         point: SplicePoint,
-        notes: &Notes,
+        determinants: &DeterminantLog,
     ) -> Result<(), Violation> {
-        let read = notes.read_of(key);
+        let read = determinants.read_of(key);
         let Some(seen) = self.of_mut(key) else {
             return Err(Violation(format!("a stranger is grafted: {key}")));
         };
@@ -48,14 +48,14 @@ impl Witness {
     }
 
     /// Would a server without crashes have said the same, if it had read the same in this order?
-    pub(crate) fn all_follows_from(&self, notes: &Notes) -> Result<(), Violation> {
-        let mut accepted: Vec<Heard> = Vec::new();
+    pub(crate) fn all_follows_from(&self, determinants: &DeterminantLog) -> Result<(), Violation> {
+        let mut accepted: Vec<ReceivedInput> = Vec::new();
         let mut digest = Digest::NONE;
         let mut tickets = 0;
-        for note in notes.iter() {
+        for note in determinants.iter() {
             match note {
-                Note::Accepted { key, .. } => accepted.push(self.heard(*key)?),
-                Note::Read { connection, bytes } => {
+                Determinant::Accepted { key, .. } => accepted.push(self.received_input(*key)?),
+                Determinant::Read { connection, bytes } => {
                     let heard = accepted.get_mut(*connection);
                     let heard = heard.ok_or_else(|| Violation::new("a note of no connection"))?;
                     let seen = &self.seen[heard.client];
@@ -67,7 +67,7 @@ impl Witness {
                     while let Some((_, place)) = seen.asked_for(heard) {
                         tickets += 1;
                         heard.tickets += 1;
-                        seen.was_told(place.start, &ticket(tickets, digest))?;
+                        seen.received_ticket(place.start, &ticket(tickets, digest))?;
                     }
                 }
                 _ => {}
@@ -77,15 +77,15 @@ impl Witness {
             let same = accepted
                 .iter()
                 .filter(|one| self.seen[one.client].key == seen.key);
-            seen.was_told_no_more(same.map(|one| one.tickets).max().unwrap_or(0))?;
+            seen.received_no_more_tickets(same.map(|one| one.tickets).max().unwrap_or(0))?;
         }
         Ok(())
     }
 
-    fn heard(&self, key: FlowKey) -> Result<Heard, Violation> {
+    fn received_input(&self, key: FlowKey) -> Result<ReceivedInput, Violation> {
         let client = self.by_address.get(&key.client()).copied();
         let stranger = || Violation(format!("a stranger was accepted: {key}"));
-        Ok(Heard {
+        Ok(ReceivedInput {
             client: client.ok_or_else(stranger)?,
             read: 0,
             tickets: 0,
@@ -93,7 +93,7 @@ impl Witness {
     }
 }
 
-impl Seen {
+impl ClientView {
     fn reads(&self, at: usize, bytes: &[u8]) -> Result<(), Violation> {
         let sent = self.script.instream.get(at..at + bytes.len());
         ensure(sent == Some(bytes), || {
@@ -105,13 +105,13 @@ impl Seen {
     }
 
     /// The next ticket that it has asked for by now.
-    fn asked_for(&self, heard: &Heard) -> Option<&(usize, std::ops::Range<usize>)> {
+    fn asked_for(&self, heard: &ReceivedInput) -> Option<&(usize, std::ops::Range<usize>)> {
         let next = self.script.tickets.get(heard.tickets);
         next.filter(|(asked, _)| *asked <= heard.read)
     }
 
     /// What it was told at this place, if anything, is this.
-    fn was_told(&self, at: usize, answer: &[u8]) -> Result<(), Violation> {
+    fn received_ticket(&self, at: usize, answer: &[u8]) -> Result<(), Violation> {
         for (place, byte) in (at..).zip(answer) {
             let told = self.told.get(&place);
             ensure(told.is_none_or(|told| told == byte), || {
@@ -125,7 +125,7 @@ impl Seen {
     }
 
     /// And nothing that it has not asked for.
-    fn was_told_no_more(&self, tickets: usize) -> Result<(), Violation> {
+    fn received_no_more_tickets(&self, tickets: usize) -> Result<(), Violation> {
         let rest = self.script.tickets.get(tickets..).unwrap_or_default();
         let told = rest
             .iter()

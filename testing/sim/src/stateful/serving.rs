@@ -5,38 +5,38 @@ use smoltcp::{iface::SocketHandle, socket::tcp::State};
 use south_model::SouthSide;
 use wire::FlowKey;
 
-use super::{Deed, Stage, Stateful};
+use super::{NextOperation, Stage, Stateful};
 use crate::{
+    determinants::{Determinant, DeterminantLog, hash_output},
     host::{Host, ends},
-    notes::{Note, Notes, say_into},
-    witness::{Violation, Witness},
+    invariants::{InvariantChecker, Violation},
 };
 
 /// What a process sees of its host.
 pub(crate) struct System<'a> {
     pub(crate) host: &'a mut Host,
     pub(crate) south: &'a SouthSide,
-    pub(crate) notes: &'a mut Notes,
+    pub(crate) determinants: &'a mut DeterminantLog,
     /// What it notes goes to a logger, too, and words wait for that.
     pub(crate) waits_for_logger: bool,
     /// Most notes that it lives through at a time.
     pub(crate) replay_pace: usize,
     /// So many steps until it is to die.
     pub(crate) fuse: &'a mut Option<u32>,
-    pub(crate) witness: &'a mut Witness,
+    pub(crate) checker: &'a mut InvariantChecker,
     pub(crate) rng: &'a mut SmallRng,
 }
 
 /// Why a process stops in the middle of what it does.
 #[derive(Debug)]
-pub(crate) enum Halt {
+pub(crate) enum Interruption {
     Dies,
     /// A word is not to be said yet.
     Waits,
     Broken(Violation),
 }
 
-impl From<Violation> for Halt {
+impl From<Violation> for Interruption {
     fn from(violation: Violation) -> Self {
         Self::Broken(violation)
     }
@@ -44,12 +44,12 @@ impl From<Violation> for Halt {
 
 impl System<'_> {
     /// A step is done: it may be the last.
-    pub(super) fn burn(&mut self) -> Result<(), Halt> {
+    pub(super) fn burn(&mut self) -> Result<(), Interruption> {
         match self.fuse {
             None => Ok(()),
             Some(0) => {
                 *self.fuse = None;
-                Err(Halt::Dies)
+                Err(Interruption::Dies)
             }
             Some(left) => {
                 *left -= 1;
@@ -61,7 +61,7 @@ impl System<'_> {
 
 impl Stateful {
     /// It is its turn. Answers whether it had anything to do.
-    pub(crate) fn act(&mut self, system: &mut System<'_>) -> Result<bool, Halt> {
+    pub(crate) fn act(&mut self, system: &mut System<'_>) -> Result<bool, Interruption> {
         system.burn()?;
         match self.stage {
             Stage::Replaying(at) => {
@@ -73,7 +73,7 @@ impl Stateful {
         }
     }
 
-    fn serve(&mut self, system: &mut System<'_>) -> Result<bool, Halt> {
+    fn serve(&mut self, system: &mut System<'_>) -> Result<bool, Interruption> {
         if let Some((number, word)) = self.held.take() {
             self.say_if_safe(number, word, system)?;
         }
@@ -96,15 +96,19 @@ impl Stateful {
     }
 
     /// It happens, and is noted before anything follows.
-    fn notes_that(&mut self, event: Note, system: &mut System<'_>) -> Result<(), Halt> {
+    fn notes_that(
+        &mut self,
+        event: Determinant,
+        system: &mut System<'_>,
+    ) -> Result<(), Interruption> {
         system.burn()?;
-        system.notes.make(event.clone());
+        system.determinants.make(event.clone());
         system.burn()?;
         self.happens(&event);
         Ok(())
     }
 
-    fn accept(&mut self, system: &mut System<'_>) -> Result<bool, Halt> {
+    fn accept(&mut self, system: &mut System<'_>) -> Result<bool, Interruption> {
         let held: Vec<SocketHandle> = self.held().collect();
         let mut new = Vec::new();
         for (handle, socket) in system.host.tcp() {
@@ -124,7 +128,7 @@ impl Stateful {
             };
             if system.rng.random_bool(0.8) {
                 busy = true;
-                self.notes_that(Note::Accepted { key, isn }, system)?;
+                self.notes_that(Determinant::Accepted { key, isn }, system)?;
                 let connection = self.connections.last_mut();
                 connection
                     .into_iter()
@@ -135,17 +139,21 @@ impl Stateful {
     }
 
     /// What happens on this connection.
-    fn look(&self, connection: usize, system: &mut System<'_>) -> Result<Option<Note>, Halt> {
+    fn look(
+        &self,
+        connection: usize,
+        system: &mut System<'_>,
+    ) -> Result<Option<Determinant>, Interruption> {
         let one = &self.connections[connection];
         let Some(handle) = one.socket else {
-            return Ok(Some(Note::Failed { connection }));
+            return Ok(Some(Determinant::Failed { connection }));
         };
         if one.blocked && system.host.socket(handle).can_send() {
-            return Ok(Some(Note::Room { connection }));
+            return Ok(Some(Determinant::Room { connection }));
         }
         if one.ended {
             let over = system.host.socket(handle).state() == State::Closed;
-            return Ok(over.then_some(Note::Failed { connection }));
+            return Ok(over.then_some(Determinant::Failed { connection }));
         }
         if !one.session.wants_input() {
             return Ok(None);
@@ -154,25 +162,25 @@ impl Stateful {
         match system.host.read(handle, max) {
             Ok(Some(bytes)) if bytes.is_empty() => Ok(None),
             Ok(Some(bytes)) => {
-                system.witness.server_read(one.key, one.read, &bytes)?;
-                Ok(Some(Note::Read { connection, bytes }))
+                system.checker.server_read(one.key, one.read, &bytes)?;
+                Ok(Some(Determinant::Read { connection, bytes }))
             }
-            Ok(None) => Ok(Some(Note::Ended { connection })),
-            Err(_) => Ok(Some(Note::Failed { connection })),
+            Ok(None) => Ok(Some(Determinant::Ended { connection })),
+            Err(_) => Ok(Some(Determinant::Failed { connection })),
         }
     }
 
     /// Say and close what there is to be said and closed.
-    fn go_on(&mut self, system: &mut System<'_>) -> Result<(), Halt> {
+    fn go_on(&mut self, system: &mut System<'_>) -> Result<(), Interruption> {
         while let Some(deed) = self.next_deed() {
             match deed {
-                Deed::Says(number, word) => self.say(number, word, system)?,
-                Deed::Closes(number) => {
+                NextOperation::Says(number, word) => self.say(number, word, system)?,
+                NextOperation::Closes(number) => {
                     let one = &mut self.connections[number];
                     one.closed = true;
                     if let Some(handle) = one.socket {
                         system.host.socket(handle).close();
-                        system.witness.server_closed(one.key);
+                        system.checker.server_closed(one.key);
                     }
                 }
             }
@@ -182,9 +190,14 @@ impl Stateful {
     }
 
     /// A note comes before the word.
-    fn say(&mut self, number: usize, word: Vec<u8>, system: &mut System<'_>) -> Result<(), Halt> {
-        let hash = say_into(&mut self.said, number, &word);
-        system.notes.make(Note::Says {
+    fn say(
+        &mut self,
+        number: usize,
+        word: Vec<u8>,
+        system: &mut System<'_>,
+    ) -> Result<(), Interruption> {
+        let hash = hash_output(&mut self.said, number, &word);
+        system.determinants.make(Determinant::Says {
             connection: number,
             hash,
         });
@@ -198,10 +211,10 @@ impl Stateful {
         number: usize,
         word: Vec<u8>,
         system: &mut System<'_>,
-    ) -> Result<(), Halt> {
-        if system.waits_for_logger && !system.notes.are_stable(system.notes.len()) {
+    ) -> Result<(), Interruption> {
+        if system.waits_for_logger && !system.determinants.are_stable(system.determinants.len()) {
             self.held = Some((number, word));
-            return Err(Halt::Waits);
+            return Err(Interruption::Waits);
         }
         let socket = self.connections[number].socket;
         let sent = socket.map(|handle| system.host.socket(handle).send_slice(&word));
@@ -209,7 +222,7 @@ impl Stateful {
         system.burn()?;
         self.taken(number, &word, length);
         if length < word.len() {
-            system.notes.make(Note::Took {
+            system.determinants.make(Determinant::Took {
                 connection: number,
                 length,
             });

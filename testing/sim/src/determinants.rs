@@ -8,7 +8,7 @@ use crate::{conversation::Digest, scenario::Flaw};
 
 /// What happened to the server, or what it is about to do that somebody will hear.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Note {
+pub(crate) enum Determinant {
     /// It has accepted a connection: its ends, and the number of its SYN.
     Accepted { key: FlowKey, isn: SeqNumber },
     /// It has read these bytes of a connection.
@@ -27,10 +27,10 @@ pub(crate) enum Note {
 
 /// All notes of a server, of all its lives.
 #[derive(Debug)]
-pub(crate) struct Notes {
-    made: Vec<Note>,
+pub(crate) struct DeterminantLog {
+    made: Vec<Determinant>,
     /// With a flaw: what should have been made by now.
-    unmade: Vec<Note>,
+    unmade: Vec<Determinant>,
     /// The connections, in the order in which they were accepted, and how much was read of each.
     accepted: Vec<(FlowKey, usize)>,
     /// The first so many are with the logger.
@@ -45,7 +45,7 @@ pub(crate) struct Notes {
     reads: u32,
 }
 
-impl Notes {
+impl DeterminantLog {
     pub(crate) const fn new(flaw: Flaw) -> Self {
         Self {
             made: Vec::new(),
@@ -59,10 +59,10 @@ impl Notes {
         }
     }
 
-    pub(crate) fn make(&mut self, note: Note) {
-        self.reads += u32::from(matches!(note, Note::Read { .. }));
+    pub(crate) fn make(&mut self, note: Determinant) {
+        self.reads += u32::from(matches!(note, Determinant::Read { .. }));
         let forgotten = match (self.flaw, &note) {
-            (Flaw::ForgetsRead(which), Note::Read { .. }) => which == self.reads,
+            (Flaw::ForgetsRead(which), Determinant::Read { .. }) => which == self.reads,
             _ => false,
         };
         match self.flaw {
@@ -79,7 +79,7 @@ impl Notes {
         }
     }
 
-    fn keep(&mut self, note: Note) {
+    fn keep(&mut self, note: Determinant) {
         self.count(&note);
         self.made.push(note);
     }
@@ -88,7 +88,7 @@ impl Notes {
         self.unmade.clear();
     }
 
-    pub(crate) fn get(&self, at: usize) -> Option<&Note> {
+    pub(crate) fn get(&self, at: usize) -> Option<&Determinant> {
         self.made.get(at)
     }
 
@@ -110,8 +110,8 @@ impl Notes {
     fn are_now_stable(&mut self, length: usize) {
         for note in self.made.get(self.stable..length).unwrap_or_default() {
             match note {
-                Note::Accepted { key, isn } => self.noted.push((*key, *isn, 0)),
-                Note::Read { connection, bytes } => {
+                Determinant::Accepted { key, isn } => self.noted.push((*key, *isn, 0)),
+                Determinant::Read { connection, bytes } => {
                     let known = self.noted.get_mut(*connection);
                     known.into_iter().for_each(|one| one.2 += bytes.len());
                 }
@@ -154,8 +154,8 @@ impl Notes {
         let Flaw::SkipsRead(which) = self.flaw else {
             return false;
         };
-        let notes = self.made.iter().enumerate();
-        let mut reads = notes.filter(|(_, note)| matches!(note, Note::Read { .. }));
+        let determinants = self.made.iter().enumerate();
+        let mut reads = determinants.filter(|(_, note)| matches!(note, Determinant::Read { .. }));
         let before = crate::index(which.saturating_sub(1));
         reads.nth(before).is_some_and(|(place, _)| place == at)
     }
@@ -164,7 +164,7 @@ impl Notes {
         self.made.is_empty()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Note> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Determinant> {
         self.made.iter()
     }
 
@@ -180,10 +180,10 @@ impl Notes {
         same.map(|(_, read)| *read)
     }
 
-    fn count(&mut self, note: &Note) {
+    fn count(&mut self, note: &Determinant) {
         match note {
-            Note::Accepted { key, .. } => self.accepted.push((*key, 0)),
-            Note::Read { connection, bytes } => {
+            Determinant::Accepted { key, .. } => self.accepted.push((*key, 0)),
+            Determinant::Read { connection, bytes } => {
                 let known = self.accepted.get_mut(*connection);
                 known.into_iter().for_each(|(_, read)| *read += bytes.len());
             }
@@ -193,7 +193,7 @@ impl Notes {
 }
 
 /// What is said goes into the hash of all that was said.
-pub(crate) fn say_into(said: &mut Digest, connection: usize, piece: &[u8]) -> u64 {
+pub(crate) fn hash_output(said: &mut Digest, connection: usize, piece: &[u8]) -> u64 {
     said.add_all(&connection.to_be_bytes());
     said.add_all(piece);
     said.hash()
