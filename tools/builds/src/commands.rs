@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// What takes less by itself (`echo`, `test`) is not counted: our shell costs some milliseconds itself. Seconds.
-const LEAST: f64 = 0.02;
+/// Shorter commands (`echo`, `test`) are not counted: the shell of the measurement costs some milliseconds.
+const SHORTEST_COMMAND_SECONDS: f64 = 0.02;
 
 /// A shell that notes when it began and ended, and in which one it was begun: makes call each other.
 pub(super) struct Noting {
@@ -68,7 +68,7 @@ fn own_times(notes: &str) -> Result<Vec<f64>> {
         // What is within another one ends, and is noted, before it.
         let own = took - all.remove(&this).unwrap_or(0.0);
         *all.entry(within).or_default() += took;
-        if own >= LEAST {
+        if own >= SHORTEST_COMMAND_SECONDS {
             commands.push(own);
         }
     }

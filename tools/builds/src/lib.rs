@@ -30,8 +30,8 @@ pub use projects::REDIS;
 
 /// Debian's archive.
 const MIRROR: &str = "http://deb.debian.org";
-/// How many differences are shown.
-const SHOWN: usize = 5;
+/// Most differences that are shown.
+const SHOWN_DIFFERENCES: usize = 5;
 
 /// Build programs of other projects by make and by outlive make, with the same edits
 #[derive(Debug, clap::Parser)]
@@ -229,11 +229,11 @@ fn compare(
         };
         say(&step, &ours.told);
         let differences = differences(asked, [ours, plain, again]);
-        for difference in differences.iter().take(SHOWN) {
+        for difference in differences.iter().take(SHOWN_DIFFERENCES) {
             println!("    {difference}");
         }
-        if differences.len() > SHOWN {
-            println!("    and {} more", differences.len() - SHOWN);
+        if differences.len() > SHOWN_DIFFERENCES {
+            println!("    and {} more", differences.len() - SHOWN_DIFFERENCES);
         }
         gone.differences += differences.len();
         gone.steps.push(step);

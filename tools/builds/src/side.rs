@@ -18,13 +18,13 @@ use super::projects::Project;
 use harness::archive::run;
 use harness::task::Interrupt;
 
-/// How long a build may take, and what has to happen soon.
-const PATIENCE: Duration = Duration::from_secs(900);
-/// Until a save has been noticed.
-const NOTICED: Duration = Duration::from_millis(250);
-const LOOK: Duration = Duration::from_millis(5);
-/// How often who builds unasked is asked how far it is: that takes a process, which takes from what is measured.
-const ASK: Duration = Duration::from_millis(100);
+/// Longest time of a build.
+const BUILD_TIMEOUT: Duration = Duration::from_secs(900);
+/// Time after which a watcher has noticed a save.
+const SAVE_DELAY: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Time between two questions to the watcher: each takes a process, and time of the measurement.
+const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Who builds.
 #[derive(Clone, Copy)]
@@ -278,8 +278,8 @@ impl Watcher {
         };
         let began = Instant::now();
         while this.status().is_err() {
-            ensure!(began.elapsed() < PATIENCE, "nobody watches");
-            thread::sleep(LOOK);
+            ensure!(began.elapsed() < BUILD_TIMEOUT, "nobody watches");
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(this)
     }
@@ -306,7 +306,7 @@ impl Watcher {
 
     /// Waits until all that can be done has been. How long the make took that was done unasked.
     pub fn has_finished(&self, interrupt: &Interrupt) -> Result<Duration> {
-        thread::sleep(NOTICED);
+        thread::sleep(SAVE_DELAY);
         let began = Instant::now();
         loop {
             interrupt.check()?;
@@ -316,10 +316,10 @@ impl Watcher {
             if is_begun && number("running") == 0 && number("finished") > 0 {
                 return Ok(Duration::from_micros(number("took")));
             }
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > BUILD_TIMEOUT {
                 bail!("it does not finish: {status}");
             }
-            thread::sleep(ASK);
+            thread::sleep(STATUS_INTERVAL);
         }
     }
 

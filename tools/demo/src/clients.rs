@@ -13,11 +13,11 @@ use crate::stage::Stage;
 use crate::{count, curl, idle, messages};
 
 /// Curls whose output is read slowly.
-const SLOW: usize = 25;
+const SLOW_CLIENTS: usize = 25;
 /// Connections that are idle while the server is killed.
-const IDLE: usize = 25;
+const IDLE_CLIENTS: usize = 25;
 /// Connections of a redis-benchmark, each with one command at a time.
-pub(crate) const COUNTERS: usize = 4;
+pub(crate) const COUNTING_CLIENTS: usize = 4;
 
 /// What the clients share.
 pub(crate) struct Scene<'a> {
@@ -65,8 +65,8 @@ impl Kind {
     /// How many clients of this kind there are.
     pub(crate) fn clients(self) -> usize {
         match self {
-            Self::Slow => SLOW,
-            Self::Idle => IDLE,
+            Self::Slow => SLOW_CLIENTS,
+            Self::Idle => IDLE_CLIENTS,
             _ => 1,
         }
     }
@@ -74,7 +74,7 @@ impl Kind {
     /// How many connections each of them has at a time.
     pub(crate) fn at_a_time(self) -> usize {
         match self {
-            Self::Count => COUNTERS,
+            Self::Count => COUNTING_CLIENTS,
             // Who publishes, and who has subscribed.
             Self::Channel | Self::Topic => 2,
             _ => 1,

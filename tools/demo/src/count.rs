@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::clients::{COUNTERS, Scene, Served};
+use crate::clients::{COUNTING_CLIENTS, Scene, Served};
 use crate::program::Program;
 use crate::raised;
 use crate::server::Server;
 
-/// INCRs of one run, some seconds' worth.
-const COMMANDS: u64 = 20_000;
+/// INCR commands of one run: some seconds.
+const COMMANDS_PER_RUN: u64 = 20_000;
 /// What is counted in.
 const KEY: &str = "counted";
 
@@ -22,7 +22,7 @@ pub(crate) fn run(scene: &Scene<'_>) -> Result<Served> {
         let last = raised(scene.kills_over);
         pause = pause.max(benchmark(scene)?);
         runs += 1;
-        let counted = COMMANDS * u64::try_from(runs)?;
+        let counted = COMMANDS_PER_RUN * u64::try_from(runs)?;
         let found = print(scene, "redis-cli", &["GET", KEY])?;
         ensure!(
             found.trim() == counted.to_string(),
@@ -31,7 +31,7 @@ pub(crate) fn run(scene: &Scene<'_>) -> Result<Served> {
         );
         if last {
             return Ok(Served {
-                connections: runs * COUNTERS,
+                connections: runs * COUNTING_CLIENTS,
                 count: counted,
                 bytes: 0,
                 pause: Some(pause),
@@ -43,7 +43,7 @@ pub(crate) fn run(scene: &Scene<'_>) -> Result<Served> {
 /// One run, and how long its slowest command took. At the first connection that breaks, and at the first
 /// error that it is answered, redis-benchmark ends.
 fn benchmark(scene: &Scene<'_>) -> Result<Duration> {
-    let (clients, commands) = (COUNTERS.to_string(), COMMANDS.to_string());
+    let (clients, commands) = (COUNTING_CLIENTS.to_string(), COMMANDS_PER_RUN.to_string());
     let load = ["-c", &clients, "-P", "1", "-n", &commands, "--csv"];
     let said = print(
         scene,

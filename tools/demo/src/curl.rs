@@ -22,8 +22,8 @@ const SLOW_READ: usize = 16 << 10;
 const SLOW_SLEEP: Duration = Duration::from_millis(200);
 /// Speed of the small requests.
 const REQUEST_RATE: &str = "10/s";
-/// How often the progress of the upload is looked at.
-const LOOK: Duration = Duration::from_millis(2);
+/// Time between two looks at the progress of the upload.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// What curl says of each transfer, on standard error.
 const SAY: &str = "%{stderr}%{num_connects} %{response_code} %{time_total}\n";
@@ -124,7 +124,7 @@ fn watch_reading(curl: &mut Program, file: &Path) -> Result<Pauses> {
             before = position;
             pauses.progress();
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     // The answer.
     pauses.progress();

@@ -14,13 +14,13 @@ use serde_json::Value;
 
 use crate::clients::{self, Kind, Outcome, Scene};
 use crate::condition::Conditions;
+use crate::narration;
 use crate::plan::{Victim, plan};
 use crate::record::Record;
 use crate::server::Server;
 use crate::servers::Servers;
-use crate::service::{Teller, Told};
+use crate::service::{OutputLine, Source};
 use crate::stage::Stage;
-use crate::telling;
 use crate::timeline::{Report, Timeline};
 use harness::task::Interrupt;
 
@@ -28,15 +28,15 @@ use harness::task::Interrupt;
 const POWER_IS_OFF: Duration = Duration::from_millis(700);
 /// The servers must listen by then, and the standbys be some.
 const START_LIMIT: Duration = Duration::from_secs(15);
-/// All clients must be done by then; who is not is broken.
-const LIMIT: Duration = Duration::from_secs(90);
-/// How often a signal to us is looked for.
-const LOOK: Duration = Duration::from_millis(50);
+/// Longest time of the demo: a client that is not done by then is broken.
+const RUN_LIMIT: Duration = Duration::from_secs(90);
+/// Time between two looks for a signal to the demo.
+const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What the director is told.
 pub(crate) enum Message {
     /// By `outlive serve` or `outlive standby`.
-    Service(Teller, Told),
+    Service(Source, OutputLine),
     /// By the logger: an event, or something else.
     Logger(Result<Value, String>),
     /// By a client that has ended.
@@ -180,7 +180,7 @@ impl<'a> Director<'a> {
 
     /// Kills as planned, and waits for all clients.
     fn watch(&mut self, kills_over: &AtomicBool) -> Result<Waited> {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + RUN_LIMIT;
         self.kills.have_begun = true;
         let waited = self.wait(deadline, |director| {
             director.is_ready() && director.kills.plan.is_empty()
@@ -218,9 +218,15 @@ impl<'a> Director<'a> {
                 .flatten()
                 .min();
             let until = next.map(|at| at.saturating_duration_since(Instant::now()));
-            match self.messages.recv_timeout(until.unwrap_or(LOOK).min(LOOK)) {
-                Ok(Message::Service(teller, told)) => self.service_said(teller, told)?,
-                Ok(Message::Logger(Ok(event))) => self.logger_said(&event),
+            match self.messages.recv_timeout(
+                until
+                    .unwrap_or(SIGNAL_POLL_INTERVAL)
+                    .min(SIGNAL_POLL_INTERVAL),
+            ) {
+                Ok(Message::Service(source, narrated)) => {
+                    self.on_service_output(source, narrated)?
+                }
+                Ok(Message::Logger(Ok(event))) => self.on_logger_event(&event),
                 Ok(Message::Logger(Err(text))) => self.timeline.now("", &text),
                 Ok(Message::Client(outcome)) => self.outcomes.push(outcome),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -316,21 +322,21 @@ impl<'a> Director<'a> {
         Ok(())
     }
 
-    fn service_said(&mut self, teller: Teller, told: Told) -> Result<()> {
-        let Some(serves) = self.servers.serves(teller) else {
+    fn on_service_output(&mut self, source: Source, narrated: OutputLine) -> Result<()> {
+        let Some(serves) = self.servers.serves(source) else {
             return Ok(()); // the last words of a host without power
         };
-        let (host, server) = (self.stage.servers[teller.host].name(), teller.server);
+        let (host, server) = (self.stage.servers[source.host].name(), source.server);
         let condition = &mut self.conditions[server];
-        match told {
-            Told::Event(time, event) => {
-                let scene = telling::Scene {
+        match narrated {
+            OutputLine::Event(time, event) => {
+                let scene = narration::Scene {
                     server,
                     host,
                     takes_over: serves && self.power.is_off && !condition.live,
                     awaits_logger: self.record.is_some() && !condition.recorded,
                 };
-                for (what, text) in telling::of_serve(&event, &scene) {
+                for (what, text) in narration::of_serve(&event, &scene) {
                     self.timeline.at(time, &what, &text);
                 }
                 if serves {
@@ -342,15 +348,15 @@ impl<'a> Director<'a> {
                     condition.stands_by = true;
                 }
             }
-            Told::Text(text) => self.timeline.now("", &text),
-            Told::Ended => bail!("`outlive` for {server} on {host} has ended by itself"),
+            OutputLine::Text(text) => self.timeline.now("", &text),
+            OutputLine::Ended => bail!("`outlive` for {server} on {host} has ended by itself"),
         }
         Ok(())
     }
 
-    fn logger_said(&mut self, event: &Value) {
+    fn on_logger_event(&mut self, event: &Value) {
         // Another host that attaches says so itself.
-        let line = telling::of_logger(event).filter(|_| !self.power.is_off);
+        let line = narration::of_logger(event).filter(|_| !self.power.is_off);
         if let Some((what, text)) = line {
             self.timeline.now(what, &text);
         }

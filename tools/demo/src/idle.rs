@@ -15,8 +15,8 @@ use crate::raised;
 use crate::server::Server;
 use crate::stage::small;
 
-/// How often flags are looked at.
-const LOOK: Duration = Duration::from_millis(20);
+/// Time between two looks at flags.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// More than an answer's header has.
 const HEADER_LIMIT: usize = 8192;
 
@@ -24,12 +24,12 @@ const HEADER_LIMIT: usize = 8192;
 pub(crate) fn run(scene: &Scene<'_>, number: usize) -> Result<Served> {
     let to = scene.stage.addresses(Server::Nginx)[0];
     let mut stream = scene.stage.client.enter(|| TcpStream::connect(to))??;
-    stream.set_read_timeout(Some(LOOK))?;
+    stream.set_read_timeout(Some(POLL_INTERVAL))?;
     stream.set_nodelay(true)?;
     let (first, before) = fetch(&mut stream, scene, 2 * number)?;
     while !raised(scene.kills_over) {
         ensure!(!raised(scene.given_up), "given up");
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     let (second, after) = fetch(&mut stream, scene, 2 * number + 1)?;
     Ok(Served::on_one(first + second, Some(before.max(after))))

@@ -23,6 +23,7 @@ mod curl;
 mod director;
 mod idle;
 mod messages;
+mod narration;
 mod plan;
 mod program;
 mod record;
@@ -30,7 +31,6 @@ mod server;
 mod servers;
 mod service;
 mod stage;
-mod telling;
 mod timeline;
 
 use std::path::PathBuf;

@@ -16,10 +16,10 @@ use crate::program::Program;
 use crate::raised;
 use crate::server::Server;
 
-/// From one message to the next.
-const BETWEEN: Duration = Duration::from_millis(20);
-/// For how long something is listened for behind the last message.
-const AFTERWARDS: Duration = Duration::from_millis(300);
+/// Time from one message to the next.
+const MESSAGE_INTERVAL: Duration = Duration::from_millis(20);
+/// Time after the last message in which a duplicate would be noticed.
+const DUPLICATE_TIMEOUT: Duration = Duration::from_millis(300);
 /// The channel, or the topic.
 const TOPIC: &str = "demo";
 /// The message behind the last number.
@@ -29,24 +29,24 @@ const END: &str = "end";
 pub(crate) fn run(scene: &Scene<'_>, of: Server) -> Result<Served> {
     let messenger = Messenger { scene, of };
     let mut subscriber = messenger.subscribe()?;
-    let (heard, published) = thread::scope(|scope| {
+    let (received, published) = thread::scope(|scope| {
         let publisher = scope.spawn(|| messenger.publish());
-        let heard = subscriber.hear();
-        (heard, publisher.join())
+        let received = subscriber.receive();
+        (received, publisher.join())
     });
     // Who publishes knows best why there is nothing to hear.
     let published = published.map_err(|_| anyhow::anyhow!("the publisher panicked"))??;
-    let heard = heard?;
+    let received = received?;
     ensure!(
-        heard.count == published,
+        received.count == published,
         "{} messages were delivered of {published}",
-        heard.count
+        received.count
     );
     Ok(Served {
         connections: 2,
-        count: heard.count,
-        bytes: heard.bytes,
-        pause: Some(heard.pauses.longest()),
+        count: received.count,
+        bytes: received.bytes,
+        pause: Some(received.pauses.longest()),
     })
 }
 
@@ -126,7 +126,7 @@ impl Messenger<'_> {
             last = raised(self.scene.kills_over);
             number += 1;
             writeln!(to, "{publish}{number}")?;
-            thread::sleep(BETWEEN);
+            thread::sleep(MESSAGE_INTERVAL);
         }
         writeln!(to, "{publish}{END}")?;
         write!(to, "{identify}")?;
@@ -136,7 +136,7 @@ impl Messenger<'_> {
 
 /// What was heard.
 #[derive(Default)]
-struct Heard {
+struct Received {
     count: u64,
     bytes: u64,
     pauses: Pauses,
@@ -153,26 +153,26 @@ struct Subscriber {
 
 impl Subscriber {
     /// Hears all numbers in their order, and the end, behind which there is nothing.
-    fn hear(&mut self) -> Result<Heard> {
-        let mut heard = Heard::default();
+    fn receive(&mut self) -> Result<Received> {
+        let mut received = Received::default();
         loop {
             let message = self.next()?.context("it has subscribed again")?;
-            heard.pauses.progress();
+            received.pauses.progress();
             if message == END {
                 break;
             }
-            heard.count += 1;
+            received.count += 1;
             ensure!(
-                message == heard.count.to_string(),
+                message == received.count.to_string(),
                 "message {} came in the place of {}",
                 message,
-                heard.count
+                received.count
             );
-            heard.bytes += u64::try_from(message.len())?;
+            received.bytes += u64::try_from(message.len())?;
         }
         // Whatever comes twice has come by then. Not SIGTERM: mosquitto_sub says something in its handler, even
         // while it prints, and then prints that twice.
-        thread::sleep(AFTERWARDS);
+        thread::sleep(DUPLICATE_TIMEOUT);
         self.program.kill()?;
         let mut rest = Vec::new();
         for line in &mut self.lines {
@@ -183,7 +183,7 @@ impl Subscriber {
             rest.retain(|line| !is_own_word(line));
         }
         ensure!(rest.is_empty(), "after the last message came {rest:?}");
-        Ok(heard)
+        Ok(received)
     }
 
     /// The next message, or nothing where it says that it has subscribed.

@@ -143,8 +143,8 @@ fn pass_on(stderr: ChildStderr, director: &Sender<Message>) {
     for line in BufReader::new(stderr).split(b'\n') {
         let Ok(line) = line else { break };
         let text = || String::from_utf8_lossy(&line).into_owned();
-        let told = serde_json::from_slice::<Value>(&line).map_err(|_| text());
+        let narrated = serde_json::from_slice::<Value>(&line).map_err(|_| text());
         // Nobody may listen any more, but it must be able to write.
-        let _ = director.send(Message::Logger(told));
+        let _ = director.send(Message::Logger(narrated));
     }
 }

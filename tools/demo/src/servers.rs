@@ -8,7 +8,7 @@ use lab::{Host, Pid};
 
 use crate::director::Message;
 use crate::server::Server;
-use crate::service::{Service, Teller};
+use crate::service::{Service, Source};
 use crate::stage::Stage;
 
 /// All of them. Dropping it stops them, who stands by first: else it would serve.
@@ -53,8 +53,8 @@ impl Servers {
 
     /// Whether it is the host that serves that tells this, in its present life; `None`: what it told is of
     /// an earlier one.
-    pub(crate) fn serves(&self, teller: Teller) -> Option<bool> {
-        let is_there = |services: &Vec<Service>| services.iter().any(|one| one.teller() == teller);
+    pub(crate) fn serves(&self, source: Source) -> Option<bool> {
+        let is_there = |services: &Vec<Service>| services.iter().any(|one| one.source() == source);
         let position = self.hosts.iter().position(is_there);
         Some(position? + 1 == self.hosts.len())
     }

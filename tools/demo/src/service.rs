@@ -24,7 +24,7 @@ use harness::janitor::Janitor;
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 
 /// A line that it printed.
-pub(crate) enum Told {
+pub(crate) enum OutputLine {
     /// An event: its time, in seconds since 1970, and all that it says.
     Event(f64, Value),
     /// Something else, for instance an error of the server.
@@ -35,7 +35,7 @@ pub(crate) enum Told {
 
 /// Who tells: of which server, on which host, in which life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Teller {
+pub(crate) struct Source {
     pub(crate) host: usize,
     pub(crate) server: Server,
     life: u32,
@@ -50,7 +50,7 @@ pub(crate) struct Service {
     director: Sender<Message>,
     run_directory: TempDir,
     janitor: Option<Janitor>,
-    teller: Teller,
+    source: Source,
     running: Option<Child>,
 }
 
@@ -84,7 +84,7 @@ impl Service {
             director,
             run_directory,
             janitor: Some(janitor),
-            teller: Teller {
+            source: Source {
                 host,
                 server,
                 life: 0,
@@ -98,8 +98,8 @@ impl Service {
     }
 
     /// Who tells what it says now.
-    pub(crate) fn teller(&self) -> Teller {
-        self.teller
+    pub(crate) fn source(&self) -> Source {
+        self.source
     }
 
     /// Starts it with that verb.
@@ -115,10 +115,10 @@ impl Service {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {}", self.outlive.display()))?;
-        self.teller.life += 1;
+        self.source.life += 1;
         if let Some(stderr) = child.stderr.take() {
-            let (director, teller) = (self.director.clone(), self.teller);
-            thread::spawn(move || pass_on(stderr, teller, &director));
+            let (director, source) = (self.director.clone(), self.source);
+            thread::spawn(move || pass_on(stderr, source, &director));
         }
         self.running = Some(child);
         Ok(())
@@ -126,7 +126,7 @@ impl Service {
 
     /// Takes the power from its host, if it has any: whatever it told that was not heard yet will not be.
     pub(crate) fn power_off(&mut self) -> Result<()> {
-        self.teller.life += 1;
+        self.source.life += 1;
         self.host.power_off()?;
         if let Some(mut child) = self.running.take() {
             child.wait()?;
@@ -160,7 +160,7 @@ impl Service {
             self.clean()?;
         }
         janitor.dismiss();
-        let (server, host) = (self.teller.server, self.host.name());
+        let (server, host) = (self.source.server, self.host.name());
         ensure!(
             in_order,
             "`outlive` for {server} on {host} did not end on SIGTERM, and was killed"
@@ -198,7 +198,7 @@ impl Service {
         let status = Command::new(&self.outlive)
             .args(["clean", "--kill", "--run-dir"])
             .arg(self.run_directory.path())
-            .arg(self.teller.server.name())
+            .arg(self.source.server.name())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .status()?;
@@ -216,23 +216,23 @@ impl Drop for Service {
 }
 
 /// Reads until it and all of its children have closed their standard error.
-fn pass_on(stderr: ChildStderr, teller: Teller, director: &Sender<Message>) {
+fn pass_on(stderr: ChildStderr, source: Source, director: &Sender<Message>) {
     for line in BufReader::new(stderr).split(b'\n') {
         let Ok(line) = line else { break };
         // Nobody may listen any more, but it must be able to write.
-        let _ = director.send(Message::Service(teller, parse(&line)));
+        let _ = director.send(Message::Service(source, parse(&line)));
     }
-    let _ = director.send(Message::Service(teller, Told::Ended));
+    let _ = director.send(Message::Service(source, OutputLine::Ended));
 }
 
-fn parse(line: &[u8]) -> Told {
+fn parse(line: &[u8]) -> OutputLine {
     let event = serde_json::from_slice::<Value>(line).ok();
     let time = event
         .as_ref()
         .and_then(|event| event["time_unix_us"].as_f64().map(|us| us / 1e6));
     match (event, time) {
-        (Some(event), Some(time)) => Told::Event(time, event),
-        _ => Told::Text(String::from_utf8_lossy(line).into_owned()),
+        (Some(event), Some(time)) => OutputLine::Event(time, event),
+        _ => OutputLine::Text(String::from_utf8_lossy(line).into_owned()),
     }
 }
 
@@ -242,7 +242,8 @@ mod tests {
 
     #[test]
     fn events_have_a_time_and_the_rest_is_text() {
-        let Told::Event(time, event) = parse(br#"{"time_unix_us":2500000,"event":"died"}"#) else {
+        let OutputLine::Event(time, event) = parse(br#"{"time_unix_us":2500000,"event":"died"}"#)
+        else {
             panic!("not an event");
         };
         assert!((time - 2.5).abs() < 1e-9);
@@ -254,7 +255,7 @@ mod tests {
             "{\"time_unix_us\":\"x\"}",
             "",
         ] {
-            assert!(matches!(parse(line.as_bytes()), Told::Text(text) if text == line));
+            assert!(matches!(parse(line.as_bytes()), OutputLine::Text(text) if text == line));
         }
     }
 }

@@ -13,10 +13,10 @@ use rand::{Rng, RngCore, SeedableRng};
 use crate::server::{Server, mosquitto_configuration};
 use harness::nginx;
 
-/// Size of the file that is downloaded and uploaded, bytes.
-pub(crate) const LARGE: usize = 200_000_000;
-/// Size of the file that slow clients fetch, bytes.
-pub(crate) const MEDIUM: usize = 3 << 19;
+/// Size of the file that is downloaded and uploaded.
+pub(crate) const LARGE_FILE_BYTES: usize = 200_000_000;
+/// Size of the file that slow clients fetch.
+pub(crate) const MEDIUM_FILE_BYTES: usize = 3 << 19;
 /// How many small files there are.
 pub(crate) const SMALL_FILES: usize = 200;
 
@@ -115,8 +115,8 @@ impl Stage {
     fn write_files(&self, seed: u64) -> Result<()> {
         let mut random = SmallRng::seed_from_u64(seed);
         fs::create_dir_all(self.file("small"))?;
-        write_random(&self.file("large"), LARGE, &mut random)?;
-        write_random(&self.file("medium"), MEDIUM, &mut random)?;
+        write_random(&self.file("large"), LARGE_FILE_BYTES, &mut random)?;
+        write_random(&self.file("medium"), MEDIUM_FILE_BYTES, &mut random)?;
         for number in 0..SMALL_FILES {
             let size = random.random_range(1_000..10_000);
             write_random(&self.file(&small(number)), size, &mut random)?;

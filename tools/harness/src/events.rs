@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use crate::task::Interrupt;
 
-/// How often we look for an event.
-const LOOK: Duration = Duration::from_millis(2);
+/// Time between two looks for an event.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// What a `serve` has told so far.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Events {
                 let seconds = patience.as_secs();
                 bail!("no event `{name}` within {seconds} s; the last: {tail}");
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 

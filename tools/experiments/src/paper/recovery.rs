@@ -11,9 +11,9 @@ use super::stage::{Protection, Stage, finish, send};
 use super::statistics::Mean;
 use harness::task::{Interrupt, Programs};
 
-const LIMIT: Duration = Duration::from_secs(20);
-/// A server that has lived this long is started again without a pause.
-const FORGIVEN: Duration = Duration::from_millis(1050);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(20);
+/// serve starts a server of this age again without a pause.
+const BACKOFF_RESET_TIME: Duration = Duration::from_millis(1050);
 
 /// Where the logger is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,10 +100,10 @@ fn recoveries(stage: &Stage, place: Place, runs: usize) -> Result<Recoveries> {
     };
     for number in 1..=runs {
         stage.interrupt.check()?;
-        let mut stream = stage.connect(LIMIT)?;
+        let mut stream = stage.connect(RECOVERY_TIMEOUT)?;
         send(&mut stream)?;
-        stage.await_acknowledged(&stream, LIMIT)?;
-        thread::sleep(FORGIVEN);
+        stage.await_acknowledged(&stream, RECOVERY_TIMEOUT)?;
+        thread::sleep(BACKOFF_RESET_TIME);
         let event = server.kill(&stage.interrupt)?;
         // The new process must have got the whole record, byte for byte as many.
         finish(&stream).with_context(|| format!("after recovery {number}"))?;

@@ -6,7 +6,7 @@ const T_TABLE: [f64; 10] = [
     12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281,
 ];
 /// The same for the normal distribution.
-const Z: f64 = 1.959_964;
+const NORMAL_QUANTILE: f64 = 1.959_964;
 
 /// A mean and what it is worth.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -95,11 +95,16 @@ fn student_t(freedom: usize) -> f64 {
     }
     let n = number(freedom);
     let terms = [
-        (Z.powi(3) + Z) / 4.0,
-        (5.0 * Z.powi(5) + 16.0 * Z.powi(3) + 3.0 * Z) / 96.0,
-        (3.0 * Z.powi(7) + 19.0 * Z.powi(5) + 17.0 * Z.powi(3) - 15.0 * Z) / 384.0,
+        (NORMAL_QUANTILE.powi(3) + NORMAL_QUANTILE) / 4.0,
+        (5.0 * NORMAL_QUANTILE.powi(5) + 16.0 * NORMAL_QUANTILE.powi(3) + 3.0 * NORMAL_QUANTILE)
+            / 96.0,
+        (3.0 * NORMAL_QUANTILE.powi(7)
+            + 19.0 * NORMAL_QUANTILE.powi(5)
+            + 17.0 * NORMAL_QUANTILE.powi(3)
+            - 15.0 * NORMAL_QUANTILE)
+            / 384.0,
     ];
-    terms.iter().rev().fold(0.0, |sum, term| (sum + term) / n) + Z
+    terms.iter().rev().fold(0.0, |sum, term| (sum + term) / n) + NORMAL_QUANTILE
 }
 
 /// Counts here are far below what a float holds exactly.
@@ -131,7 +136,7 @@ mod tests {
         ] {
             near(student_t(freedom), known);
         }
-        near(student_t(1_000_000), Z);
+        near(student_t(1_000_000), NORMAL_QUANTILE);
     }
 
     #[test]

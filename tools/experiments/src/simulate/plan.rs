@@ -153,7 +153,7 @@ impl Plan {
             figure("optimistic", "s", measured.optimistic),
             figure("worse", "", measured.worse),
             Figure {
-                paper: paper(is_baseline.then_some(published::LOAD)),
+                paper: paper(is_baseline.then_some(published::EXTRA_LOAD)),
                 ..figure("load", "", measured.load)
             },
             Figure {

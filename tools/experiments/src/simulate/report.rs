@@ -115,7 +115,7 @@ impl Report {
         let _ = writeln!(
             text,
             "| what a build makes, concealed until it is asked for | {disk} | {} KB |",
-            published::DISK
+            published::CONCEALED_KB
         );
         text
     }

@@ -26,26 +26,26 @@ use super::figure::Figure;
 
 const ISN: SeqNumber = SeqNumber(u32::MAX - 1000);
 /// Bytes that are uploaded before the record is begun anew.
-const UPLOAD: usize = 8 << 20;
+const UPLOAD_BYTES: usize = 8 << 20;
 /// Connections that are open besides the one that is measured.
-const OTHERS: u64 = 10_000;
-const FLOW: FlowId = FlowId(OTHERS / 2);
+const IDLE_CONNECTIONS: u64 = 10_000;
+const FLOW: FlowId = FlowId(IDLE_CONNECTIONS / 2);
 /// Payload of a frame on an Ethernet link, and of one that segmentation offload has not cut.
-const SIZES: [usize; 2] = [1448, 64_000];
+const PAYLOAD_SIZES: [usize; 2] = [1448, 64_000];
 /// Datagrams that are taken before what is due is acknowledged.
-const BATCH: usize = 32;
+const DATAGRAM_BATCH: usize = 32;
 /// What the sender lets go without an acknowledgement, bytes: what the kernel's buffers hold.
 const IN_FLIGHT: u32 = 1 << 20;
 /// Uploads of a run.
-const UPLOADS: u32 = 30;
-const PATIENCE: Duration = Duration::from_secs(5);
+const UPLOADS_PER_RUN: u32 = 30;
+const LOGGER_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     let runs = bench.size(5, 1);
     let mut figures = Vec::new();
-    for size in SIZES {
+    for size in PAYLOAD_SIZES {
         bench.say(format_args!("segments of {size} bytes"));
-        let about = format!("segments of {size} bytes, {OTHERS} other connections open");
+        let about = format!("segments of {size} bytes, {IDLE_CONNECTIONS} other connections open");
         let core = repeated(bench, runs, || from_memory(size))?;
         figures.push(Figure::of(
             format!("logger.core.{size}"),
@@ -105,7 +105,7 @@ fn from_memory(size: usize) -> Result<f64> {
     let mut sessions = Sessions::new(AckPolicy::EachBatch, u64::MAX, Duration::MAX);
     let mut out = Outbox::default();
     let (_, keys) = sessions.attach(&attach(1000), peer, "bench", &greeting, &mut out);
-    for flow in (0..OTHERS).map(FlowId) {
+    for flow in (0..IDLE_CONNECTIONS).map(FlowId) {
         let open = Open {
             slot: keys.slot,
             flow,
@@ -120,10 +120,10 @@ fn from_memory(size: usize) -> Result<f64> {
     let datagrams = upload(&keys, size)?;
     let bytes = u32::try_from(datagrams.len() * size)?;
     let began = processor_time()?;
-    for _ in 0..UPLOADS {
+    for _ in 0..UPLOADS_PER_RUN {
         let session = sessions.get_mut(1).context("not attached")?;
         session.answer(Desk::new(0), &Request::Resume(resume()), &mut out);
-        for batch in datagrams.chunks(BATCH) {
+        for batch in datagrams.chunks(DATAGRAM_BATCH) {
             for datagram in batch {
                 sessions.take(peer, black_box(datagram), Duration::ZERO, &mut out);
             }
@@ -138,7 +138,7 @@ fn from_memory(size: usize) -> Result<f64> {
         stable == Some(ISN + 1 + bytes),
         "not all of it was recorded"
     );
-    Ok(gigabits(UPLOADS, bytes) / took.as_secs_f64())
+    Ok(gigabits(UPLOADS_PER_RUN, bytes) / took.as_secs_f64())
 }
 
 /// Payload by the processor time of the logger's main thread.
@@ -175,7 +175,7 @@ fn send(address: SocketAddr, key: &Key, size: usize) -> Result<f64> {
     socket.connect(address)?;
     without_checksums(&socket, false)?;
     socket.set_read_timeout(Some(Duration::from_millis(200)))?;
-    let mut control = Channel::connect(address, key, PATIENCE, PATIENCE)?;
+    let mut control = Channel::connect(address, key, LOGGER_TIMEOUT, LOGGER_TIMEOUT)?;
     let attach = Request::Attach(attach(socket.local_addr()?.port()));
     let Response::Attached { keys, .. } = ask(&mut control, &[attach])? else {
         bail!("not attached");
@@ -184,14 +184,14 @@ fn send(address: SocketAddr, key: &Key, size: usize) -> Result<f64> {
     down.put(keys.slot, keys.down);
     let datagrams = upload(&keys, size)?;
     let step = u32::try_from(size)?;
-    for _ in 0..UPLOADS {
+    for _ in 0..UPLOADS_PER_RUN {
         // The first is not answered.
         let barrier = Request::Barrier { token: 1 };
         ask(&mut control, &[Request::Resume(resume()), barrier])?;
         send_one(&socket, &datagrams, step, &down)?;
     }
     let bytes = step * u32::try_from(datagrams.len())?;
-    Ok(gigabits(UPLOADS, bytes))
+    Ok(gigabits(UPLOADS_PER_RUN, bytes))
 }
 
 /// Sends an upload until it is acknowledged.
@@ -199,7 +199,7 @@ fn send_one(socket: &UdpSocket, datagrams: &[Vec<u8>], step: u32, down: &KeySet)
     let mut buffer = [0; 2048];
     let (mut sent, mut stable) = (0, 0);
     let count = u32::try_from(datagrams.len())?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LOGGER_TIMEOUT;
     while stable < count {
         ensure!(Instant::now() < deadline, "the logger does not acknowledge");
         while sent < count && (sent - stable) * step < IN_FLIGHT {
@@ -233,7 +233,7 @@ fn ask(control: &mut Channel<TcpStream>, requests: &[Request]) -> Result<Respons
     control.say(&bytes)?;
     control.flush()?;
     let mut decoder = Decoder::<Response>::new();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LOGGER_TIMEOUT;
     loop {
         if let Some(response) = decoder.pull()? {
             return Ok(response);
@@ -288,7 +288,7 @@ fn resume() -> Resume {
 fn upload(keys: &LinkKeys, size: usize) -> Result<Vec<Vec<u8>>> {
     let payload = vec![0x5a; size];
     let step = u32::try_from(size)?;
-    let count = u32::try_from(UPLOAD / size)?;
+    let count = u32::try_from(UPLOAD_BYTES / size)?;
     let segments = (0..count).map(|index| segment(keys, ISN + 1 + index * step, &payload));
     segments.collect()
 }

@@ -13,7 +13,7 @@ const END: &str = "The End";
 
 /// A run of the suite.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct SuiteOutput {
     /// Tests by name, and how often each has passed: some are done for several encodings under one name.
     passed: BTreeMap<String, usize>,
     failed: Vec<String>,
@@ -25,28 +25,28 @@ pub(super) struct Said {
     pub(super) lost: Vec<String>,
 }
 
-impl Said {
+impl SuiteOutput {
     /// Of a suite that has ended, that took so long and had so many kills.
     pub(super) fn read(file: &Path, took: Duration, kills: usize) -> Result<Self> {
         let text = fs::read(file)?;
-        let mut said = Self::of(&String::from_utf8_lossy(&text));
-        (said.took, said.kills) = (took, kills);
-        Ok(said)
+        let mut suite = Self::of(&String::from_utf8_lossy(&text));
+        (suite.took, suite.kills) = (took, kills);
+        Ok(suite)
     }
 
     fn of(text: &str) -> Self {
-        let mut said = Self::default();
+        let mut suite = Self::default();
         for line in text.lines() {
             if let Some(test) = line.strip_prefix("[ok]: ") {
                 let name = test.rsplit_once(" (").map_or(test, |(name, _)| name);
-                *said.passed.entry(name.to_owned()).or_default() += 1;
+                *suite.passed.entry(name.to_owned()).or_default() += 1;
             } else if line.starts_with("[err]: ") || line.starts_with("[exception]: ") {
-                said.failed.push(line.to_owned());
+                suite.failed.push(line.to_owned());
             } else if line.contains(END) {
-                said.is_whole = true;
+                suite.is_whole = true;
             }
         }
-        said
+        suite
     }
 
     pub(super) fn passed(&self) -> usize {
@@ -65,7 +65,7 @@ impl Said {
     }
 }
 
-impl fmt::Display for Said {
+impl fmt::Display for SuiteOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (passed, failed, seconds) = (self.passed(), self.failed.len(), self.took.as_secs());
         write!(f, "{passed} passed, {failed} failed in {seconds} s")?;
@@ -91,18 +91,19 @@ mod tests {
 
     #[test]
     fn tests_are_counted_by_name() {
-        let said = Said::of(TEXT);
+        let suite = SuiteOutput::of(TEXT);
         assert_eq!(
-            (said.passed(), said.failed.len(), said.is_whole),
+            (suite.passed(), suite.failed.len(), suite.is_whole),
             (3, 1, true)
         );
-        assert_eq!(said.passed["SADD (a set)"], 2);
+        assert_eq!(suite.passed["SADD (a set)"], 2);
     }
 
     #[test]
     fn what_passed_less_often_is_missing() {
-        let plain = Said::of(TEXT);
-        let killed = Said::of("[ok]: SADD (a set) (9 ms)\n[ok]: PING (1 ms)\n[ok]: more (1 ms)\n");
+        let plain = SuiteOutput::of(TEXT);
+        let killed =
+            SuiteOutput::of("[ok]: SADD (a set) (9 ms)\n[ok]: PING (1 ms)\n[ok]: more (1 ms)\n");
         assert_eq!(plain.passed_but_not_in(&killed), ["SADD (a set)"]);
         assert!(killed.passed_but_not_in(&plain) == ["more"] && !killed.is_whole);
     }

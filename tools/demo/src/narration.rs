@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn told(event: &Value, takes_over: bool) -> Vec<String> {
+    fn narrated(event: &Value, takes_over: bool) -> Vec<String> {
         let scene = Scene {
             server: Server::Redis,
             host: "host-b",
@@ -169,17 +169,17 @@ mod tests {
     #[test]
     fn a_takeover_is_told_where_it_differs_from_a_restart() {
         let granted = json!({"event": "granted", "epoch": 2});
-        assert!(told(&granted, false).is_empty());
-        assert!(told(&granted, true)[0].contains("host-b serves now"));
+        assert!(narrated(&granted, false).is_empty());
+        assert!(narrated(&granted, true)[0].contains("host-b serves now"));
         let died = json!({"event": "died", "cause": {"kind": "signal", "pid": 7, "signal": 9}});
-        assert!(told(&died, false)[0].ends_with("(process 7: signal 9)"));
-        assert!(told(&died, true).is_empty());
+        assert!(narrated(&died, false)[0].ends_with("(process 7: signal 9)"));
+        assert!(narrated(&died, true).is_empty());
     }
 
     #[test]
     fn what_nobody_expects_is_told_loudly() {
         let event = json!({"event": "unprotected", "message": "10.0.0.1:7"});
-        assert_eq!(told(&event, false), ["UNPROTECTED: redis: 10.0.0.1:7"]);
+        assert_eq!(narrated(&event, false), ["UNPROTECTED: redis: 10.0.0.1:7"]);
         let event = json!({"event": "log_failed", "reason": "full"});
         assert_eq!(of_logger(&event), Some(("LOG FAILED", "full".to_owned())));
     }

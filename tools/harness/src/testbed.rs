@@ -18,11 +18,11 @@ use crate::task::{Interrupt, Programs};
 
 /// Where a logger listens.
 const LOGGER_PORT: u16 = 7600;
-/// How long a program may take to listen.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest time until a program listens.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A lab with its files.
-pub struct Ground {
+pub struct Testbed {
     /// The programs that run in the lab.
     pub programs: Programs,
     /// Ends the work at a signal.
@@ -33,7 +33,7 @@ pub struct Ground {
     pub lab: Lab,
 }
 
-impl Ground {
+impl Testbed {
     /// A lab without hosts, and a directory in `place`; for a service of that name.
     pub fn build(
         label: &str,
@@ -104,7 +104,7 @@ impl Ground {
     /// # Errors
     /// The process ends, of which `log` tells, or takes too long, or we are interrupted.
     pub fn await_listener(&self, host: &Host, port: u16, who: &Process, log: &Path) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + LISTEN_TIMEOUT;
         host.enter(|| {
             while !listens(port) {
                 self.interrupt.check()?;

@@ -18,8 +18,8 @@ const MODES: [(Mode, &str); 4] = [
     (Mode::Committed(0), "committed"),
     (Mode::Committed(1000), "committed.1ms"),
 ];
-/// What is left of the speed.
-const AIM: f64 = 0.85;
+/// Least part of the plain speed.
+const AIM_RATIO: f64 = 0.85;
 
 /// Messages a second from one client through mosquitto to another, each confirmed to who sent it: as mosquitto comes,
 /// and where neither it nor its clients hold a message back until the one before is acknowledged (Nagle's algorithm,
@@ -88,7 +88,7 @@ echo $((end - begin)) | awk '{ print $1 / 1e9 }'
 
 /// Requests a second.
 pub(crate) fn tls(bench: &Bench) -> Result<Vec<Figure>> {
-    let directory = bench.stage.ground.directory();
+    let directory = bench.stage.testbed.directory();
     let mut openssl = Command::new("openssl");
     openssl.args(["req", "-x509", "-newkey", "ec", "-nodes", "-days", "2"]);
     openssl.args([
@@ -138,7 +138,7 @@ fn compared(name: &str, runs: &[Vec<[f64; 1]>], how: &str) -> Vec<Figure> {
         );
         figures.push(match mode {
             "committed.1ms" => ratio,
-            _ => ratio.aim(Aim::AtLeast(AIM), super::BOUND),
+            _ => ratio.aim(Aim::AtLeast(AIM_RATIO), super::BOUND),
         });
     }
     figures

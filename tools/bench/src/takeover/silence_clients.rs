@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::Bench;
-use crate::clients::hear;
-use crate::stage::{SMALL, limit};
+use crate::clients::read_some;
+use crate::stage::{SMALL_OBJECT_BYTES, limit};
 
-/// The client's link, bits per second: so slow that the programs on its host are not busy.
-const RATE: u64 = 100_000_000;
-/// What one who downloads has read when the run begins.
-const FLOWS: usize = 256 << 10;
-/// Longer than this nobody waits.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Rate of the client's link, bit/s: so low that the programs on that host are not busy.
+const LINK_RATE: u64 = 100_000_000;
+/// Bytes that the download has read when the run begins.
+const DOWNLOAD_START_BYTES: usize = 256 << 10;
+/// Longest silence that a client waits for.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 const BETWEEN_REQUESTS: Duration = Duration::from_millis(2);
 
 /// In words.
@@ -45,7 +45,7 @@ impl<'a> Watchers<'a> {
     /// Starts them; returns when both are served.
     pub(crate) fn start(bench: &'a Bench, address: SocketAddr) -> Result<Self> {
         bench.stage.sparse("www/large", 1 << 40)?;
-        limit(&bench.stage.client, Some(RATE))?;
+        limit(&bench.stage.client, Some(LINK_RATE))?;
         let mut watchers = Self {
             bench,
             over: Arc::new(AtomicBool::new(false)),
@@ -96,8 +96,8 @@ impl Drop for Watchers<'_> {
 }
 
 fn connect(address: SocketAddr) -> Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    let stream = TcpStream::connect_timeout(&address, SILENCE_TIMEOUT)?;
+    stream.set_read_timeout(Some(SILENCE_TIMEOUT))?;
     stream.set_nodelay(true)?;
     rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
     Ok(stream)
@@ -106,7 +106,7 @@ fn connect(address: SocketAddr) -> Result<TcpStream> {
 /// Asks for more than there is time for, and reads its beginning.
 fn begin_download(mut stream: TcpStream) -> Result<TcpStream> {
     stream.write_all(b"GET /large HTTP/1.1\r\nHost: bench\r\n\r\n")?;
-    let mut beginning = vec![0; FLOWS];
+    let mut beginning = vec![0; DOWNLOAD_START_BYTES];
     stream.read_exact(&mut beginning)?;
     ensure!(beginning.starts_with(b"HTTP/1.1 200 "), "it is not 200");
     Ok(stream)
@@ -116,7 +116,7 @@ fn read_on(over: &AtomicBool, mut stream: TcpStream) -> Result<Duration> {
     let (mut longest, mut last) = (Duration::ZERO, Instant::now());
     let mut buffer = vec![0; 64 << 10];
     while !over.load(Ordering::Relaxed) {
-        let read = hear(&mut stream, &mut buffer).context("a download")?;
+        let read = read_some(&mut stream, &mut buffer).context("a download")?;
         ensure!(read > 0, "a download was closed");
         let zeros = buffer[..read].iter().all(|byte| *byte == 0);
         ensure!(zeros, "a download has other bytes than the file");
@@ -136,7 +136,7 @@ fn ask_on(over: &AtomicBool, mut stream: TcpStream) -> Result<Duration> {
         answer.clear();
         while !is_whole(&answer) {
             let mut buffer = [0; 2048];
-            let read = hear(&mut stream, &mut buffer).context("a request")?;
+            let read = read_some(&mut stream, &mut buffer).context("a request")?;
             ensure!(read > 0, "a connection was closed");
             answer.extend_from_slice(&buffer[..read]);
         }
@@ -148,7 +148,7 @@ fn ask_on(over: &AtomicBool, mut stream: TcpStream) -> Result<Duration> {
 
 fn is_whole(answer: &[u8]) -> bool {
     let end = answer.windows(4).position(|end| end == b"\r\n\r\n");
-    end.is_some_and(|end| answer.len() >= end + 4 + SMALL)
+    end.is_some_and(|end| answer.len() >= end + 4 + SMALL_OBJECT_BYTES)
 }
 
 #[cfg(test)]
@@ -159,7 +159,7 @@ mod tests {
     fn an_answer_is_whole_with_its_body() {
         let mut answer = b"HTTP/1.1 200 OK\r\nA: b\r\n\r\n".to_vec();
         assert!(!is_whole(&answer));
-        answer.extend([b'x'; SMALL - 1]);
+        answer.extend([b'x'; SMALL_OBJECT_BYTES - 1]);
         assert!(!is_whole(&answer));
         answer.push(b'x');
         assert!(is_whole(&answer));
