@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_course_is_read_from_its_samples() -> Result<()> {
+    fn course_is_read_from_samples() -> Result<()> {
         let course = Course::of(&samples())?;
         let close = |a: f64, b: f64| (a - b).abs() < 1e-6;
         assert!(close(course.speed, 100_000.0), "{}", course.speed);
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upload_that_stays_silent_is_an_error() {
+    fn silent_upload_is_an_error() {
         let mut silent = samples();
         silent.truncate(130);
         for sample in &mut silent[110..] {

@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_read_from_its_samples() -> Result<()> {
+    fn run_is_read_from_samples() -> Result<()> {
         let run = Run::of(&samples(false), &samples(false), &samples(true))?;
         let close = |a: f64, b: f64| (a - b).abs() < 1e-3;
         assert!(close(run.plain, 0.8) && close(run.unkilled, 0.8), "{run:?}");
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_never_comes_back_is_said_as_the_end() -> Result<()> {
+    fn unrecovered_rate_reports_the_end() -> Result<()> {
         let mut slow = samples(true);
         for (at, total) in &mut slow {
             if *at > 0.23 {
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_download_that_stays_silent_is_an_error() {
+    fn silent_download_is_an_error() {
         let mut silent = samples(true);
         silent.retain(|(at, _)| *at < 0.0);
         assert!(full_after(&silent).is_err());

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::Bench;
 use super::figure::{Aim, Figure};
-use builds::{self, Gone, Pause, Step};
+use builds::{self, MeasuredBuild, Pause, ProjectReport};
 
 /// What is built: of the projects of `make builds`, which has all that there are, those that are built in some seconds.
 const PROJECTS: [&str; 4] = ["bzip2", "lua", "zlib", "less"];
@@ -72,12 +72,12 @@ pub(super) fn gains(bench: &Bench) -> Result<Vec<Figure>> {
 }
 
 /// In which there is something to do.
-fn steps(all: &[Gone]) -> impl Iterator<Item = &Step> {
+fn steps(all: &[ProjectReport]) -> impl Iterator<Item = &MeasuredBuild> {
     let steps = all.iter().flat_map(|gone| &gone.steps);
     steps.filter(|step| step.usual >= SHORTEST_BUILD_SECONDS)
 }
 
-fn overheads(all: &[Gone]) -> Vec<Figure> {
+fn overheads(all: &[ProjectReport]) -> Vec<Figure> {
     let overhead = |is_cold: bool| -> Vec<f64> {
         let steps = steps(all).filter(|step| (step.name == "from nothing") == is_cold);
         let done = steps.filter_map(|step| Some(step.unasked? / step.usual));

@@ -192,7 +192,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn steps_are_the_time_between_two_of_serves_timings() -> Result<()> {
+    fn steps_are_times_between_timings() -> Result<()> {
         let event = json!({ "timings": {
             "detected_ms": 1.0, "cleared_ms": 3.0, "restarted_ms": 6.0, "listening_ms": 10.0,
             "first_spliced_ms": 15.0, "spliced_ms": 21.0, "live_ms": 28.0,
@@ -204,12 +204,12 @@ mod tests {
     }
 
     #[test]
-    fn an_event_without_timings_is_an_error() {
+    fn event_without_timings_is_an_error() {
         assert!(Times::of(&json!({ "event": "serving" })).is_err());
     }
 
     #[test]
-    fn one_lost_connection_breaks_the_promise() {
+    fn single_lost_connection_breaks_promise() {
         assert_eq!(
             survivors("x", 10, &[10.0, 9.0, 10.0], "").met(),
             Some(false)

@@ -11,12 +11,12 @@ use anyhow::{Context as _, Result};
 const SHORTEST_COMMAND_SECONDS: f64 = 0.02;
 
 /// A shell that notes when it began and ended, and in which one it was begun: makes call each other.
-pub(super) struct Noting {
+pub(super) struct CommandRecorder {
     shell: PathBuf,
     notes: PathBuf,
 }
 
-impl Noting {
+impl CommandRecorder {
     /// Beside that place.
     pub(super) fn beside(place: &Path) -> Result<Self> {
         let this = Self {
@@ -49,7 +49,7 @@ impl Noting {
     }
 }
 
-impl Drop for Noting {
+impl Drop for CommandRecorder {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.shell);
         let _ = fs::remove_file(&self.notes);
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_within_another_one_counts_once() -> Result<()> {
+    fn nested_command_counts_once() -> Result<()> {
         // Two commands of a second in a make that is another one's command, one of two, and an echo.
         let notes = "20 10 100000000 1100000000\n21 10 1100000000 2100000000\n10 0 95000000 2110000000\n\
                      11 0 3000000000 5000000000\n12 0 5000000000 5001000000\n";
@@ -92,9 +92,9 @@ mod tests {
     }
 
     #[test]
-    fn the_shell_notes_what_it_runs() -> Result<()> {
+    fn shell_records_its_commands() -> Result<()> {
         let directory = tempfile::tempdir()?;
-        let noting = Noting::beside(&directory.path().join("project"))?;
+        let noting = CommandRecorder::beside(&directory.path().join("project"))?;
         assert!(noting.taken()?.is_empty());
         let (_, shell) = noting.argument().split_once('=').map_or_else(
             || (String::new(), String::new()),

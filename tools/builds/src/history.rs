@@ -32,16 +32,16 @@ pub(super) enum Edit {
 
 /// An edit, and a build.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Step {
+pub(super) struct PlannedBuild {
     pub(super) name: &'static str,
     pub(super) edit: Option<Edit>,
     pub(super) pause: Pause,
-    pub(super) asks: Asks,
+    pub(super) asks: Goals,
 }
 
 /// What is asked of make.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Asks {
+pub(super) enum Goals {
     /// What is asked usually, and this.
     Usual(&'static [&'static str]),
     /// This alone.
@@ -50,11 +50,11 @@ pub(super) enum Asks {
     Install,
 }
 
-const USUALLY: Asks = Asks::Usual(&[]);
+const USUALLY: Goals = Goals::Usual(&[]);
 const MISTAKE: Edit = Edit::Source("this is no C\n");
 
 /// A morning's work.
-pub(super) const HISTORY: [Step; 14] = [
+pub(super) const HISTORY: [PlannedBuild; 14] = [
     step("from nothing", None, Pause::Long, USUALLY),
     step(
         "a comment",
@@ -89,22 +89,22 @@ pub(super) const HISTORY: [Step; 14] = [
         "a header, -j2",
         Some(Edit::Header("/* A fourth one. */\n")),
         Pause::Half,
-        Asks::Usual(&["-j2", "-s"]),
+        Goals::Usual(&["-j2", "-s"]),
     ),
     step(
         "a mistake, -k",
         Some(MISTAKE),
         Pause::Long,
-        Asks::Usual(&["-k"]),
+        Goals::Usual(&["-k"]),
     ),
     step("mended, half", Some(Edit::Mend), Pause::Half, USUALLY),
-    step("install", None, Pause::Long, Asks::Install),
-    step("clean", None, Pause::None, Asks::Only(&["clean"])),
+    step("install", None, Pause::Long, Goals::Install),
+    step("clean", None, Pause::None, Goals::Only(&["clean"])),
     step("again", None, Pause::Half, USUALLY),
 ];
 
-const fn step(name: &'static str, edit: Option<Edit>, pause: Pause, asks: Asks) -> Step {
-    Step {
+const fn step(name: &'static str, edit: Option<Edit>, pause: Pause, asks: Goals) -> PlannedBuild {
+    PlannedBuild {
         name,
         edit,
         pause,
@@ -112,15 +112,15 @@ const fn step(name: &'static str, edit: Option<Edit>, pause: Pause, asks: Asks) 
     }
 }
 
-impl Step {
+impl PlannedBuild {
     /// Whether what is asked for is what is done unasked: what was asked for most often before.
     pub(super) fn is_expected(&self) -> bool {
-        matches!(self.asks, Asks::Usual([]))
+        matches!(self.asks, Goals::Usual([]))
     }
 
     /// Whether several things are done at once: who says something first is by chance then.
     pub(super) fn is_in_parallel(&self) -> bool {
-        let (Asks::Usual(also) | Asks::Only(also)) = self.asks else {
+        let (Goals::Usual(also) | Goals::Only(also)) = self.asks else {
             return false;
         };
         also.iter().any(|word| word.starts_with("-j"))

@@ -16,12 +16,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use commands::Noting;
+use commands::CommandRecorder;
 use history::HISTORY;
 pub use history::Pause;
 use projects::{PROJECTS, Project};
 pub use side::Watcher;
-use side::{By, Came, go_through};
+use side::{BuildOutcome, Builder, go_through};
 
 use harness::machine::{Machine, commit};
 use harness::task::{Interrupt, Programs, cache, ended, need_root};
@@ -88,7 +88,7 @@ fn run(options: &Options) -> Result<bool> {
 
 /// What a step took, by make and by ours, seconds.
 #[derive(Debug, Clone)]
-pub struct Step {
+pub struct MeasuredBuild {
     /// Name of the edit.
     pub name: &'static str,
     is_edited: bool,
@@ -108,7 +108,7 @@ pub struct Step {
     bytes: u64,
 }
 
-impl Step {
+impl MeasuredBuild {
     fn to_json(&self, project: &Project) -> Value {
         json!({
             "project": project.name,
@@ -131,9 +131,9 @@ impl Step {
 
 /// What a project took, and how often it was not as it is by make.
 #[derive(Debug, Default)]
-pub struct Gone {
+pub struct ProjectReport {
     /// All steps, in their order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<MeasuredBuild>,
     /// Number of files that differ from the files of make.
     pub differences: usize,
     /// Processor time, seconds: by make, the mean of two, and by ours with all that was done in vain.
@@ -182,7 +182,7 @@ fn known(name: &str) -> Result<&'static Project> {
 }
 
 /// Has this project built throughout the history.
-pub fn measure(name: &str, programs: &Programs, interrupt: &Interrupt) -> Result<Gone> {
+pub fn measure(name: &str, programs: &Programs, interrupt: &Interrupt) -> Result<ProjectReport> {
     compare(known(name)?, MIRROR, programs, interrupt)
 }
 
@@ -191,21 +191,21 @@ fn compare(
     mirror: &str,
     programs: &Programs,
     interrupt: &Interrupt,
-) -> Result<Gone> {
+) -> Result<ProjectReport> {
     println!("{}", project.name);
     let source = project.archive.unpacked(mirror)?;
     let place = cache(None, "builds")?.join(project.name);
     let go = |by| go_through(project, &source, &place, by, interrupt);
-    let plain = go(By::Make)?;
+    let plain = go(Builder::Make)?;
     let times: Vec<Duration> = plain.steps.iter().map(|came| came.took).collect();
-    let ours = go(By::Outlive(&programs.outlive, &times))?;
+    let ours = go(Builder::Outlive(&programs.outlive, &times))?;
     // After that: what becomes faster or slower meanwhile does so for both.
-    let again = go(By::Make)?;
+    let again = go(Builder::Make)?;
     std::fs::remove_dir_all(&place)?;
-    let mut gone = Gone {
+    let mut gone = ProjectReport {
         processors: [(plain.processors + again.processors) / 2.0, ours.processors],
         memory: ours.memory,
-        ..Gone::default()
+        ..ProjectReport::default()
     };
     for (number, asked) in HISTORY.iter().enumerate() {
         let (ours, plain, again) = (
@@ -213,7 +213,7 @@ fn compare(
             &plain.steps[number],
             &again.steps[number],
         );
-        let step = Step {
+        let step = MeasuredBuild {
             name: asked.name,
             is_edited: asked.edit.is_some(),
             pause: asked.pause,
@@ -242,11 +242,16 @@ fn compare(
 }
 
 /// Goes through it once more for the times of the commands.
-fn note(project: &Project, mirror: &str, gone: &mut Gone, interrupt: &Interrupt) -> Result<()> {
+fn note(
+    project: &Project,
+    mirror: &str,
+    gone: &mut ProjectReport,
+    interrupt: &Interrupt,
+) -> Result<()> {
     let source = project.archive.unpacked(mirror)?;
     let place = cache(None, "builds")?.join(project.name);
-    let noting = Noting::beside(&place)?;
-    let noted = go_through(project, &source, &place, By::Noted(&noting), interrupt)?;
+    let noting = CommandRecorder::beside(&place)?;
+    let noted = go_through(project, &source, &place, Builder::Noted(&noting), interrupt)?;
     std::fs::remove_dir_all(&place)?;
     for (step, came) in gone.steps.iter_mut().zip(noted.steps) {
         step.commands = came.commands;
@@ -254,7 +259,7 @@ fn note(project: &Project, mirror: &str, gone: &mut Gone, interrupt: &Interrupt)
     Ok(())
 }
 
-fn say(step: &Step, told: &str) {
+fn say(step: &MeasuredBuild, told: &str) {
     let unasked = step
         .unasked
         .map_or_else(String::new, |it| format!(", {it:.3} unasked"));
@@ -268,7 +273,10 @@ fn say(step: &Step, told: &str) {
 }
 
 /// What is not as it is by make.
-fn differences(asked: &history::Step, [ours, plain, again]: [&Came; 3]) -> Vec<String> {
+fn differences(
+    asked: &history::PlannedBuild,
+    [ours, plain, again]: [&BuildOutcome; 3],
+) -> Vec<String> {
     let mut all = picture::differences(&ours.tree, &plain.tree, &again.tree);
     if ours.status != plain.status {
         all.push(format!("status {:?}, not {:?}", ours.status, plain.status));

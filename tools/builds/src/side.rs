@@ -11,8 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::commands::Noting;
-use super::history::{Asks, HISTORY, Pause, Step};
+use super::commands::CommandRecorder;
+use super::history::{Goals, HISTORY, Pause, PlannedBuild};
 use super::picture::{self, Picture};
 use super::projects::Project;
 use harness::archive::run;
@@ -28,16 +28,16 @@ const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Who builds.
 #[derive(Clone, Copy)]
-pub(super) enum By<'a> {
+pub(super) enum Builder<'a> {
     Make,
     /// With a shell that notes its commands.
-    Noted(&'a Noting),
+    Noted(&'a CommandRecorder),
     /// This program, and how long each build took before.
     Outlive(&'a Path, &'a [Duration]),
 }
 
 /// What came of a step.
-pub(super) struct Came {
+pub(super) struct BuildOutcome {
     pub(super) took: Duration,
     pub(super) status: Option<i32>,
     /// What make said, without what outlive says of itself.
@@ -60,8 +60,8 @@ pub(super) struct Came {
 }
 
 /// What came of all steps.
-pub(super) struct Went {
-    pub(super) steps: Vec<Came>,
+pub(super) struct ProjectOutcome {
+    pub(super) steps: Vec<BuildOutcome>,
     /// Processor time of all that was done for them, in vain or not, seconds.
     pub(super) processors: f64,
     /// The most memory that the watcher had, bytes; 0 without one.
@@ -73,13 +73,15 @@ pub(super) fn go_through(
     project: &Project,
     source: &Path,
     place: &Path,
-    by: By<'_>,
+    by: Builder<'_>,
     interrupt: &Interrupt,
-) -> Result<Went> {
+) -> Result<ProjectOutcome> {
     let directory = prepared(project, source, place)?;
     let watcher = match by {
-        By::Outlive(program, _) => Some(Watcher::over(&directory, program, project.arguments)?),
-        By::Make | By::Noted(_) => None,
+        Builder::Outlive(program, _) => {
+            Some(Watcher::over(&directory, program, project.arguments)?)
+        }
+        Builder::Make | Builder::Noted(_) => None,
     };
     let mut all = Vec::new();
     let mut length = 0;
@@ -97,18 +99,18 @@ pub(super) fn go_through(
                 unasked = Some(watcher.has_finished(interrupt)?);
                 hidden = Some(hidden_by(watcher.child.id())?);
             }
-            (_, By::Outlive(_, usual), Pause::Half) => thread::sleep(usual[number] / 2),
+            (_, Builder::Outlive(_, usual), Pause::Half) => thread::sleep(usual[number] / 2),
             _ => {}
         }
         let came = build(project, step, &directory, by);
         let came = came.with_context(|| format!("{}, {}", project.name, step.name))?;
-        all.push(Came {
+        all.push(BuildOutcome {
             unasked,
             hidden,
             ..came
         });
     }
-    let mut went = Went {
+    let mut went = ProjectOutcome {
         processors: all.iter().map(|came| came.processors).sum(),
         steps: all,
         memory: 0,
@@ -134,15 +136,20 @@ pub(super) fn prepared(project: &Project, source: &Path, place: &Path) -> Result
     Ok(place.join(project.directory).canonicalize()?)
 }
 
-fn build(project: &Project, step: &Step, directory: &Path, by: By<'_>) -> Result<Came> {
+fn build(
+    project: &Project,
+    step: &PlannedBuild,
+    directory: &Path,
+    by: Builder<'_>,
+) -> Result<BuildOutcome> {
     let mut arguments: Vec<&str> = Vec::new();
     match step.asks {
-        Asks::Usual(more) => {
+        Goals::Usual(more) => {
             arguments.extend(project.arguments);
             arguments.extend(more);
         }
-        Asks::Only(these) => arguments.extend(these),
-        Asks::Install => arguments.extend(project.install),
+        Goals::Only(these) => arguments.extend(these),
+        Goals::Install => arguments.extend(project.install),
     }
     let stage = directory.join("stage");
     let stage = stage.to_str().context("a path of letters")?;
@@ -151,14 +158,14 @@ fn build(project: &Project, step: &Step, directory: &Path, by: By<'_>) -> Result
         .map(|it| it.replace("$(CURDIR)/stage", stage))
         .collect();
     let mut make = match by {
-        By::Outlive(outlive, _) => {
+        Builder::Outlive(outlive, _) => {
             let mut make = Command::new(outlive);
             make.arg("make");
             make
         }
-        By::Make | By::Noted(_) => Command::new("make"),
+        Builder::Make | Builder::Noted(_) => Command::new("make"),
     };
-    if let By::Noted(noting) = by {
+    if let Builder::Noted(noting) = by {
         make.arg(noting.argument());
     }
     make.args(&arguments).current_dir(directory);
@@ -173,15 +180,15 @@ fn build(project: &Project, step: &Step, directory: &Path, by: By<'_>) -> Result
         .lines()
         .partition(|line| line.starts_with("outlive: "));
     let commands = match by {
-        By::Noted(noting) => noting.taken()?,
-        By::Make | By::Outlive(..) => Vec::new(),
+        Builder::Noted(noting) => noting.taken()?,
+        Builder::Make | Builder::Outlive(..) => Vec::new(),
     };
     let bytes = made(directory, since)?;
     let tree = picture::of(directory)?;
     let mut question = Command::new("make");
     question.arg("-q").args(&arguments).current_dir(directory);
     let question = question.output()?;
-    Ok(Came {
+    Ok(BuildOutcome {
         took,
         status: output.status.code(),
         said: [text(&output.stdout), others.join("\n")],

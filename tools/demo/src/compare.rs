@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_same_is_the_same() {
+    fn any_difference_is_found() {
         let long: Vec<u8> = (0..200_000_u32).map(|n| n.to_le_bytes()[1]).collect();
         assert_eq!(compared(&long, &long), Ok(200_000));
         assert_eq!(compared(b"", b""), Ok(0));

@@ -90,7 +90,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_server_is_ready_when_all_has_been_told() {
+    fn server_is_ready_after_all_events() {
         let mut conditions = Conditions::default();
         let all = |conditions: &Conditions, with| conditions.all(|one| one.is_ready(with));
         for server in Server::ALL {

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slowest_command_is_found() {
+    fn slowest_command_is_found() {
         let said = "\"test\",\"rps\",\"max_latency_ms\"\n\"INCR counted\",\"30121.99\",\"17.5\"\n";
         assert_eq!(slowest(said), Some(Duration::from_micros(17_500)));
         assert_eq!(slowest("\"test\",\"rps\",\"max_latency_ms\"\n"), None);

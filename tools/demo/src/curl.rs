@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_curl_says_is_understood() {
+    fn curl_output_is_parsed() {
         let transfer = Transfer::parse("1 200 0.250000").unwrap();
         let time = Duration::from_millis(250);
         assert_eq!(
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_connection_is_noticed() {
+    fn second_connection_is_noticed() {
         let said = |text: &str| {
             text.lines()
                 .map(|line| Transfer::parse(line).unwrap())

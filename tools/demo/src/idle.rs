@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_understood() {
+    fn content_length_is_parsed() {
         let answer = b"HTTP/1.1 200 OK\r\nServer: x\r\ncontent-length: 12\r\n\r\nbody";
         let body = header_end(answer).unwrap();
         assert_eq!(&answer[body..], b"body");

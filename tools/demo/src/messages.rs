@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_publisher_of_redis_has_one_connection_and_one_listener() {
+    fn redis_publisher_has_single_connection() {
         assert!(all_received("7\n1\n1\n1\n7\n", 2).is_ok());
         for (wrong, why) in [
             ("7\n1\n1\n1\n8\n", "another connection"),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_of_mosquitto_are_counted() {
+    fn mosquitto_connections_are_counted() {
         let said = |text: &'static str| connects(text.lines());
         let once = "Client null sending CONNECT\nClient null received CONNACK (0)\n7\n";
         assert_eq!(said(once), 1);

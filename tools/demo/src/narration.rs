@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_takeover_is_told_where_it_differs_from_a_restart() {
+    fn takeover_is_narrated_unlike_restart() {
         let granted = json!({"event": "granted", "epoch": 2});
         assert!(narrated(&granted, false).is_empty());
         assert!(narrated(&granted, true)[0].contains("host-b serves now"));
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_expects_is_told_loudly() {
+    fn unexpected_event_is_narrated_in_capitals() {
         let event = json!({"event": "unprotected", "message": "10.0.0.1:7"});
         assert_eq!(narrated(&event, false), ["UNPROTECTED: redis: 10.0.0.1:7"]);
         let event = json!({"event": "log_failed", "reason": "full"});

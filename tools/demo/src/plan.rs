@@ -55,14 +55,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_repeats_its_plan() {
+    fn same_seed_gives_same_plan() {
         assert_eq!(plan(7, 20, true), plan(7, 20, true));
         assert_ne!(plan(7, 20, false), plan(8, 20, false));
         assert_eq!(plan(7, 20, false).len(), 20);
     }
 
     #[test]
-    fn each_server_dies_and_none_much_more_often() {
+    fn deaths_are_spread_over_servers() {
         for seed in 0..50 {
             for kills in 3..12 {
                 let plan = plan(seed, kills, false);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn logger_and_host_die_once_and_before_the_last_death_of_a_server() {
+    fn logger_and_host_die_before_last_server() {
         for kills in 1..9 {
             let without = plan(7, kills, false);
             let mut with = plan(7, kills, true);

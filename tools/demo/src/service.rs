@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_have_a_time_and_the_rest_is_text() {
+    fn event_lines_have_time_others_are_text() {
         let OutputLine::Event(time, event) = parse(br#"{"time_unix_us":2500000,"event":"died"}"#)
         else {
             panic!("not an event");

@@ -85,7 +85,7 @@ mod tests {
     use std::io::Write as _;
 
     #[test]
-    fn each_event_is_waited_for_once_and_the_last_start_counts() -> Result<()> {
+    fn event_is_waited_for_after_last_start() -> Result<()> {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("events");
         let mut events = Events::in_file(path.clone())?;

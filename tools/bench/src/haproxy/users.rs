@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_in_pieces_is_not_body() -> Result<()> {
+    fn split_header_is_no_body() -> Result<()> {
         let mut answer = Answer::default();
         assert_eq!(answer.body(b"HTTP/1.1 200 OK\r\nA: b\r\n\r")?, b"");
         assert_eq!(answer.body(b"\nxyz")?, b"xyz");
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hit_and_what_is_broken_is_counted() {
+    fn hit_and_broken_clients_are_counted() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let done = |is_download, began, ended, silence: Option<u64>| Use {

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_whole_with_its_body() {
+    fn response_is_complete_with_body() {
         let mut answer = b"HTTP/1.1 200 OK\r\nA: b\r\n\r\n".to_vec();
         assert!(!is_whole(&answer));
         answer.extend([b'x'; SMALL_OBJECT_BYTES - 1]);

@@ -17,7 +17,7 @@ const BACKOFF_RESET_TIME: Duration = Duration::from_millis(1050);
 
 /// Where the logger is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct LoggerPlace {
     /// The paper's name for it.
     pub(super) name: &'static str,
     layout: Layout,
@@ -25,18 +25,18 @@ pub(super) struct Place {
 }
 
 /// The paper's three.
-pub(super) const PLACES: [Place; 3] = [
-    Place {
+pub(super) const LOGGER_PLACES: [LoggerPlace; 3] = [
+    LoggerPlace {
         name: "10-10",
         layout: Layout::Equal,
         protection: Protection::Logger,
     },
-    Place {
+    LoggerPlace {
         name: "10-100",
         layout: Layout::FastLog,
         protection: Protection::Logger,
     },
-    Place {
+    LoggerPlace {
         name: "local",
         layout: Layout::Equal,
         protection: Protection::Local,
@@ -45,7 +45,7 @@ pub(super) const PLACES: [Place; 3] = [
 
 /// The recoveries of one place, in milliseconds.
 pub(super) struct Recoveries {
-    pub(super) place: Place,
+    pub(super) place: LoggerPlace,
     /// From the detection of the death until the connection is spliced onto the new process.
     pub(super) restart: Vec<f64>,
     /// From then until all that was logged is replayed and the connection is live.
@@ -67,7 +67,7 @@ impl Recoveries {
 }
 
 pub(super) fn measure(
-    place: Place,
+    place: LoggerPlace,
     runs: usize,
     programs: &Programs,
     interrupt: &Interrupt,
@@ -87,7 +87,7 @@ pub(super) fn measure(
     Ok(recoveries)
 }
 
-fn recoveries(stage: &Stage, place: Place, runs: usize) -> Result<Recoveries> {
+fn recoveries(stage: &Stage, place: LoggerPlace, runs: usize) -> Result<Recoveries> {
     let logger = match place.protection {
         Protection::Logger => Some(stage.start_logger(false)?),
         _ => None,

@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_told_beside_the_papers() {
+    fn row_is_printed_beside_papers() {
         let report = Report {
             rows: vec![
                 row(Strategy::Clean, 1024.0 * 1000.0),

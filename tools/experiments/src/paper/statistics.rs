@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_those_of_the_tables() {
+    fn quantiles_equal_tables() {
         for (freedom, known) in [
             (1, 12.706),
             (9, 2.2622),
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_students() {
+    fn interval_equals_students() {
         let mean = Mean::of(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]).unwrap();
         near(mean.mean, 5.0);
         near(mean.deviation, 2.13809);
@@ -152,7 +152,7 @@ mod tests {
     /// The first of Anscombe's quartet: y = 3.0001 + 0.5001 x, R² = 0.6665, and a standard
     /// error of 0.1179 for the slope.
     #[test]
-    fn a_line_is_that_of_the_textbook() {
+    fn regression_equals_textbook() {
         let x = [10.0, 8.0, 13.0, 9.0, 11.0, 14.0, 6.0, 4.0, 12.0, 7.0, 5.0];
         let y = [
             8.04, 6.95, 7.58, 8.81, 8.33, 9.96, 7.24, 4.26, 10.84, 4.82, 5.68,
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exact_line_has_no_doubt() {
+    fn exact_line_has_no_error() {
         let points: Vec<_> = (0..10)
             .map(|x| (f64::from(x), 3.0 * f64::from(x) - 1.0))
             .collect();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn some_points_have_no_line() {
+    fn degenerate_points_have_no_line() {
         assert_eq!(Line::through(&[(0.0, 1.0), (1.0, 2.0)]), None);
         assert_eq!(Line::through(&[(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)]), None);
         assert_eq!(Line::through(&[(1.0, 1.0), (2.0, 1.0), (3.0, 1.0)]), None);

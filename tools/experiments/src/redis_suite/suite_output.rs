@@ -90,7 +90,7 @@ mod tests {
          [err]: SPOP in tests/unit/x.tcl\n[ok]: PING (0 ms)\n\n                   The End\n";
 
     #[test]
-    fn tests_are_counted_by_name() {
+    fn suite_tests_are_counted_by_name() {
         let suite = SuiteOutput::of(TEXT);
         assert_eq!(
             (suite.passed(), suite.failed.len(), suite.is_whole),
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passed_less_often_is_missing() {
+    fn test_passed_less_often_is_missing() {
         let plain = SuiteOutput::of(TEXT);
         let killed =
             SuiteOutput::of("[ok]: SADD (a set) (9 ms)\n[ok]: PING (1 ms)\n[ok]: more (1 ms)\n");
