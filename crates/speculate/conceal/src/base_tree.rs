@@ -49,7 +49,7 @@ struct Root {
 
 /// A name in a directory.
 #[derive(Debug)]
-pub(crate) struct Place<'a> {
+pub(crate) struct RootedPath<'a> {
     root: BorrowedFd<'a>,
     /// The directory, if it is not that one. It is held open, so that it is this, whatever takes its place.
     within: Option<OwnedFd>,
@@ -58,7 +58,7 @@ pub(crate) struct Place<'a> {
 }
 
 /// As the directory.
-impl AsFd for Place<'_> {
+impl AsFd for RootedPath<'_> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.within.as_ref().map_or(self.root, OwnedFd::as_fd)
     }
@@ -116,7 +116,7 @@ impl BaseTree {
     ///
     /// # Errors
     /// `EPERM` for the root of the tree, which is none of the directories; `ENOENT` if there is no such directory.
-    pub(crate) fn place<'a>(&'a self, path: &'a TreePath) -> Result<Place<'a>, Errno> {
+    pub(crate) fn place<'a>(&'a self, path: &'a TreePath) -> Result<RootedPath<'a>, Errno> {
         let (root, path) = self.at(path)?;
         let name = path.file_name().map_or(path, Path::new);
         let within = match path.parent() {
@@ -133,7 +133,7 @@ impl BaseTree {
             }
             _ => None,
         };
-        Ok(Place { root, within, name })
+        Ok(RootedPath { root, within, name })
     }
 
     /// The directory of these that it is in, and the path from there.
@@ -291,7 +291,7 @@ impl Base for BaseTree {
         self.seen(path, Self::settled)
     }
 
-    fn look_again(&self, path: &TreePath) -> Result<Seen, Errno> {
+    fn look_to_compare(&self, path: &TreePath) -> Result<Seen, Errno> {
         self.seen(path, Self::stat)
     }
 

@@ -32,15 +32,15 @@ pub struct Concealment {
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    held: Mutex<Vec<Held>>,
-    kernel: Mutex<Option<Arc<CacheInvalidator>>>,
+    waiting_calls: Mutex<Vec<WaitingCall>>,
+    invalidator: Mutex<Option<Arc<CacheInvalidator>>>,
     passthrough: OnceLock<()>,
     /// How often the kernel has asked.
     asked: AtomicU64,
 }
 
 /// A call that waits.
-struct Held {
+struct WaitingCall {
     why: &'static str,
     process: u32,
     resume: Resume,
@@ -56,7 +56,7 @@ enum Verdict {
     Refused,
 }
 
-impl fmt::Debug for Held {
+impl fmt::Debug for WaitingCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "process {}: {}", self.process, self.why)
     }
@@ -148,8 +148,8 @@ impl Concealment {
         };
         let shared = Shared {
             state: Mutex::new(State::new(tree)),
-            held: Mutex::default(),
-            kernel: Mutex::default(),
+            waiting_calls: Mutex::default(),
+            invalidator: Mutex::default(),
             passthrough: OnceLock::new(),
             asked: AtomicU64::new(0),
         };
@@ -175,9 +175,9 @@ impl Concealment {
         self.shared.asked.load(Ordering::Relaxed)
     }
 
-    fn held(&self) -> MutexGuard<'_, Vec<Held>> {
-        let held = self.shared.held.lock();
-        held.unwrap_or_else(PoisonError::into_inner)
+    fn waiting_calls(&self) -> MutexGuard<'_, Vec<WaitingCall>> {
+        let waiting_calls = self.shared.waiting_calls.lock();
+        waiting_calls.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The encapsulation, while it is one: `None` when it has been committed.
@@ -199,24 +199,30 @@ impl Concealment {
     /// What waits, and who: process and reason.
     #[must_use]
     pub fn waiting(&self) -> Vec<(u32, &'static str)> {
-        let held = self.held();
-        held.iter().map(|held| (held.process, held.why)).collect()
+        let waiting_calls = self.waiting_calls();
+        waiting_calls
+            .iter()
+            .map(|waiting_calls| (waiting_calls.process, waiting_calls.why))
+            .collect()
     }
 
     /// Who is to look again when something has changed: nobody can be told before it is known.
-    pub(crate) fn tell(&self, kernel: CacheInvalidator) {
-        *self.kernel() = Some(Arc::new(kernel));
+    pub(crate) fn set_invalidator(&self, invalidator: CacheInvalidator) {
+        *self.invalidator() = Some(Arc::new(invalidator));
     }
 
-    fn kernel(&self) -> MutexGuard<'_, Option<Arc<CacheInvalidator>>> {
-        let kernel = self.shared.kernel.lock();
-        kernel.unwrap_or_else(PoisonError::into_inner)
+    fn invalidator(&self) -> MutexGuard<'_, Option<Arc<CacheInvalidator>>> {
+        let invalidator = self.shared.invalidator.lock();
+        invalidator.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Nobody answers any more. The kernel lets go of who asks, if nothing is left that it could be told by.
     pub(crate) fn end(&self) {
-        let (kernel, held) = (self.kernel().take(), std::mem::take(&mut *self.held()));
-        drop((kernel, held));
+        let (invalidator, waiting_calls) = (
+            self.invalidator().take(),
+            std::mem::take(&mut *self.waiting_calls()),
+        );
+        drop((invalidator, waiting_calls));
     }
 
     /// The kernel reads and writes files by itself: it wants that of each who opens one of which it does.
@@ -233,24 +239,26 @@ impl Concealment {
     /// The encapsulation has taken up these: the kernel is to look again.
     pub fn changed(&self, effects: &[Effect]) {
         let places = self.state().nodes.changed(effects);
-        self.look_again(&places);
+        self.expire_names(&places);
     }
 
     /// Nothing is locked here: the kernel asks before it forgets.
-    fn look_again(&self, places: &[(u64, OsString)]) {
-        let kernel = self.kernel().clone();
-        if let Some(kernel) = kernel {
+    fn expire_names(&self, places: &[(u64, OsString)]) {
+        let invalidator = self.invalidator().clone();
+        if let Some(invalidator) = invalidator {
             for (parent, name) in places {
-                kernel.expire(*parent, name);
+                invalidator.expire(*parent, name);
             }
         }
     }
 
     /// Who has a file open does not ask for it by name.
-    fn ask_again(&self, numbers: &[u64]) {
-        let kernel = self.kernel().clone();
-        if let Some(kernel) = kernel {
-            numbers.iter().for_each(|number| kernel.outdate(*number));
+    fn outdate_attributes(&self, numbers: &[u64]) {
+        let invalidator = self.invalidator().clone();
+        if let Some(invalidator) = invalidator {
+            numbers
+                .iter()
+                .for_each(|number| invalidator.outdate(*number));
         }
     }
 
@@ -288,8 +296,8 @@ impl Concealment {
         drop(state);
         // First those who wait, as they hold what the kernel locks to forget a name.
         self.resume(|_| true, Verdict::Done);
-        self.look_again(&places);
-        self.ask_again(&numbers);
+        self.expire_names(&places);
+        self.outdate_attributes(&numbers);
         sync::make_safe(&unsafe_yet);
         Ok(effects)
     }
@@ -308,15 +316,21 @@ impl Concealment {
         // Of whom it is being decided right now is held when that is known: it is decided, and they are held, in one
         // go.
         drop(self.state());
-        let waiting: HashSet<u32> = self.held().iter().map(|held| held.process).collect();
+        let waiting: HashSet<u32> = self
+            .waiting_calls()
+            .iter()
+            .map(|waiting_calls| waiting_calls.process)
+            .collect();
         // Nothing is locked meanwhile: who says it may lock what others hold who ask who waits.
         let may: HashSet<u32> = waiting.into_iter().filter(|process| of(*process)).collect();
-        let mut held = self.held();
-        let (go, stay) = held.drain(..).partition(|held| may.contains(&held.process));
-        *held = stay;
-        drop(held);
-        for held in go {
-            (held.resume)(self, verdict);
+        let mut waiting_calls = self.waiting_calls();
+        let (go, stay) = waiting_calls
+            .drain(..)
+            .partition(|waiting_calls| may.contains(&waiting_calls.process));
+        *waiting_calls = stay;
+        drop(waiting_calls);
+        for waiting_calls in go {
+            (waiting_calls.resume)(self, verdict);
         }
     }
 
@@ -334,15 +348,15 @@ impl Concealment {
         let outcome = match act(&mut state) {
             Ok(done) => Ok(done),
             Err(Refusal::Errno(errno)) => Err(errno),
-            Err(Refusal::Held(why)) => {
+            Err(Refusal::Waits(why)) => {
                 let resume = move |this: &Self, verdict: Verdict| match verdict {
-                    Verdict::Done => this.attempt_again(process, reply, act, answer),
+                    Verdict::Done => this.retry(process, reply, act, answer),
                     Verdict::Refused => {
                         answer(this, &mut this.state(), reply, Err(Errno::EPERM));
                     }
                 };
                 let resume = Box::new(resume);
-                return self.held().push(Held {
+                return self.waiting_calls().push(WaitingCall {
                     why,
                     process,
                     resume,
@@ -352,7 +366,7 @@ impl Concealment {
         answer(self, &mut state, reply, outcome);
     }
 
-    fn attempt_again<R: Send + 'static, T: 'static>(
+    fn retry<R: Send + 'static, T: 'static>(
         &self,
         process: u32,
         reply: R,
@@ -363,7 +377,7 @@ impl Concealment {
         state.tree.process = process;
         let outcome = act(&mut state).map_err(|refusal| match refusal {
             Refusal::Errno(errno) => errno,
-            Refusal::Held(_) => Errno::EPERM,
+            Refusal::Waits(_) => Errno::EPERM,
         });
         answer(self, &mut state, reply, outcome);
     }

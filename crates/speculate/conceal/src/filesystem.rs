@@ -61,13 +61,13 @@ impl Filesystem for Concealment {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let mut state = self.answering();
         let long = state.validity();
-        match said(state.told(parent, name)) {
+        match said(state.attributes_of(parent, name)) {
             Ok(attributes) => reply.entry(&long, &attributes, Generation(0)),
             // Number 0: the kernel may remember that there is nothing.
             Err(error) if i32::from(error) == i32::from(Errno::ENOENT) && !long.is_zero() => {
                 // Around nobody says that all is to be asked for again.
                 if !state.is_around() {
-                    state.nodes.told_absent(parent.0, name);
+                    state.nodes.absence_sent(parent.0, name);
                 }
                 reply.entry(&long, &nothing(), Generation(0));
             }
@@ -76,7 +76,7 @@ impl Filesystem for Concealment {
     }
 
     fn forget(&self, _: &Request, node: INodeNo, lookups: u64) {
-        self.answering().forgotten(node, lookups);
+        self.answering().forget(node, lookups);
     }
 
     fn getattr(&self, _: &Request, node: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
@@ -272,7 +272,7 @@ impl Filesystem for Concealment {
         let create = move |state: &mut State| {
             let path = state.child(parent, &name)?;
             let file = state.create(&path, made)?;
-            Ok((file, state.told(parent, &name)?))
+            Ok((file, state.attributes_of(parent, &name)?))
         };
         self.attempt(
             request,
@@ -398,7 +398,7 @@ impl Filesystem for Concealment {
         _: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.answering().told_all(handle);
+        self.answering().list_sent(handle);
         reply.ok();
     }
 

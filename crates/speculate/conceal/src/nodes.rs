@@ -58,7 +58,7 @@ impl Nodes {
     }
 
     /// The kernel is told of what was found there.
-    pub(crate) fn told(&mut self, identity: Identity, parent: u64, name: &OsStr) -> u64 {
+    pub(crate) fn count_lookup(&mut self, identity: Identity, parent: u64, name: &OsStr) -> u64 {
         let place = (parent, name.to_owned());
         if let Some(number) = self.by_identity.get(&identity).copied()
             && let Some(node) = self.nodes.get_mut(&number)
@@ -116,7 +116,7 @@ impl Nodes {
     }
 
     /// The kernel is told that there is nothing.
-    pub(crate) fn told_absent(&mut self, parent: u64, name: &OsStr) {
+    pub(crate) fn absence_sent(&mut self, parent: u64, name: &OsStr) {
         self.absent.insert((parent, name.to_owned()));
     }
 
@@ -154,7 +154,7 @@ impl Nodes {
     }
 
     /// The kernel has forgotten it so many times.
-    pub(crate) fn forgotten(&mut self, number: u64, times: u64) {
+    pub(crate) fn forget(&mut self, number: u64, times: u64) {
         let Some(node) = self.nodes.get_mut(&number) else {
             return;
         };
@@ -217,10 +217,10 @@ mod tests {
     fn path_of_node_within_itself_is_none() {
         let identity = |inode| Identity::Real { device: 1, inode };
         let mut nodes = Nodes::new();
-        let one = nodes.told(identity(10), ROOT_NODE, "one".as_ref());
-        let other = nodes.told(identity(11), one, "other".as_ref());
+        let one = nodes.count_lookup(identity(10), ROOT_NODE, "one".as_ref());
+        let other = nodes.count_lookup(identity(11), one, "other".as_ref());
         assert_eq!(nodes.path(other), TreePath::new("one/other"));
-        nodes.told(identity(10), other, "one".as_ref());
+        nodes.count_lookup(identity(10), other, "one".as_ref());
         assert_eq!(nodes.path(one), None);
     }
 }

@@ -34,7 +34,7 @@ pub(crate) enum Refusal {
     /// The program is told so.
     Errno(Errno),
     /// It waits until it may be done.
-    Held(&'static str),
+    Waits(&'static str),
 }
 
 impl From<Errno> for Refusal {
@@ -53,7 +53,7 @@ impl From<Refused> for Refusal {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Error(errno) => errno.into(),
-            Refused::Unconcealable(why) => Self::Held(why),
+            Refused::Unconcealable(why) => Self::Waits(why),
         }
     }
 }
@@ -91,7 +91,7 @@ pub(crate) struct OpenFile {
 
 /// What something new is made with.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Made {
+pub(crate) struct CreateArguments {
     pub(crate) mode: u32,
     pub(crate) user: u32,
     pub(crate) group: u32,
@@ -179,10 +179,10 @@ impl State {
     }
 
     /// Tell the kernel of what is there.
-    pub(crate) fn told(&mut self, parent: INodeNo, name: &OsStr) -> Answer<FileAttr> {
+    pub(crate) fn attributes_of(&mut self, parent: INodeNo, name: &OsStr) -> Answer<FileAttr> {
         let path = self.child(parent, name)?;
         let found = self.tree.look(&path)?;
-        let number = self.nodes.told(found.stat.identity, parent.0, name);
+        let number = self.nodes.count_lookup(found.stat.identity, parent.0, name);
         if self.is_around() {
             self.hold(number, &found);
         }
@@ -190,8 +190,8 @@ impl State {
     }
 
     /// The kernel has forgotten it so many times.
-    pub(crate) fn forgotten(&mut self, node: INodeNo, times: u64) {
-        self.nodes.forgotten(node.0, times);
+    pub(crate) fn forget(&mut self, node: INodeNo, times: u64) {
+        self.nodes.forget(node.0, times);
         if self.nodes.identity(node.0).is_none() {
             self.unopened.forget(node.0);
         }
@@ -348,7 +348,7 @@ impl State {
     }
 
     /// What is made there belongs to whom the kernel would give it to; and whether the directory hands on its group.
-    fn new_at(&mut self, path: &TreePath, made: Made) -> Answer<(New, bool)> {
+    fn new_at(&mut self, path: &TreePath, made: CreateArguments) -> Answer<(New, bool)> {
         let (parent, _) = path.split().ok_or(Errno::EEXIST)?;
         let stat = self.tree.look(&parent)?.stat;
         let inherits = stat.mode & 0o2000 != 0;
@@ -362,12 +362,16 @@ impl State {
         Ok((new, inherits))
     }
 
-    pub(crate) fn create(&mut self, path: &TreePath, made: Made) -> Answer<Arc<OwnedFd>> {
+    pub(crate) fn create(
+        &mut self,
+        path: &TreePath,
+        made: CreateArguments,
+    ) -> Answer<Arc<OwnedFd>> {
         let (new, _) = self.new_at(path, made)?;
         Ok(self.tree.create(path, (new.mode, new.owner), new.now)?)
     }
 
-    pub(crate) fn make_directory(&mut self, path: &TreePath, made: Made) -> Answer<()> {
+    pub(crate) fn make_directory(&mut self, path: &TreePath, made: CreateArguments) -> Answer<()> {
         let (mut new, inherits) = self.new_at(path, made)?;
         new.mode |= if inherits { 0o2000 } else { 0 };
         Ok(self.tree.make_directory(path, new)?)
@@ -377,19 +381,20 @@ impl State {
         &mut self,
         path: &TreePath,
         target: OsString,
-        made: Made,
+        made: CreateArguments,
     ) -> Answer<()> {
         let (new, _) = self.new_at(path, made)?;
         Ok(self.tree.make_symlink(path, target, new)?)
     }
 
     /// What is neither file, directory nor symbolic link.
-    pub(crate) fn make_node(&mut self, path: &TreePath, made: Made) -> Answer<()> {
+    pub(crate) fn make_node(&mut self, path: &TreePath, made: CreateArguments) -> Answer<()> {
         use rustix::fs::FileType;
         match FileType::from_raw_mode(made.mode) {
             FileType::RegularFile => {
                 let mode = made.mode & 0o7777;
-                self.create(path, Made { mode, ..made }).map(drop)
+                self.create(path, CreateArguments { mode, ..made })
+                    .map(drop)
             }
             FileType::Fifo | FileType::Socket => {
                 let (new, _) = self.new_at(path, made)?;

@@ -42,7 +42,7 @@ pub(crate) use files::{Devices, device_of};
 pub(crate) use filter::install;
 
 /// Who is let through before anything is committed: sockets by these names.
-pub(crate) type Known = Arc<[Vec<u8>]>;
+pub(crate) type KnownSockets = Arc<[Vec<u8>]>;
 
 /// The calls of one encapsulation that wait.
 #[derive(Debug, Clone)]
@@ -50,29 +50,29 @@ pub struct SyscallGate(Arc<Shared>);
 
 /// Who has asked for the size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Sized {
+pub enum SizeReaders {
     /// None did.
     #[default]
-    ByNobody,
+    None,
     /// Compilers, whose messages are as wide.
-    ByCompilers,
+    Compilers,
     /// Others, too.
-    ByOthers,
+    Others,
 }
 
 #[derive(Debug)]
 struct Shared {
     listener: OwnedFd,
     members: Members,
-    known: Known,
+    known: KnownSockets,
     devices: Devices,
-    gate: Mutex<Gate>,
-    sized: Mutex<Sized>,
+    gate: Mutex<GateState>,
+    sized: Mutex<SizeReaders>,
     asked: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct Gate {
+struct GateState {
     is_open: bool,
     waiting: Vec<Call>,
 }
@@ -93,7 +93,7 @@ impl SyscallGate {
     pub(crate) fn of(
         from: &UnixStream,
         members: Members,
-        known: Known,
+        known: KnownSockets,
         devices: Devices,
     ) -> io::Result<Self> {
         let listener = received(from)?;
@@ -131,7 +131,7 @@ impl SyscallGate {
     pub fn named(&self) -> Vec<(u32, PathBuf)> {
         let waiting = self.0.gate().waiting.clone();
         let named = |call: &Call| {
-            let file = self.0.doer(call).whole(named::of(call)?.place)?;
+            let file = self.0.caller(call).whole(named::of(call)?.place)?;
             self.0.is_valid(call).then_some((call.process, file))
         };
         waiting.iter().filter_map(named).collect()
@@ -139,7 +139,7 @@ impl SyscallGate {
 
     /// Who of them has asked for the size of their terminal so far.
     #[must_use]
-    pub fn sized(&self) -> Sized {
+    pub fn sized(&self) -> SizeReaders {
         *self.0.sized()
     }
 
@@ -172,11 +172,11 @@ impl SyscallGate {
 }
 
 impl Shared {
-    fn gate(&self) -> MutexGuard<'_, Gate> {
+    fn gate(&self) -> MutexGuard<'_, GateState> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sized(&self) -> MutexGuard<'_, Sized> {
+    fn sized(&self) -> MutexGuard<'_, SizeReaders> {
         self.sized.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -190,29 +190,29 @@ impl Shared {
             if !polled[0].revents().contains(PollFlags::IN) {
                 return;
             }
-            if let Some(call) = self.heard() {
+            if let Some(call) = self.receive_call() {
                 self.decide(call);
             }
         }
     }
 
-    fn heard(&self) -> Option<Call> {
+    fn receive_call(&self) -> Option<Call> {
         // SAFETY: all fields of the structure may be zero, and the kernel wants them to be.
-        let mut heard: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+        let mut receive_call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
         // SAFETY: the structure is the kernel's, and lives as long as the call.
         let done = unsafe {
             libc::ioctl(
                 self.listener.as_raw_fd(),
                 libc::SECCOMP_IOCTL_NOTIF_RECV,
-                &raw mut heard,
+                &raw mut receive_call,
             )
         };
         (done == 0).then_some(Call {
-            id: heard.id,
-            process: heard.pid,
-            architecture: heard.data.arch,
-            number: i64::from(heard.data.nr),
-            arguments: heard.data.args,
+            id: receive_call.id,
+            process: receive_call.pid,
+            architecture: receive_call.data.arch,
+            number: i64::from(receive_call.data.nr),
+            arguments: receive_call.data.args,
             why: "",
         })
     }
@@ -223,7 +223,7 @@ impl Shared {
         if self.gate().is_open {
             return self.let_through(&call);
         }
-        let why = self.concerns_others(&call);
+        let why = self.waiting_reason(&call);
         if !self.is_valid(&call) {
             return;
         }

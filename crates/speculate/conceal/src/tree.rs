@@ -126,7 +126,7 @@ impl Tree {
 
     fn look_real(&self, path: &TreePath) -> Result<Found, Errno> {
         // Nothing that is done from now on is taken over by others: nobody goes by what was read.
-        match self.real.look_again(path)? {
+        match self.real.look_to_compare(path)? {
             Seen::Absent => Err(Errno::NOENT),
             Seen::There(stat) => Ok(Found {
                 stat,

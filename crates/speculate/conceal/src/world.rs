@@ -41,7 +41,7 @@ use crate::{
     members::{self, Members},
     preflight::{self, Missing},
     store::Hidden,
-    syscall_gate::{self, Devices, Known, SyscallGate},
+    syscall_gate::{self, Devices, KnownSockets, SyscallGate},
 };
 
 /// Directory in which the new root is assembled. Every system has this directory, and the finished root covers the
@@ -68,17 +68,17 @@ pub enum WorldError {
     },
 }
 
-trait Told<T> {
+trait ResultExt<T> {
     fn to(self, what: &'static str) -> Result<T, WorldError>;
 }
 
-impl<T> Told<T> for Result<T, rustix::io::Errno> {
+impl<T> ResultExt<T> for Result<T, rustix::io::Errno> {
     fn to(self, what: &'static str) -> Result<T, WorldError> {
         self.map_err(|errno| WorldError::Refused { what, errno })
     }
 }
 
-impl<T> Told<T> for io::Result<T> {
+impl<T> ResultExt<T> for io::Result<T> {
     fn to(self, what: &'static str) -> Result<T, WorldError> {
         self.map_err(|error| {
             let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO);
@@ -90,24 +90,24 @@ impl<T> Told<T> for io::Result<T> {
 /// Mounts that encapsulated programs have in common.
 #[derive(Debug)]
 pub struct World {
-    place: Arc<Place>,
+    place: Arc<ViewTemplate>,
     around: Concealment,
     everything: Arc<BaseTree>,
     /// The mounts of the encapsulation that begins next: who asks for that need not wait for them.
-    spare: Mutex<Option<JoinHandle<Result<Spare, WorldError>>>>,
+    spare: Mutex<Option<JoinHandle<Result<SpareView, WorldError>>>>,
 }
 
 /// What nobody is in yet.
-type Spare = (Concealment, View);
+type SpareView = (Concealment, View);
 
 /// What it takes to make a view.
 #[derive(Debug)]
-struct Place {
+struct ViewTemplate {
     root: Root,
     /// What is concealed in it.
     real: Arc<BaseTree>,
     hidden: Arc<Hidden>,
-    known: Known,
+    known: KnownSockets,
 }
 
 /// The root directory of all views, and the file system around the concealed trees.
@@ -125,7 +125,7 @@ struct Root {
 pub struct View {
     namespace: OwnedFd,
     members: Members,
-    known: Known,
+    known: KnownSockets,
     devices: Devices,
 }
 
@@ -155,7 +155,7 @@ impl World {
             mount_points.push(Path::new(STAGING_DIRECTORY));
         }
         let root = apart(|servers| new_root(around.clone(), instead, &mount_points, servers))?;
-        let place = Place {
+        let place = ViewTemplate {
             root,
             real,
             hidden,
@@ -204,7 +204,7 @@ impl World {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn begin(&self, encapsulation: Encapsulation) -> Result<Spare, WorldError> {
+    pub fn begin(&self, encapsulation: Encapsulation) -> Result<SpareView, WorldError> {
         let place = Arc::clone(&self.place);
         let making = thread::Builder::new().name("spare".into());
         let next = making.spawn(move || place.spare()).ok();
@@ -232,12 +232,12 @@ impl World {
     }
 }
 
-impl Place {
+impl ViewTemplate {
     fn encapsulation(&self) -> Encapsulation {
         Encapsulation::new(Arc::clone(&self.real) as _, Arc::clone(&self.hidden) as _)
     }
 
-    fn spare(&self) -> Result<Spare, WorldError> {
+    fn spare(&self) -> Result<SpareView, WorldError> {
         let (real, hidden) = (Arc::clone(&self.real), Arc::clone(&self.hidden));
         let concealment = Concealment::spare(self.encapsulation(), real, hidden);
         Ok((concealment.clone(), self.view(concealment)?))
@@ -460,7 +460,7 @@ fn serve(concealment: Concealment, at: &Path, servers: &Servers) -> Result<(), W
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     mount("outlive", at, "fuse", flags, Some(data.as_c_str())).to("mount a FUSE file system")?;
     let kernel = device.try_clone().to("mount a FUSE file system")?;
-    concealment.tell(CacheInvalidator::new(kernel.into()));
+    concealment.set_invalidator(CacheInvalidator::new(kernel.into()));
     let begun = servers.begin(concealment, device);
     begun.to("serve a FUSE file system")
 }

@@ -133,7 +133,7 @@ pub trait Base {
     ///
     /// # Errors
     /// As [`Base::look`].
-    fn look_again(&self, path: &TreePath) -> Result<Seen, Errno> {
+    fn look_to_compare(&self, path: &TreePath) -> Result<Seen, Errno> {
         self.look(path)
     }
 

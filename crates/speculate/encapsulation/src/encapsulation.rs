@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use crate::{
     Attributes, Base, Content, Effect, Found, HiddenId, Identity, Inputs, Kind, Listing, Name, New,
     Snapshot, Stale, Store, Time, TreePath,
-    layer::{Directory, Entry, Leaf, Names, Spot, What},
+    layer::{Directory, Entry, Leaf, LeafContent, LinkCounts, Location},
 };
 
 pub use absorbing::Conflict;
@@ -26,7 +26,7 @@ const NAME_MAX: usize = 255;
 /// A computation whose changes of files are concealed.
 pub struct Encapsulation {
     root: Arc<Directory>,
-    names: Arc<Names>,
+    names: Arc<LinkCounts>,
     base: Arc<dyn Base + Send + Sync>,
     store: Arc<dyn Store + Send + Sync>,
     inputs: Inputs,
@@ -194,13 +194,13 @@ impl Encapsulation {
     /// `ENOENT`, `ENOTDIR`, and those of the base.
     pub fn list(&mut self, path: &TreePath) -> Result<Listing, Errno> {
         let (listing, shown) = match self.root.walk(path) {
-            Spot::Nothing => return Err(Errno::NOENT),
-            Spot::Leaf(_) => return Err(Errno::NOTDIR),
-            Spot::Base(path) => {
+            Location::EmptyBase => return Err(Errno::NOENT),
+            Location::Leaf(_) => return Err(Errno::NOTDIR),
+            Location::Base(path) => {
                 let listing = self.base.list(&path)?;
                 (listing.clone(), Some((path, listing)))
             }
-            Spot::Directory(directory) => directory.list(&*self.base)?,
+            Location::Directory(directory) => directory.list(&*self.base)?,
         };
         if let Some((path, listing)) = shown {
             self.inputs.listed(path, &listing);
@@ -247,7 +247,7 @@ impl Encapsulation {
     fn entry(&mut self, path: &TreePath) -> Result<Entry, Errno> {
         let found = self.look(path)?;
         let (parent, name) = path.split().ok_or(Errno::BUSY)?;
-        if let Spot::Directory(directory) = self.root.walk(&parent)
+        if let Location::Directory(directory) = self.root.walk(&parent)
             && let Some(entry) = directory.names.get(name)
         {
             return Ok(entry.clone());
@@ -257,7 +257,7 @@ impl Encapsulation {
         };
         Ok(match found.stat.kind {
             Kind::Directory => Entry::Directory(Arc::new(Directory::showing(origin))),
-            _ => Entry::Leaf(Leaf::new(What::Base(origin))),
+            _ => Entry::Leaf(Leaf::new(LeafContent::Base(origin))),
         })
     }
 }

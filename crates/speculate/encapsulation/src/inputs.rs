@@ -59,7 +59,7 @@ impl Inputs {
         is_same: impl Fn(&TreePath, &Seen, &Seen) -> bool,
     ) -> Result<(), Stale> {
         for (path, then) in &self.names {
-            let now = base.look_again(path);
+            let now = base.look_to_compare(path);
             if !now.is_ok_and(|now| is_same(path, then, &now)) {
                 return Err(Stale::Changed(path.clone()));
             }
@@ -132,24 +132,24 @@ mod tests {
 
     /// Nothing is there. It counts looks: those after which a change has to show, and others.
     #[derive(Default)]
-    struct Nothing {
+    struct EmptyBase {
         looks: AtomicUsize,
         again: AtomicUsize,
     }
 
-    impl Nothing {
+    impl EmptyBase {
         fn counts(&self) -> [usize; 2] {
             [&self.looks, &self.again].map(|count| count.swap(0, Ordering::Relaxed))
         }
     }
 
-    impl Base for Nothing {
+    impl Base for EmptyBase {
         fn look(&self, _: &TreePath) -> Result<Seen, Errno> {
             self.looks.fetch_add(1, Ordering::Relaxed);
             Ok(Seen::Absent)
         }
 
-        fn look_again(&self, _: &TreePath) -> Result<Seen, Errno> {
+        fn look_to_compare(&self, _: &TreePath) -> Result<Seen, Errno> {
             self.again.fetch_add(1, Ordering::Relaxed);
             Ok(Seen::Absent)
         }
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    impl Store for Nothing {
+    impl Store for EmptyBase {
         fn stat(&self, _: HiddenId) -> Result<Stat, Errno> {
             Err(Errno::IO)
         }
@@ -172,7 +172,10 @@ mod tests {
     /// Until a change of what was read would show takes milliseconds: who compares does not wait for that.
     #[test]
     fn check_reads_only_recorded_inputs() {
-        let (base, store) = (Arc::new(Nothing::default()), Arc::new(Nothing::default()));
+        let (base, store) = (
+            Arc::new(EmptyBase::default()),
+            Arc::new(EmptyBase::default()),
+        );
         let mut below = Encapsulation::new(Arc::clone(&base) as _, Arc::clone(&store) as _);
         let path = TreePath::new("0/name").expect("a path");
         below.look(&path).expect_err("nothing is there");

@@ -40,13 +40,13 @@ pub(crate) enum Entry {
 /// What is no directory.
 #[derive(Debug, Clone)]
 pub(crate) struct Leaf {
-    pub(crate) what: What,
+    pub(crate) what: LeafContent,
     /// What was set of something that is not the encapsulation's own.
     pub(crate) attributes: Attributes,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum What {
+pub(crate) enum LeafContent {
     /// What the base has there.
     Base(TreePath),
     /// A file that was made in this era of the encapsulation: only in that may it be changed.
@@ -64,9 +64,9 @@ pub(crate) enum What {
 
 /// How many names things have more than where they come from, or less.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Names(BTreeMap<Identity, i64>);
+pub(crate) struct LinkCounts(BTreeMap<Identity, i64>);
 
-impl Names {
+impl LinkCounts {
     /// It has so many more.
     pub(crate) fn add(&mut self, to: Identity, more: i64) {
         *self.0.entry(to).or_default() += more;
@@ -112,8 +112,8 @@ pub enum Content {
 }
 
 /// Where a path leads.
-pub(crate) enum Spot<'a> {
-    Nothing,
+pub(crate) enum Location<'a> {
+    EmptyBase,
     /// There the layer has nothing of its own.
     Base(TreePath),
     Directory(&'a Directory),
@@ -121,7 +121,7 @@ pub(crate) enum Spot<'a> {
 }
 
 /// What was asked of the base for an answer.
-pub(crate) type Asked = Option<(TreePath, Seen)>;
+pub(crate) type BaseLookup = Option<(TreePath, Seen)>;
 
 impl Directory {
     /// The files that were made in it and below.
@@ -130,7 +130,7 @@ impl Directory {
             match entry {
                 Entry::Directory(below) => below.hidden(into),
                 Entry::Leaf(Leaf {
-                    what: What::File { id, .. },
+                    what: LeafContent::File { id, .. },
                     ..
                 }) => drop(into.insert(*id)),
                 Entry::Gone | Entry::Leaf(_) => {}
@@ -146,24 +146,24 @@ impl Directory {
         }
     }
 
-    pub(crate) fn walk(&self, path: &TreePath) -> Spot<'_> {
+    pub(crate) fn walk(&self, path: &TreePath) -> Location<'_> {
         let mut directory = self;
         let mut names = path.names();
         while let Some(name) = names.next() {
             match directory.names.get(name) {
                 Some(Entry::Directory(next)) => directory = next,
-                Some(Entry::Leaf(leaf)) if names.next().is_none() => return Spot::Leaf(leaf),
-                Some(Entry::Leaf(_) | Entry::Gone) => return Spot::Nothing,
+                Some(Entry::Leaf(leaf)) if names.next().is_none() => return Location::Leaf(leaf),
+                Some(Entry::Leaf(_) | Entry::Gone) => return Location::EmptyBase,
                 None => {
                     let Some(shows) = &directory.shows else {
-                        return Spot::Nothing;
+                        return Location::EmptyBase;
                     };
                     let below = names.fold(shows.join(name), |path, name| path.join(name));
-                    return Spot::Base(below);
+                    return Location::Base(below);
                 }
             }
         }
-        Spot::Directory(directory)
+        Location::Directory(directory)
     }
 
     /// What is there, and what was asked of the base to know it.
@@ -172,16 +172,16 @@ impl Directory {
         path: &TreePath,
         base: &dyn Base,
         store: &dyn Store,
-    ) -> Result<(Option<Found>, Asked), Errno> {
+    ) -> Result<(Option<Found>, BaseLookup), Errno> {
         match self.walk(path) {
-            Spot::Nothing => Ok((None, None)),
-            Spot::Base(path) => of_base(path, &Attributes::default(), base),
-            Spot::Leaf(leaf) => leaf.look(base, store),
-            Spot::Directory(directory) => directory.found(base),
+            Location::EmptyBase => Ok((None, None)),
+            Location::Base(path) => of_base(path, &Attributes::default(), base),
+            Location::Leaf(leaf) => leaf.look(base, store),
+            Location::Directory(directory) => directory.found(base),
         }
     }
 
-    fn found(&self, base: &dyn Base) -> Result<(Option<Found>, Asked), Errno> {
+    fn found(&self, base: &dyn Base) -> Result<(Option<Found>, BaseLookup), Errno> {
         let (stat, asked) = match (&self.made, &self.shows) {
             (Some(made), _) => (made.stat(Kind::Directory), None),
             (None, Some(path)) => match base.look(path)? {
@@ -250,25 +250,29 @@ impl Directory {
 }
 
 impl Leaf {
-    pub(crate) fn new(what: What) -> Self {
+    pub(crate) fn new(what: LeafContent) -> Self {
         Self {
             what,
             attributes: Attributes::default(),
         }
     }
 
-    fn look(&self, base: &dyn Base, store: &dyn Store) -> Result<(Option<Found>, Asked), Errno> {
+    fn look(
+        &self,
+        base: &dyn Base,
+        store: &dyn Store,
+    ) -> Result<(Option<Found>, BaseLookup), Errno> {
         let (stat, content) = match &self.what {
-            What::Base(path) => {
+            LeafContent::Base(path) => {
                 return of_base(path.clone(), &self.attributes, base);
             }
-            What::File { id, .. } => (store.stat(*id)?, Content::Hidden(*id)),
-            What::Symlink { made, target } => {
+            LeafContent::File { id, .. } => (store.stat(*id)?, Content::Hidden(*id)),
+            LeafContent::Symlink { made, target } => {
                 let size = u64::try_from(target.len()).unwrap_or(u64::MAX);
                 let stat = made.stat(Kind::Symlink);
                 (Stat { size, ..stat }, Content::Target(target.clone()))
             }
-            What::Special(made, kind) => (made.stat(*kind), Content::Hidden(made.id)),
+            LeafContent::Special(made, kind) => (made.stat(*kind), Content::Hidden(made.id)),
         };
         let stat = stat.with(&self.attributes);
         Ok((Some(Found { stat, content }), None))
@@ -276,13 +280,13 @@ impl Leaf {
 
     fn kind(&self, base: &dyn Base) -> Result<Option<Kind>, Errno> {
         Ok(match &self.what {
-            What::Base(path) => match base.look(path)? {
+            LeafContent::Base(path) => match base.look(path)? {
                 Seen::There(stat) => Some(stat.kind),
                 Seen::Absent => None,
             },
-            What::File { .. } => Some(Kind::File),
-            What::Symlink { .. } => Some(Kind::Symlink),
-            What::Special(_, kind) => Some(*kind),
+            LeafContent::File { .. } => Some(Kind::File),
+            LeafContent::Symlink { .. } => Some(Kind::Symlink),
+            LeafContent::Special(_, kind) => Some(*kind),
         })
     }
 }
@@ -306,7 +310,7 @@ fn of_base(
     path: TreePath,
     attributes: &Attributes,
     base: &dyn Base,
-) -> Result<(Option<Found>, Asked), Errno> {
+) -> Result<(Option<Found>, BaseLookup), Errno> {
     let seen = base.look(&path)?;
     let found = match seen {
         Seen::Absent => None,

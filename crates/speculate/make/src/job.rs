@@ -14,7 +14,7 @@ use conceal::{
     activity::Activity,
     concealment::{CommitError, Concealment},
     members::{Members, rest_as_session},
-    syscall_gate::{Sized, SyscallGate},
+    syscall_gate::{SizeReaders, SyscallGate},
     world::{View, World},
 };
 use encapsulation::{Base, Encapsulation, Time};
@@ -77,7 +77,7 @@ pub struct Job {
 /// What is known of the requests of a command of which no process is left.
 #[derive(Debug, Clone, Copy)]
 struct Left {
-    sized: Sized,
+    sized: SizeReaders,
     /// How many there were.
     asked: u64,
 }
@@ -241,7 +241,7 @@ impl Job {
     }
 
     /// Who of it has asked for the size of its terminal.
-    pub(crate) fn sized(&self) -> Sized {
+    pub(crate) fn sized(&self) -> SizeReaders {
         match &*self.gate() {
             Ok(gate) => gate.sized(),
             Err(left) => left.sized,

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _};
 
-use conceal::syscall_gate::Sized;
+use conceal::syscall_gate::SizeReaders;
 
 use crate::{command::Command, job::Job};
 
@@ -40,9 +40,9 @@ impl Job {
     /// Compilers ask for the terminal's size to format messages.
     fn depends_on_size(&self) -> bool {
         match self.sized() {
-            Sized::ByNobody => false,
-            Sized::ByCompilers => self.output.is_anything_said(),
-            Sized::ByOthers => true,
+            SizeReaders::None => false,
+            SizeReaders::Compilers => self.output.is_anything_said(),
+            SizeReaders::Others => true,
         }
     }
 

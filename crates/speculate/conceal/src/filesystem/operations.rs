@@ -49,10 +49,10 @@ impl Concealment {
         let made = move |state: &mut State| {
             let path = state.child(parent, &name)?;
             act(state, &path)?;
-            state.told(parent, &name)
+            state.attributes_of(parent, &name)
         };
-        self.attempt(request, reply, made, |_, state, reply, told| {
-            entry(state, told, reply);
+        self.attempt(request, reply, made, |_, state, reply, attributes_of| {
+            entry(state, attributes_of, reply);
         });
     }
 

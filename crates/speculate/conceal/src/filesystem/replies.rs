@@ -10,7 +10,7 @@ use rustix::fs::StatFs;
 
 use crate::{
     concealment::Concealment,
-    state::{Answer, Made, Refusal, State},
+    state::{Answer, CreateArguments, Refusal, State},
     store::read_only,
 };
 
@@ -108,20 +108,20 @@ fn fill(file: &OwnedFd, offset: u64, buffer: &mut [u8]) -> rustix::io::Result<us
 pub(super) fn said<T>(answer: Answer<T>) -> Result<T, Errno> {
     answer.map_err(|refusal| match refusal {
         Refusal::Errno(errno) => errno,
-        Refusal::Held(_) => Errno::EPERM,
+        Refusal::Waits(_) => Errno::EPERM,
     })
 }
 
-pub(super) fn made(request: &Request, mode: u32) -> Made {
-    Made {
+pub(super) fn made(request: &Request, mode: u32) -> CreateArguments {
+    CreateArguments {
         mode,
         user: request.uid(),
         group: request.gid(),
     }
 }
 
-pub(super) fn entry(state: &State, told: Result<FileAttr, Errno>, reply: ReplyEntry) {
-    match told {
+pub(super) fn entry(state: &State, attributes_of: Result<FileAttr, Errno>, reply: ReplyEntry) {
+    match attributes_of {
         Ok(attributes) => reply.entry(&state.validity(), &attributes, Generation(0)),
         Err(error) => reply.error(error),
     }

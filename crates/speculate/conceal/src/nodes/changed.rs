@@ -106,12 +106,15 @@ mod tests {
     fn moved_directory_keeps_known_names() {
         let path = |path| TreePath::new(path).expect("a path");
         let mut nodes = Nodes::new();
-        let mut told = |parent, name: &str, inode| {
-            nodes.told(Identity::Real { device: 1, inode }, parent, name.as_ref())
+        let mut count_lookup = |parent, name: &str, inode| {
+            nodes.count_lookup(Identity::Real { device: 1, inode }, parent, name.as_ref())
         };
-        let (a, b) = (told(ROOT_NODE, "a", 10), told(ROOT_NODE, "b", 11));
-        let (c, _) = (told(a, "c", 12), told(b, "d", 13));
-        nodes.told_absent(c, "e".as_ref());
+        let (a, b) = (
+            count_lookup(ROOT_NODE, "a", 10),
+            count_lookup(ROOT_NODE, "b", 11),
+        );
+        let (c, _) = (count_lookup(a, "c", 12), count_lookup(b, "d", 13));
+        nodes.absence_sent(c, "e".as_ref());
         let unlink = |of| Effect::Unlink { path: path(of) };
         let (one, other) = (path("a"), path("b"));
         let (from, to) = (path("b/c"), path("f"));

@@ -6,7 +6,7 @@ use nix::unistd::{Pid, getpgid};
 
 use super::{
     Call, Shared,
-    files::{Doer, PROCESS_REASON},
+    files::{Caller, PROCESS_REASON},
     filter, named, signed,
 };
 use crate::{members::Members, processes::line, socket_address::Address};
@@ -30,12 +30,12 @@ const WRITING_LOG: [i32; 6] = [2, 4, 5, 6, 7, 8];
 
 impl Shared {
     /// Why it has to wait, if it has to.
-    pub(super) fn concerns_others(&self, call: &Call) -> Option<&'static str> {
+    pub(super) fn waiting_reason(&self, call: &Call) -> Option<&'static str> {
         if call.architecture != filter::ARCHITECTURE {
             return Some("a program of another architecture");
         }
         if let Some(named) = named::of(call) {
-            return self.doer(call).concerns_others(&named);
+            return self.caller(call).waiting_reason(&named);
         }
         let [first, second, ..] = call.arguments;
         match call.number {
@@ -84,7 +84,7 @@ impl Shared {
         let [_, at, length, ..] = call.arguments;
         match Address::of(call.process, at, length) {
             Ok(Address::Abstract(_)) => Some(SOCKET_REASON),
-            Ok(Address::Path(path)) => self.doer(call).makes(&path),
+            Ok(Address::Path(path)) => self.caller(call).makes(&path),
             // The kernel chooses one, or it is an error.
             Err(_) => None,
         }
@@ -101,8 +101,8 @@ impl Shared {
         (!is_own).then_some(PROCESS_REASON)
     }
 
-    pub(super) fn doer(&self, call: &Call) -> Doer<'_> {
-        Doer {
+    pub(super) fn caller(&self, call: &Call) -> Caller<'_> {
+        Caller {
             thread: call.process,
             members: self.members,
             devices: &self.devices,

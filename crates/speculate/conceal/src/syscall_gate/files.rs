@@ -15,9 +15,9 @@ use rustix::{
 };
 
 use super::{
-    named::{Deed, Named, Place},
+    named::{Access, FileCall, PathArgument},
     terminals,
-    walk::{self, Led, Way, walk},
+    walk::{self, PathLookup, Target, walk},
 };
 use crate::{members::Members, socket_address::read, tree::SURROUNDINGS_REASON};
 
@@ -45,14 +45,14 @@ pub(crate) struct Devices {
 }
 
 /// Who does something to a file.
-pub(super) struct Doer<'a> {
+pub(super) struct Caller<'a> {
     pub(super) thread: u32,
     pub(super) members: Members,
     pub(super) devices: &'a Devices,
 }
 
 /// What matters of a file.
-struct About {
+struct FileInfo {
     device: u64,
     kind: FileType,
     /// What it stands for, if it is a device.
@@ -65,10 +65,10 @@ pub(crate) fn device_of(path: &Path) -> Result<u64, Errno> {
     Ok(about(CWD, path, AtFlags::empty())?.device)
 }
 
-fn about(from: impl std::os::fd::AsFd, path: &Path, flags: AtFlags) -> Result<About, Errno> {
+fn about(from: impl std::os::fd::AsFd, path: &Path, flags: AtFlags) -> Result<FileInfo, Errno> {
     let flags = flags | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(from, path, flags, StatxFlags::TYPE | StatxFlags::NLINK)?;
-    Ok(About {
+    Ok(FileInfo {
         device: makedev(stat.stx_dev_major, stat.stx_dev_minor),
         kind: FileType::from_raw_mode(stat.stx_mode.into()),
         stands_for: makedev(stat.stx_rdev_major, stat.stx_rdev_minor),
@@ -76,28 +76,28 @@ fn about(from: impl std::os::fd::AsFd, path: &Path, flags: AtFlags) -> Result<Ab
     })
 }
 
-impl Doer<'_> {
+impl Caller<'_> {
     /// Why it has to wait, if it has to.
-    pub(super) fn concerns_others(&self, named: &Named) -> Option<&'static str> {
+    pub(super) fn waiting_reason(&self, named: &FileCall) -> Option<&'static str> {
         let path = self.path(named.place)?;
         let path = match named.is_rooted {
             true => path.strip_prefix("/").unwrap_or(&path).to_owned(),
             false => path,
         };
-        match named.deed {
-            Deed::Make | Deed::Remove => self.name(*named, &path),
-            Deed::Open(flags) if flags & libc::O_PATH != 0 => None,
-            Deed::Open(_) | Deed::Change | Deed::Extend => self.file(named, &path),
+        match named.access {
+            Access::Make | Access::Remove => self.name(*named, &path),
+            Access::Open(flags) if flags & libc::O_PATH != 0 => None,
+            Access::Open(_) | Access::Change | Access::Extend => self.file(named, &path),
         }
     }
 
     /// The same if it makes that name where it is.
     pub(super) fn makes(&self, path: &Path) -> Option<&'static str> {
-        self.name(Named::made(), path)
+        self.name(FileCall::made(), path)
     }
 
     /// The path that it has in its memory; none where a descriptor says it all. If it cannot be read, the call fails.
-    fn path(&self, place: Place) -> Option<PathBuf> {
+    fn path(&self, place: PathArgument) -> Option<PathBuf> {
         match place.at {
             0 => Some(PathBuf::new()),
             at => text(self.thread, at),
@@ -105,7 +105,7 @@ impl Doer<'_> {
     }
 
     /// The same from the root directory on, where that can be told.
-    pub(super) fn whole(&self, place: Place) -> Option<PathBuf> {
+    pub(super) fn whole(&self, place: PathArgument) -> Option<PathBuf> {
         let (path, thread) = (self.path(place)?, self.thread);
         let from = match place.directory {
             libc::AT_FDCWD => format!("/proc/{thread}/cwd"),
@@ -120,7 +120,7 @@ impl Doer<'_> {
 
     /// A look at what is there, that may lead us elsewhere, but not to what is the command's own: that is only there
     /// where its mounts are.
-    fn glance(&self, directory: i32, path: &Path, follows: bool) -> Result<About, Errno> {
+    fn glance(&self, directory: i32, path: &Path, follows: bool) -> Result<FileInfo, Errno> {
         let mut seen = walk::start(self.thread, directory, path);
         let below = path.strip_prefix("/").unwrap_or(path);
         if below != Path::new("") {
@@ -133,39 +133,41 @@ impl Doer<'_> {
         about(CWD, &seen, flags)
     }
 
-    fn is_own(&self, about: &About) -> bool {
+    fn is_own(&self, about: &FileInfo) -> bool {
         self.devices.own.contains(&about.device)
     }
 
-    fn file(&self, named: &Named, path: &Path) -> Option<&'static str> {
+    fn file(&self, named: &FileCall, path: &Path) -> Option<&'static str> {
         let directory = named.place.directory;
-        if named.deed.opens() && COMMON_DEVICES.iter().any(|name| path == Path::new(name)) {
+        if named.access.opens() && COMMON_DEVICES.iter().any(|name| path == Path::new(name)) {
             return None;
         }
         if self.is_clear(named, path) {
             return None;
         }
-        let way = Way {
+        let lookup = PathLookup {
             directory,
             path,
             follows: named.follows,
             is_rooted: named.is_rooted,
         };
-        match walk(self.thread, self.members, way) {
-            Ok(Led::There { file, is_written }) => match named.deed {
-                Deed::Open(_) if is_written || !named.deed.writes() => None,
-                _ => self.judge(&file, named.deed),
+        match walk(self.thread, self.members, lookup) {
+            Ok(Target::There { file, is_written }) => match named.access {
+                Access::Open(_) if is_written || !named.access.writes() => None,
+                _ => self.judge(&file, named.access),
             },
-            Ok(Led::Nothing(directory)) if named.deed.makes() => self.judge(&directory, Deed::Make),
-            Ok(Led::Elsewhere) => Some(PROCESS_REASON),
+            Ok(Target::Nothing(directory)) if named.access.makes() => {
+                self.judge(&directory, Access::Make)
+            }
+            Ok(Target::Elsewhere) => Some(PROCESS_REASON),
             Err(error) if is_ours(error) => Some(UNKNOWN_REASON),
             // The call fails, too.
-            Ok(Led::Nothing(_)) | Err(_) => None,
+            Ok(Target::Nothing(_)) | Err(_) => None,
         }
     }
 
     /// Whether one look tells that it is its own.
-    fn is_clear(&self, named: &Named, path: &Path) -> bool {
+    fn is_clear(&self, named: &FileCall, path: &Path) -> bool {
         let directory = named.place.directory;
         // It would look above that root.
         if named.is_rooted {
@@ -173,7 +175,7 @@ impl Doer<'_> {
         }
         match self.glance(directory, path, named.follows) {
             Ok(about) => self.is_own(&about),
-            Err(Errno::NOENT) if named.deed.makes() => self.is_made_in_own(directory, path),
+            Err(Errno::NOENT) if named.access.makes() => self.is_made_in_own(directory, path),
             Err(_) => false,
         }
     }
@@ -189,7 +191,7 @@ impl Doer<'_> {
     }
 
     /// What is done to a name is done to the directory that it is in.
-    fn name(&self, named: Named, path: &Path) -> Option<&'static str> {
+    fn name(&self, named: FileCall, path: &Path) -> Option<&'static str> {
         let directory = named.place.directory;
         // What has none (`..`) is an error.
         let (parent, name) = path.parent().zip(path.file_name())?;
@@ -199,28 +201,28 @@ impl Doer<'_> {
         {
             return None;
         }
-        let way = Way {
+        let lookup = PathLookup {
             directory,
             path: parent,
             follows: true,
             is_rooted: false,
         };
-        let parent = match walk(self.thread, self.members, way) {
-            Ok(Led::There { file, .. }) => file,
-            Ok(Led::Elsewhere) => return Some(PROCESS_REASON),
+        let parent = match walk(self.thread, self.members, lookup) {
+            Ok(Target::There { file, .. }) => file,
+            Ok(Target::Elsewhere) => return Some(PROCESS_REASON),
             Err(error) if is_ours(error) => return Some(UNKNOWN_REASON),
-            Ok(Led::Nothing(_)) | Err(_) => return None,
+            Ok(Target::Nothing(_)) | Err(_) => return None,
         };
-        let why = self.judge(&parent, named.deed)?;
+        let why = self.judge(&parent, named.access)?;
         let there = about(&parent, Path::new(name), AtFlags::SYMLINK_NOFOLLOW);
-        let fails = match named.deed {
-            Deed::Remove => there.is_err_and(|error| !is_ours(error)),
+        let fails = match named.access {
+            Access::Remove => there.is_err_and(|error| !is_ours(error)),
             _ => there.is_ok() && named.from.is_none(),
         };
         (!fails && !self.is_missing(named.from)).then_some(why)
     }
 
-    fn is_missing(&self, from: Option<Place>) -> bool {
+    fn is_missing(&self, from: Option<PathArgument>) -> bool {
         from.is_some_and(|from| {
             let path = self.path(from);
             path.is_none_or(|path| {
@@ -231,7 +233,7 @@ impl Doer<'_> {
     }
 
     /// Why what is done to that file has to wait, if it has to.
-    fn judge(&self, file: &OwnedFd, deed: Deed) -> Option<&'static str> {
+    fn judge(&self, file: &OwnedFd, access: Access) -> Option<&'static str> {
         let Ok(about) = about(file, Path::new(""), AtFlags::EMPTY_PATH) else {
             return Some(UNKNOWN_REASON);
         };
@@ -240,7 +242,7 @@ impl Doer<'_> {
         }
         let is_file = about.kind.is_file();
         if about.device == self.devices.around {
-            let matters = deed != Deed::Extend && (is_file || !deed.opens());
+            let matters = access != Access::Extend && (is_file || !access.opens());
             return matters.then_some(SURROUNDINGS_REASON);
         }
         let Some(place) = walk::place(file) else {
@@ -250,15 +252,15 @@ impl Doer<'_> {
             return match walk::process_in(&place) {
                 Some(process) if self.members.has(process.cast_unsigned()) => None,
                 Some(_) => Some(PROCESS_REASON),
-                None => (is_file || !deed.opens()).then_some(KERNEL_STATE_REASON),
+                None => (is_file || !access.opens()).then_some(KERNEL_STATE_REASON),
             };
         }
         if about.kind.is_char_device() || about.kind.is_block_device() {
-            let is_clear = (deed.opens() && is_harmless(&about))
+            let is_clear = (access.opens() && is_harmless(&about))
                 || terminals::is_own(self.thread, self.members, about.stands_for);
             return (!is_clear).then_some(DEVICE_REASON);
         }
-        if (is_file && about.links == 0) || (!is_file && deed.opens()) || is_nameless(file) {
+        if (is_file && about.links == 0) || (!is_file && access.opens()) || is_nameless(file) {
             return None;
         }
         Some(match place.starts_with("/sys") {
@@ -274,7 +276,7 @@ fn is_ours(error: Errno) -> bool {
 }
 
 /// Null, zero, full, random, urandom; the controlling terminal, and new ones (Documentation/admin-guide/devices.txt).
-fn is_harmless(about: &About) -> bool {
+fn is_harmless(about: &FileInfo) -> bool {
     let number = (major(about.stands_for), minor(about.stands_for));
     about.kind.is_char_device() && matches!(number, (1, 3 | 5 | 7..=9) | (5, 0 | 2))
 }
@@ -307,11 +309,11 @@ mod tests {
 
     use super::*;
 
-    const OPEN_TO_WRITE: Deed = Deed::Open(libc::O_WRONLY);
-    const OPEN_TO_CREATE: Deed = Deed::Open(libc::O_WRONLY | libc::O_CREAT);
+    const OPEN_TO_WRITE: Access = Access::Open(libc::O_WRONLY);
+    const OPEN_TO_CREATE: Access = Access::Open(libc::O_WRONLY | libc::O_CREAT);
 
-    fn asked(path: impl AsRef<Path>, deed: Deed) -> Option<&'static str> {
-        asked_from(libc::AT_FDCWD, false, path, deed)
+    fn asked(path: impl AsRef<Path>, access: Access) -> Option<&'static str> {
+        asked_from(libc::AT_FDCWD, false, path, access)
     }
 
     /// What is in `/dev/shm` counts as own.
@@ -319,25 +321,25 @@ mod tests {
         directory: i32,
         is_rooted: bool,
         path: impl AsRef<Path>,
-        deed: Deed,
+        access: Access,
     ) -> Option<&'static str> {
         let path = CString::new(path.as_ref().as_os_str().as_bytes()).expect("no zero in it");
         let devices = Devices {
             around: device_of(Path::new("/etc/passwd")).expect("it is there"),
             own: vec![device_of(Path::new("/dev/shm")).expect("it is there")],
         };
-        let doer = Doer {
+        let caller = Caller {
             thread: std::process::id(),
             members: Members::with(std::process::id()).expect("it runs"),
             devices: &devices,
         };
-        let place = Place {
+        let place = PathArgument {
             directory,
             at: path.as_ptr() as u64,
         };
-        doer.concerns_others(&Named {
+        caller.waiting_reason(&FileCall {
             place,
-            deed,
+            access,
             follows: true,
             from: None,
             is_rooted,
@@ -352,7 +354,7 @@ mod tests {
             asked("/etc/passwd", OPEN_TO_WRITE),
             Some(SURROUNDINGS_REASON)
         );
-        assert_eq!(asked("/etc/passwd", Deed::Open(libc::O_CREAT)), None);
+        assert_eq!(asked("/etc/passwd", Access::Open(libc::O_CREAT)), None);
         assert_eq!(asked("/etc", OPEN_TO_WRITE), None);
         assert_eq!(asked("/nowhere/at/all", OPEN_TO_CREATE), None);
         assert_eq!(asked("/etc/nobody", OPEN_TO_WRITE), None);
@@ -373,25 +375,34 @@ mod tests {
 
     #[test]
     fn path_calls_name_their_directories() {
-        assert_eq!(asked("/dev/shm/nobody", Deed::Make), None);
-        assert_eq!(asked("/dev/nobody", Deed::Make), Some(SURROUNDINGS_REASON));
-        assert_eq!(asked("/dev/nobody", Deed::Remove), None);
-        assert_eq!(asked("/dev/null", Deed::Remove), Some(SURROUNDINGS_REASON));
-        assert_eq!(asked("/dev/null", Deed::Make), None);
-        assert_eq!(asked("/dev/null", Deed::Change), Some(DEVICE_REASON));
-        assert_eq!(asked("/dev/null", Deed::Extend), Some(DEVICE_REASON));
+        assert_eq!(asked("/dev/shm/nobody", Access::Make), None);
         assert_eq!(
-            asked("/sys/kernel", Deed::Extend),
-            Some(KERNEL_STATE_REASON)
-        );
-        assert_eq!(asked("/etc/passwd", Deed::Extend), None);
-        assert_eq!(
-            asked("/etc/passwd/", Deed::Remove),
+            asked("/dev/nobody", Access::Make),
             Some(SURROUNDINGS_REASON)
         );
-        assert_eq!(asked("/etc/..", Deed::Remove), None);
-        assert_eq!(asked("/", Deed::Make), None);
-        assert_eq!(asked("/sys/nobody", Deed::Make), Some(KERNEL_STATE_REASON));
+        assert_eq!(asked("/dev/nobody", Access::Remove), None);
+        assert_eq!(
+            asked("/dev/null", Access::Remove),
+            Some(SURROUNDINGS_REASON)
+        );
+        assert_eq!(asked("/dev/null", Access::Make), None);
+        assert_eq!(asked("/dev/null", Access::Change), Some(DEVICE_REASON));
+        assert_eq!(asked("/dev/null", Access::Extend), Some(DEVICE_REASON));
+        assert_eq!(
+            asked("/sys/kernel", Access::Extend),
+            Some(KERNEL_STATE_REASON)
+        );
+        assert_eq!(asked("/etc/passwd", Access::Extend), None);
+        assert_eq!(
+            asked("/etc/passwd/", Access::Remove),
+            Some(SURROUNDINGS_REASON)
+        );
+        assert_eq!(asked("/etc/..", Access::Remove), None);
+        assert_eq!(asked("/", Access::Make), None);
+        assert_eq!(
+            asked("/sys/nobody", Access::Make),
+            Some(KERNEL_STATE_REASON)
+        );
     }
 
     #[test]
@@ -453,6 +464,6 @@ mod tests {
             asked(at("nobody"), OPEN_TO_CREATE),
             Some(SURROUNDINGS_REASON)
         );
-        assert_eq!(asked(at("nobody"), Deed::Remove), None);
+        assert_eq!(asked(at("nobody"), Access::Remove), None);
     }
 }

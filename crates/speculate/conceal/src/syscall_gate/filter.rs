@@ -21,13 +21,13 @@ const X32: u32 = 0x4000_0000;
 
 /// A call that concerns others, or may.
 #[derive(Clone, Copy)]
-struct Asked {
+struct GatedCall {
     number: libc::c_long,
-    when: When,
+    when: Condition,
 }
 
 #[derive(Clone, Copy)]
-enum When {
+enum Condition {
     Always,
     /// That argument has one of these bits.
     Has(u32, u32),
@@ -41,47 +41,47 @@ enum When {
     Network,
 }
 
-const fn always(number: libc::c_long) -> Asked {
-    Asked {
+const fn always(number: libc::c_long) -> GatedCall {
+    GatedCall {
         number,
-        when: When::Always,
+        when: Condition::Always,
     }
 }
 
-const fn has(number: libc::c_long, argument: u32, bits: u32) -> Asked {
-    Asked {
+const fn has(number: libc::c_long, argument: u32, bits: u32) -> GatedCall {
+    GatedCall {
         number,
-        when: When::Has(argument, bits),
+        when: Condition::Has(argument, bits),
     }
 }
 
-const fn other(number: libc::c_long, argument: u32) -> Asked {
-    Asked {
+const fn other(number: libc::c_long, argument: u32) -> GatedCall {
+    GatedCall {
         number,
-        when: When::Other(argument),
+        when: Condition::Other(argument),
     }
 }
 
 /// Calls that may be asked about, frequent ones first.
-const GATED_CALLS: &[Asked] = &[
+const GATED_CALLS: &[GatedCall] = &[
     has(libc::SYS_openat, 2, WRITE_FLAGS),
     has(libc::SYS_clone, 0, NAMESPACE_FLAGS),
-    Asked {
+    GatedCall {
         number: libc::SYS_ioctl,
-        when: When::Is(1, SIZE_REQUEST),
+        when: Condition::Is(1, SIZE_REQUEST),
     },
     // Who begins children by this does it by clone(2) where that is not there.
-    Asked {
+    GatedCall {
         number: libc::SYS_clone3,
-        when: When::Never,
+        when: Condition::Never,
     },
-    Asked {
+    GatedCall {
         number: libc::SYS_socket,
-        when: When::Network,
+        when: Condition::Network,
     },
-    Asked {
+    GatedCall {
         number: libc::SYS_socketpair,
-        when: When::Network,
+        when: Condition::Network,
     },
     always(libc::SYS_connect),
     always(libc::SYS_openat2),
@@ -164,7 +164,7 @@ const GATED_CALLS: &[Asked] = &[
 
 /// The same where there are older calls.
 #[cfg(target_arch = "x86_64")]
-const GATED_X86_CALLS: &[Asked] = &[
+const GATED_X86_CALLS: &[GatedCall] = &[
     has(libc::SYS_open, 1, WRITE_FLAGS),
     always(libc::SYS_creat),
     always(libc::SYS_iopl),
@@ -184,7 +184,7 @@ const GATED_X86_CALLS: &[Asked] = &[
     always(libc::SYS_futimesat),
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const GATED_X86_CALLS: &[Asked] = &[];
+const GATED_X86_CALLS: &[GatedCall] = &[];
 
 /// Of a file: it is made, or written to.
 const WRITE_FLAGS: u32 =
@@ -282,15 +282,15 @@ const fn load(argument: u32) -> libc::sock_filter {
 }
 
 /// How many instructions a call takes.
-const fn length(when: When) -> u8 {
+const fn length(when: Condition) -> u8 {
     match when {
-        When::Always | When::Never => 2,
-        When::Has(..) | When::Is(..) | When::Other(_) => 5,
-        When::Network => 9,
+        Condition::Always | Condition::Never => 2,
+        Condition::Has(..) | Condition::Is(..) | Condition::Other(_) => 5,
+        Condition::Network => 9,
     }
 }
 
-const fn total(all: &[Asked]) -> usize {
+const fn total(all: &[GatedCall]) -> usize {
     let (mut total, mut which) = (0, 0);
     while which < all.len() {
         total += length(all[which].when) as usize;
@@ -306,28 +306,28 @@ const fn total(all: &[Asked]) -> usize {
     clippy::cast_sign_loss,
     reason = "calls have small numbers"
 )]
-const fn part(asked: Asked) -> [libc::sock_filter; 9] {
+const fn part(asked: GatedCall) -> [libc::sock_filter; 9] {
     let mut all = [ALLOW_CALL; 9];
     all[0] = instruction(IS_EQUAL, 0, length(asked.when) - 1, asked.number as u32);
     match asked.when {
-        When::Always => all[1] = ASK_SUPERVISOR,
-        When::Never => all[1] = MISSING_CALL,
-        When::Has(argument, bits) => {
+        Condition::Always => all[1] = ASK_SUPERVISOR,
+        Condition::Never => all[1] = MISSING_CALL,
+        Condition::Has(argument, bits) => {
             all[1] = load(argument);
             all[2] = instruction(HAS_BIT, 0, 1, bits);
             all[3] = ASK_SUPERVISOR;
         }
-        When::Is(argument, value) => {
+        Condition::Is(argument, value) => {
             all[1] = load(argument);
             all[2] = instruction(IS_EQUAL, 0, 1, value);
             all[3] = ASK_SUPERVISOR;
         }
-        When::Other(argument) => {
+        Condition::Other(argument) => {
             all[1] = load(argument);
             all[2] = instruction(IS_EQUAL, 1, 0, 0);
             all[3] = ASK_SUPERVISOR;
         }
-        When::Network => {
+        Condition::Network => {
             all[1] = load(0);
             all[2] = instruction(IS_EQUAL, 0, 4, libc::AF_UNIX.cast_unsigned());
             all[3] = load(1);
@@ -357,7 +357,7 @@ const fn program() -> [libc::sock_filter; PROGRAM_LENGTH] {
 const fn fill(
     all: &mut [libc::sock_filter; PROGRAM_LENGTH],
     from: usize,
-    asked: &[Asked],
+    asked: &[GatedCall],
 ) -> usize {
     let (mut at, mut which) = (from, 0);
     while which < asked.len() {

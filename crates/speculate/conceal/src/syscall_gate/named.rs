@@ -11,7 +11,7 @@ pub(super) const SYS_FILE_SETATTR: libc::c_long = 469;
 
 /// What is done to what is named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Deed {
+pub(super) enum Access {
     /// It is opened, with these flags.
     Open(i32),
     /// Its attributes or its length change.
@@ -27,25 +27,25 @@ pub(super) enum Deed {
 /// Where a call has a path: from that directory on, at that place of the thread's memory; 0: what the descriptor
 /// stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct PathArgument {
     pub(super) directory: i32,
     pub(super) at: u64,
 }
 
 /// A call that names a file.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Named {
-    pub(super) place: Place,
-    pub(super) deed: Deed,
+pub(super) struct FileCall {
+    pub(super) place: PathArgument,
+    pub(super) access: Access,
     /// It is what a symbolic link leads to.
     pub(super) follows: bool,
     /// What is to be there for it.
-    pub(super) from: Option<Place>,
+    pub(super) from: Option<PathArgument>,
     /// The directory is the root that it is looked for in.
     pub(super) is_rooted: bool,
 }
 
-impl Deed {
+impl Access {
     pub(super) fn opens(self) -> bool {
         matches!(self, Self::Open(_))
     }
@@ -65,37 +65,37 @@ impl Deed {
     }
 }
 
-impl Named {
+impl FileCall {
     /// A name that is known already is made from where the thread is.
     pub(super) fn made() -> Self {
-        named(WORKING_DIRECTORY, 0, Deed::Make)
+        named(WORKING_DIRECTORY, 0, Access::Make)
     }
 }
 
-fn named(directory: u64, at: u64, deed: Deed) -> Named {
-    Named {
-        place: Place {
+fn named(directory: u64, at: u64, access: Access) -> FileCall {
+    FileCall {
+        place: PathArgument {
             directory: signed(directory),
             at,
         },
-        deed,
+        access,
         follows: true,
         from: None,
         is_rooted: false,
     }
 }
 
-fn opened(directory: u64, at: u64, flags: i32) -> Named {
+fn opened(directory: u64, at: u64, flags: i32) -> FileCall {
     let is_link_itself = flags & libc::O_NOFOLLOW != 0
         || flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
-    Named {
+    FileCall {
         follows: !is_link_itself,
-        ..named(directory, at, Deed::Open(flags))
+        ..named(directory, at, Access::Open(flags))
     }
 }
 
 /// As `struct open_how` says, which is there: flags, mode, and how it is looked for.
-fn opened_so(call: &Call) -> Option<Named> {
+fn opened_so(call: &Call) -> Option<FileCall> {
     let [directory, at, how, ..] = call.arguments;
     let mut all = [0; 24];
     read(call.process, how, &mut all).ok()?;
@@ -105,49 +105,49 @@ fn opened_so(call: &Call) -> Option<Named> {
         .iter()
         .map(|word| u64::from_ne_bytes(*word));
     let (flags, _, resolve) = (words.next()?, words.next()?, words.next()?);
-    Some(Named {
+    Some(FileCall {
         is_rooted: resolve & libc::RESOLVE_IN_ROOT != 0,
         ..opened(directory, at, signed(flags))
     })
 }
 
-fn renamed(from: (u64, u64), to: (u64, u64)) -> Named {
+fn renamed(from: (u64, u64), to: (u64, u64)) -> FileCall {
     // From one file system to another one it fails: where it goes to says it all.
-    Named {
-        from: Some(Place {
+    FileCall {
+        from: Some(PathArgument {
             directory: signed(from.0),
             at: from.1,
         }),
-        ..named(to.0, to.1, Deed::Make)
+        ..named(to.0, to.1, Access::Make)
     }
 }
 
 /// Its attributes change; of a link only if the flags do not say otherwise.
-fn changed(directory: u64, at: u64, flags: u64) -> Named {
-    Named {
+fn changed(directory: u64, at: u64, flags: u64) -> FileCall {
+    FileCall {
         follows: signed(flags) & libc::AT_SYMLINK_NOFOLLOW == 0,
-        ..named(directory, at, Deed::Change)
+        ..named(directory, at, Access::Change)
     }
 }
 
 /// The same for attributes that are not everywhere.
-fn extended(directory: u64, at: u64, flags: u64) -> Named {
-    Named {
-        deed: Deed::Extend,
+fn extended(directory: u64, at: u64, flags: u64) -> FileCall {
+    FileCall {
+        access: Access::Extend,
         ..changed(directory, at, flags)
     }
 }
 
 /// What a call names, and what it does to that.
-pub(super) fn of(call: &Call) -> Option<Named> {
+pub(super) fn of(call: &Call) -> Option<FileCall> {
     let [a, b, c, d, e, _] = call.arguments;
     Some(match call.number {
         libc::SYS_openat => opened(a, b, signed(c)),
         libc::SYS_openat2 => return opened_so(call),
-        libc::SYS_mkdirat | libc::SYS_mknodat => named(a, b, Deed::Make),
-        libc::SYS_symlinkat => named(b, c, Deed::Make),
-        libc::SYS_linkat => named(c, d, Deed::Make),
-        libc::SYS_unlinkat => named(a, b, Deed::Remove),
+        libc::SYS_mkdirat | libc::SYS_mknodat => named(a, b, Access::Make),
+        libc::SYS_symlinkat => named(b, c, Access::Make),
+        libc::SYS_linkat => named(c, d, Access::Make),
+        libc::SYS_unlinkat => named(a, b, Access::Remove),
         libc::SYS_renameat | libc::SYS_renameat2 => renamed((a, b), (c, d)),
         libc::SYS_fchmodat => changed(a, b, 0),
         SYS_FCHMODAT2 | libc::SYS_utimensat => changed(a, b, d),
@@ -170,7 +170,7 @@ const NO_FOLLOW: u64 = libc::AT_SYMLINK_NOFOLLOW.cast_unsigned() as u64;
 
 /// Those that begin where the thread is.
 #[cfg(target_arch = "x86_64")]
-fn of_older(call: &Call) -> Option<Named> {
+fn of_older(call: &Call) -> Option<FileCall> {
     let [a, b, ..] = call.arguments;
     Some(match call.number {
         libc::SYS_open => opened(WORKING_DIRECTORY, a, signed(b)),
@@ -179,9 +179,9 @@ fn of_older(call: &Call) -> Option<Named> {
             a,
             libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC,
         ),
-        libc::SYS_mkdir | libc::SYS_mknod => named(WORKING_DIRECTORY, a, Deed::Make),
-        libc::SYS_symlink | libc::SYS_link => named(WORKING_DIRECTORY, b, Deed::Make),
-        libc::SYS_unlink | libc::SYS_rmdir => named(WORKING_DIRECTORY, a, Deed::Remove),
+        libc::SYS_mkdir | libc::SYS_mknod => named(WORKING_DIRECTORY, a, Access::Make),
+        libc::SYS_symlink | libc::SYS_link => named(WORKING_DIRECTORY, b, Access::Make),
+        libc::SYS_unlink | libc::SYS_rmdir => named(WORKING_DIRECTORY, a, Access::Remove),
         libc::SYS_rename => renamed((WORKING_DIRECTORY, a), (WORKING_DIRECTORY, b)),
         libc::SYS_chmod | libc::SYS_chown | libc::SYS_utime | libc::SYS_utimes => {
             changed(WORKING_DIRECTORY, a, 0)
@@ -193,6 +193,6 @@ fn of_older(call: &Call) -> Option<Named> {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn of_older(_: &Call) -> Option<Named> {
+fn of_older(_: &Call) -> Option<FileCall> {
     None
 }

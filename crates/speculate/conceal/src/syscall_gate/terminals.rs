@@ -8,7 +8,7 @@ use std::{
 
 use rustix::fs::{major, makedev, minor};
 
-use super::{Call, Shared, Sized, filter};
+use super::{Call, Shared, SizeReaders, filter};
 use crate::{
     members::Members,
     processes::{line, number},
@@ -43,8 +43,8 @@ impl Shared {
         let is_one_of = |all: &[&str]| name.split('-').any(|word| all.contains(&word));
         let by = match is_one_of(&COMPILERS) {
             _ if is_one_of(&ASKING_FOR_OTHERS) => return,
-            true => Sized::ByCompilers,
-            false => Sized::ByOthers,
+            true => SizeReaders::Compilers,
+            false => SizeReaders::Others,
         };
         let mut sized = self.sized();
         *sized = by.max(*sized);

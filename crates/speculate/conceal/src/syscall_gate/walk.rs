@@ -29,7 +29,7 @@ const PROC_SUPER_MAGIC: u64 = 0x9fa0; // PROC_SUPER_MAGIC
 
 /// What a path leads to.
 #[derive(Debug)]
-pub(super) enum Led {
+pub(super) enum Target {
     There {
         file: OwnedFd,
         /// By a descriptor of an own process, that is open to be written to.
@@ -43,7 +43,7 @@ pub(super) enum Led {
 
 /// A path, and how a thread goes by it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Way<'a> {
+pub(super) struct PathLookup<'a> {
     pub(super) directory: i32,
     pub(super) path: &'a Path,
     /// What it leads to, if that is a link, is gone by, too.
@@ -88,10 +88,10 @@ pub(super) fn is_of_processes(file: &OwnedFd) -> bool {
 }
 
 /// Goes there.
-pub(super) fn walk(thread: u32, members: Members, way: Way<'_>) -> Result<Led, Errno> {
-    let here = open(&start(thread, way.directory, way.path))?;
-    let root = match way.is_rooted {
-        true => again(&here)?,
+pub(super) fn walk(thread: u32, members: Members, lookup: PathLookup<'_>) -> Result<Target, Errno> {
+    let here = open(&start(thread, lookup.directory, lookup.path))?;
+    let root = match lookup.is_rooted {
+        true => reopen_path(&here)?,
         false => open(&of(thread).join("root"))?,
     };
     let mut walk = Walk {
@@ -103,15 +103,15 @@ pub(super) fn walk(thread: u32, members: Members, way: Way<'_>) -> Result<Led, E
         links: 0,
         is_written: false,
     };
-    walk.push(way.path);
+    walk.push(lookup.path);
     // `link/` is what the link leads to.
-    let follows = way.follows || way.path.as_os_str().as_encoded_bytes().ends_with(b"/");
+    let follows = lookup.follows || lookup.path.as_os_str().as_encoded_bytes().ends_with(b"/");
     while let Some(name) = walk.left.pop() {
-        if let Some(led) = walk.step(&name, follows)? {
-            return Ok(led);
+        if let Some(target) = walk.step(&name, follows)? {
+            return Ok(target);
         }
     }
-    Ok(Led::There {
+    Ok(Target::There {
         file: walk.here,
         is_written: walk.is_written,
     })
@@ -136,7 +136,7 @@ impl Walk {
     }
 
     /// One name further; where that leads if it ends there.
-    fn step(&mut self, name: &OsString, follows: bool) -> Result<Option<Led>, Errno> {
+    fn step(&mut self, name: &OsString, follows: bool) -> Result<Option<Target>, Errno> {
         let is_last = self.left.is_empty();
         if name == ".." {
             if !is_same(&self.here, &self.root)? {
@@ -145,7 +145,9 @@ impl Walk {
             return Ok(None);
         }
         let found = match at(&self.here, name, OFlags::NOFOLLOW) {
-            Err(Errno::NOENT) if is_last => return Ok(Some(Led::Nothing(again(&self.here)?))),
+            Err(Errno::NOENT) if is_last => {
+                return Ok(Some(Target::Nothing(reopen_path(&self.here)?)));
+            }
             found => found?,
         };
         let kind = FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode);
@@ -160,13 +162,13 @@ impl Walk {
         self.follow(name, &found)
     }
 
-    fn follow(&mut self, name: &OsString, link: &OwnedFd) -> Result<Option<Led>, Errno> {
+    fn follow(&mut self, name: &OsString, link: &OwnedFd) -> Result<Option<Target>, Errno> {
         let place = is_of_processes(link).then(|| place(link)).flatten();
         let place = place.unwrap_or_default();
         if let Some(process) = process_in(&place) {
             // No text: what the process has.
             if !self.members.has(process.cast_unsigned()) {
-                return Ok(Some(Led::Elsewhere));
+                return Ok(Some(Target::Elsewhere));
             }
             self.is_written = self.left.is_empty() && is_open_to_write(&place);
             self.here = at(&self.here, name, OFlags::empty())?;
@@ -181,7 +183,7 @@ impl Walk {
             }
         };
         if target.is_absolute() {
-            self.here = again(&self.root)?;
+            self.here = reopen_path(&self.root)?;
         }
         self.push(&target);
         Ok(None)
@@ -197,7 +199,7 @@ fn at(directory: &OwnedFd, name: &OsString, flags: OFlags) -> Result<OwnedFd, Er
     rustix::fs::openat(directory, name, flags, Mode::empty())
 }
 
-fn again(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
+fn reopen_path(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
     rustix::io::fcntl_dupfd_cloexec(directory, 0)
 }
 

@@ -2,7 +2,7 @@
 
 use super::{
     Arc, Attributes, Directory, Effect, Encapsulation, Entry, Errno, HiddenId, Identity, Kind,
-    Leaf, New, OsString, Refused, Time, TreePath, What, Writing,
+    Leaf, LeafContent, New, OsString, Refused, Time, TreePath, Writing,
 };
 use crate::layer::Made;
 
@@ -27,7 +27,7 @@ impl Encapsulation {
     pub fn create(&mut self, path: &TreePath, id: HiddenId, now: Time) -> Result<(), Refused> {
         self.put_new(
             path,
-            Entry::Leaf(Leaf::new(What::File { id, era: self.era })),
+            Entry::Leaf(Leaf::new(LeafContent::File { id, era: self.era })),
             now,
         )?;
         let path = path.clone();
@@ -60,7 +60,7 @@ impl Encapsulation {
         target: OsString,
         new: New,
     ) -> Result<(), Refused> {
-        let what = What::Symlink {
+        let what = LeafContent::Symlink {
             made: new.into(),
             target: target.clone(),
         };
@@ -81,7 +81,7 @@ impl Encapsulation {
             0o140_000 => Kind::Socket,
             _ => return Err(Errno::INVAL.into()),
         };
-        let what = What::Special(new.into(), kind);
+        let what = LeafContent::Special(new.into(), kind);
         self.put_new(path, Entry::Leaf(Leaf::new(what)), new.now)?;
         let path = path.clone();
         self.effects.push(Effect::Special { path, new });
@@ -117,7 +117,7 @@ impl Encapsulation {
             return Err(Errno::ISDIR.into());
         };
         match leaf.what {
-            What::File { id, era } if era == self.era => Ok(Writing::Own(id)),
+            LeafContent::File { id, era } if era == self.era => Ok(Writing::Own(id)),
             _ if found.stat.links > 1 => Err(Refused::Unconcealable(
                 "a file with several names is written to",
             )),
@@ -141,7 +141,7 @@ impl Encapsulation {
 
     /// Whatever was there.
     pub(super) fn put_content(&mut self, path: &TreePath, id: HiddenId) -> Result<(), Refused> {
-        let entry = Entry::Leaf(Leaf::new(What::File { id, era: self.era }));
+        let entry = Entry::Leaf(Leaf::new(LeafContent::File { id, era: self.era }));
         let (directory, name) = self.place(path)?;
         directory.names.insert(name, entry);
         let path = path.clone();
@@ -168,7 +168,7 @@ impl Encapsulation {
                 return Err(Errno::IO.into());
             };
             match leaf.what {
-                What::File { id, era } if era == self.era => return Ok(Some(id)),
+                LeafContent::File { id, era } if era == self.era => return Ok(Some(id)),
                 _ if found.stat.links > 1 => {
                     let why = "attributes of a file with several names are set";
                     return Err(Refused::Unconcealable(why));
@@ -328,7 +328,7 @@ impl Encapsulation {
     pub(super) fn disown(&mut self, path: &TreePath) -> Result<(), Refused> {
         let (directory, name) = self.place(path)?;
         if let Some(Entry::Leaf(leaf)) = directory.names.get_mut(&name)
-            && let What::File { era, .. } = &mut leaf.what
+            && let LeafContent::File { era, .. } = &mut leaf.what
         {
             *era = 0;
         }
