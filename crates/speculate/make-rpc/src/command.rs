@@ -105,7 +105,7 @@ impl Command {
     /// Do the arguments allow parallel jobs (`-j`)?
     #[must_use]
     pub fn is_parallel(&self) -> bool {
-        let flags = jobserver::TOLD_IN.map(|name| self.environment.get(name));
+        let flags = jobserver::JOBSERVER_VARIABLES.map(|name| self.environment.get(name));
         let arguments = self.arguments.iter().map(OsString::as_os_str);
         let mut all = arguments.chain(flags.into_iter().flatten());
         self.jobserver.is_some()
@@ -135,7 +135,7 @@ impl Command {
         let meant = |(name, value)| {
             let meant = if is_one(name, &WITHOUT_MEANING) {
                 None
-            } else if is_one(name, &jobserver::TOLD_IN) {
+            } else if is_one(name, &jobserver::JOBSERVER_VARIABLES) {
                 Some(jobserver::without(value).into())
             } else {
                 Some(value.into())

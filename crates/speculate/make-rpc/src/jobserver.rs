@@ -20,7 +20,7 @@ use rustix::{
 use crate::command::Command;
 
 /// Variables that tell a make of the jobserver.
-pub const TOLD_IN: [&str; 2] = ["MAKEFLAGS", "MFLAGS"];
+pub const JOBSERVER_VARIABLES: [&str; 2] = ["MAKEFLAGS", "MFLAGS"];
 /// Words that tell of the jobserver: pipes, and the word of GNU make before 4.2.
 const JOBSERVER_OPTIONS: [&[u8]; 2] = [b"--jobserver-auth=", b"--jobserver-fds="];
 /// Numbers below this are reserved ([`reserve`]).
@@ -91,7 +91,7 @@ pub fn reserve() -> io::Result<Vec<OwnedFd>> {
 }
 
 /// The jobserver of this process, if the descriptors are open.
-pub fn told(flags: Option<&OsStr>) -> Option<Ends> {
+pub fn advertised(flags: Option<&OsStr>) -> Option<Ends> {
     let words = flags?.as_bytes().split(|byte| *byte == b' ');
     let last = words
         .filter_map(|word| {
@@ -119,9 +119,9 @@ pub fn is_given(number: RawFd) -> bool {
 pub fn is_of(number: RawFd, ends: Option<Ends>, flags: Option<&OsStr>) -> bool {
     let is_named = || {
         let name = fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
-        let told = [FIFO_PREFIX, name.as_os_str().as_bytes()].concat();
+        let advertised = [FIFO_PREFIX, name.as_os_str().as_bytes()].concat();
         let mut words = flags?.as_bytes().split(|byte| *byte == b' ');
-        Some(words.any(|word| word.ends_with(&told)))
+        Some(words.any(|word| word.ends_with(&advertised)))
     };
     ends.is_some_and(|ends| ends.contains(&number)) || is_named() == Some(true)
 }
@@ -129,7 +129,7 @@ pub fn is_of(number: RawFd, ends: Option<Ends>, flags: Option<&OsStr>) -> bool {
 /// Replaces a named pipe in the words of a command by numbers.
 pub fn without_name(command: &mut Command) {
     let instead = format!("{},{}", FIFO_STAND_IN[0], FIFO_STAND_IN[1]);
-    for variable in TOLD_IN {
+    for variable in JOBSERVER_VARIABLES {
         let flags = command.environment.get(variable);
         if let Some(renamed) = flags.and_then(|flags| renamed(flags, instead.as_bytes())) {
             command.environment.set(variable, renamed);
@@ -148,8 +148,8 @@ fn renamed(flags: &OsStr, instead: &[u8]) -> Option<OsString> {
     let mut has_one = false;
     let words = flags.as_bytes().split(|byte| *byte == b' ').map(|word| {
         let is_named = |it: &&&[u8]| {
-            let told = word.strip_prefix(**it);
-            told.is_some_and(|told| told.starts_with(FIFO_PREFIX))
+            let advertised = word.strip_prefix(**it);
+            advertised.is_some_and(|advertised| advertised.starts_with(FIFO_PREFIX))
         };
         let Some(prefix) = JOBSERVER_OPTIONS.iter().find(is_named) else {
             return word.to_vec();
@@ -170,7 +170,7 @@ pub fn without(flags: &OsStr) -> OsString {
 
 /// Number of jobs at the same time, as the make of the command may have.
 fn at_once(command: &Command) -> usize {
-    let flags = command.environment.get(TOLD_IN[0]);
+    let flags = command.environment.get(JOBSERVER_VARIABLES[0]);
     let words = flags
         .into_iter()
         .flat_map(|flags| flags.as_bytes().split(|byte| *byte == b' '))
@@ -195,7 +195,7 @@ mod tests {
         let (from, to) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
         let ends = [&from, &to].map(|end| end.as_raw_fd());
         let [first, second] = ends;
-        let flags = |words: String| told(Some(OsStr::new(&words)));
+        let flags = |words: String| advertised(Some(OsStr::new(&words)));
         let said = format!(" -j4 --jobserver-auth={first},{second}");
         assert_eq!(flags(said.clone()), None, "who is begun has neither");
         for end in [&from, &to] {
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(flags(format!(" -j4 --jobserver-auth={from},9999")), None);
         assert_eq!(flags(" -j --jobserver-auth=fifo:/tmp/x".into()), None);
         assert_eq!(flags(" -j4".into()), None);
-        assert_eq!(told(None), None);
+        assert_eq!(advertised(None), None);
     }
 
     #[test]

@@ -208,7 +208,7 @@ fn is_plain() -> bool {
 }
 
 /// What is to be begun.
-pub(crate) struct Begun<'a> {
+pub(crate) struct StartedRunner<'a> {
     pub(crate) socket: &'a str,
     pub(crate) path: &'a OsStr,
     pub(crate) arguments: *const *mut c_char,
@@ -217,7 +217,7 @@ pub(crate) struct Begun<'a> {
 
 /// A copy of this process is the runner of that. `None`: it has to be begun as a program.
 pub(crate) fn copied(
-    begun: &Begun<'_>,
+    begun: &StartedRunner<'_>,
     actions: *const posix_spawn_file_actions_t,
     attributes: *const posix_spawnattr_t,
 ) -> Option<pid_t> {
@@ -274,7 +274,7 @@ fn close_own() {
 }
 
 /// In the copy.
-fn begin(begun: &Begun<'_>, moves: &[(c_int, c_int)], mask: &sigset_t) -> ! {
+fn begin(begun: &StartedRunner<'_>, moves: &[(c_int, c_int)], mask: &sigset_t) -> ! {
     unsafe extern "C" {
         static mut environ: *const *mut c_char;
     }

@@ -45,7 +45,7 @@ impl Cost {
     /// Whether the rest takes longer than all from the beginning, not concealed. `whole` is what the command has cost
     /// before, concealed, if it was done before: without that nobody knows how long the rest is, and who asks is not
     /// to wait longer than for plain make.
-    fn is_better_anew(self, whole: Option<Duration>) -> bool {
+    fn is_faster_anew(self, whole: Option<Duration>) -> bool {
         if self.plain < START_COST {
             return true;
         }
@@ -95,7 +95,7 @@ fn key(command: &Command) -> u64 {
 impl Job {
     /// Whether who asks for it waits for a shorter time if it is begun anew, and not concealed.
     /// (`before` is what the command has cost then.)
-    pub(crate) fn is_better_anew(&self, before: Option<Duration>) -> bool {
+    pub(crate) fn is_faster_anew(&self, before: Option<Duration>) -> bool {
         if self.is_hardly_begun() {
             return true;
         }
@@ -107,7 +107,7 @@ impl Job {
             return false;
         }
         let (answers, working) = (self.asked(), self.working());
-        Cost::of(working.time, answers).is_better_anew(before)
+        Cost::of(working.time, answers).is_faster_anew(before)
     }
 
     /// For how long a user would have waited for it, at the least.
@@ -142,8 +142,8 @@ mod tests {
     fn slightly_slower_command_continues() {
         let cost = Cost::of(milliseconds(1000), 100);
         assert!(cost.plain < cost.concealed);
-        assert!(!cost.is_better_anew(None));
-        assert!(!cost.is_better_anew(Some(milliseconds(100_000))));
+        assert!(!cost.is_faster_anew(None));
+        assert!(!cost.is_faster_anew(Some(milliseconds(100_000))));
     }
 
     #[test]
@@ -153,18 +153,18 @@ mod tests {
         assert_eq!(cost.plain, milliseconds(60));
         assert_eq!(cost.concealed, milliseconds(125));
         // Nobody knows what is left.
-        assert!(cost.is_better_anew(None));
-        assert!(cost.is_better_anew(Some(milliseconds(124))));
+        assert!(cost.is_faster_anew(None));
+        assert!(cost.is_faster_anew(Some(milliseconds(124))));
         // All of it takes 72 ms and 115 ms if it is not concealed.
-        assert!(!cost.is_better_anew(Some(milliseconds(150))));
-        assert!(!cost.is_better_anew(Some(milliseconds(240))));
-        assert!(cost.is_better_anew(Some(milliseconds(250))));
+        assert!(!cost.is_faster_anew(Some(milliseconds(150))));
+        assert!(!cost.is_faster_anew(Some(milliseconds(240))));
+        assert!(cost.is_faster_anew(Some(milliseconds(250))));
     }
 
     #[test]
     fn hardly_begun_command_restarts() {
-        assert!(Cost::of(milliseconds(4), 0).is_better_anew(Some(milliseconds(5))));
-        assert!(!Cost::of(milliseconds(6), 0).is_better_anew(None));
+        assert!(Cost::of(milliseconds(4), 0).is_faster_anew(Some(milliseconds(5))));
+        assert!(!Cost::of(milliseconds(6), 0).is_faster_anew(None));
     }
 
     #[test]

@@ -36,10 +36,10 @@ use speculation::{Speculation, Stage};
 
 use crate::{
     command::Status,
-    drain::see_through,
+    drain::drain,
     job::{BeginError, Job},
     link::{self, STREAM_COUNT},
-    listener::{Counted, listen_to},
+    listener::{CountGuard, listen_to},
     worlds::{MayChange, Worlds, around_is_stale},
 };
 
@@ -112,7 +112,7 @@ impl Daemon {
     pub fn is_done(&self) -> bool {
         let was =
             self.next.load(Ordering::Acquire) > 1 || self.began.elapsed() > FIRST_REQUEST_TIMEOUT;
-        was && self.all().is_empty() && !self.leaves_something() && !self.is_answering()
+        was && self.all().is_empty() && !self.has_remaining_process() && !self.is_answering()
     }
 
     /// Somebody waits for an answer: how what was aborted has ended, perhaps.
@@ -162,14 +162,14 @@ impl Daemon {
             }
         }
         // The same for a committed command with processes left that need this program.
-        while self.is_answering() || self.leaves_something() {
+        while self.is_answering() || self.has_remaining_process() {
             thread::sleep(POLL_INTERVAL);
         }
         self.worlds.end();
         Ok(())
     }
 
-    fn leaves_something(&self) -> bool {
+    fn has_remaining_process(&self) -> bool {
         let mut left = self.left();
         left.retain(|job| !job.is_over());
         !left.is_empty()
@@ -179,8 +179,8 @@ impl Daemon {
         listen_to(listener, || {
             let this = Arc::clone(self);
             move |mut asker| {
-                let request = link::heed(&mut asker)?;
-                let _answering = Counted::one(&this.asked);
+                let request = link::receive_request(&mut asker)?;
+                let _answering = CountGuard::one(&this.asked);
                 this.answer(request, &mut asker)
             }
         });
@@ -212,7 +212,7 @@ impl Daemon {
             },
             Request::List => Reply::Listed(self.all().values().map(|kept| kept.listed()).collect()),
         };
-        link::say(asker, &reply)
+        link::send(asker, &reply)
     }
 
     /// It begins as soon as its inputs have ended: at once if they have.
@@ -280,7 +280,7 @@ impl Daemon {
             match job.concealment.with_encapsulation(take) {
                 // What was committed is there for all to see.
                 None | Some(Ok(())) => {}
-                Some(Err(conflict)) => return Err(told(name, &conflict, world.real())),
+                Some(Err(conflict)) => return Err(conflict_message(name, &conflict, world.real())),
             }
         }
         let hidden = Arc::clone(world.hidden());
@@ -354,7 +354,7 @@ impl Daemon {
             let _ = err.write_all(line.as_bytes());
         }
         job.output.show([out, err]);
-        let status = see_through(&job, Some(says), asker);
+        let status = drain(&job, Some(says), asker);
         if !job.is_over() {
             self.left().push(job);
         }
@@ -441,7 +441,7 @@ fn done_in(real: &BaseTree, effect: &Effect) -> String {
     files.join(" and ")
 }
 
-fn told(name: &str, conflict: &Conflict, real: &BaseTree) -> String {
+fn conflict_message(name: &str, conflict: &Conflict, real: &BaseTree) -> String {
     match conflict {
         Conflict::Stale(stale) => format!(
             "{name}, its input, has read what another one of its inputs has changed: {}",

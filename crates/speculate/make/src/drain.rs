@@ -22,11 +22,7 @@ const READER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Returns when the command has ended and the output was read, or when the client has stopped waiting. Passes the
 /// input of the user on, as much as the command asks for.
-pub(crate) fn see_through(
-    job: &Arc<Job>,
-    mut says: Option<File>,
-    asker: &mut UnixStream,
-) -> Status {
+pub(crate) fn drain(job: &Arc<Job>, mut says: Option<File>, asker: &mut UnixStream) -> Status {
     let mut sent = None;
     let status = loop {
         if let Some((status, _)) = job.wait(POLL_INTERVAL).ended {
@@ -41,7 +37,7 @@ pub(crate) fn see_through(
         }
         sent = pass_on_signals(asker, job).or(sent);
     };
-    match is_heard(job, sent, asker) {
+    match drain_output(job, sent, asker) {
         Some(signal) => Status::Signalled(signal.as_raw()),
         None => status,
     }
@@ -49,16 +45,16 @@ pub(crate) fn see_through(
 
 /// What has ended it while it waited for being heard: where commands wait for who listens, they would have died of
 /// that.
-fn is_heard(job: &Arc<Job>, sent: Option<Signal>, asker: &mut UnixStream) -> Option<Signal> {
+fn drain_output(job: &Arc<Job>, sent: Option<Signal>, asker: &mut UnixStream) -> Option<Signal> {
     let mut since = sent.map(|_| Instant::now());
     let mut ended_by = None;
-    while !job.output.is_heard(POLL_INTERVAL) {
+    while !job.output.is_drained(POLL_INTERVAL) {
         if let Some(signal) = pass_on_signals(asker, job) {
             ended_by.get_or_insert(signal);
             since.get_or_insert_with(Instant::now);
         }
         if since.is_some_and(|since| since.elapsed() > READER_TIMEOUT) {
-            job.output.give_up();
+            job.output.abandon();
             return ended_by;
         }
     }

@@ -38,7 +38,7 @@ use crate::{
     expected_targets::ExpectedTargets,
     job::{BeginError, Job, JobId},
     jobserver::reserve,
-    link::{self, Reply, Standing, Taken},
+    link::{self, Reply, Taken, WatcherStatus},
     preload::Preload,
     worlds::{MayChange, Worlds},
 };
@@ -50,7 +50,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const ABOUT_TO_END: Duration = Duration::from_millis(500);
 
 /// A make that the user runs.
-struct Own {
+struct UserMake {
     process: Pid,
     /// It is there as long as the process is.
     alive: OwnedFd,
@@ -61,7 +61,7 @@ struct Own {
 /// Who wants an engine to end, and is to be told how far that is; and who has been. Nobody is at their other end any
 /// more when it has ended.
 #[derive(Default)]
-struct Stoppers {
+struct StopRequests {
     wait: Vec<UnixStream>,
     told: Vec<UnixStream>,
 }
@@ -71,21 +71,21 @@ pub struct Engine {
     worlds: Worlds,
     jobs: Mutex<BTreeMap<JobId, Arc<Job>>>,
     next: AtomicU64,
-    /// How many makes were begun unasked ([`Standing::begun`]).
+    /// How many makes were begun unasked ([`WatcherStatus::begun`]).
     begun: AtomicU64,
     /// Held while something begins that is not known yet.
     beginning: RwLock<()>,
     /// What the user has asked for, and is expected to ask for.
     asked: Mutex<ExpectedTargets>,
     /// Makes that the user runs themselves.
-    own: Mutex<Vec<Own>>,
+    own: Mutex<Vec<UserMake>>,
     /// What commands have cost that were done concealed.
     costs: Mutex<Costs>,
     is_over: AtomicBool,
     /// How many are being answered.
     answering: AtomicUsize,
     /// Who wants it to end.
-    stoppers: Mutex<Stoppers>,
+    stoppers: Mutex<StopRequests>,
     /// Whose mounts it has itself: those who have them, too, are no job's.
     outsiders: Option<Members>,
     /// Numbers that commands are given descriptors under.
@@ -148,7 +148,7 @@ impl Engine {
     }
 
     /// If something around the trees is not what it was when it was read, nothing that was done is worth anything.
-    fn look_around(&self) -> Result<(), WorldError> {
+    fn renew_if_stale(&self) -> Result<(), WorldError> {
         let Some(stale) = self.worlds.renew()? else {
             return Ok(());
         };
@@ -182,7 +182,7 @@ impl Engine {
         own.len()
     }
 
-    fn own(&self) -> MutexGuard<'_, Vec<Own>> {
+    fn own(&self) -> MutexGuard<'_, Vec<UserMake>> {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -216,19 +216,19 @@ impl Engine {
 
     /// How things are.
     #[must_use]
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> WatcherStatus {
         let expected = self.asked().expected();
-        let mut standing = Standing {
+        let mut standing = WatcherStatus {
             begun: self.begun.load(Ordering::Acquire),
-            expected: expected.iter().map(anticipation::words).collect(),
-            ..Standing::default()
+            expected: expected.iter().map(anticipation::display_of).collect(),
+            ..WatcherStatus::default()
         };
         let jobs: Vec<_> = self.jobs().values().cloned().collect();
-        let of_use = anticipation::of_use(&jobs);
+        let usable = anticipation::usable(&jobs);
         for job in &jobs {
             let progress = job.progress();
             match progress.ended {
-                Some((_, took)) if of_use.contains(&job.id) => {
+                Some((_, took)) if usable.contains(&job.id) => {
                     standing.finished += 1;
                     if job.is_make {
                         standing.took = microseconds(took);
@@ -238,7 +238,7 @@ impl Engine {
                 None => standing.running += 1,
             }
             // One that a newer make has replaced, and that has not ended yet, waits for nobody.
-            if progress.is_wanted || of_use.contains(&job.id) {
+            if progress.is_wanted || usable.contains(&job.id) {
                 standing.waiting.extend(job.waiting());
             }
         }
@@ -326,7 +326,7 @@ impl Engine {
             self.abort_all_but(|_| false);
             let own = self.jobs().len() + self.plain_makes();
             if own == 0 || began.elapsed() > ABOUT_TO_END {
-                self.tell_stoppers(own);
+                self.notify_stoppers(own);
             }
             if own == 0 && self.answering.load(Ordering::Acquire) == 0 {
                 break;
@@ -338,10 +338,10 @@ impl Engine {
     }
 
     /// Who wants to wait for the end sees it: they are told no more, and left when this process is.
-    fn tell_stoppers(&self, own: usize) {
+    fn notify_stoppers(&self, own: usize) {
         let mut stoppers = self.stoppers();
         for stopper in &mut stoppers.wait {
-            if let Err(error) = link::say(stopper, &Reply::Ends(own)) {
+            if let Err(error) = link::send(stopper, &Reply::Ends(own)) {
                 tracing::debug!("who has ended this is gone: {error}");
             }
         }
@@ -350,7 +350,7 @@ impl Engine {
         stoppers.told.append(&mut told);
     }
 
-    fn stoppers(&self) -> MutexGuard<'_, Stoppers> {
+    fn stoppers(&self) -> MutexGuard<'_, StopRequests> {
         self.stoppers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

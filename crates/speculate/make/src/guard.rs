@@ -56,15 +56,15 @@ pub fn begin() -> io::Result<()> {
 
 /// The command of these mounts is concealed from now on, and unasked.
 pub(crate) fn is_unasked(members: Members) {
-    tell(1, members);
+    send(1, members);
 }
 
 /// A user has asked for the command, or the command has ended.
 pub(crate) fn is_asked_for(members: Members) {
-    tell(0, members);
+    send(0, members);
 }
 
-fn tell(is_unasked: u8, members: Members) {
+fn send(is_unasked: u8, members: Members) {
     if let Some(mut guard) = GUARD.get() {
         let mut words = [is_unasked; MESSAGE_BYTES];
         words[1..].copy_from_slice(&members.number().to_ne_bytes());

@@ -62,7 +62,7 @@ enum End {
 impl Input {
     /// A command's, which reads nothing.
     #[must_use]
-    pub fn nothing() -> Self {
+    pub fn none() -> Self {
         Self(Arc::new(Mutex::new(End::Nothing)))
     }
 

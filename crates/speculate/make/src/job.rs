@@ -26,7 +26,7 @@ use crate::{
     exit_status, guard,
     input::Input,
     jobserver::Jobserver,
-    link::Waits,
+    link::WaitingProcess,
     output::Output,
     repositories,
 };
@@ -62,7 +62,7 @@ pub struct Job {
     session: u32,
     /// The requests of the processes, while a process runs; afterwards, whether a process has read the size of the
     /// terminal.
-    gate: Mutex<Result<SyscallGate, Left>>,
+    gate: Mutex<Result<SyscallGate, EndedGate>>,
     /// Whether it is a make that nobody has asked for yet, and not what one has begun.
     pub is_make: bool,
     /// What it has taken over.
@@ -76,7 +76,7 @@ pub struct Job {
 
 /// What is known of the requests of a command of which no process is left.
 #[derive(Debug, Clone, Copy)]
-struct Left {
+struct EndedGate {
     sized: SizeReaders,
     /// How many there were.
     asked: u64,
@@ -140,7 +140,8 @@ impl Job {
         if let Some((name, arguments)) = command.arguments.split_first() {
             run.arg0(name).args(arguments);
         }
-        let environment = Pointers::to(&repositories::told(&command, &world)).map_err(not_run)?;
+        let environment =
+            Pointers::to(&repositories::with_git_discovery(&command, &world)).map_err(not_run)?;
         run.stdin(ends.input).stdout(ends.out).stderr(ends.err);
         let umask = command.umask;
         let jobserver = Jobserver::of(&command).map_err(not_run)?;
@@ -188,7 +189,7 @@ impl Job {
     fn wait_for(&self, child: Child, view: View) {
         let (status, worked) = exit_status::of(&child);
         let took = self.began.elapsed();
-        let is_alone = self.is_nobody_left();
+        let is_alone = self.has_ended_entirely();
         if is_alone {
             self.is_left();
         }
@@ -200,7 +201,7 @@ impl Job {
         if !is_alone {
             // Processes that the command leaves running go on, concealed like the job.
             let mut pace = SHORT_PAUSE;
-            while !self.is_nobody_left() {
+            while !self.has_ended_entirely() {
                 thread::sleep(pace);
                 pace = (2 * pace).min(LEFT_BEHIND);
             }
@@ -214,7 +215,7 @@ impl Job {
 
     /// Whether none of its processes is left. A look at all that there are in the machine takes longer than many a
     /// command.
-    fn is_nobody_left(&self) -> bool {
+    fn has_ended_entirely(&self) -> bool {
         let gate = self.gate();
         let may_be = gate.as_ref().map_or(true, SyscallGate::is_anybody_left);
         drop(gate);
@@ -233,10 +234,10 @@ impl Job {
         self.input.close();
         // Thousands may be finished and not asked for: nothing is kept open for them.
         let (sized, asked) = (self.sized(), self.calls());
-        *self.gate() = Err(Left { sized, asked });
+        *self.gate() = Err(EndedGate { sized, asked });
     }
 
-    fn gate(&self) -> MutexGuard<'_, Result<SyscallGate, Left>> {
+    fn gate(&self) -> MutexGuard<'_, Result<SyscallGate, EndedGate>> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -271,7 +272,7 @@ impl Job {
     }
 
     /// What another one has done, or does, is part of it.
-    pub fn takes(&self, part: &Arc<Self>) {
+    pub fn add_part(&self, part: &Arc<Self>) {
         let mut parts = self.own_parts();
         // The same may be asked for twice.
         if parts.iter().all(|other| other.id != part.id) {
@@ -280,7 +281,7 @@ impl Job {
     }
 
     /// Another one is no part of it any more.
-    pub fn leaves_out(&self, part: &Self) {
+    pub fn remove_part(&self, part: &Self) {
         self.own_parts().retain(|other| other.id != part.id);
     }
 
@@ -321,7 +322,7 @@ impl Job {
 
     /// What waits until it is committed.
     #[must_use]
-    pub fn waiting(&self) -> Vec<Waits> {
+    pub fn waiting(&self) -> Vec<WaitingProcess> {
         // By which it was known may be another one's.
         if self.progress().is_empty {
             return Vec::new();
@@ -338,7 +339,7 @@ impl Job {
             .flatten()
             .map(|process| (process.as_raw_pid().cast_unsigned(), OUTPUT_FULL_REASON));
         let files: BTreeMap<_, _> = calls.iter().flat_map(SyscallGate::named).collect();
-        let told = |(process, why): (u32, &str)| Waits {
+        let told = |(process, why): (u32, &str)| WaitingProcess {
             process,
             program: program_of(process),
             why: why.to_owned(),
@@ -354,7 +355,7 @@ impl Job {
         effects == Some(0)
             && self.progress().ended.is_none()
             && !self.has_parts()
-            && !self.output.is_anything_said()
+            && !self.output.has_output()
             && !self.waiting().is_empty()
     }
 
@@ -415,7 +416,7 @@ impl Job {
     /// Whether a process of it is left that says or does something, after it has ended. One that is about to end is
     /// waited for.
     #[must_use]
-    pub fn leaves_something(&self) -> bool {
+    pub fn has_remaining_process(&self) -> bool {
         let began = Instant::now();
         while !self.progress().is_empty {
             if began.elapsed() > LEFT_BEHIND {
@@ -509,7 +510,7 @@ impl Job {
     }
 
     /// Ends it, as [`Self::abort`] does, while who has said so goes on.
-    pub(crate) fn abort_meanwhile(self: &Arc<Self>) -> bool {
+    pub(crate) fn abort_in_background(self: &Arc<Self>) -> bool {
         if !self.gives_up() {
             return false;
         }

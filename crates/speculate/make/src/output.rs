@@ -52,7 +52,7 @@ impl Stream {
 }
 
 /// What was said at a time.
-type Words = (Stream, Arc<Vec<u8>>);
+type Chunk = (Stream, Arc<Vec<u8>>);
 
 /// What was said, in order.
 #[derive(Debug, Clone)]
@@ -60,24 +60,24 @@ pub struct Output(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    heard: Mutex<Heard>,
+    state: Mutex<OutputState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct Heard {
+struct OutputState {
     /// Until it may be heard. It stays known.
-    said: Vec<Words>,
+    kept_output: Vec<Chunk>,
     /// It may be heard.
     is_shown: bool,
     /// On its way to who hears it.
-    queue: VecDeque<Words>,
+    queue: VecDeque<Chunk>,
     /// Something is just being said.
-    is_speaking: bool,
+    is_writing: bool,
     /// Nobody waits for the rest of it.
-    is_in_vain: bool,
+    is_abandoned: bool,
     /// How much there is that nobody has heard.
-    unheard: usize,
+    unread_bytes: usize,
     sources: Vec<(Stream, File)>,
     /// Kept, so that the terminal does not hang up between two processes.
     terminal: Option<OwnedFd>,
@@ -85,7 +85,7 @@ struct Heard {
 
 /// What a command is begun with.
 #[derive(Debug)]
-pub struct Ends {
+pub struct ChildStreams {
     /// Standard input.
     pub input: Stdio,
     /// Standard output.
@@ -99,19 +99,19 @@ impl Output {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn open(command: &Command) -> io::Result<(Self, Input, Ends)> {
+    pub fn open(command: &Command) -> io::Result<(Self, Input, ChildStreams)> {
         let terminal = command.terminal;
-        let mut heard = Heard {
-            said: Vec::new(),
+        let mut state = OutputState {
+            kept_output: Vec::new(),
             is_shown: false,
             queue: VecDeque::new(),
-            is_speaking: false,
-            is_in_vain: false,
-            unheard: 0,
+            is_writing: false,
+            is_abandoned: false,
+            unread_bytes: 0,
             sources: Vec::new(),
             terminal: None,
         };
-        let mut typed = Input::nothing();
+        let mut typed = Input::none();
         let slave = match terminal.iter().any(|it| *it) {
             true => {
                 let (master, slave) = pseudo_terminal(command.size())?;
@@ -120,8 +120,8 @@ impl Output {
                     true => Stream::Out,
                     false => Stream::Err,
                 };
-                heard.sources.push((says, master.into()));
-                heard.terminal = Some(slave.try_clone()?);
+                state.sources.push((says, master.into()));
+                state.terminal = Some(slave.try_clone()?);
                 Some(slave)
             }
             false => None,
@@ -131,7 +131,7 @@ impl Output {
             _ => {
                 let (from, to) = pipe_with(PipeFlags::CLOEXEC)?;
                 rustix::io::ioctl_fionbio(&from, true)?;
-                heard.sources.push((stream, from.into()));
+                state.sources.push((stream, from.into()));
                 Ok(to)
             }
         };
@@ -142,7 +142,7 @@ impl Output {
         };
         let (input, typed) = match (&slave, terminal[0]) {
             (Some(slave), true) => (slave.try_clone()?.into(), typed),
-            _ if command.reads_nothing => (Stdio::null(), Input::nothing()),
+            _ if command.reads_nothing => (Stdio::null(), Input::none()),
             // Who reads waits: what would come is not known.
             _ => {
                 let (from, to) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -151,21 +151,21 @@ impl Output {
             }
         };
         let this = Self(Arc::new(Shared {
-            heard: Mutex::new(heard),
+            state: Mutex::new(state),
             changed: Condvar::new(),
         }));
         this.listen()?;
         let (out, err) = (out.into(), err.into());
-        Ok((this, typed, Ends { input, out, err }))
+        Ok((this, typed, ChildStreams { input, out, err }))
     }
 
-    fn heard(&self) -> MutexGuard<'_, Heard> {
-        self.0.heard()
+    fn state(&self) -> MutexGuard<'_, OutputState> {
+        self.0.state()
     }
 
     /// Hears what is said until nobody can say more.
     fn listen(&self) -> io::Result<()> {
-        let all = self.heard();
+        let all = self.state();
         let sources = all.sources.iter().map(|(_, file)| file.try_clone());
         let mut sources = sources.collect::<io::Result<Vec<_>>>()?;
         drop(all);
@@ -192,7 +192,7 @@ impl Output {
                 // Both have them in the same order.
                 let mut each = over.iter();
                 sources.retain(|_| !*each.next().unwrap_or(&false));
-                shared.hear_but(&over);
+                shared.read_and_drop_ended(&over);
             }
         };
         thread::Builder::new().name("output".into()).spawn(listen)?;
@@ -201,140 +201,141 @@ impl Output {
 
     /// What was said until now, of which nothing is still under way.
     pub fn settle(&self) {
-        self.heard().hear();
+        self.state().read_available();
         self.0.changed.notify_all();
     }
 
     /// Says all that was said to these, and what will be said, too: at the pace of who listens, for whom nobody waits
     /// here.
     pub fn show(&self, sinks: [File; 2]) {
-        let mut heard = self.heard();
-        heard.hear();
-        heard.is_shown = true;
-        heard.queue = heard.said.iter().cloned().collect();
-        let is_all = heard.queue.is_empty() && heard.sources.is_empty();
-        drop(heard);
+        let mut state = self.state();
+        state.read_available();
+        state.is_shown = true;
+        state.queue = state.kept_output.iter().cloned().collect();
+        let is_all = state.queue.is_empty() && state.sources.is_empty();
+        drop(state);
         self.0.changed.notify_all();
         if !is_all {
             let shared = Arc::clone(&self.0);
-            thread::spawn(move || shared.speak(sinks.map(Some)));
+            thread::spawn(move || shared.write_queued(sinks.map(Some)));
         }
     }
 
     /// Whether all that was said has been heard by those that it was shown to, or is within that time.
     #[must_use]
-    pub fn is_heard(&self, at_most: Duration) -> bool {
-        let mut heard = self.heard();
-        heard.hear();
+    pub fn is_drained(&self, at_most: Duration) -> bool {
+        let mut state = self.state();
+        state.read_available();
         self.0.changed.notify_all();
-        let goes_on = |heard: &mut Heard| heard.is_under_way();
-        let waited = self.0.changed.wait_timeout_while(heard, at_most, goes_on);
-        let mut heard = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let goes_on = |state: &mut OutputState| state.is_under_way();
+        let waited = self.0.changed.wait_timeout_while(state, at_most, goes_on);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         // There was no room for it before, perhaps.
-        heard.hear();
+        state.read_available();
         self.0.changed.notify_all();
-        !heard.is_under_way()
+        !state.is_under_way()
     }
 
     /// Nobody waits any more for what was said and has not been heard.
-    pub fn give_up(&self) {
-        let mut heard = self.heard();
-        heard.unheard = 0;
-        heard.queue.clear();
-        heard.is_in_vain = heard.is_speaking;
+    pub fn abandon(&self) {
+        let mut state = self.state();
+        state.unread_bytes = 0;
+        state.queue.clear();
+        state.is_abandoned = state.is_writing;
     }
 
     /// Nobody will say more.
     pub fn end(&self) {
-        let mut heard = self.heard();
-        heard.hear_up_to(usize::MAX);
-        heard.sources.clear();
+        let mut state = self.state();
+        state.read_up_to(usize::MAX);
+        state.sources.clear();
         // With it ends who listens.
-        heard.terminal = None;
-        drop(heard);
+        state.terminal = None;
+        drop(state);
         self.0.changed.notify_all();
     }
 
     /// Says all that was said before it was shown to these; it stays known.
     pub fn repeat(&self, sinks: &mut [File; 2]) {
-        let said = self.heard().said.clone();
-        for (stream, words) in said {
-            say(&sinks[stream.place()], &words, || false);
+        let kept_output = self.state().kept_output.clone();
+        for (stream, bytes) in kept_output {
+            write_chunk(&sinks[stream.place()], &bytes, || false);
         }
     }
 
     /// Whether anything was said that nobody has heard yet.
     #[must_use]
-    pub fn is_anything_said(&self) -> bool {
-        !self.heard().said.is_empty()
+    pub fn has_output(&self) -> bool {
+        !self.state().kept_output.is_empty()
     }
 
     /// Whether so much was said that nobody has heard that who says more waits.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        let heard = self.heard();
-        !heard.is_shown && heard.unheard >= heard.most()
+        let state = self.state();
+        !state.is_shown && state.unread_bytes >= state.limit()
     }
 }
 
 impl Shared {
-    fn heard(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, OutputState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hears what there is; those sources are over. Returns when more may be heard.
-    fn hear_but(&self, over: &[bool]) {
-        let mut heard = self.heard();
-        heard.hear();
+    fn read_and_drop_ended(&self, over: &[bool]) {
+        let mut state = self.state();
+        state.read_available();
         let mut each = over.iter();
-        heard.sources.retain(|_| !*each.next().unwrap_or(&false));
+        state.sources.retain(|_| !*each.next().unwrap_or(&false));
         self.changed.notify_all();
-        let is_full =
-            |heard: &mut Heard| heard.unheard >= heard.most() && !heard.sources.is_empty();
-        drop(self.changed.wait_while(heard, is_full));
+        let is_full = |state: &mut OutputState| {
+            state.unread_bytes >= state.limit() && !state.sources.is_empty()
+        };
+        drop(self.changed.wait_while(state, is_full));
     }
 
-    fn speak(&self, mut sinks: [Option<File>; 2]) {
-        while let Some((stream, words)) = self.next(&mut sinks) {
+    fn write_queued(&self, mut sinks: [Option<File>; 2]) {
+        while let Some((stream, bytes)) = self.next(&mut sinks) {
             if let Some(sink) = &sinks[stream.place()] {
-                say(sink, &words, || self.heard().is_in_vain);
+                write_chunk(sink, &bytes, || self.state().is_abandoned);
             }
-            let mut heard = self.heard();
-            heard.is_speaking = false;
-            if !std::mem::take(&mut heard.is_in_vain) {
-                heard.unheard = heard.unheard.saturating_sub(words.len());
+            let mut state = self.state();
+            state.is_writing = false;
+            if !std::mem::take(&mut state.is_abandoned) {
+                state.unread_bytes = state.unread_bytes.saturating_sub(bytes.len());
             }
-            drop(heard);
+            drop(state);
             self.changed.notify_all();
         }
     }
 
     /// What is to be said next, when there is something. Who reads where nobody can say more is told of the end;
     /// `None` if all are.
-    fn next(&self, sinks: &mut [Option<File>; 2]) -> Option<Words> {
-        let mut heard = self.heard();
+    fn next(&self, sinks: &mut [Option<File>; 2]) -> Option<Chunk> {
+        let mut state = self.state();
         loop {
-            if let Some(words) = heard.queue.pop_front() {
-                heard.is_speaking = true;
-                return Some(words);
+            if let Some(bytes) = state.queue.pop_front() {
+                state.is_writing = true;
+                return Some(bytes);
             }
             for stream in [Stream::Out, Stream::Err] {
-                if !heard.sources.iter().any(|(of, _)| *of == stream) {
+                if !state.sources.iter().any(|(of, _)| *of == stream) {
                     sinks[stream.place()] = None;
                 }
             }
             if sinks.iter().all(Option::is_none) {
                 return None;
             }
-            let waited = self.changed.wait(heard);
-            heard = waited.unwrap_or_else(PoisonError::into_inner);
+            let waited = self.changed.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
-impl Heard {
+impl OutputState {
     /// How much may be unheard before nothing more is listened to: who says it waits then.
-    fn most(&self) -> usize {
+    fn limit(&self) -> usize {
         match self.is_shown {
             true => UNREAD_OUTPUT_BYTES,
             false => HIDDEN_OUTPUT_BYTES,
@@ -342,22 +343,22 @@ impl Heard {
     }
 
     fn is_under_way(&self) -> bool {
-        self.is_speaking || !self.queue.is_empty()
+        self.is_writing || !self.queue.is_empty()
     }
 
-    fn hear(&mut self) {
-        self.hear_up_to(self.most());
+    fn read_available(&mut self) {
+        self.read_up_to(self.limit());
     }
 
-    fn hear_up_to(&mut self, most: usize) {
+    fn read_up_to(&mut self, limit: usize) {
         let mut piece = vec![0; READ_CHUNK_BYTES];
         for which in 0..self.sources.len() {
-            while self.unheard < most {
+            while self.unread_bytes < limit {
                 let (stream, source) = &mut self.sources[which];
                 let stream = *stream;
                 match source.read(&mut piece) {
                     Ok(0) => break,
-                    Ok(length) => self.keep(stream, &piece[..length]),
+                    Ok(length) => self.store(stream, &piece[..length]),
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     // Nothing more is there now, or ever.
                     Err(_) => break,
@@ -366,32 +367,32 @@ impl Heard {
         }
     }
 
-    fn keep(&mut self, stream: Stream, words: &[u8]) {
-        self.unheard += words.len();
+    fn store(&mut self, stream: Stream, bytes: &[u8]) {
+        self.unread_bytes += bytes.len();
         if self.is_shown {
-            self.queue.push_back((stream, Arc::new(words.to_vec())));
-        } else if let Some((last, said)) = self.said.last_mut()
+            self.queue.push_back((stream, Arc::new(bytes.to_vec())));
+        } else if let Some((last, kept_output)) = self.kept_output.last_mut()
             && *last == stream
-            && let Some(said) = Arc::get_mut(said)
+            && let Some(kept_output) = Arc::get_mut(kept_output)
         {
-            said.extend(words);
+            kept_output.extend(bytes);
         } else {
-            self.said.push((stream, Arc::new(words.to_vec())));
+            self.kept_output.push((stream, Arc::new(bytes.to_vec())));
         }
     }
 }
 
 /// Who does not listen any more misses it, and so does who does not listen until it is in vain.
-fn say(sink: &File, mut words: &[u8], is_in_vain: impl Fn() -> bool) {
+fn write_chunk(sink: &File, mut bytes: &[u8], is_abandoned: impl Fn() -> bool) {
     let pause = Timespec::try_from(WRITE_POLL_INTERVAL).unwrap_or_default();
-    while !words.is_empty() && !is_in_vain() {
+    while !bytes.is_empty() && !is_abandoned() {
         let polled = &mut [PollFd::new(sink, PollFlags::OUT)];
         if poll(polled, Some(&pause)).is_ok_and(|ready| ready == 0) {
             continue;
         }
         let mut to = sink;
-        match to.write(&words[..words.len().min(WRITE_CHUNK_BYTES)]) {
-            Ok(length) => words = &words[length..],
+        match to.write(&bytes[..bytes.len().min(WRITE_CHUNK_BYTES)]) {
+            Ok(length) => bytes = &bytes[length..],
             // The user's terminal or pipe may be one that does not wait.
             Err(error)
                 if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}

@@ -23,7 +23,7 @@ const ACROSS_FILE_SYSTEMS: (&str, &str) = ("GIT_DISCOVERY_ACROSS_FILESYSTEM", "1
 
 /// Where the repository that this directory is in keeps what it has, if it is in one.
 #[must_use]
-pub fn kept_of(directory: &Path) -> Option<PathBuf> {
+pub fn git_directory_of(directory: &Path) -> Option<PathBuf> {
     let top = directory
         .ancestors()
         .find(|top| top.join(GIT_ENTRY).exists())?;
@@ -31,37 +31,37 @@ pub fn kept_of(directory: &Path) -> Option<PathBuf> {
     if kept.is_dir() {
         return Some(kept);
     }
-    let said = |file: &Path, before: &str| {
+    let read_path = |file: &Path, before: &str| {
         let text = fs::read_to_string(file).ok()?;
         Some(PathBuf::from(text.strip_prefix(before)?.trim_end()))
     };
-    let kept = top.join(said(&kept, GIT_FILE_PREFIX)?);
-    let common = said(&kept.join(COMMON_DIRECTORY_FILE), "").map(|common| kept.join(common));
+    let kept = top.join(read_path(&kept, GIT_FILE_PREFIX)?);
+    let common = read_path(&kept.join(COMMON_DIRECTORY_FILE), "").map(|common| kept.join(common));
     Some(common.unwrap_or(kept))
 }
 
 /// The environment of a command: its own, unless its tree is no top of a repository, and it is not told something else.
-pub(crate) fn told(command: &Command, world: &World) -> Environment {
+pub(crate) fn with_git_discovery(command: &Command, world: &World) -> Environment {
     let mut environment = command.environment.clone();
     let mut trees = world.real().places().map(|(_, place)| place);
     let is_top =
         trees.any(|tree| command.directory.starts_with(tree) && tree.join(GIT_ENTRY).exists());
-    if !is_top && !is_told(command) {
+    if !is_top && !has_git_discovery(command) {
         environment.set(ACROSS_FILE_SYSTEMS.0, ACROSS_FILE_SYSTEMS.1);
     }
     environment
 }
 
 /// A command that was begun by another one, which was told that, is what it would be without.
-pub(crate) fn untold(mut command: Command, by: &Command) -> Command {
+pub(crate) fn without_git_discovery(mut command: Command, by: &Command) -> Command {
     let (name, value) = ACROSS_FILE_SYSTEMS;
-    if !is_told(by) && command.environment.get(name) == Some(OsStr::new(value)) {
+    if !has_git_discovery(by) && command.environment.get(name) == Some(OsStr::new(value)) {
         command.environment.remove(name);
     }
     command
 }
 
-fn is_told(command: &Command) -> bool {
+fn has_git_discovery(command: &Command) -> bool {
     command.environment.get(ACROSS_FILE_SYSTEMS.0).is_some()
 }
 
@@ -88,13 +88,13 @@ mod tests {
         say("one/.git/worktrees/two/commondir", "../..\n");
         say("one/three/.git", "gitdir: ../.git/modules/three\n");
         let kept = |name: &str| {
-            kept_of(&place(name)).map(|kept| kept.canonicalize().expect("it is there"))
+            git_directory_of(&place(name)).map(|kept| kept.canonicalize().expect("it is there"))
         };
         let real = |name: &str| Some(place(name).canonicalize().expect("it is there"));
         for directory in ["one", "one/in/it", "two", "two/in"] {
             assert_eq!(kept(directory), real("one/.git"), "{directory}");
         }
         assert_eq!(kept("one/three/in"), real("one/.git/modules/three"));
-        assert_eq!(kept_of(Path::new("/")), None);
+        assert_eq!(git_directory_of(Path::new("/")), None);
     }
 }

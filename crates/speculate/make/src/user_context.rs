@@ -24,7 +24,7 @@ const PRINTS_ALL_ALONE: &[u8] = b"env";
 impl Job {
     /// Values of another place that change the result of a command, or of the commands that the command has taken over.
     #[must_use]
-    pub fn minds(&self, command: &Command) -> Vec<String> {
+    pub fn context_differences(&self, command: &Command) -> Vec<String> {
         let (mut variables, is_resized) = self.command.placed(command);
         if variables.is_empty() && !is_resized {
             return Vec::new();
@@ -41,7 +41,7 @@ impl Job {
     fn depends_on_size(&self) -> bool {
         match self.sized() {
             SizeReaders::None => false,
-            SizeReaders::Compilers => self.output.is_anything_said(),
+            SizeReaders::Compilers => self.output.has_output(),
             SizeReaders::Others => true,
         }
     }

@@ -180,9 +180,9 @@ fn absent_reader_delays_no_end() {
     let ((out, to_out), (_err, to_err)) = (pipe(), pipe());
     output.show([to_out, to_err]);
     until("something is said", || waiting_in(&out) > 0);
-    assert!(!output.is_heard(Duration::from_millis(100)));
-    output.give_up();
-    assert!(output.is_heard(STEP_TIMEOUT));
+    assert!(!output.is_drained(Duration::from_millis(100)));
+    output.abandon();
+    assert!(output.is_drained(STEP_TIMEOUT));
     output.end();
     let said = heard(out).len();
     assert!((4096..300_000).contains(&said), "{said}");

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     command::{Command, Status},
-    link::Waits,
+    link::WaitingProcess,
 };
 
 /// What is asked for.
@@ -62,7 +62,7 @@ pub struct Listed {
     /// What it has done so far, which nobody sees.
     pub effects: usize,
     /// What waits until it is committed.
-    pub waiting: Vec<Waits>,
+    pub waiting: Vec<WaitingProcess>,
 }
 
 /// How far one is.

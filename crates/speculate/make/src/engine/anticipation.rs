@@ -18,7 +18,7 @@ impl Engine {
     /// makes.
     pub(super) fn begin_expected(&self) -> Result<Arc<Job>, BeginError> {
         let expected = self.asked().expected();
-        self.look_around()?;
+        self.renew_if_stale()?;
         let world = self.worlds.current();
         let makes: Vec<_> = self.jobs().values().cloned().collect();
         let is_concealed = |job: &&Arc<Job>| job.is_make && !job.progress().is_committed;
@@ -63,24 +63,28 @@ impl Engine {
         let first = makes.first()?.command.clone();
         makes.retain(|make| make.command.arguments == command.arguments);
         if makes.is_empty() {
-            let [asked, expected] = [command, &first].map(words);
+            let [asked, expected] = [command, &first].map(display_of);
             return Some(format!(
                 "asked for `{asked}`, and `{expected}` was expected"
             ));
         }
         let differences = makes.iter().map(|make| {
             let mut all = make.command.differs(command);
-            all.extend(make.minds(command));
+            all.extend(make.context_differences(command));
             all
         });
         let least = differences.min_by_key(Vec::len)?;
-        (!least.is_empty())
-            .then(|| format!("asked for with another {} than expected", told(&least)))
+        (!least.is_empty()).then(|| {
+            format!(
+                "asked for with another {} than expected",
+                list_names(&least)
+            )
+        })
     }
 }
 
 /// Makes that nobody has asked for yet, and what they have taken over: others are done anew, or were asked for.
-pub(super) fn of_use(jobs: &[Arc<Job>]) -> BTreeSet<JobId> {
+pub(super) fn usable(jobs: &[Arc<Job>]) -> BTreeSet<JobId> {
     let makes = jobs.iter().filter(|job| {
         let progress = job.progress();
         job.is_make && !progress.is_committed && !progress.is_aborted
@@ -99,17 +103,17 @@ fn is_done_by(job: &Job, command: &Command, world: &Arc<World>) -> bool {
         && !progress.is_aborted
         && Arc::ptr_eq(&job.world, world)
         && job.command.is_like(command)
-        && job.minds(command).is_empty()
+        && job.context_differences(command).is_empty()
 }
 
 /// As a shell would be told.
-pub(super) fn words(command: &Command) -> String {
+pub(super) fn display_of(command: &Command) -> String {
     let words = command.arguments.iter();
     let words: Vec<_> = words.map(|word| word.display().to_string()).collect();
     words.join(" ")
 }
 
-fn told(names: &[String]) -> String {
+fn list_names(names: &[String]) -> String {
     let first = names[..names.len().min(NAMES_IN_MESSAGE)].join(", ");
     match names.len().saturating_sub(NAMES_IN_MESSAGE) {
         0 => first,
@@ -119,13 +123,13 @@ fn told(names: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::told;
+    use super::list_names;
 
     #[test]
     fn message_names_at_most_three() {
         let names = ["A", "B", "C", "D", "E"].map(str::to_owned);
-        assert_eq!(told(&names[..1]), "A");
-        assert_eq!(told(&names[..3]), "A, B, C");
-        assert_eq!(told(&names), "A, B, C (and 2 more)");
+        assert_eq!(list_names(&names[..1]), "A");
+        assert_eq!(list_names(&names[..3]), "A, B, C");
+        assert_eq!(list_names(&names), "A, B, C (and 2 more)");
     }
 }

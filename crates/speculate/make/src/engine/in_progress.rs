@@ -21,18 +21,18 @@ impl Engine {
     /// Whether a command that is asked for ends sooner if it is done anew as by plain make: then it has never been.
     pub(super) fn is_begun_anew(&self, job: &Arc<Job>) -> bool {
         let before = self.costs().of(&job.command);
-        let is_better = job.is_better_anew(before);
+        let is_better = job.is_faster_anew(before);
         if is_better {
             tracing::info!("job {} is begun anew, for all to see", job.id);
         }
-        is_better && job.abort_meanwhile()
+        is_better && job.abort_in_background()
     }
 
     /// Returns when a command that is asked for has ended, or has to be shown before. While a command is concealed,
     /// the kernel remembers names. Of a shown command the kernel asks for each name each time: several times as often.
     /// So a command that works is shown at the end; a command that waits for its user or for other processes, or
     /// begins a make, is shown at once.
-    pub(super) fn works_on(&self, job: &Arc<Job>, asker: &mut UnixStream) {
+    pub(super) fn await_or_reveal(&self, job: &Arc<Job>, asker: &mut UnixStream) {
         let before = self.costs().of(&job.command).unwrap_or_default();
         let longest = (2 * before).clamp(CONCEALED_TIME_RANGE[0], CONCEALED_TIME_RANGE[1]);
         let (began, mut pace) = (Instant::now(), POLL_INTERVAL);
@@ -44,8 +44,8 @@ impl Engine {
                 }
                 pass_on_signals(asker, job);
             }
-            let is_told = job.output.is_anything_said() && began.elapsed() > OUTPUT_DELAY;
-            if is_told || began.elapsed() > longest || job.has_parts() || !job.works() {
+            let has_git_discovery = job.output.has_output() && began.elapsed() > OUTPUT_DELAY;
+            if has_git_discovery || began.elapsed() > longest || job.has_parts() || !job.works() {
                 return;
             }
             pace = (2 * pace).min(LONGEST_POLL_INTERVAL);

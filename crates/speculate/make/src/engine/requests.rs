@@ -11,14 +11,14 @@ use std::{
 use conceal::members::{Members, hurry};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::{Engine, Own, microseconds, peer};
+use super::{Engine, UserMake, microseconds, peer};
 use crate::{
     command::Command,
     job::Job,
     jobserver,
-    link::{self, Gain, Plainly, Reply, Request, Taken},
-    listener::{Counted, listen_to},
-    repositories::untold,
+    link::{self, Gain, PlainRun, Reply, Request, Taken},
+    listener::{CountGuard, listen_to},
+    repositories::without_git_discovery,
 };
 
 /// Number of ancestors in which the make of the user is looked for.
@@ -37,7 +37,7 @@ impl Engine {
     /// # Errors
     /// Those of the socket.
     pub fn serve(&self, mut asker: UnixStream) -> io::Result<()> {
-        let (streams, request) = link::heed(&mut asker)?;
+        let (streams, request) = link::receive_request(&mut asker)?;
         let streams = streams.map(File::from);
         let reply = match request {
             Request::Status => Reply::Status(self.standing()),
@@ -47,7 +47,7 @@ impl Engine {
                 return Ok(());
             }
             // What it would be told is not there for long.
-            Request::Make(_) if self.is_over() => Reply::Plainly(Plainly::default()),
+            Request::Make(_) if self.is_over() => Reply::PlainRun(PlainRun::default()),
             Request::Make(command) => {
                 self.asked().add(command.clone());
                 let why = self.unexpected(&command);
@@ -55,7 +55,7 @@ impl Engine {
                     Some((status, gain)) => Reply::Done(status, gain),
                     None => {
                         self.is_users_own(peer(&asker)?)?;
-                        Reply::Plainly(Plainly {
+                        Reply::PlainRun(PlainRun {
                             also: self.preload.environment(&command),
                             why,
                             beside: None,
@@ -66,7 +66,7 @@ impl Engine {
             Request::Taken => Reply::Taken(self.taken_by(peer(&asker)?)),
             Request::Run(command) => self.run_for_make(command, streams, &mut asker)?,
         };
-        link::say(&mut asker, &reply)
+        link::send(&mut asker, &reply)
     }
 
     /// That process is, or becomes, a make of the user's.
@@ -74,7 +74,7 @@ impl Engine {
         if let Some(process) = Pid::from_raw(process.cast_signed()) {
             let alive = pidfd_open(process, PidfdFlags::empty())?;
             let taken = Taken::default();
-            self.own().push(Own {
+            self.own().push(UserMake {
                 process,
                 alive,
                 taken,
@@ -84,7 +84,7 @@ impl Engine {
     }
 
     fn taken_by(&self, process: u32) -> Taken {
-        let is_it = |make: &&Own| make.process.as_raw_pid().cast_unsigned() == process;
+        let is_it = |make: &&UserMake| make.process.as_raw_pid().cast_unsigned() == process;
         let own = self.own();
         let make = own.iter().rev().find(is_it);
         make.map_or_else(Taken::default, |make| make.taken)
@@ -122,14 +122,14 @@ impl Engine {
         let process = peer(asker)?;
         let done = match self.asker_of(process) {
             Some(parent) if parent.progress().is_committed => {
-                return Ok(Reply::Plainly(Self::beside(&parent, &command, process)));
+                return Ok(Reply::PlainRun(Self::beside(&parent, &command, process)));
             }
             Some(parent) => {
                 let [_, out, err] = streams;
-                let told = untold(command.clone(), &parent.command);
+                let told = without_git_discovery(command.clone(), &parent.command);
                 let done = self.run_for(&parent, &told, [out, err], asker);
                 if done.is_none() && parent.progress().is_committed {
-                    return Ok(Reply::Plainly(Self::beside(&parent, &command, process)));
+                    return Ok(Reply::PlainRun(Self::beside(&parent, &command, process)));
                 }
                 done.map(|status| (status, Gain::default()))
             }
@@ -144,13 +144,13 @@ impl Engine {
             }
         };
         Ok(done.map_or_else(
-            || Reply::Plainly(Plainly::default()),
+            || Reply::PlainRun(PlainRun::default()),
             |(status, gain)| Reply::Done(status, gain),
         ))
     }
 
     /// What a make begins after it was asked for is done as its user would, another make too.
-    fn beside(parent: &Job, command: &Command, process: u32) -> Plainly {
+    fn beside(parent: &Job, command: &Command, process: u32) -> PlainRun {
         // A jobserver with a name is behind that name only where the make is that has made the name.
         let is_leaving = !jobserver::had_name(command);
         if is_leaving {
@@ -158,9 +158,9 @@ impl Engine {
             // Who has it hurry with its make would not find it any more.
             hurry(process);
         }
-        Plainly {
+        PlainRun {
             beside: is_leaving.then(std::process::id),
-            ..Plainly::default()
+            ..PlainRun::default()
         }
     }
 
@@ -180,7 +180,7 @@ impl Engine {
         listen_to(listener, || {
             let this = Arc::clone(self);
             move |asker| {
-                let _answering = Counted::one(&this.answering);
+                let _answering = CountGuard::one(&this.answering);
                 this.serve(asker)
             }
         });

@@ -16,7 +16,7 @@ use encapsulation::{Encapsulation, Snapshot, Time};
 use super::{Engine, POLL_INTERVAL, microseconds};
 use crate::{
     command::{Command, Status},
-    drain::{pass_on_signals, see_through, until_ended},
+    drain::{drain, pass_on_signals, until_ended},
     job::{Job, Progress},
     link::{self, Gain},
 };
@@ -25,7 +25,7 @@ use crate::{
 const CONFLICT_RETRIES: usize = 3;
 
 impl Engine {
-    fn alike(&self, command: &Command, makes: bool, world: &Arc<World>) -> Vec<Arc<Job>> {
+    fn equal_jobs(&self, command: &Command, makes: bool, world: &Arc<World>) -> Vec<Arc<Job>> {
         let jobs = self.jobs();
         let usable = |job: &&Arc<Job>| {
             let progress = job.progress();
@@ -35,10 +35,10 @@ impl Engine {
                 && Arc::ptr_eq(&job.world, world)
                 && job.command.is_like(command)
         };
-        let mut alike: Vec<_> = jobs.values().rev().filter(usable).cloned().collect();
+        let mut equal_jobs: Vec<_> = jobs.values().rev().filter(usable).cloned().collect();
         drop(jobs);
-        alike.retain(|job| job.minds(command).is_empty());
-        alike
+        equal_jobs.retain(|job| job.context_differences(command).is_empty());
+        equal_jobs
     }
 
     /// A command of a job's is done: taken over, or begun. `None`: it has to be done in place.
@@ -57,29 +57,29 @@ impl Engine {
             let snapshot = parent
                 .concealment
                 .with_encapsulation(Encapsulation::snapshot)?;
-            let before = self.taken_over(parent, &snapshot, command);
+            let before = self.reusable_for(parent, &snapshot, command);
             let was_before = before.is_some();
             let job = before.or_else(|| self.begin_for(parent, command, snapshot))?;
-            parent.takes(&job);
+            parent.add_part(&job);
             match self.wait_for(parent, &job, was_before, asker) {
-                Came::Done(status) => {
+                WaitOutcome::Done(status) => {
                     job.output.repeat(&mut sinks);
                     return Some(status);
                 }
-                Came::Shared => {
+                WaitOutcome::Shared => {
                     let status = self.shared(parent, &job, was_before, sinks, asker);
                     if status.is_none() {
-                        parent.leaves_out(&job);
+                        parent.remove_part(&job);
                     }
                     return status;
                 }
                 // It may be another one's, who is not to be told what this one's user says.
-                Came::ToNothing => {
-                    parent.leaves_out(&job);
+                WaitOutcome::ToNothing => {
+                    parent.remove_part(&job);
                     return None;
                 }
-                Came::Again => {
-                    parent.leaves_out(&job);
+                WaitOutcome::Again => {
+                    parent.remove_part(&job);
                     self.drop_job(&job);
                 }
             }
@@ -94,19 +94,19 @@ impl Engine {
         job: &Arc<Job>,
         was_before: bool,
         asker: &mut UnixStream,
-    ) -> Came {
+    ) -> WaitOutcome {
         let (status, _) = loop {
             let (parents, progress) = (parent.progress(), job.progress());
             if parents.is_committed {
-                return Came::Shared;
+                return WaitOutcome::Shared;
             }
             // The job is committed: later effects are not seen here.
             if parents.is_aborted || progress.is_aborted || progress.is_committed {
-                return Came::ToNothing;
+                return WaitOutcome::ToNothing;
             }
             if link::is_gone(asker) {
-                self.is_left_alone(parent, job, was_before);
-                return Came::ToNothing;
+                self.on_client_gone(parent, job, was_before);
+                return WaitOutcome::ToNothing;
             }
             if let Some(ended) = progress.ended {
                 self.costs().note(job);
@@ -115,29 +115,29 @@ impl Engine {
             pass_on_signals(asker, job);
             job.wait(POLL_INTERVAL);
         };
-        if job.leaves_something() {
+        if job.has_remaining_process() {
             // That has to see what its parent does from now on.
             self.drop_job(job);
-            return Came::ToNothing;
+            return WaitOutcome::ToNothing;
         }
         if was_before {
             job.date_now();
         }
         match absorb(parent, job) {
-            Absorbed::Done => Came::Done(status),
-            Absorbed::IsCommitted if parent.progress().is_committed => Came::Shared,
-            Absorbed::IsCommitted => Came::ToNothing,
-            Absorbed::Conflict => Came::Again,
+            AbsorbOutcome::Done => WaitOutcome::Done(status),
+            AbsorbOutcome::IsCommitted if parent.progress().is_committed => WaitOutcome::Shared,
+            AbsorbOutcome::IsCommitted => WaitOutcome::ToNothing,
+            AbsorbOutcome::Conflict => WaitOutcome::Again,
         }
     }
 
     /// Who has asked for it was killed. What was begun for them alone would run for ever, perhaps.
-    fn is_left_alone(&self, parent: &Job, job: &Arc<Job>, was_before: bool) {
+    fn on_client_gone(&self, parent: &Job, job: &Arc<Job>, was_before: bool) {
         // If its parent is aborted just now, another one may have it.
         if parent.progress().is_aborted {
             return;
         }
-        parent.leaves_out(job);
+        parent.remove_part(job);
         if !was_before {
             self.drop_job(job);
         }
@@ -175,7 +175,7 @@ impl Engine {
         if self.is_begun_anew(job) {
             return None;
         }
-        self.works_on(job, asker);
+        self.await_or_reveal(job, asker);
         if was_before {
             job.date_now();
         }
@@ -184,7 +184,7 @@ impl Engine {
             Err(CommitError::Already) => {
                 // Another client has the job and reads its output: after the end, the command runs once more. Input of
                 // this user meanwhile is not for that job, neither from here nor from the parent.
-                parent.leaves_out(job);
+                parent.remove_part(job);
                 let signal = until_ended(asker, || job.wait(POLL_INTERVAL).ended.is_some());
                 return signal.map(|signal| Status::Signalled(signal.as_raw()));
             }
@@ -194,7 +194,7 @@ impl Engine {
             }
         }
         job.output.show(sinks);
-        let status = see_through(job, None, asker);
+        let status = drain(job, None, asker);
         self.let_end(job);
         Some(status)
     }
@@ -213,9 +213,9 @@ impl Engine {
         }
     }
 
-    fn taken_over(&self, parent: &Job, there: &Snapshot, command: &Command) -> Option<Arc<Job>> {
-        let alike = self.alike(command, false, &parent.world);
-        alike.into_iter().find(|job| job.fits(there))
+    fn reusable_for(&self, parent: &Job, there: &Snapshot, command: &Command) -> Option<Arc<Job>> {
+        let equal_jobs = self.equal_jobs(command, false, &parent.world);
+        equal_jobs.into_iter().find(|job| job.fits(there))
     }
 
     /// What the user asks for: taken over if that is possible.
@@ -227,28 +227,28 @@ impl Engine {
         asker: &mut UnixStream,
     ) -> Option<(Status, Gain)> {
         let began = Instant::now();
-        let job = self.of_use(command, is_make)?;
+        let job = self.usable(command, is_make)?;
         if !is_make && self.is_begun_anew(&job) {
             return None;
         }
         let was_running = job.progress().ended.is_none();
         if !is_make && was_running {
             job.is_asked_for();
-            self.works_on(&job, asker);
+            self.await_or_reveal(&job, asker);
         }
         let effects = match self.show(&job) {
             Ok(effects) => effects,
             Err(error) => {
                 tracing::warn!("what was done cannot be shown: {error}");
                 if let CommitError::Impossible { errno, shown, .. } = error {
-                    tell_all_the_same(&job, [out, err], shown, errno);
+                    repeat_output_after_failure(&job, [out, err], shown, errno);
                 }
                 return None;
             }
         };
         job.output.show([out, err]);
         let took = began.elapsed();
-        let status = see_through(&job, Some(says), asker);
+        let status = drain(&job, Some(says), asker);
         self.let_end(&job);
         let worked = time_of(&job);
         let saved = worked.saturating_sub(began.elapsed());
@@ -263,10 +263,10 @@ impl Engine {
     }
 
     /// What was begun unasked, and has read what there is.
-    fn of_use(&self, command: &Command, is_make: bool) -> Option<Arc<Job>> {
+    fn usable(&self, command: &Command, is_make: bool) -> Option<Arc<Job>> {
         let is_known = |number| self.others.contains(number);
         let world = self.worlds.current();
-        let candidates = self.alike(command, is_make, &world);
+        let candidates = self.equal_jobs(command, is_make, &world);
         if candidates.is_empty() || !command.others.iter().all(is_known) {
             return None;
         }
@@ -280,7 +280,7 @@ impl Engine {
         }
         let job = job?;
         // The surroundings have far more names: the look is only for a job that is valid otherwise.
-        match self.look_around() {
+        match self.renew_if_stale() {
             Ok(()) => Arc::ptr_eq(&self.worlds.current(), &world).then_some(job),
             Err(error) => {
                 tracing::warn!("{error}");
@@ -322,7 +322,12 @@ fn time_of(job: &Job) -> Duration {
 
 /// Writes all output although only a part of the effects is visible: a new run finds that part up to date, and would
 /// not repeat the output.
-fn tell_all_the_same(job: &Job, mut sinks: [File; 2], shown: usize, why: rustix::io::Errno) {
+fn repeat_output_after_failure(
+    job: &Job,
+    mut sinks: [File; 2],
+    shown: usize,
+    why: rustix::io::Errno,
+) {
     if shown == 0 {
         return;
     }
@@ -335,7 +340,7 @@ fn tell_all_the_same(job: &Job, mut sinks: [File; 2], shown: usize, why: rustix:
 }
 
 /// What came of waiting for a command of a job's.
-enum Came {
+enum WaitOutcome {
     /// It has ended, and its parent has what it has done.
     Done(Status),
     /// Its parent is its user's own by now.
@@ -347,7 +352,7 @@ enum Came {
 }
 
 /// What came of taking over what a job has done.
-enum Absorbed {
+enum AbsorbOutcome {
     Done,
     /// It has read what is different by now.
     Conflict,
@@ -355,7 +360,7 @@ enum Absorbed {
     IsCommitted,
 }
 
-fn absorb(parent: &Job, job: &Job) -> Absorbed {
+fn absorb(parent: &Job, job: &Job) -> AbsorbOutcome {
     let absorbed = parent.concealment.with_encapsulation(|above| {
         let absorb = |below: &mut Encapsulation| {
             let absorbed = above.absorb(below, Time::default());
@@ -364,14 +369,14 @@ fn absorb(parent: &Job, job: &Job) -> Absorbed {
         job.concealment.with_encapsulation(absorb)
     });
     match absorbed.flatten() {
-        None => Absorbed::IsCommitted,
+        None => AbsorbOutcome::IsCommitted,
         Some(Err(conflict)) => {
             tracing::info!("job {} is done again: {conflict:?}", job.id);
-            Absorbed::Conflict
+            AbsorbOutcome::Conflict
         }
         Some(Ok(effects)) => {
             parent.concealment.changed(&effects);
-            Absorbed::Done
+            AbsorbOutcome::Done
         }
     }
 }
