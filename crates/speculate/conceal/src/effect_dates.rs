@@ -30,7 +30,7 @@ impl Concealment {
         match dated {
             Ok(Some(latest)) => self.wait_until_after(latest),
             Ok(None) => {}
-            Err(error) => tracing::debug!("it stays as old as it is: {error}"),
+            Err(error) => tracing::debug!("the dates of effects stay: {error}"),
         }
     }
 

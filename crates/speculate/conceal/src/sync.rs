@@ -85,7 +85,7 @@ pub(crate) fn unsafe_yet(
 pub(crate) fn make_safe(all: &[Arc<OwnedFd>]) {
     for file in all {
         if let Err(error) = rustix::fs::fsync(file) {
-            tracing::warn!("what was shown may not be safe on disk: {error}");
+            tracing::warn!("committed files may not be durable: {error}");
         }
     }
 }

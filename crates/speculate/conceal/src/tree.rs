@@ -22,7 +22,7 @@ use crate::{
 pub(crate) const SURROUNDINGS_REASON: &str = "outside of what is concealed";
 
 /// Reason of calls after a commit that failed.
-const FAILED_COMMIT_REASON: &str = "what it did before could not be shown";
+const FAILED_COMMIT_REASON: &str = "an earlier effect could not be shown";
 
 /// Who may change what is there.
 #[derive(Clone)]

@@ -493,10 +493,10 @@ struct Servers(Sender<(Concealment, OwnedFd, Sender<io::Result<()>>)>);
 impl Servers {
     fn begin(&self, concealment: Concealment, device: OwnedFd) -> io::Result<()> {
         let (answer, answered) = channel();
-        let gone = |_| io::Error::other("nobody begins");
+        let gone = |_| io::Error::other("the thread that serves file systems has ended");
         self.0
             .send((concealment, device, answer))
-            .map_err(|_| io::Error::other("nobody begins"))?;
+            .map_err(|_| io::Error::other("the thread that serves file systems has ended"))?;
         answered.recv().map_err(gone)?
     }
 }

@@ -221,7 +221,7 @@ pub fn stop(name: &str) -> io::Result<usize> {
     send(&mut there, &Request::Stop)?;
     let own = match receive(&mut there) {
         Ok(Reply::Ends(own)) => own,
-        Ok(_) => return Err(io::Error::other("it says something else")),
+        Ok(_) => return Err(io::Error::other("the engine answers another request")),
         // The engine had ended before the request came.
         Err(error) if is_disconnected(&error) => 0,
         Err(error) => return Err(error),
@@ -378,7 +378,9 @@ fn is_ours(other: &UnixStream) -> io::Result<()> {
     match socket_peercred(other)?.uid {
         Uid::ROOT => Ok(()),
         user if user == getuid() => Ok(()),
-        user => Err(io::Error::other(format!("it is user {user}"))),
+        user => Err(io::Error::other(format!(
+            "the other process belongs to user {user}"
+        ))),
     }
 }
 
@@ -402,7 +404,7 @@ pub fn receive<T: DeserializeOwned>(from: &mut UnixStream) -> io::Result<T> {
     from.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length);
     if length > MOST_MESSAGE_BYTES {
-        return Err(io::Error::other("more than is ever said"));
+        return Err(io::Error::other("the message is too long"));
     }
     let mut message = vec![0; usize::try_from(length).map_err(io::Error::other)?];
     from.read_exact(&mut message)?;
@@ -447,6 +449,6 @@ pub fn receive_streams(from: &UnixStream) -> io::Result<[OwnedFd; STREAM_COUNT]>
             streams.extend(given);
         }
     }
-    let missing = |_| io::Error::other("who asks gave no streams");
+    let missing = |_| io::Error::other("the client sent no streams");
     streams.try_into().map_err(missing)
 }

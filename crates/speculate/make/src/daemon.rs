@@ -148,7 +148,7 @@ impl Daemon {
                 .cloned()
                 .collect();
             for kept in late {
-                tracing::info!("nobody wants {} in time", kept.create.name);
+                tracing::info!("{} was not committed in time", kept.create.name);
                 self.give_up(&kept);
             }
         }
@@ -270,7 +270,8 @@ impl Daemon {
         };
         if jobs.iter().any(|input| !Arc::ptr_eq(&input.world, &world)) {
             return Err(
-                "something around has changed between its inputs: create them again".into(),
+                "files around the tree have changed between the inputs: create the inputs again"
+                    .into(),
             );
         }
         let mut below = world.encapsulation();

@@ -342,7 +342,7 @@ impl Engine {
         let mut stoppers = self.stoppers();
         for stopper in &mut stoppers.wait {
             if let Err(error) = link::send(stopper, &Reply::Ends(own)) {
-                tracing::debug!("who has ended this is gone: {error}");
+                tracing::debug!("a client that asked for the end is gone: {error}");
             }
         }
         // Not closed: that is what ends the waiting.

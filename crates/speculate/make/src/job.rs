@@ -34,7 +34,7 @@ use crate::{
 /// Time that a killed process takes to end.
 const SHORT_PAUSE: Duration = Duration::from_millis(1);
 /// Why it waits ([`Output::is_full`]).
-const OUTPUT_FULL_REASON: &str = "it has said more than is kept for who may ask for it";
+const OUTPUT_FULL_REASON: &str = "more output than is kept before the commit";
 /// How often it is looked whether what a command has left running has ended.
 const LEFT_BEHIND: Duration = Duration::from_millis(100);
 

@@ -20,13 +20,13 @@ where
         let answer = answer();
         let answered = move |asker| {
             if let Err(error) = answer(asker) {
-                tracing::debug!("who asked is gone: {error}");
+                tracing::debug!("a client is gone: {error}");
             }
         };
         let begun = asker.and_then(|asker| thread::Builder::new().spawn(move || answered(asker)));
         if let Err(error) = begun {
             // Descriptors or threads are short. Who asks sees nobody.
-            tracing::warn!("somebody cannot be answered: {error}");
+            tracing::warn!("a client cannot be answered: {error}");
             thread::sleep(RETRY_PAUSE);
         }
     }

@@ -31,7 +31,7 @@ const COMMON_DEVICES: [&str; 2] = ["/dev/null", "/dev/tty"];
 const KERNEL_STATE_REASON: &str = "the kernel's state";
 const DEVICE_REASON: &str = "a device";
 pub(super) const PROCESS_REASON: &str = "another process";
-const UNKNOWN_REASON: &str = "what cannot be looked at now";
+const UNKNOWN_REASON: &str = "a file that cannot be inspected now";
 /// File systems without names, reached by descriptors alone: pipes, sockets, anonymous inodes (linux/magic.h).
 const UNNAMED_FILE_SYSTEMS: [u64; 3] = [0x5049_5045, 0x534f_434b, 0x0904_1934];
 

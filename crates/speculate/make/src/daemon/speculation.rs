@@ -101,7 +101,7 @@ impl Speculation {
             match &*stage {
                 Stage::Begun(job) => return Ok(Arc::clone(job)),
                 Stage::Failed(why) => return Err(format!("{}: {why}", self.create.name)),
-                Stage::Waits if is_in_vain() => return Err("nobody waits for it any more".into()),
+                Stage::Waits if is_in_vain() => return Err("the client has gone".into()),
                 Stage::Waits => {}
             }
             let waited = self.changed.wait_timeout(stage, POLL_INTERVAL);
@@ -129,7 +129,7 @@ impl Speculation {
             }
             stage = self.stage();
         }
-        *stage = Stage::Failed("it was aborted".into());
+        *stage = Stage::Failed("the speculation was aborted".into());
         drop(stage);
         self.changed.notify_all();
         true

@@ -239,7 +239,7 @@ impl Engine {
         let effects = match self.show(&job) {
             Ok(effects) => effects,
             Err(error) => {
-                tracing::warn!("what was done cannot be shown: {error}");
+                tracing::warn!("the effects cannot be shown: {error}");
                 if let CommitError::Impossible { errno, shown, .. } = error {
                     repeat_output_after_failure(&job, [out, err], shown, errno);
                 }
