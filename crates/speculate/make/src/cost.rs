@@ -1,5 +1,5 @@
-//! What commands cost while they are concealed. One that is asked for in the middle goes on, or is begun anew as plain
-//! make begins it, whichever ends sooner.
+//! Cost of concealed commands. A command that is requested while it runs continues, or begins anew as in plain make,
+//! whichever ends sooner.
 
 use std::{
     collections::HashMap,
@@ -20,20 +20,20 @@ const TOLERATED_COST_PERCENT: u32 = 125;
 /// Most commands with a known cost.
 const COST_TABLE_LIMIT: usize = 10_000;
 
-/// What a command costs, or has cost so far.
+/// Cost of a command so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cost {
-    /// If it were not concealed.
+    /// Processor time without concealment.
     plain: Duration,
-    /// With the answers to the kernel.
+    /// Processor time with the answers to the kernel.
     concealed: Duration,
 }
 
 impl Cost {
-    /// Of a command that processors have worked for, and that has waited for so many answers.
+    /// Cost of a command with this processor time and this number of answers.
     fn of(worked: Duration, answers: u64) -> Self {
         let answers = u32::try_from(answers).unwrap_or(u32::MAX);
-        // Some of the kernel's questions take less than others.
+        // Some requests of the kernel take less than others.
         let asking = ASK_COST.saturating_mul(answers);
         let plain = worked.saturating_sub(asking).max(worked / 4);
         Self {
@@ -42,9 +42,8 @@ impl Cost {
         }
     }
 
-    /// Whether the rest takes longer than all from the beginning, not concealed. `whole` is what the command has cost
-    /// before, concealed, if it was done before: without that nobody knows how long the rest is, and who asks is not
-    /// to wait longer than for plain make.
+    /// Whether the rest takes longer than a whole plain run. `whole` is the concealed cost of an earlier run. Without
+    /// an earlier run the rest is unknown, and the client should not wait longer than for plain make.
     fn is_faster_anew(self, whole: Option<Duration>) -> bool {
         if self.plain < START_COST {
             return true;
@@ -60,12 +59,12 @@ impl Cost {
     }
 }
 
-/// What commands have cost that were done concealed, each when it cost most.
+/// Highest concealed cost of each command.
 #[derive(Debug, Default)]
 pub(crate) struct Costs(HashMap<u64, Duration>);
 
 impl Costs {
-    /// A job has ended. One that has done nothing says nothing of one that does something.
+    /// Stores the cost of a finished job. A run without effects says nothing about a run with effects.
     pub(crate) fn note(&mut self, job: &Job) {
         let worked = job.progress().worked;
         let effects = job.concealment.with_encapsulation(|it| it.effects().len());
@@ -80,7 +79,7 @@ impl Costs {
         *most = cost.max(*most);
     }
 
-    /// Concealed, at the most.
+    /// Highest concealed cost of the command.
     pub(crate) fn of(&self, command: &Command) -> Option<Duration> {
         self.0.get(&key(command)).copied()
     }
@@ -93,8 +92,8 @@ fn key(command: &Command) -> u64 {
 }
 
 impl Job {
-    /// Whether who asks for it waits for a shorter time if it is begun anew, and not concealed.
-    /// (`before` is what the command has cost then.)
+    /// Whether the client waits for a shorter time if the command begins anew, not concealed.
+    /// `before` is the cost of an earlier run.
     pub(crate) fn is_faster_anew(&self, before: Option<Duration>) -> bool {
         if self.is_hardly_begun() {
             return true;
@@ -102,7 +101,7 @@ impl Job {
         if self.has_parts() || self.progress().ended.is_some() {
             return false;
         }
-        // What rests takes no longer where it is concealed.
+        // The rest has no concealment cost.
         if self.waiting().is_empty() && !self.works() {
             return false;
         }
@@ -110,7 +109,7 @@ impl Job {
         Cost::of(working.time, answers).is_faster_anew(before)
     }
 
-    /// For how long a user would have waited for it, at the least.
+    /// Least time that a user would have waited for the job.
     pub(crate) fn plainly(&self) -> Duration {
         let progress = self.progress();
         let took = progress.ended.map_or(Duration::ZERO, |(_, took)| took);
@@ -118,8 +117,8 @@ impl Job {
     }
 }
 
-/// For how long, at the least, a user waits for a command that is not concealed, and that was, took so long, and has
-/// waited for so many answers.
+/// Least time that a user waits for a plain run. Arguments: processor time, duration and number of answers of the
+/// concealed run.
 fn waited_for(worked: Duration, took: Duration, answers: u64) -> Duration {
     let cost = Cost::of(worked, answers);
     let answers = u32::try_from(answers).unwrap_or(u32::MAX);
@@ -152,7 +151,7 @@ mod tests {
         let cost = Cost::of(milliseconds(100), 1000);
         assert_eq!(cost.plain, milliseconds(60));
         assert_eq!(cost.concealed, milliseconds(125));
-        // Nobody knows what is left.
+        // The rest is unknown.
         assert!(cost.is_faster_anew(None));
         assert!(cost.is_faster_anew(Some(milliseconds(124))));
         // All of it takes 72 ms and 115 ms if it is not concealed.
@@ -182,7 +181,7 @@ mod tests {
         assert_eq!(all(105, 9000, 0), milliseconds(100));
         // Two threads.
         assert_eq!(all(200, 105, 0), milliseconds(100));
-        // Answers take time of plain make's neither of who asks nor of who waits.
+        // Plain make needs neither part of the time of an answer.
         assert_eq!(all(145, 170, 1000), milliseconds(100));
         assert_eq!(all(3, 9000, 0), Duration::ZERO);
     }

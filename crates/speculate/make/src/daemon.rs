@@ -48,22 +48,22 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest time without a first request.
 const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Has all of them.
+/// The process that keeps the speculations of a tree.
 #[derive(Debug)]
 pub struct Daemon {
     worlds: Worlds,
     all: Mutex<BTreeMap<String, Arc<Speculation>>>,
-    /// What was committed, and has left something running.
+    /// Committed jobs with processes left.
     left: Mutex<Vec<Arc<Job>>>,
     next: AtomicU64,
     is_over: AtomicBool,
-    /// So many are being answered.
+    /// Number of requests in progress.
     asked: AtomicUsize,
     began: Instant,
 }
 
 impl Daemon {
-    /// What commands do to those directories is concealed.
+    /// Conceals effects in these directories.
     ///
     /// # Errors
     /// If programs cannot be concealed here.
@@ -100,14 +100,14 @@ impl Daemon {
         self.jobs().iter().any(is_its)
     }
 
-    /// Of what is kept, and of what was committed and has left something running.
+    /// The jobs of all speculations, and committed jobs with processes left.
     fn jobs(&self) -> Vec<Arc<Job>> {
         let mut all: Vec<_> = self.all().values().filter_map(|kept| kept.job()).collect();
         all.extend(self.left().iter().cloned());
         all
     }
 
-    /// Nothing is kept, and something was, or nobody wants anything to be.
+    /// Whether no speculation is left, or none came within the timeout.
     #[must_use]
     pub fn is_done(&self) -> bool {
         let was =
@@ -115,7 +115,7 @@ impl Daemon {
         was && self.all().is_empty() && !self.has_remaining_process() && !self.is_answering()
     }
 
-    /// Somebody waits for an answer: how what was aborted has ended, perhaps.
+    /// Whether a client waits for an answer, perhaps for the end of an aborted command.
     fn is_answering(&self) -> bool {
         self.asked.load(Ordering::Acquire) > 0
     }
@@ -124,7 +124,8 @@ impl Daemon {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers all who ask, and aborts what nobody wants in time, until nothing is kept any more or `stop` says so.
+    /// Answers all clients, and aborts speculations after their timeout, until no speculation is left or `stop` is
+    /// set.
     ///
     /// # Errors
     /// The kernel's.
@@ -193,7 +194,7 @@ impl Daemon {
     ) -> io::Result<()> {
         let streams = streams.map(File::from);
         let reply = match request {
-            // The next one who keeps them is asked.
+            // The client asks the next daemon.
             Request::Create(_) if self.is_over() && self.jobs().is_empty() => return Ok(()),
             Request::Create(create) => match self.create(*create) {
                 Ok(()) => Reply::Created,
@@ -215,7 +216,7 @@ impl Daemon {
         link::send(asker, &reply)
     }
 
-    /// It begins as soon as its inputs have ended: at once if they have.
+    /// Begins the command when all inputs have ended.
     fn create(self: &Arc<Self>, create: Create) -> Result<(), String> {
         let mut all = self.all();
         if self.is_over() {
@@ -279,7 +280,7 @@ impl Daemon {
             let name = &input.create.name;
             let take = |done: &mut Encapsulation| below.absorb(done, Time::default());
             match job.concealment.with_encapsulation(take) {
-                // What was committed is there for all to see.
+                // The effects of a committed input are in the tree.
                 None | Some(Ok(())) => {}
                 Some(Err(conflict)) => return Err(conflict_message(name, &conflict, world.real())),
             }
@@ -351,7 +352,7 @@ impl Daemon {
             let line = format!(
                 "outlive: {name} was created with one place for output and errors: its errors are in the output\n"
             );
-            // Who does not listen misses that, too.
+            // A client that does not read misses this message, too.
             let _ = err.write_all(line.as_bytes());
         }
         job.output.show([out, err]);
@@ -367,7 +368,7 @@ impl Daemon {
         self.all().get(name).cloned().ok_or_else(|| unknown(name))
     }
 
-    /// Another one may be called the same by now.
+    /// The name may belong to another speculation by now.
     fn forget(&self, kept: &Arc<Speculation>) {
         let mut all = self.all();
         let name = &kept.create.name;
@@ -380,7 +381,7 @@ impl Daemon {
         self.is_over.load(Ordering::Acquire)
     }
 
-    /// It and all above it are aborted: their names.
+    /// Aborts the speculation and all speculations above. Returns their names.
     fn abort(&self, kept: &Arc<Speculation>) -> Vec<String> {
         let mut names = Vec::new();
         for other in self.above(kept) {
@@ -392,7 +393,7 @@ impl Daemon {
         names
     }
 
-    /// The same, but of what nobody has as their own.
+    /// The same for a speculation that no user has committed.
     fn give_up(&self, kept: &Arc<Speculation>) {
         if kept.give_up() {
             for other in self.above(kept) {
@@ -402,7 +403,7 @@ impl Daemon {
         }
     }
 
-    /// What has it as an input.
+    /// Speculations with this one as an input.
     fn above(&self, kept: &Arc<Speculation>) -> Vec<Arc<Speculation>> {
         let is_above = |other: &&Arc<Speculation>| {
             let mut inputs = other.inputs.iter();
@@ -424,7 +425,7 @@ fn unknown(name: &str) -> String {
     format!("no speculation is called {name}: `outlive speculate list` shows all")
 }
 
-/// What is not as it was.
+/// The stale input.
 fn stale_in(real: &BaseTree, stale: &Stale) -> String {
     match stale {
         Stale::Changed(path) => format!("{} has changed", real.path_of(path).display()),
@@ -435,7 +436,7 @@ fn stale_in(real: &BaseTree, stale: &Stale) -> String {
     }
 }
 
-/// What cannot be done.
+/// The effect that failed.
 fn done_in(real: &BaseTree, effect: &Effect) -> String {
     let files = effect.paths().map(|path| real.path_of(path));
     let files: Vec<_> = files.map(|path| path.display().to_string()).collect();

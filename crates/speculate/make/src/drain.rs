@@ -1,4 +1,4 @@
-//! What has become its user's own is seen through to its end.
+//! The end of committed commands: input, output and signals until then.
 
 use std::{
     fs::File,
@@ -43,8 +43,8 @@ pub(crate) fn drain(job: &Arc<Job>, mut says: Option<File>, asker: &mut UnixStre
     }
 }
 
-/// What has ended it while it waited for being heard: where commands wait for who listens, they would have died of
-/// that.
+/// Waits until the client has read the output. Returns the signal that has ended the wait: in plain make, a command
+/// that waits for a reader dies of the signal.
 fn drain_output(job: &Arc<Job>, sent: Option<Signal>, asker: &mut UnixStream) -> Option<Signal> {
     let mut since = sent.map(|_| Instant::now());
     let mut ended_by = None;
@@ -61,7 +61,7 @@ fn drain_output(job: &Arc<Job>, sent: Option<Signal>, asker: &mut UnixStream) ->
     ended_by
 }
 
-/// Until it has ended, or who waits for that was sent something, or is gone: nobody waits any more then.
+/// Waits for an end. Returns earlier at a signal of the client, or when the client has gone.
 pub(crate) fn until_ended(
     asker: &mut UnixStream,
     mut has_ended: impl FnMut() -> bool,
@@ -75,7 +75,7 @@ pub(crate) fn until_ended(
     None
 }
 
-/// What who asked is sent, is sent to it. The last of that.
+/// Passes signals of the client on to the job. Returns the last one.
 pub(crate) fn pass_on_signals(asker: &mut UnixStream, job: &Arc<Job>) -> Option<Signal> {
     let signals = link::signals(asker);
     for signal in &signals {

@@ -1,4 +1,4 @@
-//! How a process ends, and what it has cost.
+//! End of a process, and its processor time.
 
 use std::{
     io,
@@ -18,7 +18,7 @@ pub(crate) fn of(child: &Child) -> (Status, Duration) {
     let mut used: libc::rusage = unsafe { std::mem::zeroed() };
     let process = child.id().cast_signed();
     loop {
-        // SAFETY: a number and a structure that live as long as the call. Nobody else waits for this child.
+        // SAFETY: a number and a structure that live as long as the call. No other thread waits for this child.
         let ended = unsafe { libc::wait4(process, &raw mut status, 0, &raw mut used) };
         if ended == process {
             break;

@@ -1,4 +1,4 @@
-//! What the user is expected to ask for.
+//! Makes that the user is expected to request.
 
 use std::{cmp::Reverse, collections::VecDeque, ffi::OsString};
 
@@ -11,22 +11,22 @@ const EXPECTED_LIMIT: usize = 2;
 /// Least number of requests for the second expected make.
 const SECOND_TARGET_REQUESTS: usize = 2;
 
-/// What was asked for lately.
+/// The latest requests.
 #[derive(Debug, Clone)]
 pub struct ExpectedTargets {
-    /// The oldest first.
+    /// With the oldest first.
     lately: VecDeque<Command>,
 }
 
 impl ExpectedTargets {
-    /// Nothing, and this is expected: it counts twice, so that one `make clean` does not change that.
+    /// Begins with an expected command, which counts twice: a single `make clean` does not change the expectation.
     #[must_use]
     pub fn expecting(command: Command) -> Self {
         let lately = [command.clone(), command].into();
         Self { lately }
     }
 
-    /// This was asked for.
+    /// Adds a request.
     pub fn add(&mut self, command: Command) {
         if self.lately.len() == HISTORY_LENGTH {
             self.lately.pop_front();
@@ -34,15 +34,15 @@ impl ExpectedTargets {
         self.lately.push_back(command);
     }
 
-    /// What was asked for most often lately, and last of those that are as frequent; and the next one, if that was
-    /// asked for more than once. Both as the shell that has asked last would give them.
+    /// The most frequent of the latest requests, and of equally frequent ones the latest; then the next one, if that
+    /// was requested more than once. Both have the environment of the last request.
     ///
     /// # Panics
-    /// Never: something is always expected.
+    /// Never: there is always a request.
     #[must_use]
     pub fn expected(&self) -> Vec<Command> {
         let mut each: Vec<(&[OsString], usize)> = Vec::new();
-        // Those that were asked for last come last.
+        // The latest requests come last.
         for command in &self.lately {
             let before = each
                 .iter()
@@ -51,7 +51,7 @@ impl ExpectedTargets {
             each.push((&command.arguments, count + 1));
         }
         each.reverse();
-        // Of those that are as frequent the order stays.
+        // A stable sort keeps the order of equally frequent requests.
         each.sort_by_key(|(_, count)| Reverse(*count));
         let last = self.lately.back().expect("never empty");
         let expected = each.iter().enumerate();

@@ -21,19 +21,19 @@ use rustix::{
 
 /// Most input that is passed on at a time.
 const INPUT_CHUNK_BYTES: usize = 64 * 1024;
-/// What says on a terminal that there is no more.
+/// The end-of-transmission character of a terminal.
 const END_OF_TRANSMISSION: &[u8] = &[4];
 /// Input for a command that waits for any input: a line, in most cases.
 const LINE_BYTES: usize = 4096;
 /// Higher descriptors of a poll or select are ignored.
 const DESCRIPTOR_LIMIT: u64 = 1024;
 
-/// This process has no terminal from now on: one that is begun in the background would be stopped when it reads from a
-/// terminal that is its own. `^C` is for a group of processes, whatever terminal they have, and so still comes.
+/// Gives up the terminal: a background process that reads from its own terminal would be stopped. `^C` goes to a
+/// process group, whatever its terminal, and still arrives.
 pub fn leave_terminal() {
     let terminal = File::options().read(true).write(true).open("/dev/tty");
-    // It would be taken from all others with it.
-    // `rustix` takes no 0, which it is where the session is of a namespace outside.
+    // A session leader would take the terminal from all other processes.
+    // `rustix` refuses 0, the number of a session of an outer namespace.
     let is_leader = getsid(None).is_ok_and(|session| session == getpid());
     if let Ok(terminal) = terminal.as_ref()
         && !is_leader
@@ -49,9 +49,9 @@ pub struct Input(Arc<Mutex<End>>);
 
 #[derive(Debug)]
 enum End {
-    /// The command has none.
+    /// The command has no input.
     Nothing,
-    /// It is this file of the system, by device and inode, and a terminal or a pipe.
+    /// Device and inode of the command's file, and whether that file is a terminal or a pipe.
     Open {
         to: File,
         is: (u64, u64),
@@ -60,16 +60,16 @@ enum End {
 }
 
 impl Input {
-    /// A command's, which reads nothing.
+    /// The input of a command that reads nothing.
     #[must_use]
     pub fn none() -> Self {
         Self(Arc::new(Mutex::new(End::Nothing)))
     }
 
-    /// What is written to `to` the command reads from `from`.
+    /// Bytes written to `to` arrive at `from`, which the command reads.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The errors of the kernel.
     pub fn new(to: File, from: impl AsFd, is_terminal: bool) -> io::Result<Self> {
         let is = fstat(from)?;
         let is = (is.st_dev, is.st_ino);
@@ -81,7 +81,7 @@ impl Input {
         Ok(Self(Arc::new(Mutex::new(end))))
     }
 
-    /// Nobody reads from it any more.
+    /// Closes the input.
     pub fn close(&self) {
         *self.end() = End::Nothing;
     }
@@ -90,11 +90,10 @@ impl Input {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// If one of these processes waits for its user, it is given what that says, if it does. Whether something was
-    /// passed on.
+    /// Passes input of the user on if a process waits for input. Returns whether bytes were passed on.
     ///
     /// # Errors
-    /// What becomes of who reads is not known.
+    /// The state of the readers is unknown.
     pub fn pass_on(&self, from: &mut File, to: impl Fn() -> Vec<Pid>) -> io::Result<bool> {
         let mut end = self.end();
         let End::Open {
@@ -105,7 +104,7 @@ impl Input {
         else {
             return Ok(false);
         };
-        // Who the processes are, and what each waits for, takes long to find out.
+        // The list of processes, and of their calls, takes long to read.
         if !is_readable(from) {
             return Ok(false);
         }
@@ -124,7 +123,7 @@ impl Input {
     }
 }
 
-/// How many bytes one of its threads waits for of that file.
+/// Number of bytes of that file for which a thread of the process waits.
 fn waits_for(process: Pid, file: (u64, u64)) -> Option<usize> {
     let process = process.as_raw_pid();
     let threads = fs::read_dir(format!("/proc/{process}/task")).ok()?;
@@ -138,7 +137,8 @@ fn waits_for(process: Pid, file: (u64, u64)) -> Option<usize> {
     })
 }
 
-/// How much of a file a call waits for: its number, its arguments, stack and place; or that the thread runs.
+/// Number of bytes of a file for which a call waits. The call consists of number, arguments, stack and instruction;
+/// or the thread runs.
 fn asks_for(process: i32, call: &str, is_it: impl Fn(u64) -> bool) -> Option<usize> {
     let mut words = call.split_ascii_whitespace();
     let number: i64 = words.next()?.parse().ok()?;
@@ -163,7 +163,7 @@ fn asks_for(process: i32, call: &str, is_it: impl Fn(u64) -> bool) -> Option<usi
         libc::SYS_epoll_wait => epolls(process, first, is_it),
         _ => None,
     };
-    // Who is told that there is something reads it then: a line, or as much as there is.
+    // A polling process then reads a line, or all available bytes.
     is_asked.filter(|asks| *asks).map(|_| LINE_BYTES)
 }
 

@@ -1,4 +1,4 @@
-//! One command that is done concealed: a make, or what it has begun.
+//! One concealed command: a make, or a command of make.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,59 +33,59 @@ use crate::{
 
 /// Time that a killed process takes to end.
 const SHORT_PAUSE: Duration = Duration::from_millis(1);
-/// Why it waits ([`Output::is_full`]).
+/// Reason of a command that waits because of [`Output::is_full`].
 const OUTPUT_FULL_REASON: &str = "more output than is kept before the commit";
-/// How often it is looked whether what a command has left running has ended.
+/// Longest time between two looks for remaining processes.
 const LEFT_BEHIND: Duration = Duration::from_millis(100);
 
-/// The number of a job.
+/// Number of a job.
 pub type JobId = u64;
 
 /// A command that runs, or has run.
 #[derive(Debug)]
 pub struct Job {
-    /// Its number.
+    /// Number of the job.
     pub id: JobId,
-    /// What was asked for.
+    /// The request.
     pub command: Command,
-    /// What it sees and does.
+    /// The file system of the command.
     pub concealment: Concealment,
-    /// What it says.
+    /// The output of the command.
     pub output: Output,
-    /// What it would read from its user.
+    /// The input from the user.
     input: Input,
-    /// Where it is done.
+    /// The mounts around the command.
     pub world: Arc<World>,
-    /// Its processes.
+    /// The processes of the command.
     pub members: Members,
     /// The session that the first of the processes has made.
     session: u32,
     /// The requests of the processes, while a process runs; afterwards, whether a process has read the size of the
     /// terminal.
     gate: Mutex<Result<SyscallGate, EndedGate>>,
-    /// Whether it is a make that nobody has asked for yet, and not what one has begun.
+    /// Whether the job is a speculative make, and not a command of one.
     pub is_make: bool,
-    /// What it has taken over.
+    /// Jobs that this job has reused.
     parts: Mutex<Vec<Arc<Job>>>,
     progress: Mutex<Progress>,
     changed: Condvar,
     began: Instant,
-    /// As files are dated that are made from then on.
+    /// Date of files that are made from now on.
     since: Time,
 }
 
-/// What is known of the requests of a command of which no process is left.
+/// The requests of a command without a process left.
 #[derive(Debug, Clone, Copy)]
 struct EndedGate {
     sized: SizeReaders,
-    /// How many there were.
+    /// Number of requests.
     asked: u64,
 }
 
-/// How far it is.
+/// Progress of a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Progress {
-    /// How it ended, and how long it ran.
+    /// Status at the end, and duration of the run.
     pub ended: Option<(Status, Duration)>,
     /// Processor time until the end, without the jobs that this job has taken over.
     pub worked: Duration,
@@ -93,9 +93,9 @@ pub struct Progress {
     pub is_wanted: bool,
     /// The job is committed: no effect is concealed.
     pub is_committed: bool,
-    /// It is worth nothing any more.
+    /// The job is aborted.
     pub is_aborted: bool,
-    /// No process of it is left.
+    /// No process of the job is left.
     pub is_empty: bool,
     /// The user has asked for the command of which this job is a part: a thread that waits for the job has to look.
     pub is_asked_for: bool,
@@ -103,22 +103,22 @@ pub struct Progress {
     pub is_left_by_some: bool,
 }
 
-/// What cannot be begun.
+/// Reason of a job that could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum BeginError {
-    /// It has no place to run in.
+    /// The mounts cannot be made.
     #[error(transparent)]
     World(#[from] conceal::world::WorldError),
-    /// What it takes to begin any is not there.
+    /// A precondition of all commands is missing.
     #[error("cannot begin commands: {0}")]
     Nothing(#[from] std::io::Error),
-    /// It cannot be run.
+    /// The program cannot be executed.
     #[error("cannot run {0:?}: {1}")]
     Command(std::ffi::OsString, std::io::Error),
 }
 
 impl Job {
-    /// Begins it, above what the encapsulation has as its base.
+    /// Begins the command above the base of the encapsulation.
     ///
     /// # Errors
     /// If it cannot be begun.
@@ -162,7 +162,7 @@ impl Job {
             not_run(error)
         })?;
         rest_as_session(child.id());
-        // Its ends are its own now.
+        // The child has its own copies of the streams.
         drop(run);
         let job = Arc::new(Self {
             id,
@@ -208,31 +208,30 @@ impl Job {
             self.is_left();
         }
         guard::is_asked_for(self.members);
-        // Its number may be another one's from here on. That takes the kernel some milliseconds, for which nobody
-        // waits.
+        // The process number may belong to another process from here on. The kernel takes some milliseconds, for
+        // which no client waits.
         drop(view);
     }
 
-    /// Whether none of its processes is left. A look at all that there are in the machine takes longer than many a
+    /// Whether no process of the job is left. A look at all processes of the machine takes longer than many a
     /// command.
     fn has_ended_entirely(&self) -> bool {
         let gate = self.gate();
         let may_be = gate.as_ref().map_or(true, SyscallGate::is_anybody_left);
         drop(gate);
-        // Memory of files that ends with who is about to end is still on its way, where it is this process that writes
-        // it.
+        // Memory of files of an ending process is still on its way, if this process writes that memory.
         let is_written = self.concealment.passes_through();
-        // Whatever mounts they have, the kernel asks for these, too.
+        // The kernel asks for processes with other mounts, too.
         let is_known_by_mounts = !self.progress().is_left_by_some;
         !may_be && is_written || is_known_by_mounts && self.members.all().is_empty()
     }
 
-    /// Nobody is in it any more.
+    /// Marks the job as without processes.
     fn is_left(&self) {
         self.update(|progress| progress.is_empty = true);
         self.output.end();
         self.input.close();
-        // Thousands may be finished and not asked for: nothing is kept open for them.
+        // There may be thousands of finished jobs: no descriptor stays open for them.
         let (sized, asked) = (self.sized(), self.calls());
         *self.gate() = Err(EndedGate { sized, asked });
     }
@@ -241,7 +240,7 @@ impl Job {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who of it has asked for the size of its terminal.
+    /// Processes of the job that have asked for the size of the terminal.
     pub(crate) fn sized(&self) -> SizeReaders {
         match &*self.gate() {
             Ok(gate) => gate.sized(),
@@ -249,7 +248,7 @@ impl Job {
         }
     }
 
-    /// About how many calls of its processes the kernel has asked.
+    /// Approximate number of calls of the processes that the kernel has asked about.
     fn calls(&self) -> u64 {
         match &*self.gate() {
             Ok(gate) => gate.asked(),
@@ -257,7 +256,7 @@ impl Job {
         }
     }
 
-    /// How many answers its processes have waited for.
+    /// Number of answers for which the processes have waited.
     pub(crate) fn asked(&self) -> u64 {
         self.calls() + self.concealment.asked()
     }
@@ -271,16 +270,16 @@ impl Job {
         self.changed.notify_all();
     }
 
-    /// What another one has done, or does, is part of it.
+    /// Adds a job that this job has reused.
     pub fn add_part(&self, part: &Arc<Self>) {
         let mut parts = self.own_parts();
-        // The same may be asked for twice.
+        // A job may be reused several times.
         if parts.iter().all(|other| other.id != part.id) {
             parts.push(Arc::clone(part));
         }
     }
 
-    /// Another one is no part of it any more.
+    /// Removes a job that is not reused after all.
     pub fn remove_part(&self, part: &Self) {
         self.own_parts().retain(|other| other.id != part.id);
     }
@@ -289,7 +288,7 @@ impl Job {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it has taken over.
+    /// Jobs that this job has reused.
     #[must_use]
     pub fn parts(&self) -> Vec<Arc<Self>> {
         self.own_parts().clone()
@@ -299,7 +298,7 @@ impl Job {
         !self.own_parts().is_empty()
     }
 
-    /// Some of its processes have from now on the mounts of everybody.
+    /// Notes that a process has left the mounts of the job.
     pub(crate) fn is_left_by_some(&self) {
         self.update(|progress| progress.is_left_by_some = true);
     }
@@ -320,10 +319,10 @@ impl Job {
         all
     }
 
-    /// What waits until it is committed.
+    /// Processes that wait for the commit.
     #[must_use]
     pub fn waiting(&self) -> Vec<WaitingProcess> {
-        // By which it was known may be another one's.
+        // The number of the mounts may belong to another job.
         if self.progress().is_empty {
             return Vec::new();
         }
@@ -359,14 +358,14 @@ impl Job {
             && !self.waiting().is_empty()
     }
 
-    /// Whether it is its user's own, has ended, and has left nothing running.
+    /// Whether the job is committed, has ended, and has left no process running.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let progress = self.progress();
         progress.is_committed && progress.ended.is_some() && progress.is_empty
     }
 
-    /// How far it is.
+    /// Progress of the job.
     #[must_use]
     pub fn progress(&self) -> Progress {
         *self.lock()
@@ -379,8 +378,8 @@ impl Job {
         self.members.hurry();
     }
 
-    /// Waits until it has ended, for so long at most; and not when that was asked for of which it is a part, for the
-    /// first time.
+    /// Waits until the job has ended, at most for this time. Returns earlier at the first request for a job with this
+    /// part.
     pub fn wait(&self, at_most: Duration) -> Progress {
         let progress = self.lock();
         let was_asked_for = progress.is_asked_for;
@@ -391,7 +390,7 @@ impl Job {
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Whether all that it has read is as it is seen there.
+    /// Whether all inputs equal the files there.
     #[must_use]
     pub fn fits(&self, there: &dyn Base) -> bool {
         let check = |it: &mut Encapsulation| match self.is_make {
@@ -408,13 +407,12 @@ impl Job {
         }
     }
 
-    /// What it has done counts as done now: it is asked for by somebody for whom it was not begun.
+    /// Gives the effects the present date, for a client for whom the job was not begun.
     pub fn date_now(&self) {
         self.concealment.date_now(self.since);
     }
 
-    /// Whether a process of it is left that says or does something, after it has ended. One that is about to end is
-    /// waited for.
+    /// Whether a process is left after the end of the command. A process that is about to end is waited for.
     #[must_use]
     pub fn has_remaining_process(&self) -> bool {
         let began = Instant::now();
@@ -427,10 +425,10 @@ impl Job {
         false
     }
 
-    /// Shows what it has done and says; it is its user's own from then on. How many effects were shown.
+    /// Commits the job: shows effects and output. Returns the number of shown effects.
     ///
     /// # Errors
-    /// If it cannot be.
+    /// If the effects cannot be shown.
     pub fn commit(&self, there: &dyn Base) -> Result<usize, CommitError> {
         let was_aborted = {
             let mut progress = self.lock();
@@ -444,7 +442,7 @@ impl Job {
             let stays = matches!(error, CommitError::Already);
             self.update(|progress| progress.is_wanted &= stays);
             if matches!(error, CommitError::Impossible { .. }) {
-                // Nothing of it is concealed any more, and nobody has it as their own.
+                // The job is concealed no more, and belongs to no user.
                 self.kill();
             }
         })?;
@@ -468,7 +466,7 @@ impl Job {
         is_given_up
     }
 
-    /// It is worth nothing any more from now on, unless it is its user's own.
+    /// Marks the job as aborted, unless the job is committed.
     fn gives_up(&self) -> bool {
         let mut progress = self.lock();
         progress.is_aborted |= !progress.is_wanted;
@@ -478,12 +476,12 @@ impl Job {
         is_given_up
     }
 
-    /// How much processors have worked for it so far.
+    /// Processor time of the job so far.
     pub(crate) fn working(&self) -> Activity {
         Activity::of(&self.processes())
     }
 
-    /// Whether one of its processes wants a processor or an answer, and none waits for being asked for.
+    /// Whether a process of the job wants a processor or an answer, and none waits for a request.
     pub(crate) fn works(&self) -> bool {
         if !self.waiting().is_empty() {
             return false;
@@ -492,12 +490,12 @@ impl Job {
         if !self.working().is_at_rest {
             return true;
         }
-        // As one is for a moment that waits for another one of them.
+        // A process that waits for another one is at rest for a moment.
         thread::sleep(SHORT_PAUSE);
         self.asked() != answers || !self.working().is_at_rest
     }
 
-    /// Those that there are.
+    /// The processes of the job.
     fn processes(&self) -> Vec<Pid> {
         match self.progress().is_left_by_some {
             true => self.members.all_with(self.session),
@@ -509,7 +507,7 @@ impl Job {
         self.members.has(process)
     }
 
-    /// Ends it, as [`Self::abort`] does, while who has said so goes on.
+    /// Aborts the job as [`Self::abort`] does, in the background.
     pub(crate) fn abort_in_background(self: &Arc<Self>) -> bool {
         if !self.gives_up() {
             return false;
@@ -522,7 +520,7 @@ impl Job {
         true
     }
 
-    /// Kills its processes. Who waits for an answer of ours in the kernel dies when it has one: a refusal.
+    /// Kills the processes. A process in a call that waits for this program dies after the answer: a refusal.
     pub fn kill(&self) {
         while !self.progress().is_empty {
             self.concealment.refuse(|_| true);
@@ -534,7 +532,7 @@ impl Job {
         }
     }
 
-    /// If it waits for its user, it is given what that says. Whether it was given something.
+    /// Passes input to the job if the job waits for input. Returns whether input was passed.
     pub fn pass_on(&self, from: &mut File) -> bool {
         let progress = self.progress();
         // Input of the user for a concealed job would be lost with the job.
@@ -549,7 +547,7 @@ impl Job {
         })
     }
 
-    /// Sends its processes a signal.
+    /// Sends a signal to the processes.
     pub fn signal(&self, signal: Signal) {
         if self.progress().is_empty {
             return;
@@ -558,14 +556,13 @@ impl Job {
     }
 }
 
-/// What it runs, in the kernel's words: at most 15 bytes of its name.
+/// The program of a process: at most 15 bytes of its name (`/proc/PID/comm`).
 fn program_of(process: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{process}/comm"));
     name.unwrap_or_default().trim_end().to_owned()
 }
 
-/// No file that is made from now on is dated earlier: that is done by the kernel's ticks, a hundred in a second at
-/// least.
+/// A time before the date of any later file. The kernel dates by ticks, at least a hundred in a second.
 fn before_now() -> Time {
     let tick = Duration::from_millis(10);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -1,4 +1,4 @@
-//! Who asks is listened to.
+//! The thread that accepts clients.
 
 use std::{
     io,
@@ -11,7 +11,7 @@ use std::{
 /// Pause after an accept without a free descriptor or thread.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// Answers all who ask, each in a thread of its own, for ever.
+/// Answers all clients, each in a thread of its own, for ever.
 pub(crate) fn listen_to<A>(listener: &UnixListener, answer: impl Fn() -> A)
 where
     A: FnOnce(UnixStream) -> io::Result<()> + Send + 'static,
@@ -25,14 +25,14 @@ where
         };
         let begun = asker.and_then(|asker| thread::Builder::new().spawn(move || answered(asker)));
         if let Err(error) = begun {
-            // Descriptors or threads are short. Who asks sees nobody.
+            // Descriptors or threads are short. The client sees a closed connection.
             tracing::warn!("a client cannot be answered: {error}");
             thread::sleep(RETRY_PAUSE);
         }
     }
 }
 
-/// One more who does something, for as long as this is.
+/// Counts one more while this value exists.
 #[derive(Debug)]
 pub(crate) struct CountGuard<'a>(&'a AtomicUsize);
 

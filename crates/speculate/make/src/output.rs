@@ -1,4 +1,4 @@
-//! What a command says: kept until somebody may hear it, and from then on passed on.
+//! Output of a command: kept until the commit, and then passed on.
 
 use std::{
     collections::VecDeque,
@@ -33,10 +33,10 @@ const UNREAD_OUTPUT_BYTES: usize = 1 << 20;
 /// Time between two looks whether the output is still wanted.
 const WRITE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Which of the two: standard output, or errors.
+/// Standard output or standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
-    /// Standard output; both of them, where they are one terminal, or go to the same place.
+    /// Standard output; both streams, if the two are one terminal or one file.
     Out,
     /// Standard error.
     Err,
@@ -51,10 +51,10 @@ impl Stream {
     }
 }
 
-/// What was said at a time.
+/// A piece of output.
 type Chunk = (Stream, Arc<Vec<u8>>);
 
-/// What was said, in order.
+/// The output in order.
 #[derive(Debug, Clone)]
 pub struct Output(Arc<Shared>);
 
@@ -66,24 +66,24 @@ struct Shared {
 
 #[derive(Debug)]
 struct OutputState {
-    /// Until it may be heard. It stays known.
+    /// Output before the commit, which stays available.
     kept_output: Vec<Chunk>,
-    /// It may be heard.
+    /// The command is committed.
     is_shown: bool,
-    /// On its way to who hears it.
+    /// Output on the way to the client.
     queue: VecDeque<Chunk>,
-    /// Something is just being said.
+    /// A chunk is just being written.
     is_writing: bool,
-    /// Nobody waits for the rest of it.
+    /// The rest of that chunk is not wanted any more.
     is_abandoned: bool,
-    /// How much there is that nobody has heard.
+    /// Bytes that the client has not read.
     unread_bytes: usize,
     sources: Vec<(Stream, File)>,
-    /// Kept, so that the terminal does not hang up between two processes.
+    /// Kept open, so that the terminal does not hang up between two processes.
     terminal: Option<OwnedFd>,
 }
 
-/// What a command is begun with.
+/// Streams of a new command.
 #[derive(Debug)]
 pub struct ChildStreams {
     /// Standard input.
@@ -95,10 +95,10 @@ pub struct ChildStreams {
 }
 
 impl Output {
-    /// For a command that is given terminals, or pipes, as its user has them.
+    /// Terminals or pipes like those of the user.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The errors of the kernel.
     pub fn open(command: &Command) -> io::Result<(Self, Input, ChildStreams)> {
         let terminal = command.terminal;
         let mut state = OutputState {
@@ -143,7 +143,7 @@ impl Output {
         let (input, typed) = match (&slave, terminal[0]) {
             (Some(slave), true) => (slave.try_clone()?.into(), typed),
             _ if command.reads_nothing => (Stdio::null(), Input::none()),
-            // Who reads waits: what would come is not known.
+            // A reader waits: later input is not known.
             _ => {
                 let (from, to) = pipe_with(PipeFlags::CLOEXEC)?;
                 let typed = Input::new(to.into(), &from, false)?;
@@ -163,7 +163,7 @@ impl Output {
         self.0.state()
     }
 
-    /// Hears what is said until nobody can say more.
+    /// Reads output until no process has the streams open.
     fn listen(&self) -> io::Result<()> {
         let all = self.state();
         let sources = all.sources.iter().map(|(_, file)| file.try_clone());
@@ -189,7 +189,7 @@ impl Output {
                 let Some(shared) = shared.upgrade() else {
                     return;
                 };
-                // Both have them in the same order.
+                // Both lists have the same order.
                 let mut each = over.iter();
                 sources.retain(|_| !*each.next().unwrap_or(&false));
                 shared.read_and_drop_ended(&over);
@@ -199,14 +199,13 @@ impl Output {
         Ok(())
     }
 
-    /// What was said until now, of which nothing is still under way.
+    /// Reads all output that is available.
     pub fn settle(&self) {
         self.state().read_available();
         self.0.changed.notify_all();
     }
 
-    /// Says all that was said to these, and what will be said, too: at the pace of who listens, for whom nobody waits
-    /// here.
+    /// Writes all output, also later output, to these files, at the pace of the reader.
     pub fn show(&self, sinks: [File; 2]) {
         let mut state = self.state();
         state.read_available();
@@ -221,7 +220,7 @@ impl Output {
         }
     }
 
-    /// Whether all that was said has been heard by those that it was shown to, or is within that time.
+    /// Whether the client has read all output that was shown, now or within this time.
     #[must_use]
     pub fn is_drained(&self, at_most: Duration) -> bool {
         let mut state = self.state();
@@ -230,13 +229,13 @@ impl Output {
         let goes_on = |state: &mut OutputState| state.is_under_way();
         let waited = self.0.changed.wait_timeout_while(state, at_most, goes_on);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        // There was no room for it before, perhaps.
+        // There may be room for more output now.
         state.read_available();
         self.0.changed.notify_all();
         !state.is_under_way()
     }
 
-    /// Nobody waits any more for what was said and has not been heard.
+    /// Drops output that the client has not read.
     pub fn abandon(&self) {
         let mut state = self.state();
         state.unread_bytes = 0;
@@ -244,18 +243,18 @@ impl Output {
         state.is_abandoned = state.is_writing;
     }
 
-    /// Nobody will say more.
+    /// Ends the output: no process can write any more.
     pub fn end(&self) {
         let mut state = self.state();
         state.read_up_to(usize::MAX);
         state.sources.clear();
-        // With it ends who listens.
+        // The end of the terminal ends the reading thread.
         state.terminal = None;
         drop(state);
         self.0.changed.notify_all();
     }
 
-    /// Says all that was said before it was shown to these; it stays known.
+    /// Writes the output before the commit to these files. The output stays available.
     pub fn repeat(&self, sinks: &mut [File; 2]) {
         let kept_output = self.state().kept_output.clone();
         for (stream, bytes) in kept_output {
@@ -263,13 +262,13 @@ impl Output {
         }
     }
 
-    /// Whether anything was said that nobody has heard yet.
+    /// Whether there is output before the commit.
     #[must_use]
     pub fn has_output(&self) -> bool {
         !self.state().kept_output.is_empty()
     }
 
-    /// Whether so much was said that nobody has heard that who says more waits.
+    /// Whether so much output waits for a commit that the command waits, too.
     #[must_use]
     pub fn is_full(&self) -> bool {
         let state = self.state();
@@ -282,7 +281,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hears what there is; those sources are over. Returns when more may be heard.
+    /// Reads available output, and drops the ended sources. Returns when there is room for more.
     fn read_and_drop_ended(&self, over: &[bool]) {
         let mut state = self.state();
         state.read_available();
@@ -310,8 +309,7 @@ impl Shared {
         }
     }
 
-    /// What is to be said next, when there is something. Who reads where nobody can say more is told of the end;
-    /// `None` if all are.
+    /// The next chunk, as soon as there is one. Closes the sink of a stream that has ended; `None` when both have.
     fn next(&self, sinks: &mut [Option<File>; 2]) -> Option<Chunk> {
         let mut state = self.state();
         loop {
@@ -334,7 +332,7 @@ impl Shared {
 }
 
 impl OutputState {
-    /// How much may be unheard before nothing more is listened to: who says it waits then.
+    /// Most unread bytes before reading stops and the command waits.
     fn limit(&self) -> usize {
         match self.is_shown {
             true => UNREAD_OUTPUT_BYTES,
@@ -360,7 +358,7 @@ impl OutputState {
                     Ok(0) => break,
                     Ok(length) => self.store(stream, &piece[..length]),
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    // Nothing more is there now, or ever.
+                    // Nothing is available now, or ever.
                     Err(_) => break,
                 }
             }
@@ -382,7 +380,7 @@ impl OutputState {
     }
 }
 
-/// Who does not listen any more misses it, and so does who does not listen until it is in vain.
+/// Writes a chunk. A reader that has gone misses the rest, and so does a reader of abandoned output.
 fn write_chunk(sink: &File, mut bytes: &[u8], is_abandoned: impl Fn() -> bool) {
     let pause = Timespec::try_from(WRITE_POLL_INTERVAL).unwrap_or_default();
     while !bytes.is_empty() && !is_abandoned() {
@@ -393,7 +391,7 @@ fn write_chunk(sink: &File, mut bytes: &[u8], is_abandoned: impl Fn() -> bool) {
         let mut to = sink;
         match to.write(&bytes[..bytes.len().min(WRITE_CHUNK_BYTES)]) {
             Ok(length) => bytes = &bytes[length..],
-            // The user's terminal or pipe may be one that does not wait.
+            // The terminal or pipe of the user may be nonblocking.
             Err(error)
                 if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
             Err(_) => return,

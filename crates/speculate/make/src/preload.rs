@@ -1,4 +1,4 @@
-//! How a make is made to ask for its commands.
+//! The files and variables that let a make ask for its commands.
 
 use std::{
     ffi::OsStr,
@@ -30,17 +30,18 @@ const FALLBACK_DIRECTORIES: [&str; 2] = ["/run", "/var/lib/outlive"];
 /// A concealed command has a directory of its own there.
 const PRIVATE_DIRECTORY: &str = "/dev/shm";
 
-/// The directory for its files: programs can run from there, also where they are concealed. `runtime` is the user's.
+/// Chooses a directory for the files. Programs can run from there, also concealed ones. `runtime` is the run
+/// directory of the user.
 ///
 /// # Errors
-/// If there is none.
+/// No directory is suitable.
 pub fn place(runtime: Option<PathBuf>) -> io::Result<PathBuf> {
     let mut all = runtime
         .into_iter()
         .chain(FALLBACK_DIRECTORIES.map(PathBuf::from));
     let runs = |place: &PathBuf| {
         if place == Path::new(FALLBACK_DIRECTORIES[1]) {
-            // It is there for this.
+            // This directory exists for this purpose.
             let _ = fs::create_dir_all(place);
         }
         let system = statvfs(place.as_path());
@@ -60,7 +61,7 @@ pub fn place(runtime: Option<PathBuf>) -> io::Result<PathBuf> {
     })
 }
 
-/// Files of processes that are gone, which had no time to remove them.
+/// Removes files of dead processes.
 fn remove_stale(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)?.flatten() {
         let name = entry.file_name();
@@ -70,7 +71,7 @@ fn remove_stale(directory: &Path) -> io::Result<()> {
         let process = process.and_then(|it| it.split('.').next());
         let process = process.and_then(|it| it.parse::<u32>().ok());
         let is_gone = |process: u32| !Path::new("/proc").join(process.to_string()).exists();
-        // This process' own number had another one before.
+        // An earlier process had the number of this process.
         if process.is_some_and(|it| it == std::process::id() || is_gone(it)) {
             let _ = fs::remove_file(entry.path());
         }
@@ -78,16 +79,16 @@ fn remove_stale(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A new file: what is there by that name already is not ours.
+/// Writes a new file: an existing file of that name belongs to another program.
 fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let mut new = fs::File::options();
     let mut file = new.write(true).create_new(true).mode(mode).open(path)?;
-    // Whatever this process' mask is.
+    // Independent of the umask of this process.
     file.set_permissions(fs::Permissions::from_mode(mode))?;
     file.write_all(content)
 }
 
-/// What makes a make ask for its commands. Its files are there as long as this is.
+/// The files that let a make ask for its commands. The files exist as long as this value.
 #[derive(Debug)]
 pub struct Preload {
     shim: PathBuf,
@@ -99,11 +100,11 @@ pub struct Preload {
 }
 
 impl Preload {
-    /// Its files are made in that directory, which programs see that are concealed. `socket` is where the engine
-    /// listens, and `make` the program that others begin by its name.
+    /// Makes the files in that directory, which concealed programs see. `socket` is the address of the engine, and
+    /// `make` the program that is replaced.
     ///
     /// # Errors
-    /// The file system's.
+    /// The errors of the file system.
     pub fn new(directory: &Path, socket: String, make: &Path) -> io::Result<Self> {
         remove_stale(directory)?;
         let process = std::process::id();
@@ -116,7 +117,7 @@ impl Preload {
         };
         write(&this.shim, SHIM_IMAGE, 0o644)?;
         write(&this.runner, RUNNER_IMAGE, 0o755)?;
-        // As this process sees it: where programs are concealed, something else is in its place.
+        // The path as this process sees it: concealed programs see the stand-in there.
         let real = Path::new("/proc")
             .join(process.to_string())
             .join("root")
@@ -133,7 +134,7 @@ impl Preload {
         Ok(this)
     }
 
-    /// What is added to the environment of a make that is not concealed.
+    /// Variables for a make that is not concealed.
     #[must_use]
     pub fn environment(&self, of: &Command) -> Vec<(String, String)> {
         let other = of.environment.get("LD_PRELOAD");
@@ -153,13 +154,13 @@ impl Preload {
         ]
     }
 
-    /// What is in the place of what, where programs are concealed.
+    /// The stand-in, and the program in whose place concealed programs see the stand-in.
     #[must_use]
     pub fn instead(&self) -> (&Path, &Path) {
         (&self.stand_in, &self.make)
     }
 
-    /// Where the engine listens.
+    /// Address of the engine.
     #[must_use]
     pub fn socket(&self) -> &str {
         &self.socket
@@ -167,7 +168,7 @@ impl Preload {
 }
 
 impl Preload {
-    /// Its files are of no use any more.
+    /// Removes the files.
     pub fn remove(&self) {
         for file in [&self.shim, &self.stand_in, &self.runner] {
             let _ = fs::remove_file(file);

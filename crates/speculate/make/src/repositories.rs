@@ -1,5 +1,5 @@
-//! A project may be a directory of a git repository. git looks for it in the directories around, and stops where a
-//! file system ends, which each tree is where it is concealed; and it writes to what it finds there.
+//! Git repositories around a project. git looks for a repository in the outer directories, and stops at the end of a
+//! file system, which the top of each concealed tree is; and git writes to that repository.
 
 use std::{
     ffi::OsStr,
@@ -21,7 +21,7 @@ const COMMON_DIRECTORY_FILE: &str = "commondir";
 /// Variable and value that let git look for a repository beyond the file system of the working directory.
 const ACROSS_FILE_SYSTEMS: (&str, &str) = ("GIT_DISCOVERY_ACROSS_FILESYSTEM", "1");
 
-/// Where the repository that this directory is in keeps what it has, if it is in one.
+/// The directory of the repository that contains this directory.
 #[must_use]
 pub fn git_directory_of(directory: &Path) -> Option<PathBuf> {
     let top = directory
@@ -40,7 +40,8 @@ pub fn git_directory_of(directory: &Path) -> Option<PathBuf> {
     Some(common.unwrap_or(kept))
 }
 
-/// The environment of a command: its own, unless its tree is no top of a repository, and it is not told something else.
+/// The environment of a command, with [`ACROSS_FILE_SYSTEMS`] unless the tree is a top of a repository or the command
+/// has the variable.
 pub(crate) fn with_git_discovery(command: &Command, world: &World) -> Environment {
     let mut environment = command.environment.clone();
     let mut trees = world.real().places().map(|(_, place)| place);
@@ -52,7 +53,7 @@ pub(crate) fn with_git_discovery(command: &Command, world: &World) -> Environmen
     environment
 }
 
-/// A command that was begun by another one, which was told that, is what it would be without.
+/// The command without a variable that was added for the command that began this one.
 pub(crate) fn without_git_discovery(mut command: Command, by: &Command) -> Command {
     let (name, value) = ACROSS_FILE_SYSTEMS;
     if !has_git_discovery(by) && command.environment.get(name) == Some(OsStr::new(value)) {

@@ -1,4 +1,4 @@
-//! What is asked of a keeper, and what it answers.
+//! Requests to the daemon, and the answers.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,74 +7,74 @@ use crate::{
     link::WaitingProcess,
 };
 
-/// What is asked for.
+/// A request to the daemon.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// That a command is done, concealed.
+    /// Run a command, concealed.
     Create(Box<Create>),
-    /// That what it has done is shown, and what it still does.
+    /// Show the effects of a speculation, and all later ones.
     Commit(String),
-    /// That it ends, and has never been.
+    /// End a speculation without effects.
     Abort(String),
-    /// What there is.
+    /// List the speculations.
     List,
 }
 
-/// What is to be done.
+/// A new speculation.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Create {
-    /// What it is called from then on.
+    /// Name of the speculation.
     pub name: String,
-    /// What is done.
+    /// The command.
     pub command: Command,
-    /// Those whose outputs it sees.
+    /// Speculations whose effects the command sees.
     pub inputs: Vec<String>,
-    /// It is aborted if nobody has committed it by then, milliseconds.
+    /// Time until an abort without a commit, milliseconds.
     pub timeout: Option<u64>,
 }
 
-/// What is answered.
+/// An answer of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// It was begun.
+    /// The command has begun, or waits for its inputs.
     Created,
-    /// So many effects were shown, and it has ended so.
+    /// Number of shown effects, and the end of the command.
     Committed(usize, Status),
-    /// These were aborted.
+    /// Names of the aborted speculations.
     Aborted(Vec<String>),
-    /// What there is.
+    /// All speculations.
     Listed(Vec<Listed>),
-    /// It cannot be done, and why.
+    /// The reason of a refusal.
     Refused(String),
 }
 
-/// One of those that there are.
+/// A speculation in a list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
-    /// What it is called.
+    /// Name of the speculation.
     pub name: String,
-    /// What it does.
+    /// Arguments of the command.
     pub arguments: Vec<String>,
-    /// Those whose outputs it sees.
+    /// Speculations whose effects the command sees.
     pub inputs: Vec<String>,
-    /// How far it is.
+    /// State of the command.
     pub state: ListedState,
-    /// What it has done so far, which nobody sees.
+    /// Number of effects so far.
     pub effects: usize,
-    /// What waits until it is committed.
+    /// Processes that wait for the commit.
     pub waiting: Vec<WaitingProcess>,
 }
 
-/// How far one is.
+/// State of a speculation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ListedState {
-    /// Its inputs have not ended.
+    /// The inputs have not ended.
     Waits,
-    /// It runs.
+    /// The command runs.
     Runs,
-    /// It has ended.
+    /// The command has ended.
     Ended(Status),
-    /// It could not begin, and why.
+    /// The command could not begin, and the reason.
     Failed(String),
 }

@@ -1,4 +1,4 @@
-//! One that was created, by name.
+//! A speculation with a name.
 
 use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::job::Job;
 
-/// How far one is.
+/// State of a speculation.
 #[derive(Debug)]
 pub(super) enum Stage {
     Waits,
@@ -24,7 +24,7 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct Speculation {
     pub(super) create: Create,
-    /// Those whose outputs it sees.
+    /// Speculations whose effects the command sees.
     pub(super) inputs: Vec<Arc<Speculation>>,
     stage: Mutex<Stage>,
     changed: Condvar,
@@ -51,7 +51,7 @@ impl Speculation {
         self.changed.notify_all();
     }
 
-    /// It has begun, unless it was aborted meanwhile: `false`.
+    /// Stores the running job. `false`: the speculation was aborted meanwhile.
     pub(super) fn has_begun(&self, job: &Arc<Job>) -> bool {
         let mut stage = self.stage();
         if matches!(&*stage, Stage::Failed(_)) {
@@ -86,7 +86,7 @@ impl Speculation {
         self.job().is_some_and(|job| job.progress().is_committed)
     }
 
-    /// Was it to be committed by now?
+    /// Whether the timeout is over without a commit.
     pub(super) fn is_late(&self) -> bool {
         let timeout = self.create.timeout.map(Duration::from_millis);
         timeout.is_some_and(|timeout| self.created.elapsed() >= timeout) && !self.is_committed()
@@ -109,7 +109,7 @@ impl Speculation {
         }
     }
 
-    /// What it has done is there, if it was committed.
+    /// Ends the speculation. Effects of a committed one stay.
     pub(super) fn abort(&self) {
         if !self.give_up()
             && let Some(job) = self.job()
@@ -118,7 +118,7 @@ impl Speculation {
         }
     }
 
-    /// It is aborted, unless somebody has it as their own, or is about to: `false`.
+    /// Aborts the speculation. `false`: a user has committed the speculation, or is about to.
     pub(super) fn give_up(&self) -> bool {
         let mut stage = self.stage();
         if let Stage::Begun(job) = &*stage {

@@ -1,4 +1,4 @@
-//! What is expected, and what is told to who asks for something else.
+//! Expected makes, and messages about unexpected ones.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -38,7 +38,7 @@ impl Engine {
         }
     }
 
-    /// The next make that is expected, unless it was begun.
+    /// Begins the next expected make that has not begun yet.
     ///
     /// # Errors
     /// If it cannot be begun.
@@ -51,7 +51,8 @@ impl Engine {
         next.map(begin).transpose()
     }
 
-    /// What is told to who asks for a make that was not expected so; `None`: it was, or none is done unasked.
+    /// Message about a make that was not expected in this way. `None`: the make was expected, or there is no
+    /// speculative make.
     pub(super) fn unexpected(&self, command: &Command) -> Option<String> {
         let is_concealed = |job: &&Arc<Job>| {
             let progress = job.progress();
@@ -83,7 +84,7 @@ impl Engine {
     }
 }
 
-/// Makes that nobody has asked for yet, and what they have taken over: others are done anew, or were asked for.
+/// Makes without a request yet, and the jobs that they have reused. All other jobs are stale or requested.
 pub(super) fn usable(jobs: &[Arc<Job>]) -> BTreeSet<JobId> {
     let makes = jobs.iter().filter(|job| {
         let progress = job.progress();
@@ -95,7 +96,7 @@ pub(super) fn usable(jobs: &[Arc<Job>]) -> BTreeSet<JobId> {
     makes.map(|make| make.id).chain(parts).collect()
 }
 
-/// Whether that is such a make, concealed.
+/// Whether the job is such a make, still concealed.
 fn is_done_by(job: &Job, command: &Command, world: &Arc<World>) -> bool {
     let progress = job.progress();
     job.is_make
@@ -106,7 +107,7 @@ fn is_done_by(job: &Job, command: &Command, world: &Arc<World>) -> bool {
         && job.context_differences(command).is_empty()
 }
 
-/// As a shell would be told.
+/// The arguments as a command line.
 pub(super) fn display_of(command: &Command) -> String {
     let words = command.arguments.iter();
     let words: Vec<_> = words.map(|word| word.display().to_string()).collect();

@@ -1,4 +1,5 @@
-//! What is asked for in the middle: whether it goes on, and for how long it stays concealed.
+//! Commands that are requested while they run: whether such a command continues, and how long the command stays
+//! concealed.
 
 use std::{
     os::unix::net::UnixStream,
@@ -18,7 +19,8 @@ const OUTPUT_DELAY: Duration = Duration::from_millis(300);
 const LONGEST_POLL_INTERVAL: Duration = Duration::from_millis(160);
 
 impl Engine {
-    /// Whether a command that is asked for ends sooner if it is done anew as by plain make: then it has never been.
+    /// Whether a requested command ends sooner if plain make runs the command anew. The concealed run is then
+    /// aborted.
     pub(super) fn is_begun_anew(&self, job: &Arc<Job>) -> bool {
         let before = self.costs().of(&job.command);
         let is_better = job.is_faster_anew(before);
@@ -28,9 +30,9 @@ impl Engine {
         is_better && job.abort_in_background()
     }
 
-    /// Returns when a command that is asked for has ended, or has to be shown before. While a command is concealed,
-    /// the kernel remembers names. Of a shown command the kernel asks for each name each time: several times as often.
-    /// So a command that works is shown at the end; a command that waits for its user or for other processes, or
+    /// Returns when a requested command has ended, or has to be shown before the end. While a command is concealed,
+    /// the kernel caches names. For a shown command the kernel asks for each name each time: several times as often.
+    /// So a command that works is shown at the end. A command that waits for its user or for other processes, or
     /// begins a make, is shown at once.
     pub(super) fn await_or_reveal(&self, job: &Arc<Job>, asker: &mut UnixStream) {
         let before = self.costs().of(&job.command).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Who asks is answered.
+//! Answers to clients.
 
 use std::{
     fs::File,
@@ -26,16 +26,16 @@ const ANCESTOR_LIMIT: usize = 64;
 
 fn parent_of(process: u32) -> Option<u32> {
     let about = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name may have anything in it.
+    // The name may contain any byte.
     let (_, after) = about.rsplit_once(')')?;
     after.split_whitespace().nth(1)?.parse().ok()
 }
 
 impl Engine {
-    /// Answers who asks.
+    /// Answers one client.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// The errors of the socket.
     pub fn serve(&self, mut asker: UnixStream) -> io::Result<()> {
         let (streams, request) = link::receive_request(&mut asker)?;
         let streams = streams.map(File::from);
@@ -46,7 +46,7 @@ impl Engine {
                 self.stop();
                 return Ok(());
             }
-            // What it would be told is not there for long.
+            // The file of the answer would be removed soon.
             Request::Make(_) if self.is_over() => Reply::PlainRun(PlainRun::default()),
             Request::Make(command) => {
                 self.asked().add(command.clone());
@@ -69,7 +69,7 @@ impl Engine {
         link::send(&mut asker, &reply)
     }
 
-    /// That process is, or becomes, a make of the user's.
+    /// Registers a make of the user, or a process that becomes one.
     fn is_users_own(&self, process: u32) -> io::Result<()> {
         if let Some(process) = Pid::from_raw(process.cast_signed()) {
             let alive = pidfd_open(process, PidfdFlags::empty())?;
@@ -90,7 +90,7 @@ impl Engine {
         make.map_or_else(Taken::default, |make| make.taken)
     }
 
-    /// A command was taken over for a process, which a make of the user's has begun, or what that has begun.
+    /// Counts a reused command for the make of the user that is an ancestor of the process.
     fn is_taken_by(&self, mut process: u32, worked: Duration, waited: Duration) {
         let mut own = self.own();
         for _ in 0..ANCESTOR_LIMIT {
@@ -112,7 +112,7 @@ impl Engine {
         }
     }
 
-    /// A command of a make is done, or is to be done by who asks.
+    /// Runs a command of a make, or tells the client to run the command.
     fn run_for_make(
         &self,
         command: Command,
@@ -149,13 +149,13 @@ impl Engine {
         ))
     }
 
-    /// What a make begins after it was asked for is done as its user would, another make too.
+    /// A command of a requested make runs as a command of the user, and so does a make.
     fn beside(parent: &Job, command: &Command, process: u32) -> PlainRun {
-        // A jobserver with a name is behind that name only where the make is that has made the name.
+        // A named jobserver exists only in the mounts of the make that created the name.
         let is_leaving = !jobserver::had_name(command);
         if is_leaving {
             parent.is_left_by_some();
-            // Who has it hurry with its make would not find it any more.
+            // A process that raises the priority of its make would not find the make.
             hurry(process);
         }
         PlainRun {
@@ -164,7 +164,7 @@ impl Engine {
         }
     }
 
-    /// The job that asks. One that begins just now is waited for; that is not asked of makes that the user runs.
+    /// The job of the client. A job that begins just now is waited for, except for makes of the user.
     fn asker_of(&self, process: u32) -> Option<Arc<Job>> {
         if Members::with(process).ok() == self.outsiders {
             return None;
@@ -175,7 +175,7 @@ impl Engine {
         })
     }
 
-    /// Answers all who ask, for ever.
+    /// Answers all clients, for ever.
     pub fn listen(self: &Arc<Self>, listener: &UnixListener) {
         listen_to(listener, || {
             let this = Arc::clone(self);

@@ -1,4 +1,4 @@
-//! What is asked for is taken over from what was done already, or is being done.
+//! Reuse of finished and running jobs.
 
 use std::{
     fs::File,
@@ -41,7 +41,7 @@ impl Engine {
         equal_jobs
     }
 
-    /// A command of a job's is done: taken over, or begun. `None`: it has to be done in place.
+    /// Runs a command for a job: reuses a job, or begins one. `None`: the client runs the command in place.
     pub(super) fn run_for(
         &self,
         parent: &Arc<Job>,
@@ -73,7 +73,7 @@ impl Engine {
                     }
                     return status;
                 }
-                // It may be another one's, who is not to be told what this one's user says.
+                // The job may belong to another client, who must not receive the input of this user.
                 WaitOutcome::ToNothing => {
                     parent.remove_part(&job);
                     return None;
@@ -87,7 +87,7 @@ impl Engine {
         None
     }
 
-    /// Until it has ended, and its parent has what it has done.
+    /// Waits until the job has ended and the parent has absorbed the effects.
     fn wait_for(
         &self,
         parent: &Arc<Job>,
@@ -116,7 +116,7 @@ impl Engine {
             job.wait(POLL_INTERVAL);
         };
         if job.has_remaining_process() {
-            // That has to see what its parent does from now on.
+            // The remaining process has to see later effects of the parent.
             self.drop_job(job);
             return WaitOutcome::ToNothing;
         }
@@ -131,9 +131,9 @@ impl Engine {
         }
     }
 
-    /// Who has asked for it was killed. What was begun for them alone would run for ever, perhaps.
+    /// Handles the death of the client. A job for this client alone could run for ever.
     fn on_client_gone(&self, parent: &Job, job: &Arc<Job>, was_before: bool) {
-        // If its parent is aborted just now, another one may have it.
+        // Another client may reuse the job if the parent is aborted just now.
         if parent.progress().is_aborted {
             return;
         }
@@ -143,7 +143,7 @@ impl Engine {
         }
     }
 
-    /// Nothing new is begun while a make of the user's runs, that this is not for.
+    /// Begins no job while a make of the user runs, unless the job is for that make.
     fn begin_for(&self, parent: &Arc<Job>, command: &Command, there: Snapshot) -> Option<Arc<Job>> {
         let is_free = |progress: Progress| progress.is_wanted || progress.is_aborted;
         while self.is_busy() && !is_free(parent.progress()) && !self.is_over() {
@@ -155,14 +155,14 @@ impl Engine {
         begun.inspect_err(|error| tracing::warn!("{error}")).ok()
     }
 
-    /// It is worth nothing any more, whatever it has begun.
+    /// Aborts the job and removes the job from the table.
     pub(super) fn drop_job(&self, job: &Arc<Job>) {
         if job.abort() {
             self.jobs().remove(&job.id);
         }
     }
 
-    /// Its parent was committed while it ran: it becomes the user's own, too.
+    /// Commits the job, because the parent was committed during the run.
     fn shared(
         &self,
         parent: &Job,
@@ -199,13 +199,13 @@ impl Engine {
         Some(status)
     }
 
-    /// It has been committed: what it waits for outside is done.
+    /// Releases the calls of a committed job that wait in the surroundings.
     fn let_go(&self, job: &Job) {
         let around = job.world.around();
         around.release(|process| self.is_committed(process));
     }
 
-    /// It has ended, and its user knows. What it has left running is its user's own, too.
+    /// Removes a committed job that has ended without remaining processes.
     fn let_end(&self, job: &Job) {
         self.costs().note(job);
         if job.is_over() {
@@ -218,7 +218,7 @@ impl Engine {
         equal_jobs.into_iter().find(|job| job.fits(there))
     }
 
-    /// What the user asks for: taken over if that is possible.
+    /// Runs a request of the user by reuse, if possible.
     pub(super) fn run_for_user(
         &self,
         command: &Command,
@@ -262,7 +262,7 @@ impl Engine {
         Some((status, gain))
     }
 
-    /// What was begun unasked, and has read what there is.
+    /// A speculative job with inputs equal to the present files.
     fn usable(&self, command: &Command, is_make: bool) -> Option<Arc<Job>> {
         let is_known = |number| self.others.contains(number);
         let world = self.worlds.current();
@@ -279,7 +279,7 @@ impl Engine {
             );
         }
         let job = job?;
-        // The surroundings have far more names: the look is only for a job that is valid otherwise.
+        // The surroundings have far more names: the check is only for a job that is valid otherwise.
         match self.renew_if_stale() {
             Ok(()) => Arc::ptr_eq(&self.worlds.current(), &world).then_some(job),
             Err(error) => {
@@ -289,7 +289,7 @@ impl Engine {
         }
     }
 
-    /// It is its user's own from now on. How many effects that shows.
+    /// Commits the job. Returns the number of shown effects.
     fn show(&self, job: &Arc<Job>) -> Result<usize, CommitError> {
         if !job.is_make {
             job.date_now();
@@ -298,7 +298,7 @@ impl Engine {
         for part in job.all_parts() {
             match part.progress().is_empty {
                 true => drop(self.jobs().remove(&part.id)),
-                // Who waits for it commits it.
+                // The client of the part commits the part.
                 false => part.is_asked_for(),
             }
         }
@@ -334,29 +334,29 @@ fn repeat_output_after_failure(
     let line = format!(
         "outlive: {shown} outputs are shown, and the next one cannot be ({why}): all that was said of them follows, and the rest is done anew\n"
     );
-    // Who does not listen misses that, too.
+    // A client that does not read misses this message, too.
     let _ = sinks[1].write_all(line.as_bytes());
     job.output.repeat(&mut sinks);
 }
 
-/// What came of waiting for a command of a job's.
+/// Result of the wait for a command of a job.
 enum WaitOutcome {
-    /// It has ended, and its parent has what it has done.
+    /// The command has ended, and the parent has absorbed the effects.
     Done(Status),
-    /// Its parent is its user's own by now.
+    /// The parent was committed.
     Shared,
-    /// It has to be done in place, if anybody still wants that.
+    /// The client has to run the command in place.
     ToNothing,
-    /// Somebody else has changed what it has read: it is done again.
+    /// An input was changed by another job: the command runs again.
     Again,
 }
 
-/// What came of taking over what a job has done.
+/// Result of the absorption of a job by its parent.
 enum AbsorbOutcome {
     Done,
-    /// It has read what is different by now.
+    /// The job has read a file that is different by now.
     Conflict,
-    /// One of the two is its user's own.
+    /// One of the two is committed.
     IsCommitted,
 }
 
