@@ -1,24 +1,22 @@
-//! What Linux does and smoltcp 0.12 does not.
+//! TCP behaviour of Linux that smoltcp 0.12 lacks.
 //!
-//! * Its persist timer is missing: a lost window update stops a connection for ever. In some
-//!   states it also forgets its retransmission timer. Whoever has heard nothing for a while
-//!   therefore sends what Linux sends as a probe, an empty segment one before SND.UNA, whose answer
-//!   tells the window. Where something is in flight and nothing moves, the stack is also told the
-//!   last acknowledgement three times more, which makes it send again. In CLOSE-WAIT and LAST-ACK each acknowledgement
-//! stops
-//!   its retransmission timer: there that happens also while the other side asks again and again.
-//! * When it sends again, its acknowledgements carry the number of what it sends again, and not
-//!   SND.NXT (RFC 9293 3.4), with which the other side may not take them. That is mended.
-//! * A segment that reaches beyond the window that was told last makes it lose the bytes before a
-//!   FIN, or its head. (With a window scale an honest sender may do that, RFC 7323 2.4.) Such a
-//!   segment is cut here.
-//! * It takes its window back by less than what its scale rounds off (Linux rounds up), and is then
-//!   deaf to whoever has sent that much. Such a segment is taken for one at the edge.
-//! * It echoes the timestamp of a segment before its window, and one that is older than what it has echoed, if
-//! segments have overtaken
-//!   each other (RFC 7323 4.3 does neither). That is mended: a host that has been told of the newest echo believes no
-//! older one.
-//! * It overlooks a FIN behind bytes that it has. They are cut off, too.
+//! * smoltcp has no persist timer: a lost window update stops a connection for ever. In some states
+//!   smoltcp also forgets the retransmission timer. After a silence a host therefore sends what Linux
+//!   sends as a probe: an empty segment one before SND.UNA, whose answer tells the window. With data in
+//!   flight and no progress, the stack also receives the last acknowledgement three times more, which
+//!   makes the stack retransmit. In CLOSE-WAIT and LAST-ACK each acknowledgement stops the
+//!   retransmission timer: there the same happens while the other side asks again and again.
+//! * Acknowledgements in retransmissions carry the number of the retransmitted data instead of SND.NXT
+//!   (RFC 9293 3.4), and the other side may refuse them. They are corrected here.
+//! * A segment beyond the announced window makes smoltcp lose the bytes before a FIN, or the head of the
+//!   segment. (With a window scale an honest sender may send such a segment, RFC 7323 2.4.) The segment
+//!   is cut here.
+//! * smoltcp takes the window back by less than the scale rounds off (Linux rounds up), and then ignores
+//!   a peer that has sent that much. Such a segment is moved to the edge.
+//! * smoltcp echoes the timestamp of a segment before the window, and an older timestamp after a newer
+//!   one if segments have overtaken each other (RFC 7323 4.3 does neither). The echo is corrected here: a
+//!   host that has seen the newest echo believes no older one.
+//! * smoltcp overlooks a FIN behind bytes that it has. The bytes are cut off, too.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 

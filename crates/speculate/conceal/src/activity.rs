@@ -1,26 +1,25 @@
-//! How much processors have worked for processes so far.
+//! Processor time and state of processes.
 
 use std::{fs, time::Duration};
 
 use rustix::{param::clock_ticks_per_second, process::Pid};
 
-/// Of some processes.
+/// Activity of several processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Activity {
-    /// How long processors have worked for these, and for those that have ended, and were waited for.
+    /// Processor time of the processes, and of ended children that they have waited for.
     pub time: Duration,
-    /// Whether none of these wants a processor now, or waits for a disk or for an answer of this program's.
+    /// Whether no process wants a processor, or waits for a disk or for an answer of this program.
     pub is_at_rest: bool,
 }
 
-/// States in `stat` (proc(5)) of who neither runs nor waits for a disk: who sleeps, is stopped, or dead.
+/// States in `stat` (proc(5)) without work: sleeping, stopped or dead.
 const AT_REST: &str = "STtZXxI";
-/// Where the kernel has those sleep who wait for an answer, of a file system or about a call: words of names of the
-/// kernel's functions.
+/// Parts of names of kernel functions in which a thread waits for an answer of a file system or about a call.
 const FOR_AN_ANSWER: [&str; 3] = ["fuse", "request_wait_answer", "seccomp"];
 
 impl Activity {
-    /// Of these.
+    /// Reads the activity of these processes.
     #[must_use]
     pub fn of(processes: &[Pid]) -> Self {
         let mut all = Self {
@@ -28,7 +27,7 @@ impl Activity {
             is_at_rest: true,
         };
         for process in processes {
-            // Who is gone was waited for by one of the others, most often.
+            // A parent in the list has usually waited for a process that is gone.
             let of = format!("/proc/{}", process.as_raw_pid());
             if let Some((_, waited_for)) = stat_of(&of) {
                 all.is_at_rest &= threads(&of).all(|thread| is_at_rest(&thread));
@@ -39,28 +38,28 @@ impl Activity {
     }
 }
 
-/// The first thread of a process sleeps where it has others, most often.
+/// The first thread often sleeps while others work.
 fn threads(process: &str) -> impl Iterator<Item = String> {
     let all = fs::read_dir(format!("{process}/task"));
     let all = all.into_iter().flatten().flatten();
     all.filter_map(|thread| thread.path().into_os_string().into_string().ok())
 }
 
-/// As far as the kernel tells where a thread sleeps.
+/// Whether the thread is at rest, as far as the kernel shows.
 fn is_at_rest(thread: &str) -> bool {
     let sleeps = stat_of(thread).is_none_or(|(state, _)| AT_REST.contains(state));
     let place = || fs::read_to_string(format!("{thread}/wchan")).unwrap_or_default();
     sleeps && !FOR_AN_ANSWER.iter().any(|word| place().contains(word))
 }
 
-/// The state of a process or of a thread, and the time of its children that it has waited for.
+/// State of a process or thread, and the time of its waited-for children.
 fn stat_of(of: &str) -> Option<(char, Duration)> {
     let about = fs::read_to_string(format!("{of}/stat")).ok()?;
-    // The name may have anything in it.
+    // The name may contain any byte.
     let (_, after) = about.rsplit_once(')')?;
     let mut words = after.split_whitespace();
     let state = words.next()?.chars().next()?;
-    // Behind the state, which is the third one, the 16th and 17th.
+    // The state is field 3, and the times are fields 16 and 17 (proc(5)).
     let ticks = words
         .skip(12)
         .take(2)
@@ -70,7 +69,7 @@ fn stat_of(of: &str) -> Option<(char, Duration)> {
     Some((state, time))
 }
 
-/// The time of a process and all of its threads.
+/// Processor time of a process with all threads.
 fn own(process: Pid) -> Duration {
     let mut clock = 0;
     // SAFETY: the number lives as long as the call.

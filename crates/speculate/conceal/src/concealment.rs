@@ -1,4 +1,4 @@
-//! What is concealed of an encapsulation, until it is shown; and the calls that wait for that.
+//! The concealed state of an encapsulation, and the calls that wait for the commit.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -23,7 +23,7 @@ use crate::{
     tree::{Gate, Tree},
 };
 
-/// The file system of one encapsulation. Clones are the same one.
+/// The file system of one encapsulation. Clones share the state.
 #[derive(Debug, Clone)]
 pub struct Concealment {
     shared: Arc<Shared>,
@@ -35,21 +35,21 @@ struct Shared {
     waiting_calls: Mutex<Vec<WaitingCall>>,
     invalidator: Mutex<Option<Arc<CacheInvalidator>>>,
     passthrough: OnceLock<()>,
-    /// How often the kernel has asked.
+    /// Number of requests of the kernel.
     asked: AtomicU64,
 }
 
-/// A call that waits.
+/// A call that waits for the commit.
 struct WaitingCall {
     why: &'static str,
     process: u32,
     resume: Resume,
 }
 
-/// What is done when it goes on, or is refused.
+/// Continues or refuses a waiting call.
 type Resume = Box<dyn FnOnce(&Concealment, Verdict) + Send>;
 
-/// What becomes of it.
+/// Decision about a waiting call.
 #[derive(Debug, Clone, Copy)]
 enum Verdict {
     Done,
@@ -62,35 +62,35 @@ impl fmt::Debug for WaitingCall {
     }
 }
 
-/// Why something was not revealed.
+/// Reason of a commit that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommitError {
-    /// What it has read is not what it was.
+    /// An input has changed since it was read.
     #[error("an input has changed: {0:?}")]
     Stale(Stale),
-    /// It has been committed before.
+    /// An earlier commit succeeded.
     #[error("committed already")]
     Already,
-    /// It was aborted.
+    /// The encapsulation was aborted.
     #[error("aborted")]
     Aborted,
-    /// An effect could not be carried out; those before it have been.
+    /// An effect could not be carried out. The effects before that are visible.
     #[error("could not carry out {effect:?}: {errno}")]
     Impossible {
-        /// Which one.
+        /// The effect.
         effect: Effect,
-        /// Why.
+        /// The error of the kernel.
         errno: rustix::io::Errno,
-        /// How many there were before it.
+        /// Number of effects before that.
         shown: usize,
     },
 }
 
-/// Whether files that it is to show, and others have shown already, are as they were then.
+/// Whether files that another encapsulation has revealed already are still as they were made.
 fn is_as_made(concealed: &Encapsulation, hidden: &Hidden) -> Result<(), Stale> {
     let written = concealed.effects().iter().find_map(|effect| match effect {
         Effect::Create { path, id } | Effect::Replace { path, id } => {
-            // One that is not there says so when it is to be shown.
+            // The reveal reports a missing file.
             let is_so = hidden.is_as_made(*id).unwrap_or(true);
             (!is_so).then(|| path.clone())
         }
@@ -100,29 +100,29 @@ fn is_as_made(concealed: &Encapsulation, hidden: &Hidden) -> Result<(), Stale> {
 }
 
 impl Concealment {
-    /// Of an encapsulation above those trees: what it does to them is concealed.
+    /// Conceals the effects of an encapsulation above these trees.
     #[must_use]
     pub fn new(encapsulation: Encapsulation, real: Arc<BaseTree>, hidden: Arc<Hidden>) -> Self {
         Self::with(encapsulation, real, hidden, Gate::Conceals)
     }
 
-    /// Of an encapsulation above those trees that is not known yet: `before` stands for it until it
-    /// [begins](Self::begin), and the kernel remembers nothing of that.
+    /// Conceals the effects of an encapsulation that is not known yet: `before` stands for that encapsulation until
+    /// [`Self::begin`], and the kernel caches nothing until then.
     pub(crate) fn spare(before: Encapsulation, real: Arc<BaseTree>, hidden: Arc<Hidden>) -> Self {
         let this = Self::new(before, real, hidden);
         this.state().is_spare = true;
         this
     }
 
-    /// What is done to the trees is concealed by this one from now on.
+    /// Conceals the effects of this encapsulation from now on.
     pub(crate) fn begin(&self, encapsulation: Encapsulation) {
         let mut state = self.state();
         state.tree.concealed = Some(encapsulation);
         state.is_spare = false;
     }
 
-    /// Of what is around those: it is read, and nothing in it is changed, but by processes of which `may_change` says
-    /// that they may. Others wait, until [`Concealment::release`].
+    /// The surroundings of the trees: reads are recorded, and only processes with the permission of `may_change`
+    /// change files. Other processes wait until [`Concealment::release`].
     #[must_use]
     pub fn around(
         encapsulation: Encapsulation,
@@ -163,13 +163,13 @@ impl Concealment {
         state.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To answer the kernel.
+    /// The state, for an answer to the kernel.
     pub(crate) fn answering(&self) -> MutexGuard<'_, State> {
         self.shared.asked.fetch_add(1, Ordering::Relaxed);
         self.state()
     }
 
-    /// How often the kernel has asked so far: those who wait for answers take longer than with files as they are.
+    /// Number of requests of the kernel so far. A process with many requests takes longer than with real files.
     #[must_use]
     pub fn asked(&self) -> u64 {
         self.shared.asked.load(Ordering::Relaxed)
@@ -180,23 +180,23 @@ impl Concealment {
         waiting_calls.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The encapsulation, while it is one: `None` when it has been committed.
+    /// The encapsulation; `None` after the commit.
     pub fn with_encapsulation<T>(&self, look: impl FnOnce(&mut Encapsulation) -> T) -> Option<T> {
         self.state().tree.concealed.as_mut().map(look)
     }
 
-    /// Hidden files that it needs: for what it will show, or, when it is committed, those that are known to who is in
-    /// it.
+    /// Hidden files that the encapsulation needs: before the commit those of the effects, afterwards those that its
+    /// processes know.
     pub fn needed(&self, into: &mut BTreeSet<HiddenId>) {
         let state = self.state();
         match &state.tree.concealed {
             Some(concealed) => concealed.hidden(into),
-            // What it shows it has shown.
+            // All effects are visible.
             None => into.extend(state.nodes.hidden()),
         }
     }
 
-    /// What waits, and who: process and reason.
+    /// Waiting processes and their reasons.
     #[must_use]
     pub fn waiting(&self) -> Vec<(u32, &'static str)> {
         let waiting_calls = self.waiting_calls();
@@ -206,7 +206,7 @@ impl Concealment {
             .collect()
     }
 
-    /// Who is to look again when something has changed: nobody can be told before it is known.
+    /// Sets the way to the kernel's cache, once the file system is mounted.
     pub(crate) fn set_invalidator(&self, invalidator: CacheInvalidator) {
         *self.invalidator() = Some(Arc::new(invalidator));
     }
@@ -216,7 +216,7 @@ impl Concealment {
         invalidator.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody answers any more. The kernel lets go of who asks, if nothing is left that it could be told by.
+    /// Ends all answers. The kernel releases waiting processes when no connection to this program is left.
     pub(crate) fn end(&self) {
         let (invalidator, waiting_calls) = (
             self.invalidator().take(),
@@ -225,24 +225,24 @@ impl Concealment {
         drop((invalidator, waiting_calls));
     }
 
-    /// The kernel reads and writes files by itself: it wants that of each who opens one of which it does.
+    /// Lets the kernel read and write files by itself. The kernel needs this for each open of such a file.
     pub(crate) fn pass_through(&self) {
         let _ = self.shared.passthrough.set(());
     }
 
-    /// Whether it does: what is written to memory of a file is in the file at once.
+    /// Whether the kernel does so. Writes to mapped memory are then in the file at once.
     #[must_use]
     pub fn passes_through(&self) -> bool {
         self.shared.passthrough.get().is_some()
     }
 
-    /// The encapsulation has taken up these: the kernel is to look again.
+    /// Tells the kernel that absorbed effects have changed these files.
     pub fn changed(&self, effects: &[Effect]) {
         let places = self.state().nodes.changed(effects);
         self.expire_names(&places);
     }
 
-    /// Nothing is locked here: the kernel asks before it forgets.
+    /// No lock is held here: the kernel asks before it forgets a name.
     fn expire_names(&self, places: &[(u64, OsString)]) {
         let invalidator = self.invalidator().clone();
         if let Some(invalidator) = invalidator {
@@ -252,7 +252,7 @@ impl Concealment {
         }
     }
 
-    /// Who has a file open does not ask for it by name.
+    /// A process with an open file does not ask for the name.
     fn outdate_attributes(&self, numbers: &[u64]) {
         let invalidator = self.invalidator().clone();
         if let Some(invalidator) = invalidator {
@@ -262,11 +262,11 @@ impl Concealment {
         }
     }
 
-    /// Shows all that was concealed, if what was read is `there` as it was; from then on nothing is concealed, and what
-    /// waited goes on. How many effects that was.
+    /// Reveals all effects if the inputs are as they were `there`. From then on no effect is concealed, and waiting
+    /// calls continue. Returns the number of effects.
     ///
     /// # Errors
-    /// If it cannot be. When something was shown before that, it stays.
+    /// The commit is not possible. Effects that were visible before the error stay.
     pub fn commit(&self, there: &dyn Base) -> Result<usize, CommitError> {
         let mut state = self.state();
         let Some(concealed) = state.tree.concealed.take() else {
@@ -280,7 +280,7 @@ impl Concealment {
         let effects = concealed.effects();
         let (real, hidden) = (&state.tree.real, &state.tree.hidden);
         if let Err((which, errno)) = reveal::reveal(effects, real, hidden) {
-            // It runs until somebody has ended it: what it does from now on nobody has asked for.
+            // The program runs until a kill. Its later effects are not wanted.
             state.tree.gate = Gate::Shut;
             let shown = which;
             return Err(CommitError::Impossible {
@@ -294,7 +294,7 @@ impl Concealment {
         let (effects, places) = (effects.len(), state.nodes.all());
         let numbers: Vec<_> = state.nodes.numbers().collect();
         drop(state);
-        // First those who wait, as they hold what the kernel locks to forget a name.
+        // Waiting calls first: they hold kernel locks that the invalidation of a name needs.
         self.resume(|_| true, Verdict::Done);
         self.expire_names(&places);
         self.outdate_attributes(&numbers);
@@ -302,26 +302,25 @@ impl Concealment {
         Ok(effects)
     }
 
-    /// What waits of those processes goes on.
+    /// Continues the waiting calls of these processes.
     pub fn release(&self, of: impl Fn(u32) -> bool) {
         self.resume(of, Verdict::Done);
     }
 
-    /// What waits of those processes fails.
+    /// Refuses the waiting calls of these processes.
     pub fn refuse(&self, of: impl Fn(u32) -> bool) {
         self.resume(of, Verdict::Refused);
     }
 
     fn resume(&self, of: impl Fn(u32) -> bool, verdict: Verdict) {
-        // Of whom it is being decided right now is held when that is known: it is decided, and they are held, in one
-        // go.
+        // The state is locked: a decision about a call and its entry in the list are one step.
         drop(self.state());
         let waiting: HashSet<u32> = self
             .waiting_calls()
             .iter()
             .map(|waiting_calls| waiting_calls.process)
             .collect();
-        // Nothing is locked meanwhile: who says it may lock what others hold who ask who waits.
+        // No lock is held here: the closure may take locks of threads that ask for the waiting calls.
         let may: HashSet<u32> = waiting.into_iter().filter(|process| of(*process)).collect();
         let mut waiting_calls = self.waiting_calls();
         let (go, stay) = waiting_calls
@@ -334,7 +333,7 @@ impl Concealment {
         }
     }
 
-    /// Does it, and answers; or keeps it until it may be done.
+    /// Performs the call and answers, or keeps the call until it may be performed.
     pub(crate) fn attempt<R: Send + 'static, T: 'static>(
         &self,
         request: &Request,

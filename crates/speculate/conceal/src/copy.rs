@@ -1,4 +1,4 @@
-//! Copies of files, which take their place.
+//! Copies of files, in the place of the original.
 
 use std::{
     collections::BTreeSet,
@@ -12,12 +12,12 @@ use rustix::{
     io::Errno,
 };
 
-/// What programs may do without being root (capabilities(7)): whoever changes a file takes it away.
+/// File capabilities (capabilities(7)), which any write removes.
 const CAPABILITIES: &CStr = c"security.capability";
-/// The longest value (`XATTR_SIZE_MAX`).
+/// Longest value of an extended attribute, bytes (`XATTR_SIZE_MAX`).
 const LONGEST: usize = 1 << 16;
 
-/// What is in a file, if that matters, and what is said of it beyond stat(2).
+/// Copies the content, if wanted, and all attributes beyond stat(2).
 pub(crate) fn content(from: &OwnedFd, to: &OwnedFd, all: bool) -> Result<(), Refused> {
     if all {
         bytes(from, to)?;
@@ -30,7 +30,7 @@ pub(crate) fn content(from: &OwnedFd, to: &OwnedFd, all: bool) -> Result<(), Ref
     })
 }
 
-/// By reference where the file system can.
+/// Copies by reference if the file system can do so.
 fn bytes(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
     if rustix::fs::ioctl_ficlone(to, from).is_ok() {
         return Ok(());
@@ -44,7 +44,7 @@ fn bytes(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Extended attributes, with access lists among them: what is new may have those of its directory.
+/// Copies extended attributes with access lists: a new file may have those of its directory.
 fn extended(from: &OwnedFd, to: &OwnedFd, all: bool) -> Result<(), Errno> {
     let (names, has) = (names(from)?, names(to)?);
     for name in has.difference(&names) {

@@ -1,4 +1,4 @@
-//! What was done before it was asked for is dated as if it had been done then.
+//! Dates of reused effects: a request at a later time gets later dates.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,9 +22,8 @@ const CLOCK_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const CLOCK_POLL_LIMIT: usize = 50;
 
 impl Concealment {
-    /// What was done `since` then, and is concealed, is dated as if it were done now, in the same order: not before
-    /// that, as what it was made of may have been dated now, too. What has been given a date of before, or of
-    /// tomorrow, keeps it.
+    /// Gives concealed effects `since` then the present date, in the same order: the inputs of a reused job may have
+    /// new dates, too. Dates that the program has set to an earlier time or to the future stay.
     pub fn date_now(&self, since: Time) {
         let dated = self.state().date_now(since);
         match dated {
@@ -34,7 +33,7 @@ impl Concealment {
         }
     }
 
-    /// What is dated from now on is not older.
+    /// Waits until new dates are later than `latest`.
     fn wait_until_after(&self, latest: Time) {
         for _ in 0..CLOCK_POLL_LIMIT {
             if crate::base_tree::coarse_time() > latest {

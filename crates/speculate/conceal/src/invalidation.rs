@@ -1,7 +1,7 @@
-//! Telling the kernel that a name is to be looked up again, and attributes are to be asked for.
+//! Invalidation of names and attributes in the kernel's cache.
 //!
-//! What the library offers for that (`FUSE_NOTIFY_INVAL_ENTRY` without flags) takes the name away: from who is in such
-//! a directory, and with all that is mounted below. Here it is only said that what is known of it is old.
+//! `FUSE_NOTIFY_INVAL_ENTRY` without flags would remove the name: from processes in such a directory, with all mounts
+//! below. Here names only expire.
 
 use std::{ffi::OsStr, fs::File, io::Write as _};
 
@@ -12,7 +12,7 @@ const INVALID_ENTRY: i32 = 3;
 /// `FUSE_EXPIRE_ONLY`, since Linux 6.2.
 const EXPIRE_ONLY: u32 = 1;
 
-/// The kernel's side of a file system.
+/// The FUSE device of a mounted file system.
 #[derive(Debug)]
 pub(crate) struct CacheInvalidator(File);
 
@@ -21,7 +21,7 @@ impl CacheInvalidator {
         Self(device)
     }
 
-    /// What that name in the directory of this number stands for is to be asked for again.
+    /// Expires a name in a directory.
     pub(crate) fn expire(&self, parent: u64, name: &OsStr) {
         let name = name.as_encoded_bytes();
         let Ok(length) = u32::try_from(name.len()) else {
@@ -37,7 +37,7 @@ impl CacheInvalidator {
         self.say(INVALID_ENTRY, &words);
     }
 
-    /// What the attributes of this number are is to be asked again; what was read of it stays.
+    /// Expires the attributes of a node; cached content stays.
     pub(crate) fn outdate(&self, number: u64) {
         // `struct fuse_notify_inval_inode_out`: an offset below 0 is for attributes alone.
         let words = [number.to_ne_bytes(), (-1_i64).to_ne_bytes(), [0; 8]];
@@ -50,7 +50,7 @@ impl CacheInvalidator {
         };
         // `struct fuse_out_header`
         let header = [length.to_ne_bytes(), what.to_ne_bytes(), [0; 4], [0; 4]];
-        // What it does not know it need not forget; and who is gone knows nothing.
+        // Errors do not matter: an unknown name is not cached, and an unmounted file system has no cache.
         let _ = (&self.0).write(&[header.as_flattened(), words].concat());
     }
 }

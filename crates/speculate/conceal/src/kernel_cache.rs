@@ -1,9 +1,8 @@
-//! What the kernel reads without opening it first: files and directories around the trees.
+//! Files and directories of the surroundings that the kernel reads without an open.
 //!
-//! They are the same for all programs, most of which read the same of them. So the kernel is told (by `ENOSYS`) that
-//! opening is nothing to ask for, keeps what it has read, and asks now and then whether it still is so. A file goes on
-//! to be the one that it is when another one takes its name: it is held for as long as the kernel knows it by its
-//! number.
+//! All programs see the same surroundings, and most programs read the same files. So the kernel learns (by `ENOSYS`)
+//! that an open needs no request, caches the content, and checks now and then whether the content is still valid. A
+//! file that is renamed stays the same file: it is held open for as long as the kernel knows the node number.
 
 use std::{collections::HashMap, ffi::OsString, os::fd::OwnedFd, sync::Arc};
 
@@ -22,12 +21,12 @@ use crate::{
 /// Held files take at most this fraction (1/n) of the descriptors of this process.
 const DESCRIPTOR_SHARE: u64 = 2;
 
-/// By number.
+/// By node number.
 #[derive(Debug)]
 pub(crate) struct KernelCache {
-    /// Open as no more than places.
+    /// Opened with `O_PATH`.
     files: HashMap<u64, Arc<OwnedFd>>,
-    /// What is being told of directories.
+    /// Directory listings on the way to the kernel.
     listings: HashMap<u64, Vec<(OsString, Kind)>>,
 }
 
@@ -39,7 +38,7 @@ impl KernelCache {
         }
     }
 
-    /// What is held of that number, as no more than a place.
+    /// The held file of a node, opened with `O_PATH`.
     pub(crate) fn held(&self, number: u64) -> Option<Arc<OwnedFd>> {
         self.files.get(&number).cloned()
     }
@@ -51,7 +50,7 @@ impl KernelCache {
 }
 
 impl State {
-    /// The kernel is told of a file by this number. (One too many is found by its name.)
+    /// Holds a file that the kernel learns by this number. (Without a free descriptor, the name finds the file.)
     pub(crate) fn hold(&mut self, number: u64, found: &Found) {
         let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / DESCRIPTOR_SHARE;
         let is_full = self.unopened.files.len() as u64 >= most;
@@ -69,7 +68,7 @@ impl State {
         }
     }
 
-    /// Opens it for a single call.
+    /// Opens the file for a single call.
     pub(crate) fn unopened(&mut self, node: INodeNo, flags: OFlags) -> Answer<OwnedFd> {
         if let Some(held) = self.unopened.files.get(&node.0) {
             return Ok(reopened(held, flags)?);
@@ -78,7 +77,7 @@ impl State {
         Ok(self.tree.real.file(&path, flags)?)
     }
 
-    /// What is in a directory, of which that much has been told: it is looked at when nothing has been.
+    /// The listing of a directory from this offset on. An offset of 0 reads the directory anew.
     pub(crate) fn names(&mut self, node: INodeNo, told: u64) -> Answer<&[(OsString, Kind)]> {
         if told == 0 || !self.unopened.listings.contains_key(&node.0) {
             let path = self.path(node)?;

@@ -1,9 +1,9 @@
-//! Encapsulations of real programs: concealed by a file system of their own until they are committed.
+//! Encapsulations of real programs: a file system of their own conceals their effects until the commit.
 //!
-//! [`encapsulation`] says what is changed and what was read; here that is a file system in user space
-//! (of which [`concealment`] is what others see) over the real trees ([`base_tree`]), with files that have no name yet
-//! ([`store`]). When it is committed, they are given their names in the order in which they were made ([`reveal`]), and
-//! what is asked of the file system from then on is done to the real tree.
+//! The crate [`encapsulation`] keeps changes and inputs. Here an encapsulation is a FUSE file system
+//! ([`concealment`]) above the real trees ([`base_tree`]). New files have no name yet ([`store`]). A commit gives
+//! names to these files in the order in which they were made ([`reveal`]), and the file system then passes all calls
+//! to the real tree.
 
 pub mod activity;
 mod attributes;

@@ -1,5 +1,5 @@
-//! What it takes to conceal programs. It is looked for before anything is begun: what is missing is told, not what
-//! fails for it.
+//! Preconditions of concealed programs. The check comes before the first start, and reports the missing precondition
+//! instead of a later failure.
 
 use std::{fs, io};
 
@@ -10,31 +10,31 @@ pub(crate) const FUSE_DEVICE: &str = "/dev/fuse";
 /// Owner of files whose user has no number in the user namespace (`/proc/sys/kernel/overflowuid`).
 const OVERFLOW_UID: u32 = 65_534;
 
-/// What is missing.
+/// A missing precondition.
 #[derive(Debug, thiserror::Error)]
 pub enum Missing {
-    /// Mounts are root's.
+    /// Mounts need root.
     #[error(
         "concealing programs takes root (CAP_SYS_ADMIN), for mounts: begin this as root, or with sudo"
     )]
     Root,
-    /// Files of others are nobody's there, and nobody may change them.
+    /// The user namespace does not map the owners of files, so that these files cannot change.
     #[error(
         "this root is in a user namespace that does not map all users (/proc/self/uid_map has no {0}): \
          run this outside, or in a user namespace that maps all users (podman: --userns=host)"
     )]
     User(u32),
-    /// There are no file systems in user space.
+    /// FUSE is not available.
     #[error(
         "cannot open {FUSE_DEVICE}: {0}: load the module (modprobe fuse), or give the device to this container (--device {FUSE_DEVICE})"
     )]
     Device(io::Error),
 }
 
-/// Says what is missing, if something is.
+/// Checks the preconditions.
 ///
 /// # Errors
-/// That.
+/// The first missing precondition.
 pub fn look() -> Result<(), Missing> {
     let capabilities = capabilities(None).map(|all| all.effective);
     if !capabilities.is_ok_and(|all| all.contains(CapabilitySet::SYS_ADMIN)) {
@@ -52,8 +52,8 @@ pub fn look() -> Result<(), Missing> {
     device.map(drop).map_err(Missing::Device)
 }
 
-/// Whether a map of a namespace has that user. Its lines are: first user inside, outside, how many. One that is not
-/// understood says nothing.
+/// Whether a user map of a namespace contains the user. Each line has the first user inside, the first user outside
+/// and a count. An unknown format counts as yes.
 fn is_mapped(user: u32, map: &str) -> bool {
     let has = |line: &str| {
         let numbers: Vec<u64> = line

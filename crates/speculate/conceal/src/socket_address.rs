@@ -1,4 +1,4 @@
-//! Names of sockets that programs connect to.
+//! Addresses of sockets that programs connect to.
 
 use std::{
     ffi::OsString,
@@ -26,17 +26,17 @@ const PATH_OFFSET: usize = 2;
 /// Size of `struct sockaddr_un`.
 const ADDRESS_BYTES: usize = 110;
 
-/// The name of a socket of this host.
+/// Address of a Unix socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Address {
-    /// One that is no file, without the zero byte in front.
+    /// An abstract name, without the leading zero byte.
     Abstract(Vec<u8>),
-    /// A file.
+    /// A path.
     Path(PathBuf),
 }
 
 impl Address {
-    /// What a process has in its memory, where it gives it to connect(2).
+    /// Reads the address in the memory of a process that calls connect(2).
     pub(crate) fn of(process: u32, at: u64, length: u64) -> io::Result<Self> {
         let mut bytes = [0; ADDRESS_BYTES];
         let length = usize::try_from(length)
@@ -62,7 +62,7 @@ impl Address {
         }
     }
 
-    /// Where the process finds it.
+    /// The path as this process sees it.
     fn path(&self, process: u32) -> Option<PathBuf> {
         match self {
             Self::Abstract(_) => None,
@@ -75,7 +75,7 @@ impl Address {
         }
     }
 
-    /// Whether nobody else is concerned: it is one of those, or no file that everybody sees.
+    /// Whether a connect concerns no other process: the name is known, or is a file that only the program sees.
     pub(crate) fn is_own(&self, process: u32, known: &[Vec<u8>]) -> bool {
         match self {
             Self::Abstract(name) => known.contains(name),
@@ -85,8 +85,8 @@ impl Address {
         }
     }
 
-    /// That socket of a process, to be connected as it would do itself, if it turns out to be that process's. `None`:
-    /// that is for itself to do.
+    /// The socket to connect in the place of the process, if the socket belongs to that process. `None`: the process
+    /// connects by itself.
     pub(crate) fn asked_by(
         &self,
         process: u32,
@@ -101,7 +101,7 @@ impl Address {
     }
 }
 
-/// A socket of a process, and where it is to be connected to.
+/// A socket of a process, and its peer address.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: OwnedFd,
@@ -109,17 +109,17 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Connects it, when who listens there has room. `None`: that is for the process itself to do.
+    /// Connects as soon as the listener has room. `None`: the process connects by itself.
     pub(crate) fn connect(self) -> Option<Result<(), Errno>> {
         match connect(&self.socket, &self.address) {
-            // It may be bound where only the process sees it.
+            // The name may be bound in the mounts of the process alone.
             Err(Errno::CONNREFUSED) => None,
             done => Some(done),
         }
     }
 }
 
-/// Reads from the memory of a process.
+/// Reads the memory of a process.
 pub(crate) fn read(process: u32, at: u64, into: &mut [u8]) -> io::Result<()> {
     let local = libc::iovec {
         iov_base: into.as_mut_ptr().cast(),

@@ -1,7 +1,7 @@
-//! What programs want to be safe on disk: it is when somebody can see it.
+//! fsync(2) of concealed files: durable at the commit.
 //!
-//! While it is concealed nobody would miss it. What was wanted so is remembered with what is hidden, as others may
-//! reveal it ([`Encapsulation::absorb`](encapsulation::Encapsulation::absorb)).
+//! A concealed file needs no durability. The request is stored with the hidden file, because another encapsulation
+//! may reveal that file ([`Encapsulation::absorb`](encapsulation::Encapsulation::absorb)).
 
 use std::{
     os::fd::OwnedFd,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 impl State {
-    /// What has to be made safe now, if anything has to be; `handle`: of a file that is open.
+    /// The file to sync now, if any. `handle`: an open file.
     pub(crate) fn sync(
         &mut self,
         node: INodeNo,
@@ -35,7 +35,7 @@ impl State {
         let file = match handle {
             None => {
                 let path = match self.place(node) {
-                    // It has no name any more, and no names in it.
+                    // The directory has no name any more, and is empty.
                     Err(_) if self.nodes.nameless(node.0).is_some() => return Ok(None),
                     path => path?,
                 };
@@ -49,7 +49,7 @@ impl State {
     }
 }
 
-/// What was wanted to be safe of what is revealed now.
+/// Revealed files with a stored request.
 pub(crate) fn unsafe_yet(
     concealed: &Encapsulation,
     real: &BaseTree,
@@ -81,7 +81,7 @@ pub(crate) fn unsafe_yet(
     files.chain(directories).collect()
 }
 
-/// Makes it safe. It is seen as it is already, so nobody is told if it cannot be.
+/// Syncs files. The files are visible already, so an error is only logged.
 pub(crate) fn make_safe(all: &[Arc<OwnedFd>]) {
     for file in all {
         if let Err(error) = rustix::fs::fsync(file) {
@@ -90,7 +90,7 @@ pub(crate) fn make_safe(all: &[Arc<OwnedFd>]) {
     }
 }
 
-/// Makes it safe, and answers when it is; others are answered meanwhile.
+/// Syncs a file and then answers; other answers go on meanwhile.
 pub(crate) fn answer(file: Result<Option<Arc<OwnedFd>>, Errno>, reply: ReplyEmpty) {
     match file {
         Ok(None) => reply.ok(),
@@ -100,7 +100,7 @@ pub(crate) fn answer(file: Result<Option<Arc<OwnedFd>>, Errno>, reply: ReplyEmpt
             let there = Arc::clone(&asked);
             let begun = thread::Builder::new().spawn(move || answer_when_safe(&there));
             if begun.is_err() {
-                // There is no thread to be had: others wait.
+                // Without a thread, other answers wait.
                 answer_when_safe(&asked);
             }
         }

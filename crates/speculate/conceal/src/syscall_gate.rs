@@ -1,9 +1,9 @@
-//! What reaches beyond mounts: the network, signals to others, the state of the machine. It waits at the kernel's own
-//! gate until the program is committed.
+//! Effects beyond mounts: network, signals to other processes, state of the machine. Such calls wait at a seccomp
+//! gate until the commit.
 //!
-//! A filter (seccomp) has the kernel ask before such a call begins. Who asks is answered at once that it may go on
-//! where nobody else is concerned, and otherwise when the encapsulation is committed. Programs of another architecture,
-//! whose calls have other numbers, wait at their first one.
+//! A seccomp filter lets the kernel ask before such a call begins. A call without an effect on others continues at
+//! once, any other call after the commit. A program of another architecture, with other call numbers, waits at its
+//! first call.
 
 mod calls;
 mod files;
@@ -41,22 +41,22 @@ use crate::{
 pub(crate) use files::{Devices, device_of};
 pub(crate) use filter::install;
 
-/// Who is let through before anything is committed: sockets by these names.
+/// Names of sockets that may be connected before the commit.
 pub(crate) type KnownSockets = Arc<[Vec<u8>]>;
 
-/// The calls of one encapsulation that wait.
+/// The waiting calls of one encapsulation.
 #[derive(Debug, Clone)]
 pub struct SyscallGate(Arc<Shared>);
 
-/// Who has asked for the size of a terminal.
+/// Programs that have read the size of a terminal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum SizeReaders {
-    /// None did.
+    /// No program.
     #[default]
     None,
-    /// Compilers, whose messages are as wide.
+    /// Compilers alone, which format messages for that width.
     Compilers,
-    /// Others, too.
+    /// Other programs, too.
     Others,
 }
 
@@ -89,7 +89,7 @@ struct Call {
 }
 
 impl SyscallGate {
-    /// Answers for those that the listener on its way through that socket is of.
+    /// Receives the listener of the filter through that socket, and answers its calls.
     pub(crate) fn of(
         from: &UnixStream,
         members: Members,
@@ -115,7 +115,7 @@ impl SyscallGate {
         Ok(this)
     }
 
-    /// Who waits, and for what.
+    /// Waiting processes and their reasons.
     #[must_use]
     pub fn waiting(&self) -> Vec<(u32, &'static str)> {
         let mut gate = self.0.gate();
@@ -126,7 +126,7 @@ impl SyscallGate {
             .collect()
     }
 
-    /// The files that those name that wait, by process.
+    /// The files that waiting calls name, by process.
     #[must_use]
     pub fn named(&self) -> Vec<(u32, PathBuf)> {
         let waiting = self.0.gate().waiting.clone();
@@ -137,21 +137,21 @@ impl SyscallGate {
         waiting.iter().filter_map(named).collect()
     }
 
-    /// Who of them has asked for the size of their terminal so far.
+    /// The programs that have read the size of their terminal so far.
     #[must_use]
     pub fn sized(&self) -> SizeReaders {
         *self.0.sized()
     }
 
-    /// About how many calls the kernel has asked so far.
+    /// Approximate number of calls that the kernel has asked about.
     #[must_use]
     pub fn asked(&self) -> u64 {
         self.0.asked.load(Ordering::Relaxed)
     }
 
-    /// Whether anybody is left of those who could ask: the command, and whoever it has begun. The kernel knows: before
-    /// Linux 6.11 it counts those, too, that are dead and that nobody has waited for, and from then on no longer those
-    /// that are about to end, and call nothing any more.
+    /// Whether a process with the filter is left: the command or a descendant. Before Linux 6.11 the kernel also
+    /// counts dead processes whose parent has not waited. Later kernels do not count processes that are about to end
+    /// and make no more calls.
     #[must_use]
     pub fn is_anybody_left(&self) -> bool {
         let mut polled = [PollFd::new(&self.0.listener, PollFlags::empty())];
@@ -159,7 +159,7 @@ impl SyscallGate {
         looked.is_err() || !polled[0].revents().contains(PollFlags::HUP)
     }
 
-    /// Nothing waits any more.
+    /// Opens the gate: all waiting calls continue.
     pub fn release(&self) {
         let mut gate = self.0.gate();
         gate.is_open = true;
@@ -180,7 +180,7 @@ impl Shared {
         self.sized.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Until nobody is left who could ask.
+    /// Answers until no process with the filter is left.
     fn answer(self: &Arc<Self>) {
         loop {
             let mut polled = [PollFd::new(&self.listener, PollFlags::IN)];
@@ -240,8 +240,8 @@ impl Shared {
         }
     }
 
-    /// Whether it still waits. If not, what was found out about who asked may be another one's, that has its number
-    /// now.
+    /// Whether the call still waits. Otherwise the process number may belong to another process, and so may all that
+    /// was read of the process.
     fn is_valid(&self, call: &Call) -> bool {
         // SAFETY: the number lives as long as the call, which only reads it.
         let done = unsafe {
@@ -258,7 +258,7 @@ impl Shared {
         let Some(connecting) = self.connecting_for(call) else {
             return self.answered(call.id, None);
         };
-        // It takes until somebody accepts, who may wait for what others ask here.
+        // A connect waits for the accept, and the accepting process may wait for a call here.
         let (this, id) = (Arc::clone(self), call.id);
         let connect = move || this.answered(id, connecting.connect());
         let begun = thread::Builder::new()
@@ -269,7 +269,7 @@ impl Shared {
         }
     }
 
-    /// What it is told; `None`: the kernel goes on with it.
+    /// Answers the call; `None`: the kernel performs the call.
     fn answered(&self, id: u64, done: Option<Result<(), Errno>>) {
         // SAFETY: all fields of the structure may be zero.
         let mut answer: libc::seccomp_notif_resp = unsafe { std::mem::zeroed() };
@@ -281,7 +281,7 @@ impl Shared {
                 answer.flags = u32::try_from(libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE).unwrap_or(1)
             }
         }
-        // Who asked may be gone.
+        // The process may be gone.
         // SAFETY: the structure is the kernel's, and lives as long as the call.
         let _ = unsafe {
             libc::ioctl(
@@ -292,8 +292,8 @@ impl Shared {
         };
     }
 
-    /// A socket that somebody else has bound to a name is not behind that name where the program sees it: it is
-    /// connected here. `None`: the program can do that itself.
+    /// Connects a socket here if the name belongs to a socket of another process that the program cannot reach in its
+    /// mounts. `None`: the program can connect by itself.
     fn connecting_for(&self, call: &Call) -> Option<Connection> {
         if call.number != libc::SYS_connect || call.architecture != filter::ARCHITECTURE {
             return None;
@@ -307,14 +307,14 @@ impl Shared {
     }
 }
 
-/// Registers hold more than numbers have.
+/// A register is wider than the argument.
 #[expect(clippy::cast_possible_truncation, reason = "as the kernel does")]
 fn signed(register: u64) -> i32 {
     register as u32 as i32
 }
 
-/// Who asks and who answers take turns: on one processor they do so without waking another one, which takes longer
-/// than all else. (Before Linux 6.6 that is not to be had.)
+/// Synchronous wake-ups: caller and supervisor alternate on one processor, and no other processor has to wake, which
+/// would take longer than all the rest. (Since Linux 6.6.)
 fn be_quick(listener: &OwnedFd) {
     const SYNC_WAKE_UP: libc::c_ulong = 1; // SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP
     let set = libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS;
@@ -322,7 +322,8 @@ fn be_quick(listener: &OwnedFd) {
     let _ = unsafe { libc::ioctl(listener.as_raw_fd(), set, SYNC_WAKE_UP) };
 }
 
-/// The process at the other end has begun its program, or has ended before, and its end may still be open here.
+/// Receives the listener. The sender has executed its program, or has ended; the other end may still be open in this
+/// process.
 fn received(from: &UnixStream) -> io::Result<OwnedFd> {
     let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut room);
