@@ -170,12 +170,12 @@ impl Client {
             }
             _ => {}
         }
-        self.hear(checker, rng)?;
-        self.speak(checker, rng, now);
+        self.read_response(checker, rng)?;
+        self.send_next(checker, rng, now);
         self.check_state(checker)
     }
 
-    fn hear(
+    fn read_response(
         &mut self,
         checker: &mut InvariantChecker,
         rng: &mut SmallRng,
@@ -201,7 +201,7 @@ impl Client {
         Ok(())
     }
 
-    fn speak(&mut self, checker: &mut InvariantChecker, rng: &mut SmallRng, now: u64) {
+    fn send_next(&mut self, checker: &mut InvariantChecker, rng: &mut SmallRng, now: u64) {
         while let Some(step) = self.setup.script.steps.get(self.step) {
             match step {
                 ScriptStep::Send(bytes) => {
@@ -254,7 +254,7 @@ impl Client {
     }
 
     /// The server has ended, and the client has not.
-    fn speaks_on(&self) -> bool {
+    fn sends_on(&self) -> bool {
         self.ended && self.step < self.setup.script.steps.len()
     }
 
@@ -264,8 +264,7 @@ impl Client {
         if over && self.ended && self.closed {
             self.progress = Progress::Complete;
             checker.gone(self.number);
-        } else if state == State::Closed && (self.speaks_on() || !checker.is_finished(self.number))
-        {
+        } else if state == State::Closed && (self.sends_on() || !checker.is_finished(self.number)) {
             self.progress = Progress::Lost;
             checker.client_lost(self.number)?;
         }

@@ -1,5 +1,5 @@
-//! A logger with a log, which is killed at any moment, sometimes with its host: then the storage keeps
-//! what it likes of what was not synced.
+//! A logger with a log that is killed at random moments, sometimes with its host: the storage then keeps a random
+//! part of the unsynced writes.
 
 use std::time::Duration;
 
@@ -15,30 +15,30 @@ use crate::scenario::DurableSetup;
 /// Small, so that a run fills some segments of the log.
 const LOG_SEGMENT_BYTES: u64 = 20_000;
 
-/// Its log and its fate.
+/// The log, and the next crash or start.
 #[derive(Debug)]
 pub(crate) struct CrashableLogger {
     setup: DurableSetup,
     storage: Storage,
-    /// What is being written, and until when.
+    /// End of the present write, ns, and its job.
     writing: Option<(u64, Job)>,
-    /// When it dies, or comes back; to be drawn.
+    /// Time of the next crash or start; `None`: not drawn yet.
     transition_at: Option<u64>,
     pub(crate) deaths: u32,
 }
 
-/// What becomes of it.
+/// A change of the logger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transition {
     Dies,
-    /// [`CrashableLogger::begin`] is to be called.
+    /// The caller has to call [`CrashableLogger::begin`].
     Returns,
 }
 
 #[derive(Debug)]
 enum Storage {
     InUse(Box<Log<Simulated>>),
-    /// Nobody lives who uses it.
+    /// No logger runs.
     Left(Simulated),
 }
 
@@ -57,7 +57,7 @@ impl CrashableLogger {
         matches!(self.storage, Storage::Left(_))
     }
 
-    /// A life begins: what the log says is in `sessions` then.
+    /// Starts the logger: `sessions` gets the content of the log.
     pub(crate) fn begin(&mut self, sessions: &mut Sessions) -> Outbox {
         let Storage::Left(storage) = &mut self.storage else {
             unreachable!("it lives already");
@@ -69,13 +69,13 @@ impl CrashableLogger {
         Outbox::with_log(restored.ledger)
     }
 
-    /// When something is due.
+    /// Time of the next write, crash or start.
     pub(crate) fn due(&self) -> Option<u64> {
         let written = self.writing.as_ref().map(|(at, _)| *at);
         [written, self.transition_at].into_iter().flatten().min()
     }
 
-    /// It dies or comes back, if it is time.
+    /// Crashes or starts the logger at the drawn time.
     pub(crate) fn advance(&mut self, rng: &mut SmallRng, now: u64) -> Option<Transition> {
         let at = *self.transition_at.get_or_insert_with(|| {
             let longest = match self.storage {
@@ -110,7 +110,7 @@ impl CrashableLogger {
         }
     }
 
-    /// What there is to be written is begun, or ends.
+    /// Begins or ends a write.
     pub(crate) fn write(
         &mut self,
         out: &mut Outbox,

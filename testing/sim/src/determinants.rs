@@ -1,44 +1,43 @@
-//! What a server with state notes of what it cannot compute by itself: the north side wrap's record, in memory
-//! that outlives its process. What is with a logger on another machine outlives its host, too.
+//! The determinants of a stateful server, in memory that outlives its process. Determinants at a logger on another
+//! machine outlive the host, too.
 
 use rand::{Rng, rngs::SmallRng};
 use wire::{FlowKey, SeqNumber};
 
 use crate::{conversation::Digest, scenario::Flaw};
 
-/// What happened to the server, or what it is about to do that somebody will hear.
+/// An event of the server, or output that is about to leave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Determinant {
-    /// It has accepted a connection: its ends, and the number of its SYN.
+    /// Accept of a connection: addresses, and sequence number of the SYN.
     Accepted { key: FlowKey, isn: SeqNumber },
-    /// It has read these bytes of a connection.
+    /// Read of these bytes of a connection.
     Read { connection: usize, bytes: Vec<u8> },
-    /// It has read the end of what the client says.
+    /// Read of the end of the input.
     Ended { connection: usize },
-    /// There is room again for what it has to say.
+    /// The socket can be written again.
     Room { connection: usize },
-    /// The connection was reset.
+    /// Reset of the connection.
     Failed { connection: usize },
-    /// It is about to say something: a hash of that, and of all before it.
+    /// Output: a hash of this output and all earlier output.
     Says { connection: usize, hash: u64 },
-    /// Of that no more was taken than so many bytes.
+    /// The socket took only this many bytes.
     Took { connection: usize, length: usize },
 }
 
-/// All notes of a server, of all its lives.
+/// All determinants of a server, of all incarnations.
 #[derive(Debug)]
 pub(crate) struct DeterminantLog {
     made: Vec<Determinant>,
-    /// With a flaw: what should have been made by now.
+    /// With a flaw: determinants that are late.
     unmade: Vec<Determinant>,
-    /// The connections, in the order in which they were accepted, and how much was read of each.
+    /// The connections in the order of their accepts, and the bytes that were read of each.
     accepted: Vec<(FlowKey, usize)>,
-    /// The first so many are with the logger.
+    /// Number of determinants at the logger.
     stable: usize,
-    /// What was read of the connections that were accepted, as far as that is with the logger: ends, number of the
-    /// SYN, bytes.
+    /// Stable reads of the accepted connections: addresses, sequence number of the SYN, bytes.
     noted: Vec<(FlowKey, SeqNumber, usize)>,
-    /// So many will be, and when.
+    /// Time of the next commit, and the number of stable determinants then.
     on_the_way: Option<(u64, usize)>,
     flaw: Flaw,
     /// Reads so far.
@@ -72,7 +71,7 @@ impl DeterminantLog {
         }
     }
 
-    /// With a flaw that notes late: now they are made, or lost with the process.
+    /// With a flaw: adds the late determinants, which a death would lose.
     pub(crate) fn make_unmade(&mut self) {
         for note in std::mem::take(&mut self.unmade) {
             self.keep(note);
@@ -92,8 +91,8 @@ impl DeterminantLog {
         self.made.get(at)
     }
 
-    /// Time has passed. A logger on another machine gets notes that were made, if it is there; it takes `lag` at the
-    /// most. Without one they are where they are to be.
+    /// Sends new determinants to the logger, which answers within `lag`. Without a logger on another machine they are
+    /// stable at once.
     pub(crate) fn commit(&mut self, lag: Option<u64>, is_away: bool, rng: &mut SmallRng, now: u64) {
         let Some(lag) = lag else {
             self.stable = self.made.len();
@@ -121,7 +120,7 @@ impl DeterminantLog {
         self.stable = length;
     }
 
-    /// Of these connections the logger knows that so much was read, and what.
+    /// The stable reads, by connection.
     pub(crate) fn noted(&self) -> &[(FlowKey, SeqNumber, usize)] {
         &self.noted
     }
@@ -130,12 +129,12 @@ impl DeterminantLog {
         self.made.len()
     }
 
-    /// Nobody can lose the first so many.
+    /// Whether the first `length` determinants are stable.
     pub(crate) fn are_stable(&self, length: usize) -> bool {
         length <= self.stable
     }
 
-    /// Their host has lost its power: what the logger has is left, of which it may not have told.
+    /// Loses the power of the host: the determinants at the logger stay, even those without an acknowledgement.
     pub(crate) fn lose_power(&mut self, rng: &mut SmallRng) {
         self.lose_unmade();
         let left = rng.random_range(self.stable..=self.made.len());
@@ -149,7 +148,7 @@ impl DeterminantLog {
         self.are_now_stable(left);
     }
 
-    /// With a flaw: the next life does not live through this one.
+    /// With a flaw: whether the replay skips this determinant.
     pub(crate) fn is_skipped(&self, at: usize) -> bool {
         let Flaw::SkipsRead(which) = self.flaw else {
             return false;
@@ -168,13 +167,13 @@ impl DeterminantLog {
         self.made.iter()
     }
 
-    /// Does a replay compare what is said with its notes? One that compares finds most flaws before the
-    /// witness can.
+    /// Whether a replay compares its output with the determinants. A comparison finds most flaws before the
+    /// invariants can.
     pub(crate) fn are_compared(&self) -> bool {
         self.flaw == Flaw::None
     }
 
-    /// How much of this connection's instream was read, as far as that was noted; `None`: it was not accepted.
+    /// Recorded bytes of this connection's instream; `None`: no such connection was accepted.
     pub(crate) fn read_of(&self, wanted: FlowKey) -> Option<usize> {
         let same = self.accepted.iter().rev().find(|(key, _)| *key == wanted);
         same.map(|(_, read)| *read)
@@ -192,7 +191,7 @@ impl DeterminantLog {
     }
 }
 
-/// What is said goes into the hash of all that was said.
+/// Adds output to the hash of all output.
 pub(crate) fn hash_output(said: &mut Digest, connection: usize, piece: &[u8]) -> u64 {
     said.add_all(&connection.to_be_bytes());
     said.add_all(piece);

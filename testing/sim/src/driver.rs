@@ -1,5 +1,4 @@
-//! The supervisor: what the loop of the crate `serve` does with processes and kernel maps, here
-//! with models of them, in the same order.
+//! The supervisor: the steps of the loop of `serve` in the same order, with models of processes and kernel maps.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -31,7 +30,7 @@ const REPEAT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest pause between two looks while something is to be watched, ns.
 const LONGEST_POLL_PAUSE: u64 = 10 * MS;
 
-/// What a supervisor works with.
+/// The parts that a supervisor works with.
 pub(crate) struct Context<'a> {
     pub(crate) node: &'a mut Node,
     pub(crate) logger: &'a mut Logger,
@@ -44,29 +43,29 @@ pub(crate) struct Context<'a> {
 pub(crate) struct Driver {
     pub(crate) setup: ServiceSetup,
     pub(crate) recovery: Recovery,
-    /// What the kernel has told and we have not read.
+    /// Kernel events that were not read yet.
     inbox: VecDeque<KernelEvent>,
     pub(crate) incarnation: u32,
     starts: u32,
     pub(crate) start_at: Option<u64>,
-    /// When the processes that were killed are gone.
+    /// Time at which the killed processes are gone, ns.
     pub(crate) empty_at: Option<u64>,
-    /// The end of the main process was noticed.
+    /// Whether the end of the main process was noticed.
     exit_seen: bool,
     pub(crate) expected: BTreeMap<FlowId, Vec<u32>>,
-    /// Connections that can be given to the server only now.
+    /// Connections that came too late for the list.
     late: Vec<(FlowKey, FlowId)>,
-    /// The connections are to be listed when the logger answers.
+    /// Whether to list the connections at the next answer of the logger.
     pub(crate) list_again: bool,
-    /// When the loop goes round next, ns.
+    /// Time of the next round of the loop, ns.
     pub(crate) due: u64,
     idle: u64,
     next_heartbeat: u64,
     next_sweep: u64,
     next_release: u64,
-    /// The death that waits for an action of its kind.
+    /// The crash that waits for an action of its kind.
     pub(crate) trap: Option<Crash>,
-    /// A death that the trap has set for later.
+    /// A crash that such an action has set for later.
     pub(crate) sprung: Option<(u64, Crash)>,
     pub(crate) recoveries: u32,
     pub(crate) replayed_bytes: u64,
@@ -112,8 +111,8 @@ impl Driver {
         }
     }
 
-    /// The supervisor of a host that was switched on again; `life` lives of the server came before. It
-    /// knows the connections that were restored behind the gate.
+    /// The supervisor of a host with new power; `starts` counts the earlier starts of the server. The restored
+    /// connections are behind the gate.
     pub(crate) fn anew(setup: ServiceSetup, starts: u32, now: u64) -> Self {
         let mut driver = Self {
             starts,
@@ -127,12 +126,12 @@ impl Driver {
         driver
     }
 
-    /// How many lives of the server there were.
+    /// Number of starts of the server.
     pub(crate) const fn starts(&self) -> u32 {
         self.starts
     }
 
-    /// All is well and nothing is being watched.
+    /// Whether the service works, and no event is expected.
     pub(crate) fn at_rest(&self) -> bool {
         self.recovery.stage() == Stage::Serving
             && self.inbox.is_empty()
@@ -144,7 +143,7 @@ impl Driver {
         rng.random_range(self.setup.supervisor_lag / 4..=self.setup.supervisor_lag)
     }
 
-    /// Something has happened on the host: it may be for us.
+    /// Wakes the loop after an event of the host.
     pub(crate) fn hint(&mut self, node: &mut Node, logger: &Logger, rng: &mut SmallRng, now: u64) {
         self.inbox
             .extend(std::iter::from_fn(|| node.south.take_event()));
@@ -153,7 +152,7 @@ impl Driver {
         }
     }
 
-    /// One round of the loop.
+    /// A round of the loop.
     pub(crate) fn round(&mut self, context: &mut Context<'_>) -> Result<(), Violation> {
         let mut busy = !self.inbox.is_empty();
         while let Some(event) = self.inbox.pop_front() {
@@ -189,7 +188,7 @@ impl Driver {
         Ok(())
     }
 
-    /// As `serve` does when it attaches to a logger again: what was not acknowledged may be lost.
+    /// Compares the connections, as `serve` does after a new attach to a logger: unacknowledged frames may be lost.
     pub(crate) fn compare_connections(&mut self, journal: &Journal, south: &SouthSide, now: u64) {
         for (_, flow) in south.flows() {
             let state = journal.summary(flow.id).map(|summary| summary.state);
@@ -309,7 +308,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The connection has no record any more.
+    /// Forgets the record of a connection.
     fn release(
         &mut self,
         flow: FlowId,
@@ -343,22 +342,22 @@ impl Driver {
         self.recovery.poll(time(context.now));
     }
 
-    /// Do everything that is asked for now. Answers whether anything was.
+    /// Performs all actions that are due. Returns whether there were any.
     fn act(&mut self, context: &mut Context<'_>) -> Result<bool, Violation> {
         let mut busy = false;
-        self.hear(context)?;
+        self.process_reports(context)?;
         while let Some(action) = self.recovery.next_action() {
             busy = true;
             trace::note(context.now, || format!("{action:?}"));
             self.perform(action, context)?;
             self.spring(action, context)?;
-            self.hear(context)?;
+            self.process_reports(context)?;
         }
         Ok(busy)
     }
 
-    /// What people would be told.
-    fn hear(&mut self, context: &mut Context<'_>) -> Result<(), Violation> {
+    /// Reads the events for people.
+    fn process_reports(&mut self, context: &mut Context<'_>) -> Result<(), Violation> {
         while let Some(event) = self.recovery.next_event() {
             trace::note(context.now, || &event);
             match event {
@@ -376,7 +375,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The server dies when the supervisor does this.
+    /// Sets the crash that this action triggers.
     fn spring(&mut self, action: Action, context: &mut Context<'_>) -> Result<(), Violation> {
         let Some(Crash {
             when: When::During(kind, delay),
@@ -444,7 +443,7 @@ impl Driver {
 }
 
 impl Driver {
-    /// What a server with state has read, and noted, the logger need not keep.
+    /// Lets the logger drop input that a stateful server has read and recorded.
     fn release_read_input(&mut self, context: &mut Context<'_>) {
         let Some(every) = self.setup.north.and_then(|north| north.release_every) else {
             return;
@@ -455,7 +454,7 @@ impl Driver {
         }
     }
 
-    /// The server dies `fuse` steps of its program from now, or of its next life's.
+    /// Lets the server die `fuse` steps from now, or from its next start.
     fn light(fuse: u32, context: &mut Context<'_>) {
         if let Some(north) = &mut context.node.north {
             north.fuse = Some(fuse);
@@ -463,7 +462,7 @@ impl Driver {
     }
 }
 
-/// The time as the recovery counts it.
+/// The time as `recovery` counts it.
 pub(crate) fn time(now: u64) -> Duration {
     Duration::from_nanos(now)
 }

@@ -94,7 +94,7 @@ impl Host {
 
     /// A packet has arrived; returns what the stack says.
     pub(crate) fn receive(&mut self, mut packet: Vec<u8>, now: u64) -> Vec<Vec<u8>> {
-        let Some(heard) = self.probes.heard(&packet, &self.sockets, now) else {
+        let Some(heard) = self.probes.inspect(&packet, &self.sockets, now) else {
             return Vec::new();
         };
         if heard.syn && self.refuses_syn(heard.known) {
@@ -131,7 +131,7 @@ impl Host {
         }
         let mut sent = std::mem::take(&mut self.device.sent);
         for packet in &mut sent {
-            self.probes.said(packet, now);
+            self.probes.note_sent(packet, now);
         }
         sent.extend(due.out);
         sent

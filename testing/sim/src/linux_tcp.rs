@@ -85,7 +85,7 @@ pub(crate) struct ReceivedSegment {
 
 impl LinuxTcp {
     /// A packet arrives. `None`: it is no segment.
-    pub(crate) fn heard(
+    pub(crate) fn inspect(
         &mut self,
         packet: &[u8],
         sockets: &SocketSet<'_>,
@@ -151,7 +151,7 @@ impl LinuxTcp {
     }
 
     /// The stack has sent a packet.
-    pub(crate) fn said(&mut self, bytes: &mut [u8], now: u64) {
+    pub(crate) fn note_sent(&mut self, bytes: &mut [u8], now: u64) {
         let Ok(packet) = IpPacket::parse(bytes) else {
             return;
         };

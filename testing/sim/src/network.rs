@@ -1,4 +1,4 @@
-//! The network between the clients and the server's host: it delays, reorders, loses and doubles.
+//! The network between the clients and the server's host: delay, reordering, loss and duplicates.
 
 use std::collections::BTreeMap;
 
@@ -6,22 +6,22 @@ use rand::{Rng, rngs::SmallRng};
 
 use crate::{MS, trace};
 
-/// How bad it is.
+/// Quality of a network.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Quality {
     /// Shortest delay, ns.
     pub(crate) delay: u64,
-    /// What is added to it at most, ns: packets overtake each other.
+    /// Largest additional delay, ns: packets overtake each other.
     pub(crate) jitter: u64,
     /// Packets lost, of a thousand.
     pub(crate) lost: u32,
     /// Packets doubled, of a thousand.
     pub(crate) doubled: u32,
-    /// Of a thousand packets, so many begin an outage in which all are lost.
+    /// Packets, of a thousand, that begin an outage without any delivery.
     pub(crate) outages: u32,
 }
 
-/// Where a packet goes.
+/// Destination of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Destination {
     Server,
@@ -76,7 +76,7 @@ impl Network {
         self.on_the_way.insert((arrival, self.sent), (to, packet));
     }
 
-    /// When the next packet arrives.
+    /// Time of the next arrival.
     pub(crate) fn due(&self) -> Option<u64> {
         self.on_the_way.keys().next().map(|(time, _)| *time)
     }

@@ -1,5 +1,5 @@
-//! The power of the server's host: it goes, and comes back a while later. Nothing is left then but what
-//! a logger on another machine has.
+//! The power of the server's host, which fails and returns a while later. Then only a logger on another machine has
+//! any state.
 
 use rand::{Rng, rngs::SmallRng};
 use south_model::{Restored, restored_flow};
@@ -23,12 +23,12 @@ const LONGEST_OFF: u64 = 3 * SECOND;
 /// Time between two requests for the records, ns.
 const LOGGER_RETRY_INTERVAL: u64 = 200 * MS;
 
-/// The power.
+/// The power supply.
 #[derive(Debug)]
 pub(crate) struct Power {
-    /// How often it is still to go.
+    /// Number of failures to come.
     left: u32,
-    /// When it goes, or comes back; `None`: never.
+    /// Time of the next failure or return; `None`: never.
     pub(crate) transition_at: Option<u64>,
     off: bool,
     instance: u8,
@@ -49,7 +49,7 @@ impl Power {
         self.off
     }
 
-    /// Does what is due. The host and its supervisor are other ones afterwards.
+    /// Performs the failure or return that is due. Host and supervisor are new afterwards.
     pub(crate) fn advance(
         &mut self,
         link: Option<&LinkSetup>,

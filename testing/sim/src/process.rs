@@ -1,4 +1,4 @@
-//! The server application: one process, one life.
+//! The server application: one process, one incarnation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,34 +13,34 @@ use crate::{
     stateful::Stateful,
 };
 
-/// One life of the server.
+/// An incarnation of the server.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
     pub(crate) incarnation: u32,
     pub(crate) listening: bool,
-    /// Its main process is dead; others of it live on.
+    /// The main process is dead, and other processes live on.
     pub(crate) headless: bool,
     sessions: BTreeMap<SocketHandle, (FlowKey, Session)>,
-    /// When it runs next, ns.
+    /// Time of the next run, ns.
     pub(crate) act_at: u64,
-    /// How often it had nothing to do.
+    /// Number of runs without work in a row.
     pub(crate) idle: u32,
-    /// Bytes that it has read, by connection: offset in the client's stream.
+    /// Read bytes by connection: offset in the client's stream.
     read: BTreeMap<FlowKey, usize>,
     common: Common,
-    /// The server has state, and all that it does is done there.
+    /// The stateful server, which then does all the work.
     pub(crate) stateful: Option<Stateful>,
-    /// Longest time between what it reads and its answer, ns.
+    /// Longest time between a read and the response, ns.
     pub(crate) thinks: u64,
 }
 
-/// What it has done.
+/// Result of a run.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessOutcome {
-    /// Connections that it closed.
+    /// Connections that were closed.
     pub(crate) closed: Vec<FlowKey>,
-    /// It has read what kills it, or was to die at this point of what it does.
+    /// Whether the process dies.
     pub(crate) dies: bool,
 }
 
@@ -61,19 +61,19 @@ impl Process {
         }
     }
 
-    /// A connection is at its early end.
+    /// Whether the early end of a connection is reached.
     pub(crate) fn is_early(&self) -> bool {
         let mut sessions = self.sessions.values();
         sessions.any(|(_, session)| session.is_early)
     }
 
-    /// The server has half-closed this connection, and reads on.
+    /// Whether the server has half-closed this connection and reads on.
     pub(crate) fn reads_on(&self, handle: SocketHandle) -> bool {
         let session = self.sessions.get(&handle);
         session.is_some_and(|(_, session)| session.half_closed)
     }
 
-    /// Accept, read, answer, close. A `later` life may half-close early.
+    /// Accepts, reads, responds and closes. A `later` incarnation may half-close early.
     pub(crate) fn act(
         &mut self,
         later: &BTreeSet<FlowKey>,
@@ -175,7 +175,7 @@ impl Process {
         session.output.len() < before
     }
 
-    /// The sockets that it holds.
+    /// The sockets of the process.
     pub(crate) fn held(&self) -> impl Iterator<Item = SocketHandle> + '_ {
         let stateful = self.stateful.iter().flat_map(Stateful::held);
         self.sessions.keys().copied().chain(stateful)

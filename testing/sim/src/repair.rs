@@ -41,7 +41,7 @@ impl Host {
         socket.listen(80).ok()?;
         let handle = sockets.add(socket);
 
-        self.probes.heard(&blueprint.syn, &self.sockets, now)?;
+        self.probes.inspect(&blueprint.syn, &self.sockets, now)?;
         make_room_for_options(&mut blueprint.syn, self.mtu());
         device.arrived.push_back(blueprint.syn);
         interface.poll(instant, &mut device, &mut sockets);
@@ -57,7 +57,7 @@ impl Host {
             return None;
         }
         let handle = self.sockets.add(socket);
-        self.probes.heard(&blueprint.ack, &self.sockets, now)?;
+        self.probes.inspect(&blueprint.ack, &self.sockets, now)?;
         Some(handle)
     }
 }

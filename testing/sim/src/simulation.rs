@@ -1,4 +1,4 @@
-//! The loop of events: whatever is due next happens, until everybody has what they wanted.
+//! The event loop: performs the next event until all scripts are complete.
 
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
@@ -24,56 +24,56 @@ const MOST_STEPS: u64 = 3_000_000;
 /// Longest wait of a crash for an action that does not come, ns.
 const CRASH_TIMEOUT: u64 = 2 * SECOND;
 
-/// What a run was like.
+/// Figures of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Outcome {
     /// Virtual time, ns.
     pub duration: u64,
-    /// Times that something was due.
+    /// Number of steps.
     pub steps: u64,
     /// Deaths of the server.
     pub deaths: u32,
-    /// Times that it was serving again.
+    /// Number of recoveries.
     pub recoveries: u32,
     /// Instream bytes replayed.
     pub replayed_bytes: u64,
-    /// Connections that were lost, as the fault of the run allows.
+    /// Lost connections, as the fault of the run allows.
     pub lost: usize,
-    /// Segments that found no room in the ring to the logger.
+    /// Segments without room in the ring to the logger.
     pub mirror_full: u64,
-    /// ACKs that were made of acknowledgements of the logger.
+    /// ACKs that were made from acknowledgements of the logger.
     pub acks_made: u64,
-    /// Segments that told a client less than the server had.
+    /// Segments that acknowledged less to a client than the server had.
     pub acks_clamped: u64,
-    /// Segments that were left to the server's notes.
+    /// Segments without a copy, left to the determinants.
     pub mirror_skipped: u64,
-    /// Segments of replays that were answered in the client's name.
+    /// Segments of replays that were acknowledged in the client's name.
     pub self_acks: u64,
     /// Clients that completed their scripts.
     pub complete: usize,
     /// Deaths of the logger.
     pub logger_deaths: u32,
-    /// Of a server with state.
+    /// Events of a stateful server.
     pub north: NorthCounters,
 }
 
-/// A run in which something was broken.
+/// A run with a broken invariant.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("seed {seed} ({fault:?}) after {now} ns and {steps} steps: {violation}")]
 pub struct Failure {
-    /// Its seed.
+    /// The seed.
     pub seed: u64,
-    /// Its fault.
+    /// The fault.
     pub fault: Fault,
-    /// When, ns.
+    /// Virtual time, ns.
     pub now: u64,
-    /// After how many steps.
+    /// Number of steps.
     pub steps: u64,
-    /// What.
+    /// The broken invariant.
     pub violation: Violation,
 }
 
-/// Play what this seed says.
+/// Plays the scenario of a seed.
 ///
 /// # Errors
 /// An invariant does not hold.
@@ -81,7 +81,7 @@ pub fn play_seed(seed: u64) -> Result<Outcome, Failure> {
     play(&Scenario::drawn_from(seed))
 }
 
-/// Play a scenario.
+/// Plays a scenario.
 ///
 /// # Errors
 /// An invariant does not hold.
@@ -108,7 +108,7 @@ struct Simulation {
     fault: Fault,
     clients: Vec<Client>,
     network: Network,
-    /// To a logger on another machine.
+    /// The network to a logger on another machine.
     link: Network,
     link_setup: Option<LinkSetup>,
     power: Power,
@@ -117,9 +117,9 @@ struct Simulation {
     driver: Driver,
     checker: InvariantChecker,
     crashes: std::vec::IntoIter<Crash>,
-    /// The next death by time.
+    /// Time of the next crash, and the crash.
     crash_at: Option<(u64, Crash)>,
-    /// When it was decided upon.
+    /// Time at which that was drawn.
     armed_at: u64,
 }
 
@@ -192,7 +192,7 @@ impl Simulation {
         self.clients.iter().all(Client::done) && (self.driver.at_rest() || self.power.is_off())
     }
 
-    /// When something is due next.
+    /// Time of the next event.
     fn next(&mut self) -> u64 {
         let now = self.now;
         let crash = self.crash_at.map(|(at, _)| at);
@@ -269,7 +269,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// What arrives at a logger on another machine, and what arrives from there.
+    /// Delivers packets to and from a logger on another machine.
     fn over_the_link(&mut self) -> Result<(), Violation> {
         let now = self.now;
         if self.logger.live(&mut self.node.south, &mut self.rng, now) {
@@ -343,7 +343,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// What a client is told of now, a logger on another machine has recorded before, or knows from the server's notes.
+    /// Whether a logger on another machine has all acknowledged input, or knows of it from the determinants.
     fn acks_within_record(&self) -> Result<(), Violation> {
         if self.logger.remote.is_none() || self.logger.is_away() {
             return Ok(());
@@ -365,7 +365,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// What its client was told of is in the record, or noted.
+    /// Whether acknowledged input is recorded.
     fn is_recorded(&self, key: wire::FlowKey, flow: &south_model::Flow) -> Result<(), Violation> {
         let stable = self.logger.journal().stable_seq(flow.id);
         let (None, Some(stable)) = (flow.unprotected, stable) else {
@@ -399,7 +399,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Decide upon the next death.
+    /// Draws the next crash.
     fn arm(&mut self) {
         self.armed_at = self.now;
         let Some(crash) = self.crashes.next() else {
@@ -456,7 +456,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// What can be said only at the end.
+    /// The invariants of the end.
     fn last_look(&self) -> Result<(), Violation> {
         let poisoned = self.fault == Fault::Poison && self.checker.lost.is_empty();
         if poisoned {

@@ -1,4 +1,4 @@
-//! Clients that count in redis: the unmodified redis-benchmark, again and again until the kills are over.
+//! Clients that count in redis: the unmodified redis-benchmark, repeated until the last kill.
 
 use std::io::Read as _;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::server::Server;
 
 /// INCR commands of one run: some seconds.
 const COMMANDS_PER_RUN: u64 = 20_000;
-/// What is counted in.
+/// Key of the counter.
 const KEY: &str = "counted";
 
-/// Runs redis-benchmark until the kills are over and once more, and finds each INCR counted once.
+/// Runs redis-benchmark until the last kill and once more, and compares the counter with the number of INCR commands.
 pub(crate) fn run(scene: &Scene<'_>) -> Result<Served> {
     let (mut runs, mut pause) = (0, Duration::ZERO);
     loop {
@@ -40,8 +40,8 @@ pub(crate) fn run(scene: &Scene<'_>) -> Result<Served> {
     }
 }
 
-/// One run, and how long its slowest command took. At the first connection that breaks, and at the first
-/// error that it is answered, redis-benchmark ends.
+/// Runs redis-benchmark once, and returns the time of the slowest command. redis-benchmark ends at the first broken
+/// connection or error.
 fn benchmark(scene: &Scene<'_>) -> Result<Duration> {
     let (clients, commands) = (COUNTING_CLIENTS.to_string(), COMMANDS_PER_RUN.to_string());
     let load = ["-c", &clients, "-P", "1", "-n", &commands, "--csv"];
@@ -53,7 +53,7 @@ fn benchmark(scene: &Scene<'_>) -> Result<Duration> {
     slowest(&said).with_context(|| format!("redis-benchmark said: {said}"))
 }
 
-/// What such a program prints, run for these words at redis.
+/// Output of a redis program with these arguments.
 fn print(scene: &Scene<'_>, program: &str, words: &[&str]) -> Result<String> {
     let [address, _] = scene.stage.addresses(Server::Redis);
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
@@ -65,7 +65,7 @@ fn print(scene: &Scene<'_>, program: &str, words: &[&str]) -> Result<String> {
     Ok(said)
 }
 
-/// The last field of the line that is not the headings: milliseconds.
+/// The last field of the line below the headings, milliseconds.
 fn slowest(csv: &str) -> Option<Duration> {
     let line = csv.lines().find(|line| line.starts_with("\"INCR"))?;
     let last = line.rsplit(',').next()?.trim_matches('"');

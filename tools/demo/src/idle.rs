@@ -1,5 +1,5 @@
-//! A client that curl cannot be: it fetches something, is silent while the server is killed,
-//! and then fetches something else over the same connection.
+//! A client beyond curl: fetches a file, is silent during the kills, and fetches another file over the same
+//! connection.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -17,7 +17,7 @@ use crate::stage::small;
 
 /// Time between two looks at flags.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// More than an answer's header has.
+/// More than the header of a response has, bytes.
 const HEADER_LIMIT: usize = 8192;
 
 /// Two small files, one before the first kill and one after the last.
@@ -35,7 +35,7 @@ pub(crate) fn run(scene: &Scene<'_>, number: usize) -> Result<Served> {
     Ok(Served::on_one(first + second, Some(before.max(after))))
 }
 
-/// Fetches a small file, and says how long that took.
+/// Fetches a small file, and returns the time of that.
 fn fetch(stream: &mut TcpStream, scene: &Scene<'_>, file: usize) -> Result<(u64, Duration)> {
     let name = small(file);
     let expected = fs::read(scene.stage.file(&name))?;
@@ -91,7 +91,7 @@ fn read_some(stream: &mut TcpStream, to: &mut Vec<u8>, given_up: &AtomicBool) ->
     }
 }
 
-/// Where the body begins, when all of the header is there.
+/// Offset of the body, when the header is complete.
 fn header_end(answer: &[u8]) -> Option<usize> {
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
     Some(end + 4)

@@ -1,5 +1,4 @@
-//! Clients that hear of each other: one publishes numbered messages, one has subscribed to them, both
-//! unmodified programs of redis or mosquitto.
+//! A publisher of numbered messages and a subscriber, both unmodified programs of redis or mosquitto.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
@@ -25,7 +24,7 @@ const TOPIC: &str = "demo";
 /// The message behind the last number.
 const END: &str = "end";
 
-/// Publishes until the kills are over, and finds each message delivered once, and in order.
+/// Publishes until the last kill, and checks that each message is delivered once, in order.
 pub(crate) fn run(scene: &Scene<'_>, of: Server) -> Result<Served> {
     let messenger = Messenger { scene, of };
     let mut subscriber = messenger.subscribe()?;
@@ -50,21 +49,21 @@ pub(crate) fn run(scene: &Scene<'_>, of: Server) -> Result<Served> {
     })
 }
 
-/// Who publishes and subscribes at one server.
+/// Publisher and subscriber of a server.
 struct Messenger<'a> {
     scene: &'a Scene<'a>,
     of: Server,
 }
 
 impl Messenger<'_> {
-    /// Before the words of the one or the other.
+    /// The arguments of both programs.
     fn place(&self) -> [String; 4] {
         let [address, _] = self.scene.stage.addresses(self.of);
         let (ip, port) = (address.ip().to_string(), address.port().to_string());
         ["-h".to_owned(), ip, "-p".to_owned(), port]
     }
 
-    /// Returns when it has subscribed.
+    /// Starts the subscriber, and returns after the subscription.
     fn subscribe(&self) -> Result<Subscriber> {
         let words: &[&str] = match self.of {
             Server::Mosquitto => &["mosquitto_sub", "-d", "-q", "2", "-t", TOPIC],
@@ -108,7 +107,7 @@ impl Messenger<'_> {
         Ok(published)
     }
 
-    /// What the publisher says goes there.
+    /// Writes the publisher's output to this file.
     fn output(&self) -> PathBuf {
         self.scene.stage.scratch(&format!("publisher-{}", self.of))
     }
@@ -134,7 +133,7 @@ impl Messenger<'_> {
     }
 }
 
-/// What was heard.
+/// Delivered messages.
 #[derive(Default)]
 struct Received {
     count: u64,
@@ -142,17 +141,17 @@ struct Received {
     pauses: Pauses,
 }
 
-/// A program that has subscribed and prints what it hears.
+/// A subscriber that prints its messages.
 struct Subscriber {
     program: Program,
     lines: Lines<BufReader<ChildStdout>>,
     of: Server,
-    /// How often mosquitto_sub has connected.
+    /// Connections of mosquitto_sub.
     connects: usize,
 }
 
 impl Subscriber {
-    /// Hears all numbers in their order, and the end, behind which there is nothing.
+    /// Receives all numbers in order, and the end without a further message.
     fn receive(&mut self) -> Result<Received> {
         let mut received = Received::default();
         loop {
@@ -186,7 +185,7 @@ impl Subscriber {
         Ok(received)
     }
 
-    /// The next message, or nothing where it says that it has subscribed.
+    /// The next message; `None` for the line of the subscription.
     fn next(&mut self) -> Result<Option<String>> {
         let mut line = || match self.lines.next() {
             Some(line) => Ok(line?),
@@ -214,12 +213,12 @@ impl Subscriber {
     }
 }
 
-/// Whether it is of mosquitto's client itself.
+/// Whether the line is a message of mosquitto's client itself.
 fn is_own_word(line: &str) -> bool {
     line.starts_with("Client ")
 }
 
-/// How often mosquitto's client has connected. It would do so again, in silence.
+/// Counts the connections of mosquitto's client, which reconnects silently.
 fn connects<'a>(lines: impl Iterator<Item = &'a str>) -> usize {
     lines
         .filter(|line| is_own_word(line) && line.ends_with(" sending CONNECT"))
@@ -231,8 +230,8 @@ fn one_connect(connects: usize) -> Result<()> {
     Ok(())
 }
 
-/// redis-cli, too, would connect again in silence: its number must be the same in the end. What is between
-/// is to how many each message went.
+/// redis-cli reconnects silently, too: the number of its connection must stay the same. The lines between tell the
+/// number of receivers of each message.
 fn all_received(said: &str, published: u64) -> Result<()> {
     let mut lines: Vec<&str> = said.lines().collect();
     let (last, first) = (lines.pop(), lines.first().copied());

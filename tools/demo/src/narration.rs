@@ -1,13 +1,13 @@
-//! What is told of what `outlive` tells: a word, and the rest.
+//! Events of `outlive` as lines of text: a word, and the rest.
 
 use serde_json::Value;
 
 use crate::server::Server;
 
-/// Who tells, and what is known of the others.
+/// The source of an event, and the state of the other parts.
 pub(crate) struct Scene<'a> {
     pub(crate) server: Server,
-    /// The host of whose `serve` or `standby` it is an event.
+    /// The host of the `serve` or `standby`.
     pub(crate) host: &'a str,
     /// A standby takes over.
     pub(crate) takes_over: bool,
@@ -15,7 +15,7 @@ pub(crate) struct Scene<'a> {
     pub(crate) awaits_logger: bool,
 }
 
-/// The lines for an event of `serve` or `standby`: none if it is neither a step nor trouble.
+/// The lines for an event of `serve` or `standby`: none for an event without a step or a failure.
 pub(crate) fn of_serve(event: &Value, scene: &Scene<'_>) -> Vec<(String, String)> {
     let (server, host) = (scene.server, scene.host);
     let number = |field: &str| event[field].as_u64().unwrap_or(0);
@@ -127,7 +127,7 @@ pub(crate) fn of_logger(event: &Value) -> Option<(&'static str, String)> {
     }
 }
 
-/// What has been given again to a server that serves again.
+/// The replayed input of a server that serves again.
 fn replayed(event: &Value, server: Server) -> String {
     if server.has_state() {
         return format!("{server}'s own record was given to it again");
@@ -138,7 +138,7 @@ fn replayed(event: &Value, server: Server) -> String {
     )
 }
 
-/// What the server died of: of our SIGKILL, one hopes.
+/// The cause of the server's death, usually our SIGKILL.
 fn cause(event: &Value) -> String {
     let cause = &event["cause"];
     match cause["kind"].as_str() {

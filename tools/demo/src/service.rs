@@ -1,4 +1,4 @@
-//! `outlive serve`, or `outlive standby`, for one server on one of the hosts, and what it tells.
+//! `outlive serve` or `outlive standby` for one server on one host, and its output.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader};
@@ -20,20 +20,20 @@ use crate::server::Server;
 use crate::stage::Stage;
 use harness::janitor::Janitor;
 
-/// How long it may take to stop the server and itself.
+/// Longest time until the service has stopped.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 
-/// A line that it printed.
+/// A line of output.
 pub(crate) enum OutputLine {
-    /// An event: its time, in seconds since 1970, and all that it says.
+    /// An event with its time in seconds since 1970.
     Event(f64, Value),
-    /// Something else, for instance an error of the server.
+    /// Another line, for instance an error of the server.
     Text(String),
-    /// Nothing more comes: it has ended, and all its children.
+    /// The service and all its children have ended.
     Ended,
 }
 
-/// Who tells: of which server, on which host, in which life.
+/// The source of a line: server, host and run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Source {
     pub(crate) host: usize,
@@ -41,11 +41,11 @@ pub(crate) struct Source {
     life: u32,
 }
 
-/// Of one server on one host. Dropping it stops it.
+/// A service on a host. Dropping this value stops the service.
 pub(crate) struct Service {
     host: Host,
     outlive: PathBuf,
-    /// All but its verb.
+    /// All arguments but the verb.
     arguments: Vec<OsString>,
     director: Sender<Message>,
     run_directory: TempDir,
@@ -55,7 +55,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// For a server on that host, with these flags. Nothing runs yet.
+    /// A service for a server on that host, with these arguments, not running yet.
     pub(crate) fn prepare(
         stage: &Stage,
         host: usize,
@@ -97,12 +97,12 @@ impl Service {
         &self.host
     }
 
-    /// Who tells what it says now.
+    /// The source of the present output.
     pub(crate) fn source(&self) -> Source {
         self.source
     }
 
-    /// Starts it with that verb.
+    /// Starts the service with that verb.
     pub(crate) fn start(&mut self, verb: &str) -> Result<()> {
         let mut child = self
             .host
@@ -124,7 +124,7 @@ impl Service {
         Ok(())
     }
 
-    /// Takes the power from its host, if it has any: whatever it told that was not heard yet will not be.
+    /// Takes the power from the host, if the host has power: unread output is lost.
     pub(crate) fn power_off(&mut self) -> Result<()> {
         self.source.life += 1;
         self.host.power_off()?;
@@ -134,14 +134,14 @@ impl Service {
         Ok(())
     }
 
-    /// Gives it back, if it is not back yet. The hosts of a lab share kernel and files: what a restart would have
-    /// emptied is removed by hand.
+    /// Gives power to the host, if missing. The hosts of a lab share kernel and files, so this removes what a reboot
+    /// would have removed.
     pub(crate) fn power_on(&self) -> Result<()> {
         self.host.power_on()?;
         self.clean()
     }
 
-    /// Stops it and the server with SIGTERM, and sees to it that nothing of them is left.
+    /// Stops service and server with SIGTERM, and cleans up.
     pub(crate) fn stop(mut self) -> Result<()> {
         self.end()
     }
@@ -172,7 +172,7 @@ impl Service {
         Ok(())
     }
 
-    /// Whether it has ended in time.
+    /// Whether the service has ended in time.
     fn terminate(&mut self) -> Result<bool> {
         let Some(mut child) = self.running.take() else {
             return Ok(true);
@@ -215,7 +215,7 @@ impl Drop for Service {
     }
 }
 
-/// Reads until it and all of its children have closed their standard error.
+/// Reads until the service and all its children have closed standard error.
 fn pass_on(stderr: ChildStderr, source: Source, director: &Sender<Message>) {
     for line in BufReader::new(stderr).split(b'\n') {
         let Ok(line) = line else { break };

@@ -1,4 +1,4 @@
-//! The events of `outlive serve --json`, from the file that it writes them to.
+//! The events of `outlive serve --json`, read from a file.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,16 +14,16 @@ use crate::task::Interrupt;
 /// Time between two looks for an event.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What a `serve` has told so far.
+/// The events of a `serve` so far.
 #[derive(Debug)]
 pub struct Events {
     log: PathBuf,
-    /// Those that were waited for already, and what came before them.
+    /// Number of events up to the last awaited one.
     passed: usize,
 }
 
 impl Events {
-    /// Events that will be written to a file, which is empty from now on.
+    /// Events of a file that is empty at first.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -32,7 +32,7 @@ impl Events {
         Ok(Self { log, passed: 0 })
     }
 
-    /// All of them.
+    /// All events.
     pub fn all(&self) -> Result<Vec<Value>> {
         let text = fs::read(&self.log)?;
         let end = text.iter().rposition(|byte| *byte == b'\n');

@@ -1,5 +1,4 @@
-//! What bench and paper build on: a lab, a directory of files that goes with it, a logger on one of
-//! its hosts.
+//! The testbed of bench and paper: a lab, a directory of files, and a logger on one of the hosts.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,7 +15,7 @@ use tempfile::TempDir;
 use crate::janitor::Janitor;
 use crate::task::{Interrupt, Programs};
 
-/// Where a logger listens.
+/// Port of the logger.
 const LOGGER_PORT: u16 = 7600;
 /// Longest time until a program listens.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(20);
@@ -34,7 +33,7 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// A lab without hosts, and a directory in `place`; for a service of that name.
+    /// A lab without hosts, and a directory in `place`, for a service of that name.
     pub fn build(
         label: &str,
         service: &str,
@@ -57,12 +56,12 @@ impl Testbed {
         })
     }
 
-    /// Where a file is.
+    /// Path of a file.
     pub fn file(&self, name: &str) -> PathBuf {
         self.files.path().join(name)
     }
 
-    /// All files, which is also outlive's `--run-dir`.
+    /// The directory of all files, which is also the `--run-dir`.
     pub fn directory(&self) -> &Path {
         self.files.path()
     }
@@ -99,10 +98,10 @@ impl Testbed {
         self.file("keys")
     }
 
-    /// Returns when somebody listens on a port of a host.
+    /// Waits until a process listens on a port of a host.
     ///
     /// # Errors
-    /// The process ends, of which `log` tells, or takes too long, or we are interrupted.
+    /// The process ends (see `log`), takes too long, or a signal interrupts.
     pub fn await_listener(&self, host: &Host, port: u16, who: &Process, log: &Path) -> Result<()> {
         let deadline = Instant::now() + LISTEN_TIMEOUT;
         host.enter(|| {
@@ -130,8 +129,7 @@ impl Testbed {
         Ok(())
     }
 
-    /// The same where something has failed: whatever is still there is killed, and the janitor removes what it has
-    /// left.
+    /// Cleans up after a failure: kills all processes, and lets the janitor remove the rest.
     pub fn abandon(self) {
         let _ = self.lab.remove();
         drop(self.janitor);
@@ -142,7 +140,7 @@ fn logger_at(host: &Host) -> SocketAddr {
     SocketAddr::new(host.address().ipv4().into(), LOGGER_PORT)
 }
 
-/// Whether somebody listens on that port, on the calling thread's host.
+/// Whether a process listens on that port, on the host of the calling thread.
 fn listens(port: u16) -> bool {
     let local = format!(":{port:04X}");
     ["tcp", "tcp6"].iter().any(|table| {

@@ -1,5 +1,5 @@
-//! The north side of a host whose server has state: its notes outlive it, and so do its clients' numbers, at which
-//! its next life gets sockets.
+//! The north side of a stateful server's host. The determinants outlive the server, and the next incarnation gets
+//! sockets with the numbers of the clients.
 
 use std::collections::BTreeMap;
 
@@ -22,31 +22,31 @@ use crate::{
     stateful::{Connection, Stateful},
 };
 
-/// How often things happened to a server with state.
+/// Events of a stateful server, counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NorthCounters {
-    /// Sockets that were made for connections.
+    /// Sockets that were grafted.
     pub grafts: u32,
-    /// And had to say again what a client lacked.
+    /// Grafted sockets that had to send missing output again.
     pub resumed: u32,
-    /// And were closed at once, as the dead life may have been about to.
+    /// Grafted sockets that were closed at once, as the dead incarnation may have been about to do.
     pub closed: u32,
-    /// Deaths in a replay, before sockets were made, between that and their handover, and of one that served.
+    /// Deaths during a replay, before the grafts, before the handover, and while serving.
     pub deaths: [u32; 4],
 }
 
-/// What there is of it beside the process.
+/// The stateful server without its process.
 #[derive(Debug)]
 pub(crate) struct North {
     pub(crate) setup: NorthSetup,
     pub(crate) determinants: DeterminantLog,
-    /// So many steps of the program until it is to die; of the next life, if there is none.
+    /// Steps of the program until its death, or until the death of the next incarnation.
     pub(crate) fuse: Option<u32>,
-    /// Sockets that are to be given to the server, by the number of their connections.
+    /// Grafted sockets before the handover, by the number of their connections.
     made: BTreeMap<usize, SocketHandle>,
-    /// Which clock has which connection that was grafted.
+    /// The clock of each grafted connection.
     clocks: BTreeMap<FlowKey, usize>,
-    /// What the server had read when there were so many notes.
+    /// Number of determinants, and the read positions at that number.
     releasing: Option<(usize, Vec<(FlowId, SeqNumber)>)>,
     pub(crate) counters: NorthCounters,
 }
@@ -68,14 +68,14 @@ impl North {
         self.made.values().copied()
     }
 
-    /// Its host has lost its power.
+    /// The host loses its power.
     pub(crate) fn lose_power(&mut self, rng: &mut SmallRng) {
         self.determinants.lose_power(rng);
         (self.releasing, self.fuse) = (None, None);
         self.made.clear();
     }
 
-    /// This life dies.
+    /// The incarnation dies.
     pub(crate) fn dies(&mut self, stateful: &Stateful) {
         let stage = match (stateful.has_replayed(), stateful.waits()) {
             (false, _) => 0,
@@ -88,7 +88,7 @@ impl North {
 }
 
 impl Node {
-    /// A life of the server begins, which is this process.
+    /// Starts an incarnation of the server.
     pub(crate) fn begin(&mut self, mut process: Process) {
         if let Some(north) = &mut self.north {
             north.made.clear();
@@ -102,7 +102,7 @@ impl Node {
         self.process.as_ref()?.stateful.as_ref()
     }
 
-    /// The server has lived through its notes.
+    /// Whether the server has replayed all determinants.
     pub(crate) fn has_replayed(&self) -> bool {
         self.stateful().is_some_and(Stateful::has_replayed)
     }
@@ -113,7 +113,7 @@ impl Node {
         self.stateful()?.passed(key, isn)
     }
 
-    /// Where the server stands with this connection, while it waits for those that it knows.
+    /// Replay position of the connection, while the server waits for its sockets.
     pub(crate) fn standing(&self, key: FlowKey, flow: &Flow) -> Option<Standing> {
         let (_, passed) = self.passed(key, flow)?;
         Some(Standing {
@@ -124,7 +124,8 @@ impl Node {
         })
     }
 
-    /// The same of all connections, for a logger on another machine: it need not wait for what it has had no copy of.
+    /// Replay positions of all connections, for a logger on another machine: that logger need not wait for segments
+    /// without a copy.
     pub(crate) fn replay_positions(&self) -> Vec<(FlowId, SeqNumber)> {
         let north = self.north.as_ref();
         if north.is_none_or(|north| north.setup.commit.is_none()) {
@@ -138,7 +139,7 @@ impl Node {
         stands.collect()
     }
 
-    /// What the logger knows to have been read of this connection, from notes.
+    /// Recorded reads of this connection that the logger knows.
     pub(crate) fn noted(&self, key: FlowKey, flow: &Flow) -> Option<SeqNumber> {
         let determinants = &self.north.as_ref()?.determinants;
         let mut noted = determinants.noted().iter();
@@ -146,7 +147,7 @@ impl Node {
         its.map(|(_, isn, read)| *isn + 1 + length32(*read))
     }
 
-    /// A server that serves says how far it has noted what it has read.
+    /// Tells the data plane the recorded reads of a serving server.
     pub(crate) fn note_reads(&mut self) {
         if !self.stateful().is_some_and(Stateful::serves) {
             return;
@@ -168,7 +169,7 @@ impl Node {
         }
     }
 
-    /// What its flows' connections have read, as far as that is noted where it is safe.
+    /// Stable read positions of the flows' connections.
     pub(crate) fn read_positions(&mut self) -> Vec<(FlowId, SeqNumber)> {
         let Some(north) = &mut self.north else {
             return Vec::new();
@@ -190,8 +191,7 @@ impl Node {
         Vec::new()
     }
 
-    /// Make the socket with which the server goes on, then let what concerns it pass, then say what is still to be
-    /// said: as `serve` does.
+    /// Makes the socket for the server, opens the flow, and then sends the missing output, as `serve` does.
     pub(crate) fn graft(
         &mut self,
         key: FlowKey,
@@ -234,7 +234,7 @@ impl Node {
         self.poll(checker, now)
     }
 
-    /// The connection goes on.
+    /// Joins the flow and the socket.
     fn join(
         &mut self,
         key: FlowKey,
@@ -296,7 +296,7 @@ impl Node {
         })
     }
 
-    /// The server gets its connections, and goes on.
+    /// Gives the server its sockets.
     pub(crate) fn hand_over(&mut self) {
         let stateful = self.process.as_mut().and_then(|one| one.stateful.as_mut());
         if let (Some(stateful), Some(north)) = (stateful, &mut self.north) {
@@ -305,26 +305,25 @@ impl Node {
     }
 }
 
-/// A connection that goes on.
+/// A grafted connection.
 struct Graft {
     socket: SocketHandle,
     said: Vec<u8>,
     is_closed: bool,
 }
 
-/// What the server has said, and its client lacks.
+/// Output that the client lacks.
 fn lacked(flow: &Flow, passed: &Connection, next: SeqNumber) -> Option<Vec<u8>> {
     let known = next.distance_from(flow.server.isn + 1)?;
     passed.said.get(crate::index(known)..).map(<[u8]>::to_vec)
 }
 
-/// The next number that the server is to be given.
+/// The next sequence number for the server.
 fn expected(flow: &Flow, passed: &Connection) -> SeqNumber {
     flow.client.isn + 1 + length32(passed.read)
 }
 
-/// What the client said last, as far as the server has read it: it has everything before `next`, and this
-/// window.
+/// The last segment of the client, as far as the server has read: acknowledgement `next`, and this window.
 fn last_word(
     key: FlowKey,
     flow: &Flow,

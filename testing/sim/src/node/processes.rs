@@ -1,4 +1,4 @@
-//! Life and death of processes, and of the sockets that they leave behind.
+//! Start and end of processes, and the sockets that they leave behind.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl Node {
-    /// Answers whether the server dies of what it does.
+    /// Runs the server. Returns whether the server dies.
     pub(crate) fn act(
         &mut self,
         checker: &mut InvariantChecker,
@@ -54,7 +54,7 @@ impl Node {
         Ok(dies)
     }
 
-    /// Connections of a later life, if the server may say its end early on some.
+    /// Connections of a later incarnation, if the server may half-close early on some.
     fn later_incarnations(&self) -> BTreeSet<FlowKey> {
         if !self.process.as_ref().is_some_and(Process::is_early) {
             return BTreeSet::new();
@@ -111,7 +111,7 @@ impl Node {
         }
     }
 
-    /// The main process dies of `status`. Its sockets are closed, or held by others of the service.
+    /// Kills the main process with this status. The sockets are closed, or other processes of the service hold them.
     pub(crate) fn crash(
         &mut self,
         status: u32,
@@ -143,8 +143,8 @@ impl Node {
         }
     }
 
-    /// No process is left: the kernel closes what they held, with a FIN, or with a RST where
-    /// something was unread or not accepted.
+    /// Ends the last process: the kernel closes its sockets with a FIN, or with an RST if input is unread or the
+    /// connection was not accepted.
     pub(crate) fn close_all(
         &mut self,
         checker: &mut InvariantChecker,
@@ -181,9 +181,8 @@ impl Node {
         self.poll(checker, now)
     }
 
-    /// `SOCK_DESTROY` of all sockets but those that the living server closed itself. Those that
-    /// only wait (RFC 9293 3.6.1) are among them, though their flows are forgotten by then; but not those that were
-    /// half-closed in a replay.
+    /// `SOCK_DESTROY` of all sockets but those that the living server closed. Sockets in TIME-WAIT (RFC 9293 3.6.1)
+    /// are included although their flows are gone, but no socket that was half-closed in a replay.
     pub(crate) fn remove_orphans(
         &mut self,
         checker: &mut InvariantChecker,
@@ -210,7 +209,7 @@ impl Node {
         self.destroy(orphans, checker, now)
     }
 
-    /// `SOCK_DESTROY` of the socket of one connection, if there is one.
+    /// `SOCK_DESTROY` of the socket of a connection, if there is one.
     pub(crate) fn destroy_socket(
         &mut self,
         key: FlowKey,

@@ -1,4 +1,4 @@
-//! Living through the notes of earlier lives.
+//! Replay of the determinants of earlier incarnations.
 
 use rand::Rng;
 
@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl Stateful {
-    /// Some of the notes, from this one on. It may come further than the life that made the last of them: up
-    /// to what that has not noted.
+    /// Replays some determinants from this one on. The replay may go further than the last incarnation: up to an
+    /// unrecorded event.
     pub(super) fn replay(
         &mut self,
         mut at: usize,
@@ -32,8 +32,8 @@ impl Stateful {
         Ok(())
     }
 
-    /// The next deed, or the next thing that happens. Answers which note is next then; `None`: it takes one that
-    /// there is not.
+    /// Performs the next step or event. Returns the next determinant; `None`: the step needs a determinant that is
+    /// missing.
     fn replay_one(
         &mut self,
         at: usize,
@@ -55,8 +55,7 @@ impl Stateful {
         }
     }
 
-    /// What had been said, or had been about to be, is taken; whole, if nothing else is noted: what the client lacks
-    /// of it is kept for it.
+    /// Takes recorded output, whole unless the determinants say less. Output that the client lacks is kept.
     fn repeat(
         &mut self,
         at: usize,

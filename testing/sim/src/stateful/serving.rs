@@ -1,4 +1,4 @@
-//! What happens to a server that serves, and what it does.
+//! Events and steps of a serving server.
 
 use rand::{Rng, rngs::SmallRng, seq::SliceRandom};
 use smoltcp::{iface::SocketHandle, socket::tcp::State};
@@ -12,26 +12,26 @@ use crate::{
     invariants::{InvariantChecker, Violation},
 };
 
-/// What a process sees of its host.
+/// The view of a process on its host.
 pub(crate) struct System<'a> {
     pub(crate) host: &'a mut Host,
     pub(crate) south: &'a SouthSide,
     pub(crate) determinants: &'a mut DeterminantLog,
-    /// What it notes goes to a logger, too, and words wait for that.
+    /// Determinants go to a logger on another machine, and output waits for that.
     pub(crate) waits_for_logger: bool,
-    /// Most notes that it lives through at a time.
+    /// Most determinants that are replayed at a time.
     pub(crate) replay_pace: usize,
-    /// So many steps until it is to die.
+    /// Steps until the death.
     pub(crate) fuse: &'a mut Option<u32>,
     pub(crate) checker: &'a mut InvariantChecker,
     pub(crate) rng: &'a mut SmallRng,
 }
 
-/// Why a process stops in the middle of what it does.
+/// Reason to stop within a step.
 #[derive(Debug)]
 pub(crate) enum Interruption {
     Dies,
-    /// A word is not to be said yet.
+    /// The output has to wait.
     Waits,
     Broken(Violation),
 }
@@ -43,7 +43,7 @@ impl From<Violation> for Interruption {
 }
 
 impl System<'_> {
-    /// A step is done: it may be the last.
+    /// Counts a step, which may be the last.
     pub(super) fn burn(&mut self) -> Result<(), Interruption> {
         match self.fuse {
             None => Ok(()),
@@ -60,7 +60,7 @@ impl System<'_> {
 }
 
 impl Stateful {
-    /// It is its turn. Answers whether it had anything to do.
+    /// Runs the server. Returns whether there was work.
     pub(crate) fn act(&mut self, system: &mut System<'_>) -> Result<bool, Interruption> {
         system.burn()?;
         match self.stage {
@@ -95,7 +95,7 @@ impl Stateful {
         Ok(busy)
     }
 
-    /// It happens, and is noted before anything follows.
+    /// Applies an event after recording it.
     fn notes_that(
         &mut self,
         event: Determinant,
@@ -138,7 +138,7 @@ impl Stateful {
         Ok(busy)
     }
 
-    /// What happens on this connection.
+    /// The next event of this connection.
     fn look(
         &self,
         connection: usize,
@@ -170,7 +170,7 @@ impl Stateful {
         }
     }
 
-    /// Say and close what there is to be said and closed.
+    /// Writes and closes where possible.
     fn go_on(&mut self, system: &mut System<'_>) -> Result<(), Interruption> {
         while let Some(deed) = self.next_deed() {
             match deed {
@@ -189,7 +189,7 @@ impl Stateful {
         Ok(())
     }
 
-    /// A note comes before the word.
+    /// Records the output first.
     fn say(
         &mut self,
         number: usize,
@@ -205,7 +205,7 @@ impl Stateful {
         self.say_if_safe(number, word, system)
     }
 
-    /// And is safe before that is said. What was not taken whole leaves another note.
+    /// Writes if the determinant is stable. A partial write is recorded, too.
     fn say_if_safe(
         &mut self,
         number: usize,
