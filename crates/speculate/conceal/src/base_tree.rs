@@ -25,24 +25,23 @@ const CLOCK_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Most looks, for files that change all the time or have a time in the future.
 const CLOCK_POLL_LIMIT: usize = 16;
 
-/// Directories and all that is in them. They are held open, so that they are these, whatever is mounted over them.
+/// Directories with all files below. The directories are held open, independent of later mounts.
 ///
-/// Together they are one tree, in whose root they are called `0`, `1` and so on: an encapsulation may change what is in
-/// several places.
+/// Together the directories are one tree, with the names `0`, `1` and so on in the root: an encapsulation may change
+/// files in several directories.
 #[derive(Debug)]
 pub struct BaseTree {
     roots: Vec<Root>,
-    /// Files that encapsulations have made, and that are visible now: they are still the same. By device and inode,
-    /// which are not used again for as long as they are held open.
-    /// And when they were changed last before.
+    /// Visible files of encapsulations, by device and inode, and their last change before that. The numbers stay
+    /// unique while the files are held open.
     revealed: Mutex<HashMap<(u64, u64), (HiddenId, Time)>>,
 }
 
 #[derive(Debug)]
 struct Root {
-    /// What it is called in the tree.
+    /// The name in the tree.
     name: OsString,
-    /// Where it is.
+    /// The real path.
     at: PathBuf,
     directory: OwnedFd,
 }
@@ -51,13 +50,13 @@ struct Root {
 #[derive(Debug)]
 pub(crate) struct RootedPath<'a> {
     root: BorrowedFd<'a>,
-    /// The directory, if it is not that one. It is held open, so that it is this, whatever takes its place.
+    /// The directory, if it is not the root. The directory is held open, independent of later renames.
     within: Option<OwnedFd>,
-    /// `.`, if it is the root of a tree.
+    /// `.` for the root of a tree.
     pub(crate) name: &'a Path,
 }
 
-/// As the directory.
+/// The descriptor of the directory.
 impl AsFd for RootedPath<'_> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.within.as_ref().map_or(self.root, OwnedFd::as_fd)
@@ -71,10 +70,10 @@ fn beneath(root: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<OwnedFd, 
 }
 
 impl BaseTree {
-    /// The directories there.
+    /// Opens these directories.
     ///
     /// # Errors
-    /// If one cannot be opened.
+    /// A directory cannot be opened.
     pub fn open(paths: &[PathBuf]) -> Result<Self, Errno> {
         let open = |(number, at): (usize, &PathBuf)| {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -93,14 +92,14 @@ impl BaseTree {
         })
     }
 
-    /// Where the directories are, with what they are called in the tree.
+    /// Names and paths of the directories.
     pub fn places(&self) -> impl Iterator<Item = (&OsStr, &Path)> {
         self.roots
             .iter()
             .map(|root| (root.name.as_os_str(), root.at.as_path()))
     }
 
-    /// Where a path of the tree really is.
+    /// The real path of a path of the tree.
     #[must_use]
     pub fn path_of(&self, path: &TreePath) -> PathBuf {
         let root = path.names().next().and_then(|name| self.root(name).ok());
@@ -111,11 +110,10 @@ impl BaseTree {
         whole().unwrap_or_else(|| path.as_path().to_owned())
     }
 
-    /// Where something is changed: symbolic links on the way there, which were none when a program went it, are not
-    /// followed.
+    /// The place of a change. A directory of the path that has become a symbolic link is not followed.
     ///
     /// # Errors
-    /// `EPERM` for the root of the tree, which is none of the directories; `ENOENT` if there is no such directory.
+    /// `EPERM` for the root of the tree, which is no real directory; `ENOENT` for an unknown directory.
     pub(crate) fn place<'a>(&'a self, path: &'a TreePath) -> Result<RootedPath<'a>, Errno> {
         let (root, path) = self.at(path)?;
         let name = path.file_name().map_or(path, Path::new);
@@ -136,7 +134,7 @@ impl BaseTree {
         Ok(RootedPath { root, within, name })
     }
 
-    /// The directory of these that it is in, and the path from there.
+    /// The directory that contains a path, and the rest of the path.
     fn at<'a>(&'a self, path: &'a TreePath) -> Result<(BorrowedFd<'a>, &'a Path), Errno> {
         let name = path.names().next().ok_or(Errno::PERM)?;
         let root = self.root(name)?;
@@ -153,19 +151,19 @@ impl BaseTree {
         self.revealed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A file that was made as this has become visible.
+    /// Registers a hidden file that has become visible.
     pub(crate) fn reveal(&self, file: &rustix::fs::Stat, id: HiddenId) {
         let modified = time(file.st_mtime, file.st_mtime_nsec);
         self.revealed()
             .insert((file.st_dev, file.st_ino), (id, modified));
     }
 
-    /// Whether it was made by an encapsulation, and is or was visible.
+    /// Whether an encapsulation made the file, which is or was visible.
     pub(crate) fn is_revealed(&self, file: &rustix::fs::Stat) -> bool {
         self.revealed().contains_key(&(file.st_dev, file.st_ino))
     }
 
-    /// Whether it is that, and somebody has written to it since.
+    /// Whether such a file was written to since.
     pub(crate) fn is_written(&self, file: &rustix::fs::Stat) -> bool {
         let modified = time(file.st_mtime, file.st_mtime_nsec);
         let revealed = self.revealed();
@@ -173,7 +171,7 @@ impl BaseTree {
         known.is_some_and(|(_, known)| *known != modified)
     }
 
-    /// An encapsulation has given it a date: nobody has written to it.
+    /// Notes a new date from an encapsulation, which is no write.
     pub(crate) fn dated(&self, before: &rustix::fs::Stat, now: &rustix::fs::Stat) {
         let modified = |stat: &rustix::fs::Stat| time(stat.st_mtime, stat.st_mtime_nsec);
         if let Some((_, known)) = self.revealed().get_mut(&(now.st_dev, now.st_ino))
@@ -183,7 +181,7 @@ impl BaseTree {
         }
     }
 
-    /// It is not held open any more: another file may be called so.
+    /// Forgets a file that is not held open any more: its numbers may be reused.
     pub(crate) fn forget(&self, file: &rustix::fs::Stat) {
         self.revealed().remove(&(file.st_dev, file.st_ino));
     }
@@ -193,29 +191,29 @@ impl BaseTree {
         root.ok_or(Errno::NOENT)
     }
 
-    /// What is there, as the kernel tells it; a symbolic link is not followed. (One on the way is: it is looked at,
-    /// too, and what is only looked at may be wrong for a moment.)
+    /// Attributes from the kernel. A symbolic link at the end is not followed, but links on the way are: a lookup may
+    /// be wrong for a moment.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The errors of the kernel.
     pub fn stat(&self, path: &TreePath) -> Result<rustix::fs::Stat, Errno> {
         let (root, path) = self.at(path)?;
         rustix::fs::statat(root, path, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// Opens the file there, which is in the tree, and reached without symbolic links.
+    /// Opens a file of the tree, without following symbolic links.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The errors of the kernel.
     pub fn file(&self, path: &TreePath, flags: OFlags) -> Result<OwnedFd, Errno> {
         let (root, path) = self.at(path)?;
         beneath(root, path, flags)
     }
 
-    /// The directory that is really there, or the innermost one on the way there that is.
+    /// Opens a directory, or the innermost existing directory of the path.
     ///
     /// # Errors
-    /// The kernel's, and as [`BaseTree::place`].
+    /// The errors of the kernel, and of [`BaseTree::place`].
     pub(crate) fn innermost(&self, path: &TreePath) -> Result<OwnedFd, Errno> {
         let mut at = path.clone();
         loop {
@@ -227,10 +225,10 @@ impl BaseTree {
         }
     }
 
-    /// Where the symbolic link there leads.
+    /// The target of a symbolic link.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The errors of the kernel.
     pub fn target(&self, path: &TreePath) -> Result<OsString, Errno> {
         let link = self.file(path, OFlags::PATH)?;
         let target = rustix::fs::readlinkat(link, "", Vec::new())?;
@@ -239,8 +237,8 @@ impl BaseTree {
 }
 
 impl BaseTree {
-    /// What is there. A file that was changed in the very tick of the clock in which it is looked at may be changed
-    /// again in that tick, and nobody could tell by its times: the tick is let pass.
+    /// Attributes that later changes must alter. A file with a change in the present clock tick could change again in
+    /// that tick with the same time: so this waits for the next tick.
     fn settled(&self, path: &TreePath) -> Result<rustix::fs::Stat, Errno> {
         let mut stat = self.stat(path)?;
         for _ in 0..CLOCK_POLL_LIMIT {
@@ -257,7 +255,7 @@ impl BaseTree {
 }
 
 impl BaseTree {
-    /// What is there, in the words of encapsulations.
+    /// The file as an encapsulation sees it.
     fn seen(
         &self,
         path: &TreePath,
@@ -273,7 +271,7 @@ impl BaseTree {
                 Ok(Seen::There(match revealed {
                     None => stat,
                     Some((id, modified)) if modified == stat.modified => made(stat, id),
-                    // Somebody has written to it.
+                    // Another program has written to the file.
                     Some((id, _)) => Stat {
                         changed: stat.modified,
                         ..made(stat, id)
@@ -347,7 +345,7 @@ const ROOT_STAT: Stat = Stat {
     },
 };
 
-/// Of a file that an encapsulation has made. A name more or less changes its inode, not what it holds.
+/// Attributes of a file of an encapsulation. A new name changes the inode's times, but not the content.
 #[must_use]
 pub(crate) fn made(stat: Stat, id: HiddenId) -> Stat {
     Stat {
@@ -357,7 +355,7 @@ pub(crate) fn made(stat: Stat, id: HiddenId) -> Stat {
     }
 }
 
-/// What the kernel says, in the words of encapsulations.
+/// Converts the kernel's attributes.
 #[must_use]
 pub fn stat_of(stat: &rustix::fs::Stat) -> Stat {
     Stat {
@@ -383,7 +381,7 @@ fn time(seconds: i64, nanoseconds: u64) -> Time {
     }
 }
 
-/// The time of most file systems' clocks.
+/// The coarse clock, which most file systems use.
 pub(crate) fn coarse_time() -> Time {
     let now = clock_gettime(ClockId::RealtimeCoarse);
     time(now.tv_sec, now.tv_nsec.cast_unsigned())

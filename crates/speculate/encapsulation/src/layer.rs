@@ -1,7 +1,7 @@
-//! What an encapsulation has changed, as a tree above its base.
+//! The changes of an encapsulation, as a tree above the base.
 //!
-//! A directory of the layer has the names that were changed; where it has none, those of a directory of the base
-//! show through, if there is one. Directories are shared between copies of a tree until one is changed.
+//! A directory of the layer has the changed names. Below, the names of a directory of the base show through, if there
+//! is one. Copies of a tree share directories until a change.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,41 +15,41 @@ use crate::{
     Attributes, Base, HiddenId, Identity, Kind, Listing, Name, Seen, Stat, Store, Time, TreePath,
 };
 
-/// A directory that was made, or in which something was changed.
+/// A new directory, or a directory with changes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Directory {
-    /// Of one that was made: which it is, and what it was made with.
+    /// For a new directory: identity and attributes.
     pub(crate) made: Option<Made>,
     /// The directory of the base that shows through.
     pub(crate) shows: Option<TreePath>,
-    /// What was set since.
+    /// Attributes that were set since.
     pub(crate) attributes: Attributes,
-    /// When a name in it was changed last.
+    /// Last change of a name in the directory.
     pub(crate) touched: Option<Time>,
     pub(crate) names: BTreeMap<Name, Entry>,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum Entry {
-    /// The name was taken away.
+    /// A removed name.
     Gone,
     Directory(Arc<Directory>),
     Leaf(Leaf),
 }
 
-/// What is no directory.
+/// An entry that is no directory.
 #[derive(Debug, Clone)]
 pub(crate) struct Leaf {
     pub(crate) what: LeafContent,
-    /// What was set of something that is not the encapsulation's own.
+    /// Attributes that were set on a file of the base.
     pub(crate) attributes: Attributes,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum LeafContent {
-    /// What the base has there.
+    /// The file of the base.
     Base(TreePath),
-    /// A file that was made in this era of the encapsulation: only in that may it be changed.
+    /// A file of this era of the encapsulation, which alone may change the file.
     File {
         id: HiddenId,
         era: u64,
@@ -62,17 +62,17 @@ pub(crate) enum LeafContent {
     Special(Made, Kind),
 }
 
-/// How many names things have more than where they come from, or less.
+/// Differences between the link counts here and in the base.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LinkCounts(BTreeMap<Identity, i64>);
 
 impl LinkCounts {
-    /// It has so many more.
+    /// Adds to the link count of a file.
     pub(crate) fn add(&mut self, to: Identity, more: i64) {
         *self.0.entry(to).or_default() += more;
     }
 
-    /// With the names that it has here.
+    /// The attributes with the link count of the layer.
     pub(crate) fn counted(&self, mut found: Found) -> Found {
         let more = self.0.get(&found.stat.identity).copied().unwrap_or(0);
         found.stat.links = found.stat.links.saturating_add_signed(more);
@@ -80,7 +80,7 @@ impl LinkCounts {
     }
 }
 
-/// Something without content that was made.
+/// A new file without content.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Made {
     pub(crate) id: HiddenId,
@@ -89,10 +89,10 @@ pub(crate) struct Made {
     pub(crate) at: Time,
 }
 
-/// What a name stands for.
+/// A file that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// What can be told without opening it.
+    /// Attributes.
     pub stat: Stat,
     /// Where its content is.
     pub content: Content,
