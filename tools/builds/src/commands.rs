@@ -1,4 +1,4 @@
-//! Which commands a make runs, and for how long: a shell of ours notes it.
+//! Commands of a make and their durations, recorded by a shell of the measurement.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,14 +10,14 @@ use anyhow::{Context as _, Result};
 /// Shorter commands (`echo`, `test`) are not counted: the shell of the measurement costs some milliseconds.
 const SHORTEST_COMMAND_SECONDS: f64 = 0.02;
 
-/// A shell that notes when it began and ended, and in which one it was begun: makes call each other.
+/// A shell that records start, end and parent: makes call each other.
 pub(super) struct CommandRecorder {
     shell: PathBuf,
     notes: PathBuf,
 }
 
 impl CommandRecorder {
-    /// Beside that place.
+    /// Makes the shell beside that place.
     pub(super) fn beside(place: &Path) -> Result<Self> {
         let this = Self {
             shell: place.with_extension("shell"),
@@ -33,12 +33,12 @@ impl CommandRecorder {
         Ok(this)
     }
 
-    /// What make is told.
+    /// The argument that lets make use the shell.
     pub(super) fn argument(&self) -> String {
         format!("SHELL={}", self.shell.display())
     }
 
-    /// Seconds of each command since this was asked last.
+    /// Seconds of each command since the last call.
     pub(super) fn taken(&self) -> Result<Vec<f64>> {
         if !self.notes.exists() {
             return Ok(Vec::new());
@@ -56,7 +56,7 @@ impl Drop for CommandRecorder {
     }
 }
 
-/// Without what was begun within them.
+/// The durations without nested commands.
 fn own_times(notes: &str) -> Result<Vec<f64>> {
     let mut all: BTreeMap<u64, f64> = BTreeMap::new();
     let mut commands = Vec::new();

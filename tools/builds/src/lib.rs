@@ -1,5 +1,5 @@
-//! `make builds`: programs that others wrote are built by `make`, and by `outlive make`, through the same history of
-//! edits. After each build both have the same.
+//! `make builds`: foreign programs are built by `make` and by `outlive make` through the same history of edits. After
+//! each build both trees are equal.
 
 #![forbid(unsafe_code)]
 
@@ -52,7 +52,7 @@ pub struct Options {
     json: Option<PathBuf>,
 }
 
-/// Builds all of them. The exit status is 0 if no build came to something else than make's.
+/// Builds all projects. The exit status is 0 if every result equals that of make.
 pub fn main(options: &Options) -> ExitCode {
     ended("builds", run(options))
 }
@@ -86,25 +86,25 @@ fn run(options: &Options) -> Result<bool> {
     Ok(same)
 }
 
-/// What a step took, by make and by ours, seconds.
+/// Durations of a step by make and by ours, seconds.
 #[derive(Debug, Clone)]
 pub struct MeasuredBuild {
     /// Name of the edit.
     pub name: &'static str,
     is_edited: bool,
-    /// How it was asked for.
+    /// Pause before the request.
     pub pause: Pause,
-    /// By make; the mean of two.
+    /// By make: the mean of two.
     pub usual: f64,
-    /// By ours, from the question to the end.
+    /// By ours, from the request to the end.
     pub ours: f64,
-    /// How long the same had taken, unasked and concealed, where it had been finished.
+    /// Duration of the finished speculative build, if there was one.
     pub unasked: Option<f64>,
-    /// What files took on disk then that nobody saw yet, bytes.
+    /// Disk space of the hidden files then, bytes.
     pub hidden: Option<u64>,
-    /// Of each command, where they were noted.
+    /// Durations of the commands, if recorded.
     commands: Vec<f64>,
-    /// Sizes of the files that make has made, together.
+    /// Total size of the files that make has made.
     bytes: u64,
 }
 
@@ -129,32 +129,32 @@ impl MeasuredBuild {
     }
 }
 
-/// What a project took, and how often it was not as it is by make.
+/// The result of a project.
 #[derive(Debug, Default)]
 pub struct ProjectReport {
-    /// All steps, in their order.
+    /// All steps in order.
     pub steps: Vec<MeasuredBuild>,
     /// Number of files that differ from the files of make.
     pub differences: usize,
-    /// Processor time, seconds: by make, the mean of two, and by ours with all that was done in vain.
+    /// Processor time, seconds: by make, the mean of two, and by ours with all discarded work.
     pub processors: [f64; 2],
-    /// The most memory that the watcher had, bytes.
+    /// Peak memory of the watcher, bytes.
     pub memory: u64,
 }
 
-/// A project's tree, ready to be built; it is removed at the end.
+/// The tree of a project, ready for a build. Removed at the end.
 pub struct Tree {
     place: PathBuf,
-    /// Where its makefile is.
+    /// The directory of the makefile.
     pub directory: PathBuf,
-    /// What is asked of make.
+    /// Arguments of make.
     pub arguments: &'static [&'static str],
     /// A header that many files include.
     pub header: PathBuf,
 }
 
 impl Tree {
-    /// By the project's name, and one of its own.
+    /// A tree of the project with this name, and a directory name of its own.
     pub fn of(project: &str, name: &str) -> Result<Self> {
         let project = known(project)?;
         let source = project.archive.unpacked(MIRROR)?;
@@ -181,7 +181,7 @@ fn known(name: &str) -> Result<&'static Project> {
     project.with_context(|| format!("there is no project {name}"))
 }
 
-/// Has this project built throughout the history.
+/// Builds this project throughout the history.
 pub fn measure(name: &str, programs: &Programs, interrupt: &Interrupt) -> Result<ProjectReport> {
     compare(known(name)?, MIRROR, programs, interrupt)
 }
@@ -241,7 +241,7 @@ fn compare(
     Ok(gone)
 }
 
-/// Goes through it once more for the times of the commands.
+/// Builds once more for the durations of the commands.
 fn note(
     project: &Project,
     mirror: &str,
@@ -272,7 +272,7 @@ fn say(step: &MeasuredBuild, told: &str) {
     );
 }
 
-/// What is not as it is by make.
+/// Differences from the result of make.
 fn differences(
     asked: &history::PlannedBuild,
     [ours, plain, again]: [&BuildOutcome; 3],
