@@ -310,8 +310,8 @@ fn keep(tree: &Path, socket: &str) -> Outcome {
     };
     supervise::limits::raise();
     let environment = Environment::own();
-    let keeper = match Daemon::new(&making::concealed(tree, &environment)) {
-        Ok(keeper) => keeper,
+    let daemon = match Daemon::new(&making::concealed(tree, &environment)) {
+        Ok(daemon) => daemon,
         Err(error) => {
             eprintln!("outlive: {error}");
             return Outcome::Unsupported;
@@ -324,7 +324,7 @@ fn keep(tree: &Path, socket: &str) -> Outcome {
             return Outcome::Internal;
         }
     };
-    match keeper.keep(listener, &stop) {
+    match daemon.run(listener, &stop) {
         Ok(()) => Outcome::Done,
         Err(error) => {
             tracing::error!("{error}");

@@ -69,12 +69,12 @@ impl Daemon {
     /// If programs cannot be concealed here.
     pub fn new(concealed: &[PathBuf]) -> Result<Arc<Self>, BeginError> {
         let here = Arc::new(OnceLock::<Weak<Self>>::new());
-        let keeper = Arc::clone(&here);
+        let daemon = Arc::clone(&here);
         let may_change: MayChange = Arc::new(move |process| {
-            let keeper = keeper.get().and_then(Weak::upgrade);
-            keeper.is_some_and(|keeper| keeper.is_committed(process))
+            let daemon = daemon.get().and_then(Weak::upgrade);
+            daemon.is_some_and(|daemon| daemon.is_committed(process))
         });
-        let keeper = Arc::new(Self {
+        let daemon = Arc::new(Self {
             worlds: Worlds::new(concealed, may_change, Vec::new(), Vec::new())?,
             all: Mutex::default(),
             left: Mutex::default(),
@@ -84,8 +84,8 @@ impl Daemon {
             began: Instant::now(),
         });
         // It is there once only.
-        let _ = here.set(Arc::downgrade(&keeper));
-        Ok(keeper)
+        let _ = here.set(Arc::downgrade(&daemon));
+        Ok(daemon)
     }
 
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Speculation>>> {
@@ -102,7 +102,11 @@ impl Daemon {
 
     /// The jobs of all speculations, and committed jobs with processes left.
     fn jobs(&self) -> Vec<Arc<Job>> {
-        let mut all: Vec<_> = self.all().values().filter_map(|kept| kept.job()).collect();
+        let mut all: Vec<_> = self
+            .all()
+            .values()
+            .filter_map(|speculation| speculation.job())
+            .collect();
         all.extend(self.left().iter().cloned());
         all
     }
@@ -129,7 +133,7 @@ impl Daemon {
     ///
     /// # Errors
     /// The kernel's.
-    pub fn keep(self: &Arc<Self>, listener: UnixListener, stop: &AtomicBool) -> io::Result<()> {
+    pub fn run(self: &Arc<Self>, listener: UnixListener, stop: &AtomicBool) -> io::Result<()> {
         let this = Arc::clone(self);
         thread::Builder::new()
             .name("asked".into())
@@ -141,24 +145,24 @@ impl Daemon {
             if now < std::mem::replace(&mut known, now) {
                 self.worlds.sweep(|| self.jobs());
             }
-            let is_late = |kept: &Arc<Speculation>| kept.is_late();
+            let is_late = |speculation: &Arc<Speculation>| speculation.is_late();
             let late: Vec<_> = self
                 .all()
                 .values()
                 .filter(|it| is_late(it))
                 .cloned()
                 .collect();
-            for kept in late {
-                tracing::info!("{} was not committed in time", kept.create.name);
-                self.give_up(&kept);
+            for speculation in late {
+                tracing::info!("{} was not committed in time", speculation.create.name);
+                self.give_up(&speculation);
             }
         }
         self.is_over.store(true, Ordering::Release);
         let all: Vec<_> = self.all().values().cloned().collect();
-        for kept in all {
+        for speculation in all {
             // A command with a waiting user is waited for, and stays known until then: such a command may change files
             // around the trees.
-            while !kept.give_up() && !kept.has_ended() {
+            while !speculation.give_up() && !speculation.has_ended() {
                 thread::sleep(POLL_INTERVAL);
             }
         }
@@ -202,16 +206,21 @@ impl Daemon {
             },
             Request::Commit(name) => match self
                 .by_name(&name)
-                .and_then(|kept| self.commit(&kept, streams, asker))
+                .and_then(|speculation| self.commit(&speculation, streams, asker))
             {
                 Ok((effects, status)) => Reply::Committed(effects, status),
                 Err(why) => Reply::Refused(why),
             },
             Request::Abort(name) => match self.by_name(&name) {
-                Ok(kept) => Reply::Aborted(self.abort(&kept)),
+                Ok(speculation) => Reply::Aborted(self.abort(&speculation)),
                 Err(why) => Reply::Refused(why),
             },
-            Request::List => Reply::Listed(self.all().values().map(|kept| kept.listed()).collect()),
+            Request::List => Reply::Listed(
+                self.all()
+                    .values()
+                    .map(|speculation| speculation.listed())
+                    .collect(),
+            ),
         };
         link::send(asker, &reply)
     }
@@ -230,34 +239,34 @@ impl Daemon {
         }
         let input = |name: &String| all.get(name).cloned().ok_or_else(|| unknown(name));
         let inputs = create.inputs.iter().map(input).collect::<Result<_, _>>()?;
-        let kept = Arc::new(Speculation::new(create, inputs));
-        all.insert(kept.create.name.clone(), Arc::clone(&kept));
+        let speculation = Arc::new(Speculation::new(create, inputs));
+        all.insert(speculation.create.name.clone(), Arc::clone(&speculation));
         drop(all);
-        if kept.inputs.iter().all(|input| input.has_ended()) {
-            return self.begin(&kept).inspect_err(|_| {
-                self.forget(&kept);
+        if speculation.inputs.iter().all(|input| input.has_ended()) {
+            return self.begin(&speculation).inspect_err(|_| {
+                self.forget(&speculation);
                 self.next.fetch_add(1, Ordering::AcqRel);
             });
         }
         self.next.fetch_add(1, Ordering::AcqRel);
         let this = Arc::clone(self);
         thread::spawn(move || {
-            while !kept.inputs.iter().all(|input| input.has_ended()) {
-                if this.is_over() || kept.has_failed() {
+            while !speculation.inputs.iter().all(|input| input.has_ended()) {
+                if this.is_over() || speculation.has_failed() {
                     return;
                 }
                 thread::sleep(POLL_INTERVAL);
             }
-            if let Err(why) = this.begin(&kept) {
-                kept.reach(Stage::Failed(why));
+            if let Err(why) = this.begin(&speculation) {
+                speculation.reach(Stage::Failed(why));
             }
         });
         Ok(())
     }
 
-    fn begin(&self, kept: &Speculation) -> Result<(), String> {
+    fn begin(&self, speculation: &Speculation) -> Result<(), String> {
         let failed = |error: &dyn std::error::Error| error.to_string();
-        let jobs = kept.inputs.iter().map(|input| {
+        let jobs = speculation.inputs.iter().map(|input| {
             let name = &input.create.name;
             input
                 .job()
@@ -276,7 +285,7 @@ impl Daemon {
             );
         }
         let mut below = world.encapsulation();
-        for (input, job) in kept.inputs.iter().zip(&jobs) {
+        for (input, job) in speculation.inputs.iter().zip(&jobs) {
             let name = &input.create.name;
             let take = |done: &mut Encapsulation| below.absorb(done, Time::default());
             match job.concealment.with_encapsulation(take) {
@@ -288,9 +297,9 @@ impl Daemon {
         let hidden = Arc::clone(world.hidden());
         let above = Encapsulation::new(Arc::new(below.snapshot()), hidden as _);
         let id = self.next.fetch_add(1, Ordering::AcqRel);
-        let command = kept.create.command.clone();
+        let command = speculation.create.command.clone();
         let job = Job::begin(id, command, world, above, false).map_err(|error| failed(&error))?;
-        if !kept.has_begun(&job) {
+        if !speculation.has_begun(&job) {
             job.abort();
         }
         Ok(())
@@ -300,20 +309,24 @@ impl Daemon {
     /// command.
     fn commit(
         &self,
-        kept: &Arc<Speculation>,
+        speculation: &Arc<Speculation>,
         streams: [File; 3],
         asker: &mut UnixStream,
     ) -> Result<(usize, Status), String> {
-        let name = &kept.create.name;
+        let name = &speculation.create.name;
         let mut effects = 0;
-        for input in kept.inputs.iter().filter(|input| !input.is_committed()) {
+        for input in speculation
+            .inputs
+            .iter()
+            .filter(|input| !input.is_committed())
+        {
             let [says, out, err] = &streams;
             let clones =
                 || Ok::<_, io::Error>([says.try_clone()?, out.try_clone()?, err.try_clone()?]);
             let streams = clones().map_err(|error| error.to_string())?;
             effects += self.commit(input, streams, asker)?.0;
         }
-        let job = kept.wait_until_begun(|| link::is_gone(asker))?;
+        let job = speculation.wait_until_begun(|| link::is_gone(asker))?;
         if let Some(stale) = around_is_stale(&job.world) {
             let around = job.world.everything();
             return Err(format!(
@@ -360,7 +373,7 @@ impl Daemon {
         if !job.is_over() {
             self.left().push(job);
         }
-        self.forget(kept);
+        self.forget(speculation);
         Ok((effects, status))
     }
 
@@ -369,10 +382,10 @@ impl Daemon {
     }
 
     /// The name may belong to another speculation by now.
-    fn forget(&self, kept: &Arc<Speculation>) {
+    fn forget(&self, speculation: &Arc<Speculation>) {
         let mut all = self.all();
-        let name = &kept.create.name;
-        if all.get(name).is_some_and(|it| Arc::ptr_eq(it, kept)) {
+        let name = &speculation.create.name;
+        if all.get(name).is_some_and(|it| Arc::ptr_eq(it, speculation)) {
             all.remove(name);
         }
     }
@@ -382,32 +395,32 @@ impl Daemon {
     }
 
     /// Aborts the speculation and all speculations above. Returns their names.
-    fn abort(&self, kept: &Arc<Speculation>) -> Vec<String> {
+    fn abort(&self, speculation: &Arc<Speculation>) -> Vec<String> {
         let mut names = Vec::new();
-        for other in self.above(kept) {
+        for other in self.above(speculation) {
             names.extend(self.abort(&other));
         }
-        kept.abort();
-        self.forget(kept);
-        names.push(kept.create.name.clone());
+        speculation.abort();
+        self.forget(speculation);
+        names.push(speculation.create.name.clone());
         names
     }
 
     /// The same for a speculation that no user has committed.
-    fn give_up(&self, kept: &Arc<Speculation>) {
-        if kept.give_up() {
-            for other in self.above(kept) {
+    fn give_up(&self, speculation: &Arc<Speculation>) {
+        if speculation.give_up() {
+            for other in self.above(speculation) {
                 self.give_up(&other);
             }
-            self.forget(kept);
+            self.forget(speculation);
         }
     }
 
     /// Speculations with this one as an input.
-    fn above(&self, kept: &Arc<Speculation>) -> Vec<Arc<Speculation>> {
+    fn above(&self, speculation: &Arc<Speculation>) -> Vec<Arc<Speculation>> {
         let is_above = |other: &&Arc<Speculation>| {
             let mut inputs = other.inputs.iter();
-            inputs.any(|input| Arc::ptr_eq(input, kept))
+            inputs.any(|input| Arc::ptr_eq(input, speculation))
         };
         self.all().values().filter(is_above).cloned().collect()
     }
