@@ -1,4 +1,4 @@
-//! One setting, simulated again and again until it is known well enough.
+//! Repeated simulation of a setting.
 
 use rand::{SeedableRng as _, rngs::SmallRng};
 
@@ -11,39 +11,39 @@ use crate::{
 /// Least number of runs, as in the paper.
 const MINIMUM_RUNS: usize = 10;
 
-/// When it is known well enough.
+/// Required precision.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Precision {
     /// Half of the 95 % interval of the medians, as a part of them; the paper's is 0.03.
     pub within: f64,
-    /// Runs after which it is left at that.
+    /// Most runs.
     pub runs: usize,
 }
 
-/// What came of a setting: over its runs, with 95 % intervals.
+/// Results over all runs, with 95 % intervals.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// How many.
+    /// Number of runs.
     pub runs: usize,
     /// The median of the requests' improvements.
     pub improvement: Interval,
-    /// Their mean.
+    /// The mean of the improvements.
     pub mean: Interval,
     /// Seconds of the median response of pessimistic make.
     pub pessimistic: Interval,
-    /// The same of optimistic make.
+    /// Seconds of the median response of optimistic make.
     pub optimistic: Interval,
-    /// Machine time of optimistic make by pessimistic make's.
+    /// Machine time of optimistic make, relative to pessimistic make.
     pub load: Interval,
-    /// Machine time of what was aborted by pessimistic make's.
+    /// Machine time of aborted commands, relative to pessimistic make.
     pub aborted: Interval,
-    /// Requests that optimistic make answers later than pessimistic make, of one.
+    /// Share of requests that optimistic make answers later than pessimistic make.
     pub worse: Interval,
     /// Minutes with so many busy machines, with pessimistic and with optimistic make.
     pub utilization: [Vec<usize>; 2],
 }
 
-/// What comes of one run.
+/// Results of one run.
 struct Run {
     figures: [f64; 7],
     utilization: [Vec<usize>; 2],
@@ -99,7 +99,7 @@ pub fn measure(
     }
 }
 
-/// Both kinds of make, asked for the same.
+/// Both kinds of make with the same requests.
 fn one(workload: &Workload, setting: &Setting, random: &mut SmallRng) -> Option<Run> {
     let requests = workload.requests(setting, random);
     if requests.is_empty() {
@@ -124,7 +124,7 @@ fn one(workload: &Workload, setting: &Setting, random: &mut SmallRng) -> Option<
     })
 }
 
-/// One minute more for each of these numbers of machines.
+/// Adds a minute for each of these numbers of busy machines.
 fn add(minutes: &mut Vec<usize>, machines: &[usize]) {
     for busy in machines {
         if minutes.len() <= *busy {
