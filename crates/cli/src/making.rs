@@ -16,7 +16,7 @@ use ::make::{
     environment::Environment,
     guard, input,
     link::{self, Gain, Reply, Request},
-    needs,
+    preflight,
     preload::{self, Preload},
     repositories, runner,
     watch::Watch,
@@ -281,7 +281,7 @@ pub(crate) fn concealed(tree: &Path, environment: &Environment) -> Vec<PathBuf> 
     let temporary = environment.get("TMPDIR");
     all.extend(temporary.map(PathBuf::from));
     all.extend(caches(environment).filter(|cache| nameless_in(cache).is_ok()));
-    all.extend(repositories::kept_of(tree));
+    all.extend(repositories::git_directory_of(tree));
     all.retain(|path| path.is_absolute());
     // As they are: the same directory by two names would be concealed twice.
     let all = all.iter().filter_map(|path| path.canonicalize().ok());
@@ -299,13 +299,13 @@ pub(crate) fn concealed(tree: &Path, environment: &Environment) -> Vec<PathBuf> 
 
 fn watch(directory: &Path, command: Command) -> Outcome {
     input::leave_terminal();
-    runner::keep_others();
+    runner::close_inherited_in_children();
     let user = getuid().as_raw();
     let tree = match directory.canonicalize() {
         Ok(tree) => tree,
         Err(error) => return failed(&error),
     };
-    if let Some(why) = unfit(&tree).filter(|_| needs::look().is_ok()) {
+    if let Some(why) = unfit(&tree).filter(|_| preflight::look().is_ok()) {
         eprintln!("outlive: {why}");
         return Outcome::Unsupported;
     }
@@ -334,7 +334,7 @@ fn watch(directory: &Path, command: Command) -> Outcome {
 /// commands do, which are somebody else's.
 pub(crate) fn told_to_stop() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    let heeded = link::heeded(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM]);
+    let heeded = link::unignored_signals(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM]);
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         let flag = match heeded.contains(&signal) {
             true if signal == SIGQUIT => continue,
@@ -352,7 +352,7 @@ fn anticipate(
     (socket, listener): (String, std::os::unix::net::UnixListener),
 ) -> Result<(), Box<dyn std::error::Error>> {
     // What comes first would fail of what is missing, too, and say something else.
-    needs::look()?;
+    preflight::look()?;
     // Before there are threads.
     guard::begin()?;
     let runtime = preload::place(env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))?;

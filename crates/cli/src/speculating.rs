@@ -14,10 +14,9 @@ use std::{
 
 use ::make::{
     command::Status,
+    daemon::{Create, Daemon, Listed, ListedState, Reply, Request},
     environment::Environment,
-    input,
-    keeper::{Create, Keeper, Listed, ListedState, Reply, Request},
-    link, needs, runner,
+    input, link, preflight, runner,
 };
 use rustix::process::getuid;
 
@@ -135,8 +134,8 @@ fn create(tree: &Path, socket: &str, arguments: SpeculateRun) -> io::Result<Outc
     let reply = loop {
         match link::ask(socket, &request) {
             Ok(reply) => break reply,
-            Err(error) if link::is_nobody(&error) && tries.next().is_some() => {
-                if let Err(missing) = needs::look() {
+            Err(error) if link::is_disconnected(&error) && tries.next().is_some() => {
+                if let Err(missing) = preflight::look() {
                     eprintln!("outlive: {missing}");
                     return Ok(Outcome::Unsupported);
                 }
@@ -159,10 +158,10 @@ fn create(tree: &Path, socket: &str, arguments: SpeculateRun) -> io::Result<Outc
 }
 
 fn commit(socket: &str, name: &str) -> io::Result<Outcome> {
-    let request = Request::Mandate(name.to_owned());
-    let mut sent = link::Sent::default();
-    match told(link::ask_and_stay(socket, &request, &mut sent))? {
-        Reply::Mandated(effects, status) => {
+    let request = Request::Commit(name.to_owned());
+    let mut sent = link::SignalRelay::default();
+    match told(link::ask_with_signals(socket, &request, &mut sent))? {
+        Reply::Committed(effects, status) => {
             let effects = match effects {
                 1 => "1 effect is".to_owned(),
                 many => format!("{many} effects are"),
@@ -189,7 +188,7 @@ fn show(socket: &str, as_json: bool) -> io::Result<Outcome> {
     let all = match link::ask(socket, &Request::List) {
         Ok(Reply::Listed(all)) => all,
         Ok(other) => return Ok(refused(other)),
-        Err(error) if link::is_nobody(&error) => Vec::new(),
+        Err(error) if link::is_disconnected(&error) => Vec::new(),
         Err(error) => return Err(error),
     };
     if as_json {
@@ -229,7 +228,7 @@ fn state(of: &Listed) -> String {
 }
 
 fn told(reply: io::Result<Reply>) -> io::Result<Reply> {
-    reply.map_err(|error| match link::is_nobody(&error) {
+    reply.map_err(|error| match link::is_disconnected(&error) {
         // It may have just ended: nothing is left.
         true => io::Error::other(
             "this tree has no speculation: `outlive speculate run -- COMMAND` begins a speculation",
@@ -299,7 +298,7 @@ fn begin_keeping(tree: &Path, socket: &str) -> io::Result<()> {
 /// This process keeps them. Once somebody is answered nobody hears what it says.
 fn keep(tree: &Path, socket: &str) -> Outcome {
     input::leave_terminal();
-    runner::keep_others();
+    runner::close_inherited_in_children();
     let listener = match link::listen(socket) {
         Ok(listener) => listener,
         // Another one was faster.
@@ -311,8 +310,8 @@ fn keep(tree: &Path, socket: &str) -> Outcome {
     };
     supervise::limits::raise();
     let environment = Environment::own();
-    let keeper = match Keeper::new(&making::concealed(tree, &environment)) {
-        Ok(keeper) => keeper,
+    let daemon = match Daemon::new(&making::concealed(tree, &environment)) {
+        Ok(daemon) => daemon,
         Err(error) => {
             eprintln!("outlive: {error}");
             return Outcome::Unsupported;
@@ -325,7 +324,7 @@ fn keep(tree: &Path, socket: &str) -> Outcome {
             return Outcome::Internal;
         }
     };
-    match keeper.keep(listener, &stop) {
+    match daemon.run(listener, &stop) {
         Ok(()) => Outcome::Done,
         Err(error) => {
             tracing::error!("{error}");

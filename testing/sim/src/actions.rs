@@ -11,9 +11,9 @@ use wire::{EmitError, FlowId, FlowKey};
 
 use crate::{
     MS,
-    driver::{Driver, Ground, time},
+    driver::{Context, Driver, time},
+    invariants::Violation,
     record::fresh,
-    witness::Violation,
 };
 
 /// The kind of an action, below [`crate::scenario::ACTION_KINDS`].
@@ -50,88 +50,88 @@ impl Driver {
     pub(crate) fn perform(
         &mut self,
         action: Action,
-        ground: &mut Ground<'_>,
+        context: &mut Context<'_>,
     ) -> Result<(), Violation> {
-        let now = ground.now;
+        let now = context.now;
         match action {
             Action::Gate => {
-                ground.node.south.gate(now);
-                ground.logger.hold_turns(true);
+                context.node.south.gate(now);
+                context.logger.hold_turns(true);
             }
-            Action::KillService if !ground.node.populated() => {}
-            Action::KillService => self.empty_at = Some(now + ground.rng.random_range(0..3 * MS)),
-            Action::RemoveOrphans => ground.node.remove_orphans(ground.witness, now)?,
-            Action::Drain { token } => ground.logger.drain(token, &mut ground.node.south, now),
+            Action::KillService if !context.node.populated() => {}
+            Action::KillService => self.empty_at = Some(now + context.rng.random_range(0..3 * MS)),
+            Action::RemoveOrphans => context.node.remove_orphans(context.checker, now)?,
+            Action::Drain { token } => context.logger.drain(token, &mut context.node.south, now),
             Action::NewIncarnation => {
-                ground.node.south.new_incarnation();
-                ground.witness.new_incarnation();
+                context.node.south.new_incarnation();
+                context.checker.new_incarnation();
             }
-            Action::StartServer => self.start_at = Some(now + ground.rng.random_range(0..5 * MS)),
-            Action::ListConnections => self.list_connections(ground),
-            Action::Expect { flow } => self.expect(flow, ground),
+            Action::StartServer => self.start_at = Some(now + context.rng.random_range(0..5 * MS)),
+            Action::ListConnections => self.list_connections(context),
+            Action::Expect { flow } => self.expect(flow, context),
             Action::Splice { key, flow, point } => {
                 if let Some(before) = self.recovery.said_before(flow) {
-                    let south = &mut ground.node.south;
+                    let south = &mut context.node.south;
                     let _ = south.said_before(key, flow, before.said, before.turn); // gone: as well
                 }
-                splice(key, flow, point, ground)?;
+                splice(key, flow, point, context)?;
                 if let Some(digest) = self.recovery.compared_first(flow) {
-                    compare(key, flow, digest, ground);
+                    compare(key, flow, digest, context);
                 }
-                self.send_syn(key, flow, ground)?;
+                self.send_syn(key, flow, context)?;
             }
-            Action::Compare { key, flow, digest } => compare(key, flow, digest, ground),
-            Action::Graft { key, flow, point } => graft(key, flow, point, ground)?,
+            Action::Compare { key, flow, digest } => compare(key, flow, digest, context),
+            Action::Graft { key, flow, point } => graft(key, flow, point, context)?,
             Action::HandOver => {
-                if let Some(north) = &ground.node.north {
-                    ground.witness.all_follows_from(&north.notes)?;
+                if let Some(north) = &context.node.north {
+                    context.checker.all_follows_from(&north.determinants)?;
                 }
-                ground.node.hand_over();
+                context.node.hand_over();
             }
-            Action::Call { key, flow } => call(key, flow, ground)?,
-            Action::ListWaiting => self.list_waiting(ground),
+            Action::Call { key, flow } => call(key, flow, context)?,
+            Action::ListWaiting => self.list_waiting(context),
             Action::CloseWindow { key, flow } => {
-                to_client(key, flow, no_room_for_client, ground)?;
+                to_client(key, flow, no_room_for_client, context)?;
             }
             Action::TellClient { key, flow } => {
-                to_client(key, flow, word_to_client, ground)?;
+                to_client(key, flow, word_to_client, context)?;
             }
-            Action::RepeatSyn { key, flow } => self.send_syn(key, flow, ground)?,
-            Action::Replay { key, flow, segment } => self.replay(key, flow, segment, ground)?,
+            Action::RepeatSyn { key, flow } => self.send_syn(key, flow, context)?,
+            Action::Replay { key, flow, segment } => self.replay(key, flow, segment, context)?,
             Action::MoreRecord { flow, from } => {
-                let more = ground
+                let more = context
                     .logger
                     .at_most(flow, from, recovery::MORE_RECORD_BYTES);
                 self.recovery
                     .more_record(flow, from + crate::length32(more.len()), time(now));
             }
-            Action::OpenWindow { key, flow } => self.open_window(key, flow, ground)?,
+            Action::OpenWindow { key, flow } => self.open_window(key, flow, context)?,
             Action::ForgetExpected { flow } => {
                 let chunks = self.expected.remove(&flow).unwrap_or_default();
-                ground.node.south.forget_expected(flow, chunks);
+                context.node.south.forget_expected(flow, chunks);
             }
             Action::Recovered => {
-                ground.node.south.recovered();
-                ground.logger.hold_turns(false);
+                context.node.south.recovered();
+                context.logger.hold_turns(false);
             }
-            Action::Forget { key, flow } => forget(key, flow, ground)?,
-            Action::ResetClient { key, flow, .. } => reset_client(key, flow, ground)?,
+            Action::Forget { key, flow } => forget(key, flow, context)?,
+            Action::ResetClient { key, flow, .. } => reset_client(key, flow, context)?,
         }
         Ok(())
     }
 
     /// When the logger does not answer now, this waits for it.
-    pub(crate) fn list_connections(&mut self, ground: &mut Ground<'_>) {
-        self.list_again = ground.logger.is_away();
+    pub(crate) fn list_connections(&mut self, context: &mut Context<'_>) {
+        self.list_again = context.logger.is_away();
         if self.list_again {
             return;
         }
-        let stands = ground.node.where_it_stands();
+        let stands = context.node.replay_positions();
         if !stands.is_empty() {
-            ground.logger.release(stands);
+            context.logger.release(stands);
         }
         let all = self.recovery.stage() == Stage::Clearing;
-        let candidates = ground
+        let candidates = context
             .node
             .south
             .flows()
@@ -140,35 +140,40 @@ impl Driver {
                 key: *key,
                 flow: flow.clone(),
                 // The frame that opened it may still be in the ring.
-                record: Some(ground.logger.record(flow.id).unwrap_or_else(|| fresh(flow))),
-                standing: ground.node.standing(*key, flow),
+                record: Some(
+                    context
+                        .logger
+                        .record(flow.id)
+                        .unwrap_or_else(|| fresh(flow)),
+                ),
+                standing: context.node.standing(*key, flow),
             })
             .collect();
-        self.recovery.connections(candidates, time(ground.now));
+        self.recovery.connections(candidates, time(context.now));
     }
 
-    fn list_waiting(&mut self, ground: &mut Ground<'_>) {
+    fn list_waiting(&mut self, context: &mut Context<'_>) {
         let all = self.recovery.stage() == Stage::Clearing;
-        let flows = ground.node.south.flows();
+        let flows = context.node.south.flows();
         let earlier = flows.filter(|(_, flow)| all || flow.incarnation != self.incarnation);
         let earlier = earlier.map(|(key, flow)| (*key, flow));
-        self.recovery.waiting(earlier, time(ground.now));
+        self.recovery.waiting(earlier, time(context.now));
     }
 
-    fn expect(&mut self, flow: FlowId, ground: &mut Ground<'_>) {
-        if ground.logger.is_away() {
+    fn expect(&mut self, flow: FlowId, context: &mut Context<'_>) {
+        if context.logger.is_away() {
             self.recovery.unanswered(flow);
             return;
         }
-        let places = ground.logger.journal().beginnings(flow);
+        let places = context.logger.journal().beginnings(flow);
         let answers: Vec<_> = places.map(|at| at.outstream).collect();
-        let chunks = expectations(&ground.logger.heads(flow), &answers, DEFAULT_FIELDS);
+        let chunks = expectations(&context.logger.heads(flow), &answers, DEFAULT_FIELDS);
         self.expected.insert(flow, chunks.keys().copied().collect());
-        ground.node.south.expect(flow, chunks);
-        let known = ground.logger.digests(flow);
+        context.node.south.expect(flow, chunks);
+        let known = context.logger.digests(flow);
         let mut digests = known.clone();
         digests.retain(|_| self.setup.compares_before_requests);
-        let places = ground.logger.journal().beginnings(flow);
+        let places = context.logger.journal().beginnings(flow);
         let beginnings = places.map(|at| Beginning {
             instream: at.instream,
             heard: at.outstream,
@@ -181,12 +186,17 @@ impl Driver {
         self.recovery.beginnings(flow, beginnings, known);
     }
 
-    fn send_syn(&self, key: FlowKey, id: FlowId, ground: &mut Ground<'_>) -> Result<(), Violation> {
-        let Some(flow) = ground.node.numbered(key, id) else {
+    fn send_syn(
+        &self,
+        key: FlowKey,
+        id: FlowId,
+        context: &mut Context<'_>,
+    ) -> Result<(), Violation> {
+        let Some(flow) = context.node.numbered(key, id) else {
             return Ok(());
         };
         let syn = fabricated_syn(key, &flow).map_err(not_written)?;
-        self.inject(syn, MARK_SERVER_SPACE, ground)
+        self.inject(syn, MARK_SERVER_SPACE, context)
     }
 
     fn replay(
@@ -194,44 +204,51 @@ impl Driver {
         key: FlowKey,
         id: FlowId,
         segment: Segment,
-        ground: &mut Ground<'_>,
+        context: &mut Context<'_>,
     ) -> Result<(), Violation> {
         // Never replay a hole: without the bytes it stalls, and is then given up.
-        let Some(bytes) = ground.logger.bytes(id, segment.from, segment.len) else {
-            let ranges = ground.logger.journal().summary(id);
-            crate::trace::note(ground.now, || format!("not in the record: {ranges:?}"));
+        let Some(bytes) = context.logger.bytes(id, segment.from, segment.len) else {
+            let ranges = context.logger.journal().summary(id);
+            crate::trace::note(context.now, || format!("not in the record: {ranges:?}"));
             return Ok(());
         };
-        let Some(flow) = ground.node.numbered(key, id) else {
+        let Some(flow) = context.node.numbered(key, id) else {
             return Ok(());
         };
-        ground
-            .witness
+        context
+            .checker
             .replayed(key, segment.from, &bytes, segment.fin)?;
         let packet =
             replayed_segment(key, &flow, segment.from, &bytes, segment.fin).map_err(not_written)?;
-        self.inject(packet, MARK_CLIENT_SPACE, ground)
+        self.inject(packet, MARK_CLIENT_SPACE, context)
     }
 
     fn open_window(
         &self,
         key: FlowKey,
         id: FlowId,
-        ground: &mut Ground<'_>,
+        context: &mut Context<'_>,
     ) -> Result<(), Violation> {
-        let Some(flow) = ground.node.numbered(key, id) else {
+        let Some(flow) = context.node.numbered(key, id) else {
             return Ok(());
         };
         let packet = window_update(key, &flow).map_err(not_written)?;
-        self.inject(packet, MARK_CLIENT_SPACE, ground)
+        self.inject(packet, MARK_CLIENT_SPACE, context)
     }
 
     /// A full queue drops: the sender's timer repeats.
-    fn inject(&self, packet: Vec<u8>, mark: u32, ground: &mut Ground<'_>) -> Result<(), Violation> {
-        if ground.rng.random_ratio(self.setup.injections_lost, 1000) {
+    fn inject(
+        &self,
+        packet: Vec<u8>,
+        mark: u32,
+        context: &mut Context<'_>,
+    ) -> Result<(), Violation> {
+        if context.rng.random_ratio(self.setup.injections_lost, 1000) {
             return Ok(());
         }
-        ground.node.inject(packet, mark, ground.witness, ground.now)
+        context
+            .node
+            .inject(packet, mark, context.checker, context.now)
     }
 }
 
@@ -239,56 +256,56 @@ fn splice(
     key: FlowKey,
     id: FlowId,
     point: SplicePoint,
-    ground: &mut Ground<'_>,
+    context: &mut Context<'_>,
 ) -> Result<(), Violation> {
-    let notes = ground.node.north.as_ref().map(|north| &north.notes);
-    if notes.is_some_and(|notes| notes.read_of(key).is_some()) {
+    let determinants = context.node.north.as_ref().map(|north| &north.determinants);
+    if determinants.is_some_and(|determinants| determinants.read_of(key).is_some()) {
         let twice = format!("{key} is spliced: what it asked for is executed again");
         return Err(Violation::new(twice));
     }
-    let south = &mut ground.node.south;
+    let south = &mut context.node.south;
     let (instream, outstream, verify_end) = (point.instream, point.outstream, point.verify_end);
-    match south.splice(key, id, instream, outstream, verify_end, ground.now) {
-        Ok(()) => ground.witness.spliced(key, point),
+    match south.splice(key, id, instream, outstream, verify_end, context.now) {
+        Ok(()) => context.checker.spliced(key, point),
         Err(_) => Ok(()), // gone
     }
 }
 
-fn compare(key: FlowKey, id: FlowId, digest: Digest, ground: &mut Ground<'_>) {
-    let _ = ground.node.south.want(key, id, digest); // gone: as well
+fn compare(key: FlowKey, id: FlowId, digest: Digest, context: &mut Context<'_>) {
+    let _ = context.node.south.want(key, id, digest); // gone: as well
 }
 
 fn graft(
     key: FlowKey,
     id: FlowId,
     point: SplicePoint,
-    ground: &mut Ground<'_>,
+    context: &mut Context<'_>,
 ) -> Result<(), Violation> {
-    let Some(flow) = ground.node.numbered(key, id) else {
+    let Some(flow) = context.node.numbered(key, id) else {
         return Ok(());
     };
-    if let Some(north) = &ground.node.north {
-        ground.witness.grafted(key, point, &north.notes)?;
+    if let Some(north) = &context.node.north {
+        context.checker.grafted(key, point, &north.determinants)?;
     }
-    ground
+    context
         .node
-        .graft(key, &flow, point, ground.witness, ground.now)
+        .graft(key, &flow, point, context.checker, context.now)
 }
 
-fn forget(key: FlowKey, id: FlowId, ground: &mut Ground<'_>) -> Result<(), Violation> {
-    if ground.node.numbered(key, id).is_none() {
+fn forget(key: FlowKey, id: FlowId, context: &mut Context<'_>) -> Result<(), Violation> {
+    if context.node.numbered(key, id).is_none() {
         return Ok(());
     }
     // What the server says next would leave as it is: nobody knows the connection any more.
-    ground
+    context
         .node
-        .destroy_socket(key, ground.witness, ground.now)?;
-    let _ = ground.node.south.abandon(key, id, ground.now); // gone already: as well
+        .destroy_socket(key, context.checker, context.now)?;
+    let _ = context.node.south.abandon(key, id, context.now); // gone already: as well
     Ok(())
 }
 
-pub(crate) fn call(key: FlowKey, id: FlowId, ground: &mut Ground<'_>) -> Result<(), Violation> {
-    to_client(key, id, call_to_client, ground)
+pub(crate) fn call(key: FlowKey, id: FlowId, context: &mut Context<'_>) -> Result<(), Violation> {
+    to_client(key, id, call_to_client, context)
 }
 
 /// A segment of ours to a client, made from its flow.
@@ -296,30 +313,30 @@ fn to_client(
     key: FlowKey,
     id: FlowId,
     make: fn(FlowKey, &Flow) -> Result<Vec<u8>, EmitError>,
-    ground: &mut Ground<'_>,
+    context: &mut Context<'_>,
 ) -> Result<(), Violation> {
-    let Some(mut flow) = ground.node.numbered(key, id) else {
+    let Some(mut flow) = context.node.numbered(key, id) else {
         return Ok(());
     };
     // The record may be behind what its client was told: the server's own is not.
-    if let Some(standing) = ground.node.standing(key, &flow) {
+    if let Some(standing) = context.node.standing(key, &flow) {
         flow.server.ack = flow.server.ack.max_seq(standing.instream);
     }
     let packet = make(key, &flow).map_err(not_written)?;
-    ground
+    context
         .node
-        .send_to_client(packet, ground.witness, ground.now)
+        .send_to_client(packet, context.checker, context.now)
 }
 
-fn reset_client(key: FlowKey, id: FlowId, ground: &mut Ground<'_>) -> Result<(), Violation> {
-    let Some(flow) = ground.node.numbered(key, id) else {
+fn reset_client(key: FlowKey, id: FlowId, context: &mut Context<'_>) -> Result<(), Violation> {
+    let Some(flow) = context.node.numbered(key, id) else {
         return Ok(());
     };
-    forget(key, id, ground)?;
+    forget(key, id, context)?;
     for packet in resets_to_client(key, &flow).map_err(not_written)? {
-        ground
+        context
             .node
-            .send_to_client(packet, ground.witness, ground.now)?;
+            .send_to_client(packet, context.checker, context.now)?;
     }
     Ok(())
 }

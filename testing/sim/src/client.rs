@@ -7,8 +7,8 @@ use wire::{ChecksumMode, Flags, IpPacket, Segment, SegmentMut};
 use crate::{
     clock::CLOCKS,
     host::{Host, SocketSetup},
-    scenario::{ClientSetup, Fate, Step},
-    witness::{Violation, Witness},
+    invariants::{InvariantChecker, Violation},
+    scenario::{ClientEnd, ClientSetup, ScriptStep},
 };
 
 /// How far it is.
@@ -103,7 +103,7 @@ impl Client {
     pub(crate) fn receive(
         &mut self,
         packet: Vec<u8>,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         now: u64,
     ) -> Vec<Vec<u8>> {
         if self.off {
@@ -114,16 +114,16 @@ impl Client {
         let said = self.host.receive(packet, now);
         let state = self.host.socket(self.handle).state();
         if last_ack && state == State::Closed && !reset {
-            witness.client_state(self.number, State::TimeWait); // as good as that
+            checker.client_state(self.number, State::TimeWait); // as good as that
         }
-        witness.client_state(self.number, state);
+        checker.client_state(self.number, state);
         self.sent(said)
     }
 
     /// Time has passed.
     pub(crate) fn act(
         &mut self,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         rng: &mut SmallRng,
         now: u64,
     ) -> Result<Vec<Vec<u8>>, Violation> {
@@ -133,7 +133,7 @@ impl Client {
         if !self.done() && now >= self.act_at {
             self.act_at = now + crate::pause(rng, self.setup.pace, self.idle);
             let before = (self.step, self.taken, self.received);
-            self.application(witness, rng, now)?;
+            self.application(checker, rng, now)?;
             let busy = before != (self.step, self.taken, self.received);
             self.idle = if busy { 0 } else { self.idle + 1 };
         }
@@ -144,7 +144,7 @@ impl Client {
     /// What its user sees and does.
     fn application(
         &mut self,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         rng: &mut SmallRng,
         now: u64,
     ) -> Result<(), Violation> {
@@ -156,32 +156,36 @@ impl Client {
             }
         }
         match self.setup.script.fate {
-            Fate::Resets(at) if now >= self.setup.start + at => {
+            ClientEnd::Resets(at) if now >= self.setup.start + at => {
                 self.host.socket(self.handle).abort();
                 self.progress = Progress::Gone;
-                witness.gone(self.number);
+                checker.gone(self.number);
                 return Ok(());
             }
-            Fate::Vanishes(at) if now >= self.setup.start + at => {
+            ClientEnd::Vanishes(at) if now >= self.setup.start + at => {
                 self.off = true;
                 self.progress = Progress::Gone;
-                witness.gone(self.number);
+                checker.gone(self.number);
                 return Ok(());
             }
             _ => {}
         }
-        self.hear(witness, rng)?;
-        self.speak(witness, rng, now);
-        self.look_at_state(witness)
+        self.read_response(checker, rng)?;
+        self.send_next(checker, rng, now);
+        self.check_state(checker)
     }
 
-    fn hear(&mut self, witness: &mut Witness, rng: &mut SmallRng) -> Result<(), Violation> {
+    fn read_response(
+        &mut self,
+        checker: &mut InvariantChecker,
+        rng: &mut SmallRng,
+    ) -> Result<(), Violation> {
         while !self.ended {
             let max = rng.random_range(1..20_000);
             match self.host.read(self.handle, max) {
                 Ok(Some(bytes)) if bytes.is_empty() => break,
                 Ok(Some(bytes)) => {
-                    witness.client_read(self.number, self.received, &bytes)?;
+                    checker.client_read(self.number, self.received, &bytes)?;
                     self.received += bytes.len();
                     if rng.random_bool(0.3) {
                         break;
@@ -189,7 +193,7 @@ impl Client {
                 }
                 Ok(None) => {
                     self.ended = true;
-                    witness.client_at_end(self.number, self.received)?;
+                    checker.client_at_end(self.number, self.received)?;
                 }
                 Err(_) => break, // no connection yet, or no more
             }
@@ -197,10 +201,10 @@ impl Client {
         Ok(())
     }
 
-    fn speak(&mut self, witness: &mut Witness, rng: &mut SmallRng, now: u64) {
+    fn send_next(&mut self, checker: &mut InvariantChecker, rng: &mut SmallRng, now: u64) {
         while let Some(step) = self.setup.script.steps.get(self.step) {
             match step {
-                Step::Send(bytes) => {
+                ScriptStep::Send(bytes) => {
                     let socket = self
                         .host
                         .sockets
@@ -211,24 +215,24 @@ impl Client {
                     let rest = &bytes[self.taken..];
                     let piece = &rest[..rng.random_range(1..=rest.len())];
                     let taken = socket.send_slice(piece).unwrap_or(0);
-                    witness.client_wrote(self.number, taken);
+                    checker.client_wrote(self.number, taken);
                     self.taken += taken;
                     if self.taken < bytes.len() {
                         return;
                     }
                 }
-                Step::Await(total) if self.received < *total => return,
-                Step::Await(_) => {}
-                Step::Pause(length) => {
+                ScriptStep::Await(total) if self.received < *total => return,
+                ScriptStep::Await(_) => {}
+                ScriptStep::Pause(length) => {
                     self.act_at = now + length;
                     self.step += 1;
                     return;
                 }
-                Step::HalfClose => {
+                ScriptStep::HalfClose => {
                     if !self.host.socket(self.handle).may_send() {
                         return;
                     }
-                    self.close(witness);
+                    self.close(checker);
                 }
             }
             self.step += 1;
@@ -239,31 +243,30 @@ impl Client {
             && (self.ended || self.received == self.setup.script.outstream.len())
             && self.host.socket(self.handle).may_send()
         {
-            self.close(witness);
+            self.close(checker);
         }
     }
 
-    fn close(&mut self, witness: &mut Witness) {
+    fn close(&mut self, checker: &mut InvariantChecker) {
         self.closed = true;
-        witness.client_closed(self.number);
+        checker.client_closed(self.number);
         self.host.socket(self.handle).close();
     }
 
     /// The server has ended, and the client has not.
-    fn speaks_on(&self) -> bool {
+    fn sends_on(&self) -> bool {
         self.ended && self.step < self.setup.script.steps.len()
     }
 
-    fn look_at_state(&mut self, witness: &mut Witness) -> Result<(), Violation> {
+    fn check_state(&mut self, checker: &mut InvariantChecker) -> Result<(), Violation> {
         let state = self.host.socket(self.handle).state();
         let over = matches!(state, State::TimeWait | State::Closed);
         if over && self.ended && self.closed {
             self.progress = Progress::Complete;
-            witness.gone(self.number);
-        } else if state == State::Closed && (self.speaks_on() || !witness.is_finished(self.number))
-        {
+            checker.gone(self.number);
+        } else if state == State::Closed && (self.sends_on() || !checker.is_finished(self.number)) {
             self.progress = Progress::Lost;
-            witness.client_lost(self.number)?;
+            checker.client_lost(self.number)?;
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use crate::MS;
 
 thread_local! {
     static MILLISECONDS: Cell<u32> = const { Cell::new(0) };
-    static AHEAD: [Cell<u32>; OWN.len()] = const { [const { Cell::new(0) }; OWN.len()] };
+    static AHEAD: [Cell<u32>; OWN_CLOCKS.len()] = const { [const { Cell::new(0) }; OWN_CLOCKS.len()] };
 }
 
 /// Virtual time passes.
@@ -36,14 +36,14 @@ fn own<const PLACE: usize>() -> u32 {
     AHEAD.with(|ahead| MILLISECONDS.get().wrapping_add(ahead[PLACE].get()))
 }
 
-const OWN: [TcpTimestampGenerator; 12] = [
+const OWN_CLOCKS: [TcpTimestampGenerator; 12] = [
     own::<0>, own::<1>, own::<2>, own::<3>, own::<4>, own::<5>, own::<6>, own::<7>, own::<8>,
     own::<9>, own::<10>, own::<11>,
 ];
 
 /// The clock at this place, which says `stamp` now. Whoever had it before has it no more.
 pub(crate) fn going_on(place: usize, stamp: u32) -> TcpTimestampGenerator {
-    let place = place % OWN.len();
+    let place = place % OWN_CLOCKS.len();
     AHEAD.with(|ahead| ahead[place].set(stamp.wrapping_sub(MILLISECONDS.get())));
-    OWN[place]
+    OWN_CLOCKS[place]
 }

@@ -33,7 +33,7 @@ pub(crate) enum Request {
 }
 
 /// Digits of the answer to [`Request::Life`].
-pub(crate) const LIFE_DIGITS: usize = 8;
+pub(crate) const INCARNATION_DIGITS: usize = 8;
 /// Length of the answer to [`Request::Ticket`].
 pub(crate) const TICKET_LENGTH: usize = 8 + 1 + 16 + 1;
 
@@ -63,7 +63,7 @@ impl Request {
             }
             Self::Echo(body) => (0..).zip(body).map(|(i, byte)| changed(*byte, i)).collect(),
             Self::Put(body) | Self::Upload(body) => digest_line(body),
-            Self::Life => [&[0; LIFE_DIGITS][..], b"\n"].concat(),
+            Self::Life => [&[0; INCARNATION_DIGITS][..], b"\n"].concat(),
             Self::Lives(n) => vec![0; crate::index(*n)],
             Self::Ticket => vec![0; TICKET_LENGTH],
             Self::Poison => Vec::new(),
@@ -86,8 +86,8 @@ pub(crate) const fn pattern(n: u32, i: u32) -> u8 {
 }
 
 /// Each byte of an answer that tells of a life of the server.
-pub(crate) const fn of_life(life: u32) -> u8 {
-    life.to_le_bytes()[0]
+pub(crate) const fn byte_of_incarnation(incarnation: u32) -> u8 {
+    incarnation.to_le_bytes()[0]
 }
 
 /// Byte `i` of an echo.

@@ -1,5 +1,4 @@
-//! The supervisor: what the loop of the crate `serve` does with processes and kernel maps, here
-//! with models of them, in the same order.
+//! The supervisor: the steps of the loop of `serve` in the same order, with models of processes and kernel maps.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -14,27 +13,28 @@ use wire::{FlowId, FlowKey};
 
 use crate::{
     MS, SECOND,
+    invariants::{InvariantChecker, Violation},
     node::Node,
     process::Process,
     record::{Logger, Notice, fresh},
     scenario::{Crash, ServiceSetup, When},
     trace,
-    witness::{Violation, Witness},
 };
 
 const HEARTBEAT_INTERVAL: u64 = recovery::HEARTBEAT_INTERVAL.as_secs() * SECOND;
 const SWEEP_INTERVAL: u64 = recovery::SWEEP_INTERVAL.as_secs() * SECOND;
 const SWEEP_AGE: u64 = recovery::SWEEP_AGE.as_secs() * SECOND;
-/// Its server answers sooner, or never; a run does not last as long as `serve` waits.
-const SAY_AGAIN: Duration = Duration::from_secs(60);
+/// Longest wait for repeated output. The simulated server answers sooner or never, and a run is shorter than the
+/// timeout of `serve`.
+const REPEAT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest pause between two looks while something is to be watched, ns.
-const LONGEST_LOOK: u64 = 10 * MS;
+const LONGEST_POLL_PAUSE: u64 = 10 * MS;
 
-/// What a supervisor works with.
-pub(crate) struct Ground<'a> {
+/// The parts that a supervisor works with.
+pub(crate) struct Context<'a> {
     pub(crate) node: &'a mut Node,
     pub(crate) logger: &'a mut Logger,
-    pub(crate) witness: &'a mut Witness,
+    pub(crate) checker: &'a mut InvariantChecker,
     pub(crate) rng: &'a mut SmallRng,
     pub(crate) now: u64,
 }
@@ -43,29 +43,29 @@ pub(crate) struct Ground<'a> {
 pub(crate) struct Driver {
     pub(crate) setup: ServiceSetup,
     pub(crate) recovery: Recovery,
-    /// What the kernel has told and we have not read.
+    /// Kernel events that were not read yet.
     inbox: VecDeque<KernelEvent>,
     pub(crate) incarnation: u32,
-    life: u32,
+    starts: u32,
     pub(crate) start_at: Option<u64>,
-    /// When the processes that were killed are gone.
+    /// Time at which the killed processes are gone, ns.
     pub(crate) empty_at: Option<u64>,
-    /// The end of the main process was noticed.
+    /// Whether the end of the main process was noticed.
     exit_seen: bool,
     pub(crate) expected: BTreeMap<FlowId, Vec<u32>>,
-    /// Connections that can be given to the server only now.
+    /// Connections that came too late for the list.
     late: Vec<(FlowKey, FlowId)>,
-    /// The connections are to be listed when the logger answers.
+    /// Whether to list the connections at the next answer of the logger.
     pub(crate) list_again: bool,
-    /// When the loop goes round next, ns.
+    /// Time of the next round of the loop, ns.
     pub(crate) due: u64,
     idle: u64,
     next_heartbeat: u64,
     next_sweep: u64,
     next_release: u64,
-    /// The death that waits for an action of its kind.
+    /// The crash that waits for an action of its kind.
     pub(crate) trap: Option<Crash>,
-    /// A death that the trap has set for later.
+    /// A crash that such an action has set for later.
     pub(crate) sprung: Option<(u64, Crash)>,
     pub(crate) recoveries: u32,
     pub(crate) replayed_bytes: u64,
@@ -83,14 +83,14 @@ impl Driver {
             max_segment: setup.max_segment,
             wrapped: setup.north.is_some(),
             hear_timeout: setup.north.map_or(Duration::ZERO, |north| north.patience),
-            say_again_timeout: SAY_AGAIN,
+            say_again_timeout: REPEAT_TIMEOUT,
             ..Config::default()
         });
         Self {
             recovery,
             inbox: VecDeque::new(),
             incarnation: 1,
-            life: 0,
+            starts: 0,
             start_at: Some(0),
             empty_at: None,
             exit_seen: false,
@@ -111,11 +111,11 @@ impl Driver {
         }
     }
 
-    /// The supervisor of a host that was switched on again; `life` lives of the server came before. It
-    /// knows the connections that were restored behind the gate.
-    pub(crate) fn anew(setup: ServiceSetup, life: u32, now: u64) -> Self {
+    /// The supervisor of a host with new power; `starts` counts the earlier starts of the server. The restored
+    /// connections are behind the gate.
+    pub(crate) fn anew(setup: ServiceSetup, starts: u32, now: u64) -> Self {
         let mut driver = Self {
-            life,
+            starts,
             start_at: None,
             due: now,
             next_heartbeat: now,
@@ -126,12 +126,12 @@ impl Driver {
         driver
     }
 
-    /// How many lives of the server there were.
-    pub(crate) const fn life(&self) -> u32 {
-        self.life
+    /// Number of starts of the server.
+    pub(crate) const fn starts(&self) -> u32 {
+        self.starts
     }
 
-    /// All is well and nothing is being watched.
+    /// Whether the service works, and no event is expected.
     pub(crate) fn at_rest(&self) -> bool {
         self.recovery.stage() == Stage::Serving
             && self.inbox.is_empty()
@@ -143,7 +143,7 @@ impl Driver {
         rng.random_range(self.setup.supervisor_lag / 4..=self.setup.supervisor_lag)
     }
 
-    /// Something has happened on the host: it may be for us.
+    /// Wakes the loop after an event of the host.
     pub(crate) fn hint(&mut self, node: &mut Node, logger: &Logger, rng: &mut SmallRng, now: u64) {
         self.inbox
             .extend(std::iter::from_fn(|| node.south.take_event()));
@@ -152,43 +152,43 @@ impl Driver {
         }
     }
 
-    /// One round of the loop.
-    pub(crate) fn round(&mut self, ground: &mut Ground<'_>) -> Result<(), Violation> {
+    /// A round of the loop.
+    pub(crate) fn round(&mut self, context: &mut Context<'_>) -> Result<(), Violation> {
         let mut busy = !self.inbox.is_empty();
         while let Some(event) = self.inbox.pop_front() {
-            self.kernel_event(event, ground);
+            self.kernel_event(event, context);
         }
-        if !ground.logger.is_away() {
+        if !context.logger.is_away() {
             for (key, flow) in std::mem::take(&mut self.late) {
-                self.late_connection(key, flow, ground);
+                self.late_connection(key, flow, context);
             }
         }
-        self.look_at_server(ground)?;
-        while let Some(notice) = ground.logger.notices.pop_front() {
-            self.logger_says(notice, ground.node, ground.witness, ground.now)?;
+        self.poll_server(context)?;
+        while let Some(notice) = context.logger.notices.pop_front() {
+            self.logger_says(notice, context.node, context.checker, context.now)?;
         }
-        self.progress(ground);
-        if self.list_again && !ground.logger.is_away() {
-            self.list_connections(ground);
+        self.progress(context);
+        if self.list_again && !context.logger.is_away() {
+            self.list_connections(context);
         }
-        if !ground.logger.is_away() {
-            self.recovery.logger_answers(time(ground.now));
+        if !context.logger.is_away() {
+            self.recovery.logger_answers(time(context.now));
         }
-        busy |= self.act(ground)?;
-        self.start_if_due(ground);
-        self.periodic(ground);
+        busy |= self.act(context)?;
+        self.start_if_due(context);
+        self.periodic(context);
         self.idle = if busy { 0 } else { self.idle + 1 };
         let watching = !self.at_rest() || self.start_at.is_some();
-        let look = (self.lag(ground.rng) + self.idle * MS / 10).min(LONGEST_LOOK);
+        let look = (self.lag(context.rng) + self.idle * MS / 10).min(LONGEST_POLL_PAUSE);
         self.due = if watching {
-            ground.now + look
+            context.now + look
         } else {
             self.next_heartbeat
         };
         Ok(())
     }
 
-    /// As `serve` does when it attaches to a logger again: what was not acknowledged may be lost.
+    /// Compares the connections, as `serve` does after a new attach to a logger: unacknowledged frames may be lost.
     pub(crate) fn compare_connections(&mut self, journal: &Journal, south: &SouthSide, now: u64) {
         for (_, flow) in south.flows() {
             let state = journal.summary(flow.id).map(|summary| summary.state);
@@ -203,8 +203,8 @@ impl Driver {
         }
     }
 
-    fn kernel_event(&mut self, event: KernelEvent, ground: &mut Ground<'_>) {
-        let now = time(ground.now);
+    fn kernel_event(&mut self, event: KernelEvent, context: &mut Context<'_>) {
+        let now = time(context.now);
         match event.kind {
             EventKind::Death { pid, status } if event.incarnation == self.incarnation => {
                 self.recovery.died(cause_of(pid, status), event.at, now);
@@ -213,13 +213,13 @@ impl Driver {
             EventKind::Listening if event.incarnation == self.incarnation => {
                 self.recovery.listening(now);
             }
-            EventKind::Listening => {} // of a life that has ended
+            EventKind::Listening => {} // of an incarnation that has ended
             EventKind::Unprotected { flow, reason, .. } => {
                 self.recovery.unprotected(flow, reason);
-                ground.logger.unprotect(flow);
+                context.logger.unprotect(flow);
             }
             EventKind::Diverged { key, flow, .. } => {
-                if let Some(flow) = ground.node.numbered(key, flow) {
+                if let Some(flow) = context.node.numbered(key, flow) {
                     self.recovery.diverged(key, &flow);
                 }
             }
@@ -228,43 +228,43 @@ impl Driver {
         }
     }
 
-    fn late_connection(&mut self, key: FlowKey, id: FlowId, ground: &mut Ground<'_>) {
-        let Some(flow) = ground.node.numbered(key, id) else {
+    fn late_connection(&mut self, key: FlowKey, id: FlowId, context: &mut Context<'_>) {
+        let Some(flow) = context.node.numbered(key, id) else {
             return;
         };
         // The frame that opened it may still be in the ring: then it is as if newly opened.
-        let record = ground
+        let record = context
             .logger
             .record(flow.id)
             .unwrap_or_else(|| fresh(&flow));
         let candidate = Candidate {
             key,
             record: Some(record),
-            standing: ground.node.standing(key, &flow),
+            standing: context.node.standing(key, &flow),
             flow,
         };
-        self.recovery.late_connection(&candidate, time(ground.now));
+        self.recovery.late_connection(&candidate, time(context.now));
     }
 
-    fn look_at_server(&mut self, ground: &mut Ground<'_>) -> Result<(), Violation> {
-        let now = time(ground.now);
-        if !ground.node.alive() && !self.exit_seen && self.start_at.is_none() {
+    fn poll_server(&mut self, context: &mut Context<'_>) -> Result<(), Violation> {
+        let now = time(context.now);
+        if !context.node.alive() && !self.exit_seen && self.start_at.is_none() {
             self.exit_seen = true;
             if self.recovery.stage() != Stage::Clearing {
-                self.recovery.died(cause_of(self.life, 9), now, now);
-                self.act(ground)?;
+                self.recovery.died(cause_of(self.starts, 9), now, now);
+                self.act(context)?;
             }
         }
-        if self.empty_at.is_some_and(|at| at <= ground.now) {
+        if self.empty_at.is_some_and(|at| at <= context.now) {
             self.empty_at = None;
-            ground.node.close_all(ground.witness, ground.now)?;
+            context.node.close_all(context.checker, context.now)?;
         }
-        if self.recovery.stage() == Stage::Clearing && !ground.node.populated() {
+        if self.recovery.stage() == Stage::Clearing && !context.node.populated() {
             self.recovery.service_empty(now);
             self.incarnation += 1;
             self.empty_at = None; // they died by themselves before
         }
-        if ground.node.has_replayed() {
+        if context.node.has_replayed() {
             self.recovery.replayed(now);
         }
         Ok(())
@@ -274,12 +274,12 @@ impl Driver {
         &mut self,
         notice: Notice,
         node: &mut Node,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         now: u64,
     ) -> Result<(), Violation> {
         match notice {
             Notice::Drained(token) => self.recovery.drained(token),
-            Notice::Unprotected(flow, reason) => self.release(flow, reason, node, witness, now)?,
+            Notice::Unprotected(flow, reason) => self.release(flow, reason, node, checker, now)?,
             Notice::Unknown(low) => {
                 // Of one that is over the logger has been told, by a way that is faster than that of what came last.
                 let known =
@@ -296,7 +296,7 @@ impl Driver {
                         flow,
                         types::UnprotectedReason::LoggerLost,
                         node,
-                        witness,
+                        checker,
                         now,
                     )?;
                 }
@@ -305,13 +305,13 @@ impl Driver {
         Ok(())
     }
 
-    /// The connection has no record any more.
+    /// Forgets the record of a connection.
     fn release(
         &mut self,
         flow: FlowId,
         reason: types::UnprotectedReason,
         node: &mut Node,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         now: u64,
     ) -> Result<(), Violation> {
         self.recovery.unprotected(flow, reason);
@@ -325,42 +325,42 @@ impl Driver {
         if self.recovery.stage() == Stage::Serving
             && let Ok(Some(ack)) = released_ack(key, &known)
         {
-            node.send_to_client(ack, witness, now)?;
+            node.send_to_client(ack, checker, now)?;
         }
         Ok(())
     }
 
-    fn progress(&mut self, ground: &mut Ground<'_>) {
-        let watched: Vec<(FlowId, FlowKey)> = self.recovery.watched(time(ground.now)).collect();
+    fn progress(&mut self, context: &mut Context<'_>) {
+        let watched: Vec<(FlowId, FlowKey)> = self.recovery.watched(time(context.now)).collect();
         for (id, key) in watched {
             self.recovery
-                .observe(id, ground.node.south.flow(&key), time(ground.now));
+                .observe(id, context.node.south.flow(&key), time(context.now));
         }
-        self.recovery.poll(time(ground.now));
+        self.recovery.poll(time(context.now));
     }
 
-    /// Do everything that is asked for now. Answers whether anything was.
-    fn act(&mut self, ground: &mut Ground<'_>) -> Result<bool, Violation> {
+    /// Performs all actions that are due. Returns whether there were any.
+    fn act(&mut self, context: &mut Context<'_>) -> Result<bool, Violation> {
         let mut busy = false;
-        self.hear(ground)?;
+        self.process_reports(context)?;
         while let Some(action) = self.recovery.next_action() {
             busy = true;
-            trace::note(ground.now, || format!("{action:?}"));
-            self.perform(action, ground)?;
-            self.spring(action, ground)?;
-            self.hear(ground)?;
+            trace::note(context.now, || format!("{action:?}"));
+            self.perform(action, context)?;
+            self.spring(action, context)?;
+            self.process_reports(context)?;
         }
         Ok(busy)
     }
 
-    /// What people would be told.
-    fn hear(&mut self, ground: &mut Ground<'_>) -> Result<(), Violation> {
+    /// Reads the events for people.
+    fn process_reports(&mut self, context: &mut Context<'_>) -> Result<(), Violation> {
         while let Some(event) = self.recovery.next_event() {
-            trace::note(ground.now, || &event);
+            trace::note(context.now, || &event);
             match event {
                 Event::ConnectionReset {
                     connection, reason, ..
-                } => ground.witness.lost(connection, reason)?,
+                } => context.checker.lost(connection, reason)?,
                 Event::Serving { replayed_bytes, .. } => {
                     self.recoveries += 1;
                     self.replayed_bytes += replayed_bytes;
@@ -372,11 +372,11 @@ impl Driver {
         Ok(())
     }
 
-    /// The server dies when the supervisor does this.
-    fn spring(&mut self, action: Action, ground: &mut Ground<'_>) -> Result<(), Violation> {
+    /// Sets the crash that this action triggers.
+    fn spring(&mut self, action: Action, context: &mut Context<'_>) -> Result<(), Violation> {
         let Some(Crash {
             when: When::During(kind, delay),
-            workers_live_on,
+            workers_survive,
             status,
             fuse,
         }) = self.trap
@@ -388,78 +388,78 @@ impl Driver {
         }
         let crash = self.trap.take();
         if let Some(fuse) = fuse {
-            Self::light(fuse, ground);
+            Self::light(fuse, context);
         } else if delay < MS {
-            ground
+            context
                 .node
-                .crash(status, workers_live_on, ground.witness, ground.now)?;
+                .crash(status, workers_survive, context.checker, context.now)?;
         } else if let Some(crash) = crash {
-            self.sprung = Some((ground.now + delay, crash));
+            self.sprung = Some((context.now + delay, crash));
         }
         Ok(())
     }
 
-    fn start_if_due(&mut self, ground: &mut Ground<'_>) {
-        let now = time(ground.now);
-        if self.start_at.is_none_or(|at| ground.now < at) {
+    fn start_if_due(&mut self, context: &mut Context<'_>) {
+        let now = time(context.now);
+        if self.start_at.is_none_or(|at| context.now < at) {
             return;
         }
         self.start_at = None;
-        if self.life > 0 && ground.rng.random_ratio(self.setup.starts_failed, 1000) {
+        if self.starts > 0 && context.rng.random_ratio(self.setup.starts_failed, 1000) {
             self.recovery.died(Cause::NotServing, now, now);
             return;
         }
-        self.life += 1;
+        self.starts += 1;
         self.exit_seen = false;
-        let pid = 100 + self.life;
+        let pid = 100 + self.starts;
         // The first clients do not come before there is a server.
-        let boot = if self.life == 1 {
+        let boot = if self.starts == 1 {
             0
         } else {
-            ground.rng.random_range(0..=self.setup.boot)
+            context.rng.random_range(0..=self.setup.boot)
         };
-        let listens_at = ground.now + boot;
-        ground.node.south.main_process(pid);
-        let mut process = Process::new(pid, self.life, listens_at);
+        let listens_at = context.now + boot;
+        context.node.south.main_process(pid);
+        let mut process = Process::new(pid, self.starts, listens_at);
         process.thinks = self.setup.thinks;
-        ground.node.begin(process);
+        context.node.begin(process);
         self.recovery.started(pid, now);
     }
 
-    fn periodic(&mut self, ground: &mut Ground<'_>) {
-        if ground.now >= self.next_heartbeat {
-            self.next_heartbeat = ground.now + HEARTBEAT_INTERVAL;
-            ground.node.south.heartbeat(ground.now);
+    fn periodic(&mut self, context: &mut Context<'_>) {
+        if context.now >= self.next_heartbeat {
+            self.next_heartbeat = context.now + HEARTBEAT_INTERVAL;
+            context.node.south.heartbeat(context.now);
         }
-        if ground.now >= self.next_sweep {
-            self.next_sweep = ground.now + SWEEP_INTERVAL;
-            ground.node.south.sweep(SWEEP_AGE, ground.now);
+        if context.now >= self.next_sweep {
+            self.next_sweep = context.now + SWEEP_INTERVAL;
+            context.node.south.sweep(SWEEP_AGE, context.now);
         }
-        self.release_what_was_read(ground);
+        self.release_read_input(context);
     }
 }
 
 impl Driver {
-    /// What a server with state has read, and noted, the logger need not keep.
-    fn release_what_was_read(&mut self, ground: &mut Ground<'_>) {
+    /// Lets the logger drop input that a stateful server has read and recorded.
+    fn release_read_input(&mut self, context: &mut Context<'_>) {
         let Some(every) = self.setup.north.and_then(|north| north.release_every) else {
             return;
         };
-        if self.recovery.stage() == Stage::Serving && ground.now >= self.next_release {
-            self.next_release = ground.now + every;
-            ground.logger.release(ground.node.what_was_read());
+        if self.recovery.stage() == Stage::Serving && context.now >= self.next_release {
+            self.next_release = context.now + every;
+            context.logger.release(context.node.read_positions());
         }
     }
 
-    /// The server dies `fuse` steps of its program from now, or of its next life's.
-    fn light(fuse: u32, ground: &mut Ground<'_>) {
-        if let Some(north) = &mut ground.node.north {
+    /// Lets the server die `fuse` steps from now, or from its next start.
+    fn light(fuse: u32, context: &mut Context<'_>) {
+        if let Some(north) = &mut context.node.north {
             north.fuse = Some(fuse);
         }
     }
 }
 
-/// The time as the recovery counts it.
+/// The time as `recovery` counts it.
 pub(crate) fn time(now: u64) -> Duration {
     Duration::from_nanos(now)
 }

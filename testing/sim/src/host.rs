@@ -15,7 +15,7 @@ use wire::{
     kind,
 };
 
-use crate::probes::{Heard, Probes};
+use crate::linux_tcp::{LinuxTcp, ReceivedSegment};
 
 /// What a socket is made of.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ pub(crate) struct Host {
     device: Queue,
     pub(crate) addresses: Vec<std::net::IpAddr>,
     pub(crate) sockets: SocketSet<'static>,
-    pub(crate) probes: Probes,
+    pub(crate) probes: LinuxTcp,
     /// A SYN for which no listening socket is free is dropped (the queue is full), not reset.
     pub(crate) listening: bool,
 }
@@ -49,7 +49,7 @@ impl Host {
             device,
             addresses: addresses.to_vec(),
             sockets: SocketSet::new(Vec::new()),
-            probes: Probes::default(),
+            probes: LinuxTcp::default(),
             listening: false,
         }
     }
@@ -94,7 +94,7 @@ impl Host {
 
     /// A packet has arrived; returns what the stack says.
     pub(crate) fn receive(&mut self, mut packet: Vec<u8>, now: u64) -> Vec<Vec<u8>> {
-        let Some(heard) = self.probes.heard(&packet, &self.sockets, now) else {
+        let Some(heard) = self.probes.inspect(&packet, &self.sockets, now) else {
             return Vec::new();
         };
         if heard.syn && self.refuses_syn(heard.known) {
@@ -131,7 +131,7 @@ impl Host {
         }
         let mut sent = std::mem::take(&mut self.device.sent);
         for packet in &mut sent {
-            self.probes.said(packet, now);
+            self.probes.note_sent(packet, now);
         }
         sent.extend(due.out);
         sent
@@ -205,8 +205,8 @@ fn endpoint(address: SocketAddr) -> IpEndpoint {
 }
 
 /// The segment without its first and its last sequence numbers that the stack is not to see.
-fn cut(packet: &[u8], heard: &Heard) -> Vec<u8> {
-    let Heard {
+fn cut(packet: &[u8], heard: &ReceivedSegment) -> Vec<u8> {
+    let ReceivedSegment {
         stale,
         excess,
         beyond,

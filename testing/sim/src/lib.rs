@@ -14,22 +14,22 @@
 //!
 //! Both ends run `smoltcp`, a TCP that knows nothing of us; what is under test is the real code of
 //! `south-model`, `recovery` and `journal`. The module `driver` does what the crate `serve` does with kernel
-//! maps and processes. All the while the module `witness` watches the packets, the bytes and the record,
+//! maps and processes. Meanwhile the module `invariants` watches the packets, the bytes and the record,
 //! and holds them against what a run without crashes would give; what it sees broken is a
 //! [`Violation`].
 //!
 //! | module | |
 //! |---|---|
 //! | `scenario`, `conversation` | what is played: drawn from the seed |
-//! | `network`, `host`, `probes` | packets on their way; a host with its TCP |
+//! | `network`, `host`, `linux_tcp` | packets on their way; a host with its TCP |
 //! | `client`, `session`, `process` | the applications at both ends |
 //! | `node` | the server's host: its TCP behind the south side wrap |
-//! | `stateful`, `notes` | a server with state, and what outlives it |
+//! | `stateful`, `determinants` | a server with state, and what outlives it |
 //! | `repair` | sockets that go on where others stood |
 //! | `record`, `driver`, `actions` | logger and supervisor |
-//! | `link`, `mortal` | the way to a logger on another machine; one with a log, which is killed |
-//! | `witness` | the invariants |
-//! | `world` | the loop of events |
+//! | `link`, `crashable_logger` | the way to a logger on another machine; one with a log, which is killed |
+//! | `invariants` | the invariants |
+//! | `simulation` | the loop of events |
 //! | `trace` | what happens, for people |
 
 #![forbid(unsafe_code)]
@@ -38,29 +38,29 @@ mod actions;
 mod client;
 mod clock;
 mod conversation;
+mod crashable_logger;
+mod determinants;
 mod driver;
 mod host;
+mod invariants;
 mod link;
-mod mortal;
+mod linux_tcp;
 mod network;
 mod node;
-mod notes;
 mod power;
-mod probes;
 mod process;
 mod record;
 mod repair;
 mod scenario;
 mod session;
+mod simulation;
 mod stateful;
 mod trace;
-mod witness;
-mod world;
 
-pub use node::Tally;
+pub use invariants::Violation;
+pub use node::NorthCounters;
 pub use scenario::{Fault, Flaw, Scenario};
-pub use witness::Violation;
-pub use world::{Failure, Outcome, play, play_seed};
+pub use simulation::{Failure, Outcome, play, play_seed};
 
 /// One millisecond, in the nanoseconds in which all of this counts.
 pub(crate) const MS: u64 = 1_000_000;

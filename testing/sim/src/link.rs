@@ -22,29 +22,29 @@ use south_model::{LinkSettings, SouthSide, newest_records};
 use wire::FlowId;
 
 use crate::{
-    mortal::{Mortal, Turn},
+    crashable_logger::{CrashableLogger, Transition},
     record::Notice,
     scenario::{LinkSetup, ServiceSetup},
     trace,
 };
 
 /// Instance of the first life of the server's host.
-const INSTANCE: u64 = 7;
-const KEY: &str = "key";
-const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 9, 1)), 9000);
-const REMOTE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 9, 2)), 7600);
-/// IPv4 and UDP.
-const HEADERS: usize = 28;
+const INSTANCE_NUMBER: u64 = 7;
+const KEY_NAME: &str = "key";
+const SERVER_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 9, 1)), 9000);
+const LOGGER_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 9, 2)), 7600);
+/// Length of the headers of IPv4 and UDP.
+const IP_AND_UDP_BYTES: usize = 28;
 
 /// What the programs of the server's host have to know of the link, in this life of the host.
-pub(crate) fn settings(setup: &LinkSetup, life: u8) -> LinkSettings {
+pub(crate) fn settings(setup: &LinkSetup, instance: u8) -> LinkSettings {
     LinkSettings {
-        local: LOCAL,
-        remote: REMOTE,
+        local: SERVER_ADDRESS,
+        remote: LOGGER_ADDRESS,
         keys: LinkKeys {
             slot: KeySlot::Zero,
-            up: up(life),
-            down: down(life),
+            up: up(instance),
+            down: down(instance),
         },
         mtu: u16::MAX,
         strategy: setup.strategy,
@@ -53,22 +53,22 @@ pub(crate) fn settings(setup: &LinkSetup, life: u8) -> LinkSettings {
     }
 }
 
-const fn up(life: u8) -> LinkKey {
-    LinkKey([2 * life + 1; 16])
+const fn up(instance: u8) -> LinkKey {
+    LinkKey([2 * instance + 1; 16])
 }
 
-const fn down(life: u8) -> LinkKey {
-    LinkKey([2 * life + 2; 16])
+const fn down(instance: u8) -> LinkKey {
+    LinkKey([2 * instance + 2; 16])
 }
 
 /// A packet that shows the programs the way.
-pub(crate) fn probe(life: u8) -> Vec<u8> {
+pub(crate) fn probe(instance: u8) -> Vec<u8> {
     let probe = Probe {
         kind: ProbeKind::Probe,
         slot: KeySlot::Zero,
         counter: 1,
     };
-    packet(LOCAL, REMOTE, &probe.encode(&up(life)))
+    packet(SERVER_ADDRESS, LOGGER_ADDRESS, &probe.encode(&up(instance)))
 }
 
 /// The logger, with the one service that it has.
@@ -79,12 +79,12 @@ pub(crate) struct Remote {
     /// What the key of the digests in its records is made of.
     digests: Option<DigestSeed>,
     /// Of the server's host, from 0.
-    life: u8,
+    instance: u8,
     policy: AckPolicy,
     peer: Peer,
     out: Outbox,
     /// It keeps a log, and dies.
-    mortal: Option<Mortal>,
+    crashable: Option<CrashableLogger>,
     /// It has returned, and nobody has attached yet.
     ungreeted: bool,
     /// Connections that had lost their records when it died.
@@ -99,16 +99,16 @@ impl Remote {
     ) -> Self {
         let peer = Peer {
             via: 0,
-            local: REMOTE.ip(),
-            address: LOCAL,
+            local: LOGGER_ADDRESS.ip(),
+            address: SERVER_ADDRESS,
         };
         let attach = Attach {
-            instance: INSTANCE,
+            instance: INSTANCE_NUMBER,
             replay: service.mode,
             per_connection: service.record_limit,
             total,
             connections: 64,
-            udp_port: LOCAL.port(),
+            udp_port: SERVER_ADDRESS.port(),
             inherit: false,
             service: "simulated".to_owned(),
         };
@@ -116,16 +116,16 @@ impl Remote {
             sessions: sessions(setup.policy, total),
             attach,
             digests,
-            life: 0,
+            instance: 0,
             policy: setup.policy,
             peer,
             out: Outbox::default(),
-            mortal: setup.durable.map(Mortal::new),
+            crashable: setup.durable.map(CrashableLogger::new),
             ungreeted: false,
             given_up: BTreeSet::new(),
         };
-        if let Some(mortal) = &mut remote.mortal {
-            remote.out = mortal.begin(&mut remote.sessions);
+        if let Some(crashable) = &mut remote.crashable {
+            remote.out = crashable.begin(&mut remote.sessions);
         }
         remote.greet(1);
         remote
@@ -134,12 +134,12 @@ impl Remote {
     /// The service attaches. `counter` is above all that an earlier life has used.
     fn greet(&mut self, counter: u64) {
         let greeting = Greeting {
-            up: up(self.life),
-            down: down(self.life),
+            up: up(self.instance),
+            down: down(self.instance),
             counter,
         };
         self.sessions
-            .attach(&self.attach, self.peer, KEY, &greeting, &mut self.out);
+            .attach(&self.attach, self.peer, KEY_NAME, &greeting, &mut self.out);
         let Some(told) = self.digests.map(Request::DigestSeed) else {
             return;
         };
@@ -164,11 +164,11 @@ impl Remote {
             inherit: true,
             ..self.attach.clone()
         };
-        let inherited = self
-            .sessions
-            .inherit(&attach, self.peer, KEY, false, now, &mut self.out);
+        let inherited =
+            self.sessions
+                .inherit(&attach, self.peer, KEY_NAME, false, now, &mut self.out);
         inherited.ok()?;
-        self.life += 1;
+        self.instance += 1;
         self.digests = digests;
         self.attach = Attach {
             inherit: false,
@@ -214,18 +214,22 @@ impl Remote {
 
     /// It is dead at present.
     pub(crate) fn is_away(&self) -> bool {
-        self.ungreeted || self.mortal.as_ref().is_some_and(Mortal::is_dead)
+        self.ungreeted
+            || self
+                .crashable
+                .as_ref()
+                .is_some_and(CrashableLogger::is_dead)
     }
 
     /// It dies if its time has come, or comes back: whether it has come back is answered.
     pub(crate) fn live(&mut self, rng: &mut SmallRng, now: u64) -> bool {
-        let Some(mortal) = &mut self.mortal else {
+        let Some(crashable) = &mut self.crashable else {
             return false;
         };
-        let Some(turn) = mortal.turn(rng, now) else {
+        let Some(transition) = crashable.advance(rng, now) else {
             return self.greet_if_due(now);
         };
-        trace::note(now, || format!("the logger {turn:?}"));
+        trace::note(now, || format!("the logger {transition:?}"));
         let session = self.sessions.get(self.attach.instance);
         let summaries = session.map(Session::journal);
         let summaries = summaries.into_iter().flat_map(Journal::summaries);
@@ -234,8 +238,8 @@ impl Remote {
         self.sessions = sessions(self.policy, self.attach.total);
         self.out = Outbox::default();
         self.ungreeted = false;
-        if turn == Turn::Returns {
-            self.out = mortal.begin(&mut self.sessions);
+        if transition == Transition::Returns {
+            self.out = crashable.begin(&mut self.sessions);
             self.ungreeted = true;
         }
         self.greet_if_due(now)
@@ -245,14 +249,14 @@ impl Remote {
     /// written before it died: then it inherits them again. Answers whether it has attached.
     fn greet_if_due(&mut self, now: u64) -> bool {
         let again = Attach {
-            inherit: self.life > 0,
+            inherit: self.instance > 0,
             ..self.attach.clone()
         };
         let at = Duration::from_nanos(now);
         let ready = self.ungreeted
             && self
                 .sessions
-                .inherit(&again, self.peer, KEY, false, at, &mut self.out)
+                .inherit(&again, self.peer, KEY_NAME, false, at, &mut self.out)
                 .is_ok();
         if ready {
             self.ungreeted = false;
@@ -268,7 +272,9 @@ impl Remote {
 
     /// How often it died.
     pub(crate) fn deaths(&self) -> u32 {
-        self.mortal.as_ref().map_or(0, |mortal| mortal.deaths)
+        self.crashable
+            .as_ref()
+            .map_or(0, |crashable| crashable.deaths)
     }
 
     fn session(&self) -> Option<&Session> {
@@ -284,7 +290,7 @@ impl Remote {
         if self.is_away() {
             return;
         }
-        let datagram = packet.get(HEADERS..).unwrap_or_default();
+        let datagram = packet.get(IP_AND_UDP_BYTES..).unwrap_or_default();
         let at = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         trace::note(at, || {
             format!("to the logger: {:?}", SegmentView::parse(datagram))
@@ -295,26 +301,27 @@ impl Remote {
     /// What it has to say: packets for the server's host.
     pub(crate) fn say(&mut self, rng: &mut SmallRng, now: Duration) -> Vec<Vec<u8>> {
         self.sessions.settle(now, &mut self.out);
-        if let Some(mortal) = &mut self.mortal {
-            mortal.write(&mut self.out, &self.sessions, rng, now);
+        if let Some(crashable) = &mut self.crashable {
+            crashable.write(&mut self.out, &self.sessions, rng, now);
         }
         let at = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         let mut keys = KeySet::EMPTY;
-        keys.put(KeySlot::Zero, down(self.life));
+        keys.put(KeySlot::Zero, down(self.instance));
         for datagram in self.out.datagrams() {
             let ack = || Ack::decode(datagram.bytes(), &keys);
             trace::note(at, || format!("the logger says: {:?}", ack()));
         }
         let mut packets = Vec::new();
-        let mut send = |_, datagram: &[u8]| packets.push(packet(REMOTE, LOCAL, datagram));
+        let mut send =
+            |_, datagram: &[u8]| packets.push(packet(LOGGER_ADDRESS, SERVER_ADDRESS, datagram));
         self.out.drain(&mut send);
         packets
     }
 
     /// When it has something to say by itself.
     pub(crate) fn due(&self) -> Option<Duration> {
-        let mortal = self.mortal.as_ref().and_then(Mortal::due);
-        let due = [self.sessions.due_at(), mortal.map(Duration::from_nanos)];
+        let crashable = self.crashable.as_ref().and_then(CrashableLogger::due);
+        let due = [self.sessions.due_at(), crashable.map(Duration::from_nanos)];
         due.into_iter().flatten().min()
     }
 
@@ -370,7 +377,7 @@ fn sessions(policy: AckPolicy, total: u64) -> Sessions {
 
 /// A UDP packet; nobody looks at its checksums.
 fn packet(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
-    let len = payload.len() + HEADERS;
+    let len = payload.len() + IP_AND_UDP_BYTES;
     let [high, low] = u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes();
     let mut packet = vec![0x45, 0, high, low, 0, 0, 0, 0, 64, 17, 0, 0];
     for end in [from, to] {

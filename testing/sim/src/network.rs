@@ -1,4 +1,4 @@
-//! The network between the clients and the server's host: it delays, reorders, loses and doubles.
+//! The network between the clients and the server's host: delay, reordering, loss and duplicates.
 
 use std::collections::BTreeMap;
 
@@ -6,24 +6,24 @@ use rand::{Rng, rngs::SmallRng};
 
 use crate::{MS, trace};
 
-/// How bad it is.
+/// Quality of a network.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Quality {
     /// Shortest delay, ns.
     pub(crate) delay: u64,
-    /// What is added to it at most, ns: packets overtake each other.
+    /// Largest additional delay, ns: packets overtake each other.
     pub(crate) jitter: u64,
     /// Packets lost, of a thousand.
     pub(crate) lost: u32,
     /// Packets doubled, of a thousand.
     pub(crate) doubled: u32,
-    /// Of a thousand packets, so many begin an outage in which all are lost.
+    /// Packets, of a thousand, that begin an outage without any delivery.
     pub(crate) outages: u32,
 }
 
-/// Where a packet goes.
+/// Destination of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Destination {
     Server,
     Client(usize),
     /// On the link's network.
@@ -35,7 +35,7 @@ pub(crate) enum Place {
 pub(crate) struct Network {
     quality: Quality,
     /// By time of arrival, then in the order of sending.
-    on_the_way: BTreeMap<(u64, u64), (Place, Vec<u8>)>,
+    on_the_way: BTreeMap<(u64, u64), (Destination, Vec<u8>)>,
     sent: u64,
     outage_until: u64,
 }
@@ -50,7 +50,7 @@ impl Network {
         }
     }
 
-    pub(crate) fn send(&mut self, to: Place, packet: Vec<u8>, rng: &mut SmallRng, now: u64) {
+    pub(crate) fn send(&mut self, to: Destination, packet: Vec<u8>, rng: &mut SmallRng, now: u64) {
         let Quality {
             lost,
             doubled,
@@ -70,19 +70,19 @@ impl Network {
         self.carry(to, packet, rng, now);
     }
 
-    fn carry(&mut self, to: Place, packet: Vec<u8>, rng: &mut SmallRng, now: u64) {
+    fn carry(&mut self, to: Destination, packet: Vec<u8>, rng: &mut SmallRng, now: u64) {
         let arrival = now + self.quality.delay + rng.random_range(0..=self.quality.jitter);
         self.sent += 1;
         self.on_the_way.insert((arrival, self.sent), (to, packet));
     }
 
-    /// When the next packet arrives.
+    /// Time of the next arrival.
     pub(crate) fn due(&self) -> Option<u64> {
         self.on_the_way.keys().next().map(|(time, _)| *time)
     }
 
     /// The next packet that has arrived.
-    pub(crate) fn arrived(&mut self, now: u64) -> Option<(Place, Vec<u8>)> {
+    pub(crate) fn arrived(&mut self, now: u64) -> Option<(Destination, Vec<u8>)> {
         let first = self.on_the_way.first_entry()?;
         (first.key().0 <= now).then(|| first.remove())
     }

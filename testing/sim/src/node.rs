@@ -1,7 +1,7 @@
 //! The server's host: the kernel's TCP behind the south side wrap, and the processes on top.
 
-mod life;
 mod north;
+mod processes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,19 +17,19 @@ use crate::{
     SECOND,
     clock::CLOCKS,
     host::{Host, SocketSetup, ends},
+    invariants::{InvariantChecker, Violation},
     link,
     process::Process,
     scenario::{LinkSetup, ServiceSetup, endpoints},
     trace,
-    witness::{Violation, Witness},
 };
 
 pub(crate) use north::North;
-pub use north::Tally;
+pub use north::NorthCounters;
 
 /// The first of our marks.
-pub(crate) const MARK: u32 = 0x0f70_0000;
-const INTERFACE: u32 = 3;
+pub(crate) const FIRST_MARK: u32 = 0x0f70_0000;
+const INTERFACE_INDEX: u32 = 3;
 /// How long the kernel keeps a socket that has closed, and that no process holds, for the other side's end, ns
 /// (`net.ipv4.tcp_fin_timeout`). A flow is kept longer.
 const FIN_TIMEOUT: u64 = 60 * SECOND;
@@ -68,7 +68,7 @@ impl Node {
     pub(crate) fn new(
         setup: ServiceSetup,
         link: Option<&LinkSetup>,
-        life: u8,
+        instance: u8,
         rng: &mut SmallRng,
         now: u64,
     ) -> Self {
@@ -76,7 +76,7 @@ impl Node {
         let settings = Settings {
             heartbeat_timeout_ns: 10 * SECOND,
             crash_on: CrashOn::Signal,
-            mark: MARK,
+            mark: FIRST_MARK,
             verify_head: setup.verify_head,
             digests: setup.digests.map(|rate| digests(rate, rng)),
             mirror_capacity: setup.mirror_capacity,
@@ -90,8 +90,8 @@ impl Node {
             host: Host::new(&addresses, setup.mtu, rng.random()),
             south: south_side(
                 settings,
-                link.map(|link| link::settings(link, life)),
-                life,
+                link.map(|link| link::settings(link, instance)),
+                instance,
                 now,
             ),
             process: None,
@@ -132,10 +132,10 @@ impl Node {
     pub(crate) fn receive(
         &mut self,
         bytes: Vec<u8>,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         now: u64,
     ) -> Result<(), Violation> {
-        self.up(packet(bytes, 0, ChecksumMode::Full), witness, now)
+        self.up(packet(bytes, 0, ChecksumMode::Full), checker, now)
     }
 
     /// A packet of our own for the server.
@@ -143,12 +143,12 @@ impl Node {
         &mut self,
         bytes: Vec<u8>,
         mark: u32,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         now: u64,
     ) -> Result<(), Violation> {
         self.up(
-            packet(bytes, MARK + mark, ChecksumMode::Partial),
-            witness,
+            packet(bytes, FIRST_MARK + mark, ChecksumMode::Partial),
+            checker,
             now,
         )
     }
@@ -157,18 +157,23 @@ impl Node {
     pub(crate) fn send_to_client(
         &mut self,
         bytes: Vec<u8>,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         now: u64,
     ) -> Result<(), Violation> {
-        let mut packet = packet(bytes, MARK + MARK_TO_CLIENT, ChecksumMode::Full);
+        let mut packet = packet(bytes, FIRST_MARK + MARK_TO_CLIENT, ChecksumMode::Full);
         if self.south.egress(&mut packet, now) == Verdict::Next {
-            witness.leaves(&packet.bytes, true)?;
+            checker.leaves(&packet.bytes, true)?;
             self.leaving.push(packet.bytes);
         }
         Ok(())
     }
 
-    fn up(&mut self, packet: Packet, witness: &mut Witness, now: u64) -> Result<(), Violation> {
+    fn up(
+        &mut self,
+        packet: Packet,
+        checker: &mut InvariantChecker,
+        now: u64,
+    ) -> Result<(), Violation> {
         let mut queue = VecDeque::from([packet]);
         while let Some(mut packet) = queue.pop_front() {
             if packet.mark != 0 {
@@ -180,17 +185,17 @@ impl Node {
                     .extend(self.south.wrap(&copy).map(|packet| packet.bytes));
             }
             while let Some(said) = self.south.take_said() {
-                witness.leaves(&said.bytes, false)?;
+                checker.leaves(&said.bytes, false)?;
                 self.leaving.push(said.bytes);
             }
             match verdict {
                 Verdict::Next => {
                     let said = self.host.receive(finished(packet), now);
-                    queue.extend(self.down(said, witness, now)?);
+                    queue.extend(self.down(said, checker, now)?);
                 }
                 // The logger's word has become the client's.
                 Verdict::Redirect => {
-                    witness.leaves(&packet.bytes, false)?;
+                    checker.leaves(&packet.bytes, false)?;
                     self.leaving.push(packet.bytes);
                 }
                 Verdict::Drop | Verdict::Withheld | Verdict::RedirectIngress => {}
@@ -203,7 +208,7 @@ impl Node {
     fn down(
         &mut self,
         said: Vec<Vec<u8>>,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         now: u64,
     ) -> Result<Vec<Packet>, Violation> {
         self.report_states(now);
@@ -213,7 +218,7 @@ impl Node {
             .iter()
             .filter_map(|handle| self.states.get(handle));
         for (key, _) in half_closed.filter(|(_, state)| is_over(*state)) {
-            witness.server_closed(*key);
+            checker.server_closed(*key);
         }
         let mut turned = Vec::new();
         for bytes in said {
@@ -221,12 +226,12 @@ impl Node {
             trace::packet(now, "the server says", &packet.bytes);
             match self.south.egress(&mut packet, now) {
                 Verdict::Next => {
-                    witness.leaves(&packet.bytes, false)?;
+                    checker.leaves(&packet.bytes, false)?;
                     self.leaving.push(packet.bytes);
                 }
                 Verdict::RedirectIngress => turned.push(packet),
-                Verdict::Redirect if packet.mark == MARK + MARK_TO_CLIENT => {
-                    witness.leaves(&packet.bytes, false)?;
+                Verdict::Redirect if packet.mark == FIRST_MARK + MARK_TO_CLIENT => {
+                    checker.leaves(&packet.bytes, false)?;
                     self.leaving.push(packet.bytes);
                 }
                 // A SYN-ACK takes the detour.
@@ -238,10 +243,14 @@ impl Node {
     }
 
     /// Let the stack say what it has to say.
-    pub(crate) fn poll(&mut self, witness: &mut Witness, now: u64) -> Result<(), Violation> {
+    pub(crate) fn poll(
+        &mut self,
+        checker: &mut InvariantChecker,
+        now: u64,
+    ) -> Result<(), Violation> {
         let said = self.host.poll(now);
-        for packet in self.down(said, witness, now)? {
-            self.up(packet, witness, now)?;
+        for packet in self.down(said, checker, now)? {
+            self.up(packet, checker, now)?;
         }
         self.forget_closed(now);
         self.keep_backlog();
@@ -338,7 +347,7 @@ impl Node {
         let Some(process) = process.filter(|process| process.listening) else {
             return;
         };
-        let clock = crate::index(process.life) % CLOCKS.len();
+        let clock = crate::index(process.incarnation) % CLOCKS.len();
         let held = self.held();
         let pending = self.host.tcp().filter(|(handle, socket)| {
             let new = matches!(socket.state(), State::Established | State::CloseWait);
@@ -363,12 +372,15 @@ const fn is_over(state: State) -> bool {
     matches!(state, State::Closing | State::TimeWait | State::Closed)
 }
 
-fn south_side(settings: Settings, link: Option<LinkSettings>, life: u8, now: u64) -> SouthSide {
+fn south_side(settings: Settings, link: Option<LinkSettings>, instance: u8, now: u64) -> SouthSide {
     let mut south = SouthSide::new(settings, now);
     if let Some(link) = link {
         south.set_link(link);
         south.link_up(true);
-        south.egress(&mut packet(link::probe(life), 0, ChecksumMode::Full), now);
+        south.egress(
+            &mut packet(link::probe(instance), 0, ChecksumMode::Full),
+            now,
+        );
     }
     south
 }
@@ -377,7 +389,7 @@ fn packet(bytes: Vec<u8>, mark: u32, checksum: ChecksumMode) -> Packet {
     Packet {
         bytes,
         mark,
-        ifindex: INTERFACE,
+        ifindex: INTERFACE_INDEX,
         checksum,
     }
 }

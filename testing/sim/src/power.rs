@@ -1,5 +1,5 @@
-//! The power of the server's host: it goes, and comes back a while later. Nothing is left then but what
-//! a logger on another machine has.
+//! The power of the server's host, which fails and returns a while later. Then only a logger on another machine has
+//! any state.
 
 use rand::{Rng, rngs::SmallRng};
 use south_model::{Restored, restored_flow};
@@ -7,31 +7,31 @@ use south_model::{Restored, restored_flow};
 use crate::{
     MS, SECOND,
     actions::call,
-    driver::{Driver, Ground, time},
+    driver::{Context, Driver, time},
+    invariants::{InvariantChecker, Violation},
     link::Remote,
     node::Node,
     record::Logger,
     scenario::LinkSetup,
     trace,
-    witness::{Violation, Witness},
 };
 
-/// Longest time with power, and without it, ns. A logger gives records to nobody while it has heard of
-/// their owner in the last second.
-const ON: u64 = SECOND;
-const OFF: u64 = 3 * SECOND;
-/// How soon a logger is asked again.
-const RETRY: u64 = 200 * MS;
+/// Longest time with power, ns. A logger gives no records away while the owner was heard in the last second.
+const LONGEST_ON: u64 = SECOND;
+/// Longest time without power, ns.
+const LONGEST_OFF: u64 = 3 * SECOND;
+/// Time between two requests for the records, ns.
+const LOGGER_RETRY_INTERVAL: u64 = 200 * MS;
 
-/// The power.
+/// The power supply.
 #[derive(Debug)]
 pub(crate) struct Power {
-    /// How often it is still to go.
+    /// Number of failures to come.
     left: u32,
-    /// When it goes, or comes back; `None`: never.
-    pub(crate) turn_at: Option<u64>,
+    /// Time of the next failure or return; `None`: never.
+    pub(crate) transition_at: Option<u64>,
     off: bool,
-    life: u8,
+    instance: u8,
 }
 
 impl Power {
@@ -39,9 +39,9 @@ impl Power {
         let left = link.map_or(0, |link| link.restarts);
         Self {
             left,
-            turn_at: (left > 0).then(|| rng.random_range(0..ON)),
+            transition_at: (left > 0).then(|| rng.random_range(0..LONGEST_ON)),
             off: false,
-            life: 0,
+            instance: 0,
         }
     }
 
@@ -49,30 +49,30 @@ impl Power {
         self.off
     }
 
-    /// Does what is due. The host and its supervisor are other ones afterwards.
-    pub(crate) fn turn(
+    /// Performs the failure or return that is due. Host and supervisor are new afterwards.
+    pub(crate) fn advance(
         &mut self,
         link: Option<&LinkSetup>,
         (node, driver): (&mut Node, &mut Driver),
-        (logger, witness): (&mut Logger, &mut Witness),
+        (logger, checker): (&mut Logger, &mut InvariantChecker),
         rng: &mut SmallRng,
         now: u64,
     ) -> Result<(), Violation> {
-        if self.turn_at.is_none_or(|at| now < at) {
+        if self.transition_at.is_none_or(|at| now < at) {
             return Ok(());
         }
-        if !self.off && link.is_some_and(|link| link.waits) && !witness.has_more_to_do() {
-            self.turn_at = Some(now + MS);
+        if !self.off && link.is_some_and(|link| link.waits) && !checker.has_more_to_do() {
+            self.transition_at = Some(now + MS);
             return Ok(());
         }
         if !self.off {
             trace::note(now, || "the power goes");
             self.off = true;
-            self.turn_at = Some(now + rng.random_range(10 * MS..OFF));
-            witness.lost_power();
+            self.transition_at = Some(now + rng.random_range(10 * MS..LONGEST_OFF));
+            checker.lost_power();
             let setup = node.setup.clone();
             let north = node.north.take();
-            *node = Node::new(setup, link, self.life + 1, rng, now);
+            *node = Node::new(setup, link, self.instance + 1, rng, now);
             node.north = north;
             node.north
                 .iter_mut()
@@ -83,16 +83,16 @@ impl Power {
         let Some((next, records)) =
             remote.and_then(|remote| remote.inherited(node.south.digest_seed(), time(now)))
         else {
-            self.turn_at = Some(now + RETRY);
+            self.transition_at = Some(now + LOGGER_RETRY_INTERVAL);
             return Ok(());
         };
         trace::note(now, || {
             format!("the power is back: {} records", records.len())
         });
         self.off = false;
-        self.life += 1;
+        self.instance += 1;
         self.left -= 1;
-        self.turn_at = (self.left > 0).then(|| now + rng.random_range(0..ON));
+        self.transition_at = (self.left > 0).then(|| now + rng.random_range(0..LONGEST_ON));
         let known = logger.remote.as_ref().and_then(Remote::digests);
         let hands_on = link.is_none_or(|link| link.hands_key_on);
         if let Some(seed) = known.filter(|_| hands_on) {
@@ -112,18 +112,18 @@ impl Power {
         }
         let sum = |driver: &Driver| (driver.recoveries, driver.replayed_bytes, driver.deaths);
         let before = sum(driver);
-        *driver = Driver::anew(node.setup.clone(), driver.life(), now);
+        *driver = Driver::anew(node.setup.clone(), driver.starts(), now);
         (driver.recoveries, driver.replayed_bytes, driver.deaths) = before;
-        let mut ground = Ground {
+        let mut context = Context {
             node,
             logger,
-            witness,
+            checker,
             rng,
             now,
         };
         for (recorded, _) in &records {
             let beginning = &recorded.beginning;
-            call(beginning.key, beginning.flow, &mut ground)?;
+            call(beginning.key, beginning.flow, &mut context)?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The server application: one process, one life.
+//! The server application: one process, one incarnation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,82 +8,82 @@ use wire::FlowKey;
 
 use crate::{
     host::{Host, ends},
+    invariants::{InvariantChecker, Violation},
     session::{Common, Session},
     stateful::Stateful,
-    witness::{Violation, Witness},
 };
 
-/// One life of the server.
+/// An incarnation of the server.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    pub(crate) life: u32,
+    pub(crate) incarnation: u32,
     pub(crate) listening: bool,
-    /// Its main process is dead; others of it live on.
+    /// The main process is dead, and other processes live on.
     pub(crate) headless: bool,
     sessions: BTreeMap<SocketHandle, (FlowKey, Session)>,
-    /// When it runs next, ns.
+    /// Time of the next run, ns.
     pub(crate) act_at: u64,
-    /// How often it had nothing to do.
+    /// Number of runs without work in a row.
     pub(crate) idle: u32,
-    /// Bytes that it has read, by connection: offset in the client's stream.
+    /// Read bytes by connection: offset in the client's stream.
     read: BTreeMap<FlowKey, usize>,
     common: Common,
-    /// The server has state, and all that it does is done there.
+    /// The stateful server, which then does all the work.
     pub(crate) stateful: Option<Stateful>,
-    /// Longest time between what it reads and its answer, ns.
+    /// Longest time between a read and the response, ns.
     pub(crate) thinks: u64,
 }
 
-/// What it has done.
+/// Result of a run.
 #[derive(Debug, Default)]
-pub(crate) struct Deeds {
-    /// Connections that it closed.
+pub(crate) struct ProcessOutcome {
+    /// Connections that were closed.
     pub(crate) closed: Vec<FlowKey>,
-    /// It has read what kills it, or was to die at this point of what it does.
+    /// Whether the process dies.
     pub(crate) dies: bool,
 }
 
 impl Process {
-    pub(crate) fn new(pid: u32, life: u32, listens_at: u64) -> Self {
+    pub(crate) fn new(pid: u32, incarnation: u32, listens_at: u64) -> Self {
         Self {
             pid,
-            life,
+            incarnation,
             listening: false,
             headless: false,
             sessions: BTreeMap::new(),
             act_at: listens_at,
             idle: 0,
             read: BTreeMap::new(),
-            common: Common::new(life),
+            common: Common::new(incarnation),
             stateful: None,
             thinks: 0,
         }
     }
 
-    /// A connection is at its early end.
+    /// Whether the early end of a connection is reached.
     pub(crate) fn is_early(&self) -> bool {
         let mut sessions = self.sessions.values();
         sessions.any(|(_, session)| session.is_early)
     }
 
-    /// The server has half-closed this connection, and reads on.
+    /// Whether the server has half-closed this connection and reads on.
     pub(crate) fn reads_on(&self, handle: SocketHandle) -> bool {
         let session = self.sessions.get(&handle);
         session.is_some_and(|(_, session)| session.half_closed)
     }
 
-    /// Accept, read, answer, close. A `later` life may half-close early.
+    /// Accepts, reads, responds and closes. A `later` incarnation may half-close early.
     pub(crate) fn act(
         &mut self,
         later: &BTreeSet<FlowKey>,
         host: &mut Host,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         rng: &mut SmallRng,
         now: u64,
-    ) -> Result<Deeds, Violation> {
-        self.accept(host, witness, rng);
-        let mut deeds = Deeds::default();
+    ) -> Result<ProcessOutcome, Violation> {
+        self.accept(host, checker, rng);
+        let mut deeds = ProcessOutcome::default();
         self.idle += 1;
         let mut over = Vec::new();
         for (handle, (key, session)) in &mut self.sessions {
@@ -97,9 +97,9 @@ impl Process {
                     Ok(Some(bytes)) => {
                         self.idle = 0;
                         let at = self.read.entry(*key).or_default();
-                        witness.server_read(*key, *at, &bytes)?;
+                        checker.server_read(*key, *at, &bytes)?;
                         *at += bytes.len();
-                        witness.executes(*key, *at, self.life)?;
+                        checker.executes(*key, *at, self.incarnation)?;
                         let is_silent = session.output.is_empty();
                         session.read(&bytes, &mut self.common);
                         if self.thinks > 0 && is_silent {
@@ -137,7 +137,7 @@ impl Process {
         Ok(deeds)
     }
 
-    fn accept(&mut self, host: &mut Host, witness: &Witness, rng: &mut SmallRng) {
+    fn accept(&mut self, host: &mut Host, checker: &InvariantChecker, rng: &mut SmallRng) {
         let mut new = Vec::new();
         for (handle, socket) in host.tcp() {
             let open = matches!(socket.state(), State::Established | State::CloseWait);
@@ -149,7 +149,7 @@ impl Process {
             }
         }
         for (handle, key) in new {
-            self.read.insert(key, witness.replay_offset(key));
+            self.read.insert(key, checker.replay_offset(key));
             self.sessions.insert(handle, (key, Session::new()));
         }
     }
@@ -175,7 +175,7 @@ impl Process {
         session.output.len() < before
     }
 
-    /// The sockets that it holds.
+    /// The sockets of the process.
     pub(crate) fn held(&self) -> impl Iterator<Item = SocketHandle> + '_ {
         let stateful = self.stateful.iter().flat_map(Stateful::held);
         self.sessions.keys().copied().chain(stateful)

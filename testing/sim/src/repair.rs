@@ -41,7 +41,7 @@ impl Host {
         socket.listen(80).ok()?;
         let handle = sockets.add(socket);
 
-        self.probes.heard(&blueprint.syn, &self.sockets, now)?;
+        self.probes.inspect(&blueprint.syn, &self.sockets, now)?;
         make_room_for_options(&mut blueprint.syn, self.mtu());
         device.arrived.push_back(blueprint.syn);
         interface.poll(instant, &mut device, &mut sockets);
@@ -57,7 +57,7 @@ impl Host {
             return None;
         }
         let handle = self.sockets.add(socket);
-        self.probes.heard(&blueprint.ack, &self.sockets, now)?;
+        self.probes.inspect(&blueprint.ack, &self.sockets, now)?;
         Some(handle)
     }
 }
@@ -79,16 +79,17 @@ fn seed_for(number: SeqNumber) -> u64 {
     usable.next().map_or(0, step_back)
 }
 
-/// `smoltcp::rand::Rand`: what it multiplies by, and adds.
-const FACTOR: u64 = 0xbb2e_fcec_3c39_611d;
-const SUMMAND: u64 = 0x7590_ef39;
+/// Factor of `smoltcp::rand::Rand`.
+const RAND_FACTOR: u64 = 0xbb2e_fcec_3c39_611d;
+/// Summand of `smoltcp::rand::Rand`.
+const RAND_SUMMAND: u64 = 0x7590_ef39;
 
 fn step_back(state: u64) -> u64 {
     // Newton's way to the inverse of an odd number: each step doubles the bits that are right.
-    let inverse = (0..6).fold(FACTOR, |inverse, _| {
-        inverse.wrapping_mul(2u64.wrapping_sub(FACTOR.wrapping_mul(inverse)))
+    let inverse = (0..6).fold(RAND_FACTOR, |inverse, _| {
+        inverse.wrapping_mul(2u64.wrapping_sub(RAND_FACTOR.wrapping_mul(inverse)))
     });
-    state.wrapping_sub(SUMMAND).wrapping_mul(inverse)
+    state.wrapping_sub(RAND_SUMMAND).wrapping_mul(inverse)
 }
 
 fn drawn(state: u64) -> u64 {

@@ -18,7 +18,7 @@ mod script;
 
 pub use north::Flaw;
 pub(crate) use north::NorthSetup;
-pub(crate) use script::{Fate, Script, Step};
+pub(crate) use script::{ClientEnd, Script, ScriptStep};
 
 /// What may cost a connection its life in a run. Otherwise none may be lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub(crate) enum When {
 pub(crate) struct Crash {
     pub(crate) when: When,
     /// Other processes of it live on, read, write and close, until they are killed.
-    pub(crate) workers_live_on: bool,
+    pub(crate) workers_survive: bool,
     /// As `wait(2)` gives it.
     pub(crate) status: u32,
     /// Of a server with state: so many steps of its program later.
@@ -126,7 +126,7 @@ pub(crate) struct LinkSetup {
     pub(crate) durable: Option<DurableSetup>,
     /// How often the server's host loses its power.
     pub(crate) restarts: u32,
-    /// It does when a client has asked for more ([`Scenario::with_late_lives_elsewhere`]).
+    /// It does when a client has asked for more ([`Scenario::with_late_divergence_on_other_host`]).
     pub(crate) waits: bool,
     /// Its next life is told the key of the digests that the logger has.
     pub(crate) hands_key_on: bool,
@@ -137,7 +137,7 @@ pub(crate) struct LinkSetup {
 pub(crate) struct DurableSetup {
     /// Longest time of a commit, of a life, and between two of them, ns.
     pub(crate) commit: u64,
-    pub(crate) life: u64,
+    pub(crate) uptime: u64,
     pub(crate) away: u64,
     /// How often it dies.
     pub(crate) deaths: u32,
@@ -258,7 +258,7 @@ impl Scenario {
         let mut rng = SmallRng::seed_from_u64(linked.seed ^ 0x6469_736b);
         let durable = DurableSetup {
             commit: [MS / 50, MS, 20 * MS][rng.random_range(0..3)],
-            life: [3 * MS, 30 * MS, 300 * MS][rng.random_range(0..3)],
+            uptime: [3 * MS, 30 * MS, 300 * MS][rng.random_range(0..3)],
             away: [MS, 20 * MS, 200 * MS][rng.random_range(0..3)],
             deaths: rng.random_range(1..30),
         };
@@ -297,7 +297,7 @@ impl Scenario {
         linked.service.logger_lag = [MS, 10 * MS][rng.random_range(0..2)];
         for client in &mut linked.clients {
             client.doomed = true;
-            client.script = Script::of_lives(&mut rng);
+            client.script = Script::of_divergence(&mut rng);
         }
         if let Some(link) = &mut linked.link {
             link.restarts = rng.random_range(1..4);
@@ -309,12 +309,12 @@ impl Scenario {
     /// beginning. What it asks for is not executed for a client to which something else was said, unless nothing is
     /// compared before.
     #[must_use]
-    pub fn with_late_lives_and_more(self, compares: bool) -> Self {
-        let mut late = self.with_late_lives(true);
+    pub fn with_late_divergence_and_requests(self, compares: bool) -> Self {
+        let mut late = self.with_late_divergence(true);
         late.service.compares_before_requests = compares;
         let mut rng = SmallRng::seed_from_u64(late.seed ^ 0x6d6f_7265);
         if let Some(first) = late.clients.first_mut() {
-            first.script = Script::of_late_lives_and_more(&mut rng);
+            first.script = Script::of_late_divergence_and_requests(&mut rng);
         }
         late
     }
@@ -374,8 +374,8 @@ impl Scenario {
     /// The same with a host that loses its power when the server has read what the client asked for then, and a logger
     /// that knows digests of all that its clients were sent, or none.
     #[must_use]
-    pub fn with_late_lives_elsewhere(self, digests: bool) -> Self {
-        let mut late = self.with_late_lives_and_more(true).linked();
+    pub fn with_late_divergence_on_other_host(self, digests: bool) -> Self {
+        let mut late = self.with_late_divergence_and_requests(true).linked();
         late.crashes.clear();
         late.service.digests = digests.then_some(u32::MAX);
         // Where the parts of a request have overtaken each other nobody has recorded where the request begins.
@@ -431,7 +431,7 @@ impl Scenario {
     /// nothing but that beginning is recorded. Without digests, what is put together from two lives reaches
     /// the client. No packet is lost: of what a client lacks that it was sent, digests may be compared late.
     #[must_use]
-    pub fn with_late_lives(self, digests: bool) -> Self {
+    pub fn with_late_divergence(self, digests: bool) -> Self {
         let mut late = Self::with_fault(self.seed, Fault::Divergence);
         late.service.verify_head = 4096;
         late.service.digests = digests.then_some(u32::MAX);
@@ -439,7 +439,7 @@ impl Scenario {
         late.quality.outages = 0;
         let mut rng = SmallRng::seed_from_u64(late.seed ^ 0x6c61_7465);
         if let Some(first) = late.clients.first_mut() {
-            first.script = Script::of_late_lives(&mut rng);
+            first.script = Script::of_late_divergence(&mut rng);
         }
         late
     }
@@ -490,7 +490,7 @@ fn quality(rng: &mut SmallRng) -> Quality {
 }
 
 fn service(rng: &mut SmallRng, fault: Fault) -> ServiceSetup {
-    let turn = fault == Fault::None && rng.random_bool(0.25);
+    let is_per_request = fault == Fault::None && rng.random_bool(0.25);
     // What is drawn besides stays the same.
     let digests = match SmallRng::seed_from_u64(rng.clone().random()).random_range(0..3) {
         0 => None,
@@ -498,14 +498,14 @@ fn service(rng: &mut SmallRng, fault: Fault) -> ServiceSetup {
         _ => Some(u32::MAX),
     };
     ServiceSetup {
-        mode: if turn {
+        mode: if is_per_request {
             ReplayMode::Request
         } else {
             ReplayMode::Connection
         },
         verify_head: match fault {
             Fault::Divergence => u32::MAX,
-            _ if turn => 4096,
+            _ if is_per_request => 4096,
             _ => [0, 64, 4096, u32::MAX][rng.random_range(0..4)],
         },
         mirror_capacity: [1 << 20, 1 << 20, 1 << 16, 48 << 10][rng.random_range(0..4)],
@@ -608,7 +608,7 @@ fn crashes(rng: &mut SmallRng, fault: Fault) -> Vec<Crash> {
         let status = [9, 11, 256, 6][rng.random_range(0..4)];
         list.push(Crash {
             when,
-            workers_live_on: rng.random_bool(0.4),
+            workers_survive: rng.random_bool(0.4),
             status,
             fuse: None,
         });

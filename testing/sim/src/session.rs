@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 
 use wire::FlowKey;
 
-use crate::conversation::{Digest, LIFE_DIGITS, changed, of_life, pattern, ticket};
+use crate::conversation::{
+    Digest, INCARNATION_DIGITS, byte_of_incarnation, changed, pattern, ticket,
+};
 
 /// More unsent output than this, and nothing is read.
 const OUTPUT_LIMIT: usize = 16 * 1024;
@@ -31,16 +33,16 @@ enum Reading {
 #[derive(Debug)]
 pub(crate) struct Common {
     /// Which life of it this is.
-    life: u32,
+    incarnation: u32,
     tickets: u32,
     /// All that was read, by whomever it was said.
     heard: Digest,
 }
 
 impl Common {
-    pub(crate) const fn new(life: u32) -> Self {
+    pub(crate) const fn new(incarnation: u32) -> Self {
         Self {
-            life,
+            incarnation,
             tickets: 0,
             heard: Digest::NONE,
         }
@@ -129,7 +131,7 @@ impl Session {
     }
 
     fn begin(&mut self, line: &[u8], common: &mut Common) {
-        let life = common.life;
+        let incarnation = common.incarnation;
         let number = std::str::from_utf8(line.get(1..).unwrap_or_default());
         let n: u32 = number.ok().and_then(|text| text.parse().ok()).unwrap_or(0);
         match line.first() {
@@ -152,8 +154,8 @@ impl Session {
                 self.is_early = true;
             }
             Some(b'U') => self.reading = Reading::Upload(Digest::NONE),
-            Some(b'L') => self.say(format!("{life:0LIFE_DIGITS$}\n").into_bytes()),
-            Some(b'M') => self.say((0..n).map(|_| of_life(life)).collect()),
+            Some(b'L') => self.say(format!("{incarnation:0INCARNATION_DIGITS$}\n").into_bytes()),
+            Some(b'M') => self.say((0..n).map(|_| byte_of_incarnation(incarnation)).collect()),
             Some(b'T') => {
                 let ticket = common.ticket();
                 self.say(ticket);

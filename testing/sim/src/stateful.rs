@@ -1,113 +1,112 @@
-//! A server with state, and the north side wrap around it: one process, one life.
+//! A stateful server with the north side wrap: one process, one incarnation.
 //!
-//! What it does is a function of what happens to it (who connects, what is read when, when there is room
-//! again), and of nothing else; that is noted before anything follows from it, and each word before it is said.
-//! The next life lives through the notes, and comes to the same state; where they end it waits for sockets
-//! that go on with its connections.
+//! The server is a function of its events alone: accepts, reads, writable sockets. Each event is recorded before its
+//! effects, and each output before it leaves. The next incarnation replays the determinants, reaches the same state,
+//! and then waits for the sockets of its connections.
 
-mod living;
-mod replaying;
+mod replay;
+mod serving;
 
 use smoltcp::iface::SocketHandle;
 use wire::{FlowKey, SeqNumber};
 
 use crate::{
     conversation::Digest,
-    notes::{Note, Notes},
+    determinants::{Determinant, DeterminantLog},
     session::{Common, Session},
 };
 
-pub(crate) use living::{Halt, System};
+pub(crate) use serving::{Interruption, System};
 
-/// Longest word, bytes.
-const WORD: usize = 3000;
+/// Longest output at a time, bytes.
+const LONGEST_OUTPUT: usize = 3000;
 
-/// Where a life is.
+/// Stage of an incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// It lives through the notes; the next one is this.
+    /// Replays the determinants; this is the next one.
     Replaying(usize),
-    /// It has, and waits for its connections.
+    /// Has replayed all, and waits for the sockets.
     Waiting,
     Serving,
 }
 
-/// One life of the server.
+/// An incarnation of the server.
 #[derive(Debug)]
 pub(crate) struct Stateful {
     stage: Stage,
     common: Common,
-    /// By number: the order in which they were accepted.
+    /// By number: the order of the accepts.
     connections: Vec<Connection>,
-    /// All that it has said to anybody.
+    /// Hash of all output.
     said: Digest,
-    /// A word that waits until its note is safe, and so does everything else.
+    /// Output that waits for a stable determinant, together with all later steps.
     held: Option<(usize, Vec<u8>)>,
 }
 
-/// A connection that it has accepted.
+/// An accepted connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) key: FlowKey,
     pub(crate) isn: SeqNumber,
     session: Session,
-    /// Bytes that it has read, and what it has said.
+    /// Bytes that were read, and the output.
     pub(crate) read: usize,
     pub(crate) said: Vec<u8>,
-    /// The client has closed its side.
+    /// The client has half-closed.
     ended: bool,
-    /// There is no room for what it has to say.
+    /// The socket cannot be written.
     blocked: bool,
     pub(crate) closed: bool,
     closed_in_replay: bool,
-    /// In a replay, and of one that is lost, there is none.
+    /// `None` in a replay, and for a lost connection.
     socket: Option<SocketHandle>,
 }
 
-/// What it does next by itself.
-enum Deed {
+/// The next step without an event.
+enum NextOperation {
     Says(usize, Vec<u8>),
     Closes(usize),
 }
 
 impl Stateful {
-    pub(crate) fn new(life: u32, notes: &Notes) -> Self {
+    pub(crate) fn new(incarnation: u32, determinants: &DeterminantLog) -> Self {
         Self {
-            stage: if notes.is_empty() {
+            stage: if determinants.is_empty() {
                 Stage::Serving
             } else {
                 Stage::Replaying(0)
             },
-            common: Common::new(life),
+            common: Common::new(incarnation),
             connections: Vec::new(),
             said: Digest::NONE,
             held: None,
         }
     }
 
-    /// It has lived through the notes, or there were none.
+    /// Whether all determinants are replayed.
     pub(crate) fn has_replayed(&self) -> bool {
         !matches!(self.stage, Stage::Replaying(_))
     }
 
-    /// And waits for its connections.
+    /// Whether the server waits for its sockets.
     pub(crate) fn waits(&self) -> bool {
         self.stage == Stage::Waiting
     }
 
-    /// It has its connections, and goes on with them.
+    /// Whether the server has its sockets, and serves.
     pub(crate) fn serves(&self) -> bool {
         self.stage == Stage::Serving
     }
 
-    /// The sockets that it has.
+    /// The sockets of the server.
     pub(crate) fn held(&self) -> impl Iterator<Item = SocketHandle> + '_ {
         let open = self.connections.iter().filter(|one| !one.closed);
         open.filter_map(|one| one.socket)
     }
 
-    /// Its connection with these ends and this SYN, if that is known, and the number of that, while it waits for
-    /// them; one that it has closed in its replay also later.
+    /// The connection with these addresses and this SYN, and its number, while the server waits for sockets. A
+    /// connection that was closed in the replay is found later, too.
     pub(crate) fn passed(
         &self,
         key: FlowKey,
@@ -122,7 +121,7 @@ impl Stateful {
         })
     }
 
-    /// It gets its connections, and goes on. Those that have no socket it finds reset.
+    /// Gives the server its sockets. A connection without a socket is reset.
     pub(crate) fn go(&mut self, mut socket_of: impl FnMut(usize) -> Option<SocketHandle>) {
         if self.stage != Stage::Waiting {
             return;
@@ -134,32 +133,32 @@ impl Stateful {
         }
     }
 
-    /// What it does before it looks at what happens next: the first connection with something to say says it.
-    fn next_deed(&self) -> Option<Deed> {
+    /// The step before the next event: the first connection with output writes.
+    fn next_deed(&self) -> Option<NextOperation> {
         let open = self.connections.iter().enumerate();
         let mut open = open.filter(|(_, one)| !one.closed && !one.blocked);
         open.find_map(|(number, one)| {
             let output = &one.session.output;
             match output.is_empty() {
-                false => Some(Deed::Says(
+                false => Some(NextOperation::Says(
                     number,
-                    output.iter().take(WORD).copied().collect(),
+                    output.iter().take(LONGEST_OUTPUT).copied().collect(),
                 )),
-                true => one.session.closing.then_some(Deed::Closes(number)),
+                true => one.session.closing.then_some(NextOperation::Closes(number)),
             }
         })
     }
 
-    /// Of what it says so much is taken.
+    /// Takes this much of the output.
     fn taken(&mut self, number: usize, word: &[u8], length: usize) {
         let one = &mut self.connections[number];
         one.said.extend(one.session.output.drain(..length));
         one.blocked = length < word.len();
     }
 
-    /// Something happens. Answers whether it can.
-    fn happens(&mut self, note: &Note) -> bool {
-        if let Note::Accepted { key, isn } = note {
+    /// Applies an event. Returns whether the event is possible.
+    fn happens(&mut self, note: &Determinant) -> bool {
+        if let Determinant::Accepted { key, isn } = note {
             self.connections.push(Connection {
                 key: *key,
                 isn: *isn,
@@ -174,10 +173,10 @@ impl Stateful {
             });
             return true;
         }
-        let (Note::Read { connection, .. }
-        | Note::Ended { connection }
-        | Note::Room { connection }
-        | Note::Failed { connection }) = note
+        let (Determinant::Read { connection, .. }
+        | Determinant::Ended { connection }
+        | Determinant::Room { connection }
+        | Determinant::Failed { connection }) = note
         else {
             return false;
         };
@@ -185,16 +184,16 @@ impl Stateful {
             return false;
         };
         match note {
-            Note::Read { bytes, .. } => {
+            Determinant::Read { bytes, .. } => {
                 self.common.hears(one.key, bytes);
                 one.session.read(bytes, &mut self.common);
                 one.read += bytes.len();
             }
-            Note::Ended { .. } => {
+            Determinant::Ended { .. } => {
                 one.ended = true;
                 one.session.end_of_input();
             }
-            Note::Room { .. } => one.blocked = false,
+            Determinant::Room { .. } => one.blocked = false,
             _ => one.closed = true,
         }
         true

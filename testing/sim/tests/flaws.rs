@@ -14,7 +14,7 @@ fn found_in(kind: fn(Scenario) -> Scenario, flaw: Flaw) {
 }
 
 #[test]
-fn a_read_that_is_not_noted_is_missed() {
+fn unrecorded_read_is_found() {
     for which in [1, 2, 5, 10] {
         found(Flaw::ForgetsRead(which));
     }
@@ -22,64 +22,66 @@ fn a_read_that_is_not_noted_is_missed() {
 
 /// Behind the recorded beginning of an answer, unless it is digested.
 #[test]
-fn an_answer_of_two_lives_is_noticed_and_digests_prevent_it() {
-    is_noticed_and_prevented(Scenario::with_late_lives);
+fn mixed_response_is_found_and_prevented_by_digests() {
+    is_noticed_and_prevented(Scenario::with_late_divergence);
 }
 
 /// What its client said after that is executed for nothing, unless it is compared before.
 #[test]
-fn what_follows_an_answer_of_two_lives_is_not_executed() {
-    is_noticed_and_prevented(Scenario::with_late_lives_and_more);
+fn request_after_mixed_response_is_not_executed() {
+    is_noticed_and_prevented(Scenario::with_late_divergence_and_requests);
 }
 
 /// Where neither what was asked nor the head of its answer came to the logger, unless what may have been answered
 /// waits.
 #[test]
-fn an_answer_that_nobody_recorded_is_noticed_and_doubts_prevent_it() {
+fn unrecorded_response_is_found_and_prevented_by_doubt() {
     is_noticed_and_prevented(Scenario::doubtful);
 }
 
 /// Clients without selective acknowledgements say nothing of what they have behind a hole.
 #[test]
-fn what_follows_a_hole_is_of_the_same_life() {
+fn bytes_beyond_gap_of_other_incarnation_are_found() {
     is_noticed_and_prevented(Scenario::behind_holes);
 }
 
 /// Nor on another host.
 #[test]
-fn what_follows_an_answer_of_two_lives_is_not_executed_elsewhere() {
-    is_noticed_and_prevented(Scenario::with_late_lives_elsewhere);
+fn request_after_mixed_response_is_not_executed_on_other_host() {
+    is_noticed_and_prevented(Scenario::with_late_divergence_on_other_host);
 }
 
 /// A server that thinks before it says again what its client had heard is given no more meanwhile.
 #[test]
-fn what_follows_is_not_given_to_a_server_that_still_thinks() {
+fn busy_server_gets_no_later_request() {
     is_noticed_and_prevented(|scenario, compares| {
-        let scenario = scenario.with_late_lives_and_more(compares);
+        let scenario = scenario.with_late_divergence_and_requests(compares);
         scenario.in_order().thoughtful()
     });
 }
 
 /// Nor on another host.
 #[test]
-fn what_follows_is_not_given_to_a_server_that_still_thinks_elsewhere() {
+fn busy_server_on_other_host_gets_no_later_request() {
     is_noticed_and_prevented(|scenario, digests| {
-        scenario.with_late_lives_elsewhere(digests).thoughtful()
+        scenario
+            .with_late_divergence_on_other_host(digests)
+            .thoughtful()
     });
 }
 
 /// A server that half-closes in a replay gets the rest of the record from the replay alone.
 #[test]
-fn a_half_close_in_a_replay_that_is_taken_for_a_close_is_noticed() {
+fn half_close_taken_for_close_is_found() {
     found_of(|scenario| scenario.half_closing(false));
 }
 
 /// All would be taken for something else.
 #[test]
-fn a_key_that_is_not_handed_on_costs_connections() {
+fn missing_digest_key_costs_connections() {
     found_of(|scenario| {
         scenario
-            .with_late_lives_elsewhere(true)
+            .with_late_divergence_on_other_host(true)
             .without_handing_key_on()
     });
 }
@@ -106,7 +108,7 @@ fn is_noticed_and_prevented(scenario: impl Fn(Scenario, bool) -> Scenario) {
 
 /// All is noted, and only what the next life says can show it.
 #[test]
-fn a_read_that_the_next_life_skips_is_missed() {
+fn skipped_read_is_found() {
     for which in [1, 2, 5, 10] {
         found(Flaw::SkipsRead(which));
     }
@@ -114,28 +116,28 @@ fn a_read_that_the_next_life_skips_is_missed() {
 
 /// The client was told what a dead server knew alone.
 #[test]
-fn a_word_before_its_notes_is_contradicted() {
+fn output_before_determinants_is_found() {
     found(Flaw::NotesLate);
 }
 
 /// And what a dead host knew alone.
 #[test]
-fn a_word_before_its_notes_are_with_the_logger_is_contradicted() {
+fn output_before_stable_determinants_is_found() {
     found_in(Scenario::north_restarted, Flaw::SaysTooSoon);
 }
 
 /// A client was told of what it said, which a host knew alone.
 #[test]
-fn a_read_that_is_said_to_be_noted_too_soon_is_missed() {
+fn early_stable_report_is_found() {
     found_in(Scenario::north_restarted, Flaw::TellsTooSoon);
 }
 
 #[test]
-fn a_socket_at_other_numbers_is_noticed() {
+fn graft_at_wrong_sequence_is_found() {
     found(Flaw::GraftsAhead);
 }
 
 #[test]
-fn a_word_that_is_swallowed_is_missed() {
+fn swallowed_output_is_found() {
     found(Flaw::SwallowsWords);
 }

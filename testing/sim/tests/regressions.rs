@@ -14,74 +14,74 @@ fn holds(seeds: &[u64]) {
 /// Where the first segment of a request was in doubt (another overtook it), a later one was taken
 /// for the beginning of the turn, and the replay began in the middle of a request.
 #[test]
-fn a_turn_begins_with_a_request() {
+fn request_starts_at_request_boundary() {
     holds(&[606, 953, 1167, 1187, 1288, 1532]);
 }
 
 /// A client spoke while its last turn was being replayed: a new turn began, and took the record
 /// of the replay away.
 #[test]
-fn no_turn_begins_while_the_last_one_is_replayed() {
+fn no_request_starts_during_replay() {
     holds(&[93, 1265]);
 }
 
 /// A handshake was completed after the record was flushed and before the connections were listed:
 /// the frame that opens its record was still in the ring.
 #[test]
-fn a_connection_that_is_not_in_the_record_yet_is_kept() {
+fn unread_handshake_frame_keeps_connection() {
     holds(&[961, 980, 1128, 1814]);
 }
 
 /// The server went on talking to a client that had been given up, past everything that translates.
 #[test]
-fn a_connection_that_is_given_up_leaves_no_socket() {
+fn given_up_connection_leaves_no_socket() {
     holds(&[224, 705, 1032, 1058]);
 }
 
 /// A connection that had ended in order lost the socket that waits for its last segments, and a
 /// FIN that was sent again met a RST.
 #[test]
-fn sockets_that_only_wait_are_not_orphans() {
+fn time_wait_sockets_are_not_orphans() {
     holds(&[150, 286, 1051, 1120]);
 }
 
 /// The client's window was closed when the server died: the restarted server could not say again
 /// what the client had, and stopped reading the replay.
 #[test]
-fn a_closed_window_does_not_stop_a_replay() {
+fn zero_window_does_not_stop_replay() {
     holds(&[4558, 4903]);
 }
 
 /// A replay contradicted the record, and the server closed the connection before anybody could
 /// act: it was left to the kernel, behind a gate that nothing opens.
 #[test]
-fn what_diverged_is_reset_even_if_the_server_closed_it() {
+fn closed_diverged_connection_is_reset() {
     holds(&[11_630, 13_962]);
 }
 
 /// A SYN was sent again after a crash, and answered a second time, by another life.
 #[test]
-fn what_a_dead_server_has_answered_is_not_answered_again() {
+fn answered_syn_is_not_answered_again() {
     holds(&[1624]);
 }
 
 /// A handshake found the ring full when it was completed: the connection was never protected.
 #[test]
-fn a_full_ring_only_delays_a_handshake() {
+fn full_ring_only_delays_handshake() {
     holds(&[6776, 8219]);
 }
 
 /// A connection reached the limit of its record while that was replayed: the replay stalled, and
 /// everybody waited for it.
 #[test]
-fn a_record_that_is_lost_during_its_replay_stalls_nobody() {
+fn record_lost_in_replay_stalls_no_connection() {
     holds(&[5119]);
 }
 
 /// A server with state had closed a connection when its host was lost, and its client spoke after the next life had
 /// gone on: all that it had asked for was executed again, or it was reset.
 #[test]
-fn what_a_server_with_state_has_closed_is_not_executed_again() {
+fn closed_stateful_connection_is_not_executed_again() {
     for seed in [18, 26, 70, 72, 105, 111] {
         if let Err(failure) = play(&Scenario::drawn_from(seed).north_restarted()) {
             panic!("{failure}");
@@ -92,7 +92,7 @@ fn what_a_server_with_state_has_closed_is_not_executed_again() {
 /// A SYN had been answered, the server died and was there again, and the network had a copy of that SYN: it was
 /// answered once more, with other numbers, and the client, which had heard the first answer, was reset.
 #[test]
-fn a_copy_of_a_syn_is_not_answered_by_another_life() {
+fn syn_copy_is_not_answered_by_next_incarnation() {
     if let Err(failure) = play(&Scenario::drawn_from(26_185).north_restarted()) {
         panic!("{failure}");
     }
@@ -101,7 +101,7 @@ fn a_copy_of_a_syn_is_not_answered_by_another_life() {
 /// The client had a later part of an answer behind a hole when its host died, and the head of that answer was lost on
 /// the link: the next life's other answer went on to that part.
 #[test]
-fn what_a_client_has_behind_a_hole_is_of_the_answer_before_it() {
+fn bytes_beyond_gap_belong_to_recorded_response() {
     if let Err(failure) = play(&Scenario::drawn_from(12_665).answered_otherwise()) {
         panic!("{failure}");
     }
@@ -112,7 +112,7 @@ fn what_a_client_has_behind_a_hole_is_of_the_answer_before_it() {
 /// went on where the client was. Or the life after that, whose logger had the request by then, and not that it was in
 /// doubt (327).
 #[test]
-fn what_a_dead_host_may_have_answered_waits() {
+fn input_in_doubt_waits() {
     for seed in [30, 327, 703, 771, 1445, 1564, 1691, 2186, 2320] {
         if let Err(failure) = play(&Scenario::drawn_from(seed).doubtful(true)) {
             panic!("{failure}");
@@ -123,7 +123,7 @@ fn what_a_dead_host_may_have_answered_waits() {
 /// A client had a later part of an answer behind a hole, and said nothing of that: it has no selective
 /// acknowledgements, and neither the answer's head nor its first segment had arrived anywhere when the power went.
 #[test]
-fn what_a_client_without_selective_acknowledgements_may_have_costs_its_connection() {
+fn client_without_sack_loses_connection_in_doubt() {
     if let Err(failure) = play(&Scenario::drawn_from(154_419).answered_otherwise()) {
         panic!("{failure}");
     }
@@ -131,7 +131,7 @@ fn what_a_client_without_selective_acknowledgements_may_have_costs_its_connectio
 
 /// Or it had sent more than was recorded, of which nothing was believed, and what it sent again had no blocks.
 #[test]
-fn what_a_client_ahead_of_the_record_has_behind_a_hole_is_heard() {
+fn sack_of_client_ahead_of_record_counts() {
     for seed in [9878, 10_361, 16_401] {
         if let Err(failure) = play(&Scenario::drawn_from(seed).doubtful(true)) {
             panic!("{failure}");
@@ -142,7 +142,7 @@ fn what_a_client_ahead_of_the_record_has_behind_a_hole_is_heard() {
 /// The client had heard a single byte of an answer that was not recorded, which was taken for the end of the server's
 /// stream.
 #[test]
-fn a_byte_is_no_end() {
+fn single_byte_is_no_stream_end() {
     if let Err(failure) = play(&Scenario::drawn_from(4542).answered_otherwise()) {
         panic!("{failure}");
     }
@@ -151,7 +151,7 @@ fn a_byte_is_no_end() {
 /// Told lazily, the last word of the logger and the ACK before it were lost: the client sent again what had been
 /// acknowledged, which the logger had, and whatever the server said to that was held back.
 #[test]
-fn an_acknowledgement_that_was_lost_is_said_again() {
+fn lost_ack_is_repeated() {
     if let Err(failure) = play(&Scenario::drawn_from(17_776).north_restarted()) {
         panic!("{failure}");
     }
@@ -160,7 +160,7 @@ fn an_acknowledgement_that_was_lost_is_said_again() {
 /// On the way to the logger a segment had overtaken others, and one of these, which came later, was taken for the
 /// newest: a turn was believed to begin in the middle of a request.
 #[test]
-fn a_turn_begins_with_a_request_whatever_has_overtaken_what() {
+fn overtaken_segments_keep_request_boundary() {
     if let Err(failure) = play(&Scenario::drawn_from(3577).restarted()) {
         panic!("{failure}");
     }
@@ -169,7 +169,7 @@ fn a_turn_begins_with_a_request_whatever_has_overtaken_what() {
 /// A logger that is killed in a replay has lost what it had acknowledged to nobody. The replay waited for that, and
 /// the client, whose window was closed, for the replay.
 #[test]
-fn replay_ends_where_a_logger_that_was_killed_has_no_more() {
+fn replay_ends_with_record_of_killed_logger() {
     if let Err(failure) = play(&Scenario::drawn_from(824).durable()) {
         panic!("{failure}");
     }
@@ -178,7 +178,7 @@ fn replay_ends_where_a_logger_that_was_killed_has_no_more() {
 /// The power goes again when a server has read what was in doubt. The next server waited for what follows from that
 /// before it was given that (1359, 1681), or at a place of which the client was taken to have heard more (572).
 #[test]
-fn what_was_in_doubt_is_not_when_a_server_has_read_it() {
+fn read_input_is_not_in_doubt() {
     for seed in [572, 1359, 1681] {
         if let Err(failure) = play(&Scenario::drawn_from(seed).restarted()) {
             panic!("{failure}");
@@ -190,7 +190,7 @@ fn what_was_in_doubt_is_not_when_a_server_has_read_it() {
 /// the digest of what the client has heard: the replay waited for words that follow from the request, and the request
 /// for the replay.
 #[test]
-fn what_a_digest_is_of_is_not_in_doubt() {
+fn digested_input_is_not_in_doubt() {
     for seed in [10_653, 10_689] {
         if let Err(failure) = play(&Scenario::drawn_from(seed).restarted()) {
             panic!("{failure}");
@@ -201,7 +201,7 @@ fn what_a_digest_is_of_is_not_in_doubt() {
 /// A client had said more than one answer of the logger holds when its replay asked for that: the rest was asked for
 /// no more, and what the client sent again was held back for the replay.
 #[test]
-fn record_of_several_pages_is_read_to_its_end_while_something_is_in_doubt() {
+fn multi_page_record_in_doubt_is_read_to_end() {
     if let Err(failure) = play(&Scenario::drawn_from(8860).restarted()) {
         panic!("{failure}");
     }
@@ -210,7 +210,7 @@ fn record_of_several_pages_is_read_to_its_end_while_something_is_in_doubt() {
 /// A logger on another machine knew of an earlier turn than the data plane, which had sampled its own: when the server
 /// died once more in that replay, samples of the earlier turn were compared with the whole of it.
 #[test]
-fn an_earlier_turn_than_the_last_is_not_sampled_because_the_last_was() {
+fn sampling_of_last_request_spares_earlier() {
     if let Err(failure) = play(&Scenario::drawn_from(6647).restarted()) {
         panic!("{failure}");
     }
@@ -219,7 +219,7 @@ fn an_earlier_turn_than_the_last_is_not_sampled_because_the_last_was() {
 /// Of the simulator's own TCP: a socket that waited for the client's end was there for longer than its flow (10139),
 /// and one that had taken 3 bytes of its window back was deaf to a client that had sent them (19214).
 #[test]
-fn the_simulated_kernel_does_what_linux_does() {
+fn simulated_tcp_equals_linux() {
     for seed in [10_139, 19_214] {
         if let Err(failure) = play(&Scenario::drawn_from(seed).restarted()) {
             panic!("{failure}");
@@ -230,7 +230,7 @@ fn the_simulated_kernel_does_what_linux_does() {
 /// Of the witness: a client whose SYNs were lost for 41 s was refused when the host gave up the record of its
 /// handshake, of which the client knew nothing.
 #[test]
-fn a_handshake_that_is_given_up_may_be_refused() {
+fn given_up_handshake_may_be_refused() {
     if let Err(failure) = play(&Scenario::drawn_from(8050).behind_holes(true)) {
         panic!("{failure}");
     }
@@ -239,7 +239,7 @@ fn a_handshake_that_is_given_up_may_be_refused() {
 /// Of the simulator's own TCP, which forgets its retransmission timer with each acknowledgement in CLOSE-WAIT and
 /// LAST-ACK: probes of the server put off for ever what the simulator does instead.
 #[test]
-fn probes_of_a_server_do_not_put_off_what_is_sent_again() {
+fn server_probes_do_not_delay_retransmission() {
     if let Err(failure) = play(&Scenario::drawn_from(3215).half_closing(true)) {
         panic!("{failure}");
     }
@@ -247,7 +247,7 @@ fn probes_of_a_server_do_not_put_off_what_is_sent_again() {
 
 /// Exactly those that a fault dooms are lost, and some are: else the schedules prove nothing.
 #[test]
-fn faults_cost_the_connections_that_they_doom() {
+fn faults_cost_exactly_doomed_connections() {
     for fault in [Fault::Poison, Fault::Divergence, Fault::RecordLimit] {
         let mut lost = 0;
         for seed in 0..60 {
@@ -262,7 +262,7 @@ fn faults_cost_the_connections_that_they_doom() {
 
 /// The same seed plays the same run, whatever else happened in the thread before.
 #[test]
-fn a_run_is_a_function_of_its_seed() {
+fn same_seed_gives_same_run() {
     for seed in [3, 40, 953] {
         let first = play_seed(seed);
         holds(&[seed + 1]);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use sim::{Outcome, Scenario, Tally, play};
+use sim::{NorthCounters, Outcome, Scenario, play};
 
 /// Schedules in an ordinary run.
 const RUNS: u64 = 10_000;
@@ -109,7 +109,7 @@ fn part(seeds: u64) -> Range<u64> {
 
 /// With a logger on another machine that is killed again and again, and has a log.
 #[test]
-fn nothing_that_was_acknowledged_dies_with_the_logger() {
+fn logger_crash_loses_no_acknowledged_byte() {
     let seeds = wanted(DURABLE_RUNS);
     let alone = seeds.end - seeds.start == 1;
     let outcomes = play_all(seeds, Scenario::durable);
@@ -121,7 +121,7 @@ fn nothing_that_was_acknowledged_dies_with_the_logger() {
 
 /// The server's host loses its power, and knows afterwards what its logger knows.
 #[test]
-fn clients_do_not_notice_that_the_host_was_without_power() {
+fn power_loss_is_invisible_to_clients() {
     let seeds = wanted(RESTARTED_RUNS);
     let alone = seeds.end - seeds.start == 1;
     let outcomes = play_all(seeds, Scenario::restarted);
@@ -132,7 +132,7 @@ fn clients_do_not_notice_that_the_host_was_without_power() {
 
 /// The same with servers that do not say the same again.
 #[test]
-fn no_answer_is_put_together_from_two_lives() {
+fn no_response_mixes_incarnations() {
     let seeds = wanted(RESTARTED_RUNS);
     let alone = seeds.end - seeds.start == 1;
     let outcomes = play_all(seeds, Scenario::answered_otherwise);
@@ -147,7 +147,7 @@ fn no_answer_is_put_together_from_two_lives() {
 /// Where neither what a client asks nor the head of its answer comes to the logger before the power goes: many
 /// schedules of the kind of which the test before has a few.
 #[test]
-fn what_is_in_doubt_waits_for_the_new_server() {
+fn doubt_waits_for_the_new_server() {
     let seeds = wanted(DOUBTFUL_RUNS);
     let alone = seeds.end - seeds.start == 1;
     let outcomes = play_all(seeds, |scenario| scenario.doubtful(true));
@@ -159,7 +159,7 @@ fn what_is_in_doubt_waits_for_the_new_server() {
 
 /// The same with clients that do not say what they have behind a hole.
 #[test]
-fn what_is_behind_a_hole_is_of_the_same_life() {
+fn bytes_beyond_gap_are_of_same_incarnation() {
     let seeds = wanted(DOUBTFUL_RUNS);
     let alone = seeds.end - seeds.start == 1;
     let outcomes = play_all(seeds, |scenario| scenario.behind_holes(true));
@@ -172,14 +172,14 @@ fn what_is_behind_a_hole_is_of_the_same_life() {
 /// A server that thinks before it says again what its client had heard is not given meanwhile what the client says
 /// then.
 #[test]
-fn a_server_that_thinks_is_given_nothing_too_soon() {
+fn busy_server_gets_no_early_input() {
     let seeds = wanted(THOUGHTFUL_RUNS);
     let alone = seeds.end - seeds.start == 1;
     let outcomes = play_all(seeds, |scenario| {
         let scenario = match scenario.seed() % 3 {
-            0 => scenario.with_late_lives_elsewhere(true),
-            1 => scenario.with_late_lives_and_more(true).linked(),
-            _ => scenario.with_late_lives_and_more(true),
+            0 => scenario.with_late_divergence_on_other_host(true),
+            1 => scenario.with_late_divergence_and_requests(true).linked(),
+            _ => scenario.with_late_divergence_and_requests(true),
         };
         scenario.in_order().thoughtful()
     });
@@ -191,7 +191,7 @@ fn a_server_that_thinks_is_given_nothing_too_soon() {
 
 /// Nor does anybody wait for ever, whoever is right.
 #[test]
-fn nobody_waits_for_ever_for_a_server_that_thinks() {
+fn waits_for_busy_server_end() {
     let seeds = wanted(THOUGHTFUL_RUNS);
     play_all(seeds, |scenario| match scenario.seed() % 4 {
         0 => scenario.restarted().thoughtful(),
@@ -203,7 +203,7 @@ fn nobody_waits_for_ever_for_a_server_that_thinks() {
 
 /// A server that half-closes early, and reads on, is given the rest of a replay.
 #[test]
-fn a_server_that_half_closes_is_given_the_rest() {
+fn half_closing_server_gets_rest_of_record() {
     let seeds = wanted(HALF_CLOSING_RUNS);
     let alone = seeds.end - seeds.start == 1;
     let outcomes = play_all(seeds, |scenario| {
@@ -219,7 +219,7 @@ fn a_server_that_half_closes_is_given_the_rest() {
 
 /// With a logger on another machine.
 #[test]
-fn nothing_is_acknowledged_that_is_not_at_the_logger() {
+fn acks_stay_within_the_log() {
     let seeds = wanted(LINKED_RUNS);
     let alone = seeds.end - seeds.start == 1;
     let outcomes = play_all(seeds, Scenario::linked);
@@ -231,16 +231,20 @@ fn nothing_is_acknowledged_that_is_not_at_the_logger() {
 
 /// A server with state lives through its notes, and goes on with its clients at their numbers.
 #[test]
-fn a_server_with_state_says_what_follows_from_what_it_has_heard() {
+fn stateful_output_follows_from_input() {
     let seeds = wanted(NORTH_RUNS);
     let alone = seeds.end - seeds.start == 1;
     let outcomes = play_all(seeds, Scenario::north);
-    let tally = |of: fn(&Tally) -> u32| outcomes.iter().map(|o| of(&o.north)).sum::<u32>();
-    assert!(alone || tally(|t| t.grafts) > 0, "no graft");
-    assert!(alone || tally(|t| t.resumed) > 0, "nobody lacked anything");
+    let counters =
+        |of: fn(&NorthCounters) -> u32| outcomes.iter().map(|o| of(&o.north)).sum::<u32>();
+    assert!(alone || counters(|t| t.grafts) > 0, "no graft");
+    assert!(
+        alone || counters(|t| t.resumed) > 0,
+        "nobody lacked anything"
+    );
     // This is rare: a part of the schedules may have none.
     let whole = seeds_of(&outcomes) == NORTH_RUNS;
-    assert!(!whole || tally(|t| t.closed) > 0, "none came further");
+    assert!(!whole || counters(|t| t.closed) > 0, "none came further");
     for stage in 0..4 {
         let died = outcomes.iter().any(|o| o.north.deaths[stage] > 0);
         assert!(alone || died, "nobody died in stage {stage}");
@@ -249,19 +253,23 @@ fn a_server_with_state_says_what_follows_from_what_it_has_heard() {
 
 /// What the logger has of the notes outlives the host, and nobody has heard what follows from others.
 #[test]
-fn a_server_with_state_goes_on_when_the_power_is_back() {
+fn stateful_server_survives_power_loss() {
     let seeds = wanted(NORTH_RESTARTED_RUNS);
     let alone = seeds.end - seeds.start == 1;
     let outcomes = play_all(seeds, Scenario::north_restarted);
-    let tally = |of: fn(&Tally) -> u32| outcomes.iter().map(|o| of(&o.north)).sum::<u32>();
-    assert!(alone || tally(|t| t.grafts) > 0, "no graft");
-    assert!(alone || tally(|t| t.resumed) > 0, "nobody lacked anything");
+    let counters =
+        |of: fn(&NorthCounters) -> u32| outcomes.iter().map(|o| of(&o.north)).sum::<u32>();
+    assert!(alone || counters(|t| t.grafts) > 0, "no graft");
+    assert!(
+        alone || counters(|t| t.resumed) > 0,
+        "nobody lacked anything"
+    );
     let left = outcomes.iter().any(|outcome| outcome.mirror_skipped > 0);
     assert!(alone || left, "every segment was copied");
 }
 
 #[test]
-fn no_schedule_of_crashes_breaks_an_invariant() {
+fn crash_schedules_break_no_invariant() {
     let seeds = wanted(RUNS);
     let alone = seeds.end - seeds.start == 1;
     let outcomes = play_all(seeds, |scenario| scenario);
@@ -276,7 +284,7 @@ fn no_schedule_of_crashes_breaks_an_invariant() {
 }
 
 #[test]
-fn without_crashes_every_conversation_is_completed() {
+fn conversations_complete_without_crashes() {
     let outcomes = play_all(0..100, Scenario::without_crashes);
     assert!(outcomes.iter().any(|outcome| outcome.complete > 0));
 }

@@ -13,12 +13,12 @@ use super::Bench;
 use super::stage::PORT;
 
 const REQUEST: &[u8] = b"GET /small HTTP/1.1\r\nHost: bench\r\n\r\n";
-/// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest time of a response.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long all together may take that ask at once.
-const PATIENCE_OF_ALL: Duration = Duration::from_secs(20);
-/// Answers that fail before the rest is not asked any more: each costs us our patience.
-const ENOUGH: usize = 3;
+const CROWD_TIMEOUT: Duration = Duration::from_secs(20);
+/// Failed responses after which no further one is asked for: each takes the whole timeout.
+const FAILURE_LIMIT: usize = 3;
 
 /// Open connections. Dropping it closes them with a RST, which leaves no `TIME_WAIT`.
 pub(super) struct Crowd(Vec<TcpStream>);
@@ -40,7 +40,7 @@ impl Crowd {
                 let mut stream =
                     TcpStream::connect(address).with_context(|| format!("connection {count}"))?;
                 rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
-                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
                 ask(&mut stream).with_context(|| format!("connection {count}"))?;
                 streams.push(stream);
             }
@@ -62,7 +62,7 @@ impl Crowd {
                     failed += 1;
                 }
             }
-            if failed >= ENOUGH {
+            if failed >= FAILURE_LIMIT {
                 break;
             }
         }
@@ -96,7 +96,7 @@ impl Crowd {
                 Err(error) => answers.why = Some(format!("it cannot be asked: {error}")),
             }
         }
-        let deadline = began + PATIENCE_OF_ALL;
+        let deadline = began + CROWD_TIMEOUT;
         let mut events = Vec::with_capacity(1024);
         while waiting > 0 && Instant::now() < deadline {
             bench.interrupt.check()?;
@@ -131,7 +131,7 @@ fn ask(stream: &mut TcpStream) -> Result<()> {
 
 /// What has come. A stopped and continued process, or one that is looked at, is interrupted where a read has a
 /// time limit (signal(7)): that is no answer.
-pub(super) fn hear(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+pub(super) fn read_some(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match stream.read(buffer) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -144,7 +144,7 @@ fn answer(stream: &mut TcpStream) -> Result<()> {
     let mut answer = [0; 2048];
     let mut length = 0;
     loop {
-        let read = hear(stream, &mut answer[length..])?;
+        let read = read_some(stream, &mut answer[length..])?;
         ensure!(read > 0, "closed by the server");
         length += read;
         let header = answer[..length]

@@ -21,22 +21,23 @@ use super::tcp_info::Asker;
 use super::{Bench, Measured};
 use harness::plot::{Axes, Corner, Series, plot};
 
-const RATE: u64 = 100_000_000;
-/// How often the client's socket is looked at.
-const STEP: Duration = Duration::from_millis(10);
-/// From the beginning of the upload to the kill.
-const BEFORE: Duration = Duration::from_millis(2500);
-/// From the kill to the end.
-const AFTER: Duration = Duration::from_millis(3500);
-/// What counts as before the kill, in seconds; over how long a speed is taken, and in how many such
-/// windows, one after the other, it must be there.
-const LATELY: f64 = 1.0;
-const WINDOW: f64 = 0.1;
-const WINDOWS: u8 = 3;
-/// Of the speed before, this much is as fast as before.
-const FULL: f64 = 0.95;
+const LINK_RATE: u64 = 100_000_000;
+/// Time between two looks at the client's socket.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
+/// Time from the start of the upload to the kill.
+const TIME_BEFORE_KILL: Duration = Duration::from_millis(2500);
+/// Time from the kill to the end.
+const TIME_AFTER_KILL: Duration = Duration::from_millis(3500);
+/// Time before the kill over which the earlier speed is taken.
+const BASELINE_SECONDS: f64 = 1.0;
+/// Time over which a later speed is taken.
+const WINDOW_SECONDS: f64 = 0.1;
+/// Number of windows in a row that must have the speed.
+const WINDOW_COUNT: u8 = 3;
+/// Part of the earlier speed that counts as the same speed.
+const FULL_SPEED_RATIO: f64 = 0.95;
 const ESTIMATES: &str = "round-trip.svg";
-const PATIENCE: Duration = Duration::from_secs(20);
+const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What the kernel knew at one moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -66,7 +67,7 @@ pub(super) fn measure(bench: &Bench) -> Result<Measured> {
         let runs = bench.size(3, 1);
         bench.say(format_args!("{runs} kills in an upload, delay {name}"));
         let link = &bench.stage.client.links()[0];
-        link.adjust(&Direction::BOTH, |link| link.rate(RATE).delay(delay))?;
+        link.adjust(&Direction::BOTH, |link| link.rate(LINK_RATE).delay(delay))?;
         let measured = (0..runs).map(|_| upload(bench)).collect::<Result<Vec<_>>>();
         clear(link)?;
         let mut measured = measured?;
@@ -101,10 +102,10 @@ fn upload(bench: &Bench) -> Result<Vec<Sample>> {
         let sender = scope.spawn(|| send(&stream, &over));
         let watch = || {
             let began = Instant::now();
-            let mut samples = watch(bench, &asker, ends, began, began + BEFORE)?;
+            let mut samples = watch(bench, &asker, ends, began, began + TIME_BEFORE_KILL)?;
             let kill = Instant::now();
             kill_process(subject.server_pid()?, Signal::KILL)?;
-            samples.extend(watch(bench, &asker, ends, began, kill + AFTER)?);
+            samples.extend(watch(bench, &asker, ends, began, kill + TIME_AFTER_KILL)?);
             anyhow::Ok((samples, kill.duration_since(began).as_secs_f64()))
         };
         let watched = watch();
@@ -114,7 +115,7 @@ fn upload(bench: &Bench) -> Result<Vec<Sample>> {
         watched
     });
     let (mut samples, kill) = killed?;
-    subject.wait_for("serving", PATIENCE)?;
+    subject.wait_for("serving", STEP_TIMEOUT)?;
     drop(stream);
     subject.stop()?;
     for sample in &mut samples {
@@ -125,7 +126,7 @@ fn upload(bench: &Bench) -> Result<Vec<Sample>> {
 
 fn connect(address: SocketAddr) -> Result<TcpStream> {
     let stream = TcpStream::connect(address)?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(STEP_TIMEOUT))?;
     // So that the end does not wait for what is not sent yet.
     rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
     Ok(stream)
@@ -164,7 +165,7 @@ fn watch(
                 f64::from(info.snd_cwnd),
             ],
         });
-        next += STEP;
+        next += SAMPLE_INTERVAL;
     }
     Ok(samples)
 }
@@ -191,16 +192,19 @@ struct Course {
 impl Course {
     fn of(samples: &[Sample]) -> Result<Self> {
         let kill = samples.partition_point(|sample| sample.at < 0.0);
-        let lately = samples.partition_point(|sample| sample.at < -LATELY);
+        let lately = samples.partition_point(|sample| sample.at < -BASELINE_SECONDS);
         let before = &samples[lately..kill];
         let (first, last) = before.first().zip(before.last()).context("no samples")?;
         let speed = (last.acknowledged - first.acknowledged) / (last.at - first.at);
-        let heard = heard_again(samples, kill).context("no acknowledgement after the kill")?;
+        let heard = recovered_at(samples, kill).context("no acknowledgement after the kill")?;
         let after = &samples[heard..];
         // A single window may be full of what was repeated at once.
         let is_full = |sample: &&Sample| {
-            let mut windows = (0..WINDOWS).map(|number| sample.at + WINDOW * f64::from(number));
-            windows.all(|from| speed_from(after, from).is_some_and(|now| now >= FULL * speed))
+            let mut windows =
+                (0..WINDOW_COUNT).map(|number| sample.at + WINDOW_SECONDS * f64::from(number));
+            windows.all(|from| {
+                speed_from(after, from).is_some_and(|now| now >= FULL_SPEED_RATIO * speed)
+            })
         };
         // Where it is never: no sooner than that.
         let full = after.iter().find(is_full).or(after.last());
@@ -234,13 +238,13 @@ impl Course {
 /// Bytes a second in the window that begins then.
 fn speed_from(samples: &[Sample], from: f64) -> Option<f64> {
     let at = |time: f64| samples.iter().find(|sample| sample.at >= time - 1e-9);
-    let (first, last) = at(from).zip(at(from + WINDOW))?;
+    let (first, last) = at(from).zip(at(from + WINDOW_SECONDS))?;
     Some((last.acknowledged - first.acknowledged) / (last.at - first.at))
 }
 
 /// The first sample after the longest time without an acknowledgement: just after the kill some
 /// are still under way.
-fn heard_again(samples: &[Sample], kill: usize) -> Option<usize> {
+fn recovered_at(samples: &[Sample], kill: usize) -> Option<usize> {
     let mut longest = None;
     let mut last = kill.checked_sub(1)?;
     for index in kill..samples.len() {
@@ -397,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_course_is_read_from_its_samples() -> Result<()> {
+    fn course_is_read_from_samples() -> Result<()> {
         let course = Course::of(&samples())?;
         let close = |a: f64, b: f64| (a - b).abs() < 1e-6;
         assert!(close(course.speed, 100_000.0), "{}", course.speed);
@@ -411,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upload_that_stays_silent_is_an_error() {
+    fn silent_upload_is_an_error() {
         let mut silent = samples();
         silent.truncate(130);
         for sample in &mut silent[110..] {

@@ -217,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_figure_is_the_median_with_its_spread() {
+    fn figure_is_median_with_spread() {
         let figure = Figure::of("x", "", &[3.0, 1.0, 2.0], "");
         assert_eq!(
             (figure.value, figure.min, figure.max, figure.samples),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn aims_are_met_at_their_bounds() {
+    fn aims_include_their_bounds() {
         let figure = |aim| Figure::of("x", "", &[0.95], "").aim(aim, "").met();
         assert_eq!(figure(Aim::AtLeast(0.95)), Some(true));
         assert_eq!(figure(Aim::AtLeast(0.951)), Some(false));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() -> Result<()> {
+    fn figure_round_trip() -> Result<()> {
         let aim = Aim::AtMost(0.2);
         let figure = Figure::of("x", "ms", &[1.0, 2.5], "by hand").aim(aim, "the copy");
         let read: Figure = serde_json::from_value(figure.promise().to_json())?;
@@ -252,13 +252,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_meets_no_aim() {
+    fn missing_measurement_meets_no_aim() {
         let figure = Figure::of("x", "", &[], "").aim(Aim::AtMost(1.0), "");
         assert_eq!(figure.met(), Some(false));
     }
 
     #[test]
-    fn quantiles_are_values_that_were_measured() {
+    fn quantiles_are_measured_values() {
         let sorted: Vec<f64> = (0..=100).map(f64::from).collect();
         assert_eq!(quantile(&sorted, 0.5), 50.0);
         assert_eq!(quantile(&sorted, 0.99), 99.0);

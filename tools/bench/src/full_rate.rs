@@ -18,20 +18,22 @@ use super::{Bench, Measured};
 
 /// What a server can ask for. The kernel's own list is of what those may ask for who are not privileged.
 const CONTROLS: [&str; 3] = ["bbr", "cubic", "reno"];
-const RATE: u64 = 100_000_000;
-/// Each way.
-const DELAY: Duration = Duration::from_millis(25);
-/// From the first byte to the kill, and from the kill to the end.
-const BEFORE: Duration = Duration::from_millis(1600);
-const AFTER: Duration = Duration::from_millis(2200);
-/// What counts as before the kill, in seconds; over how long a rate is taken, and in how many such
-/// windows, one after the other, it must be there.
-const LATELY: f64 = 0.8;
-const WINDOW: f64 = 0.1;
-const WINDOWS: u8 = 3;
-/// Of the rate before, this much is as fast as before.
-const FULL: f64 = 0.9;
-const PATIENCE: Duration = Duration::from_secs(20);
+const LINK_RATE: u64 = 100_000_000;
+/// Delay of the link in each direction.
+const ONE_WAY_DELAY: Duration = Duration::from_millis(25);
+/// Time from the first byte to the kill.
+const TIME_BEFORE_KILL: Duration = Duration::from_millis(1600);
+/// Time from the kill to the end.
+const TIME_AFTER_KILL: Duration = Duration::from_millis(2200);
+/// Time before the kill over which the earlier rate is taken.
+const BASELINE_SECONDS: f64 = 0.8;
+/// Time over which a later rate is taken.
+const WINDOW_SECONDS: f64 = 0.1;
+/// Number of windows in a row that must have the rate.
+const WINDOW_COUNT: u8 = 3;
+/// Part of the earlier rate that counts as the same rate.
+const FULL_RATE_RATIO: f64 = 0.9;
+const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// When (seconds since the kill), and how many bytes the client had by then.
 type Samples = Vec<(f64, f64)>;
@@ -44,7 +46,7 @@ const COURSES: [(Mode, bool); 3] = [
 ];
 
 pub(super) fn measure(bench: &Bench) -> Result<Measured> {
-    let far = |link: Impairment| link.rate(RATE).delay(DELAY);
+    let far = |link: Impairment| link.rate(LINK_RATE).delay(ONE_WAY_DELAY);
     let near = |link: Impairment| link.unlimited().delay(Duration::ZERO);
     let link = &bench.stage.client.links()[0];
     link.adjust(&Direction::BOTH, far)?;
@@ -90,10 +92,13 @@ fn figures(bench: &Bench, control: &str) -> Result<Vec<Figure>> {
     }
     let how = format!(
         "a download with {control} over a client's link of {} Mbit/s and {} ms of delay each way",
-        RATE / 1_000_000,
-        DELAY.as_millis()
+        LINK_RATE / 1_000_000,
+        ONE_WAY_DELAY.as_millis()
     );
-    let after = format!("in the {:.1} s after the kill", AFTER.as_secs_f64());
+    let after = format!(
+        "in the {:.1} s after the kill",
+        TIME_AFTER_KILL.as_secs_f64()
+    );
     let figure = |what: &str, unit, words: &str, of: fn(&Run) -> f64| {
         let values: Vec<f64> = runs.iter().map(of).collect();
         Figure::of(
@@ -105,7 +110,7 @@ fn figures(bench: &Bench, control: &str) -> Result<Vec<Figure>> {
     };
     let full = format!(
         "from SIGKILL of the server until {:.0} % of the rate before arrives in each of three times 100 ms; where that is never, the time that was watched",
-        100.0 * FULL
+        100.0 * FULL_RATE_RATIO
     );
     Ok(vec![
         figure(
@@ -145,9 +150,9 @@ fn download(bench: &Bench, server: &Server, mode: Mode, is_killed: bool) -> Resu
     let address = bench.stage.address(PORT);
     let stream = bench.stage.client.enter(|| connect(address))??;
     let began = Instant::now();
-    let kill = began + BEFORE;
+    let kill = began + TIME_BEFORE_KILL;
     let samples = thread::scope(|scope| {
-        let reader = scope.spawn(|| read(&stream, kill, kill + AFTER));
+        let reader = scope.spawn(|| read(&stream, kill, kill + TIME_AFTER_KILL));
         thread::sleep(kill.saturating_duration_since(Instant::now()));
         if is_killed {
             kill_process(subject.server_pid()?, Signal::KILL)?;
@@ -155,7 +160,7 @@ fn download(bench: &Bench, server: &Server, mode: Mode, is_killed: bool) -> Resu
         reader.join().expect("it does not panic")
     })?;
     if is_killed {
-        subject.wait_for("serving", PATIENCE)?;
+        subject.wait_for("serving", STEP_TIMEOUT)?;
     }
     drop(stream);
     subject.stop()?;
@@ -164,7 +169,7 @@ fn download(bench: &Bench, server: &Server, mode: Mode, is_killed: bool) -> Resu
 
 fn connect(address: SocketAddr) -> Result<TcpStream> {
     let stream = TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(STEP_TIMEOUT))?;
     // So that the end does not wait for what is under way.
     rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
     Ok(stream)
@@ -211,7 +216,7 @@ struct Run {
 
 impl Run {
     fn of(plain: &Samples, unkilled: &Samples, killed: &Samples) -> Result<Self> {
-        let end = AFTER.as_secs_f64();
+        let end = TIME_AFTER_KILL.as_secs_f64();
         let [all_plain, all_unkilled, all_killed] =
             [plain, unkilled, killed].map(|samples| got(samples, 0.0, end));
         Ok(Self {
@@ -235,14 +240,16 @@ fn got(samples: &Samples, from: f64, to: f64) -> f64 {
 
 /// Seconds from the kill until the rate is what it was.
 fn full_after(samples: &Samples) -> Result<f64> {
-    let before = got(samples, -LATELY, 0.0) / LATELY;
+    let before = got(samples, -BASELINE_SECONDS, 0.0) / BASELINE_SECONDS;
     ensure!(before > 0.0, "nothing came before the kill");
-    let heard = heard_again(samples).context("nothing came after the kill")?;
+    let heard = recovered_at(samples).context("nothing came after the kill")?;
     let end = samples.last().context("no samples")?.0;
     let is_full = |from: f64| {
-        let mut windows = (0..WINDOWS).map(|number| from + WINDOW * f64::from(number));
+        let mut windows = (0..WINDOW_COUNT).map(|number| from + WINDOW_SECONDS * f64::from(number));
         windows.all(|from| {
-            from + WINDOW <= end && got(samples, from, from + WINDOW) >= FULL * before * WINDOW
+            from + WINDOW_SECONDS <= end
+                && got(samples, from, from + WINDOW_SECONDS)
+                    >= FULL_RATE_RATIO * before * WINDOW_SECONDS
         })
     };
     let moments = samples.iter().map(|(at, _)| *at).filter(|at| *at >= heard);
@@ -250,7 +257,7 @@ fn full_after(samples: &Samples) -> Result<f64> {
 }
 
 /// When the longest silence after the kill is over: what was under way comes still.
-fn heard_again(samples: &Samples) -> Option<f64> {
+fn recovered_at(samples: &Samples) -> Option<f64> {
     let after = samples.iter().map(|(at, _)| *at).filter(|at| *at > 0.0);
     let pairs = std::iter::once(0.0).chain(after.clone()).zip(after);
     let longest = pairs.max_by(|a, b| f64::total_cmp(&(a.1 - a.0), &(b.1 - b.0)));
@@ -275,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_read_from_its_samples() -> Result<()> {
+    fn run_is_read_from_samples() -> Result<()> {
         let run = Run::of(&samples(false), &samples(false), &samples(true))?;
         let close = |a: f64, b: f64| (a - b).abs() < 1e-3;
         assert!(close(run.plain, 0.8) && close(run.unkilled, 0.8), "{run:?}");
@@ -290,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_never_comes_back_is_said_as_the_end() -> Result<()> {
+    fn unrecovered_rate_reports_the_end() -> Result<()> {
         let mut slow = samples(true);
         for (at, total) in &mut slow {
             if *at > 0.23 {
@@ -302,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_download_that_stays_silent_is_an_error() {
+    fn silent_download_is_an_error() {
         let mut silent = samples(true);
         silent.retain(|(at, _)| *at < 0.0);
         assert!(full_after(&silent).is_err());

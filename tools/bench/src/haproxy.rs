@@ -24,19 +24,19 @@ use proxied::Proxied;
 use users::{Seen, Users};
 
 const LINKED: Mode = Mode::Linked(None);
-/// From one kill to the next: a server that has lived this long is started again without a pause.
-const BETWEEN: Duration = Duration::from_millis(1300);
-/// The client's link while servers are killed: so slow that downloads take a while.
-pub(super) const RATE: u64 = 1_000_000_000;
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Of wrk.
-const DURATION: &str = "-d1s";
+/// Time from one kill to the next: serve starts a server of this age again without a pause.
+const KILL_INTERVAL: Duration = Duration::from_millis(1300);
+/// Rate of the client's link while servers are killed, bit/s: so low that downloads take a while.
+pub(super) const LINK_RATE: u64 = 1_000_000_000;
+const STEP_TIMEOUT: Duration = Duration::from_secs(20);
+/// Option of wrk.
+const WRK_DURATION: &str = "-d1s";
 
 pub(super) fn measure(bench: &Bench) -> Result<Measured> {
     let hosts = proxied::hosts(bench)?;
     let mut figures = throughput(bench, &hosts)?;
     let kills = bench.size(10, 3);
-    limit(&bench.stage.client, Some(RATE))?;
+    limit(&bench.stage.client, Some(LINK_RATE))?;
     bench.say(format_args!("{kills} kills behind HAProxy"));
     let behind = killed_behind_proxy(bench, &hosts, kills);
     bench.say(format_args!("{kills} kills under outlive"));
@@ -45,12 +45,12 @@ pub(super) fn measure(bench: &Bench) -> Result<Measured> {
     let (behind, under) = (behind?, under?);
     let how = format!(
         "{kills} times SIGKILL of all processes of an nginx, {} ms apart; the client's link has 1 Gbit/s, {}",
-        BETWEEN.as_millis(),
+        KILL_INTERVAL.as_millis(),
         users::WHAT
     );
     figures.extend(of_kills("haproxy", &behind, &how));
     figures.extend(promised(of_kills("outlive", &under, &how)));
-    let notes = vec![told(&figures, kills)];
+    let notes = vec![summary(&figures, kills)];
     Ok(Measured {
         figures,
         notes,
@@ -95,7 +95,7 @@ pub(super) fn speeds(bench: &Bench, address: SocketAddr) -> Result<[f64; 2]> {
     curl(bench, &["-r", "0-33554431", &url])?;
     let large = curl(bench, &[&url])?;
     let url = format!("http://{address}/small");
-    Ok([large, wrk(bench, &["-t1", "-c16", DURATION, &url])?])
+    Ok([large, wrk(bench, &["-t1", "-c16", WRK_DURATION, &url])?])
 }
 
 /// [`speeds`] of nginx alone, and of the others beside it.
@@ -118,7 +118,7 @@ pub(super) fn of_speeds<'a>(
         (
             "requests",
             "1/s",
-            format!("wrk -t1 -c16 {DURATION} of an object of 128 bytes"),
+            format!("wrk -t1 -c16 {WRK_DURATION} of an object of 128 bytes"),
         ),
     ]
     .into_iter()
@@ -147,7 +147,7 @@ fn killed_behind_proxy(bench: &Bench, hosts: &[Host; 3], kills: usize) -> Result
         proxied.kill(number % 2)
     });
     let killed = killed.collect::<Result<Vec<_>>>();
-    users.finish(bench, BETWEEN, &killed?)
+    users.finish(bench, KILL_INTERVAL, &killed?)
 }
 
 fn killed_under_outlive(bench: &Bench, kills: usize) -> Result<Seen> {
@@ -157,11 +157,11 @@ fn killed_under_outlive(bench: &Bench, kills: usize) -> Result<Seen> {
         pause(bench)?;
         let at = Instant::now();
         kill_nginx(&bench.stage.server)?;
-        subject.wait_for("serving", PATIENCE)?;
+        subject.wait_for("serving", STEP_TIMEOUT)?;
         Ok(at)
     });
     let killed = killed.collect::<Result<Vec<_>>>();
-    let seen = users.finish(bench, BETWEEN, &killed?)?;
+    let seen = users.finish(bench, KILL_INTERVAL, &killed?)?;
     if seen.why.is_some() {
         bench.say(format_args!(
             "serve says: {}",
@@ -175,7 +175,7 @@ fn killed_under_outlive(bench: &Bench, kills: usize) -> Result<Seen> {
 }
 
 fn pause(bench: &Bench) -> Result<()> {
-    thread::sleep(BETWEEN);
+    thread::sleep(KILL_INTERVAL);
     bench.interrupt.check()
 }
 
@@ -252,7 +252,7 @@ pub(super) fn of_kills(who: &str, seen: &Seen, how: &str) -> Vec<Figure> {
 }
 
 /// The paragraph for the report.
-fn told(figures: &[Figure], kills: usize) -> String {
+fn summary(figures: &[Figure], kills: usize) -> String {
     format!(
         "**HAProxy and outlive under the same {kills} kills.** Behind HAProxy with two nginx, {}. Under outlive, with \
          one nginx and a logger on another host, {}. HAProxy masks a death for requests that may be asked again, and \

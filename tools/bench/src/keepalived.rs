@@ -11,24 +11,24 @@ use anyhow::{Context, Result};
 
 use super::figure::Figure;
 use super::haproxy::users::{self, Seen, Users};
-use super::haproxy::{RATE, of_kills, of_speeds, promised, side, speeds};
+use super::haproxy::{LINK_RATE, of_kills, of_speeds, promised, side, speeds};
 use super::stage::{PORT, limit};
 use super::subject::{Mode, Server, Subject};
-use super::takeover::{DEFAULT_LEASE, Hosts, Pair, Served, address};
+use super::takeover::{DEFAULT_LEASE_MS, Hosts, Pair, Served, address};
 use super::{Bench, Measured};
 use proxies::{ADVERT_MS, Proxies};
 
-/// From the moment that all is well to the next power-off.
-const BETWEEN: Duration = Duration::from_millis(1300);
-/// For so long a host has no power.
-const OFF: Duration = Duration::from_millis(1500);
+/// Time from the moment that all is well to the next power-off.
+const POWER_OFF_INTERVAL: Duration = Duration::from_millis(1300);
+/// Time without power.
+const POWER_OFF_TIME: Duration = Duration::from_millis(1500);
 
 pub(super) fn measure(bench: &Bench) -> Result<Measured> {
     let proxies = Proxies::add(bench)?;
     let hosts = Hosts::of(bench)?;
     let mut figures = throughput(bench, &proxies, &hosts)?;
     let kills = bench.size(10, 2);
-    limit(&bench.stage.client, Some(RATE))?;
+    limit(&bench.stage.client, Some(LINK_RATE))?;
     bench.say(format_args!("{kills} power-offs, HAProxy and keepalived"));
     let behind = power_offs_of_proxies(bench, &proxies, kills);
     bench.say(format_args!("{kills} power-offs, outlive"));
@@ -38,7 +38,7 @@ pub(super) fn measure(bench: &Bench) -> Result<Measured> {
     let how = format!(
         "{kills} times a power-off of the host that has the address, which has its power again {} ms later; the client's \
          link has 1 Gbit/s, {}",
-        OFF.as_millis(),
+        POWER_OFF_TIME.as_millis(),
         users::WHAT
     );
     let set_up = format!(
@@ -46,9 +46,9 @@ pub(super) fn measure(bench: &Bench) -> Result<Measured> {
         f64::from(ADVERT_MS) / 1e3
     );
     figures.extend(of_kills("keepalived", &behind, &set_up));
-    let how = format!("{how}; a lease of {DEFAULT_LEASE} ms");
+    let how = format!("{how}; a lease of {DEFAULT_LEASE_MS} ms");
     figures.extend(promised(of_kills("standby", &under, &how)));
-    let notes = vec![told(&figures, kills)];
+    let notes = vec![summary(&figures, kills)];
     Ok(Measured {
         figures,
         notes,
@@ -70,7 +70,7 @@ fn throughput(bench: &Bench, proxies: &Proxies, hosts: &Hosts) -> Result<Vec<Fig
         let running = proxies.start(bench)?;
         runs[1].push(speeds(bench, running.address())?);
         drop(running);
-        let mut pair = Pair::start(bench, hosts, &Served::Nginx, Some(DEFAULT_LEASE))?;
+        let mut pair = Pair::start(bench, hosts, &Served::Nginx, Some(DEFAULT_LEASE_MS))?;
         pair.stand_by()?;
         runs[2].push(speeds(bench, address()?)?);
         pair.stop()?;
@@ -89,27 +89,27 @@ fn power_offs_of_proxies(bench: &Bench, proxies: &Proxies, kills: usize) -> Resu
     let mut running = proxies.start(bench)?;
     let users = Users::start(bench, running.address())?;
     let killed = (0..kills).map(|_| {
-        pause(bench, BETWEEN)?;
+        pause(bench, POWER_OFF_INTERVAL)?;
         let at = Instant::now();
         running.power_off()?;
-        pause(bench, OFF)?;
+        pause(bench, POWER_OFF_TIME)?;
         running.come_back()?;
         Ok(at)
     });
     let killed = killed.collect::<Result<Vec<_>>>();
-    users.finish(bench, BETWEEN, &killed?)
+    users.finish(bench, POWER_OFF_INTERVAL, &killed?)
 }
 
 fn power_offs_of_pair(bench: &Bench, hosts: &Hosts, kills: usize) -> Result<Seen> {
-    let mut pair = Pair::start(bench, hosts, &Served::Nginx, Some(DEFAULT_LEASE))?;
+    let mut pair = Pair::start(bench, hosts, &Served::Nginx, Some(DEFAULT_LEASE_MS))?;
     pair.stand_by()?;
     let users = Users::start(bench, address()?)?;
     let killed = (0..kills).map(|_| {
-        pause(bench, BETWEEN)?;
+        pause(bench, POWER_OFF_INTERVAL)?;
         let at = Instant::now();
         pair.power_off()?;
         pair.wait_for(0, "serving")?;
-        pause(bench, OFF)?;
+        pause(bench, POWER_OFF_TIME)?;
         for complaint in pair.complaints()? {
             bench.say(complaint);
         }
@@ -117,7 +117,7 @@ fn power_offs_of_pair(bench: &Bench, hosts: &Hosts, kills: usize) -> Result<Seen
         Ok(at)
     });
     let killed = killed.collect::<Result<Vec<_>>>();
-    let seen = users.finish(bench, BETWEEN, &killed?)?;
+    let seen = users.finish(bench, POWER_OFF_INTERVAL, &killed?)?;
     pair.stop().context("after the power-offs")?;
     Ok(seen)
 }
@@ -128,11 +128,11 @@ fn pause(bench: &Bench, long: Duration) -> Result<()> {
 }
 
 /// The paragraph for the report.
-fn told(figures: &[Figure], kills: usize) -> String {
+fn summary(figures: &[Figure], kills: usize) -> String {
     format!(
         "**HAProxy with keepalived, and outlive with a standby, under the same {kills} power-offs.** With two HAProxy \
          hosts, two nginx behind them and keepalived (advertisements every {ADVERT_MS} ms), {}. With outlive on two \
-         hosts, a logger on a third, and leases of {DEFAULT_LEASE} ms, {}. keepalived moves the address and nothing \
+         hosts, a logger on a third, and leases of {DEFAULT_LEASE_MS} ms, {}. keepalived moves the address and nothing \
          else: every connection through the dead proxy is reset when its client speaks to the other one.",
         side(figures, "keepalived"),
         side(figures, "standby"),

@@ -18,7 +18,7 @@ use super::traffic::{IPERF_REST, curl, echoes, iperf, iperf_report, wrk};
 /// As fast as it can be.
 const LINKED: Mode = Mode::Linked(None);
 const BOTH: [Mode; 2] = [Mode::Plain, LINKED];
-const GIGABIT: u64 = 1_000_000_000;
+const GIGABIT_PER_SECOND: u64 = 1_000_000_000;
 
 const NETWORK_BOUND: &str = "a segment is 28 bytes shorter, so that it fits the log link with its UDP and IP headers: \
      1420 of 1538 bytes of the equal log link are payload, not 1448, a ratio of 0.981; on a faster one 1420 of \
@@ -176,12 +176,12 @@ fn upload_bound(parts: &[Figure]) -> String {
 pub(super) fn network(bench: &Bench) -> Result<Vec<Figure>> {
     let modes = [
         Mode::Plain,
-        Mode::Linked(Some(GIGABIT)),
-        Mode::Linked(Some(10 * GIGABIT)),
+        Mode::Linked(Some(GIGABIT_PER_SECOND)),
+        Mode::Linked(Some(10 * GIGABIT_PER_SECOND)),
     ];
     let bytes = bench.size("192M", "96M");
     bench.say("iperf3, 1 Gbit/s");
-    limit(&bench.stage.client, Some(GIGABIT))?;
+    limit(&bench.stage.client, Some(GIGABIT_PER_SECOND))?;
     let server = Server::iperf3(bench).pinned();
     let runs = alternate_for(bench, rounds(bench), &server, &modes, |_| {
         Ok([iperf(bench, &["-n", bytes])?])

@@ -7,7 +7,7 @@
 //!
 //! [`stage`] is the lab, [`subject`] the server that is measured, [`clients`] who uses it.
 //! Measured are [`traffic`], [`recovery`], [`full_rate`], [`replay`] and [`memory`], and with a logger on another
-//! host [`link`], a logger alone [`intake`], and the
+//! host [`link`], a logger alone [`ingest`], and the
 //! client's side of a recovery [`estimate`]; [`haproxy`] is beside ours what others do; [`takeover`] is the death of a
 //! whole host, [`keepalived`] beside it what others do; [`figure`] is what comes out, [`report`] how it is told.
 //! [`processors`] is who used the processors, [`usage`] who has which memory.
@@ -19,7 +19,7 @@ mod estimate;
 mod figure;
 mod full_rate;
 mod haproxy;
-mod intake;
+mod ingest;
 mod keepalived;
 mod link;
 mod making;
@@ -51,8 +51,8 @@ use stage::Stage;
 
 use harness::task::{Interrupt, Programs, ended, need_root};
 
-/// Pairs of runs unless told otherwise.
-const ROUNDS: usize = 7;
+/// Default number of pairs of runs.
+const DEFAULT_ROUNDS: usize = 7;
 const QUICK_ROUNDS: usize = 1;
 
 /// Measure the cost of the protection, and the time of a recovery
@@ -196,7 +196,7 @@ impl Subject {
             Self::Connections => link::connections(bench),
             Self::LinkDownload => link::download(bench),
             Self::LinkMemory => memory::linked(bench),
-            Self::Logger => intake::measure(bench),
+            Self::Logger => ingest::measure(bench),
             Self::Estimate => return estimate::measure(bench),
             Self::Haproxy => return haproxy::measure(bench),
             Self::Takeover => takeover::measure(bench),
@@ -204,8 +204,8 @@ impl Subject {
             Self::North => north::speeds(bench),
             Self::NorthRecovery => north::recovery(bench),
             Self::NorthTakeover => north::takeover::measure(bench),
-            Self::NorthMessages => north::others::messages(bench),
-            Self::NorthTls => north::others::tls(bench),
+            Self::NorthMessages => north::other_servers::messages(bench),
+            Self::NorthTls => north::other_servers::tls(bench),
             Self::Checkpoints => north::checkpoints::measure(bench),
             Self::Make => making::gains(bench),
             Self::MakeFiles => making::files::measure(bench),
@@ -258,8 +258,12 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<bool> {
     need_root()?;
-    let rounds = if options.quick { QUICK_ROUNDS } else { ROUNDS };
-    clients::raise_limit(memory::CONNECTIONS)?;
+    let rounds = if options.quick {
+        QUICK_ROUNDS
+    } else {
+        DEFAULT_ROUNDS
+    };
+    clients::raise_limit(memory::CONNECTION_COUNT)?;
     let programs = Programs::find(options.outlive.clone())?;
     let interrupt = Interrupt::on_signals()?;
     let mut parts = Vec::new();

@@ -12,14 +12,14 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::Bench;
 use super::figure::{Aim, Figure};
-use builds::{self, Gone, Pause, Step};
+use builds::{self, MeasuredBuild, Pause, ProjectReport};
 
 /// What is built: of the projects of `make builds`, which has all that there are, those that are built in some seconds.
 const PROJECTS: [&str; 4] = ["bzip2", "lua", "zlib", "less"];
-/// A build that takes less has nothing to do, seconds.
-const LEAST: f64 = 0.05;
+/// A shorter build has nothing to do.
+const SHORTEST_BUILD_SECONDS: f64 = 0.05;
 
-const MIB: f64 = 1024.0 * 1024.0;
+const BYTES_PER_MIB: f64 = 1024.0 * 1024.0;
 
 const BOUND: &str = "each look at a file of the tree is a request to a process";
 
@@ -30,7 +30,7 @@ pub(super) fn gains(bench: &Bench) -> Result<Vec<Figure>> {
         bench.interrupt.check()?;
         all.push(builds::measure(
             name,
-            &bench.stage.ground.programs,
+            &bench.stage.testbed.programs,
             &bench.interrupt,
         )?);
     }
@@ -72,12 +72,12 @@ pub(super) fn gains(bench: &Bench) -> Result<Vec<Figure>> {
 }
 
 /// In which there is something to do.
-fn steps(all: &[Gone]) -> impl Iterator<Item = &Step> {
+fn steps(all: &[ProjectReport]) -> impl Iterator<Item = &MeasuredBuild> {
     let steps = all.iter().flat_map(|gone| &gone.steps);
-    steps.filter(|step| step.usual >= LEAST)
+    steps.filter(|step| step.usual >= SHORTEST_BUILD_SECONDS)
 }
 
-fn overheads(all: &[Gone]) -> Vec<Figure> {
+fn overheads(all: &[ProjectReport]) -> Vec<Figure> {
     let overhead = |is_cold: bool| -> Vec<f64> {
         let steps = steps(all).filter(|step| (step.name == "from nothing") == is_cold);
         let done = steps.filter_map(|step| Some(step.unasked? / step.usual));
@@ -99,7 +99,10 @@ fn overheads(all: &[Gone]) -> Vec<Figure> {
         &processors,
         "the same histories: processor time of the builds and the watcher, in vain or not, divided by that of make; the paper's is at most 1.44",
     ));
-    let memory: Vec<f64> = all.iter().map(|gone| gone.memory as f64 / MIB).collect();
+    let memory: Vec<f64> = all
+        .iter()
+        .map(|gone| gone.memory as f64 / BYTES_PER_MIB)
+        .collect();
     let how = "the same histories: the most that the watcher has had at a time";
     figures.push(Figure::of("make.memory", "MiB", &memory, how));
     for (is_cold, name) in [(true, "cold"), (false, "incremental")] {

@@ -17,13 +17,13 @@ use super::recovery::{Times, kill_among, survivors};
 use super::subject::{Mode, Server, Subject};
 use super::usage::{Used, anonymous, kernel, processes};
 
-/// So many connections.
-pub(super) const CONNECTIONS: usize = 10_000;
+/// Number of connections.
+pub(super) const CONNECTION_COUNT: usize = 10_000;
 /// The logger has read what there was, and sockets have shrunk their buffers.
-const REST: Duration = Duration::from_millis(1050);
+const SETTLE_TIME: Duration = Duration::from_millis(1050);
 
 /// Long enough to count ticks of 10 ms.
-const IDLE: Duration = Duration::from_secs(4);
+const IDLE_TIME: Duration = Duration::from_secs(4);
 
 const IDLE_BOUND: &str = "serve tells the programs once a second that it lives, and the logger looks into the ring \
      every 50 ms";
@@ -32,14 +32,14 @@ const BOUND: &str = "a connection takes an entry in the map of flows and a recor
      --replay request or --verify off keep less";
 
 pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
-    let connections = CONNECTIONS;
+    let connections = CONNECTION_COUNT;
     let server = Server::nginx(bench);
     bench.say(format_args!("{connections} connections, plain"));
     let plain = {
         let subject = Subject::start(bench, &server, Mode::Plain)?;
         let before = kernel()?;
         let crowd = Crowd::gather(bench, connections)?;
-        thread::sleep(REST);
+        thread::sleep(SETTLE_TIME);
         let taken = kernel()? - before;
         drop(crowd);
         subject.stop()?;
@@ -49,13 +49,13 @@ pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     let mut subject = Subject::start(bench, &server, Mode::Protected("connection"))?;
     let (before, empty) = (kernel()?, Used::by(subject.pid())?);
     let mut crowd = Crowd::gather(bench, connections)?;
-    thread::sleep(REST);
+    thread::sleep(SETTLE_TIME);
     let full = Used::by(subject.pid())?;
     let taken = kernel()? - before;
     let idle = idle_percent(subject.pid())?;
     bench.say(format_args!("killed with {connections} connections"));
     let killed = kill_crowd(bench, &mut subject, &mut crowd)?;
-    thread::sleep(REST);
+    thread::sleep(SETTLE_TIME);
     let after = Used::by(subject.pid())?;
     drop(crowd);
     end(subject, &killed)?;
@@ -118,7 +118,7 @@ pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
 
 /// The same with the record on another host.
 pub(super) fn linked(bench: &Bench) -> Result<Vec<Figure>> {
-    let connections = CONNECTIONS;
+    let connections = CONNECTION_COUNT;
     bench.say(format_args!(
         "{connections} connections, with a logger on another host"
     ));
@@ -128,7 +128,7 @@ pub(super) fn linked(bench: &Bench) -> Result<Vec<Figure>> {
     let began = Instant::now();
     let mut crowd = Crowd::gather(bench, connections)?;
     let gathered = began.elapsed().as_secs_f64();
-    thread::sleep(REST);
+    thread::sleep(SETTLE_TIME);
     let full = (Used::by(subject.pid())?, anonymous(logger)?);
     let protected = subject.protected_connections()?;
     bench.say(format_args!("killed with {connections} connections"));
@@ -221,7 +221,7 @@ impl Killed {
             one(&format!("{name}.live"), "ms", self.times.live(), &timings),
             survivors(
                 &format!("{name}.alive"),
-                CONNECTIONS,
+                CONNECTION_COUNT,
                 &[whole(after.len())],
                 "those that answered a request that was sent right after the kill",
             ),
@@ -240,7 +240,7 @@ fn one(name: &str, unit: &'static str, value: f64, how: &str) -> Figure {
 
 /// A sum over all connections, for each.
 fn each(sum: f64) -> f64 {
-    sum / whole(CONNECTIONS)
+    sum / whole(CONNECTION_COUNT)
 }
 
 fn whole(count: usize) -> f64 {
@@ -254,6 +254,6 @@ fn idle_percent(serve: Pid) -> Result<f64> {
         of_each.sum()
     };
     let before = taken()?;
-    thread::sleep(IDLE);
-    Ok((taken()? - before) / IDLE.as_secs_f64() * 100.0)
+    thread::sleep(IDLE_TIME);
+    Ok((taken()? - before) / IDLE_TIME.as_secs_f64() * 100.0)
 }

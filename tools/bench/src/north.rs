@@ -1,7 +1,7 @@
 //! A server with state: what its record costs, and how fast it is back.
 
 pub(super) mod checkpoints;
-pub(super) mod others;
+pub(super) mod other_servers;
 pub(super) mod takeover;
 
 use std::net::SocketAddr;
@@ -36,14 +36,14 @@ const LOADS: [(&str, &str, f64); 4] = [
     ("50", "1", 0.95),
     ("50", "16", 0.85),
 ];
-/// What output commit may add to a command's latency, milliseconds.
-const ADDED: f64 = 0.2;
-/// How often a turn of the server's loop may wait for the logger.
-const WAITS: f64 = 1.0;
+/// Most latency that output commit may add to a command.
+const ADDED_LATENCY_MS: f64 = 0.2;
+/// Most waits for the logger in one iteration of the server's event loop.
+const WAITS_PER_ITERATION: f64 = 1.0;
 /// What redis-benchmark sends for a SET: `*3`, `SET`, a key of 16 bytes and a value of 3.
-const REQUEST: f64 = 45.0;
-/// So that the next death is not taken for the same.
-const REST: Duration = Duration::from_millis(1100);
+const REQUEST_BYTES: f64 = 45.0;
+/// Pause before the next death, so that serve does not take both for one.
+const DEATH_INTERVAL: Duration = Duration::from_millis(1100);
 
 const COMMIT_BOUND: &str = "a round trip to the logger before the first answer of each turn of the server's loop, on \
      the same processors";
@@ -125,7 +125,7 @@ fn speed(
             "recorded" => [ratio.aim(Aim::AtLeast(aim), BOUND), added],
             "committed" => [
                 ratio.aim(Aim::AtLeast(aim), COMMIT_BOUND),
-                added.aim(Aim::AtMost(ADDED), COMMIT_BOUND),
+                added.aim(Aim::AtMost(ADDED_LATENCY_MS), COMMIT_BOUND),
             ],
             _ => [ratio, added],
         });
@@ -136,9 +136,10 @@ fn speed(
             );
             let waits = Figure::of(format!("{name}.{mode}.waits"), "per turn", &waits, how);
             figures.push(match mode {
-                "committed" => {
-                    waits.aim(Aim::AtMost(WAITS), "what is said in a turn leaves together")
-                }
+                "committed" => waits.aim(
+                    Aim::AtMost(WAITS_PER_ITERATION),
+                    "what is said in a turn leaves together",
+                ),
                 _ => waits,
             });
         }
@@ -192,10 +193,10 @@ pub(super) fn recovery(bench: &Bench) -> Result<Vec<Figure>> {
         let before = record(&subject)?;
         let [live_speed, _] = set(bench, "50", pipeline, commands)?;
         let count: f64 = commands.parse()?;
-        let each = (record(&subject)? - before) / count - REQUEST;
+        let each = (record(&subject)? - before) / count - REQUEST_BYTES;
         let (mut live, mut replayed) = (Vec::new(), Vec::new());
         for _ in 0..bench.size(5, 2) {
-            thread::sleep(REST);
+            thread::sleep(DEATH_INTERVAL);
             let event = kill(&mut subject)?;
             ensure!(event["reset"] == 0, "connections were reset: {event}");
             live.push(timing(&event, "live_ms")?);
@@ -210,7 +211,7 @@ pub(super) fn recovery(bench: &Bench) -> Result<Vec<Figure>> {
             "bytes",
             &[each],
             format!(
-                "{how}: the record's growth for each command, less the {REQUEST} bytes of the command"
+                "{how}: the record's growth for each command, less the {REQUEST_BYTES} bytes of the command"
             ),
         );
         figures.push(bytes.aim(

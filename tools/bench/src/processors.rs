@@ -46,14 +46,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_processors_and_those_taken_away_do_not_work() {
+    fn idle_and_stolen_time_is_no_work() {
         let stat = "cpu  100 20 300 4000 50 6 7 800 0 0\ncpu0 1 2 3 4 5 6 7 8 0 0\n";
         assert_eq!(busy(stat), Some(4.33));
         assert_eq!(busy("cpu0 1 2 3 4 5 6 7 8 0 0\n"), None);
     }
 
     #[test]
-    fn we_have_used_some_time() -> Result<()> {
+    fn own_processor_time_is_positive() -> Result<()> {
         assert!(used_by(rustix::process::getpid())? > 0.0);
         Ok(())
     }

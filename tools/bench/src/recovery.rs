@@ -13,10 +13,10 @@ use super::clients::{Answers, Crowd};
 use super::figure::{Aim, Figure, quantile};
 use super::subject::{Mode, Server, Subject, own_start};
 
-/// The longest recovery that is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// A server that has lived this long is started again without a pause.
-const FORGIVEN: Duration = Duration::from_millis(1050);
+/// Longest time of a recovery.
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(60);
+/// serve starts a server of this age again without a pause.
+const BACKOFF_RESET_TIME: Duration = Duration::from_millis(1050);
 
 const BOUND: &str = "the dead server's processes must be gone and its sockets destroyed before the new one may \
      start; what takes longest is in the steps of this table";
@@ -66,7 +66,7 @@ impl Times {
 /// Kills the server with SIGKILL and waits until it serves again.
 pub(super) fn kill(subject: &mut Subject<'_>) -> Result<Value> {
     kill_process(subject.server_pid()?, Signal::KILL)?;
-    subject.wait_for("serving", PATIENCE)
+    subject.wait_for("serving", RECOVERY_TIMEOUT)
 }
 
 /// The same among a crowd that asks at once, while the server is dead: how long after the kill
@@ -78,7 +78,7 @@ pub(super) fn kill_among(
 ) -> Result<(Value, Answers)> {
     kill_process(subject.server_pid()?, Signal::KILL)?;
     let answers = crowd.ask_all(bench)?;
-    Ok((subject.wait_for("serving", PATIENCE)?, answers))
+    Ok((subject.wait_for("serving", RECOVERY_TIMEOUT)?, answers))
 }
 
 pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
@@ -118,7 +118,7 @@ fn with_connections(
     let mut alive = Vec::new();
     for kill_number in 1..=kills {
         let mut crowd = Crowd::gather(bench, connections)?;
-        thread::sleep(FORGIVEN);
+        thread::sleep(BACKOFF_RESET_TIME);
         all.push(Times::of(&kill(&mut subject)?)?);
         let (answer, why) = crowd.alive(bench)?;
         if let Some(why) = why {
@@ -192,7 +192,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn steps_are_the_time_between_two_of_serves_timings() -> Result<()> {
+    fn steps_are_times_between_timings() -> Result<()> {
         let event = json!({ "timings": {
             "detected_ms": 1.0, "cleared_ms": 3.0, "restarted_ms": 6.0, "listening_ms": 10.0,
             "first_spliced_ms": 15.0, "spliced_ms": 21.0, "live_ms": 28.0,
@@ -204,12 +204,12 @@ mod tests {
     }
 
     #[test]
-    fn an_event_without_timings_is_an_error() {
+    fn event_without_timings_is_an_error() {
         assert!(Times::of(&json!({ "event": "serving" })).is_err());
     }
 
     #[test]
-    fn one_lost_connection_breaks_the_promise() {
+    fn single_lost_connection_breaks_promise() {
         assert_eq!(
             survivors("x", 10, &[10.0, 9.0, 10.0], "").met(),
             Some(false)

@@ -13,9 +13,9 @@ use super::recovery::{Times, kill};
 use super::stage::PORT;
 use super::subject::{Mode, Server, Subject};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Time for the last bytes to be acknowledged, and for the server's death to be forgiven.
-const REST: Duration = Duration::from_millis(1050);
+const REPLAY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time for the last bytes to be acknowledged, and for serve to forget the death.
+const SETTLE_TIME: Duration = Duration::from_millis(1050);
 
 pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     let mib: usize = bench.size(300, 100);
@@ -40,14 +40,14 @@ pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
 fn one(bench: &Bench, subject: &mut Subject<'_>, mib: usize) -> Result<f64> {
     let address = bench.stage.address(PORT);
     let mut stream = bench.stage.client.enter(|| TcpStream::connect(address))??;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(REPLAY_TIMEOUT))?;
+    stream.set_write_timeout(Some(REPLAY_TIMEOUT))?;
     let block = vec![0x5a; 1 << 20];
     for _ in 0..mib {
         bench.interrupt.check()?;
         stream.write_all(&block)?;
     }
-    thread::sleep(REST);
+    thread::sleep(SETTLE_TIME);
     let event = kill(subject)?;
     let times = Times::of(&event)?;
     let replayed = event["replayed_bytes"]

@@ -242,7 +242,7 @@ fn read(path: &Path) -> Result<Vec<Part>> {
 
 fn parts(text: &[u8]) -> Result<Vec<Part>> {
     #[derive(Deserialize)]
-    struct Of {
+    struct FigureOfSubject {
         subject: String,
         #[serde(flatten)]
         figure: Figure,
@@ -250,13 +250,13 @@ fn parts(text: &[u8]) -> Result<Vec<Part>> {
     #[derive(Deserialize)]
     struct Results {
         subjects: Vec<Part>,
-        results: Vec<Of>,
+        results: Vec<FigureOfSubject>,
     }
     let Results {
         subjects: mut parts,
         results,
     } = serde_json::from_slice(text)?;
-    for Of { subject, figure } in results {
+    for FigureOfSubject { subject, figure } in results {
         let Some(part) = parts.iter_mut().find(|part| part.subject == subject) else {
             bail!("nothing is known of the subject {subject}");
         };
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missed_aim_is_explained_and_a_broken_promise_is_not_sound() {
+    fn missed_aim_is_explained_broken_promise_fails() {
         let slow = Figure::of("slow", "", &[0.5], "by hand").aim(Aim::AtLeast(0.9), "the copy");
         let slow = Report::new(vec![part("a", vec![slow])]);
         assert!(slow.for_people().contains("- `slow`: the copy"));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_measured_is_told_and_the_rest_stays() {
+    fn unmeasured_subject_is_reported_others_stay() {
         let report = Report::new(vec![part("a", x(1.5)), failed("echo")]);
         assert!(!report.whole());
         let text = report.for_people();
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn other_subjects_stay_as_they_were() -> Result<()> {
+    fn unmeasured_subjects_keep_results() -> Result<()> {
         let directory = tempfile::tempdir()?;
         let order = ["a", "b", "c"].map(str::to_owned);
         let write = |parts| Report::new(parts).write(directory.path(), &order);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_somebody_else_is_not_written_over() -> Result<()> {
+    fn foreign_file_is_not_overwritten() -> Result<()> {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("results.json");
         fs::write(&path, "{}")?;

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use lab::{Address, Direction, Host, Link, Output};
 
-use harness::ground::Ground;
 use harness::nginx;
 use harness::task::{Interrupt, Programs};
+use harness::testbed::Testbed;
 
 /// Name of the service.
 pub(super) const SERVICE: &str = "bench";
@@ -19,8 +19,8 @@ pub(super) const SERVICE: &str = "bench";
 pub(super) const PORT: u16 = 80;
 /// The server's interface on the logger's network.
 const LOG_INTERFACE: &str = "eth1";
-/// A small object, bytes.
-pub(super) const SMALL: usize = 128;
+/// Size of the small object.
+pub(super) const SMALL_OBJECT_BYTES: usize = 128;
 
 /// A lab with `client` at 10.0.0.1 and `server` at 10.0.0.10; and on a network of their own
 /// `logger` at 10.0.1.20 and the server again at 10.0.1.10.
@@ -28,7 +28,7 @@ pub(super) struct Stage {
     pub(super) client: Host,
     pub(super) server: Host,
     pub(super) logger: Host,
-    pub(super) ground: Ground,
+    pub(super) testbed: Testbed,
 }
 
 impl Stage {
@@ -36,11 +36,11 @@ impl Stage {
         let memory = Path::new("/dev/shm");
         let elsewhere = std::env::temp_dir();
         let place = if memory.is_dir() { memory } else { &elsewhere };
-        let ground = Ground::build("bench", SERVICE, place, programs, interrupt)?;
-        let client = ground.lab.add_host_at("client", 1)?;
-        let server = ground.lab.add_host_at("server", 10)?;
-        let logger = ground.lab.add_host_in("logger", Address::new(1, 20)?)?;
-        ground
+        let testbed = Testbed::build("bench", SERVICE, place, programs, interrupt)?;
+        let client = testbed.lab.add_host_at("client", 1)?;
+        let server = testbed.lab.add_host_at("server", 10)?;
+        let logger = testbed.lab.add_host_in("logger", Address::new(1, 20)?)?;
+        testbed
             .lab
             .add_link(&server, LOG_INTERFACE, Address::new(1, 10)?)?;
         // Thousands of connections to one port, again and again.
@@ -50,18 +50,18 @@ impl Stage {
             client,
             server,
             logger,
-            ground,
+            testbed,
         };
         fs::create_dir(stage.file("www"))?;
-        fs::write(stage.file("www/small"), vec![b'x'; SMALL])?;
-        let text = nginx::configuration(stage.ground.directory(), &[stage.address(PORT)]);
+        fs::write(stage.file("www/small"), vec![b'x'; SMALL_OBJECT_BYTES])?;
+        let text = nginx::configuration(stage.testbed.directory(), &[stage.address(PORT)]);
         fs::write(stage.file("nginx.conf"), text)?;
         Ok(stage)
     }
 
     /// Where a file is.
     pub(super) fn file(&self, name: &str) -> PathBuf {
-        self.ground.file(name)
+        self.testbed.file(name)
     }
 
     /// A file of so many zeros that takes no room.
@@ -132,12 +132,12 @@ impl Stage {
 
     /// Removes hosts, processes and files.
     pub(super) fn remove(self) -> Result<()> {
-        self.ground.remove()
+        self.testbed.remove()
     }
 
     /// The same after a failure, of which it is known already.
     pub(super) fn abandon(self) {
-        self.ground.abandon();
+        self.testbed.abandon();
     }
 }
 

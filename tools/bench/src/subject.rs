@@ -15,8 +15,8 @@ use super::Bench;
 use super::stage::{PORT, SERVICE};
 use harness::events::Events;
 
-/// How long a server may take to listen, or to end.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest time until a server listens or ends.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How a server is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl Server {
 
     /// With another configuration of the stage's directory.
     pub(super) fn nginx_with(bench: &Bench, configuration: &str) -> Self {
-        let mut command = nginx_command(bench.stage.ground.directory());
+        let mut command = nginx_command(bench.stage.testbed.directory());
         command.pop();
         command.push(bench.stage.file(configuration).into());
         Self::of(command, PORT)
@@ -128,7 +128,7 @@ impl Server {
     pub(super) fn own_with(bench: &Bench, verb: &str, more: &[&str]) -> Self {
         let address = bench.stage.address(PORT).to_string();
         let mut command = vec![
-            bench.stage.ground.programs.reference_server.clone().into(),
+            bench.stage.testbed.programs.reference_server.clone().into(),
             verb.into(),
             address.into(),
         ];
@@ -199,7 +199,7 @@ impl<'a> Subject<'a> {
                     Mode::Committed(round_trip) => round_trip,
                     _ => 0,
                 })?;
-                Some(stage.ground.start_logger(logger_host, &[])?)
+                Some(stage.testbed.start_logger(logger_host, &[])?)
             }
             None => None,
         };
@@ -215,21 +215,24 @@ impl<'a> Subject<'a> {
         }
         if let Mode::Checkpointed(bytes) = mode {
             arguments.push(format!("--checkpoint-at={bytes}"));
-            arguments.push(format!("--criu={}", stage.ground.programs.criu().display()));
+            arguments.push(format!(
+                "--criu={}",
+                stage.testbed.programs.criu().display()
+            ));
         }
         if logger.is_some() {
-            arguments.extend(stage.ground.logger_arguments(logger_host));
+            arguments.extend(stage.testbed.logger_arguments(logger_host));
         }
         let protected = mode != Mode::Plain;
         let started = server.command(mode);
         let mut command = if protected {
-            let outlive = &stage.ground.programs.outlive;
+            let outlive = &stage.testbed.programs.outlive;
             let mut command = stage.server.command(&outlive.to_string_lossy());
             command
                 .args(["serve", "--json", "--name", SERVICE])
                 .args(["--address", &stage.address(server.port).to_string()])
                 .arg("--run-dir")
-                .arg(stage.ground.directory())
+                .arg(stage.testbed.directory())
                 .args(arguments)
                 .arg("--")
                 .arg(&started[0]);
@@ -254,10 +257,10 @@ impl<'a> Subject<'a> {
             events,
         };
         stage
-            .ground
+            .testbed
             .await_listener(&stage.server, server.port, &subject.process, &log)?;
         if protected {
-            subject.wait_for("protecting", PATIENCE)?;
+            subject.wait_for("protecting", SERVER_TIMEOUT)?;
         }
         if server.is_pinned && mode.is_north() {
             pin(subject.server_pid()?)?;
@@ -307,10 +310,10 @@ impl<'a> Subject<'a> {
 
     /// What `outlive status --json` says.
     pub(super) fn status(&self) -> Result<Value> {
-        let ground = &self.bench.stage.ground;
-        let mut command = Command::new(&ground.programs.outlive);
+        let testbed = &self.bench.stage.testbed;
+        let mut command = Command::new(&testbed.programs.outlive);
         command.args(["status", "--json", SERVICE, "--run-dir"]);
-        let output = command.arg(ground.directory()).output()?;
+        let output = command.arg(testbed.directory()).output()?;
         let said = String::from_utf8_lossy(&output.stdout);
         serde_json::from_slice(&output.stdout)
             .with_context(|| format!("`outlive status` said {said}"))
@@ -322,7 +325,7 @@ impl<'a> Subject<'a> {
     /// It does not end.
     pub(super) fn end(&self) -> Result<()> {
         self.process.kill(Signal::TERM)?;
-        let ended = self.process.wait_with_timeout(PATIENCE)?;
+        let ended = self.process.wait_with_timeout(SERVER_TIMEOUT)?;
         ensure!(ended.is_some(), "the server does not end on SIGTERM");
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! From the death of the host that serves to the first byte from another one.
 //!
-//! The host loses its power while clients use the service ([`watching`]); the standby takes over
+//! The host loses its power while clients use the service ([`silence_clients`]); the standby takes over
 //! ([`pair`]), and its events say when each step was done ([`steps`]). Then the dead host comes back as the
 //! standby, and it is the other one's turn. Measured with the lease as it is by default, and with the
 //! shortest that is stable here; against the number of connections, and of bytes that were recorded. And
@@ -8,8 +8,8 @@
 
 mod cost;
 mod pair;
+mod silence_clients;
 mod steps;
-mod watching;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -26,16 +26,16 @@ use super::recovery::survivors;
 use super::traffic::{curl, wrk};
 use super::usage::{Used, anonymous};
 pub(super) use pair::{Hosts, Pair, Served, address};
+use silence_clients::{Silences, WHAT, Watchers};
 pub(super) use steps::now;
 use steps::{STEPS, Steps, announced};
-use watching::{Silences, WHAT, Watchers};
 
 /// The longest that `outlive logger` grants by default, milliseconds: whoever has just begun to serve has it.
-pub(super) const DEFAULT_LEASE: u64 = 250;
-/// Leases that are tried, the shortest first, milliseconds.
-const LEASES: [u64; 6] = [10, 20, 40, 60, 80, 120];
-/// What was sent before is in the record, and what comes after is counted.
-const REST: Duration = Duration::from_millis(300);
+pub(super) const DEFAULT_LEASE_MS: u64 = 250;
+/// Terms that are tried, the shortest first.
+const LEASE_TERMS_MS: [u64; 6] = [10, 20, 40, 60, 80, 120];
+/// Earlier bytes are in the record after this time, and later ones are counted.
+const SETTLE_TIME: Duration = Duration::from_millis(300);
 
 const BOUND: &str = "the lease must be over before another host may speak, and that is most of it: of 250 ms a third \
      at most has passed when the power goes";
@@ -43,10 +43,10 @@ const TUNED_BOUND: &str = "besides the lease: the server's own start, and that c
      share two processors";
 pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     let hosts = Hosts::of(bench)?;
-    let all = power_offs(bench, &hosts, DEFAULT_LEASE)?;
+    let all = power_offs(bench, &hosts, DEFAULT_LEASE_MS)?;
     let all = all.context("the service has moved by itself: this machine is too busy")?;
     let aim = (Aim::AtMost(300.0), BOUND);
-    let mut figures = of_power_offs("default", DEFAULT_LEASE, &all, aim);
+    let mut figures = of_power_offs("default", DEFAULT_LEASE_MS, &all, aim);
     figures.extend(tuned(bench, &hosts)?);
     for (connections, runs) in bench.size(
         &[(10, 5), (100, 5), (1000, 5), (10_000, 3)][..],
@@ -64,7 +64,7 @@ pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
 
 /// With the shortest lease by which the service stays where it is while nobody dies.
 fn tuned(bench: &Bench, hosts: &Hosts) -> Result<Vec<Figure>> {
-    for lease in LEASES {
+    for lease in LEASE_TERMS_MS {
         if !is_stable(bench, hosts, lease)? {
             continue;
         }
@@ -72,7 +72,7 @@ fn tuned(bench: &Bench, hosts: &Hosts) -> Result<Vec<Figure>> {
             continue;
         };
         let how = format!(
-            "of the leases {LEASES:?} the shortest by which the service stayed on its host while wrk and curl kept all \
+            "of the leases {LEASE_TERMS_MS:?} the shortest by which the service stayed on its host while wrk and curl kept all \
              processors busy, and in all runs below but for the power-offs"
         );
         let lease_of = Figure::of("takeover.tuned.term", "ms", &[milliseconds(lease)], how);
@@ -125,13 +125,13 @@ fn take_over(bench: &Bench, pair: &mut Pair<'_>, lease_ms: u64) -> Result<Takeov
     let watchers = Watchers::start(bench, address()?)?;
     // Wherever in a lease.
     let phase = rand::rng().random_range(0..lease_ms * 1000);
-    thread::sleep(REST + Duration::from_micros(phase));
+    thread::sleep(SETTLE_TIME + Duration::from_micros(phase));
     let capture = bench.stage.client.capture("arp")?;
     let left = pair.lease_left()?;
     let power_off = now();
     pair.power_off()?;
     pair.wait_for(0, "serving")?;
-    thread::sleep(REST);
+    thread::sleep(SETTLE_TIME);
     let silences = watchers.finish()?;
     let steps = Steps::of(&pair.events(0)?, power_off)?;
     let announced = announced(&capture.finish()?.packets, power_off);
@@ -239,20 +239,20 @@ fn with_connections(
     bench.say(format_args!(
         "{runs} power-offs with {connections} connections"
     ));
-    let mut pair = Pair::start(bench, hosts, &Served::Nginx, Some(DEFAULT_LEASE))?;
+    let mut pair = Pair::start(bench, hosts, &Served::Nginx, Some(DEFAULT_LEASE_MS))?;
     pair.stand_by()?;
     let mib = |bytes: f64| bytes / f64::from(1 << 20);
     let (mut all, mut alive) = (Vec::new(), Vec::new());
     let mut memory = [const { Vec::new() }; 3];
     let mut one = |pair: &mut Pair<'_>| -> Result<()> {
         let mut crowd = Crowd::gather_at(bench, address()?, connections)?;
-        thread::sleep(REST);
+        thread::sleep(SETTLE_TIME);
         let used = [
             Used::by(pair.pid(0)?)?.total(),
             anonymous(pair.logger_pid())?,
             Used::by(pair.pid(1)?)?.total(),
         ];
-        all.push(take_over(bench, pair, DEFAULT_LEASE)?);
+        all.push(take_over(bench, pair, DEFAULT_LEASE_MS)?);
         for (values, bytes) in memory.iter_mut().zip(used) {
             values.push(mib(bytes));
         }
@@ -280,7 +280,7 @@ fn with_connections(
     }
     let how = format!(
         "power-off of the host that serves with {connections} idle connections, each with one answered request, \
-         a lease of {DEFAULT_LEASE} ms"
+         a lease of {DEFAULT_LEASE_MS} ms"
     );
     let name = |what: &str| format!("takeover.{connections}.{what}");
     let figure = |what: &str, values: &[f64], words: &str| {
@@ -312,7 +312,7 @@ fn with_bytes(bench: &Bench, hosts: &Hosts, megabytes: usize, runs: usize) -> Re
     bench.say(format_args!(
         "{runs} power-offs after an upload of {megabytes} MB"
     ));
-    let mut pair = Pair::start(bench, hosts, &Served::Own("sink"), Some(DEFAULT_LEASE))?;
+    let mut pair = Pair::start(bench, hosts, &Served::Own("sink"), Some(DEFAULT_LEASE_MS))?;
     pair.stand_by()?;
     let mut all = Vec::new();
     for _ in 0..runs {
@@ -323,7 +323,7 @@ fn with_bytes(bench: &Bench, hosts: &Hosts, megabytes: usize, runs: usize) -> Re
         for _ in 0..megabytes {
             stream.write_all(&block)?;
         }
-        thread::sleep(REST);
+        thread::sleep(SETTLE_TIME);
         let power_off = now();
         pair.power_off()?;
         pair.wait_for(0, "serving")?;
@@ -339,7 +339,7 @@ fn with_bytes(bench: &Bench, hosts: &Hosts, megabytes: usize, runs: usize) -> Re
     pair.stop()?;
     let how = format!(
         "power-off of the host that serves after an upload of {megabytes} MB to a server that reads and discards, \
-         a lease of {DEFAULT_LEASE} ms"
+         a lease of {DEFAULT_LEASE_MS} ms"
     );
     let figure = |what: &str, values: Vec<f64>, words: &str| {
         let name = format!("takeover.{megabytes}MB.{what}");
@@ -363,16 +363,16 @@ fn with_bytes(bench: &Bench, hosts: &Hosts, megabytes: usize, runs: usize) -> Re
 fn moves(bench: &Bench, hosts: &Hosts) -> Result<Vec<Figure>> {
     let runs = bench.size(20, 3);
     bench.say(format_args!("{runs} moves"));
-    let mut pair = Pair::start(bench, hosts, &Served::Nginx, Some(DEFAULT_LEASE))?;
+    let mut pair = Pair::start(bench, hosts, &Served::Nginx, Some(DEFAULT_LEASE_MS))?;
     pair.stand_by()?;
     let mut all = Vec::new();
     for _ in 0..runs {
         bench.interrupt.check()?;
         let watchers = Watchers::start(bench, address()?)?;
-        thread::sleep(REST);
+        thread::sleep(SETTLE_TIME);
         let began = now();
         pair.hand_over()?;
-        thread::sleep(REST);
+        thread::sleep(SETTLE_TIME);
         let silences = watchers.finish()?;
         all.push((Steps::of(&pair.events(0)?, began)?, silences));
         pair.await_standby()?;

@@ -105,7 +105,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn what_was_sent_is_acknowledged() -> Result<()> {
+    fn sent_bytes_are_acknowledged() -> Result<()> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let mut stream = TcpStream::connect(listener.local_addr()?)?;
         let (mut server, _) = listener.accept()?;

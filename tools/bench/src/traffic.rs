@@ -13,8 +13,8 @@ use super::figure::{Aim, Figure, column, compared, quantile, ratios};
 use super::stage::PORT;
 use super::subject::{Mode, Server, alternate, alternate_for, several_cpus};
 
-/// No transfer takes longer, on any machine that is worth measuring.
-const LIMIT: Duration = Duration::from_secs(60);
+/// Longest time of a transfer.
+const TRANSFER_TIMEOUT: Duration = Duration::from_secs(60);
 /// An iperf3 that was just started, or just left by another client, refuses for a moment.
 pub(super) const IPERF_REST: Duration = Duration::from_millis(300);
 const BOTH: [Mode; 2] = [Mode::Plain, Mode::Protected("connection")];
@@ -119,7 +119,9 @@ fn throughput<const N: usize>(
 pub(super) fn on_client(bench: &Bench, program: &str, arguments: &[&str]) -> Result<String> {
     let mut all = vec!["-c", if several_cpus() { "1" } else { "0" }, program];
     all.extend(arguments);
-    bench.stage.run("taskset", &all, LIMIT, &bench.interrupt)
+    bench
+        .stage
+        .run("taskset", &all, TRANSFER_TIMEOUT, &bench.interrupt)
 }
 
 /// Runs curl, and returns its speed in Gbit/s.
@@ -215,7 +217,7 @@ fn round_trips(bench: &Bench, address: SocketAddr, trips: usize) -> Result<[f64;
     }
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(LIMIT))?;
+    stream.set_read_timeout(Some(TRANSFER_TIMEOUT))?;
     let (sent, mut received) = ([0x5a; 64], [0; 64]);
     let mut took = Vec::with_capacity(trips);
     for trip in 0..trips + trips / 10 {

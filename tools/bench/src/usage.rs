@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_files_are_understood() {
+    fn kernel_files_are_parsed() {
         assert_eq!(
             kib("Rss:  7 kB\nAnonymous:      12 kB\n", "Anonymous:"),
             Some(12288.0)
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_process_has_memory_and_no_logger() -> Result<()> {
+    fn own_process_has_memory_without_logger() -> Result<()> {
         let own = rustix::process::getpid();
         let used = Used::by(own)?;
         assert!(used.anonymous > 0.0);

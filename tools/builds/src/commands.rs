@@ -1,4 +1,4 @@
-//! Which commands a make runs, and for how long: a shell of ours notes it.
+//! Commands of a make and their durations, recorded by a shell of the measurement.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
-/// What takes less by itself (`echo`, `test`) is not counted: our shell costs some milliseconds itself. Seconds.
-const LEAST: f64 = 0.02;
+/// Shorter commands (`echo`, `test`) are not counted: the shell of the measurement costs some milliseconds.
+const SHORTEST_COMMAND_SECONDS: f64 = 0.02;
 
-/// A shell that notes when it began and ended, and in which one it was begun: makes call each other.
-pub(super) struct Noting {
+/// A shell that records start, end and parent: makes call each other.
+pub(super) struct CommandRecorder {
     shell: PathBuf,
     notes: PathBuf,
 }
 
-impl Noting {
-    /// Beside that place.
+impl CommandRecorder {
+    /// Makes the shell beside that place.
     pub(super) fn beside(place: &Path) -> Result<Self> {
         let this = Self {
             shell: place.with_extension("shell"),
@@ -33,12 +33,12 @@ impl Noting {
         Ok(this)
     }
 
-    /// What make is told.
+    /// The argument that lets make use the shell.
     pub(super) fn argument(&self) -> String {
         format!("SHELL={}", self.shell.display())
     }
 
-    /// Seconds of each command since this was asked last.
+    /// Seconds of each command since the last call.
     pub(super) fn taken(&self) -> Result<Vec<f64>> {
         if !self.notes.exists() {
             return Ok(Vec::new());
@@ -49,14 +49,14 @@ impl Noting {
     }
 }
 
-impl Drop for Noting {
+impl Drop for CommandRecorder {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.shell);
         let _ = fs::remove_file(&self.notes);
     }
 }
 
-/// Without what was begun within them.
+/// The durations without nested commands.
 fn own_times(notes: &str) -> Result<Vec<f64>> {
     let mut all: BTreeMap<u64, f64> = BTreeMap::new();
     let mut commands = Vec::new();
@@ -68,7 +68,7 @@ fn own_times(notes: &str) -> Result<Vec<f64>> {
         // What is within another one ends, and is noted, before it.
         let own = took - all.remove(&this).unwrap_or(0.0);
         *all.entry(within).or_default() += took;
-        if own >= LEAST {
+        if own >= SHORTEST_COMMAND_SECONDS {
             commands.push(own);
         }
     }
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_within_another_one_counts_once() -> Result<()> {
+    fn nested_command_counts_once() -> Result<()> {
         // Two commands of a second in a make that is another one's command, one of two, and an echo.
         let notes = "20 10 100000000 1100000000\n21 10 1100000000 2100000000\n10 0 95000000 2110000000\n\
                      11 0 3000000000 5000000000\n12 0 5000000000 5001000000\n";
@@ -92,9 +92,9 @@ mod tests {
     }
 
     #[test]
-    fn the_shell_notes_what_it_runs() -> Result<()> {
+    fn shell_records_its_commands() -> Result<()> {
         let directory = tempfile::tempdir()?;
-        let noting = Noting::beside(&directory.path().join("project"))?;
+        let noting = CommandRecorder::beside(&directory.path().join("project"))?;
         assert!(noting.taken()?.is_empty());
         let (_, shell) = noting.argument().split_once('=').map_or_else(
             || (String::new(), String::new()),

@@ -1,4 +1,4 @@
-//! What somebody does to a project, one thing after another.
+//! The edits of a project, in order.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -8,53 +8,53 @@ use anyhow::{Context, Result};
 
 use super::projects::Project;
 
-/// How long somebody waits between the last save and asking for the build.
+/// Pause between the last save and the request for the build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pause {
-    /// Until all that can be done has been done.
+    /// Until the watcher is idle.
     Long,
-    /// Half of the time that the build takes.
+    /// Half of the build time.
     Half,
-    /// Not at all.
+    /// No pause.
     None,
 }
 
-/// What is done to a file.
+/// A change of a file.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Edit {
-    /// More text at the end of the source file.
+    /// Appends text to the source file.
     Source(&'static str),
-    /// At the end of the header.
+    /// Appends text to the header.
     Header(&'static str),
-    /// The source file ends where it did before the last edit of it.
+    /// Cuts the source file to its length before the last edit.
     Mend,
 }
 
-/// An edit, and a build.
+/// An edit and a build.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Step {
+pub(super) struct PlannedBuild {
     pub(super) name: &'static str,
     pub(super) edit: Option<Edit>,
     pub(super) pause: Pause,
-    pub(super) asks: Asks,
+    pub(super) asks: Goals,
 }
 
-/// What is asked of make.
+/// Arguments of make.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Asks {
-    /// What is asked usually, and this.
+pub(super) enum Goals {
+    /// The usual arguments and these.
     Usual(&'static [&'static str]),
-    /// This alone.
+    /// These arguments alone.
     Only(&'static [&'static str]),
-    /// What installs the project.
+    /// The arguments that install the project.
     Install,
 }
 
-const USUALLY: Asks = Asks::Usual(&[]);
+const USUALLY: Goals = Goals::Usual(&[]);
 const MISTAKE: Edit = Edit::Source("this is no C\n");
 
-/// A morning's work.
-pub(super) const HISTORY: [Step; 14] = [
+/// The edits of a morning.
+pub(super) const HISTORY: [PlannedBuild; 14] = [
     step("from nothing", None, Pause::Long, USUALLY),
     step(
         "a comment",
@@ -89,22 +89,22 @@ pub(super) const HISTORY: [Step; 14] = [
         "a header, -j2",
         Some(Edit::Header("/* A fourth one. */\n")),
         Pause::Half,
-        Asks::Usual(&["-j2", "-s"]),
+        Goals::Usual(&["-j2", "-s"]),
     ),
     step(
         "a mistake, -k",
         Some(MISTAKE),
         Pause::Long,
-        Asks::Usual(&["-k"]),
+        Goals::Usual(&["-k"]),
     ),
     step("mended, half", Some(Edit::Mend), Pause::Half, USUALLY),
-    step("install", None, Pause::Long, Asks::Install),
-    step("clean", None, Pause::None, Asks::Only(&["clean"])),
+    step("install", None, Pause::Long, Goals::Install),
+    step("clean", None, Pause::None, Goals::Only(&["clean"])),
     step("again", None, Pause::Half, USUALLY),
 ];
 
-const fn step(name: &'static str, edit: Option<Edit>, pause: Pause, asks: Asks) -> Step {
-    Step {
+const fn step(name: &'static str, edit: Option<Edit>, pause: Pause, asks: Goals) -> PlannedBuild {
+    PlannedBuild {
         name,
         edit,
         pause,
@@ -112,15 +112,15 @@ const fn step(name: &'static str, edit: Option<Edit>, pause: Pause, asks: Asks) 
     }
 }
 
-impl Step {
-    /// Whether what is asked for is what is done unasked: what was asked for most often before.
+impl PlannedBuild {
+    /// Whether the request is the expected one: the most frequent earlier request.
     pub(super) fn is_expected(&self) -> bool {
-        matches!(self.asks, Asks::Usual([]))
+        matches!(self.asks, Goals::Usual([]))
     }
 
-    /// Whether several things are done at once: who says something first is by chance then.
+    /// Whether the make is parallel: the order of the output then varies.
     pub(super) fn is_in_parallel(&self) -> bool {
-        let (Asks::Usual(also) | Asks::Only(also)) = self.asks else {
+        let (Goals::Usual(also) | Goals::Only(also)) = self.asks else {
             return false;
         };
         also.iter().any(|word| word.starts_with("-j"))
@@ -128,7 +128,7 @@ impl Step {
 }
 
 impl Edit {
-    /// Does it to the project in that directory. `length` is that of the source file before the last edit of it.
+    /// Performs the edit in that directory. `length` is the length of the source file before the last edit.
     pub(super) fn carry_out(
         self,
         project: &Project,

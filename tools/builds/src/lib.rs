@@ -1,5 +1,5 @@
-//! `make builds`: programs that others wrote are built by `make`, and by `outlive make`, through the same history of
-//! edits. After each build both have the same.
+//! `make builds`: foreign programs are built by `make` and by `outlive make` through the same history of edits. After
+//! each build both trees are equal.
 
 #![forbid(unsafe_code)]
 
@@ -16,12 +16,12 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use commands::Noting;
+use commands::CommandRecorder;
 use history::HISTORY;
 pub use history::Pause;
 use projects::{PROJECTS, Project};
 pub use side::Watcher;
-use side::{By, Came, go_through};
+use side::{BuildOutcome, Builder, go_through};
 
 use harness::machine::{Machine, commit};
 use harness::task::{Interrupt, Programs, cache, ended, need_root};
@@ -30,8 +30,8 @@ pub use projects::REDIS;
 
 /// Debian's archive.
 const MIRROR: &str = "http://deb.debian.org";
-/// How many differences are shown.
-const SHOWN: usize = 5;
+/// Most differences that are shown.
+const SHOWN_DIFFERENCES: usize = 5;
 
 /// Build programs of other projects by make and by outlive make, with the same edits
 #[derive(Debug, clap::Parser)]
@@ -52,7 +52,7 @@ pub struct Options {
     json: Option<PathBuf>,
 }
 
-/// Builds all of them. The exit status is 0 if no build came to something else than make's.
+/// Builds all projects. The exit status is 0 if every result equals that of make.
 pub fn main(options: &Options) -> ExitCode {
     ended("builds", run(options))
 }
@@ -86,29 +86,29 @@ fn run(options: &Options) -> Result<bool> {
     Ok(same)
 }
 
-/// What a step took, by make and by ours, seconds.
+/// Durations of a step by make and by ours, seconds.
 #[derive(Debug, Clone)]
-pub struct Step {
+pub struct MeasuredBuild {
     /// Name of the edit.
     pub name: &'static str,
     is_edited: bool,
-    /// How it was asked for.
+    /// Pause before the request.
     pub pause: Pause,
-    /// By make; the mean of two.
+    /// By make: the mean of two.
     pub usual: f64,
-    /// By ours, from the question to the end.
+    /// By ours, from the request to the end.
     pub ours: f64,
-    /// How long the same had taken, unasked and concealed, where it had been finished.
+    /// Duration of the finished speculative build, if there was one.
     pub unasked: Option<f64>,
-    /// What files took on disk then that nobody saw yet, bytes.
+    /// Disk space of the hidden files then, bytes.
     pub hidden: Option<u64>,
-    /// Of each command, where they were noted.
+    /// Durations of the commands, if recorded.
     commands: Vec<f64>,
-    /// Sizes of the files that make has made, together.
+    /// Total size of the files that make has made.
     bytes: u64,
 }
 
-impl Step {
+impl MeasuredBuild {
     fn to_json(&self, project: &Project) -> Value {
         json!({
             "project": project.name,
@@ -129,32 +129,32 @@ impl Step {
     }
 }
 
-/// What a project took, and how often it was not as it is by make.
+/// The result of a project.
 #[derive(Debug, Default)]
-pub struct Gone {
-    /// All steps, in their order.
-    pub steps: Vec<Step>,
+pub struct ProjectReport {
+    /// All steps in order.
+    pub steps: Vec<MeasuredBuild>,
     /// Number of files that differ from the files of make.
     pub differences: usize,
-    /// Processor time, seconds: by make, the mean of two, and by ours with all that was done in vain.
+    /// Processor time, seconds: by make, the mean of two, and by ours with all discarded work.
     pub processors: [f64; 2],
-    /// The most memory that the watcher had, bytes.
+    /// Peak memory of the watcher, bytes.
     pub memory: u64,
 }
 
-/// A project's tree, ready to be built; it is removed at the end.
+/// The tree of a project, ready for a build. Removed at the end.
 pub struct Tree {
     place: PathBuf,
-    /// Where its makefile is.
+    /// The directory of the makefile.
     pub directory: PathBuf,
-    /// What is asked of make.
+    /// Arguments of make.
     pub arguments: &'static [&'static str],
     /// A header that many files include.
     pub header: PathBuf,
 }
 
 impl Tree {
-    /// By the project's name, and one of its own.
+    /// A tree of the project with this name, and a directory name of its own.
     pub fn of(project: &str, name: &str) -> Result<Self> {
         let project = known(project)?;
         let source = project.archive.unpacked(MIRROR)?;
@@ -181,8 +181,8 @@ fn known(name: &str) -> Result<&'static Project> {
     project.with_context(|| format!("there is no project {name}"))
 }
 
-/// Has this project built throughout the history.
-pub fn measure(name: &str, programs: &Programs, interrupt: &Interrupt) -> Result<Gone> {
+/// Builds this project throughout the history.
+pub fn measure(name: &str, programs: &Programs, interrupt: &Interrupt) -> Result<ProjectReport> {
     compare(known(name)?, MIRROR, programs, interrupt)
 }
 
@@ -191,21 +191,21 @@ fn compare(
     mirror: &str,
     programs: &Programs,
     interrupt: &Interrupt,
-) -> Result<Gone> {
+) -> Result<ProjectReport> {
     println!("{}", project.name);
     let source = project.archive.unpacked(mirror)?;
     let place = cache(None, "builds")?.join(project.name);
     let go = |by| go_through(project, &source, &place, by, interrupt);
-    let plain = go(By::Make)?;
+    let plain = go(Builder::Make)?;
     let times: Vec<Duration> = plain.steps.iter().map(|came| came.took).collect();
-    let ours = go(By::Outlive(&programs.outlive, &times))?;
+    let ours = go(Builder::Outlive(&programs.outlive, &times))?;
     // After that: what becomes faster or slower meanwhile does so for both.
-    let again = go(By::Make)?;
+    let again = go(Builder::Make)?;
     std::fs::remove_dir_all(&place)?;
-    let mut gone = Gone {
+    let mut gone = ProjectReport {
         processors: [(plain.processors + again.processors) / 2.0, ours.processors],
         memory: ours.memory,
-        ..Gone::default()
+        ..ProjectReport::default()
     };
     for (number, asked) in HISTORY.iter().enumerate() {
         let (ours, plain, again) = (
@@ -213,7 +213,7 @@ fn compare(
             &plain.steps[number],
             &again.steps[number],
         );
-        let step = Step {
+        let step = MeasuredBuild {
             name: asked.name,
             is_edited: asked.edit.is_some(),
             pause: asked.pause,
@@ -229,11 +229,11 @@ fn compare(
         };
         say(&step, &ours.told);
         let differences = differences(asked, [ours, plain, again]);
-        for difference in differences.iter().take(SHOWN) {
+        for difference in differences.iter().take(SHOWN_DIFFERENCES) {
             println!("    {difference}");
         }
-        if differences.len() > SHOWN {
-            println!("    and {} more", differences.len() - SHOWN);
+        if differences.len() > SHOWN_DIFFERENCES {
+            println!("    and {} more", differences.len() - SHOWN_DIFFERENCES);
         }
         gone.differences += differences.len();
         gone.steps.push(step);
@@ -241,12 +241,17 @@ fn compare(
     Ok(gone)
 }
 
-/// Goes through it once more for the times of the commands.
-fn note(project: &Project, mirror: &str, gone: &mut Gone, interrupt: &Interrupt) -> Result<()> {
+/// Builds once more for the durations of the commands.
+fn note(
+    project: &Project,
+    mirror: &str,
+    gone: &mut ProjectReport,
+    interrupt: &Interrupt,
+) -> Result<()> {
     let source = project.archive.unpacked(mirror)?;
     let place = cache(None, "builds")?.join(project.name);
-    let noting = Noting::beside(&place)?;
-    let noted = go_through(project, &source, &place, By::Noted(&noting), interrupt)?;
+    let noting = CommandRecorder::beside(&place)?;
+    let noted = go_through(project, &source, &place, Builder::Noted(&noting), interrupt)?;
     std::fs::remove_dir_all(&place)?;
     for (step, came) in gone.steps.iter_mut().zip(noted.steps) {
         step.commands = came.commands;
@@ -254,7 +259,7 @@ fn note(project: &Project, mirror: &str, gone: &mut Gone, interrupt: &Interrupt)
     Ok(())
 }
 
-fn say(step: &Step, told: &str) {
+fn say(step: &MeasuredBuild, told: &str) {
     let unasked = step
         .unasked
         .map_or_else(String::new, |it| format!(", {it:.3} unasked"));
@@ -267,8 +272,11 @@ fn say(step: &Step, told: &str) {
     );
 }
 
-/// What is not as it is by make.
-fn differences(asked: &history::Step, [ours, plain, again]: [&Came; 3]) -> Vec<String> {
+/// Differences from the result of make.
+fn differences(
+    asked: &history::PlannedBuild,
+    [ours, plain, again]: [&BuildOutcome; 3],
+) -> Vec<String> {
     let mut all = picture::differences(&ours.tree, &plain.tree, &again.tree);
     if ours.status != plain.status {
         all.push(format!("status {:?}, not {:?}", ours.status, plain.status));

@@ -1,4 +1,4 @@
-//! What a tree holds.
+//! The content of a tree.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 
-/// Of each name: mode and kind, and a sum of its content.
+/// Mode, kind and checksum by name.
 pub(super) type Picture = BTreeMap<PathBuf, (u32, u64)>;
 
 pub(super) fn of(tree: &Path) -> Result<Picture> {
@@ -33,8 +33,8 @@ pub(super) fn of(tree: &Path) -> Result<Picture> {
     Ok(all)
 }
 
-/// What is in one and not in the other, or otherwise. Contents that differ between `plain` and `again` do so for
-/// reasons of their own (the time of day is in them).
+/// Differences between two trees. Contents that also differ between `plain` and `again` have a reason of their own,
+/// such as the time of day.
 pub(super) fn differences(ours: &Picture, plain: &Picture, again: &Picture) -> Vec<String> {
     let mut all = Vec::new();
     for (path, (mode, content)) in plain {

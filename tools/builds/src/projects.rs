@@ -1,23 +1,23 @@
-//! What is built: programs that others wrote, of different shapes.
+//! The projects: foreign programs of different shapes.
 
 use harness::archive::Archive;
 
-/// A project with a makefile, and files of it that are edited.
+/// A project with a makefile, and the files for the edits.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Project {
     pub(super) name: &'static str,
     pub(super) archive: Archive,
-    /// Shell commands that lead to a makefile; none of them is measured.
+    /// Shell commands that make the makefile, not measured.
     pub(super) prepare: &'static str,
-    /// Where it lies, in the source.
+    /// The directory of the makefile in the source.
     pub(super) directory: &'static str,
-    /// What is asked of make, unless a step asks for something else.
+    /// The usual arguments of make.
     pub(super) arguments: &'static [&'static str],
     /// A source file, from `directory`.
     pub(super) source: &'static str,
-    /// A header that many of them include.
+    /// A header that many files include.
     pub(super) header: &'static str,
-    /// What installs it into a directory `stage` of the project.
+    /// Arguments that install the project into the directory `stage`.
     pub(super) install: &'static [&'static str],
 }
 

@@ -1,4 +1,4 @@
-//! One who goes through a history: by `make`, or by `outlive make`.
+//! A run through a history: by `make`, or by `outlive make`.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -11,75 +11,77 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::commands::Noting;
-use super::history::{Asks, HISTORY, Pause, Step};
+use super::commands::CommandRecorder;
+use super::history::{Goals, HISTORY, Pause, PlannedBuild};
 use super::picture::{self, Picture};
 use super::projects::Project;
 use harness::archive::run;
 use harness::task::Interrupt;
 
-/// How long a build may take, and what has to happen soon.
-const PATIENCE: Duration = Duration::from_secs(900);
-/// Until a save has been noticed.
-const NOTICED: Duration = Duration::from_millis(250);
-const LOOK: Duration = Duration::from_millis(5);
-/// How often who builds unasked is asked how far it is: that takes a process, which takes from what is measured.
-const ASK: Duration = Duration::from_millis(100);
+/// Longest time of a build.
+const BUILD_TIMEOUT: Duration = Duration::from_secs(900);
+/// Time after which a watcher has noticed a save.
+const SAVE_DELAY: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Time between two questions to the watcher: each takes a process, and time of the measurement.
+const STATUS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Who builds.
+/// The builder.
 #[derive(Clone, Copy)]
-pub(super) enum By<'a> {
+pub(super) enum Builder<'a> {
     Make,
-    /// With a shell that notes its commands.
-    Noted(&'a Noting),
-    /// This program, and how long each build took before.
+    /// make, with a shell that records the commands.
+    Noted(&'a CommandRecorder),
+    /// `outlive make`, and the earlier duration of each build.
     Outlive(&'a Path, &'a [Duration]),
 }
 
-/// What came of a step.
-pub(super) struct Came {
+/// The result of a step.
+pub(super) struct BuildOutcome {
     pub(super) took: Duration,
     pub(super) status: Option<i32>,
-    /// What make said, without what outlive says of itself.
+    /// Output of make, without the messages of outlive.
     pub(super) said: [String; 2],
-    /// That.
+    /// Messages of outlive.
     pub(super) told: String,
-    /// What `make -q` says afterwards.
+    /// Exit status of `make -q` afterwards.
     pub(super) is_done: Option<i32>,
     pub(super) tree: Picture,
-    /// How long it took to do it unasked, if it has been done so.
+    /// Duration of the speculative build, if finished.
     pub(super) unasked: Option<Duration>,
-    /// Seconds of each command, where they are noted.
+    /// Seconds of each command, if recorded.
     pub(super) commands: Vec<f64>,
-    /// Sizes of the files that it has made, together.
+    /// Total size of the new files.
     pub(super) bytes: u64,
-    /// Processor time of who was asked, seconds.
+    /// Processor time of the requested build, seconds.
     processors: f64,
-    /// What files took on disk that nobody saw yet, when it was asked for, if it was finished then; bytes.
+    /// Disk space of hidden files at the request, if the speculative build was finished, bytes.
     pub(super) hidden: Option<u64>,
 }
 
-/// What came of all steps.
-pub(super) struct Went {
-    pub(super) steps: Vec<Came>,
-    /// Processor time of all that was done for them, in vain or not, seconds.
+/// The results of all steps.
+pub(super) struct ProjectOutcome {
+    pub(super) steps: Vec<BuildOutcome>,
+    /// Processor time of all work, used or not, seconds.
     pub(super) processors: f64,
-    /// The most memory that the watcher had, bytes; 0 without one.
+    /// Peak memory of the watcher, bytes; 0 without one.
     pub(super) memory: u64,
 }
 
-/// Goes through the history, in a new copy of the source at that place.
+/// Runs through the history in a new copy of the source.
 pub(super) fn go_through(
     project: &Project,
     source: &Path,
     place: &Path,
-    by: By<'_>,
+    by: Builder<'_>,
     interrupt: &Interrupt,
-) -> Result<Went> {
+) -> Result<ProjectOutcome> {
     let directory = prepared(project, source, place)?;
     let watcher = match by {
-        By::Outlive(program, _) => Some(Watcher::over(&directory, program, project.arguments)?),
-        By::Make | By::Noted(_) => None,
+        Builder::Outlive(program, _) => {
+            Some(Watcher::over(&directory, program, project.arguments)?)
+        }
+        Builder::Make | Builder::Noted(_) => None,
     };
     let mut all = Vec::new();
     let mut length = 0;
@@ -97,18 +99,18 @@ pub(super) fn go_through(
                 unasked = Some(watcher.has_finished(interrupt)?);
                 hidden = Some(hidden_by(watcher.child.id())?);
             }
-            (_, By::Outlive(_, usual), Pause::Half) => thread::sleep(usual[number] / 2),
+            (_, Builder::Outlive(_, usual), Pause::Half) => thread::sleep(usual[number] / 2),
             _ => {}
         }
         let came = build(project, step, &directory, by);
         let came = came.with_context(|| format!("{}, {}", project.name, step.name))?;
-        all.push(Came {
+        all.push(BuildOutcome {
             unasked,
             hidden,
             ..came
         });
     }
-    let mut went = Went {
+    let mut went = ProjectOutcome {
         processors: all.iter().map(|came| came.processors).sum(),
         steps: all,
         memory: 0,
@@ -122,7 +124,7 @@ pub(super) fn go_through(
     Ok(went)
 }
 
-/// A new copy of the source at that place, ready to be built. Where its makefile is.
+/// Makes a copy of the source, ready for a build. Returns the directory of the makefile.
 pub(super) fn prepared(project: &Project, source: &Path, place: &Path) -> Result<PathBuf> {
     if place.exists() {
         fs::remove_dir_all(place)?;
@@ -134,15 +136,20 @@ pub(super) fn prepared(project: &Project, source: &Path, place: &Path) -> Result
     Ok(place.join(project.directory).canonicalize()?)
 }
 
-fn build(project: &Project, step: &Step, directory: &Path, by: By<'_>) -> Result<Came> {
+fn build(
+    project: &Project,
+    step: &PlannedBuild,
+    directory: &Path,
+    by: Builder<'_>,
+) -> Result<BuildOutcome> {
     let mut arguments: Vec<&str> = Vec::new();
     match step.asks {
-        Asks::Usual(more) => {
+        Goals::Usual(more) => {
             arguments.extend(project.arguments);
             arguments.extend(more);
         }
-        Asks::Only(these) => arguments.extend(these),
-        Asks::Install => arguments.extend(project.install),
+        Goals::Only(these) => arguments.extend(these),
+        Goals::Install => arguments.extend(project.install),
     }
     let stage = directory.join("stage");
     let stage = stage.to_str().context("a path of letters")?;
@@ -151,14 +158,14 @@ fn build(project: &Project, step: &Step, directory: &Path, by: By<'_>) -> Result
         .map(|it| it.replace("$(CURDIR)/stage", stage))
         .collect();
     let mut make = match by {
-        By::Outlive(outlive, _) => {
+        Builder::Outlive(outlive, _) => {
             let mut make = Command::new(outlive);
             make.arg("make");
             make
         }
-        By::Make | By::Noted(_) => Command::new("make"),
+        Builder::Make | Builder::Noted(_) => Command::new("make"),
     };
-    if let By::Noted(noting) = by {
+    if let Builder::Noted(noting) = by {
         make.arg(noting.argument());
     }
     make.args(&arguments).current_dir(directory);
@@ -173,15 +180,15 @@ fn build(project: &Project, step: &Step, directory: &Path, by: By<'_>) -> Result
         .lines()
         .partition(|line| line.starts_with("outlive: "));
     let commands = match by {
-        By::Noted(noting) => noting.taken()?,
-        By::Make | By::Outlive(..) => Vec::new(),
+        Builder::Noted(noting) => noting.taken()?,
+        Builder::Make | Builder::Outlive(..) => Vec::new(),
     };
     let bytes = made(directory, since)?;
     let tree = picture::of(directory)?;
     let mut question = Command::new("make");
     question.arg("-q").args(&arguments).current_dir(directory);
     let question = question.output()?;
-    Ok(Came {
+    Ok(BuildOutcome {
         took,
         status: output.status.code(),
         said: [text(&output.stdout), others.join("\n")],
@@ -196,7 +203,7 @@ fn build(project: &Project, step: &Step, directory: &Path, by: By<'_>) -> Result
     })
 }
 
-/// Sizes of the files in that directory that were written since, together.
+/// Total size of the files in that directory that were written since.
 fn made(directory: &Path, since: SystemTime) -> Result<u64> {
     let mut sum = 0;
     for entry in fs::read_dir(directory)? {
@@ -211,7 +218,7 @@ fn made(directory: &Path, since: SystemTime) -> Result<u64> {
     Ok(sum)
 }
 
-/// With the processor time of what has ended in that time, and of what that had begun, seconds.
+/// Runs a closure. Returns also the processor time of the ended and the running children, seconds.
 fn with_processors<T>(work: impl FnOnce() -> T) -> (T, Result<f64>) {
     // Of children that have ended, and theirs: the fourteenth and fifteenth after the name, in hundredths.
     let spent = || {
@@ -229,7 +236,7 @@ fn with_processors<T>(work: impl FnOnce() -> T) -> (T, Result<f64>) {
     (done, used)
 }
 
-/// The most memory that a process has had, bytes.
+/// Peak memory of a process, bytes.
 fn most_memory(process: u32) -> Result<u64> {
     let about = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = about.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -237,7 +244,7 @@ fn most_memory(process: u32) -> Result<u64> {
     Ok(number.context("no VmHWM")?.parse::<u64>()? << 10)
 }
 
-/// What files without a name take on disk that a process holds, bytes.
+/// Disk space of the unnamed files that a process holds, bytes.
 fn hidden_by(process: u32) -> Result<u64> {
     let mut all = BTreeMap::new();
     for descriptor in fs::read_dir(format!("/proc/{process}/fd"))? {
@@ -257,12 +264,12 @@ pub struct Watcher {
     program: PathBuf,
     directory: PathBuf,
     child: Child,
-    /// How many makes it had begun before something was saved.
+    /// Number of speculative makes before the save.
     begun: Cell<u64>,
 }
 
 impl Watcher {
-    /// With this program, and these arguments expected.
+    /// Starts the watcher with this program and these expected arguments.
     pub fn over(directory: &Path, program: &Path, arguments: &[&str]) -> Result<Self> {
         let mut watch = Command::new(program);
         watch.args(["make", "--watch"]).args(arguments);
@@ -278,8 +285,8 @@ impl Watcher {
         };
         let began = Instant::now();
         while this.status().is_err() {
-            ensure!(began.elapsed() < PATIENCE, "nobody watches");
-            thread::sleep(LOOK);
+            ensure!(began.elapsed() < BUILD_TIMEOUT, "nobody watches");
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(this)
     }
@@ -292,21 +299,21 @@ impl Watcher {
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 
-    /// How many makes and commands run.
+    /// Number of running makes and commands.
     pub fn running(&self) -> Result<u64> {
         Ok(self.status()?["running"].as_u64().unwrap_or(0))
     }
 
-    /// What it has finished before the next save is not what it does about that.
+    /// Ignores makes from before the next save.
     pub fn is_saved_soon(&self) -> Result<()> {
         self.begun
             .set(self.status()?["begun"].as_u64().unwrap_or(0));
         Ok(())
     }
 
-    /// Waits until all that can be done has been. How long the make took that was done unasked.
+    /// Waits until the watcher is idle. Returns the duration of the speculative make.
     pub fn has_finished(&self, interrupt: &Interrupt) -> Result<Duration> {
-        thread::sleep(NOTICED);
+        thread::sleep(SAVE_DELAY);
         let began = Instant::now();
         loop {
             interrupt.check()?;
@@ -316,10 +323,10 @@ impl Watcher {
             if is_begun && number("running") == 0 && number("finished") > 0 {
                 return Ok(Duration::from_micros(number("took")));
             }
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > BUILD_TIMEOUT {
                 bail!("it does not finish: {status}");
             }
-            thread::sleep(ASK);
+            thread::sleep(STATUS_INTERVAL);
         }
     }
 

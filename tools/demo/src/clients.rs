@@ -1,4 +1,4 @@
-//! Who uses the server, and what each of them has to say in the end.
+//! The clients of the servers, and their results.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::Sender;
@@ -13,22 +13,22 @@ use crate::stage::Stage;
 use crate::{count, curl, idle, messages};
 
 /// Curls whose output is read slowly.
-const SLOW: usize = 25;
+const SLOW_CLIENTS: usize = 25;
 /// Connections that are idle while the server is killed.
-const IDLE: usize = 25;
+const IDLE_CLIENTS: usize = 25;
 /// Connections of a redis-benchmark, each with one command at a time.
-pub(crate) const COUNTERS: usize = 4;
+pub(crate) const COUNTING_CLIENTS: usize = 4;
 
-/// What the clients share.
+/// The state that the clients share.
 pub(crate) struct Scene<'a> {
     pub(crate) stage: &'a Stage,
-    /// Raised when the servers will not be killed any more.
+    /// Raised after the last kill.
     pub(crate) kills_over: &'a AtomicBool,
-    /// Raised when the demo ends early: whoever still works gives up.
+    /// Raised when the demo ends early: all clients give up.
     pub(crate) given_up: &'a AtomicBool,
 }
 
-/// What a client does.
+/// A kind of client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Download,
@@ -53,7 +53,7 @@ impl Kind {
         Self::Topic,
     ];
 
-    /// Whose clients they are.
+    /// The server of these clients.
     pub(crate) fn server(self) -> Server {
         match self {
             Self::Count | Self::Channel => Server::Redis,
@@ -62,26 +62,26 @@ impl Kind {
         }
     }
 
-    /// How many clients of this kind there are.
+    /// Number of clients of this kind.
     pub(crate) fn clients(self) -> usize {
         match self {
-            Self::Slow => SLOW,
-            Self::Idle => IDLE,
+            Self::Slow => SLOW_CLIENTS,
+            Self::Idle => IDLE_CLIENTS,
             _ => 1,
         }
     }
 
-    /// How many connections each of them has at a time.
+    /// Connections of each client at a time.
     pub(crate) fn at_a_time(self) -> usize {
         match self {
-            Self::Count => COUNTERS,
+            Self::Count => COUNTING_CLIENTS,
             // Who publishes, and who has subscribed.
             Self::Channel | Self::Topic => 2,
             _ => 1,
         }
     }
 
-    /// What it does, and if it is not over IPv4, over what.
+    /// Name of the work, with the IP version if not IPv4.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::Download => "download of 200 MB",
@@ -95,7 +95,7 @@ impl Kind {
         }
     }
 
-    /// What its longest pause is the longest of.
+    /// Name of the work whose longest pause counts.
     pub(crate) fn pause(self) -> &'static str {
         match self {
             Self::Download => "between two reads of what curl writes",
@@ -110,7 +110,7 @@ impl Kind {
         }
     }
 
-    /// What its clients say of what they have counted.
+    /// Name of the counted things.
     pub(crate) fn counted(self, count: u64) -> String {
         match self {
             Self::Count => format!("{count} INCR, each counted once"),
@@ -118,7 +118,7 @@ impl Kind {
         }
     }
 
-    /// Lives one client's life.
+    /// Runs a client.
     fn run(self, number: usize, scene: &Scene<'_>) -> Result<Served> {
         match self {
             Self::Download => curl::download(scene),
@@ -132,20 +132,20 @@ impl Kind {
     }
 }
 
-/// What a client's connections were good for that did what they had to.
+/// Result of a client that worked.
 pub(crate) struct Served {
-    /// How many it has made: as many as it would have made without any death.
+    /// Number of connections: as many as without a death.
     pub(crate) connections: usize,
-    /// What it has counted: commands that redis has, or messages that were delivered, each once.
+    /// Commands in redis, or delivered messages, each counted once.
     pub(crate) count: u64,
-    /// Bytes compared, all the same.
+    /// Equal bytes.
     pub(crate) bytes: u64,
-    /// The longest that the client waited, in the sense of [`Kind::pause`].
+    /// Longest wait of the client, as in [`Kind::pause`].
     pub(crate) pause: Option<Duration>,
 }
 
 impl Served {
-    /// One connection was enough, and there was nothing to count but bytes.
+    /// A client with a single connection, which counts bytes alone.
     pub(crate) fn on_one(bytes: u64, pause: Option<Duration>) -> Self {
         Self {
             connections: 1,
@@ -156,16 +156,16 @@ impl Served {
     }
 }
 
-/// How it went with one client.
+/// Outcome of a client.
 pub(crate) struct Outcome {
     pub(crate) kind: Kind,
     pub(crate) began: Instant,
     pub(crate) ended: Instant,
-    /// An error means that its connections were broken.
+    /// An error: a connection was broken.
     pub(crate) result: Result<Served>,
 }
 
-/// Starts all clients, each of which reports to `director`.
+/// Starts all clients. Each one reports to `director`.
 pub(crate) fn start<'scope, 'a: 'scope>(
     scope: &'scope Scope<'scope, '_>,
     scene: &'a Scene<'a>,

@@ -1,11 +1,11 @@
-//! Comparing what a client got with what it had to get, and how long it waited.
+//! Comparison of received and expected bytes, and pauses.
 
 use std::io::Read;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-/// Finds the longest time between two moments of progress.
+/// Measures the longest time between two moments of progress.
 #[derive(Debug, Default)]
 pub(crate) struct Pauses {
     last: Option<Instant>,
@@ -13,7 +13,7 @@ pub(crate) struct Pauses {
 }
 
 impl Pauses {
-    /// There was progress.
+    /// Notes progress.
     pub(crate) fn progress(&mut self) {
         let now = Instant::now();
         if let Some(last) = self.last.replace(now) {
@@ -21,17 +21,16 @@ impl Pauses {
         }
     }
 
-    /// The longest time without.
+    /// Longest time without progress.
     pub(crate) fn longest(&self) -> Duration {
         self.longest
     }
 }
 
-/// Reads both to their ends and returns how many bytes they have, which are the same.
-/// `on_read` is called whenever something of `got` was read.
+/// Compares both streams to their ends, and returns their length. Calls `on_read` after each read of `got`.
 ///
 /// # Errors
-/// They differ, or cannot be read.
+/// The streams differ, or cannot be read.
 pub(crate) fn same(
     mut got: impl Read,
     mut expected: impl Read,
@@ -74,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_same_is_the_same() {
+    fn any_difference_is_found() {
         let long: Vec<u8> = (0..200_000_u32).map(|n| n.to_le_bytes()[1]).collect();
         assert_eq!(compared(&long, &long), Ok(200_000));
         assert_eq!(compared(b"", b""), Ok(0));

@@ -1,4 +1,4 @@
-//! How a server is, as far as `outlive` and the logger have told.
+//! State of the servers, from the events of `outlive` and of the logger.
 
 use std::ops::{Index, IndexMut};
 
@@ -7,23 +7,23 @@ use serde_json::Value;
 
 use crate::server::Server;
 
-/// Of one server.
+/// State of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Condition {
-    /// Its main process.
+    /// Process number of the server's main process.
     pub(crate) main: Option<Pid>,
-    /// It serves.
+    /// The server serves.
     pub(crate) live: bool,
-    /// It has attached to the logger; and with records of before.
+    /// Whether the service is attached to the logger, and whether with earlier records.
     pub(crate) recorded: bool,
     pub(crate) found: bool,
-    /// The other host waits to take over, and the one that serves knows it.
+    /// The standby waits, and the active host knows of the standby.
     pub(crate) stands_by: bool,
     pub(crate) leased: bool,
 }
 
 impl Condition {
-    /// Takes in an event of its `serve`.
+    /// Applies an event of `serve`.
     pub(crate) fn follow(&mut self, event: &Value) {
         match event["event"].as_str().unwrap_or_default() {
             "started" | "restarted" => self.main = event["pid"].as_i64().and_then(to_pid),
@@ -33,19 +33,19 @@ impl Condition {
         }
     }
 
-    /// It dies now, by itself or with its host.
+    /// Notes the death of the server, alone or with the host.
     pub(crate) fn dies(&mut self) {
         self.live = false;
         self.main = None;
     }
 
-    /// It serves, what clients send is recorded where it should be, and another host would take over; the
-    /// latter two with a logger.
+    /// Whether the server serves, its record is complete, and a standby would take over. Record and standby need a
+    /// logger.
     pub(crate) fn is_ready(&self, with_logger: bool) -> bool {
         self.is_live(with_logger) && (self.stands_by && self.leased || !with_logger)
     }
 
-    /// The same before there is a standby.
+    /// The same without the standby.
     pub(crate) fn is_live(&self, with_logger: bool) -> bool {
         self.live && (self.recorded || !with_logger)
     }
@@ -55,12 +55,12 @@ fn to_pid(number: i64) -> Option<Pid> {
     Pid::from_raw(i32::try_from(number).ok()?)
 }
 
-/// Of all.
+/// State of all servers.
 #[derive(Debug, Default)]
 pub(crate) struct Conditions([Condition; Server::ALL.len()]);
 
 impl Conditions {
-    /// Whether that is so of each.
+    /// Whether all servers meet the condition.
     pub(crate) fn all(&self, so: impl Fn(&Condition) -> bool) -> bool {
         self.0.iter().all(so)
     }
@@ -90,7 +90,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_server_is_ready_when_all_has_been_told() {
+    fn server_is_ready_after_all_events() {
         let mut conditions = Conditions::default();
         let all = |conditions: &Conditions, with| conditions.all(|one| one.is_ready(with));
         for server in Server::ALL {

@@ -1,28 +1,28 @@
-//! Clients that count in redis: the unmodified redis-benchmark, again and again until the kills are over.
+//! Clients that count in redis: the unmodified redis-benchmark, repeated until the last kill.
 
 use std::io::Read as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::clients::{COUNTERS, Scene, Served};
+use crate::clients::{COUNTING_CLIENTS, Scene, Served};
 use crate::program::Program;
 use crate::raised;
 use crate::server::Server;
 
-/// INCRs of one run, some seconds' worth.
-const COMMANDS: u64 = 20_000;
-/// What is counted in.
+/// INCR commands of one run: some seconds.
+const COMMANDS_PER_RUN: u64 = 20_000;
+/// Key of the counter.
 const KEY: &str = "counted";
 
-/// Runs redis-benchmark until the kills are over and once more, and finds each INCR counted once.
+/// Runs redis-benchmark until the last kill and once more, and compares the counter with the number of INCR commands.
 pub(crate) fn run(scene: &Scene<'_>) -> Result<Served> {
     let (mut runs, mut pause) = (0, Duration::ZERO);
     loop {
         let last = raised(scene.kills_over);
         pause = pause.max(benchmark(scene)?);
         runs += 1;
-        let counted = COMMANDS * u64::try_from(runs)?;
+        let counted = COMMANDS_PER_RUN * u64::try_from(runs)?;
         let found = print(scene, "redis-cli", &["GET", KEY])?;
         ensure!(
             found.trim() == counted.to_string(),
@@ -31,7 +31,7 @@ pub(crate) fn run(scene: &Scene<'_>) -> Result<Served> {
         );
         if last {
             return Ok(Served {
-                connections: runs * COUNTERS,
+                connections: runs * COUNTING_CLIENTS,
                 count: counted,
                 bytes: 0,
                 pause: Some(pause),
@@ -40,10 +40,10 @@ pub(crate) fn run(scene: &Scene<'_>) -> Result<Served> {
     }
 }
 
-/// One run, and how long its slowest command took. At the first connection that breaks, and at the first
-/// error that it is answered, redis-benchmark ends.
+/// Runs redis-benchmark once, and returns the time of the slowest command. redis-benchmark ends at the first broken
+/// connection or error.
 fn benchmark(scene: &Scene<'_>) -> Result<Duration> {
-    let (clients, commands) = (COUNTERS.to_string(), COMMANDS.to_string());
+    let (clients, commands) = (COUNTING_CLIENTS.to_string(), COMMANDS_PER_RUN.to_string());
     let load = ["-c", &clients, "-P", "1", "-n", &commands, "--csv"];
     let said = print(
         scene,
@@ -53,7 +53,7 @@ fn benchmark(scene: &Scene<'_>) -> Result<Duration> {
     slowest(&said).with_context(|| format!("redis-benchmark said: {said}"))
 }
 
-/// What such a program prints, run for these words at redis.
+/// Output of a redis program with these arguments.
 fn print(scene: &Scene<'_>, program: &str, words: &[&str]) -> Result<String> {
     let [address, _] = scene.stage.addresses(Server::Redis);
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
@@ -65,7 +65,7 @@ fn print(scene: &Scene<'_>, program: &str, words: &[&str]) -> Result<String> {
     Ok(said)
 }
 
-/// The last field of the line that is not the headings: milliseconds.
+/// The last field of the line below the headings, milliseconds.
 fn slowest(csv: &str) -> Option<Duration> {
     let line = csv.lines().find(|line| line.starts_with("\"INCR"))?;
     let last = line.rsplit(',').next()?.trim_matches('"');
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slowest_command_is_found() {
+    fn slowest_command_is_found() {
         let said = "\"test\",\"rps\",\"max_latency_ms\"\n\"INCR counted\",\"30121.99\",\"17.5\"\n";
         assert_eq!(slowest(said), Some(Duration::from_micros(17_500)));
         assert_eq!(slowest("\"test\",\"rps\",\"max_latency_ms\"\n"), None);

@@ -1,4 +1,4 @@
-//! The clients that are curls: unmodified, each told to do its work over one connection.
+//! The curl clients: unmodified, each with a single connection.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Cursor, Read};
@@ -22,10 +22,10 @@ const SLOW_READ: usize = 16 << 10;
 const SLOW_SLEEP: Duration = Duration::from_millis(200);
 /// Speed of the small requests.
 const REQUEST_RATE: &str = "10/s";
-/// How often the progress of the upload is looked at.
-const LOOK: Duration = Duration::from_millis(2);
+/// Time between two looks at the progress of the upload.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What curl says of each transfer, on standard error.
+/// Format of curl's line for each transfer, on standard error.
 const SAY: &str = "%{stderr}%{num_connects} %{response_code} %{time_total}\n";
 
 /// Downloads the large file.
@@ -39,7 +39,7 @@ pub(crate) fn download(scene: &Scene<'_>) -> Result<Served> {
     Ok(Served::on_one(bytes, Some(pauses.longest())))
 }
 
-/// Downloads the medium file for somebody who reads slowly what curl writes.
+/// Downloads the medium file into a slow reader.
 pub(crate) fn slow(scene: &Scene<'_>) -> Result<Served> {
     let url = format!("http://{}/medium", scene.stage.addresses(Server::Nginx)[0]);
     let mut curl = curl(scene, &["--no-buffer", &url])?;
@@ -71,7 +71,7 @@ pub(crate) fn keep_alive(scene: &Scene<'_>) -> Result<Served> {
     Ok(Served::on_one(bytes, pause))
 }
 
-/// Uploads the large file and compares what nginx made of it.
+/// Uploads the large file, and compares the file of nginx.
 pub(crate) fn upload(scene: &Scene<'_>) -> Result<Served> {
     let url = format!(
         "http://{}/uploaded",
@@ -92,7 +92,7 @@ pub(crate) fn upload(scene: &Scene<'_>) -> Result<Served> {
     Ok(Served::on_one(bytes, Some(pauses.longest())))
 }
 
-/// Reads a little, and sleeps.
+/// Reads a little, then sleeps.
 struct Slowly<R>(R);
 
 impl<R: Read> Read for Slowly<R> {
@@ -103,7 +103,7 @@ impl<R: Read> Read for Slowly<R> {
     }
 }
 
-/// A curl, which says of each transfer what we ask it to.
+/// A curl command with our line for each transfer.
 fn curl(scene: &Scene<'_>, arguments: &[&str]) -> Result<Program> {
     // What the user has configured is not for us.
     let ours = ["--disable", "--noproxy", "*", "--globoff"];
@@ -111,7 +111,7 @@ fn curl(scene: &Scene<'_>, arguments: &[&str]) -> Result<Program> {
     Program::start(scene, "curl", &[&ours[..], &more, arguments].concat())
 }
 
-/// Waits for its end, and notes each time that it has read on in `file`.
+/// Waits for the end of the curl, and notes each progress in `file`.
 fn watch_reading(curl: &mut Program, file: &Path) -> Result<Pauses> {
     let mut pauses = Pauses::default();
     let (mut info, mut before) = (None, None);
@@ -124,19 +124,19 @@ fn watch_reading(curl: &mut Program, file: &Path) -> Result<Pauses> {
             before = position;
             pauses.progress();
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     // The answer.
     pauses.progress();
     Ok(pauses)
 }
 
-/// Waits for its end and returns what it says of each transfer.
+/// Waits for the end of the curl, and returns its lines.
 fn finish(curl: Program) -> Result<Vec<Transfer>> {
     curl.finish()?.lines().map(Transfer::parse).collect()
 }
 
-/// Where the kernel says how far a process has read in a file.
+/// The file in which the kernel shows the read position of a process.
 fn descriptor(pid: u32, file: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     let entry = entries
@@ -151,14 +151,14 @@ fn position(info: &Path) -> Option<u64> {
         .find_map(|line| line.strip_prefix("pos:")?.trim().parse().ok())
 }
 
-/// What curl says of one transfer.
+/// The line of a transfer.
 #[derive(Debug, PartialEq)]
 struct Transfer {
-    /// Connections that it made for it.
+    /// New connections of the transfer.
     connects: usize,
-    /// The status of the answer.
+    /// Status of the response.
     status: u16,
-    /// From its beginning to its end.
+    /// Duration.
     time: Duration,
 }
 
@@ -179,7 +179,7 @@ impl Transfer {
     }
 }
 
-/// As a run without a crash: `count` transfers, one connection, the statuses as they should be.
+/// Checks for a run without a crash: `count` transfers, one connection, the right statuses.
 fn one_connection(transfers: &[Transfer], count: usize, statuses: &[u16]) -> Result<()> {
     ensure!(
         transfers.len() == count,
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_curl_says_is_understood() {
+    fn curl_output_is_parsed() {
         let transfer = Transfer::parse("1 200 0.250000").unwrap();
         let time = Duration::from_millis(250);
         assert_eq!(
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_connection_is_noticed() {
+    fn second_connection_is_noticed() {
         let said = |text: &str| {
             text.lines()
                 .map(|line| Transfer::parse(line).unwrap())

@@ -1,5 +1,4 @@
-//! Lets it happen: starts the clients, kills the servers, the logger and the host that serves, tells what is seen,
-//! and waits.
+//! Controls the demo: starts the clients, kills servers, logger and active host, prints events, and waits.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -14,36 +13,36 @@ use serde_json::Value;
 
 use crate::clients::{self, Kind, Outcome, Scene};
 use crate::condition::Conditions;
+use crate::narration;
 use crate::plan::{Victim, plan};
 use crate::record::Record;
 use crate::server::Server;
 use crate::servers::Servers;
-use crate::service::{Teller, Told};
+use crate::service::{OutputLine, Source};
 use crate::stage::Stage;
-use crate::telling;
 use crate::timeline::{Report, Timeline};
 use harness::task::Interrupt;
 
-/// From the moment that the other host serves until the one that died has its power again.
+/// Time from the takeover to the return of power at the dead host.
 const POWER_IS_OFF: Duration = Duration::from_millis(700);
-/// The servers must listen by then, and the standbys be some.
+/// Longest time until the servers listen and the standbys wait.
 const START_LIMIT: Duration = Duration::from_secs(15);
-/// All clients must be done by then; who is not is broken.
-const LIMIT: Duration = Duration::from_secs(90);
-/// How often a signal to us is looked for.
-const LOOK: Duration = Duration::from_millis(50);
+/// Longest time of the demo: a client that is not done by then is broken.
+const RUN_LIMIT: Duration = Duration::from_secs(90);
+/// Time between two looks for a signal to the demo.
+const SIGNAL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What the director is told.
+/// A message to the director.
 pub(crate) enum Message {
-    /// By `outlive serve` or `outlive standby`.
-    Service(Teller, Told),
-    /// By the logger: an event, or something else.
+    /// An output line of `outlive serve` or `outlive standby`.
+    Service(Source, OutputLine),
+    /// An event or another line of the logger.
     Logger(Result<Value, String>),
-    /// By a client that has ended.
+    /// The end of a client.
     Client(Outcome),
 }
 
-/// Why a wait is over.
+/// Reason of the end of a wait.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Waited {
     ItIsSo,
@@ -54,27 +53,27 @@ enum Waited {
 /// The kills.
 #[derive(Default)]
 struct Kills {
-    /// Those to come, each with the time before it.
+    /// Kills to come, each with the time before.
     plan: VecDeque<(Duration, Victim)>,
-    /// They begin when all is as it should be.
+    /// Whether the kills have begun.
     have_begun: bool,
     next: Option<Instant>,
-    /// So many servers were killed.
+    /// Number of killed servers.
     count: u32,
 }
 
-/// The power of the hosts that serve.
+/// The power of the hosts.
 #[derive(Default)]
 struct Power {
-    /// A host has none, and the other one is to serve.
+    /// Whether a host is without power.
     is_off: bool,
-    /// When that host has it again.
+    /// Time at which that host gets power again.
     on_at: Option<Instant>,
-    /// The host that has lost it stands by again.
+    /// Whether that host is a standby again.
     returned: bool,
 }
 
-/// The one who directs.
+/// The director.
 pub(crate) struct Director<'a> {
     stage: &'a Stage,
     servers: &'a mut Servers,
@@ -87,7 +86,7 @@ pub(crate) struct Director<'a> {
     power: Power,
     deaths: Vec<(Instant, Server)>,
     recoveries: usize,
-    /// Uploads that the killed nginx has left half done.
+    /// Unfinished uploads of killed nginx processes.
     remains: Vec<PathBuf>,
     outcomes: Vec<Outcome>,
 }
@@ -118,7 +117,7 @@ impl<'a> Director<'a> {
         }
     }
 
-    /// Directs to the end; nothing is returned when it was interrupted.
+    /// Runs the demo to the end; nothing is returned after an interruption.
     pub(crate) fn direct(
         mut self,
         sender: Sender<Message>,
@@ -166,13 +165,13 @@ impl<'a> Director<'a> {
         })
     }
 
-    /// All serve, and what clients send is recorded where it should be.
+    /// Whether all servers serve with complete records.
     fn is_live(&self) -> bool {
         let with_logger = self.record.is_some();
         self.conditions.all(|one| one.is_live(with_logger))
     }
 
-    /// And another host would take over.
+    /// Whether a standby would take over, too.
     fn is_ready(&self) -> bool {
         let with_logger = self.record.is_some();
         self.conditions.all(|one| one.is_ready(with_logger))
@@ -180,7 +179,7 @@ impl<'a> Director<'a> {
 
     /// Kills as planned, and waits for all clients.
     fn watch(&mut self, kills_over: &AtomicBool) -> Result<Waited> {
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + RUN_LIMIT;
         self.kills.have_begun = true;
         let waited = self.wait(deadline, |director| {
             director.is_ready() && director.kills.plan.is_empty()
@@ -197,7 +196,7 @@ impl<'a> Director<'a> {
         self.wait(deadline, |director| director.outcomes.len() == all)
     }
 
-    /// Does what is to be done until something is so.
+    /// Handles messages until a condition holds.
     fn wait(&mut self, deadline: Instant, so: impl Fn(&Self) -> bool) -> Result<Waited> {
         while !so(self) {
             if self.interrupt.is_raised() {
@@ -218,9 +217,15 @@ impl<'a> Director<'a> {
                 .flatten()
                 .min();
             let until = next.map(|at| at.saturating_duration_since(Instant::now()));
-            match self.messages.recv_timeout(until.unwrap_or(LOOK).min(LOOK)) {
-                Ok(Message::Service(teller, told)) => self.service_said(teller, told)?,
-                Ok(Message::Logger(Ok(event))) => self.logger_said(&event),
+            match self.messages.recv_timeout(
+                until
+                    .unwrap_or(SIGNAL_POLL_INTERVAL)
+                    .min(SIGNAL_POLL_INTERVAL),
+            ) {
+                Ok(Message::Service(source, narrated)) => {
+                    self.on_service_output(source, narrated)?
+                }
+                Ok(Message::Logger(Ok(event))) => self.on_logger_event(&event),
                 Ok(Message::Logger(Err(text))) => self.timeline.now("", &text),
                 Ok(Message::Client(outcome)) => self.outcomes.push(outcome),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -277,7 +282,7 @@ impl<'a> Director<'a> {
         self.servers.kill(main)
     }
 
-    /// Of the host that serves. That it is a host's end, nobody is told: it falls silent.
+    /// Takes the power from the active host. No process learns that: the host falls silent.
     fn power_off(&mut self) -> Result<()> {
         let host = self.servers.serving().name().to_owned();
         self.die(
@@ -292,7 +297,7 @@ impl<'a> Director<'a> {
         self.servers.power_off()
     }
 
-    /// These die now, by themselves or with their host.
+    /// Notes the deaths of these servers, alone or with the host.
     fn die(&mut self, servers: &[Server], what: &str, text: &str) {
         let now = Instant::now();
         for &server in servers {
@@ -316,21 +321,21 @@ impl<'a> Director<'a> {
         Ok(())
     }
 
-    fn service_said(&mut self, teller: Teller, told: Told) -> Result<()> {
-        let Some(serves) = self.servers.serves(teller) else {
+    fn on_service_output(&mut self, source: Source, narrated: OutputLine) -> Result<()> {
+        let Some(serves) = self.servers.serves(source) else {
             return Ok(()); // the last words of a host without power
         };
-        let (host, server) = (self.stage.servers[teller.host].name(), teller.server);
+        let (host, server) = (self.stage.servers[source.host].name(), source.server);
         let condition = &mut self.conditions[server];
-        match told {
-            Told::Event(time, event) => {
-                let scene = telling::Scene {
+        match narrated {
+            OutputLine::Event(time, event) => {
+                let scene = narration::Scene {
                     server,
                     host,
                     takes_over: serves && self.power.is_off && !condition.live,
                     awaits_logger: self.record.is_some() && !condition.recorded,
                 };
-                for (what, text) in telling::of_serve(&event, &scene) {
+                for (what, text) in narration::of_serve(&event, &scene) {
                     self.timeline.at(time, &what, &text);
                 }
                 if serves {
@@ -342,15 +347,15 @@ impl<'a> Director<'a> {
                     condition.stands_by = true;
                 }
             }
-            Told::Text(text) => self.timeline.now("", &text),
-            Told::Ended => bail!("`outlive` for {server} on {host} has ended by itself"),
+            OutputLine::Text(text) => self.timeline.now("", &text),
+            OutputLine::Ended => bail!("`outlive` for {server} on {host} has ended by itself"),
         }
         Ok(())
     }
 
-    fn logger_said(&mut self, event: &Value) {
+    fn on_logger_event(&mut self, event: &Value) {
         // Another host that attaches says so itself.
-        let line = telling::of_logger(event).filter(|_| !self.power.is_off);
+        let line = narration::of_logger(event).filter(|_| !self.power.is_off);
         if let Some((what, text)) = line {
             self.timeline.now(what, &text);
         }
@@ -364,7 +369,7 @@ impl<'a> Director<'a> {
         }
     }
 
-    /// A server serves again.
+    /// Notes that a server serves again.
     fn recovered(&mut self, server: Server) {
         self.recoveries += 1;
         if server == Server::Nginx {
@@ -375,8 +380,8 @@ impl<'a> Director<'a> {
         }
     }
 
-    /// A killed nginx leaves its temporary files, and each may be 200 MB. Once the upload is
-    /// complete their names may be taken again, but then there will be no more of them.
+    /// A killed nginx leaves temporary files of up to 200 MB each. After a complete upload the names may be used
+    /// again, but there are no more uploads then.
     fn remove_remains(&mut self) {
         for path in std::mem::take(&mut self.remains) {
             if !self.stage.file("uploaded").exists() {
@@ -387,8 +392,7 @@ impl<'a> Director<'a> {
     }
 }
 
-/// Ends the clients that still run when the scope is left, however it is left: else it
-/// would wait for them.
+/// Ends the remaining clients at the end of the scope, which would otherwise wait for them.
 struct EndOfClients<'a>(&'a Scene<'a>);
 
 impl Drop for EndOfClients<'_> {

@@ -1,5 +1,5 @@
-//! A client that curl cannot be: it fetches something, is silent while the server is killed,
-//! and then fetches something else over the same connection.
+//! A client beyond curl: fetches a file, is silent during the kills, and fetches another file over the same
+//! connection.
 
 use std::fs;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -15,27 +15,27 @@ use crate::raised;
 use crate::server::Server;
 use crate::stage::small;
 
-/// How often flags are looked at.
-const LOOK: Duration = Duration::from_millis(20);
-/// More than an answer's header has.
+/// Time between two looks at flags.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// More than the header of a response has, bytes.
 const HEADER_LIMIT: usize = 8192;
 
 /// Two small files, one before the first kill and one after the last.
 pub(crate) fn run(scene: &Scene<'_>, number: usize) -> Result<Served> {
     let to = scene.stage.addresses(Server::Nginx)[0];
     let mut stream = scene.stage.client.enter(|| TcpStream::connect(to))??;
-    stream.set_read_timeout(Some(LOOK))?;
+    stream.set_read_timeout(Some(POLL_INTERVAL))?;
     stream.set_nodelay(true)?;
     let (first, before) = fetch(&mut stream, scene, 2 * number)?;
     while !raised(scene.kills_over) {
         ensure!(!raised(scene.given_up), "given up");
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
     let (second, after) = fetch(&mut stream, scene, 2 * number + 1)?;
     Ok(Served::on_one(first + second, Some(before.max(after))))
 }
 
-/// Fetches a small file, and says how long that took.
+/// Fetches a small file, and returns the time of that.
 fn fetch(stream: &mut TcpStream, scene: &Scene<'_>, file: usize) -> Result<(u64, Duration)> {
     let name = small(file);
     let expected = fs::read(scene.stage.file(&name))?;
@@ -91,7 +91,7 @@ fn read_some(stream: &mut TcpStream, to: &mut Vec<u8>, given_up: &AtomicBool) ->
     }
 }
 
-/// Where the body begins, when all of the header is there.
+/// Offset of the body, when the header is complete.
 fn header_end(answer: &[u8]) -> Option<usize> {
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
     Some(end + 4)
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headers_are_understood() {
+    fn content_length_is_parsed() {
         let answer = b"HTTP/1.1 200 OK\r\nServer: x\r\ncontent-length: 12\r\n\r\nbody";
         let body = header_end(answer).unwrap();
         assert_eq!(&answer[body..], b"body");

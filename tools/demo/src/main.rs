@@ -1,17 +1,17 @@
-//! `make demo`: clients that do not notice that their servers are killed again and again.
+//! `make demo`: clients that do not notice the repeated deaths of their servers.
 //!
-//! A lab of four namespace hosts on one switch: unmodified servers, nginx, redis and mosquitto, each under an
-//! `outlive serve` of its own on the one, an `outlive standby` for each on another, unmodified clients and some
-//! idle connections on the third, the logger that keeps the records on the fourth. The servers' main processes are
-//! killed with SIGKILL at random moments while they work, and so is the logger; in the middle the host that serves
-//! loses its power, and comes back as the standby. With `--no-logger` the records are kept on the servers' host, and
-//! there is no other. What each client got is compared, byte by byte, with what it had to get; what redis has counted
-//! with what was sent to it; and nobody may have connected again.
+//! A lab of four namespace hosts on one switch. One host has unmodified servers, nginx, redis and mosquitto, each
+//! under an `outlive serve`. A second host has an `outlive standby` for each, a third host unmodified clients and
+//! some idle connections, and a fourth host the logger. The main processes of the servers are killed with SIGKILL at
+//! random moments during work, and so is the logger. In the middle the active host loses its power, and comes back as
+//! the standby. With `--no-logger` the records stay on the servers' host, without a second one. The received bytes of
+//! each client are compared with the expected bytes, and the counter of redis with the sent commands. No client may
+//! connect again.
 //!
-//! [`stage`] is what is set up: hosts, files, configurations. [`server`] is what is run, [`service`] its
-//! `outlive serve` or `standby` and its events, [`servers`] all of them, [`condition`] how a server is, [`record`] the
-//! logger, [`clients`] who uses it, [`plan`] who dies when, [`telling`] what is said of an event, [`timeline`] what is
-//! printed, [`director`] the one who lets it all happen. [`harness::janitor`] cleans up if we are killed.
+//! [`stage`] sets up hosts, files and configurations. [`server`] describes a server, [`service`] runs its `outlive
+//! serve` or `standby`, [`servers`] all of them. [`condition`] is the state of a server, [`record`] the logger,
+//! [`clients`] are the clients, [`plan`] draws the deaths. [`narration`] puts events into words, [`timeline`] prints,
+//! [`director`] controls the demo. [`harness::janitor`] cleans up after a kill of the demo.
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +23,7 @@ mod curl;
 mod director;
 mod idle;
 mod messages;
+mod narration;
 mod plan;
 mod program;
 mod record;
@@ -30,7 +31,6 @@ mod server;
 mod servers;
 mod service;
 mod stage;
-mod telling;
 mod timeline;
 
 use std::path::PathBuf;
@@ -67,8 +67,7 @@ pub(crate) struct Options {
     outlive: Option<PathBuf>,
 }
 
-/// The exit status is 0 only if no connection was broken and every byte, count and message
-/// was as it had to be.
+/// The exit status is 0 only if no connection was broken, and every byte, count and message was right.
 fn main() -> ExitCode {
     ended("demo", run(&Options::parse()))
 }

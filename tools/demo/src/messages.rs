@@ -1,5 +1,4 @@
-//! Clients that hear of each other: one publishes numbered messages, one has subscribed to them, both
-//! unmodified programs of redis or mosquitto.
+//! A publisher of numbered messages and a subscriber, both unmodified programs of redis or mosquitto.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
@@ -16,55 +15,55 @@ use crate::program::Program;
 use crate::raised;
 use crate::server::Server;
 
-/// From one message to the next.
-const BETWEEN: Duration = Duration::from_millis(20);
-/// For how long something is listened for behind the last message.
-const AFTERWARDS: Duration = Duration::from_millis(300);
+/// Time from one message to the next.
+const MESSAGE_INTERVAL: Duration = Duration::from_millis(20);
+/// Time after the last message in which a duplicate would be noticed.
+const DUPLICATE_TIMEOUT: Duration = Duration::from_millis(300);
 /// The channel, or the topic.
 const TOPIC: &str = "demo";
 /// The message behind the last number.
 const END: &str = "end";
 
-/// Publishes until the kills are over, and finds each message delivered once, and in order.
+/// Publishes until the last kill, and checks that each message is delivered once, in order.
 pub(crate) fn run(scene: &Scene<'_>, of: Server) -> Result<Served> {
     let messenger = Messenger { scene, of };
     let mut subscriber = messenger.subscribe()?;
-    let (heard, published) = thread::scope(|scope| {
+    let (received, published) = thread::scope(|scope| {
         let publisher = scope.spawn(|| messenger.publish());
-        let heard = subscriber.hear();
-        (heard, publisher.join())
+        let received = subscriber.receive();
+        (received, publisher.join())
     });
     // Who publishes knows best why there is nothing to hear.
     let published = published.map_err(|_| anyhow::anyhow!("the publisher panicked"))??;
-    let heard = heard?;
+    let received = received?;
     ensure!(
-        heard.count == published,
+        received.count == published,
         "{} messages were delivered of {published}",
-        heard.count
+        received.count
     );
     Ok(Served {
         connections: 2,
-        count: heard.count,
-        bytes: heard.bytes,
-        pause: Some(heard.pauses.longest()),
+        count: received.count,
+        bytes: received.bytes,
+        pause: Some(received.pauses.longest()),
     })
 }
 
-/// Who publishes and subscribes at one server.
+/// Publisher and subscriber of a server.
 struct Messenger<'a> {
     scene: &'a Scene<'a>,
     of: Server,
 }
 
 impl Messenger<'_> {
-    /// Before the words of the one or the other.
+    /// The arguments of both programs.
     fn place(&self) -> [String; 4] {
         let [address, _] = self.scene.stage.addresses(self.of);
         let (ip, port) = (address.ip().to_string(), address.port().to_string());
         ["-h".to_owned(), ip, "-p".to_owned(), port]
     }
 
-    /// Returns when it has subscribed.
+    /// Starts the subscriber, and returns after the subscription.
     fn subscribe(&self) -> Result<Subscriber> {
         let words: &[&str] = match self.of {
             Server::Mosquitto => &["mosquitto_sub", "-d", "-q", "2", "-t", TOPIC],
@@ -108,7 +107,7 @@ impl Messenger<'_> {
         Ok(published)
     }
 
-    /// What the publisher says goes there.
+    /// Writes the publisher's output to this file.
     fn output(&self) -> PathBuf {
         self.scene.stage.scratch(&format!("publisher-{}", self.of))
     }
@@ -126,7 +125,7 @@ impl Messenger<'_> {
             last = raised(self.scene.kills_over);
             number += 1;
             writeln!(to, "{publish}{number}")?;
-            thread::sleep(BETWEEN);
+            thread::sleep(MESSAGE_INTERVAL);
         }
         writeln!(to, "{publish}{END}")?;
         write!(to, "{identify}")?;
@@ -134,45 +133,45 @@ impl Messenger<'_> {
     }
 }
 
-/// What was heard.
+/// Delivered messages.
 #[derive(Default)]
-struct Heard {
+struct Received {
     count: u64,
     bytes: u64,
     pauses: Pauses,
 }
 
-/// A program that has subscribed and prints what it hears.
+/// A subscriber that prints its messages.
 struct Subscriber {
     program: Program,
     lines: Lines<BufReader<ChildStdout>>,
     of: Server,
-    /// How often mosquitto_sub has connected.
+    /// Connections of mosquitto_sub.
     connects: usize,
 }
 
 impl Subscriber {
-    /// Hears all numbers in their order, and the end, behind which there is nothing.
-    fn hear(&mut self) -> Result<Heard> {
-        let mut heard = Heard::default();
+    /// Receives all numbers in order, and the end without a further message.
+    fn receive(&mut self) -> Result<Received> {
+        let mut received = Received::default();
         loop {
             let message = self.next()?.context("it has subscribed again")?;
-            heard.pauses.progress();
+            received.pauses.progress();
             if message == END {
                 break;
             }
-            heard.count += 1;
+            received.count += 1;
             ensure!(
-                message == heard.count.to_string(),
+                message == received.count.to_string(),
                 "message {} came in the place of {}",
                 message,
-                heard.count
+                received.count
             );
-            heard.bytes += u64::try_from(message.len())?;
+            received.bytes += u64::try_from(message.len())?;
         }
         // Whatever comes twice has come by then. Not SIGTERM: mosquitto_sub says something in its handler, even
         // while it prints, and then prints that twice.
-        thread::sleep(AFTERWARDS);
+        thread::sleep(DUPLICATE_TIMEOUT);
         self.program.kill()?;
         let mut rest = Vec::new();
         for line in &mut self.lines {
@@ -183,10 +182,10 @@ impl Subscriber {
             rest.retain(|line| !is_own_word(line));
         }
         ensure!(rest.is_empty(), "after the last message came {rest:?}");
-        Ok(heard)
+        Ok(received)
     }
 
-    /// The next message, or nothing where it says that it has subscribed.
+    /// The next message; `None` for the line of the subscription.
     fn next(&mut self) -> Result<Option<String>> {
         let mut line = || match self.lines.next() {
             Some(line) => Ok(line?),
@@ -214,12 +213,12 @@ impl Subscriber {
     }
 }
 
-/// Whether it is of mosquitto's client itself.
+/// Whether the line is a message of mosquitto's client itself.
 fn is_own_word(line: &str) -> bool {
     line.starts_with("Client ")
 }
 
-/// How often mosquitto's client has connected. It would do so again, in silence.
+/// Counts the connections of mosquitto's client, which reconnects silently.
 fn connects<'a>(lines: impl Iterator<Item = &'a str>) -> usize {
     lines
         .filter(|line| is_own_word(line) && line.ends_with(" sending CONNECT"))
@@ -231,8 +230,8 @@ fn one_connect(connects: usize) -> Result<()> {
     Ok(())
 }
 
-/// redis-cli, too, would connect again in silence: its number must be the same in the end. What is between
-/// is to how many each message went.
+/// redis-cli reconnects silently, too: the number of its connection must stay the same. The lines between tell the
+/// number of receivers of each message.
 fn all_received(said: &str, published: u64) -> Result<()> {
     let mut lines: Vec<&str> = said.lines().collect();
     let (last, first) = (lines.pop(), lines.first().copied());
@@ -258,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_publisher_of_redis_has_one_connection_and_one_listener() {
+    fn redis_publisher_has_single_connection() {
         assert!(all_received("7\n1\n1\n1\n7\n", 2).is_ok());
         for (wrong, why) in [
             ("7\n1\n1\n1\n8\n", "another connection"),
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_of_mosquitto_are_counted() {
+    fn mosquitto_connections_are_counted() {
         let said = |text: &'static str| connects(text.lines());
         let once = "Client null sending CONNECT\nClient null received CONNACK (0)\n7\n";
         assert_eq!(said(once), 1);

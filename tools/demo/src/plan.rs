@@ -1,4 +1,4 @@
-//! Who is killed, and when.
+//! The plan of the kills.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use rand::{Rng, SeedableRng};
 
 use crate::server::Server;
 
-/// From the moment that all connections are live again to the next kill, milliseconds.
+/// Time from live connections to the next kill, milliseconds.
 const BETWEEN_KILLS: std::ops::Range<u64> = 600..1700;
 
-/// Who is killed.
+/// A victim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Victim {
     /// A server's main process.
@@ -22,10 +22,10 @@ pub(crate) enum Victim {
     Host,
 }
 
-/// The victims, and the waiting times before that.
+/// The victims, and the pauses before.
 ///
-/// The servers take turns, in an order that is another one each time. They die at the same moments with and
-/// without a logger. The host's death is in the middle, and the logger's half-way to it.
+/// The servers die in turn, in a new order each time, at the same moments with and without a logger. The host dies in
+/// the middle, and the logger half-way before that.
 pub(crate) fn plan(seed: u64, kills: u32, with_logger: bool) -> VecDeque<(Duration, Victim)> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut plan = VecDeque::new();
@@ -55,14 +55,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_repeats_its_plan() {
+    fn same_seed_gives_same_plan() {
         assert_eq!(plan(7, 20, true), plan(7, 20, true));
         assert_ne!(plan(7, 20, false), plan(8, 20, false));
         assert_eq!(plan(7, 20, false).len(), 20);
     }
 
     #[test]
-    fn each_server_dies_and_none_much_more_often() {
+    fn deaths_are_spread_over_servers() {
         for seed in 0..50 {
             for kills in 3..12 {
                 let plan = plan(seed, kills, false);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn logger_and_host_die_once_and_before_the_last_death_of_a_server() {
+    fn logger_and_host_die_before_last_server() {
         for kills in 1..9 {
             let without = plan(7, kills, false);
             let mut with = plan(7, kills, true);

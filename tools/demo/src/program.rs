@@ -10,21 +10,21 @@ use anyhow::{Context, Result, ensure};
 use crate::clients::Scene;
 use crate::raised;
 
-/// It runs. Dropping it kills it.
+/// A running program, which is killed when this value is dropped.
 pub(crate) struct Program {
     name: String,
     child: Child,
 }
 
 impl Program {
-    /// Starts it: its output is read by us, and what it says on standard error comes with its end.
+    /// Starts the program. The demo reads the output, and the end brings standard error.
     pub(crate) fn start(scene: &Scene<'_>, name: &str, arguments: &[&str]) -> Result<Self> {
         let mut command = scene.stage.client.command(name);
         command.args(arguments).stdout(Stdio::piped());
         Self::spawn(scene, name, &mut command)
     }
 
-    /// Starts it: we write its input, and its output goes to a file.
+    /// Starts the program. The demo writes the input, and a file gets the output.
     pub(crate) fn with_input(
         scene: &Scene<'_>,
         name: &str,
@@ -54,13 +54,13 @@ impl Program {
         self.child.id()
     }
 
-    /// What it prints. Can be taken once.
+    /// The output of the program. Can be taken once.
     pub(crate) fn output(&mut self) -> Result<ChildStdout> {
         let output = self.child.stdout.take();
         output.with_context(|| format!("{} has no output", self.name))
     }
 
-    /// What it reads, until this is dropped. Can be taken once.
+    /// The input of the program, until this value is dropped. Can be taken once.
     pub(crate) fn input(&mut self) -> Result<ChildStdin> {
         let input = self.child.stdin.take();
         input.with_context(|| format!("{} has no input", self.name))
@@ -70,12 +70,12 @@ impl Program {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// SIGKILL. What it has printed can still be read.
+    /// Kills the program. Earlier output stays readable.
     pub(crate) fn kill(&mut self) -> Result<()> {
         Ok(self.child.kill()?)
     }
 
-    /// Waits for its end, a good one, and returns what it said on standard error.
+    /// Waits for a successful end, and returns standard error.
     pub(crate) fn finish(mut self) -> Result<String> {
         let mut said = String::new();
         if let Some(mut stderr) = self.child.stderr.take() {

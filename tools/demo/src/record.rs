@@ -1,4 +1,4 @@
-//! `outlive logger` on the third host, which keeps the record, and what it tells.
+//! `outlive logger` on the third host, and its events.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -17,10 +17,10 @@ use serde_json::Value;
 use crate::director::Message;
 use crate::stage::Stage;
 
-/// TCP and UDP.
+/// Port for TCP and UDP.
 const PORT: u16 = 7600;
 
-/// The logger, killed or not. Dropping it kills it; its records go with the stage.
+/// The logger. Dropping this value kills the logger; the stage removes the records.
 pub(crate) struct Record {
     host: Host,
     outlive: PathBuf,
@@ -31,7 +31,7 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Makes a key, and starts a logger that keeps records in files.
+    /// Makes a key, and starts a logger with a durable log.
     pub(crate) fn start(
         stage: &Stage,
         host: &Host,
@@ -51,8 +51,7 @@ impl Record {
         })
     }
 
-    /// What `serve` and `standby` have to be told to use it: the addresses are where the service is. When it
-    /// is gone clients wait: it comes back.
+    /// Arguments of `serve` and `standby` for this logger. Clients wait while the logger is gone.
     pub(crate) fn flags(&self) -> Vec<String> {
         let keys = self.keys.to_string_lossy().into_owned();
         let mut flags = ["--logger", &address(&self.host), "--key-file", &keys]
@@ -62,12 +61,12 @@ impl Record {
         flags
     }
 
-    /// Its process.
+    /// The process.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// SIGKILL, and another one like it, at once, as a service manager does it.
+    /// Kills the logger and starts it again at once, as a service manager would.
     pub(crate) fn kill(&mut self) -> Result<()> {
         self.end()?;
         self.child = spawn(
@@ -138,13 +137,13 @@ fn spawn(
     Ok(child)
 }
 
-/// Reads until it has ended.
+/// Reads lines until the logger has ended.
 fn pass_on(stderr: ChildStderr, director: &Sender<Message>) {
     for line in BufReader::new(stderr).split(b'\n') {
         let Ok(line) = line else { break };
         let text = || String::from_utf8_lossy(&line).into_owned();
-        let told = serde_json::from_slice::<Value>(&line).map_err(|_| text());
+        let narrated = serde_json::from_slice::<Value>(&line).map_err(|_| text());
         // Nobody may listen any more, but it must be able to write.
-        let _ = director.send(Message::Logger(told));
+        let _ = director.send(Message::Logger(narrated));
     }
 }

@@ -1,4 +1,4 @@
-//! The servers that die: what they are called, where their clients find them, and how they are run.
+//! The protected servers: names, addresses, commands.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,21 +6,21 @@ use std::path::Path;
 
 use crate::stage::Stage;
 
-/// One of them.
+/// A server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Server {
-    /// Keeps nothing between requests.
+    /// nginx: no state between requests.
     Nginx,
-    /// Keeps what clients store, and who has subscribed to what.
+    /// redis: data and subscriptions.
     Redis,
-    /// Keeps sessions, subscriptions, and messages on their way.
+    /// mosquitto: sessions, subscriptions, and messages in flight.
     Mosquitto,
 }
 
 impl Server {
     pub(crate) const ALL: [Self; 3] = [Self::Nginx, Self::Redis, Self::Mosquitto];
 
-    /// Of the program, and of the service.
+    /// Name of the program and of the service.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Nginx => "nginx",
@@ -37,12 +37,12 @@ impl Server {
         }
     }
 
-    /// Whether other clients see what one has said: it is rebuilt from a record of its own.
+    /// Whether one client sees data of another: such a server needs a determinant log.
     pub(crate) fn has_state(self) -> bool {
         self != Self::Nginx
     }
 
-    /// Where its clients find it: nginx by IPv4 and IPv6, the others by IPv4.
+    /// Addresses for clients: nginx by IPv4 and IPv6, the others by IPv4.
     pub(crate) fn addresses(self, stage: &Stage) -> Vec<SocketAddr> {
         let [ipv4, ipv6] = stage.addresses(self);
         match self {
@@ -51,7 +51,7 @@ impl Server {
         }
     }
 
-    /// What `serve` and `standby` are told of it and of no other.
+    /// Further arguments of `serve` and `standby` for this server.
     pub(crate) fn flags(self) -> &'static [&'static str] {
         if self.has_state() {
             &["--stateful=require"]
@@ -103,7 +103,7 @@ impl fmt::Display for Server {
     }
 }
 
-/// mosquitto's configuration: it listens there, keeps nothing in files, and knows nobody.
+/// Configuration of mosquitto: a listener, no files, no users.
 pub(crate) fn mosquitto_configuration(address: SocketAddr) -> String {
     format!(
         "listener {} {}\nallow_anonymous true\npersistence false\nuser nobody\nlog_dest none\n",

@@ -1,4 +1,4 @@
-//! The hosts that can serve: one does, and the other one, if there is one, stands by; for each server.
+//! The hosts of the servers: one is active, and the other one, if any, is the standby.
 
 use std::path::Path;
 use std::sync::mpsc::Sender;
@@ -8,12 +8,12 @@ use lab::{Host, Pid};
 
 use crate::director::Message;
 use crate::server::Server;
-use crate::service::{Service, Teller};
+use crate::service::{Service, Source};
 use crate::stage::Stage;
 
-/// All of them. Dropping it stops them, who stands by first: else it would serve.
+/// All servers. Dropping this value stops them, the standbys first, which would take over otherwise.
 pub(crate) struct Servers {
-    /// What is on each host. The one that serves is the last.
+    /// The services of each host, with the active host last.
     hosts: Vec<Vec<Service>>,
 }
 
@@ -41,7 +41,7 @@ impl Servers {
         Ok(this)
     }
 
-    /// The host that serves.
+    /// The active host.
     pub(crate) fn serving(&self) -> &Host {
         self.hosts[self.hosts.len() - 1][0].host()
     }
@@ -51,15 +51,14 @@ impl Servers {
         &mut self.hosts[last]
     }
 
-    /// Whether it is the host that serves that tells this, in its present life; `None`: what it told is of
-    /// an earlier one.
-    pub(crate) fn serves(&self, teller: Teller) -> Option<bool> {
-        let is_there = |services: &Vec<Service>| services.iter().any(|one| one.teller() == teller);
+    /// Whether the source is the active host in its present run; `None`: an earlier run.
+    pub(crate) fn serves(&self, source: Source) -> Option<bool> {
+        let is_there = |services: &Vec<Service>| services.iter().any(|one| one.source() == source);
         let position = self.hosts.iter().position(is_there);
         Some(position? + 1 == self.hosts.len())
     }
 
-    /// The other host, if there is one, stands by from now on; its power is given back if it is off.
+    /// Makes the other host, if any, the standby. A host without power gets power first.
     pub(crate) fn stand_by(&mut self) -> Result<()> {
         let [other, _] = &mut self.hosts[..] else {
             return Ok(());
@@ -72,7 +71,7 @@ impl Servers {
             .try_for_each(|service| service.start("standby"))
     }
 
-    /// Takes the power from the host that serves: the other one is to serve.
+    /// Takes the power from the active host: the other one takes over.
     pub(crate) fn power_off(&mut self) -> Result<()> {
         let off = self.serving_mut().iter_mut().map(Service::power_off);
         let off: Vec<_> = off.collect();
@@ -80,12 +79,12 @@ impl Servers {
         off.into_iter().collect()
     }
 
-    /// SIGKILL to a process of the host that serves.
+    /// Kills a process of the active host.
     pub(crate) fn kill(&self, pid: Pid) -> Result<()> {
         Ok(self.serving().kill(&[pid])?)
     }
 
-    /// Stops them, and sees to it that nothing is left. Each is tried; the first failure is told.
+    /// Stops all servers and cleans up. Tries each one, and returns the first failure.
     pub(crate) fn stop(self) -> Result<()> {
         let services = self.hosts.into_iter().flatten();
         let stopped: Vec<_> = services.map(Service::stop).collect();

@@ -1,4 +1,4 @@
-//! `outlive serve`, or `outlive standby`, for one server on one of the hosts, and what it tells.
+//! `outlive serve` or `outlive standby` for one server on one host, and its output.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader};
@@ -20,42 +20,42 @@ use crate::server::Server;
 use crate::stage::Stage;
 use harness::janitor::Janitor;
 
-/// How long it may take to stop the server and itself.
+/// Longest time until the service has stopped.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 
-/// A line that it printed.
-pub(crate) enum Told {
-    /// An event: its time, in seconds since 1970, and all that it says.
+/// A line of output.
+pub(crate) enum OutputLine {
+    /// An event with its time in seconds since 1970.
     Event(f64, Value),
-    /// Something else, for instance an error of the server.
+    /// Another line, for instance an error of the server.
     Text(String),
-    /// Nothing more comes: it has ended, and all its children.
+    /// The service and all its children have ended.
     Ended,
 }
 
-/// Who tells: of which server, on which host, in which life.
+/// The source of a line: server, host and run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Teller {
+pub(crate) struct Source {
     pub(crate) host: usize,
     pub(crate) server: Server,
     life: u32,
 }
 
-/// Of one server on one host. Dropping it stops it.
+/// A service on a host. Dropping this value stops the service.
 pub(crate) struct Service {
     host: Host,
     outlive: PathBuf,
-    /// All but its verb.
+    /// All arguments but the verb.
     arguments: Vec<OsString>,
     director: Sender<Message>,
     run_directory: TempDir,
     janitor: Option<Janitor>,
-    teller: Teller,
+    source: Source,
     running: Option<Child>,
 }
 
 impl Service {
-    /// For a server on that host, with these flags. Nothing runs yet.
+    /// A service for a server on that host, with these arguments, not running yet.
     pub(crate) fn prepare(
         stage: &Stage,
         host: usize,
@@ -84,7 +84,7 @@ impl Service {
             director,
             run_directory,
             janitor: Some(janitor),
-            teller: Teller {
+            source: Source {
                 host,
                 server,
                 life: 0,
@@ -97,12 +97,12 @@ impl Service {
         &self.host
     }
 
-    /// Who tells what it says now.
-    pub(crate) fn teller(&self) -> Teller {
-        self.teller
+    /// The source of the present output.
+    pub(crate) fn source(&self) -> Source {
+        self.source
     }
 
-    /// Starts it with that verb.
+    /// Starts the service with that verb.
     pub(crate) fn start(&mut self, verb: &str) -> Result<()> {
         let mut child = self
             .host
@@ -115,18 +115,18 @@ impl Service {
             .stderr(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {}", self.outlive.display()))?;
-        self.teller.life += 1;
+        self.source.life += 1;
         if let Some(stderr) = child.stderr.take() {
-            let (director, teller) = (self.director.clone(), self.teller);
-            thread::spawn(move || pass_on(stderr, teller, &director));
+            let (director, source) = (self.director.clone(), self.source);
+            thread::spawn(move || pass_on(stderr, source, &director));
         }
         self.running = Some(child);
         Ok(())
     }
 
-    /// Takes the power from its host, if it has any: whatever it told that was not heard yet will not be.
+    /// Takes the power from the host, if the host has power: unread output is lost.
     pub(crate) fn power_off(&mut self) -> Result<()> {
-        self.teller.life += 1;
+        self.source.life += 1;
         self.host.power_off()?;
         if let Some(mut child) = self.running.take() {
             child.wait()?;
@@ -134,14 +134,14 @@ impl Service {
         Ok(())
     }
 
-    /// Gives it back, if it is not back yet. The hosts of a lab share kernel and files: what a restart would have
-    /// emptied is removed by hand.
+    /// Gives power to the host, if missing. The hosts of a lab share kernel and files, so this removes what a reboot
+    /// would have removed.
     pub(crate) fn power_on(&self) -> Result<()> {
         self.host.power_on()?;
         self.clean()
     }
 
-    /// Stops it and the server with SIGTERM, and sees to it that nothing of them is left.
+    /// Stops service and server with SIGTERM, and cleans up.
     pub(crate) fn stop(mut self) -> Result<()> {
         self.end()
     }
@@ -160,7 +160,7 @@ impl Service {
             self.clean()?;
         }
         janitor.dismiss();
-        let (server, host) = (self.teller.server, self.host.name());
+        let (server, host) = (self.source.server, self.host.name());
         ensure!(
             in_order,
             "`outlive` for {server} on {host} did not end on SIGTERM, and was killed"
@@ -172,7 +172,7 @@ impl Service {
         Ok(())
     }
 
-    /// Whether it has ended in time.
+    /// Whether the service has ended in time.
     fn terminate(&mut self) -> Result<bool> {
         let Some(mut child) = self.running.take() else {
             return Ok(true);
@@ -198,7 +198,7 @@ impl Service {
         let status = Command::new(&self.outlive)
             .args(["clean", "--kill", "--run-dir"])
             .arg(self.run_directory.path())
-            .arg(self.teller.server.name())
+            .arg(self.source.server.name())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .status()?;
@@ -215,24 +215,24 @@ impl Drop for Service {
     }
 }
 
-/// Reads until it and all of its children have closed their standard error.
-fn pass_on(stderr: ChildStderr, teller: Teller, director: &Sender<Message>) {
+/// Reads until the service and all its children have closed standard error.
+fn pass_on(stderr: ChildStderr, source: Source, director: &Sender<Message>) {
     for line in BufReader::new(stderr).split(b'\n') {
         let Ok(line) = line else { break };
         // Nobody may listen any more, but it must be able to write.
-        let _ = director.send(Message::Service(teller, parse(&line)));
+        let _ = director.send(Message::Service(source, parse(&line)));
     }
-    let _ = director.send(Message::Service(teller, Told::Ended));
+    let _ = director.send(Message::Service(source, OutputLine::Ended));
 }
 
-fn parse(line: &[u8]) -> Told {
+fn parse(line: &[u8]) -> OutputLine {
     let event = serde_json::from_slice::<Value>(line).ok();
     let time = event
         .as_ref()
         .and_then(|event| event["time_unix_us"].as_f64().map(|us| us / 1e6));
     match (event, time) {
-        (Some(event), Some(time)) => Told::Event(time, event),
-        _ => Told::Text(String::from_utf8_lossy(line).into_owned()),
+        (Some(event), Some(time)) => OutputLine::Event(time, event),
+        _ => OutputLine::Text(String::from_utf8_lossy(line).into_owned()),
     }
 }
 
@@ -241,8 +241,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_have_a_time_and_the_rest_is_text() {
-        let Told::Event(time, event) = parse(br#"{"time_unix_us":2500000,"event":"died"}"#) else {
+    fn event_lines_have_time_others_are_text() {
+        let OutputLine::Event(time, event) = parse(br#"{"time_unix_us":2500000,"event":"died"}"#)
+        else {
             panic!("not an event");
         };
         assert!((time - 2.5).abs() < 1e-9);
@@ -254,7 +255,7 @@ mod tests {
             "{\"time_unix_us\":\"x\"}",
             "",
         ] {
-            assert!(matches!(parse(line.as_bytes()), Told::Text(text) if text == line));
+            assert!(matches!(parse(line.as_bytes()), OutputLine::Text(text) if text == line));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What is set up before anything happens: hosts, the servers' files and configurations.
+//! Hosts, files and configurations of the servers.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -13,28 +13,28 @@ use rand::{Rng, RngCore, SeedableRng};
 use crate::server::{Server, mosquitto_configuration};
 use harness::nginx;
 
-/// Size of the file that is downloaded and uploaded, bytes.
-pub(crate) const LARGE: usize = 200_000_000;
-/// Size of the file that slow clients fetch, bytes.
-pub(crate) const MEDIUM: usize = 3 << 19;
-/// How many small files there are.
+/// Size of the file that is downloaded and uploaded.
+pub(crate) const LARGE_FILE_BYTES: usize = 200_000_000;
+/// Size of the file that slow clients fetch.
+pub(crate) const MEDIUM_FILE_BYTES: usize = 3 << 19;
+/// Number of small files.
 pub(crate) const SMALL_FILES: usize = 200;
 
-/// A lab with `client` at 10.0.0.1, `host-a` at 10.0.0.10, perhaps `host-b` at 10.0.0.11 and `logger` at
-/// 10.0.0.20, and a directory with all that they read and write.
+/// A lab with `client` at 10.0.0.1, `host-a` at 10.0.0.10, perhaps `host-b` at 10.0.0.11 and `logger` at 10.0.0.20,
+/// and a directory of files.
 pub(crate) struct Stage {
     pub(crate) client: Host,
-    /// Those that can serve; without a logger there is but one.
+    /// The hosts of the servers; only one without a logger.
     pub(crate) servers: Vec<Host>,
     pub(crate) logger: Option<Host>,
-    /// Where clients find each server, on whichever host it is.
+    /// Addresses of each server, independent of the host.
     places: [Address; Server::ALL.len()],
     directory: PathBuf,
     lab: Lab,
 }
 
 impl Stage {
-    /// Makes the hosts and writes the files, their contents made from `seed`.
+    /// Makes the hosts and the files, with contents from `seed`.
     pub(crate) fn build(seed: u64, with_logger: bool) -> Result<Self> {
         let lab = Lab::new("demo")?;
         let client = lab.add_host_at("client", 1)?;
@@ -69,34 +69,34 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Where clients find a server, by IPv4 and IPv6.
+    /// Addresses of a server, by IPv4 and IPv6.
     pub(crate) fn addresses(&self, server: Server) -> [SocketAddr; 2] {
         let place = self.places[server as usize];
         let ips = [place.ipv4().into(), place.ipv6().into()];
         ips.map(|ip| SocketAddr::new(ip, server.port()))
     }
 
-    /// Where all files are.
+    /// The directory of all files.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Where a file of the web site is.
+    /// Path of a file of the web site.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.directory.join("www").join(name)
     }
 
-    /// Where a file is that is not nginx's.
+    /// Path of another file.
     pub(crate) fn scratch(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// A server's configuration; redis has none.
+    /// Configuration of a server; redis has none.
     pub(crate) fn configuration(&self, server: Server) -> PathBuf {
         self.directory.join(format!("{server}.conf"))
     }
 
-    /// Uploads in progress, as nginx keeps them.
+    /// Uploads in progress in nginx's directory.
     pub(crate) fn bodies(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.directory.join("body"));
         entries
@@ -115,8 +115,8 @@ impl Stage {
     fn write_files(&self, seed: u64) -> Result<()> {
         let mut random = SmallRng::seed_from_u64(seed);
         fs::create_dir_all(self.file("small"))?;
-        write_random(&self.file("large"), LARGE, &mut random)?;
-        write_random(&self.file("medium"), MEDIUM, &mut random)?;
+        write_random(&self.file("large"), LARGE_FILE_BYTES, &mut random)?;
+        write_random(&self.file("medium"), MEDIUM_FILE_BYTES, &mut random)?;
         for number in 0..SMALL_FILES {
             let size = random.random_range(1_000..10_000);
             write_random(&self.file(&small(number)), size, &mut random)?;

@@ -1,4 +1,4 @@
-//! What is printed while it happens, and in the end.
+//! Output of the demo.
 
 use std::io::Write as _;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::clients::{Kind, Outcome, Served};
 use crate::server::Server;
 
-/// Prints a line. When nobody reads any more, the demo goes on: its exit status may be all
-/// that is wanted.
+/// Prints a line. A closed standard output does not end the demo: the exit status may be the only result that is
+/// wanted.
 pub(crate) fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// Prints what happens, with its time.
+/// Prints events with their times.
 pub(crate) struct Timeline {
     /// Seconds since 1970, as in the events of `serve`.
     began: f64,
@@ -20,7 +20,7 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Says what will happen, in a few lines.
+    /// Prints the plan of the demo.
     pub(crate) fn begin(kills: u32, with_logger: bool, seed: u64) -> Self {
         let connections: usize = Kind::ALL.into_iter().map(at_a_time).sum();
         say(&format!(
@@ -48,19 +48,19 @@ impl Timeline {
         }
     }
 
-    /// Something happens now.
+    /// Prints an event of this moment.
     pub(crate) fn now(&self, what: &str, text: &str) {
         self.at(now(), what, text);
     }
 
-    /// Something is killed now.
+    /// Prints a kill of this moment.
     pub(crate) fn kill(&mut self, what: &str, text: &str) {
         let time = now();
         self.killed = Some(time);
         self.at(time, what, text);
     }
 
-    /// Something happened at `time`, seconds since 1970.
+    /// Prints an event of `time`, seconds since 1970.
     pub(crate) fn at(&self, time: f64, what: &str, text: &str) {
         let since_kill = self
             .killed
@@ -78,23 +78,23 @@ fn now() -> f64 {
     now.unwrap_or_default().as_secs_f64()
 }
 
-/// How the demo went.
+/// Result of the demo.
 pub(crate) struct Report {
     pub(crate) outcomes: Vec<Outcome>,
-    /// When which server died: it was killed, or its host.
+    /// Times of the deaths, by server or host.
     pub(crate) deaths: Vec<(Instant, Server)>,
-    /// How many deaths there had to be.
+    /// Number of planned deaths.
     pub(crate) wanted_deaths: usize,
-    /// How often one served again.
+    /// Number of recoveries.
     pub(crate) recoveries: usize,
-    /// The logger was to be killed as well, and whether it found its records again.
+    /// Whether the logger was to be killed, and whether the records came back.
     pub(crate) logger: Option<bool>,
-    /// A host was to lose its power, and whether it came back as a standby.
+    /// Whether a host was to lose power, and whether that host came back as a standby.
     pub(crate) returned: Option<bool>,
 }
 
 impl Report {
-    /// Prints it. True (it passed) if each connection did what it had to, under all those kills.
+    /// Prints the result. `true` if every connection worked under all these kills.
     pub(crate) fn print(&self) -> bool {
         say("");
         say(&format!(
@@ -144,7 +144,7 @@ impl Report {
         broken == 0 && recovered && kept && returned
     }
 
-    /// How many connections did what they had to, and how many did not.
+    /// Numbers of connections that worked, and that did not.
     fn connections(&self) -> (usize, usize) {
         let made = served(self.outcomes.iter()).map(|served| served.connections);
         let served = |kind| served(self.of(kind)).count();
@@ -157,7 +157,7 @@ impl Report {
         self.outcomes.iter().filter(is_one)
     }
 
-    /// What its clients have counted, of those that are satisfied.
+    /// Prints the counts of the clients that worked.
     fn print_counts(&self, server: Server) {
         let of_server = Kind::ALL.into_iter().filter(|kind| kind.server() == server);
         let counts = of_server.flat_map(|kind| {
@@ -202,12 +202,12 @@ impl Report {
     }
 }
 
-/// How many connections clients of that kind have at a time.
+/// Connections of that kind of client at a time.
 fn at_a_time(kind: Kind) -> usize {
     kind.clients() * kind.at_a_time()
 }
 
-/// Of those that did what they had to.
+/// Results of the clients that worked.
 fn served<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> impl Iterator<Item = &'a Served> {
     outcomes.filter_map(|outcome| outcome.result.as_ref().ok())
 }

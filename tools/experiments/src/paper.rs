@@ -105,7 +105,7 @@ fn run(options: &Options) -> Result<bool> {
     }
     if options.does(Part::Recovery) {
         println!("recoveries with 1 MB logged, {} a row", options.recoveries);
-        for place in recovery::PLACES {
+        for place in recovery::LOGGER_PLACES {
             let runs = options.recoveries.into();
             let measured = recovery::measure(place, runs, &programs, &interrupt)?;
             report.recoveries.push(measured);

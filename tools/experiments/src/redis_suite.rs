@@ -1,8 +1,8 @@
 //! The redis project's own tests, as it runs them against a server of somebody else's: plainly, and while the server
 //! is killed again and again. What passes plainly has to pass then.
 
-mod said;
 mod source;
+mod suite_output;
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,25 +14,25 @@ use anyhow::{Context, Result, ensure};
 use lab::{Host, Output, Process, Signal};
 
 use harness::events::Events;
-use harness::ground::Ground;
 use harness::task::{Interrupt, Programs, ended, need_root};
+use harness::testbed::Testbed;
 use rustix::process::kill_process;
-use said::Said;
+use suite_output::SuiteOutput;
 
 const SERVICE: &str = "redis";
 const PORT: u16 = 6379;
-/// How long a server may take to be there, again, too.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How long the suite may say nothing; its own limit is 20 minutes.
-const SILENCE: Duration = Duration::from_secs(180);
+/// Longest time until a server is there, also after a kill.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Longest time without output of the suite, which has a limit of 20 minutes of its own.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(180);
 /// A client that connects in a replay sends its SYN again later and later: for so long the next kill waits for the
 /// suite. The notes are long by its end, and it would connect in vain again and again.
-const SLOWEST: Duration = Duration::from_secs(60);
+const RECONNECT_TIME: Duration = Duration::from_secs(60);
 /// It wants a port in vain that is taken on the suite's own host, which is not the server's here.
 const NOT_HERE: &str = "CONFIG SET rollback on apply error";
-/// How many names of tests are shown.
-const SHOWN: usize = 20;
-const LOOK: Duration = Duration::from_millis(20);
+/// Most names of tests that are shown.
+const SHOWN_TESTS: usize = 20;
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Options of `make redis-suite`.
 #[derive(Debug, clap::Args)]
@@ -86,12 +86,12 @@ fn run(options: &Options) -> Result<bool> {
     let interrupt = Interrupt::on_signals()?;
     let programs = Programs::find(options.outlive.clone())?;
     let elsewhere = std::env::temp_dir();
-    let ground = Ground::build("redis-suite", SERVICE, &elsewhere, programs, interrupt)?;
+    let testbed = Testbed::build("redis-suite", SERVICE, &elsewhere, programs, interrupt)?;
     let stage = Stage {
-        client: ground.lab.add_host_at("client", 1)?,
-        server: ground.lab.add_host_at("server", 10)?,
-        logger: ground.lab.add_host_at("logger", 20)?,
-        ground,
+        client: testbed.lab.add_host_at("client", 1)?,
+        server: testbed.lab.add_host_at("server", 10)?,
+        logger: testbed.lab.add_host_at("logger", 20)?,
+        testbed,
     };
     let outcome = stage.prepare(&source).and_then(|()| {
         println!("plainly:");
@@ -106,15 +106,15 @@ fn run(options: &Options) -> Result<bool> {
     if let Some(directory) = &options.keep {
         stage.keep(directory)?;
     }
-    let removed = stage.ground.remove();
+    let removed = stage.testbed.remove();
     let (plain, killed) = outcome?;
     removed?;
     let missing = plain.passed_but_not_in(&killed);
-    for name in missing.iter().take(SHOWN) {
+    for name in missing.iter().take(SHOWN_TESTS) {
         println!("not under kills: {name}");
     }
-    if missing.len() > SHOWN {
-        println!("and {} more", missing.len() - SHOWN);
+    if missing.len() > SHOWN_TESTS {
+        println!("and {} more", missing.len() - SHOWN_TESTS);
     }
     ensure!(plain.passed() > 0, "no test has passed plainly");
     Ok(missing.is_empty() && killed.is_whole)
@@ -125,13 +125,13 @@ struct Stage {
     client: Host,
     server: Host,
     logger: Host,
-    ground: Ground,
+    testbed: Testbed,
 }
 
 impl Stage {
     /// The suite where it may write, with the programs where it looks for them, and a directory for the server.
     fn prepare(&self, source: &Path) -> Result<()> {
-        let suite = self.ground.file("suite");
+        let suite = self.testbed.file("suite");
         fs::create_dir_all(suite.join("src"))?;
         let mut copy = Command::new("cp");
         copy.arg("-r")
@@ -147,19 +147,19 @@ impl Stage {
                 suite.join("src").join(name),
             )?;
         }
-        Ok(fs::create_dir(self.ground.file("data"))?)
+        Ok(fs::create_dir(self.testbed.file("data"))?)
     }
 
     /// One run of the suite, against a server that is killed that often.
-    fn suite(&self, options: &Options, kills: Option<Duration>) -> Result<Said> {
+    fn suite(&self, options: &Options, kills: Option<Duration>) -> Result<SuiteOutput> {
         let logger = kills.filter(|_| options.logger);
         let logger = logger
-            .map(|_| self.ground.start_logger(&self.logger, &[]))
+            .map(|_| self.testbed.start_logger(&self.logger, &[]))
             .transpose()?;
         let mut server = Redis::start(self, kills.is_some(), logger.is_some())?;
         let mut command = self.client.command("tclsh");
         command
-            .current_dir(self.ground.file("suite"))
+            .current_dir(self.testbed.file("suite"))
             .env("TERM", "dumb") // no colours
             .args(["tests/test_helper.tcl", "--host", &self.ip()])
             .args(["--port", &PORT.to_string(), "--tags", "-slow", "--durable"])
@@ -175,32 +175,33 @@ impl Stage {
         } else {
             "plain.txt"
         };
-        let file = self.ground.file(name);
+        let file = self.testbed.file(name);
         let suite = self
             .client
             .spawn(&mut command, &Output::File(file.clone()))?;
         let began = Instant::now();
         let mut next = kills.map(|every| began + every);
         let mut served = SystemTime::now();
-        while suite.wait_with_timeout(LOOK)?.is_none() {
-            self.ground.interrupt.check()?;
-            let said = fs::metadata(&file)?.modified()?;
-            let silent = said.elapsed().unwrap_or_default();
-            if silent > SILENCE || !server.is_there()? {
+        while suite.wait_with_timeout(POLL_INTERVAL)?.is_none() {
+            self.testbed.interrupt.check()?;
+            let last_output = fs::metadata(&file)?.modified()?;
+            let silent = last_output.elapsed().unwrap_or_default();
+            if silent > SILENCE_TIMEOUT || !server.is_there()? {
                 suite.kill_group(Signal::KILL)?;
                 break;
             }
-            let goes_on = said > served || served.elapsed().unwrap_or_default() > SLOWEST;
+            let goes_on =
+                last_output > served || served.elapsed().unwrap_or_default() > RECONNECT_TIME;
             if goes_on && next.is_some_and(|next| Instant::now() >= next) {
                 server.kill_main()?;
                 served = SystemTime::now();
                 next = kills.map(|every| Instant::now() + every);
             }
         }
-        let mut said = Said::read(&file, began.elapsed(), server.kills)?;
-        said.lost = server.stop()?;
+        let mut summary = SuiteOutput::read(&file, began.elapsed(), server.kills)?;
+        summary.lost = server.stop()?;
         drop(logger);
-        Ok(said)
+        Ok(summary)
     }
 
     fn ip(&self) -> String {
@@ -210,8 +211,8 @@ impl Stage {
     fn keep(&self, directory: &Path) -> Result<()> {
         fs::create_dir_all(directory)?;
         for name in ["plain.txt", "killed.txt", "events", "output"] {
-            if self.ground.file(name).is_file() {
-                fs::copy(self.ground.file(name), directory.join(name))?;
+            if self.testbed.file(name).is_file() {
+                fs::copy(self.testbed.file(name), directory.join(name))?;
             }
         }
         Ok(())
@@ -228,8 +229,8 @@ struct Redis<'a> {
 
 impl<'a> Redis<'a> {
     fn start(stage: &'a Stage, protected: bool, logger: bool) -> Result<Self> {
-        let ground = &stage.ground;
-        let (ip, data) = (stage.ip(), ground.file("data"));
+        let testbed = &stage.testbed;
+        let (ip, data) = (stage.ip(), testbed.file("data"));
         for entry in fs::read_dir(&data)? {
             let path = entry?.path();
             if path.is_dir() {
@@ -241,14 +242,14 @@ impl<'a> Redis<'a> {
         let mut command = if protected {
             let mut command = stage
                 .server
-                .command(&ground.programs.outlive.to_string_lossy());
+                .command(&testbed.programs.outlive.to_string_lossy());
             command
                 .args(["serve", "--json", "--name", SERVICE, "--stateful=require"])
                 .args(["--address", &format!("{ip}:{PORT}")])
                 .arg("--run-dir")
-                .arg(ground.directory());
+                .arg(testbed.directory());
             if logger {
-                command.args(ground.logger_arguments(&stage.logger));
+                command.args(testbed.logger_arguments(&stage.logger));
             }
             command.args(["--", "redis-server"]);
             command
@@ -260,17 +261,17 @@ impl<'a> Redis<'a> {
             .arg(&data)
             .args(["--protected-mode", "no", "--save", ""])
             .args(["--enable-debug-command", "yes"]);
-        let log = ground.file("events");
+        let log = testbed.file("events");
         let events = Events::in_file(log.clone())?;
         let output = Output::Files {
-            stdout: ground.file("output"),
+            stdout: testbed.file("output"),
             stderr: log.clone(),
         };
         let process = stage.server.spawn(&mut command, &output)?;
-        ground.await_listener(&stage.server, PORT, &process, &log)?;
+        testbed.await_listener(&stage.server, PORT, &process, &log)?;
         let mut events = protected.then_some(events);
         if let Some(events) = &mut events {
-            events.wait_for("protecting", PATIENCE, &ground.interrupt)?;
+            events.wait_for("protecting", SERVER_TIMEOUT, &testbed.interrupt)?;
         }
         Ok(Self {
             stage,
@@ -295,14 +296,14 @@ impl<'a> Redis<'a> {
             killed => killed?,
         }
         self.kills += 1;
-        events.wait_for("serving", PATIENCE, &self.stage.ground.interrupt)?;
+        events.wait_for("serving", SERVER_TIMEOUT, &self.stage.testbed.interrupt)?;
         Ok(())
     }
 
     /// Ends it, and says what it has lost.
     fn stop(self) -> Result<Vec<String>> {
         self.process.kill(Signal::TERM)?;
-        let ended = self.process.wait_with_timeout(PATIENCE)?;
+        let ended = self.process.wait_with_timeout(SERVER_TIMEOUT)?;
         ensure!(ended.is_some(), "the server does not end on SIGTERM");
         let Some(events) = self.events else {
             return Ok(Vec::new());

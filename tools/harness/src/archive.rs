@@ -1,4 +1,4 @@
-//! Sources of programs that we did not write, as Debian keeps them.
+//! Sources of foreign programs from Debian's archive.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,11 +13,11 @@ use crate::task::cache;
 pub struct Archive {
     /// Name of the source package.
     pub package: &'static str,
-    /// Of the archive, in the package's directory of the pool.
+    /// Name of the archive in the package's directory of the pool.
     pub file: &'static str,
-    /// The directory in it.
+    /// The top directory of the archive.
     pub directory: &'static str,
-    /// Of the archive: what it holds is run, perhaps as root.
+    /// SHA-256 of the archive, whose programs run, perhaps as root.
     pub sha256: &'static str,
 }
 
@@ -58,7 +58,7 @@ impl Archive {
     }
 }
 
-/// Runs it, and it has to succeed.
+/// Runs a command that has to succeed.
 pub fn run(command: &mut Command) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let status = command

@@ -1,4 +1,4 @@
-//! The events of `outlive serve --json`, from the file that it writes them to.
+//! The events of `outlive serve --json`, read from a file.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,19 +11,19 @@ use serde_json::Value;
 
 use crate::task::Interrupt;
 
-/// How often we look for an event.
-const LOOK: Duration = Duration::from_millis(2);
+/// Time between two looks for an event.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What a `serve` has told so far.
+/// The events of a `serve` so far.
 #[derive(Debug)]
 pub struct Events {
     log: PathBuf,
-    /// Those that were waited for already, and what came before them.
+    /// Number of events up to the last awaited one.
     passed: usize,
 }
 
 impl Events {
-    /// Events that will be written to a file, which is empty from now on.
+    /// Events of a file that is empty at first.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -32,7 +32,7 @@ impl Events {
         Ok(Self { log, passed: 0 })
     }
 
-    /// All of them.
+    /// All events.
     pub fn all(&self) -> Result<Vec<Value>> {
         let text = fs::read(&self.log)?;
         let end = text.iter().rposition(|byte| *byte == b'\n');
@@ -63,7 +63,7 @@ impl Events {
                 let seconds = patience.as_secs();
                 bail!("no event `{name}` within {seconds} s; the last: {tail}");
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -85,7 +85,7 @@ mod tests {
     use std::io::Write as _;
 
     #[test]
-    fn each_event_is_waited_for_once_and_the_last_start_counts() -> Result<()> {
+    fn event_is_waited_for_after_last_start() -> Result<()> {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("events");
         let mut events = Events::in_file(path.clone())?;

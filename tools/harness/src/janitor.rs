@@ -1,9 +1,8 @@
-//! Who removes what `outlive serve` has pinned and mounted when we are killed outright.
+//! Cleans up after `outlive serve` when this program is killed.
 //!
-//! The lab has a janitor of its own, which removes the hosts and kills what runs on them,
-//! `outlive serve` included. Pins, mounts and the cgroup of a killed `serve` stay: that is
-//! what `outlive clean` is for. So the run directory is not in the lab's, and a shell that
-//! survives us cleans it. It notices our death by the end of its standard input.
+//! The lab has a janitor of its own, which removes the hosts and kills their processes, `outlive serve` included.
+//! Pins, mounts and the cgroup of a killed `serve` stay, for `outlive clean`. So the run directory is outside of the
+//! lab, and a shell that outlives this program cleans up. The end of standard input tells the shell of the death.
 
 use std::io::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -12,9 +11,8 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 
-/// `$1`: outlive, `$2`: the run directory, `$3`: the service. A line to read means that
-/// there is nothing to do. While `serve` still lives, clean refuses. Hosts that have a run
-/// directory each have it as `run-*` in there.
+/// `$1`: outlive, `$2`: the run directory, `$3`: the service. A line on standard input means that nothing is left.
+/// While `serve` lives, clean refuses. Hosts with a run directory of their own have it below that one as `run-*`.
 const SCRIPT: &str = r#"
 read -r line && exit 0
 tries=0
@@ -28,7 +26,7 @@ done
 rm -rf --one-file-system -- "$2"
 "#;
 
-/// The running janitor. Dropping it makes it do its work.
+/// The running janitor, which cleans up when this value is dropped.
 pub struct Janitor(Child);
 
 impl Janitor {
@@ -52,7 +50,7 @@ impl Janitor {
         Ok(Self(child))
     }
 
-    /// Sends it home: everything is clean.
+    /// Ends the janitor: nothing is left.
     pub fn dismiss(mut self) {
         if let Some(stdin) = &mut self.0.stdin {
             // If it is gone already, so much the better.

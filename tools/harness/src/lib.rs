@@ -5,9 +5,9 @@
 
 pub mod archive;
 pub mod events;
-pub mod ground;
 pub mod janitor;
 pub mod machine;
 pub mod nginx;
 pub mod plot;
 pub mod task;
+pub mod testbed;

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plot_shows_what_is_within_its_time() {
+    fn plot_shows_points_within_range() {
         let points = [(0.0, 0.0), (0.1, 51_200.0), (0.3, 102_400.0)];
         let series = [Series {
             name: "Lazy <1>",

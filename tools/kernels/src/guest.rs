@@ -356,7 +356,7 @@ mod tests {
          @@ work httpd: 3 kills\r\n@@ end\r\n";
 
     #[test]
-    fn findings_are_what_the_console_says() {
+    fn findings_are_read_from_console() {
         let findings = Findings::of(GOOD);
         assert!(findings.pass(true), "{findings:?}");
         assert_eq!(
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_told_with_its_reason() {
+    fn failure_is_reported_with_reason() {
         let findings = Findings::of(
             "@@ loads no\n@@ why no such helper\n@@ packets passed 2 failed 1\n@@ stacked passed 1 failed 1\n",
         );
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_complains_does_not_pass() {
+    fn kernel_with_warnings_fails() {
         for line in [
             "[   23.455701] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI",
             "[    5.000000] WARNING: CPU: 1 PID: 7 at net/core/dev.c:1 f+0x1/0x2",

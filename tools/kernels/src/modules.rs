@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_module_comes_after_what_it_depends_on() -> Result<()> {
+    fn module_follows_dependencies() -> Result<()> {
         let directory = tempfile::tempdir()?;
         let net = directory.path().join("kernel/net");
         fs::create_dir_all(&net)?;

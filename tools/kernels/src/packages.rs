@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_image_is_what_the_package_depends_on() {
+    fn image_is_dependency_of_meta_package() {
         let shown = "Package: linux-image-amd64\nVersion: 7.2.12-1\n\
              Depends: linux-base-amd64 (= 7.2.12-1), linux-image-7.2.12+deb13-amd64 (= 7.2.12-1)\n";
         assert_eq!(

@@ -25,18 +25,18 @@ use rustix::fs::{FallocateFlags, OFlags};
 
 use crate::{
     attributes::{file_type, nothing, time_of},
-    concealing::Concealing,
+    concealment::Concealment,
     state::State,
-    syncing,
+    sync,
     tree::Tree,
 };
 
-mod acting;
-mod answers;
+mod operations;
+mod replies;
 
-use answers::{attr, empty, made, said};
+use replies::{attr, empty, made, said};
 
-impl Filesystem for Concealing {
+impl Filesystem for Concealment {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
         let _ = config.add_capabilities(InitFlags::FUSE_CACHE_SYMLINKS);
         let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
@@ -61,13 +61,13 @@ impl Filesystem for Concealing {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let mut state = self.answering();
         let long = state.validity();
-        match said(state.told(parent, name)) {
+        match said(state.attributes_of(parent, name)) {
             Ok(attributes) => reply.entry(&long, &attributes, Generation(0)),
             // Number 0: the kernel may remember that there is nothing.
             Err(error) if i32::from(error) == i32::from(Errno::ENOENT) && !long.is_zero() => {
                 // Around nobody says that all is to be asked for again.
                 if !state.is_around() {
-                    state.nodes.told_absent(parent.0, name);
+                    state.nodes.absence_sent(parent.0, name);
                 }
                 reply.entry(&long, &nothing(), Generation(0));
             }
@@ -76,7 +76,7 @@ impl Filesystem for Concealing {
     }
 
     fn forget(&self, _: &Request, node: INodeNo, lookups: u64) {
-        self.answering().forgotten(node, lookups);
+        self.answering().forget(node, lookups);
     }
 
     fn getattr(&self, _: &Request, node: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
@@ -247,7 +247,7 @@ impl Filesystem for Concealing {
             reply,
             open,
             move |this, state, reply: ReplyOpen, opened| match opened {
-                Ok(file) => answers::opened(this, state, reply, (node, writes), file),
+                Ok(file) => replies::opened(this, state, reply, (node, writes), file),
                 Err(error) => reply.error(error),
             },
         );
@@ -272,14 +272,14 @@ impl Filesystem for Concealing {
         let create = move |state: &mut State| {
             let path = state.child(parent, &name)?;
             let file = state.create(&path, made)?;
-            Ok((file, state.told(parent, &name)?))
+            Ok((file, state.attributes_of(parent, &name)?))
         };
         self.attempt(
             request,
             reply,
             create,
             move |this, state, reply: ReplyCreate, created| match created {
-                Ok((file, found)) => answers::created(this, state, reply, (&found, writes), file),
+                Ok((file, found)) => replies::created(this, state, reply, (&found, writes), file),
                 Err(error) => reply.error(error),
             },
         );
@@ -297,7 +297,7 @@ impl Filesystem for Concealing {
         reply: ReplyData,
     ) {
         match said(self.file(node, handle, OFlags::RDONLY)) {
-            Ok(file) => answers::read(&file, offset, size, reply),
+            Ok(file) => replies::read(&file, offset, size, reply),
             Err(error) => reply.error(error),
         }
     }
@@ -343,12 +343,12 @@ impl Filesystem for Concealing {
 
     fn fsync(&self, _: &Request, node: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
         let file = self.answering().sync(node, Some(handle));
-        syncing::answer(said(file), reply);
+        sync::answer(said(file), reply);
     }
 
     fn fsyncdir(&self, _: &Request, node: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         let directory = self.answering().sync(node, None);
-        syncing::answer(said(directory), reply);
+        sync::answer(said(directory), reply);
     }
 
     fn opendir(&self, _: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -398,13 +398,13 @@ impl Filesystem for Concealing {
         _: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.answering().told_all(handle);
+        self.answering().list_sent(handle);
         reply.ok();
     }
 
     fn statfs(&self, _: &Request, node: INodeNo, reply: ReplyStatfs) {
         match said(self.room(node)) {
-            Ok(room) => answers::room(&room, reply),
+            Ok(room) => replies::room(&room, reply),
             Err(error) => reply.error(error),
         }
     }

@@ -1,30 +1,30 @@
-//! Encapsulations of real programs: concealed by a file system of their own until they are mandated.
+//! Encapsulations of real programs: a file system of their own conceals their effects until the commit.
 //!
-//! [`encapsulation`] says what is changed and what was read; here that is a file system in user space
-//! (of which [`concealing`] is what others see) over the real trees ([`real`]), with files that have no name yet
-//! ([`store`]). When it is mandated, they are given their names in the order in which they were made ([`reveal`]), and
-//! what is asked of the file system from then on is done to the real tree.
+//! The crate [`encapsulation`] keeps changes and inputs. Here an encapsulation is a FUSE file system
+//! ([`concealment`]) above the real trees ([`base_tree`]). New files have no name yet ([`store`]). A commit gives
+//! names to these files in the order in which they were made ([`reveal`]), and the file system then passes all calls
+//! to the real tree.
 
+pub mod activity;
 mod attributes;
-pub mod concealing;
-mod connecting;
-mod connections;
-mod copying;
-mod dating;
+pub mod base_tree;
+pub mod concealment;
+mod copy;
+mod effect_dates;
 mod filesystem;
+mod fuse_descriptors;
+mod invalidation;
+mod kernel_cache;
 pub mod members;
 mod mounts;
-pub mod needs;
 mod nodes;
-pub mod outside;
+pub mod preflight;
 mod processes;
-pub mod real;
 pub mod reveal;
+mod socket_address;
 mod state;
 pub mod store;
-mod syncing;
-mod telling;
+mod sync;
+pub mod syscall_gate;
 mod tree;
-mod unopened;
-pub mod working;
 pub mod world;

@@ -1,5 +1,4 @@
-//! The processes of an encapsulation: those that have its mounts, whatever sessions and groups they have made for
-//! themselves.
+//! The processes of an encapsulation: all processes in its mount namespace, in any session or group.
 
 use std::{collections::BTreeMap, fs, io, os::unix::fs::MetadataExt as _};
 
@@ -10,62 +9,62 @@ use rustix::{
 
 use crate::processes::number;
 
-/// How many parents are looked at: while one looks, they may become others.
-const GENERATIONS: usize = 64;
-/// How nice a session is that comes after all others.
-const LAST: &str = "19";
+/// Most ancestors that are looked at. Processes may get other parents meanwhile.
+const ANCESTOR_LIMIT: usize = 64;
+/// Autogroup nice value of a session that comes after all others.
+const LOWEST_PRIORITY: &str = "19";
 
-/// Who has these mounts.
+/// The processes in a mount namespace, by its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Members(u64);
 
 impl Members {
-    /// Those with the mounts that a process has.
+    /// The processes in the mounts of a process.
     ///
     /// # Errors
-    /// There is no such process, or it may not be asked.
+    /// The process is gone, or may not be inspected.
     pub fn with(process: u32) -> io::Result<Self> {
         Ok(Self(fs::metadata(format!("/proc/{process}/ns/mnt"))?.ino()))
     }
 
-    /// The number of their mounts.
+    /// The number of the mount namespace.
     #[must_use]
     pub fn number(self) -> u64 {
         self.0
     }
 
-    /// Those with the mounts of that number.
+    /// The processes in the mounts of that number.
     #[must_use]
     pub fn numbered(number: u64) -> Self {
         Self(number)
     }
 
-    /// Those with the mounts that a descriptor stands for.
+    /// The processes in the mounts of a descriptor.
     pub(crate) fn of(namespace: &impl std::os::fd::AsFd) -> io::Result<Self> {
         Ok(Self(rustix::fs::fstat(namespace)?.st_ino))
     }
 
-    /// Whether a process is one of those: it has these mounts, or mounts of its own and a parent that is one of them.
+    /// Whether a process is a member: in these mounts, or in mounts of its own with a member as parent.
     #[must_use]
     pub fn has(self, process: u32) -> bool {
         Self::with(std::process::id()).is_ok_and(|ours| self.has_below(process, ours))
     }
 
-    /// The mounts of this process, unless these are the same: processes with our mounts are the rest of the machine,
-    /// and a signal to all of them would end the machine.
+    /// The mounts of this process, unless the members have the same: processes in our mounts are the rest of the
+    /// machine, and a signal to all of them would end the machine.
     fn ours(self) -> Option<Self> {
         let ours = Self::with(std::process::id()).ok()?;
         (ours != self).then_some(ours)
     }
 
-    /// From those with our mounts on, parents are those of who has begun all this.
+    /// The search ends at a process in our mounts: its ancestors have started this program.
     fn has_below(self, process: u32, ours: Self) -> bool {
         let mut process = process;
-        for _ in 0..GENERATIONS {
+        for _ in 0..ANCESTOR_LIMIT {
             match Self::with(process) {
                 Ok(its) if its == self => return true,
                 Ok(its) if its != ours => {}
-                // It may be dead, and has no mounts any more.
+                // A dead process has no mounts any more.
                 _ => return false,
             }
             match number(process, 0) {
@@ -76,7 +75,7 @@ impl Members {
         false
     }
 
-    /// The processes, as far as one look at all of them tells: they may be begetting others.
+    /// The processes, as far as a single look shows: some may be forking.
     #[must_use]
     pub fn all(self) -> Vec<Pid> {
         let Some(ours) = self.ours() else {
@@ -88,7 +87,7 @@ impl Members {
             .collect()
     }
 
-    /// The same with those that are in that session, whatever mounts they have by now.
+    /// The same with the processes of that session, in any mounts.
     #[must_use]
     pub fn all_with(self, session: u32) -> Vec<Pid> {
         let Some(ours) = self.ours() else {
@@ -100,15 +99,15 @@ impl Members {
             .collect()
     }
 
-    /// Sends them a signal: a whole process group at a time, so that who is being begotten has it as well, unless
-    /// somebody else is in it. Who is in that `session` is one of them, whatever mounts they have by now.
+    /// Sends a signal: to whole process groups, so that forked children get the signal, unless other processes are in
+    /// the group. Processes of that `session` are members in any mounts.
     pub fn signal(self, signal: Signal, session: u32) {
         let Some(ours) = self.ours() else {
             return;
         };
         let mut groups: BTreeMap<i32, Group> = BTreeMap::new();
         for process in everybody() {
-            // The group of a process that is gone by now is -1.
+            // A process that is gone has the group -1.
             let Some(group) = number(process, 1).filter(|group| *group > 0) else {
                 continue;
             };
@@ -121,7 +120,7 @@ impl Members {
         }
         for (number, group) in groups {
             match Pid::from_raw(number) {
-                // Who is gone does not matter.
+                // A process that is gone does not matter.
                 _ if group.members.is_empty() => {}
                 Some(whole) if !group.has_others => {
                     let _ = kill_process_group(whole, signal);
@@ -133,7 +132,7 @@ impl Members {
         }
     }
 
-    /// Kills those that there are. How many: one that is dead has no mounts any more.
+    /// Kills the processes, and returns their number. A dead process has no mounts any more.
     #[must_use]
     pub fn kill(self) -> usize {
         let all = self.all();
@@ -143,26 +142,26 @@ impl Members {
         killed.count()
     }
 
-    /// They come after others no longer.
+    /// Restores the usual priority.
     pub fn hurry(self) {
         while self.all().into_iter().map(hurried).sum::<usize>() > 0 {}
     }
 }
 
-/// Whether a process is in that session. 0 is none: the kernel says so of sessions that began outside of a namespace
-/// of processes, and those have nothing in common.
+/// Whether a process is in that session. The kernel reports 0 for all sessions from outside of a PID namespace, which
+/// have no relation to each other.
 fn is_in(process: u32, session: u32) -> bool {
     session > 0 && number(process, 2) == Some(session)
 }
 
-/// That process, which is about to leave the mounts of others, comes after others no longer.
+/// Restores the usual priority of a process that is about to leave the mounts.
 pub fn hurry(process: u32) {
     if let Some(process) = Pid::from_raw(process.cast_signed()) {
         hurried(process);
     }
 }
 
-/// Those of a process group.
+/// The members of a process group.
 #[derive(Default)]
 struct Group {
     members: Vec<Pid>,
@@ -174,46 +173,46 @@ fn everybody() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Whether who comes after others can come before them again: the kernel lets everybody rest, and root only hurry
-/// (sched(7), where `RLIMIT_NICE` is 0). In containers root may lack that.
+/// Whether the usual priority can be restored: any process may lower a priority, and only root may raise one
+/// (sched(7), with `RLIMIT_NICE` 0). In containers root may lack that right.
 pub(crate) fn may_hurry() -> bool {
     let effective = capabilities(None).map(|all| all.effective);
     effective.is_ok_and(|all| all.contains(CapabilitySet::SYS_NICE))
 }
 
-/// The process, which has one thread, and what it begets, runs when no other wants to.
+/// Gives the process, which has one thread, and later children the lowest priority.
 pub(crate) fn rest(process: u32) {
-    // One that has ended needs no processor.
+    // A process that has ended needs no processor.
     if let Ok(process) = process.try_into() {
         let _ = set_policy(process, libc::SCHED_IDLE);
     }
 }
 
-/// The session of that process comes after all others. Where the kernel shares processors among sessions (autogroup in
-/// sched(7)), what else is said of its threads counts only within it.
+/// Gives the session of that process the lowest priority. If the kernel shares processors among sessions (autogroup
+/// in sched(7)), other priorities count only within the session.
 pub fn rest_as_session(process: u32) {
-    // There is no such file where it does not.
-    let _ = fs::write(format!("/proc/{process}/autogroup"), LAST);
+    // Without autogroup there is no such file.
+    let _ = fs::write(format!("/proc/{process}/autogroup"), LOWEST_PRIORITY);
 }
 
-/// As the session of this process, if it came after all others until now.
+/// Gives the session of that process the priority of this session, if it had the lowest one.
 fn hurry_session(process: Pid) {
     let process = process.as_raw_pid().to_string();
     let of = |process: &str| fs::read_to_string(format!("/proc/{process}/autogroup"));
-    if of(&process).is_ok_and(|its| nice(&its) == LAST) {
+    if of(&process).is_ok_and(|its| nice(&its) == LOWEST_PRIORITY) {
         let usual = of("self").unwrap_or_default();
         let _ = fs::write(format!("/proc/{process}/autogroup"), nice(&usual));
     }
 }
 
-/// How nice a session is, by what the kernel says of it. Of those that began with the machine, and have never been in
-/// another one, it says nothing: they are as nice as new ones.
+/// Nice value of a session, from the kernel's file. A session from the boot that never changed its group has no
+/// value, and counts as a new session.
 fn nice(about: &str) -> &str {
     let said = about.rsplit_once("nice ");
     said.map_or("0", |(_, nice)| nice.trim())
 }
 
-/// How many threads of the process came after others until now.
+/// Restores the usual priority of the threads. Returns the number of changed threads.
 fn hurried(process: Pid) -> usize {
     hurry_session(process);
     let tasks = fs::read_dir(format!("/proc/{}/task", process.as_raw_pid()));
@@ -252,14 +251,14 @@ mod tests {
     use super::*;
 
     /// Forks as fast as it can; bounded, for the test itself may be killed.
-    const BEGETS: &str = "i=0; while [ $i -lt 5000 ]; do sleep 30 & i=$((i+1)); done; wait";
+    const FORK_LOOP: &str = "i=0; while [ $i -lt 5000 ]; do sleep 30 & i=$((i+1)); done; wait";
 
     #[test]
-    fn who_is_being_begotten_is_sent_a_signal_as_well() {
+    fn signal_reaches_forking_processes() {
         for round in 0..20 {
             let mut begets = Command::new("unshare");
             begets
-                .args(["--mount", "sh", "-c", BEGETS])
+                .args(["--mount", "sh", "-c", FORK_LOOP])
                 .process_group(0);
             let mut begets = begets.spawn().expect("unshare");
             let ours = Members::with(std::process::id()).expect("this runs");
@@ -283,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn process_with_our_own_mounts_is_not_killed() {
+    fn process_with_own_mounts_is_not_killed() {
         let this = std::process::id();
         let ours = Members::with(this).expect("this runs");
         assert!(ours.all().is_empty());
@@ -292,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn no_session_has_the_number_0() {
+    fn session_zero_is_refused() {
         let this = std::process::id();
         let session = number(this, 2).expect("this runs");
         assert!(session == 0 || is_in(this, session));
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_of_which_nothing_is_said_is_as_nice_as_new_ones() {
+    fn unset_nice_value_is_zero() {
         assert_eq!(nice("/autogroup-4 nice -5\n"), "-5");
         assert_eq!(nice(""), "0");
     }

@@ -10,12 +10,12 @@ use crate::tree::Tree;
 
 /// The kernel takes paths of 4095 bytes (`PATH_MAX`); some of them are for what is beside a file for a moment
 /// ([`crate::reveal`]).
-const LONGEST: usize = 4000;
+const LONGEST_PATH_BYTES: usize = 4000;
 
 impl Tree {
     /// Whether what is there can be changed when it is revealed.
     pub(crate) fn revealable(&self, path: &TreePath) -> Result<(), Refused> {
-        if path.as_path().as_os_str().len() > LONGEST {
+        if path.as_path().as_os_str().len() > LONGEST_PATH_BYTES {
             return Err(Refused::Unconcealable("a path is too long"));
         }
         if self.is_read_only(path) {

@@ -1,6 +1,6 @@
-//! What the kernel knows by number: inodes of an encapsulation's file system, and where they are.
+//! Nodes of a FUSE file system: inodes of an encapsulation, and their paths.
 
-mod known;
+mod changed;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,24 +10,24 @@ use std::{
 
 use encapsulation::{Attributes, HiddenId, Identity, Kind, Stat, TreePath};
 
-/// The number that the kernel has for the root of a file system.
-pub(crate) const ROOT: u64 = 1;
-/// Numbers for what has none on its own file system, or one that is taken, begin here.
-const OWN: u64 = 1 << 48;
+/// Node number of the root of a FUSE file system.
+pub(crate) const ROOT_NODE: u64 = 1;
+/// First node number for files without an inode number of their own, or with one that is taken.
+const FIRST_OWN_NODE: u64 = 1 << 48;
 
-/// One of them.
+/// A node.
 #[derive(Debug)]
 struct Node {
     identity: Identity,
-    /// A directory that it was found in, and its name there.
+    /// Parent directory and name.
     place: (u64, OsString),
-    /// Others of its names, which the kernel was told of before.
+    /// Further names that the kernel knows.
     others: Vec<(u64, OsString)>,
-    /// How often the kernel was told of it, and has not forgotten it.
+    /// Number of lookups that the kernel has not forgotten (`FUSE_FORGET`).
     lookups: u64,
-    /// Of a directory: what the kernel was told last. When it has no name any more, nobody else says it.
+    /// For a directory: the last attributes sent to the kernel. A removed directory has no other source.
     directory: Option<Stat>,
-    /// What was set of what has no name any more, and is not ours.
+    /// Attributes that were set on a file without a name that is not hidden.
     set: Attributes,
 }
 
@@ -37,12 +37,12 @@ impl Node {
     }
 }
 
-/// All of them.
+/// All nodes.
 #[derive(Debug)]
 pub(crate) struct Nodes {
     nodes: HashMap<u64, Node>,
     by_identity: HashMap<Identity, u64>,
-    /// Names of which the kernel was told that there is nothing.
+    /// Names that the kernel knows as absent.
     absent: HashSet<(u64, OsString)>,
     next: u64,
 }
@@ -53,12 +53,12 @@ impl Nodes {
             nodes: HashMap::new(),
             by_identity: HashMap::new(),
             absent: HashSet::new(),
-            next: OWN,
+            next: FIRST_OWN_NODE,
         }
     }
 
-    /// The kernel is told of what was found there.
-    pub(crate) fn told(&mut self, identity: Identity, parent: u64, name: &OsStr) -> u64 {
+    /// Counts a lookup by the kernel, and returns the node number.
+    pub(crate) fn count_lookup(&mut self, identity: Identity, parent: u64, name: &OsStr) -> u64 {
         let place = (parent, name.to_owned());
         if let Some(number) = self.by_identity.get(&identity).copied()
             && let Some(node) = self.nodes.get_mut(&number)
@@ -86,14 +86,14 @@ impl Nodes {
         number
     }
 
-    /// What the kernel is told of it.
+    /// Stores attributes that were sent to the kernel.
     pub(crate) fn described(&mut self, number: u64, stat: &Stat) {
         if let Some(node) = self.nodes.get_mut(&number) {
             node.directory = (stat.kind == Kind::Directory).then_some(*stat);
         }
     }
 
-    /// A directory that has no name any more.
+    /// A directory without a name.
     pub(crate) fn nameless(&self, number: u64) -> Option<Stat> {
         let directory = self.nodes.get(&number)?.directory?;
         Some(Stat {
@@ -102,34 +102,34 @@ impl Nodes {
         })
     }
 
-    /// It has no name any more: nobody else would see what is set of it.
+    /// Stores attributes of a file without a name: only this file system shows them.
     pub(crate) fn set(&mut self, number: u64, attributes: &Attributes) {
         if let Some(node) = self.nodes.get_mut(&number) {
             node.set = node.set.and(attributes);
         }
     }
 
-    /// With what was set of it.
+    /// Adds the stored attributes.
     pub(crate) fn with_set(&self, number: u64, stat: Stat) -> Stat {
         let node = self.nodes.get(&number);
         node.map_or(stat, |node| stat.with(&node.set))
     }
 
-    /// The kernel is told that there is nothing.
-    pub(crate) fn told_absent(&mut self, parent: u64, name: &OsStr) {
+    /// Stores an absent name that was sent to the kernel.
+    pub(crate) fn absence_sent(&mut self, parent: u64, name: &OsStr) {
         self.absent.insert((parent, name.to_owned()));
     }
 
-    /// All that the kernel was told of names, which is forgotten here: directories, and names in them.
+    /// Takes all names that the kernel knows: parent directories and names.
     pub(crate) fn all(&mut self) -> Vec<(u64, OsString)> {
         let mut all: Vec<_> = self.absent.drain().collect();
         all.extend(self.nodes.values().flat_map(Node::places).cloned());
         all
     }
 
-    /// All that the kernel knows.
+    /// All nodes that the kernel knows.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
-        iter::once(ROOT).chain(self.nodes.keys().copied())
+        iter::once(ROOT_NODE).chain(self.nodes.keys().copied())
     }
 
     /// Hidden files that the kernel knows.
@@ -141,10 +141,10 @@ impl Nodes {
         })
     }
 
-    /// The one that it has on its own file system, where that is possible: it is what programs see.
+    /// The inode number of the real file if possible, because programs see the number.
     fn free_number(&mut self, identity: Identity) -> u64 {
         if let Identity::Real { inode, .. } = identity
-            && (ROOT + 1..OWN).contains(&inode)
+            && (ROOT_NODE + 1..FIRST_OWN_NODE).contains(&inode)
             && !self.nodes.contains_key(&inode)
         {
             return inode;
@@ -153,8 +153,8 @@ impl Nodes {
         self.next
     }
 
-    /// The kernel has forgotten it so many times.
-    pub(crate) fn forgotten(&mut self, number: u64, times: u64) {
+    /// Handles `FUSE_FORGET` with this count.
+    pub(crate) fn forget(&mut self, number: u64, times: u64) {
         let Some(node) = self.nodes.get_mut(&number) else {
             return;
         };
@@ -165,7 +165,7 @@ impl Nodes {
         }
     }
 
-    /// It is not where it was found last. `false`: the kernel knows of no other name of it.
+    /// Drops the first name. `false`: the kernel knows no other name.
     pub(crate) fn is_elsewhere(&mut self, number: u64) -> bool {
         let Some(node) = self.nodes.get_mut(&number) else {
             return false;
@@ -174,12 +174,12 @@ impl Nodes {
         other.map(|other| node.place = other).is_some()
     }
 
-    /// Where it is, if it is still where it was found.
+    /// The path of the node, if the names are still valid.
     pub(crate) fn path(&self, number: u64) -> Option<TreePath> {
         let mut names = Vec::new();
         let mut at = number;
-        while at != ROOT {
-            // Directories that others have moved into each other, as it was told of them one after the other.
+        while at != ROOT_NODE {
+            // Directories that other processes have moved into each other, one after the other.
             if names.len() > self.nodes.len() {
                 return None;
             }
@@ -195,7 +195,7 @@ impl Nodes {
         Some(self.nodes.get(&number)?.identity)
     }
 
-    /// What stood there stands here now; and the other way round, if they have changed places.
+    /// Moves a node to another name, or exchanges two nodes.
     pub(crate) fn moved(&mut self, from: (u64, &OsStr), to: (u64, &OsStr), exchanged: bool) {
         for node in self.nodes.values_mut() {
             for place in iter::once(&mut node.place).chain(&mut node.others) {
@@ -214,13 +214,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_within_itself_is_nowhere() {
+    fn path_of_node_within_itself_is_none() {
         let identity = |inode| Identity::Real { device: 1, inode };
         let mut nodes = Nodes::new();
-        let one = nodes.told(identity(10), ROOT, "one".as_ref());
-        let other = nodes.told(identity(11), one, "other".as_ref());
+        let one = nodes.count_lookup(identity(10), ROOT_NODE, "one".as_ref());
+        let other = nodes.count_lookup(identity(11), one, "other".as_ref());
         assert_eq!(nodes.path(other), TreePath::new("one/other"));
-        nodes.told(identity(10), other, "one".as_ref());
+        nodes.count_lookup(identity(10), other, "one".as_ref());
         assert_eq!(nodes.path(one), None);
     }
 }

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_is_known() {
+    fn status_of_own_process_is_read() {
         let this = std::process::id();
         let thread = rustix::thread::gettid().as_raw_pid().cast_unsigned();
         assert_eq!(process_of(thread), Ok(rustix::process::getpid()));

@@ -11,7 +11,7 @@ use rustix::{
 };
 
 use crate::{
-    real::{Real, stat_of},
+    base_tree::{BaseTree, stat_of},
     store::{Hidden, name_of},
 };
 
@@ -19,7 +19,7 @@ use crate::{
 ///
 /// # Errors
 /// Which one could not be, and why. Those before it have been.
-pub fn reveal(effects: &[Effect], real: &Real, hidden: &Hidden) -> Result<(), (usize, Errno)> {
+pub fn reveal(effects: &[Effect], real: &BaseTree, hidden: &Hidden) -> Result<(), (usize, Errno)> {
     for (number, effect) in effects.iter().enumerate() {
         carry_out(effect, real, hidden).map_err(|errno| (number, errno))?;
     }
@@ -27,14 +27,14 @@ pub fn reveal(effects: &[Effect], real: &Real, hidden: &Hidden) -> Result<(), (u
 }
 
 /// Directories that were made or dated, or in which names were changed, get the times that they had above the tree.
-pub fn set_directory_times(times: &[(TreePath, Time)], real: &Real) {
+pub fn set_directory_times(times: &[(TreePath, Time)], real: &BaseTree) {
     for (path, time) in times {
         // One that is gone again needs none.
         let _ = set_attributes_at(real, path, &Attributes::default().at(*time));
     }
 }
 
-fn carry_out(effect: &Effect, real: &Real, hidden: &Hidden) -> Result<(), Errno> {
+fn carry_out(effect: &Effect, real: &BaseTree, hidden: &Hidden) -> Result<(), Errno> {
     match effect {
         Effect::Create { path, id } => {
             let place = real.place(path)?;
@@ -63,7 +63,7 @@ fn carry_out(effect: &Effect, real: &Real, hidden: &Hidden) -> Result<(), Errno>
 ///
 /// # Errors
 /// The kernel's; `EINVAL`, if it takes one.
-pub(crate) fn change(effect: &Effect, real: &Real) -> Result<(), Errno> {
+pub(crate) fn change(effect: &Effect, real: &BaseTree) -> Result<(), Errno> {
     match effect {
         Effect::Create { .. } | Effect::Replace { .. } => Err(Errno::INVAL),
         Effect::Directory { .. } | Effect::Symlink { .. } | Effect::Special { .. } => {
@@ -88,7 +88,7 @@ pub(crate) fn change(effect: &Effect, real: &Real) -> Result<(), Errno> {
 }
 
 /// Makes something without content, and opens it as no more than a place.
-fn make(effect: &Effect, real: &Real) -> Result<OwnedFd, Errno> {
+fn make(effect: &Effect, real: &BaseTree) -> Result<OwnedFd, Errno> {
     let (place, kind, attributes) = match effect {
         Effect::Directory { path, new } => {
             let place = real.place(path)?;
@@ -129,7 +129,7 @@ pub(crate) fn rename(
     from: &TreePath,
     to: &TreePath,
     flags: RenameFlags,
-    real: &Real,
+    real: &BaseTree,
 ) -> Result<(), Errno> {
     let (from, to) = (real.place(from)?, real.place(to)?);
     rustix::fs::renameat_with(&from, from.name, &to, to.name, flags)
@@ -137,7 +137,7 @@ pub(crate) fn rename(
 
 /// At once: whoever opens the file sees the old one or the new one. For the program that wrote to it its directory has
 /// not changed.
-fn replace(path: &TreePath, id: HiddenId, real: &Real, hidden: &Hidden) -> Result<(), Errno> {
+fn replace(path: &TreePath, id: HiddenId, real: &BaseTree, hidden: &Hidden) -> Result<(), Errno> {
     let place = real.place(path)?;
     let beside = format!(".outlive-{}-{}", std::process::id(), id.0);
     let modified = stat_of(&rustix::fs::fstat(&place)?).modified;
@@ -164,7 +164,7 @@ pub(crate) fn own(owner: (u32, u32), mode: Option<u32>) -> Attributes {
 /// # Errors
 /// The kernel's.
 pub(crate) fn set_attributes_at(
-    real: &Real,
+    real: &BaseTree,
     path: &TreePath,
     attributes: &Attributes,
 ) -> Result<(), Errno> {

@@ -1,8 +1,8 @@
-//! What a file system knows, and what is done for who asks it.
+//! State of a file system, and the operations of the kernel.
 
 mod listing;
-mod nameless;
 mod texts;
+mod unlinked;
 
 use std::{
     collections::HashMap,
@@ -20,21 +20,21 @@ use rustix::fs::OFlags;
 
 use crate::{
     attributes::attributes,
-    nodes::{Nodes, ROOT},
-    real::{coarse_time, stat_of},
+    base_tree::{coarse_time, stat_of},
+    kernel_cache::KernelCache,
+    nodes::{Nodes, ROOT_NODE},
     reveal,
     store::reopened,
     tree::{Opened, Tree},
-    unopened::Unopened,
 };
 
-/// Why something was not done.
+/// Reason of an operation that was not performed.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// The program is told so.
+    /// The program gets the error.
     Errno(Errno),
-    /// It waits until it may be done.
-    Held(&'static str),
+    /// The call waits until the operation is permitted.
+    Waits(&'static str),
 }
 
 impl From<Errno> for Refusal {
@@ -53,7 +53,7 @@ impl From<Refused> for Refusal {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Error(errno) => errno.into(),
-            Refused::Unconcealable(why) => Self::Held(why),
+            Refused::Unconcealable(why) => Self::Waits(why),
         }
     }
 }
@@ -67,14 +67,14 @@ pub(crate) struct State {
     pub(crate) tree: Tree,
     pub(crate) nodes: Nodes,
     files: HashMap<u64, OpenFile>,
-    pub(crate) unopened: Unopened,
-    /// The files that the kernel reads and writes by itself, by node: there can be one of each.
+    pub(crate) unopened: KernelCache,
+    /// Backing files of the kernel (FUSE passthrough), at most one for each node.
     backing: HashMap<u64, Weak<BackingId>>,
-    /// What is told of directories that are open, once that has begun.
+    /// Listings of open directories, after the first read.
     listings: HashMap<u64, Option<Vec<(OsString, Kind)>>>,
     next: u64,
     pub(crate) texts: Texts,
-    /// Nobody is in it yet, and what it shows then may be something else.
+    /// Whether the encapsulation is only prepared, so that later answers may differ.
     pub(crate) is_spare: bool,
 }
 
@@ -82,43 +82,42 @@ pub(crate) struct State {
 pub(crate) struct OpenFile {
     node: u64,
     file: Arc<OwnedFd>,
-    /// What the kernel reads and writes by itself, kept for as long as it is open: then `file` is open for reading
-    /// only.
+    /// Backing file, kept as long as the file is open: then `file` is open for reading only.
     backing: Option<Arc<BackingId>>,
-    /// A file of the encapsulation's, open to be written to.
+    /// A hidden file that is open for writing.
     written: Option<HiddenId>,
 }
 
-/// What something new is made with.
+/// Arguments of a creation.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Made {
+pub(crate) struct CreateArguments {
     pub(crate) mode: u32,
     pub(crate) user: u32,
     pub(crate) group: u32,
 }
 
-/// The kernel may remember it.
-pub(crate) const EVER: Duration = Duration::from_secs(1 << 30);
-/// The kernel may remember it for some commands, and looks again for who waits for a change.
-const WHILE: Duration = Duration::from_secs(1);
+/// Validity of answers that the kernel may keep for ever.
+pub(crate) const UNLIMITED: Duration = Duration::from_secs(1 << 30);
+/// Validity of answers about files that other programs may change.
+const SHORT_VALIDITY: Duration = Duration::from_secs(1);
 
 impl State {
-    /// Nothing is concealed: it is around what is.
+    /// Whether this is the file system of the surroundings, without concealment.
     pub(crate) fn is_around(&self) -> bool {
         self.tree.gate.is_real()
     }
 
-    /// How long the kernel may remember what it is told: while everything is concealed, nobody else changes it.
+    /// Validity of answers in the kernel's cache. Only this file system changes concealed files.
     pub(crate) fn validity(&self) -> Duration {
         match &self.tree.concealed {
             Some(_) if self.is_spare => Duration::ZERO,
-            Some(_) if self.is_around() => WHILE,
-            Some(_) => EVER,
+            Some(_) if self.is_around() => SHORT_VALIDITY,
+            Some(_) => UNLIMITED,
             None => Duration::ZERO,
         }
     }
 
-    /// The same for what it has read of files.
+    /// The same for the content of files.
     pub(crate) fn caching(&self) -> FopenFlags {
         match &self.tree.concealed {
             Some(_) => FopenFlags::FOPEN_KEEP_CACHE,
@@ -131,7 +130,7 @@ impl State {
             tree,
             nodes: Nodes::new(),
             files: HashMap::new(),
-            unopened: Unopened::new(),
+            unopened: KernelCache::new(),
             backing: HashMap::new(),
             listings: HashMap::new(),
             next: 1,
@@ -144,7 +143,7 @@ impl State {
         Ok(self.nodes.path(node.0).ok_or(Errno::ESTALE)?)
     }
 
-    /// Where it is, or was: of the names that the kernel knows, one that is still its own, if there is one.
+    /// The path of a node, or the last known path. Of several names a valid one is preferred.
     fn located(&mut self, node: INodeNo) -> Answer<TreePath> {
         loop {
             let path = self.path(node)?;
@@ -159,7 +158,8 @@ impl State {
         }
     }
 
-    /// Where it is; if something else is there now, the kernel looks again. What has no name any more has none.
+    /// The path of a node. If another file is there now, the kernel looks up the name again. A removed file has no
+    /// path.
     pub(crate) fn place(&mut self, node: INodeNo) -> Answer<TreePath> {
         let path = self.located(node)?;
         let there = self.tree.look(&path).map(|found| found.stat);
@@ -178,20 +178,20 @@ impl State {
         Ok(self.path(parent)?.join(name))
     }
 
-    /// Tell the kernel of what is there.
-    pub(crate) fn told(&mut self, parent: INodeNo, name: &OsStr) -> Answer<FileAttr> {
+    /// Attributes of a name, for an answer to the kernel.
+    pub(crate) fn attributes_of(&mut self, parent: INodeNo, name: &OsStr) -> Answer<FileAttr> {
         let path = self.child(parent, name)?;
         let found = self.tree.look(&path)?;
-        let number = self.nodes.told(found.stat.identity, parent.0, name);
+        let number = self.nodes.count_lookup(found.stat.identity, parent.0, name);
         if self.is_around() {
             self.hold(number, &found);
         }
         Ok(self.attributes(number, &found))
     }
 
-    /// The kernel has forgotten it so many times.
-    pub(crate) fn forgotten(&mut self, node: INodeNo, times: u64) {
-        self.nodes.forgotten(node.0, times);
+    /// Handles `FUSE_FORGET` with this count.
+    pub(crate) fn forget(&mut self, node: INodeNo, times: u64) {
+        self.nodes.forget(node.0, times);
         if self.nodes.identity(node.0).is_none() {
             self.unopened.forget(node.0);
         }
@@ -212,7 +212,7 @@ impl State {
         attributes(number, &found.stat, details.as_ref())
     }
 
-    /// What the kernel asks for by number.
+    /// Looks at a node.
     pub(crate) fn examine(
         &mut self,
         node: INodeNo,
@@ -229,13 +229,13 @@ impl State {
         let path = self.located(node)?;
         let found = self.tree.look(&path);
         match (found, identity) {
-            (Ok(found), _) if node.0 == ROOT || Some(found.stat.identity) == identity => {
+            (Ok(found), _) if node.0 == ROOT_NODE || Some(found.stat.identity) == identity => {
                 Ok(self.attributes(node.0, &found))
             }
             (Ok(found), Some(Identity::Real { .. })) if found.stat.kind == Kind::Directory => {
                 Ok(self.attributes(node.0, &found))
             }
-            // It has no name any more, or not this one.
+            // The file has lost this name, or all names.
             (found, identity) => match (self.kept(node, identity), found) {
                 (Some(file), _) => {
                     let stat = rustix::fs::fstat(file)?;
@@ -251,14 +251,14 @@ impl State {
                     (None, Ok(found), Some(Identity::Real { .. }) | None) => {
                         Ok(self.attributes(node.0, &found))
                     }
-                    // It may have another name, which the kernel looks up again then.
+                    // The kernel looks up another name then.
                     _ => Err(Errno::ESTALE.into()),
                 },
             },
         }
     }
 
-    /// How many names a hidden file has, as it is seen here: really it has none.
+    /// Link count of a hidden file as the encapsulation shows it: the real count is 0.
     fn links(&mut self, node: INodeNo) -> Option<u64> {
         let identity = self.nodes.identity(node.0)?;
         if !matches!(identity, Identity::Hidden(_)) || self.tree.concealed.is_none() {
@@ -293,7 +293,7 @@ impl State {
         FileHandle(self.next)
     }
 
-    /// Nobody has it open any more. What it returns takes time to close.
+    /// Closes a file. The close of the returned file takes time.
     pub(crate) fn closed(&mut self, handle: FileHandle) -> Option<OpenFile> {
         let open = self.files.remove(&handle.0)?;
         if let (Some(id), Some(concealed)) = (open.written, &mut self.tree.concealed) {
@@ -302,7 +302,7 @@ impl State {
         Some(open)
     }
 
-    /// What the kernel reads and writes by itself.
+    /// The backing file of the kernel.
     pub(crate) fn backing(
         &mut self,
         node: u64,
@@ -316,13 +316,13 @@ impl State {
         Some(backing)
     }
 
-    /// To read from.
+    /// The file, for reading.
     pub(crate) fn file(&self, handle: FileHandle) -> Answer<Arc<OwnedFd>> {
         let open = self.files.get(&handle.0).ok_or(Errno::EBADF)?;
         Ok(Arc::clone(&open.file))
     }
 
-    /// To write to.
+    /// The file, for writing.
     pub(crate) fn writable(&self, handle: FileHandle) -> Answer<Arc<OwnedFd>> {
         let open = self.files.get(&handle.0).ok_or(Errno::EBADF)?;
         Ok(match open.backing {
@@ -331,7 +331,7 @@ impl State {
         })
     }
 
-    /// What time it is where something is changed. Where it is changed really, its file system dates it.
+    /// The clock for changes there. For a real change the real file system sets the date.
     pub(crate) fn now(&self, path: &TreePath) -> Answer<Time> {
         if self.tree.is_concealed() {
             return Ok(self.tree.hidden.now(path)?);
@@ -339,7 +339,7 @@ impl State {
         Ok(coarse_time())
     }
 
-    /// What time it is for who gives something that date. Not all file systems that are around say so.
+    /// The clock for an explicit date. Some file systems of the surroundings have no clock of their own.
     pub(crate) fn date(&self, path: &TreePath) -> Answer<Time> {
         match self.tree.hidden.now(path) {
             Err(_) if !self.tree.is_concealed() => Ok(coarse_time()),
@@ -347,8 +347,8 @@ impl State {
         }
     }
 
-    /// What is made there belongs to whom the kernel would give it to; and whether the directory hands on its group.
-    fn new_at(&mut self, path: &TreePath, made: Made) -> Answer<(New, bool)> {
+    /// Owner of a new file as in the kernel, and whether the directory passes its group on.
+    fn new_at(&mut self, path: &TreePath, made: CreateArguments) -> Answer<(New, bool)> {
         let (parent, _) = path.split().ok_or(Errno::EEXIST)?;
         let stat = self.tree.look(&parent)?.stat;
         let inherits = stat.mode & 0o2000 != 0;
@@ -362,12 +362,16 @@ impl State {
         Ok((new, inherits))
     }
 
-    pub(crate) fn create(&mut self, path: &TreePath, made: Made) -> Answer<Arc<OwnedFd>> {
+    pub(crate) fn create(
+        &mut self,
+        path: &TreePath,
+        made: CreateArguments,
+    ) -> Answer<Arc<OwnedFd>> {
         let (new, _) = self.new_at(path, made)?;
         Ok(self.tree.create(path, (new.mode, new.owner), new.now)?)
     }
 
-    pub(crate) fn make_directory(&mut self, path: &TreePath, made: Made) -> Answer<()> {
+    pub(crate) fn make_directory(&mut self, path: &TreePath, made: CreateArguments) -> Answer<()> {
         let (mut new, inherits) = self.new_at(path, made)?;
         new.mode |= if inherits { 0o2000 } else { 0 };
         Ok(self.tree.make_directory(path, new)?)
@@ -377,25 +381,26 @@ impl State {
         &mut self,
         path: &TreePath,
         target: OsString,
-        made: Made,
+        made: CreateArguments,
     ) -> Answer<()> {
         let (new, _) = self.new_at(path, made)?;
         Ok(self.tree.make_symlink(path, target, new)?)
     }
 
-    /// What is neither file, directory nor symbolic link.
-    pub(crate) fn make_node(&mut self, path: &TreePath, made: Made) -> Answer<()> {
+    /// Makes a FIFO, socket or device.
+    pub(crate) fn make_node(&mut self, path: &TreePath, made: CreateArguments) -> Answer<()> {
         use rustix::fs::FileType;
         match FileType::from_raw_mode(made.mode) {
             FileType::RegularFile => {
                 let mode = made.mode & 0o7777;
-                self.create(path, Made { mode, ..made }).map(drop)
+                self.create(path, CreateArguments { mode, ..made })
+                    .map(drop)
             }
             FileType::Fifo | FileType::Socket => {
                 let (new, _) = self.new_at(path, made)?;
                 Ok(self.tree.make_special(path, new)?)
             }
-            // A device is not the encapsulation's own.
+            // A device does not belong to the encapsulation.
             _ => Err(Errno::EPERM.into()),
         }
     }
@@ -417,7 +422,7 @@ impl State {
         }
     }
 
-    /// Size first, as it takes a file that can be written to.
+    /// The size first, because that needs a writable file.
     pub(crate) fn set(
         &mut self,
         node: INodeNo,
@@ -430,7 +435,7 @@ impl State {
                 Some(_) if !self.tree.gate.is_open(self.tree.process) => {
                     return Err(Errno::EPERM.into());
                 }
-                // Nobody has been asked to open it: it has no handle of ours.
+                // The kernel opened the file by itself: there is no handle.
                 Some(_) if self.is_around() => {
                     rustix::fs::ftruncate(self.unopened(node, OFlags::WRONLY)?, size)?;
                 }
@@ -446,13 +451,13 @@ impl State {
         }
         match (self.place(node), self.nodes.identity(node.0)) {
             (Ok(path), _) => Ok(self.tree.set_attributes(&path, set)?),
-            // It has no name any more.
+            // The file has no name any more.
             (Err(_), Some(Identity::Hidden(id))) => {
                 let file = self.tree.hidden.file(id)?;
                 Ok(reveal::set_attributes(&*file, set)?)
             }
             (Err(refusal), _) => match self.open_file(node) {
-                // Nor is it concealed any more, or ever was.
+                // The file is not concealed, or never was.
                 Some(file) if !self.tree.is_concealed() => {
                     self.tree.may_change()?;
                     Ok(reveal::set_attributes(&*file, set)?)
@@ -468,7 +473,7 @@ impl State {
         }
     }
 
-    /// What has to be changed for a file to be changed in place: for who reads only.
+    /// Whether an open writes, and whether the open truncates.
     pub(crate) fn flags(flags: OFlags) -> (bool, bool) {
         let writes = flags & OFlags::ACCMODE != OFlags::RDONLY;
         (writes, flags.contains(OFlags::TRUNC))

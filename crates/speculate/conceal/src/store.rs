@@ -1,5 +1,5 @@
-//! Hidden files: without a name, on the file system of the tree that they may become visible in. They are gone when
-//! nobody holds them any more, whoever dies.
+//! Hidden files: without a name, on the file system of the tree in which they may become visible. The kernel removes
+//! a hidden file with its last descriptor.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, hash_map::Entry},
@@ -19,28 +19,28 @@ use rustix::{
 };
 
 use crate::{
-    copying,
-    real::{Real, made, stat_of},
+    base_tree::{BaseTree, made, stat_of},
+    copy,
     reveal::{own, set_attributes},
 };
 
 /// All hidden files of a tree.
 #[derive(Debug)]
 pub struct Hidden {
-    tree: Arc<Real>,
-    /// Open for reading only: what somebody can write to nobody can execute, though it be visible long since.
+    tree: Arc<BaseTree>,
+    /// Opened for reading only: the kernel executes no file that is open for writing.
     files: Mutex<HashMap<HiddenId, Arc<OwnedFd>>>,
-    /// A file of each file system that says what time it is.
+    /// A file of each file system, for the clock of that file system.
     clocks: Mutex<HashMap<OsString, OwnedFd>>,
-    /// What is to be safe on disk when it is revealed: files, and directories for the names in them.
+    /// Files and directories with a stored fsync.
     to_sync: Mutex<HashSet<Identity>>,
     next: AtomicU64,
 }
 
 impl Hidden {
-    /// None yet.
+    /// An empty store.
     #[must_use]
-    pub fn new(tree: Arc<Real>) -> Self {
+    pub fn new(tree: Arc<BaseTree>) -> Self {
         Self {
             tree,
             files: Mutex::default(),
@@ -50,7 +50,7 @@ impl Hidden {
         }
     }
 
-    /// A number that was never used.
+    /// A new number.
     pub fn number(&self) -> HiddenId {
         HiddenId(self.next.fetch_add(1, Ordering::Relaxed))
     }
@@ -58,7 +58,7 @@ impl Hidden {
     /// A new, empty file that may become visible at `path`, open for reading and writing.
     ///
     /// # Errors
-    /// The kernel's; `EOPNOTSUPP` where the file system of the tree has no files without names.
+    /// The errors of the kernel; `EOPNOTSUPP` on a file system without `O_TMPFILE`.
     pub fn create(
         &self,
         path: &TreePath,
@@ -76,16 +76,16 @@ impl Hidden {
     /// The file of this number, open for reading.
     ///
     /// # Errors
-    /// `EIO`, if there is none.
+    /// `EIO` for an unknown number.
     pub fn file(&self, id: HiddenId) -> Result<Arc<OwnedFd>, Errno> {
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.get(&id).cloned().ok_or(Errno::IO)
     }
 
-    /// Opened once more, as a program asks for it.
+    /// Opens the file once more, with the flags of a program.
     ///
     /// # Errors
-    /// The kernel's, and as [`Hidden::file`].
+    /// The errors of the kernel, and of [`Hidden::file`].
     pub fn open(&self, id: HiddenId, flags: OFlags) -> Result<OwnedFd, Errno> {
         reopened(&*self.file(id)?, flags)
     }
@@ -94,7 +94,7 @@ impl Hidden {
     /// name: of a file that had a name before, a copy gets the name.
     ///
     /// # Errors
-    /// The kernel's: `EEXIST`…
+    /// The errors of the kernel: `EEXIST`…
     pub fn link(&self, id: HiddenId, directory: impl AsFd, name: &Path) -> Result<(), Errno> {
         let directory = directory.as_fd();
         let mut file = self.file(id)?;
@@ -116,8 +116,8 @@ impl Hidden {
     ) -> Result<Arc<OwnedFd>, Errno> {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         let new = rustix::fs::openat(directory, ".", flags, Mode::RUSR | Mode::WUSR)?;
-        // From the beginning of the file.
-        copying::content(&reopened(before, OFlags::RDONLY)?, &new, true).map_err(|refused| {
+        // The offset is at the start of the file.
+        copy::content(&reopened(before, OFlags::RDONLY)?, &new, true).map_err(|refused| {
             match refused {
                 Refused::Error(errno) => errno,
                 Refused::Unconcealable(_) => Errno::PERM,
@@ -138,16 +138,16 @@ impl Hidden {
     /// Does the file still have the content of its creation? A user may have written to a visible file.
     ///
     /// # Errors
-    /// The kernel's, and as [`Hidden::file`].
+    /// The errors of the kernel, and of [`Hidden::file`].
     pub(crate) fn is_as_made(&self, id: HiddenId) -> Result<bool, Errno> {
         let stat = rustix::fs::fstat(&*self.file(id)?)?;
         Ok(!self.tree.is_written(&stat))
     }
 
-    /// What was made, which is no file, is visible as this.
+    /// Stores the visible FIFO or socket.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The errors of the kernel.
     pub(crate) fn keep(&self, id: HiddenId, made: OwnedFd) -> Result<(), Errno> {
         self.tree.reveal(&rustix::fs::fstat(&made)?, id);
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
@@ -158,11 +158,11 @@ impl Hidden {
         Ok(())
     }
 
-    /// What time it is for the file system that has `path`: it is never before that of anything that was changed there
-    /// before, which cannot be said of the clocks that programs read.
+    /// The clock of the file system with `path`. Never before the date of an earlier change there, unlike the clocks
+    /// that programs read.
     ///
     /// # Errors
-    /// As [`Hidden::create`].
+    /// The errors of [`Hidden::create`].
     pub fn now(&self, path: &TreePath) -> Result<Time, Errno> {
         let mut clocks = self.clocks.lock().unwrap_or_else(PoisonError::into_inner);
         let root = path.names().next().ok_or(Errno::PERM)?.to_owned();
@@ -182,7 +182,7 @@ impl Hidden {
         Ok(stat_of(&rustix::fs::fstat(&*clock)?).modified)
     }
 
-    /// In the innermost directory on its way that is there, not where a symbolic link leads which may be there really:
+    /// Creates the file in the innermost existing directory of the path, without following a real symbolic link:
     /// other file systems may be mounted in the tree.
     fn unnamed(&self, path: &TreePath) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
@@ -194,7 +194,7 @@ impl Hidden {
         rustix::fs::openat(directory, ".", flags, Mode::RUSR | Mode::WUSR)
     }
 
-    /// Of those with numbers below `before` only these are needed any more, and what has a name.
+    /// Drops files with numbers below `before`, but for the needed ones and those with a name.
     pub fn keep_only(&self, before: HiddenId, needed: &BTreeSet<HiddenId>) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|id, file| {
@@ -212,12 +212,12 @@ impl Hidden {
         });
     }
 
-    /// Somebody wants it to be safe on disk.
+    /// Stores an fsync.
     pub(crate) fn sync_later(&self, what: Identity) {
         self.wanted_safe().insert(what);
     }
 
-    /// What anybody wants to be.
+    /// Files with a stored fsync.
     pub(crate) fn to_sync(&self) -> HashSet<Identity> {
         self.wanted_safe().clone()
     }
@@ -226,7 +226,7 @@ impl Hidden {
         self.to_sync.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody needs it any more.
+    /// Drops the file.
     pub fn forget(&self, id: HiddenId) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = files.remove(&id)
@@ -240,22 +240,22 @@ impl Hidden {
 impl Store for Hidden {
     fn stat(&self, id: HiddenId) -> Result<Stat, Errno> {
         let stat = stat_of(&rustix::fs::fstat(self.file(id)?.as_fd())?);
-        // It has the one that it was made with.
+        // The mode of the creation.
         let stat = Stat { links: 1, ..stat };
         Ok(made(stat, id))
     }
 }
 
-/// The same file, opened otherwise.
+/// Opens the file again, with other flags.
 ///
 /// # Errors
-/// The kernel's.
+/// The errors of the kernel.
 pub(crate) fn reopened(file: &OwnedFd, flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::CLOEXEC;
     rustix::fs::openat(CWD, name_of(file.as_fd()), flags, Mode::empty())
 }
 
-/// The same file, so that it cannot be written to: nobody can execute what somebody can write to.
+/// Opens the file for reading only: the kernel executes no file that is open for writing.
 pub(crate) fn read_only(file: &Arc<OwnedFd>) -> Arc<OwnedFd> {
     let flags = rustix::fs::fcntl_getfl(file).unwrap_or(OFlags::RDONLY);
     if flags & OFlags::ACCMODE == OFlags::RDONLY {
@@ -264,7 +264,7 @@ pub(crate) fn read_only(file: &Arc<OwnedFd>) -> Arc<OwnedFd> {
     reopened(file, OFlags::RDONLY).map_or_else(|_| Arc::clone(file), Arc::new)
 }
 
-/// What it can be opened by once more.
+/// A path that opens the file again.
 pub(crate) fn name_of(file: BorrowedFd<'_>) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }

@@ -1,4 +1,4 @@
-//! The tree that a file system shows: concealed, or the real one.
+//! The tree of a file system: concealed, or real.
 
 use std::{ffi::OsString, os::fd::OwnedFd, sync::Arc};
 
@@ -12,26 +12,26 @@ use rustix::{
 };
 
 use crate::{
-    copying,
-    real::Real,
+    base_tree::BaseTree,
+    copy,
     reveal::{self, own, set_attributes},
     store::Hidden,
 };
 
-/// Why who may not change it waits.
-pub(crate) const AROUND: &str = "outside of what is concealed";
+/// Reason of calls that change files outside of the concealed trees.
+pub(crate) const SURROUNDINGS_REASON: &str = "outside of what is concealed";
 
-/// The same, if it waits for its end.
-const SHUT: &str = "what it did before could not be shown";
+/// Reason of calls after a commit that failed.
+const FAILED_COMMIT_REASON: &str = "an earlier effect could not be shown";
 
-/// Who may change what is there.
+/// Permission to change real files.
 #[derive(Clone)]
 pub(crate) enum Gate {
-    /// Everybody: it is concealed.
+    /// All processes: the effects are concealed.
     Conceals,
-    /// Processes of which this says so.
+    /// Processes with the permission of the closure.
     Asks(Arc<dyn Fn(u32) -> bool + Send + Sync>),
-    /// Nobody any more: it could not be shown.
+    /// No process: a commit failed.
     Shut,
 }
 
@@ -44,7 +44,7 @@ impl Gate {
         }
     }
 
-    /// Changes are made to the real tree, though what is read is recorded.
+    /// Whether changes go to the real tree while reads are recorded.
     pub(crate) fn is_real(&self) -> bool {
         matches!(self, Self::Asks(_))
     }
@@ -60,28 +60,28 @@ impl std::fmt::Debug for Gate {
     }
 }
 
-/// What is done to names and files, by whoever asks for it.
+/// Operations on names and files.
 #[derive(Debug)]
 pub(crate) struct Tree {
-    pub(crate) real: Arc<Real>,
+    pub(crate) real: Arc<BaseTree>,
     pub(crate) hidden: Arc<Hidden>,
-    /// `None`: it has been mandated.
+    /// `None` after the commit.
     pub(crate) concealed: Option<Encapsulation>,
-    /// Who may change it.
+    /// Permission to change the tree.
     pub(crate) gate: Gate,
-    /// Who asks now.
+    /// The asking process.
     pub(crate) process: u32,
 }
 
-/// What it takes to write to a file.
+/// Result of an open for writing.
 pub(crate) enum Opened {
     File(Arc<OwnedFd>),
-    /// Another file has taken its place: it has to be looked up again.
+    /// Another file is there now: the kernel must look up the name again.
     Moved,
 }
 
 impl Tree {
-    /// The encapsulation to which a change of what is there is made: `None` if it is made to the real tree.
+    /// The encapsulation that takes a change: `None` if the change goes to the real tree.
     fn changes(&mut self, path: &TreePath) -> Result<Option<&mut Encapsulation>, Refused> {
         self.may_change()?;
         if !self.is_concealed() {
@@ -91,21 +91,25 @@ impl Tree {
         Ok(self.concealed.as_mut())
     }
 
-    /// Who asks may change what is there, or waits until they may.
+    /// Checks the permission of the asking process, which otherwise waits.
     pub(crate) fn may_change(&self) -> Result<(), Refused> {
         if self.gate.is_open(self.process) {
             return Ok(());
         }
-        let why = if self.gate.is_real() { AROUND } else { SHUT };
+        let why = if self.gate.is_real() {
+            SURROUNDINGS_REASON
+        } else {
+            FAILED_COMMIT_REASON
+        };
         Err(Refused::Unconcealable(why))
     }
 
-    /// What is done now is concealed.
+    /// Conceals later effects.
     pub(crate) fn is_concealed(&self) -> bool {
         self.concealed.is_some() && !self.gate.is_real()
     }
 
-    /// Where content really is, that another encapsulation has as its base.
+    /// The path of content below the base of another encapsulation.
     pub(crate) fn origin(&self, content: &Content) -> Result<Content, Errno> {
         match (content, &self.concealed) {
             (Content::Base(path), Some(concealed)) => concealed.base().content(path),
@@ -121,8 +125,8 @@ impl Tree {
     }
 
     fn look_real(&self, path: &TreePath) -> Result<Found, Errno> {
-        // Nothing that is done from now on is taken over by others: nobody goes by what was read.
-        match self.real.look_again(path)? {
+        // After the commit no job reuses this one, and inputs do not matter.
+        match self.real.look_to_compare(path)? {
             Seen::Absent => Err(Errno::NOENT),
             Seen::There(stat) => Ok(Found {
                 stat,
@@ -147,7 +151,7 @@ impl Tree {
         }
     }
 
-    /// Opens what is there, to read it.
+    /// Opens a file for reading.
     pub(crate) fn read(&mut self, path: &TreePath) -> Result<Arc<OwnedFd>, Errno> {
         let content = self.look(path)?.content;
         match self.origin(&content)? {
@@ -158,7 +162,7 @@ impl Tree {
         }
     }
 
-    /// Opens what is there, to write to it; `cut` begins with nothing.
+    /// Opens a file for writing; `cut` truncates the file.
     pub(crate) fn write(&mut self, path: &TreePath, cut: bool) -> Result<Opened, Refused> {
         let Some(concealed) = self.changes(path)? else {
             let file = match self.real.file(path, OFlags::RDWR) {
@@ -181,7 +185,7 @@ impl Tree {
         }
     }
 
-    /// A file with the same attributes, and the same content if that matters.
+    /// A copy with the same attributes, and with the content if wanted.
     fn copy(&self, path: &TreePath, found: &Found, content: bool) -> Result<HiddenId, Refused> {
         let from = match self.origin(&found.content)? {
             Content::Base(path) => self.real.file(&path, OFlags::RDONLY)?,
@@ -194,7 +198,7 @@ impl Tree {
             modified: Some(stat.modified),
             ..Attributes::default()
         };
-        let copied = copying::content(&from, &copy, content)
+        let copied = copy::content(&from, &copy, content)
             .and_then(|()| Ok(set_attributes(&*copy, &attributes)?));
         copied.map(|()| id).inspect_err(|_| self.hidden.forget(id))
     }
@@ -223,7 +227,7 @@ impl Tree {
         Ok(file)
     }
 
-    /// To the real tree.
+    /// Performs the effect on the real tree.
     fn change(&self, effect: &Effect) -> Result<(), Refused> {
         Ok(reveal::change(effect, &self.real)?)
     }

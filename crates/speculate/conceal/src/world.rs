@@ -1,8 +1,7 @@
-//! What a concealed program lives in: mounts of its own, where some trees are concealed, and all that is around them is
-//! recorded.
+//! The mounts of concealed programs: some trees are concealed, and reads of all surrounding files are recorded.
 //!
-//! What is around is one file system for all programs of a [`World`], so that what one of them has looked for, the
-//! kernel knows for the next one; what is concealed is one for each ([`World::begin`]).
+//! One file system serves the surroundings for all programs of a [`World`], so that the kernel's cache of names
+//! serves all programs. Each encapsulation has a file system of its own for the trees ([`World::begin`]).
 
 use std::{
     ffi::CString,
@@ -34,50 +33,51 @@ use rustix::{
 };
 
 use crate::{
-    concealing::Concealing,
-    connections,
+    base_tree::BaseTree,
+    concealment::Concealment,
+    fuse_descriptors,
+    invalidation::CacheInvalidator,
     members::{self, Members},
-    needs::{self, Missing},
-    outside::{self, Devices, Known, Outside},
-    real::Real,
+    preflight::{self, Missing},
     store::Hidden,
-    telling::Kernel,
+    syscall_gate::{self, Devices, KnownSockets, SyscallGate},
 };
 
-/// Where the new root is put together. It is there on every system, and covered by what is concealed of it afterwards.
-const STAGE: &str = "/tmp";
-/// File systems of the kernel: they are as they are, for everybody.
+/// Directory in which the new root is assembled. Every system has this directory, and the finished root covers the
+/// place.
+const STAGING_DIRECTORY: &str = "/tmp";
+/// File systems of the kernel, which all programs see.
 const OF_THE_KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
-/// What programs that share memory make there is theirs.
+/// Files of programs with shared memory: private to each encapsulation.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// What cannot be set up.
+/// Reason of a world that cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum WorldError {
-    /// It never can be, here.
+    /// A precondition is missing on this machine.
     #[error(transparent)]
     Missing(#[from] Missing),
-    /// The kernel says no.
+    /// A call of the kernel failed.
     #[error("cannot {what}: {errno}")]
     Refused {
-        /// What was tried.
+        /// The attempted step.
         what: &'static str,
-        /// Its answer.
+        /// The error of the kernel.
         errno: rustix::io::Errno,
     },
 }
 
-trait Told<T> {
+trait ResultExt<T> {
     fn to(self, what: &'static str) -> Result<T, WorldError>;
 }
 
-impl<T> Told<T> for Result<T, rustix::io::Errno> {
+impl<T> ResultExt<T> for Result<T, rustix::io::Errno> {
     fn to(self, what: &'static str) -> Result<T, WorldError> {
         self.map_err(|errno| WorldError::Refused { what, errno })
     }
 }
 
-impl<T> Told<T> for io::Result<T> {
+impl<T> ResultExt<T> for io::Result<T> {
     fn to(self, what: &'static str) -> Result<T, WorldError> {
         self.map_err(|error| {
             let errno = rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO);
@@ -86,27 +86,27 @@ impl<T> Told<T> for io::Result<T> {
     }
 }
 
-/// Mounts that encapsulated programs have in common.
+/// Mounts that the encapsulations have in common.
 #[derive(Debug)]
 pub struct World {
-    place: Arc<Place>,
-    around: Concealing,
-    everything: Arc<Real>,
-    /// The mounts of the encapsulation that begins next: who asks for that need not wait for them.
-    spare: Mutex<Option<JoinHandle<Result<Spare, WorldError>>>>,
+    place: Arc<ViewTemplate>,
+    around: Concealment,
+    everything: Arc<BaseTree>,
+    /// The mounts of the next encapsulation, made in advance.
+    spare: Mutex<Option<JoinHandle<Result<SpareView, WorldError>>>>,
 }
 
-/// What nobody is in yet.
-type Spare = (Concealing, View);
+/// A view without a process yet.
+type SpareView = (Concealment, View);
 
-/// What it takes to make a view.
+/// The parts of a view.
 #[derive(Debug)]
-struct Place {
+struct ViewTemplate {
     root: Root,
-    /// What is concealed in it.
-    real: Arc<Real>,
+    /// The concealed trees.
+    real: Arc<BaseTree>,
     hidden: Arc<Hidden>,
-    known: Known,
+    known: KnownSockets,
 }
 
 /// The root directory of all views, and the file system around the concealed trees.
@@ -119,42 +119,42 @@ struct Root {
     _mount_points: Vec<OwnedFd>,
 }
 
-/// The mounts of one encapsulation. They are gone when this and its last process are.
+/// The mounts of one encapsulation. They exist as long as this value and the last process.
 #[derive(Debug)]
 pub struct View {
     namespace: OwnedFd,
     members: Members,
-    known: Known,
+    known: KnownSockets,
     devices: Devices,
 }
 
 impl World {
-    /// One in which those directories are concealed, and the rest may be changed by processes of which `may_change`
-    /// says so. None of them may be within another one. Sockets by the `known` names, which are no files, can be
-    /// spoken to. Each first file of `instead` is seen in the place of the second one.
+    /// A world in which these directories are concealed. Processes with the permission of `may_change` may change the
+    /// rest. No directory may be within another one. Sockets with `known` abstract names can be connected. The first
+    /// file of each pair of `instead` is seen in the place of the second one.
     ///
     /// # Errors
-    /// If it cannot be set up, or [something is missing](needs).
+    /// The mounts cannot be made, or [something is missing](preflight).
     pub fn new(
         concealed: &[PathBuf],
         may_change: Arc<dyn Fn(u32) -> bool + Send + Sync>,
         known: &[Vec<u8>],
         instead: &[(&Path, &Path)],
     ) -> Result<Self, WorldError> {
-        needs::look()?;
+        preflight::look()?;
         untouched_buffers();
-        let real = Arc::new(Real::open(concealed).to("open what is to be concealed")?);
+        let real = Arc::new(BaseTree::open(concealed).to("open what is to be concealed")?);
         let hidden = Arc::new(Hidden::new(Arc::clone(&real)));
-        let all = Arc::new(Real::open(&["/".into()]).to("open the root directory")?);
+        let all = Arc::new(BaseTree::open(&["/".into()]).to("open the root directory")?);
         let none = Arc::new(Hidden::new(Arc::clone(&all)));
         let read = Encapsulation::new(Arc::clone(&all) as _, Arc::clone(&none) as _);
-        let around = Concealing::around(read, Arc::clone(&all), none, may_change);
+        let around = Concealment::around(read, Arc::clone(&all), none, may_change);
         let mut mount_points: Vec<_> = real.places().map(|(_, place)| place).collect();
         if mount_points.is_empty() {
-            mount_points.push(Path::new(STAGE));
+            mount_points.push(Path::new(STAGING_DIRECTORY));
         }
         let root = apart(|servers| new_root(around.clone(), instead, &mount_points, servers))?;
-        let place = Place {
+        let place = ViewTemplate {
             root,
             real,
             hidden,
@@ -168,25 +168,25 @@ impl World {
         })
     }
 
-    /// What is around: what all programs have read of it, and who waits for being allowed to change it.
+    /// The surroundings: the reads of all programs, and waiting changes.
     #[must_use]
-    pub fn around(&self) -> &Concealing {
+    pub fn around(&self) -> &Concealment {
         &self.around
     }
 
-    /// All that is around, as it really is.
+    /// All real files.
     #[must_use]
-    pub fn everything(&self) -> &Arc<Real> {
+    pub fn everything(&self) -> &Arc<BaseTree> {
         &self.everything
     }
 
-    /// What is concealed, as it really is.
+    /// The real trees that are concealed.
     #[must_use]
-    pub fn real(&self) -> &Arc<Real> {
+    pub fn real(&self) -> &Arc<BaseTree> {
         &self.place.real
     }
 
-    /// What encapsulations have made there.
+    /// The hidden files of the trees.
     #[must_use]
     pub fn hidden(&self) -> &Arc<Hidden> {
         &self.place.hidden
@@ -198,12 +198,12 @@ impl World {
         self.place.encapsulation()
     }
 
-    /// The file system of an encapsulation, and mounts in which that is seen. Those of the next one are made while
-    /// this one runs.
+    /// The file system of an encapsulation, and mounts with that file system. The mounts of the next encapsulation
+    /// are made meanwhile.
     ///
     /// # Errors
-    /// The kernel's.
-    pub fn begin(&self, encapsulation: Encapsulation) -> Result<Spare, WorldError> {
+    /// The errors of the kernel.
+    pub fn begin(&self, encapsulation: Encapsulation) -> Result<SpareView, WorldError> {
         let place = Arc::clone(&self.place);
         let making = thread::Builder::new().name("spare".into());
         let next = making.spawn(move || place.spare()).ok();
@@ -211,11 +211,11 @@ impl World {
             &mut *self.spare.lock().unwrap_or_else(PoisonError::into_inner),
             next,
         );
-        // One that could not be made then may be now.
+        // An attempt that failed in advance may succeed now.
         let spare = spare.and_then(|it| it.join().ok()?.ok());
-        let (concealing, view) = spare.map_or_else(|| self.place.spare(), Ok)?;
-        concealing.begin(encapsulation);
-        Ok((concealing, view))
+        let (concealment, view) = spare.map_or_else(|| self.place.spare(), Ok)?;
+        concealment.begin(encapsulation);
+        Ok((concealment, view))
     }
 
     /// Waits for the mounts that are being made; no encapsulation begins any more. This process could not
@@ -225,25 +225,25 @@ impl World {
     pub fn end(&self) {
         let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(making) = spare.take() {
-            // Nobody needs the mounts, or why there are none.
+            // Neither the mounts nor the error matter any more.
             drop(making.join());
         }
     }
 }
 
-impl Place {
+impl ViewTemplate {
     fn encapsulation(&self) -> Encapsulation {
         Encapsulation::new(Arc::clone(&self.real) as _, Arc::clone(&self.hidden) as _)
     }
 
-    fn spare(&self) -> Result<Spare, WorldError> {
+    fn spare(&self) -> Result<SpareView, WorldError> {
         let (real, hidden) = (Arc::clone(&self.real), Arc::clone(&self.hidden));
-        let concealing = Concealing::spare(self.encapsulation(), real, hidden);
-        Ok((concealing.clone(), self.view(concealing)?))
+        let concealment = Concealment::spare(self.encapsulation(), real, hidden);
+        Ok((concealment.clone(), self.view(concealment)?))
     }
 
-    /// Mounts in which that is seen.
-    fn view(&self, concealing: Concealing) -> Result<View, WorldError> {
+    /// Mounts with that file system.
+    fn view(&self, concealment: Concealment) -> Result<View, WorldError> {
         let (namespace, own) = apart(|servers| {
             let mounts = LinkNameSpaceType::Mount;
             move_into_link_name_space(self.root.namespace.as_fd(), Some(mounts))
@@ -256,7 +256,7 @@ impl Place {
                     .to("mount shared memory")?;
                 self.make_places_in(memory)?;
             }
-            self.cover(concealing, servers)?;
+            self.cover(concealment, servers)?;
             Ok((this_namespace()?, self.own_devices()?))
         })?;
         Ok(View {
@@ -270,7 +270,7 @@ impl Place {
         })
     }
 
-    /// What is concealed there is mounted over these: as it is, nothing is there.
+    /// Mounts for the concealed trees: the base alone has nothing there.
     fn make_places_in(&self, empty: &Path) -> Result<(), WorldError> {
         let places = self.real.places().map(|(_, place)| place);
         let mut places = places.filter(|place| place.starts_with(empty));
@@ -279,24 +279,27 @@ impl Place {
             .to("make what is concealed in shared memory")
     }
 
-    /// Those that are mounted for this encapsulation only.
+    /// The file systems of this encapsulation alone.
     fn own_devices(&self) -> Result<Vec<u64>, WorldError> {
         let memory = Path::new(SHARED_MEMORY);
         let memory = memory.is_dir().then_some(memory);
         let tree = self.real.places().next();
-        let tree = tree.map_or(Path::new(STAGE), |(_, place)| place);
-        let own = memory.into_iter().chain([tree]).map(outside::device_of);
+        let tree = tree.map_or(Path::new(STAGING_DIRECTORY), |(_, place)| place);
+        let own = memory
+            .into_iter()
+            .chain([tree])
+            .map(syscall_gate::device_of);
         own.collect::<Result<_, _>>()
             .to("look at what is concealed")
     }
 
-    /// Mount it over the trees that it conceals.
-    fn cover(&self, concealing: Concealing, servers: &Servers) -> Result<(), WorldError> {
+    /// Mounts the file system over the trees that it conceals.
+    fn cover(&self, concealment: Concealment, servers: &Servers) -> Result<(), WorldError> {
         let places: Vec<_> = self.real.places().collect();
         let Some((_, first)) = places.first() else {
-            return serve(concealing, Path::new(STAGE), servers);
+            return serve(concealment, Path::new(STAGING_DIRECTORY), servers);
         };
-        serve(concealing, first, servers)?;
+        serve(concealment, first, servers)?;
         let open = |(name, _): &(_, _)| opened(&first.join(name), OFlags::DIRECTORY);
         let directories = places.iter().map(open).collect::<Result<Vec<_>, _>>();
         let directories = directories.to("open what is concealed")?;
@@ -308,55 +311,59 @@ impl Place {
 }
 
 impl View {
-    /// Who is in it.
+    /// The processes in these mounts.
     #[must_use]
     pub fn members(&self) -> Members {
         self.members
     }
 
-    /// Starts the command in it, in that directory; it runs when nothing else wants to ([`Members::hurry`]).
+    /// Starts the command in these mounts and in that directory, with the lowest priority ([`Members::hurry`]).
     ///
     /// # Errors
-    /// Those of [`Command::spawn`], and of the directory.
-    pub fn spawn(&self, command: &mut Command, directory: &Path) -> io::Result<(Child, Outside)> {
+    /// The errors of [`Command::spawn`], and of the directory.
+    pub fn spawn(
+        &self,
+        command: &mut Command,
+        directory: &Path,
+    ) -> io::Result<(Child, SyscallGate)> {
         self.spawn_limited(command, directory, || Ok(()))
     }
 
-    /// The same; `limited` has limits apply to the command that would be too narrow for what is done before. It is
-    /// called between fork and exec, and so may not allocate.
+    /// As [`Self::spawn`]. `limited` sets limits that would be too narrow for the earlier steps. The call is made
+    /// between fork and exec, and must not allocate.
     ///
     /// # Errors
-    /// Those of [`Self::spawn`].
+    /// The errors of [`Self::spawn`].
     pub fn spawn_limited(
         &self,
         command: &mut Command,
         directory: &Path,
         limited: impl Fn() -> io::Result<()> + Send + Sync + 'static,
-    ) -> io::Result<(Child, Outside)> {
+    ) -> io::Result<(Child, SyscallGate)> {
         let namespace = self.namespace.try_clone()?;
         let directory = CString::new(directory.as_os_str().as_bytes())?;
         let (ours, theirs) = UnixStream::pair()?;
         let enter = move || {
-            connections::close_copies()?;
+            fuse_descriptors::close_copies()?;
             let mounts = LinkNameSpaceType::Mount;
             move_into_link_name_space(namespace.as_fd(), Some(mounts))?;
             chdir(&*directory)?;
-            // What it shares with others by keys of System V is its own.
+            // System V IPC objects are private to the command.
             // SAFETY: this leaves files and memory as they are.
             unsafe { unshare_unsafe(UnshareFlags::NEWIPC) }?;
-            outside::install(theirs.as_fd())?;
+            syscall_gate::install(theirs.as_fd())?;
             limited()
         };
         // SAFETY: between fork and exec this makes some calls of the system, and allocates nothing.
         unsafe { command.pre_exec(enter) };
         let mut child = command.spawn()?;
-        // Not before: until the program has begun, the watcher waits for it, and must not come after others.
+        // Only now: before the exec the watcher waits for the child, which must not have a low priority then.
         if members::may_hurry() {
             members::rest(child.id());
         }
         let (known, devices) = (Arc::clone(&self.known), self.devices.clone());
-        let outside = Outside::of(&ours, self.members, known, devices).inspect_err(|_| {
-            // Nobody would know of it.
+        let outside = SyscallGate::of(&ours, self.members, known, devices).inspect_err(|_| {
+            // The process would be left without an owner.
             let _ = child.kill();
             let _ = child.wait();
         })?;
@@ -371,7 +378,7 @@ impl View {
 /// `d_time`, and `fuse_lookup` sets that when other threads can see the name already. A mount on that name, or below,
 /// then fails with ENOENT.
 fn new_root(
-    around: Concealing,
+    around: Concealment,
     instead: &[(&Path, &Path)],
     mount_points: &[&Path],
     servers: &Servers,
@@ -379,11 +386,11 @@ fn new_root(
     own_mounts()?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).to("keep mounts to itself")?;
-    // Before something is mounted over where they may be.
+    // Before a mount covers the place.
     let open = |(file, _): &(&Path, _)| opened(file, OFlags::empty());
     let files = instead.iter().map(open).collect::<Result<Vec<_>, _>>();
     let files = files.to("open what stands in the place of a program")?;
-    let stage = Path::new(STAGE);
+    let stage = Path::new(STAGING_DIRECTORY);
     serve(around, stage, servers)?;
     let device = rustix::fs::stat(stage)
         .to("look at the root directory")?
@@ -412,29 +419,34 @@ fn new_root(
     })
 }
 
-/// Has the kernel read as much of a file at a time as it asks a file system for: compilers are large, and each
-/// question takes a while.
+/// Raises the read-ahead of the kernel to the largest request of FUSE: compilers are large, and each request takes
+/// time.
 fn read_ahead(device: u64) {
-    const KIB: &str = "1024";
+    const READ_AHEAD_KIB: &str = "1024";
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    // Where the kernel does not let itself be told, more is asked.
-    let _ = fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), KIB);
+    // A kernel that refuses sends more requests.
+    let _ = fs::write(
+        format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"),
+        READ_AHEAD_KIB,
+    );
 }
 
-/// Has large memory of zeros come from the kernel, which makes pages of it as they are touched.
+/// Lets glibc map large zeroed memory, whose pages the kernel makes at the first touch.
 ///
-/// Each file system has a buffer of 16 MiB for what it is asked, most of which never is. Once such a buffer was given
-/// back, glibc would keep its like, and write 16 MiB of zeros for each command.
+/// Each file system has a buffer of 16 MiB, most of which is never used. After the first free of such a buffer, glibc
+/// would keep the next ones, and write 16 MiB of zeros for each command.
 fn untouched_buffers() {
-    const LARGE: libc::c_int = 128 << 10;
+    const MMAP_THRESHOLD_BYTES: libc::c_int = 128 << 10;
     // SAFETY: this sets a number, under the allocator's own lock.
-    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES) };
 }
 
-/// Mounts the file system there, and answers what it is asked, until the mount is gone or a thread that answers has
-/// panicked.
-fn serve(concealing: Concealing, at: &Path, servers: &Servers) -> Result<(), WorldError> {
-    let device = File::options().read(true).write(true).open(needs::DEVICE);
+/// Mounts the file system there, and answers until the mount is gone or an answering thread has panicked.
+fn serve(concealment: Concealment, at: &Path, servers: &Servers) -> Result<(), WorldError> {
+    let device = File::options()
+        .read(true)
+        .write(true)
+        .open(preflight::FUSE_DEVICE);
     let device = OwnedFd::from(device.to("open /dev/fuse")?);
     let data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions,allow_other",
@@ -446,12 +458,12 @@ fn serve(concealing: Concealing, at: &Path, servers: &Servers) -> Result<(), Wor
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     mount("outlive", at, "fuse", flags, Some(data.as_c_str())).to("mount a FUSE file system")?;
     let kernel = device.try_clone().to("mount a FUSE file system")?;
-    concealing.tell(Kernel::new(kernel.into()));
-    let begun = servers.begin(concealing, device);
+    concealment.set_invalidator(CacheInvalidator::new(kernel.into()));
+    let begun = servers.begin(concealment, device);
     begun.to("serve a FUSE file system")
 }
 
-/// Wherever it is, and whatever is mounted over it from now on.
+/// Opens the place itself, independent of later mounts over the path.
 fn opened(path: &Path, flags: OFlags) -> Result<OwnedFd, rustix::io::Errno> {
     let flags = flags | OFlags::PATH | OFlags::CLOEXEC;
     rustix::fs::open(path, flags, Mode::empty())
@@ -472,22 +484,22 @@ fn this_namespace() -> Result<OwnedFd, WorldError> {
     rustix::fs::open(path, flags, Mode::empty()).to("open its mounts")
 }
 
-/// Begins to answer for file systems, where everything is seen as it is: a thread that sees what it answers for would
-/// wait for itself.
-struct Servers(Sender<(Concealing, OwnedFd, Sender<io::Result<()>>)>);
+/// Starts the threads that serve file systems, in the real mounts: a thread in the mounts that it serves would wait
+/// for itself.
+struct Servers(Sender<(Concealment, OwnedFd, Sender<io::Result<()>>)>);
 
 impl Servers {
-    fn begin(&self, concealing: Concealing, device: OwnedFd) -> io::Result<()> {
+    fn begin(&self, concealment: Concealment, device: OwnedFd) -> io::Result<()> {
         let (answer, answered) = channel();
-        let gone = |_| io::Error::other("nobody begins");
+        let gone = |_| io::Error::other("the thread that serves file systems has ended");
         self.0
-            .send((concealing, device, answer))
-            .map_err(|_| io::Error::other("nobody begins"))?;
+            .send((concealment, device, answer))
+            .map_err(|_| io::Error::other("the thread that serves file systems has ended"))?;
         answered.recv().map_err(gone)?
     }
 }
 
-/// In a thread whose root, directory and mounts are its own.
+/// Runs a closure in a thread with a root, directory and mounts of its own.
 fn apart<T: Send>(
     work: impl FnOnce(&Servers) -> Result<T, WorldError> + Send,
 ) -> Result<T, WorldError> {
@@ -498,12 +510,12 @@ fn apart<T: Send>(
             unsafe { unshare_unsafe(UnshareFlags::FS) }.to("have a root directory of its own")?;
             work(&Servers(ask))
         });
-        for (concealing, device, answer) in asked {
-            let session = Session::from_fd(concealing, device, SessionACL::All, Config::default());
-            // What stands for one that is begun would hold its device, and with it who asks, when nobody answers any
-            // more.
+        for (concealment, device, answer) in asked {
+            let session = Session::from_fd(concealment, device, SessionACL::All, Config::default());
+            // A placeholder of a started server would keep the device open, and with that the waiting processes after
+            // the end of all answers.
             let begun = session.and_then(Session::spawn).map(drop);
-            // Who has asked waits for it.
+            // The sender waits for the result.
             let _ = answer.send(begun);
         }
         let panicked = |panic| std::panic::resume_unwind(panic);

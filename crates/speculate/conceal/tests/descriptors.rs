@@ -13,7 +13,7 @@ use conceal::world::World;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
 /// How long something may take that has to happen.
-const PATIENCE: Duration = Duration::from_secs(120);
+const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn limit(current: Option<u64>) {
     let limits = getrlimit(Resource::Nofile);
@@ -21,7 +21,7 @@ fn limit(current: Option<u64>) {
 }
 
 #[test]
-fn what_cannot_be_looked_at_waits() {
+fn uninspectable_path_waits() {
     let directory = tempfile::TempDir::new_in("/var/lib").expect("a directory");
     let world = World::new(&[directory.path().into()], Arc::new(|_| false), &[], &[]);
     let world = world.expect("root and /dev/fuse");
@@ -42,7 +42,7 @@ os.open('/proc/sys/vm/drop_caches', os.O_RDWR)";
     let process = Pid::from_child(&child);
     kill_process(process, Signal::USR1).expect("it runs");
     let (mut waits, began) = (false, Instant::now());
-    while !waits && began.elapsed() < PATIENCE && child.try_wait().expect("a child").is_none() {
+    while !waits && began.elapsed() < STEP_TIMEOUT && child.try_wait().expect("a child").is_none() {
         thread::sleep(Duration::from_millis(5));
         waits = !outside.waiting().is_empty();
     }

@@ -22,7 +22,7 @@ const ENDS_AFTER: &str = "OUTLIVE_TEST_ENDS_AFTER_US";
 /// thread waited for an answer of the process's own file system never was gone, and `outlive make
 /// --stop` waited for ever: without [`World::end`] one of some 1,500 processes on one processor.
 #[test]
-fn process_ends_at_any_moment_while_mounts_are_made() {
+fn process_killed_during_mounts_leaves_no_hang() {
     if let Ok(after) = std::env::var(ENDS_AFTER) {
         end_after(Duration::from_micros(after.parse().expect("a number")));
     }

@@ -1,4 +1,4 @@
-//! What an encapsulation sees where it has changed nothing.
+//! The base of an encapsulation: the tree below its changes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use crate::{Attributes, Content, HiddenId, Name, TreePath};
 
-/// Seconds since 1970, and nanoseconds of the next one.
+/// Seconds since 1970, and nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time {
     /// May be negative.
@@ -19,7 +19,7 @@ pub struct Time {
 }
 
 impl Time {
-    /// So much later.
+    /// The time after this duration.
     #[must_use]
     pub fn later(self, by: Duration) -> Self {
         let nanoseconds = self.nanoseconds + by.subsec_nanos();
@@ -30,7 +30,7 @@ impl Time {
         }
     }
 
-    /// How much later it is than `other`; `None` if it is earlier.
+    /// Time since `other`; `None` if `other` is later.
     #[must_use]
     pub fn since(self, other: Self) -> Option<Duration> {
         let borrowed = i64::from(self.nanoseconds < other.nanoseconds);
@@ -40,10 +40,10 @@ impl Time {
     }
 }
 
-/// Nanoseconds.
+/// Nanoseconds of a second.
 const SECOND: u32 = 1_000_000_000;
 
-/// What kind of thing a name stands for.
+/// Kind of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A regular file.
@@ -52,15 +52,15 @@ pub enum Kind {
     Directory,
     /// A symbolic link.
     Symlink,
-    /// A pipe with a name.
+    /// A FIFO.
     Fifo,
-    /// A socket with a name.
+    /// A socket.
     Socket,
-    /// A device, of characters or of blocks.
+    /// A character device or a block device.
     Device,
 }
 
-/// Which one a thing is.
+/// Identity of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Identity {
     /// An inode of the real file system.
@@ -70,33 +70,33 @@ pub enum Identity {
         /// `st_ino`
         inode: u64,
     },
-    /// Something that an encapsulation has made, revealed or not.
+    /// A file of an encapsulation, revealed or not.
     Hidden(HiddenId),
 }
 
-/// What a name stands for, so far as a program can tell without opening it.
+/// Attributes of a file (stat(2)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stat {
-    /// Which one.
+    /// The identity.
     pub identity: Identity,
-    /// What.
+    /// The kind.
     pub kind: Kind,
     /// Permissions, `st_mode` without the kind.
     pub mode: u32,
     /// User and group.
     pub owner: (u32, u32),
-    /// Names that it has.
+    /// Link count.
     pub links: u64,
-    /// Bytes.
+    /// Size, bytes.
     pub size: u64,
-    /// When its content was changed last.
+    /// Time of the last change of the content.
     pub modified: Time,
-    /// When its inode was changed last; the default where that tells nothing.
+    /// Time of the last change of the inode, or the default if that time has no meaning.
     pub changed: Time,
 }
 
 impl Stat {
-    /// As it is after a change of its attributes.
+    /// The attributes after a change.
     #[must_use]
     pub fn with(mut self, attributes: &Attributes) -> Self {
         self.mode = attributes.mode.unwrap_or(self.mode);
@@ -107,57 +107,57 @@ impl Stat {
     }
 }
 
-/// What was found under a name.
+/// Result of a lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Seen {
-    /// Nothing.
+    /// No file.
     Absent,
-    /// This.
+    /// A file with these attributes.
     There(Stat),
 }
 
 /// The names in a directory, without `.` and `..`.
 pub type Listing = BTreeMap<Name, Kind>;
 
-/// What is below a layer: the real tree, or another layer above something ([`Snapshot`](crate::Snapshot)).
+/// The tree below a layer: the real tree, or a layer above another base ([`Snapshot`](crate::Snapshot)).
 pub trait Base {
-    /// What is there; a symbolic link is not followed. A path through something that is no directory leads to
-    /// nothing.
+    /// Looks up a path. A symbolic link at the end is not followed. A path through a file other than a directory has
+    /// no file.
     ///
     /// # Errors
-    /// What keeps it from being seen: `EACCES`, `EIO`…
+    /// The reason of a failed lookup: `EACCES`, `EIO`…
     fn look(&self, path: &TreePath) -> Result<Seen, Errno>;
 
-    /// The same, to compare with what was seen before: nobody goes by the answer later, so that a change right after
-    /// the look need not show in the file's dates.
+    /// Looks up a path for a comparison with an earlier result. No later comparison depends on this result, so that
+    /// the next change need not show in the file's dates.
     ///
     /// # Errors
     /// As [`Base::look`].
-    fn look_again(&self, path: &TreePath) -> Result<Seen, Errno> {
+    fn look_to_compare(&self, path: &TreePath) -> Result<Seen, Errno> {
         self.look(path)
     }
 
-    /// What is in the directory there.
+    /// Lists a directory.
     ///
     /// # Errors
     /// As [`Base::look`]; `ENOENT`, `ENOTDIR`.
     fn list(&self, path: &TreePath) -> Result<Listing, Errno>;
 
-    /// Where the content of what is there really is, below all layers.
+    /// The content of a file below all layers.
     ///
     /// # Errors
     /// As [`Base::look`]; `ENOENT`.
     fn content(&self, path: &TreePath) -> Result<Content, Errno>;
 
-    /// What encapsulations have made of this, for those above it.
+    /// Adds the hidden files of this base.
     fn hidden(&self, _into: &mut BTreeSet<HiddenId>) {}
 }
 
-/// Where what encapsulations have made is kept.
+/// The store of hidden files.
 pub trait Store {
-    /// Of a file: as it is now.
+    /// Present attributes of a file.
     ///
     /// # Errors
-    /// `EIO`, if there is no such file.
+    /// `EIO` for an unknown file.
     fn stat(&self, id: HiddenId) -> Result<Stat, Errno>;
 }

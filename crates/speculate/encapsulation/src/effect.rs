@@ -1,15 +1,15 @@
-//! What an encapsulation does, in the order in which it does it.
+//! The effects of an encapsulation, in order.
 
 use std::ffi::OsString;
 
 use crate::{Time, TreePath};
 
-/// The number of something that an encapsulation has made: it is kept where nobody sees it, and never used again.
+/// Number of a hidden file, never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HiddenId(pub u64);
 
 impl Effect {
-    /// The names that it changes, or what they stand for.
+    /// The paths that the effect changes.
     pub fn paths(&self) -> impl Iterator<Item = &TreePath> {
         let (one, other) = match self {
             Self::Create { path, .. }
@@ -27,30 +27,30 @@ impl Effect {
     }
 }
 
-/// Attributes that are set; `None` leaves one as it is.
+/// New attributes; `None` leaves an attribute unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Attributes {
     /// Permissions, without the kind.
     pub mode: Option<u32>,
-    /// User.
+    /// The user.
     pub user: Option<u32>,
-    /// Group.
+    /// The group.
     pub group: Option<u32>,
-    /// When it was read last.
+    /// Access time.
     pub read: Option<Time>,
-    /// When its content was changed last.
+    /// Modification time.
     pub modified: Option<Time>,
 }
 
 impl Attributes {
-    /// These, changed last at that time.
+    /// The attributes with this modification time.
     #[must_use]
     pub fn at(self, modified: Time) -> Self {
         let modified = Some(modified);
         Self { modified, ..self }
     }
 
-    /// These, and then `later` ones.
+    /// The attributes, overwritten by `later` ones.
     #[must_use]
     pub fn and(self, later: &Self) -> Self {
         Self {
@@ -63,95 +63,95 @@ impl Attributes {
     }
 }
 
-/// Something without content that is made.
+/// A new file without content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct New {
-    /// Its number.
+    /// Its hidden number.
     pub id: HiddenId,
-    /// Permissions; with the kind where the call does not say that (`mknod`).
+    /// Permissions; with the kind if the call has no other argument for the kind (`mknod`).
     pub mode: u32,
     /// User and group.
     pub owner: (u32, u32),
-    /// The time.
+    /// Time of the creation.
     pub now: Time,
 }
 
-/// One visible act. Paths are those that hold when those before it have been carried out.
+/// A visible change. Paths are valid after all earlier effects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// A new file.
     Create {
-        /// Its name.
+        /// The path.
         path: TreePath,
-        /// Its content and attributes.
+        /// The content.
         id: HiddenId,
     },
-    /// A file that was there has been opened to be written to: what it holds from then on is elsewhere.
+    /// The first open of an existing file for writing: the content is in a hidden file from then on.
     Replace {
-        /// Its name.
+        /// The path.
         path: TreePath,
-        /// Its content and attributes.
+        /// The content.
         id: HiddenId,
     },
     /// A new directory.
     Directory {
-        /// Its name.
+        /// The path.
         path: TreePath,
-        /// What it is made with.
+        /// The attributes.
         new: New,
     },
     /// A new symbolic link.
     Symlink {
-        /// Its name.
+        /// The path.
         path: TreePath,
-        /// What it is made with.
+        /// The attributes.
         new: New,
-        /// Where it leads.
+        /// The target.
         target: OsString,
     },
     /// A new FIFO or socket.
     Special {
-        /// Its name.
+        /// The path.
         path: TreePath,
-        /// What it is made with.
+        /// The attributes.
         new: New,
     },
-    /// One more name.
+    /// A hard link.
     Link {
-        /// One that it has.
+        /// An existing path.
         from: TreePath,
-        /// The new one.
+        /// The new path.
         to: TreePath,
     },
-    /// Another name, which stood for something else before, or for nothing.
+    /// A rename, which may replace a file.
     Rename {
-        /// The old one.
+        /// The old path.
         from: TreePath,
-        /// The new one.
+        /// The new path.
         to: TreePath,
     },
-    /// Two names have changed places.
+    /// An exchange of two names (`RENAME_EXCHANGE`).
     Exchange {
-        /// One.
+        /// A path.
         one: TreePath,
-        /// The other.
+        /// The other path.
         other: TreePath,
     },
-    /// A name is taken away from what is no directory.
+    /// Removal of a name of a file that is no directory.
     Unlink {
-        /// The name.
+        /// The path.
         path: TreePath,
     },
-    /// An empty directory is taken away.
+    /// Removal of an empty directory.
     RemoveDirectory {
-        /// Its name.
+        /// The path.
         path: TreePath,
     },
-    /// Attributes of something that was there, or of a directory.
+    /// New attributes of an existing file or of a directory.
     Attributes {
-        /// Its name.
+        /// The path.
         path: TreePath,
-        /// What they are from then on.
+        /// The attributes.
         attributes: Attributes,
     },
 }

@@ -1,4 +1,4 @@
-//! One encapsulation: its layer, its effects, its inputs.
+//! An encapsulation: layer, effects and inputs.
 
 mod absorbing;
 mod changes;
@@ -15,43 +15,43 @@ use rustix::io::Errno;
 use crate::{
     Attributes, Base, Content, Effect, Found, HiddenId, Identity, Inputs, Kind, Listing, Name, New,
     Snapshot, Stale, Store, Time, TreePath,
-    layer::{Directory, Entry, Leaf, Names, Spot, What},
+    layer::{Directory, Entry, Leaf, LeafContent, LinkCounts, Location},
 };
 
 pub use absorbing::Conflict;
 
-/// The longest name that file systems take: what has a longer one could not be revealed.
+/// Longest name of the usual file systems, bytes. A longer one could not be revealed.
 const NAME_MAX: usize = 255;
 
-/// A computation whose changes of files are concealed.
+/// A computation with concealed changes of files.
 pub struct Encapsulation {
     root: Arc<Directory>,
-    names: Arc<Names>,
+    names: Arc<LinkCounts>,
     base: Arc<dyn Base + Send + Sync>,
     store: Arc<dyn Store + Send + Sync>,
     inputs: Inputs,
     effects: Vec<Effect>,
-    /// Counts the snapshots: what was made before one is never changed again, but by who has it open.
+    /// Number of snapshots. A file from before a snapshot changes only through descriptors that are open already.
     era: u64,
-    /// Its files that somebody has open to write to them, and how often.
+    /// Own files that are open for writing, and how often.
     open: BTreeMap<HiddenId, u64>,
 }
 
-/// Why something was not done.
+/// Reason of a refused operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// The program is told so.
+    /// The program gets the error.
     Error(Errno),
-    /// Nobody else would see it as they should, or too much: it may be done when the encapsulation has been mandated.
+    /// The operation cannot be concealed, and is possible after the commit.
     Unconcealable(&'static str),
 }
 
-/// What has to be done to write to a file.
+/// Preparation of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Writing {
-    /// It is the encapsulation's own.
+    /// The file belongs to the encapsulation.
     Own(HiddenId),
-    /// A copy has to be made, which [`Encapsulation::replace`] puts into its place.
+    /// A copy is needed, which [`Encapsulation::replace`] puts in the place of the file.
     Copy(Found),
 }
 
@@ -62,7 +62,7 @@ impl From<Errno> for Refused {
 }
 
 impl Encapsulation {
-    /// One that has changed and read nothing yet.
+    /// A new encapsulation, without changes and inputs.
     #[must_use]
     pub fn new(base: Arc<dyn Base + Send + Sync>, store: Arc<dyn Store + Send + Sync>) -> Self {
         Self {
@@ -77,12 +77,12 @@ impl Encapsulation {
         }
     }
 
-    /// Somebody has opened a file of it to write to it.
+    /// Counts an open of an own file for writing.
     pub fn opened(&mut self, id: HiddenId) {
         *self.open.entry(id).or_default() += 1;
     }
 
-    /// Once less than before.
+    /// Counts a close.
     pub fn closed(&mut self, id: HiddenId) {
         if let Some(times) = self.open.get_mut(&id) {
             *times -= 1;
@@ -92,14 +92,13 @@ impl Encapsulation {
         }
     }
 
-    /// Whether somebody has that file of it open to write to it.
+    /// Whether an own file is open for writing.
     #[must_use]
     pub fn is_written(&self, id: HiddenId) -> bool {
         self.open.contains_key(&id)
     }
 
-    /// What is there is kept as it is for others, and gets another file in its place: what somebody still wrote to the
-    /// old one would be lost.
+    /// Refuses to replace a file that is open for writing: later writes to the old file would be lost.
     fn replaceable_content(&self, content: &Content) -> Result<(), Refused> {
         match content {
             Content::Hidden(id) if self.open.contains_key(id) => Err(Refused::Unconcealable(
@@ -109,32 +108,32 @@ impl Encapsulation {
         }
     }
 
-    /// What it sees where it has changed nothing.
+    /// The base.
     #[must_use]
     pub fn base(&self) -> &(dyn Base + Send + Sync) {
         &*self.base
     }
 
-    /// What it has read so far.
+    /// The inputs so far.
     #[must_use]
     pub fn inputs(&self) -> &Inputs {
         &self.inputs
     }
 
-    /// What it has done so far.
+    /// The effects so far.
     #[must_use]
     pub fn effects(&self) -> &[Effect] {
         &self.effects
     }
 
-    /// The tree as it sees it now, for others. What it writes to later is copied before.
+    /// The present tree for other encapsulations. A later write goes to a copy.
     #[must_use]
     pub fn snapshot(&mut self) -> Snapshot {
         self.era += 1;
         self.peek()
     }
 
-    /// The tree as it sees it now, for a look: what it writes to its files later is in it.
+    /// The present tree for a look: later writes to its files show.
     #[must_use]
     pub fn peek(&self) -> Snapshot {
         Snapshot {
@@ -145,7 +144,7 @@ impl Encapsulation {
         }
     }
 
-    /// The files that it has made, or sees that others have made.
+    /// Files of the encapsulation, and hidden files of the base.
     pub fn hidden(&self, into: &mut BTreeSet<HiddenId>) {
         into.extend(self.effects.iter().filter_map(|effect| match effect {
             Effect::Create { id, .. } | Effect::Replace { id, .. } => Some(*id),
@@ -154,16 +153,15 @@ impl Encapsulation {
         self.base.hidden(into);
     }
 
-    /// Whether all that it has read is as it was.
+    /// Checks that all inputs are unchanged.
     ///
     /// # Errors
-    /// The first thing that is not.
+    /// The first changed input.
     pub fn check(&self) -> Result<(), Stale> {
         self.inputs.check(&*self.base)
     }
 
-    /// When its directories were made or dated, or names in them were changed, last: what their times are to be when
-    /// all effects have been carried out.
+    /// Last changes of the directories, as their times have to be after all effects.
     #[must_use]
     pub fn directory_times(&self) -> Vec<(TreePath, Time)> {
         let mut times = Vec::new();
@@ -171,10 +169,10 @@ impl Encapsulation {
         times
     }
 
-    /// What is there; a symbolic link is not followed.
+    /// Looks up a path. A symbolic link at the end is not followed.
     ///
     /// # Errors
-    /// `ENOENT`, `ENAMETOOLONG`, and those of the base.
+    /// `ENOENT`, `ENAMETOOLONG`, and the errors of the base.
     pub fn look(&mut self, path: &TreePath) -> Result<Found, Errno> {
         if path.split().is_some_and(|(_, name)| name.len() > NAME_MAX) {
             return Err(Errno::NAMETOOLONG);
@@ -188,19 +186,19 @@ impl Encapsulation {
             .ok_or(Errno::NOENT)
     }
 
-    /// What is in the directory there.
+    /// Lists a directory.
     ///
     /// # Errors
-    /// `ENOENT`, `ENOTDIR`, and those of the base.
+    /// `ENOENT`, `ENOTDIR`, and the errors of the base.
     pub fn list(&mut self, path: &TreePath) -> Result<Listing, Errno> {
         let (listing, shown) = match self.root.walk(path) {
-            Spot::Nothing => return Err(Errno::NOENT),
-            Spot::Leaf(_) => return Err(Errno::NOTDIR),
-            Spot::Base(path) => {
+            Location::EmptyBase => return Err(Errno::NOENT),
+            Location::Leaf(_) => return Err(Errno::NOTDIR),
+            Location::Base(path) => {
                 let listing = self.base.list(&path)?;
                 (listing.clone(), Some((path, listing)))
             }
-            Spot::Directory(directory) => directory.list(&*self.base)?,
+            Location::Directory(directory) => directory.list(&*self.base)?,
         };
         if let Some((path, listing)) = shown {
             self.inputs.listed(path, &listing);
@@ -208,7 +206,7 @@ impl Encapsulation {
         Ok(listing)
     }
 
-    /// The directory of the layer there, made if there is none yet.
+    /// The directory of the layer there, made if necessary.
     fn directory(&mut self, path: &TreePath) -> Result<&mut Directory, Errno> {
         if self.look(path)?.stat.kind != Kind::Directory {
             return Err(Errno::NOTDIR);
@@ -228,13 +226,13 @@ impl Encapsulation {
         Ok(directory)
     }
 
-    /// The directory that it is in, and its name there.
+    /// Parent directory and name.
     fn place(&mut self, path: &TreePath) -> Result<(&mut Directory, Name), Errno> {
         let (parent, name) = path.split().ok_or(Errno::BUSY)?;
         Ok((self.directory(&parent)?, name.to_owned()))
     }
 
-    /// Nothing may be there yet.
+    /// Fails if the path exists.
     fn absent(&mut self, path: &TreePath) -> Result<(), Errno> {
         match self.look(path) {
             Err(Errno::NOENT) => Ok(()),
@@ -243,11 +241,11 @@ impl Encapsulation {
         }
     }
 
-    /// What the layer has there, as if it had everything.
+    /// The entry of the layer there, as if the layer were complete.
     fn entry(&mut self, path: &TreePath) -> Result<Entry, Errno> {
         let found = self.look(path)?;
         let (parent, name) = path.split().ok_or(Errno::BUSY)?;
-        if let Spot::Directory(directory) = self.root.walk(&parent)
+        if let Location::Directory(directory) = self.root.walk(&parent)
             && let Some(entry) = directory.names.get(name)
         {
             return Ok(entry.clone());
@@ -257,7 +255,7 @@ impl Encapsulation {
         };
         Ok(match found.stat.kind {
             Kind::Directory => Entry::Directory(Arc::new(Directory::showing(origin))),
-            _ => Entry::Leaf(Leaf::new(What::Base(origin))),
+            _ => Entry::Leaf(Leaf::new(LeafContent::Base(origin))),
         })
     }
 }

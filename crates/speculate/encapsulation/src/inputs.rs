@@ -1,4 +1,4 @@
-//! What an encapsulation has read.
+//! The inputs of an encapsulation.
 
 use std::{collections::BTreeMap, hash::Hash as _, hash::Hasher as _};
 
@@ -6,47 +6,47 @@ use siphasher::sip128::{Hasher128 as _, SipHasher24};
 
 use crate::{Base, Identity, Kind, Listing, Seen, Stat, TreePath};
 
-/// What was read of a base: each name that was looked for, with what was found first, and each directory that was
-/// listed. What the encapsulation itself had made is not among them.
+/// Reads of a base: each looked-up name with the first result, and each listed directory. Files of the encapsulation
+/// itself are not included.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inputs {
     names: BTreeMap<TreePath, Seen>,
     listings: BTreeMap<TreePath, u128>,
 }
 
-/// Why an encapsulation is worth nothing any more.
+/// Reason of a stale encapsulation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stale {
-    /// Something else is there now.
+    /// The file at this path has changed.
     Changed(TreePath),
-    /// Other names are in it now.
+    /// The names in this directory have changed.
     Listing(TreePath),
 }
 
 impl Inputs {
-    /// `path` was looked for.
+    /// Records a lookup of `path`.
     pub fn looked(&mut self, path: TreePath, seen: Seen) {
         self.names.entry(path).or_insert(seen);
     }
 
-    /// The directory was listed.
+    /// Records a listing of the directory.
     pub fn listed(&mut self, path: TreePath, listing: &Listing) {
         self.listings.entry(path).or_insert_with(|| digest(listing));
     }
 
-    /// Whether all of it is as it was.
+    /// Checks that all inputs are unchanged.
     ///
     /// # Errors
-    /// The first that is not. What cannot be seen any more has changed.
+    /// The first changed input. An input that cannot be read any more has changed.
     pub fn check(&self, base: &dyn Base) -> Result<(), Stale> {
         self.check_names(base, |_, then, now| is_same(then, now))
     }
 
-    /// The same, and directories were last changed when they were then: that is what a make goes by. Not the roots of
-    /// trees, one of which is where all programs have what they need for a while.
+    /// As [`Inputs::check`], and also checks the modification times of directories, which make compares. The roots of
+    /// trees are excepted, because one of them has the temporary files of all programs.
     ///
     /// # Errors
-    /// As [`Inputs::check`].
+    /// The errors of [`Inputs::check`].
     pub fn check_times(&self, base: &dyn Base) -> Result<(), Stale> {
         self.check_names(base, |path, then, now| {
             is_same(then, now) && (path.names().count() < 2 || is_as_old(then, now))
@@ -59,7 +59,7 @@ impl Inputs {
         is_same: impl Fn(&TreePath, &Seen, &Seen) -> bool,
     ) -> Result<(), Stale> {
         for (path, then) in &self.names {
-            let now = base.look_again(path);
+            let now = base.look_to_compare(path);
             if !now.is_ok_and(|now| is_same(path, then, &now)) {
                 return Err(Stale::Changed(path.clone()));
             }
@@ -73,19 +73,19 @@ impl Inputs {
         Ok(())
     }
 
-    /// What was listed.
+    /// The listed directories.
     pub(crate) fn listings(&self) -> impl Iterator<Item = &TreePath> {
         self.listings.keys()
     }
 
-    /// The names that were looked for.
+    /// The looked-up names.
     pub fn names(&self) -> impl Iterator<Item = (&TreePath, &Seen)> {
         self.names.iter()
     }
 }
 
-/// How many names it has does not matter: it gets another one when it is revealed. Nor does which directory it is, as
-/// what was read in it is known; nor its times, which change with each name in it, read or not.
+/// Compares what a program can depend on. The link count is excepted, because a reveal adds a name. For directories,
+/// identity and times are excepted: their entries are inputs of their own, and the times change with each entry.
 fn is_same(then: &Seen, now: &Seen) -> bool {
     let (then, now) = match (then, now) {
         (Seen::There(then), Seen::There(now)) => (then, now),
@@ -93,7 +93,7 @@ fn is_same(then: &Seen, now: &Seen) -> bool {
     };
     let alike = then.kind == now.kind && then.mode == now.mode && then.owner == now.owner;
     let content = |stat: &Stat| {
-        // What an encapsulation has made may be dated later than it was done.
+        // A redated effect may be later than its creation.
         let is_dated = !matches!(stat.identity, Identity::Hidden(_));
         let modified = is_dated.then_some(stat.modified);
         (stat.identity, stat.size, modified, stat.changed)
@@ -130,26 +130,26 @@ mod tests {
     use super::*;
     use crate::{Content, Encapsulation, HiddenId, Store};
 
-    /// Nothing is there. It counts looks: those after which a change has to show, and others.
+    /// An empty base that counts both kinds of lookups.
     #[derive(Default)]
-    struct Nothing {
+    struct EmptyBase {
         looks: AtomicUsize,
         again: AtomicUsize,
     }
 
-    impl Nothing {
+    impl EmptyBase {
         fn counts(&self) -> [usize; 2] {
             [&self.looks, &self.again].map(|count| count.swap(0, Ordering::Relaxed))
         }
     }
 
-    impl Base for Nothing {
+    impl Base for EmptyBase {
         fn look(&self, _: &TreePath) -> Result<Seen, Errno> {
             self.looks.fetch_add(1, Ordering::Relaxed);
             Ok(Seen::Absent)
         }
 
-        fn look_again(&self, _: &TreePath) -> Result<Seen, Errno> {
+        fn look_to_compare(&self, _: &TreePath) -> Result<Seen, Errno> {
             self.again.fetch_add(1, Ordering::Relaxed);
             Ok(Seen::Absent)
         }
@@ -163,16 +163,19 @@ mod tests {
         }
     }
 
-    impl Store for Nothing {
+    impl Store for EmptyBase {
         fn stat(&self, _: HiddenId) -> Result<Stat, Errno> {
             Err(Errno::IO)
         }
     }
 
-    /// Until a change of what was read would show takes milliseconds: who compares does not wait for that.
+    /// A change right after a look shows only milliseconds later: a comparison does not wait for that.
     #[test]
-    fn only_what_is_read_is_looked_at_until_a_change_would_show() {
-        let (base, store) = (Arc::new(Nothing::default()), Arc::new(Nothing::default()));
+    fn check_reads_only_recorded_inputs() {
+        let (base, store) = (
+            Arc::new(EmptyBase::default()),
+            Arc::new(EmptyBase::default()),
+        );
         let mut below = Encapsulation::new(Arc::clone(&base) as _, Arc::clone(&store) as _);
         let path = TreePath::new("0/name").expect("a path");
         below.look(&path).expect_err("nothing is there");

@@ -1,7 +1,7 @@
-//! What an encapsulation has changed, as a tree above its base.
+//! The changes of an encapsulation, as a tree above the base.
 //!
-//! A directory of the layer has the names that were changed; where it has none, those of a directory of the base
-//! show through, if there is one. Directories are shared between copies of a tree until one is changed.
+//! A directory of the layer has the changed names. Below, the names of a directory of the base show through, if there
+//! is one. Copies of a tree share directories until a change.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,41 +15,41 @@ use crate::{
     Attributes, Base, HiddenId, Identity, Kind, Listing, Name, Seen, Stat, Store, Time, TreePath,
 };
 
-/// A directory that was made, or in which something was changed.
+/// A new directory, or a directory with changes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Directory {
-    /// Of one that was made: which it is, and what it was made with.
+    /// For a new directory: identity and attributes.
     pub(crate) made: Option<Made>,
     /// The directory of the base that shows through.
     pub(crate) shows: Option<TreePath>,
-    /// What was set since.
+    /// Attributes that were set since.
     pub(crate) attributes: Attributes,
-    /// When a name in it was changed last.
+    /// Last change of a name in the directory.
     pub(crate) touched: Option<Time>,
     pub(crate) names: BTreeMap<Name, Entry>,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum Entry {
-    /// The name was taken away.
+    /// A removed name.
     Gone,
     Directory(Arc<Directory>),
     Leaf(Leaf),
 }
 
-/// What is no directory.
+/// An entry that is no directory.
 #[derive(Debug, Clone)]
 pub(crate) struct Leaf {
-    pub(crate) what: What,
-    /// What was set of something that is not the encapsulation's own.
+    pub(crate) what: LeafContent,
+    /// Attributes that were set on a file of the base.
     pub(crate) attributes: Attributes,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum What {
-    /// What the base has there.
+pub(crate) enum LeafContent {
+    /// The file of the base.
     Base(TreePath),
-    /// A file that was made in this era of the encapsulation: only in that may it be changed.
+    /// A file of this era of the encapsulation, which alone may change the file.
     File {
         id: HiddenId,
         era: u64,
@@ -62,17 +62,17 @@ pub(crate) enum What {
     Special(Made, Kind),
 }
 
-/// How many names things have more than where they come from, or less.
+/// Differences between the link counts here and in the base.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Names(BTreeMap<Identity, i64>);
+pub(crate) struct LinkCounts(BTreeMap<Identity, i64>);
 
-impl Names {
-    /// It has so many more.
+impl LinkCounts {
+    /// Adds to the link count of a file.
     pub(crate) fn add(&mut self, to: Identity, more: i64) {
         *self.0.entry(to).or_default() += more;
     }
 
-    /// With the names that it has here.
+    /// The attributes with the link count of the layer.
     pub(crate) fn counted(&self, mut found: Found) -> Found {
         let more = self.0.get(&found.stat.identity).copied().unwrap_or(0);
         found.stat.links = found.stat.links.saturating_add_signed(more);
@@ -80,7 +80,7 @@ impl Names {
     }
 }
 
-/// Something without content that was made.
+/// A new file without content.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Made {
     pub(crate) id: HiddenId,
@@ -89,10 +89,10 @@ pub(crate) struct Made {
     pub(crate) at: Time,
 }
 
-/// What a name stands for.
+/// A file that was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
-    /// What can be told without opening it.
+    /// Attributes.
     pub stat: Stat,
     /// Where its content is.
     pub content: Content,
@@ -112,8 +112,8 @@ pub enum Content {
 }
 
 /// Where a path leads.
-pub(crate) enum Spot<'a> {
-    Nothing,
+pub(crate) enum Location<'a> {
+    EmptyBase,
     /// There the layer has nothing of its own.
     Base(TreePath),
     Directory(&'a Directory),
@@ -121,7 +121,7 @@ pub(crate) enum Spot<'a> {
 }
 
 /// What was asked of the base for an answer.
-pub(crate) type Asked = Option<(TreePath, Seen)>;
+pub(crate) type BaseLookup = Option<(TreePath, Seen)>;
 
 impl Directory {
     /// The files that were made in it and below.
@@ -130,7 +130,7 @@ impl Directory {
             match entry {
                 Entry::Directory(below) => below.hidden(into),
                 Entry::Leaf(Leaf {
-                    what: What::File { id, .. },
+                    what: LeafContent::File { id, .. },
                     ..
                 }) => drop(into.insert(*id)),
                 Entry::Gone | Entry::Leaf(_) => {}
@@ -146,24 +146,24 @@ impl Directory {
         }
     }
 
-    pub(crate) fn walk(&self, path: &TreePath) -> Spot<'_> {
+    pub(crate) fn walk(&self, path: &TreePath) -> Location<'_> {
         let mut directory = self;
         let mut names = path.names();
         while let Some(name) = names.next() {
             match directory.names.get(name) {
                 Some(Entry::Directory(next)) => directory = next,
-                Some(Entry::Leaf(leaf)) if names.next().is_none() => return Spot::Leaf(leaf),
-                Some(Entry::Leaf(_) | Entry::Gone) => return Spot::Nothing,
+                Some(Entry::Leaf(leaf)) if names.next().is_none() => return Location::Leaf(leaf),
+                Some(Entry::Leaf(_) | Entry::Gone) => return Location::EmptyBase,
                 None => {
                     let Some(shows) = &directory.shows else {
-                        return Spot::Nothing;
+                        return Location::EmptyBase;
                     };
                     let below = names.fold(shows.join(name), |path, name| path.join(name));
-                    return Spot::Base(below);
+                    return Location::Base(below);
                 }
             }
         }
-        Spot::Directory(directory)
+        Location::Directory(directory)
     }
 
     /// What is there, and what was asked of the base to know it.
@@ -172,16 +172,16 @@ impl Directory {
         path: &TreePath,
         base: &dyn Base,
         store: &dyn Store,
-    ) -> Result<(Option<Found>, Asked), Errno> {
+    ) -> Result<(Option<Found>, BaseLookup), Errno> {
         match self.walk(path) {
-            Spot::Nothing => Ok((None, None)),
-            Spot::Base(path) => of_base(path, &Attributes::default(), base),
-            Spot::Leaf(leaf) => leaf.look(base, store),
-            Spot::Directory(directory) => directory.found(base),
+            Location::EmptyBase => Ok((None, None)),
+            Location::Base(path) => of_base(path, &Attributes::default(), base),
+            Location::Leaf(leaf) => leaf.look(base, store),
+            Location::Directory(directory) => directory.found(base),
         }
     }
 
-    fn found(&self, base: &dyn Base) -> Result<(Option<Found>, Asked), Errno> {
+    fn found(&self, base: &dyn Base) -> Result<(Option<Found>, BaseLookup), Errno> {
         let (stat, asked) = match (&self.made, &self.shows) {
             (Some(made), _) => (made.stat(Kind::Directory), None),
             (None, Some(path)) => match base.look(path)? {
@@ -250,25 +250,29 @@ impl Directory {
 }
 
 impl Leaf {
-    pub(crate) fn new(what: What) -> Self {
+    pub(crate) fn new(what: LeafContent) -> Self {
         Self {
             what,
             attributes: Attributes::default(),
         }
     }
 
-    fn look(&self, base: &dyn Base, store: &dyn Store) -> Result<(Option<Found>, Asked), Errno> {
+    fn look(
+        &self,
+        base: &dyn Base,
+        store: &dyn Store,
+    ) -> Result<(Option<Found>, BaseLookup), Errno> {
         let (stat, content) = match &self.what {
-            What::Base(path) => {
+            LeafContent::Base(path) => {
                 return of_base(path.clone(), &self.attributes, base);
             }
-            What::File { id, .. } => (store.stat(*id)?, Content::Hidden(*id)),
-            What::Symlink { made, target } => {
+            LeafContent::File { id, .. } => (store.stat(*id)?, Content::Hidden(*id)),
+            LeafContent::Symlink { made, target } => {
                 let size = u64::try_from(target.len()).unwrap_or(u64::MAX);
                 let stat = made.stat(Kind::Symlink);
                 (Stat { size, ..stat }, Content::Target(target.clone()))
             }
-            What::Special(made, kind) => (made.stat(*kind), Content::Hidden(made.id)),
+            LeafContent::Special(made, kind) => (made.stat(*kind), Content::Hidden(made.id)),
         };
         let stat = stat.with(&self.attributes);
         Ok((Some(Found { stat, content }), None))
@@ -276,13 +280,13 @@ impl Leaf {
 
     fn kind(&self, base: &dyn Base) -> Result<Option<Kind>, Errno> {
         Ok(match &self.what {
-            What::Base(path) => match base.look(path)? {
+            LeafContent::Base(path) => match base.look(path)? {
                 Seen::There(stat) => Some(stat.kind),
                 Seen::Absent => None,
             },
-            What::File { .. } => Some(Kind::File),
-            What::Symlink { .. } => Some(Kind::Symlink),
-            What::Special(_, kind) => Some(*kind),
+            LeafContent::File { .. } => Some(Kind::File),
+            LeafContent::Symlink { .. } => Some(Kind::Symlink),
+            LeafContent::Special(_, kind) => Some(*kind),
         })
     }
 }
@@ -306,7 +310,7 @@ fn of_base(
     path: TreePath,
     attributes: &Attributes,
     base: &dyn Base,
-) -> Result<(Option<Found>, Asked), Errno> {
+) -> Result<(Option<Found>, BaseLookup), Errno> {
     let seen = base.look(&path)?;
     let found = match seen {
         Seen::Absent => None,

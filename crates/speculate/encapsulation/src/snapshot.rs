@@ -7,14 +7,14 @@ use rustix::io::Errno;
 
 use crate::{
     Base, Content, Found, HiddenId, Listing, Seen, Store, TreePath,
-    layer::{Directory, Names, Spot},
+    layer::{Directory, LinkCounts, Location},
 };
 
 /// The tree as one encapsulation saw it at one moment: what it changes later is not in it.
 #[derive(Clone)]
 pub struct Snapshot {
     pub(crate) root: Arc<Directory>,
-    pub(crate) names: Arc<Names>,
+    pub(crate) names: Arc<LinkCounts>,
     pub(crate) base: Arc<dyn Base + Send + Sync>,
     pub(crate) store: Arc<dyn Store + Send + Sync>,
 }
@@ -36,8 +36,10 @@ impl Base for Snapshot {
         Ok(found.map_or(Seen::Absent, |found| Seen::There(found.stat)))
     }
 
-    fn look_again(&self, path: &TreePath) -> Result<Seen, Errno> {
-        let (found, _) = self.root.look(path, &Again(&*self.base), &*self.store)?;
+    fn look_to_compare(&self, path: &TreePath) -> Result<Seen, Errno> {
+        let (found, _) = self
+            .root
+            .look(path, &ComparingBase(&*self.base), &*self.store)?;
         let found = found.map(|found| self.names.counted(found));
         Ok(found.map_or(Seen::Absent, |found| Seen::There(found.stat)))
     }
@@ -51,10 +53,10 @@ impl Base for Snapshot {
 
     fn list(&self, path: &TreePath) -> Result<Listing, Errno> {
         match self.root.walk(path) {
-            Spot::Nothing => Err(Errno::NOENT),
-            Spot::Leaf(_) => Err(Errno::NOTDIR),
-            Spot::Base(path) => self.base.list(&path),
-            Spot::Directory(directory) => Ok(directory.list(&*self.base)?.0),
+            Location::EmptyBase => Err(Errno::NOENT),
+            Location::Leaf(_) => Err(Errno::NOTDIR),
+            Location::Base(path) => self.base.list(&path),
+            Location::Directory(directory) => Ok(directory.list(&*self.base)?.0),
         }
     }
 
@@ -65,11 +67,11 @@ impl Base for Snapshot {
 }
 
 /// A base at which it is looked to compare.
-struct Again<'a>(&'a dyn Base);
+struct ComparingBase<'a>(&'a dyn Base);
 
-impl Base for Again<'_> {
+impl Base for ComparingBase<'_> {
     fn look(&self, path: &TreePath) -> Result<Seen, Errno> {
-        self.0.look_again(path)
+        self.0.look_to_compare(path)
     }
 
     fn list(&self, path: &TreePath) -> Result<Listing, Errno> {

@@ -475,7 +475,7 @@ fn run(
 }
 
 #[test]
-fn what_somebody_writes_to_is_not_replaced() {
+fn open_file_is_not_replaced_by_absorb() {
     let scene = Scene::new(&[]);
     let mut it = scene.encapsulation();
     let path = TreePath::new("log").expect("a path");
@@ -502,7 +502,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_concealed_is_what_the_kernel_does(
+    fn random_operations_equal_the_kernels(
         before in prop::collection::vec(act(), 0..30),
         acts in prop::collection::vec(act(), 0..30),
     ) {
@@ -517,7 +517,7 @@ proptest! {
     }
 
     #[test]
-    fn one_that_has_another_as_its_base_can_be_taken_up(
+    fn encapsulation_above_another_is_absorbed(
         before in prop::collection::vec(act(), 0..30),
         first in prop::collection::vec(act(), 0..15),
         second in prop::collection::vec(act(), 0..15),

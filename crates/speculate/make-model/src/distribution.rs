@@ -204,18 +204,18 @@ mod tests {
     use super::*;
     use crate::statistics::median;
 
-    const MANY: usize = 20_000;
+    const DRAW_COUNT: usize = 20_000;
 
     fn drawn(times: &Times, seed: u64) -> Vec<f64> {
         let mut random = SmallRng::seed_from_u64(seed);
-        (0..MANY).map(|_| times.draw(&mut random)).collect()
+        (0..DRAW_COUNT).map(|_| times.draw(&mut random)).collect()
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
         #[test]
-        fn a_log_normal_has_the_median_and_mean_that_it_is_made_with(
+        fn log_normal_has_requested_moments(
             middle in 0.1..100.0f64, more in 1.0..2.0f64, seed: u64,
         ) {
             let one = LogNormal::of(middle, middle * more);
@@ -227,14 +227,14 @@ mod tests {
         }
 
         #[test]
-        fn commands_have_the_mean_that_they_are_made_with(
+        fn commands_have_requested_mean(
             one in 0.05..0.5f64, two in 0.5..0.8f64, seed: u64,
         ) {
             let two = two - one;
             let commands = Commands::of(one, two, 4.39);
             prop_assert!((commands.mean() - 4.39).abs() < 1e-9);
             let mut random = SmallRng::seed_from_u64(seed);
-            let drawn: Vec<_> = (0..MANY).map(|_| commands.draw(&mut random)).collect();
+            let drawn: Vec<_> = (0..DRAW_COUNT).map(|_| commands.draw(&mut random)).collect();
             prop_assert!((mean(&floats(&drawn)) / 4.39 - 1.0).abs() < 0.07);
             let sources: Vec<_> = drawn.iter().map(|count| sources(*count)).collect();
             prop_assert!((mean(&floats(&sources)) / commands.mean_sources() - 1.0).abs() < 0.07);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn two_kinds_are_as_frequent_as_is_said() {
+    fn mixture_has_requested_shares() {
         let times = Times::Two {
             usual: LogNormal::with(1.0, 0.1),
             other: LogNormal::with(100.0, 0.1),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_measured_is_drawn_and_nothing_else() {
+    fn measured_times_are_the_only_draws() {
         let times = Times::Measured(vec![1.0, 2.0, 6.0]);
         assert!((times.mean() - 3.0).abs() < 1e-9);
         let drawn = drawn(&times, 2);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn of_nothing_there_is_something() {
+    fn empty_measurement_draws_defaults() {
         let mut random = SmallRng::seed_from_u64(3);
         assert!(Times::Measured(Vec::new()).draw(&mut random) < f64::EPSILON);
         assert_eq!(Commands::Measured(Vec::new()).draw(&mut random), 1);

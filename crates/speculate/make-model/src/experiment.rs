@@ -1,4 +1,4 @@
-//! One setting, simulated again and again until it is known well enough.
+//! Repeated simulation of a setting.
 
 use rand::{SeedableRng as _, rngs::SmallRng};
 
@@ -8,42 +8,42 @@ use crate::{
     workload::{Setting, Workload},
 };
 
-/// As the paper has it at least.
-const RUNS: usize = 10;
+/// Least number of runs, as in the paper.
+const MINIMUM_RUNS: usize = 10;
 
-/// When it is known well enough.
+/// Required precision.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Precision {
     /// Half of the 95 % interval of the medians, as a part of them; the paper's is 0.03.
     pub within: f64,
-    /// Runs after which it is left at that.
+    /// Most runs.
     pub runs: usize,
 }
 
-/// What came of a setting: over its runs, with 95 % intervals.
+/// Results over all runs, with 95 % intervals.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// How many.
+    /// Number of runs.
     pub runs: usize,
     /// The median of the requests' improvements.
     pub improvement: Interval,
-    /// Their mean.
+    /// The mean of the improvements.
     pub mean: Interval,
     /// Seconds of the median response of pessimistic make.
     pub pessimistic: Interval,
-    /// The same of optimistic make.
+    /// Seconds of the median response of optimistic make.
     pub optimistic: Interval,
-    /// Machine time of optimistic make by pessimistic make's.
+    /// Machine time of optimistic make, relative to pessimistic make.
     pub load: Interval,
-    /// Machine time of what was aborted by pessimistic make's.
+    /// Machine time of aborted commands, relative to pessimistic make.
     pub aborted: Interval,
-    /// Requests that optimistic make answers later than pessimistic make, of one.
+    /// Share of requests that optimistic make answers later than pessimistic make.
     pub worse: Interval,
     /// Minutes with so many busy machines, with pessimistic and with optimistic make.
     pub utilization: [Vec<usize>; 2],
 }
 
-/// What comes of one run.
+/// Results of one run.
 struct Run {
     figures: [f64; 7],
     utilization: [Vec<usize>; 2],
@@ -72,7 +72,7 @@ pub fn measure(
         }
         let runs = columns[0].len();
         let known = |column: &Vec<f64>| interval(column).relative() <= precision.within;
-        let is_known = runs >= RUNS && columns[..3].iter().all(known);
+        let is_known = runs >= MINIMUM_RUNS && columns[..3].iter().all(known);
         if is_known || runs >= precision.runs.max(2) {
             break;
         }
@@ -99,7 +99,7 @@ pub fn measure(
     }
 }
 
-/// Both kinds of make, asked for the same.
+/// Both kinds of make with the same requests.
 fn one(workload: &Workload, setting: &Setting, random: &mut SmallRng) -> Option<Run> {
     let requests = workload.requests(setting, random);
     if requests.is_empty() {
@@ -124,7 +124,7 @@ fn one(workload: &Workload, setting: &Setting, random: &mut SmallRng) -> Option<
     })
 }
 
-/// One minute more for each of these numbers of machines.
+/// Adds a minute for each of these numbers of busy machines.
 fn add(minutes: &mut Vec<usize>, machines: &[usize]) {
     for busy in machines {
         if minutes.len() <= *busy {
@@ -144,7 +144,7 @@ mod tests {
     };
 
     #[test]
-    fn the_paper_s_baseline_comes_out_by_the_paper_s_means() {
+    fn baseline_equals_papers() {
         let baseline = measure(&Workload::paper(), &Setting::baseline(5), PRECISION, 1);
         assert!(baseline.improvement.relative() <= 0.03, "{baseline:?}");
         assert!((10..=100).contains(&baseline.runs));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn faster_machines_come_out_by_the_paper_s() {
+    fn faster_machines_equal_papers() {
         for (speed, paper) in [(1.0, 1.7), (8.0, 5.1), (16.0, 3.3)] {
             let setting = Setting {
                 speed,
@@ -170,7 +170,7 @@ mod tests {
 
     /// As in section 6.1.
     #[test]
-    fn requests_with_few_commands_are_improved_more() {
+    fn small_requests_gain_more() {
         let setting = Setting {
             horizon: 500_000.0,
             ..Setting::baseline(5)
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same() {
+    fn same_seed_gives_same_result() {
         let setting = Setting::baseline(2);
         let once = |seed| measure(&Workload::paper(), &setting, PRECISION, seed);
         assert_eq!(once(7), once(7));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_known_so_well_is_left_at_that() {
+    fn unreachable_precision_stops_at_limit() {
         let precision = Precision {
             within: 1e-6,
             runs: 12,
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn minutes_are_counted_by_busy_machines() {
+    fn machine_minutes_are_counted() {
         let mut minutes = Vec::new();
         add(&mut minutes, &[0, 2, 2]);
         add(&mut minutes, &[1]);

@@ -1,4 +1,4 @@
-//! Machines and what they do: first come, first served, what was asked for before what was not (section 5).
+//! Machines and their schedule: first come, first served, requested commands before speculative ones (section 5).
 
 use std::{
     cmp::Ordering,
@@ -8,20 +8,20 @@ use std::{
 use crate::distribution::sources;
 use crate::workload::{Request, Setting};
 
-/// What became of each request, in the order in which they were made.
+/// The results of the requests, in order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// Seconds from the request until all was there.
+    /// Response time, seconds.
     pub responses: Vec<f64>,
-    /// Seconds that machines were busy.
+    /// Busy time of the machines, seconds.
     pub busy: f64,
-    /// Of those, what was begun and aborted.
+    /// Busy time for aborted commands, seconds.
     pub aborted: f64,
     /// Busy machines, once a minute.
     pub utilization: Vec<usize>,
 }
 
-/// One command of one request; an aborted one is that command's first try.
+/// A command of a request; an aborted one is the first try of that command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Task {
     request: usize,
@@ -30,12 +30,12 @@ struct Task {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum What {
-    /// A machine is done with it.
+enum EventKind {
+    /// The command has ended on this machine.
     Done(Task, usize),
-    /// Its sources are as they will be when it is asked for: the try before is aborted.
+    /// The sources reach their last state: the earlier try is aborted.
     Changed(Task),
-    /// It may begin.
+    /// The command may begin.
     Ready(Task),
     Asked(usize),
     Minute,
@@ -45,7 +45,7 @@ enum What {
 struct Event {
     at: f64,
     number: u64,
-    what: What,
+    kind: EventKind,
 }
 
 impl Eq for Event {}
@@ -66,40 +66,40 @@ impl PartialOrd for Event {
     }
 }
 
-/// All requests, one way or the other.
+/// Simulates all requests, optimistically or pessimistically.
 #[must_use]
 pub fn run(requests: &[Request], setting: &Setting, optimistic: bool) -> Outcome {
-    let mut world = World::new(requests, setting, optimistic);
-    world.begin();
-    while let Some(event) = world.events.pop() {
-        world.now = event.at;
-        world.happens(event.what);
+    let mut simulation = Simulation::new(requests, setting, optimistic);
+    simulation.begin();
+    while let Some(event) = simulation.events.pop() {
+        simulation.now = event.at;
+        simulation.happens(event.kind);
     }
-    world.outcome
+    simulation.outcome
 }
 
-struct World<'a> {
+struct Simulation<'a> {
     requests: &'a [Request],
     setting: &'a Setting,
     optimistic: bool,
     now: f64,
     events: BinaryHeap<Event>,
     numbers: u64,
-    /// Waiting: what was asked for, and what was not.
+    /// Waiting commands: requested ones, and speculative ones.
     asked: VecDeque<Task>,
     unasked: VecDeque<Task>,
-    /// What runs where, and since when.
+    /// Running commands with machine and start time.
     running: BTreeMap<Task, (usize, f64)>,
     idle: Vec<usize>,
-    /// Machines that were needed so far, where there are as many as that.
+    /// Number of machines that were needed so far, with unlimited machines.
     machines: usize,
     left: Vec<usize>,
     has_asked: Vec<bool>,
-    /// What has become of all so far; a request without an answer has no number.
+    /// The results so far; a request without a response has no number.
     outcome: Outcome,
 }
 
-impl<'a> World<'a> {
+impl<'a> Simulation<'a> {
     fn new(requests: &'a [Request], setting: &'a Setting, optimistic: bool) -> Self {
         let machines = setting.machines.unwrap_or(0);
         Self {
@@ -128,15 +128,15 @@ impl<'a> World<'a> {
         }
     }
 
-    fn at(&mut self, at: f64, what: What) {
+    fn at(&mut self, at: f64, kind: EventKind) {
         self.numbers += 1;
         let number = self.numbers;
-        self.events.push(Event { at, number, what });
+        self.events.push(Event { at, number, kind });
     }
 
     fn begin(&mut self) {
         for (request, asked) in self.requests.iter().enumerate() {
-            self.at(asked.at, What::Asked(request));
+            self.at(asked.at, EventKind::Asked(request));
             if !self.optimistic {
                 continue;
             }
@@ -148,22 +148,22 @@ impl<'a> World<'a> {
                     aborted,
                 };
                 if let Some(at) = it.aborted.filter(|_| command < sources) {
-                    self.at(at, What::Ready(task(true)));
-                    self.at(it.changed, What::Changed(task(true)));
+                    self.at(at, EventKind::Ready(task(true)));
+                    self.at(it.changed, EventKind::Changed(task(true)));
                 }
                 if command < sources {
-                    self.at(it.changed, What::Ready(task(false)));
+                    self.at(it.changed, EventKind::Ready(task(false)));
                 }
             }
         }
-        self.at(0.0, What::Minute);
+        self.at(0.0, EventKind::Minute);
     }
 
-    fn happens(&mut self, what: What) {
-        match what {
-            What::Ready(task) => self.ready(task),
-            What::Changed(task) => self.abort(task),
-            What::Done(task, machine) => {
+    fn happens(&mut self, kind: EventKind) {
+        match kind {
+            EventKind::Ready(task) => self.ready(task),
+            EventKind::Changed(task) => self.abort(task),
+            EventKind::Done(task, machine) => {
                 // One that was aborted has left the machine before.
                 if self
                     .running
@@ -174,11 +174,11 @@ impl<'a> World<'a> {
                     self.done(task);
                 }
             }
-            What::Asked(request) => self.ask(request),
-            What::Minute => {
+            EventKind::Asked(request) => self.ask(request),
+            EventKind::Minute => {
                 self.outcome.utilization.push(self.running.len());
                 if self.now + 60.0 <= self.setting.horizon {
-                    self.at(self.now + 60.0, What::Minute);
+                    self.at(self.now + 60.0, EventKind::Minute);
                 }
             }
         }
@@ -192,7 +192,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// In whichever queue it waits: it may be asked for in the moment in which it changes.
+    /// Removes the task from its queue: a request may come in the moment of a change.
     fn abort(&mut self, task: Task) {
         self.unasked.retain(|waiting| *waiting != task);
         self.asked.retain(|waiting| *waiting != task);
@@ -245,7 +245,7 @@ impl<'a> World<'a> {
             }
             return;
         }
-        // What waits for a machine goes before what nobody has asked for.
+        // Requested commands first.
         let of_request = |task: &Task| task.request == request;
         self.asked
             .extend(self.unasked.iter().copied().filter(of_request));
@@ -255,8 +255,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// All is done. A mandate proceeds in parallel with what still runs (section 3.4), and those of one request with
-    /// each other: the paper's figures do not come out where each command's costs a second by itself.
+    /// Ends a request. A mandate proceeds in parallel with running commands (section 3.4), and the mandates of a
+    /// request with each other: otherwise the figures differ from those of the paper.
     fn respond(&mut self, request: usize) {
         let asked = self.requests[request].at;
         let mandate = if self.optimistic {
@@ -292,7 +292,7 @@ impl<'a> World<'a> {
             };
             let takes = (time + conceal) / self.setting.speed / faster;
             self.running.insert(task, (machine, self.now));
-            self.at(self.now + takes, What::Done(task, machine));
+            self.at(self.now + takes, EventKind::Done(task, machine));
         }
     }
 }

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians_and_means_of_few_and_of_none() {
+    fn empty_and_small_samples() {
         assert!((median(&[3.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
         assert!((median(&[4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-9);
         assert!((mean(&[1.0, 2.0, 6.0]) - 3.0).abs() < 1e-9);
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn student_s_points_are_those_of_the_tables() {
+    fn student_quantiles_equal_tables() {
         for (freedom, point) in [
             (1, 12.706),
             (9, 2.262),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_that_of_the_textbook() {
+    fn interval_equals_textbook() {
         let interval = interval(&[1.0, 2.0, 3.0]);
         assert!((interval.value - 2.0).abs() < 1e-9);
         assert!((interval.half - 4.303 / 3f64.sqrt()).abs() < 1e-9);
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_run_nothing_is_sure() {
+    fn single_run_has_infinite_interval() {
         assert!(interval(&[1.0]).half.is_infinite());
     }
 
@@ -118,7 +118,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(8))]
 
         #[test]
-        fn the_true_one_is_within_nineteen_of_twenty_intervals(seed: u64, runs in 5..40usize) {
+        fn true_mean_is_in_95_percent_of_intervals(seed: u64, runs in 5..40usize) {
             let mut random = SmallRng::seed_from_u64(seed);
             let mut hit = || {
                 let drawn: Vec<f64> = (0..runs)

@@ -1,10 +1,10 @@
-//! Who asks for what, and when.
+//! Users and their requests.
 
 use rand::Rng;
 
 use crate::distribution::{Commands, LogNormal, Times, exponential};
 
-/// What is drawn from.
+/// Distributions of a workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
     /// Commands of a request (figure 5).
@@ -16,22 +16,22 @@ pub struct Workload {
     pub out_of_date: Times,
 }
 
-/// What is varied (sections 6.1 to 6.6).
+/// The varied parameters (sections 6.1 to 6.6).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Setting {
     /// Machines; `None`: as many as are needed.
     pub machines: Option<usize>,
-    /// Of those, how many are twice as fast.
+    /// Number of machines with double speed.
     pub fast: usize,
-    /// Who asks.
+    /// Number of users.
     pub users: usize,
     /// Mean seconds between a user's requests.
     pub think: f64,
     /// Seconds that are simulated.
     pub horizon: f64,
-    /// By how much all machines are faster than those that were measured.
+    /// Speed of all machines, relative to the measured ones.
     pub speed: f64,
-    /// Out-of-date times are multiplied by it.
+    /// Factor of the out-of-date times.
     pub out_of_date: f64,
     /// Commands that are begun once more than is needed, and aborted, for each that is needed. Those are all sources,
     /// since what needs others begins when these have ended; each source once at most.
@@ -43,23 +43,23 @@ pub struct Setting {
     pub mandate: f64,
 }
 
-/// One command of a request: the last one needs what all others make (figure 4).
+/// A command of a request: the last one needs the results of all others (figure 4).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Command {
-    /// Seconds that it runs on a machine of those that were measured.
+    /// Seconds on a measured machine.
     pub time: f64,
-    /// When its sources were changed last.
+    /// Time of the last change of the sources.
     pub changed: f64,
-    /// When an encapsulation of it was begun that `changed` made worthless.
+    /// Start of an encapsulation that `changed` made stale.
     pub aborted: Option<f64>,
 }
 
-/// What is asked for at once.
+/// A request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// When.
+    /// Time of the request.
     pub at: f64,
-    /// What it takes.
+    /// The commands.
     pub commands: Vec<Command>,
 }
 
@@ -165,7 +165,7 @@ mod tests {
     use crate::statistics::{mean, median};
 
     #[test]
-    fn the_paper_s_distributions_have_the_medians_and_means_that_it_states() {
+    fn paper_distributions_have_stated_moments() {
         let Workload {
             commands,
             out_of_date,
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_with_few_commands_have_shorter_ones() {
+    fn small_requests_have_short_commands() {
         let mut random = SmallRng::seed_from_u64(2);
         let [one, two, more] = Workload::paper().times.map(|times| {
             median(

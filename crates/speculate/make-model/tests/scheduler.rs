@@ -4,7 +4,7 @@ use make_model::{Command, Commands, LogNormal, Outcome, Request, Setting, Times,
 use proptest::prelude::*;
 use rand::{SeedableRng as _, rngs::SmallRng};
 
-const NEAR: f64 = 1e-6;
+const TOLERANCE: f64 = 1e-6;
 
 /// No overhead, nothing in vain, and machines for all.
 fn ideal() -> Setting {
@@ -40,7 +40,7 @@ fn response(requests: &[Request], setting: &Setting, optimistic: bool) -> Vec<f6
 }
 
 fn is_near(one: f64, other: f64) -> bool {
-    (one - other).abs() < NEAR
+    (one - other).abs() < TOLERANCE
 }
 
 fn time(requests: &[Request]) -> f64 {
@@ -75,7 +75,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn each_request_is_answered_and_no_machine_is_used_that_there_is_not(
+    fn requests_are_answered_by_existing_machines(
         setting in settings(), seed: u64,
     ) {
         let requests = drawn(&setting, seed);
@@ -85,30 +85,30 @@ proptest! {
             let most = setting.machines.unwrap_or(usize::MAX);
             prop_assert!(outcome.utilization.iter().all(|busy| *busy <= most));
             // No machine does more in a second than a second.
-            prop_assert!(outcome.aborted <= outcome.busy + NEAR);
+            prop_assert!(outcome.aborted <= outcome.busy + TOLERANCE);
         }
     }
 
     #[test]
-    fn nothing_costs_less_than_its_mandate(setting in settings(), seed: u64) {
+    fn response_is_at_least_the_commit(setting in settings(), seed: u64) {
         let requests = drawn(&setting, seed);
         let responses = response(&requests, &setting, true);
         prop_assert!(responses.iter().all(|it| *it >= setting.mandate));
     }
 
     #[test]
-    fn what_costs_nothing_is_never_worse(seed: u64, speed in 0.25..16.0f64) {
+    fn free_speculation_is_never_slower(seed: u64, speed in 0.25..16.0f64) {
         let setting = Setting { speed, ..ideal() };
         let requests = drawn(&setting, seed);
         let [pessimistic, optimistic] = both(&requests, &setting);
         for (before, after) in pessimistic.responses.iter().zip(&optimistic.responses) {
-            prop_assert!(*after <= before + NEAR, "{after} instead of {before}");
+            prop_assert!(*after <= before + TOLERANCE, "{after} instead of {before}");
         }
-        prop_assert!((pessimistic.busy - optimistic.busy).abs() < NEAR * pessimistic.busy.max(1.0));
+        prop_assert!((pessimistic.busy - optimistic.busy).abs() < TOLERANCE * pessimistic.busy.max(1.0));
     }
 
     #[test]
-    fn with_machines_for_all_a_request_takes_its_longest_source_and_its_last_command(seed: u64) {
+    fn unlimited_machines_take_critical_path(seed: u64) {
         let setting = ideal();
         let requests = drawn(&setting, seed);
         for (request, response) in requests.iter().zip(response(&requests, &setting, false)) {
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn one_machine_and_one_request_take_the_sum_of_all_times(
+    fn single_machine_takes_sum_of_times(
         times in prop::collection::vec(0.1..50.0f64, 1..20),
     ) {
         let setting = Setting { machines: Some(1), ..ideal() };
@@ -136,23 +136,23 @@ proptest! {
     }
 
     #[test]
-    fn a_machine_is_busy_for_as_long_as_the_commands_take(setting in settings(), seed: u64) {
+    fn busy_time_equals_command_time(setting in settings(), seed: u64) {
         let setting = Setting { fast: 0, aborted: 0.0, conceal: 0.0, ..setting };
         let requests = drawn(&setting, seed);
         let expected = time(&requests) / setting.speed;
         for outcome in both(&requests, &setting) {
-            prop_assert!((outcome.busy - expected).abs() <= NEAR * expected.max(1.0));
+            prop_assert!((outcome.busy - expected).abs() <= TOLERANCE * expected.max(1.0));
         }
     }
 
     #[test]
-    fn the_same_seed_gives_the_same(setting in settings(), seed: u64) {
+    fn same_seed_gives_same_result(setting in settings(), seed: u64) {
         let once = || both(&drawn(&setting, seed), &setting);
         prop_assert_eq!(once(), once());
     }
 
     #[test]
-    fn requests_come_in_order_and_nothing_is_changed_after_it_was_asked_for(
+    fn workload_times_are_ordered(
         setting in settings(), seed: u64,
     ) {
         let requests = drawn(&setting, seed);
@@ -173,14 +173,14 @@ fn chain() -> [Request; 1] {
 }
 
 #[test]
-fn the_last_command_begins_when_all_others_have_ended() {
+fn last_command_follows_all_others() {
     // Of the sources the longer one ends 20 s, resp. the later one 5 s after the question.
     assert!(is_near(response(&chain(), &ideal(), false)[0], 25.0));
     assert!(is_near(response(&chain(), &ideal(), true)[0], 10.0));
 }
 
 #[test]
-fn what_is_finished_costs_its_mandate_and_what_runs_does_not() {
+fn finished_command_costs_its_commit() {
     let setting = Setting {
         mandate: 1.0,
         ..ideal()
@@ -194,7 +194,7 @@ fn what_is_finished_costs_its_mandate_and_what_runs_does_not() {
 }
 
 #[test]
-fn concealment_shrinks_with_the_machine_s_time_and_the_mandate_does_not() {
+fn machine_speed_scales_concealment_not_commit() {
     let setting = Setting {
         conceal: 2.0,
         mandate: 1.0,
@@ -209,7 +209,7 @@ fn concealment_shrinks_with_the_machine_s_time_and_the_mandate_does_not() {
 }
 
 #[test]
-fn what_was_asked_for_goes_before_what_was_not() {
+fn requested_commands_go_first() {
     let setting = Setting {
         machines: Some(1),
         ..ideal()
@@ -230,7 +230,7 @@ fn what_was_asked_for_goes_before_what_was_not() {
 }
 
 #[test]
-fn what_is_aborted_is_load_and_makes_nothing_later() {
+fn aborted_commands_only_add_load() {
     let mut requests = chain();
     requests[0].commands[1].aborted = Some(60.0);
     let outcome = run(&requests, &ideal(), true);
@@ -244,7 +244,7 @@ fn what_is_aborted_is_load_and_makes_nothing_later() {
 }
 
 #[test]
-fn what_waits_in_vain_when_it_is_aborted_never_runs() {
+fn aborted_waiting_command_never_runs() {
     let setting = Setting {
         machines: Some(1),
         ..ideal()
@@ -259,7 +259,7 @@ fn what_waits_in_vain_when_it_is_aborted_never_runs() {
 }
 
 #[test]
-fn fast_machines_are_taken_first() {
+fn fast_machines_are_used_first() {
     let setting = Setting {
         machines: Some(2),
         fast: 1,
@@ -276,7 +276,7 @@ fn fast_machines_are_taken_first() {
 }
 
 #[test]
-fn as_many_are_aborted_as_is_said() {
+fn aborted_share_is_as_requested() {
     // 0.72 is what the paper says where each source is aborted once; here that is a little more of all commands.
     for (said, expected) in [(0.0, 0.0), (0.39, 0.39), (0.72, 0.72)] {
         let setting = Setting {
@@ -298,7 +298,7 @@ fn as_many_are_aborted_as_is_said() {
 }
 
 #[test]
-fn another_workload_can_be_drawn_from() {
+fn other_workloads_are_drawn() {
     let workload = Workload {
         commands: Commands::Measured(vec![3]),
         times: [1.0, 2.0, 3.0].map(|time| Times::Measured(vec![time])),

@@ -105,7 +105,7 @@ impl Command {
     /// Do the arguments allow parallel jobs (`-j`)?
     #[must_use]
     pub fn is_parallel(&self) -> bool {
-        let flags = jobserver::TOLD_IN.map(|name| self.environment.get(name));
+        let flags = jobserver::JOBSERVER_VARIABLES.map(|name| self.environment.get(name));
         let arguments = self.arguments.iter().map(OsString::as_os_str);
         let mut all = arguments.chain(flags.into_iter().flatten());
         self.jobserver.is_some()
@@ -135,7 +135,7 @@ impl Command {
         let meant = |(name, value)| {
             let meant = if is_one(name, &WITHOUT_MEANING) {
                 None
-            } else if is_one(name, &jobserver::TOLD_IN) {
+            } else if is_one(name, &jobserver::JOBSERVER_VARIABLES) {
                 Some(jobserver::without(value).into())
             } else {
                 Some(value.into())
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_command_is_given_makes_another_one_of_it() {
+    fn changed_field_makes_unlike_command() {
         let one = command();
         assert!(one.is_like(&one.clone()));
         let others: [fn(&mut Command); 10] = [
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_several_things_says_so() {
+    fn parallel_make_is_recognized() {
         let mut one = command();
         assert!(!one.is_parallel());
         one.environment
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_as_it_is() {
+    fn command_round_trip() {
         use std::os::unix::ffi::OsStringExt as _;
         let mut odd = command();
         let name = OsString::from_vec(b"NO\xffTEXT".to_vec());
@@ -242,14 +242,14 @@ mod tests {
     }
 
     #[test]
-    fn which_terminal_it_is_does_not_matter() {
+    fn terminal_name_is_irrelevant() {
         let mut other = command();
         other.environment.set("MAKE_TERMOUT", "/dev/pts/2");
         assert!(command().is_like(&other));
     }
 
     #[test]
-    fn where_its_user_is_matters_to_who_asks_only() {
+    fn user_context_matters_to_dependent_commands() {
         let (one, mut other) = (command(), command());
         other.environment.set("OLDPWD", "/before");
         other.environment.set("SHLVL", "3");
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn in_which_order_its_variables_are_does_not_matter() {
+    fn variable_order_is_irrelevant() {
         let mut other = command();
         other.environment = [("MAKE_TERMOUT", "/dev/pts/1"), ("PATH", "/bin")]
             .into_iter()

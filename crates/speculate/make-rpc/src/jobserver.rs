@@ -20,16 +20,16 @@ use rustix::{
 use crate::command::Command;
 
 /// Variables that tell a make of the jobserver.
-pub const TOLD_IN: [&str; 2] = ["MAKEFLAGS", "MFLAGS"];
+pub const JOBSERVER_VARIABLES: [&str; 2] = ["MAKEFLAGS", "MFLAGS"];
 /// Words that tell of the jobserver: pipes, and the word of GNU make before 4.2.
-const WORDS: [&[u8]; 2] = [b"--jobserver-auth=", b"--jobserver-fds="];
+const JOBSERVER_OPTIONS: [&[u8]; 2] = [b"--jobserver-auth=", b"--jobserver-fds="];
 /// Numbers below this are reserved ([`reserve`]).
-const RESERVED: RawFd = 16;
+const RESERVED_BELOW: RawFd = 16;
 
 /// Prefix of a named pipe (GNU make since 4.4).
-const NAMED: &[u8] = b"fifo:";
+const FIFO_PREFIX: &[u8] = b"fifo:";
 /// Numbers for a command with a named pipe: at the place of execution, that name may lead to another pipe.
-const INSTEAD: Ends = [RESERVED - 2, RESERVED - 1];
+const FIFO_STAND_IN: Ends = [RESERVED_BELOW - 2, RESERVED_BELOW - 1];
 
 /// The two ends of a pipe, as numbers.
 pub type Ends = [RawFd; 2];
@@ -47,7 +47,10 @@ impl Jobserver {
         let Some(numbers) = command.jobserver else {
             return Ok(None);
         };
-        if numbers.iter().any(|number| !(3..RESERVED).contains(number)) {
+        if numbers
+            .iter()
+            .any(|number| !(3..RESERVED_BELOW).contains(number))
+        {
             return Ok(None);
         }
         let (from, to) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -80,7 +83,7 @@ pub fn reserve() -> io::Result<Vec<OwnedFd>> {
     let mut all = Vec::new();
     loop {
         let next = fcntl_dupfd_cloexec(&null, 3)?;
-        if next.as_raw_fd() >= RESERVED {
+        if next.as_raw_fd() >= RESERVED_BELOW {
             return Ok(all);
         }
         all.push(next);
@@ -88,10 +91,14 @@ pub fn reserve() -> io::Result<Vec<OwnedFd>> {
 }
 
 /// The jobserver of this process, if the descriptors are open.
-pub fn told(flags: Option<&OsStr>) -> Option<Ends> {
+pub fn advertised(flags: Option<&OsStr>) -> Option<Ends> {
     let words = flags?.as_bytes().split(|byte| *byte == b' ');
     let last = words
-        .filter_map(|word| WORDS.iter().find_map(|it| word.strip_prefix(*it)))
+        .filter_map(|word| {
+            JOBSERVER_OPTIONS
+                .iter()
+                .find_map(|it| word.strip_prefix(*it))
+        })
         .next_back()?;
     let mut numbers = std::str::from_utf8(last).ok()?.split(',').map(str::parse);
     let (Some(Ok(from)), Some(Ok(to)), None) = (numbers.next(), numbers.next(), numbers.next())
@@ -112,28 +119,28 @@ pub fn is_given(number: RawFd) -> bool {
 pub fn is_of(number: RawFd, ends: Option<Ends>, flags: Option<&OsStr>) -> bool {
     let is_named = || {
         let name = fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
-        let told = [NAMED, name.as_os_str().as_bytes()].concat();
+        let advertised = [FIFO_PREFIX, name.as_os_str().as_bytes()].concat();
         let mut words = flags?.as_bytes().split(|byte| *byte == b' ');
-        Some(words.any(|word| word.ends_with(&told)))
+        Some(words.any(|word| word.ends_with(&advertised)))
     };
     ends.is_some_and(|ends| ends.contains(&number)) || is_named() == Some(true)
 }
 
 /// Replaces a named pipe in the words of a command by numbers.
 pub fn without_name(command: &mut Command) {
-    let instead = format!("{},{}", INSTEAD[0], INSTEAD[1]);
-    for variable in TOLD_IN {
+    let instead = format!("{},{}", FIFO_STAND_IN[0], FIFO_STAND_IN[1]);
+    for variable in JOBSERVER_VARIABLES {
         let flags = command.environment.get(variable);
         if let Some(renamed) = flags.and_then(|flags| renamed(flags, instead.as_bytes())) {
             command.environment.set(variable, renamed);
-            command.jobserver = Some(INSTEAD);
+            command.jobserver = Some(FIFO_STAND_IN);
         }
     }
 }
 
 /// Whether the command had a named pipe ([`without_name`]).
 pub fn had_name(command: &Command) -> bool {
-    command.jobserver == Some(INSTEAD)
+    command.jobserver == Some(FIFO_STAND_IN)
 }
 
 /// The words with the replacement in the place of each name, if the words have a name.
@@ -141,10 +148,10 @@ fn renamed(flags: &OsStr, instead: &[u8]) -> Option<OsString> {
     let mut has_one = false;
     let words = flags.as_bytes().split(|byte| *byte == b' ').map(|word| {
         let is_named = |it: &&&[u8]| {
-            let told = word.strip_prefix(**it);
-            told.is_some_and(|told| told.starts_with(NAMED))
+            let advertised = word.strip_prefix(**it);
+            advertised.is_some_and(|advertised| advertised.starts_with(FIFO_PREFIX))
         };
-        let Some(prefix) = WORDS.iter().find(is_named) else {
+        let Some(prefix) = JOBSERVER_OPTIONS.iter().find(is_named) else {
             return word.to_vec();
         };
         has_one = true;
@@ -157,13 +164,13 @@ fn renamed(flags: &OsStr, instead: &[u8]) -> Option<OsString> {
 /// The words without the jobserver.
 pub fn without(flags: &OsStr) -> OsString {
     let words = flags.as_bytes().split(|byte| *byte == b' ');
-    let stay = words.filter(|word| !WORDS.iter().any(|it| word.starts_with(it)));
+    let stay = words.filter(|word| !JOBSERVER_OPTIONS.iter().any(|it| word.starts_with(it)));
     OsString::from_vec(stay.collect::<Vec<_>>().join(&b' '))
 }
 
 /// Number of jobs at the same time, as the make of the command may have.
 fn at_once(command: &Command) -> usize {
-    let flags = command.environment.get(TOLD_IN[0]);
+    let flags = command.environment.get(JOBSERVER_VARIABLES[0]);
     let words = flags
         .into_iter()
         .flat_map(|flags| flags.as_bytes().split(|byte| *byte == b' '))
@@ -184,11 +191,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_told_of_it_and_has_it_wants_it() {
+    fn open_advertised_jobserver_is_found() {
         let (from, to) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
         let ends = [&from, &to].map(|end| end.as_raw_fd());
         let [first, second] = ends;
-        let flags = |words: String| told(Some(OsStr::new(&words)));
+        let flags = |words: String| advertised(Some(OsStr::new(&words)));
         let said = format!(" -j4 --jobserver-auth={first},{second}");
         assert_eq!(flags(said.clone()), None, "who is begun has neither");
         for end in [&from, &to] {
@@ -203,11 +210,11 @@ mod tests {
         assert_eq!(flags(format!(" -j4 --jobserver-auth={from},9999")), None);
         assert_eq!(flags(" -j --jobserver-auth=fifo:/tmp/x".into()), None);
         assert_eq!(flags(" -j4".into()), None);
-        assert_eq!(told(None), None);
+        assert_eq!(advertised(None), None);
     }
 
     #[test]
-    fn a_pipe_with_a_name_becomes_one_without() {
+    fn fifo_jobserver_becomes_descriptors() {
         let renamed = |flags: &str| renamed(OsStr::new(flags), b"14,15");
         let named = "w -j4 --jobserver-auth=fifo:/tmp/GMfifo12 -- A=b";
         assert_eq!(
@@ -220,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn which_numbers_it_has_can_be_left_out() {
+    fn jobserver_option_is_removed() {
         let flags = OsStr::new("w -j4 --jobserver-auth=3,4 -- A=b");
         assert_eq!(without(flags), "w -j4 -- A=b");
         assert_eq!(without(OsStr::new("w -- A=b")), "w -- A=b");

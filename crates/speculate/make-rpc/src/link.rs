@@ -59,20 +59,20 @@ pub enum Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
     /// The client runs the command.
-    Plainly(Plainly),
+    PlainRun(PlainRun),
     /// The command is done, and all output was written.
     Done(Status, Gain),
     /// The commands that a make has taken over.
     Taken(Taken),
     /// The state of the watcher.
-    Status(Standing),
+    Status(WatcherStatus),
     /// The engine stops when this number of commands of the user has ended.
     Ends(usize),
 }
 
 /// The way in which the client runs a command.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Plainly {
+pub struct PlainRun {
     /// Further variables of the environment.
     pub also: Vec<(String, String)>,
     /// Message to the user.
@@ -126,7 +126,7 @@ impl fmt::Display for Taken {
 
 /// The state of a watcher.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Standing {
+pub struct WatcherStatus {
     /// Running makes and commands.
     pub running: usize,
     /// Number of speculative makes that began, or that were found to be valid still.
@@ -136,14 +136,14 @@ pub struct Standing {
     /// Duration of the finished make, microseconds; 0 without a finished make.
     pub took: u64,
     /// Processes that wait for a request.
-    pub waiting: Vec<Waits>,
+    pub waiting: Vec<WaitingProcess>,
     /// The expected makes, with the likeliest first.
     pub expected: Vec<String>,
 }
 
 /// A process that waits for a request of the user.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waits {
+pub struct WaitingProcess {
     /// The process number.
     pub process: u32,
     /// The program.
@@ -154,7 +154,7 @@ pub struct Waits {
     pub file: Option<String>,
 }
 
-impl fmt::Display for Waits {
+impl fmt::Display for WaitingProcess {
     /// The reason and the file: `outside of what is concealed: /root/.cargo/.package-cache`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.why)?;
@@ -205,9 +205,9 @@ pub fn is_listening(name: &str, user: u32) -> bool {
 /// No engine, or no answer.
 pub fn ask<T: DeserializeOwned>(name: &str, request: &impl Serialize) -> io::Result<T> {
     let mut there = connect(name)?;
-    give(&there, &[stdin(), stdout(), stderr()])?;
-    say(&mut there, request)?;
-    hear(&mut there)
+    send_streams(&there, &[stdin(), stdout(), stderr()])?;
+    send(&mut there, request)?;
+    receive(&mut there)
 }
 
 /// Stops the engine. The engine ends with the last of the commands of the user, whose number is returned. With no such
@@ -217,13 +217,13 @@ pub fn ask<T: DeserializeOwned>(name: &str, request: &impl Serialize) -> io::Res
 /// The errors of [`ask`].
 pub fn stop(name: &str) -> io::Result<usize> {
     let mut there = connect(name)?;
-    give(&there, &[stdin(), stdout(), stderr()])?;
-    say(&mut there, &Request::Stop)?;
-    let own = match hear(&mut there) {
+    send_streams(&there, &[stdin(), stdout(), stderr()])?;
+    send(&mut there, &Request::Stop)?;
+    let own = match receive(&mut there) {
         Ok(Reply::Ends(own)) => own,
-        Ok(_) => return Err(io::Error::other("it says something else")),
+        Ok(_) => return Err(io::Error::other("the engine answers another request")),
         // The engine had ended before the request came.
-        Err(error) if is_nobody(&error) => 0,
+        Err(error) if is_disconnected(&error) => 0,
         Err(error) => return Err(error),
     };
     if own == 0 {
@@ -235,15 +235,15 @@ pub fn stop(name: &str) -> io::Result<usize> {
 
 /// Signals to this process during a request: these end no process then.
 #[derive(Debug, Default)]
-pub struct Sent {
+pub struct SignalRelay {
     /// The mask before.
     before: Option<SigSet>,
     last: Option<u8>,
 }
 
-impl Sent {
-    fn heed(&mut self) -> io::Result<SignalFd> {
-        let all = heeded(&PASSED_ON).into_iter();
+impl SignalRelay {
+    fn block_signals(&mut self) -> io::Result<SignalFd> {
+        let all = unignored_signals(&PASSED_ON).into_iter();
         let all: SigSet = all
             .filter_map(|number| signal::Signal::try_from(number).ok())
             .collect();
@@ -278,19 +278,19 @@ impl Sent {
 ///
 /// # Errors
 /// The errors of [`ask`].
-pub fn ask_and_stay<T: DeserializeOwned>(
+pub fn ask_with_signals<T: DeserializeOwned>(
     name: &str,
     request: &impl Serialize,
-    sent: &mut Sent,
+    sent: &mut SignalRelay,
 ) -> io::Result<T> {
     let mut there = connect(name)?;
-    let signals = sent.heed()?;
-    give(&there, &[stdin(), stdout(), stderr()])?;
-    say(&mut there, request)?;
+    let signals = sent.block_signals()?;
+    send_streams(&there, &[stdin(), stdout(), stderr()])?;
+    send(&mut there, request)?;
     while !is_answered(&there, &signals) {
         sent.pass_on(&signals, &mut there);
     }
-    hear(&mut there)
+    receive(&mut there)
 }
 
 /// Waits for an answer or a signal. `true`: an answer.
@@ -305,7 +305,7 @@ fn is_answered(there: &UnixStream, signals: &SignalFd) -> bool {
 
 /// The signals that this process does not ignore: the parent may want an ignored signal (`nohup`).
 #[must_use]
-pub fn heeded(signals: &[i32]) -> Vec<i32> {
+pub fn unignored_signals(signals: &[i32]) -> Vec<i32> {
     let is_ignored = |signal: &i32| {
         // SAFETY: all fields of the structure may be zero.
         let mut does: libc::sigaction = unsafe { std::mem::zeroed() };
@@ -313,13 +313,15 @@ pub fn heeded(signals: &[i32]) -> Vec<i32> {
         let asked = unsafe { libc::sigaction(*signal, std::ptr::null(), &raw mut does) };
         asked == 0 && does.sa_sigaction == libc::SIG_IGN
     };
-    let heeded = signals.iter().copied();
-    heeded.filter(|signal| !is_ignored(signal)).collect()
+    let unignored_signals = signals.iter().copied();
+    unignored_signals
+        .filter(|signal| !is_ignored(signal))
+        .collect()
 }
 
 /// Whether the engine has ended, or was never there.
 #[must_use]
-pub fn is_nobody(error: &io::Error) -> bool {
+pub fn is_disconnected(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, UnexpectedEof};
     let kind = error.kind();
     matches!(
@@ -331,7 +333,7 @@ pub fn is_nobody(error: &io::Error) -> bool {
 /// The reason for a missing answer, in the words of a client.
 #[must_use]
 pub fn why(error: &io::Error) -> String {
-    match is_nobody(error) {
+    match is_disconnected(error) {
         true => "it has ended".to_owned(),
         false => error.to_string(),
     }
@@ -362,12 +364,12 @@ pub fn is_gone(asker: &UnixStream) -> bool {
 ///
 /// # Errors
 /// The errors of the kernel, and a client of another user.
-pub fn heed<T: DeserializeOwned>(
+pub fn receive_request<T: DeserializeOwned>(
     asker: &mut UnixStream,
 ) -> io::Result<([OwnedFd; STREAM_COUNT], T)> {
     is_ours(asker)?;
     asker.set_read_timeout(Some(REQUEST_TIMEOUT))?;
-    let asked = (take(asker)?, hear(asker)?);
+    let asked = (receive_streams(asker)?, receive(asker)?);
     asker.set_read_timeout(None)?;
     Ok(asked)
 }
@@ -376,7 +378,9 @@ fn is_ours(other: &UnixStream) -> io::Result<()> {
     match socket_peercred(other)?.uid {
         Uid::ROOT => Ok(()),
         user if user == getuid() => Ok(()),
-        user => Err(io::Error::other(format!("it is user {user}"))),
+        user => Err(io::Error::other(format!(
+            "the other process belongs to user {user}"
+        ))),
     }
 }
 
@@ -384,34 +388,34 @@ fn is_ours(other: &UnixStream) -> io::Result<()> {
 ///
 /// # Errors
 /// The errors of the kernel.
-pub fn say(to: &mut UnixStream, words: &impl Serialize) -> io::Result<()> {
-    let words = postcard::to_allocvec(words).map_err(io::Error::other)?;
-    let length = u32::try_from(words.len()).map_err(io::Error::other)?;
+pub fn send(to: &mut UnixStream, message: &impl Serialize) -> io::Result<()> {
+    let message = postcard::to_allocvec(message).map_err(io::Error::other)?;
+    let length = u32::try_from(message.len()).map_err(io::Error::other)?;
     to.write_all(&length.to_be_bytes())?;
-    to.write_all(&words)
+    to.write_all(&message)
 }
 
 /// Receives a message.
 ///
 /// # Errors
 /// The errors of the kernel, and a message that cannot be decoded.
-pub fn hear<T: DeserializeOwned>(from: &mut UnixStream) -> io::Result<T> {
+pub fn receive<T: DeserializeOwned>(from: &mut UnixStream) -> io::Result<T> {
     let mut length = [0; 4];
     from.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length);
     if length > MOST_MESSAGE_BYTES {
-        return Err(io::Error::other("more than is ever said"));
+        return Err(io::Error::other("the message is too long"));
     }
-    let mut words = vec![0; usize::try_from(length).map_err(io::Error::other)?];
-    from.read_exact(&mut words)?;
-    postcard::from_bytes(&words).map_err(io::Error::other)
+    let mut message = vec![0; usize::try_from(length).map_err(io::Error::other)?];
+    from.read_exact(&mut message)?;
+    postcard::from_bytes(&message).map_err(io::Error::other)
 }
 
 /// Sends the streams.
 ///
 /// # Errors
 /// The errors of the kernel.
-pub fn give(to: &UnixStream, streams: &[BorrowedFd<'_>; STREAM_COUNT]) -> io::Result<()> {
+pub fn send_streams(to: &UnixStream, streams: &[BorrowedFd<'_>; STREAM_COUNT]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAM_COUNT))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(streams));
@@ -428,7 +432,7 @@ pub fn give(to: &UnixStream, streams: &[BorrowedFd<'_>; STREAM_COUNT]) -> io::Re
 ///
 /// # Errors
 /// The errors of the kernel, and a message without streams.
-pub fn take(from: &UnixStream) -> io::Result<[OwnedFd; STREAM_COUNT]> {
+pub fn receive_streams(from: &UnixStream) -> io::Result<[OwnedFd; STREAM_COUNT]> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAM_COUNT))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -445,6 +449,6 @@ pub fn take(from: &UnixStream) -> io::Result<[OwnedFd; STREAM_COUNT]> {
             streams.extend(given);
         }
     }
-    let missing = |_| io::Error::other("who asks gave no streams");
+    let missing = |_| io::Error::other("the client sent no streams");
     streams.try_into().map_err(missing)
 }

@@ -24,7 +24,7 @@ use crate::{
     command::{Command, Status},
     environment::{Environment, become_it as become_program},
     jobserver,
-    link::{self, Gain, Reply, Request, Sent},
+    link::{self, Gain, Reply, Request, SignalRelay},
 };
 
 /// A command with the environment, descriptors and streams of this process.
@@ -36,9 +36,9 @@ pub fn command(program: OsString, arguments: Vec<OsString>) -> io::Result<Comman
     let mask = umask(rustix::fs::Mode::empty());
     umask(mask);
     let environment = Environment::own();
-    let flags = environment.get(jobserver::TOLD_IN[0]);
-    let jobserver = jobserver::told(flags);
-    let mut others = others();
+    let flags = environment.get(jobserver::JOBSERVER_VARIABLES[0]);
+    let jobserver = jobserver::advertised(flags);
+    let mut others = inherited_descriptors();
     others.retain(|number| !jobserver::is_of(*number, jobserver, flags));
     Ok(Command {
         program,
@@ -56,18 +56,18 @@ pub fn command(program: OsString, arguments: Vec<OsString>) -> io::Result<Comman
 }
 
 /// Descriptors beyond the streams that a shell can name.
-const NAMED: std::ops::Range<i32> = 3..10;
+const SHELL_DESCRIPTORS: std::ops::Range<i32> = 3..10;
 
 /// The descriptors that children of this process inherit.
-fn others() -> Vec<i32> {
-    NAMED
+fn inherited_descriptors() -> Vec<i32> {
+    SHELL_DESCRIPTORS
         .filter(|number| jobserver::is_given(*number))
         .collect()
 }
 
 /// Closes these descriptors in children of this process: output there would be visible.
-pub fn keep_others() {
-    for number in others() {
+pub fn close_inherited_in_children() {
+    for number in inherited_descriptors() {
         // SAFETY: the call changes a flag of an open descriptor.
         let _ = fcntl_setfd(unsafe { BorrowedFd::borrow_raw(number) }, FdFlags::CLOEXEC);
     }
@@ -92,7 +92,7 @@ fn size() -> Option<(u16, u16)> {
 }
 
 /// Whether standard input is an empty pipe without a writer. Make gives that to all parallel commands but one.
-fn nobody_writes() -> bool {
+fn is_pipe_without_writer() -> bool {
     let stream = stdin();
     let polled = &mut [PollFd::new(&stream, PollFlags::IN)];
     let is_ready = poll(polled, Some(&Timespec::default())).is_ok_and(|ready| ready > 0);
@@ -122,8 +122,8 @@ pub fn run(
     let mut concealed = command.clone();
     jobserver::without_name(&mut concealed);
     let asked = request(concealed);
-    let mut sent = Sent::default();
-    let reply = link::ask_and_stay(socket, &asked, &mut sent);
+    let mut sent = SignalRelay::default();
+    let reply = link::ask_with_signals(socket, &asked, &mut sent);
     if let Ok(Reply::Done(status, gain)) = reply {
         return Ok((status, gain));
     }
@@ -132,7 +132,7 @@ pub fn run(
         end_as(Status::Signalled(signal));
     }
     match reply {
-        Ok(Reply::Plainly(plainly)) => {
+        Ok(Reply::PlainRun(plainly)) => {
             if let Some(why) = plainly.why {
                 eprintln!("outlive: {why}");
             }
@@ -175,7 +175,7 @@ pub fn for_make(socket: &str, program: OsString, arguments: Vec<OsString>) -> St
     let name = arguments.first().unwrap_or(&program).clone();
     let done = match command(program.clone(), arguments.clone()) {
         Ok(mut command) => {
-            command.reads_nothing |= nobody_writes();
+            command.reads_nothing |= is_pipe_without_writer();
             run(socket, command, Request::Run)
         }
         // A command may have removed the working directory, and programs can still start.

@@ -18,7 +18,7 @@ use std::{
 
 pub mod spawning;
 
-use spawning::{Begun, copied};
+use spawning::{StartedRunner, copied};
 
 use make_rpc::link;
 
@@ -30,31 +30,31 @@ const TELLS: &str = "OUTLIVE_MAKE_TELLS";
 const PRELOAD: &str = "LD_PRELOAD";
 
 /// What the environment said when make began.
-struct Told {
+struct ShimSettings {
     runner: CString,
     socket: CString,
     /// `LD_PRELOAD` with this library.
     preload: OsString,
     /// The make of a user: at the end the user reads which commands were taken over.
-    tells: bool,
+    reports_taken: bool,
 }
 
-static TOLD: OnceLock<Option<Told>> = OnceLock::new();
+static SETTINGS: OnceLock<Option<ShimSettings>> = OnceLock::new();
 
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = at_load;
 
 extern "C" fn at_load() {
-    let told = || {
+    let settings = || {
         let text = |name| CString::new(env::var_os(name)?.into_vec()).ok();
-        let told = Told {
+        let settings = ShimSettings {
             runner: text(RUNNER)?,
             socket: text(SOCKET)?,
             preload: env::var_os(PRELOAD)?,
-            tells: env::var_os(TELLS).is_some(),
+            reports_taken: env::var_os(TELLS).is_some(),
         };
-        let others = told.preload.clone().into_vec();
+        let others = settings.preload.clone().into_vec();
         let others = others
             .splitn(2, |byte| *byte == b':')
             .nth(1)
@@ -71,9 +71,9 @@ extern "C" fn at_load() {
             // SAFETY: as above.
             None => unsafe { env::remove_var(PRELOAD) },
         }
-        Some(told)
+        Some(settings)
     };
-    TOLD.get_or_init(told);
+    SETTINGS.get_or_init(settings);
 }
 
 #[used]
@@ -82,13 +82,13 @@ static AT_END: extern "C" fn() = at_end;
 
 /// When make has said all that it says. Its copies end otherwise.
 extern "C" fn at_end() {
-    let Some(Some(told)) = TOLD.get() else {
+    let Some(Some(settings)) = SETTINGS.get() else {
         return;
     };
-    if !told.tells || spawning::is_copy() {
+    if !settings.reports_taken || spawning::is_copy() {
         return;
     }
-    if let Ok(socket) = told.socket.to_str()
+    if let Ok(socket) = settings.socket.to_str()
         && let Ok(link::Reply::Taken(taken)) = link::ask(socket, &link::Request::Taken)
         && taken.commands > 0
     {
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn posix_spawn(
     let spawn = unsafe { std::mem::transmute::<*mut libc::c_void, Spawn>(own) };
     // SAFETY: the caller's own words.
     let plainly = || unsafe { spawn(pid, path, actions, attributes, arguments, environment) };
-    let Some(Some(told)) = TOLD.get() else {
+    let Some(Some(settings)) = SETTINGS.get() else {
         return plainly();
     };
     // SAFETY: it is a path, which ends with a zero.
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn posix_spawn(
     if !is_program(program) {
         return plainly();
     }
-    let begun = told.socket.to_str().ok().map(|socket| Begun {
+    let begun = settings.socket.to_str().ok().map(|socket| StartedRunner {
         socket,
         path: OsStr::from_bytes(program.to_bytes()),
         arguments,
@@ -180,15 +180,15 @@ pub unsafe extern "C" fn posix_spawn(
     }
     let verb = c"make-command";
     let mut all = vec![
-        told.runner.as_ptr().cast_mut(),
+        settings.runner.as_ptr().cast_mut(),
         verb.as_ptr().cast_mut(),
-        told.socket.as_ptr().cast_mut(),
+        settings.socket.as_ptr().cast_mut(),
         path.cast_mut(),
     ];
     // SAFETY: the caller's own list.
     all.extend(unsafe { arguments_of(arguments) }.map(|it| it.as_ptr().cast_mut()));
     all.push(ptr::null_mut());
-    let runner = told.runner.as_ptr();
+    let runner = settings.runner.as_ptr();
     // SAFETY: the caller's own words, and a list that ends with a null and lives until the call returns.
     match unsafe { spawn(pid, runner, actions, attributes, all.as_ptr(), environment) } {
         0 => 0,
@@ -202,20 +202,20 @@ pub unsafe extern "C" fn posix_spawn(
 /// As `execvp(3)`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
-    if let Some(Some(told)) = TOLD.get()
+    if let Some(Some(settings)) = SETTINGS.get()
         && !spawning::is_copy()
     {
         let text = |words: &CString| OsString::from_vec(words.as_bytes().to_vec());
         // SAFETY: make has one thread.
-        unsafe { env::set_var(RUNNER, text(&told.runner)) };
+        unsafe { env::set_var(RUNNER, text(&settings.runner)) };
         // SAFETY: as above.
-        unsafe { env::set_var(SOCKET, text(&told.socket)) };
-        if told.tells {
+        unsafe { env::set_var(SOCKET, text(&settings.socket)) };
+        if settings.reports_taken {
             // SAFETY: as above.
             unsafe { env::set_var(TELLS, "1") };
         }
         // SAFETY: as above.
-        unsafe { env::set_var(PRELOAD, &told.preload) };
+        unsafe { env::set_var(PRELOAD, &settings.preload) };
     }
     let own = own(c"execvp");
     if own.is_null() {

@@ -27,10 +27,10 @@ use crate::{arguments_of, own};
 /// `POSIX_SPAWN_USEVFORK`, without an effect today.
 const USE_VFORK: c_short = 0x40;
 /// A make with more memory than this is not copied: the kernel would copy the pages one by one.
-const LARGE: usize = 64 << 20;
+const ARGUMENT_LIMIT_BYTES: usize = 64 << 20;
 
 /// Most descriptors of make: a few, behind the inherited descriptors.
-const MOST: c_int = 300;
+const FILE_ACTION_DESCRIPTORS: c_int = 300;
 
 /// What is done to descriptors.
 struct List {
@@ -204,11 +204,11 @@ fn is_plain() -> bool {
     let memory = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let resident = memory.split_ascii_whitespace().nth(1);
     let resident = resident.and_then(|pages| pages.parse::<usize>().ok());
-    resident.is_some_and(|pages| pages.saturating_mul(page_size()) < LARGE)
+    resident.is_some_and(|pages| pages.saturating_mul(page_size()) < ARGUMENT_LIMIT_BYTES)
 }
 
 /// What is to be begun.
-pub(crate) struct Begun<'a> {
+pub(crate) struct StartedRunner<'a> {
     pub(crate) socket: &'a str,
     pub(crate) path: &'a OsStr,
     pub(crate) arguments: *const *mut c_char,
@@ -217,7 +217,7 @@ pub(crate) struct Begun<'a> {
 
 /// A copy of this process is the runner of that. `None`: it has to be begun as a program.
 pub(crate) fn copied(
-    begun: &Begun<'_>,
+    begun: &StartedRunner<'_>,
     actions: *const posix_spawn_file_actions_t,
     attributes: *const posix_spawnattr_t,
 ) -> Option<pid_t> {
@@ -263,7 +263,7 @@ fn forget_handlers(usual: Option<&sigset_t>) {
 
 /// Descriptors that are make's own: who reads from a pipe, and holds its other end, too, waits for ever.
 fn close_own() {
-    for number in 3..=MOST {
+    for number in 3..=FILE_ACTION_DESCRIPTORS {
         // SAFETY: numbers are all that it takes.
         let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
         if flags >= 0 && flags & libc::FD_CLOEXEC != 0 {
@@ -274,7 +274,7 @@ fn close_own() {
 }
 
 /// In the copy.
-fn begin(begun: &Begun<'_>, moves: &[(c_int, c_int)], mask: &sigset_t) -> ! {
+fn begin(begun: &StartedRunner<'_>, moves: &[(c_int, c_int)], mask: &sigset_t) -> ! {
     unsafe extern "C" {
         static mut environ: *const *mut c_char;
     }

@@ -22,7 +22,8 @@ fn main() -> ExitCode {
 /// Returns why that cannot be.
 fn begin() -> io::Result<io::Error> {
     let file = fs::read("/proc/self/exe")?;
-    let texts = trailer::read(&file).ok_or_else(|| io::Error::other("nobody has told how"))?;
+    let texts =
+        trailer::read(&file).ok_or_else(|| io::Error::other("the program has no trailer"))?;
     let [runner, socket, library, make] = texts.map(OsStr::from_bytes);
     let mut preload = OsString::from(library);
     if let Some(others) = env::var_os(PRELOAD).filter(|others| !others.is_empty()) {

@@ -1,9 +1,9 @@
 //! Decides which jobs are taken over, which jobs begin, and which effects become visible.
 
-mod answering;
-mod expecting;
-mod middle;
-mod taking;
+mod anticipation;
+mod in_progress;
+mod requests;
+mod reuse;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,66 +33,66 @@ use rustix::{
 };
 
 use crate::{
-    asked::Asked,
     command::Command,
     cost::Costs,
+    expected_targets::ExpectedTargets,
     job::{BeginError, Job, JobId},
     jobserver::reserve,
-    link::{self, Reply, Standing, Taken},
+    link::{self, Reply, Taken, WatcherStatus},
     preload::Preload,
     worlds::{MayChange, Worlds},
 };
 
-/// How long is waited at a time for a job, before it is looked whether who waits for it is still there.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// Time between two looks whether the client of a job is still there.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What ends in this time is not told to who waits for the end.
+/// Commands that end within this time are not reported to clients that wait for the end.
 const ABOUT_TO_END: Duration = Duration::from_millis(500);
 
 /// A make that the user runs.
-struct Own {
+struct UserMake {
     process: Pid,
-    /// It is there as long as the process is.
+    /// The pidfd of the process.
     alive: OwnedFd,
-    /// What it has taken over so far.
+    /// Commands that this make has reused so far.
     taken: Taken,
 }
 
-/// Who wants an engine to end, and is to be told how far that is; and who has been. Nobody is at their other end any
-/// more when it has ended.
+/// Clients that wait for the end of the engine, and clients that know the number of remaining commands. The kernel
+/// closes both kinds of sockets at the end of the engine.
 #[derive(Default)]
-struct Stoppers {
+struct StopRequests {
     wait: Vec<UnixStream>,
     told: Vec<UnixStream>,
 }
 
-/// What makes jobs of commands.
+/// Turns requests for commands into jobs.
 pub struct Engine {
     worlds: Worlds,
     jobs: Mutex<BTreeMap<JobId, Arc<Job>>>,
     next: AtomicU64,
-    /// How many makes were begun unasked ([`Standing::begun`]).
+    /// Number of speculative makes ([`WatcherStatus::begun`]).
     begun: AtomicU64,
-    /// Held while something begins that is not known yet.
+    /// Held during the start of a job that is not in the table yet.
     beginning: RwLock<()>,
-    /// What the user has asked for, and is expected to ask for.
-    asked: Mutex<Asked>,
-    /// Makes that the user runs themselves.
-    own: Mutex<Vec<Own>>,
-    /// What commands have cost that were done concealed.
+    /// Requests of the user, and expected requests.
+    asked: Mutex<ExpectedTargets>,
+    /// Makes that the user runs.
+    own: Mutex<Vec<UserMake>>,
+    /// Costs of finished concealed commands.
     costs: Mutex<Costs>,
     is_over: AtomicBool,
-    /// How many are being answered.
+    /// Number of requests in progress.
     answering: AtomicUsize,
-    /// Who wants it to end.
-    stoppers: Mutex<Stoppers>,
-    /// Whose mounts it has itself: those who have them, too, are no job's.
+    /// Clients that wait for the end of the engine.
+    stoppers: Mutex<StopRequests>,
+    /// Mounts of the engine: processes with these mounts belong to no job.
     outsiders: Option<Members>,
-    /// Numbers that commands are given descriptors under.
+    /// Descriptor numbers for commands.
     _reserved: Vec<OwnedFd>,
-    /// Descriptors that who watches was given: they mean nothing, if a make is given them, too.
+    /// Descriptors that the watcher inherited. A make with one of these numbers has the same file.
     others: Vec<i32>,
-    /// What is preloaded into a make, and what it is told.
+    /// The preloaded library and its settings.
     preload: Preload,
 }
 
@@ -105,7 +105,7 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// One that conceals what is done to those directories.
+    /// An engine that conceals effects in these directories.
     ///
     /// # Errors
     /// If programs cannot be concealed here.
@@ -119,7 +119,7 @@ impl Engine {
         let engine = Arc::clone(&here);
         let gate: MayChange = Arc::new(move |process| {
             let engine = engine.get().and_then(Weak::upgrade);
-            engine.is_some_and(|engine| engine.is_mandated(process))
+            engine.is_some_and(|engine| engine.is_committed(process))
         });
         // A make speaks to this before it is asked for.
         let known = vec![preload.socket().into()];
@@ -132,7 +132,7 @@ impl Engine {
             begun: AtomicU64::new(0),
             beginning: RwLock::default(),
             others: expected.others.clone(),
-            asked: Mutex::new(Asked::expecting(expected)),
+            asked: Mutex::new(ExpectedTargets::expecting(expected)),
             own: Mutex::default(),
             costs: Mutex::default(),
             is_over: AtomicBool::new(false),
@@ -147,8 +147,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// If something around the trees is not what it was when it was read, nothing that was done is worth anything.
-    fn look_around(&self) -> Result<(), WorldError> {
+    /// Aborts all jobs if a file around the trees has changed since a job read that file.
+    fn renew_if_stale(&self) -> Result<(), WorldError> {
         let Some(stale) = self.worlds.renew()? else {
             return Ok(());
         };
@@ -161,13 +161,13 @@ impl Engine {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a make of the user's runs: theirs come first.
+    /// Whether a make of the user runs: such a make goes first.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         let is_own = |job: &Arc<Job>| {
             let progress = job.progress();
             // Also while it is being shown.
-            progress.is_wanted && !(progress.is_mandated && progress.ended.is_some())
+            progress.is_wanted && !(progress.is_committed && progress.ended.is_some())
         };
         if self.jobs().values().any(is_own) {
             return true;
@@ -175,18 +175,18 @@ impl Engine {
         self.plain_makes() > 0
     }
 
-    /// How many makes run as if there were no engine.
+    /// Number of makes that run as if there were no engine.
     fn plain_makes(&self) -> usize {
         let mut own = self.own();
         own.retain(|make| !is_ready(&make.alive, PollFlags::IN));
         own.len()
     }
 
-    fn own(&self) -> MutexGuard<'_, Vec<Own>> {
+    fn own(&self) -> MutexGuard<'_, Vec<UserMake>> {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn asked(&self) -> MutexGuard<'_, Asked> {
+    fn asked(&self) -> MutexGuard<'_, ExpectedTargets> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -194,41 +194,41 @@ impl Engine {
         self.costs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The job that a process belongs to.
+    /// The job of a process.
     fn of_process(&self, process: u32) -> Option<Arc<Job>> {
         let members = Members::with(process).ok()?;
         if Some(members) == self.outsiders {
             return None;
         }
         let jobs = self.jobs();
-        // Who asks has begun just now, most often.
+        // Most clients are new processes.
         let mut alive = jobs.values().rev().filter(|job| !job.progress().is_empty);
         let its = alive.clone().find(|job| job.members == members);
-        // It may have made mounts of its own.
+        // The process may have mounts of its own.
         its.or_else(|| alive.find(|job| job.members.has(process)))
             .cloned()
     }
 
-    fn is_mandated(&self, process: u32) -> bool {
+    fn is_committed(&self, process: u32) -> bool {
         let job = self.of_process(process);
-        job.is_some_and(|job| job.progress().is_mandated)
+        job.is_some_and(|job| job.progress().is_committed)
     }
 
-    /// How things are.
+    /// The state of the watcher.
     #[must_use]
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> WatcherStatus {
         let expected = self.asked().expected();
-        let mut standing = Standing {
+        let mut standing = WatcherStatus {
             begun: self.begun.load(Ordering::Acquire),
-            expected: expected.iter().map(expecting::words).collect(),
-            ..Standing::default()
+            expected: expected.iter().map(anticipation::display_of).collect(),
+            ..WatcherStatus::default()
         };
         let jobs: Vec<_> = self.jobs().values().cloned().collect();
-        let of_use = expecting::of_use(&jobs);
+        let usable = anticipation::usable(&jobs);
         for job in &jobs {
             let progress = job.progress();
             match progress.ended {
-                Some((_, took)) if of_use.contains(&job.id) => {
+                Some((_, took)) if usable.contains(&job.id) => {
                     standing.finished += 1;
                     if job.is_make {
                         standing.took = microseconds(took);
@@ -237,8 +237,8 @@ impl Engine {
                 Some(_) => {}
                 None => standing.running += 1,
             }
-            // One that a newer make has replaced, and that has not ended yet, waits for nobody.
-            if progress.is_wanted || of_use.contains(&job.id) {
+            // A replaced make that has not ended yet waits for no user.
+            if progress.is_wanted || usable.contains(&job.id) {
                 standing.waiting.extend(job.waiting());
             }
         }
@@ -253,7 +253,7 @@ impl Engine {
         is_make: bool,
     ) -> Result<Arc<Job>, BeginError> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        // Who asks and is not known waits for this.
+        // Requests of unknown processes wait for this.
         let _beginning = self
             .beginning
             .read()
@@ -269,7 +269,7 @@ impl Engine {
         Ok(job)
     }
 
-    /// A make begins, over the trees as they are; those that are stale end.
+    /// Begins a make over the present trees, and ends stale makes.
     ///
     /// # Errors
     /// If it cannot be begun.
@@ -279,13 +279,13 @@ impl Engine {
         Ok(job)
     }
 
-    /// Whether it was ended.
+    /// Whether the engine was ended.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }
 
-    /// A make that was done unasked has ended: what it has not taken over is ended.
+    /// Ends jobs that a finished speculative make has not reused.
     pub fn tidy(&self) {
         let jobs = self.jobs();
         let is_alive = |job: &Job| job.is_make && !job.is_over();
@@ -296,13 +296,13 @@ impl Engine {
             .collect();
         drop(jobs);
         self.abort_all_but(|job| is_alive(job) || used.contains(&job.id));
-        // What begins just now is not among the jobs yet.
+        // A job that begins just now is not in the table yet.
         drop(self.beginning.write());
         let jobs = || self.jobs().values().cloned().collect();
         self.worlds.sweep(jobs);
     }
 
-    /// What nobody wants, and of which that is not said. Others may ask for jobs meanwhile.
+    /// Aborts unwanted jobs that no client has asked for. Clients may ask for jobs meanwhile.
     fn abort_all_but(&self, stays: impl Fn(&Job) -> bool) {
         let all: Vec<_> = self.jobs().values().cloned().collect();
         for job in all.iter().filter(|job| !stays(job)) {
@@ -312,13 +312,13 @@ impl Engine {
         }
     }
 
-    /// It is to end.
+    /// Asks the engine to end.
     pub fn stop(&self) {
         self.is_over.store(true, Ordering::Release);
     }
 
-    /// Ends everything, but what is its user's own, with what that has left running: that is waited for, and that they
-    /// are told.
+    /// Ends all jobs but those of the user, and the processes that these have left. Waits for the jobs of the user,
+    /// and reports their number.
     pub fn end(&self) {
         self.stop();
         let began = Instant::now();
@@ -326,31 +326,31 @@ impl Engine {
             self.abort_all_but(|_| false);
             let own = self.jobs().len() + self.plain_makes();
             if own == 0 || began.elapsed() > ABOUT_TO_END {
-                self.tell_stoppers(own);
+                self.notify_stoppers(own);
             }
             if own == 0 && self.answering.load(Ordering::Acquire) == 0 {
                 break;
             }
-            thread::sleep(PATIENCE);
+            thread::sleep(POLL_INTERVAL);
         }
         self.worlds.end();
         self.preload.remove();
     }
 
-    /// Who wants to wait for the end sees it: they are told no more, and left when this process is.
-    fn tell_stoppers(&self, own: usize) {
+    /// Reports the number of remaining commands. The clients then wait for the end of the process.
+    fn notify_stoppers(&self, own: usize) {
         let mut stoppers = self.stoppers();
         for stopper in &mut stoppers.wait {
-            if let Err(error) = link::say(stopper, &Reply::Ends(own)) {
-                tracing::debug!("who has ended this is gone: {error}");
+            if let Err(error) = link::send(stopper, &Reply::Ends(own)) {
+                tracing::debug!("a client that asked for the end is gone: {error}");
             }
         }
-        // Not closed: that is what ends the waiting.
+        // Not closed: the close ends the waiting.
         let mut told = std::mem::take(&mut stoppers.wait);
         stoppers.told.append(&mut told);
     }
 
-    fn stoppers(&self) -> MutexGuard<'_, Stoppers> {
+    fn stoppers(&self) -> MutexGuard<'_, StopRequests> {
         self.stoppers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

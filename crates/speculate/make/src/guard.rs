@@ -21,12 +21,13 @@ use rustix::{
 };
 
 /// Name of the process. `pkill outlive` must not end the guard.
-const NAME: &std::ffi::CStr = c"make-guard";
+const PROCESS_NAME: &std::ffi::CStr = c"make-guard";
 /// Length of a message: a flag (1: unasked) and the number of a mount namespace.
-const WORDS: usize = 9;
-/// Time between two looks for remaining processes, and the number of looks.
-const PACE: Duration = Duration::from_millis(10);
-const LOOKS: usize = 500;
+const MESSAGE_BYTES: usize = 9;
+/// Time between two looks for remaining processes.
+const KILL_POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Number of looks for remaining processes.
+const KILL_POLL_LIMIT: usize = 500;
 
 static GUARD: OnceLock<File> = OnceLock::new();
 
@@ -55,17 +56,17 @@ pub fn begin() -> io::Result<()> {
 
 /// The command of these mounts is concealed from now on, and unasked.
 pub(crate) fn is_unasked(members: Members) {
-    tell(1, members);
+    send(1, members);
 }
 
 /// A user has asked for the command, or the command has ended.
 pub(crate) fn is_asked_for(members: Members) {
-    tell(0, members);
+    send(0, members);
 }
 
-fn tell(is_unasked: u8, members: Members) {
+fn send(is_unasked: u8, members: Members) {
     if let Some(mut guard) = GUARD.get() {
-        let mut words = [is_unasked; WORDS];
+        let mut words = [is_unasked; MESSAGE_BYTES];
         words[1..].copy_from_slice(&members.number().to_ne_bytes());
         // Up to PIPE_BUF bytes are written as a whole. A dead guard leaves commands as they are.
         let _ = guard.write_all(&words);
@@ -76,7 +77,7 @@ fn tell(is_unasked: u8, members: Members) {
 fn guard(from: OwnedFd) {
     leave(&from);
     let mut unasked = BTreeSet::new();
-    let (mut from, mut words) = (File::from(from), [0; WORDS]);
+    let (mut from, mut words) = (File::from(from), [0; MESSAGE_BYTES]);
     while from.read_exact(&mut words).is_ok() {
         let [is_unasked, number @ ..] = words;
         let number = u64::from_ne_bytes(number);
@@ -85,11 +86,11 @@ fn guard(from: OwnedFd) {
             _ => unasked.insert(number),
         };
     }
-    for _ in 0..LOOKS {
+    for _ in 0..KILL_POLL_LIMIT {
         if unasked.iter().map(|number| killed(*number)).sum::<usize>() == 0 {
             return;
         }
-        thread::sleep(PACE);
+        thread::sleep(KILL_POLL_INTERVAL);
     }
 }
 
@@ -101,7 +102,7 @@ fn leave(from: &OwnedFd) {
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
     // SAFETY: the name ends with a zero.
-    unsafe { libc::prctl(libc::PR_SET_NAME, NAME.as_ptr()) };
+    unsafe { libc::prctl(libc::PR_SET_NAME, PROCESS_NAME.as_ptr()) };
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         for stream in 0..3 {
             // SAFETY: dup2 takes numbers alone.

@@ -19,21 +19,21 @@ use rustix::{
     process::Pid,
 };
 
-/// Most that is handed on at a time.
-const PIECE: usize = 64 * 1024;
-/// What says on a terminal that there is no more.
+/// Most input that is passed on at a time.
+const INPUT_CHUNK_BYTES: usize = 64 * 1024;
+/// The end-of-transmission character of a terminal.
 const END_OF_TRANSMISSION: &[u8] = &[4];
-/// What is handed on to who waits for anything at all: a line, in most cases.
-const FEW: usize = 4096;
-/// Descriptors are looked at up to here.
-const MOST: u64 = 1024;
+/// Input for a command that waits for any input: a line, in most cases.
+const LINE_BYTES: usize = 4096;
+/// Higher descriptors of a poll or select are ignored.
+const DESCRIPTOR_LIMIT: u64 = 1024;
 
-/// This process has no terminal from now on: one that is begun in the background would be stopped when it reads from a
-/// terminal that is its own. `^C` is for a group of processes, whatever terminal they have, and so still comes.
+/// Gives up the terminal: a background process that reads from its own terminal would be stopped. `^C` goes to a
+/// process group, whatever its terminal, and still arrives.
 pub fn leave_terminal() {
     let terminal = File::options().read(true).write(true).open("/dev/tty");
-    // It would be taken from all others with it.
-    // `rustix` takes no 0, which it is where the session is of a namespace outside.
+    // A session leader would take the terminal from all other processes.
+    // `rustix` refuses 0, the number of a session of an outer namespace.
     let is_leader = getsid(None).is_ok_and(|session| session == getpid());
     if let Ok(terminal) = terminal.as_ref()
         && !is_leader
@@ -49,9 +49,9 @@ pub struct Input(Arc<Mutex<End>>);
 
 #[derive(Debug)]
 enum End {
-    /// The command has none.
+    /// The command has no input.
     Nothing,
-    /// It is this file of the system, by device and inode, and a terminal or a pipe.
+    /// Device and inode of the command's file, and whether that file is a terminal or a pipe.
     Open {
         to: File,
         is: (u64, u64),
@@ -60,16 +60,16 @@ enum End {
 }
 
 impl Input {
-    /// A command's, which reads nothing.
+    /// The input of a command that reads nothing.
     #[must_use]
-    pub fn nothing() -> Self {
+    pub fn none() -> Self {
         Self(Arc::new(Mutex::new(End::Nothing)))
     }
 
-    /// What is written to `to` the command reads from `from`.
+    /// Bytes written to `to` arrive at `from`, which the command reads.
     ///
     /// # Errors
-    /// The kernel's.
+    /// The errors of the kernel.
     pub fn new(to: File, from: impl AsFd, is_terminal: bool) -> io::Result<Self> {
         let is = fstat(from)?;
         let is = (is.st_dev, is.st_ino);
@@ -81,7 +81,7 @@ impl Input {
         Ok(Self(Arc::new(Mutex::new(end))))
     }
 
-    /// Nobody reads from it any more.
+    /// Closes the input.
     pub fn close(&self) {
         *self.end() = End::Nothing;
     }
@@ -90,11 +90,10 @@ impl Input {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// If one of these processes waits for its user, it is given what that says, if it does. Whether something was
-    /// passed on.
+    /// Passes input of the user on if a process waits for input. Returns whether bytes were passed on.
     ///
     /// # Errors
-    /// What becomes of who reads is not known.
+    /// The state of the readers is unknown.
     pub fn pass_on(&self, from: &mut File, to: impl Fn() -> Vec<Pid>) -> io::Result<bool> {
         let mut end = self.end();
         let End::Open {
@@ -105,7 +104,7 @@ impl Input {
         else {
             return Ok(false);
         };
-        // Who the processes are, and what each waits for, takes long to find out.
+        // The list of processes, and of their calls, takes long to read.
         if !is_readable(from) {
             return Ok(false);
         }
@@ -113,7 +112,7 @@ impl Input {
         let Some(wanted) = wanted else {
             return Ok(false);
         };
-        let mut piece = vec![0; wanted.min(PIECE)];
+        let mut piece = vec![0; wanted.min(INPUT_CHUNK_BYTES)];
         let length = from.read(&mut piece)?;
         match (length, *is_terminal) {
             (0, true) => open.write_all(END_OF_TRANSMISSION)?,
@@ -124,7 +123,7 @@ impl Input {
     }
 }
 
-/// How many bytes one of its threads waits for of that file.
+/// Number of bytes of that file for which a thread of the process waits.
 fn waits_for(process: Pid, file: (u64, u64)) -> Option<usize> {
     let process = process.as_raw_pid();
     let threads = fs::read_dir(format!("/proc/{process}/task")).ok()?;
@@ -138,7 +137,8 @@ fn waits_for(process: Pid, file: (u64, u64)) -> Option<usize> {
     })
 }
 
-/// How much of a file a call waits for: its number, its arguments, stack and place; or that the thread runs.
+/// Number of bytes of a file for which a call waits. The call consists of number, arguments, stack and instruction;
+/// or the thread runs.
 fn asks_for(process: i32, call: &str, is_it: impl Fn(u64) -> bool) -> Option<usize> {
     let mut words = call.split_ascii_whitespace();
     let number: i64 = words.next()?.parse().ok()?;
@@ -149,7 +149,9 @@ fn asks_for(process: i32, call: &str, is_it: impl Fn(u64) -> bool) -> Option<usi
     let arguments = [argument()?, argument()?, argument()?];
     let [first, second, length] = arguments;
     let is_asked = match number {
-        libc::SYS_read => return is_it(first).then(|| usize::try_from(length).unwrap_or(PIECE)),
+        libc::SYS_read => {
+            return is_it(first).then(|| usize::try_from(length).unwrap_or(INPUT_CHUNK_BYTES));
+        }
         libc::SYS_ppoll => polls(process, first, second, is_it),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_poll => polls(process, first, second, is_it),
@@ -161,13 +163,14 @@ fn asks_for(process: i32, call: &str, is_it: impl Fn(u64) -> bool) -> Option<usi
         libc::SYS_epoll_wait => epolls(process, first, is_it),
         _ => None,
     };
-    // Who is told that there is something reads it then: a line, or as much as there is.
-    is_asked.filter(|asks| *asks).map(|_| FEW)
+    // A polling process then reads a line, or all available bytes.
+    is_asked.filter(|asks| *asks).map(|_| LINE_BYTES)
 }
 
 fn polls(process: i32, at: u64, count: u64, is_it: impl Fn(u64) -> bool) -> Option<bool> {
     let memory = File::open(format!("/proc/{process}/mem")).ok()?;
-    let mut entries = vec![0; usize::try_from(count.min(MOST)).ok()? * size_of::<libc::pollfd>()];
+    let mut entries =
+        vec![0; usize::try_from(count.min(DESCRIPTOR_LIMIT)).ok()? * size_of::<libc::pollfd>()];
     memory.read_exact_at(&mut entries, at).ok()?;
     let mut entries = entries.chunks_exact(size_of::<libc::pollfd>());
     Some(entries.any(|entry| {
@@ -180,14 +183,14 @@ fn polls(process: i32, at: u64, count: u64, is_it: impl Fn(u64) -> bool) -> Opti
 
 fn selects(process: i32, count: u64, at: u64, is_it: impl Fn(u64) -> bool) -> Option<bool> {
     let memory = File::open(format!("/proc/{process}/mem")).ok()?;
-    let mut set = vec![0; usize::try_from(count.min(MOST).div_ceil(8)).ok()?];
+    let mut set = vec![0; usize::try_from(count.min(DESCRIPTOR_LIMIT).div_ceil(8)).ok()?];
     memory.read_exact_at(&mut set, at).ok()?;
     let is_in = |descriptor: &u64| {
         let (byte, bit) = (descriptor / 8, descriptor % 8);
         let byte = usize::try_from(byte).ok().and_then(|byte| set.get(byte));
         byte.is_some_and(|byte| byte & 1 << bit != 0)
     };
-    Some((0..count.min(MOST)).filter(is_in).any(is_it))
+    Some((0..count.min(DESCRIPTOR_LIMIT)).filter(is_in).any(is_it))
 }
 
 fn epolls(process: i32, instance: u64, is_it: impl Fn(u64) -> bool) -> Option<bool> {
@@ -229,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_taken_than_is_asked_for() {
+    fn input_taken_equals_input_requested() {
         let (from, to) = pipe().expect("a pipe");
         let input = Input::new(to.into(), &from, false).expect("an end");
         let (mut user, said) = pipe()
@@ -251,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn who_polls_is_given_a_line() {
+    fn polling_command_gets_a_line() {
         for wait in [
             "select.select([0], [], [])",
             "select.poll().poll()",
@@ -280,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_passed_on() {
+    fn end_of_input_is_passed_on() {
         let (from, to) = pipe().expect("a pipe");
         rustix::io::ioctl_fioclex(&to).expect("its own");
         let input = Input::new(to.into(), &from, false).expect("an end");

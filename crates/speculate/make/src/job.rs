@@ -1,4 +1,4 @@
-//! One command that is done concealed: a make, or what it has begun.
+//! One concealed command: a make, or a command of make.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,10 +11,10 @@ use std::{
 };
 
 use conceal::{
-    concealing::{Concealing, MandateError},
+    activity::Activity,
+    concealment::{CommitError, Concealment},
     members::{Members, rest_as_session},
-    outside::{Outside, Sized},
-    working::Working,
+    syscall_gate::{SizeReaders, SyscallGate},
     world::{View, World},
 };
 use encapsulation::{Base, Encapsulation, Time};
@@ -22,81 +22,80 @@ use rustix::process::{Pid, Signal};
 
 use crate::{
     command::{Command, Status},
-    ending,
     environment::Pointers,
-    guard,
+    exit_status, guard,
     input::Input,
     jobserver::Jobserver,
-    link::Waits,
+    link::WaitingProcess,
     output::Output,
     repositories,
 };
 
-/// How long who was killed takes to die.
-const SOON: Duration = Duration::from_millis(1);
-/// Why it waits ([`Output::is_full`]).
-const WORDY: &str = "it has said more than is kept for who may ask for it";
-/// How often it is looked whether what a command has left running has ended.
+/// Time that a killed process takes to end.
+const SHORT_PAUSE: Duration = Duration::from_millis(1);
+/// Reason of a command that waits because of [`Output::is_full`].
+const OUTPUT_FULL_REASON: &str = "more output than is kept before the commit";
+/// Longest time between two looks for remaining processes.
 const LEFT_BEHIND: Duration = Duration::from_millis(100);
 
-/// The number of a job.
+/// Number of a job.
 pub type JobId = u64;
 
 /// A command that runs, or has run.
 #[derive(Debug)]
 pub struct Job {
-    /// Its number.
+    /// Number of the job.
     pub id: JobId,
-    /// What was asked for.
+    /// The request.
     pub command: Command,
-    /// What it sees and does.
-    pub concealing: Concealing,
-    /// What it says.
+    /// The file system of the command.
+    pub concealment: Concealment,
+    /// The output of the command.
     pub output: Output,
-    /// What it would read from its user.
+    /// The input from the user.
     input: Input,
-    /// Where it is done.
+    /// The mounts around the command.
     pub world: Arc<World>,
-    /// Its processes.
+    /// The processes of the command.
     pub members: Members,
     /// The session that the first of the processes has made.
     session: u32,
     /// The requests of the processes, while a process runs; afterwards, whether a process has read the size of the
     /// terminal.
-    outside: Mutex<Result<Outside, Left>>,
-    /// Whether it is a make that nobody has asked for yet, and not what one has begun.
+    gate: Mutex<Result<SyscallGate, EndedGate>>,
+    /// Whether the job is a speculative make, and not a command of one.
     pub is_make: bool,
-    /// What it has taken over.
+    /// Jobs that this job has reused.
     parts: Mutex<Vec<Arc<Job>>>,
     progress: Mutex<Progress>,
     changed: Condvar,
     began: Instant,
-    /// As files are dated that are made from then on.
+    /// Date of files that are made from now on.
     since: Time,
 }
 
-/// What is known of the requests of a command of which no process is left.
+/// The requests of a command without a process left.
 #[derive(Debug, Clone, Copy)]
-struct Left {
-    sized: Sized,
-    /// How many there were.
+struct EndedGate {
+    sized: SizeReaders,
+    /// Number of requests.
     asked: u64,
 }
 
-/// How far it is.
+/// Progress of a job.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Progress {
-    /// How it ended, and how long it ran.
+    /// Status at the end, and duration of the run.
     pub ended: Option<(Status, Duration)>,
     /// Processor time until the end, without the jobs that this job has taken over.
     pub worked: Duration,
     /// A user is about to commit this job, or has: an abort is not possible any more.
     pub is_wanted: bool,
     /// The job is committed: no effect is concealed.
-    pub is_mandated: bool,
-    /// It is worth nothing any more.
+    pub is_committed: bool,
+    /// The job is aborted.
     pub is_aborted: bool,
-    /// No process of it is left.
+    /// No process of the job is left.
     pub is_empty: bool,
     /// The user has asked for the command of which this job is a part: a thread that waits for the job has to look.
     pub is_asked_for: bool,
@@ -104,22 +103,22 @@ pub struct Progress {
     pub is_left_by_some: bool,
 }
 
-/// What cannot be begun.
+/// Reason of a job that could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum BeginError {
-    /// It has no place to run in.
+    /// The mounts cannot be made.
     #[error(transparent)]
     World(#[from] conceal::world::WorldError),
-    /// What it takes to begin any is not there.
+    /// A precondition of all commands is missing.
     #[error("cannot begin commands: {0}")]
     Nothing(#[from] std::io::Error),
-    /// It cannot be run.
+    /// The program cannot be executed.
     #[error("cannot run {0:?}: {1}")]
     Command(std::ffi::OsString, std::io::Error),
 }
 
 impl Job {
-    /// Begins it, above what the encapsulation has as its base.
+    /// Begins the command above the base of the encapsulation.
     ///
     /// # Errors
     /// If it cannot be begun.
@@ -131,9 +130,9 @@ impl Job {
         is_make: bool,
     ) -> Result<Arc<Self>, BeginError> {
         let since = before_now();
-        let (concealing, view) = world.begin(encapsulation)?;
+        let (concealment, view) = world.begin(encapsulation)?;
         if is_make {
-            concealing.note_texts();
+            concealment.note_texts();
         }
         let not_run = |error| BeginError::Command(command.program.clone(), error);
         let (output, input, ends) = Output::open(&command).map_err(not_run)?;
@@ -141,7 +140,8 @@ impl Job {
         if let Some((name, arguments)) = command.arguments.split_first() {
             run.arg0(name).args(arguments);
         }
-        let environment = Pointers::to(&repositories::told(&command, &world)).map_err(not_run)?;
+        let environment =
+            Pointers::to(&repositories::with_git_discovery(&command, &world)).map_err(not_run)?;
         run.stdin(ends.input).stdout(ends.out).stderr(ends.err);
         let umask = command.umask;
         let jobserver = Jobserver::of(&command).map_err(not_run)?;
@@ -157,22 +157,22 @@ impl Job {
         let limited = || Ok(supervise::limits::lower()?);
         guard::is_unasked(view.members());
         let spawned = view.spawn_limited(&mut run, &command.directory, limited);
-        let (child, outside) = spawned.map_err(|error| {
+        let (child, gate) = spawned.map_err(|error| {
             guard::is_asked_for(view.members());
             not_run(error)
         })?;
         rest_as_session(child.id());
-        // Its ends are its own now.
+        // The child has its own copies of the streams.
         drop(run);
         let job = Arc::new(Self {
             id,
-            concealing,
+            concealment,
             output,
             input,
             world,
             members: view.members(),
             session: child.id(),
-            outside: Mutex::new(Ok(outside)),
+            gate: Mutex::new(Ok(gate)),
             is_make,
             parts: Mutex::default(),
             progress: Mutex::default(),
@@ -187,9 +187,9 @@ impl Job {
     }
 
     fn wait_for(&self, child: Child, view: View) {
-        let (status, worked) = ending::of(&child);
+        let (status, worked) = exit_status::of(&child);
         let took = self.began.elapsed();
-        let is_alone = self.is_nobody_left();
+        let is_alone = self.has_ended_entirely();
         if is_alone {
             self.is_left();
         }
@@ -200,66 +200,65 @@ impl Job {
         });
         if !is_alone {
             // Processes that the command leaves running go on, concealed like the job.
-            let mut pace = SOON;
-            while !self.is_nobody_left() {
+            let mut pace = SHORT_PAUSE;
+            while !self.has_ended_entirely() {
                 thread::sleep(pace);
                 pace = (2 * pace).min(LEFT_BEHIND);
             }
             self.is_left();
         }
         guard::is_asked_for(self.members);
-        // Its number may be another one's from here on. That takes the kernel some milliseconds, for which nobody
-        // waits.
+        // The process number may belong to another process from here on. The kernel takes some milliseconds, for
+        // which no client waits.
         drop(view);
     }
 
-    /// Whether none of its processes is left. A look at all that there are in the machine takes longer than many a
+    /// Whether no process of the job is left. A look at all processes of the machine takes longer than many a
     /// command.
-    fn is_nobody_left(&self) -> bool {
-        let outside = self.outside();
-        let may_be = outside.as_ref().map_or(true, Outside::is_anybody_left);
-        drop(outside);
-        // Memory of files that ends with who is about to end is still on its way, where it is this process that writes
-        // it.
-        let is_written = self.concealing.passes_through();
-        // Whatever mounts they have, the kernel asks for these, too.
+    fn has_ended_entirely(&self) -> bool {
+        let gate = self.gate();
+        let may_be = gate.as_ref().map_or(true, SyscallGate::is_anybody_left);
+        drop(gate);
+        // Memory of files of an ending process is still on its way, if this process writes that memory.
+        let is_written = self.concealment.passes_through();
+        // The kernel asks for processes with other mounts, too.
         let is_known_by_mounts = !self.progress().is_left_by_some;
         !may_be && is_written || is_known_by_mounts && self.members.all().is_empty()
     }
 
-    /// Nobody is in it any more.
+    /// Marks the job as without processes.
     fn is_left(&self) {
         self.update(|progress| progress.is_empty = true);
         self.output.end();
         self.input.close();
-        // Thousands may be finished and not asked for: nothing is kept open for them.
+        // There may be thousands of finished jobs: no descriptor stays open for them.
         let (sized, asked) = (self.sized(), self.calls());
-        *self.outside() = Err(Left { sized, asked });
+        *self.gate() = Err(EndedGate { sized, asked });
     }
 
-    fn outside(&self) -> MutexGuard<'_, Result<Outside, Left>> {
-        self.outside.lock().unwrap_or_else(PoisonError::into_inner)
+    fn gate(&self) -> MutexGuard<'_, Result<SyscallGate, EndedGate>> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who of it has asked for the size of its terminal.
-    pub(crate) fn sized(&self) -> Sized {
-        match &*self.outside() {
-            Ok(outside) => outside.sized(),
+    /// Processes of the job that have asked for the size of the terminal.
+    pub(crate) fn sized(&self) -> SizeReaders {
+        match &*self.gate() {
+            Ok(gate) => gate.sized(),
             Err(left) => left.sized,
         }
     }
 
-    /// About how many calls of its processes the kernel has asked.
+    /// Approximate number of calls of the processes that the kernel has asked about.
     fn calls(&self) -> u64 {
-        match &*self.outside() {
-            Ok(outside) => outside.asked(),
+        match &*self.gate() {
+            Ok(gate) => gate.asked(),
             Err(left) => left.asked,
         }
     }
 
-    /// How many answers its processes have waited for.
+    /// Number of answers for which the processes have waited.
     pub(crate) fn asked(&self) -> u64 {
-        self.calls() + self.concealing.asked()
+        self.calls() + self.concealment.asked()
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {
@@ -271,17 +270,17 @@ impl Job {
         self.changed.notify_all();
     }
 
-    /// What another one has done, or does, is part of it.
-    pub fn takes(&self, part: &Arc<Self>) {
+    /// Adds a job that this job has reused.
+    pub fn add_part(&self, part: &Arc<Self>) {
         let mut parts = self.own_parts();
-        // The same may be asked for twice.
+        // A job may be reused several times.
         if parts.iter().all(|other| other.id != part.id) {
             parts.push(Arc::clone(part));
         }
     }
 
-    /// Another one is no part of it any more.
-    pub fn leaves_out(&self, part: &Self) {
+    /// Removes a job that is not reused after all.
+    pub fn remove_part(&self, part: &Self) {
         self.own_parts().retain(|other| other.id != part.id);
     }
 
@@ -289,7 +288,7 @@ impl Job {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it has taken over.
+    /// Jobs that this job has reused.
     #[must_use]
     pub fn parts(&self) -> Vec<Arc<Self>> {
         self.own_parts().clone()
@@ -299,7 +298,7 @@ impl Job {
         !self.own_parts().is_empty()
     }
 
-    /// Some of its processes have from now on the mounts of everybody.
+    /// Notes that a process has left the mounts of the job.
     pub(crate) fn is_left_by_some(&self) {
         self.update(|progress| progress.is_left_by_some = true);
     }
@@ -320,26 +319,26 @@ impl Job {
         all
     }
 
-    /// What waits until it is mandated.
+    /// Processes that wait for the commit.
     #[must_use]
-    pub fn waiting(&self) -> Vec<Waits> {
-        // By which it was known may be another one's.
+    pub fn waiting(&self) -> Vec<WaitingProcess> {
+        // The number of the mounts may belong to another job.
         if self.progress().is_empty {
             return Vec::new();
         }
-        let outside = self.world.around().waiting().into_iter();
-        let outside = outside.filter(|(process, _)| self.has(*process));
-        let waits = self.concealing.waiting().into_iter();
-        let calls = self.outside().as_ref().ok().cloned();
-        let own = calls.iter().flat_map(Outside::waiting);
-        let waits = waits.chain(own).chain(outside);
+        let around = self.world.around().waiting().into_iter();
+        let around = around.filter(|(process, _)| self.has(*process));
+        let waits = self.concealment.waiting().into_iter();
+        let calls = self.gate().as_ref().ok().cloned();
+        let own = calls.iter().flat_map(SyscallGate::waiting);
+        let waits = waits.chain(own).chain(around);
         let is_full = self.output.is_full();
         let first = is_full.then(|| self.members.all().first().copied());
         let says = first
             .flatten()
-            .map(|process| (process.as_raw_pid().cast_unsigned(), WORDY));
-        let files: BTreeMap<_, _> = calls.iter().flat_map(Outside::named).collect();
-        let told = |(process, why): (u32, &str)| Waits {
+            .map(|process| (process.as_raw_pid().cast_unsigned(), OUTPUT_FULL_REASON));
+        let files: BTreeMap<_, _> = calls.iter().flat_map(SyscallGate::named).collect();
+        let told = |(process, why): (u32, &str)| WaitingProcess {
             process,
             program: program_of(process),
             why: why.to_owned(),
@@ -351,22 +350,22 @@ impl Job {
     /// Whether the job waits for a request, without an effect or output before: a new start costs the user nothing.
     #[must_use]
     pub fn is_hardly_begun(&self) -> bool {
-        let effects = self.concealing.with_encapsulation(|it| it.effects().len());
+        let effects = self.concealment.with_encapsulation(|it| it.effects().len());
         effects == Some(0)
             && self.progress().ended.is_none()
             && !self.has_parts()
-            && !self.output.is_anything_said()
+            && !self.output.has_output()
             && !self.waiting().is_empty()
     }
 
-    /// Whether it is its user's own, has ended, and has left nothing running.
+    /// Whether the job is committed, has ended, and has left no process running.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let progress = self.progress();
-        progress.is_mandated && progress.ended.is_some() && progress.is_empty
+        progress.is_committed && progress.ended.is_some() && progress.is_empty
     }
 
-    /// How far it is.
+    /// Progress of the job.
     #[must_use]
     pub fn progress(&self) -> Progress {
         *self.lock()
@@ -379,8 +378,8 @@ impl Job {
         self.members.hurry();
     }
 
-    /// Waits until it has ended, for so long at most; and not when that was asked for of which it is a part, for the
-    /// first time.
+    /// Waits until the job has ended, at most for this time. Returns earlier at the first request for a job with this
+    /// part.
     pub fn wait(&self, at_most: Duration) -> Progress {
         let progress = self.lock();
         let was_asked_for = progress.is_asked_for;
@@ -391,14 +390,14 @@ impl Job {
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Whether all that it has read is as it is seen there.
+    /// Whether all inputs equal the files there.
     #[must_use]
     pub fn fits(&self, there: &dyn Base) -> bool {
         let check = |it: &mut Encapsulation| match self.is_make {
             true => it.inputs().check_times(there),
             false => it.inputs().check(there),
         };
-        match self.concealing.with_encapsulation(check) {
+        match self.concealment.with_encapsulation(check) {
             None => false,
             Some(Ok(())) => true,
             Some(Err(stale)) => {
@@ -408,50 +407,49 @@ impl Job {
         }
     }
 
-    /// What it has done counts as done now: it is asked for by somebody for whom it was not begun.
+    /// Gives the effects the present date, for a client for whom the job was not begun.
     pub fn date_now(&self) {
-        self.concealing.date_now(self.since);
+        self.concealment.date_now(self.since);
     }
 
-    /// Whether a process of it is left that says or does something, after it has ended. One that is about to end is
-    /// waited for.
+    /// Whether a process is left after the end of the command. A process that is about to end is waited for.
     #[must_use]
-    pub fn leaves_something(&self) -> bool {
+    pub fn has_remaining_process(&self) -> bool {
         let began = Instant::now();
         while !self.progress().is_empty {
             if began.elapsed() > LEFT_BEHIND {
                 return true;
             }
-            thread::sleep(SOON);
+            thread::sleep(SHORT_PAUSE);
         }
         false
     }
 
-    /// Shows what it has done and says; it is its user's own from then on. How many effects were shown.
+    /// Commits the job: shows effects and output. Returns the number of shown effects.
     ///
     /// # Errors
-    /// If it cannot be.
-    pub fn mandate(&self, there: &dyn Base) -> Result<usize, MandateError> {
+    /// If the effects cannot be shown.
+    pub fn commit(&self, there: &dyn Base) -> Result<usize, CommitError> {
         let was_aborted = {
             let mut progress = self.lock();
             progress.is_wanted |= !progress.is_aborted;
             progress.is_aborted
         };
         if was_aborted {
-            return Err(MandateError::Aborted);
+            return Err(CommitError::Aborted);
         }
-        let effects = self.concealing.mandate(there).inspect_err(|error| {
-            let stays = matches!(error, MandateError::Already);
+        let effects = self.concealment.commit(there).inspect_err(|error| {
+            let stays = matches!(error, CommitError::Already);
             self.update(|progress| progress.is_wanted &= stays);
-            if matches!(error, MandateError::Impossible { .. }) {
-                // Nothing of it is concealed any more, and nobody has it as their own.
+            if matches!(error, CommitError::Impossible { .. }) {
+                // The job is concealed no more, and belongs to no user.
                 self.kill();
             }
         })?;
-        self.update(|progress| progress.is_mandated = true);
+        self.update(|progress| progress.is_committed = true);
         guard::is_asked_for(self.members);
-        if let Ok(outside) = &*self.outside() {
-            outside.release();
+        if let Ok(gate) = &*self.gate() {
+            gate.release();
         }
         if !self.progress().is_empty {
             self.members.hurry();
@@ -468,7 +466,7 @@ impl Job {
         is_given_up
     }
 
-    /// It is worth nothing any more from now on, unless it is its user's own.
+    /// Marks the job as aborted, unless the job is committed.
     fn gives_up(&self) -> bool {
         let mut progress = self.lock();
         progress.is_aborted |= !progress.is_wanted;
@@ -478,12 +476,12 @@ impl Job {
         is_given_up
     }
 
-    /// How much processors have worked for it so far.
-    pub(crate) fn working(&self) -> Working {
-        Working::of(&self.processes())
+    /// Processor time of the job so far.
+    pub(crate) fn working(&self) -> Activity {
+        Activity::of(&self.processes())
     }
 
-    /// Whether one of its processes wants a processor or an answer, and none waits for being asked for.
+    /// Whether a process of the job wants a processor or an answer, and none waits for a request.
     pub(crate) fn works(&self) -> bool {
         if !self.waiting().is_empty() {
             return false;
@@ -492,12 +490,12 @@ impl Job {
         if !self.working().is_at_rest {
             return true;
         }
-        // As one is for a moment that waits for another one of them.
-        thread::sleep(SOON);
+        // A process that waits for another one is at rest for a moment.
+        thread::sleep(SHORT_PAUSE);
         self.asked() != answers || !self.working().is_at_rest
     }
 
-    /// Those that there are.
+    /// The processes of the job.
     fn processes(&self) -> Vec<Pid> {
         match self.progress().is_left_by_some {
             true => self.members.all_with(self.session),
@@ -509,8 +507,8 @@ impl Job {
         self.members.has(process)
     }
 
-    /// Ends it, as [`Self::abort`] does, while who has said so goes on.
-    pub(crate) fn abort_meanwhile(self: &Arc<Self>) -> bool {
+    /// Aborts the job as [`Self::abort`] does, in the background.
+    pub(crate) fn abort_in_background(self: &Arc<Self>) -> bool {
         if !self.gives_up() {
             return false;
         }
@@ -522,23 +520,23 @@ impl Job {
         true
     }
 
-    /// Kills its processes. Who waits for an answer of ours in the kernel dies when it has one: a refusal.
+    /// Kills the processes. A process in a call that waits for this program dies after the answer: a refusal.
     pub fn kill(&self) {
         while !self.progress().is_empty {
-            self.concealing.refuse(|_| true);
+            self.concealment.refuse(|_| true);
             self.world.around().refuse(|process| self.has(process));
             if self.members.kill() == 0 {
                 return;
             }
-            thread::sleep(SOON);
+            thread::sleep(SHORT_PAUSE);
         }
     }
 
-    /// If it waits for its user, it is given what that says. Whether it was given something.
+    /// Passes input to the job if the job waits for input. Returns whether input was passed.
     pub fn pass_on(&self, from: &mut File) -> bool {
         let progress = self.progress();
         // Input of the user for a concealed job would be lost with the job.
-        if progress.ended.is_some() || !progress.is_mandated {
+        if progress.ended.is_some() || !progress.is_committed {
             return false;
         }
         let passed = self.input.pass_on(from, || self.processes());
@@ -549,7 +547,7 @@ impl Job {
         })
     }
 
-    /// Sends its processes a signal.
+    /// Sends a signal to the processes.
     pub fn signal(&self, signal: Signal) {
         if self.progress().is_empty {
             return;
@@ -558,14 +556,13 @@ impl Job {
     }
 }
 
-/// What it runs, in the kernel's words: at most 15 bytes of its name.
+/// The program of a process: at most 15 bytes of its name (`/proc/PID/comm`).
 fn program_of(process: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{process}/comm"));
     name.unwrap_or_default().trim_end().to_owned()
 }
 
-/// No file that is made from now on is dated earlier: that is done by the kernel's ticks, a hundred in a second at
-/// least.
+/// A time before the date of any later file. The kernel dates by ticks, at least a hundred in a second.
 fn before_now() -> Time {
     let tick = Duration::from_millis(10);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);

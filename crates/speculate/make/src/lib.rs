@@ -1,33 +1,32 @@
-//! Optimistic make (Bubenik and Zwaenepoel, in `rice-annual-report-1989`, first part): what `make` would do is done on
-//! every save, concealed, and shown when it is asked for.
+//! Optimistic make (Bubenik and Zwaenepoel, in `rice-annual-report-1989`, first part): every save starts a concealed
+//! make, whose effects are shown at a request.
 //!
-//! The real make runs. Each command that it begins is a [`job`] of its own, an encapsulation above what make sees at
-//! that moment; and so is make itself. A job is known by what was asked for ([`command`]) and by what it has read:
-//! when the same is asked for again, by whomever, and all that it has read is the same there, what it did is taken
-//! over, finished or still running ([`engine`]). So a save makes a new make run over an empty view, in which what is
-//! not stale costs nothing; and who asks for `make` is given what that one has done, or runs their own, in which each
-//! command is looked for.
+//! The real make runs. Make and each command of make is a [`job`] of its own: an encapsulation above the files that
+//! make sees at that moment. The request ([`command`]) and the inputs identify a job. For an equal request with equal
+//! inputs the [`engine`] reuses the job, finished or still running. So each save starts a new make over an empty
+//! view, in which only stale commands cost time. A user who runs `make` gets the effects of the finished make, or
+//! runs a make of the user, for which each command is looked up.
 //!
-//! A make has a library in it ([`preload`]), and so has its commands begun by a [`runner`], which asks the [`engine`]
-//! over a socket ([`link`]). Where programs are concealed, that is so for every make, also one that a command begins.
+//! A make has a preloaded library ([`preload`]), which starts each command by a [`runner`]. The runner asks the
+//! [`engine`] over a socket ([`link`]). The same holds for every make in a concealed command.
 
-pub mod asked;
 mod cost;
-mod ending;
+pub mod daemon;
+mod drain;
 pub mod engine;
+mod exit_status;
+pub mod expected_targets;
 pub mod guard;
 pub mod input;
 pub mod job;
-pub mod keeper;
-mod listening;
+mod listener;
 pub mod output;
-mod place;
 pub mod preload;
 pub mod repositories;
-mod through;
+mod user_context;
 pub mod watch;
 pub mod worlds;
 
 pub use make_rpc::{command, environment, jobserver, link, runner};
 
-pub use conceal::needs;
+pub use conceal::preflight;

@@ -1,4 +1,4 @@
-//! What a command says: kept until somebody may hear it, and from then on passed on.
+//! Output of a command: kept until the commit, and then passed on.
 
 use std::{
     collections::VecDeque,
@@ -22,21 +22,21 @@ use rustix::{
     },
 };
 
-/// Most that is read at a time.
-const PIECE: usize = 64 * 1024;
-/// As much as a pipe has room for that has room for anything.
-const AT_ONCE: usize = 4096;
-/// How much is kept of what nobody may hear yet.
-const KEPT: usize = 64 << 20;
-/// How much more may be said than was heard by who hears it.
-const AHEAD: usize = 1 << 20;
-/// How long it is waited at a time for who listens.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// Largest single read from the command.
+const READ_CHUNK_BYTES: usize = 64 * 1024;
+/// Largest single write: a pipe that is ready has room for this many bytes (`PIPE_BUF`).
+const WRITE_CHUNK_BYTES: usize = 4096;
+/// Most output that is kept before the commit. A command with more output waits.
+const HIDDEN_OUTPUT_BYTES: usize = 64 << 20;
+/// Most output after the commit that the client has not read. A command with more output waits.
+const UNREAD_OUTPUT_BYTES: usize = 1 << 20;
+/// Time between two looks whether the output is still wanted.
+const WRITE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Which of the two: standard output, or errors.
+/// Standard output or standard error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stream {
-    /// Standard output; both of them, where they are one terminal, or go to the same place.
+    /// Standard output; both streams, if the two are one terminal or one file.
     Out,
     /// Standard error.
     Err,
@@ -51,41 +51,41 @@ impl Stream {
     }
 }
 
-/// What was said at a time.
-type Words = (Stream, Arc<Vec<u8>>);
+/// A piece of output.
+type Chunk = (Stream, Arc<Vec<u8>>);
 
-/// What was said, in order.
+/// The output in order.
 #[derive(Debug, Clone)]
 pub struct Output(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    heard: Mutex<Heard>,
+    state: Mutex<OutputState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct Heard {
-    /// Until it may be heard. It stays known.
-    said: Vec<Words>,
-    /// It may be heard.
+struct OutputState {
+    /// Output before the commit, which stays available.
+    kept_output: Vec<Chunk>,
+    /// The command is committed.
     is_shown: bool,
-    /// On its way to who hears it.
-    queue: VecDeque<Words>,
-    /// Something is just being said.
-    is_speaking: bool,
-    /// Nobody waits for the rest of it.
-    is_in_vain: bool,
-    /// How much there is that nobody has heard.
-    unheard: usize,
+    /// Output on the way to the client.
+    queue: VecDeque<Chunk>,
+    /// A chunk is just being written.
+    is_writing: bool,
+    /// The rest of that chunk is not wanted any more.
+    is_abandoned: bool,
+    /// Bytes that the client has not read.
+    unread_bytes: usize,
     sources: Vec<(Stream, File)>,
-    /// Kept, so that the terminal does not hang up between two processes.
+    /// Kept open, so that the terminal does not hang up between two processes.
     terminal: Option<OwnedFd>,
 }
 
-/// What a command is begun with.
+/// Streams of a new command.
 #[derive(Debug)]
-pub struct Ends {
+pub struct ChildStreams {
     /// Standard input.
     pub input: Stdio,
     /// Standard output.
@@ -95,23 +95,23 @@ pub struct Ends {
 }
 
 impl Output {
-    /// For a command that is given terminals, or pipes, as its user has them.
+    /// Terminals or pipes like those of the user.
     ///
     /// # Errors
-    /// The kernel's.
-    pub fn open(command: &Command) -> io::Result<(Self, Input, Ends)> {
+    /// The errors of the kernel.
+    pub fn open(command: &Command) -> io::Result<(Self, Input, ChildStreams)> {
         let terminal = command.terminal;
-        let mut heard = Heard {
-            said: Vec::new(),
+        let mut state = OutputState {
+            kept_output: Vec::new(),
             is_shown: false,
             queue: VecDeque::new(),
-            is_speaking: false,
-            is_in_vain: false,
-            unheard: 0,
+            is_writing: false,
+            is_abandoned: false,
+            unread_bytes: 0,
             sources: Vec::new(),
             terminal: None,
         };
-        let mut typed = Input::nothing();
+        let mut typed = Input::none();
         let slave = match terminal.iter().any(|it| *it) {
             true => {
                 let (master, slave) = pseudo_terminal(command.size())?;
@@ -120,8 +120,8 @@ impl Output {
                     true => Stream::Out,
                     false => Stream::Err,
                 };
-                heard.sources.push((says, master.into()));
-                heard.terminal = Some(slave.try_clone()?);
+                state.sources.push((says, master.into()));
+                state.terminal = Some(slave.try_clone()?);
                 Some(slave)
             }
             false => None,
@@ -131,7 +131,7 @@ impl Output {
             _ => {
                 let (from, to) = pipe_with(PipeFlags::CLOEXEC)?;
                 rustix::io::ioctl_fionbio(&from, true)?;
-                heard.sources.push((stream, from.into()));
+                state.sources.push((stream, from.into()));
                 Ok(to)
             }
         };
@@ -142,8 +142,8 @@ impl Output {
         };
         let (input, typed) = match (&slave, terminal[0]) {
             (Some(slave), true) => (slave.try_clone()?.into(), typed),
-            _ if command.reads_nothing => (Stdio::null(), Input::nothing()),
-            // Who reads waits: what would come is not known.
+            _ if command.reads_nothing => (Stdio::null(), Input::none()),
+            // A reader waits: later input is not known.
             _ => {
                 let (from, to) = pipe_with(PipeFlags::CLOEXEC)?;
                 let typed = Input::new(to.into(), &from, false)?;
@@ -151,21 +151,21 @@ impl Output {
             }
         };
         let this = Self(Arc::new(Shared {
-            heard: Mutex::new(heard),
+            state: Mutex::new(state),
             changed: Condvar::new(),
         }));
         this.listen()?;
         let (out, err) = (out.into(), err.into());
-        Ok((this, typed, Ends { input, out, err }))
+        Ok((this, typed, ChildStreams { input, out, err }))
     }
 
-    fn heard(&self) -> MutexGuard<'_, Heard> {
-        self.0.heard()
+    fn state(&self) -> MutexGuard<'_, OutputState> {
+        self.0.state()
     }
 
-    /// Hears what is said until nobody can say more.
+    /// Reads output until no process has the streams open.
     fn listen(&self) -> io::Result<()> {
-        let all = self.heard();
+        let all = self.state();
         let sources = all.sources.iter().map(|(_, file)| file.try_clone());
         let mut sources = sources.collect::<io::Result<Vec<_>>>()?;
         drop(all);
@@ -189,210 +189,209 @@ impl Output {
                 let Some(shared) = shared.upgrade() else {
                     return;
                 };
-                // Both have them in the same order.
+                // Both lists have the same order.
                 let mut each = over.iter();
                 sources.retain(|_| !*each.next().unwrap_or(&false));
-                shared.hear_but(&over);
+                shared.read_and_drop_ended(&over);
             }
         };
         thread::Builder::new().name("output".into()).spawn(listen)?;
         Ok(())
     }
 
-    /// What was said until now, of which nothing is still under way.
+    /// Reads all output that is available.
     pub fn settle(&self) {
-        self.heard().hear();
+        self.state().read_available();
         self.0.changed.notify_all();
     }
 
-    /// Says all that was said to these, and what will be said, too: at the pace of who listens, for whom nobody waits
-    /// here.
+    /// Writes all output, also later output, to these files, at the pace of the reader.
     pub fn show(&self, sinks: [File; 2]) {
-        let mut heard = self.heard();
-        heard.hear();
-        heard.is_shown = true;
-        heard.queue = heard.said.iter().cloned().collect();
-        let is_all = heard.queue.is_empty() && heard.sources.is_empty();
-        drop(heard);
+        let mut state = self.state();
+        state.read_available();
+        state.is_shown = true;
+        state.queue = state.kept_output.iter().cloned().collect();
+        let is_all = state.queue.is_empty() && state.sources.is_empty();
+        drop(state);
         self.0.changed.notify_all();
         if !is_all {
             let shared = Arc::clone(&self.0);
-            thread::spawn(move || shared.speak(sinks.map(Some)));
+            thread::spawn(move || shared.write_queued(sinks.map(Some)));
         }
     }
 
-    /// Whether all that was said has been heard by those that it was shown to, or is within that time.
+    /// Whether the client has read all output that was shown, now or within this time.
     #[must_use]
-    pub fn is_heard(&self, at_most: Duration) -> bool {
-        let mut heard = self.heard();
-        heard.hear();
+    pub fn is_drained(&self, at_most: Duration) -> bool {
+        let mut state = self.state();
+        state.read_available();
         self.0.changed.notify_all();
-        let goes_on = |heard: &mut Heard| heard.is_under_way();
-        let waited = self.0.changed.wait_timeout_while(heard, at_most, goes_on);
-        let mut heard = waited.unwrap_or_else(PoisonError::into_inner).0;
-        // There was no room for it before, perhaps.
-        heard.hear();
+        let goes_on = |state: &mut OutputState| state.is_under_way();
+        let waited = self.0.changed.wait_timeout_while(state, at_most, goes_on);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        // There may be room for more output now.
+        state.read_available();
         self.0.changed.notify_all();
-        !heard.is_under_way()
+        !state.is_under_way()
     }
 
-    /// Nobody waits any more for what was said and has not been heard.
-    pub fn give_up(&self) {
-        let mut heard = self.heard();
-        heard.unheard = 0;
-        heard.queue.clear();
-        heard.is_in_vain = heard.is_speaking;
+    /// Drops output that the client has not read.
+    pub fn abandon(&self) {
+        let mut state = self.state();
+        state.unread_bytes = 0;
+        state.queue.clear();
+        state.is_abandoned = state.is_writing;
     }
 
-    /// Nobody will say more.
+    /// Ends the output: no process can write any more.
     pub fn end(&self) {
-        let mut heard = self.heard();
-        heard.hear_up_to(usize::MAX);
-        heard.sources.clear();
-        // With it ends who listens.
-        heard.terminal = None;
-        drop(heard);
+        let mut state = self.state();
+        state.read_up_to(usize::MAX);
+        state.sources.clear();
+        // The end of the terminal ends the reading thread.
+        state.terminal = None;
+        drop(state);
         self.0.changed.notify_all();
     }
 
-    /// Says all that was said before it was shown to these; it stays known.
+    /// Writes the output before the commit to these files. The output stays available.
     pub fn repeat(&self, sinks: &mut [File; 2]) {
-        let said = self.heard().said.clone();
-        for (stream, words) in said {
-            say(&sinks[stream.place()], &words, || false);
+        let kept_output = self.state().kept_output.clone();
+        for (stream, bytes) in kept_output {
+            write_chunk(&sinks[stream.place()], &bytes, || false);
         }
     }
 
-    /// Whether anything was said that nobody has heard yet.
+    /// Whether there is output before the commit.
     #[must_use]
-    pub fn is_anything_said(&self) -> bool {
-        !self.heard().said.is_empty()
+    pub fn has_output(&self) -> bool {
+        !self.state().kept_output.is_empty()
     }
 
-    /// Whether so much was said that nobody has heard that who says more waits.
+    /// Whether so much output waits for a commit that the command waits, too.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        let heard = self.heard();
-        !heard.is_shown && heard.unheard >= heard.most()
+        let state = self.state();
+        !state.is_shown && state.unread_bytes >= state.limit()
     }
 }
 
 impl Shared {
-    fn heard(&self) -> MutexGuard<'_, Heard> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, OutputState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hears what there is; those sources are over. Returns when more may be heard.
-    fn hear_but(&self, over: &[bool]) {
-        let mut heard = self.heard();
-        heard.hear();
+    /// Reads available output, and drops the ended sources. Returns when there is room for more.
+    fn read_and_drop_ended(&self, over: &[bool]) {
+        let mut state = self.state();
+        state.read_available();
         let mut each = over.iter();
-        heard.sources.retain(|_| !*each.next().unwrap_or(&false));
+        state.sources.retain(|_| !*each.next().unwrap_or(&false));
         self.changed.notify_all();
-        let is_full =
-            |heard: &mut Heard| heard.unheard >= heard.most() && !heard.sources.is_empty();
-        drop(self.changed.wait_while(heard, is_full));
+        let is_full = |state: &mut OutputState| {
+            state.unread_bytes >= state.limit() && !state.sources.is_empty()
+        };
+        drop(self.changed.wait_while(state, is_full));
     }
 
-    fn speak(&self, mut sinks: [Option<File>; 2]) {
-        while let Some((stream, words)) = self.next(&mut sinks) {
+    fn write_queued(&self, mut sinks: [Option<File>; 2]) {
+        while let Some((stream, bytes)) = self.next(&mut sinks) {
             if let Some(sink) = &sinks[stream.place()] {
-                say(sink, &words, || self.heard().is_in_vain);
+                write_chunk(sink, &bytes, || self.state().is_abandoned);
             }
-            let mut heard = self.heard();
-            heard.is_speaking = false;
-            if !std::mem::take(&mut heard.is_in_vain) {
-                heard.unheard = heard.unheard.saturating_sub(words.len());
+            let mut state = self.state();
+            state.is_writing = false;
+            if !std::mem::take(&mut state.is_abandoned) {
+                state.unread_bytes = state.unread_bytes.saturating_sub(bytes.len());
             }
-            drop(heard);
+            drop(state);
             self.changed.notify_all();
         }
     }
 
-    /// What is to be said next, when there is something. Who reads where nobody can say more is told of the end;
-    /// `None` if all are.
-    fn next(&self, sinks: &mut [Option<File>; 2]) -> Option<Words> {
-        let mut heard = self.heard();
+    /// The next chunk, as soon as there is one. Closes the sink of a stream that has ended; `None` when both have.
+    fn next(&self, sinks: &mut [Option<File>; 2]) -> Option<Chunk> {
+        let mut state = self.state();
         loop {
-            if let Some(words) = heard.queue.pop_front() {
-                heard.is_speaking = true;
-                return Some(words);
+            if let Some(bytes) = state.queue.pop_front() {
+                state.is_writing = true;
+                return Some(bytes);
             }
             for stream in [Stream::Out, Stream::Err] {
-                if !heard.sources.iter().any(|(of, _)| *of == stream) {
+                if !state.sources.iter().any(|(of, _)| *of == stream) {
                     sinks[stream.place()] = None;
                 }
             }
             if sinks.iter().all(Option::is_none) {
                 return None;
             }
-            let waited = self.changed.wait(heard);
-            heard = waited.unwrap_or_else(PoisonError::into_inner);
+            let waited = self.changed.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
 
-impl Heard {
-    /// How much may be unheard before nothing more is listened to: who says it waits then.
-    fn most(&self) -> usize {
+impl OutputState {
+    /// Most unread bytes before reading stops and the command waits.
+    fn limit(&self) -> usize {
         match self.is_shown {
-            true => AHEAD,
-            false => KEPT,
+            true => UNREAD_OUTPUT_BYTES,
+            false => HIDDEN_OUTPUT_BYTES,
         }
     }
 
     fn is_under_way(&self) -> bool {
-        self.is_speaking || !self.queue.is_empty()
+        self.is_writing || !self.queue.is_empty()
     }
 
-    fn hear(&mut self) {
-        self.hear_up_to(self.most());
+    fn read_available(&mut self) {
+        self.read_up_to(self.limit());
     }
 
-    fn hear_up_to(&mut self, most: usize) {
-        let mut piece = vec![0; PIECE];
+    fn read_up_to(&mut self, limit: usize) {
+        let mut piece = vec![0; READ_CHUNK_BYTES];
         for which in 0..self.sources.len() {
-            while self.unheard < most {
+            while self.unread_bytes < limit {
                 let (stream, source) = &mut self.sources[which];
                 let stream = *stream;
                 match source.read(&mut piece) {
                     Ok(0) => break,
-                    Ok(length) => self.keep(stream, &piece[..length]),
+                    Ok(length) => self.store(stream, &piece[..length]),
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    // Nothing more is there now, or ever.
+                    // Nothing is available now, or ever.
                     Err(_) => break,
                 }
             }
         }
     }
 
-    fn keep(&mut self, stream: Stream, words: &[u8]) {
-        self.unheard += words.len();
+    fn store(&mut self, stream: Stream, bytes: &[u8]) {
+        self.unread_bytes += bytes.len();
         if self.is_shown {
-            self.queue.push_back((stream, Arc::new(words.to_vec())));
-        } else if let Some((last, said)) = self.said.last_mut()
+            self.queue.push_back((stream, Arc::new(bytes.to_vec())));
+        } else if let Some((last, kept_output)) = self.kept_output.last_mut()
             && *last == stream
-            && let Some(said) = Arc::get_mut(said)
+            && let Some(kept_output) = Arc::get_mut(kept_output)
         {
-            said.extend(words);
+            kept_output.extend(bytes);
         } else {
-            self.said.push((stream, Arc::new(words.to_vec())));
+            self.kept_output.push((stream, Arc::new(bytes.to_vec())));
         }
     }
 }
 
-/// Who does not listen any more misses it, and so does who does not listen until it is in vain.
-fn say(sink: &File, mut words: &[u8], is_in_vain: impl Fn() -> bool) {
-    let pause = Timespec::try_from(PATIENCE).unwrap_or_default();
-    while !words.is_empty() && !is_in_vain() {
+/// Writes a chunk. A reader that has gone misses the rest, and so does a reader of abandoned output.
+fn write_chunk(sink: &File, mut bytes: &[u8], is_abandoned: impl Fn() -> bool) {
+    let pause = Timespec::try_from(WRITE_POLL_INTERVAL).unwrap_or_default();
+    while !bytes.is_empty() && !is_abandoned() {
         let polled = &mut [PollFd::new(sink, PollFlags::OUT)];
         if poll(polled, Some(&pause)).is_ok_and(|ready| ready == 0) {
             continue;
         }
         let mut to = sink;
-        match to.write(&words[..words.len().min(AT_ONCE)]) {
-            Ok(length) => words = &words[length..],
-            // The user's terminal or pipe may be one that does not wait.
+        match to.write(&bytes[..bytes.len().min(WRITE_CHUNK_BYTES)]) {
+            Ok(length) => bytes = &bytes[length..],
+            // The terminal or pipe of the user may be nonblocking.
             Err(error)
                 if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock) => {}
             Err(_) => return,

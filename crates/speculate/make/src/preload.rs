@@ -1,4 +1,4 @@
-//! How a make is made to ask for its commands.
+//! The files and variables that let a make ask for its commands.
 
 use std::{
     ffi::OsStr,
@@ -16,52 +16,62 @@ use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 
 use crate::command::Command;
 
-/// What is preloaded into a make.
-const LIBRARY: &[u8] = include_bytes!(env!("OUTLIVE_MAKE_LIBRARY"));
-/// What stands in its place, where programs are concealed.
-const STAND_IN: &[u8] = include_bytes!(env!("OUTLIVE_MAKE_STAND_IN"));
-/// What it begins in the place of each command.
-const RUNNER: &[u8] = include_bytes!(env!("OUTLIVE_MAKE_RUNNER"));
+/// The library that is preloaded into a make.
+const SHIM_IMAGE: &[u8] = include_bytes!(env!("OUTLIVE_MAKE_LIBRARY"));
+/// The program in the place of make, where programs are concealed.
+const STAND_IN_IMAGE: &[u8] = include_bytes!(env!("OUTLIVE_MAKE_STAND_IN"));
+/// The program in the place of each command of make.
+const RUNNER_IMAGE: &[u8] = include_bytes!(env!("OUTLIVE_MAKE_RUNNER"));
 
 /// Prefix of the files, before a process number.
-const NAME: &str = "outlive-make-";
-/// Places of the files, beside the run directory of the user. (A concealed command has a `/dev/shm` of its own.)
-const PLACES: [&str; 2] = ["/run", "/var/lib/outlive"];
-const OTHER_THERE: &str = "/dev/shm";
+const FILE_PREFIX: &str = "outlive-make-";
+/// Directories for the files, beside the run directory of the user.
+const FALLBACK_DIRECTORIES: [&str; 2] = ["/run", "/var/lib/outlive"];
+/// A concealed command has a directory of its own there.
+const PRIVATE_DIRECTORY: &str = "/dev/shm";
 
-/// The directory for its files: programs can run from there, also where they are concealed. `runtime` is the user's.
+/// Chooses a directory for the files. Programs can run from there, also concealed ones. `runtime` is the run
+/// directory of the user.
 ///
 /// # Errors
-/// If there is none.
+/// No directory is suitable.
 pub fn place(runtime: Option<PathBuf>) -> io::Result<PathBuf> {
-    let mut all = runtime.into_iter().chain(PLACES.map(PathBuf::from));
+    let mut all = runtime
+        .into_iter()
+        .chain(FALLBACK_DIRECTORIES.map(PathBuf::from));
     let runs = |place: &PathBuf| {
-        if place == Path::new(PLACES[1]) {
-            // It is there for this.
+        if place == Path::new(FALLBACK_DIRECTORIES[1]) {
+            // This directory exists for this purpose.
             let _ = fs::create_dir_all(place);
         }
         let system = statvfs(place.as_path());
         let runs = system.is_ok_and(|it| !it.f_flag.contains(StatVfsMountFlags::NOEXEC));
         let is_ours = access(place.as_path(), Access::WRITE_OK).is_ok();
-        place.is_absolute() && place.is_dir() && runs && is_ours && !place.starts_with(OTHER_THERE)
+        place.is_absolute()
+            && place.is_dir()
+            && runs
+            && is_ours
+            && !place.starts_with(PRIVATE_DIRECTORY)
     };
     all.find(runs).ok_or_else(|| {
-        let [run, other] = PLACES;
+        let [run, other] = FALLBACK_DIRECTORIES;
         io::Error::other(format!(
             "make needs programs of ours, but none of $XDG_RUNTIME_DIR, {run} and {other} is a directory that may be written to, and that programs may run from (noexec): set XDG_RUNTIME_DIR to one"
         ))
     })
 }
 
-/// Files of processes that are gone, which had no time to remove them.
+/// Removes files of dead processes.
 fn remove_stale(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)?.flatten() {
         let name = entry.file_name();
-        let process = name.to_str().and_then(|name| name.strip_prefix(NAME));
+        let process = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(FILE_PREFIX));
         let process = process.and_then(|it| it.split('.').next());
         let process = process.and_then(|it| it.parse::<u32>().ok());
         let is_gone = |process: u32| !Path::new("/proc").join(process.to_string()).exists();
-        // This process' own number had another one before.
+        // An earlier process had the number of this process.
         if process.is_some_and(|it| it == std::process::id() || is_gone(it)) {
             let _ = fs::remove_file(entry.path());
         }
@@ -69,16 +79,16 @@ fn remove_stale(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A new file: what is there by that name already is not ours.
+/// Writes a new file: an existing file of that name belongs to another program.
 fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let mut new = fs::File::options();
     let mut file = new.write(true).create_new(true).mode(mode).open(path)?;
-    // Whatever this process' mask is.
+    // Independent of the umask of this process.
     file.set_permissions(fs::Permissions::from_mode(mode))?;
     file.write_all(content)
 }
 
-/// What makes a make ask for its commands. Its files are there as long as this is.
+/// The files that let a make ask for its commands. The files exist as long as this value.
 #[derive(Debug)]
 pub struct Preload {
     shim: PathBuf,
@@ -90,24 +100,24 @@ pub struct Preload {
 }
 
 impl Preload {
-    /// Its files are made in that directory, which programs see that are concealed. `socket` is where the engine
-    /// listens, and `make` the program that others begin by its name.
+    /// Makes the files in that directory, which concealed programs see. `socket` is the address of the engine, and
+    /// `make` the program that is replaced.
     ///
     /// # Errors
-    /// The file system's.
+    /// The errors of the file system.
     pub fn new(directory: &Path, socket: String, make: &Path) -> io::Result<Self> {
         remove_stale(directory)?;
         let process = std::process::id();
         let this = Self {
-            shim: directory.join(format!("{NAME}{process}.so")),
-            stand_in: directory.join(format!("{NAME}{process}")),
-            runner: directory.join(format!("{NAME}{process}.runner")),
+            shim: directory.join(format!("{FILE_PREFIX}{process}.so")),
+            stand_in: directory.join(format!("{FILE_PREFIX}{process}")),
+            runner: directory.join(format!("{FILE_PREFIX}{process}.runner")),
             socket,
             make: make.canonicalize()?,
         };
-        write(&this.shim, LIBRARY, 0o644)?;
-        write(&this.runner, RUNNER, 0o755)?;
-        // As this process sees it: where programs are concealed, something else is in its place.
+        write(&this.shim, SHIM_IMAGE, 0o644)?;
+        write(&this.runner, RUNNER_IMAGE, 0o755)?;
+        // The path as this process sees it: concealed programs see the stand-in there.
         let real = Path::new("/proc")
             .join(process.to_string())
             .join("root")
@@ -120,11 +130,11 @@ impl Preload {
         ];
         let told = trailer::write(texts.map(OsStr::as_bytes));
         let told = told.ok_or_else(|| io::Error::other("a path is too long"))?;
-        write(&this.stand_in, &[STAND_IN, &told].concat(), 0o755)?;
+        write(&this.stand_in, &[STAND_IN_IMAGE, &told].concat(), 0o755)?;
         Ok(this)
     }
 
-    /// What is added to the environment of a make that is not concealed.
+    /// Variables for a make that is not concealed.
     #[must_use]
     pub fn environment(&self, of: &Command) -> Vec<(String, String)> {
         let other = of.environment.get("LD_PRELOAD");
@@ -144,13 +154,13 @@ impl Preload {
         ]
     }
 
-    /// What is in the place of what, where programs are concealed.
+    /// The stand-in, and the program in whose place concealed programs see the stand-in.
     #[must_use]
     pub fn instead(&self) -> (&Path, &Path) {
         (&self.stand_in, &self.make)
     }
 
-    /// Where the engine listens.
+    /// Address of the engine.
     #[must_use]
     pub fn socket(&self) -> &str {
         &self.socket
@@ -158,7 +168,7 @@ impl Preload {
 }
 
 impl Preload {
-    /// Its files are of no use any more.
+    /// Removes the files.
     pub fn remove(&self) {
         for file in [&self.shim, &self.stand_in, &self.runner] {
             let _ = fs::remove_file(file);
@@ -177,7 +187,7 @@ mod tests {
     use super::trailer;
 
     #[test]
-    fn what_is_told_is_read() {
+    fn trailer_round_trip() {
         let texts: [&[u8]; 4] = [b"/bin/outlive", b"a name", b"", b"/usr/bin/make"];
         let told = trailer::write(texts).expect("short");
         assert_eq!(trailer::read(&told), Some(texts));

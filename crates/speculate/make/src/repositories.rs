@@ -1,5 +1,5 @@
-//! A project may be a directory of a git repository. git looks for it in the directories around, and stops where a
-//! file system ends, which each tree is where it is concealed; and it writes to what it finds there.
+//! Git repositories around a project. git looks for a repository in the outer directories, and stops at the end of a
+//! file system, which the top of each concealed tree is; and git writes to that repository.
 
 use std::{
     ffi::OsStr,
@@ -11,55 +11,59 @@ use conceal::world::World;
 
 use crate::{command::Command, environment::Environment};
 
-/// What a repository is known by, at its top: a directory with all that it keeps, or a file that says where that is.
-const TOP: &str = ".git";
-/// What that file says before it.
-const AT: &str = "gitdir: ";
-/// In what a further working tree keeps: where all of them keep the rest.
-const COMMON: &str = "commondir";
+/// Entry at the top of a working tree: the directory of the repository, or a file with the path of that directory.
+const GIT_ENTRY: &str = ".git";
+/// Prefix of the path in such a file (gitrepository-layout(5)).
+const GIT_FILE_PREFIX: &str = "gitdir: ";
+/// File of a further working tree with the path of the shared directory (gitrepository-layout(5)).
+const COMMON_DIRECTORY_FILE: &str = "commondir";
 
-/// Has git look further.
-const ACROSS: (&str, &str) = ("GIT_DISCOVERY_ACROSS_FILESYSTEM", "1");
+/// Variable and value that let git look for a repository beyond the file system of the working directory.
+const ACROSS_FILE_SYSTEMS: (&str, &str) = ("GIT_DISCOVERY_ACROSS_FILESYSTEM", "1");
 
-/// Where the repository that this directory is in keeps what it has, if it is in one.
+/// The directory of the repository that contains this directory.
 #[must_use]
-pub fn kept_of(directory: &Path) -> Option<PathBuf> {
-    let top = directory.ancestors().find(|top| top.join(TOP).exists())?;
-    let kept = top.join(TOP);
+pub fn git_directory_of(directory: &Path) -> Option<PathBuf> {
+    let top = directory
+        .ancestors()
+        .find(|top| top.join(GIT_ENTRY).exists())?;
+    let kept = top.join(GIT_ENTRY);
     if kept.is_dir() {
         return Some(kept);
     }
-    let said = |file: &Path, before: &str| {
+    let read_path = |file: &Path, before: &str| {
         let text = fs::read_to_string(file).ok()?;
         Some(PathBuf::from(text.strip_prefix(before)?.trim_end()))
     };
-    let kept = top.join(said(&kept, AT)?);
-    let common = said(&kept.join(COMMON), "").map(|common| kept.join(common));
+    let kept = top.join(read_path(&kept, GIT_FILE_PREFIX)?);
+    let common = read_path(&kept.join(COMMON_DIRECTORY_FILE), "").map(|common| kept.join(common));
     Some(common.unwrap_or(kept))
 }
 
-/// The environment of a command: its own, unless its tree is no top of a repository, and it is not told something else.
-pub(crate) fn told(command: &Command, world: &World) -> Environment {
+/// The environment of a command, with [`ACROSS_FILE_SYSTEMS`] unless the tree is a top of a repository or the command
+/// has the variable.
+pub(crate) fn with_git_discovery(command: &Command, world: &World) -> Environment {
     let mut environment = command.environment.clone();
     let mut trees = world.real().places().map(|(_, place)| place);
-    let is_top = trees.any(|tree| command.directory.starts_with(tree) && tree.join(TOP).exists());
-    if !is_top && !is_told(command) {
-        environment.set(ACROSS.0, ACROSS.1);
+    let is_top =
+        trees.any(|tree| command.directory.starts_with(tree) && tree.join(GIT_ENTRY).exists());
+    if !is_top && !has_git_discovery(command) {
+        environment.set(ACROSS_FILE_SYSTEMS.0, ACROSS_FILE_SYSTEMS.1);
     }
     environment
 }
 
-/// A command that was begun by another one, which was told that, is what it would be without.
-pub(crate) fn untold(mut command: Command, by: &Command) -> Command {
-    let (name, value) = ACROSS;
-    if !is_told(by) && command.environment.get(name) == Some(OsStr::new(value)) {
+/// The command without a variable that was added for the command that began this one.
+pub(crate) fn without_git_discovery(mut command: Command, by: &Command) -> Command {
+    let (name, value) = ACROSS_FILE_SYSTEMS;
+    if !has_git_discovery(by) && command.environment.get(name) == Some(OsStr::new(value)) {
         command.environment.remove(name);
     }
     command
 }
 
-fn is_told(command: &Command) -> bool {
-    command.environment.get(ACROSS.0).is_some()
+fn has_git_discovery(command: &Command) -> bool {
+    command.environment.get(ACROSS_FILE_SYSTEMS.0).is_some()
 }
 
 #[cfg(test)]
@@ -67,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_repository_keeps_is_found() {
+    fn repository_directory_is_found() {
         let all = tempfile::TempDir::new().expect("a directory");
         let place = |name: &str| all.path().join(name);
         for name in [
@@ -85,13 +89,13 @@ mod tests {
         say("one/.git/worktrees/two/commondir", "../..\n");
         say("one/three/.git", "gitdir: ../.git/modules/three\n");
         let kept = |name: &str| {
-            kept_of(&place(name)).map(|kept| kept.canonicalize().expect("it is there"))
+            git_directory_of(&place(name)).map(|kept| kept.canonicalize().expect("it is there"))
         };
         let real = |name: &str| Some(place(name).canonicalize().expect("it is there"));
         for directory in ["one", "one/in/it", "two", "two/in"] {
             assert_eq!(kept(directory), real("one/.git"), "{directory}");
         }
         assert_eq!(kept("one/three/in"), real("one/.git/modules/three"));
-        assert_eq!(kept_of(Path::new("/")), None);
+        assert_eq!(git_directory_of(Path::new("/")), None);
     }
 }

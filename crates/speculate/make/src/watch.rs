@@ -1,4 +1,4 @@
-//! Notices that something was saved.
+//! Notices saves.
 
 use std::{
     path::Path,
@@ -8,16 +8,16 @@ use std::{
 
 use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 
-/// How long nothing has to change before what is there counts as saved: editors write in several steps, and times of
-/// files have no more than some milliseconds.
-const QUIET: Duration = Duration::from_millis(20);
+/// Time without a change after which a save is complete. Editors write in several steps, and file times have a
+/// resolution of milliseconds.
+const SETTLE_TIME: Duration = Duration::from_millis(20);
 
 fn is_change(event: &Event) -> bool {
     let is_named = event.paths.is_empty() || event.paths.iter().any(|path| !is_unnamed(path));
     is_named && !matches!(event.kind, EventKind::Access(_))
 }
 
-/// Hidden files have no name; the kernel gives them one of `#` and a number when it tells of them.
+/// Hidden files have no name; the kernel reports such a file as `#` and a number.
 fn is_unnamed(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.as_encoded_bytes());
     let number = name.and_then(|name| name.strip_prefix(b"#"));
@@ -32,15 +32,15 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// That tree, from now on.
+    /// Watches this tree from now on.
     ///
     /// # Errors
-    /// If it has more directories than the system lets one watch (`fs.inotify.max_user_watches`).
+    /// The tree has more directories than the system allows (`fs.inotify.max_user_watches`).
     pub fn over(tree: &Path) -> notify::Result<Self> {
         let (changed, changes) = channel();
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
             if event.as_ref().map_or(true, is_change) {
-                // Nobody listens any more.
+                // The receiver has gone.
                 let _ = changed.send(());
             }
         })?;
@@ -51,16 +51,16 @@ impl Watch {
         })
     }
 
-    /// Waits until something was saved, for so long at most. Whether something was.
+    /// Waits for a save, at most for this time. Returns whether there was one.
     #[must_use]
     pub fn wait(&self, at_most: Duration) -> bool {
         if self.changes.recv_timeout(at_most).is_err() {
             return false;
         }
-        // Something may be written to all the time.
+        // Some files change all the time.
         let until = Instant::now() + at_most;
         while Instant::now() < until
-            && self.changes.recv_timeout(QUIET) != Err(RecvTimeoutError::Timeout)
+            && self.changes.recv_timeout(SETTLE_TIME) != Err(RecvTimeoutError::Timeout)
         {}
         true
     }

@@ -1,4 +1,4 @@
-//! Where jobs are done: a world anew when something around its trees has changed that was read.
+//! The world of the jobs: a new one after a change of a file around the trees that a job has read.
 
 use std::{
     collections::BTreeSet,
@@ -12,10 +12,10 @@ use encapsulation::{Encapsulation, Stale};
 
 use crate::job::Job;
 
-/// Says of a process whether it may change what is around the trees.
+/// Whether a process may change files around the trees.
 pub type MayChange = Arc<dyn Fn(u32) -> bool + Send + Sync>;
 
-/// What worlds are made of, and the one that is in use.
+/// The settings of worlds, and the world in use.
 pub struct Worlds {
     concealed: Vec<PathBuf>,
     may_change: MayChange,
@@ -25,10 +25,10 @@ pub struct Worlds {
 }
 
 impl Worlds {
-    /// What is done to those directories is concealed; the rest as of [`World::new`].
+    /// Conceals effects in these directories; the other arguments are those of [`World::new`].
     ///
     /// # Errors
-    /// Those of [`World::new`].
+    /// The errors of [`World::new`].
     pub fn new(
         concealed: &[PathBuf],
         may_change: MayChange,
@@ -45,17 +45,17 @@ impl Worlds {
         })
     }
 
-    /// The one in which jobs begin.
+    /// The world in which jobs begin.
     #[must_use]
     pub fn current(&self) -> Arc<World> {
         let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&current)
     }
 
-    /// A new one, if what was read around the trees is not there as it was. What that was.
+    /// Makes a new world if an input around the trees has changed. Returns that input.
     ///
     /// # Errors
-    /// Those of [`World::new`].
+    /// The errors of [`World::new`].
     pub fn renew(&self) -> Result<Option<Stale>, WorldError> {
         let Some(stale) = around_is_stale(&self.current()) else {
             return Ok(None);
@@ -70,28 +70,28 @@ impl Worlds {
         Ok(Some(stale))
     }
 
-    /// No job begins any more, and this process is about to end ([`World::end`]).
+    /// Ends the worlds ([`World::end`]). No job begins any more.
     pub fn end(&self) {
         self.current().end();
     }
 }
 
 impl Worlds {
-    /// Files that none of these jobs will show are let go, but not of what begins while this is found out.
+    /// Releases hidden files that no job needs. Files of jobs that begin meanwhile stay.
     pub fn sweep(&self, jobs: impl FnOnce() -> Vec<Arc<Job>>) {
         let world = self.current();
         let before = world.hidden().number();
         let mut needed = BTreeSet::new();
         for job in jobs() {
             if !job.is_over() {
-                job.concealing.needed(&mut needed);
+                job.concealment.needed(&mut needed);
             }
         }
         world.hidden().keep_only(before, &needed);
     }
 }
 
-/// What was read around the trees, and is not as it was.
+/// The input around the trees that has changed.
 #[must_use]
 pub fn around_is_stale(world: &World) -> Option<Stale> {
     let check = |around: &mut Encapsulation| around.check();

@@ -11,13 +11,13 @@ use std::{
 use make::{command, output::Output};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-/// How long something may take that has to happen.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Longest time of a step that must happen.
+const STEP_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "{what}");
+        assert!(began.elapsed() < STEP_TIMEOUT, "{what}");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -66,7 +66,7 @@ fn heard(mut reader: File) -> String {
 }
 
 #[test]
-fn what_is_said_to_a_terminal_does_not_come_into_a_pipe() {
+fn terminal_output_stays_off_the_pipe() {
     for terminal in [[false; 3], [true, false, true], [false, false, true]] {
         let (output, mut child) = says(&given(terminal, false), "echo out; echo err >&2");
         child.wait().expect("it ends");
@@ -79,7 +79,7 @@ fn what_is_said_to_a_terminal_does_not_come_into_a_pipe() {
 
 /// What it leaves running has closed its ends, or some of them.
 #[test]
-fn who_reads_is_told_of_the_end_while_something_is_left_running() {
+fn reader_sees_end_before_background_process() {
     let (output, mut child) = says(
         &given([false; 3], false),
         "sleep 1000 >/dev/null 2>/dev/null & echo out $!",
@@ -95,7 +95,7 @@ fn who_reads_is_told_of_the_end_while_something_is_left_running() {
 }
 
 #[test]
-fn what_goes_to_the_same_place_is_in_order() {
+fn joined_streams_keep_order() {
     let script = "for n in 1 2 3; do echo out $n; echo err $n >&2; done";
     let (output, mut child) = says(&given([false; 3], true), script);
     child.wait().expect("it ends");
@@ -113,7 +113,7 @@ fn terminals() -> usize {
 }
 
 #[test]
-fn who_has_ended_has_no_terminal() {
+fn ended_command_has_no_terminal() {
     let mut ended = Vec::new();
     for _ in 0..10 {
         let (output, input, ends) = Output::open(&given([true; 3], false)).expect("a terminal");
@@ -129,9 +129,9 @@ fn who_has_ended_has_no_terminal() {
 }
 
 #[test]
-fn who_says_more_than_is_kept_waits() {
-    const LENGTH: usize = 100_000_000;
-    let script = format!("head -c {LENGTH} /dev/zero");
+fn command_with_excess_output_waits() {
+    const OUTPUT_BYTES: usize = 100_000_000;
+    let script = format!("head -c {OUTPUT_BYTES} /dev/zero");
     let (output, mut child) = says(&given([false; 3], false), &script);
     until("nothing more is kept", || output.is_full());
     assert!(child.try_wait().expect("a child").is_none());
@@ -139,12 +139,12 @@ fn who_says_more_than_is_kept_waits() {
     output.show([to_out, to_err]);
     let said = thread::spawn(move || heard(out).len());
     assert!(child.wait().expect("it ends").success());
-    assert_eq!(said.join().expect("it is heard"), LENGTH);
+    assert_eq!(said.join().expect("it is heard"), OUTPUT_BYTES);
 }
 
 /// Somebody else may take it over at the same time.
 #[test]
-fn what_was_shown_stays_known() {
+fn shown_output_can_be_repeated() {
     let (output, mut child) = says(&given([false; 3], false), "echo out; echo err >&2");
     child.wait().expect("it ends");
     output.end();
@@ -160,9 +160,9 @@ fn what_was_shown_stays_known() {
 
 /// The user's pipe, or terminal, may be one that does not wait.
 #[test]
-fn nothing_is_lost_where_it_does_not_wait() {
-    const LENGTH: usize = 1_000_000;
-    let script = format!("head -c {LENGTH} /dev/zero");
+fn nonblocking_sink_loses_no_output() {
+    const OUTPUT_BYTES: usize = 1_000_000;
+    let script = format!("head -c {OUTPUT_BYTES} /dev/zero");
     let (output, mut child) = says(&given([false; 3], false), &script);
     child.wait().expect("it ends");
     output.end();
@@ -170,19 +170,19 @@ fn nothing_is_lost_where_it_does_not_wait() {
     rustix::io::ioctl_fionbio(&to_out, true).expect("a pipe");
     output.show([to_out, to_err]);
     until("the pipe is full", || waiting_in(&out) > 60_000);
-    assert_eq!(heard(out).len(), LENGTH);
+    assert_eq!(heard(out).len(), OUTPUT_BYTES);
 }
 
 #[test]
-fn nobody_waits_for_who_does_not_listen() {
+fn absent_reader_delays_no_end() {
     let (output, mut child) = says(&given([false; 3], false), "head -c 300000 /dev/zero");
     child.wait().expect("it ends");
     let ((out, to_out), (_err, to_err)) = (pipe(), pipe());
     output.show([to_out, to_err]);
     until("something is said", || waiting_in(&out) > 0);
-    assert!(!output.is_heard(Duration::from_millis(100)));
-    output.give_up();
-    assert!(output.is_heard(PATIENCE));
+    assert!(!output.is_drained(Duration::from_millis(100)));
+    output.abandon();
+    assert!(output.is_drained(STEP_TIMEOUT));
     output.end();
     let said = heard(out).len();
     assert!((4096..300_000).contains(&said), "{said}");

@@ -1,5 +1,5 @@
-//! The north side of a host whose server has state: its notes outlive it, and so do its clients' numbers, at which
-//! its next life gets sockets.
+//! The north side of a stateful server's host. The determinants outlive the server, and the next incarnation gets
+//! sockets with the numbers of the clients.
 
 use std::collections::BTreeMap;
 
@@ -12,55 +12,55 @@ use wire::{ChecksumMode, Flags, FlowId, FlowKey, SegmentSpec, SeqNumber, kind};
 use super::{Node, finished, packet};
 use crate::{
     clock,
+    determinants::DeterminantLog,
     host::SocketSetup,
+    invariants::{InvariantChecker, Violation},
     length32,
-    notes::Notes,
     process::Process,
     repair::Blueprint,
     scenario::{Flaw, NorthSetup},
     stateful::{Connection, Stateful},
-    witness::{Violation, Witness},
 };
 
-/// How often things happened to a server with state.
+/// Events of a stateful server, counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
-    /// Sockets that were made for connections.
+pub struct NorthCounters {
+    /// Sockets that were grafted.
     pub grafts: u32,
-    /// And had to say again what a client lacked.
+    /// Grafted sockets that had to send missing output again.
     pub resumed: u32,
-    /// And were closed at once, as the dead life may have been about to.
+    /// Grafted sockets that were closed at once, as the dead incarnation may have been about to do.
     pub closed: u32,
-    /// Deaths in a replay, before sockets were made, between that and their handover, and of one that served.
+    /// Deaths during a replay, before the grafts, before the handover, and while serving.
     pub deaths: [u32; 4],
 }
 
-/// What there is of it beside the process.
+/// The stateful server without its process.
 #[derive(Debug)]
 pub(crate) struct North {
     pub(crate) setup: NorthSetup,
-    pub(crate) notes: Notes,
-    /// So many steps of the program until it is to die; of the next life, if there is none.
+    pub(crate) determinants: DeterminantLog,
+    /// Steps of the program until its death, or until the death of the next incarnation.
     pub(crate) fuse: Option<u32>,
-    /// Sockets that are to be given to the server, by the number of their connections.
+    /// Grafted sockets before the handover, by the number of their connections.
     made: BTreeMap<usize, SocketHandle>,
-    /// Which clock has which connection that was grafted.
+    /// The clock of each grafted connection.
     clocks: BTreeMap<FlowKey, usize>,
-    /// What the server had read when there were so many notes.
+    /// Number of determinants, and the read positions at that number.
     releasing: Option<(usize, Vec<(FlowId, SeqNumber)>)>,
-    pub(crate) tally: Tally,
+    pub(crate) counters: NorthCounters,
 }
 
 impl North {
     pub(crate) fn new(setup: NorthSetup) -> Self {
         Self {
             setup,
-            notes: Notes::new(setup.flaw),
+            determinants: DeterminantLog::new(setup.flaw),
             fuse: None,
             made: BTreeMap::new(),
             clocks: BTreeMap::new(),
             releasing: None,
-            tally: Tally::default(),
+            counters: NorthCounters::default(),
         }
     }
 
@@ -68,14 +68,14 @@ impl North {
         self.made.values().copied()
     }
 
-    /// Its host has lost its power.
+    /// The host loses its power.
     pub(crate) fn lose_power(&mut self, rng: &mut SmallRng) {
-        self.notes.lose_power(rng);
+        self.determinants.lose_power(rng);
         (self.releasing, self.fuse) = (None, None);
         self.made.clear();
     }
 
-    /// This life dies.
+    /// The incarnation dies.
     pub(crate) fn dies(&mut self, stateful: &Stateful) {
         let stage = match (stateful.has_replayed(), stateful.waits()) {
             (false, _) => 0,
@@ -83,17 +83,17 @@ impl North {
             (true, true) => 2,
             (true, false) => 3,
         };
-        self.tally.deaths[stage] += 1;
+        self.counters.deaths[stage] += 1;
     }
 }
 
 impl Node {
-    /// A life of the server begins, which is this process.
+    /// Starts an incarnation of the server.
     pub(crate) fn begin(&mut self, mut process: Process) {
         if let Some(north) = &mut self.north {
             north.made.clear();
-            north.notes.lose_unmade();
-            process.stateful = Some(Stateful::new(process.life, &north.notes));
+            north.determinants.lose_unmade();
+            process.stateful = Some(Stateful::new(process.incarnation, &north.determinants));
         }
         self.process = Some(process);
     }
@@ -102,7 +102,7 @@ impl Node {
         self.process.as_ref()?.stateful.as_ref()
     }
 
-    /// The server has lived through its notes.
+    /// Whether the server has replayed all determinants.
     pub(crate) fn has_replayed(&self) -> bool {
         self.stateful().is_some_and(Stateful::has_replayed)
     }
@@ -113,7 +113,7 @@ impl Node {
         self.stateful()?.passed(key, isn)
     }
 
-    /// Where the server stands with this connection, while it waits for those that it knows.
+    /// Replay position of the connection, while the server waits for its sockets.
     pub(crate) fn standing(&self, key: FlowKey, flow: &Flow) -> Option<Standing> {
         let (_, passed) = self.passed(key, flow)?;
         Some(Standing {
@@ -124,8 +124,9 @@ impl Node {
         })
     }
 
-    /// The same of all connections, for a logger on another machine: it need not wait for what it has had no copy of.
-    pub(crate) fn where_it_stands(&self) -> Vec<(FlowId, SeqNumber)> {
+    /// Replay positions of all connections, for a logger on another machine: that logger need not wait for segments
+    /// without a copy.
+    pub(crate) fn replay_positions(&self) -> Vec<(FlowId, SeqNumber)> {
         let north = self.north.as_ref();
         if north.is_none_or(|north| north.setup.commit.is_none()) {
             return Vec::new();
@@ -138,15 +139,15 @@ impl Node {
         stands.collect()
     }
 
-    /// What the logger knows to have been read of this connection, from notes.
+    /// Recorded reads of this connection that the logger knows.
     pub(crate) fn noted(&self, key: FlowKey, flow: &Flow) -> Option<SeqNumber> {
-        let notes = &self.north.as_ref()?.notes;
-        let mut noted = notes.noted().iter();
+        let determinants = &self.north.as_ref()?.determinants;
+        let mut noted = determinants.noted().iter();
         let its = noted.find(|(its, isn, _)| (*its, *isn) == (key, flow.client.isn));
         its.map(|(_, isn, read)| *isn + 1 + length32(*read))
     }
 
-    /// A server that serves says how far it has noted what it has read.
+    /// Tells the data plane the recorded reads of a serving server.
     pub(crate) fn note_reads(&mut self) {
         if !self.stateful().is_some_and(Stateful::serves) {
             return;
@@ -159,8 +160,8 @@ impl Node {
             return;
         };
         let too_soon = north.setup.flaw == Flaw::TellsTooSoon;
-        for (key, isn, read) in north.notes.noted() {
-            let read = match north.notes.read_of(*key) {
+        for (key, isn, read) in north.determinants.noted() {
+            let read = match north.determinants.read_of(*key) {
                 Some(all) if too_soon => all,
                 _ => *read,
             };
@@ -168,36 +169,35 @@ impl Node {
         }
     }
 
-    /// What its flows' connections have read, as far as that is noted where it is safe.
-    pub(crate) fn what_was_read(&mut self) -> Vec<(FlowId, SeqNumber)> {
+    /// Stable read positions of the flows' connections.
+    pub(crate) fn read_positions(&mut self) -> Vec<(FlowId, SeqNumber)> {
         let Some(north) = &mut self.north else {
             return Vec::new();
         };
-        let notes = &north.notes;
+        let determinants = &north.determinants;
         let flows = self.south.flows().filter(|(_, flow)| flow.closed_ns == 0);
         let read = flows.filter_map(|(key, flow)| {
-            let read = notes.read_of(*key)?;
+            let read = determinants.read_of(*key)?;
             Some((flow.id, flow.client.isn + 1 + length32(read)))
         });
         let (length, read) = north
             .releasing
             .take()
-            .unwrap_or_else(|| (notes.len(), read.collect()));
-        if notes.are_stable(length) {
+            .unwrap_or_else(|| (determinants.len(), read.collect()));
+        if determinants.are_stable(length) {
             return read;
         }
         north.releasing = Some((length, read));
         Vec::new()
     }
 
-    /// Make the socket with which the server goes on, then let what concerns it pass, then say what is still to be
-    /// said: as `serve` does.
+    /// Makes the socket for the server, opens the flow, and then sends the missing output, as `serve` does.
     pub(crate) fn graft(
         &mut self,
         key: FlowKey,
         flow: &Flow,
         point: SplicePoint,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
         now: u64,
     ) -> Result<(), Violation> {
         let Some((number, passed)) = self.passed(key, flow) else {
@@ -228,19 +228,19 @@ impl Node {
                 said,
                 is_closed,
             },
-            witness,
+            checker,
         )?;
         self.report_states(now);
-        self.poll(witness, now)
+        self.poll(checker, now)
     }
 
-    /// The connection goes on.
+    /// Joins the flow and the socket.
     fn join(
         &mut self,
         key: FlowKey,
         number: usize,
         graft: Graft,
-        witness: &mut Witness,
+        checker: &mut InvariantChecker,
     ) -> Result<(), Violation> {
         let Some(north) = &mut self.north else {
             return Ok(());
@@ -250,12 +250,12 @@ impl Node {
         if !swallowed && socket.send_slice(&graft.said) != Ok(graft.said.len()) {
             return Err(Violation::new(format!("{key} does not take what was said")));
         }
-        north.tally.grafts += 1;
-        north.tally.resumed += u32::from(!graft.said.is_empty());
-        north.tally.closed += u32::from(graft.is_closed);
+        north.counters.grafts += 1;
+        north.counters.resumed += u32::from(!graft.said.is_empty());
+        north.counters.closed += u32::from(graft.is_closed);
         if graft.is_closed {
             socket.close();
-            witness.server_closed(key);
+            checker.server_closed(key);
         } else {
             north.made.insert(number, graft.socket);
         }
@@ -296,7 +296,7 @@ impl Node {
         })
     }
 
-    /// The server gets its connections, and goes on.
+    /// Gives the server its sockets.
     pub(crate) fn hand_over(&mut self) {
         let stateful = self.process.as_mut().and_then(|one| one.stateful.as_mut());
         if let (Some(stateful), Some(north)) = (stateful, &mut self.north) {
@@ -305,26 +305,25 @@ impl Node {
     }
 }
 
-/// A connection that goes on.
+/// A grafted connection.
 struct Graft {
     socket: SocketHandle,
     said: Vec<u8>,
     is_closed: bool,
 }
 
-/// What the server has said, and its client lacks.
+/// Output that the client lacks.
 fn lacked(flow: &Flow, passed: &Connection, next: SeqNumber) -> Option<Vec<u8>> {
     let known = next.distance_from(flow.server.isn + 1)?;
     passed.said.get(crate::index(known)..).map(<[u8]>::to_vec)
 }
 
-/// The next number that the server is to be given.
+/// The next sequence number for the server.
 fn expected(flow: &Flow, passed: &Connection) -> SeqNumber {
     flow.client.isn + 1 + length32(passed.read)
 }
 
-/// What the client said last, as far as the server has read it: it has everything before `next`, and this
-/// window.
+/// The last segment of the client, as far as the server has read: acknowledgement `next`, and this window.
 fn last_word(
     key: FlowKey,
     flow: &Flow,

@@ -64,7 +64,7 @@ pub enum Flaw {
 }
 
 /// Numbers of the actions at which a server with state dies: besides others, when sockets are made and given to it.
-const MOMENTS: [usize; 12] = [0, 1, 4, 5, 6, 8, 10, 11, 13, 21, 21, 22];
+const CRASH_ACTIONS: [usize; 12] = [0, 1, 4, 5, 6, 8, 10, 11, 13, 21, 21, 22];
 
 impl Scenario {
     /// Others with a server that has state: what it answers depends on what all clients have said, and in which
@@ -138,7 +138,7 @@ fn crashes(rng: &mut SmallRng) -> Vec<Crash> {
 
 fn crash(rng: &mut SmallRng, is_first: bool) -> Crash {
     let when = if !is_first && rng.random_bool(0.6) {
-        let moment = MOMENTS[rng.random_range(0..MOMENTS.len())];
+        let moment = CRASH_ACTIONS[rng.random_range(0..CRASH_ACTIONS.len())];
         When::During(moment, rng.random_range(0..2 * MS))
     } else {
         let longest = [2, 30, 300, 1500][rng.random_range(0..4)] * MS;
@@ -147,7 +147,7 @@ fn crash(rng: &mut SmallRng, is_first: bool) -> Crash {
     let longest = [4, 30, 200][rng.random_range(0..3)];
     Crash {
         when,
-        workers_live_on: false,
+        workers_survive: false,
         status: [9, 11, 256, 6][rng.random_range(0..4)],
         fuse: rng.random_bool(0.5).then(|| rng.random_range(0..longest)),
     }

@@ -8,12 +8,12 @@ use recovery::ReplayMode;
 use super::{Fault, noise, request, size};
 use crate::{
     MS,
-    conversation::{LIFE_DIGITS, Request},
+    conversation::{INCARNATION_DIGITS, Request},
 };
 
 /// One step of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum ScriptStep {
     Send(Vec<u8>),
     /// Go on when so many bytes were received since the beginning.
     Await(usize),
@@ -24,7 +24,7 @@ pub(crate) enum Step {
 
 /// How it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum ClientEnd {
     /// As it should.
     Completes,
     /// The client resets the connection at this time.
@@ -36,7 +36,7 @@ pub(crate) enum Fate {
 /// What a client does, and what it must hear.
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<ScriptStep>,
     /// Everything that it sends.
     pub(crate) instream: Vec<u8>,
     /// Everything that it must be sent.
@@ -51,12 +51,12 @@ pub(crate) struct Script {
     pub(crate) heard_before: Option<(usize, Range<usize>)>,
     /// Where requests begin in the instream, and their answers in the outstream.
     pub(crate) turns: Vec<(usize, usize)>,
-    pub(crate) fate: Fate,
+    pub(crate) fate: ClientEnd,
 }
 
 /// In which rhythm it speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Manner {
+enum Rhythm {
     /// The next request when the last is answered.
     InTurn,
     /// Everything at once.
@@ -80,8 +80,8 @@ impl Script {
             _ => {}
         }
         let manner = match mode {
-            ReplayMode::Connection if rng.random_bool(0.3) => Manner::Pipelined,
-            _ => Manner::InTurn,
+            ReplayMode::Connection if rng.random_bool(0.3) => Rhythm::Pipelined,
+            _ => Rhythm::InTurn,
         };
         let mut script = Self::of(&requests, manner, rng);
         script.fate = fate(rng);
@@ -102,40 +102,40 @@ impl Script {
             }
             Fault::RecordLimit => vec![before, Request::Put(noise(rng, 300_000))],
         };
-        Self::of(&requests, Manner::InTurn, rng)
+        Self::of(&requests, Rhythm::InTurn, rng)
     }
 
     /// The script of one that is answered otherwise by each life, behind answers of which enough is
     /// recorded, and others that are short.
-    pub(crate) fn of_lives(rng: &mut SmallRng) -> Self {
+    pub(crate) fn of_divergence(rng: &mut SmallRng) -> Self {
         let mut requests = vec![Request::Get(rng.random_range(1..9000))];
         let short = rng.random_range(0..5);
         requests.extend((0..short).map(|_| Request::Get(rng.random_range(1..200))));
         requests.push(Request::Lives(rng.random_range(2..30_000)));
         requests.extend((0..short).map(|_| Request::Get(rng.random_range(1..200))));
-        Self::of(&requests, Manner::InTurn, rng)
+        Self::of(&requests, Rhythm::InTurn, rng)
     }
 
     /// The script of one whose answer begins as always, and then is another one in each life.
-    pub(crate) fn of_late_lives(rng: &mut SmallRng) -> Self {
+    pub(crate) fn of_late_divergence(rng: &mut SmallRng) -> Self {
         let requests = [
             Request::Get(rng.random_range(4096..30_000)),
             Request::Lives(rng.random_range(2..30_000)),
         ];
-        Self::of(&requests, Manner::Pipelined, rng)
+        Self::of(&requests, Rhythm::Pipelined, rng)
     }
 
     /// The same, and its client asks for more when it has heard that.
-    pub(crate) fn of_late_lives_and_more(rng: &mut SmallRng) -> Self {
+    pub(crate) fn of_late_divergence_and_requests(rng: &mut SmallRng) -> Self {
         let first = [
             (
                 Request::Get(rng.random_range(4096..30_000)),
-                Manner::Pipelined,
+                Rhythm::Pipelined,
             ),
-            (Request::Lives(rng.random_range(2..30_000)), Manner::InTurn),
+            (Request::Lives(rng.random_range(2..30_000)), Rhythm::InTurn),
         ];
         let more = (0..rng.random_range(1..4)).map(|_| Request::Get(rng.random_range(1..9000)));
-        let more: Vec<_> = more.map(|request| (request, Manner::InTurn)).collect();
+        let more: Vec<_> = more.map(|request| (request, Rhythm::InTurn)).collect();
         let mut script = Self::of_each(&[&first[..], &more].concat(), rng);
         if let [_, (_, begins), (asked, ends), ..] = script.turns[..] {
             script.heard_before = Some((asked, begins..ends));
@@ -148,17 +148,18 @@ impl Script {
         let before = Request::Get(rng.random_range(1..9000));
         let length = rng.random_range(1..100_000);
         let upload = Request::Keep(rng.random_range(1..9000), noise(rng, length));
-        Self::of(&[before, upload], Manner::InTurn, rng)
+        Self::of(&[before, upload], Rhythm::InTurn, rng)
     }
 
     /// Its client does nothing for a while when it has heard what it asked for, before it asks for more.
     pub(crate) fn thinks_before_more(&mut self, rng: &mut SmallRng) {
         let steps = std::mem::take(&mut self.steps);
         for step in steps {
-            let waits = matches!(step, Step::Await(_));
+            let waits = matches!(step, ScriptStep::Await(_));
             self.steps.push(step);
             if waits {
-                self.steps.push(Step::Pause(rng.random_range(0..600 * MS)));
+                self.steps
+                    .push(ScriptStep::Pause(rng.random_range(0..600 * MS)));
             }
         }
     }
@@ -181,16 +182,16 @@ impl Script {
             _ => {}
         }
         let manner = if rng.random_bool(0.3) {
-            Manner::Pipelined
+            Rhythm::Pipelined
         } else {
-            Manner::InTurn
+            Rhythm::InTurn
         };
         let mut script = Self::of(&requests, manner, rng);
         script.fate = fate(rng);
         script
     }
 
-    fn of(requests: &[Request], manner: Manner, rng: &mut SmallRng) -> Self {
+    fn of(requests: &[Request], manner: Rhythm, rng: &mut SmallRng) -> Self {
         let each: Vec<_> = requests
             .iter()
             .map(|request| (request.clone(), manner))
@@ -198,7 +199,7 @@ impl Script {
         Self::of_each(&each, rng)
     }
 
-    fn of_each(requests: &[(Request, Manner)], rng: &mut SmallRng) -> Self {
+    fn of_each(requests: &[(Request, Rhythm)], rng: &mut SmallRng) -> Self {
         let mut script = Self {
             steps: Vec::new(),
             instream: Vec::new(),
@@ -208,7 +209,7 @@ impl Script {
             alike: false,
             heard_before: None,
             turns: vec![(0, 0)],
-            fate: Fate::Completes,
+            fate: ClientEnd::Completes,
         };
         for (request, manner) in requests {
             script.add(request, *manner, rng);
@@ -218,18 +219,18 @@ impl Script {
             .is_some_and(|(last, _)| matches!(last, Request::Upload(_) | Request::Keep(..)))
             || rng.random_bool(0.4)
         {
-            script.steps.push(Step::HalfClose);
+            script.steps.push(ScriptStep::HalfClose);
         } else {
-            script.steps.push(Step::Await(script.outstream.len()));
+            script.steps.push(ScriptStep::Await(script.outstream.len()));
         }
         script
     }
 
-    fn add(&mut self, request: &Request, manner: Manner, rng: &mut SmallRng) {
+    fn add(&mut self, request: &Request, manner: Rhythm, rng: &mut SmallRng) {
         let (bytes, answer) = (request.encode(), request.answer());
         let at = self.outstream.len();
         if *request == Request::Life {
-            self.any.push(at..at + LIFE_DIGITS);
+            self.any.push(at..at + INCARNATION_DIGITS);
         }
         if let Request::Lives(_) = request {
             self.any.push(at..at + answer.len());
@@ -243,8 +244,8 @@ impl Script {
         let mut rest = &bytes[..];
         if let Request::Keep(_, body) = request {
             let (line, body) = bytes.split_at(bytes.len() - body.len());
-            self.steps.push(Step::Send(line.to_vec()));
-            self.steps.push(Step::Await(at + answer.len()));
+            self.steps.push(ScriptStep::Send(line.to_vec()));
+            self.steps.push(ScriptStep::Await(at + answer.len()));
             rest = body;
         }
         // In one piece, or in a few with pauses between.
@@ -255,26 +256,26 @@ impl Script {
             } else {
                 rng.random_range(1..rest.len())
             };
-            self.steps.push(Step::Send(rest[..length].to_vec()));
+            self.steps.push(ScriptStep::Send(rest[..length].to_vec()));
             rest = &rest[length..];
             if rng.random_bool(0.3) {
-                self.steps.push(Step::Pause(pause(rng)));
+                self.steps.push(ScriptStep::Pause(pause(rng)));
             }
         }
         self.instream.extend(bytes);
         self.outstream.extend(answer);
         self.turns.push((self.instream.len(), self.outstream.len()));
-        if manner == Manner::InTurn && !request.is_last() {
-            self.steps.push(Step::Await(self.outstream.len()));
+        if manner == Rhythm::InTurn && !request.is_last() {
+            self.steps.push(ScriptStep::Await(self.outstream.len()));
         }
     }
 }
 
-fn fate(rng: &mut SmallRng) -> Fate {
+fn fate(rng: &mut SmallRng) -> ClientEnd {
     match rng.random_range(0..20) {
-        0 => Fate::Resets(rng.random_range(0..400 * MS)),
-        1 => Fate::Vanishes(rng.random_range(0..400 * MS)),
-        _ => Fate::Completes,
+        0 => ClientEnd::Resets(rng.random_range(0..400 * MS)),
+        1 => ClientEnd::Vanishes(rng.random_range(0..400 * MS)),
+        _ => ClientEnd::Completes,
     }
 }
 

@@ -15,12 +15,12 @@ use crate::stage::PORT;
 use crate::subject::nginx_command;
 use harness::nginx;
 
-/// Both servers are found well by then.
-const SETTLED: Duration = Duration::from_millis(500);
+/// Time after which HAProxy has found both servers well.
+const HEALTH_CHECK_TIME: Duration = Duration::from_millis(500);
 
 /// The hosts: HAProxy's and two of nginx.
 pub(super) fn hosts(bench: &Bench) -> Result<[Host; 3]> {
-    let lab = &bench.stage.ground.lab;
+    let lab = &bench.stage.testbed.lab;
     Ok([
         lab.add_host_at("proxy", 20)?,
         lab.add_host_at("web1", 31)?,
@@ -38,20 +38,20 @@ pub(super) struct Proxied<'a> {
 
 impl<'a> Proxied<'a> {
     pub(super) fn start(bench: &'a Bench, hosts: &'a [Host; 3]) -> Result<Self> {
-        let ground = &bench.stage.ground;
+        let testbed = &bench.stage.testbed;
         let [proxy, webs @ ..] = hosts;
         prepare(bench, webs)?;
         let started = [start_nginx(bench, &webs[0])?, start_nginx(bench, &webs[1])?];
-        let path = ground.file("haproxy.cfg");
+        let path = testbed.file("haproxy.cfg");
         fs::write(&path, configuration(address(proxy), webs))?;
         let mut command = proxy.command("haproxy");
         command.args(["-db", "-f"]).arg(path);
-        let log = ground.file("haproxy.log");
+        let log = testbed.file("haproxy.log");
         let process = proxy
             .spawn(&mut command, &Output::File(log.clone()))
             .context("is haproxy there? `make setup` installs it")?;
-        ground.await_listener(proxy, PORT, &process, &log)?;
-        std::thread::sleep(SETTLED);
+        testbed.await_listener(proxy, PORT, &process, &log)?;
+        std::thread::sleep(HEALTH_CHECK_TIME);
         Ok(Self {
             bench,
             hosts,
@@ -78,12 +78,12 @@ impl<'a> Proxied<'a> {
 
 /// Writes the configurations of their nginx.
 pub(crate) fn prepare(bench: &Bench, webs: &[Host]) -> Result<()> {
-    let ground = &bench.stage.ground;
+    let testbed = &bench.stage.testbed;
     for web in webs {
-        let directory = ground.file(web.name());
+        let directory = testbed.file(web.name());
         if !directory.exists() {
             fs::create_dir(&directory)?;
-            symlink(ground.file("www"), directory.join("www"))?;
+            symlink(testbed.file("www"), directory.join("www"))?;
             let text = nginx::configuration(&directory, &[address(web)]);
             fs::write(directory.join("nginx.conf"), text)?;
         }
@@ -93,8 +93,8 @@ pub(crate) fn prepare(bench: &Bench, webs: &[Host]) -> Result<()> {
 
 /// Returns when it listens.
 pub(crate) fn start_nginx(bench: &Bench, host: &Host) -> Result<Process> {
-    let ground = &bench.stage.ground;
-    let directory = ground.file(host.name());
+    let testbed = &bench.stage.testbed;
+    let directory = testbed.file(host.name());
     let [program, arguments @ ..] = &nginx_command(&directory)[..] else {
         unreachable!("it has a name");
     };
@@ -102,7 +102,7 @@ pub(crate) fn start_nginx(bench: &Bench, host: &Host) -> Result<Process> {
     command.args(arguments);
     let log = directory.join("output");
     let process = host.spawn(&mut command, &Output::File(log.clone()))?;
-    ground.await_listener(host, PORT, &process, &log)?;
+    testbed.await_listener(host, PORT, &process, &log)?;
     Ok(process)
 }
 

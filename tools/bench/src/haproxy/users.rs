@@ -11,19 +11,19 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::Bench;
-use crate::clients::hear;
+use crate::clients::read_some;
 
 /// In words, with the numbers from below.
 pub(crate) const WHAT: &str = "8 clients download 32 MiB again and again, each time over a new connection, and 8 ask for 128 \
      bytes every 20 ms over one that stays";
-const OF_EACH: usize = 8;
-/// More than the buffers of HAProxy's host hold: what they do is not lost with a server.
-const OBJECT: usize = 32 << 20;
+const USERS_OF_EACH_KIND: usize = 8;
+/// More than the buffers of HAProxy's host hold: a server's death loses a part of each download.
+const LARGE_OBJECT_BYTES: usize = 32 << 20;
 const BETWEEN_REQUESTS: Duration = Duration::from_millis(20);
-/// Longer than this nobody waits.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// After a failure, so that nobody is overrun.
-const REST: Duration = Duration::from_millis(20);
+/// Longest wait of a user.
+const USER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause after a failure.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// What the clients saw.
 #[derive(Debug, Default)]
@@ -68,7 +68,7 @@ impl Users {
         };
         // A thread is where it was started.
         bench.stage.client.enter(|| {
-            for _ in 0..OF_EACH {
+            for _ in 0..USERS_OF_EACH_KIND {
                 let (stop, object) = (Arc::clone(&over), Arc::clone(&object));
                 let download = move || until(&stop, || download(address, &object));
                 users.threads.push(thread::spawn(download));
@@ -147,7 +147,7 @@ fn until(over: &AtomicBool, mut use_it: impl FnMut() -> Result<Duration>) -> Vec
         let began = Instant::now();
         let silence = use_it().context("a download");
         if silence.is_err() {
-            thread::sleep(REST);
+            thread::sleep(RETRY_PAUSE);
         }
         uses.push(Use {
             is_download: true,
@@ -182,14 +182,14 @@ fn asking(over: &AtomicBool, address: SocketAddr) -> Vec<Use> {
 
 /// Bytes of which each says where it is.
 fn object() -> Vec<u8> {
-    let words = (0..u32::try_from(OBJECT / 4).unwrap_or(0)).map(u32::to_be_bytes);
+    let words = (0..u32::try_from(LARGE_OBJECT_BYTES / 4).unwrap_or(0)).map(u32::to_be_bytes);
     words.flatten().collect()
 }
 
 fn connect(address: SocketAddr) -> Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    let stream = TcpStream::connect_timeout(&address, USER_TIMEOUT)?;
+    stream.set_read_timeout(Some(USER_TIMEOUT))?;
+    stream.set_write_timeout(Some(USER_TIMEOUT))?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }
@@ -204,7 +204,7 @@ fn download(address: SocketAddr, object: &[u8]) -> Result<Duration> {
     let mut longest = Duration::ZERO;
     let mut have = 0;
     while have < object.len() {
-        let read = hear(&mut stream, &mut buffer)?;
+        let read = read_some(&mut stream, &mut buffer)?;
         ensure!(read > 0, "closed after {have} bytes");
         let now = Instant::now();
         longest = longest.max(now - std::mem::replace(&mut last, now));
@@ -227,8 +227,8 @@ fn ask(stream: &mut Option<TcpStream>, address: SocketAddr) -> Result<Duration> 
     let mut answer = Answer::default();
     let mut buffer = [0; 4096];
     let mut have = 0;
-    while have < crate::stage::SMALL {
-        let read = hear(stream, &mut buffer)?;
+    while have < crate::stage::SMALL_OBJECT_BYTES {
+        let read = read_some(stream, &mut buffer)?;
         ensure!(read > 0, "closed instead of an answer");
         have += answer.body(&buffer[..read])?.len();
     }
@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_in_pieces_is_not_body() -> Result<()> {
+    fn split_header_is_no_body() -> Result<()> {
         let mut answer = Answer::default();
         assert_eq!(answer.body(b"HTTP/1.1 200 OK\r\nA: b\r\n\r")?, b"");
         assert_eq!(answer.body(b"\nxyz")?, b"xyz");
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_hit_and_what_is_broken_is_counted() {
+    fn hit_and_broken_clients_are_counted() {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let done = |is_download, began, ended, silence: Option<u64>| Use {

@@ -16,10 +16,10 @@ use crate::stage::{PORT, power_off};
 /// Between two advertisements. Who stands by takes over after three and a little (RFC 5798 6.1). Version 3 of VRRP
 /// could do with 10 ms, at which a busy host is soon taken for dead.
 pub(super) const ADVERT_MS: u32 = 100;
-/// The address must be up by then.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Who has started stands by then.
-const SETTLED: Duration = Duration::from_secs(1);
+/// Longest time until the address is up.
+const ADDRESS_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time after which a started host is a backup.
+const START_TIME: Duration = Duration::from_secs(1);
 
 /// The four hosts.
 pub(super) struct Proxies {
@@ -29,7 +29,7 @@ pub(super) struct Proxies {
 
 impl Proxies {
     pub(super) fn add(bench: &Bench) -> Result<Self> {
-        let lab = &bench.stage.ground.lab;
+        let lab = &bench.stage.testbed.lab;
         let this = Self {
             proxies: [lab.add_host_at("lb1", 21)?, lab.add_host_at("lb2", 22)?],
             webs: [lab.add_host_at("web3", 33)?, lab.add_host_at("web4", 34)?],
@@ -60,7 +60,7 @@ impl Proxies {
         running.start_member(0)?;
         running.await_address()?;
         running.start_member(1)?;
-        thread::sleep(SETTLED);
+        thread::sleep(START_TIME);
         Ok(running)
     }
 }
@@ -107,21 +107,21 @@ impl Running<'_> {
     pub(super) fn come_back(&mut self) -> Result<()> {
         self.members[1].host.power_on()?;
         self.start_member(1)?;
-        thread::sleep(SETTLED);
+        thread::sleep(START_TIME);
         Ok(())
     }
 
     fn start_member(&mut self, which: usize) -> Result<()> {
-        let ground = &self.bench.stage.ground;
+        let testbed = &self.bench.stage.testbed;
         let host = self.members[which].host.clone();
         // HAProxy listens on the address before it has come.
         host.sysctl("net.ipv4.ip_nonlocal_bind", "1")?;
-        let file = |name: &str| ground.file(&format!("{}-{name}", host.name()));
+        let file = |name: &str| testbed.file(&format!("{}-{name}", host.name()));
         let mut haproxy = host.command("haproxy");
         haproxy.args(["-db", "-f"]).arg(&self.configuration);
         let log = file("haproxy.log");
         let haproxy = host.spawn(&mut haproxy, &Output::File(log.clone()))?;
-        ground.await_listener(&host, PORT, &haproxy, &log)?;
+        testbed.await_listener(&host, PORT, &haproxy, &log)?;
         let path = file("keepalived.conf");
         fs::write(&path, keepalived(host.name(), self.address.ip()))?;
         let mut keepalived = host.command("keepalived");
@@ -140,7 +140,7 @@ impl Running<'_> {
     }
 
     fn await_address(&self) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + ADDRESS_TIMEOUT;
         let client = &self.bench.stage.client;
         let connect = || TcpStream::connect_timeout(&self.address, Duration::from_millis(200));
         while client.enter(connect)?.is_err() {

@@ -13,7 +13,7 @@ use builds::Watcher;
 use harness::task::cache;
 
 /// Commands of the makefile.
-const COMMANDS: usize = 200;
+const COMMAND_COUNT: usize = 200;
 
 pub(crate) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     let place = cache(None, "commands")?;
@@ -23,7 +23,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
         bench.interrupt.check()?;
         fs::create_dir_all(&tree)?;
         save(&tree, "to begin with", "")?;
-        let watcher = Watcher::over(&tree, &bench.stage.ground.programs.outlive, &[])?;
+        let watcher = Watcher::over(&tree, &bench.stage.testbed.programs.outlive, &[])?;
         watcher.has_finished(&bench.interrupt)?;
         // Nothing of it was done before; then all of it.
         for (more, remark) in [(&mut first, "first"), (&mut again, "again")] {
@@ -31,14 +31,14 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
             save(&tree, &round.to_string(), remark)?;
             let unasked = watcher.has_finished(&bench.interrupt)?.as_secs_f64();
             let plain = seconds(Command::new("make").current_dir(&tree))?;
-            more.push((unasked - plain) * 1e3 / COMMANDS as f64);
+            more.push((unasked - plain) * 1e3 / COMMAND_COUNT as f64);
         }
         watcher.end()?;
     }
     fs::remove_dir_all(&place)?;
     let how = |what: &str| {
         format!(
-            "a makefile with {COMMANDS} of `/bin/true`, {what}, unasked: what it takes longer than by make, for each"
+            "a makefile with {COMMAND_COUNT} of `/bin/true`, {what}, unasked: what it takes longer than by make, for each"
         )
     };
     Ok(vec![
@@ -60,7 +60,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
 /// Commands with that word, which tells them from others, and a remark, which does not.
 fn save(tree: &Path, word: &str, remark: &str) -> Result<()> {
     let makefile = format!(
-        "# {remark}\nall: $(addprefix x,$(shell seq {COMMANDS}))\nx%:\n\t@/bin/true $* {word}\n.PHONY: all\n"
+        "# {remark}\nall: $(addprefix x,$(shell seq {COMMAND_COUNT}))\nx%:\n\t@/bin/true $* {word}\n.PHONY: all\n"
     );
     // Whole, or not at all.
     let new = tree.with_extension("new");

@@ -14,16 +14,19 @@ use harness::archive::run;
 use harness::task::{Programs, cache};
 
 /// Files that are opened.
-const FILES: usize = 2000;
+const FILE_COUNT: usize = 2000;
 
 pub(crate) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     let place = cache(None, "files")?;
-    let samples = (0..bench.rounds.max(3)).map(|_| one_round(&bench.stage.ground.programs, &place));
+    let samples =
+        (0..bench.rounds.max(3)).map(|_| one_round(&bench.stage.testbed.programs, &place));
     let samples = samples.collect::<Result<Vec<_>>>()?;
     fs::remove_dir_all(&place)?;
     let column = |which: usize| samples.iter().map(|one| one[which]).collect::<Vec<f64>>();
     let how = |what: &str| {
-        format!("{what}, {FILES} files of 100 bytes, what it takes longer than without, for each")
+        format!(
+            "{what}, {FILE_COUNT} files of 100 bytes, what it takes longer than without, for each"
+        )
     };
     Ok(vec![
         Figure::of(
@@ -49,7 +52,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
             "us",
             &column(3),
             format!(
-                "from the question to the end, for each of {FILES} files read and {FILES} written (the paper: 8 and 31 ms)"
+                "from the question to the end, for each of {FILE_COUNT} files read and {FILE_COUNT} written (the paper: 8 and 31 ms)"
             ),
         ),
     ])
@@ -59,12 +62,12 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
 fn one_round(programs: &Programs, place: &Path) -> Result<[f64; 4]> {
     let (plain, _) = timed(place, None)?;
     let (concealed, mandate) = timed(place, Some(&programs.outlive))?;
-    let each = |which: usize| (concealed[which] - plain[which]) * 1e6 / FILES as f64;
+    let each = |which: usize| (concealed[which] - plain[which]) * 1e6 / FILE_COUNT as f64;
     Ok([
         each(0),
         each(1),
         each(2),
-        mandate * 1e6 / (2 * FILES) as f64,
+        mandate * 1e6 / (2 * FILE_COUNT) as f64,
     ])
 }
 
@@ -75,10 +78,10 @@ fn timed(place: &Path, outlive: Option<&Path>) -> Result<([f64; 3], f64)> {
         fs::remove_dir_all(&tree)?;
     }
     fs::create_dir_all(tree.join("new"))?;
-    for number in 0..FILES {
+    for number in 0..FILE_COUNT {
         fs::write(tree.join(format!("file{number:04}")), [b'x'; 100])?;
     }
-    fs::write(place.join("large"), vec![b'x'; 100 * FILES])?;
+    fs::write(place.join("large"), vec![b'x'; 100 * FILE_COUNT])?;
     let script = format!(
         "t() {{ date +%s.%N >>times; }}; t; cat file* >/dev/null; t; cat file* >/dev/null; t; \
          split -a 4 -b 100 {} new/; t",

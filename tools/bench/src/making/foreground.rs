@@ -16,18 +16,18 @@ use builds::{Tree, Watcher};
 const OWN: &str = "lua";
 /// What is built unasked beside it: it takes much longer.
 const BESIDE: &str = "redis";
-/// Until plain make does more than to read makefiles.
-const BEGINS: Duration = Duration::from_secs(1);
-/// Until that has begun.
-const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(20);
+/// Time after which plain make has read the makefiles.
+const MAKEFILE_TIME: Duration = Duration::from_secs(1);
+/// Longest time until the unasked build has begun.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 const SERVED: &str =
     "any work that comes last costs about as much here: `make.foreground.idle` has plain make's";
 const BOUND: &str = "each command of a build that is watched asks the watcher first";
 
 pub(crate) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
-    let outlive = &bench.stage.ground.programs.outlive;
+    let outlive = &bench.stage.testbed.programs.outlive;
     let (own, beside) = (Tree::of(OWN, "own")?, Tree::of(BESIDE, "beside")?);
     let last = Tree::of(BESIDE, "last")?;
     let (mut disturbed, mut watched, mut idle) = (Vec::new(), Vec::new(), Vec::new());
@@ -105,7 +105,7 @@ impl Last {
         make.arg(thread::available_parallelism()?.to_string());
         make.args(tree.arguments).current_dir(&tree.directory);
         let last = Self(make.spawn()?);
-        thread::sleep(BEGINS);
+        thread::sleep(MAKEFILE_TIME);
         Ok(last)
     }
 
@@ -138,8 +138,8 @@ fn build(tree: &Tree, mut make: Command) -> Result<f64> {
 fn has_begun(watcher: &Watcher) -> Result<()> {
     let began = Instant::now();
     while watcher.running()? < 2 {
-        ensure!(began.elapsed() < PATIENCE, "nothing is done unasked");
-        thread::sleep(LOOK);
+        ensure!(began.elapsed() < START_TIMEOUT, "nothing is done unasked");
+        thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }

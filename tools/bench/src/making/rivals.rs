@@ -29,8 +29,8 @@ CFLAGS = -std=gnu99 -O2 -Wall -Wextra -DLUA_COMPAT_5_3 -DLUA_USE_LINUX
 : lua.o liblua.a |> gcc -std=gnu99 -o %o %f -lm -Wl,-E -ldl |> lua
 : luac.o liblua.a |> gcc -std=gnu99 -o %o %f -lm -Wl,-E -ldl |> luac
 ";
-/// Until something runs that waits for saves.
-const BEGUN: Duration = Duration::from_secs(1);
+/// Time after which a rival waits for saves.
+const WATCHER_START_TIME: Duration = Duration::from_secs(1);
 
 /// Who builds when something is saved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -149,7 +149,7 @@ impl Drop for Running {
 impl Side {
     fn begin(rival: Rival, bench: &Bench) -> Result<Self> {
         let tree = Tree::of(PROJECT, rival.name())?;
-        let programs = &bench.stage.ground.programs;
+        let programs = &bench.stage.testbed.programs;
         if rival != Rival::Tup {
             // What is not about a save is not measured.
             seconds(make(&tree.directory).args(tree.arguments))?;
@@ -183,7 +183,7 @@ impl Side {
         let directory = &self.tree.directory;
         let mut question = match self.rival {
             Rival::Outlive => {
-                let mut outlive = Command::new(&bench.stage.ground.programs.outlive);
+                let mut outlive = Command::new(&bench.stage.testbed.programs.outlive);
                 outlive.arg("make").current_dir(directory);
                 outlive
             }
@@ -213,7 +213,7 @@ fn began(command: &mut Command, directory: &Path) -> Result<Running> {
     let child = command.spawn();
     let child = child.with_context(|| format!("cannot run {:?}", command.get_program()))?;
     let mut running = Running::Other(child);
-    thread::sleep(BEGUN);
+    thread::sleep(WATCHER_START_TIME);
     if let Running::Other(child) = &mut running {
         ensure!(child.try_wait()?.is_none(), "{command:?} has ended");
     }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::takeover::count;
-use super::{REST, timing};
+use super::{DEATH_INTERVAL, timing};
 use crate::Bench;
 use crate::figure::{Figure, column};
 use crate::recovery::kill;
@@ -19,10 +19,10 @@ use crate::stage::PORT;
 use crate::subject::{Mode, Server, Subject};
 use crate::traffic::on_client;
 
-/// How long a checkpoint may take.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// How long a client is watched while there is none.
-const QUIET: Duration = Duration::from_secs(3);
+/// Longest time of a checkpoint.
+const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time for which a client is watched without a checkpoint.
+const BASELINE_TIME: Duration = Duration::from_secs(3);
 
 /// What redis holds.
 struct Load {
@@ -102,13 +102,15 @@ fn checkpoint(bench: &Bench, load: &Load) -> Result<Run> {
     fill(bench, load)?;
     let replayed = live(&mut subject)?;
     let (quiet, ()) = watched(bench, || {
-        thread::sleep(QUIET);
+        thread::sleep(BASELINE_TIME);
         Ok(())
     })?;
     let record = subject.status()?["determinant_log_bytes"].as_u64();
     let record = record.context("`outlive status` did not say determinant_log_bytes")?;
     overflow(bench, load.at, record)?;
-    let (pause, made) = watched(bench, || subject.wait_for("checkpointed", PATIENCE))?;
+    let (pause, made) = watched(bench, || {
+        subject.wait_for("checkpointed", CHECKPOINT_TIMEOUT)
+    })?;
     let field = |name: &str| -> Result<f64> {
         let value = made[name].as_f64();
         value.with_context(|| format!("no {name} in {made}"))
@@ -161,7 +163,7 @@ fn overflow(bench: &Bench, at: u64, record: u64) -> Result<()> {
     let value = vec![b'x'; usize::try_from(missing)? + (1 << 20)];
     let to = bench.stage.address(PORT);
     let mut stream = bench.stage.client.enter(|| TcpStream::connect(to))??;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(CHECKPOINT_TIMEOUT))?;
     write!(
         stream,
         "*3\r\n$3\r\nSET\r\n$8\r\noverflow\r\n${}\r\n",
@@ -177,11 +179,11 @@ fn overflow(bench: &Bench, at: u64, record: u64) -> Result<()> {
 
 /// Kills it, and waits until it is back: milliseconds.
 fn live(subject: &mut Subject<'_>) -> Result<f64> {
-    thread::sleep(REST);
+    thread::sleep(DEATH_INTERVAL);
     let event: Value = kill(subject)?;
     ensure!(event["reset"] == 0, "connections were reset: {event}");
     let live = timing(&event, "live_ms")?;
-    thread::sleep(REST);
+    thread::sleep(DEATH_INTERVAL);
     Ok(live)
 }
 

@@ -16,10 +16,10 @@ use crate::figure::{Aim, Figure, column};
 use crate::takeover::{Hosts, Pair, Served, address, now};
 
 /// What the issue asks of a host that has followed, milliseconds from the other's death.
-const AIM: f64 = 100.0;
+const AIM_MS: f64 = 100.0;
 const BOUND: &str = "the lease must be over before another host may speak, and that is most of it";
 /// The lease is short when the holder has asked steadily for a while, milliseconds: the shortest by default is 50.
-const STEADY: f64 = 50.0;
+const SHORT_LEASE_MS: f64 = 50.0;
 /// How long that may take.
 const UNTIL_STEADY: Duration = Duration::from_secs(90);
 /// A shorter lease, milliseconds. It has to be stable for a minute, with all hosts on two processors.
@@ -27,10 +27,10 @@ const SHORT_LEASE: u64 = 40;
 const SHORT_BOUND: &str =
     "besides the lease: client, two hosts and the logger share two processors";
 /// The standby has caught up when it is no further behind than what the watching client causes at any time.
-const CAUGHT_UP: u64 = 10_000;
-/// How long a replay of all may take.
-const PATIENCE: Duration = Duration::from_secs(60);
-const REST: Duration = Duration::from_millis(300);
+const CAUGHT_UP_BYTES: u64 = 10_000;
+/// Longest time of a replay.
+const REPLAY_TIMEOUT: Duration = Duration::from_secs(60);
+const SETTLE_TIME: Duration = Duration::from_millis(300);
 
 pub(crate) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     let hosts = Hosts::of(bench)?;
@@ -100,11 +100,14 @@ fn await_follower(bench: &Bench, pair: &Pair<'_>) -> Result<()> {
     let began = Instant::now();
     while pair.status(1)?["replica"]["lag_bytes"]
         .as_u64()
-        .is_none_or(|behind| behind > CAUGHT_UP)
+        .is_none_or(|behind| behind > CAUGHT_UP_BYTES)
     {
         bench.interrupt.check()?;
-        ensure!(began.elapsed() < PATIENCE, "the standby does not catch up");
-        thread::sleep(REST / 10);
+        ensure!(
+            began.elapsed() < REPLAY_TIMEOUT,
+            "the standby does not catch up"
+        );
+        thread::sleep(SETTLE_TIME / 10);
     }
     Ok(())
 }
@@ -120,12 +123,12 @@ fn await_steadiness(bench: &Bench, pair: &Pair<'_>) -> Result<()> {
             "the leases stay long: this machine is too busy"
         );
         let left = pair.lease_left()?;
-        short = if left.is_some_and(|left| left <= STEADY) {
+        short = if left.is_some_and(|left| left <= SHORT_LEASE_MS) {
             short + 1
         } else {
             0
         };
-        thread::sleep(REST / 3);
+        thread::sleep(SETTLE_TIME / 3);
     }
     Ok(())
 }
@@ -136,9 +139,9 @@ fn power_off(bench: &Bench, pair: &mut Pair<'_>) -> Result<Times> {
     let ends = &AtomicBool::new(false);
     let (times, waited) = thread::scope(|scope| {
         let client = scope.spawn(|| count(stream, ends));
-        thread::sleep(REST);
+        thread::sleep(SETTLE_TIME);
         let times = times(pair);
-        thread::sleep(REST);
+        thread::sleep(SETTLE_TIME);
         ends.store(true, Ordering::Relaxed);
         (times, client.join())
     });
@@ -171,7 +174,7 @@ fn times(pair: &mut Pair<'_>) -> Result<[f64; 2]> {
 /// Counts, and returns the longest that it has waited for an answer, in milliseconds. None may be missing or come
 /// twice.
 pub(super) fn count(stream: TcpStream, ends: &AtomicBool) -> Result<f64> {
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(REPLAY_TIMEOUT))?;
     let mut answers = BufReader::new(stream.try_clone()?);
     let (mut longest, mut last) = (Duration::ZERO, None);
     while !ends.load(Ordering::Relaxed) {
@@ -225,8 +228,8 @@ fn figures_of(commands: &str, name: &str, lease: Option<u64>, runs: &[Times]) ->
     );
     let live = figure(1, "live", "until the other host serves");
     let live = match name {
-        "hot" => live.aim(Aim::AtMost(AIM), BOUND),
-        "short" => live.aim(Aim::AtMost(AIM), SHORT_BOUND),
+        "hot" => live.aim(Aim::AtMost(AIM_MS), BOUND),
+        "short" => live.aim(Aim::AtMost(AIM_MS), SHORT_BOUND),
         _ => live,
     };
     let words = "the longest that a client who counts has waited for an answer";

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{DEFAULT_LEASE, Hosts, Pair, Served, address};
+use super::{DEFAULT_LEASE_MS, Hosts, Pair, Served, address};
 use crate::Bench;
 use crate::figure::{Aim, Figure, column, quantile, ratios};
 use crate::traffic::{curl, wrk};
@@ -11,11 +11,13 @@ const BOUND: &str = "each packet that leaves is compared with the clock; three t
      to the logger and back";
 
 /// Each takes a second or two: too short for one alone to say what some packets more cost.
-const TIMES: usize = 5;
+const RUNS_PER_SAMPLE: usize = 5;
 
 /// Of so many measurements in a row.
 fn median(measure: impl Fn() -> Result<f64>) -> Result<f64> {
-    let mut all = (0..TIMES).map(|_| measure()).collect::<Result<Vec<_>>>()?;
+    let mut all = (0..RUNS_PER_SAMPLE)
+        .map(|_| measure())
+        .collect::<Result<Vec<_>>>()?;
     all.sort_by(f64::total_cmp);
     Ok(quantile(&all, 0.5))
 }
@@ -30,7 +32,7 @@ pub(super) fn measure(bench: &Bench, hosts: &Hosts) -> Result<Vec<Figure>> {
     for _ in 0..bench.rounds {
         for (stands_by, runs) in [false, true].into_iter().zip(&mut runs) {
             bench.interrupt.check()?;
-            let mut pair = Pair::start(bench, hosts, &Served::Nginx, Some(DEFAULT_LEASE))?;
+            let mut pair = Pair::start(bench, hosts, &Served::Nginx, Some(DEFAULT_LEASE_MS))?;
             if stands_by {
                 pair.stand_by()?;
             }
@@ -47,7 +49,7 @@ pub(super) fn measure(bench: &Bench, hosts: &Hosts) -> Result<Vec<Figure>> {
             "download",
             "Gbit/s",
             format!(
-                "the median of {TIMES} times curl of a sparse file of {} MiB in memory",
+                "the median of {RUNS_PER_SAMPLE} times curl of a sparse file of {} MiB in memory",
                 size >> 20
             ),
         ),
@@ -55,7 +57,7 @@ pub(super) fn measure(bench: &Bench, hosts: &Hosts) -> Result<Vec<Figure>> {
             "requests",
             "1/s",
             format!(
-                "the median of {TIMES} times wrk -t1 -c16 {duration} of an object of 128 bytes"
+                "the median of {RUNS_PER_SAMPLE} times wrk -t1 -c16 {duration} of an object of 128 bytes"
             ),
         ),
     ]

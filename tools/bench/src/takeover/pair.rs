@@ -19,10 +19,10 @@ use harness::events::Events;
 use harness::janitor::Janitor;
 use harness::nginx;
 
-/// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How often is looked for what should not happen meanwhile.
-const LOOK: Duration = Duration::from_millis(500);
+/// Longest time of a step.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time between two looks for events that should not happen.
+const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The name of the second host.
 const OTHER: &str = "other";
@@ -33,7 +33,7 @@ pub(crate) struct Hosts([Host; 2]);
 impl Hosts {
     /// They stay for the next measurement.
     pub(crate) fn of(bench: &Bench) -> Result<Self> {
-        let lab = &bench.stage.ground.lab;
+        let lab = &bench.stage.testbed.lab;
         let there = lab.hosts().into_iter().find(|host| host.name() == OTHER);
         if let Some(other) = there {
             return Ok(Self([bench.stage.server.clone(), other]));
@@ -78,12 +78,12 @@ struct Member {
     host: Host,
     run_directory: PathBuf,
     // Dropped in this order.
-    life: Option<Life>,
+    life: Option<Run>,
     janitor: Option<Janitor>,
     lives: usize,
 }
 
-struct Life {
+struct Run {
     process: Process,
     events: Events,
 }
@@ -101,11 +101,11 @@ impl<'a> Pair<'a> {
         stage.set_log_rate(None)?;
         let lease = lease_ms.map(|lease_ms| format!("--lease={lease_ms}ms"));
         let lease: Vec<&str> = lease.iter().map(String::as_str).collect();
-        let logger = stage.ground.start_logger(&stage.logger, &lease)?;
+        let logger = stage.testbed.start_logger(&stage.logger, &lease)?;
         let mut arguments: Vec<OsString> = ["--json", "--name", SERVICE].map(Into::into).into();
         arguments.extend(["--address".into(), address()?.to_string().into()]);
         arguments.extend(["--address-device", "eth0"].map(OsString::from));
-        let log = stage.ground.logger_arguments(&stage.logger);
+        let log = stage.testbed.logger_arguments(&stage.logger);
         arguments.extend(log.into_iter().map(OsString::from));
         if let Served::Redis { hot } = served {
             arguments.push("--stateful=require".into());
@@ -116,7 +116,7 @@ impl<'a> Pair<'a> {
             Served::Redis { .. } => redis_command(address()?),
             Served::Nginx => nginx_command(&stage.file("pair")),
             Served::Own(verb) => vec![
-                stage.ground.programs.reference_server.clone().into(),
+                stage.testbed.programs.reference_server.clone().into(),
                 verb.into(),
                 address()?.to_string().into(),
             ],
@@ -202,7 +202,7 @@ impl<'a> Pair<'a> {
     }
 
     fn outlive(&self, verb: &str, which: usize) -> Command {
-        let mut command = Command::new(&self.bench.stage.ground.programs.outlive);
+        let mut command = Command::new(&self.bench.stage.testbed.programs.outlive);
         command.args([verb, "--run-dir"]);
         command.arg(&self.members[which].run_directory);
         command
@@ -210,11 +210,11 @@ impl<'a> Pair<'a> {
 
     /// The next event of that name on the host that serves (0), or stands by (1).
     pub(crate) fn wait_for(&mut self, which: usize, name: &str) -> Result<Value> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + STEP_TIMEOUT;
         loop {
             let life = self.members[which].life.as_mut().context("it is off")?;
             let interrupt = &self.bench.interrupt;
-            match life.events.wait_for(name, LOOK, interrupt) {
+            match life.events.wait_for(name, WATCH_INTERVAL, interrupt) {
                 Err(error) if Instant::now() < deadline => {
                     interrupt.check()?;
                     ensure!(!self.has_moved()?, "it has moved by itself: {error:#}");
@@ -274,11 +274,11 @@ impl<'a> Pair<'a> {
         };
         let mut command = member
             .host
-            .command(&stage.ground.programs.outlive.to_string_lossy());
+            .command(&stage.testbed.programs.outlive.to_string_lossy());
         command.args([verb, "--run-dir"]);
         command.arg(&member.run_directory).args(&self.arguments);
         let process = member.host.spawn(&mut command, &output)?;
-        member.life = Some(Life { process, events });
+        member.life = Some(Run { process, events });
         Ok(())
     }
 
@@ -288,7 +288,7 @@ impl<'a> Pair<'a> {
             match &self.members[which].life {
                 Some(life) => {
                     life.process.kill(Signal::TERM)?;
-                    let ended = life.process.wait_with_timeout(PATIENCE)?;
+                    let ended = life.process.wait_with_timeout(STEP_TIMEOUT)?;
                     let host = self.members[which].host.name();
                     ensure!(ended.is_some(), "outlive on {host} does not end on SIGTERM");
                 }
@@ -311,7 +311,7 @@ impl Member {
         let run_directory = bench.stage.file(&format!("run-{}", host.name()));
         fs::create_dir_all(&run_directory)?;
         host.power_on()?; // whatever was before
-        let outlive = &bench.stage.ground.programs.outlive;
+        let outlive = &bench.stage.testbed.programs.outlive;
         let janitor = Some(Janitor::start(outlive, &run_directory, SERVICE)?);
         Ok(Self {
             host,

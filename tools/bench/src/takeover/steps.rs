@@ -119,7 +119,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn steps_are_the_time_between_two_events() -> Result<()> {
+    fn steps_are_times_between_events() -> Result<()> {
         let mut events = vec![json!({"event": "granted", "time_unix_us": 1_000_000})];
         let names = [
             "granted",
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_announcement_after_the_end_counts() {
+    fn first_announcement_after_end_counts() {
         let packet = |ms, target: u8| {
             let mut frame = vec![0; 42];
             (frame[31], frame[41]) = (9, target);

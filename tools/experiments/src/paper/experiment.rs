@@ -6,19 +6,19 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use lab::{Captured, TcpSegment};
 
-use super::stage::{PORT, Protection, Stage, UPLOAD, finish, send};
+use super::stage::{PORT, Protection, Stage, UPLOAD_BYTES, finish, send};
 use super::statistics::{Line, Mean, number};
 use super::upload::Upload;
 use harness::task::{Interrupt, Programs};
 
-/// An upload that takes longer has stalled. The slowest of the paper's took 6 s.
-const LIMIT: Duration = Duration::from_secs(20);
-/// An upload of which nobody expects that it takes so long without a reason.
-const SLOW: Duration = Duration::from_millis(1500);
-/// An answer to a SYN that takes so many seconds is not the first.
-const LATE: f64 = 0.5;
-/// After so many that did, the strategy is not tried again.
-const STALLS: usize = 3;
+/// An upload that takes longer has stalled. The slowest of the paper took 6 s.
+const STALL_LIMIT: Duration = Duration::from_secs(20);
+/// An upload that takes longer has a reason for that.
+const SLOW_UPLOAD: Duration = Duration::from_millis(1500);
+/// An answer to a SYN that takes longer is not the first one.
+const LATE_ANSWER_SECONDS: f64 = 0.5;
+/// Number of stalls after which a strategy is not tried again.
+const STALL_COUNT: usize = 3;
 
 /// How client, server and logger are connected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -162,7 +162,11 @@ impl Row {
     /// Runs whose SYN was answered late: the first answer was lost, and TCP tries again after a
     /// second. It is in the paper's measure, which counts from the SYN, but no throughput.
     pub(super) fn opened_late(&self) -> usize {
-        let first = |run: &&Upload| run.acknowledged.first().is_some_and(|(at, _)| *at > LATE);
+        let first = |run: &&Upload| {
+            run.acknowledged
+                .first()
+                .is_some_and(|(at, _)| *at > LATE_ANSWER_SECONDS)
+        };
         self.runs.iter().filter(first).count()
     }
 
@@ -256,7 +260,7 @@ fn row(
     if let Err(error) = first {
         row.failed += 1;
         row.why = Some(format!("the first, which is not measured: {error:#}"));
-    } else if took > SLOW {
+    } else if took > SLOW_UPLOAD {
         println!("  the first upload, which is not measured, took {took:.1?}");
     }
     for _ in 0..runs {
@@ -266,7 +270,7 @@ fn row(
             Err(error) => {
                 row.failed += 1;
                 row.why.get_or_insert(format!("{error:#}"));
-                if row.failed == STALLS {
+                if row.failed == STALL_COUNT {
                     break;
                 }
             }
@@ -287,12 +291,16 @@ fn upload(stage: &Stage) -> Result<Result<Upload>> {
 
 fn transfer(stage: &Stage) -> Result<()> {
     let began = Instant::now();
-    let mut stream = stage.connect(LIMIT)?;
+    let mut stream = stage.connect(STALL_LIMIT)?;
     send(&mut stream)?;
     finish(&stream)?;
     // The answer may come before the last acknowledgement.
-    stage.await_acknowledged(&stream, LIMIT)?;
-    ensure!(began.elapsed() < LIMIT, "it took {:.1?}", began.elapsed());
+    stage.await_acknowledged(&stream, STALL_LIMIT)?;
+    ensure!(
+        began.elapsed() < STALL_LIMIT,
+        "it took {:.1?}",
+        began.elapsed()
+    );
     Ok(())
 }
 
@@ -304,7 +312,7 @@ fn read(captured: &Captured) -> Result<Upload> {
         .collect();
     let upload = Upload::of(&segments, PORT).context("no connection in the capture")?;
     ensure!(
-        upload.is_whole(UPLOAD),
+        upload.is_whole(UPLOAD_BYTES),
         "only {} bytes were sent",
         upload.bytes
     );

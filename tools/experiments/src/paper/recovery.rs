@@ -11,13 +11,13 @@ use super::stage::{Protection, Stage, finish, send};
 use super::statistics::Mean;
 use harness::task::{Interrupt, Programs};
 
-const LIMIT: Duration = Duration::from_secs(20);
-/// A server that has lived this long is started again without a pause.
-const FORGIVEN: Duration = Duration::from_millis(1050);
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(20);
+/// serve starts a server of this age again without a pause.
+const BACKOFF_RESET_TIME: Duration = Duration::from_millis(1050);
 
 /// Where the logger is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct LoggerPlace {
     /// The paper's name for it.
     pub(super) name: &'static str,
     layout: Layout,
@@ -25,18 +25,18 @@ pub(super) struct Place {
 }
 
 /// The paper's three.
-pub(super) const PLACES: [Place; 3] = [
-    Place {
+pub(super) const LOGGER_PLACES: [LoggerPlace; 3] = [
+    LoggerPlace {
         name: "10-10",
         layout: Layout::Equal,
         protection: Protection::Logger,
     },
-    Place {
+    LoggerPlace {
         name: "10-100",
         layout: Layout::FastLog,
         protection: Protection::Logger,
     },
-    Place {
+    LoggerPlace {
         name: "local",
         layout: Layout::Equal,
         protection: Protection::Local,
@@ -45,7 +45,7 @@ pub(super) const PLACES: [Place; 3] = [
 
 /// The recoveries of one place, in milliseconds.
 pub(super) struct Recoveries {
-    pub(super) place: Place,
+    pub(super) place: LoggerPlace,
     /// From the detection of the death until the connection is spliced onto the new process.
     pub(super) restart: Vec<f64>,
     /// From then until all that was logged is replayed and the connection is live.
@@ -67,7 +67,7 @@ impl Recoveries {
 }
 
 pub(super) fn measure(
-    place: Place,
+    place: LoggerPlace,
     runs: usize,
     programs: &Programs,
     interrupt: &Interrupt,
@@ -87,7 +87,7 @@ pub(super) fn measure(
     Ok(recoveries)
 }
 
-fn recoveries(stage: &Stage, place: Place, runs: usize) -> Result<Recoveries> {
+fn recoveries(stage: &Stage, place: LoggerPlace, runs: usize) -> Result<Recoveries> {
     let logger = match place.protection {
         Protection::Logger => Some(stage.start_logger(false)?),
         _ => None,
@@ -100,10 +100,10 @@ fn recoveries(stage: &Stage, place: Place, runs: usize) -> Result<Recoveries> {
     };
     for number in 1..=runs {
         stage.interrupt.check()?;
-        let mut stream = stage.connect(LIMIT)?;
+        let mut stream = stage.connect(RECOVERY_TIMEOUT)?;
         send(&mut stream)?;
-        stage.await_acknowledged(&stream, LIMIT)?;
-        thread::sleep(FORGIVEN);
+        stage.await_acknowledged(&stream, RECOVERY_TIMEOUT)?;
+        thread::sleep(BACKOFF_RESET_TIME);
         let event = server.kill(&stage.interrupt)?;
         // The new process must have got the whole record, byte for byte as many.
         finish(&stream).with_context(|| format!("after recovery {number}"))?;

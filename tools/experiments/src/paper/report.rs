@@ -15,8 +15,8 @@ use super::statistics::Mean;
 use harness::machine::{Machine, commit};
 use harness::plot::{Axes, Corner, Series, plot};
 
-/// What the paper writes as KB here.
-const KB: f64 = 1024.0;
+/// The paper's KB.
+const BYTES_PER_KB: f64 = 1024.0;
 
 /// All that was measured.
 #[derive(Default)]
@@ -226,7 +226,7 @@ impl Report {
 const METHOD: &str = include_str!("method.md");
 
 fn throughput(row: &Row) -> Option<f64> {
-    Some(row.line()?.slope / KB)
+    Some(row.line()?.slope / BYTES_PER_KB)
 }
 
 /// What was measured, as the cells of a table.
@@ -245,10 +245,10 @@ fn measured(row: &Row, clean: Option<f64>) -> String {
     }
     format!(
         "{:.2} ± {:.2}{failed} | {:.3} | {} | {} | {} | {} | {} | {} | {:.1}",
-        line.slope / KB,
-        line.within / KB,
+        line.slope / BYTES_PER_KB,
+        line.within / BYTES_PER_KB,
         line.determination,
-        within(row.slopes(), 1.0 / KB),
+        within(row.slopes(), 1.0 / BYTES_PER_KB),
         percent(Some(line.slope), clean),
         within(row.latency(), 1e3),
         shown(row.latency_deviation().map(|deviation| deviation * 1e3), 2),
@@ -292,11 +292,11 @@ fn row_json(row: &Row, clean: Option<f64>) -> Value {
         "layout": row.layout.name(),
         "strategy": format!("{:?}", row.strategy),
         "each_frame": row.each_frame,
-        "kb_per_second": line.map(|line| line.slope / KB),
-        "within": line.map(|line| line.within / KB),
+        "kb_per_second": line.map(|line| line.slope / BYTES_PER_KB),
+        "within": line.map(|line| line.within / BYTES_PER_KB),
         "determination": line.map(|line| line.determination),
-        "kb_per_second_of_runs": row.slopes().map(|mean| mean.mean / KB),
-        "within_of_runs": row.slopes().map(|mean| mean.within / KB),
+        "kb_per_second_of_runs": row.slopes().map(|mean| mean.mean / BYTES_PER_KB),
+        "within_of_runs": row.slopes().map(|mean| mean.within / BYTES_PER_KB),
         "share_of_clean": line.and_then(|line| Some(line.slope / clean?)),
         "latency_ms": row.latency().map(|mean| mean.mean * 1e3),
         "latency_within_ms": row.latency().map(|mean| mean.within * 1e3),
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_told_beside_the_papers() {
+    fn row_is_printed_beside_papers() {
         let report = Report {
             rows: vec![
                 row(Strategy::Clean, 1024.0 * 1000.0),

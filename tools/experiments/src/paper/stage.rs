@@ -17,16 +17,16 @@ use rustix::process::kill_process;
 
 use super::experiment::{Layout, Strategy};
 use harness::events::Events;
-use harness::ground::Ground;
 use harness::task::{Interrupt, Programs};
+use harness::testbed::Testbed;
 
-/// The paper's transfer: 1 MB.
-pub(super) const UPLOAD: u32 = 1 << 20;
+/// The transfer of the paper: 1 MB.
+pub(super) const UPLOAD_BYTES: u32 = 1 << 20;
 /// The service.
 pub(super) const PORT: u16 = 80;
 const SERVICE: &str = "paper";
-/// How long anything may take that is not measured.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest time of a step that is not measured.
+const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The lab.
 pub(super) struct Stage {
@@ -34,14 +34,14 @@ pub(super) struct Stage {
     server: Host,
     logger: Host,
     pub(super) interrupt: Interrupt,
-    ground: Ground,
+    testbed: Testbed,
 }
 
 impl Stage {
     pub(super) fn build(layout: Layout, programs: Programs, interrupt: Interrupt) -> Result<Self> {
         let place = std::env::temp_dir();
-        let ground = Ground::build("paper", SERVICE, &place, programs, interrupt.clone())?;
-        let lab = &ground.lab;
+        let testbed = Testbed::build("paper", SERVICE, &place, programs, interrupt.clone())?;
+        let lab = &testbed.lab;
         let rates = layout.rates();
         for (subnet, rate) in rates {
             lab.share(*subnet, *rate)?;
@@ -73,7 +73,7 @@ impl Stage {
             server,
             logger,
             interrupt,
-            ground,
+            testbed,
         })
     }
 
@@ -89,7 +89,7 @@ impl Stage {
         } else {
             &[]
         };
-        self.ground.start_logger(&self.logger, more)
+        self.testbed.start_logger(&self.logger, more)
     }
 
     /// Starts the server that discards what it gets, protected by what the strategy says.
@@ -98,7 +98,7 @@ impl Stage {
         let Programs {
             outlive,
             reference_server,
-        } = &self.ground.programs;
+        } = &self.testbed.programs;
         let server = reference_server.to_string_lossy().into_owned();
         let mut sink = vec![server, "sink".to_owned(), address.clone()];
         if let Some(bytes) = strategy.receive_buffer() {
@@ -109,23 +109,23 @@ impl Stage {
             protection => {
                 let mut command = self.server.command(&outlive.to_string_lossy());
                 command.args(["serve", "--json", "--name", SERVICE, "--address", &address]);
-                command.arg("--run-dir").arg(self.ground.directory());
+                command.arg("--run-dir").arg(self.testbed.directory());
                 if let (Protection::Logger, Some(ack)) = (protection, strategy.ack()) {
-                    command.args(self.ground.logger_arguments(&self.logger));
+                    command.args(self.testbed.logger_arguments(&self.logger));
                     command.args(["--ack", ack]);
                 }
                 command.arg("--");
                 command
             }
         };
-        let log = self.ground.file("serve.log");
+        let log = self.testbed.file("serve.log");
         let mut events = Events::in_file(log.clone())?;
         let output = Output::File(log.clone());
         let process = self.server.spawn(command.args(&sink), &output)?;
-        self.ground
+        self.testbed
             .await_listener(&self.server, PORT, &process, &log)?;
         if *with != Protection::None {
-            events.wait_for("protecting", PATIENCE, &self.interrupt)?;
+            events.wait_for("protecting", STEP_TIMEOUT, &self.interrupt)?;
         }
         Ok(Server { process, events })
     }
@@ -161,14 +161,14 @@ impl Stage {
 
     /// Removes hosts, processes and files.
     pub(super) fn remove(self) -> Result<()> {
-        self.ground.remove()
+        self.testbed.remove()
     }
 }
 
 /// Sends the paper's upload as fast as it can.
 pub(super) fn send(stream: &mut TcpStream) -> Result<()> {
     let chunk = [b'x'; 8192];
-    for _ in 0..UPLOAD as usize / chunk.len() {
+    for _ in 0..UPLOAD_BYTES as usize / chunk.len() {
         stream.write_all(&chunk)?;
     }
     Ok(())
@@ -180,7 +180,7 @@ pub(super) fn finish(mut stream: &TcpStream) -> Result<()> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
     ensure!(
-        answer == UPLOAD.to_string(),
+        answer == UPLOAD_BYTES.to_string(),
         "the server got {answer:?} bytes"
     );
     Ok(())
@@ -219,13 +219,13 @@ impl Server {
     /// Kills the server and waits until it serves again.
     pub(super) fn kill(&mut self, interrupt: &Interrupt) -> Result<serde_json::Value> {
         kill_process(self.events.server_pid()?, Signal::KILL)?;
-        self.events.wait_for("serving", PATIENCE, interrupt)
+        self.events.wait_for("serving", STEP_TIMEOUT, interrupt)
     }
 
     /// Stops it, however it is.
     pub(super) fn stop(self) -> Result<()> {
         self.process.kill(Signal::TERM)?;
-        let ended = self.process.wait_with_timeout(PATIENCE)?;
+        let ended = self.process.wait_with_timeout(STEP_TIMEOUT)?;
         ensure!(ended.is_some(), "the server does not end on SIGTERM");
         Ok(())
     }

@@ -6,7 +6,7 @@ const T_TABLE: [f64; 10] = [
     12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281,
 ];
 /// The same for the normal distribution.
-const Z: f64 = 1.959_964;
+const NORMAL_QUANTILE: f64 = 1.959_964;
 
 /// A mean and what it is worth.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -95,11 +95,16 @@ fn student_t(freedom: usize) -> f64 {
     }
     let n = number(freedom);
     let terms = [
-        (Z.powi(3) + Z) / 4.0,
-        (5.0 * Z.powi(5) + 16.0 * Z.powi(3) + 3.0 * Z) / 96.0,
-        (3.0 * Z.powi(7) + 19.0 * Z.powi(5) + 17.0 * Z.powi(3) - 15.0 * Z) / 384.0,
+        (NORMAL_QUANTILE.powi(3) + NORMAL_QUANTILE) / 4.0,
+        (5.0 * NORMAL_QUANTILE.powi(5) + 16.0 * NORMAL_QUANTILE.powi(3) + 3.0 * NORMAL_QUANTILE)
+            / 96.0,
+        (3.0 * NORMAL_QUANTILE.powi(7)
+            + 19.0 * NORMAL_QUANTILE.powi(5)
+            + 17.0 * NORMAL_QUANTILE.powi(3)
+            - 15.0 * NORMAL_QUANTILE)
+            / 384.0,
     ];
-    terms.iter().rev().fold(0.0, |sum, term| (sum + term) / n) + Z
+    terms.iter().rev().fold(0.0, |sum, term| (sum + term) / n) + NORMAL_QUANTILE
 }
 
 /// Counts here are far below what a float holds exactly.
@@ -120,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_those_of_the_tables() {
+    fn quantiles_equal_tables() {
         for (freedom, known) in [
             (1, 12.706),
             (9, 2.2622),
@@ -131,11 +136,11 @@ mod tests {
         ] {
             near(student_t(freedom), known);
         }
-        near(student_t(1_000_000), Z);
+        near(student_t(1_000_000), NORMAL_QUANTILE);
     }
 
     #[test]
-    fn an_interval_is_students() {
+    fn interval_equals_students() {
         let mean = Mean::of(&[2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0]).unwrap();
         near(mean.mean, 5.0);
         near(mean.deviation, 2.13809);
@@ -147,7 +152,7 @@ mod tests {
     /// The first of Anscombe's quartet: y = 3.0001 + 0.5001 x, R² = 0.6665, and a standard
     /// error of 0.1179 for the slope.
     #[test]
-    fn a_line_is_that_of_the_textbook() {
+    fn regression_equals_textbook() {
         let x = [10.0, 8.0, 13.0, 9.0, 11.0, 14.0, 6.0, 4.0, 12.0, 7.0, 5.0];
         let y = [
             8.04, 6.95, 7.58, 8.81, 8.33, 9.96, 7.24, 4.26, 10.84, 4.82, 5.68,
@@ -161,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exact_line_has_no_doubt() {
+    fn exact_line_has_no_error() {
         let points: Vec<_> = (0..10)
             .map(|x| (f64::from(x), 3.0 * f64::from(x) - 1.0))
             .collect();
@@ -172,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn some_points_have_no_line() {
+    fn degenerate_points_have_no_line() {
         assert_eq!(Line::through(&[(0.0, 1.0), (1.0, 2.0)]), None);
         assert_eq!(Line::through(&[(1.0, 1.0), (1.0, 2.0), (1.0, 3.0)]), None);
         assert_eq!(Line::through(&[(1.0, 1.0), (2.0, 1.0), (3.0, 1.0)]), None);

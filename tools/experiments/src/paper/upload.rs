@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn points_and_latencies_are_those_of_the_capture() {
+    fn points_and_latencies_equal_capture() {
         // Sequence offset 0 is the SYN, so the first byte has offset 1.
         let packets = [
             to(0, SYN, 0, 0),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upload_that_stalls_is_not_whole() {
+    fn stalled_upload_is_incomplete() {
         let packets = [
             to(0, SYN, 0, 0),
             from(2, SYN | ACK, 1),

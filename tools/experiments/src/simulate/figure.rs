@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn costs_are_read_where_they_were_measured() -> Result<()> {
+    fn costs_are_read_from_results() -> Result<()> {
         let directory = tempfile::tempdir()?;
         assert!(
             costs(directory.path())?
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn how_far_off_is_a_part_of_the_papers() {
+    fn deviation_is_relative_to_paper() {
         let figure = Figure {
             name: "one".to_owned(),
             unit: "",

@@ -11,14 +11,14 @@ use serde::Deserialize;
 #[derive(Debug, Deserialize)]
 pub(super) struct Builds {
     pub(super) commit: String,
-    steps: Vec<Step>,
+    steps: Vec<MeasuredBuild>,
     /// Seconds between changes and requests, where somebody has measured them; else they are the paper's.
     #[serde(default)]
     out_of_date: Vec<f64>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Step {
+struct MeasuredBuild {
     /// What is edited before it; what comes after no edit nobody would wait for.
     edited: bool,
     pause: String,
@@ -44,7 +44,7 @@ impl Builds {
     }
 
     /// Steps after an edit for which there was something to do.
-    fn edits(&self) -> impl Iterator<Item = &Step> {
+    fn edits(&self) -> impl Iterator<Item = &MeasuredBuild> {
         let steps = self.steps.iter();
         steps.filter(|step| step.edited && !step.commands.is_empty())
     }
@@ -109,7 +109,9 @@ impl Builds {
     pub(super) fn figures(&self) -> [(&'static str, f64, f64); 3] {
         let of = |what, values: Vec<f64>| (what, median(&values), make_model::mean(&values));
         let float = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
-        let bytes = |step: &Step| float(usize::try_from(step.bytes).unwrap_or(usize::MAX)) / 1024.0;
+        let bytes = |step: &MeasuredBuild| {
+            float(usize::try_from(step.bytes).unwrap_or(usize::MAX)) / 1024.0
+        };
         let counts = self.edits().map(|step| float(step.commands.len()));
         [
             of("commands of a build", counts.collect()),
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_built_after_edits_is_drawn_from() {
+    fn workload_uses_builds_after_edits() {
         let workload = builds().workload();
         assert_eq!(
             workload.commands,
@@ -157,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn costs_are_those_of_finished_builds() {
+    fn costs_come_from_finished_builds() {
         let setting = builds().setting(Setting::baseline(5));
         assert!((setting.conceal - 0.2).abs() < 1e-9);
         assert!((setting.mandate - 0.01).abs() < 1e-9);

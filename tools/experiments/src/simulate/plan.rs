@@ -153,7 +153,7 @@ impl Plan {
             figure("optimistic", "s", measured.optimistic),
             figure("worse", "", measured.worse),
             Figure {
-                paper: paper(is_baseline.then_some(published::LOAD)),
+                paper: paper(is_baseline.then_some(published::EXTRA_LOAD)),
                 ..figure("load", "", measured.load)
             },
             Figure {
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_paper_says_is_beside_what_it_is_of() {
+    fn paper_figures_match_their_settings() {
         let said: Vec<_> = Plan::paper()
             .settings()
             .iter()
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_machines_are_summed_up() {
+    fn busy_machines_are_summarized() {
         let mut minutes = vec![0; 18];
         minutes[0] = 1;
         minutes[2] = 2;

@@ -26,10 +26,10 @@ pub(super) const TABLE_2: [(usize, [f64; 6]); 6] = [
 
 /// Commands that were aborted, for each that was mandated (table 1), and what all extra load is at most (section 4.4).
 pub(super) const ABORTED: f64 = 0.39;
-pub(super) const LOAD: f64 = 1.44;
+pub(super) const EXTRA_LOAD: f64 = 1.44;
 
 /// Kilobytes that an optimistic make of average size conceals (section 4.4).
-pub(super) const DISK: f64 = 81.0;
+pub(super) const CONCEALED_KB: f64 = 81.0;
 
 /// Costs of a file on a SUN-3/50, milliseconds (section 3.4), by the figures' names in results.json.
 pub(super) const COSTS: [(&str, &str, &str); 4] = [

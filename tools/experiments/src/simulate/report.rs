@@ -115,7 +115,7 @@ impl Report {
         let _ = writeln!(
             text,
             "| what a build makes, concealed until it is asked for | {disk} | {} KB |",
-            published::DISK
+            published::CONCEALED_KB
         );
         text
     }
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_is_told_beside_the_papers() {
+    fn figure_is_printed_beside_papers() {
         let text = report().tables();
         assert!(text.contains("| `users.5.improvement` | 1.75 ± 0.01 | 1.72 | +1.7 % |"));
         assert!(text.contains("| 1 | 1.80 (1.72, +4.7 %) |"), "{text}");

@@ -36,11 +36,11 @@ impl State {
         &mut self,
         node: INodeNo,
         handle: FileHandle,
-        told: u64,
+        attributes_of: u64,
     ) -> Answer<&[(OsString, Kind)]> {
         let known = self.listings.get(&handle.0);
         let has_begun = known.ok_or(fuser::Errno::EBADF)?.is_some();
-        if told == 0 || !has_begun {
+        if attributes_of == 0 || !has_begun {
             let listing = self.names_in(node)?;
             self.listings.insert(handle.0, Some(listing));
         }
@@ -48,7 +48,7 @@ impl State {
         Ok(known.ok_or(fuser::Errno::EBADF)?)
     }
 
-    pub(crate) fn told_all(&mut self, handle: FileHandle) {
+    pub(crate) fn list_sent(&mut self, handle: FileHandle) {
         self.listings.remove(&handle.0);
     }
 }

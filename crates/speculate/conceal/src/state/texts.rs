@@ -8,15 +8,16 @@ use std::{
 use encapsulation::TreePath;
 
 use super::State;
-use crate::concealing::Concealing;
+use crate::concealment::Concealment;
 
 /// The first bytes of a script.
-const SCRIPT: &[u8] = b"#!";
-/// Parts of the names of makefiles, and their extensions.
-const MAKEFILE: &str = "akefile";
-const PARTS: [&str; 3] = ["mk", "mak", "make"];
-/// Longer texts are not read, bytes.
-const MOST: usize = 4 << 20;
+const SCRIPT_MAGIC: &[u8] = b"#!";
+/// Part of the usual names of makefiles.
+const MAKEFILE_STEM: &str = "akefile";
+/// Extensions of makefiles.
+const MAKEFILE_EXTENSIONS: [&str; 3] = ["mk", "mak", "make"];
+/// Longer texts are not read.
+const LONGEST_TEXT_BYTES: usize = 4 << 20;
 
 /// Paths of the texts.
 #[derive(Debug, Default)]
@@ -38,20 +39,20 @@ impl Texts {
 fn is_makefile(path: &TreePath) -> bool {
     let name = path.as_path().file_name().and_then(|name| name.to_str());
     let extension = path.as_path().extension().and_then(|it| it.to_str());
-    name.is_some_and(|name| name.contains(MAKEFILE))
-        || extension.is_some_and(|extension| PARTS.contains(&extension))
+    name.is_some_and(|name| name.contains(MAKEFILE_STEM))
+        || extension.is_some_and(|extension| MAKEFILE_EXTENSIONS.contains(&extension))
 }
 
 fn is_script(file: &OwnedFd) -> bool {
-    let mut begin = [0; SCRIPT.len()];
+    let mut begin = [0; SCRIPT_MAGIC.len()];
     let read = rustix::io::pread(file.as_fd(), &mut begin, 0);
-    read == Ok(begin.len()) && begin == SCRIPT
+    read == Ok(begin.len()) && begin == SCRIPT_MAGIC
 }
 
 fn text(file: &OwnedFd) -> Option<Vec<u8>> {
-    let mut all = vec![0; MOST];
+    let mut all = vec![0; LONGEST_TEXT_BYTES];
     let mut length = 0;
-    while length < MOST {
+    while length < LONGEST_TEXT_BYTES {
         match rustix::io::pread(file, &mut all[length..], length as u64).ok()? {
             0 => {
                 all.truncate(length);
@@ -71,7 +72,7 @@ impl State {
     }
 }
 
-impl Concealing {
+impl Concealment {
     /// The reader is a make: each file counts as a text from now on.
     pub fn note_texts(&self) {
         self.state().texts.is_each = true;

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use proptest::prelude::*;
 
 /// Files that are held open at a time.
-pub(crate) const SLOTS: usize = 3;
+pub(crate) const SLOT_COUNT: usize = 3;
 
 /// Where another file system is mounted, if one is.
-pub(crate) const MOUNT: &str = "m";
+pub(crate) const MOUNT_NAME: &str = "m";
 
 /// What a program does.
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ pub(crate) enum Act {
     Mode(PathBuf, u32),
     Times(PathBuf, i64),
     Through(PathBuf),
-    Mandate,
+    Commit,
     /// One and then the other, before anybody looks.
     Then(Box<Act>, Box<Act>),
 }
@@ -52,11 +52,11 @@ pub(crate) fn act() -> impl Strategy<Value = Act> {
         2 => path().prop_map(Act::Append),
         2 => (path(), 0..20u64).prop_map(|(p, n)| Act::Truncate(p, n)),
         1 => (path(), 0..20u64).prop_map(|(p, n)| Act::Cut(p, n)),
-        4 => (0..SLOTS, path(), any::<bool>()).prop_map(|(s, p, w)| Act::Open(s, p, w)),
-        3 => (0..SLOTS, 0..20u64).prop_map(|(s, at)| Act::WriteOpen(s, at)),
-        3 => (0..SLOTS).prop_map(Act::ReadOpen),
-        1 => (0..SLOTS, 0..20u64).prop_map(|(s, at)| Act::CutOpen(s, at)),
-        2 => (0..SLOTS).prop_map(Act::Close),
+        4 => (0..SLOT_COUNT, path(), any::<bool>()).prop_map(|(s, p, w)| Act::Open(s, p, w)),
+        3 => (0..SLOT_COUNT, 0..20u64).prop_map(|(s, at)| Act::WriteOpen(s, at)),
+        3 => (0..SLOT_COUNT).prop_map(Act::ReadOpen),
+        1 => (0..SLOT_COUNT, 0..20u64).prop_map(|(s, at)| Act::CutOpen(s, at)),
+        2 => (0..SLOT_COUNT).prop_map(Act::Close),
         4 => path().prop_map(Act::Directory),
         1 => (path(), path()).prop_map(|(a, b)| Act::Symlink(a, b)),
         1 => path().prop_map(Act::Fifo),
@@ -67,6 +67,6 @@ pub(crate) fn act() -> impl Strategy<Value = Act> {
         2 => (path(), 0o600..=0o700u32).prop_map(|(p, mode)| Act::Mode(p, mode)),
         2 => (path(), -1000..1000i64).prop_map(|(p, at)| Act::Times(p, at)),
         1 => path().prop_map(Act::Through),
-        1 => Just(Act::Mandate),
+        1 => Just(Act::Commit),
     ]
 }

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use conceal::{concealing::Concealing, real::Real, store::Hidden};
+use conceal::{base_tree::BaseTree, concealment::Concealment, store::Hidden};
 use encapsulation::Encapsulation;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use proptest::prelude::*;
@@ -23,26 +23,26 @@ use rustix::{
 use tempfile::TempDir;
 
 use crate::{
-    acts::{Act, MOUNT, SLOTS},
+    acts::{Act, MOUNT_NAME, SLOT_COUNT},
     side::Side,
 };
 
 /// A concealing file system over a directory, in a mount namespace of the calling thread.
 pub(crate) struct Mounted {
-    system: Concealing,
+    system: Concealment,
     session: Option<BackgroundSession>,
     below: Side,
-    real: Arc<Real>,
+    real: Arc<BaseTree>,
     at: PathBuf,
     over: Arc<AtomicBool>,
 }
 
 impl Mounted {
     fn over(path: &Path, below: &Path) -> Self {
-        let real = Arc::new(Real::open(&[path.to_owned()]).expect("the tree"));
+        let real = Arc::new(BaseTree::open(&[path.to_owned()]).expect("the tree"));
         let hidden = Arc::new(Hidden::new(Arc::clone(&real)));
         let it = Encapsulation::new(Arc::clone(&real) as _, Arc::clone(&hidden) as _);
-        let system = Concealing::new(it, Arc::clone(&real), hidden);
+        let system = Concealment::new(it, Arc::clone(&real), hidden);
         let mut config = Config::default();
         config.mount_options = vec![MountOption::DefaultPermissions, MountOption::NoDev];
         config.acl = SessionACL::All;
@@ -104,18 +104,18 @@ pub(crate) fn history_with(
     for (number, act) in before.iter().enumerate() {
         let _ = (ours.act(act, number), theirs.act(act, number));
     }
-    ours.open = [const { None }; SLOTS];
-    theirs.open = [const { None }; SLOTS];
+    ours.open = [const { None }; SLOT_COUNT];
+    theirs.open = [const { None }; SLOT_COUNT];
     besides(&tree);
     besides(&beside);
     // What is mounted over the one name does not hide the other.
     rustix::mount::mount_bind_recursive(&tree, &again).expect("the same tree under another name");
     let mounted = Mounted::over(&tree, &again);
     let outcome = compare(&mounted, &mut ours, &mut theirs, acts);
-    ours.open = [const { None }; SLOTS];
+    ours.open = [const { None }; SLOT_COUNT];
     drop(mounted);
     rustix::mount::unmount(&again, rustix::mount::UnmountFlags::DETACH).expect("it is mounted");
-    for within in [tree.join(MOUNT), beside.join(MOUNT)] {
+    for within in [tree.join(MOUNT_NAME), beside.join(MOUNT_NAME)] {
         let _ = rustix::mount::unmount(within, rustix::mount::UnmountFlags::empty());
     }
     outcome
@@ -128,21 +128,21 @@ pub(crate) fn compare(
     acts: &[Act],
 ) -> Result<(), TestCaseError> {
     let untouched = mounted.below.picture();
-    let mandate = || {
+    let commit = || {
         mounted
             .system
-            .mandate(&*mounted.real)
+            .commit(&*mounted.real)
             .map_err(|error| TestCaseError::fail(error.to_string()))
     };
     let mut revealed = false;
     for (number, act) in acts.iter().enumerate() {
-        if matches!(act, Act::Mandate) && !revealed {
+        if matches!(act, Act::Commit) && !revealed {
             prop_assert_eq!(
                 mounted.below.picture(),
                 untouched.clone(),
                 "something leaked"
             );
-            mandate()?;
+            commit()?;
             revealed = true;
         }
         let number = 1000 + number;
@@ -163,7 +163,7 @@ pub(crate) fn compare(
         }
     }
     if !revealed {
-        mandate()?;
+        commit()?;
     }
     prop_assert_eq!(
         mounted.below.picture(),

@@ -1,5 +1,5 @@
 //! Random histories of real calls, each twice: in a concealing file system and in a directory that is alike. What a
-//! call answers has to be the same, and so has what is there: before, after, and whenever it is mandated. Needs root.
+//! call answers has to be the same, and so has what is there: before, after, and whenever it is committed. Needs root.
 
 mod acts;
 mod histories;
@@ -13,11 +13,11 @@ use std::{
 use proptest::prelude::*;
 use rustix::mount::{MountFlags, mount, mount_bind, mount_remount};
 
-use acts::{Act, MOUNT, act};
+use acts::{Act, MOUNT_NAME, act};
 use histories::{apart, history, history_with, one};
 
 #[test]
-fn what_has_lost_a_name_is_changed_under_another_one() {
+fn file_without_first_name_changes_under_second() {
     let path = PathBuf::from;
     let before = [
         Act::Create(path("a"), 0o600),
@@ -32,12 +32,12 @@ fn what_has_lost_a_name_is_changed_under_another_one() {
     for then in [Act::Times(path("a"), 7), Act::Cut(path("a"), 1)] {
         one(&before, &[both.clone(), unlinked(then.clone())]);
         one(&before, &[both.clone(), made_anew(then.clone())]);
-        one(&before, &[both.clone(), Act::Mandate, made_anew(then)]);
+        one(&before, &[both.clone(), Act::Commit, made_anew(then)]);
     }
 }
 
 #[test]
-fn directories_are_as_old_as_they_would_be() {
+fn directory_times_equal_the_kernels() {
     let path = PathBuf::from;
     let (in_it, also) = (path("d/a"), path("d/b"));
     let made = [Act::Directory(path("d")), Act::Create(in_it.clone(), 0o600)];
@@ -59,11 +59,11 @@ fn directories_are_as_old_as_they_would_be() {
 }
 
 #[test]
-fn what_is_open_has_attributes_when_it_has_no_name() {
+fn open_unlinked_file_has_attributes() {
     let path = PathBuf::from;
     let before = [Act::Create(path("b"), 0o600)];
     let acts = [
-        Act::Mandate,
+        Act::Commit,
         Act::Open(1, path("b"), false),
         Act::Unlink(path("b")),
         Act::ReadOpen(1),
@@ -77,7 +77,7 @@ fn what_is_open_has_attributes_when_it_has_no_name() {
 }
 
 #[test]
-fn what_was_a_symbolic_link_leads_nowhere() {
+fn replaced_symlink_leads_nowhere() {
     let path = PathBuf::from;
     let acts = [
         Act::Unlink(path("a")),
@@ -90,7 +90,7 @@ fn what_was_a_symbolic_link_leads_nowhere() {
 }
 
 #[test]
-fn all_names_of_what_is_no_file_have_the_same_attributes() {
+fn hard_links_of_fifo_share_attributes() {
     let path = PathBuf::from;
     let acts = [
         Act::Fifo(path("a")),
@@ -104,7 +104,7 @@ fn all_names_of_what_is_no_file_have_the_same_attributes() {
 /// A file system of its own, or a directory from beside, with a file in it.
 fn mount_within(at: &Path, is_own: bool, flags: MountFlags) {
     let from = at.with_extension("from");
-    let at = at.join(MOUNT);
+    let at = at.join(MOUNT_NAME);
     fs::create_dir(&at).expect("a directory");
     if is_own {
         mount("tmpfs", &at, "tmpfs", MountFlags::empty(), None).expect("root");
@@ -117,9 +117,9 @@ fn mount_within(at: &Path, is_own: bool, flags: MountFlags) {
 }
 
 #[test]
-fn what_is_mounted_within_is_a_file_system_of_its_own() {
+fn inner_mount_is_its_own_file_system() {
     let path = PathBuf::from;
-    let within = |name: &str| path(MOUNT).join(name);
+    let within = |name: &str| path(MOUNT_NAME).join(name);
     let before = [Act::Create(path("a"), 0o600), Act::Directory(path("d"))];
     let acts = [
         Act::Directory(within("e")),
@@ -132,10 +132,10 @@ fn what_is_mounted_within_is_a_file_system_of_its_own() {
         Act::Rename(within("f"), path("d/e/f"), 0),
         Act::Rename(path("a"), within("f"), 2),
         Act::Link(path("a"), within("e/a")),
-        Act::RemoveDirectory(path(MOUNT)),
-        Act::Rename(path(MOUNT), path("n"), 0),
-        Act::Rename(path("d"), path(MOUNT), 0),
-        Act::Rename(path("d"), path(MOUNT), 2),
+        Act::RemoveDirectory(path(MOUNT_NAME)),
+        Act::Rename(path(MOUNT_NAME), path("n"), 0),
+        Act::Rename(path("d"), path(MOUNT_NAME), 0),
+        Act::Rename(path("d"), path(MOUNT_NAME), 2),
         Act::Rename(path("a"), path("d/a"), 0),
         Act::Cut(within("f"), 1),
         Act::Append(within("f")),
@@ -155,7 +155,7 @@ fn what_is_mounted_within_is_a_file_system_of_its_own() {
 }
 
 #[test]
-fn names_are_as_long_as_they_may_be() {
+fn longest_names_work() {
     let path = PathBuf::from;
     let names = [255, 256, 300].map(|length| path("d").join("n".repeat(length)));
     let acts = names.iter().flat_map(|name| {
@@ -176,7 +176,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_programs_do_is_what_it_would_be(
+    fn random_calls_equal_the_kernels(
         before in prop::collection::vec(act(), 0..30),
         acts in prop::collection::vec(act(), 0..40),
     ) {

@@ -17,7 +17,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::acts::{Act, SLOTS};
+use crate::acts::{Act, SLOT_COUNT};
 
 /// truncate(2): without opening it.
 pub(crate) fn cut(path: &Path, size: u64) -> Result<(), Errno> {
@@ -32,11 +32,11 @@ pub(crate) fn cut(path: &Path, size: u64) -> Result<(), Errno> {
 /// One of the two.
 pub(crate) struct Side {
     pub(crate) at: PathBuf,
-    pub(crate) open: [Option<File>; SLOTS],
+    pub(crate) open: [Option<File>; SLOT_COUNT],
     /// Opened for reading before something was written: what is read there is known to be what was there then, as with
     /// overlayfs (`docs/make.md`).
-    pub(crate) is_old: [bool; SLOTS],
-    pub(crate) reads: [bool; SLOTS],
+    pub(crate) is_old: [bool; SLOT_COUNT],
+    pub(crate) reads: [bool; SLOT_COUNT],
 }
 
 pub(crate) fn errno(error: std::io::Error) -> Errno {
@@ -46,12 +46,12 @@ pub(crate) fn errno(error: std::io::Error) -> Errno {
 impl Side {
     pub(crate) fn new(at: &Path) -> Self {
         let at = at.to_owned();
-        let open = [const { None }; SLOTS];
+        let open = [const { None }; SLOT_COUNT];
         Self {
             at,
             open,
-            is_old: [false; SLOTS],
-            reads: [false; SLOTS],
+            is_old: [false; SLOT_COUNT],
+            reads: [false; SLOT_COUNT],
         }
     }
 
@@ -202,7 +202,7 @@ impl Side {
                     vec![]
                 })
             }
-            Act::Mandate => Ok(Vec::new()),
+            Act::Commit => Ok(Vec::new()),
             Act::Then(one, other) => {
                 let one = self.act(one, number);
                 one.and(self.act(other, number))

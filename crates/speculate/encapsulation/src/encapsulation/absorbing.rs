@@ -1,6 +1,6 @@
 //! Taking up what another encapsulation, of which this one is the base, has done.
 
-use super::{Effect, Encapsulation, Refused, Spot, Stale, Time};
+use super::{Effect, Encapsulation, Location, Refused, Stale, Time};
 use crate::{Inputs, Snapshot};
 
 /// Why another one's effects cannot be taken up: it has to be run again.
@@ -51,12 +51,12 @@ impl Encapsulation {
         }
         for path in inputs.listings() {
             let listed = match before.root.walk(path) {
-                Spot::Base(path) => self.base.list(&path).ok().map(|listing| (path, listing)),
-                Spot::Directory(directory) => directory
+                Location::Base(path) => self.base.list(&path).ok().map(|listing| (path, listing)),
+                Location::Directory(directory) => directory
                     .list(&*self.base)
                     .ok()
                     .and_then(|(_, shown)| shown),
-                Spot::Nothing | Spot::Leaf(_) => None,
+                Location::EmptyBase | Location::Leaf(_) => None,
             };
             if let Some((path, listing)) = listed {
                 self.inputs.listed(path, &listing);

@@ -1,8 +1,8 @@
-//! What programs do to names, files and directories: as POSIX has it, but above the base.
+//! Operations on names, files and directories: the rules of POSIX, above the base.
 
 use super::{
     Arc, Attributes, Directory, Effect, Encapsulation, Entry, Errno, HiddenId, Identity, Kind,
-    Leaf, New, OsString, Refused, Time, TreePath, What, Writing,
+    Leaf, LeafContent, New, OsString, Refused, Time, TreePath, Writing,
 };
 use crate::layer::Made;
 
@@ -20,14 +20,14 @@ impl From<New> for Made {
 }
 
 impl Encapsulation {
-    /// A new file; its content and attributes are in the store.
+    /// Creates a file. The store has content and attributes.
     ///
     /// # Errors
     /// `EEXIST`, `ENOENT`, `ENOTDIR`, `ENAMETOOLONG`.
     pub fn create(&mut self, path: &TreePath, id: HiddenId, now: Time) -> Result<(), Refused> {
         self.put_new(
             path,
-            Entry::Leaf(Leaf::new(What::File { id, era: self.era })),
+            Entry::Leaf(Leaf::new(LeafContent::File { id, era: self.era })),
             now,
         )?;
         let path = path.clone();
@@ -35,10 +35,10 @@ impl Encapsulation {
         Ok(())
     }
 
-    /// A new directory.
+    /// Creates a directory.
     ///
     /// # Errors
-    /// As [`Encapsulation::create`].
+    /// The errors of [`Encapsulation::create`].
     pub fn make_directory(&mut self, path: &TreePath, new: New) -> Result<(), Refused> {
         let directory = Directory {
             made: Some(new.into()),
@@ -50,17 +50,17 @@ impl Encapsulation {
         Ok(())
     }
 
-    /// A new symbolic link.
+    /// Creates a symbolic link.
     ///
     /// # Errors
-    /// As [`Encapsulation::create`].
+    /// The errors of [`Encapsulation::create`].
     pub fn make_symlink(
         &mut self,
         path: &TreePath,
         target: OsString,
         new: New,
     ) -> Result<(), Refused> {
-        let what = What::Symlink {
+        let what = LeafContent::Symlink {
             made: new.into(),
             target: target.clone(),
         };
@@ -70,10 +70,10 @@ impl Encapsulation {
         Ok(())
     }
 
-    /// A new FIFO or socket.
+    /// Creates a FIFO or socket.
     ///
     /// # Errors
-    /// As [`Encapsulation::create`]; `EINVAL` for what is neither.
+    /// The errors of [`Encapsulation::create`]; `EINVAL` for other kinds.
     pub fn make_special(&mut self, path: &TreePath, new: New) -> Result<(), Refused> {
         // The kind is among the bits of the mode (stat(2)).
         let kind = match new.mode & 0o170_000 {
@@ -81,7 +81,7 @@ impl Encapsulation {
             0o140_000 => Kind::Socket,
             _ => return Err(Errno::INVAL.into()),
         };
-        let what = What::Special(new.into(), kind);
+        let what = LeafContent::Special(new.into(), kind);
         self.put_new(path, Entry::Leaf(Leaf::new(what)), new.now)?;
         let path = path.clone();
         self.effects.push(Effect::Special { path, new });
@@ -99,11 +99,11 @@ impl Encapsulation {
         Ok(())
     }
 
-    /// What it takes to write to the file there.
+    /// Prepares a write to a file.
     ///
     /// # Errors
-    /// `EISDIR`; `EINVAL` for what is no file. A file with several names cannot be replaced under one of them, nor one
-    /// that somebody has open to write to it.
+    /// `EISDIR`; `EINVAL` for other kinds. Neither a file with several names nor a file that is open for writing can
+    /// be replaced.
     pub fn write(&mut self, path: &TreePath) -> Result<Writing, Refused> {
         let found = self.look(path)?;
         match found.stat.kind {
@@ -117,7 +117,7 @@ impl Encapsulation {
             return Err(Errno::ISDIR.into());
         };
         match leaf.what {
-            What::File { id, era } if era == self.era => Ok(Writing::Own(id)),
+            LeafContent::File { id, era } if era == self.era => Ok(Writing::Own(id)),
             _ if found.stat.links > 1 => Err(Refused::Unconcealable(
                 "a file with several names is written to",
             )),
@@ -128,10 +128,10 @@ impl Encapsulation {
         }
     }
 
-    /// A copy takes the place of the file there, for the encapsulation to write to.
+    /// Puts a copy in the place of a file.
     ///
     /// # Errors
-    /// As [`Encapsulation::write`]; `EEXIST` if it is its own already.
+    /// The errors of [`Encapsulation::write`]; `EEXIST` for an own file.
     pub fn replace(&mut self, path: &TreePath, id: HiddenId) -> Result<(), Refused> {
         let Writing::Copy(_) = self.write(path)? else {
             return Err(Errno::EXIST.into());
@@ -139,9 +139,9 @@ impl Encapsulation {
         self.put_content(path, id)
     }
 
-    /// Whatever was there.
+    /// Replaces any file.
     pub(super) fn put_content(&mut self, path: &TreePath, id: HiddenId) -> Result<(), Refused> {
-        let entry = Entry::Leaf(Leaf::new(What::File { id, era: self.era }));
+        let entry = Entry::Leaf(Leaf::new(LeafContent::File { id, era: self.era }));
         let (directory, name) = self.place(path)?;
         directory.names.insert(name, entry);
         let path = path.clone();
@@ -149,10 +149,10 @@ impl Encapsulation {
         Ok(())
     }
 
-    /// Attributes of what is there. `Some` if it is a file of the encapsulation's own: they are to be set in the store.
+    /// Sets attributes. `Some`: an own file, whose attributes the caller sets in the store.
     ///
     /// # Errors
-    /// `ENOENT`. Those of what has several names cannot be set under one of them, but for a file of its own.
+    /// `ENOENT`. The attributes of a file with several names cannot be set, unless the file is an own one.
     pub fn set_attributes(
         &mut self,
         path: &TreePath,
@@ -168,7 +168,7 @@ impl Encapsulation {
                 return Err(Errno::IO.into());
             };
             match leaf.what {
-                What::File { id, era } if era == self.era => return Ok(Some(id)),
+                LeafContent::File { id, era } if era == self.era => return Ok(Some(id)),
                 _ if found.stat.links > 1 => {
                     let why = "attributes of a file with several names are set";
                     return Err(Refused::Unconcealable(why));
@@ -183,7 +183,7 @@ impl Encapsulation {
         Ok(None)
     }
 
-    /// Take away a name of what is no directory.
+    /// Removes a name of a file that is no directory.
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`.
@@ -199,7 +199,7 @@ impl Encapsulation {
         Ok(())
     }
 
-    /// Take away an empty directory.
+    /// Removes an empty directory.
     ///
     /// # Errors
     /// `ENOENT`, `ENOTDIR`, `ENOTEMPTY`; `EBUSY` for the root.
@@ -217,7 +217,7 @@ impl Encapsulation {
         Ok(())
     }
 
-    /// One more name for what is no directory.
+    /// Adds a name to a file that is no directory.
     ///
     /// # Errors
     /// `ENOENT`, `EEXIST`, `EPERM` for a directory.
@@ -237,7 +237,7 @@ impl Encapsulation {
         Ok(())
     }
 
-    /// Another name, and another place. What stood there before is gone; with `keep`, that is an error.
+    /// Renames a file, and replaces the target; with `keep`, an existing target is an error.
     ///
     /// # Errors
     /// `ENOENT`, `EEXIST` (with `keep`), `EISDIR`, `ENOTDIR`, `ENOTEMPTY`; `EINVAL` for a directory into itself.
@@ -281,7 +281,7 @@ impl Encapsulation {
         Ok(())
     }
 
-    /// Whether what is at `to` may give way to what is at `from`.
+    /// Whether the file at `from` may replace the file at `to`.
     fn replaceable(
         &mut self,
         from: &TreePath,
@@ -298,15 +298,15 @@ impl Encapsulation {
         }
     }
 
-    /// It has so many names more.
+    /// Adds to the link count of a file.
     fn names(&mut self, of: Identity, more: i64) {
         Arc::make_mut(&mut self.names).add(of, more);
     }
 
-    /// Two names change places.
+    /// Exchanges two names.
     ///
     /// # Errors
-    /// `ENOENT`; `EINVAL` if one is in the other.
+    /// `ENOENT`; `EINVAL` if one path is within the other.
     pub fn exchange(&mut self, one: &TreePath, other: &TreePath, now: Time) -> Result<(), Refused> {
         let (first, second) = (self.entry(one)?, self.entry(other)?);
         if one == other {
@@ -324,11 +324,11 @@ impl Encapsulation {
         Ok(())
     }
 
-    /// What is there belongs to another one: it may be read, not changed.
+    /// Refuses changes of a file of another owner.
     pub(super) fn disown(&mut self, path: &TreePath) -> Result<(), Refused> {
         let (directory, name) = self.place(path)?;
         if let Some(Entry::Leaf(leaf)) = directory.names.get_mut(&name)
-            && let What::File { era, .. } = &mut leaf.what
+            && let LeafContent::File { era, .. } = &mut leaf.what
         {
             *era = 0;
         }

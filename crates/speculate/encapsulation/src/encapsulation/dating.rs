@@ -1,7 +1,7 @@
-//! What was done before it was asked for is dated as if it had been done then.
+//! Dates of reused effects: a request at a later time gets later dates.
 //!
-//! A make goes by times: what a command has made must not be older than what was saved meanwhile, though the command
-//! has not read that.
+//! Make compares times: a result must not be older than a file that was saved meanwhile, even if the command has not
+//! read that file.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,8 +13,8 @@ use super::Encapsulation;
 use crate::{Effect, Time, layer::Directory, layer::Entry};
 
 impl Encapsulation {
-    /// When it has made something that is no file, or given it a date, of what is dated in that `period`: what is
-    /// older or of tomorrow was given that date.
+    /// Latest time in that `period` of files without content, and of explicit dates. Earlier and future times were
+    /// set on purpose.
     #[must_use]
     pub fn times(&mut self, period: &RangeInclusive<Time>) -> BTreeSet<Time> {
         let mut times = BTreeSet::new();
@@ -26,8 +26,8 @@ impl Encapsulation {
         times
     }
 
-    /// What is dated in that `period` gets the date that is there in its place, or this one: directories are dated by
-    /// what was done to them last.
+    /// Replaces each time of that `period` by its entry in `dates`, or `otherwise`: a directory has the date of the
+    /// last change.
     pub fn date(
         &mut self,
         period: &RangeInclusive<Time>,
@@ -58,7 +58,7 @@ fn each_of(effects: &mut [Effect], act: &mut impl FnMut(&mut Time)) {
     }
 }
 
-/// Directories are dated by what was done to them last.
+/// A directory has the date of the last change.
 fn each_in(directory: &mut Directory, act: &mut impl FnMut(&mut Time)) {
     let made = directory.made.iter_mut().map(|made| &mut made.at);
     let touched = directory.touched.iter_mut();
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_go_on_beyond_a_second() {
+    fn time_addition_carries_seconds() {
         let time = Time {
             seconds: -1,
             nanoseconds: 999_999_999,
