@@ -9,14 +9,14 @@ use supervise::{
 };
 
 use crate::{
-    changes,
     error::ServeError,
     event_log,
     events::{Asker, Happening, Report},
     instance::Instance,
     logger_client::LoggerClient,
-    options, own_addresses, preflight,
+    options, preflight,
     rundir::{Lock, RunDir},
+    sysctl_backup, vip,
 };
 
 /// What was removed.
@@ -113,7 +113,7 @@ pub(crate) fn remove_rest(
     if Instance::of(lock.directory()).is_ok_and(|instance| instance.epoch().is_some()) {
         destroy_sockets(&options::addresses(lock.directory()), |_, _, _| true)?;
     }
-    cleaned.addresses = own_addresses::take_down(lock.directory())?;
+    cleaned.addresses = vip::take_down(lock.directory())?;
     let pins = PinDirectory::new(bpffs.path(), host_name);
     if pins.exists() {
         cleaned.programs = true;
@@ -122,7 +122,7 @@ pub(crate) fn remove_rest(
     }
     drop(cgroup2);
     drop(mounts::memory_left(lock.directory()));
-    cleaned.settings = changes::put_back(lock.directory())?;
+    cleaned.settings = sysctl_backup::put_back(lock.directory())?;
     Ok(())
 }
 

@@ -5,10 +5,10 @@
 mod checkpoints;
 mod deaths;
 mod files;
-mod grafting;
-mod opened;
-mod uploading;
-mod with_logger;
+mod graft;
+mod image_upload;
+mod logger_copy;
+mod upstream;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -41,11 +41,11 @@ use crate::{
 use checkpoints::Checkpoints;
 use deaths::{Crash, Culprit};
 pub(crate) use files::Files;
-pub(crate) use grafting::{ends, positions};
-use opened::Opened;
-pub(crate) use opened::{Joining, Outgoing};
-pub(crate) use uploading::Uploaded;
-use with_logger::Told;
+pub(crate) use graft::{ends, positions};
+pub(crate) use image_upload::Uploaded;
+use logger_copy::Told;
+use upstream::Opened;
+pub(crate) use upstream::{Joining, Outgoing};
 
 /// What the server's processes share with us.
 pub(crate) struct North {

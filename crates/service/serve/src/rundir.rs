@@ -18,7 +18,7 @@ use rustix::{
 };
 use serde::Serialize;
 
-use crate::{changes, error::ServeError, images, instance, logger_client, options, own_addresses};
+use crate::{error::ServeError, images, instance, logger_client, options, sysctl_backup, vip};
 
 const DEFAULT: &str = "/run/outlive";
 
@@ -236,10 +236,10 @@ impl Lock {
         for file in [
             "control.sock",
             logger_client::SOCKET,
-            changes::FILE,
+            sysctl_backup::FILE,
             instance::FILE,
             NEW,
-            own_addresses::FILE,
+            vip::FILE,
             options::FILE,
             "lock",
         ] {

@@ -12,23 +12,23 @@ use supervise::{Backoff, BackoffConfig, Server};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
-    adopting::Adopted,
+    adoption::Adopted,
     clock,
     config::ServeConfig,
     control::Control,
+    counters::Tally,
     error::ServeError,
     event_log::EventLog,
     events::{Code, Happening, Reports},
-    leasing,
+    metrics,
     north::North,
-    numbers,
-    own_addresses::OwnAddresses,
+    prefetch::Answers,
     preflight,
     read_ahead::ReadAhead,
     setup::Ground,
+    standby_eligibility,
     status::ConnectionStatus,
-    tally::Tally,
-    together::Answers,
+    vip::OwnAddresses,
 };
 
 /// How often we look at flows while connections are being spliced or replayed.
@@ -89,11 +89,11 @@ pub struct Service {
     /// The server has state, and a record of its own.
     pub(crate) north: Option<North>,
     /// What it is while this host stands by.
-    hot: following::Hot,
+    hot: hot_replica::Hot,
     /// What need not be kept twice.
-    releasing: releasing::Releasing,
+    releasing: log_truncation::Releasing,
     /// What is done so that its record does not grow for ever.
-    renewing: renewing::Renewing,
+    renewing: record_reset::Renewing,
     /// Connections that can be given to the server only now, as the kernel has told.
     pub(crate) late: Vec<(FlowKey, FlowId)>,
     pub(crate) answers: Answers,
@@ -105,18 +105,18 @@ pub struct Service {
     tally: Tally,
     recorded: Option<Statistics>,
     /// It ends with the service.
-    _metrics: Option<metrics::Running>,
+    _metrics: Option<::metrics::Running>,
     signals: Signals,
     /// This host serves by leases.
     pub(crate) is_leased: bool,
     /// What was told of the lease.
-    lease_told: standing_by::Told,
+    lease_told: standby::Told,
     /// Somebody wants a standby to serve.
     moves: bool,
     tell: Box<dyn FnMut(&crate::Report)>,
     began: Duration,
     pub(crate) incarnation: u32,
-    pub(crate) listening: listening::Listening,
+    pub(crate) listening: readiness::Listening,
     /// The next turn is to follow at once.
     hurry: bool,
     /// The addresses that are on this host because it serves.
@@ -138,7 +138,7 @@ pub struct Service {
     next_heartbeat: Duration,
     next_sweep: Duration,
     unseen: unseen::Unseen,
-    renewal: renewing_sockets::Renewal,
+    renewal: socket_renewal::Renewal,
 }
 
 impl Service {
@@ -155,7 +155,7 @@ impl Service {
     ) -> Result<Self, ServeError> {
         preflight::pass_first(&config)?;
         let signals = signals.try_clone()?;
-        let metrics = numbers::show(&config)?;
+        let metrics = metrics::show(&config)?;
         let (ground, adopted) = Ground::prepare(&config)?;
         let control = match Control::bind(&config.run_dir.socket(&config.name)) {
             Ok(control) => control,
@@ -198,9 +198,9 @@ impl Service {
             expected: BTreeMap::new(),
             read_ahead: ReadAhead::default(),
             north: None,
-            hot: following::Hot::default(),
-            releasing: releasing::Releasing::default(),
-            renewing: renewing::Renewing::default(),
+            hot: hot_replica::Hot::default(),
+            releasing: log_truncation::Releasing::default(),
+            renewing: record_reset::Renewing::default(),
             late: Vec::new(),
             answers: Answers::default(),
             flows_listed: 0,
@@ -211,12 +211,12 @@ impl Service {
             _metrics: metrics,
             signals,
             is_leased: false,
-            lease_told: standing_by::Told::default(),
+            lease_told: standby::Told::default(),
             moves: false,
             tell: Box::new(tell),
             began: now,
             incarnation: 1,
-            listening: listening::Listening::default(),
+            listening: readiness::Listening::default(),
             hurry: false,
             own_addresses: None,
             was_lost: false,
@@ -229,7 +229,7 @@ impl Service {
             next_heartbeat: now,
             next_sweep: now,
             unseen: unseen::Unseen::default(),
-            renewal: renewing_sockets::Renewal::default(),
+            renewal: socket_renewal::Renewal::default(),
         })
     }
 
@@ -332,7 +332,7 @@ impl Service {
         if let Some(adopted) = self.adopted.take() {
             self.take_over(adopted, &ring, &kernel_events)?;
         } else {
-            if let Some(why) = leasing::why_alone(&self.config)? {
+            if let Some(why) = standby_eligibility::why_alone(&self.config)? {
                 let message = format!("no other host can take over: {why}");
                 self.warn(Code::NoTakeover, message);
             }
@@ -435,31 +435,31 @@ impl Service {
     }
 }
 
-pub use stopping::Signals;
+pub use shutdown::Signals;
 
-mod checkpointing;
-mod following;
-mod images_of;
-mod joining;
-pub(crate) use joining::opened_by_server;
+mod checkpoints;
+mod hot_replica;
+mod images;
+mod outbound;
+pub(crate) use outbound::opened_by_server;
+mod adoption;
+mod determinant_sender;
+mod event_loop;
 mod link_of;
-mod listening;
-mod logger_of;
+mod log_truncation;
+mod logger;
 mod lost_events;
-mod north_of;
-mod releasing;
-mod renewing;
-mod renewing_sockets;
-mod restoring;
-mod server_of;
-mod shipping;
-mod standing_by;
-mod status_of;
-mod stopping;
-mod taking_over;
-mod turning;
+mod north;
+mod readiness;
+mod record_reset;
+mod restoration;
+mod server;
+mod shutdown;
+mod socket_renewal;
+mod standby;
+mod status;
 mod unseen;
-mod waiting;
+mod wait;
 
 /// Tell the service manager that started us, if one did and wants to know.
 fn tell_manager(state: NotifyState<'_>) {

@@ -13,19 +13,18 @@ use supervise::{
 };
 
 use crate::{
-    adopting::{self, Adopted},
-    changes,
+    adoption::{self, Adopted},
     clean::{self, Cleaned},
     config::ServeConfig,
     error::{ServeError, SystemContext},
     instance::Instance,
-    keeper::Keeper,
-    leasing,
+    lease_client::Keeper,
     link::{Asks, Link},
     logger::Logger,
     logger_client::{FIRST_START_TIMEOUT, LoggerClient},
-    options, own_addresses, preflight,
+    options, preflight,
     rundir::Lock,
+    standby_eligibility, sysctl_backup, vip,
 };
 
 /// Silence of `serve` after which the programs let everything pass.
@@ -74,7 +73,7 @@ impl Ground {
         };
         let pins = PinDirectory::new(bpffs.path(), &host_name);
         if pins.exists() && instance.has_begun() {
-            let (ground, adopted) = adopting::adopt(config, lock, bpffs, pins, instance)?;
+            let (ground, adopted) = adoption::adopt(config, lock, bpffs, pins, instance)?;
             return Ok((ground, Some(adopted)));
         }
         // Of one that was killed before there was anything to be taken over, or in its end.
@@ -125,7 +124,7 @@ impl Ground {
         instance: &Instance,
     ) -> Result<(Dataplane, Injector, Loggers, Cgroup, Mount), ServeError> {
         // Of two that begin at the same time one is the first, which goes on; the other one sees it.
-        let alone = changes::alone(lock.directory());
+        let alone = sysctl_backup::alone(lock.directory());
         if alone.is_some() {
             preflight::addresses_of_others(config)?;
         }
@@ -163,7 +162,7 @@ impl Ground {
     /// logger on another machine has.
     pub(crate) fn remove(mut self, over: bool) -> Result<(), ServeError> {
         // Before there are no programs any more, or the kernel would have the last word.
-        let taken_down = own_addresses::take_down(self.lock.directory());
+        let taken_down = vip::take_down(self.lock.directory());
         if let Some(keeper) = self.keeper.take() {
             // Another host may serve at once: nothing here may speak any more without its programs.
             let released = keeper
@@ -185,7 +184,7 @@ impl Ground {
         taken_down: Result<usize, ServeError>,
     ) -> Result<(), ServeError> {
         self.logger.end(over);
-        let detached = changes::end(self.lock.directory(), self.plane);
+        let detached = sysctl_backup::end(self.lock.directory(), self.plane);
         let removed = self.cgroup.remove();
         drop(self.bpffs);
         drop(self.cgroup2);
@@ -239,12 +238,12 @@ fn bind(
     };
     let mut plane = Dataplane::load(&settings, pins)?;
     let bound = (|| {
-        let alone = changes::alone(lock.directory());
-        plane.shares_with(changes::of_others(lock.directory()));
+        let alone = sysctl_backup::alone(lock.directory());
+        plane.shares_with(sysctl_backup::of_others(lock.directory()));
         for interface in ethernet_interfaces()? {
             plane.attach_interface(&interface, config.attach)?;
         }
-        changes::keep(lock.directory(), &plane)?;
+        sysctl_backup::keep(lock.directory(), &plane)?;
         drop(alone);
         plane.attach_latch()?;
         let injector = Injector::new(settings.mark)?;
@@ -253,13 +252,13 @@ fn bind(
             Some(_) => remote_logger(config, instance, &plane)?,
         };
         options::keep(lock.directory(), config)?;
-        let keeper = leasing::begin(config, instance, &plane)?;
+        let keeper = standby_eligibility::begin(config, instance, &plane)?;
         Ok((injector, (logger, keeper)))
     })();
     match bound {
         Ok((injector, loggers)) => Ok((plane, injector, loggers)),
         Err(error) => {
-            let _ = changes::end(lock.directory(), plane);
+            let _ = sysctl_backup::end(lock.directory(), plane);
             Err(error)
         }
     }
@@ -281,7 +280,7 @@ pub(crate) fn remote_logger(
         return local_logger(config, plane);
     };
     let asks = Asks {
-        claim: Some(leasing::claim(config, instance)?),
+        claim: Some(standby_eligibility::claim(config, instance)?),
         attach: attach(config, instance),
         digests: config.digests().then(|| plane.digest_seed()).transpose()?,
     };

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use recovery::Count;
 
-use crate::{size::Size, tally::Tally};
+use crate::{counters::Tally, size::Size};
 
 /// The stage of a service that another host serves.
 pub(crate) const STANDBY: &str = "standby";

@@ -12,7 +12,7 @@ use south_model::Flow;
 use supervise::{Cgroup, Pid, Server};
 use wire::FlowKey;
 
-use super::{North, positions, uploading::Uploads};
+use super::{North, image_upload::Uploads, positions};
 use crate::{
     CheckpointStatus, clock,
     config::ServeConfig,

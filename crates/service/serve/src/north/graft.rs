@@ -12,7 +12,7 @@ use wire::{FlowKey, SeqNumber, TcpOption};
 
 use super::{
     North,
-    opened::{Outgoing, reset_socket},
+    upstream::{Outgoing, reset_socket},
 };
 
 impl North {

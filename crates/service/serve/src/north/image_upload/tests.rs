@@ -67,7 +67,7 @@ struct World {
     _directory: tempfile::TempDir,
     store: Store,
     uploads: Uploads,
-    told: super::super::with_logger::Told,
+    told: super::super::logger_copy::Told,
     /// How long the record is, how much of it is with the logger, and how much when something was said last.
     head: u64,
     stable: u64,

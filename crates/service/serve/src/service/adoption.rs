@@ -8,7 +8,7 @@ use recovery::{Cause, Stage};
 use south_model::{Flow, Restored};
 
 use super::Service;
-use crate::{adopting::Adopted, clock, error::ServeError, events::Happening};
+use crate::{adoption::Adopted, clock, error::ServeError, events::Happening};
 
 impl Service {
     pub(super) fn take_over(

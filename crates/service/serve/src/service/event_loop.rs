@@ -9,10 +9,11 @@ use wire::{FlowId, FlowKey};
 
 use super::{Next, Service};
 use crate::{
-    changes, clock,
+    clock,
     error::ServeError,
     events::{Code, Happening},
     logger_client::LoggerClient,
+    sysctl_backup,
 };
 
 /// More flows than this are read all at once ...
@@ -148,7 +149,7 @@ impl Service {
 
     pub(crate) fn attach_new_interfaces(&mut self) -> Result<(), ServeError> {
         let before = self.ground.plane.interfaces().count();
-        let others = changes::of_others(self.ground.lock.directory());
+        let others = sysctl_backup::of_others(self.ground.lock.directory());
         self.ground.plane.shares_with(others);
         for interface in dataplane::ethernet_interfaces()? {
             self.ground
@@ -156,7 +157,7 @@ impl Service {
                 .attach_interface(&interface, self.config.attach)?;
         }
         if self.ground.plane.interfaces().count() != before {
-            changes::keep(self.ground.lock.directory(), &self.ground.plane)?;
+            sysctl_backup::keep(self.ground.lock.directory(), &self.ground.plane)?;
         }
         Ok(())
     }

@@ -21,7 +21,7 @@ use crate::{
     config::ServeConfig,
     error::{ServeError, SystemContext},
     instance::Instance,
-    keeper::{Granting, Keeper},
+    lease_client::{Granting, Keeper},
     logger_client::{self, LoggerClient},
 };
 

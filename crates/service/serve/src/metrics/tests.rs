@@ -1,12 +1,12 @@
 use std::collections::BTreeMap;
 
+use ::metrics::{Health, Numbers, text};
 use dataplane::Counters;
-use metrics::{Health, Numbers, text};
 
 use super::{MODES, STAGES, STEPS};
 use crate::{
-    CheckpointStatus, CommitStatus, RecordStatus, ReplicaStatus, Status, Tally, status::STANDBY,
-    tally,
+    CheckpointStatus, CommitStatus, RecordStatus, ReplicaStatus, Status, Tally, counters,
+    status::STANDBY,
 };
 
 /// One that has everything.
@@ -149,7 +149,7 @@ fn whose_record_has_ended_is_not_well() {
 
 #[test]
 fn names_are_those_of_the_status() {
-    let steps = tally::steps(&recovery::Timings::default());
+    let steps = counters::steps(&recovery::Timings::default());
     assert_eq!(steps.map(|(step, _)| step), STEPS);
     assert!(MODES.contains(&"diverged"));
     let names: Vec<&str> = Counters::DESCRIBED.iter().map(|(name, _)| *name).collect();
@@ -161,7 +161,7 @@ fn names_are_those_of_the_status() {
 fn the_manual_has_all_of_them() {
     let text = text(status()).expect("text");
     let manual = include_str!("../../../../../docs/operating/metrics.md");
-    let table = metrics::table(&text);
+    let table = ::metrics::table(&text);
     assert!(
         manual.contains(&table),
         "docs/operating/metrics.md lacks\n{table}"

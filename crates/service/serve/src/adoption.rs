@@ -15,18 +15,18 @@ use supervise::{
 use dataplane::{Dataplane, Injector, Life, PinDirectory, ethernet_interfaces};
 
 use crate::{
-    changes, clock,
+    clock,
     config::ServeConfig,
     error::{ServeError, SystemContext},
     instance::Instance,
-    keeper::Keeper,
-    leasing,
+    lease_client::Keeper,
     logger::Logger,
     logger_client::LoggerClient,
     north::North,
     options,
     rundir::Lock,
     setup::{self, Ground, HEARTBEAT_TIMEOUT},
+    standby_eligibility, sysctl_backup,
 };
 
 /// How the service was found.
@@ -115,13 +115,13 @@ fn take_over(
     plane.heartbeat()?;
     // If its end was asked for, then of somebody who is dead; we are asked to go on.
     plane.stopping(false)?;
-    let changes = changes::list(lock.directory())?;
-    plane.shares_with(changes::of_others(lock.directory()));
+    let changes = sysctl_backup::list(lock.directory())?;
+    plane.shares_with(sysctl_backup::of_others(lock.directory()));
     for interface in ethernet_interfaces()? {
         plane.adopt_interface(&interface, config.attach, &changes)?;
     }
     plane.adopt_latch()?;
-    changes::keep(lock.directory(), &plane)?;
+    sysctl_backup::keep(lock.directory(), &plane)?;
     let cgroup = cgroup_of(config, cgroup2)?;
     become_subreaper().doing("become the reaper of the server's orphans")?;
     let injector = Injector::new(plane.mark())?;
@@ -137,7 +137,7 @@ fn take_over(
         Some(pid) => Server::adopt(pid, &cgroup).doing("watch the server")?,
         None => None,
     };
-    let keeper = leasing::go_on(config, instance, &plane, &life)?;
+    let keeper = standby_eligibility::go_on(config, instance, &plane, &life)?;
     // At last: what was looked at is dropped if anything fails.
     let north = match config.wrapped {
         true => Some(North::adopt(config, lock.directory())?),

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use metrics::Histogram;
+use ::metrics::Histogram;
 use protocol::UnprotectedReason;
 use recovery::{Cause, Event, LostReason, Timings};
 use serde::{Deserialize, Serialize};

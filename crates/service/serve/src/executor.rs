@@ -12,13 +12,14 @@ use supervise::{Pid, TcpState, destroy_socket, destroy_sockets};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
-    changes, clock,
+    clock,
     error::{ServeError, SystemContext},
     events::{Code, Happening},
+    prefetch::Said,
     read_ahead::ReadAhead,
     records::Records,
     service::{Service, opened_by_server},
-    together::Said,
+    sysctl_backup,
 };
 
 /// Orphans are gone after the first try, or the kernel is too old to destroy them.
@@ -153,7 +154,7 @@ impl Service {
         let plane = &mut self.ground.plane;
         let kept = match plane.arrange_again() {
             Ok(false) => return,
-            Ok(true) => changes::keep(self.ground.lock.directory(), plane),
+            Ok(true) => sysctl_backup::keep(self.ground.lock.directory(), plane),
             Err(error) => Err(error.into()),
         };
         if let Err(error) = kept {

@@ -10,18 +10,18 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ::metrics::{Endpoint, Families, Health, Label, Numbers, Unit};
 use dataplane::Counters;
-use metrics::{Endpoint, Families, Health, Label, Numbers, Unit};
 use recovery::Count;
 
 use crate::{
     CommitStatus, Status,
     config::ServeConfig,
     control::status_within,
+    counters::{CAUSES, LOST},
     error::{ServeError, SystemContext},
     events::counted,
     status::STANDBY,
-    tally::{CAUSES, LOST},
 };
 
 /// How long the loop may take to answer.
@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const FRESH: Duration = Duration::from_secs(1);
 
 /// Shows them, if that is wanted.
-pub(crate) fn show(config: &ServeConfig) -> Result<Option<metrics::Running>, ServeError> {
+pub(crate) fn show(config: &ServeConfig) -> Result<Option<::metrics::Running>, ServeError> {
     let Some(address) = config.metrics else {
         return Ok(None);
     };

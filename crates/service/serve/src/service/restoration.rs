@@ -26,7 +26,7 @@ use crate::{
     link::{Link, Patience, Survey},
     logger::Logger,
     north::North,
-    own_addresses::OwnAddresses,
+    vip::OwnAddresses,
 };
 
 /// How long the loggers may be away, or about to begin themselves, before nobody believes any more that

@@ -14,7 +14,7 @@ use north_host::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt::set_ipv6_v6only};
 
-use super::{Service, images_of::Fetched};
+use super::{Service, images::Fetched};
 use crate::{
     error::{ServeError, SystemContext},
     events::Code,

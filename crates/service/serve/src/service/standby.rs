@@ -15,7 +15,7 @@ use crate::{
     config::in_words,
     error::{ServeError, SystemContext},
     events::{Code, Happening},
-    keeper::{Keeper, Position},
+    lease_client::{Keeper, Position},
 };
 
 /// How long the logger's word is waited for before it is told what may be wrong.

@@ -6,12 +6,12 @@ use super::{ConnectionStatus, ServeError, Service, UnprotectedReason, clock};
 use crate::{
     CommitStatus, JSON_VERSION, RecordStatus, Status,
     config::in_words,
-    keeper::Keeper,
+    counters::reason_name,
+    lease_client::Keeper,
     logger::Logger,
     logger_client::LoggerClient,
     north::North,
     status::{FIRST_START, STANDBY},
-    tally::reason_name,
 };
 use protocol::control::Statistics;
 use recovery::{ReplayMode, Stage};

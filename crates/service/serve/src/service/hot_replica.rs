@@ -13,11 +13,11 @@ use crate::{
     config::in_words,
     error::{ServeError, SystemContext},
     events::Happening,
-    keeper::{CONNECT, Keeper},
-    leasing,
+    lease_client::{CONNECT, Keeper},
     logger_client::{LoggerClient, Said},
     north::North,
     replica::{Replica, Useless},
+    standby_eligibility,
     status::ReplicaStatus,
 };
 
@@ -35,7 +35,7 @@ const FORGIVEN: Duration = Duration::from_secs(60);
 pub(super) struct Hot {
     stream: Option<LoggerClient>,
     /// By which stream the lease was asked for when that was opened, as
-    /// [`Position::stream`](crate::keeper::Position::stream).
+    /// [`Position::stream`](crate::lease_client::Position::stream).
     beside: u64,
     replica: Option<Replica>,
     /// Nothing is tried before.
@@ -115,7 +115,10 @@ impl Service {
     }
 
     fn begin_to_follow(&self) -> Result<LoggerClient, ServeError> {
-        let (Some(at), Some(link)) = (leasing::granter(&self.config), &self.config.link) else {
+        let (Some(at), Some(link)) = (
+            standby_eligibility::granter(&self.config),
+            &self.config.link,
+        ) else {
             return Err(ServeError::SeveralLoggers);
         };
         let mut stream = LoggerClient::call(at, &link.key_file, CONNECT)?;

@@ -22,8 +22,8 @@ use serde::{Deserialize, Serialize};
 use supervise::{Addresses, HostAddress};
 
 use crate::{
-    announcing::Burst,
     error::{ServeError, SystemContext},
+    garp::Burst,
     rundir,
 };
 
