@@ -5,8 +5,8 @@ use std::time::Duration;
 use dataplane::{AckStrategy, AttachMode};
 use recovery::ReplayMode;
 use serve::{
-    CheckpointConfig, Code, Ending, Happening, History, LinkConfig, LoggerLimits, OnLoggerLoss,
-    Priority, Report, RunDir, ServeConfig, ServeError, Service, Signals, Verify,
+    CheckpointConfig, Code, Ending, Event, EventRecord, History, LinkConfig, LoggerLimits,
+    OnLoggerLoss, Priority, RunDir, ServeConfig, ServeError, Service, Signals, Verify,
 };
 
 use crate::{
@@ -40,9 +40,9 @@ pub(crate) fn serve(arguments: Serve, standby: bool) -> Outcome {
         }
     };
     let kept_here = !json && config.link.is_none();
-    let tell = move |report: &Report| {
-        let priority = report.happening.priority();
-        if kept_here && matches!(report.happening, Happening::Started { .. }) {
+    let tell = move |report: &EventRecord| {
+        let priority = report.event.priority();
+        if kept_here && matches!(report.event, Event::Started { .. }) {
             let name = &report.service;
             let words = format!(
                 "outlive: the record of {name} is kept on this host: connections survive the server's death, not the host's"
@@ -65,7 +65,7 @@ pub(crate) fn serve(arguments: Serve, standby: bool) -> Outcome {
 /// `otherwise`, if that is wanted.
 fn run(
     mut config: ServeConfig,
-    mut tell: impl FnMut(&Report) + Copy + 'static,
+    mut tell: impl FnMut(&EventRecord) + Copy + 'static,
 ) -> Result<(), ServeError> {
     // First of all: being asked to stop while things are set up must leave nothing behind.
     let signals = Signals::watch_all()?;
@@ -75,7 +75,7 @@ fn run(
         let service = Service::new(config.clone(), &signals, past, tell);
         let (ending, history) = match (service.and_then(Service::run), &config.otherwise) {
             (Err(error), Some(other)) if error.is_of_the_north() || error.is_without_record() => {
-                tell(&Report::trouble(
+                tell(&EventRecord::trouble(
                     &config.name,
                     Code::NotRebuilt,
                     error.and_without(),

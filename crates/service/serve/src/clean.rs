@@ -11,7 +11,7 @@ use supervise::{
 use crate::{
     error::ServeError,
     event_log,
-    events::{Asker, Happening, Report},
+    events::{Event, EventRecord, Requester},
     instance::Instance,
     logger_client::LoggerClient,
     options, preflight,
@@ -82,13 +82,13 @@ pub fn clean(
 
 /// Say in the service's history who has done it.
 fn note(history: &Path, cleaned: &Cleaned) {
-    let happening = Happening::Cleaned {
+    let event = Event::Cleaned {
         killed: cleaned.killed,
         addresses: cleaned.addresses,
         settings: cleaned.settings,
-        by: Asker::ourselves(),
+        by: Requester::ourselves(),
     };
-    let report = Report::now(&cleaned.service, happening);
+    let report = EventRecord::now(&cleaned.service, event);
     if let Err(error) = event_log::add_to(history, &cleaned.service, &report) {
         tracing::warn!(%error, "this is not noted in the history");
     }

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{ServeError, SystemContext},
-    events::{Asker, Reports, Request},
+    events::{EventBuffer, Request, Requester},
     status::Status,
 };
 
@@ -101,7 +101,7 @@ pub(crate) struct Control {
     path: PathBuf,
     clients: Vec<Client>,
     /// What was asked for that changes something, and by whom.
-    asked: Vec<(Request, Asker)>,
+    asked: Vec<(Request, Requester)>,
 }
 
 impl Control {
@@ -156,7 +156,7 @@ impl Control {
     }
 
     /// What was asked for since this was called last, and by whom.
-    pub(crate) fn asked(&mut self) -> Vec<(Request, Asker)> {
+    pub(crate) fn asked(&mut self) -> Vec<(Request, Requester)> {
         std::mem::take(&mut self.asked)
     }
 
@@ -197,10 +197,10 @@ impl Control {
     }
 
     /// Answer what was asked, and tell followers what is new.
-    pub(crate) fn reply(&mut self, reports: &Reports, status: Option<&Status>) {
+    pub(crate) fn reply(&mut self, events: &EventBuffer, status: Option<&Status>) {
         for client in &mut self.clients {
-            client.answer(reports, status);
-            client.report(reports);
+            client.answer(events, status);
+            client.report(events);
             client.write();
         }
         self.clients.retain(|client| !client.gone);
@@ -273,7 +273,7 @@ impl Client {
     }
 
     /// What it asks for, once.
-    fn request(&mut self) -> Option<(Request, Asker)> {
+    fn request(&mut self) -> Option<(Request, Requester)> {
         let request = match self.asked {
             _ if self.is_known => return None,
             Some(Ok(Question::Switchover {})) => Request::Switchover,
@@ -281,7 +281,7 @@ impl Client {
             _ => return None,
         };
         self.is_known = true;
-        Some((request, Asker::at(&self.stream)?))
+        Some((request, Requester::at(&self.stream)?))
     }
 
     fn wants_move(&self) -> bool {
@@ -300,7 +300,7 @@ impl Client {
         self.write();
     }
 
-    fn answer(&mut self, reports: &Reports, status: Option<&Status>) {
+    fn answer(&mut self, events: &EventBuffer, status: Option<&Status>) {
         match self.asked.take() {
             None => {}
             waits @ Some(Ok(Question::Switchover {} | Question::Restart {})) => self.asked = waits,
@@ -310,7 +310,7 @@ impl Client {
             }
             Some(Ok(Question::Events { follow })) => {
                 self.next_report = Some(0);
-                self.report(reports);
+                self.report(events);
                 self.last = !follow;
             }
             Some(Err(error)) => {
@@ -320,9 +320,9 @@ impl Client {
         }
     }
 
-    fn report(&mut self, reports: &Reports) {
+    fn report(&mut self, events: &EventBuffer) {
         let Some(from) = self.next_report else { return };
-        let (new, next) = reports.since(from);
+        let (new, next) = events.since(from);
         for report in new {
             self.say(report);
         }

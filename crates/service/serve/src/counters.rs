@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use ::metrics::Histogram;
 use protocol::UnprotectedReason;
-use recovery::{Cause, Event, LostReason, Timings};
+use recovery::{Cause, Event as RecoveryEvent, LostReason, Timings};
 use serde::{Deserialize, Serialize};
 
-use crate::events::Happening;
+use crate::events::Event;
 
 /// Counts since `serve` was started. Maps have no entry for what has not happened.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -58,11 +58,11 @@ fn one_more(of: &mut BTreeMap<String, u64>, kind: &str) {
 }
 
 impl Tally {
-    pub(crate) fn add(&mut self, happening: &Happening) {
-        one_more(&mut self.events, kind(happening));
-        match happening {
-            Happening::Recovery(event) => self.add_recovery(event),
-            Happening::Checkpointed {
+    pub(crate) fn add(&mut self, event: &Event) {
+        one_more(&mut self.events, kind(event));
+        match event {
+            Event::Recovery(event) => self.add_recovery(event),
+            Event::Checkpointed {
                 released_bytes,
                 left_bytes,
                 took_ms,
@@ -76,14 +76,16 @@ impl Tally {
         }
     }
 
-    fn add_recovery(&mut self, event: &Event) {
+    fn add_recovery(&mut self, event: &RecoveryEvent) {
         match event {
-            Event::Died { cause, .. } => one_more(&mut self.deaths, cause_name(cause)),
-            Event::ConnectionReset { reason, .. } => one_more(&mut self.reset, lost_name(reason)),
-            Event::ConnectionsRecovered { connections } => {
+            RecoveryEvent::Died { cause, .. } => one_more(&mut self.deaths, cause_name(cause)),
+            RecoveryEvent::ConnectionReset { reason, .. } => {
+                one_more(&mut self.reset, lost_name(reason))
+            }
+            RecoveryEvent::ConnectionsRecovered { connections } => {
                 self.recovered += u64::try_from(*connections).unwrap_or(u64::MAX);
             }
-            Event::Serving {
+            RecoveryEvent::Serving {
                 recovered,
                 replayed_requests,
                 replayed_bytes,
@@ -98,7 +100,7 @@ impl Tally {
                 let steps = steps(timings).map(|(step, ms)| (step.to_owned(), ms));
                 self.last_ms = BTreeMap::from(steps);
             }
-            Event::Verified {
+            RecoveryEvent::Verified {
                 compared,
                 tolerated,
                 sampled,
@@ -110,59 +112,59 @@ impl Tally {
                 self.sampled_bytes += sampled;
                 self.unverified_bytes += unverified;
             }
-            Event::Restarted { .. }
-            | Event::Listening { .. }
-            | Event::Spliced { .. }
-            | Event::ClientReset { .. } => {}
+            RecoveryEvent::Restarted { .. }
+            | RecoveryEvent::Listening { .. }
+            | RecoveryEvent::Spliced { .. }
+            | RecoveryEvent::ClientReset { .. } => {}
         }
     }
 }
 
-const fn kind(of: &Happening) -> &'static str {
+const fn kind(of: &Event) -> &'static str {
     match of {
-        Happening::Started { .. } => "started",
-        Happening::Adopted { .. } => "adopted",
-        Happening::Restored { .. } => "restored",
-        Happening::Protecting { .. } => "protecting",
-        Happening::NotListening { .. } => "not_listening",
-        Happening::Unprotected { .. } => "unprotected",
-        Happening::Unseen { .. } => "unseen",
-        Happening::WaitingForLogger { .. } => "waiting_for_logger",
-        Happening::LoggerInUse { .. } => "logger_in_use",
-        Happening::LoggerLost { .. } => "logger_lost",
-        Happening::LoggerBack { .. } => "logger_back",
-        Happening::ProtectionResumed { .. } => "protection_resumed",
-        Happening::LoggerRestarted { .. } => "logger_restarted",
-        Happening::StandbyStarted { .. } => "standby_started",
-        Happening::ReplicaStarted { .. } => "replica_started",
-        Happening::CaughtUp { .. } => "caught_up",
-        Happening::ReplicaDropped { .. } => "replica_dropped",
-        Happening::ReplicaPromoted { .. } => "replica_promoted",
-        Happening::Granted { .. } => "granted",
-        Happening::LeaseRequired { .. } => "lease_required",
-        Happening::Superseded { .. } => "superseded",
-        Happening::HandedOver => "handed_over",
-        Happening::Checkpointed { .. } => "checkpointed",
-        Happening::CheckpointFailed { .. } => "checkpoint_failed",
-        Happening::RecordingStopped { .. } => "recording_stopped",
-        Happening::RecordReset { .. } => "record_reset",
-        Happening::StartFailed { .. } => "start_failed",
-        Happening::OperatorRequest { .. } => "operator_request",
-        Happening::Cleaned { .. } => "cleaned",
-        Happening::Restarting => "restarting",
-        Happening::ServerExited => "server_exited",
-        Happening::Stopping { .. } => "stopping",
-        Happening::UpstreamConnections { .. } => "upstream_connections",
-        Happening::Warning { code, .. } => code.word(),
-        Happening::Recovery(Event::Died { .. }) => "died",
-        Happening::Recovery(Event::Restarted { .. }) => "restarted",
-        Happening::Recovery(Event::Listening { .. }) => "listening",
-        Happening::Recovery(Event::Spliced { .. }) => "spliced",
-        Happening::Recovery(Event::Serving { .. }) => "serving",
-        Happening::Recovery(Event::ConnectionsRecovered { .. }) => "connections_recovered",
-        Happening::Recovery(Event::ConnectionReset { .. }) => "connection_reset",
-        Happening::Recovery(Event::ClientReset { .. }) => "client_reset",
-        Happening::Recovery(Event::Verified { .. }) => "verified",
+        Event::Started { .. } => "started",
+        Event::Adopted { .. } => "adopted",
+        Event::Restored { .. } => "restored",
+        Event::Protecting { .. } => "protecting",
+        Event::NotListening { .. } => "not_listening",
+        Event::Unprotected { .. } => "unprotected",
+        Event::Unseen { .. } => "unseen",
+        Event::WaitingForLogger { .. } => "waiting_for_logger",
+        Event::LoggerInUse { .. } => "logger_in_use",
+        Event::LoggerLost { .. } => "logger_lost",
+        Event::LoggerBack { .. } => "logger_back",
+        Event::ProtectionResumed { .. } => "protection_resumed",
+        Event::LoggerRestarted { .. } => "logger_restarted",
+        Event::StandbyStarted { .. } => "standby_started",
+        Event::ReplicaStarted { .. } => "replica_started",
+        Event::CaughtUp { .. } => "caught_up",
+        Event::ReplicaDropped { .. } => "replica_dropped",
+        Event::ReplicaPromoted { .. } => "replica_promoted",
+        Event::Granted { .. } => "granted",
+        Event::LeaseRequired { .. } => "lease_required",
+        Event::Superseded { .. } => "superseded",
+        Event::HandedOver => "handed_over",
+        Event::Checkpointed { .. } => "checkpointed",
+        Event::CheckpointFailed { .. } => "checkpoint_failed",
+        Event::RecordingStopped { .. } => "recording_stopped",
+        Event::RecordReset { .. } => "record_reset",
+        Event::StartFailed { .. } => "start_failed",
+        Event::OperatorRequest { .. } => "operator_request",
+        Event::Cleaned { .. } => "cleaned",
+        Event::Restarting => "restarting",
+        Event::ServerExited => "server_exited",
+        Event::Stopping { .. } => "stopping",
+        Event::UpstreamConnections { .. } => "upstream_connections",
+        Event::Warning { code, .. } => code.word(),
+        Event::Recovery(RecoveryEvent::Died { .. }) => "died",
+        Event::Recovery(RecoveryEvent::Restarted { .. }) => "restarted",
+        Event::Recovery(RecoveryEvent::Listening { .. }) => "listening",
+        Event::Recovery(RecoveryEvent::Spliced { .. }) => "spliced",
+        Event::Recovery(RecoveryEvent::Serving { .. }) => "serving",
+        Event::Recovery(RecoveryEvent::ConnectionsRecovered { .. }) => "connections_recovered",
+        Event::Recovery(RecoveryEvent::ConnectionReset { .. }) => "connection_reset",
+        Event::Recovery(RecoveryEvent::ClientReset { .. }) => "client_reset",
+        Event::Recovery(RecoveryEvent::Verified { .. }) => "verified",
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, io, os::fd::AsFd, time::Duration};
 
 use dataplane::{DataplaneError, Space};
-use recovery::{Action, Cause, Count, Event, GaveUp, Segment, SplicePoint, Stage};
+use recovery::{Action, Cause, Count, Event as RecoveryEvent, GaveUp, Segment, SplicePoint, Stage};
 use south_model::{
     Digest, Flow, call_to_client, expectations, fabricated_syn, no_room_for_client,
     replayed_segment, resets_to_client, window_update, word_to_client,
@@ -14,7 +14,7 @@ use wire::{FlowId, FlowKey, SeqNumber};
 use crate::{
     clock,
     error::{ServeError, SystemContext},
-    events::{Code, Happening},
+    events::{Code, Event},
     prefetch::Said,
     read_ahead::ReadAhead,
     records::Records,
@@ -41,13 +41,13 @@ impl Service {
         }
         self.forget_answers();
         while let Some(event) = self.recovery.next_event() {
-            if let Event::Serving {
+            if let RecoveryEvent::Serving {
                 recovered, reset, ..
             } = event
             {
                 self.restarted(recovered, reset);
             }
-            self.tell(Happening::Recovery(event));
+            self.emit(Event::Recovery(event));
         }
         if self.recovery.gave_up() == Some(GaveUp::ServerDown) {
             self.not_restarted();
@@ -449,7 +449,7 @@ impl Service {
             Err(error) => {
                 self.pause = self.backoff.died(now);
                 let retry_ms = u64::try_from(self.pause.as_millis()).unwrap_or(u64::MAX);
-                self.tell(Happening::StartFailed {
+                self.emit(Event::StartFailed {
                     reason: error.to_string(),
                     retry_ms,
                 });

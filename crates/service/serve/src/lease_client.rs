@@ -162,7 +162,7 @@ impl Keeper {
             inner: Mutex::new(inner),
             changed: tell,
         });
-        let asker = Asker {
+        let asker = Requester {
             shared: Arc::clone(&shared),
             woken,
             logger,
@@ -368,7 +368,7 @@ impl Inner {
 }
 
 /// The thread's side.
-struct Asker {
+struct Requester {
     shared: Arc<Shared>,
     woken: UnixStream,
     logger: Granting,
@@ -378,7 +378,7 @@ struct Asker {
     heard: Duration,
 }
 
-impl Asker {
+impl Requester {
     fn run(mut self) {
         if let Err(error) = supervise::become_urgent() {
             tracing::warn!(%error, "the lease waits for a processor like others: it may expire before it is renewed");

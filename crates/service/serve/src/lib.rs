@@ -50,8 +50,8 @@ pub use config::{CheckpointConfig, LinkConfig, LoggerLimits, OnLoggerLoss, Serve
 pub use counters::Tally;
 pub use error::{Fault, ServeError};
 pub use events::{
-    Asker, Awaits, COMMON, Code, FormerLife, Happening, JSON_VERSION, KINDS, Kind, Priority,
-    Report, Request, begins,
+    Awaits, COMMON, Code, Event, EventRecord, FormerInstance, JSON_VERSION, KINDS, Kind, Priority,
+    Request, Requester, begins,
 };
 pub use logger_client::LOGGER_VERB;
 pub use rundir::RunDir;

@@ -19,7 +19,7 @@ use crate::{
     counters::Tally,
     error::ServeError,
     event_log::EventLog,
-    events::{Code, Happening, Reports},
+    events::{Code, Event, EventBuffer},
     metrics,
     north::North,
     prefetch::Answers,
@@ -65,7 +65,7 @@ pub enum Ending {
 /// What a process has told, of one life of the service after another.
 #[derive(Debug, Default)]
 pub struct History {
-    reports: Reports,
+    events: EventBuffer,
     tally: Tally,
 }
 
@@ -99,7 +99,7 @@ pub struct Service {
     pub(crate) answers: Answers,
     /// Flows that there were when they were listed last.
     pub(crate) flows_listed: usize,
-    pub(crate) reports: Reports,
+    pub(crate) events: EventBuffer,
     control: Control,
     /// What has happened, and what the logger said when it was asked last.
     tally: Tally,
@@ -113,7 +113,7 @@ pub struct Service {
     lease_told: standby::Told,
     /// Somebody wants a standby to serve.
     moves: bool,
-    tell: Box<dyn FnMut(&crate::Report)>,
+    sink: Box<dyn FnMut(&crate::EventRecord)>,
     began: Duration,
     pub(crate) incarnation: u32,
     pub(crate) listening: readiness::Listening,
@@ -142,7 +142,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Set everything up. `past` is what this process has told so far. `tell` is given each report as it
+    /// Set everything up. `past` is what this process has told so far. `sink` is given each report as it
     /// happens; `signals` were watched before, so that being asked to stop meanwhile leaves nothing behind.
     ///
     /// # Errors
@@ -151,7 +151,7 @@ impl Service {
         config: ServeConfig,
         signals: &Signals,
         past: History,
-        tell: impl FnMut(&crate::Report) + 'static,
+        sink: impl FnMut(&crate::EventRecord) + 'static,
     ) -> Result<Self, ServeError> {
         preflight::pass_first(&config)?;
         let signals = signals.try_clone()?;
@@ -179,10 +179,10 @@ impl Service {
             ..recovery::Config::default()
         });
         let now = clock::now();
-        let mut reports = past.reports;
+        let mut events = past.events;
         let program = config.command.first().map(Path::new);
         let program = program.and_then(Path::file_name).unwrap_or_default();
-        reports.begin(program.to_string_lossy().into_owned(), || {
+        events.begin(program.to_string_lossy().into_owned(), || {
             EventLog::begin(config.history.as_deref()?, &config.name)
         });
         Ok(Self {
@@ -204,7 +204,7 @@ impl Service {
             late: Vec::new(),
             answers: Answers::default(),
             flows_listed: 0,
-            reports,
+            events,
             control,
             tally: past.tally,
             recorded: None,
@@ -213,7 +213,7 @@ impl Service {
             is_leased: false,
             lease_told: standby::Told::default(),
             moves: false,
-            tell: Box::new(tell),
+            sink: Box::new(sink),
             began: now,
             incarnation: 1,
             listening: readiness::Listening::default(),
@@ -233,16 +233,16 @@ impl Service {
         })
     }
 
-    pub(crate) fn tell(&mut self, happening: Happening) {
-        self.tally.add(&happening);
-        let report = self.reports.add(&self.config.name, happening);
-        (self.tell)(report);
+    pub(crate) fn emit(&mut self, event: Event) {
+        self.tally.add(&event);
+        let report = self.events.add(&self.config.name, event);
+        (self.sink)(report);
     }
 
     /// Something did not work that does not stop us.
     pub(crate) fn warn(&mut self, code: Code, reason: impl Into<String>) {
         let reason = reason.into();
-        self.tell(Happening::Warning { code, reason });
+        self.emit(Event::Warning { code, reason });
     }
 
     /// Start the server and protect it until it ends or we are asked to stop.
@@ -288,7 +288,7 @@ impl Service {
             self.ground.leave();
             return Err(error);
         }
-        self.control.reply(&self.reports, None);
+        self.control.reply(&self.events, None);
         self.control.close();
         // Where something has failed, or nobody was served, or somebody else is, there are records that
         // somebody wants.
@@ -306,7 +306,7 @@ impl Service {
         let ending = result?;
         removed?;
         let history = History {
-            reports: self.reports,
+            events: self.events,
             tally: self.tally,
         };
         Ok((ending, history))
@@ -429,7 +429,7 @@ impl Service {
         self.start_if_due()?;
         if let Some(server) = &self.server {
             let pid = server.pid().as_raw_pid().unsigned_abs();
-            self.tell(Happening::Started { pid });
+            self.emit(Event::Started { pid });
         }
         Ok(())
     }

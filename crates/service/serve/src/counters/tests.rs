@@ -1,10 +1,12 @@
-use recovery::{Cause, Event, LostReason, Timings};
+use recovery::{Cause, Event as RecoveryEvent, LostReason, Timings};
 use wire::FlowKey;
 
 use std::collections::BTreeSet;
 
 use super::{CAUSES, LOST, Tally, kind};
-use crate::events::{Asker, COMMON, Code, FormerLife, Happening, KINDS, Report, Request, counted};
+use crate::events::{
+    COMMON, Code, Event, EventRecord, FormerInstance, KINDS, Request, Requester, counted,
+};
 
 fn connection() -> FlowKey {
     FlowKey::new(
@@ -14,23 +16,23 @@ fn connection() -> FlowKey {
 }
 
 /// One of each kind.
-fn all() -> Vec<Happening> {
+fn all() -> Vec<Event> {
     let text = String::new;
     let recovery = [
-        Event::Died {
+        RecoveryEvent::Died {
             cause: Cause::NotServing,
             detected_ms: 0.5,
         },
-        Event::Restarted {
+        RecoveryEvent::Restarted {
             pid: 1,
             after_ms: 1.0,
         },
-        Event::Listening { after_ms: 1.0 },
-        Event::Spliced {
+        RecoveryEvent::Listening { after_ms: 1.0 },
+        RecoveryEvent::Spliced {
             connections: 3,
             after_ms: 1.0,
         },
-        Event::Serving {
+        RecoveryEvent::Serving {
             recovered: 3,
             comparing: 2,
             reset: 1,
@@ -43,17 +45,17 @@ fn all() -> Vec<Happening> {
                 ..Timings::default()
             },
         },
-        Event::ConnectionsRecovered { connections: 2 },
-        Event::ConnectionReset {
+        RecoveryEvent::ConnectionsRecovered { connections: 2 },
+        RecoveryEvent::ConnectionReset {
             connection: connection(),
             reason: LostReason::Poison { deaths: 3 },
             replayed_requests: 1,
             replayed_bytes: 10,
         },
-        Event::ClientReset {
+        RecoveryEvent::ClientReset {
             connection: connection(),
         },
-        Event::Verified {
+        RecoveryEvent::Verified {
             connections: 3,
             compared: 300,
             tolerated: 1,
@@ -62,122 +64,122 @@ fn all() -> Vec<Happening> {
         },
     ];
     let mut all = vec![
-        Happening::Started { pid: 1 },
-        Happening::Adopted {
+        Event::Started { pid: 1 },
+        Event::Adopted {
             pid: None,
             connections: 0,
         },
-        Happening::Restored {
-            former: FormerLife::Silent,
+        Event::Restored {
+            former: FormerInstance::Silent,
             host: Some("a (10.0.0.1)".into()),
             connections: 1,
             lost: 0,
         },
-        Happening::Protecting {
+        Event::Protecting {
             addresses: vec![],
             awaits: None,
         },
-        Happening::NotListening {
+        Event::NotListening {
             addresses: vec![],
             elsewhere: vec![],
             waited_ms: 5000,
             standby: false,
         },
-        Happening::Unprotected {
+        Event::Unprotected {
             connection: text(),
             reason: text(),
         },
-        Happening::WaitingForLogger {
+        Event::WaitingForLogger {
             at_most_ms: Some(30_000),
         },
-        Happening::Unseen {
+        Event::Unseen {
             connections: 1,
             example: text(),
         },
-        Happening::LoggerInUse { logger: text() },
-        Happening::LoggerLost {
+        Event::LoggerInUse { logger: text() },
+        Event::LoggerLost {
             logger: text(),
             reason: text(),
             connections: None,
         },
-        Happening::LoggerBack {
+        Event::LoggerBack {
             logger: text(),
             waiting: 0,
             unprotected: 0,
         },
-        Happening::ProtectionResumed { connection: text() },
-        Happening::LoggerRestarted { connections: 0 },
-        Happening::StandbyStarted {
+        Event::ProtectionResumed { connection: text() },
+        Event::LoggerRestarted { connections: 0 },
+        Event::StandbyStarted {
             epoch: 1,
             host: None,
         },
-        Happening::ReplicaStarted { pid: 1 },
-        Happening::CaughtUp { bytes: 1 },
-        Happening::ReplicaDropped {
+        Event::ReplicaStarted { pid: 1 },
+        Event::CaughtUp { bytes: 1 },
+        Event::ReplicaDropped {
             reason: text(),
             retry_ms: None,
         },
-        Happening::ReplicaPromoted {
+        Event::ReplicaPromoted {
             pid: 1,
             lag_bytes: 1,
         },
-        Happening::Granted { epoch: 2 },
-        Happening::LeaseRequired {
+        Event::Granted { epoch: 2 },
+        Event::LeaseRequired {
             required: true,
             host: Some("b (10.0.0.2)".into()),
         },
-        Happening::Superseded {
+        Event::Superseded {
             epoch: 3,
             host: None,
         },
-        Happening::HandedOver,
-        Happening::Checkpointed {
+        Event::HandedOver,
+        Event::Checkpointed {
             record_bytes: 1,
             image_bytes: 2,
             released_bytes: 30,
             left_bytes: 4,
             took_ms: 5000,
         },
-        Happening::CheckpointFailed { reason: text() },
-        Happening::RecordingStopped {
+        Event::CheckpointFailed { reason: text() },
+        Event::RecordingStopped {
             reason: text(),
             record_bytes: 1,
         },
-        Happening::RecordReset { record_bytes: 1 },
-        Happening::StartFailed {
+        Event::RecordReset { record_bytes: 1 },
+        Event::StartFailed {
             reason: text(),
             retry_ms: 1,
         },
-        Happening::OperatorRequest {
+        Event::OperatorRequest {
             request: Request::Switchover,
-            by: Asker::ourselves(),
+            by: Requester::ourselves(),
         },
-        Happening::Cleaned {
+        Event::Cleaned {
             killed: 1,
             addresses: 0,
             settings: 0,
-            by: Asker::ourselves(),
+            by: Requester::ourselves(),
         },
-        Happening::Restarting,
-        Happening::ServerExited,
-        Happening::Stopping { signal: 15 },
-        Happening::UpstreamConnections {
+        Event::Restarting,
+        Event::ServerExited,
+        Event::Stopping { signal: 15 },
+        Event::UpstreamConnections {
             recovered: 2,
             reset: 1,
         },
-        Happening::Warning {
+        Event::Warning {
             code: Code::StepFailed,
             reason: text(),
         },
     ];
-    all.extend(recovery.map(Happening::Recovery));
+    all.extend(recovery.map(Event::Recovery));
     all
 }
 
 #[test]
 fn kinds_and_fields_are_those_of_the_json() {
-    for (happening, described) in all().into_iter().zip(KINDS) {
-        let json = serde_json::to_value(Report::now("web", happening.clone())).expect("JSON");
+    for (event, described) in all().into_iter().zip(KINDS) {
+        let json = serde_json::to_value(EventRecord::now("web", event.clone())).expect("JSON");
         assert_eq!(json["event"], described.name);
         let has: BTreeSet<&str> = json
             .as_object()
@@ -188,10 +190,7 @@ fn kinds_and_fields_are_those_of_the_json() {
         let own = described.fields.split(", ").filter(|name| !name.is_empty());
         let common = COMMON.iter().map(|(name, _)| *name);
         assert_eq!(has, own.chain(common).collect(), "{}", described.name);
-        assert!(
-            counted().any(|word| word == kind(&happening)),
-            "{happening:?}"
-        );
+        assert!(counted().any(|word| word == kind(&event)), "{event:?}");
     }
     assert_eq!(all().len(), KINDS.len());
 }
@@ -226,13 +225,9 @@ fn the_manual_has_all_kinds_and_codes() {
 fn a_recovery_is_counted() {
     let mut tally = Tally::default();
     for _ in 0..2 {
-        all().iter().for_each(|happening| tally.add(happening));
+        all().iter().for_each(|event| tally.add(event));
     }
-    assert!(
-        all()
-            .iter()
-            .all(|happening| tally.events[kind(happening)] == 2)
-    );
+    assert!(all().iter().all(|event| tally.events[kind(event)] == 2));
     assert_eq!(tally.deaths[CAUSES[2]], 2);
     assert_eq!(tally.reset["quarantined"], 2);
     assert!(LOST.contains(&"quarantined"));

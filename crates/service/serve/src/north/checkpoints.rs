@@ -17,7 +17,7 @@ use crate::{
     CheckpointStatus, clock,
     config::ServeConfig,
     error::ServeError,
-    events::Happening,
+    events::Event,
     images::{Images, Last, Made, Rehearsal},
 };
 
@@ -168,10 +168,7 @@ impl North {
     ///
     /// # Errors
     /// Why there will be none.
-    pub(crate) fn poll_rehearsal(
-        &mut self,
-        config: &ServeConfig,
-    ) -> Result<Option<Happening>, String> {
+    pub(crate) fn poll_rehearsal(&mut self, config: &ServeConfig) -> Result<Option<Event>, String> {
         let Some(checkpoints) = &mut self.checkpoints else {
             return Ok(None);
         };
@@ -198,11 +195,11 @@ impl North {
     ///
     /// # Errors
     /// What is left of that.
-    pub(crate) fn replace(&mut self, made: Made) -> Result<Happening, String> {
+    pub(crate) fn replace(&mut self, made: Made) -> Result<Event, String> {
         let Some(checkpoints) = &mut self.checkpoints else {
             return Err("there are none to be made".into());
         };
-        let told = Happening::Checkpointed {
+        let told = Event::Checkpointed {
             record_bytes: made.end,
             image_bytes: made.bytes(),
             released_bytes: made.end.saturating_sub(self.memory.base(0)),

@@ -8,7 +8,7 @@ use recovery::{Cause, Stage};
 use south_model::{Flow, Restored};
 
 use super::Service;
-use crate::{adoption::Adopted, clock, error::ServeError, events::Happening};
+use crate::{adoption::Adopted, clock, error::ServeError, events::Event};
 
 impl Service {
     pub(super) fn take_over(
@@ -44,7 +44,7 @@ impl Service {
             .server
             .as_ref()
             .map(|server| server.pid().as_raw_pid().unsigned_abs());
-        self.tell(Happening::Adopted { pid, connections });
+        self.emit(Event::Adopted { pid, connections });
         // What happened while nobody listened, a death above all.
         ring.consume()?;
         while let Ok(event) = kernel_events.try_recv() {

@@ -7,7 +7,7 @@ use super::Service;
 use crate::{
     clock,
     error::{ServeError, SystemContext as _},
-    events::{Code, Happening},
+    events::{Code, Event},
 };
 
 impl Service {
@@ -40,12 +40,12 @@ impl Service {
 
     pub(super) fn tell_of_checkpoint(
         &mut self,
-        made: Result<Option<Happening>, String>,
+        made: Result<Option<Event>, String>,
     ) -> Result<(), ServeError> {
         match made {
             Ok(None) => {}
-            Ok(Some(made)) => self.tell(made),
-            Err(reason) => self.tell(Happening::CheckpointFailed { reason }),
+            Ok(Some(made)) => self.emit(made),
+            Err(reason) => self.emit(Event::CheckpointFailed { reason }),
         }
         Ok(())
     }

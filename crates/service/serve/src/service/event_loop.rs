@@ -11,7 +11,7 @@ use super::{Next, Service};
 use crate::{
     clock,
     error::ServeError,
-    events::{Code, Happening},
+    events::{Code, Event},
     logger_client::LoggerClient,
     sysctl_backup,
 };
@@ -126,7 +126,7 @@ impl Service {
             }
             self.look_where_it_listens()?;
             self.show_status();
-            if let Some(why) = self.reports.not_logged() {
+            if let Some(why) = self.events.not_logged() {
                 let reason = format!("events are not written to the history: {why}");
                 self.warn(Code::HistoryNotWritten, reason);
             }
@@ -169,7 +169,7 @@ impl Service {
         }
         let status = status.and_then(Result::ok);
         for (request, by) in self.control.asked() {
-            self.tell(Happening::OperatorRequest { request, by });
+            self.emit(Event::OperatorRequest { request, by });
         }
         if self.control.wants_move() {
             match self.cannot_move() {
@@ -178,6 +178,6 @@ impl Service {
             }
         }
         self.refuse_restart();
-        self.control.reply(&self.reports, status.as_ref());
+        self.control.reply(&self.events, status.as_ref());
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     clock,
     config::in_words,
     error::{ServeError, SystemContext},
-    events::Happening,
+    events::Event,
     lease_client::{CONNECT, Keeper},
     logger_client::{LoggerClient, Said},
     north::North,
@@ -176,7 +176,7 @@ impl Service {
         let pid = replica.pid();
         self.hot.replica = Some(replica);
         self.listening.started(clock::now());
-        self.tell(Happening::ReplicaStarted { pid });
+        self.emit(Event::ReplicaStarted { pid });
         Ok(())
     }
 
@@ -190,7 +190,7 @@ impl Service {
         }
         if replica.catches_up(clock::now()) {
             let bytes = replica.north.record_bytes();
-            self.tell(Happening::CaughtUp { bytes });
+            self.emit(Event::CaughtUp { bytes });
         }
         Ok(())
     }
@@ -212,7 +212,7 @@ impl Service {
         self.end_replica()?;
         let again = self.hot.failures < MOST_FAILURES;
         let milliseconds = || u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
-        self.tell(Happening::ReplicaDropped {
+        self.emit(Event::ReplicaDropped {
             reason: why.to_string(),
             retry_ms: again.then(milliseconds),
         });
@@ -248,7 +248,7 @@ impl Service {
                     let lag_bytes = behind.max(replica.behind());
                     let (north, server) = replica.into_parts();
                     (self.north, self.server) = (Some(north), Some(server));
-                    self.tell(Happening::ReplicaPromoted { pid, lag_bytes });
+                    self.emit(Event::ReplicaPromoted { pid, lag_bytes });
                     return Ok(true);
                 }
                 Some(Some(Err(useless))) => useless.to_string(),
@@ -261,7 +261,7 @@ impl Service {
                 }
             };
             replica.end(&self.ground.cgroup)?;
-            self.tell(Happening::ReplicaDropped {
+            self.emit(Event::ReplicaDropped {
                 reason: useless,
                 retry_ms: None,
             });

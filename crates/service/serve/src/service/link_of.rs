@@ -19,7 +19,7 @@ use crate::{
     clock,
     config::{LinkConfig, OnLoggerLoss},
     error::ServeError,
-    events::{Awaits, Code, Happening},
+    events::{Awaits, Code, Event},
     link::News,
     logger_client::LoggerClient,
 };
@@ -101,7 +101,7 @@ impl Service {
             News::Emptied => {
                 self.resumed.clear(); // it was another process that was told
                 let connections = self.unprotect_all(UnprotectedReason::LoggerLost)?;
-                self.tell(Happening::LoggerRestarted { connections });
+                self.emit(Event::LoggerRestarted { connections });
                 self.recovery.logger_restarted();
                 self.reprotect_all().map(drop)
             }
@@ -233,13 +233,13 @@ impl Service {
         let waiting = self.reprotect_all()?;
         if std::mem::replace(&mut self.was_lost, false) {
             let unprotected = self.count_unprotected()?;
-            self.tell(Happening::LoggerBack {
+            self.emit(Event::LoggerBack {
                 logger,
                 waiting,
                 unprotected: unprotected.saturating_sub(waiting),
             });
         } else {
-            self.tell(Happening::LoggerInUse { logger });
+            self.emit(Event::LoggerInUse { logger });
         }
         Ok(())
     }
@@ -254,7 +254,7 @@ impl Service {
             }
             Some(OnLoggerLoss::Hold) | None => None,
         };
-        self.tell(Happening::LoggerLost {
+        self.emit(Event::LoggerLost {
             logger,
             reason,
             connections,
@@ -419,7 +419,7 @@ impl Service {
         if !said {
             self.resume(key, &known, at)?;
         }
-        self.tell(Happening::ProtectionResumed {
+        self.emit(Event::ProtectionResumed {
             connection: key.to_string(),
         });
         Ok(())
@@ -440,7 +440,7 @@ impl Service {
         if let Some((key, flow)) = found.filter(|(_, flow)| lost(flow) && !fresh(flow.id)) {
             let reason = UnprotectedReason::LoggerLost;
             self.release(key, &flow, reason);
-            self.tell(Happening::Unprotected {
+            self.emit(Event::Unprotected {
                 connection: key.to_string(),
                 reason: reason.to_string(),
             });

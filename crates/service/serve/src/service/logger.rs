@@ -7,7 +7,7 @@ use super::Service;
 use crate::{
     clock,
     error::ServeError,
-    events::{Code, Happening},
+    events::{Code, Event},
     logger::Logger,
     logger_client::{ANSWER_TIMEOUT, LoggerClient, Said},
 };
@@ -58,7 +58,7 @@ impl Service {
         if let Some(key) = key.filter(|_| is_full) {
             self.unseen.has_no_room(key);
         }
-        self.tell(Happening::Unprotected {
+        self.emit(Event::Unprotected {
             connection: key.map_or_else(|| format!("connection {flow}"), |key| key.to_string()),
             reason: reason.to_string(),
         });
@@ -117,7 +117,7 @@ impl Service {
             self.warn(Code::LoggerNotEnded, unended.to_string());
         }
         let connections = self.unprotect_all(UnprotectedReason::LoggerRestarted)?;
-        self.tell(Happening::LoggerRestarted { connections });
+        self.emit(Event::LoggerRestarted { connections });
         // What was to be drained is not lost with the old process: it is in the ring.
         self.recovery.logger_restarted();
         Ok(())

@@ -11,7 +11,7 @@ use crate::{
     clock,
     config::ServeConfig,
     error::ServeError,
-    events::{Code, Happening},
+    events::{Code, Event},
     logger_client::LoggerClient,
     north::{North, Outgoing, Replayed},
     options,
@@ -156,7 +156,7 @@ impl Service {
     pub(super) fn look_at_adopted_record(&mut self) {
         let is_lost = self.north.as_ref().is_some_and(North::is_lost);
         if let Some(reason) = self.record_ended().filter(|_| is_lost) {
-            self.tell(Happening::RecordingStopped {
+            self.emit(Event::RecordingStopped {
                 reason: reason.to_owned(),
                 record_bytes: 0,
             });
@@ -170,7 +170,7 @@ impl Service {
         };
         if let Some(reason) = north.has_ended() {
             let record_bytes = north.record_bytes();
-            self.tell(Happening::RecordingStopped {
+            self.emit(Event::RecordingStopped {
                 reason: reason.to_owned(),
                 record_bytes,
             });
@@ -267,7 +267,7 @@ impl Service {
         north.begins_anew();
         match north.hand_over() {
             Ok(Outgoing { kept: 0, reset: 0 }) => {}
-            Ok(Outgoing { kept, reset }) => self.tell(Happening::UpstreamConnections {
+            Ok(Outgoing { kept, reset }) => self.emit(Event::UpstreamConnections {
                 recovered: kept,
                 reset,
             }),

@@ -10,7 +10,7 @@ use crate::{
     clock,
     config::{in_words, is_next},
     error::{ServeError, SystemContext},
-    events::Happening,
+    events::Event,
     status::FIRST_START,
 };
 
@@ -142,7 +142,7 @@ impl Service {
         }
         let elsewhere = supervise::listening_in(&self.ground.cgroup)
             .doing("list the listening sockets of the server")?;
-        self.tell(Happening::NotListening {
+        self.emit(Event::NotListening {
             addresses: in_words(&missing),
             elsewhere: elsewhere.iter().map(ToString::to_string).collect(),
             waited_ms: clock::millis(waited),

@@ -10,7 +10,7 @@
 use recovery::{Cause, Stage};
 
 use super::Service;
-use crate::{clock, control::Restarted, error::ServeError, events::Happening, north::North};
+use crate::{clock, control::Restarted, error::ServeError, events::Event, north::North};
 
 /// What was done of that.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl Service {
             return Ok(());
         }
         self.renewing.is_asked_for = true;
-        self.tell(Happening::Restarting);
+        self.emit(Event::Restarting);
         self.died(Cause::Restart, clock::now());
         self.act()?;
         Ok(())
@@ -99,7 +99,7 @@ impl Service {
             at: record_bytes,
             is_asked_for: false,
         };
-        self.tell(Happening::RecordReset { record_bytes });
+        self.emit(Event::RecordReset { record_bytes });
         self.ground.cgroup.kill()?;
         Ok(())
     }

@@ -22,7 +22,7 @@ use crate::{
     clock,
     config::OnLoggerLoss,
     error::{ServeError, SystemContext},
-    events::{Code, FormerLife, Happening},
+    events::{Code, Event, FormerInstance},
     link::{Link, Patience, Survey},
     logger::Logger,
     north::North,
@@ -82,7 +82,7 @@ impl Service {
                 self.heed(news)?;
             }
             if tell_at.take_if(|at| now >= *at).is_some() {
-                self.tell(Happening::WaitingForLogger {
+                self.emit(Event::WaitingForLogger {
                     at_most_ms: patience.none.map(clock::millis),
                 });
             }
@@ -219,9 +219,9 @@ impl Service {
         let former = self.former_life();
         let keeper = self.ground.keeper.as_ref();
         let host = keeper.and_then(|keeper| keeper.position().hosts.serves);
-        self.tell(Happening::Restored {
+        self.emit(Event::Restored {
             former,
-            host: host.filter(|_| former != FormerLife::Restarted),
+            host: host.filter(|_| former != FormerInstance::Restarted),
             connections: restored.len(),
             lost,
         });
@@ -244,7 +244,7 @@ impl Service {
         Ok(())
     }
 
-    fn former_life(&self) -> FormerLife {
+    fn former_life(&self) -> FormerInstance {
         let keeper = self.ground.keeper.as_ref();
         let former = keeper.map(|keeper| keeper.position().former);
         former.unwrap_or_default().into()
@@ -253,8 +253,8 @@ impl Service {
     /// A service that was handed over has not died.
     pub(super) fn cause_of_restoring(&self) -> Cause {
         match self.former_life() {
-            FormerLife::HandedOver => Cause::Moved,
-            FormerLife::Restarted | FormerLife::Silent => Cause::Host,
+            FormerInstance::HandedOver => Cause::Moved,
+            FormerInstance::Restarted | FormerInstance::Silent => Cause::Host,
         }
     }
 
@@ -395,7 +395,7 @@ impl Service {
             }
             flow.log.stateful = stateful;
             // All beginnings of answers are recorded. (Who can say what lies behind a hole is asked nevertheless.)
-            if former == FormerLife::HandedOver && !flow.server.sack {
+            if former == FormerInstance::HandedOver && !flow.server.sack {
                 flow.log.restored = Restored::Told;
             }
             match self.ground.plane.restore(key, &flow) {

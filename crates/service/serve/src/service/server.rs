@@ -13,7 +13,7 @@ use crate::{
     clock,
     config::in_words,
     error::{ServeError, SystemContext},
-    events::{Code, Happening},
+    events::{Code, Event},
     north::North,
 };
 
@@ -43,7 +43,7 @@ impl Service {
                     self.ground.plane.recovered()?;
                     let addresses = in_words(&self.config.addresses);
                     let awaits = self.awaits();
-                    self.tell(Happening::Protecting { addresses, awaits });
+                    self.emit(Event::Protecting { addresses, awaits });
                 }
                 self.is_ready();
                 self.recovery.listening(now);
@@ -53,7 +53,7 @@ impl Service {
                 if reason == UnprotectedReason::TooManyConnections {
                     self.unseen.has_no_room(key);
                 }
-                self.tell(Happening::Unprotected {
+                self.emit(Event::Unprotected {
                     connection: key.to_string(),
                     reason: reason.to_string(),
                 });
@@ -184,7 +184,7 @@ impl Service {
             }
             // Its main process has left quietly, and what it may have left behind too.
             Stage::Serving if self.has_ended()? => {
-                self.tell(Happening::ServerExited);
+                self.emit(Event::ServerExited);
                 self.linger()?;
                 return Ok(Some(Ending::Ended));
             }

@@ -22,7 +22,7 @@ use super::{Ending, Service, opened_by_server, tell_manager};
 use crate::{
     clock,
     error::{ServeError, SystemContext},
-    events::Happening,
+    events::Event,
 };
 
 /// How long translated connections may take to end when the service is stopped.
@@ -32,7 +32,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 impl Service {
     pub(super) fn stop(&mut self, signal: i32) -> Result<Ending, ServeError> {
-        self.tell(Happening::Stopping { signal });
+        self.emit(Event::Stopping { signal });
         if self.has_standby() {
             return self.hand_over(Ending::HandedOver);
         }

@@ -14,7 +14,7 @@ use crate::{
     clock,
     config::in_words,
     error::{ServeError, SystemContext},
-    events::{Code, Happening},
+    events::{Code, Event},
     lease_client::{Keeper, Position},
 };
 
@@ -61,7 +61,7 @@ impl Service {
             }
             if let Some(epoch) = position.epoch {
                 self.ground.instance.serves_in(epoch)?;
-                self.tell(Happening::Granted { epoch });
+                self.emit(Event::Granted { epoch });
                 return Ok(None);
             }
             if let Some(why) = position.claimed {
@@ -82,23 +82,23 @@ impl Service {
             if let Some(epoch) = position.stands_by.filter(|one| stands_by != Some(*one)) {
                 stands_by = Some(epoch);
                 let host = position.hosts.serves.clone();
-                self.tell(Happening::StandbyStarted { epoch, host });
+                self.emit(Event::StandbyStarted { epoch, host });
             }
             if tell_at.take_if(|at| now >= *at).is_some() && stands_by.is_none() {
-                self.tell(self.why_not_yet(position));
+                self.emit(self.why_not_yet(position));
             }
             self.doze()?;
         }
     }
 
-    fn why_not_yet(&self, position: Position) -> Happening {
+    fn why_not_yet(&self, position: Position) -> Event {
         if position.heard || self.config.standby {
-            return Happening::Warning {
+            return Event::Warning {
                 code: Code::AwaitsGrant,
                 reason: not_yet(position.trouble, position.heard),
             };
         }
-        Happening::WaitingForLogger {
+        Event::WaitingForLogger {
             at_most_ms: self.patience().none.map(clock::millis),
         }
     }
@@ -155,7 +155,7 @@ impl Service {
         if let Some(epoch) = position.superseded {
             if !std::mem::replace(&mut self.lease_told.superseded, true) {
                 let host = position.hosts.serves.clone();
-                self.tell(Happening::Superseded { epoch, host });
+                self.emit(Event::Superseded { epoch, host });
             }
             self.end_silently()?;
             self.destroy_all_sockets()?;
@@ -171,19 +171,19 @@ impl Service {
         if required != told.standby && position.trouble.is_none() {
             told.standby = required;
             let host = position.hosts.stands_by.clone().filter(|_| required);
-            news.push(Happening::LeaseRequired { required, host });
+            news.push(Event::LeaseRequired { required, host });
         }
         if position.speech != Speech::Free && position.trouble != told.trouble {
             if let Some(why) = &position.trouble {
-                news.push(Happening::Warning {
+                news.push(Event::Warning {
                     code: Code::LeaseNotProlonged,
                     reason: format!("the lease is not renewed: {why}"),
                 });
             }
             told.trouble = position.trouble;
         }
-        for happening in news {
-            self.tell(happening);
+        for event in news {
+            self.emit(event);
         }
         Ok(None)
     }
@@ -244,7 +244,7 @@ impl Service {
         self.flush_record()?;
         // After that: the end of what the server had closed is not the end of the record.
         self.destroy_all_sockets()?;
-        self.tell(Happening::HandedOver);
+        self.emit(Event::HandedOver);
         Ok(ending)
     }
 

@@ -12,7 +12,7 @@ use std::{
 
 use wire::FlowKey;
 
-use crate::{clock, error::ServeError, events::Happening, service::Service};
+use crate::{clock, error::ServeError, events::Event, service::Service};
 
 /// The pause between two lists of the kernel's sockets, and the addition for each socket.
 const LOOK: Duration = Duration::from_secs(10);
@@ -86,7 +86,7 @@ impl Service {
             }
         }
         if let Some(example) = self.unseen.look(without_flow) {
-            self.tell(Happening::Unseen {
+            self.emit(Event::Unseen {
                 connections: self.unseen.connections(),
                 example: example.to_string(),
             });

@@ -2,15 +2,15 @@
 
 use std::{collections::VecDeque, fmt, sync::OnceLock};
 
-use recovery::Event;
+use recovery::Event as RecoveryEvent;
 use serde::Serialize;
 
-use super::{Code, Happening, JSON_VERSION};
+use super::{Code, Event, JSON_VERSION};
 use crate::{clock, event_log::EventLog};
 
-/// A happening with its time and place.
+/// An event with its time and place.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
+pub struct EventRecord {
     /// Of the schema.
     pub version: u32,
     /// Microseconds since 1970.
@@ -24,22 +24,22 @@ pub struct Report {
     pub message: String,
     /// What happened.
     #[serde(flatten)]
-    pub happening: Happening,
+    pub event: Event,
 }
 
-impl Report {
+impl EventRecord {
     /// Something is not as it should be with this service, now.
     #[must_use]
     pub fn trouble(service: &str, code: Code, reason: String) -> Self {
-        Self::now(service, Happening::Warning { code, reason })
+        Self::now(service, Event::Warning { code, reason })
     }
 
-    pub(crate) fn now(service: &str, happening: Happening) -> Self {
-        let message = happening.to_string();
-        Self::in_words(service, happening, message)
+    pub(crate) fn now(service: &str, event: Event) -> Self {
+        let message = event.to_string();
+        Self::in_words(service, event, message)
     }
 
-    fn in_words(service: &str, happening: Happening, message: String) -> Self {
+    fn in_words(service: &str, event: Event, message: String) -> Self {
         let run_unix_us = run();
         Self {
             version: JSON_VERSION,
@@ -47,7 +47,7 @@ impl Report {
             run_unix_us,
             service: service.to_owned(),
             message,
-            happening,
+            event,
         }
     }
 }
@@ -64,7 +64,7 @@ fn run() -> u64 {
     *RUN.get_or_init(clock::wall)
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for EventRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "outlive: {} {}", self.service, self.message)
     }
@@ -82,20 +82,20 @@ struct Server {
 }
 
 impl Server {
-    fn heed(&mut self, happening: &Happening) {
-        self.pid = match happening {
-            Happening::Adopted { pid, .. } => *pid,
-            Happening::Started { pid }
-            | Happening::ReplicaPromoted { pid, .. }
-            | Happening::Recovery(Event::Restarted { pid, .. }) => Some(*pid),
+    fn heed(&mut self, event: &Event) {
+        self.pid = match event {
+            Event::Adopted { pid, .. } => *pid,
+            Event::Started { pid }
+            | Event::ReplicaPromoted { pid, .. }
+            | Event::Recovery(RecoveryEvent::Restarted { pid, .. }) => Some(*pid),
             _ => return,
         };
     }
 
     /// With the name of the process that has died.
-    fn in_words(&self, happening: &Happening) -> String {
-        match happening {
-            Happening::Recovery(Event::Died { cause, detected_ms }) => match cause.pid() {
+    fn in_words(&self, event: &Event) -> String {
+        match event {
+            Event::Recovery(RecoveryEvent::Died { cause, detected_ms }) => match cause.pid() {
                 Some(pid) => {
                     let who = if self.pid == Some(pid) {
                         format!("{} (pid {pid})", self.program)
@@ -104,38 +104,38 @@ impl Server {
                     };
                     format!("{}; detected in {detected_ms:.2} ms", cause.of(&who))
                 }
-                None => happening.to_string(),
+                None => event.to_string(),
             },
-            _ => happening.to_string(),
+            _ => event.to_string(),
         }
     }
 }
 
 /// The latest reports, numbered.
 #[derive(Debug, Default)]
-pub(crate) struct Reports {
-    kept: VecDeque<Report>,
+pub(crate) struct EventBuffer {
+    kept: VecDeque<EventRecord>,
     /// Number of the first one kept.
     first: u64,
     server: Server,
     log: Option<EventLog>,
 }
 
-impl Reports {
+impl EventBuffer {
     /// Of a server of this program, and, if there is a log, for those who ask when we are gone, too.
     pub(crate) fn begin(&mut self, program: String, log: impl FnOnce() -> Option<EventLog>) {
         self.server.program = program;
         self.log = self.log.take().or_else(log);
     }
 
-    pub(crate) fn add(&mut self, service: &str, happening: Happening) -> &Report {
+    pub(crate) fn add(&mut self, service: &str, event: Event) -> &EventRecord {
         if self.kept.len() == KEPT {
             self.kept.pop_front();
             self.first += 1;
         }
-        self.server.heed(&happening);
-        let message = self.server.in_words(&happening);
-        let report = Report::in_words(service, happening, message);
+        self.server.heed(&event);
+        let message = self.server.in_words(&event);
+        let report = EventRecord::in_words(service, event, message);
         if let Some(log) = &mut self.log {
             log.add(&report);
         }
@@ -149,7 +149,7 @@ impl Reports {
     }
 
     /// Those from number `from` on, and the number after the last.
-    pub(crate) fn since(&self, from: u64) -> (impl Iterator<Item = &Report>, u64) {
+    pub(crate) fn since(&self, from: u64) -> (impl Iterator<Item = &EventRecord>, u64) {
         let skip = usize::try_from(from.saturating_sub(self.first)).unwrap_or(usize::MAX);
         let next = self.first + u64::try_from(self.kept.len()).unwrap_or(0);
         (self.kept.iter().skip(skip), next)
@@ -164,17 +164,14 @@ mod tests {
 
     #[test]
     fn who_has_died_is_told_by_name() {
-        let mut reports = Reports::default();
-        reports.begin("nginx".into(), || None);
-        reports.add("web", Happening::Started { pid: 7 });
+        let mut events = EventBuffer::default();
+        events.begin("nginx".into(), || None);
+        events.add("web", Event::Started { pid: 7 });
         let mut died = |pid, signal| {
             let cause = Cause::Signal { pid, signal };
             let detected_ms = 1.594;
-            let event = Event::Died { cause, detected_ms };
-            reports
-                .add("web", Happening::Recovery(event))
-                .message
-                .clone()
+            let event = RecoveryEvent::Died { cause, detected_ms };
+            events.add("web", Event::Recovery(event)).message.clone()
         };
         let words = "nginx (pid 7) was killed by SIGKILL; detected in 1.59 ms";
         assert_eq!(died(7, 9), words);

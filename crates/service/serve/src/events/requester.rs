@@ -26,7 +26,7 @@ impl fmt::Display for Request {
 
 /// A process, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Asker {
+pub struct Requester {
     /// Its user.
     pub uid: u32,
     /// Who has logged in, whatever became of that user since (sudo, su); `None`: nobody has.
@@ -42,7 +42,7 @@ const NOBODY: u32 = u32::MAX;
 /// Longest command that is told, characters.
 const LONGEST: usize = 200;
 
-impl Asker {
+impl Requester {
     /// The process at the other end of a control socket.
     pub(crate) fn at(socket: impl std::os::fd::AsFd) -> Option<Self> {
         let peer = sockopt::socket_peercred(socket).ok()?;
@@ -71,7 +71,7 @@ impl Asker {
     }
 }
 
-impl fmt::Display for Asker {
+impl fmt::Display for Requester {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.uid {
             0 => write!(f, "root")?,
