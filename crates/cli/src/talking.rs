@@ -10,7 +10,7 @@ use std::{
 use recovery::Count;
 use serve::{
     JSON_VERSION, Priority, RunDir, Status as ServiceStatus,
-    control::{PATIENCE, Question, Restarted, Switchover, ask},
+    control::{Question, REPLY_TIMEOUT, Restarted, Switchover, ask},
     event_log, preflight,
 };
 
@@ -108,7 +108,7 @@ fn not_served(run_dir: &RunDir, name: &str, error: &io::Error) -> Outcome {
                 &format_args!(
                     "the serve of {name} runs and has not answered for {} s: it has been stopped, or hangs, and nothing is \
                  protected meanwhile; let it go on (SIGCONT), or kill it, and start the same `outlive serve`, which takes over",
-                    PATIENCE.as_secs()
+                    REPLY_TIMEOUT.as_secs()
                 ),
             );
             Outcome::Failed

@@ -25,8 +25,8 @@ use crate::{
 
 /// Longest question, bytes.
 const MAX_QUESTION: usize = 4096;
-/// How long a `serve` may say nothing to somebody who asks: longer than it is busy with anything else but its own stop.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Silence of `serve` after which a request fails: longer than `serve` is busy with anything but its own stop.
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Most bytes of answer that wait for a client.
 const MAX_BACKLOG: usize = 4 << 20;
 
@@ -358,15 +358,17 @@ impl Client {
 ///
 /// # Errors
 /// Nobody answers at `socket`; [`io::ErrorKind::WouldBlock`]: somebody listens there, and says nothing for
-/// [`PATIENCE`].
+/// [`REPLY_TIMEOUT`].
 pub fn ask(socket: &Path, question: Question, each: impl FnMut(&str) -> bool) -> io::Result<()> {
     let stream = UnixStream::connect(socket)?;
     let lives = || match question {
         Question::Status { .. } | Question::Events { follow: false } => false,
         Question::Events { follow: true } => true,
-        Question::Restart {} | Question::Switchover {} => status_within(socket, PATIENCE).is_ok(),
+        Question::Restart {} | Question::Switchover {} => {
+            status_within(socket, REPLY_TIMEOUT).is_ok()
+        }
     };
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
     talk(stream, question, each, lives)
 }
 

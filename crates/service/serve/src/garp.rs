@@ -7,7 +7,7 @@ use std::time::Duration;
 /// last time when a switch's port that waits for its spanning tree forwards (IEEE 802.1D: twice 15 s).
 /// The first three are closer together than RFC 4861 7.2.6 allows advertisements to be: who took an
 /// address over does not wait a second, keepalived neither.
-const AT: [Duration; 6] = [
+const SCHEDULE: [Duration; 6] = [
     Duration::ZERO,
     Duration::from_millis(100),
     Duration::from_secs(1),
@@ -34,12 +34,15 @@ impl Burst {
 
     /// When something is to be said next.
     pub(crate) fn due(&self) -> Option<Duration> {
-        AT.get(self.said).map(|at| self.began + *at)
+        SCHEDULE.get(self.said).map(|at| self.began + *at)
     }
 
     /// Is something to be said now? Asked late, what was missed is said once.
     pub(crate) fn step(&mut self, now: Duration) -> bool {
-        let passed = AT.iter().filter(|at| self.began + **at <= now).count();
+        let passed = SCHEDULE
+            .iter()
+            .filter(|at| self.began + **at <= now)
+            .count();
         let due = passed > self.said;
         self.said = self.said.max(passed);
         due
@@ -74,7 +77,7 @@ mod tests {
 
     #[test]
     fn it_is_said_when_it_is_due() {
-        assert_eq!(said(Duration::ZERO), AT);
+        assert_eq!(said(Duration::ZERO), SCHEDULE);
     }
 
     #[test]

@@ -18,8 +18,8 @@ use crate::{
 /// The directory of the images in a service's directory, or a link to it.
 pub(crate) const DIRECTORY: &str = "images";
 
-/// A rehearsal that has replayed nothing more for so long waits for something that does not come.
-const STANDSTILL: Duration = Duration::from_secs(60);
+/// Standstill of a shadow replay after which the replay is given up.
+const REPLAY_STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 const IMAGES: &str = "keep images of the server";
 
@@ -366,7 +366,7 @@ impl Play {
         if behind != self.behind.0 {
             self.behind = (behind, now);
         }
-        now.saturating_sub(self.behind.1) < STANDSTILL
+        now.saturating_sub(self.behind.1) < REPLAY_STALL_TIMEOUT
     }
 
     /// What belongs to the image, when the rehearsal has stopped where it should.

@@ -28,16 +28,15 @@ use crate::{
     logger_client::{LoggerClient, Said},
 };
 
-/// How long a logger may take to be connected to.
-pub(crate) const CONNECT: Duration = Duration::from_secs(1);
-/// How long is waited after it was not.
-const AGAIN: Duration = Duration::from_millis(100);
-/// How long the logger may take to hear that an epoch is given up, and to report the position before a host
-/// gives up the epoch.
-const FAREWELL: Duration = Duration::from_secs(1);
-/// So many intervals without an answer, and so long, and the stream is another one's or hangs.
-const UNANSWERED: u32 = 8;
-const UNANSWERED_FOR: Duration = Duration::from_millis(600);
+/// Time for a connection to the logger.
+pub(crate) const LOGGER_CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Delay after a failed connection.
+const RECONNECT_DELAY: Duration = Duration::from_millis(100);
+/// Time for the logger to acknowledge a released epoch, and to report the position before the release.
+const POSITION_REPLY_TIMEOUT: Duration = Duration::from_secs(1);
+/// A stream is given up after this many renewal intervals without an answer, and at least this time.
+const UNANSWERED_INTERVALS: u32 = 8;
+const UNANSWERED_TIMEOUT_MIN: Duration = Duration::from_millis(600);
 
 /// What is known of the lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -258,7 +257,7 @@ impl Keeper {
         let next = inner.asked + 1;
         drop(inner);
         self.wake();
-        let until = clock::boot() + FAREWELL;
+        let until = clock::boot() + POSITION_REPLY_TIMEOUT;
         while clock::boot() < until {
             let answered = self.shared.lock().answered;
             if answered >= next {
@@ -288,7 +287,7 @@ impl Keeper {
         inner.holder.release();
         drop(inner);
         self.wake();
-        let until = clock::boot() + FAREWELL;
+        let until = clock::boot() + POSITION_REPLY_TIMEOUT;
         while clock::boot() < until && self.position().superseded.is_none() {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -386,7 +385,7 @@ impl Requester {
         while !self.shared.lock().ends {
             if let Err(error) = self.turn() {
                 self.client = None;
-                self.connect_at = clock::boot() + AGAIN;
+                self.connect_at = clock::boot() + RECONNECT_DELAY;
                 if let ServeError::AddressClaimed(why) = &error {
                     self.shared.lock().claimed = Some(why.clone());
                 }
@@ -424,8 +423,9 @@ impl Requester {
             ..claim.clone()
         };
         // Whoever has an address besides is told of by the stream that attaches.
-        let (client, _) =
-            LoggerClient::claiming(&claim, || LoggerClient::call(*at, key_file, CONNECT))?;
+        let (client, _) = LoggerClient::claiming(&claim, || {
+            LoggerClient::call(*at, key_file, LOGGER_CONNECT_TIMEOUT)
+        })?;
         Ok(client)
     }
 
@@ -450,7 +450,11 @@ impl Requester {
             client.ask_for_lease(request)?;
         }
         // Then there is nothing to be asked any more.
-        Ok(if over { now + CONNECT } else { due })
+        Ok(if over {
+            now + LOGGER_CONNECT_TIMEOUT
+        } else {
+            due
+        })
     }
 
     fn wait(&self, most: Duration) -> Result<(), ServeError> {
@@ -501,7 +505,7 @@ impl Requester {
             inner.enforce()?;
         }
         let after = inner.state();
-        let patience = (inner.holder.interval() * UNANSWERED).max(UNANSWERED_FOR);
+        let patience = (inner.holder.interval() * UNANSWERED_INTERVALS).max(UNANSWERED_TIMEOUT_MIN);
         drop(inner);
         if answers.is_empty() {
             if now.saturating_sub(self.heard) > patience {

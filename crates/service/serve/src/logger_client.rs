@@ -51,10 +51,10 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// the process is seen at once.
 pub(crate) const FIRST_START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Between two looks at whether the process has ended.
-const MOMENT: Duration = Duration::from_millis(1);
-/// How long a process that was killed may take to end. Meanwhile the heart does not beat.
-const DEATH_THROES: Duration = Duration::from_secs(2);
+/// Interval between two looks at whether the process has ended.
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Time from SIGKILL to the end of a process. The heartbeat stops meanwhile.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The socket of the logger process, in a service's directory.
 pub(crate) const SOCKET: &str = "logger.sock";
@@ -697,7 +697,7 @@ impl LoggerClient {
             if Instant::now() >= until {
                 return self.kill(); // it hangs, or somebody has stopped it
             }
-            std::thread::sleep(MOMENT);
+            std::thread::sleep(EXIT_POLL_INTERVAL);
         }
         None
     }
@@ -707,7 +707,7 @@ impl LoggerClient {
         match self.process {
             Process::Child(mut child) => {
                 let _ = child.kill();
-                return bury(child, DEATH_THROES);
+                return bury(child, KILL_TIMEOUT);
             }
             Process::Adopted(pidfd) => {
                 let _ = pidfd_send_signal(&pidfd, Signal::KILL);
@@ -735,7 +735,7 @@ fn bury(mut child: Child, most: Duration) -> Option<Unended> {
             let _ = std::thread::Builder::new().spawn(move || child.wait());
             return Some(unended);
         }
-        std::thread::sleep(MOMENT);
+        std::thread::sleep(EXIT_POLL_INTERVAL);
     }
     None
 }

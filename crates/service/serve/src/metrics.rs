@@ -24,10 +24,10 @@ use crate::{
     status::STANDBY,
 };
 
-/// How long the loop may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// How old an answer may be.
-const FRESH: Duration = Duration::from_secs(1);
+/// Time in which the loop answers a request for the status.
+const STATUS_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
+/// Age at which an answer is replaced.
+const STATUS_MAX_AGE: Duration = Duration::from_secs(1);
 
 /// Shows them, if that is wanted.
 pub(crate) fn show(config: &ServeConfig) -> Result<Option<::metrics::Running>, ServeError> {
@@ -45,9 +45,9 @@ pub(crate) fn show(config: &ServeConfig) -> Result<Option<::metrics::Running>, S
 fn asking(socket: PathBuf) -> impl FnMut() -> Result<Status, String> {
     let mut known: Option<(Instant, Status)> = None;
     move || {
-        known = known.take().filter(|(at, _)| at.elapsed() < FRESH);
+        known = known.take().filter(|(at, _)| at.elapsed() < STATUS_MAX_AGE);
         if known.is_none() {
-            let status = status_within(&socket, PATIENCE);
+            let status = status_within(&socket, STATUS_REPLY_TIMEOUT);
             let status = status.map_err(|error| format!("serve does not answer: {error}"))?;
             known = Some((Instant::now(), status));
         }

@@ -18,11 +18,11 @@ use crate::{
     service::Service,
 };
 
-/// So many questions at a time.
-const AT_A_TIME: usize = 64;
+/// Requests to the logger without an answer.
+const REQUESTS_IN_FLIGHT: usize = 64;
 
-/// Bytes that a replay is given at a time, if these are asked for ahead.
-const MORE_AHEAD: u32 = 64 << 10;
+/// Bytes of a prefetched piece of a replay.
+const PREFETCH_BYTES: u32 = 64 << 10;
 
 /// What the logger says of what a server has said.
 pub(crate) enum Said {
@@ -60,7 +60,7 @@ impl Service {
         // All that a server has said may be much.
         let most = match self.config.verify {
             Verify::Full => 1,
-            Verify::Hash | Verify::Head | Verify::Off => AT_A_TIME,
+            Verify::Hash | Verify::Head | Verify::Off => REQUESTS_IN_FLIGHT,
         };
         let flows: Vec<FlowId> = [flow].into_iter().chain(others).take(most).collect();
         let Some(answers) = self.ask_logger(|logger| logger.heads(&flows))? else {
@@ -86,7 +86,7 @@ impl Service {
             Action::MoreRecord { flow, from } => Some(Piece {
                 flow: *flow,
                 from: *from,
-                len: MORE_AHEAD,
+                len: PREFETCH_BYTES,
             }),
             _ => None,
         });
@@ -94,7 +94,7 @@ impl Service {
         let pieces: Vec<Piece> = [Piece { flow, from, len }]
             .into_iter()
             .chain(others)
-            .take(AT_A_TIME)
+            .take(REQUESTS_IN_FLIGHT)
             .collect();
         for (piece, bytes) in self.read(pieces)? {
             self.answers.more.insert(piece.flow, (piece.from, bytes));
@@ -123,7 +123,7 @@ impl Service {
             _ => None,
         });
         let unknown = |piece: &Piece| piece.len > 0 && !self.read_ahead.knows(piece.flow);
-        let room = self.read_ahead.room().min(AT_A_TIME);
+        let room = self.read_ahead.room().min(REQUESTS_IN_FLIGHT);
         let mut pieces: Vec<Piece> = others.filter(unknown).take(room).collect();
         pieces.retain(|piece| piece.flow != flow);
         pieces.dedup_by_key(|piece| piece.flow);

@@ -79,7 +79,7 @@ pub fn fault_of(findings: &[Finding]) -> Option<Fault> {
 }
 
 /// The capabilities that `serve` needs, by number (capabilities(7)). The last capability includes some others.
-const NEEDED: [(&str, u32); 5] = [
+const REQUIRED_CAPABILITIES: [(&str, u32); 5] = [
     ("NET_ADMIN", 12),
     ("NET_RAW", 13),
     ("PERFMON", 38),
@@ -88,7 +88,7 @@ const NEEDED: [(&str, u32); 5] = [
 ];
 const SYS_ADMIN: u32 = 21;
 /// The capabilities that `SYS_ADMIN` includes.
-const OF_ADMIN: [&str; 2] = ["PERFMON", "BPF"];
+const INCLUDED_IN_SYS_ADMIN: [&str; 2] = ["PERFMON", "BPF"];
 
 /// Does this process have all capabilities? Root in a container lacks some.
 ///
@@ -110,10 +110,10 @@ pub fn privileges() -> Result<(), ServeError> {
 fn missing(effective: u64) -> Vec<&'static str> {
     let has = |number: u32| effective & (1 << number) != 0;
     let lacks = |(name, number): &(&str, u32)| {
-        let given = has(SYS_ADMIN) && OF_ADMIN.contains(name);
+        let given = has(SYS_ADMIN) && INCLUDED_IN_SYS_ADMIN.contains(name);
         !(given || has(*number))
     };
-    let missing = NEEDED.into_iter().filter(lacks);
+    let missing = REQUIRED_CAPABILITIES.into_iter().filter(lacks);
     missing.map(|(name, _)| name).collect()
 }
 
@@ -535,6 +535,6 @@ mod tests {
         let with = |numbers: &[u32]| numbers.iter().fold(container, |set, one| set | 1 << one);
         assert_eq!(missing(with(&[12, 38, 39])), ["SYS_ADMIN"]);
         assert!(missing(with(&[12, 21])).is_empty());
-        assert_eq!(missing(0).len(), NEEDED.len());
+        assert_eq!(missing(0).len(), REQUIRED_CAPABILITIES.len());
     }
 }

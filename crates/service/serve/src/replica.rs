@@ -18,11 +18,10 @@ use crate::{
     north::{North, ends},
 };
 
-/// How long its processes may take to be gone after a SIGKILL.
-const KILLED: Duration = Duration::from_secs(5);
-/// So much of what was said is kept before it is asked what clients have of it, bytes. Then, whenever twice as
-/// much is kept as was left.
-const KEPT: usize = 4 << 20;
+/// Time from SIGKILL to the end of the processes.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Retained output at which the logger is asked how much clients have, bytes. The next request is at twice the rest.
+const RETAINED_OUTPUT_BYTES: usize = 4 << 20;
 
 /// The server, and what it follows.
 pub(crate) struct Replica {
@@ -67,7 +66,7 @@ impl Replica {
             server,
             edition,
             feeds: BTreeMap::new(),
-            forget_at: KEPT,
+            forget_at: RETAINED_OUTPUT_BYTES,
             caught_up: None,
         }
     }
@@ -156,7 +155,7 @@ impl Replica {
             .map(|one| (ends(one.beginning.key), one.acknowledged))
             .collect();
         self.north.forget(&received);
-        self.forget_at = KEPT.max(2 * self.north.held());
+        self.forget_at = RETAINED_OUTPUT_BYTES.max(2 * self.north.held());
         Ok(())
     }
 
@@ -208,9 +207,9 @@ impl Replica {
     /// It ends, and what it has followed goes.
     pub(crate) fn end(mut self, cgroup: &Cgroup) -> Result<(), ServeError> {
         cgroup.kill()?;
-        cgroup.wait_empty(KILLED)?;
+        cgroup.wait_empty(KILL_TIMEOUT)?;
         self.server
-            .wait(KILLED)
+            .wait(KILL_TIMEOUT)
             .doing("end the server that stands by")?;
         Ok(())
     }

@@ -31,15 +31,15 @@ use crate::{
     vip::OwnAddresses,
 };
 
-/// How often we look at flows while connections are being spliced or replayed.
-const PROGRESS: Duration = Duration::from_micros(200);
-/// How often, while it is only left to be seen whether they agree with their records.
-const SETTLING: Duration = Duration::from_millis(5);
-/// How often we look at what is done beside the server: a checkpoint, or a process that is made from one.
-const BESIDE: Duration = Duration::from_millis(5);
-/// Turns that may fail in a row, and the pause after each, before we give up.
-const MOST_FAILURES: u32 = 100;
-const AFTER_FAILURE: Duration = Duration::from_millis(100);
+/// Poll interval of flows that are being spliced or replayed.
+const REPLAY_POLL_INTERVAL: Duration = Duration::from_micros(200);
+/// Poll interval while only the comparison with the records is left.
+const VERIFICATION_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Poll interval of a checkpoint, and of a process that is restored from a checkpoint.
+const CHECKPOINT_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Passes of the loop that may fail in a row, and the delay after each failed pass.
+const CONSECUTIVE_FAILURES_MAX: u32 = 100;
+const FAILURE_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// What follows a turn of the loop.
 enum Next {
@@ -376,11 +376,11 @@ impl Service {
                 // A healthy server is not ended because something of ours failed once.
                 Err(error) => {
                     failures += 1;
-                    if failures == MOST_FAILURES {
+                    if failures == CONSECUTIVE_FAILURES_MAX {
                         return Err(error);
                     }
                     self.warn(Code::StepFailed, error.to_string());
-                    std::thread::sleep(AFTER_FAILURE);
+                    std::thread::sleep(FAILURE_RETRY_DELAY);
                 }
             }
             match self.signals.take() {

@@ -25,8 +25,8 @@ use crate::{
     logger_client::{self, LoggerClient},
 };
 
-/// How long a logger may take to be told.
-const TOLD: Duration = Duration::from_secs(3);
+/// Time for a logger to take a release.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Tell a logger that the host which was granted a service is gone for good: nobody holds the service then. Answers the
 /// epoch that is over.
@@ -34,7 +34,7 @@ const TOLD: Duration = Duration::from_secs(3);
 /// # Errors
 /// The logger cannot be reached, or has heard that host a moment ago.
 pub fn give_up(at: SocketAddr, key_file: &Path, service: &str) -> Result<u32, ServeError> {
-    logger_client::give_up(LoggerClient::call(at, key_file, TOLD)?, service)
+    logger_client::give_up(LoggerClient::call(at, key_file, RELEASE_TIMEOUT)?, service)
 }
 
 /// For a service of which nothing is here yet. `None`: no other host can take it over.

@@ -21,10 +21,10 @@ use crate::{
     rundir,
 };
 
-/// So long the change of another service is waited for. One that was stopped in the middle of that keeps nobody.
-const OTHERS: Duration = Duration::from_secs(5);
-/// Between two looks at the lock.
-const PAUSE: Duration = Duration::from_millis(5);
+/// Wait for the change of another service. A service that was stopped in the middle of its change blocks no other.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval between two attempts to take the lock.
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The file in a service's directory.
 pub(crate) const FILE: &str = "changes.json";
@@ -63,11 +63,11 @@ pub(crate) fn of_others(directory: &Path) -> Vec<Change> {
 /// While this is held no other service of this run directory changes anything, or puts anything back.
 pub(crate) fn alone(directory: &Path) -> Option<File> {
     let above = File::open(directory.parent()?).ok()?;
-    let until = Instant::now() + OTHERS;
+    let until = Instant::now() + LOCK_TIMEOUT;
     loop {
         match flock(&above, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Some(above),
-            Err(Errno::AGAIN) if Instant::now() < until => thread::sleep(PAUSE),
+            Err(Errno::AGAIN) if Instant::now() < until => thread::sleep(LOCK_RETRY_INTERVAL),
             Err(error) => {
                 tracing::warn!(%error, "another service may change the same settings now");
                 return None;

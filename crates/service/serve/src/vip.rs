@@ -5,7 +5,7 @@
 //! by us, behind a gate that is shut already (`--address-device`), and the neighbours are told at once.
 //!
 //! Which ones is kept in the run directory: they stay when a `serve` is killed, and whoever takes over or
-//! cleans up takes them down. If nobody does, they go by themselves: each is held for [`LIFETIME`], again
+//! cleans up takes them down. If nobody does, they go by themselves: each is held for [`ADDRESS_LIFETIME`], again
 //! and again.
 
 use std::{
@@ -33,13 +33,13 @@ pub(crate) const FILE: &str = "addresses.json";
 /// How long an address stays when nobody holds it. Until then a server whose `serve` is dead goes on,
 /// unprotected, and the next one finds all in place; as long as a logger keeps records by default
 /// (`--retention`), after which there is nothing left to take over, and the address is free for another host.
-const LIFETIME: Duration = Duration::from_secs(600);
-/// How often we hold it.
-const HOLD: Duration = Duration::from_secs(5);
+const ADDRESS_LIFETIME: Duration = Duration::from_secs(600);
+/// Interval at which the lifetime of the addresses begins again.
+const HOLD_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long the kernel may take until it receives what comes for a new address, and how often it is asked.
-const RECEIVED: Duration = Duration::from_millis(100);
-const LOOK: Duration = Duration::from_micros(100);
+/// Time after which the kernel receives packets for a new address, and the interval between two looks.
+const RECEIVE_TIMEOUT: Duration = Duration::from_millis(100);
+const RECEIVE_POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Kept {
@@ -119,7 +119,7 @@ impl OwnAddresses {
             return Ok(None);
         }
         for ip in &ips {
-            host.hold(*ip, number, LIFETIME)
+            host.hold(*ip, number, ADDRESS_LIFETIME)
                 .doing("bring up an address of the service")?;
         }
         for ip in &ips {
@@ -131,7 +131,7 @@ impl OwnAddresses {
             host,
             announcer: Announcer::new()?,
             burst: Burst::begin(now),
-            hold_at: now + HOLD,
+            hold_at: now + HOLD_INTERVAL,
         };
         brought_up.announce_if_due(now);
         Ok(Some(brought_up))
@@ -150,7 +150,7 @@ impl OwnAddresses {
         if now < self.hold_at {
             return Ok(Vec::new());
         }
-        self.hold_at = now + HOLD;
+        self.hold_at = now + HOLD_INTERVAL;
         let gone = self.hold()?;
         if !gone.is_empty() {
             self.burst = Burst::begin(now);
@@ -170,7 +170,7 @@ impl OwnAddresses {
                 None => gone.push(*ip),
             }
             self.host
-                .hold(*ip, number, LIFETIME)
+                .hold(*ip, number, ADDRESS_LIFETIME)
                 .doing("hold an address of the service")?;
         }
         Ok(gone)
@@ -201,13 +201,13 @@ impl OwnAddresses {
 /// The first that we say makes the kernel ask for a neighbour. If the answer comes too early, it asks again a second
 /// later, and says nothing before.
 fn await_received(host: &mut Addresses, ip: IpAddr) -> Result<(), ServeError> {
-    let until = Instant::now() + RECEIVED;
+    let until = Instant::now() + RECEIVE_TIMEOUT;
     while !host
         .is_received(ip)
         .doing("see whether a new address is there")?
         && Instant::now() < until
     {
-        thread::sleep(LOOK); // the kernel's thread may need this processor
+        thread::sleep(RECEIVE_POLL_INTERVAL); // the kernel's thread may need this processor
     }
     Ok(())
 }

@@ -52,16 +52,17 @@ impl EventRecord {
     }
 }
 
-static RUN: OnceLock<u64> = OnceLock::new();
+/// Start of this process, microseconds since 1970.
+static PROCESS_START_US: OnceLock<u64> = OnceLock::new();
 
 /// This process begins now. A process that does not say so has begun when it tells something for the first time.
 pub fn begins() {
-    RUN.get_or_init(clock::wall);
+    PROCESS_START_US.get_or_init(clock::wall);
 }
 
 /// When this process has begun.
 fn run() -> u64 {
-    *RUN.get_or_init(clock::wall)
+    *PROCESS_START_US.get_or_init(clock::wall)
 }
 
 impl fmt::Display for EventRecord {
@@ -70,8 +71,8 @@ impl fmt::Display for EventRecord {
     }
 }
 
-/// How many reports are kept for those who ask later.
-const KEPT: usize = 1000;
+/// Events that are retained for later requests.
+const RETAINED_EVENTS: usize = 1000;
 
 /// The server, as people know it.
 #[derive(Debug, Default)]
@@ -129,7 +130,7 @@ impl EventBuffer {
     }
 
     pub(crate) fn add(&mut self, service: &str, event: Event) -> &EventRecord {
-        if self.kept.len() == KEPT {
+        if self.kept.len() == RETAINED_EVENTS {
             self.kept.pop_front();
             self.first += 1;
         }

@@ -37,10 +37,10 @@ pub struct Requester {
     pub command: String,
 }
 
-/// `loginuid` of a process to which nobody has logged in.
-const NOBODY: u32 = u32::MAX;
-/// Longest command that is told, characters.
-const LONGEST: usize = 200;
+/// `loginuid` of a process without a login.
+const LOGIN_UID_UNSET: u32 = u32::MAX;
+/// Longest command in an event, characters.
+const COMMAND_CHARS_MAX: usize = 200;
 
 impl Requester {
     /// The process at the other end of a control socket.
@@ -57,7 +57,11 @@ impl Requester {
 
     fn of(uid: u32, pid: u32) -> Self {
         let login = fs::read_to_string(format!("/proc/{pid}/loginuid")).unwrap_or_default();
-        let login_uid = login.trim().parse().ok().filter(|uid| *uid != NOBODY);
+        let login_uid = login
+            .trim()
+            .parse()
+            .ok()
+            .filter(|uid| *uid != LOGIN_UID_UNSET);
         let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let words = words.split(|byte| *byte == 0).map(String::from_utf8_lossy);
         let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
@@ -66,7 +70,7 @@ impl Requester {
             uid,
             login_uid,
             pid,
-            command: command.chars().take(LONGEST).collect(),
+            command: command.chars().take(COMMAND_CHARS_MAX).collect(),
         }
     }
 }

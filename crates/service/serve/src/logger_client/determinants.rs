@@ -45,11 +45,11 @@ pub(crate) enum Is {
     Refused(String),
 }
 
-/// So many places are told at a time.
-const PLACES: usize = 10_000;
-/// So much of a stream is asked for at a time, and so much at once, bytes.
-const PIECE: u64 = 1 << 20;
-const READ_AHEAD: u64 = 4 << 20;
+/// Positions in one request.
+const POSITIONS_PER_REQUEST: usize = 10_000;
+/// Bytes of a stream in one request, and bytes of all requests without an answer.
+const PIECE_BYTES: u64 = 1 << 20;
+const READ_AHEAD_BYTES: u64 = 4 << 20;
 
 impl LoggerClient {
     /// What there is of the record that the server's processes make.
@@ -146,8 +146,8 @@ impl LoggerClient {
         let mut asked = from;
         let mut taken = from;
         while taken < length {
-            while asked < length && asked - taken < READ_AHEAD {
-                let most = (length - asked).min(PIECE);
+            while asked < length && asked - taken < READ_AHEAD_BYTES {
+                let most = (length - asked).min(PIECE_BYTES);
                 self.say(&piece(asked, u32::try_from(most).unwrap_or(u32::MAX)))?;
                 asked += most;
             }
@@ -189,7 +189,7 @@ impl LoggerClient {
         mut places: Vec<(FlowId, SeqNumber)>,
     ) -> Result<(), ServeError> {
         while !places.is_empty() {
-            let rest = places.split_off(places.len().min(PLACES));
+            let rest = places.split_off(places.len().min(POSITIONS_PER_REQUEST));
             self.say(&Request::Release { places })?;
             places = rest;
         }

@@ -12,7 +12,7 @@ use protocol::link::{KeySlot, LinkKey};
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A logger that takes as many streams as there are lists of answers, and says on each these, one whenever it has heard
 /// something; then it ends the stream when it hears more. Answers with version and type of each thing that it has
@@ -85,7 +85,7 @@ fn claim() -> Claim {
 fn logger_of_the_version_before_is_called_again_and_told_no_addresses() {
     let hello = Response::Hello { pid: 7 };
     let (at, key, logger) = logger(vec![vec![], vec![hello.clone()]]);
-    let dial = || LoggerClient::dial(at, &key, PATIENCE);
+    let dial = || LoggerClient::dial(at, &key, TEST_TIMEOUT);
     let (mut client, beside) = LoggerClient::claiming(&claim(), dial).expect("it goes on");
     assert_eq!(beside, None);
     let service = "web".into();
@@ -120,11 +120,11 @@ const GRANTED_BY_VERSION_7: [u8; 41] = [
 /// Asks for a lease on a stream without a claim, of a logger that ends the stream at one, and answers these bytes.
 fn asks_for_a_lease(answer: Vec<u8>) -> Result<Option<Said>, ServeError> {
     let (at, key, logger) = logger_with_bytes(vec![vec![], vec![answer]]);
-    let dial = || LoggerClient::dial(at, &key, PATIENCE);
+    let dial = || LoggerClient::dial(at, &key, TEST_TIMEOUT);
     let (mut client, _) = LoggerClient::claiming(&claim(), dial).expect("it goes on");
     assert!(!client.reads_claims());
     client.ask_for_lease(lease_request()).expect("it reads");
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TEST_TIMEOUT;
     let mut heard = Ok(());
     while heard.is_ok() && !client.has_said() && Instant::now() < until {
         heard = client.listen();
@@ -185,7 +185,8 @@ fn logger_that_may_be_older_than_the_version_before_is_called_that() {
             attach: attach(),
             digests: None,
         };
-        let attached = LoggerClient::attaching(&told, || LoggerClient::dial(at, &key, PATIENCE));
+        let attached =
+            LoggerClient::attaching(&told, || LoggerClient::dial(at, &key, TEST_TIMEOUT));
         let error = attached.err().expect("it is not attached to");
         assert!(matches!(error, ServeError::LoggerMayBeOlder), "{error}");
         assert!(error.to_string().ends_with("upgrade an older logger"));
@@ -242,7 +243,7 @@ fn logger_that_knows_nothing_of_doubts_is_attached_to_as_before() {
     ];
     for (knows, answers, said) in loggers {
         let (at, key, logger) = logger(answers);
-        let dial = || LoggerClient::dial(at, &key, PATIENCE);
+        let dial = || LoggerClient::dial(at, &key, TEST_TIMEOUT);
         let told = Asks {
             claim: Some(claim()),
             attach: attach(),
@@ -321,7 +322,7 @@ fn claim_that_is_refused_is_an_error_of_its_own() {
         beside: "site".into(),
     };
     let (at, key, logger) = logger(vec![vec![refused], vec![beside]]);
-    let dial = || LoggerClient::dial(at, &key, PATIENCE);
+    let dial = || LoggerClient::dial(at, &key, TEST_TIMEOUT);
     let error = LoggerClient::claiming(&claim(), dial).err();
     let error = error.expect("it is refused");
     assert!(
@@ -340,7 +341,7 @@ fn a_process_that_does_not_end_is_named_and_nobody_waits_for_it() {
     let sleeps = || Command::new("sleep").arg("1000").spawn().expect("sleep");
     let ends = |mut child: Child| {
         child.kill().expect("it runs");
-        bury(child, PATIENCE)
+        bury(child, TEST_TIMEOUT)
     };
     assert_eq!(ends(sleeps()), None);
     // As one that was killed, and waits in the kernel.
@@ -354,7 +355,7 @@ fn a_process_that_does_not_end_is_named_and_nobody_waits_for_it() {
     let pidfd = pidfd_open(process, PidfdFlags::empty()).expect("it runs");
     pidfd_send_signal(&pidfd, Signal::KILL).expect("it runs");
     while std::path::Path::new(&format!("/proc/{pid}")).exists() {
-        thread::sleep(MOMENT);
+        thread::sleep(EXIT_POLL_INTERVAL);
     }
 }
 

@@ -21,8 +21,8 @@ use crate::{
     images::{Images, Last, Made, Rehearsal},
 };
 
-/// So often a process is tried to be made from an image that cannot be, in a row.
-const TRIES: u32 = 3;
+/// Failed attempts in a row to start a process from an image, after which the image is given up.
+const RESTORE_ATTEMPTS: u32 = 3;
 
 /// What is known of them.
 pub(super) struct Checkpoints {
@@ -254,7 +254,7 @@ impl North {
         checkpoints.room = None;
         checkpoints.failures += 1;
         let message = format!("the server could not be made from its last checkpoint: {why}");
-        if checkpoints.failures < TRIES {
+        if checkpoints.failures < RESTORE_ATTEMPTS {
             return Err(message);
         }
         self.is_lost = true;

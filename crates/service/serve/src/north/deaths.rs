@@ -26,8 +26,8 @@ pub(super) enum Culprit {
     Child(u32),
 }
 
-/// Who lives for so long after its replay does not die of what it has replayed.
-const SETTLED: Duration = Duration::from_secs(1);
+/// A crash this long after a replay is not caused by the replayed record.
+const REPLAY_SETTLED_AFTER: Duration = Duration::from_secs(1);
 
 impl North {
     /// Is one of these connections open?
@@ -102,7 +102,7 @@ impl North {
     /// The server has crashed now, which was nobody's hand: this process of its.
     pub(crate) fn crashed(&mut self, now: Duration, pid: Option<u32>) {
         let lived = self.back_at.map(|at| now.saturating_sub(at));
-        let at_once = self.replays || lived.is_some_and(|lived| lived < SETTLED);
+        let at_once = self.replays || lived.is_some_and(|lived| lived < REPLAY_SETTLED_AFTER);
         let crash = if at_once { Crash::Again } else { Crash::First };
         let child = self.memory.crashed_child(pid.unwrap_or(0));
         self.crash = Some((crash, child));

@@ -18,9 +18,9 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
-/// Most that are held, and what part of the descriptors that we may have, if that is less.
-const MOST: usize = 4096;
-const PART: u64 = 4;
+/// Limits of held files: this many, or this share of the descriptors of the process, if that is less.
+const HELD_FILES_MAX: usize = 4096;
+const DESCRIPTOR_SHARE: u64 = 4;
 
 #[derive(Debug, Default)]
 pub(crate) struct Files(HashMap<u64, OwnedFd>);
@@ -90,7 +90,9 @@ fn opened_anew(file: &OwnedFd) -> io::Result<OwnedFd> {
 
 fn most() -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from(limit / PART).unwrap_or(MOST).min(MOST)
+    usize::try_from(limit / DESCRIPTOR_SHARE)
+        .unwrap_or(HELD_FILES_MAX)
+        .min(HELD_FILES_MAX)
 }
 
 #[cfg(test)]

@@ -16,9 +16,9 @@ use crate::{
     logger_client::{Is, OfImage, Streams},
 };
 
-/// So much is told at a time, and so much may be under way, bytes.
-const PIECE: usize = 64 << 10;
-const UNDER_WAY: u64 = 4 * PIECE as u64;
+/// Bytes of an image in one request, and bytes that may be unanswered.
+const PIECE_BYTES: usize = 64 << 10;
+const IN_FLIGHT_BYTES: u64 = 4 * PIECE_BYTES as u64;
 
 /// An image on its way.
 pub(super) struct Upload {
@@ -71,9 +71,9 @@ impl Upload {
     fn requests(&mut self, processes: u32) -> std::io::Result<Vec<Request>> {
         let ((record, image), length) = (self.of, self.pack.length());
         let mut requests = Vec::new();
-        while self.told < length && self.told - self.there < UNDER_WAY {
+        while self.told < length && self.told - self.there < IN_FLIGHT_BYTES {
             let from = self.told;
-            let bytes = self.pack.read(from, PIECE)?;
+            let bytes = self.pack.read(from, PIECE_BYTES)?;
             self.told += bytes.len() as u64;
             requests.push(Request::TellImage {
                 record,

@@ -131,8 +131,8 @@ impl North {
         heads: &[(u32, u64)],
         there: &[(u32, u64)],
     ) -> Result<Option<(u32, u64, Vec<u8>)>, ServeError> {
-        /// So much is told at a time, bytes.
-        const PIECE: u64 = 1 << 20;
+        /// Bytes of a stream in one request.
+        const PIECE_BYTES: u64 = 1 << 20;
         let there: HashMap<u32, u64> = there.iter().copied().collect();
         let lacks = heads.iter().find_map(|(process, length)| {
             let from = there.get(process).copied().unwrap_or(0);
@@ -142,7 +142,7 @@ impl North {
         let Some((process, from, more)) = lacks else {
             return Ok(None);
         };
-        let mut bytes = vec![0; usize::try_from(more.min(PIECE)).unwrap_or(0)];
+        let mut bytes = vec![0; usize::try_from(more.min(PIECE_BYTES)).unwrap_or(0)];
         self.memory.read(process, from, &mut bytes).doing(RECORD)?;
         Ok(Some((process, from, bytes)))
     }

@@ -142,8 +142,8 @@ impl Opened {
 
     /// Of those that have ended we may not have heard: a process does not wait until we listen.
     fn forget_ended(&mut self) {
-        const FEW: usize = 64;
-        if self.held.len() >= self.look_at.max(FEW) {
+        const SOCKETS_BEFORE_SWEEP: usize = 64;
+        if self.held.len() >= self.look_at.max(SOCKETS_BEFORE_SWEEP) {
             self.held.retain(|_, socket| !has_ended(socket));
             self.look_at = 2 * self.held.len();
         }

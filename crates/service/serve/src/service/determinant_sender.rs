@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Headers of UDP, and of IPv4 or IPv6, bytes.
-const HEADERS: (u16, u16) = (8 + 20, 8 + 40);
+const UDP_IP_HEADER_BYTES: (u16, u16) = (8 + 20, 8 + 40);
 
 impl Service {
     /// The logger in use, or its keys, are other ones than they were, or the record is: the processes are told where
@@ -187,7 +187,11 @@ fn destination(settings: &Settings, instance: u64) -> Destination {
         SocketAddr::V6(remote) => (*remote.ip(), remote.scope_id()),
     };
     let is_v4 = matches!(settings.remote.ip().to_canonical(), IpAddr::V4(_));
-    let headers = if is_v4 { HEADERS.0 } else { HEADERS.1 };
+    let headers = if is_v4 {
+        UDP_IP_HEADER_BYTES.0
+    } else {
+        UDP_IP_HEADER_BYTES.1
+    };
     Destination {
         ip: ip.octets(),
         port: settings.remote.port(),

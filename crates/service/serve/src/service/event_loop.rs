@@ -16,14 +16,13 @@ use crate::{
     sysctl_backup,
 };
 
-/// More flows than this are read all at once ...
-const MANY: usize = 100;
-/// ... if they are this part of all: reading one alone takes as long as reading so many at once.
-const PART: usize = 8;
-/// A server that answers a turn within this time gets the next one at once, and so on for that long, until others are
-/// listened to again.
-const AT_ONCE: Duration = Duration::from_micros(200);
-const FOLLOWED: Duration = Duration::from_millis(5);
+/// More flows than this are read with one call ...
+const BULK_READ_FLOWS: usize = 100;
+/// ... if they are at least this share of all flows: one look-up takes as long as this many flows of a bulk read.
+const BULK_READ_SHARE: usize = 8;
+/// Wait for the response of a server in a replay, and the longest time in which the loop does nothing else.
+const SERVER_RESPONSE_WAIT: Duration = Duration::from_micros(200);
+const REPLAY_SPIN_LIMIT: Duration = Duration::from_millis(5);
 
 impl Service {
     /// Hear, decide, act: once.
@@ -70,7 +69,7 @@ impl Service {
     /// Look at the flows that are on their way back.
     fn progress(&mut self) -> Result<(), ServeError> {
         let watched: Vec<(FlowId, FlowKey)> = self.recovery.watched(clock::now()).collect();
-        if watched.len() > MANY && watched.len() * PART > self.flows_listed {
+        if watched.len() > BULK_READ_FLOWS && watched.len() * BULK_READ_SHARE > self.flows_listed {
             // One call for a thousand flows, instead of one for each.
             let all: HashMap<FlowKey, Flow> = self.ground.plane.flows()?.into_iter().collect();
             for (id, key) in watched {
@@ -94,7 +93,9 @@ impl Service {
         let mut moved = begun;
         while self.recovery.awaits_server(clock::now()) {
             let now = clock::now();
-            if now.saturating_sub(moved) > AT_ONCE || now.saturating_sub(begun) > FOLLOWED {
+            if now.saturating_sub(moved) > SERVER_RESPONSE_WAIT
+                || now.saturating_sub(begun) > REPLAY_SPIN_LIMIT
+            {
                 break;
             }
             rustix::thread::sched_yield();

@@ -13,7 +13,7 @@ use crate::{
     config::in_words,
     error::{ServeError, SystemContext},
     events::Event,
-    lease_client::{CONNECT, Keeper},
+    lease_client::{Keeper, LOGGER_CONNECT_TIMEOUT},
     logger_client::{LoggerClient, Said},
     north::North,
     replica::{Replica, Useless},
@@ -21,14 +21,14 @@ use crate::{
     status::ReplicaStatus,
 };
 
-/// How long is waited after the logger could not be asked.
-const AGAIN: Duration = Duration::from_secs(1);
-/// The pause before a replica is started again, which doubles with each failure.
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// So many in a row that were of no use, and this host stands by cold.
-const MOST_FAILURES: u32 = 5;
-/// One that was of use for so long is forgiven.
-const FORGIVEN: Duration = Duration::from_secs(60);
+/// Delay after a failed request to the logger.
+const LOGGER_RETRY_DELAY: Duration = Duration::from_secs(1);
+/// Delay before the first restart of a replica. Each failure doubles the delay.
+const FIRST_RESTART_DELAY: Duration = Duration::from_secs(1);
+/// Failures in a row after which this host is a cold standby.
+const CONSECUTIVE_FAILURES_MAX: u32 = 5;
+/// Replay without failure after which earlier failures no longer count.
+const FAILURE_RESET_AFTER: Duration = Duration::from_secs(60);
 
 /// What a host that stands by hot has.
 #[derive(Default)]
@@ -63,7 +63,7 @@ impl Service {
         let Some(position) = position.filter(|position| position.stands_by.is_some()) else {
             return Ok(());
         };
-        if !self.config.hot || self.hot.failures >= MOST_FAILURES {
+        if !self.config.hot || self.hot.failures >= CONSECUTIVE_FAILURES_MAX {
             return Ok(());
         }
         // Nothing is asked here: a logger that has lost its power would be listened to for ever.
@@ -75,7 +75,7 @@ impl Service {
             Err(Trouble::Stream(error)) => {
                 tracing::debug!(%error, "the logger is not followed");
                 self.hot.stream = None;
-                self.hot.not_before = clock::now() + AGAIN;
+                self.hot.not_before = clock::now() + LOGGER_RETRY_DELAY;
                 Ok(())
             }
             Err(Trouble::Replica(useless)) => self.drop_replica(&useless),
@@ -121,7 +121,7 @@ impl Service {
         ) else {
             return Err(ServeError::SeveralLoggers);
         };
-        let mut stream = LoggerClient::call(at, &link.key_file, CONNECT)?;
+        let mut stream = LoggerClient::call(at, &link.key_file, LOGGER_CONNECT_TIMEOUT)?;
         let replica = self.hot.replica.as_ref();
         let edition = replica.map(Replica::edition);
         let streams = replica.map_or_else(Vec::new, Replica::streams);
@@ -199,18 +199,18 @@ impl Service {
     fn drop_replica(&mut self, why: &Useless) -> Result<(), ServeError> {
         let now = clock::now();
         let since = self.hot.replica.as_ref().and_then(Replica::caught_up);
-        if since.is_some_and(|since| now.saturating_sub(since) >= FORGIVEN) {
+        if since.is_some_and(|since| now.saturating_sub(since) >= FAILURE_RESET_AFTER) {
             self.hot.failures = 0;
         }
-        let pause = FIRST_PAUSE * (1 << self.hot.failures);
+        let pause = FIRST_RESTART_DELAY * (1 << self.hot.failures);
         self.hot.failures += 1;
         if why.is_for_good() {
-            self.hot.failures = MOST_FAILURES;
+            self.hot.failures = CONSECUTIVE_FAILURES_MAX;
         }
         self.hot.not_before = now + pause;
         self.hot.stream = None;
         self.end_replica()?;
-        let again = self.hot.failures < MOST_FAILURES;
+        let again = self.hot.failures < CONSECUTIVE_FAILURES_MAX;
         let milliseconds = || u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
         self.emit(Event::ReplicaDropped {
             reason: why.to_string(),

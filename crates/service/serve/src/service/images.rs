@@ -12,8 +12,8 @@ use crate::{
     north::{North, Uploaded},
 };
 
-/// So much is fetched before we look around, bytes.
-const AT_ONCE: u64 = 1 << 20;
+/// Bytes of an image that are fetched before the loop goes on.
+const FETCH_STEP_BYTES: u64 = 1 << 20;
 
 const UNPACK: &str = "unpack the server's last checkpoint";
 
@@ -113,7 +113,7 @@ impl Service {
     ) -> Result<Option<Result<(), ServeError>>, ServeError> {
         let mut from = 0;
         while from < image.length {
-            let to = image.length.min(from + AT_ONCE);
+            let to = image.length.min(from + FETCH_STEP_BYTES);
             let mut taken = Ok(());
             let read = |logger: &mut LoggerClient| {
                 logger.read_image(image.number, from, to, |bytes| {

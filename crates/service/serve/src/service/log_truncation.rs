@@ -12,8 +12,8 @@ use wire::{FlowId, SeqNumber};
 use super::{Service, opened_by_server};
 use crate::error::ServeError;
 
-/// As much must have been recorded since the last time, bytes: what rests costs nothing.
-const WORTHWHILE: u64 = 1 << 20;
+/// Growth of the determinant log before the next truncation, bytes: an idle service costs nothing.
+const TRUNCATION_STEP_BYTES: u64 = 1 << 20;
 
 /// What can be released when the record is safe up to there.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ impl Service {
         let bytes: u64 = memory.processes().map(|one| memory.length(one)).sum();
         // Of what was left out the logger is to know how far it goes, when its client rests.
         let left = self.segments_left_out()?;
-        if bytes < self.releasing.at + WORTHWHILE && left == self.releasing.left {
+        if bytes < self.releasing.at + TRUNCATION_STEP_BYTES && left == self.releasing.left {
             return Ok(());
         }
         let read = self.read_by_the_server()?;

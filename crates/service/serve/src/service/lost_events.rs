@@ -15,8 +15,8 @@ use wire::{FlowId, FlowKey};
 use super::Service;
 use crate::{clock, error::ServeError, events::Code, logger_client::LoggerClient};
 
-/// The pause between two words about that: who fills the ring may go on with it.
-const SAID_AGAIN: Duration = Duration::from_secs(60);
+/// Interval between two warnings of lost events: the ring may stay full.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Knowledge of the events that found no room.
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl LostEvents {
         if now < self.say_at {
             return None;
         }
-        (self.told, self.say_at) = (self.seen, now + SAID_AGAIN);
+        (self.told, self.say_at) = (self.seen, now + WARNING_INTERVAL);
         Some(untold)
     }
 }

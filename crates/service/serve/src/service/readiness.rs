@@ -14,13 +14,13 @@ use crate::{
     status::FIRST_START,
 };
 
-/// The time from the start of a server to the first word that the server does not listen, and between two words.
-const SAID_AFTER: Duration = Duration::from_secs(5);
-const SAID_AGAIN: Duration = Duration::from_secs(60);
+/// Time from the start of a server to the first event that the server does not listen, and between two events.
+const NOT_LISTENING_DELAY: Duration = Duration::from_secs(5);
+const NOT_LISTENING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// While a start waits for anything but the server, the service manager is asked this often to wait this much longer.
-const EXTENDED_EACH: Duration = Duration::from_secs(1);
-const EXTENDED_BY: Duration = Duration::from_secs(30);
+const START_EXTENSION_INTERVAL: Duration = Duration::from_secs(1);
+const START_EXTENSION: Duration = Duration::from_secs(30);
 
 /// Knowledge of the server's listening sockets.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ impl Listening {
 
     /// Is the service manager to be told now that the start takes longer?
     fn is_to_extend(&mut self, now: Duration) -> bool {
-        let due = |told: Duration| now >= told + EXTENDED_EACH;
+        let due = |told: Duration| now >= told + START_EXTENSION_INTERVAL;
         let is = !self.ready && self.extended.is_none_or(due);
         if is {
             self.extended = Some(now);
@@ -64,13 +64,13 @@ impl Listening {
 
     /// A life of the server begins.
     pub(crate) fn started(&mut self, now: Duration) {
-        self.life = Some((now, now + SAID_AFTER));
+        self.life = Some((now, now + NOT_LISTENING_DELAY));
     }
 
     /// The age of the present life, if the listening sockets are to be looked at now.
     fn due(&mut self, now: Duration) -> Option<Duration> {
         let (since, due) = self.life.as_mut().filter(|(_, due)| now >= *due)?;
-        *due = now + SAID_AGAIN;
+        *due = now + NOT_LISTENING_INTERVAL;
         Some(now.saturating_sub(*since))
     }
 
@@ -92,7 +92,7 @@ impl Service {
     /// The start takes longer, and not because of the server: the service manager's time limit is not meant for that.
     pub(super) fn start_goes_on(&mut self) {
         if self.listening.is_to_extend(clock::now()) {
-            let by = u32::try_from(EXTENDED_BY.as_micros()).unwrap_or(u32::MAX);
+            let by = u32::try_from(START_EXTENSION.as_micros()).unwrap_or(u32::MAX);
             tell_manager(NotifyState::ExtendTimeoutUsec(by));
         }
         self.show_status();

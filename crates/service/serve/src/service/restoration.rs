@@ -29,16 +29,16 @@ use crate::{
     vip::OwnAddresses,
 };
 
-/// How long the loggers may be away, or about to begin themselves, before nobody believes any more that
-/// they know of an earlier life: a switch that has lost its power, too, takes its time.
-const ALL_OF_THEM: Duration = Duration::from_secs(30);
+/// Wait for loggers that are down or about to start, before an earlier incarnation is ruled out: a switch without power takes
+/// its time, too.
+const ALL_LOGGERS_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long the logger may take to say what it has, and after how long that is told.
-const PATIENCE: Duration = Duration::from_secs(30);
-const TOLD_AFTER: Duration = Duration::from_secs(2);
+/// Time for the logger to list its record, and delay of the event about that wait.
+const RECORD_REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+const WAITING_EVENT_DELAY: Duration = Duration::from_secs(2);
 
-/// Between two looks at what else may have happened, while only loggers are waited for.
-const MOMENT: Duration = Duration::from_millis(2);
+/// Interval between two looks at other work while only loggers are awaited.
+const IDLE_INTERVAL: Duration = Duration::from_millis(2);
 
 /// What a logger has of an earlier life.
 struct Inheritance {
@@ -71,7 +71,7 @@ impl Service {
             return Ok(());
         };
         let patience = self.patience();
-        let mut tell_at = Some(clock::now() + TOLD_AFTER);
+        let mut tell_at = Some(clock::now() + WAITING_EVENT_DELAY);
         while !self.is_to_stop() {
             let now = clock::now();
             let Some(link) = self.link() else { break };
@@ -108,11 +108,11 @@ impl Service {
             },
             (Some(_), Some(OnLoggerLoss::Hold)) => Patience {
                 none: None,
-                some: ALL_OF_THEM,
+                some: ALL_LOGGERS_TIMEOUT,
             },
             (Some(_), _) => Patience {
-                none: Some(ALL_OF_THEM),
-                some: ALL_OF_THEM,
+                none: Some(ALL_LOGGERS_TIMEOUT),
+                some: ALL_LOGGERS_TIMEOUT,
             },
         }
     }
@@ -311,7 +311,7 @@ impl Service {
 
     fn ask_for_connections(&mut self) -> Result<Asked, ServeError> {
         let hold = self.policy() == Some(OnLoggerLoss::Hold);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + RECORD_REPLY_TIMEOUT;
         while self.link().is_some_and(|link| link.awaits_heritage()) {
             if self.is_to_stop() {
                 return Ok(Asked::Nobody);
@@ -361,7 +361,7 @@ impl Service {
         if let Some(survey) = survey {
             survey.watch(&mut fds);
         }
-        let moment = Timespec::try_from(MOMENT).unwrap_or_default();
+        let moment = Timespec::try_from(IDLE_INTERVAL).unwrap_or_default();
         match poll(&mut fds, Some(&moment)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error).doing("wait for a logger"),

@@ -17,8 +17,8 @@ use crate::{
     north::North,
 };
 
-/// How long processes that were killed may take to end, before that is said.
-const DEATH_THROES: Duration = Duration::from_secs(5);
+/// Time from SIGKILL to the warning that processes have not ended.
+const KILL_WARNING_DELAY: Duration = Duration::from_secs(5);
 
 impl Service {
     pub(super) fn kernel_event(&mut self, event: KernelEvent) -> Result<(), ServeError> {
@@ -114,7 +114,7 @@ impl Service {
             self.unended = None;
             return Ok(());
         }
-        let say_at = self.unended.get_or_insert(now + DEATH_THROES);
+        let say_at = self.unended.get_or_insert(now + KILL_WARNING_DELAY);
         if now < *say_at {
             return Ok(());
         }

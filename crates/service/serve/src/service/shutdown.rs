@@ -25,10 +25,10 @@ use crate::{
     events::Event,
 };
 
-/// How long translated connections may take to end when the service is stopped.
-const LINGER: Duration = Duration::from_secs(3);
-/// Between two looks at connections that are to end.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Time for translated connections to end when the service stops.
+const TRANSLATED_CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Interval between two looks at connections that end.
+const CLOSE_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Service {
     pub(super) fn stop(&mut self, signal: i32) -> Result<Ending, ServeError> {
@@ -61,7 +61,7 @@ impl Service {
 
     /// Translated connections end properly only while the programs are there.
     pub(super) fn linger(&mut self) -> Result<(), ServeError> {
-        let until = clock::now() + LINGER;
+        let until = clock::now() + TRANSLATED_CLOSE_TIMEOUT;
         let open = |flow: &south_model::Flow| {
             flow.mode == south_model::Mode::Spliced && flow.closed_ns == 0
         };
@@ -74,7 +74,7 @@ impl Service {
                 .any(|(_, flow)| open(flow))
         {
             self.beat()?;
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(CLOSE_POLL_INTERVAL);
         }
         Ok(())
     }
@@ -93,7 +93,7 @@ impl Service {
         while !unheard.is_empty() && clock::now() < until {
             self.beat()?;
             self.look_at_addresses()?;
-            std::thread::sleep(LOOK_AGAIN);
+            std::thread::sleep(CLOSE_POLL_INTERVAL);
             unheard = self.unheard(&addresses, &opened)?;
         }
         for key in unheard {

@@ -13,12 +13,12 @@ use dataplane::DataplaneError;
 
 use crate::service::Service;
 
-/// The first pause between two looks after a recovery, and the factor from pause to pause.
-const FIRST: Duration = Duration::from_millis(10);
-const GROWTH: u32 = 2;
+/// Delay of the first pass after a recovery, and the factor from pass to pass.
+const FIRST_PASS_DELAY: Duration = Duration::from_millis(10);
+const PASS_DELAY_FACTOR: u32 = 2;
 /// A client that says nothing for so long finds congestion control that has forgotten the replay by itself: BBR's
 /// memory of the shortest round trip is 10 s long.
-const LAST: Duration = Duration::from_secs(10);
+const LAST_PASS_AFTER: Duration = Duration::from_secs(10);
 
 /// The thread, by the channel that tells of recovered connections. The thread ends with the channel; no thread waits
 /// for that end.
@@ -66,7 +66,7 @@ impl Service {
 fn renew(recovered: &Receiver<()>, look: impl Fn() -> Result<usize, DataplaneError>) {
     while recovered.recv().is_ok() {
         let mut pause = Duration::ZERO;
-        while pause <= LAST {
+        while pause <= LAST_PASS_AFTER {
             match recovered.recv_timeout(pause) {
                 Ok(()) => {
                     pause = Duration::ZERO;
@@ -77,7 +77,7 @@ fn renew(recovered: &Receiver<()>, look: impl Fn() -> Result<usize, DataplaneErr
             }
             match look() {
                 Ok(0) => break,
-                Ok(_) => pause = (pause * GROWTH).max(FIRST),
+                Ok(_) => pause = (pause * PASS_DELAY_FACTOR).max(FIRST_PASS_DELAY),
                 Err(error) => {
                     tracing::warn!(%error, "recovered sockets are not renewed");
                     break;

@@ -18,15 +18,15 @@ use crate::{
     lease_client::{Keeper, Position},
 };
 
-/// How long the logger's word is waited for before it is told what may be wrong.
-const NOT_YET: Duration = Duration::from_secs(2);
-/// How long the logger may take to record the last of what was said.
-const FLUSH: Duration = Duration::from_secs(2);
-/// How long the server's processes may take to be gone after a SIGKILL.
-const KILLED: Duration = Duration::from_secs(5);
+/// Wait for a grant of the logger before the warning.
+const GRANT_WARNING_DELAY: Duration = Duration::from_secs(2);
+/// Time for the logger to record the last output.
+const RECORD_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time from SIGKILL to the end of the server's processes.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often sockets are tried to be destroyed.
-const TRIES: u32 = 5;
+/// Attempts to destroy all sockets of the service.
+const SOCKET_DESTROY_ATTEMPTS: u32 = 5;
 
 /// What was told of the lease.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ impl Service {
             self.patience().none.map(|none| self.began + none)
         };
         let mut stands_by = None;
-        let mut tell_at = Some(clock::now() + NOT_YET);
+        let mut tell_at = Some(clock::now() + GRANT_WARNING_DELAY);
         loop {
             let Some(keeper) = &self.ground.keeper else {
                 return Ok(None);
@@ -256,7 +256,7 @@ impl Service {
             keeper.silence()?;
         }
         self.ground.cgroup.kill()?;
-        self.ground.cgroup.wait_empty(KILLED)?;
+        self.ground.cgroup.wait_empty(KILL_TIMEOUT)?;
         self.server = None;
         self.reap();
         Ok(())
@@ -267,7 +267,7 @@ impl Service {
     pub(super) fn destroy_all_sockets(&self) -> Result<(), ServeError> {
         let opened = opened_by_server(&self.ground.plane.flows()?);
         let addresses = self.all_addresses(&opened);
-        for _ in 0..TRIES {
+        for _ in 0..SOCKET_DESTROY_ATTEMPTS {
             let destroyed = destroy_sockets(&addresses, |local, remote, _| {
                 self.is_of_service(FlowKey::new(remote, local), &opened)
             })?;
@@ -283,7 +283,7 @@ impl Service {
     /// What was recorded of the server's answers, and is not with the logger yet, goes there.
     fn flush_record(&mut self) -> Result<(), ServeError> {
         let token = u64::MAX;
-        let until = clock::now() + FLUSH;
+        let until = clock::now() + RECORD_FLUSH_TIMEOUT;
         if let Some(link) = self.ground.logger.link() {
             link.drain(token, clock::now())?;
         }

@@ -14,9 +14,9 @@ use wire::FlowKey;
 
 use crate::{clock, error::ServeError, events::Event, service::Service};
 
-/// The pause between two lists of the kernel's sockets, and the addition for each socket.
-const LOOK: Duration = Duration::from_secs(10);
-const LOOK_EACH: Duration = Duration::from_millis(1);
+/// Interval between two lists of the kernel's sockets, and the addition for each socket.
+const SOCKET_LIST_INTERVAL: Duration = Duration::from_secs(10);
+const SOCKET_LIST_INTERVAL_EACH: Duration = Duration::from_millis(1);
 
 /// Knowledge of such connections.
 #[derive(Debug, Default)]
@@ -34,8 +34,8 @@ pub(crate) struct Unseen {
     without_room: HashMap<FlowKey, bool>,
 }
 
-/// So many connections without room are remembered at the most.
-const MOST_WITHOUT_ROOM: usize = 1 << 16;
+/// Connections refused for a full table that are remembered.
+const REFUSED_KEYS_MAX: usize = 1 << 16;
 
 impl Unseen {
     /// Open connections that are not protected because no program sees their packets.
@@ -45,7 +45,7 @@ impl Unseen {
 
     /// A program has seen this connection, and there was no room for it.
     pub(super) fn has_no_room(&mut self, key: FlowKey) {
-        if self.without_room.len() < MOST_WITHOUT_ROOM {
+        if self.without_room.len() < REFUSED_KEYS_MAX {
             self.without_room.insert(key, false);
         }
     }
@@ -76,8 +76,8 @@ impl Service {
             return Ok(());
         }
         let open = supervise::open_connections(&self.config.addresses)?;
-        let each = LOOK_EACH * u32::try_from(open.len()).unwrap_or(u32::MAX);
-        self.unseen.look_at = clock::now() + LOOK + each;
+        let each = SOCKET_LIST_INTERVAL_EACH * u32::try_from(open.len()).unwrap_or(u32::MAX);
+        self.unseen.look_at = clock::now() + SOCKET_LIST_INTERVAL + each;
         let mut without_flow = HashSet::new();
         for (server, client) in open {
             let key = FlowKey::new(client, server);

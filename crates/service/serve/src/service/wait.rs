@@ -6,7 +6,7 @@ use dataplane::Ring;
 use recovery::Stage;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{BESIDE, PROGRESS, SETTLING, Service};
+use super::{CHECKPOINT_POLL_INTERVAL, REPLAY_POLL_INTERVAL, Service, VERIFICATION_POLL_INTERVAL};
 use crate::{
     clock,
     error::{ServeError, SystemContext},
@@ -26,8 +26,8 @@ impl Service {
             _ => self.recovery.is_busy(now),
         };
         let pace = match working || self.recovery.is_telling() {
-            true => PROGRESS,
-            false => SETTLING,
+            true => REPLAY_POLL_INTERVAL,
+            false => VERIFICATION_POLL_INTERVAL,
         };
         let mut until = self.next_heartbeat.min(self.next_sweep);
         for due in [self.recovery.deadline(), self.start_at]
@@ -37,13 +37,13 @@ impl Service {
             until = until.min(due.max(now + pace));
         }
         if working {
-            until = until.min(now + PROGRESS);
+            until = until.min(now + REPLAY_POLL_INTERVAL);
         }
         if let Some(link) = self.ground.logger.link() {
             until = until.min(link.due_at());
         }
         if self.north.as_ref().is_some_and(North::is_busy) {
-            until = until.min(now + BESIDE);
+            until = until.min(now + CHECKPOINT_POLL_INTERVAL);
         }
         if let Some(own) = &self.own_addresses {
             until = until.min(own.due());
