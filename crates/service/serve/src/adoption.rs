@@ -19,13 +19,13 @@ use crate::{
     config::ServeConfig,
     error::{ServeError, SystemContext},
     instance::Instance,
-    lease_client::Keeper,
+    lease_client::LeaseClient,
     logger::Logger,
     logger_client::LoggerClient,
     north::North,
     options,
     rundir::Lock,
-    setup::{self, Ground, HEARTBEAT_TIMEOUT},
+    setup::{self, HEARTBEAT_TIMEOUT, Resources},
     standby_eligibility, sysctl_backup,
 };
 
@@ -56,7 +56,7 @@ pub(crate) fn adopt(
     bpffs: Mount,
     pins: PinDirectory,
     instance: Instance,
-) -> Result<(Ground, Adopted), ServeError> {
+) -> Result<(Resources, Adopted), ServeError> {
     let cgroup2 = match mounts::cgroup2(lock.directory()) {
         Ok(cgroup2) => cgroup2,
         Err(error) => {
@@ -65,19 +65,19 @@ pub(crate) fn adopt(
         }
     };
     match take_over(config, &lock, &cgroup2, pins, &instance) {
-        Ok((plane, injector, (logger, keeper), cgroup, adopted)) => {
-            let ground = Ground {
+        Ok((plane, injector, (logger, lease), cgroup, adopted)) => {
+            let resources = Resources {
                 plane,
                 injector,
                 logger,
-                keeper,
+                lease,
                 cgroup,
                 bpffs,
                 cgroup2,
                 instance,
                 lock,
             };
-            Ok((ground, adopted))
+            Ok((resources, adopted))
         }
         Err(error) => {
             bpffs.leave();
@@ -96,7 +96,7 @@ pub(crate) fn adopt(
 type Parts = (
     Dataplane,
     Injector,
-    (Logger, Option<Keeper>),
+    (Logger, Option<LeaseClient>),
     Cgroup,
     Adopted,
 );
@@ -116,7 +116,7 @@ fn take_over(
     // If its end was asked for, then of somebody who is dead; we are asked to go on.
     plane.stopping(false)?;
     let changes = sysctl_backup::list(lock.directory())?;
-    plane.shares_with(sysctl_backup::of_others(lock.directory()));
+    plane.shares_with(sysctl_backup::of_other_services(lock.directory()));
     for interface in ethernet_interfaces()? {
         plane.adopt_interface(&interface, config.attach, &changes)?;
     }
@@ -137,7 +137,7 @@ fn take_over(
         Some(pid) => Server::adopt(pid, &cgroup).doing("watch the server")?,
         None => None,
     };
-    let keeper = standby_eligibility::go_on(config, instance, &plane, &life)?;
+    let lease = standby_eligibility::go_on(config, instance, &plane, &life)?;
     // At last: what was looked at is dropped if anything fails.
     let north = match config.wrapped {
         true => Some(North::adopt(config, lock.directory())?),
@@ -149,7 +149,7 @@ fn take_over(
         records_lost: expired || !kept,
         north,
     };
-    Ok((plane, injector, (logger, keeper), cgroup, adopted))
+    Ok((plane, injector, (logger, lease), cgroup, adopted))
 }
 
 fn cgroup_of(config: &ServeConfig, cgroup2: &Mount) -> Result<Cgroup, ServeError> {

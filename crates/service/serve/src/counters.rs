@@ -11,7 +11,7 @@ use crate::events::Event;
 
 /// Counts since `serve` was started. Maps have no entry for what has not happened.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Tally {
+pub struct EventCounters {
     /// Events by their kinds, warnings by their codes.
     pub events: BTreeMap<String, u64>,
     /// Deaths by cause: `signal`, `status`, `not_serving`, `host`, `record_reset` or
@@ -57,7 +57,7 @@ fn one_more(of: &mut BTreeMap<String, u64>, kind: &str) {
     }
 }
 
-impl Tally {
+impl EventCounters {
     pub(crate) fn add(&mut self, event: &Event) {
         one_more(&mut self.events, kind(event));
         match event {

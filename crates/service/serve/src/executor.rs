@@ -15,7 +15,7 @@ use crate::{
     clock,
     error::{ServeError, SystemContext},
     events::{Code, Event},
-    prefetch::Said,
+    prefetch::HeadsReply,
     read_ahead::ReadAhead,
     records::Records,
     service::{Service, opened_by_server},
@@ -28,9 +28,9 @@ const ORPHAN_TRIES: u32 = 3;
 impl Service {
     /// Do everything that is asked for now.
     /// Tells whether there was anything to do.
-    pub(crate) fn act(&mut self) -> Result<bool, ServeError> {
+    pub(crate) fn execute(&mut self) -> Result<bool, ServeError> {
         let mut acted = false;
-        self.forget_answers(); // of a round that failed
+        self.clear_prefetched(); // of a round that failed
         while let Some(action) = self.recovery.next_action() {
             tracing::debug!(?action);
             if let Err(error) = self.perform(action) {
@@ -39,18 +39,18 @@ impl Service {
             }
             acted = true;
         }
-        self.forget_answers();
+        self.clear_prefetched();
         while let Some(event) = self.recovery.next_event() {
             if let RecoveryEvent::Serving {
                 recovered, reset, ..
             } = event
             {
-                self.restarted(recovered, reset);
+                self.answer_restart(recovered, reset);
             }
             self.emit(Event::Recovery(event));
         }
         if self.recovery.gave_up() == Some(GaveUp::ServerDown) {
-            self.not_restarted();
+            self.fail_restart();
         }
         Ok(acted)
     }
@@ -58,18 +58,18 @@ impl Service {
     fn perform(&mut self, action: Action) -> Result<(), ServeError> {
         match action {
             Action::Gate => {
-                self.ground.plane.gate()?;
+                self.resources.plane.gate()?;
                 // A client that speaks during its replay must not take the record away from it.
                 self.hold_turns(true)?;
             }
-            Action::KillService => self.ground.cgroup.kill()?,
+            Action::KillService => self.resources.cgroup.kill()?,
             Action::RemoveOrphans => self.remove_orphans()?,
             Action::Drain { token } => self.drain(token)?,
             Action::NewIncarnation => {
-                self.arrange_again();
-                self.ground.plane.new_incarnation()?;
+                self.restore_settings();
+                self.resources.plane.new_incarnation()?;
             }
-            Action::StartServer => self.start_later(),
+            Action::StartServer => self.schedule_start(),
             Action::ListConnections => self.list_connections()?,
             Action::Expect { flow } => {
                 if let Err(error) = self.expect(flow) {
@@ -81,18 +81,20 @@ impl Service {
             Action::Compare { key, flow, digest } => self.compare(key, flow, digest)?,
             Action::Graft { key, flow, point } => self.graft(key, flow, point)?,
             Action::HandOver => self.hand_over_connections()?,
-            Action::Call { key, flow } => self.call(key, flow)?,
+            Action::Call { key, flow } => self.probe_client(key, flow)?,
             Action::ListWaiting => self.list_waiting()?,
-            Action::CloseWindow { key, flow } => self.speak_to(key, flow, no_room_for_client)?,
-            Action::TellClient { key, flow } => self.speak_to(key, flow, word_to_client)?,
+            Action::CloseWindow { key, flow } => {
+                self.send_to_client(key, flow, no_room_for_client)?
+            }
+            Action::TellClient { key, flow } => self.send_to_client(key, flow, word_to_client)?,
             Action::RepeatSyn { key, flow } => self.send_syn(key, flow)?,
             Action::Replay { key, flow, segment } => self.replay(key, flow, segment)?,
             Action::MoreRecord { flow, from } => self.more_record(flow, from)?,
             Action::OpenWindow { key, flow } => self.open_window(key, flow)?,
             Action::ForgetExpected { flow } => self.forget_expected(flow)?,
             Action::Recovered => {
-                self.ground.plane.recovered()?;
-                self.renew_sockets_soon();
+                self.resources.plane.recovered()?;
+                self.schedule_socket_renewal();
                 self.hold_turns(false)?;
             }
             Action::Forget { key, flow } => self.forget(key, flow)?,
@@ -102,19 +104,19 @@ impl Service {
     }
 
     /// The kernel's word that it has answered may have been lost.
-    fn call(&mut self, key: FlowKey, id: FlowId) -> Result<(), ServeError> {
-        let flow = self.numbered(key, id)?;
+    fn probe_client(&mut self, key: FlowKey, id: FlowId) -> Result<(), ServeError> {
+        let flow = self.flow_with_id(key, id)?;
         if flow.is_some_and(|flow| !flow.is_silent()) {
             self.late.push((key, id));
             return Ok(());
         }
-        self.speak_to(key, id, call_to_client)
+        self.send_to_client(key, id, call_to_client)
     }
 
     /// Sockets that the dead server left in the kernel would take the segments of the spliced
     /// connections.
     fn remove_orphans(&mut self) -> Result<(), ServeError> {
-        let flows = self.ground.plane.flows()?;
+        let flows = self.resources.plane.flows()?;
         let opened = opened_by_server(&flows);
         let addresses = self.all_addresses(&opened);
         let such = |is_so: fn(&Flow) -> bool| -> BTreeSet<FlowKey> {
@@ -150,11 +152,11 @@ impl Service {
 
     /// Somebody may have put back what the injected packets need. Where it cannot be changed any more, other
     /// connections may still go on.
-    fn arrange_again(&mut self) {
-        let plane = &mut self.ground.plane;
+    fn restore_settings(&mut self) {
+        let plane = &mut self.resources.plane;
         let kept = match plane.arrange_again() {
             Ok(false) => return,
-            Ok(true) => sysctl_backup::keep(self.ground.lock.directory(), plane),
+            Ok(true) => sysctl_backup::keep(self.resources.lock.directory(), plane),
             Err(error) => Err(error.into()),
         };
         if let Err(error) = kept {
@@ -165,11 +167,11 @@ impl Service {
     /// The ring may be full of what the logger has not read yet; it is reading.
     fn drain(&mut self, token: u64) -> Result<(), ServeError> {
         let token = self.barriers.wrapping_add(token);
-        if let Some(link) = self.ground.logger.link() {
+        if let Some(link) = self.resources.logger.link() {
             return link.drain(token, clock::now());
         }
         for _ in 0..1000 {
-            match self.ground.plane.barrier(token) {
+            match self.resources.plane.barrier(token) {
                 Err(DataplaneError::Control { .. }) => std::thread::sleep(Duration::from_millis(1)),
                 result => return result.map_err(Into::into),
             }
@@ -179,18 +181,18 @@ impl Service {
 
     /// When a logger on another machine does not answer now, and may soon, this waits for it.
     pub(crate) fn list_connections(&mut self) -> Result<(), ServeError> {
-        self.release_where_it_stands()?;
+        self.truncate_to_replay_positions()?;
         let summaries = self.ask_logger(|logger| logger.summaries())?;
-        self.list_again = summaries.is_none() && self.awaits_logger();
-        if self.list_again {
+        self.listing_pending = summaries.is_none() && self.awaits_logger();
+        if self.listing_pending {
             return Ok(());
         }
         let records = Records::of(&summaries.unwrap_or_default());
-        let flows = self.ground.plane.flows()?;
+        let flows = self.resources.plane.flows()?;
         self.flows_listed = flows.len();
         let candidates = flows
             .into_iter()
-            .filter(|(_, flow)| self.is_of_earlier_life(flow))
+            .filter(|(_, flow)| self.is_of_earlier_incarnation(flow))
             .map(|(key, flow)| self.with_standing(records.candidate(key, flow)))
             .collect();
         self.recovery.connections(candidates, clock::now());
@@ -199,13 +201,13 @@ impl Service {
 
     /// Clients that have found the new server already are not in need of it. (Before that server's
     /// life has begun, the dead one's still has the present number.)
-    fn is_of_earlier_life(&self, flow: &Flow) -> bool {
+    fn is_of_earlier_incarnation(&self, flow: &Flow) -> bool {
         self.recovery.stage() == Stage::Clearing || flow.incarnation != self.incarnation
     }
 
     fn list_waiting(&mut self) -> Result<(), ServeError> {
-        let mut flows = self.ground.plane.flows()?;
-        flows.retain(|(_, flow)| self.is_of_earlier_life(flow));
+        let mut flows = self.resources.plane.flows()?;
+        flows.retain(|(_, flow)| self.is_of_earlier_incarnation(flow));
         let flows = flows.iter().map(|(key, flow)| (*key, flow));
         self.recovery.waiting(flows, clock::now());
         Ok(())
@@ -226,7 +228,7 @@ impl Service {
         }
         let records = Records::of(&summaries.unwrap_or_default());
         for (key, id) in late {
-            if let Some(flow) = self.numbered(key, id)? {
+            if let Some(flow) = self.flow_with_id(key, id)? {
                 let candidate = self.with_standing(records.candidate(key, flow));
                 self.recovery.late_connection(&candidate, clock::now());
             }
@@ -236,27 +238,27 @@ impl Service {
 
     fn expect(&mut self, flow: FlowId) -> Result<(), ServeError> {
         let (ranges, beginnings, digests) = match self.heads(flow)? {
-            Said::This(heads) => heads,
-            Said::Nothing if self.awaits_logger() => {
+            HeadsReply::Heads(heads) => heads,
+            HeadsReply::NoReply if self.awaits_logger() => {
                 self.recovery.unanswered(flow);
                 return Ok(());
             }
-            Said::NotKnown | Said::Nothing => return self.not_recorded_at_all(flow),
+            HeadsReply::NotKnown | HeadsReply::NoReply => return self.forget_unrecorded(flow),
         };
         let answers: Vec<_> = beginnings.iter().map(|one| one.heard).collect();
         self.recovery.beginnings(flow, beginnings, digests);
         let chunks: Vec<_> = expectations(&ranges, &answers, &self.config.tolerate)
             .into_iter()
             .collect();
-        self.ground.plane.expect(flow, &chunks)?;
+        self.resources.plane.expect(flow, &chunks)?;
         self.expected
             .insert(flow, chunks.into_iter().map(|(chunk, _)| chunk).collect());
         Ok(())
     }
 
     /// It may have ended, or been reset by its client, since it was listed.
-    fn not_recorded_at_all(&mut self, id: FlowId) -> Result<(), ServeError> {
-        let flows = self.ground.plane.flows()?;
+    fn forget_unrecorded(&mut self, id: FlowId) -> Result<(), ServeError> {
+        let flows = self.resources.plane.flows()?;
         let found = flows.iter().find(|(_, flow)| flow.id == id);
         let flow = found.map(|(_, flow)| flow);
         self.recovery.observe(id, flow, clock::now());
@@ -267,7 +269,7 @@ impl Service {
     fn forget_expected(&mut self, flow: FlowId) -> Result<(), ServeError> {
         self.read_ahead.forget(flow);
         if let Some(chunks) = self.expected.remove(&flow) {
-            self.ground
+            self.resources
                 .plane
                 .forget_expected(flow, chunks.into_iter())?;
         }
@@ -282,7 +284,7 @@ impl Service {
         };
         if let Some(before) = self.recovery.said_before(flow) {
             let said = self
-                .ground
+                .resources
                 .plane
                 .said_before(key, flow, before.said, before.turn);
             match said {
@@ -290,7 +292,7 @@ impl Service {
                 Err(error) => return Err(error.into()),
             }
         }
-        match self.ground.plane.splice(key, flow, point) {
+        match self.resources.plane.splice(key, flow, point) {
             Err(DataplaneError::Control { .. }) => Ok(()), // gone: its SYN would be a stranger's
             Err(error) => Err(error.into()),
             Ok(()) => {
@@ -303,20 +305,24 @@ impl Service {
     }
 
     fn compare(&mut self, key: FlowKey, flow: FlowId, digest: Digest) -> Result<(), ServeError> {
-        match self.ground.plane.want(key, flow, digest) {
+        match self.resources.plane.want(key, flow, digest) {
             Ok(()) | Err(DataplaneError::Control { .. }) => Ok(()), // gone
             Err(error) => Err(error.into()),
         }
     }
 
     /// The flow of this connection, unless its ends are another one's by now.
-    pub(crate) fn numbered(&self, key: FlowKey, id: FlowId) -> Result<Option<Flow>, ServeError> {
-        let flow = self.ground.plane.flow(key)?;
+    pub(crate) fn flow_with_id(
+        &self,
+        key: FlowKey,
+        id: FlowId,
+    ) -> Result<Option<Flow>, ServeError> {
+        let flow = self.resources.plane.flow(key)?;
         Ok(flow.filter(|flow| flow.id == id))
     }
 
     fn send_syn(&mut self, key: FlowKey, id: FlowId) -> Result<(), ServeError> {
-        let Some(flow) = self.numbered(key, id)? else {
+        let Some(flow) = self.flow_with_id(key, id)? else {
             return Ok(());
         };
         let syn = fabricated_syn(key, &flow)?;
@@ -324,12 +330,12 @@ impl Service {
     }
 
     fn replay(&mut self, key: FlowKey, id: FlowId, segment: Segment) -> Result<(), ServeError> {
-        let Some(flow) = self.numbered(key, id)? else {
+        let Some(flow) = self.flow_with_id(key, id)? else {
             return Ok(());
         };
         let here = |ahead: &ReadAhead| ahead.piece(id, segment.from, segment.len).is_some();
         if segment.len > 0 && !here(&self.read_ahead) {
-            self.read_for_replay(id, segment.from, segment.len)?;
+            self.prefetch_replay(id, segment.from, segment.len)?;
         }
         let bytes = match segment.len {
             0 => &[][..],
@@ -345,7 +351,7 @@ impl Service {
 
     /// What the client sent during the replay: a window's worth is enough to set it going again.
     fn more_record(&mut self, flow: FlowId, from: SeqNumber) -> Result<(), ServeError> {
-        let more = self.said_since(flow, from)?;
+        let more = self.instream_since(flow, from)?;
         self.read_ahead.forget(flow);
         let len = u32::try_from(more.len()).unwrap_or(0);
         self.recovery.more_record(flow, from + len, clock::now());
@@ -353,7 +359,7 @@ impl Service {
     }
 
     fn open_window(&mut self, key: FlowKey, id: FlowId) -> Result<(), ServeError> {
-        let Some(flow) = self.numbered(key, id)? else {
+        let Some(flow) = self.flow_with_id(key, id)? else {
             return Ok(());
         };
         let packet = window_update(key, &flow)?;
@@ -361,7 +367,7 @@ impl Service {
     }
 
     fn inject(&self, flow: &Flow, packet: &[u8], space: Space) -> Result<(), ServeError> {
-        let mut interfaces = self.ground.plane.interfaces();
+        let mut interfaces = self.resources.plane.interfaces();
         let Some(interface) = interfaces.find(|interface| interface.index == flow.ifindex) else {
             tracing::warn!(
                 ifindex = flow.ifindex,
@@ -370,7 +376,7 @@ impl Service {
             return Ok(());
         };
         // A full queue or an interface that is down for a moment: the sender's timer repeats.
-        if let Err(error) = self.ground.injector.to_server(interface, packet, space) {
+        if let Err(error) = self.resources.injector.to_server(interface, packet, space) {
             tracing::warn!(%error, interface = interface.name, "not injected");
         }
         Ok(())
@@ -379,25 +385,25 @@ impl Service {
     /// The new server may have taken the connection, or part of its replay. What it says next would
     /// leave as it is, untranslated, once nobody knows the connection any more.
     fn forget(&mut self, key: FlowKey, id: FlowId) -> Result<(), ServeError> {
-        if self.numbered(key, id)?.is_none() {
+        if self.flow_with_id(key, id)?.is_none() {
             return Ok(());
         }
         if let Err(error) = destroy_socket(key.server(), key.client()) {
             tracing::warn!(%error, %key, "the server's socket of a lost connection stays");
         }
-        match self.ground.plane.abandon(key, id) {
+        match self.resources.plane.abandon(key, id) {
             Ok(()) | Err(DataplaneError::Control { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
     pub(crate) fn reset_client(&mut self, key: FlowKey, id: FlowId) -> Result<(), ServeError> {
-        let Some(flow) = self.numbered(key, id)? else {
+        let Some(flow) = self.flow_with_id(key, id)? else {
             return Ok(());
         };
         self.forget(key, id)?;
         for packet in resets_to_client(key, &flow)? {
-            if let Err(error) = self.ground.injector.to_client(&packet) {
+            if let Err(error) = self.resources.injector.to_client(&packet) {
                 tracing::warn!(%error, %key, "the client could not be told");
             }
         }
@@ -405,7 +411,7 @@ impl Service {
     }
 
     /// The server is started when its back-off has passed.
-    fn start_later(&mut self) {
+    fn schedule_start(&mut self) {
         let now = clock::now();
         self.start_at = Some(now + self.pause);
         self.pause = Duration::ZERO;
@@ -420,29 +426,29 @@ impl Service {
         self.start_at = None;
         let command = supervise::Command::new(self.config.command.clone());
         self.prepare_north()?;
-        let shipping = self.shipping_socket()?;
+        let shipping = self.sender_socket()?;
         let shipping = shipping.as_ref().map(AsFd::as_fd);
         // A death of the main process counts as a crash only if the programs know the number: also a death at once.
-        let plane = &self.ground.plane;
+        let plane = &self.resources.plane;
         let number = |pid: Pid| pid.as_raw_pid().unsigned_abs();
         let mut announce = |pid| plane.main_process(number(pid)).map_err(io::Error::other);
         let started = match &mut self.north {
             Some(north) => {
                 north.memory().clients_connect_to(&self.config.addresses);
-                north.start(&command, &self.ground.cgroup, shipping, &mut announce)
+                north.start(&command, &self.resources.cgroup, shipping, &mut announce)
             }
             None => command
-                .start_with(&self.ground.cgroup, &[], &mut announce)
+                .start_with(&self.resources.cgroup, &[], &mut announce)
                 .map_err(ServeError::from),
         };
         match started {
             Ok(server) => {
                 // A server that CRIU restored was not announced.
                 let pid = number(server.pid());
-                self.ground.plane.main_process(pid)?;
+                self.resources.plane.main_process(pid)?;
                 self.server = Some(server);
                 self.backoff.started(now);
-                self.listening.started(clock::now());
+                self.readiness.started(clock::now());
                 self.recovery.started(pid, clock::now());
                 self.north_started();
             }
@@ -461,7 +467,7 @@ impl Service {
 
     pub(crate) fn reap(&self) {
         let keep: Vec<_> = self.server.iter().map(supervise::Server::pid).collect();
-        if let Err(error) = supervise::reap_orphans(&self.ground.cgroup, &keep).doing("reap") {
+        if let Err(error) = supervise::reap_orphans(&self.resources.cgroup, &keep).doing("reap") {
             tracing::debug!(%error);
         }
     }

@@ -20,7 +20,7 @@ const SCHEDULE: [Duration; 6] = [
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Burst {
     began: Duration,
-    said: usize,
+    sent: usize,
 }
 
 impl Burst {
@@ -28,23 +28,23 @@ impl Burst {
     pub(crate) const fn begin(now: Duration) -> Self {
         Self {
             began: now,
-            said: 0,
+            sent: 0,
         }
     }
 
-    /// When something is to be said next.
+    /// When something is to be sent next.
     pub(crate) fn due(&self) -> Option<Duration> {
-        SCHEDULE.get(self.said).map(|at| self.began + *at)
+        SCHEDULE.get(self.sent).map(|at| self.began + *at)
     }
 
-    /// Is something to be said now? Asked late, what was missed is said once.
+    /// Is something to be sent now? Asked late, what was missed is sent once.
     pub(crate) fn step(&mut self, now: Duration) -> bool {
         let passed = SCHEDULE
             .iter()
             .filter(|at| self.began + **at <= now)
             .count();
-        let due = passed > self.said;
-        self.said = self.said.max(passed);
+        let due = passed > self.sent;
+        self.sent = self.sent.max(passed);
         due
     }
 }
@@ -55,8 +55,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// When something was said, of a loop that looks when it is due, and so much later.
-    fn said(late: Duration) -> Vec<Duration> {
+    /// When something was sent, of a loop that looks when it is due, and so much later.
+    fn sent(late: Duration) -> Vec<Duration> {
         let began = Duration::from_secs(7);
         let mut burst = Burst::begin(began);
         let mut when = Vec::new();
@@ -77,14 +77,14 @@ mod tests {
 
     #[test]
     fn it_is_said_when_it_is_due() {
-        assert_eq!(said(Duration::ZERO), SCHEDULE);
+        assert_eq!(sent(Duration::ZERO), SCHEDULE);
     }
 
     #[test]
     fn what_was_missed_is_said_once() {
-        let late = said(Duration::from_secs(2));
+        let late = sent(Duration::from_secs(2));
         let seconds: Vec<u64> = late.iter().map(Duration::as_secs).collect();
         assert_eq!(seconds, [2, 5, 12, 37]);
-        assert_eq!(said(Duration::from_secs(60)).len(), 1);
+        assert_eq!(sent(Duration::from_secs(60)).len(), 1);
     }
 }

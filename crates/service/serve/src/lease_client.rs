@@ -25,7 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::{
     clock,
     error::{ServeError, SystemContext},
-    logger_client::{LoggerClient, Said},
+    logger_client::{LoggerClient, LoggerMessage},
 };
 
 /// Time for a connection to the logger.
@@ -94,7 +94,7 @@ pub(crate) struct Granting {
 }
 
 /// The thread.
-pub(crate) struct Keeper {
+pub(crate) struct LeaseClient {
     shared: Arc<Shared>,
     /// Readable when the position has changed.
     changed: UnixStream,
@@ -121,14 +121,14 @@ struct Inner {
     /// Streams so far.
     streams: u64,
     /// The next request is due.
-    hurry: bool,
+    request_due: bool,
     trouble: Option<String>,
     claimed: Option<String>,
     hosts: Hosts,
     ends: bool,
 }
 
-impl Keeper {
+impl LeaseClient {
     /// Begin to ask the logger. What the holder may do is enforced from here on.
     pub(crate) fn start(
         holder: Holder,
@@ -150,7 +150,7 @@ impl Keeper {
             asked: 0,
             answered: 0,
             streams: 0,
-            hurry: false,
+            request_due: false,
             trouble: None,
             claimed: None,
             hosts: Hosts::default(),
@@ -161,7 +161,7 @@ impl Keeper {
             inner: Mutex::new(inner),
             changed: tell,
         });
-        let asker = Requester {
+        let renewal = RenewalThread {
             shared: Arc::clone(&shared),
             woken,
             logger,
@@ -171,7 +171,7 @@ impl Keeper {
         };
         let thread = std::thread::Builder::new()
             .name("lease".into())
-            .spawn(move || asker.run())
+            .spawn(move || renewal.run())
             .doing(doing)?;
         Ok(Self {
             shared,
@@ -253,7 +253,7 @@ impl Keeper {
     /// The position that the logger knows now; `None`: it does not answer.
     pub(crate) fn position_now(&self) -> Option<Position> {
         let mut inner = self.shared.lock();
-        inner.hurry = true;
+        inner.request_due = true;
         let next = inner.asked + 1;
         drop(inner);
         self.wake();
@@ -299,13 +299,13 @@ impl Keeper {
     }
 }
 
-impl AsFd for Keeper {
+impl AsFd for LeaseClient {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.changed.as_fd()
     }
 }
 
-impl Drop for Keeper {
+impl Drop for LeaseClient {
     fn drop(&mut self) {
         self.shared.lock().ends = true;
         self.wake();
@@ -321,7 +321,7 @@ impl Shared {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         let _ = (&self.changed).write(&[0]);
     }
 }
@@ -367,7 +367,7 @@ impl Inner {
 }
 
 /// The thread's side.
-struct Requester {
+struct RenewalThread {
     shared: Arc<Shared>,
     woken: UnixStream,
     logger: Granting,
@@ -377,13 +377,13 @@ struct Requester {
     heard: Duration,
 }
 
-impl Requester {
+impl RenewalThread {
     fn run(mut self) {
         if let Err(error) = supervise::become_urgent() {
             tracing::warn!(%error, "the lease waits for a processor like others: it may expire before it is renewed");
         }
         while !self.shared.lock().ends {
-            if let Err(error) = self.turn() {
+            if let Err(error) = self.run_once() {
                 self.client = None;
                 self.connect_at = clock::boot() + RECONNECT_DELAY;
                 if let ServeError::AddressClaimed(why) = &error {
@@ -394,7 +394,7 @@ impl Requester {
         }
     }
 
-    fn turn(&mut self) -> Result<(), ServeError> {
+    fn run_once(&mut self) -> Result<(), ServeError> {
         let now = clock::boot();
         if self.client.is_none() {
             if now < self.connect_at {
@@ -437,7 +437,7 @@ impl Requester {
             inner.enforce()?;
         }
         let now = clock::boot();
-        let request = if now >= inner.holder.asks_at() || std::mem::take(&mut inner.hurry) {
+        let request = if now >= inner.holder.asks_at() || std::mem::take(&mut inner.request_due) {
             inner.holder.ask(now)
         } else {
             None
@@ -478,16 +478,16 @@ impl Requester {
         if let Err(error) = client.listen() {
             let is_first = !client.reads_claims() && self.shared.lock().answered == 0;
             return Err(if is_first {
-                error.of_a_first_word()
+                error.as_first_reply()
             } else {
                 error
             });
         }
         let mut answers = Vec::new();
-        while let Some(said) = client.said() {
+        while let Some(said) = client.next_message() {
             match said {
-                Said::Lease(answer) => answers.push(answer),
-                Said::Hosts(serves, stands_by) => {
+                LoggerMessage::Lease(answer) => answers.push(answer),
+                LoggerMessage::Hosts(serves, stands_by) => {
                     self.shared.lock().hosts.learn(serves, stands_by);
                 }
                 _ => {}
@@ -517,7 +517,7 @@ impl Requester {
         }
         self.heard = now;
         if before != after {
-            self.shared.tell();
+            self.shared.notify();
         }
         self.note(None);
         Ok(())
@@ -528,7 +528,7 @@ impl Requester {
         if inner.trouble != trouble {
             inner.trouble = trouble;
             drop(inner);
-            self.shared.tell();
+            self.shared.notify();
         }
     }
 }

@@ -47,7 +47,7 @@ mod vip;
 
 pub use checkpoint::room::{Purpose as RoomPurpose, VERB as ROOM_VERB, run as run_room};
 pub use config::{CheckpointConfig, LinkConfig, LoggerLimits, OnLoggerLoss, ServeConfig, Verify};
-pub use counters::Tally;
+pub use counters::EventCounters;
 pub use error::{Fault, ServeError};
 pub use events::{
     Awaits, COMMON, Code, Event, EventRecord, FormerInstance, JSON_VERSION, KINDS, Kind, Priority,

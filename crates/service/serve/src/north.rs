@@ -43,9 +43,9 @@ use deaths::{Crash, Culprit};
 pub(crate) use files::Files;
 pub(crate) use graft::{ends, positions};
 pub(crate) use image_upload::Uploaded;
-use logger_copy::Told;
-use upstream::Opened;
-pub(crate) use upstream::{Joining, Outgoing};
+use logger_copy::LoggerCopy;
+use upstream::Upstream;
+pub(crate) use upstream::{OutboundRequest, Outgoing};
 
 /// What the server's processes share with us.
 pub(crate) struct North {
@@ -60,24 +60,24 @@ pub(crate) struct North {
     /// The sockets that were made for them.
     made: HashMap<u32, TcpStream>,
     /// Those that it has opened itself, and how many of them go on as clients' do.
-    opened: Opened,
+    upstream: Upstream,
     /// What it has read, and what another one may have the name of by now.
     files: Files,
     /// What a life has said while it followed.
-    unheard: Vec<(Message, Option<OwnedFd>)>,
+    pending_messages: Vec<(Message, Option<OwnedFd>)>,
     /// It has said something that was not looked at.
-    has_news: bool,
+    has_messages: bool,
     rejoined: usize,
     /// There is no record from which the next life could be rebuilt.
     is_lost: bool,
     /// It was told that helper threads are not waited for.
-    is_restless: bool,
+    threads_not_awaited: bool,
     /// The present life has a record to replay, and is not at its end.
     replays: bool,
     /// The present life has followed that of another host, and has not gone on yet.
     follows: bool,
     /// When it had.
-    back_at: Option<Duration>,
+    replayed_at: Option<Duration>,
     /// The last life has ended in a crash, of this child if it was one.
     crash: Option<(Crash, Option<u32>)>,
     /// What the server may have crashed of, and how often it has crashed again of that.
@@ -85,9 +85,9 @@ pub(crate) struct North {
     /// Where images of the server take the place of its record.
     checkpoints: Option<Checkpoints>,
     /// What has been with a logger.
-    told: Told,
+    logger_copy: LoggerCopy,
     /// Where its processes say how far they have noted what they read, if there is such a place.
-    notes: Option<OwnedFd>,
+    read_cursors: Option<OwnedFd>,
 }
 
 /// What became of a replay.
@@ -122,11 +122,11 @@ impl North {
         config: &ServeConfig,
         run_dir: &Path,
     ) -> Result<(), ServeError> {
-        self.has_images(Images::wanted(config, run_dir)?);
+        self.set_images(Images::wanted(config, run_dir)?);
         Ok(())
     }
 
-    fn has_images(&mut self, wanted: Option<Images>) {
+    fn set_images(&mut self, wanted: Option<Images>) {
         if let Some(mut images) = wanted {
             if let Err(error) = images.take_up(self.memory.image()) {
                 tracing::warn!(%error, "the last checkpoint is lost");
@@ -152,21 +152,21 @@ impl North {
             handover,
             passed: HashMap::new(),
             made: HashMap::new(),
-            opened: Opened::default(),
+            upstream: Upstream::default(),
             files: Files::default(),
-            unheard: Vec::new(),
-            has_news: false,
+            pending_messages: Vec::new(),
+            has_messages: false,
             rejoined: 0,
             is_lost: false,
-            is_restless: false,
+            threads_not_awaited: false,
             replays: false,
             follows: false,
-            back_at: None,
+            replayed_at: None,
             crash: None,
             deaths: BTreeMap::new(),
             checkpoints: None,
-            told: Told::default(),
-            notes: None,
+            logger_copy: LoggerCopy::default(),
+            read_cursors: None,
         }
     }
 
@@ -177,7 +177,7 @@ impl North {
         let Some(room) = mounts::memory_left(run_dir) else {
             let mut north = Self::new(run_dir, bytes)?;
             north.is_lost = true;
-            north.has_images(images);
+            north.set_images(images);
             return Ok(north);
         };
         let memory = match Memory::left(room.path()) {
@@ -188,8 +188,8 @@ impl North {
             Ok(((memory, is_lost), shared)) => {
                 let mut north = Self::with(memory, room, bytes, shared);
                 north.is_lost = is_lost;
-                north.has_images(images);
-                north.may_have_been_told();
+                north.set_images(images);
+                north.assume_logger_has_all();
                 Ok(north)
             }
             Err(error) => {
@@ -207,9 +207,9 @@ impl North {
     }
 
     /// They may say there how far they have noted what they read.
-    pub(crate) fn gives_notes(&mut self, notes: BorrowedFd<'_>) {
-        if self.notes.is_none() {
-            self.notes = notes.try_clone_to_owned().ok();
+    pub(crate) fn set_read_cursors(&mut self, notes: BorrowedFd<'_>) {
+        if self.read_cursors.is_none() {
+            self.read_cursors = notes.try_clone_to_owned().ok();
         }
     }
 
@@ -219,7 +219,7 @@ impl North {
     }
 
     /// There is no record from which the earlier life could be rebuilt.
-    pub(crate) fn is_gone(&mut self) {
+    pub(crate) fn mark_lost(&mut self) {
         self.is_lost = true;
     }
 
@@ -259,7 +259,7 @@ impl North {
     }
 
     /// The life that has followed another host's is this host's now.
-    pub(crate) fn goes_on(&mut self, hold: Hold) {
+    pub(crate) fn promote(&mut self, hold: Hold) {
         self.memory.hold(hold);
         (self.follows, self.replays) = (true, true);
     }
@@ -268,9 +268,10 @@ impl North {
     /// goes on.
     pub(crate) fn listen(&mut self) -> Result<(), HandoverError> {
         self.handover.listen()?;
-        self.has_news |= self.handover.hear()?;
+        self.has_messages |= self.handover.hear()?;
         for (message, descriptor) in self.handover.others() {
-            self.unheard.extend(self.files.hear(message, descriptor));
+            self.pending_messages
+                .extend(self.files.hear(message, descriptor));
         }
         Ok(())
     }
@@ -291,7 +292,7 @@ impl North {
     }
 
     /// The connections of the life that was lost are gone: what begins now is recorded again.
-    pub(crate) fn begins_anew(&mut self) {
+    pub(crate) fn restart_record(&mut self) {
         self.is_lost = false;
     }
 
@@ -309,7 +310,7 @@ impl North {
     }
 
     /// Why nothing is recorded any more; `None`: everything is.
-    pub(crate) fn ended(&self) -> Option<&'static str> {
+    pub(crate) fn end_reason(&self) -> Option<&'static str> {
         Some(match self.memory.ended()? {
             Mode::Full => "the record has reached --limit-total",
             Mode::LoggerFull => "the logger has no room (--limit-total, on both hosts)",
@@ -319,16 +320,19 @@ impl North {
     }
 
     /// The same, if it was not told yet.
-    pub(crate) fn has_ended(&mut self) -> Option<&'static str> {
-        let ended = self.ended().filter(|_| !self.is_lost)?;
+    pub(crate) fn take_end_reason(&mut self) -> Option<&'static str> {
+        let ended = self.end_reason().filter(|_| !self.is_lost)?;
         self.is_lost = true;
         Some(ended)
     }
 
     /// Why helper threads are not waited for any more, if it was not told yet of this record.
-    pub(crate) fn is_restless(&mut self) -> Option<&'static str> {
-        let reason = self.memory.restless().filter(|_| !self.is_restless)?;
-        self.is_restless = true;
+    pub(crate) fn threads_not_awaited(&mut self) -> Option<&'static str> {
+        let reason = self
+            .memory
+            .restless()
+            .filter(|_| !self.threads_not_awaited)?;
+        self.threads_not_awaited = true;
         Some(match reason {
             Restless::Runs => "one has run for five seconds after it was woken",
             Restless::TooMany => "there are more than sixteen",
@@ -370,14 +374,14 @@ impl North {
     }
 
     /// What the server has said: that it has replayed its record, or that it has opened or closed a connection.
-    pub(crate) fn look(&mut self, now: Duration) -> Result<Replayed, ServeError> {
+    pub(crate) fn poll(&mut self, now: Duration) -> Result<Replayed, ServeError> {
         match self.handover.hear() {
-            Ok(has_news) if has_news || self.has_news => {}
+            Ok(has_messages) if has_messages || self.has_messages => {}
             Ok(_) => return Ok(Replayed::NotYet),
             Err(HandoverError::Io(error)) => return Err(error).doing(RECORD),
             Err(error) => return Ok(Replayed::Not(error.to_string())),
         }
-        self.hear_others();
+        self.handle_messages();
         if !self.replays || !self.handover.has_heard(&self.memory.begun()) {
             return Ok(Replayed::NotYet);
         }
@@ -393,37 +397,41 @@ impl North {
         let clients = closed.into_iter().chain(open);
         let named = |one: Passed| ((one.standing.ends, one.standing.which), one);
         self.passed = clients.map(named).collect();
-        self.opened.pass(passed.opened);
-        (self.replays, self.back_at) = (false, Some(now));
+        self.upstream.pass(passed.opened);
+        (self.replays, self.replayed_at) = (false, Some(now));
         self.follows = false;
         Ok(Replayed::Whole)
     }
 
     /// What they say of files and of connections that the server has opened.
-    fn hear_others(&mut self) {
-        self.has_news = false;
-        let before = std::mem::take(&mut self.unheard);
+    fn handle_messages(&mut self) {
+        self.has_messages = false;
+        let before = std::mem::take(&mut self.pending_messages);
         for (message, descriptor) in before.into_iter().chain(self.handover.others()) {
             if let (Message::Notes { .. }, Some(answer)) = (message, &descriptor) {
-                if let Some(notes) = &self.notes {
+                if let Some(notes) = &self.read_cursors {
                     files::give(notes.as_fd(), answer);
                 }
                 continue;
             }
             if let Some((message, descriptor)) = self.files.hear(message, descriptor) {
-                self.opened.hear(message, descriptor);
+                self.upstream.on_message(message, descriptor);
             }
         }
     }
 
     /// The next connection that the server has opened and that is to go on as its clients' do; to be answered.
-    pub(crate) fn joins(&mut self) -> Option<Joining> {
-        self.opened.joins()
+    pub(crate) fn next_outbound(&mut self) -> Option<OutboundRequest> {
+        self.upstream.next_outbound()
     }
 
     /// By which number it will, if it does. `false`: nobody has heard that.
-    pub(crate) fn answer(&mut self, joining: Joining, flow: Option<(FlowKey, FlowId)>) -> bool {
-        self.opened.answer(joining, flow)
+    pub(crate) fn answer(
+        &mut self,
+        joining: OutboundRequest,
+        flow: Option<(FlowKey, FlowId)>,
+    ) -> bool {
+        self.upstream.answer(joining, flow)
     }
 
     /// The processes are dead: those connections that one was told of as going on so, and that it had no time to note.
@@ -431,7 +439,7 @@ impl North {
         let memory = &self.memory;
         // Where the record cannot be read nobody goes on with anything.
         let is_noted = |process, flow: FlowId| memory.has_joined(process, flow.0).unwrap_or(true);
-        self.opened.unjoin(is_noted)
+        self.upstream.unjoin(is_noted)
     }
 
     /// The server is about to be ended, and with it what it has opened.
@@ -439,9 +447,9 @@ impl North {
         self.memory.is_ending();
         // Nobody is to wait for an answer while we wait for the server's end.
         if self.handover.stop_listening().is_ok() && self.handover.hear().is_ok() {
-            self.hear_others();
+            self.handle_messages();
         }
-        self.opened.let_go();
+        self.upstream.let_go();
     }
 }
 

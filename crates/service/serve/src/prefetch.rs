@@ -25,34 +25,34 @@ const REQUESTS_IN_FLIGHT: usize = 64;
 const PREFETCH_BYTES: u32 = 64 << 10;
 
 /// What the logger says of what a server has said.
-pub(crate) enum Said {
-    This(Heads),
+pub(crate) enum HeadsReply {
+    Heads(Heads),
     /// It knows nothing of the connection.
     NotKnown,
     /// It does not answer.
-    Nothing,
+    NoReply,
 }
 
-/// Answers to questions that have not been asked yet.
+/// Prefetched to questions that have not been asked yet.
 #[derive(Debug, Default)]
-pub(crate) struct Answers {
+pub(crate) struct Prefetched {
     heads: BTreeMap<FlowId, Option<Heads>>,
     more: BTreeMap<FlowId, (SeqNumber, Vec<u8>)>,
 }
 
 impl Service {
     /// What the server has said on this connection, and where the client began to speak.
-    pub(crate) fn heads(&mut self, flow: FlowId) -> Result<Said, ServeError> {
-        let is_asked = self.answers.heads.contains_key(&flow);
-        if !is_asked && !self.ask_for_heads(flow)? {
-            return Ok(Said::Nothing);
+    pub(crate) fn heads(&mut self, flow: FlowId) -> Result<HeadsReply, ServeError> {
+        let is_asked = self.prefetched.heads.contains_key(&flow);
+        if !is_asked && !self.request_heads(flow)? {
+            return Ok(HeadsReply::NoReply);
         }
-        let known = self.answers.heads.remove(&flow).flatten();
-        Ok(known.map_or(Said::NotKnown, Said::This))
+        let known = self.prefetched.heads.remove(&flow).flatten();
+        Ok(known.map_or(HeadsReply::NotKnown, HeadsReply::Heads))
     }
 
     /// Of this connection, and of those that are spliced next. Tells whether the logger answers.
-    fn ask_for_heads(&mut self, flow: FlowId) -> Result<bool, ServeError> {
+    fn request_heads(&mut self, flow: FlowId) -> Result<bool, ServeError> {
         let others = self.recovery.upcoming().filter_map(|action| match action {
             Action::Expect { flow } => Some(*flow),
             _ => None,
@@ -67,17 +67,17 @@ impl Service {
             return Ok(false);
         };
         let known = flows.into_iter().zip(answers);
-        self.answers.heads.extend(known);
+        self.prefetched.heads.extend(known);
         Ok(true)
     }
 
     /// What the client has said from `from` on; nothing if nobody knows.
-    pub(crate) fn said_since(
+    pub(crate) fn instream_since(
         &mut self,
         flow: FlowId,
         from: SeqNumber,
     ) -> Result<Vec<u8>, ServeError> {
-        if let Some((start, bytes)) = self.answers.more.remove(&flow)
+        if let Some((start, bytes)) = self.prefetched.more.remove(&flow)
             && start == from
         {
             return Ok(bytes);
@@ -97,10 +97,10 @@ impl Service {
             .take(REQUESTS_IN_FLIGHT)
             .collect();
         for (piece, bytes) in self.read(pieces)? {
-            self.answers.more.insert(piece.flow, (piece.from, bytes));
+            self.prefetched.more.insert(piece.flow, (piece.from, bytes));
         }
         Ok(self
-            .answers
+            .prefetched
             .more
             .remove(&flow)
             .map_or_else(Vec::new, |(_, bytes)| bytes))
@@ -108,7 +108,7 @@ impl Service {
 
     /// Read ahead from `from`, so that a replay finds `len` bytes, and the pieces that are replayed
     /// next on other connections.
-    pub(crate) fn read_for_replay(
+    pub(crate) fn prefetch_replay(
         &mut self,
         flow: FlowId,
         from: SeqNumber,
@@ -136,8 +136,8 @@ impl Service {
     }
 
     /// The actions for which this was asked have been carried out.
-    pub(crate) fn forget_answers(&mut self) {
-        self.answers = Answers::default();
+    pub(crate) fn clear_prefetched(&mut self) {
+        self.prefetched = Prefetched::default();
     }
 
     fn read(&mut self, pieces: Vec<Piece>) -> Result<Vec<(Piece, Vec<u8>)>, ServeError> {

@@ -29,14 +29,14 @@ pub(crate) struct Replica {
     server: Server,
     edition: Edition,
     feeds: BTreeMap<u32, Feed>,
-    forget_at: usize,
+    trim_at: usize,
     /// When it had replayed all that there was for the first time.
     caught_up: Option<Duration>,
 }
 
 /// Why it is of no use.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Useless {
+pub(crate) enum ReplicaError {
     #[error("the replica could not be started: {0}")]
     NotStarted(String),
     #[error("the replica exited ({0})")]
@@ -51,9 +51,9 @@ pub(crate) enum Useless {
     Children,
 }
 
-impl Useless {
+impl ReplicaError {
     /// Is another one of no use, either?
-    pub(crate) fn is_for_good(&self) -> bool {
+    pub(crate) fn is_permanent(&self) -> bool {
         matches!(self, Self::Children)
     }
 }
@@ -66,7 +66,7 @@ impl Replica {
             server,
             edition,
             feeds: BTreeMap::new(),
-            forget_at: RETAINED_OUTPUT_BYTES,
+            trim_at: RETAINED_OUTPUT_BYTES,
             caught_up: None,
         }
     }
@@ -94,7 +94,12 @@ impl Replica {
     }
 
     /// More of a stream. `false`: something before it is missing.
-    pub(crate) fn take(&mut self, process: u32, from: u64, bytes: &[u8]) -> Result<bool, Useless> {
+    pub(crate) fn append(
+        &mut self,
+        process: u32,
+        from: u64,
+        bytes: &[u8],
+    ) -> Result<bool, ReplicaError> {
         let memory = self.north.memory();
         let feed = self
             .feeds
@@ -103,35 +108,35 @@ impl Replica {
         if feed.position(memory) != from {
             return Ok(false);
         }
-        feed.take(memory, bytes).map_err(Useless::NoRoom)?;
+        feed.take(memory, bytes).map_err(ReplicaError::NoRoom)?;
         Ok(true)
     }
 
     /// What has come is there for it. Tells whether it is useful, and has said nothing odd.
-    pub(crate) fn look(&mut self) -> Result<(), Useless> {
+    pub(crate) fn poll(&mut self) -> Result<(), ReplicaError> {
         if self.north.memory().is_served_by_children() {
-            return Err(Useless::Children);
+            return Err(ReplicaError::Children);
         }
         self.north.memory().tell_more();
-        self.north.listen().map_err(Useless::Nonsense)?;
+        self.north.listen().map_err(ReplicaError::Nonsense)?;
         if let Some(divergence) = self.north.divergence() {
-            return Err(Useless::Diverged(divergence));
+            return Err(ReplicaError::Diverged(divergence));
         }
         match self.server.try_wait() {
             Ok(None) => Ok(()),
-            Ok(Some(exit)) => Err(Useless::Ended(exit)),
-            Err(_) => Err(Useless::Ended(Exit::Unseen)),
+            Ok(Some(exit)) => Err(ReplicaError::Ended(exit)),
+            Err(_) => Err(ReplicaError::Ended(Exit::Unseen)),
         }
     }
 
     /// How much it still has to replay of what is here, bytes.
-    pub(crate) fn behind(&self) -> u64 {
+    pub(crate) fn lag_bytes(&self) -> u64 {
         self.north.memory().behind()
     }
 
     /// Has it come to the end of what there is just now, for the first time?
-    pub(crate) fn catches_up(&mut self, now: Duration) -> bool {
-        let first = self.caught_up.is_none() && self.behind() == 0 && !self.feeds.is_empty();
+    pub(crate) fn reaches_end(&mut self, now: Duration) -> bool {
+        let first = self.caught_up.is_none() && self.lag_bytes() == 0 && !self.feeds.is_empty();
         if first {
             self.caught_up = Some(now);
         }
@@ -144,8 +149,8 @@ impl Replica {
     }
 
     /// If much of what it has said is kept, ask what clients have of it.
-    pub(crate) fn forget(&mut self, logger: &mut LoggerClient) -> Result<(), ServeError> {
-        if self.north.held() < self.forget_at {
+    pub(crate) fn trim_output(&mut self, logger: &mut LoggerClient) -> Result<(), ServeError> {
+        if self.north.held() < self.trim_at {
             return Ok(());
         }
         // What it has said by now is of connections that the logger knows, if they are not over.
@@ -155,7 +160,7 @@ impl Replica {
             .map(|one| (ends(one.beginning.key), one.acknowledged))
             .collect();
         self.north.forget(&received);
-        self.forget_at = RETAINED_OUTPUT_BYTES.max(2 * self.north.held());
+        self.trim_at = RETAINED_OUTPUT_BYTES.max(2 * self.north.held());
         Ok(())
     }
 
@@ -164,7 +169,7 @@ impl Replica {
     pub(crate) fn fetch_rest(
         &mut self,
         logger: &mut LoggerClient,
-    ) -> Result<Option<Result<(), Useless>>, ServeError> {
+    ) -> Result<Option<Result<(), ReplicaError>>, ServeError> {
         let there = logger.determinants()?;
         let lengths: HashMap<u32, u64> = there.streams.iter().copied().collect();
         let is_known = |(process, length): &(u32, u64)| {
@@ -186,7 +191,7 @@ impl Replica {
                 }
             })?;
             if let Err(error) = fed {
-                return Ok(Some(Err(Useless::NoRoom(error))));
+                return Ok(Some(Err(ReplicaError::NoRoom(error))));
             }
             // Nothing was said that depended on what the dead host had begun to say to the logger.
             if feed.is_torn() {
@@ -194,9 +199,9 @@ impl Replica {
             }
         }
         if memory.may_be_served_by_children() {
-            return Ok(Some(Err(Useless::Children)));
+            return Ok(Some(Err(ReplicaError::Children)));
         }
-        Ok(Some(self.look()))
+        Ok(Some(self.poll()))
     }
 
     /// It goes on as the server of this host.

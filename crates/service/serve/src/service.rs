@@ -16,19 +16,19 @@ use crate::{
     clock,
     config::ServeConfig,
     control::Control,
-    counters::Tally,
+    counters::EventCounters,
     error::ServeError,
     event_log::EventLog,
     events::{Code, Event, EventBuffer},
     metrics,
     north::North,
-    prefetch::Answers,
+    prefetch::Prefetched,
     preflight,
     read_ahead::ReadAhead,
-    setup::Ground,
+    setup::Resources,
     standby_eligibility,
     status::ConnectionStatus,
-    vip::OwnAddresses,
+    vip::VirtualAddresses,
 };
 
 /// Poll interval of flows that are being spliced or replayed.
@@ -66,13 +66,13 @@ pub enum Ending {
 #[derive(Debug, Default)]
 pub struct History {
     events: EventBuffer,
-    tally: Tally,
+    counters: EventCounters,
 }
 
 /// One protected service.
 pub struct Service {
     pub(crate) config: ServeConfig,
-    pub(crate) ground: Ground,
+    pub(crate) resources: Resources,
     /// It was found running, and nothing was done about it yet.
     adopted: Option<Adopted>,
     /// Added to the numbers of barriers: an earlier `serve` may have asked for some, too.
@@ -89,20 +89,20 @@ pub struct Service {
     /// The server has state, and a record of its own.
     pub(crate) north: Option<North>,
     /// What it is while this host stands by.
-    hot: hot_replica::Hot,
+    hot_replica: hot_replica::HotReplica,
     /// What need not be kept twice.
-    releasing: log_truncation::Releasing,
+    log_truncation: log_truncation::LogTruncation,
     /// What is done so that its record does not grow for ever.
-    renewing: record_reset::Renewing,
+    record_reset: record_reset::RecordReset,
     /// Connections that can be given to the server only now, as the kernel has told.
     pub(crate) late: Vec<(FlowKey, FlowId)>,
-    pub(crate) answers: Answers,
+    pub(crate) prefetched: Prefetched,
     /// Flows that there were when they were listed last.
     pub(crate) flows_listed: usize,
     pub(crate) events: EventBuffer,
     control: Control,
     /// What has happened, and what the logger said when it was asked last.
-    tally: Tally,
+    counters: EventCounters,
     recorded: Option<Statistics>,
     /// It ends with the service.
     _metrics: Option<::metrics::Running>,
@@ -110,35 +110,35 @@ pub struct Service {
     /// This host serves by leases.
     pub(crate) is_leased: bool,
     /// What was told of the lease.
-    lease_told: standby::Told,
+    lease_reported: standby::LeaseReport,
     /// Somebody wants a standby to serve.
-    moves: bool,
+    switchover_requested: bool,
     sink: Box<dyn FnMut(&crate::EventRecord)>,
     began: Duration,
     pub(crate) incarnation: u32,
-    pub(crate) listening: readiness::Listening,
+    pub(crate) readiness: readiness::Readiness,
     /// The next turn is to follow at once.
-    hurry: bool,
+    skips_wait: bool,
     /// The addresses that are on this host because it serves.
-    own_addresses: Option<OwnAddresses>,
+    vip: Option<VirtualAddresses>,
     /// No logger on another machine answers, and that was told.
-    was_lost: bool,
+    logger_loss_reported: bool,
     /// Acknowledgements that the data plane had when the logger began to be silent.
     link_acks: Option<u64>,
     /// Where records begin anew on a logger, and when that was said. Only of connections that were open
     /// when it was reached, each once: no more than there can be.
     resumed: BTreeMap<FlowId, ((SeqNumber, SeqNumber), Duration)>,
     /// The connections are to be listed when a logger answers.
-    pub(crate) list_again: bool,
+    pub(crate) listing_pending: bool,
     lost_events: lost_events::LostEvents,
     /// When it is to be said that processes of the dead server do not end.
-    unended: Option<Duration>,
+    kill_warning_at: Option<Duration>,
     /// The gate was shut at the last heartbeat, and nobody had said why.
-    was_shut: bool,
+    was_gated: bool,
     next_heartbeat: Duration,
     next_sweep: Duration,
     unseen: unseen::Unseen,
-    renewal: socket_renewal::Renewal,
+    socket_renewal: socket_renewal::Renewal,
 }
 
 impl Service {
@@ -156,16 +156,16 @@ impl Service {
         preflight::pass_first(&config)?;
         let signals = signals.try_clone()?;
         let metrics = metrics::show(&config)?;
-        let (ground, adopted) = Ground::prepare(&config)?;
+        let (resources, adopted) = Resources::prepare(&config)?;
         let control = match Control::bind(&config.run_dir.socket(&config.name)) {
             Ok(control) => control,
             Err(error) => {
                 match adopted {
                     Some(adopted) => {
                         adopted.leave();
-                        ground.leave();
+                        resources.leave();
                     }
-                    None => ground.remove(false)?,
+                    None => resources.remove(false)?,
                 }
                 return Err(error);
             }
@@ -187,7 +187,7 @@ impl Service {
         });
         Ok(Self {
             config,
-            ground,
+            resources,
             adopted,
             barriers: rand::rng().random(),
             recovery,
@@ -198,43 +198,43 @@ impl Service {
             expected: BTreeMap::new(),
             read_ahead: ReadAhead::default(),
             north: None,
-            hot: hot_replica::Hot::default(),
-            releasing: log_truncation::Releasing::default(),
-            renewing: record_reset::Renewing::default(),
+            hot_replica: hot_replica::HotReplica::default(),
+            log_truncation: log_truncation::LogTruncation::default(),
+            record_reset: record_reset::RecordReset::default(),
             late: Vec::new(),
-            answers: Answers::default(),
+            prefetched: Prefetched::default(),
             flows_listed: 0,
             events,
             control,
-            tally: past.tally,
+            counters: past.counters,
             recorded: None,
             _metrics: metrics,
             signals,
             is_leased: false,
-            lease_told: standby::Told::default(),
-            moves: false,
+            lease_reported: standby::LeaseReport::default(),
+            switchover_requested: false,
             sink: Box::new(sink),
             began: now,
             incarnation: 1,
-            listening: readiness::Listening::default(),
-            hurry: false,
-            own_addresses: None,
-            was_lost: false,
+            readiness: readiness::Readiness::default(),
+            skips_wait: false,
+            vip: None,
+            logger_loss_reported: false,
             link_acks: None,
-            list_again: false,
+            listing_pending: false,
             resumed: BTreeMap::new(),
             lost_events: lost_events::LostEvents::default(),
-            unended: None,
-            was_shut: false,
+            kill_warning_at: None,
+            was_gated: false,
             next_heartbeat: now,
             next_sweep: now,
             unseen: unseen::Unseen::default(),
-            renewal: socket_renewal::Renewal::default(),
+            socket_renewal: socket_renewal::Renewal::default(),
         })
     }
 
     pub(crate) fn emit(&mut self, event: Event) {
-        self.tally.add(&event);
+        self.counters.add(&event);
         let report = self.events.add(&self.config.name, event);
         (self.sink)(report);
     }
@@ -252,16 +252,16 @@ impl Service {
     /// taken down.
     pub fn run(mut self) -> Result<(Ending, History), ServeError> {
         let result = self.start_and_watch();
-        if let Err(error) = self.end_replica() {
+        if let Err(error) = self.stop_replica() {
             tracing::warn!(%error, "the server that followed may not be ended");
         }
         let refused = matches!(result, Err(ServeError::NotReplayable { .. }));
         if result.is_err() {
             // Whatever went wrong, the server must not run on behind a gate that nobody opens. Where another
             // host can go on, clients hear nothing of it.
-            let ended = match &self.ground.keeper {
-                Some(_) => self.end_silently(),
-                None => self.end_badly(refused),
+            let ended = match &self.resources.lease {
+                Some(_) => self.kill_behind_fence(),
+                None => self.kill_and_reset(refused),
             };
             if let Err(error) = ended {
                 tracing::warn!(%error, "the server may not be ended");
@@ -269,15 +269,15 @@ impl Service {
         }
         let nobody_goes_on = match &result {
             Ok(ending) => matches!(ending, Ending::Stopped | Ending::Ended),
-            Err(_) => self.ground.keeper.is_none(),
+            Err(_) => self.resources.lease.is_none(),
         };
-        if nobody_goes_on && let Err(error) = self.end_connections() {
+        if nobody_goes_on && let Err(error) = self.close_connections() {
             let message = format!("clients may not have been sent all, nor reset: {error}");
             self.warn(Code::ClientsNotTold, message);
         }
-        if self.ground.keeper.is_some()
+        if self.resources.lease.is_some()
             && let Err(error) = self
-                .end_silently()
+                .kill_behind_fence()
                 .and_then(|()| self.destroy_all_sockets())
         {
             // Then it stays as it is, silent: whoever comes next looks after it.
@@ -285,7 +285,7 @@ impl Service {
             if let Some(north) = self.north.take() {
                 north.leave();
             }
-            self.ground.leave();
+            self.resources.leave();
             return Err(error);
         }
         self.control.reply(&self.events, None);
@@ -293,10 +293,10 @@ impl Service {
         // Where something has failed, or nobody was served, or somebody else is, there are records that
         // somebody wants.
         let ended = matches!(result, Ok(Ending::Stopped | Ending::Ended))
-            || refused && self.ground.keeper.is_none();
-        let over = ended && self.ground.instance.has_begun();
+            || refused && self.resources.lease.is_none();
+        let over = ended && self.resources.instance.has_begun();
         drop(self.north.take());
-        let removed = self.ground.remove(over);
+        let removed = self.resources.remove(over);
         if matches!(result, Ok(Ending::Moved)) && removed.is_ok() {
             self.control.moved();
         } else {
@@ -307,30 +307,30 @@ impl Service {
         removed?;
         let history = History {
             events: self.events,
-            tally: self.tally,
+            counters: self.counters,
         };
         Ok((ending, history))
     }
 
-    fn end_badly(&mut self, is_not_replayable: bool) -> Result<(), ServeError> {
-        self.ground.plane.stopping(true)?;
-        let told = self.tell_those_who_wait(match is_not_replayable {
+    fn kill_and_reset(&mut self, is_not_replayable: bool) -> Result<(), ServeError> {
+        self.resources.plane.stopping(true)?;
+        let told = self.reset_waiting_clients(match is_not_replayable {
             true => GaveUp::NotReplayable,
             false => GaveUp::Failed,
         });
-        self.ground.cgroup.kill()?;
-        self.ground.cgroup.wait_empty(Duration::from_secs(5))?;
+        self.resources.cgroup.kill()?;
+        self.resources.cgroup.wait_empty(Duration::from_secs(5))?;
         self.reap();
         told
     }
 
     fn start_and_watch(&mut self) -> Result<Ending, ServeError> {
         let (send, kernel_events) = mpsc::channel();
-        let ring = Ring::events(&self.ground.plane.event_ring()?, move |event| {
+        let ring = Ring::events(&self.resources.plane.event_ring()?, move |event| {
             let _ = send.send(event);
         })?;
         if let Some(adopted) = self.adopted.take() {
-            self.take_over(adopted, &ring, &kernel_events)?;
+            self.resume_adopted(adopted, &ring, &kernel_events)?;
         } else {
             if let Some(why) = standby_eligibility::why_alone(&self.config)? {
                 let message = format!("no other host can take over: {why}");
@@ -344,29 +344,29 @@ impl Service {
             self.survey_loggers()?;
             self.reach_logger()?;
             let restored = self.restore()?;
-            if let Some(ending) = self.look_at_lease()? {
+            if let Some(ending) = self.poll_lease()? {
                 return Ok(ending);
             }
-            if !restored && self.is_to_stop() {
+            if !restored && self.should_stop() {
                 return Ok(Ending::Stopped); // nobody was served
             }
             if !restored {
-                self.begin()?;
+                self.start_first()?;
             }
-            self.begin_to_read()?;
+            self.reset_lost_events()?;
         }
         // Not before clients are served, if that does not take long: it may have been due for hours.
-        self.beat()?;
+        self.heartbeat()?;
         self.next_heartbeat = clock::now() + HEARTBEAT_INTERVAL;
         let mut failures = 0;
         loop {
-            match self.turn(&ring, &kernel_events) {
+            match self.run_once(&ring, &kernel_events) {
                 Ok(Next::End(ending)) => return Ok(ending),
                 Ok(Next::Go { acted }) => {
                     failures = 0;
                     self.wait(&ring, acted)?;
                 }
-                Err(error) if self.goes_on_without(&error)? => {}
+                Err(error) if self.continue_without_record(&error)? => {}
                 Err(
                     error @ (ServeError::FirstStart { .. }
                     | ServeError::NotWrapped
@@ -384,10 +384,10 @@ impl Service {
                 }
             }
             match self.signals.take() {
-                None if self.moves => return self.hand_over(Ending::Moved),
+                None if self.switchover_requested => return self.hand_over(Ending::Moved),
                 None => {}
                 Some(SIGHUP) => {
-                    if let Some(link) = self.ground.logger.link() {
+                    if let Some(link) = self.resources.logger.link() {
                         link.other_keys();
                     }
                 }
@@ -398,8 +398,8 @@ impl Service {
 
     /// The programs in the kernel hear that `serve` goes on, and so does a service manager that watches
     /// (`WatchdogSec=`).
-    fn beat(&self) -> Result<(), ServeError> {
-        self.ground.plane.heartbeat()?;
+    fn heartbeat(&self) -> Result<(), ServeError> {
+        self.resources.plane.heartbeat()?;
         if sd_notify::watchdog_enabled(false, &mut 0) {
             tell_manager(NotifyState::Watchdog);
         }
@@ -407,21 +407,21 @@ impl Service {
     }
 
     /// Were we asked to stop, or does another host serve?
-    fn is_to_stop(&self) -> bool {
-        let keeper = self.ground.keeper.as_ref();
-        let superseded = keeper.is_some_and(|keeper| keeper.position().superseded.is_some());
+    fn should_stop(&self) -> bool {
+        let lease = self.resources.lease.as_ref();
+        let superseded = lease.is_some_and(|lease| lease.position().superseded.is_some());
         self.signals.stop() || superseded
     }
 
     /// The first start of a service that has no earlier life.
-    fn begin(&mut self) -> Result<(), ServeError> {
+    fn start_first(&mut self) -> Result<(), ServeError> {
         preflight::neighbours(&self.config)?;
-        self.ground
+        self.resources
             .begins(u32::from(self.config.address_device.is_some()))?;
         if self.config.address_device.is_some() {
             // Clients may know the addresses from another host. As in a recovery, the kernel refuses
             // nobody until the server listens.
-            self.ground.plane.new_incarnation()?;
+            self.resources.plane.new_incarnation()?;
             self.incarnation += 1;
         }
         self.bring_addresses_up()?;

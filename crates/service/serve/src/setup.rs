@@ -18,7 +18,7 @@ use crate::{
     config::ServeConfig,
     error::{ServeError, SystemContext},
     instance::Instance,
-    lease_client::Keeper,
+    lease_client::LeaseClient,
     link::{Asks, Link},
     logger::Logger,
     logger_client::{FIRST_START_TIMEOUT, LoggerClient},
@@ -31,12 +31,12 @@ use crate::{
 pub(crate) const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a service stands on.
-pub(crate) struct Ground {
+pub(crate) struct Resources {
     pub(crate) plane: Dataplane,
     pub(crate) injector: Injector,
     pub(crate) logger: Logger,
     /// By which this host serves, if another one could.
-    pub(crate) keeper: Option<Keeper>,
+    pub(crate) lease: Option<LeaseClient>,
     pub(crate) cgroup: Cgroup,
     // Dropped in this order: pins go before the mount that holds them, all before the lock.
     pub(crate) bpffs: Mount,
@@ -45,7 +45,7 @@ pub(crate) struct Ground {
     pub(crate) lock: Lock,
 }
 
-impl Ground {
+impl Resources {
     /// Set everything up, or take over what an earlier `serve` has left running.
     pub(crate) fn prepare(config: &ServeConfig) -> Result<(Self, Option<Adopted>), ServeError> {
         let lock = config.run_dir.lock(&config.name)?;
@@ -73,8 +73,8 @@ impl Ground {
         };
         let pins = PinDirectory::new(bpffs.path(), &host_name);
         if pins.exists() && instance.has_begun() {
-            let (ground, adopted) = adoption::adopt(config, lock, bpffs, pins, instance)?;
-            return Ok((ground, Some(adopted)));
+            let (resources, adopted) = adoption::adopt(config, lock, bpffs, pins, instance)?;
+            return Ok((resources, Some(adopted)));
         }
         // Of one that was killed before there was anything to be taken over, or in its end.
         let removed = &mut Cleaned::default();
@@ -95,19 +95,19 @@ impl Ground {
             return Err(error);
         }
         match Self::prepare_in(config, &lock, pins, &instance) {
-            Ok((plane, injector, (logger, keeper), cgroup, cgroup2)) => {
-                let ground = Self {
+            Ok((plane, injector, (logger, lease), cgroup, cgroup2)) => {
+                let resources = Self {
                     plane,
                     injector,
                     logger,
-                    keeper,
+                    lease,
                     cgroup,
                     bpffs,
                     cgroup2,
                     instance,
                     lock,
                 };
-                Ok((ground, None))
+                Ok((resources, None))
             }
             Err(error) => {
                 drop(bpffs);
@@ -124,7 +124,7 @@ impl Ground {
         instance: &Instance,
     ) -> Result<(Dataplane, Injector, Loggers, Cgroup, Mount), ServeError> {
         // Of two that begin at the same time one is the first, which goes on; the other one sees it.
-        let alone = sysctl_backup::alone(lock.directory());
+        let alone = sysctl_backup::lock(lock.directory());
         if alone.is_some() {
             preflight::addresses_of_others(config)?;
         }
@@ -144,8 +144,8 @@ impl Ground {
     }
 
     /// From here on clients are served, after so many lives that the programs have counted before.
-    pub(crate) fn begins(&mut self, unused_lives: u32) -> Result<(), ServeError> {
-        self.instance.begin_after(unused_lives)?;
+    pub(crate) fn begins(&mut self, unused_incarnations: u32) -> Result<(), ServeError> {
+        self.instance.begin_after(unused_incarnations)?;
         if let Some(link) = self.logger.link() {
             link.serves();
         }
@@ -163,12 +163,12 @@ impl Ground {
     pub(crate) fn remove(mut self, over: bool) -> Result<(), ServeError> {
         // Before there are no programs any more, or the kernel would have the last word.
         let taken_down = vip::take_down(self.lock.directory());
-        if let Some(keeper) = self.keeper.take() {
+        if let Some(lease) = self.lease.take() {
             // Another host may serve at once: nothing here may speak any more without its programs.
-            let released = keeper
+            let released = lease
                 .silence()
                 .and(taken_down)
-                .and_then(|_| keeper.release());
+                .and_then(|_| lease.release());
             if let Err(error) = released {
                 self.leave();
                 return Err(error);
@@ -197,7 +197,7 @@ impl Ground {
 }
 
 /// What is known on other machines: the record, and who serves.
-type Loggers = (Logger, Option<Keeper>);
+type Loggers = (Logger, Option<LeaseClient>);
 
 /// Bytes in a microsecond that each processor may digest whole: so many take 3 % of its time at the most.
 const DIGEST_RATE: u32 = 200;
@@ -238,8 +238,8 @@ fn bind(
     };
     let mut plane = Dataplane::load(&settings, pins)?;
     let bound = (|| {
-        let alone = sysctl_backup::alone(lock.directory());
-        plane.shares_with(sysctl_backup::of_others(lock.directory()));
+        let alone = sysctl_backup::lock(lock.directory());
+        plane.shares_with(sysctl_backup::of_other_services(lock.directory()));
         for interface in ethernet_interfaces()? {
             plane.attach_interface(&interface, config.attach)?;
         }
@@ -252,8 +252,8 @@ fn bind(
             Some(_) => remote_logger(config, instance, &plane)?,
         };
         options::keep(lock.directory(), config)?;
-        let keeper = standby_eligibility::begin(config, instance, &plane)?;
-        Ok((injector, (logger, keeper)))
+        let lease = standby_eligibility::begin(config, instance, &plane)?;
+        Ok((injector, (logger, lease)))
     })();
     match bound {
         Ok((injector, loggers)) => Ok((plane, injector, loggers)),

@@ -21,7 +21,7 @@ use crate::{
     config::ServeConfig,
     error::{ServeError, SystemContext},
     instance::Instance,
-    lease_client::{Granting, Keeper},
+    lease_client::{Granting, LeaseClient},
     logger_client::{self, LoggerClient},
 };
 
@@ -45,7 +45,7 @@ pub(crate) fn begin(
     config: &ServeConfig,
     instance: &Instance,
     plane: &Dataplane,
-) -> Result<Option<Keeper>, ServeError> {
+) -> Result<Option<LeaseClient>, ServeError> {
     match why_alone(config)? {
         Some(error) if config.standby => Err(error),
         Some(_) => Ok(None),
@@ -59,7 +59,7 @@ pub(crate) fn go_on(
     instance: &Instance,
     plane: &Dataplane,
     life: &Life,
-) -> Result<Option<Keeper>, ServeError> {
+) -> Result<Option<LeaseClient>, ServeError> {
     let Some(epoch) = instance.epoch() else {
         return Ok(None);
     };
@@ -107,7 +107,7 @@ fn keep(
     instance: &Instance,
     holder: Holder,
     plane: &Dataplane,
-) -> Result<Option<Keeper>, ServeError> {
+) -> Result<Option<LeaseClient>, ServeError> {
     let (Some(logger), Some(link)) = (granter(config), &config.link) else {
         return Ok(None);
     };
@@ -116,7 +116,7 @@ fn keep(
         key_file: link.key_file.clone(),
         claim: claim(config, instance)?,
     };
-    Keeper::start(holder, plane.fence()?, logger).map(Some)
+    LeaseClient::start(holder, plane.fence()?, logger).map(Some)
 }
 
 fn holder(config: &ServeConfig, instance: &Instance) -> Result<Holder, ServeError> {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use recovery::Count;
 
-use crate::{counters::Tally, size::Size};
+use crate::{counters::EventCounters, size::Size};
 
 /// The stage of a service that another host serves.
 pub(crate) const STANDBY: &str = "standby";
@@ -108,7 +108,7 @@ pub struct Status {
     pub record: Option<RecordStatus>,
     /// What has happened since `serve` was started.
     #[serde(default)]
-    pub totals: Tally,
+    pub totals: EventCounters,
     /// Counters of the data plane.
     pub counters: BTreeMap<String, u64>,
     /// Every connection, if asked for.

@@ -1,4 +1,4 @@
-//! What was changed on the host's interfaces, kept in the run directory: who cleans up behind a
+//! What was changed on the host's interfaces, backup in the run directory: who cleans up behind a
 //! killed `serve` puts it back. What another service in the same run directory needs, too, stays as it is: that one
 //! puts it back.
 
@@ -31,22 +31,22 @@ pub(crate) const FILE: &str = "changes.json";
 
 /// The list, and the network namespace that it is about.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
-struct Kept {
+struct Backup {
     network_namespace: u64,
     changes: Vec<Change>,
 }
 
 /// Keep the list of all changes.
 pub(crate) fn keep(directory: &Path, plane: &Dataplane) -> Result<(), ServeError> {
-    let kept = Kept {
+    let backup = Backup {
         network_namespace: netns_cookie()?,
         changes: plane.changes(),
     };
-    rundir::keep(directory, FILE, &kept).doing("note what is changed on the interfaces")
+    rundir::keep(directory, FILE, &backup).doing("note what is changed on the interfaces")
 }
 
 /// What other services of this run directory have changed in this network namespace.
-pub(crate) fn of_others(directory: &Path) -> Vec<Change> {
+pub(crate) fn of_other_services(directory: &Path) -> Vec<Change> {
     let above = directory
         .parent()
         .and_then(|above| fs::read_dir(above).ok());
@@ -61,7 +61,7 @@ pub(crate) fn of_others(directory: &Path) -> Vec<Change> {
 }
 
 /// While this is held no other service of this run directory changes anything, or puts anything back.
-pub(crate) fn alone(directory: &Path) -> Option<File> {
+pub(crate) fn lock(directory: &Path) -> Option<File> {
     let above = File::open(directory.parent()?).ok()?;
     let until = Instant::now() + LOCK_TIMEOUT;
     loop {
@@ -78,8 +78,8 @@ pub(crate) fn alone(directory: &Path) -> Option<File> {
 
 /// Take the programs down, and put back what no other service needs.
 pub(crate) fn end(directory: &Path, mut plane: Dataplane) -> Result<(), ServeError> {
-    let _alone = alone(directory);
-    plane.shares_with(of_others(directory));
+    let _lock = lock(directory);
+    plane.shares_with(of_other_services(directory));
     let removed = plane.remove();
     forget(directory);
     Ok(removed?)
@@ -88,8 +88,8 @@ pub(crate) fn end(directory: &Path, mut plane: Dataplane) -> Result<(), ServeErr
 /// Put back what a killed `serve` changed in this network namespace, and no other service needs. Tells how many
 /// settings.
 pub(crate) fn put_back(directory: &Path) -> Result<usize, ServeError> {
-    let _alone = alone(directory);
-    let count = dataplane::put_back(list(directory)?, &of_others(directory));
+    let _lock = lock(directory);
+    let count = dataplane::put_back(list(directory)?, &of_other_services(directory));
     forget(directory);
     Ok(count)
 }
@@ -111,12 +111,12 @@ pub(crate) fn list(directory: &Path) -> Result<Vec<Change>, ServeError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(error).doing("read what was changed on the interfaces"),
     };
-    let kept: Kept = serde_json::from_slice(&text)
+    let backup: Backup = serde_json::from_slice(&text)
         .map_err(io::Error::other)
         .doing("read what was changed on the interfaces")?;
-    if kept.network_namespace != netns_cookie()? {
+    if backup.network_namespace != netns_cookie()? {
         // That of a container or a lab, and its settings went with it, or are to be cleaned there.
         return Ok(Vec::new());
     }
-    Ok(kept.changes)
+    Ok(backup.changes)
 }

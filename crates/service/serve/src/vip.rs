@@ -4,7 +4,7 @@
 //! the host, every connection whose client speaks before the service is there. So they are brought up
 //! by us, behind a gate that is shut already (`--address-device`), and the neighbours are told at once.
 //!
-//! Which ones is kept in the run directory: they stay when a `serve` is killed, and whoever takes over or
+//! Which ones is stored in the run directory: they stay when a `serve` is killed, and whoever takes over or
 //! cleans up takes them down. If nobody does, they go by themselves: each is held for [`ADDRESS_LIFETIME`], again
 //! and again.
 
@@ -42,13 +42,13 @@ const RECEIVE_TIMEOUT: Duration = Duration::from_millis(100);
 const RECEIVE_POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Kept {
+struct StoredAddresses {
     device: String,
     addresses: Vec<IpAddr>,
 }
 
 /// The addresses of a service that this host has because it serves.
-pub(crate) struct OwnAddresses {
+pub(crate) struct VirtualAddresses {
     device: String,
     ips: Vec<IpAddr>,
     host: Addresses,
@@ -88,7 +88,7 @@ pub(crate) fn refuse_in_use(device: &str, addresses: &[SocketAddr]) -> Result<()
     Ok(())
 }
 
-impl OwnAddresses {
+impl VirtualAddresses {
     /// Whether this address goes with the service.
     pub(crate) fn has(&self, ip: IpAddr) -> bool {
         self.ips.contains(&ip)
@@ -102,19 +102,19 @@ impl OwnAddresses {
         now: Duration,
     ) -> Result<Option<Self>, ServeError> {
         let number = number_of(device)?;
-        let mut kept = read(directory)?;
-        if kept.device != device {
+        let mut stored = read(directory)?;
+        if stored.device != device {
             // They are to be on another one now.
             take_down(directory)?;
-            kept = Kept::default();
+            stored = StoredAddresses::default();
         }
         let mut host = open()?;
         let present = list(&mut host)?;
-        let ips = ours(addresses, &present, &kept.addresses, number);
+        let ips = managed(addresses, &present, &stored.addresses, number);
         // First noted, then done: nothing is left behind whenever we are killed.
-        kept.device = device.to_owned();
-        kept.addresses.clone_from(&ips);
-        write(directory, &kept)?;
+        stored.device = device.to_owned();
+        stored.addresses.clone_from(&ips);
+        write(directory, &stored)?;
         if ips.is_empty() {
             return Ok(None);
         }
@@ -126,7 +126,7 @@ impl OwnAddresses {
             await_received(&mut host, *ip)?;
         }
         let mut brought_up = Self {
-            device: kept.device,
+            device: stored.device,
             ips,
             host,
             announcer: Announcer::new()?,
@@ -145,7 +145,7 @@ impl OwnAddresses {
 
     /// Do it. Tells which addresses had gone, and are there again: somebody took them away, or the device
     /// was down, which costs it its IPv6 addresses.
-    pub(crate) fn look(&mut self, now: Duration) -> Result<Vec<IpAddr>, ServeError> {
+    pub(crate) fn poll(&mut self, now: Duration) -> Result<Vec<IpAddr>, ServeError> {
         self.announce_if_due(now);
         if now < self.hold_at {
             return Ok(Vec::new());
@@ -165,7 +165,7 @@ impl OwnAddresses {
         let mut gone = Vec::new();
         for ip in &self.ips {
             match present.iter().find(|one| one.ip == *ip) {
-                Some(one) if is_ours(one, number) => {}
+                Some(one) if is_managed(one, number) => {}
                 Some(_) => continue, // somebody has made it his own
                 None => gone.push(*ip),
             }
@@ -214,17 +214,17 @@ fn await_received(host: &mut Addresses, ip: IpAddr) -> Result<(), ServeError> {
 
 /// Those of the addresses that are to be brought up and taken down by us: the host has them not, or only
 /// because an earlier `serve` brought them up.
-fn ours(
+fn managed(
     addresses: &[SocketAddr],
     present: &[HostAddress],
-    kept: &[IpAddr],
+    stored: &[IpAddr],
     device: u32,
 ) -> Vec<IpAddr> {
     let mut ours = Vec::new();
     for ip in addresses.iter().map(|address| address.ip().to_canonical()) {
         let wanted = match present.iter().find(|one| one.ip == ip) {
             None => true,
-            Some(one) => kept.contains(&ip) && is_ours(one, device),
+            Some(one) => stored.contains(&ip) && is_managed(one, device),
         };
         if wanted && !ours.contains(&ip) {
             ours.push(ip);
@@ -234,19 +234,19 @@ fn ours(
 }
 
 /// What stays for ever is the system's, whatever we have noted in an earlier life.
-fn is_ours(address: &HostAddress, device: u32) -> bool {
+fn is_managed(address: &HostAddress, device: u32) -> bool {
     address.device == device && !address.permanent
 }
 
 /// Take down what was brought up for the service in this directory. Tells how many.
 pub(crate) fn take_down(directory: &Path) -> Result<usize, ServeError> {
-    let kept = read(directory)?;
+    let stored = read(directory)?;
     let mut taken = 0;
     // Without the device there are none.
-    if let (false, Ok(number)) = (kept.addresses.is_empty(), number_of(&kept.device)) {
+    if let (false, Ok(number)) = (stored.addresses.is_empty(), number_of(&stored.device)) {
         let mut host = open()?;
         for address in list(&mut host)? {
-            if kept.addresses.contains(&address.ip) && is_ours(&address, number) {
+            if stored.addresses.contains(&address.ip) && is_managed(&address, number) {
                 let removed = host.remove(address.ip, number);
                 taken += usize::from(removed.doing("take down an address of the service")?);
             }
@@ -276,19 +276,19 @@ fn number_of(device: &str) -> Result<u32, ServeError> {
     number.ok_or_else(|| ServeError::NoDevice(device.to_owned()))
 }
 
-fn read(directory: &Path) -> Result<Kept, ServeError> {
+fn read(directory: &Path) -> Result<StoredAddresses, ServeError> {
     let doing = "read which addresses belong to the service";
     match fs::read(directory.join(FILE)) {
         Ok(text) => serde_json::from_slice(&text)
             .map_err(io::Error::other)
             .doing(doing),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Kept::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(StoredAddresses::default()),
         Err(error) => Err(error).doing(doing),
     }
 }
 
-fn write(directory: &Path, kept: &Kept) -> Result<(), ServeError> {
-    rundir::keep(directory, FILE, kept).doing("note the addresses of the service")
+fn write(directory: &Path, stored: &StoredAddresses) -> Result<(), ServeError> {
+    rundir::keep(directory, FILE, stored).doing("note the addresses of the service")
 }
 
 #[cfg(test)]

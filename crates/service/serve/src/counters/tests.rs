@@ -3,7 +3,7 @@ use wire::FlowKey;
 
 use std::collections::BTreeSet;
 
-use super::{CAUSES, LOST, Tally, kind};
+use super::{CAUSES, EventCounters, LOST, kind};
 use crate::events::{
     COMMON, Code, Event, EventRecord, FormerInstance, KINDS, Request, Requester, counted,
 };
@@ -223,25 +223,25 @@ fn the_manual_has_all_kinds_and_codes() {
 
 #[test]
 fn a_recovery_is_counted() {
-    let mut tally = Tally::default();
+    let mut counters = EventCounters::default();
     for _ in 0..2 {
-        all().iter().for_each(|event| tally.add(event));
+        all().iter().for_each(|event| counters.add(event));
     }
-    assert!(all().iter().all(|event| tally.events[kind(event)] == 2));
-    assert_eq!(tally.deaths[CAUSES[2]], 2);
-    assert_eq!(tally.reset["quarantined"], 2);
+    assert!(all().iter().all(|event| counters.events[kind(event)] == 2));
+    assert_eq!(counters.deaths[CAUSES[2]], 2);
+    assert_eq!(counters.reset["quarantined"], 2);
     assert!(LOST.contains(&"quarantined"));
-    assert_eq!((tally.recoveries, tally.recovered), (2, 10));
-    assert_eq!(tally.replayed_requests, 14);
-    assert_eq!(tally.replayed_bytes, 2000);
-    assert_eq!((tally.equal_bytes, tally.unverified_bytes), (600, 40));
-    assert_eq!((tally.sampled_bytes, tally.tolerated), (10, 2));
-    assert_eq!(tally.pauses.count(), 2);
-    assert_eq!(tally.last_ms["live"], 20.0);
-    assert_eq!(tally.last_ms.len(), 7);
-    assert_eq!(tally.checkpoints.count(), 2);
-    assert_eq!(tally.last_checkpoint, Some((34, 4)));
-    let json = serde_json::to_string(&tally).expect("JSON");
-    let read: Tally = serde_json::from_str(&json).expect("what was written");
-    assert_eq!(read, tally);
+    assert_eq!((counters.recoveries, counters.recovered), (2, 10));
+    assert_eq!(counters.replayed_requests, 14);
+    assert_eq!(counters.replayed_bytes, 2000);
+    assert_eq!((counters.equal_bytes, counters.unverified_bytes), (600, 40));
+    assert_eq!((counters.sampled_bytes, counters.tolerated), (10, 2));
+    assert_eq!(counters.pauses.count(), 2);
+    assert_eq!(counters.last_ms["live"], 20.0);
+    assert_eq!(counters.last_ms.len(), 7);
+    assert_eq!(counters.checkpoints.count(), 2);
+    assert_eq!(counters.last_checkpoint, Some((34, 4)));
+    let json = serde_json::to_string(&counters).expect("JSON");
+    let read: EventCounters = serde_json::from_str(&json).expect("what was written");
+    assert_eq!(read, counters);
 }

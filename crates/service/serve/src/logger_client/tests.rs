@@ -118,7 +118,7 @@ const GRANTED_BY_VERSION_7: [u8; 41] = [
 ];
 
 /// Asks for a lease on a stream without a claim, of a logger that ends the stream at one, and answers these bytes.
-fn asks_for_a_lease(answer: Vec<u8>) -> Result<Option<Said>, ServeError> {
+fn asks_for_a_lease(answer: Vec<u8>) -> Result<Option<LoggerMessage>, ServeError> {
     let (at, key, logger) = logger_with_bytes(vec![vec![], vec![answer]]);
     let dial = || LoggerClient::dial(at, &key, TEST_TIMEOUT);
     let (mut client, _) = LoggerClient::claiming(&claim(), dial).expect("it goes on");
@@ -126,10 +126,10 @@ fn asks_for_a_lease(answer: Vec<u8>) -> Result<Option<Said>, ServeError> {
     client.ask_for_lease(lease_request()).expect("it reads");
     let until = Instant::now() + TEST_TIMEOUT;
     let mut heard = Ok(());
-    while heard.is_ok() && !client.has_said() && Instant::now() < until {
+    while heard.is_ok() && !client.has_message() && Instant::now() < until {
         heard = client.listen();
     }
-    let said = heard.map(|()| client.said());
+    let said = heard.map(|()| client.next_message());
     drop(client);
     let heard = logger.join().expect("no panic");
     assert_eq!(heard, [[8, 0x1d], [7, 15]]);
@@ -139,7 +139,7 @@ fn asks_for_a_lease(answer: Vec<u8>) -> Result<Option<Said>, ServeError> {
 #[test]
 fn logger_of_version_7_grants_a_lease() {
     let said = asks_for_a_lease(GRANTED_BY_VERSION_7.to_vec());
-    let Ok(Some(Said::Lease(answer))) = said else {
+    let Ok(Some(LoggerMessage::Lease(answer))) = said else {
         panic!("no lease");
     };
     let verdict = Verdict::Lease {
@@ -223,12 +223,12 @@ fn logger_that_knows_nothing_of_doubts_is_attached_to_as_before() {
     let (former_attaches, former_asks) = ([7, 0x09], [7, 0x02]);
     let loggers = [
         (
-            Knows::Former,
+            Dialect::Former,
             vec![vec![], vec![attached.clone(), none(true)]],
             vec![claims, former_attaches, former_asks],
         ),
         (
-            Knows::Digests,
+            Dialect::Digests,
             vec![
                 vec![claimed.clone()],
                 vec![claimed.clone(), attached.clone(), none(true)],
@@ -236,7 +236,7 @@ fn logger_that_knows_nothing_of_doubts_is_attached_to_as_before() {
             vec![claims, attaches, claims, former_attaches, former_asks],
         ),
         (
-            Knows::Doubts,
+            Dialect::Doubts,
             vec![vec![claimed, attached, seed.clone(), none(false)]],
             vec![claims, attaches, tells, asks],
         ),
@@ -251,10 +251,10 @@ fn logger_that_knows_nothing_of_doubts_is_attached_to_as_before() {
         };
         let attached = LoggerClient::attaching(&told, dial);
         let (mut client, attached, _) = attached.expect("it is attached to");
-        let known = (knows == Knows::Doubts).then_some(DigestSeed([1, 2]));
+        let known = (knows == Dialect::Doubts).then_some(DigestSeed([1, 2]));
         assert_eq!(attached.digests, known);
-        assert_eq!(client.knows, knows);
-        assert_eq!(client.is_former(), knows != Knows::Doubts);
+        assert_eq!(client.dialect, knows);
+        assert_eq!(client.is_former(), knows != Dialect::Doubts);
         assert_eq!(client.summaries().expect("they are told"), []);
         drop(client);
         assert_eq!(logger.join().expect("no panic"), said);
@@ -304,12 +304,12 @@ fn logger_of_the_version_before_is_sent_the_frames_that_it_reads() {
     let all = bytes(&[digest, head(Some(SeqNumber(6))), closed]);
     let with_digests = bytes(&[digest, head(None), closed]);
     let former = bytes(&[head(None), closed]);
-    assert_eq!(Knows::Digests.frames(&all, true), with_digests);
-    assert_eq!(Knows::Former.frames(&all, true), former);
+    assert_eq!(Dialect::Digests.frames(&all, true), with_digests);
+    assert_eq!(Dialect::Former.frames(&all, true), former);
     let versions = [4, former.len() - HEADER_LEN + 4].map(|at| former[at]);
     assert_eq!(versions, [2, 2]);
     let damaged = [&former[..], b"damaged"].concat();
-    assert_eq!(Knows::Former.frames(&damaged, true), damaged);
+    assert_eq!(Dialect::Former.frames(&damaged, true), damaged);
 }
 
 #[test]
@@ -341,13 +341,13 @@ fn a_process_that_does_not_end_is_named_and_nobody_waits_for_it() {
     let sleeps = || Command::new("sleep").arg("1000").spawn().expect("sleep");
     let ends = |mut child: Child| {
         child.kill().expect("it runs");
-        bury(child, TEST_TIMEOUT)
+        reap(child, TEST_TIMEOUT)
     };
     assert_eq!(ends(sleeps()), None);
     // As one that was killed, and waits in the kernel.
     let waits = sleeps();
     let pid = waits.id();
-    let unended = bury(waits, Duration::ZERO).expect("it runs");
+    let unended = reap(waits, Duration::ZERO).expect("it runs");
     assert_eq!(unended, Unended(pid));
     assert!(unended.to_string().contains(&pid.to_string()));
     // When it ends after all, nothing is left of it.

@@ -5,16 +5,16 @@ use dataplane::Counters;
 
 use super::{MODES, STAGES, STEPS};
 use crate::{
-    CheckpointStatus, CommitStatus, RecordStatus, ReplicaStatus, Status, Tally, counters,
+    CheckpointStatus, CommitStatus, EventCounters, RecordStatus, ReplicaStatus, Status, counters,
     status::STANDBY,
 };
 
 /// One that has everything.
 fn status() -> Status {
-    let mut totals = Tally {
+    let mut totals = EventCounters {
         last_ms: BTreeMap::from(STEPS.map(|step| (step.to_owned(), 250.0))),
         last_checkpoint: Some((900, 40)),
-        ..Tally::default()
+        ..EventCounters::default()
     };
     totals.reset.insert("quarantined".into(), 2);
     totals.pauses.observe(0.25);

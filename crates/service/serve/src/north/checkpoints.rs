@@ -18,7 +18,7 @@ use crate::{
     config::ServeConfig,
     error::ServeError,
     events::Event,
-    images::{Images, Last, Made, Rehearsal},
+    images::{CurrentImage, Images, NewImage, ShadowReplay},
 };
 
 /// Failed attempts in a row to start a process from an image, after which the image is given up.
@@ -28,7 +28,7 @@ const RESTORE_ATTEMPTS: u32 = 3;
 pub(super) struct Checkpoints {
     pub(super) images: Images,
     /// The one that is being made.
-    rehearsal: Option<Rehearsal>,
+    rehearsal: Option<ShadowReplay>,
     /// Those on their way to the logger.
     pub(super) uploads: Uploads,
     /// The server, while it is made from one.
@@ -102,7 +102,7 @@ impl Checkpoints {
 
 impl North {
     /// The image with which the next life begins.
-    pub(super) fn last_image(&self) -> Option<&Last> {
+    pub(super) fn last_image(&self) -> Option<&CurrentImage> {
         self.checkpoints.as_ref()?.images.last()
     }
 
@@ -129,7 +129,7 @@ impl North {
     }
 
     /// Is a checkpoint being made, or on its way?
-    pub(crate) fn rehearses(&self) -> bool {
+    pub(crate) fn is_shadow_replaying(&self) -> bool {
         let checkpoints = self.checkpoints.as_ref();
         checkpoints.is_some_and(|one| one.rehearsal.is_some() || one.uploads.is_under_way())
     }
@@ -149,12 +149,14 @@ impl North {
     }
 
     /// Begin one. `flows` are the server's connections.
-    pub(crate) fn rehearse(&mut self, flows: &[(FlowKey, Flow)]) -> Result<(), String> {
+    pub(crate) fn start_shadow_replay(&mut self, flows: &[(FlowKey, Flow)]) -> Result<(), String> {
         let Some(checkpoints) = &mut self.checkpoints else {
             return Ok(());
         };
         checkpoints.begun = (self.memory.length(0), clock::now());
-        let begun = checkpoints.images.rehearse(&self.memory, positions(flows));
+        let begun = checkpoints
+            .images
+            .start_shadow_replay(&self.memory, positions(flows));
         let begun = begun.map_err(|error| error.to_string())?;
         // After that: of those who were begun before the image's end all are known now.
         if self.memory.has_children_at_work() {
@@ -168,7 +170,10 @@ impl North {
     ///
     /// # Errors
     /// Why there will be none.
-    pub(crate) fn poll_rehearsal(&mut self, config: &ServeConfig) -> Result<Option<Event>, String> {
+    pub(crate) fn poll_shadow_replay(
+        &mut self,
+        config: &ServeConfig,
+    ) -> Result<Option<Event>, String> {
         let Some(checkpoints) = &mut self.checkpoints else {
             return Ok(None);
         };
@@ -195,7 +200,7 @@ impl North {
     ///
     /// # Errors
     /// What is left of that.
-    pub(crate) fn replace(&mut self, made: Made) -> Result<Event, String> {
+    pub(crate) fn replace(&mut self, made: NewImage) -> Result<Event, String> {
         let Some(checkpoints) = &mut self.checkpoints else {
             return Err("there are none to be made".into());
         };
@@ -212,7 +217,7 @@ impl North {
     }
 
     /// The one that is being made is given up: nothing is left of it.
-    pub(crate) fn stop_rehearsal(&mut self) {
+    pub(crate) fn stop_shadow_replay(&mut self) {
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.rehearsal = None;
             checkpoints.uploads.stop_new();
@@ -223,7 +228,7 @@ impl North {
     ///
     /// # Errors
     /// Why there is none.
-    pub(crate) fn look_at_room(
+    pub(crate) fn poll_restored_process(
         &mut self,
         first: Option<Pid>,
         cgroup: &Cgroup,

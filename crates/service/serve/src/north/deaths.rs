@@ -46,7 +46,7 @@ impl North {
         if let Err(HandoverError::Io(error)) = self.handover.hear() {
             return Err(error).doing(RECORD);
         }
-        self.hear_others();
+        self.handle_messages();
         self.handover = match self.last_image() {
             Some(last) => Handover::of(&last.kept),
             None => Handover::new(),
@@ -57,9 +57,9 @@ impl North {
         }
         self.passed.clear();
         self.made.clear();
-        self.opened.died();
+        self.upstream.died();
         self.rejoined = 0;
-        self.back_at = None;
+        self.replayed_at = None;
         // One that has followed may have gone astray where another one from the beginning does not.
         let is_sound = self.memory.divergence().is_none() || mem::take(&mut self.follows);
         let is_whole = self.memory.is_recording() && is_sound;
@@ -82,9 +82,9 @@ impl North {
     /// The next life begins with nothing.
     fn lose(&mut self) -> Result<(), ServeError> {
         (self.is_lost, self.replays) = (true, false);
-        self.is_restless = false;
+        self.threads_not_awaited = false;
         self.deaths.clear();
-        self.opened.let_go();
+        self.upstream.let_go();
         self.files.let_go();
         self.memory.release().doing(RECORD)?; // the next one needs room
         // One of another version may have been there besides, until now.
@@ -101,7 +101,7 @@ impl North {
 
     /// The server has crashed now, which was nobody's hand: this process of its.
     pub(crate) fn crashed(&mut self, now: Duration, pid: Option<u32>) {
-        let lived = self.back_at.map(|at| now.saturating_sub(at));
+        let lived = self.replayed_at.map(|at| now.saturating_sub(at));
         let at_once = self.replays || lived.is_some_and(|lived| lived < REPLAY_SETTLED_AFTER);
         let crash = if at_once { Crash::Again } else { Crash::First };
         let child = self.memory.crashed_child(pid.unwrap_or(0));
@@ -155,7 +155,7 @@ impl North {
             return Ok(None);
         };
         self.memory.cut(at, new_number());
-        self.told.begin(self.memory.record(), &[(0, at)]);
+        self.logger_copy.begin(self.memory.record(), &[(0, at)]);
         Ok(Some(Quarantined {
             clients: BTreeSet::from([ends]),
             child: None,

@@ -113,7 +113,7 @@ impl North {
         // Clients of those that it has closed may still have to hear that.
         self.passed.retain(|_, one| one.standing.is_closed);
         let mut outgoing = self
-            .opened
+            .upstream
             .hand_over(&self.handover, &self.memory.begun())?;
         outgoing.kept += std::mem::take(&mut self.rejoined);
         self.handover.go()?;

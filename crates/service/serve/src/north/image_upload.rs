@@ -12,8 +12,8 @@ use protocol::control::Request;
 
 use super::North;
 use crate::{
-    images::Made,
-    logger_client::{Is, OfImage, Streams},
+    images::NewImage,
+    logger_client::{ImageReply, ImageState, Streams},
 };
 
 /// Bytes of an image in one request, and bytes that may be unanswered.
@@ -33,14 +33,14 @@ pub(super) struct Upload {
     /// It was asked to be committed.
     is_asked: bool,
     /// Here it waits for that; `None`: it is in use.
-    made: Option<Made>,
+    made: Option<NewImage>,
 }
 
 /// What became of an upload.
 pub(crate) enum Uploaded {
     NotYet,
     /// It takes the place of the record here, too.
-    New(Box<Made>),
+    New(Box<NewImage>),
     /// The logger has begun anew, and has the image again.
     Again,
     /// It could not be, and is no checkpoint.
@@ -119,7 +119,7 @@ impl Uploads {
     }
 
     /// One was made, of this record.
-    pub(super) fn begin(&mut self, made: Made, record: u64) -> Result<(), String> {
+    pub(super) fn begin(&mut self, made: NewImage, record: u64) -> Result<(), String> {
         let image = made.image().ok_or("it is in use")?;
         let upload = Upload::new(image, record, made.end).map_err(|error| error.to_string())?;
         self.now = Some(Upload {
@@ -155,17 +155,17 @@ impl Uploads {
     }
 
     /// The logger has said something of an image.
-    fn hear(&mut self, said: OfImage) -> Uploaded {
+    fn hear(&mut self, said: ImageReply) -> Uploaded {
         let Some(upload) = self.now.as_mut().filter(|one| one.of == said.image) else {
             return Uploaded::NotYet; // of one that nobody waits for any more
         };
-        match said.is {
-            Is::There(bytes) => {
+        match said.state {
+            ImageState::There(bytes) => {
                 upload.there = bytes.min(upload.told);
                 Uploaded::NotYet
             }
-            Is::Kept => self.is_there(),
-            Is::Refused(why) => self.end(why),
+            ImageState::Kept => self.is_there(),
+            ImageState::Refused(why) => self.end(why),
         }
     }
 
@@ -232,7 +232,7 @@ impl Uploads {
 
 impl North {
     /// What the logger is to be told of an image now. An error inside: it goes there no more.
-    pub(crate) fn of_image(&mut self) -> Result<Vec<Request>, Uploaded> {
+    pub(crate) fn image_message(&mut self) -> Result<Vec<Request>, Uploaded> {
         let processes = self.memory.processes().end;
         let Some(checkpoints) = &mut self.checkpoints else {
             return Ok(Vec::new());
@@ -242,7 +242,7 @@ impl North {
     }
 
     /// The logger has said something of an image.
-    pub(crate) fn hear_of_image(&mut self, said: OfImage) -> Uploaded {
+    pub(crate) fn handle_image_reply(&mut self, said: ImageReply) -> Uploaded {
         let Some(checkpoints) = &mut self.checkpoints else {
             return Uploaded::NotYet;
         };

@@ -15,12 +15,12 @@ use crate::{
 /// What has been with a logger at any time of a record: things were said on its account. One that has begun anew, and
 /// then once more before it had all of it again, still lacks it.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct LoggerCopy {
     record: u64,
     streams: HashMap<u32, u64>,
 }
 
-impl Told {
+impl LoggerCopy {
     /// So much is there now. Tells how much it was at the most.
     pub(super) fn add(&mut self, record: u64, streams: &[(u32, u64)]) -> Vec<(u32, u64)> {
         if self.record != record {
@@ -99,17 +99,17 @@ impl North {
             return vec![(0, u64::MAX)];
         }
         let streams = self.streams(Memory::told);
-        self.told.add(self.memory.record(), &streams)
+        self.logger_copy.add(self.memory.record(), &streams)
     }
 
     /// An earlier `serve` knew that: whatever was about to be said may have been.
-    pub(super) fn may_have_been_told(&mut self) {
+    pub(super) fn assume_logger_has_all(&mut self) {
         let streams = self.streams(Memory::said);
-        self.told.begin(self.memory.record(), &streams);
+        self.logger_copy.begin(self.memory.record(), &streams);
     }
 
     /// So much of the streams is with the logger, and nothing of others.
-    pub(crate) fn is_with_the_logger(&self, streams: &[(u32, u64)]) {
+    pub(crate) fn set_stable(&self, streams: &[(u32, u64)]) {
         let streams: HashMap<u32, u64> = streams.iter().copied().collect();
         for process in self.memory.processes() {
             let bytes = streams.get(&process).copied();
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn what_was_told_once_is_lacking_until_it_is_there_again() {
-        let mut told = Told::default();
+        let mut told = LoggerCopy::default();
         assert_eq!(told.add(1, &[(0, 150)]), [(0, 150)]);
         // The logger has begun anew, and has the image.
         assert_eq!(told.add(1, &[(0, 100)]), [(0, 150)]);

@@ -50,14 +50,14 @@ type Which = (u32, u64);
 
 /// One that is to go on as clients' do.
 #[derive(Debug)]
-pub(crate) struct Joining {
+pub(crate) struct OutboundRequest {
     which: Which,
     pub(crate) socket: Option<Quiet>,
     answer: OwnedFd,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Opened {
+pub(super) struct Upstream {
     held: HashMap<Which, Quiet>,
     /// Of each process the last one, of which the record does not know whether it was opened: its next life is about
     /// to do so.
@@ -72,9 +72,9 @@ pub(super) struct Opened {
     joined: HashMap<Which, (Quiet, (FlowKey, FlowId))>,
 }
 
-impl Opened {
+impl Upstream {
     /// A process has opened one, or closed one.
-    pub(super) fn hear(&mut self, message: Message, descriptor: Option<OwnedFd>) {
+    pub(super) fn on_message(&mut self, message: Message, descriptor: Option<OwnedFd>) {
         match (message, descriptor) {
             (Message::Opened { process, serial }, Some(descriptor)) => {
                 self.forget_ended();
@@ -103,10 +103,10 @@ impl Opened {
     }
 
     /// The next connection that is to go on as clients' do; there is no socket if it is not held.
-    pub(super) fn joins(&mut self) -> Option<Joining> {
+    pub(super) fn next_outbound(&mut self) -> Option<OutboundRequest> {
         let (which, answer) = self.joining.pop()?;
         let socket = self.held.remove(&which);
-        Some(Joining {
+        Some(OutboundRequest {
             which,
             socket,
             answer,
@@ -114,7 +114,11 @@ impl Opened {
     }
 
     /// It does, by this number, or is held as before. The process goes on. `false`: it has died; then the answer is no.
-    pub(super) fn answer(&mut self, joining: Joining, flow: Option<(FlowKey, FlowId)>) -> bool {
+    pub(super) fn answer(
+        &mut self,
+        joining: OutboundRequest,
+        flow: Option<(FlowKey, FlowId)>,
+    ) -> bool {
         let is_heard = answer(&joining.answer, flow.map(|(_, flow)| flow));
         match (joining.socket, flow.filter(|_| is_heard)) {
             (Some(socket), Some(flow)) => drop(self.joined.insert(joining.which, (socket, flow))),

@@ -11,7 +11,7 @@ use super::Service;
 use crate::{adoption::Adopted, clock, error::ServeError, events::Event};
 
 impl Service {
-    pub(super) fn take_over(
+    pub(super) fn resume_adopted(
         &mut self,
         adopted: Adopted,
         ring: &Ring<'_>,
@@ -26,8 +26,8 @@ impl Service {
         self.north = north;
         self.incarnation = life.incarnation;
         self.server = server;
-        self.listening.begins();
-        self.begin_to_read()?;
+        self.readiness.begins();
+        self.reset_lost_events()?;
         if records_lost {
             let reason = match self.config.link {
                 Some(_) => UnprotectedReason::LoggerLost,
@@ -37,7 +37,7 @@ impl Service {
         }
         self.bring_addresses_up()?; // they are, if nobody took them down
         self.reach_logger()?;
-        let flows = self.ground.plane.flows()?;
+        let flows = self.resources.plane.flows()?;
         let open = flows.iter().filter(|(_, flow)| flow.closed_ns == 0);
         let connections = open.count();
         let pid = self
@@ -51,12 +51,12 @@ impl Service {
             self.kernel_event(event)?;
         }
         self.late_connections()?;
-        let runs = self.server.is_some() || self.ground.cgroup.populated()?;
+        let runs = self.server.is_some() || self.resources.cgroup.populated()?;
         if self.recovery.stage() == Stage::Serving {
             if life.gated || life.recovering || !runs {
                 self.died(Cause::NotServing, clock::now());
             } else {
-                self.look_at_adopted_record();
+                self.check_adopted_record();
                 let is_open = |flow: &Flow| flow.closed_ns == 0 && !flow.server_closing;
                 let is_watched = |flow: &Flow| flow.log.ahead || flow.is_behind();
                 for (key, flow) in flows.iter().filter(|(_, flow)| is_watched(flow)) {
@@ -70,12 +70,12 @@ impl Service {
                     .iter()
                     .filter(|(_, flow)| flow.incarnation != life.incarnation && silent(flow));
                 self.late.extend(left.map(|(key, flow)| (*key, flow.id)));
-                self.look_for_all_events()?;
+                self.reconcile_events()?;
                 // Perhaps the earlier one held them, and was killed before it let go.
                 let _ = self.ask_logger(|logger| logger.hold_turns(false))?;
             }
         }
-        self.is_ready();
+        self.notify_ready();
         Ok(())
     }
 }

@@ -12,33 +12,36 @@ use crate::{
 
 impl Service {
     /// Go on with the checkpoint that is being made, or is on its way to the logger, or begin one that is due.
-    pub(super) fn look_at_checkpoints(&mut self) -> Result<(), ServeError> {
+    pub(super) fn poll_checkpoints(&mut self) -> Result<(), ServeError> {
         self.make_checkpoints()?;
         self.upload_image()
     }
 
     fn make_checkpoints(&mut self) -> Result<(), ServeError> {
-        let serves = self.recovery.stage() == Stage::Serving && self.listening.has_begun();
+        let serves = self.recovery.stage() == Stage::Serving && self.readiness.has_begun();
         let Some(north) = self.north.as_mut() else {
             return Ok(());
         };
         if !serves || north.is_lost() || !north.memory().is_recording() {
-            north.stop_rehearsal();
+            north.stop_shadow_replay();
             return Ok(());
         }
-        if north.rehearses() {
-            let polled = north.poll_rehearsal(&self.config);
-            return self.tell_of_checkpoint(polled);
+        if north.is_shadow_replaying() {
+            let polled = north.poll_shadow_replay(&self.config);
+            return self.report_checkpoint(polled);
         }
         if !north.checkpoint_is_due(&self.config, clock::now()) {
             return Ok(());
         }
-        let flows = self.ground.plane.flows()?;
-        let begun = self.north.as_mut().map(|north| north.rehearse(&flows));
-        self.tell_of_checkpoint(begun.unwrap_or(Ok(())).map(|()| None))
+        let flows = self.resources.plane.flows()?;
+        let begun = self
+            .north
+            .as_mut()
+            .map(|north| north.start_shadow_replay(&flows));
+        self.report_checkpoint(begun.unwrap_or(Ok(())).map(|()| None))
     }
 
-    pub(super) fn tell_of_checkpoint(
+    pub(super) fn report_checkpoint(
         &mut self,
         made: Result<Option<Event>, String>,
     ) -> Result<(), ServeError> {
@@ -51,17 +54,17 @@ impl Service {
     }
 
     /// A process was made from an image, and goes on as the server: it is the one that is watched.
-    pub(super) fn look_at_room(&mut self) -> Result<(), ServeError> {
+    pub(super) fn poll_restored_process(&mut self) -> Result<(), ServeError> {
         let Some(north) = self.north.as_mut() else {
             return Ok(());
         };
         let first = self.server.as_ref().map(supervise::Server::pid);
-        match north.look_at_room(first, &self.ground.cgroup) {
+        match north.poll_restored_process(first, &self.resources.cgroup) {
             Ok(None) => {}
             Ok(Some(pid)) => {
-                let server = supervise::Server::adopt(pid, &self.ground.cgroup);
+                let server = supervise::Server::adopt(pid, &self.resources.cgroup);
                 if let Some(server) = server.doing("watch the server")? {
-                    self.ground
+                    self.resources
                         .plane
                         .main_process(pid.as_raw_pid().unsigned_abs())?;
                     self.server = Some(server);
@@ -69,7 +72,7 @@ impl Service {
             }
             Err(message) => {
                 self.warn(Code::ImageNotStarted, message);
-                self.ground.cgroup.kill()?;
+                self.resources.cgroup.kill()?;
             }
         }
         Ok(())

@@ -29,8 +29,8 @@ const UDP_IP_HEADER_BYTES: (u16, u16) = (8 + 20, 8 + 40);
 impl Service {
     /// The logger in use, or its keys, are other ones than they were, or the record is: the processes are told where
     /// determinants go.
-    pub(super) fn show_processes_the_way(&mut self) -> Result<(), ServeError> {
-        let Some(link) = self.ground.logger.link() else {
+    pub(super) fn set_sender_destination(&mut self) -> Result<(), ServeError> {
+        let Some(link) = self.resources.logger.link() else {
             return Ok(());
         };
         let settings = link.settings()?;
@@ -43,7 +43,7 @@ impl Service {
 
     /// The logger says how much it has of the record. What it has of another one, it drops; what it lacks, since it
     /// has begun anew, it is told: the processes do that only when they have something to say.
-    pub(super) fn compare_record(&mut self) -> Result<(), ServeError> {
+    pub(super) fn compare_determinants(&mut self) -> Result<(), ServeError> {
         // What is added meanwhile the processes tell it.
         let heads = self
             .north
@@ -56,12 +56,12 @@ impl Service {
             let (Some(north), Some(there)) = (&mut self.north, there) else {
                 break;
             };
-            north.is_with_the_logger(&there.streams);
+            north.set_stable(&there.streams);
             if north.is_over() {
                 break; // which it knows now
             }
             let uploaded = north.compare_image(&there);
-            self.heed_upload(uploaded)?;
+            self.handle_upload(uploaded)?;
             let Some(north) = &self.north else {
                 break;
             };
@@ -71,9 +71,9 @@ impl Service {
             let Some((process, from, bytes)) = north.lacking(&heads, &there.streams)? else {
                 break;
             };
-            self.beat()?;
+            self.heartbeat()?;
             let tell =
-                |logger: &mut LoggerClient| logger.tell_determinants(record, process, from, bytes);
+                |logger: &mut LoggerClient| logger.send_determinants(record, process, from, bytes);
             if there.edition.is_none() || self.ask_logger(tell)?.is_none() {
                 break; // it has no room
             }
@@ -91,7 +91,7 @@ impl Service {
     }
 
     /// A socket for the server's next life, on its way to the logger; `None`: there is no logger elsewhere.
-    pub(crate) fn shipping_socket(&self) -> Result<Option<OwnedFd>, ServeError> {
+    pub(crate) fn sender_socket(&self) -> Result<Option<OwnedFd>, ServeError> {
         if self.config.link.is_none() {
             return Ok(None);
         }
@@ -111,7 +111,7 @@ impl Service {
     /// has. Tells whether there is one now.
     pub(super) fn inherit_record(&mut self, record: Option<u64>) -> Result<bool, ServeError> {
         let Some(record) = record else {
-            self.end_replica()?;
+            self.stop_replica()?;
             return Ok(false);
         };
         if !self.config.wrapped {
@@ -120,11 +120,11 @@ impl Service {
             self.recovery.forgotten();
             return Ok(false);
         }
-        if self.with_replica(record)? {
+        if self.promote_replica(record)? {
             return Ok(true);
         }
-        self.end_replica()?;
-        while !self.is_to_stop() && self.link().is_some_and(|link| link.awaits_heritage()) {
+        self.stop_replica()?;
+        while !self.should_stop() && self.link().is_some_and(|link| link.awaits_heritage()) {
             match self.fetch_record(record)? {
                 Fetched::Whole => return Ok(true),
                 Fetched::Silent => {
@@ -151,7 +151,7 @@ impl Service {
         if !there.is_whole || there.edition.map(|one| one.record) != Some(record) {
             return Ok(Fetched::Not("the logger has lost its record".into()));
         }
-        let directory = self.ground.lock.directory().to_owned();
+        let directory = self.resources.lock.directory().to_owned();
         let mut north = North::inherited(&directory, self.config.limits.total, record)?;
         if let Err(error) = north.take_images(&self.config, &directory) {
             if there.image.is_some() {

@@ -26,12 +26,12 @@ const REPLAY_SPIN_LIMIT: Duration = Duration::from_millis(5);
 
 impl Service {
     /// Hear, decide, act: once.
-    pub(super) fn turn(
+    pub(super) fn run_once(
         &mut self,
         ring: &Ring<'_>,
         kernel_events: &mpsc::Receiver<KernelEvent>,
     ) -> Result<Next, ServeError> {
-        if let Some(link) = self.ground.logger.link() {
+        if let Some(link) = self.resources.logger.link() {
             link.fetch()?;
         }
         ring.consume()?;
@@ -39,29 +39,29 @@ impl Service {
             self.kernel_event(event)?;
         }
         self.late_connections()?;
-        if let Some(ending) = self.look_at_lease()? {
+        if let Some(ending) = self.poll_lease()? {
             return Ok(Next::End(ending));
         }
-        if let Some(ending) = self.look_at_server()? {
+        if let Some(ending) = self.poll_server()? {
             return Ok(Next::End(ending));
         }
-        self.look_at_logger()?;
-        self.look_at_room()?;
-        self.look_at_north()?;
-        self.look_at_checkpoints()?;
+        self.poll_logger()?;
+        self.poll_restored_process()?;
+        self.poll_north()?;
+        self.poll_checkpoints()?;
         self.progress()?;
         let acted = self.step();
         // Whatever has failed, which is tried again: a logger that hangs has to be found, and the gate stays as it is
         // only as long as the heart beats.
         self.periodic()?;
         self.answer_control();
-        self.restart_if_asked()?;
+        self.poll_restart_request()?;
         Ok(Next::Go { acted: acted? })
     }
 
     /// Do what is due.
     fn step(&mut self) -> Result<bool, ServeError> {
-        let acted = self.act()? | self.follow_replays()?;
+        let acted = self.execute()? | self.spin_on_replays()?;
         self.start_if_due()?;
         Ok(acted)
     }
@@ -71,13 +71,13 @@ impl Service {
         let watched: Vec<(FlowId, FlowKey)> = self.recovery.watched(clock::now()).collect();
         if watched.len() > BULK_READ_FLOWS && watched.len() * BULK_READ_SHARE > self.flows_listed {
             // One call for a thousand flows, instead of one for each.
-            let all: HashMap<FlowKey, Flow> = self.ground.plane.flows()?.into_iter().collect();
+            let all: HashMap<FlowKey, Flow> = self.resources.plane.flows()?.into_iter().collect();
             for (id, key) in watched {
                 self.recovery.observe(id, all.get(&key), clock::now());
             }
         } else {
             for (id, key) in watched {
-                let flow = self.ground.plane.flow(key)?;
+                let flow = self.resources.plane.flow(key)?;
                 self.recovery.observe(id, flow.as_ref(), clock::now());
             }
         }
@@ -87,7 +87,7 @@ impl Service {
 
     /// A replay waits for the server after each of its client's turns, and there may be thousands: a server that
     /// answers at once is not kept waiting for the next turn of our loop.
-    fn follow_replays(&mut self) -> Result<bool, ServeError> {
+    fn spin_on_replays(&mut self) -> Result<bool, ServeError> {
         let mut acted = false;
         let begun = clock::now();
         let mut moved = begun;
@@ -100,7 +100,7 @@ impl Service {
             }
             rustix::thread::sched_yield();
             self.progress()?;
-            if self.act()? {
+            if self.execute()? {
                 moved = now;
                 acted = true;
             }
@@ -109,56 +109,56 @@ impl Service {
     }
 
     fn periodic(&mut self) -> Result<(), ServeError> {
-        self.look_at_addresses()?;
+        self.poll_addresses()?;
         let now = clock::now();
         if now >= self.next_heartbeat {
             self.next_heartbeat = now + HEARTBEAT_INTERVAL;
-            self.beat()?;
+            self.heartbeat()?;
             // One that hangs would fill the ring and stop all uploads.
             if self.config.link.is_none() {
                 let _ = self.ask_logger(LoggerClient::ping)?;
             }
             self.reap();
-            self.look_at_gate()?;
-            self.look_at_clearing()?;
-            self.look_for_lost_events()?;
+            self.poll_gate()?;
+            self.poll_clearing()?;
+            self.poll_lost_events()?;
             if self.recovery.stage() == Stage::Starting && self.listens()? {
                 self.recovery.listening(now); // the kernel's word of it was lost
             }
-            self.look_where_it_listens()?;
+            self.check_listeners()?;
             self.show_status();
             if let Some(why) = self.events.not_logged() {
                 let reason = format!("events are not written to the history: {why}");
                 self.warn(Code::HistoryNotWritten, reason);
             }
-            if self.replays() {
-                self.start_goes_on();
+            if self.is_replaying() {
+                self.extend_start();
             }
             self.attach_new_interfaces()?;
             if self.recovery.stage() == Stage::Serving {
-                self.release_what_was_read()?;
-                self.renew_if_nobody_is_connected()?;
-                self.look_for_unseen(now)?;
+                self.truncate_read_instream()?;
+                self.reset_record_if_idle()?;
+                self.poll_unseen(now)?;
             }
         }
         if now >= self.next_sweep {
             self.next_sweep = now + SWEEP_INTERVAL;
-            self.ground.plane.sweep(SWEEP_AGE)?;
+            self.resources.plane.sweep(SWEEP_AGE)?;
         }
         Ok(())
     }
 
     pub(crate) fn attach_new_interfaces(&mut self) -> Result<(), ServeError> {
-        let before = self.ground.plane.interfaces().count();
-        let others = sysctl_backup::of_others(self.ground.lock.directory());
-        self.ground.plane.shares_with(others);
+        let before = self.resources.plane.interfaces().count();
+        let others = sysctl_backup::of_other_services(self.resources.lock.directory());
+        self.resources.plane.shares_with(others);
         for interface in dataplane::ethernet_interfaces()? {
-            self.ground
+            self.resources
                 .plane
                 .attach_interface(&interface, self.config.attach)?;
         }
-        if self.ground.plane.interfaces().count() != before {
-            sysctl_backup::keep(self.ground.lock.directory(), &self.ground.plane)?;
+        if self.resources.plane.interfaces().count() != before {
+            sysctl_backup::keep(self.resources.lock.directory(), &self.resources.plane)?;
         }
         Ok(())
     }
@@ -173,8 +173,8 @@ impl Service {
             self.emit(Event::OperatorRequest { request, by });
         }
         if self.control.wants_move() {
-            match self.cannot_move() {
-                None => self.moves = true,
+            match self.switchover_obstacle() {
+                None => self.switchover_requested = true,
                 Some(why) => self.control.refuse_move(why),
             }
         }

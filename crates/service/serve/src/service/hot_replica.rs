@@ -13,10 +13,10 @@ use crate::{
     config::in_words,
     error::{ServeError, SystemContext},
     events::Event,
-    lease_client::{Keeper, LOGGER_CONNECT_TIMEOUT},
-    logger_client::{LoggerClient, Said},
+    lease_client::{LOGGER_CONNECT_TIMEOUT, LeaseClient},
+    logger_client::{LoggerClient, LoggerMessage},
     north::North,
-    replica::{Replica, Useless},
+    replica::{Replica, ReplicaError},
     standby_eligibility,
     status::ReplicaStatus,
 };
@@ -32,7 +32,7 @@ const FAILURE_RESET_AFTER: Duration = Duration::from_secs(60);
 
 /// What a host that stands by hot has.
 #[derive(Default)]
-pub(super) struct Hot {
+pub(super) struct HotReplica {
     stream: Option<LoggerClient>,
     /// By which stream the lease was asked for when that was opened, as
     /// [`Position::stream`](crate::lease_client::Position::stream).
@@ -44,77 +44,82 @@ pub(super) struct Hot {
 }
 
 /// What became of following.
-enum Trouble {
+enum ReplicationError {
     /// Of the stream: it is opened again.
     Stream(ServeError),
-    Replica(Useless),
+    Replica(ReplicaError),
 }
 
-impl From<Useless> for Trouble {
-    fn from(useless: Useless) -> Self {
+impl From<ReplicaError> for ReplicationError {
+    fn from(useless: ReplicaError) -> Self {
         Self::Replica(useless)
     }
 }
 
 impl Service {
     /// A step of following, if this host is to. Whatever goes wrong with it, this host stands by.
-    pub(super) fn follow(&mut self) -> Result<(), ServeError> {
-        let position = self.ground.keeper.as_ref().map(Keeper::position);
+    pub(super) fn replicate(&mut self) -> Result<(), ServeError> {
+        let position = self.resources.lease.as_ref().map(LeaseClient::position);
         let Some(position) = position.filter(|position| position.stands_by.is_some()) else {
             return Ok(());
         };
-        if !self.config.hot || self.hot.failures >= CONSECUTIVE_FAILURES_MAX {
+        if !self.config.hot || self.hot_replica.failures >= CONSECUTIVE_FAILURES_MAX {
             return Ok(());
         }
         // Nothing is asked here: a logger that has lost its power would be listened to for ever.
-        if std::mem::replace(&mut self.hot.beside, position.stream) != position.stream {
-            self.hot.stream = None;
+        if std::mem::replace(&mut self.hot_replica.beside, position.stream) != position.stream {
+            self.hot_replica.stream = None;
         }
-        match self.follow_on()? {
-            Ok(()) => self.look_where_it_will_listen(),
-            Err(Trouble::Stream(error)) => {
+        match self.replicate_step()? {
+            Ok(()) => self.check_replica_listeners(),
+            Err(ReplicationError::Stream(error)) => {
                 tracing::debug!(%error, "the logger is not followed");
-                self.hot.stream = None;
-                self.hot.not_before = clock::now() + LOGGER_RETRY_DELAY;
+                self.hot_replica.stream = None;
+                self.hot_replica.not_before = clock::now() + LOGGER_RETRY_DELAY;
                 Ok(())
             }
-            Err(Trouble::Replica(useless)) => self.drop_replica(&useless),
+            Err(ReplicationError::Replica(useless)) => self.drop_replica(&useless),
         }
     }
 
-    fn follow_on(&mut self) -> Result<Result<(), Trouble>, ServeError> {
-        if self.hot.stream.is_none() {
-            if clock::now() < self.hot.not_before {
-                return Ok(self.look_at_replica());
+    fn replicate_step(&mut self) -> Result<Result<(), ReplicationError>, ServeError> {
+        if self.hot_replica.stream.is_none() {
+            if clock::now() < self.hot_replica.not_before {
+                return Ok(self.poll_replica());
             }
-            match self.begin_to_follow() {
-                Ok(stream) => self.hot.stream = Some(stream),
-                Err(error) => return Ok(Err(Trouble::Stream(error))),
+            match self.open_replica_stream() {
+                Ok(stream) => self.hot_replica.stream = Some(stream),
+                Err(error) => return Ok(Err(ReplicationError::Stream(error))),
             }
         }
         loop {
-            let Some(stream) = &mut self.hot.stream else {
+            let Some(stream) = &mut self.hot_replica.stream else {
                 return Ok(Ok(()));
             };
             if let Err(error) = stream.listen() {
-                return Ok(Err(Trouble::Stream(error)));
+                return Ok(Err(ReplicationError::Stream(error)));
             }
-            if !stream.has_said() {
+            if !stream.has_message() {
                 break;
             }
-            while let Some(said) = self.hot.stream.as_mut().and_then(LoggerClient::said) {
-                if let Err(trouble) = self.heed_said(said)? {
-                    return Ok(Err(trouble));
+            while let Some(said) = self
+                .hot_replica
+                .stream
+                .as_mut()
+                .and_then(LoggerClient::next_message)
+            {
+                if let Err(error) = self.handle_message(said)? {
+                    return Ok(Err(error));
                 }
             }
-            if let Err(trouble) = self.look_at_replica() {
-                return Ok(Err(trouble));
+            if let Err(error) = self.poll_replica() {
+                return Ok(Err(error));
             }
         }
-        Ok(self.look_at_replica())
+        Ok(self.poll_replica())
     }
 
-    fn begin_to_follow(&self) -> Result<LoggerClient, ServeError> {
+    fn open_replica_stream(&self) -> Result<LoggerClient, ServeError> {
         let (Some(at), Some(link)) = (
             standby_eligibility::granter(&self.config),
             &self.config.link,
@@ -122,32 +127,35 @@ impl Service {
             return Err(ServeError::SeveralLoggers);
         };
         let mut stream = LoggerClient::call(at, &link.key_file, LOGGER_CONNECT_TIMEOUT)?;
-        let replica = self.hot.replica.as_ref();
+        let replica = self.hot_replica.replica.as_ref();
         let edition = replica.map(Replica::edition);
         let streams = replica.map_or_else(Vec::new, Replica::streams);
         stream.follow(self.config.name.clone(), edition, streams)?;
         Ok(stream)
     }
 
-    fn heed_said(&mut self, said: Said) -> Result<Result<(), Trouble>, ServeError> {
+    fn handle_message(
+        &mut self,
+        said: LoggerMessage,
+    ) -> Result<Result<(), ReplicationError>, ServeError> {
         match said {
-            Said::Followed(edition) => {
-                self.end_replica()?;
+            LoggerMessage::Followed(edition) => {
+                self.stop_replica()?;
                 // Of a server without a record there is nothing to follow.
                 let edition = edition.filter(|one| one.record != Edition::WITHOUT);
                 if let Some(edition) = edition
-                    && let Err(error) = self.begin_replica(edition)
+                    && let Err(error) = self.start_replica(edition)
                 {
-                    return Ok(Err(Useless::NotStarted(error.to_string()).into()));
+                    return Ok(Err(ReplicaError::NotStarted(error.to_string()).into()));
                 }
             }
-            Said::Grown(process, from, bytes) => {
-                if let Some(replica) = &mut self.hot.replica {
-                    match replica.take(process, from, &bytes) {
+            LoggerMessage::Grown(process, from, bytes) => {
+                if let Some(replica) = &mut self.hot_replica.replica {
+                    match replica.append(process, from, &bytes) {
                         Ok(true) => {}
                         Ok(false) => {
                             let error = ServeError::Logger("it left something out".into());
-                            return Ok(Err(Trouble::Stream(error)));
+                            return Ok(Err(ReplicationError::Stream(error)));
                         }
                         Err(useless) => return Ok(Err(useless.into())),
                     }
@@ -159,36 +167,38 @@ impl Service {
     }
 
     /// Start the server, to follow this.
-    fn begin_replica(&mut self, edition: Edition) -> Result<(), ServeError> {
-        let directory = self.ground.lock.directory();
+    fn start_replica(&mut self, edition: Edition) -> Result<(), ServeError> {
+        let directory = self.resources.lock.directory();
         let mut north = North::inherited(directory, self.config.limits.total, edition.record)?;
         north.memory().hold(self.hold());
         north.memory().clients_connect_to(&self.config.addresses);
         north.memory().follow();
         let command = supervise::Command::new(self.config.command.clone());
-        let shipping = self.shipping_socket()?;
+        let shipping = self.sender_socket()?;
         let shipping = shipping.as_ref().map(AsFd::as_fd);
         let server = north
-            .start(&command, &self.ground.cgroup, shipping, &mut |_| Ok(()))
+            .start(&command, &self.resources.cgroup, shipping, &mut |_| Ok(()))
             .map_err(std::io::Error::other)
             .doing("start the server that is to follow")?;
         let replica = Replica::new(north, server, edition);
         let pid = replica.pid();
-        self.hot.replica = Some(replica);
-        self.listening.started(clock::now());
+        self.hot_replica.replica = Some(replica);
+        self.readiness.started(clock::now());
         self.emit(Event::ReplicaStarted { pid });
         Ok(())
     }
 
-    fn look_at_replica(&mut self) -> Result<(), Trouble> {
-        let Some(replica) = &mut self.hot.replica else {
+    fn poll_replica(&mut self) -> Result<(), ReplicationError> {
+        let Some(replica) = &mut self.hot_replica.replica else {
             return Ok(());
         };
-        replica.look()?;
-        if let Some(stream) = &mut self.hot.stream {
-            replica.forget(stream).map_err(Trouble::Stream)?;
+        replica.poll()?;
+        if let Some(stream) = &mut self.hot_replica.stream {
+            replica
+                .trim_output(stream)
+                .map_err(ReplicationError::Stream)?;
         }
-        if replica.catches_up(clock::now()) {
+        if replica.reaches_end(clock::now()) {
             let bytes = replica.north.record_bytes();
             self.emit(Event::CaughtUp { bytes });
         }
@@ -196,21 +206,25 @@ impl Service {
     }
 
     /// It is of no use: another one is tried after a pause, or none any more.
-    fn drop_replica(&mut self, why: &Useless) -> Result<(), ServeError> {
+    fn drop_replica(&mut self, why: &ReplicaError) -> Result<(), ServeError> {
         let now = clock::now();
-        let since = self.hot.replica.as_ref().and_then(Replica::caught_up);
+        let since = self
+            .hot_replica
+            .replica
+            .as_ref()
+            .and_then(Replica::caught_up);
         if since.is_some_and(|since| now.saturating_sub(since) >= FAILURE_RESET_AFTER) {
-            self.hot.failures = 0;
+            self.hot_replica.failures = 0;
         }
-        let pause = FIRST_RESTART_DELAY * (1 << self.hot.failures);
-        self.hot.failures += 1;
-        if why.is_for_good() {
-            self.hot.failures = CONSECUTIVE_FAILURES_MAX;
+        let pause = FIRST_RESTART_DELAY * (1 << self.hot_replica.failures);
+        self.hot_replica.failures += 1;
+        if why.is_permanent() {
+            self.hot_replica.failures = CONSECUTIVE_FAILURES_MAX;
         }
-        self.hot.not_before = now + pause;
-        self.hot.stream = None;
-        self.end_replica()?;
-        let again = self.hot.failures < CONSECUTIVE_FAILURES_MAX;
+        self.hot_replica.not_before = now + pause;
+        self.hot_replica.stream = None;
+        self.stop_replica()?;
+        let again = self.hot_replica.failures < CONSECUTIVE_FAILURES_MAX;
         let milliseconds = || u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
         self.emit(Event::ReplicaDropped {
             reason: why.to_string(),
@@ -220,24 +234,24 @@ impl Service {
     }
 
     /// End it, if there is one.
-    pub(super) fn end_replica(&mut self) -> Result<(), ServeError> {
-        match self.hot.replica.take() {
+    pub(super) fn stop_replica(&mut self) -> Result<(), ServeError> {
+        match self.hot_replica.replica.take() {
             Some(replica) => {
-                self.listening.settled();
-                replica.end(&self.ground.cgroup)
+                self.readiness.settled();
+                replica.end(&self.resources.cgroup)
             }
             None => Ok(()),
         }
     }
 
     /// This host is granted the service, whose record is this: the replica goes on with it, if it can.
-    pub(super) fn with_replica(&mut self, record: u64) -> Result<bool, ServeError> {
-        self.hot.stream = None;
-        while !self.is_to_stop() && self.link().is_some_and(|link| link.awaits_heritage()) {
-            let Some(mut replica) = self.hot.replica.take() else {
+    pub(super) fn promote_replica(&mut self, record: u64) -> Result<bool, ServeError> {
+        self.hot_replica.stream = None;
+        while !self.should_stop() && self.link().is_some_and(|link| link.awaits_heritage()) {
+            let Some(mut replica) = self.hot_replica.replica.take() else {
                 return Ok(false);
             };
-            let behind = replica.behind();
+            let behind = replica.lag_bytes();
             let fetched = match replica.edition().record == record {
                 true => self.ask_logger(|logger| replica.fetch_rest(logger))?,
                 false => Some(None),
@@ -245,7 +259,7 @@ impl Service {
             let useless = match fetched {
                 Some(Some(Ok(()))) => {
                     let pid = replica.pid();
-                    let lag_bytes = behind.max(replica.behind());
+                    let lag_bytes = behind.max(replica.lag_bytes());
                     let (north, server) = replica.into_parts();
                     (self.north, self.server) = (Some(north), Some(server));
                     self.emit(Event::ReplicaPromoted { pid, lag_bytes });
@@ -254,13 +268,13 @@ impl Service {
                 Some(Some(Err(useless))) => useless.to_string(),
                 Some(None) => "what it has followed is not the record that there is".into(),
                 None => {
-                    self.hot.replica = Some(replica); // until the logger answers
+                    self.hot_replica.replica = Some(replica); // until the logger answers
                     self.look_at_link()?;
                     self.idle()?;
                     continue;
                 }
             };
-            replica.end(&self.ground.cgroup)?;
+            replica.end(&self.resources.cgroup)?;
             self.emit(Event::ReplicaDropped {
                 reason: useless,
                 retry_ms: None,
@@ -270,22 +284,22 @@ impl Service {
     }
 
     /// The connections are known behind the gate, and the server is here already.
-    pub(super) fn server_goes_on(&mut self) -> Result<(), ServeError> {
+    pub(super) fn take_over_with_replica(&mut self) -> Result<(), ServeError> {
         let now = clock::now();
-        self.recovery.goes_on_here(self.cause_of_restoring(), now);
-        self.act()?;
+        self.recovery.goes_on_here(self.restore_cause(), now);
+        self.execute()?;
         self.incarnation += 1;
         let pid = self.server.as_ref().map(|server| server.pid());
         let pid = pid.map_or(0, |pid| pid.as_raw_pid().unsigned_abs());
-        self.ground.plane.main_process(pid)?;
+        self.resources.plane.main_process(pid)?;
         self.backoff.started(now);
-        self.listening.started(now);
+        self.readiness.started(now);
         let hold = self.hold();
         if let Some(north) = &mut self.north {
-            north.goes_on(hold);
+            north.promote(hold);
         }
-        self.show_processes_the_way()?;
-        self.compare_record()?;
+        self.set_sender_destination()?;
+        self.compare_determinants()?;
         if self.listens()? {
             self.recovery.listening(clock::now());
         }
@@ -296,31 +310,31 @@ impl Service {
     }
 
     /// What tells that there is something to follow.
-    pub(super) fn watch_followed<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
-        let stream = self.hot.stream.as_ref();
+    pub(super) fn watch_replica<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
+        let stream = self.hot_replica.stream.as_ref();
         fds.extend(stream.map(|one| PollFd::from_borrowed_fd(one.as_fd(), PollFlags::IN)));
-        let replica = self.hot.replica.as_ref();
+        let replica = self.hot_replica.replica.as_ref();
         fds.extend(replica.map(|one| PollFd::new(one.server(), PollFlags::IN)));
         let says = replica.map(|one| PollFd::from_borrowed_fd(one.north.watch(), PollFlags::IN));
         fds.extend(says);
     }
 
     /// There is a server that follows, and has nothing left to do.
-    pub(super) fn follows_to_the_end(&self) -> bool {
-        let replica = self.hot.replica.as_ref();
-        replica.is_some_and(|replica| replica.behind() == 0)
+    pub(super) fn replica_is_current(&self) -> bool {
+        let replica = self.hot_replica.replica.as_ref();
+        replica.is_some_and(|replica| replica.lag_bytes() == 0)
     }
 
     pub(super) fn replica_status(&self) -> Option<ReplicaStatus> {
-        let replica = self.hot.replica.as_ref()?;
-        let missing = match self.follows_to_the_end() {
+        let replica = self.hot_replica.replica.as_ref()?;
+        let missing = match self.replica_is_current() {
             true => self.not_listened_on().unwrap_or_default(),
             false => Vec::new(),
         };
         Some(ReplicaStatus {
             pid: replica.pid(),
             record_bytes: replica.north.record_bytes(),
-            lag_bytes: replica.behind(),
+            lag_bytes: replica.lag_bytes(),
             not_listening: in_words(&missing),
         })
     }

@@ -8,7 +8,7 @@ use super::Service;
 use crate::{
     error::{ServeError, SystemContext as _},
     events::Code,
-    logger_client::{LoggerClient, OfImage},
+    logger_client::{ImageReply, LoggerClient},
     north::{North, Uploaded},
 };
 
@@ -30,14 +30,14 @@ pub(super) enum Fetched {
 impl Service {
     /// Tell the logger more of the image that goes there.
     pub(super) fn upload_image(&mut self) -> Result<(), ServeError> {
-        if self.ground.logger.client().is_none() {
+        if self.resources.logger.client().is_none() {
             return Ok(()); // one that is there again is told from the beginning
         }
-        match self.north.as_mut().map(North::of_image) {
+        match self.north.as_mut().map(North::image_message) {
             None => Ok(()),
             Some(Ok(requests)) if requests.is_empty() => Ok(()),
             Some(Ok(requests)) => {
-                let told = self.ask_logger(|logger| logger.tell_image(requests));
+                let told = self.ask_logger(|logger| logger.send_image(requests));
                 told.map(drop)
             }
             Some(Err(uploaded)) => self.end_upload(uploaded),
@@ -45,11 +45,11 @@ impl Service {
     }
 
     /// The logger has said something of it.
-    pub(super) fn hear_of_image(&mut self, said: OfImage) -> Result<(), ServeError> {
+    pub(super) fn handle_image_reply(&mut self, said: ImageReply) -> Result<(), ServeError> {
         let Some(north) = &mut self.north else {
             return Ok(());
         };
-        match north.hear_of_image(said) {
+        match north.handle_image_reply(said) {
             Uploaded::NotYet => self.upload_image(),
             uploaded => self.end_upload(uploaded),
         }
@@ -58,18 +58,18 @@ impl Service {
     /// A logger that has begun anew meanwhile lacks what is behind the image, or, if it has none now, the one before;
     /// or it is to know that the record is over.
     fn end_upload(&mut self, uploaded: Uploaded) -> Result<(), ServeError> {
-        self.heed_upload(uploaded)?;
-        self.compare_record()
+        self.handle_upload(uploaded)?;
+        self.compare_determinants()
     }
 
-    pub(super) fn heed_upload(&mut self, uploaded: Uploaded) -> Result<(), ServeError> {
+    pub(super) fn handle_upload(&mut self, uploaded: Uploaded) -> Result<(), ServeError> {
         match uploaded {
             Uploaded::NotYet | Uploaded::Again => Ok(()),
             Uploaded::New(made) => {
                 let replaced = self.north.as_mut().map(|north| north.replace(*made));
-                self.tell_of_checkpoint(replaced.transpose())
+                self.report_checkpoint(replaced.transpose())
             }
-            Uploaded::Failed(reason) => self.tell_of_checkpoint(Err(reason)),
+            Uploaded::Failed(reason) => self.report_checkpoint(Err(reason)),
             Uploaded::Never(why) => {
                 let message = format!(
                     "the logger has begun anew, and cannot be given the server's last checkpoint again: {why}"
@@ -129,9 +129,9 @@ impl Service {
                 return Ok(Some(taken.doing(UNPACK)));
             }
             from = to;
-            self.beat()?;
+            self.heartbeat()?;
             self.answer_control();
-            if self.is_to_stop() {
+            if self.should_stop() {
                 return Ok(None);
             }
         }

@@ -17,7 +17,7 @@ const TRUNCATION_STEP_BYTES: u64 = 1 << 20;
 
 /// What can be released when the record is safe up to there.
 #[derive(Debug, Default)]
-pub(super) struct Releasing {
+pub(super) struct LogTruncation {
     /// Bytes of the record then.
     at: u64,
     /// Lengths of the streams.
@@ -27,7 +27,7 @@ pub(super) struct Releasing {
     left: u64,
 }
 
-impl Releasing {
+impl LogTruncation {
     /// The server has died: perhaps between a read and its record, which may begin anew.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
@@ -36,7 +36,7 @@ impl Releasing {
 
 impl Service {
     /// To be called every second while the service serves.
-    pub(super) fn release_what_was_read(&mut self) -> Result<(), ServeError> {
+    pub(super) fn truncate_read_instream(&mut self) -> Result<(), ServeError> {
         let Some(north) = &self.north else {
             return Ok(());
         };
@@ -45,28 +45,30 @@ impl Service {
             return Ok(());
         }
         let is_safe = (0..)
-            .zip(&self.releasing.heads)
+            .zip(&self.log_truncation.heads)
             .all(|(process, head)| self.config.link.is_none() || memory.stable(process) >= *head);
-        if !self.releasing.read.is_empty() {
+        if !self.log_truncation.read.is_empty() {
             if is_safe {
-                let read = std::mem::take(&mut self.releasing.read);
+                let read = std::mem::take(&mut self.log_truncation.read);
                 let _ = self.ask_logger(|logger| logger.release(read))?;
             }
             return Ok(());
         }
         let bytes: u64 = memory.processes().map(|one| memory.length(one)).sum();
         // Of what was left out the logger is to know how far it goes, when its client rests.
-        let left = self.segments_left_out()?;
-        if bytes < self.releasing.at + TRUNCATION_STEP_BYTES && left == self.releasing.left {
+        let left = self.skipped_segments()?;
+        if bytes < self.log_truncation.at + TRUNCATION_STEP_BYTES
+            && left == self.log_truncation.left
+        {
             return Ok(());
         }
-        let read = self.read_by_the_server()?;
+        let read = self.read_positions()?;
         // After that: what was read by then is in there.
         let Some(north) = &self.north else {
             return Ok(());
         };
         let memory = north.memory();
-        self.releasing = Releasing {
+        self.log_truncation = LogTruncation {
             at: bytes,
             heads: memory.processes().map(|one| memory.length(one)).collect(),
             read,
@@ -77,11 +79,11 @@ impl Service {
 
     /// The server has replayed its record: the logger need not wait for what it has had no copy of, and knows what
     /// lies behind that then.
-    pub(crate) fn release_where_it_stands(&mut self) -> Result<(), ServeError> {
+    pub(crate) fn truncate_to_replay_positions(&mut self) -> Result<(), ServeError> {
         let Some(north) = self.north.as_ref().filter(|_| self.config.link.is_some()) else {
             return Ok(());
         };
-        let flows = self.ground.plane.flows()?;
+        let flows = self.resources.plane.flows()?;
         let stands = flows.iter().filter_map(|(key, flow)| {
             let standing = north.standing(*key, flow)?;
             Some((flow.id, standing.instream))
@@ -93,17 +95,17 @@ impl Service {
         Ok(())
     }
 
-    fn segments_left_out(&self) -> Result<u64, ServeError> {
+    fn skipped_segments(&self) -> Result<u64, ServeError> {
         match self.config.spare_copies() {
-            Some(_) => Ok(self.ground.plane.counters()?.mirror_skipped()),
+            Some(_) => Ok(self.resources.plane.counters()?.mirror_skipped()),
             None => Ok(0),
         }
     }
 
     /// How far the server has read each connection, at least.
-    fn read_by_the_server(&self) -> Result<Vec<(FlowId, SeqNumber)>, ServeError> {
+    fn read_positions(&self) -> Result<Vec<(FlowId, SeqNumber)>, ServeError> {
         // Before: what comes meanwhile is not read.
-        let flows = self.ground.plane.flows()?;
+        let flows = self.resources.plane.flows()?;
         let mut read = Vec::new();
         let unread = supervise::unread(&self.all_addresses(&opened_by_server(&flows)))?.into_iter();
         let unread = unread.map(|one| ((one.server, one.client), one.bytes));

@@ -9,12 +9,12 @@ use crate::{
     error::ServeError,
     events::{Code, Event},
     logger::Logger,
-    logger_client::{ANSWER_TIMEOUT, LoggerClient, Said},
+    logger_client::{ANSWER_TIMEOUT, LoggerClient, LoggerMessage},
 };
 
 impl Service {
-    pub(super) fn look_at_logger(&mut self) -> Result<(), ServeError> {
-        let died = match &mut self.ground.logger {
+    pub(super) fn poll_logger(&mut self) -> Result<(), ServeError> {
+        let died = match &mut self.resources.logger {
             Logger::Local(client) => client.is_dead(),
             Logger::Remote(_) => {
                 self.look_at_link()?;
@@ -24,19 +24,27 @@ impl Service {
         if died {
             return self.restart_logger();
         }
-        while let Some(said) = self.ground.logger.client().and_then(LoggerClient::said) {
+        while let Some(said) = self
+            .resources
+            .logger
+            .client()
+            .and_then(LoggerClient::next_message)
+        {
             match said {
-                Said::Drained(token) => {
-                    let link = self.ground.logger.link();
+                LoggerMessage::Drained(token) => {
+                    let link = self.resources.logger.link();
                     if !link.is_some_and(|link| link.drained(token)) {
                         self.recovery.drained(token.wrapping_sub(self.barriers));
                     }
                 }
-                Said::Unprotected(flow, reason) => self.unprotect(flow, reason)?,
-                Said::Unknown(flow_low) => self.not_recorded(flow_low)?,
-                Said::Image(said) => self.hear_of_image(said)?,
-                // Said on other streams.
-                Said::Lease(_) | Said::Hosts(..) | Said::Followed(_) | Said::Grown(..) => {}
+                LoggerMessage::Unprotected(flow, reason) => self.unprotect(flow, reason)?,
+                LoggerMessage::Unknown(flow_low) => self.not_recorded(flow_low)?,
+                LoggerMessage::Image(said) => self.handle_image_reply(said)?,
+                // LoggerMessage on other streams.
+                LoggerMessage::Lease(_)
+                | LoggerMessage::Hosts(..)
+                | LoggerMessage::Followed(_)
+                | LoggerMessage::Grown(..) => {}
             }
         }
         Ok(())
@@ -50,7 +58,7 @@ impl Service {
         let is_full = reason == UnprotectedReason::TooManyConnections;
         // A refused handshake is no flow yet, and its client would wait for the logger. Others may be refused
         // meanwhile: it is looked for first, before all flows are read.
-        let refused = is_full.then(|| self.ground.plane.refuse(flow, reason.code()).ok());
+        let refused = is_full.then(|| self.resources.plane.refuse(flow, reason.code()).ok());
         let key = match refused.flatten() {
             Some(key) => Some(key),
             None => self.released(flow, reason)?,
@@ -72,7 +80,7 @@ impl Service {
         flow: FlowId,
         reason: UnprotectedReason,
     ) -> Result<Option<FlowKey>, ServeError> {
-        let flows = self.ground.plane.flows()?;
+        let flows = self.resources.plane.flows()?;
         let found = flows.into_iter().find(|(_, known)| known.id == flow);
         if let Some((key, flow)) = &found {
             self.release(*key, flow, reason);
@@ -87,7 +95,7 @@ impl Service {
         &mut self,
         ask: impl FnOnce(&mut LoggerClient) -> Result<T, ServeError>,
     ) -> Result<Option<T>, ServeError> {
-        let Some(client) = self.ground.logger.client() else {
+        let Some(client) = self.resources.logger.client() else {
             return Ok(None);
         };
         match ask(client) {
@@ -96,7 +104,7 @@ impl Service {
             Err(ServeError::NotKnown(_)) => Ok(None),
             Err(error) => {
                 tracing::warn!(%error, "the logger did not answer");
-                match &mut self.ground.logger {
+                match &mut self.resources.logger {
                     Logger::Local(_) => self.restart_logger()?,
                     Logger::Remote(link) => link.broken(&error, clock::now()),
                 }
@@ -108,10 +116,11 @@ impl Service {
     fn restart_logger(&mut self) -> Result<(), ServeError> {
         let new = LoggerClient::start(
             &self.config,
-            self.ground.plane.pins().path(),
+            self.resources.plane.pins().path(),
             ANSWER_TIMEOUT,
         )?;
-        if let Logger::Local(old) = std::mem::replace(&mut self.ground.logger, Logger::Local(new))
+        if let Logger::Local(old) =
+            std::mem::replace(&mut self.resources.logger, Logger::Local(new))
             && let Some(unended) = old.kill()
         {
             self.warn(Code::LoggerNotEnded, unended.to_string());

@@ -2,7 +2,7 @@
 //!
 //! The ring for the kernel's events has room for some ten thousand, and many clients, or strangers, may fill it while
 //! nobody reads. Each event is told once. What it would have said of a connection is in the flow, too, where somebody
-//! has to look; what it would have said of the server is found by `look_at_gate` and by the listening sockets.
+//! has to look; what it would have said of the server is found by `poll_gate` and by the listening sockets.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -50,10 +50,10 @@ impl LostEvents {
 
 impl Service {
     /// If events were lost since the last look: look for what these would have said.
-    pub(super) fn look_for_lost_events(&mut self) -> Result<(), ServeError> {
-        let lost = self.ground.plane.counters()?.events_lost();
+    pub(super) fn poll_lost_events(&mut self) -> Result<(), ServeError> {
+        let lost = self.resources.plane.counters()?.events_lost();
         if lost != self.lost_events.seen {
-            self.heed_flows()?;
+            self.reconcile_flows()?;
             self.lost_events.seen = lost; // those that are lost from here on are found next time
         }
         if let Some(count) = self.lost_events.untold(clock::now()) {
@@ -67,23 +67,23 @@ impl Service {
     }
 
     /// From now on the kernel's events are read.
-    pub(super) fn begin_to_read(&mut self) -> Result<(), ServeError> {
-        let lost = self.ground.plane.counters()?.events_lost();
+    pub(super) fn reset_lost_events(&mut self) -> Result<(), ServeError> {
+        let lost = self.resources.plane.counters()?.events_lost();
         self.lost_events.excuses(lost);
         Ok(())
     }
 
     /// The same for a service that was found running, whatever was lost.
-    pub(super) fn look_for_all_events(&mut self) -> Result<(), ServeError> {
-        let lost = self.ground.plane.counters()?.events_lost();
-        self.heed_flows()?;
+    pub(super) fn reconcile_events(&mut self) -> Result<(), ServeError> {
+        let lost = self.resources.plane.counters()?.events_lost();
+        self.reconcile_flows()?;
         self.lost_events.seen = lost;
         Ok(())
     }
 
     /// What the flows show is heeded as the kernel's events would be. To hear it twice does no harm.
-    fn heed_flows(&mut self) -> Result<(), ServeError> {
-        let flows = self.ground.plane.flows()?;
+    fn reconcile_flows(&mut self) -> Result<(), ServeError> {
+        let flows = self.resources.plane.flows()?;
         for (key, flow) in &flows {
             if flow.is_late(self.incarnation) {
                 self.late.push((*key, flow.id));

@@ -21,17 +21,17 @@ impl Service {
     /// The server is about to be started: what its next life needs, if it is to have a record.
     pub(crate) fn prepare_north(&mut self) -> Result<(), ServeError> {
         if !self.config.wrapped {
-            return self.tell_of_no_record().map(drop);
+            return self.report_no_record().map(drop);
         }
         let mut north = match self.north.take() {
             Some(north) => north,
             None => {
-                let directory = self.ground.lock.directory();
+                let directory = self.resources.lock.directory();
                 North::new(directory, self.config.limits.total)?
                     .with_images(&self.config, directory)?
             }
         };
-        let prepared = self.prepare_next_life(&mut north);
+        let prepared = self.prepare_replay(&mut north);
         if north.is_lost() {
             self.recovery.forgotten();
         }
@@ -39,12 +39,12 @@ impl Service {
         // In any case: without it the next try would know of no earlier life.
         self.north = Some(north);
         prepared?;
-        self.show_processes_the_way()?;
-        self.compare_record()
+        self.set_sender_destination()?;
+        self.compare_determinants()
     }
 
     /// If there was an earlier life: what is replayed of it.
-    fn prepare_next_life(&mut self, north: &mut North) -> Result<(), ServeError> {
+    fn prepare_replay(&mut self, north: &mut North) -> Result<(), ServeError> {
         if !north.has_record() && !north.is_lost() {
             return Ok(());
         }
@@ -56,10 +56,10 @@ impl Service {
             self.warn(Code::ReplayDiverged, message);
         }
         if let Some(message) = north.torn_image().filter(|_| !north.is_lost()) {
-            north.is_gone();
+            north.mark_lost();
             self.warn(Code::ImageNotStarted, message);
         }
-        let flows = self.ground.plane.flows()?;
+        let flows = self.resources.plane.flows()?;
         if let Some(quarantined) = north.quarantine(self.config.quarantine_after)? {
             let its = flows.iter().filter(|(key, _)| quarantined.is(*key));
             for (_, flow) in its {
@@ -84,38 +84,41 @@ impl Service {
 
     /// A server that has turned out not to be one that can be rebuilt is served without a record, with the clients
     /// that it has, if that was wanted. Is it?
-    pub(super) fn goes_on_without(&mut self, error: &ServeError) -> Result<bool, ServeError> {
+    pub(super) fn continue_without_record(
+        &mut self,
+        error: &ServeError,
+    ) -> Result<bool, ServeError> {
         let is_at_start = self.recovery.stage() == Stage::Starting && self.server.is_none();
         if self.config.otherwise.is_none() || !is_at_start || !error.is_of_the_north() {
             return Ok(false);
         }
         // Another host, or this one after a boot, would take what the logger has for the server's state: if the logger
         // does not hear that it is not, the service begins anew.
-        if !self.tell_of_no_record()? && self.config.address_device.is_some() {
+        if !self.report_no_record()? && self.config.address_device.is_some() {
             return Ok(false);
         }
-        self.do_without(error.and_without())?;
+        self.drop_record(error.and_without())?;
         self.start_at = Some(clock::now());
         Ok(true)
     }
 
     /// From now on the service is one without a record, if that was wanted: a record was only preferred.
-    pub(super) fn do_without(&mut self, why: String) -> Result<(), ServeError> {
+    pub(super) fn drop_record(&mut self, why: String) -> Result<(), ServeError> {
         let Some(otherwise) = &self.config.otherwise else {
             return Ok(());
         };
         self.config = ServeConfig::clone(otherwise);
         self.warn(Code::NotRebuilt, why);
-        options::keep(self.ground.lock.directory(), &self.config)?;
+        options::keep(self.resources.lock.directory(), &self.config)?;
         drop(self.north.take());
-        self.look_at_policy();
+        self.update_loss_policy();
         self.recovery.goes_on_without(clock::now());
         Ok(())
     }
 
     /// The logger is told that the server has no record, if a host which takes over could look for one: what there is
     /// of it is nobody's state any more. Does it know?
-    pub(super) fn tell_of_no_record(&mut self) -> Result<bool, ServeError> {
+    pub(super) fn report_no_record(&mut self) -> Result<bool, ServeError> {
         let is_preferred = self.config.without || self.config.otherwise.is_some();
         if self.config.link.is_none() || !is_preferred {
             return Ok(true);
@@ -133,7 +136,7 @@ impl Service {
 
     /// The server has died. If it has left by itself, where its record says that it went on, and has not said why,
     /// that is told: its next life may well do the same.
-    pub(super) fn look_at_end(&mut self, cause: Cause) {
+    pub(super) fn warn_exit_in_replay(&mut self, cause: Cause) {
         let replays = self
             .north
             .as_ref()
@@ -149,11 +152,11 @@ impl Service {
         let north = self.north.as_ref()?;
         let is_lost = self.recovery.stage() == Stage::Serving && north.is_lost();
         let lost = "the beginning of the record is lost: another version of outlive made the record, or a checkpoint is gone";
-        north.ended().or(is_lost.then_some(lost))
+        north.end_reason().or(is_lost.then_some(lost))
     }
 
     /// A life that was found running goes on, and would not be rebuilt: that is told.
-    pub(super) fn look_at_adopted_record(&mut self) {
+    pub(super) fn check_adopted_record(&mut self) {
         let is_lost = self.north.as_ref().is_some_and(North::is_lost);
         if let Some(reason) = self.record_ended().filter(|_| is_lost) {
             self.emit(Event::RecordingStopped {
@@ -164,11 +167,11 @@ impl Service {
     }
 
     /// Has the server replayed its record?
-    pub(super) fn look_at_north(&mut self) -> Result<(), ServeError> {
+    pub(super) fn poll_north(&mut self) -> Result<(), ServeError> {
         let Some(north) = &mut self.north else {
             return Ok(());
         };
-        if let Some(reason) = north.has_ended() {
+        if let Some(reason) = north.take_end_reason() {
             let record_bytes = north.record_bytes();
             self.emit(Event::RecordingStopped {
                 reason: reason.to_owned(),
@@ -176,7 +179,7 @@ impl Service {
             });
             return Ok(());
         }
-        if let Some(reason) = north.is_restless() {
+        if let Some(reason) = north.threads_not_awaited() {
             let message = format!(
                 "outlive no longer waits for threads of the server other than the first: {reason}. If the first thread depends on these threads, the record may not be replayable from here on"
             );
@@ -186,10 +189,10 @@ impl Service {
             return Ok(());
         };
         if self.config.link.is_some() {
-            north.gives_notes(self.ground.plane.notes());
+            north.set_read_cursors(self.resources.plane.notes());
         }
-        let replayed = north.look(clock::now())?;
-        self.let_join()?;
+        let replayed = north.poll(clock::now())?;
+        self.register_outbound()?;
         match replayed {
             Replayed::NotYet => {}
             Replayed::Whole => self.recovery.replayed(clock::now()),
@@ -198,9 +201,9 @@ impl Service {
                 // It dies of that, as of a crash, and begins without a record.
                 if let Some(north) = &mut self.north {
                     north.give_up();
-                    north.is_gone();
+                    north.mark_lost();
                 }
-                self.ground.cgroup.kill()?;
+                self.resources.cgroup.kill()?;
             }
         }
         Ok(())
@@ -224,7 +227,7 @@ impl Service {
         id: FlowId,
         point: SplicePoint,
     ) -> Result<(), ServeError> {
-        let Some(flow) = self.numbered(key, id)? else {
+        let Some(flow) = self.flow_with_id(key, id)? else {
             return Ok(());
         };
         let Some(north) = &mut self.north else {
@@ -245,7 +248,7 @@ impl Service {
             outstream: point.outstream,
             verify_end: point.verify_end,
         };
-        match self.ground.plane.graft(key, id, point, graft.window) {
+        match self.resources.plane.graft(key, id, point, graft.window) {
             Err(dataplane::DataplaneError::Control { .. }) => return Ok(()), // gone
             result => result?,
         }
@@ -264,21 +267,21 @@ impl Service {
         let Some(north) = &mut self.north else {
             return Ok(());
         };
-        north.begins_anew();
+        north.restart_record();
         match north.hand_over() {
             Ok(Outgoing { kept: 0, reset: 0 }) => {}
             Ok(Outgoing { kept, reset }) => self.emit(Event::UpstreamConnections {
                 recovered: kept,
                 reset,
             }),
-            Err(error) => self.not_handed_over(&error),
+            Err(error) => self.restart_after_failed_handover(&error),
         }
         Ok(())
     }
 
     /// A server that has died meanwhile is heard of otherwise. One that lives waits for its connections, and nobody
     /// would ever give it those: it begins again, which is no fault of its own.
-    fn not_handed_over(&mut self, error: &std::io::Error) {
+    fn restart_after_failed_handover(&mut self, error: &std::io::Error) {
         let server = self.server.as_mut();
         let lives = server.is_some_and(|server| matches!(server.try_wait(), Ok(None)));
         if !lives {

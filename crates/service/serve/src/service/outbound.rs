@@ -17,18 +17,18 @@ use wire::{Flags, FlowId, FlowKey, OptionsBuffer, OptionsFull, TcpOption};
 use super::Service;
 use crate::{
     error::ServeError,
-    north::{Joining, North},
+    north::{North, OutboundRequest},
 };
 
 impl Service {
     /// The server waits to hear which of its own connections go on as its clients' do.
-    pub(super) fn let_join(&mut self) -> Result<(), ServeError> {
-        while let Some(joining) = self.north.as_mut().and_then(North::joins) {
+    pub(super) fn register_outbound(&mut self) -> Result<(), ServeError> {
+        while let Some(joining) = self.north.as_mut().and_then(North::next_outbound) {
             let joined = self.join(&joining)?;
             let north = self.north.as_mut();
             let is_heard = north.is_some_and(|north| north.answer(joining, joined));
             if let Some((key, flow)) = joined.filter(|_| !is_heard) {
-                let _ = self.ground.plane.abandon(key, flow); // it may be gone
+                let _ = self.resources.plane.abandon(key, flow); // it may be gone
             }
         }
         Ok(())
@@ -39,16 +39,16 @@ impl Service {
     pub(super) fn unjoin(&mut self) {
         let unnoted = self.north.as_mut().map(North::unjoin);
         for (key, flow) in unnoted.unwrap_or_default() {
-            let _ = self.ground.plane.abandon(key, flow); // it may be gone
+            let _ = self.resources.plane.abandon(key, flow); // it may be gone
         }
     }
 
-    fn join(&mut self, joining: &Joining) -> Result<Option<(FlowKey, FlowId)>, ServeError> {
+    fn join(&mut self, joining: &OutboundRequest) -> Result<Option<(FlowKey, FlowId)>, ServeError> {
         let Some(socket) = &joining.socket else {
             return Ok(None);
         };
         let blueprint = match Blueprint::of(socket.as_fd()) {
-            Ok(Some(blueprint)) if self.is_own(blueprint.local.ip()) => blueprint,
+            Ok(Some(blueprint)) if self.is_service_address(blueprint.local.ip()) => blueprint,
             Ok(_) => return Ok(None),
             Err(error) => {
                 tracing::warn!(%error, "a connection of the server's own goes on for as long as this process does");
@@ -56,9 +56,9 @@ impl Service {
             }
         };
         let key = FlowKey::new(blueprint.peer, blueprint.local);
-        let (id, life) = self.ground.plane.number()?;
-        let flow = flow_of(&blueprint, id, life);
-        if let Err(error) = self.ground.plane.restore(key, &flow) {
+        let (id, incarnation) = self.resources.plane.number()?;
+        let flow = flow_of(&blueprint, id, incarnation);
+        if let Err(error) = self.resources.plane.restore(key, &flow) {
             tracing::warn!(%key, %error, "a connection of the server's own is not protected");
             return Ok(None);
         }
@@ -67,12 +67,12 @@ impl Service {
         let is_unheard = is_unused(socket.as_fd()).unwrap_or(false);
         let is_joined = matches!(opened, Ok(true)) && is_unheard;
         if !is_joined {
-            let _ = self.ground.plane.abandon(key, id); // it may be gone
+            let _ = self.resources.plane.abandon(key, id); // it may be gone
         }
         opened.map(|_| is_joined.then_some((key, id)))
     }
 
-    fn is_own(&self, address: IpAddr) -> bool {
+    fn is_service_address(&self, address: IpAddr) -> bool {
         let mut own = self.config.addresses.iter();
         own.any(|one| one.ip().to_canonical() == address.to_canonical())
     }
@@ -80,7 +80,7 @@ impl Service {
     /// Is it one of the service's? What the server has opened begins at any port.
     pub(super) fn is_ours(&self, key: FlowKey, flow: &Flow) -> bool {
         let server = key.server();
-        let is_opened = flow.is_opened_by_server() && self.is_own(server.ip());
+        let is_opened = flow.is_opened_by_server() && self.is_service_address(server.ip());
         is_opened || self.config.addresses.contains(&server)
     }
 
@@ -103,7 +103,7 @@ impl Service {
     /// Where its record is kept it begins. What a logger on another machine answers shows that it has heard of it.
     fn open_record(&mut self, key: FlowKey, flow: &Flow) -> Result<bool, ServeError> {
         if self.link().is_none() {
-            return Ok(self.ground.plane.opened(key, flow.id).is_ok());
+            return Ok(self.resources.plane.opened(key, flow.id).is_ok());
         }
         self.resume(key, flow, (flow.client.isn + 1, flow.server.isn + 1))?;
         Ok(self.ask_logger(|logger| logger.statistics())?.is_some())
@@ -118,13 +118,13 @@ pub(crate) fn opened_by_server(flows: &[(FlowKey, Flow)]) -> BTreeSet<FlowKey> {
 }
 
 /// As it would be known had its peer opened it, and the server been about to answer.
-fn flow_of(opened: &Blueprint, id: FlowId, life: u32) -> Flow {
+fn flow_of(opened: &Blueprint, id: FlowId, incarnation: u32) -> Flow {
     let (instream, outstream) = (opened.expected, opened.acknowledged);
     let edge = instream + opened.receive_window;
     let (theirs, ours) = opened.options.window_scales.unwrap_or_default();
     Flow {
         id,
-        incarnation: life,
+        incarnation: incarnation,
         syn_flags: (Flags::SYN | Flags::ACK).bits(),
         syn_window: window_field(opened.send_window, 0),
         syn_options: options_of(opened).map_or_else(|_| Vec::new(), |all| all.as_slice().to_vec()),

@@ -24,7 +24,7 @@ const START_EXTENSION: Duration = Duration::from_secs(30);
 
 /// Knowledge of the server's listening sockets.
 #[derive(Debug, Default)]
-pub(crate) struct Listening {
+pub(crate) struct Readiness {
     /// The server has listened, in this life or an earlier life.
     has: bool,
     /// The service manager knows that the service is there.
@@ -34,10 +34,10 @@ pub(crate) struct Listening {
     /// The state as the service manager was told.
     status: String,
     /// The beginning of the present life, and the time of the next word that the server does not listen.
-    life: Option<(Duration, Duration)>,
+    started: Option<(Duration, Duration)>,
 }
 
-impl Listening {
+impl Readiness {
     /// Is this the first time?
     pub(super) fn begins(&mut self) -> bool {
         !std::mem::replace(&mut self.has, true)
@@ -64,34 +64,34 @@ impl Listening {
 
     /// A life of the server begins.
     pub(crate) fn started(&mut self, now: Duration) {
-        self.life = Some((now, now + NOT_LISTENING_DELAY));
+        self.started = Some((now, now + NOT_LISTENING_DELAY));
     }
 
     /// The age of the present life, if the listening sockets are to be looked at now.
     fn due(&mut self, now: Duration) -> Option<Duration> {
-        let (since, due) = self.life.as_mut().filter(|(_, due)| now >= *due)?;
+        let (since, due) = self.started.as_mut().filter(|(_, due)| now >= *due)?;
         *due = now + NOT_LISTENING_INTERVAL;
         Some(now.saturating_sub(*since))
     }
 
     /// No more words about this life.
     pub(crate) fn settled(&mut self) {
-        self.life = None;
+        self.started = None;
     }
 }
 
 impl Service {
     /// The server serves clients.
-    pub(super) fn is_ready(&mut self) {
-        if self.listening.becomes_ready() {
+    pub(super) fn notify_ready(&mut self) {
+        if self.readiness.becomes_ready() {
             tell_manager(NotifyState::Ready);
         }
         self.show_status();
     }
 
     /// The start takes longer, and not because of the server: the service manager's time limit is not meant for that.
-    pub(super) fn start_goes_on(&mut self) {
-        if self.listening.is_to_extend(clock::now()) {
+    pub(super) fn extend_start(&mut self) {
+        if self.readiness.is_to_extend(clock::now()) {
             let by = u32::try_from(START_EXTENSION.as_micros()).unwrap_or(u32::MAX);
             tell_manager(NotifyState::ExtendTimeoutUsec(by));
         }
@@ -107,16 +107,16 @@ impl Service {
             stage => stage,
         };
         let status = format!("{stage}: {addresses}");
-        if status != self.listening.status {
+        if status != self.readiness.status {
             tell_manager(NotifyState::Status(&status));
-            self.listening.status = status;
+            self.readiness.status = status;
         }
     }
 
     /// A record is being replayed, or is about to be.
-    pub(super) fn replays(&self) -> bool {
+    pub(super) fn is_replaying(&self) -> bool {
         match self.recovery.stage() {
-            _ if !self.listening.has_begun() => false,
+            _ if !self.readiness.has_begun() => false,
             Stage::Serving => false,
             Stage::Starting => self.north.is_some(), // replays before it listens
             Stage::Clearing | Stage::Listing | Stage::Recovering => true,
@@ -124,23 +124,23 @@ impl Service {
     }
 
     /// Says on which addresses the server does not listen, some time after the start.
-    pub(super) fn look_where_it_listens(&mut self) -> Result<(), ServeError> {
-        if self.server.is_none() && !self.ground.cgroup.populated()? {
+    pub(super) fn check_listeners(&mut self) -> Result<(), ServeError> {
+        if self.server.is_none() && !self.resources.cgroup.populated()? {
             return Ok(()); // that it ends is told elsewhere
         }
-        let Some(waited) = self.listening.due(clock::now()) else {
+        let Some(waited) = self.readiness.due(clock::now()) else {
             return Ok(());
         };
         let mut missing = self.not_listened_on()?;
         if missing.len() < self.config.addresses.len() {
-            self.listening.settled(); // of some addresses, that is said once
+            self.readiness.settled(); // of some addresses, that is said once
             let single = without_ranges(&self.config.addresses);
             missing.retain(|address| single.contains(address));
         }
         if missing.is_empty() {
             return Ok(());
         }
-        let elsewhere = supervise::listening_in(&self.ground.cgroup)
+        let elsewhere = supervise::listening_in(&self.resources.cgroup)
             .doing("list the listening sockets of the server")?;
         self.emit(Event::NotListening {
             addresses: in_words(&missing),
@@ -153,9 +153,9 @@ impl Service {
 
     /// The same of a server that follows, after the server has caught up: else clients would find the mistake when
     /// this host serves.
-    pub(super) fn look_where_it_will_listen(&mut self) -> Result<(), ServeError> {
-        match self.follows_to_the_end() {
-            true => self.look_where_it_listens(),
+    pub(super) fn check_replica_listeners(&mut self) -> Result<(), ServeError> {
+        match self.replica_is_current() {
+            true => self.check_listeners(),
             false => Ok(()),
         }
     }
@@ -196,18 +196,18 @@ mod tests {
     #[test]
     fn a_life_is_looked_at_after_five_seconds_and_every_minute() {
         let at = |seconds: u64| Duration::from_secs(1000 + seconds);
-        let mut listening = Listening::default();
-        assert_eq!(listening.due(at(0)), None);
-        listening.started(at(0));
-        assert_eq!(listening.due(at(4)), None);
-        assert_eq!(listening.due(at(5)), Some(Duration::from_secs(5)));
-        assert_eq!(listening.due(at(64)), None);
-        assert_eq!(listening.due(at(65)), Some(Duration::from_secs(65)));
-        listening.started(at(70));
-        assert_eq!(listening.due(at(74)), None);
-        assert_eq!(listening.due(at(75)), Some(Duration::from_secs(5)));
-        listening.settled();
-        assert_eq!(listening.due(at(1000)), None);
+        let mut readiness = Readiness::default();
+        assert_eq!(readiness.due(at(0)), None);
+        readiness.started(at(0));
+        assert_eq!(readiness.due(at(4)), None);
+        assert_eq!(readiness.due(at(5)), Some(Duration::from_secs(5)));
+        assert_eq!(readiness.due(at(64)), None);
+        assert_eq!(readiness.due(at(65)), Some(Duration::from_secs(65)));
+        readiness.started(at(70));
+        assert_eq!(readiness.due(at(74)), None);
+        assert_eq!(readiness.due(at(75)), Some(Duration::from_secs(5)));
+        readiness.settled();
+        assert_eq!(readiness.due(at(1000)), None);
     }
 
     #[test]
@@ -221,13 +221,13 @@ mod tests {
 
     #[test]
     fn what_was_told_is_told_once() {
-        let mut listening = Listening::default();
-        assert!(!listening.has_begun() && listening.begins() && !listening.begins());
-        assert!(listening.has_begun());
+        let mut readiness = Readiness::default();
+        assert!(!readiness.has_begun() && readiness.begins() && !readiness.begins());
+        assert!(readiness.has_begun());
         let at = Duration::from_secs;
-        assert!(listening.is_to_extend(at(10)) && !listening.is_to_extend(at(10)));
-        assert!(listening.is_to_extend(at(11)));
-        assert!(listening.becomes_ready() && !listening.becomes_ready());
-        assert!(!listening.is_to_extend(at(20)));
+        assert!(readiness.is_to_extend(at(10)) && !readiness.is_to_extend(at(10)));
+        assert!(readiness.is_to_extend(at(11)));
+        assert!(readiness.becomes_ready() && !readiness.becomes_ready());
+        assert!(!readiness.is_to_extend(at(20)));
     }
 }

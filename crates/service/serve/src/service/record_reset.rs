@@ -14,7 +14,7 @@ use crate::{clock, control::Restarted, error::ServeError, events::Event, north::
 
 /// What was done of that.
 #[derive(Debug, Default)]
-pub(super) struct Renewing {
+pub(super) struct RecordReset {
     /// The server was ended, and has not died yet.
     is_under_way: bool,
     /// How large the record was then, bytes.
@@ -23,7 +23,7 @@ pub(super) struct Renewing {
     is_asked_for: bool,
 }
 
-impl Renewing {
+impl RecordReset {
     /// What a server has died of that may have been ended.
     pub(super) fn cause(&mut self, cause: Cause) -> Cause {
         match std::mem::take(&mut self.is_under_way) {
@@ -36,23 +36,23 @@ impl Renewing {
 impl Service {
     /// Somebody may have asked for a restart. It is a recovery as any other, but of a death that we bring about when
     /// the gate is shut: of a server with several processes none may say that its connections are over.
-    pub(super) fn restart_if_asked(&mut self) -> Result<(), ServeError> {
+    pub(super) fn poll_restart_request(&mut self) -> Result<(), ServeError> {
         self.refuse_restart();
-        if !self.control.wants_restart() || self.renewing.is_asked_for {
+        if !self.control.wants_restart() || self.record_reset.is_asked_for {
             return Ok(());
         }
-        self.renewing.is_asked_for = true;
+        self.record_reset.is_asked_for = true;
         self.emit(Event::Restarting);
         self.died(Cause::Restart, clock::now());
-        self.act()?;
+        self.execute()?;
         Ok(())
     }
 
     /// Whoever asks for a restart where nothing serves that could be restarted is told so, also by a host that stands
     /// by or waits for a logger: nobody would answer before it serves.
     pub(super) fn refuse_restart(&mut self) {
-        let serves = self.recovery.stage() == Stage::Serving && self.listening.has_begun();
-        if serves || self.renewing.is_asked_for || !self.control.wants_restart() {
+        let serves = self.recovery.stage() == Stage::Serving && self.readiness.has_begun();
+        if serves || self.record_reset.is_asked_for || !self.control.wants_restart() {
             return;
         }
         let why = format!(
@@ -63,16 +63,16 @@ impl Service {
     }
 
     /// The service serves again: who has asked for the restart is told what it has come to.
-    pub(crate) fn restarted(&mut self, recovered: usize, reset: usize) {
-        if std::mem::take(&mut self.renewing.is_asked_for) {
+    pub(crate) fn answer_restart(&mut self, recovered: usize, reset: usize) {
+        if std::mem::take(&mut self.record_reset.is_asked_for) {
             let restarted = Restarted::Restarted { recovered, reset };
             self.control.answer_restart(&restarted);
         }
     }
 
     /// The server has not come up in time, and its clients were reset.
-    pub(crate) fn not_restarted(&mut self) {
-        if std::mem::take(&mut self.renewing.is_asked_for) {
+    pub(crate) fn fail_restart(&mut self) {
+        if std::mem::take(&mut self.record_reset.is_asked_for) {
             let waited = self.config.give_up_after.as_secs_f64();
             let why = format!(
                 "its server has not come up within {waited} s, and its connections were reset; it is tried on"
@@ -82,31 +82,31 @@ impl Service {
     }
 
     /// To be called every second while the service serves.
-    pub(super) fn renew_if_nobody_is_connected(&mut self) -> Result<(), ServeError> {
+    pub(super) fn reset_record_if_idle(&mut self) -> Result<(), ServeError> {
         let (Some(at), Some(north)) = (self.config.renew_at, &self.north) else {
             return Ok(());
         };
         let record_bytes = north.record_bytes();
-        if record_bytes < self.renewing.at {
-            self.renewing.at = 0; // it has begun anew since
+        if record_bytes < self.record_reset.at {
+            self.record_reset.at = 0; // it has begun anew since
         }
-        let is_due = north.is_lost() || record_bytes >= self.renewing.at.saturating_add(at);
-        if !self.listening.has_begun() || !is_due || self.is_connected()? {
+        let is_due = north.is_lost() || record_bytes >= self.record_reset.at.saturating_add(at);
+        if !self.readiness.has_begun() || !is_due || self.is_connected()? {
             return Ok(());
         }
-        self.renewing = Renewing {
+        self.record_reset = RecordReset {
             is_under_way: true,
             at: record_bytes,
             is_asked_for: false,
         };
         self.emit(Event::RecordReset { record_bytes });
-        self.ground.cgroup.kill()?;
+        self.resources.cgroup.kill()?;
         Ok(())
     }
 
     /// Is anybody, as the data plane or the kernel knows? The latter has those that are not protected.
     fn is_connected(&self) -> Result<bool, ServeError> {
-        let flows = self.ground.plane.flows()?;
+        let flows = self.resources.plane.flows()?;
         if North::has_clients(&flows) {
             return Ok(true);
         }

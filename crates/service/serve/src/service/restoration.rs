@@ -26,7 +26,7 @@ use crate::{
     link::{Link, Patience, Survey},
     logger::Logger,
     north::North,
-    vip::OwnAddresses,
+    vip::VirtualAddresses,
 };
 
 /// Wait for loggers that are down or about to start, before an earlier incarnation is ruled out: a switch without power takes
@@ -53,12 +53,12 @@ struct Inheritance {
 }
 
 /// What came of asking for it.
-enum Asked {
+enum InheritReply {
     /// There is nobody to be asked, or no more reason to.
-    Nobody,
+    NoLogger,
     /// The one who knows does not answer.
     Silent,
-    Told(Inheritance),
+    Inherited(Inheritance),
 }
 
 impl Service {
@@ -72,7 +72,7 @@ impl Service {
         };
         let patience = self.patience();
         let mut tell_at = Some(clock::now() + WAITING_EVENT_DELAY);
-        while !self.is_to_stop() {
+        while !self.should_stop() {
             let now = clock::now();
             let Some(link) = self.link() else { break };
             if survey.poll(link, patience, now)? {
@@ -88,7 +88,7 @@ impl Service {
             }
             self.idle_in(Some(&survey))?;
         }
-        let stops = self.is_to_stop();
+        let stops = self.should_stop();
         if let Some(link) = self.link().filter(|_| !stops) {
             survey.choose(link);
         }
@@ -96,7 +96,7 @@ impl Service {
     }
 
     pub(super) fn link(&mut self) -> Option<&mut Link> {
-        self.ground.logger.link()
+        self.resources.logger.link()
     }
 
     pub(super) fn patience(&self) -> Patience {
@@ -120,24 +120,24 @@ impl Service {
     /// Take up the connections of an earlier life, if there are any. Tells whether there are.
     pub(super) fn restore(&mut self) -> Result<bool, ServeError> {
         let inheritance = match self.ask_for_connections()? {
-            Asked::Nobody => {
-                self.end_replica()?;
+            InheritReply::NoLogger => {
+                self.stop_replica()?;
                 return Ok(false);
             }
-            Asked::Silent => {
-                self.end_replica()?;
+            InheritReply::Silent => {
+                self.stop_replica()?;
                 self.disinherit()?;
                 return Ok(false);
             }
-            Asked::Told(inheritance) => inheritance,
+            InheritReply::Inherited(inheritance) => inheritance,
         };
         // Whatever the logger knows of, no number is used twice.
         let last = inheritance.summaries.iter().map(|one| one.flow.0).max();
         let next = last.map_or(0, |last| last.saturating_add(1));
-        self.ground.plane.number_from(FlowId(next))?;
+        self.resources.plane.number_from(FlowId(next))?;
         // Before anything is known of it: if it listens at once, nobody is let in.
         if !inheritance.connections.is_empty() {
-            self.ground.plane.gate()?;
+            self.resources.plane.gate()?;
         }
         self.inherit_digests()?;
         let record = match inheritance.record {
@@ -146,7 +146,7 @@ impl Service {
         };
         let stateful = self.config.wrapped && record.is_some();
         let restored = self.insert(&inheritance, stateful)?;
-        self.forget_others(&inheritance, &restored)?;
+        self.drop_foreign_records(&inheritance, &restored)?;
         let has_state = self.inherit_record(record)?;
         if let Some(link) = self.link() {
             link.has_heritage();
@@ -156,10 +156,10 @@ impl Service {
         }
         if self.config.wrapped && !has_state {
             // They are known to nobody.
-            let directory = self.ground.lock.directory();
+            let directory = self.resources.lock.directory();
             let mut north = North::new(directory, self.config.limits.total)?;
             let images = north.take_images(&self.config, directory);
-            north.is_gone();
+            north.mark_lost();
             self.north = Some(north);
             if let Err(error) = images {
                 let message = format!("no checkpoints are made: {error}");
@@ -167,7 +167,7 @@ impl Service {
             }
         }
         let lost = inheritance.connections.len() - restored.len();
-        self.bring_back(restored, lost)?;
+        self.recover_restored(restored, lost)?;
         Ok(true)
     }
 
@@ -178,7 +178,7 @@ impl Service {
         }
         let inherited = self.link().and_then(Link::inherit_digests);
         if let Some(seed) = inherited {
-            self.ground
+            self.resources
                 .plane
                 .set_digest_key(&DigestKey::made_of(seed))?;
         }
@@ -198,7 +198,7 @@ impl Service {
     /// The host that served has found that its server cannot be rebuilt, and was served without a record.
     fn no_record(&mut self) -> Result<Option<u64>, ServeError> {
         if self.config.otherwise.is_some() {
-            self.do_without(
+            self.drop_record(
                 "the other host has found that this server cannot be rebuilt from a record; the server's state is not protected (--stateful=prefer)"
                     .into(),
             )?;
@@ -210,15 +210,15 @@ impl Service {
     }
 
     /// The connections are known behind the gate: from here on it is a recovery like any other.
-    fn bring_back(
+    fn recover_restored(
         &mut self,
         restored: Vec<(FlowKey, FlowId)>,
         lost: usize,
     ) -> Result<(), ServeError> {
-        self.ground.begins(0)?;
-        let former = self.former_life();
-        let keeper = self.ground.keeper.as_ref();
-        let host = keeper.and_then(|keeper| keeper.position().hosts.serves);
+        self.resources.begins(0)?;
+        let former = self.former_instance();
+        let lease = self.resources.lease.as_ref();
+        let host = lease.and_then(|lease| lease.position().hosts.serves);
         self.emit(Event::Restored {
             former,
             host: host.filter(|_| former != FormerInstance::Restarted),
@@ -230,29 +230,29 @@ impl Service {
             self.warn(Code::AddressesWereUp, reason);
         }
         if self.server.is_some() {
-            self.server_goes_on()?;
+            self.take_over_with_replica()?;
         } else {
             let now = clock::now();
-            self.recovery.died(self.cause_of_restoring(), now, now);
-            self.act()?; // the gate
+            self.recovery.died(self.restore_cause(), now, now);
+            self.execute()?; // the gate
         }
         self.bring_addresses_up()?;
         for (key, flow) in restored {
-            self.speak_to(key, flow, call_to_client)?;
+            self.send_to_client(key, flow, call_to_client)?;
         }
-        self.listening.begins(); // it did
+        self.readiness.begins(); // it did
         Ok(())
     }
 
-    fn former_life(&self) -> FormerInstance {
-        let keeper = self.ground.keeper.as_ref();
-        let former = keeper.map(|keeper| keeper.position().former);
+    fn former_instance(&self) -> FormerInstance {
+        let lease = self.resources.lease.as_ref();
+        let former = lease.map(|lease| lease.position().former);
         former.unwrap_or_default().into()
     }
 
     /// A service that was handed over has not died.
-    pub(super) fn cause_of_restoring(&self) -> Cause {
-        match self.former_life() {
+    pub(super) fn restore_cause(&self) -> Cause {
+        match self.former_instance() {
             FormerInstance::HandedOver => Cause::Moved,
             FormerInstance::Restarted | FormerInstance::Silent => Cause::Host,
         }
@@ -263,8 +263,8 @@ impl Service {
     fn disinherit(&mut self) -> Result<(), ServeError> {
         let reason = "the logger has connections of an earlier life of this service, and does not say which: they are lost";
         self.warn(Code::InheritanceUnknown, reason);
-        self.ground.instance.disinherit()?;
-        let number = self.ground.instance.number();
+        self.resources.instance.disinherit()?;
+        let number = self.resources.instance.number();
         if let Some(link) = self.link() {
             link.begin_anew(number);
         }
@@ -272,7 +272,7 @@ impl Service {
     }
 
     /// Records of connections that this host cannot have, or has another record of.
-    fn forget_others(
+    fn drop_foreign_records(
         &mut self,
         inheritance: &Inheritance,
         restored: &[(FlowKey, FlowId)],
@@ -290,31 +290,30 @@ impl Service {
     /// Once the addresses are up, clients reach us.
     pub(super) fn bring_addresses_up(&mut self) -> Result<(), ServeError> {
         if let Some(device) = &self.config.address_device {
-            let (directory, addresses) = (self.ground.lock.directory(), &self.config.addresses);
-            self.own_addresses =
-                OwnAddresses::bring_up(directory, device, addresses, clock::now())?;
+            let (directory, addresses) = (self.resources.lock.directory(), &self.config.addresses);
+            self.vip = VirtualAddresses::bring_up(directory, device, addresses, clock::now())?;
         }
         Ok(())
     }
 
     /// Hold them, and go on telling the neighbours.
-    pub(super) fn look_at_addresses(&mut self) -> Result<(), ServeError> {
-        let Some(own) = &mut self.own_addresses else {
+    pub(super) fn poll_addresses(&mut self) -> Result<(), ServeError> {
+        let Some(vip) = &mut self.vip else {
             return Ok(());
         };
-        for ip in own.look(clock::now())? {
+        for ip in vip.poll(clock::now())? {
             let reason = format!("the address {ip} had been taken from this host; it is up again");
             self.warn(Code::AddressTaken, reason);
         }
         Ok(())
     }
 
-    fn ask_for_connections(&mut self) -> Result<Asked, ServeError> {
+    fn ask_for_connections(&mut self) -> Result<InheritReply, ServeError> {
         let hold = self.policy() == Some(OnLoggerLoss::Hold);
         let until = Instant::now() + RECORD_REPLY_TIMEOUT;
         while self.link().is_some_and(|link| link.awaits_heritage()) {
-            if self.is_to_stop() {
-                return Ok(Asked::Nobody);
+            if self.should_stop() {
+                return Ok(InheritReply::NoLogger);
             }
             let inheritance = self.ask_logger(|logger| {
                 let (connections, others) = newest_records(logger.connections()?);
@@ -329,15 +328,15 @@ impl Service {
                 })
             })?;
             if let Some(inheritance) = inheritance {
-                return Ok(Asked::Told(inheritance));
+                return Ok(InheritReply::Inherited(inheritance));
             }
             if !hold && Instant::now() >= until {
-                return Ok(Asked::Silent);
+                return Ok(InheritReply::Silent);
             }
             self.look_at_link()?;
             self.idle()?;
         }
-        Ok(Asked::Nobody)
+        Ok(InheritReply::NoLogger)
     }
 
     /// A moment of waiting, or until a logger says something.
@@ -346,8 +345,8 @@ impl Service {
     }
 
     fn idle_in(&mut self, survey: Option<&Survey>) -> Result<(), ServeError> {
-        self.beat()?;
-        self.start_goes_on();
+        self.heartbeat()?;
+        self.extend_start();
         self.answer_control();
         self.await_loggers(survey)
     }
@@ -355,7 +354,7 @@ impl Service {
     /// Wait for the loggers, or for a moment.
     pub(super) fn await_loggers(&self, survey: Option<&Survey>) -> Result<(), ServeError> {
         let mut fds = Vec::new();
-        if let Logger::Remote(link) = &self.ground.logger {
+        if let Logger::Remote(link) = &self.resources.logger {
             link.watch_loggers(&mut fds);
         }
         if let Some(survey) = survey {
@@ -378,13 +377,13 @@ impl Service {
         let summaries: BTreeMap<FlowId, &RecordSummary> =
             summaries.map(|one| (one.flow, one)).collect();
         let mut restored = Vec::with_capacity(inheritance.connections.len());
-        let former = self.former_life();
+        let former = self.former_instance();
         // Those of which nothing is known but that they began may be nobody's: they come last.
-        let (embryos, grown): (Vec<&Recorded>, Vec<&Recorded>) = inheritance
+        let (half_open, grown): (Vec<&Recorded>, Vec<&Recorded>) = inheritance
             .connections
             .iter()
             .partition(|one| one.acknowledged == 0);
-        for recorded in grown.into_iter().chain(embryos) {
+        for recorded in grown.into_iter().chain(half_open) {
             let (id, key) = (recorded.beginning.flow, recorded.beginning.key);
             let Some(summary) = summaries.get(&id) else {
                 continue;
@@ -398,7 +397,7 @@ impl Service {
             if former == FormerInstance::HandedOver && !flow.server.sack {
                 flow.log.restored = Restored::Told;
             }
-            match self.ground.plane.restore(key, &flow) {
+            match self.resources.plane.restore(key, &flow) {
                 Ok(()) => restored.push((key, id)),
                 Err(error) => tracing::warn!(%key, %error, "a connection was not restored"),
             }
@@ -407,13 +406,13 @@ impl Service {
     }
 
     /// A segment of ours to a client, made from its flow.
-    pub(crate) fn speak_to(
+    pub(crate) fn send_to_client(
         &self,
         key: FlowKey,
         id: FlowId,
         make: fn(FlowKey, &Flow) -> Result<Vec<u8>, EmitError>,
     ) -> Result<(), ServeError> {
-        let Some(mut flow) = self.numbered(key, id)? else {
+        let Some(mut flow) = self.flow_with_id(key, id)? else {
             return Ok(());
         };
         // The record may be behind what its client was told: the server's own is not.
@@ -424,7 +423,7 @@ impl Service {
         }
         let packet = make(key, &flow)?;
         // A full queue: it is asked again, or asks itself.
-        if let Err(error) = self.ground.injector.to_client(&packet) {
+        if let Err(error) = self.resources.injector.to_client(&packet) {
             tracing::debug!(%error, %key, "a client was not spoken to");
         }
         Ok(())

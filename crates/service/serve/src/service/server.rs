@@ -30,7 +30,7 @@ impl Service {
             EventKind::Death { .. } => {}
             EventKind::Listening if event.incarnation != self.incarnation => {}
             EventKind::Listening => {
-                if !self.listening.has_begun() {
+                if !self.readiness.has_begun() {
                     if let Some(north) = &self.north {
                         if !north.has_record() {
                             return Err(ServeError::NotWrapped);
@@ -39,13 +39,13 @@ impl Service {
                             return Err(ServeError::NotRecorded);
                         }
                     }
-                    self.listening.begins();
-                    self.ground.plane.recovered()?;
+                    self.readiness.begins();
+                    self.resources.plane.recovered()?;
                     let addresses = in_words(&self.config.addresses);
                     let awaits = self.awaits();
                     self.emit(Event::Protecting { addresses, awaits });
                 }
-                self.is_ready();
+                self.notify_ready();
                 self.recovery.listening(now);
             }
             EventKind::Unprotected { key, flow, reason } => {
@@ -60,7 +60,7 @@ impl Service {
                 let _ = self.ask_logger(|logger| logger.unprotect(flow))?;
             }
             EventKind::Diverged { key, flow, .. } => {
-                if let Some(state) = self.ground.plane.flow(key)?.filter(|f| f.id == flow) {
+                if let Some(state) = self.resources.plane.flow(key)?.filter(|f| f.id == flow) {
                     self.recovery.diverged(key, &state);
                 }
             }
@@ -80,7 +80,7 @@ impl Service {
         let refused = self.north.as_ref().and_then(North::is_not_replayable);
         let cause = match (refused, cause.pid()) {
             (Some(_), Some(pid)) => Cause::NotReplayable { pid },
-            _ => self.renewing.cause(cause),
+            _ => self.record_reset.cause(cause),
         };
         if self.recovery.stage() != Stage::Clearing {
             self.pause = match cause {
@@ -90,36 +90,36 @@ impl Service {
             if let Some(north) = self.north.as_mut().filter(|_| !cause.is_sigkill()) {
                 north.crashed(now, cause.pid());
             }
-            self.look_at_end(cause);
+            self.warn_exit_in_replay(cause);
         }
-        self.releasing.forget();
+        self.log_truncation.forget();
         self.recovery.died(cause, at, now);
     }
 
     /// The kernel has shut the gate, and its word of the death found no room (others had filled the ring): nobody
     /// would ever open the gate. A word that is only late is heard before this is called again.
-    pub(super) fn look_at_gate(&mut self) -> Result<(), ServeError> {
+    pub(super) fn poll_gate(&mut self) -> Result<(), ServeError> {
         let is_cleared = self.recovery.stage() == Stage::Clearing;
-        let is_shut = !is_cleared && self.ground.plane.is_gated_in(self.incarnation)?;
-        if std::mem::replace(&mut self.was_shut, is_shut) && is_shut {
+        let is_shut = !is_cleared && self.resources.plane.is_gated_in(self.incarnation)?;
+        if std::mem::replace(&mut self.was_gated, is_shut) && is_shut {
             self.died(Cause::NotServing, clock::now());
         }
         Ok(())
     }
 
     /// Processes that were killed, and wait in the kernel for something else, keep all clients waiting: that is said.
-    pub(super) fn look_at_clearing(&mut self) -> Result<(), ServeError> {
+    pub(super) fn poll_clearing(&mut self) -> Result<(), ServeError> {
         let now = clock::now();
         if self.recovery.stage() != Stage::Clearing {
-            self.unended = None;
+            self.kill_warning_at = None;
             return Ok(());
         }
-        let say_at = self.unended.get_or_insert(now + KILL_WARNING_DELAY);
+        let say_at = self.kill_warning_at.get_or_insert(now + KILL_WARNING_DELAY);
         if now < *say_at {
             return Ok(());
         }
         *say_at = Duration::MAX; // once
-        let left = self.ground.cgroup.procs()?;
+        let left = self.resources.cgroup.procs()?;
         let left: Vec<String> = left.iter().map(ToString::to_string).collect();
         if !left.is_empty() {
             let reason = format!(
@@ -132,7 +132,7 @@ impl Service {
     }
 
     /// Notice the end of the main process, and of all of them.
-    pub(super) fn look_at_server(&mut self) -> Result<Option<Ending>, ServeError> {
+    pub(super) fn poll_server(&mut self) -> Result<Option<Ending>, ServeError> {
         let exit = match &mut self.server {
             None => None,
             Some(server) => server.try_wait().doing("wait for the server")?,
@@ -146,11 +146,11 @@ impl Service {
             if exit == Exit::Unseen && self.recovery.stage() != Stage::Clearing {
                 // Whether it crashed is for the kernel to say, and it has said it by now: that is
                 // heard at the beginning of the next turn.
-                self.hurry = true;
+                self.skips_wait = true;
                 return Ok(None);
             }
-            if !self.listening.has_begun()
-                && (exit.is_failure() || !self.ground.cgroup.populated()?)
+            if !self.readiness.has_begun()
+                && (exit.is_failure() || !self.resources.cgroup.populated()?)
             {
                 if let Some(why) = self.north.as_ref().and_then(North::is_not_replayable) {
                     return Err(ServeError::not_replayable(&self.config.command, why));
@@ -163,7 +163,7 @@ impl Service {
             }
             if self.config.crash_on == CrashOn::Main
                 && !exit.is_failure()
-                && self.ground.cgroup.populated()?
+                && self.resources.cgroup.populated()?
             {
                 let reason = "the main process of the server has ended and left others, whose deaths are no crashes with --crash-on=main: nothing is masked any more. Keep the server in the foreground, or leave that option out";
                 self.warn(Code::MainProcessLeft, reason);
@@ -171,11 +171,11 @@ impl Service {
             // Usually the kernel has told us already.
             if exit.is_failure() && self.recovery.stage() != Stage::Clearing {
                 self.died(cause_of_exit(pid, exit), clock::now());
-                self.act()?;
+                self.execute()?;
             }
         }
         match self.recovery.stage() {
-            Stage::Clearing if !self.ground.cgroup.populated()? => {
+            Stage::Clearing if !self.resources.cgroup.populated()? => {
                 self.reap();
                 self.server = None;
                 self.unjoin();
@@ -185,7 +185,7 @@ impl Service {
             // Its main process has left quietly, and what it may have left behind too.
             Stage::Serving if self.has_ended()? => {
                 self.emit(Event::ServerExited);
-                self.linger()?;
+                self.await_translated_closes()?;
                 return Ok(Some(Ending::Ended));
             }
             Stage::Starting | Stage::Listing | Stage::Recovering if self.has_ended()? => {
@@ -198,7 +198,9 @@ impl Service {
 
     /// No process of the service is left, and none is to be started.
     fn has_ended(&self) -> Result<bool, ServeError> {
-        Ok(self.server.is_none() && self.start_at.is_none() && !self.ground.cgroup.populated()?)
+        Ok(self.server.is_none()
+            && self.start_at.is_none()
+            && !self.resources.cgroup.populated()?)
     }
 }
 

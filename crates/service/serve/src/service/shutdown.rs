@@ -37,43 +37,43 @@ impl Service {
             return self.hand_over(Ending::HandedOver);
         }
         tell_manager(NotifyState::Stopping);
-        self.ground.plane.stopping(true)?;
-        self.tell_those_who_wait(GaveUp::Stopped)?;
+        self.resources.plane.stopping(true)?;
+        self.reset_waiting_clients(GaveUp::Stopped)?;
         if let Some(north) = &mut self.north {
             north.ends();
         }
         match self.server.take() {
             Some(mut server) => {
-                server.stop(&self.ground.cgroup, self.config.grace)?;
+                server.stop(&self.resources.cgroup, self.config.grace)?;
             }
             // A daemon has left its first process, or no server runs.
-            None => supervise::stop_daemon(&self.ground.cgroup, self.config.grace)?,
+            None => supervise::stop_daemon(&self.resources.cgroup, self.config.grace)?,
         }
-        self.linger()?;
+        self.await_translated_closes()?;
         Ok(Ending::Stopped)
     }
 
     /// Nobody will come back for clients whose server has died: they are told now, also those that only listen.
-    pub(super) fn tell_those_who_wait(&mut self, why: GaveUp) -> Result<(), ServeError> {
+    pub(super) fn reset_waiting_clients(&mut self, why: GaveUp) -> Result<(), ServeError> {
         self.recovery.give_up(why);
-        self.act().map(drop)
+        self.execute().map(drop)
     }
 
     /// Translated connections end properly only while the programs are there.
-    pub(super) fn linger(&mut self) -> Result<(), ServeError> {
+    pub(super) fn await_translated_closes(&mut self) -> Result<(), ServeError> {
         let until = clock::now() + TRANSLATED_CLOSE_TIMEOUT;
         let open = |flow: &south_model::Flow| {
             flow.mode == south_model::Mode::Spliced && flow.closed_ns == 0
         };
         while clock::now() < until
             && self
-                .ground
+                .resources
                 .plane
                 .flows()?
                 .iter()
                 .any(|(_, flow)| open(flow))
         {
-            self.beat()?;
+            self.heartbeat()?;
             std::thread::sleep(CLOSE_POLL_INTERVAL);
         }
         Ok(())
@@ -82,24 +82,24 @@ impl Service {
     /// Where an address goes with the service, no socket can send any more what the dead server has left in it, and the
     /// client would wait for ever. The clients are sent that now, for as long as `--stop-timeout`, and the slower ones
     /// are reset.
-    pub(super) fn end_connections(&mut self) -> Result<(), ServeError> {
-        let flows = self.ground.plane.flows()?;
+    pub(super) fn close_connections(&mut self) -> Result<(), ServeError> {
+        let flows = self.resources.plane.flows()?;
         let opened = opened_by_server(&flows);
         let mut addresses = self.all_addresses(&opened);
-        let own = self.own_addresses.as_ref();
+        let own = self.vip.as_ref();
         addresses.retain(|address| own.is_some_and(|own| own.has(address.ip())));
         let until = clock::now().saturating_add(self.config.grace);
-        let mut unheard = self.unheard(&addresses, &opened)?;
-        while !unheard.is_empty() && clock::now() < until {
-            self.beat()?;
-            self.look_at_addresses()?;
+        let mut unacknowledged = self.unacknowledged(&addresses, &opened)?;
+        while !unacknowledged.is_empty() && clock::now() < until {
+            self.heartbeat()?;
+            self.poll_addresses()?;
             std::thread::sleep(CLOSE_POLL_INTERVAL);
-            unheard = self.unheard(&addresses, &opened)?;
+            unacknowledged = self.unacknowledged(&addresses, &opened)?;
         }
-        for key in unheard {
+        for key in unacknowledged {
             // Not by the kernel: in some states a socket that is destroyed says nothing, and before Linux 6.12 no
             // socket does that its process has left.
-            match self.ground.plane.flow(key)? {
+            match self.resources.plane.flow(key)? {
                 Some(flow) => self.reset_client(key, flow.id)?,
                 None => drop(destroy_socket(key.server(), key.client())?),
             }
@@ -108,23 +108,23 @@ impl Service {
     }
 
     /// Connections of which the client lacks data or the FIN.
-    fn unheard(
+    fn unacknowledged(
         &self,
         addresses: &[SocketAddr],
         opened: &BTreeSet<FlowKey>,
     ) -> Result<Vec<FlowKey>, ServeError> {
-        let mut unheard = Vec::new();
+        let mut unacknowledged = Vec::new();
         if addresses.is_empty() {
-            return Ok(unheard);
+            return Ok(unacknowledged);
         }
         destroy_sockets(addresses, |local, remote, state| {
             let key = FlowKey::new(remote, local);
             if has_more_to_send(state) && self.is_of_service(key, opened) {
-                unheard.push(key);
+                unacknowledged.push(key);
             }
             false
         })?;
-        Ok(unheard)
+        Ok(unacknowledged)
     }
 }
 

@@ -48,14 +48,14 @@ impl Renewal {
 
 impl Service {
     /// Connections were recovered.
-    pub(crate) fn renew_sockets_soon(&mut self) {
-        if self.renewal.recovered() {
+    pub(crate) fn schedule_socket_renewal(&mut self) {
+        if self.socket_renewal.recovered() {
             return;
         }
-        match self.ground.plane.renewer() {
+        match self.resources.plane.renewer() {
             Ok(renewer) => {
-                self.renewal = Renewal::by(move || renewer.look());
-                self.renewal.recovered();
+                self.socket_renewal = Renewal::by(move || renewer.look());
+                self.socket_renewal.recovered();
             }
             Err(error) => tracing::warn!(%error, "recovered sockets are not renewed"),
         }

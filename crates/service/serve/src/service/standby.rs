@@ -15,7 +15,7 @@ use crate::{
     config::in_words,
     error::{ServeError, SystemContext},
     events::{Code, Event},
-    lease_client::{Keeper, Position},
+    lease_client::{LeaseClient, Position},
 };
 
 /// Wait for a grant of the logger before the warning.
@@ -30,7 +30,7 @@ const SOCKET_DESTROY_ATTEMPTS: u32 = 5;
 
 /// What was told of the lease.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct LeaseReport {
     standby: bool,
     superseded: bool,
     trouble: Option<String>,
@@ -48,19 +48,19 @@ impl Service {
         let mut stands_by = None;
         let mut tell_at = Some(clock::now() + GRANT_WARNING_DELAY);
         loop {
-            let Some(keeper) = &self.ground.keeper else {
+            let Some(lease) = &self.resources.lease else {
                 return Ok(None);
             };
-            keeper.seen();
-            let position = keeper.position();
-            if self.is_to_stop() {
+            lease.seen();
+            let position = lease.position();
+            if self.should_stop() {
                 return Ok(Some(Ending::Stopped));
             }
             if position.superseded.is_some() {
                 return Ok(Some(Ending::Superseded)); // to begin again as another one
             }
             if let Some(epoch) = position.epoch {
-                self.ground.instance.serves_in(epoch)?;
+                self.resources.instance.serves_in(epoch)?;
                 self.emit(Event::Granted { epoch });
                 return Ok(None);
             }
@@ -69,15 +69,15 @@ impl Service {
             }
             let now = clock::now();
             let alone = !position.heard && alone_at.is_some_and(|at| now >= at);
-            if alone && keeper.serve_alone()? {
-                self.ground.instance.serves_in(0)?;
+            if alone && lease.serve_alone()? {
+                self.resources.instance.serves_in(0)?;
                 let reason = "the logger does not answer: this host serves, because `outlive serve` says that no other does";
                 self.warn(Code::ServesUnheard, reason);
                 return Ok(None);
             }
             let heard = position.heard;
             if heard {
-                self.is_ready();
+                self.notify_ready();
             }
             if let Some(epoch) = position.stands_by.filter(|one| stands_by != Some(*one)) {
                 stands_by = Some(epoch);
@@ -85,17 +85,17 @@ impl Service {
                 self.emit(Event::StandbyStarted { epoch, host });
             }
             if tell_at.take_if(|at| now >= *at).is_some() && stands_by.is_none() {
-                self.emit(self.why_not_yet(position));
+                self.emit(self.waiting_event(position));
             }
-            self.doze()?;
+            self.wait_as_standby()?;
         }
     }
 
-    fn why_not_yet(&self, position: Position) -> Event {
+    fn waiting_event(&self, position: Position) -> Event {
         if position.heard || self.config.standby {
             return Event::Warning {
                 code: Code::AwaitsGrant,
-                reason: not_yet(position.trouble, position.heard),
+                reason: grant_obstacle(position.trouble, position.heard),
             };
         }
         Event::WaitingForLogger {
@@ -104,15 +104,15 @@ impl Service {
     }
 
     /// Wait for the logger, a signal, or a question.
-    fn doze(&mut self) -> Result<(), ServeError> {
-        self.beat()?;
-        self.start_goes_on();
+    fn wait_as_standby(&mut self) -> Result<(), ServeError> {
+        self.heartbeat()?;
+        self.extend_start();
         self.attach_new_interfaces()?;
         self.answer_control();
         let until = clock::now() + HEARTBEAT_INTERVAL;
         loop {
-            self.follow()?;
-            if !self.await_word(until)? {
+            self.replicate()?;
+            if !self.wait_for_lease(until)? {
                 break;
             }
         }
@@ -121,17 +121,17 @@ impl Service {
     }
 
     /// Tells whether nothing has come but something to follow.
-    fn await_word(&self, until: Duration) -> Result<bool, ServeError> {
-        let Some(keeper) = &self.ground.keeper else {
+    fn wait_for_lease(&self, until: Duration) -> Result<bool, ServeError> {
+        let Some(lease) = &self.resources.lease else {
             return Ok(false);
         };
         let mut fds = vec![
-            PollFd::from_borrowed_fd(keeper.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(lease.as_fd(), PollFlags::IN),
             self.signals.watch(),
         ];
         self.control.watch(&mut fds);
         let others = fds.len();
-        self.watch_followed(&mut fds);
+        self.watch_replica(&mut fds);
         let left = until.saturating_sub(clock::now());
         let timeout = Timespec::try_from(left).unwrap_or_default();
         match poll(&mut fds, Some(&timeout)) {
@@ -145,26 +145,26 @@ impl Service {
     }
 
     /// Whether this host still serves.
-    pub(super) fn look_at_lease(&mut self) -> Result<Option<Ending>, ServeError> {
-        let Some(keeper) = &self.ground.keeper else {
+    pub(super) fn poll_lease(&mut self) -> Result<Option<Ending>, ServeError> {
+        let Some(lease) = &self.resources.lease else {
             return Ok(None);
         };
-        keeper.seen();
-        let position = keeper.position();
+        lease.seen();
+        let position = lease.position();
         self.set_leased(position.speech != Speech::Free);
         if let Some(epoch) = position.superseded {
-            if !std::mem::replace(&mut self.lease_told.superseded, true) {
+            if !std::mem::replace(&mut self.lease_reported.superseded, true) {
                 let host = position.hosts.serves.clone();
                 self.emit(Event::Superseded { epoch, host });
             }
-            self.end_silently()?;
+            self.kill_behind_fence()?;
             self.destroy_all_sockets()?;
             return Ok(Some(Ending::Superseded));
         }
         if let Some(epoch) = position.epoch {
-            self.ground.instance.serves_in(epoch)?;
+            self.resources.instance.serves_in(epoch)?;
         }
-        let told = &mut self.lease_told;
+        let told = &mut self.lease_reported;
         let mut news = Vec::new();
         // One that was not heard for a moment is a standby still: there is a lease as long as that is so.
         let required = position.standby || told.standby && position.speech != Speech::Free;
@@ -190,10 +190,14 @@ impl Service {
 
     /// Whether another host would take over at once, with what the logger has.
     pub(super) fn has_standby(&mut self) -> bool {
-        let keeper = self.ground.keeper.as_ref();
-        let position = keeper.and_then(Keeper::position_now);
+        let lease = self.resources.lease.as_ref();
+        let position = lease.and_then(LeaseClient::position_now);
         position.is_some_and(|position| position.standby)
-            && self.ground.logger.link().is_some_and(|link| link.is_up())
+            && self
+                .resources
+                .logger
+                .link()
+                .is_some_and(|link| link.is_up())
     }
 
     /// A logger that is lost is waited for as long as nothing is said without it anyway.
@@ -201,26 +205,30 @@ impl Service {
         if std::mem::replace(&mut self.is_leased, leased) == leased {
             return;
         }
-        self.look_at_policy();
+        self.update_loss_policy();
     }
 
     /// The logger's client knows what happens when none answers.
-    pub(super) fn look_at_policy(&mut self) {
+    pub(super) fn update_loss_policy(&mut self) {
         let policy = self.policy();
-        if let (Some(link), Some(policy)) = (self.ground.logger.link(), policy) {
+        if let (Some(link), Some(policy)) = (self.resources.logger.link(), policy) {
             link.set_policy(policy);
         }
     }
 
     /// Why the service cannot be handed over now, if it cannot.
-    pub(super) fn cannot_move(&mut self) -> Option<&'static str> {
-        if self.ground.keeper.is_none() {
+    pub(super) fn switchover_obstacle(&mut self) -> Option<&'static str> {
+        if self.resources.lease.is_none() {
             return Some(
                 "the service has no lease, so no other host can take over: that takes --logger and --address-device",
             );
         }
         if !self.has_standby() {
-            let unheard = self.ground.logger.link().is_none_or(|link| !link.is_up());
+            let unheard = self
+                .resources
+                .logger
+                .link()
+                .is_none_or(|link| !link.is_up());
             return Some(match unheard {
                 true => {
                     "the logger does not answer, and a switchover needs the logger: try again when the logger answers"
@@ -240,7 +248,7 @@ impl Service {
         if ending == Ending::HandedOver {
             tell_manager(NotifyState::Stopping);
         }
-        self.end_silently()?;
+        self.kill_behind_fence()?;
         self.flush_record()?;
         // After that: the end of what the server had closed is not the end of the record.
         self.destroy_all_sockets()?;
@@ -249,14 +257,14 @@ impl Service {
     }
 
     /// End the server behind the fence: nobody hears of it.
-    pub(super) fn end_silently(&mut self) -> Result<(), ServeError> {
+    pub(super) fn kill_behind_fence(&mut self) -> Result<(), ServeError> {
         // The end of a connection that is noted here is not the client's.
-        self.ground.plane.gate()?;
-        if let Some(keeper) = &self.ground.keeper {
-            keeper.silence()?;
+        self.resources.plane.gate()?;
+        if let Some(lease) = &self.resources.lease {
+            lease.silence()?;
         }
-        self.ground.cgroup.kill()?;
-        self.ground.cgroup.wait_empty(KILL_TIMEOUT)?;
+        self.resources.cgroup.kill()?;
+        self.resources.cgroup.wait_empty(KILL_TIMEOUT)?;
         self.server = None;
         self.reap();
         Ok(())
@@ -265,7 +273,7 @@ impl Service {
     /// Whatever the kernel still has of the service's connections would speak when this host serves
     /// again, if not before.
     pub(super) fn destroy_all_sockets(&self) -> Result<(), ServeError> {
-        let opened = opened_by_server(&self.ground.plane.flows()?);
+        let opened = opened_by_server(&self.resources.plane.flows()?);
         let addresses = self.all_addresses(&opened);
         for _ in 0..SOCKET_DESTROY_ATTEMPTS {
             let destroyed = destroy_sockets(&addresses, |local, remote, _| {
@@ -284,16 +292,16 @@ impl Service {
     fn flush_record(&mut self) -> Result<(), ServeError> {
         let token = u64::MAX;
         let until = clock::now() + RECORD_FLUSH_TIMEOUT;
-        if let Some(link) = self.ground.logger.link() {
+        if let Some(link) = self.resources.logger.link() {
             link.drain(token, clock::now())?;
         }
         while clock::now() < until {
-            let Some(link) = self.ground.logger.link() else {
+            let Some(link) = self.resources.logger.link() else {
                 break;
             };
             link.fetch()?;
-            self.look_at_logger()?;
-            let link = self.ground.logger.link();
+            self.poll_logger()?;
+            let link = self.resources.logger.link();
             if link.is_none_or(|link| link.draining() != Some(token)) {
                 break;
             }
@@ -303,7 +311,7 @@ impl Service {
     }
 }
 
-fn not_yet(trouble: Option<String>, heard: bool) -> String {
+fn grant_obstacle(trouble: Option<String>, heard: bool) -> String {
     match trouble {
         Some(why) => format!("waiting for the logger: {why}"),
         None if heard => "this host may not take over yet: no host serves, or the one that does has a version or options \

@@ -7,7 +7,7 @@ use crate::{
     CommitStatus, JSON_VERSION, RecordStatus, Status,
     config::in_words,
     counters::reason_name,
-    lease_client::Keeper,
+    lease_client::LeaseClient,
     logger::Logger,
     logger_client::LoggerClient,
     north::North,
@@ -31,18 +31,18 @@ impl Service {
         let is_another = self.stands_by() || self.recovery.stage() == Stage::Clearing;
         let procs = match is_another {
             true => Vec::new(),
-            false => self.ground.cgroup.procs()?,
+            false => self.resources.cgroup.procs()?,
         };
         Ok(procs.first().copied())
     }
 
     pub(super) fn status_of(&mut self, list: bool) -> Result<Status, ServeError> {
-        let flows = self.ground.plane.flows()?;
+        let flows = self.resources.plane.flows()?;
         let open: Vec<_> = flows
             .iter()
             .filter(|(_, flow)| flow.closed_ns == 0)
             .collect();
-        let link = self.ground.logger.link();
+        let link = self.resources.logger.link();
         let silence = link.and_then(|link| link.silence(clock::now()));
         let answers = silence.is_none_or(|silence| silence < SILENCE_LIMIT);
         // In a recovery the logger has better things to do.
@@ -56,13 +56,13 @@ impl Service {
             true => self.recorded_of_each()?,
             false => BTreeMap::new(),
         };
-        let logger_up = match &self.ground.logger {
+        let logger_up = match &self.resources.logger {
             Logger::Local(_) => true,
             Logger::Remote(link) => link.is_up() || self.stands_by(),
         };
-        let counters = self.ground.plane.counters()?.named();
+        let counters = self.resources.plane.counters()?.named();
         let record_ended = self.record_ended();
-        let (logger, logger_pid, survives) = match &self.ground.logger {
+        let (logger, logger_pid, survives) = match &self.resources.logger {
             Logger::Local(client) => (
                 "a process of this host".to_owned(),
                 Some(client.pid()),
@@ -91,13 +91,13 @@ impl Service {
             serve_pid: std::process::id(),
             logger_pid,
             logger,
-            incarnation: self.life(),
+            incarnation: self.visible_incarnation(),
             uptime_ms: clock::now().saturating_sub(self.began).as_secs_f64() * 1e3,
             replay: match self.config.replay {
                 ReplayMode::Connection => "connection".to_owned(),
                 ReplayMode::Request => "last unanswered request".to_owned(),
             },
-            interfaces: self.ground.plane.mechanisms(),
+            interfaces: self.resources.plane.mechanisms(),
             connections: open.len(),
             unprotected: open
                 .iter()
@@ -130,13 +130,13 @@ impl Service {
                 let code = flow.unprotected?.code();
                 Some(UnprotectedReason::from_code(code).map_or("unknown", reason_name))
             })),
-            lease: self.ground.keeper.as_ref().map(Keeper::in_words),
+            lease: self.resources.lease.as_ref().map(LeaseClient::in_words),
             standby_present: self.standby_present(),
             other_host: self.other_host(),
-            epoch: self.ground.keeper.as_ref().and_then(Keeper::epoch),
+            epoch: self.resources.lease.as_ref().and_then(LeaseClient::epoch),
             logger_up,
             record: recorded.map(record_status),
-            totals: self.tally.clone(),
+            totals: self.counters.clone(),
             counters: counters
                 .into_iter()
                 .map(|(name, value)| (name.to_owned(), value))
@@ -157,18 +157,18 @@ impl Service {
 impl Service {
     /// Another host serves, and the logger says so.
     pub(super) fn stands_by(&self) -> bool {
-        let keeper = self.ground.keeper.as_ref();
-        keeper.is_some_and(|keeper| keeper.stands_by())
+        let lease = self.resources.lease.as_ref();
+        lease.is_some_and(|lease| lease.stands_by())
     }
 
     /// The server's present life, counted from 1.
-    fn life(&self) -> u32 {
-        let unused = self.ground.instance.unused_lives();
+    fn visible_incarnation(&self) -> u32 {
+        let unused = self.resources.instance.unused_incarnations();
         self.incarnation.saturating_sub(unused).max(1)
     }
 
     fn standby_present(&self) -> Option<bool> {
-        let position = self.ground.keeper.as_ref()?.position();
+        let position = self.resources.lease.as_ref()?.position();
         position.epoch.map(|_| position.standby)
     }
 
@@ -186,7 +186,7 @@ impl Service {
 
     /// As people call it.
     fn other_host(&self) -> Option<String> {
-        let position = self.ground.keeper.as_ref()?.position();
+        let position = self.resources.lease.as_ref()?.position();
         match (position.epoch, position.stands_by) {
             (Some(_), _) => position.hosts.stands_by.filter(|_| position.standby),
             (None, Some(_)) => position.hosts.serves,
@@ -195,9 +195,9 @@ impl Service {
     }
 
     pub(super) fn stage_name(&self) -> &'static str {
-        if self.listening.has_begun() {
+        if self.readiness.has_begun() {
             stage_name(self.recovery.stage())
-        } else if self.ground.instance.has_begun() {
+        } else if self.resources.instance.has_begun() {
             FIRST_START
         } else if self.stands_by() {
             STANDBY

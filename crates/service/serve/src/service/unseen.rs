@@ -71,8 +71,8 @@ impl Unseen {
 
 impl Service {
     /// Looks for such connections from time to time.
-    pub(super) fn look_for_unseen(&mut self, now: Duration) -> Result<(), ServeError> {
-        if now < self.unseen.look_at || !self.listening.has_begun() {
+    pub(super) fn poll_unseen(&mut self, now: Duration) -> Result<(), ServeError> {
+        if now < self.unseen.look_at || !self.readiness.has_begun() {
             return Ok(());
         }
         let open = supervise::open_connections(&self.config.addresses)?;
@@ -81,7 +81,7 @@ impl Service {
         let mut without_flow = HashSet::new();
         for (server, client) in open {
             let key = FlowKey::new(client, server);
-            if self.ground.plane.flow(key)?.is_none() {
+            if self.resources.plane.flow(key)?.is_none() {
                 without_flow.insert(key);
             }
         }

@@ -20,7 +20,7 @@ impl Service {
     /// usually has consequences.
     pub(super) fn wait(&mut self, ring: &Ring<'_>, acted: bool) -> Result<(), ServeError> {
         let now = clock::now();
-        let awaits_logger = self.list_again || self.recovery.awaits_logger();
+        let awaits_logger = self.listing_pending || self.recovery.awaits_logger();
         let working = match self.recovery.stage() {
             Stage::Recovering | Stage::Listing if !awaits_logger => true,
             _ => self.recovery.is_busy(now),
@@ -39,21 +39,21 @@ impl Service {
         if working {
             until = until.min(now + REPLAY_POLL_INTERVAL);
         }
-        if let Some(link) = self.ground.logger.link() {
+        if let Some(link) = self.resources.logger.link() {
             until = until.min(link.due_at());
         }
         if self.north.as_ref().is_some_and(North::is_busy) {
             until = until.min(now + CHECKPOINT_POLL_INTERVAL);
         }
-        if let Some(own) = &self.own_addresses {
+        if let Some(own) = &self.vip {
             until = until.min(own.due());
         }
         let said = self
-            .ground
+            .resources
             .logger
             .client()
-            .is_some_and(|client| client.has_said());
-        if acted || said || std::mem::take(&mut self.hurry) {
+            .is_some_and(|client| client.has_message());
+        if acted || said || std::mem::take(&mut self.skips_wait) {
             until = now;
         }
         let timeout = Timespec::try_from(until.saturating_sub(now)).unwrap_or_default();
@@ -61,10 +61,10 @@ impl Service {
         let mut fds = vec![
             PollFd::from_borrowed_fd(ring, PollFlags::IN),
             self.signals.watch(),
-            PollFd::from_borrowed_fd(self.ground.cgroup.events_fd(), PollFlags::PRI),
+            PollFd::from_borrowed_fd(self.resources.cgroup.events_fd(), PollFlags::PRI),
         ];
         let logger_at = fds.len();
-        match &self.ground.logger {
+        match &self.resources.logger {
             Logger::Local(client) => {
                 fds.push(PollFd::from_borrowed_fd(client.as_fd(), PollFlags::IN));
             }
@@ -76,14 +76,14 @@ impl Service {
         if let Some(server) = &self.server {
             fds.push(PollFd::from_borrowed_fd(server.as_fd(), PollFlags::IN));
         }
-        let keeper = self.ground.keeper.as_ref();
-        fds.extend(keeper.map(|keeper| PollFd::from_borrowed_fd(keeper.as_fd(), PollFlags::IN)));
+        let lease = self.resources.lease.as_ref();
+        fds.extend(lease.map(|lease| PollFd::from_borrowed_fd(lease.as_fd(), PollFlags::IN)));
         self.control.watch(&mut fds);
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error).doing("wait for something to happen"),
         }
-        let local = matches!(self.ground.logger, Logger::Local(_));
+        let local = matches!(self.resources.logger, Logger::Local(_));
         let logger_speaks = local && !fds[logger_at].revents().is_empty();
         let cgroup_changed = !fds[2].revents().is_empty();
         drop(fds);
@@ -93,7 +93,7 @@ impl Service {
         }
         if cgroup_changed {
             // Whoever needs to know asks again; but only reading it makes the next poll wait.
-            self.ground.cgroup.populated()?;
+            self.resources.cgroup.populated()?;
         }
         Ok(())
     }

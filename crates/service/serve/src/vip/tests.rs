@@ -28,15 +28,15 @@ fn what_is_there_already_is_neither_brought_up_nor_taken_down() {
     let directory = tempfile::tempdir().unwrap();
     let here: SocketAddr = "127.0.0.1:80".parse().unwrap();
     // Not even if somebody noted it: it may be a note of before the host was restarted.
-    let noted = Kept {
+    let noted = StoredAddresses {
         device: "lo".into(),
         addresses: vec![here.ip()],
     };
-    for kept in [Kept::default(), noted] {
-        write(directory.path(), &kept).unwrap();
-        let own = OwnAddresses::bring_up(directory.path(), "lo", &[here], NOW).unwrap();
+    for stored in [StoredAddresses::default(), noted] {
+        write(directory.path(), &stored).unwrap();
+        let own = VirtualAddresses::bring_up(directory.path(), "lo", &[here], NOW).unwrap();
         assert!(own.is_none());
-        write(directory.path(), &kept).unwrap();
+        write(directory.path(), &stored).unwrap();
         assert_eq!(take_down(directory.path()).unwrap(), 0);
         assert!(local_addresses().unwrap().iter().any(|l| l.ip == here.ip()));
     }
@@ -47,7 +47,7 @@ fn ours_is_what_nobody_has_and_what_an_earlier_one_of_us_has_left() {
     let wanted = ["10.0.0.1:80", "[::ffff:10.0.0.1]:81", "[fd00::1]:80"];
     let wanted = wanted.map(|text| text.parse::<SocketAddr>().unwrap());
     let both = [ip("10.0.0.1"), ip("fd00::1")];
-    assert_eq!(ours(&wanted, &[], &[], DEVICE), both, "each once");
+    assert_eq!(managed(&wanted, &[], &[], DEVICE), both, "each once");
 
     let there = |device, permanent| {
         both.map(|ip| HostAddress {
@@ -57,12 +57,12 @@ fn ours_is_what_nobody_has_and_what_an_earlier_one_of_us_has_left() {
         })
     };
     let left = there(DEVICE, false);
-    assert_eq!(ours(&wanted, &left, &both, DEVICE), both);
-    assert_eq!(ours(&wanted, &left, &both[..1], DEVICE), both[..1]);
-    assert_eq!(ours(&wanted, &left[1..], &both, DEVICE), both);
-    assert!(ours(&wanted, &left, &[], DEVICE).is_empty());
-    assert!(ours(&wanted, &there(DEVICE, true), &both, DEVICE).is_empty());
-    assert!(ours(&wanted, &there(3, false), &both, DEVICE).is_empty());
+    assert_eq!(managed(&wanted, &left, &both, DEVICE), both);
+    assert_eq!(managed(&wanted, &left, &both[..1], DEVICE), both[..1]);
+    assert_eq!(managed(&wanted, &left[1..], &both, DEVICE), both);
+    assert!(managed(&wanted, &left, &[], DEVICE).is_empty());
+    assert!(managed(&wanted, &there(DEVICE, true), &both, DEVICE).is_empty());
+    assert!(managed(&wanted, &there(3, false), &both, DEVICE).is_empty());
 }
 
 #[test]

@@ -67,7 +67,7 @@ struct World {
     _directory: tempfile::TempDir,
     store: Store,
     uploads: Uploads,
-    told: super::super::logger_copy::Told,
+    logger_copy: super::super::logger_copy::LoggerCopy,
     /// How long the record is, how much of it is with the logger, and how much when something was said last.
     head: u64,
     stable: u64,
@@ -78,7 +78,7 @@ struct World {
     made: Vec<u64>,
     logger: Determinants,
     up: VecDeque<Request>,
-    down: VecDeque<OfImage>,
+    down: VecDeque<ImageReply>,
 }
 
 impl World {
@@ -89,7 +89,7 @@ impl World {
             _directory: directory,
             store,
             uploads: Uploads::default(),
-            told: Default::default(),
+            logger_copy: Default::default(),
             head: 0,
             stable: 0,
             said: 0,
@@ -121,7 +121,7 @@ impl World {
             }
             Step::ServeDies => {
                 self.uploads = Uploads::default();
-                self.told.begin(RECORD, &[(0, self.said)]);
+                self.logger_copy.begin(RECORD, &[(0, self.said)]);
                 self.greet();
             }
             Step::LoggerDies => {
@@ -154,7 +154,7 @@ impl World {
         let number = self.made.len() as u64 + 1;
         let image = image(&self.store, number);
         self.made.push(self.head);
-        let made = Made::of(image, self.head);
+        let made = NewImage::of(image, self.head);
         self.uploads.begin(made, RECORD).expect("it is whole");
     }
 
@@ -207,11 +207,13 @@ impl World {
         self.compare();
     }
 
-    /// As `compare_record` does it.
+    /// As `compare_determinants` does it.
     fn compare(&mut self) {
         loop {
             self.logger.begin(RECORD);
-            let said = self.told.add(RECORD, &[(0, self.stable.max(self.base))]);
+            let said = self
+                .logger_copy
+                .add(RECORD, &[(0, self.stable.max(self.base))]);
             self.logger.was_said(RECORD, &said);
             let there = there(&self.logger);
             self.stable = there.length(0);
@@ -287,7 +289,7 @@ fn there(logger: &Determinants) -> Streams {
     }
 }
 
-fn answer(logger: &mut Determinants, request: &Request) -> Option<OfImage> {
+fn answer(logger: &mut Determinants, request: &Request) -> Option<ImageReply> {
     let (record, image, is) = match *request {
         Request::TellImage {
             record,
@@ -297,7 +299,7 @@ fn answer(logger: &mut Determinants, request: &Request) -> Option<OfImage> {
             ref bytes,
         } => {
             let taken = logger.take_image(record, (image, length), from, bytes, ROOM);
-            (record, image, taken.map(Is::There))
+            (record, image, taken.map(ImageState::There))
         }
         Request::CommitImage {
             record,
@@ -306,7 +308,7 @@ fn answer(logger: &mut Determinants, request: &Request) -> Option<OfImage> {
             processes,
         } => {
             let kept = logger.commit_image(record, image, base, processes);
-            (record, image, kept.map(|()| Is::Kept))
+            (record, image, kept.map(|()| ImageState::Kept))
         }
         _ => {
             logger.drop_upload();
@@ -314,8 +316,8 @@ fn answer(logger: &mut Determinants, request: &Request) -> Option<OfImage> {
         }
     };
     let image = (record, image);
-    let is = is.unwrap_or_else(|why| Is::Refused(why.to_string()));
-    Some(OfImage { image, is })
+    let state = is.unwrap_or_else(|why| ImageState::Refused(why.to_string()));
+    Some(ImageReply { image, state })
 }
 
 proptest! {

@@ -84,7 +84,7 @@ fn nobody_goes_on_where_the_kernel_has_counted_otherwise() {
 /// The other end hears of it when it was closed, or has ended: nobody holds it.
 #[test]
 fn those_that_were_closed_are_not_held() {
-    let mut opened = Opened::default();
+    let mut upstream = Upstream::default();
     let (process, mut others) = (0, Vec::new());
     for serial in 1..=200 {
         let (held, other) = connection();
@@ -93,23 +93,23 @@ fn those_that_were_closed_are_not_held() {
                 .shutdown(Shutdown::Both)
                 .expect("shut");
         }
-        opened.hear(Message::Opened { process, serial }, Some(held));
+        upstream.on_message(Message::Opened { process, serial }, Some(held));
         others.push(other);
     }
     // Every second one is closed, and of the shut ones few are left.
     for serial in (2..=200).step_by(2) {
-        opened.hear(Message::Closed { process, serial }, None);
+        upstream.on_message(Message::Closed { process, serial }, None);
     }
     for (serial, other) in (1..).zip(&mut others) {
-        let is_held = opened.held.contains_key(&(process, serial));
+        let is_held = upstream.held.contains_key(&(process, serial));
         assert!(is_held == (serial % 2 == 1) || serial > 100, "{serial}");
         if !is_held {
             // Its end, or a reset: it had not read everything.
             let _ = other.read_to_end(&mut Vec::new());
         }
     }
-    assert!(opened.held.len() < 90, "{}", opened.held.len());
-    opened.let_go();
+    assert!(upstream.held.len() < 90, "{}", upstream.held.len());
+    upstream.let_go();
     for mut other in others {
         let _ = other.read_to_end(&mut Vec::new());
     }
@@ -153,19 +153,19 @@ fn new_connection() -> (OwnedFd, TcpStream) {
 }
 
 /// What the life before had opened, and its record does not know of.
-fn unnoted(which: &[Which]) -> (Opened, Vec<TcpStream>) {
-    let mut opened = Opened::default();
+fn unnoted(which: &[Which]) -> (Upstream, Vec<TcpStream>) {
+    let mut upstream = Upstream::default();
     let others = which.iter().map(|(process, serial)| {
         let (held, other) = new_connection();
         let (process, serial) = (*process, *serial);
-        opened.hear(Message::Opened { process, serial }, Some(held));
+        upstream.on_message(Message::Opened { process, serial }, Some(held));
         other
     });
     let others = others.collect();
     let begun = BTreeSet::from([0, 1]);
     let handover = Handover::new().expect("a handover");
-    opened.hand_over(&handover, &begun).expect("handed over");
-    (opened, others)
+    upstream.hand_over(&handover, &begun).expect("handed over");
+    (upstream, others)
 }
 
 fn heard_then(mut other: &TcpStream) -> Result<usize, io::ErrorKind> {
@@ -181,15 +181,15 @@ fn heard_then(mut other: &TcpStream) -> Result<usize, io::ErrorKind> {
 
 #[test]
 fn what_is_about_to_be_opened_again_is_there() {
-    let (mut opened, others) = unnoted(&[(0, 1), (0, 2), (1, 1), (2, 1)]);
+    let (mut upstream, others) = unnoted(&[(0, 1), (0, 2), (1, 1), (2, 1)]);
     // Only the last one of a process may be that, and only if there is such a process now. The others it had closed.
     for gone in [0, 3] {
         assert_eq!(heard_then(&others[gone]), Ok(0));
     }
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     let (process, serial) = (0, 2);
-    opened.hear(Message::Opens { process, serial }, Some(theirs.into()));
-    assert!(opened.held.contains_key(&(0, 2)));
+    upstream.on_message(Message::Opens { process, serial }, Some(theirs.into()));
+    assert!(upstream.held.contains_key(&(0, 2)));
     let mut answer = [0; 1];
     let (mut reader, mut stream) = (&ours, &others[1]);
     reader.read_exact(&mut answer).expect("an answer");
@@ -197,39 +197,39 @@ fn what_is_about_to_be_opened_again_is_there() {
     // Another one does something else than its earlier life.
     let (held, _other) = new_connection();
     let (process, serial) = (1, 1);
-    opened.hear(Message::Opened { process, serial }, Some(held));
+    upstream.on_message(Message::Opened { process, serial }, Some(held));
     assert_eq!(heard_then(&others[2]), Err(ErrorKind::ConnectionReset));
     // Of one that is not known there is no answer.
     let (ours, theirs) = UnixStream::pair().expect("a pair");
-    opened.hear(Message::Opens { process, serial }, Some(theirs.into()));
+    upstream.on_message(Message::Opens { process, serial }, Some(theirs.into()));
     assert_eq!((&ours).read(&mut answer).expect("its end"), 0);
 }
 
 /// Its other end is not to take what it has heard for all.
 #[test]
 fn what_was_used_and_is_not_known_any_more_was_closed() {
-    let mut opened = Opened::default();
+    let mut upstream = Upstream::default();
     let (held, other) = read_connection();
     let (process, serial) = (0, 1);
-    opened.hear(Message::Opened { process, serial }, Some(held));
+    upstream.on_message(Message::Opened { process, serial }, Some(held));
     let handover = Handover::new().expect("a handover");
     let begun = BTreeSet::from([0]);
-    opened.hand_over(&handover, &begun).expect("handed over");
+    upstream.hand_over(&handover, &begun).expect("handed over");
     assert_eq!(heard_then(&other), Ok(0));
 }
 
 #[test]
 fn one_with_which_nobody_can_go_on_is_reset() {
     let (held, other) = read_connection();
-    let mut opened = Opened::default();
+    let mut upstream = Upstream::default();
     let (process, serial) = (0, 1);
-    opened.hear(Message::Opened { process, serial }, Some(held));
+    upstream.on_message(Message::Opened { process, serial }, Some(held));
     let mut known = passed(4, 2, b"", false); // it had said more
     known.standing.is_closed = true;
-    opened.pass(vec![known]);
+    upstream.pass(vec![known]);
     let handover = Handover::new().expect("a handover");
     let begun = BTreeSet::from([0]);
-    opened.hand_over(&handover, &begun).expect("handed over");
+    upstream.hand_over(&handover, &begun).expect("handed over");
     assert_eq!(heard_then(&other), Err(ErrorKind::ConnectionReset));
 }
 
@@ -246,10 +246,10 @@ fn a_socket_that_is_let_go_is_not_waited_for() {
     rustix::net::sockopt::set_socket_linger(&socket, Some(Duration::from_secs(10_000)))
         .expect("set");
     socket.set_nonblocking(false).expect("set");
-    let mut opened = Opened::default();
+    let mut upstream = Upstream::default();
     let (process, serial) = (0, 1);
-    opened.hear(Message::Opened { process, serial }, Some(socket.into()));
-    opened.hear(Message::Closed { process, serial }, None);
+    upstream.on_message(Message::Opened { process, serial }, Some(socket.into()));
+    upstream.on_message(Message::Closed { process, serial }, None);
     let mut heard = vec![0; waits];
     other.read_exact(&mut heard).expect("all of it");
 }
@@ -261,31 +261,31 @@ fn one_that_was_to_join_is_held_until_that_is_noted() {
         let address = |port| (Ipv4Addr::LOCALHOST, port).into();
         FlowKey::new(address(port), address(20))
     };
-    let mut opened = Opened::default();
+    let mut upstream = Upstream::default();
     let mut others = Vec::new();
     let mut answers = Vec::new();
     for serial in 1..=3 {
         let (held, other) = new_connection();
         others.push(other);
         let process = 0;
-        opened.hear(Message::Opened { process, serial }, Some(held));
+        upstream.on_message(Message::Opened { process, serial }, Some(held));
         let (ours, theirs) = UnixStream::pair().expect("a pair");
-        opened.hear(Message::Joins { process, serial }, Some(theirs.into()));
-        let joining = opened.joins().expect("one");
+        upstream.on_message(Message::Joins { process, serial }, Some(theirs.into()));
+        let joining = upstream.next_outbound().expect("one");
         let port = u16::try_from(serial).expect("small");
         let flow = (key(port), FlowId(serial));
-        assert!(opened.answer(joining, Some(flow)), "{serial}");
-        assert!(!opened.held.contains_key(&(process, serial)));
+        assert!(upstream.answer(joining, Some(flow)), "{serial}");
+        assert!(!upstream.held.contains_key(&(process, serial)));
         answers.push(ours);
     }
     // Of the first one it was heard that it is noted; of the second one it was not.
     let (process, serial) = (0, 1);
-    opened.hear(Message::Closed { process, serial }, None);
+    upstream.on_message(Message::Closed { process, serial }, None);
     assert_eq!(heard_then(&others[0]), Ok(0));
-    let unnoted = opened.unjoin(|process, flow| (process, flow) == (0, FlowId(2)));
+    let unnoted = upstream.unjoin(|process, flow| (process, flow) == (0, FlowId(2)));
     assert_eq!(unnoted, [(key(3), FlowId(3))]);
     assert_eq!(heard_then(&others[1]), Ok(0));
-    assert!(opened.held.contains_key(&(0, 3)));
+    assert!(upstream.held.contains_key(&(0, 3)));
     (&others[2])
         .write_all(b"more")
         .expect("nobody has ended it");
