@@ -36,10 +36,10 @@ pub(crate) const fn kind_of(action: &Action) -> usize {
         Action::Forget { .. } => 14,
         Action::ResetClient { .. } => 15,
         Action::MoreRecord { .. } => 16,
-        Action::Call { .. } => 17,
-        Action::TellClient { .. } => 18,
+        Action::ProbeClient { .. } => 17,
+        Action::UpdateWindow { .. } => 18,
         Action::ListWaiting => 19,
-        Action::CloseWindow { .. } => 20,
+        Action::ZeroWindow { .. } => 20,
         Action::Graft { .. } => 21,
         Action::HandOver => 22,
         Action::Compare { .. } => 23,
@@ -88,12 +88,12 @@ impl Driver {
                 }
                 ground.node.hand_over();
             }
-            Action::Call { key, flow } => call(key, flow, ground)?,
+            Action::ProbeClient { key, flow } => call(key, flow, ground)?,
             Action::ListWaiting => self.list_waiting(ground),
-            Action::CloseWindow { key, flow } => {
+            Action::ZeroWindow { key, flow } => {
                 to_client(key, flow, no_room_for_client, ground)?;
             }
-            Action::TellClient { key, flow } => {
+            Action::UpdateWindow { key, flow } => {
                 to_client(key, flow, word_to_client, ground)?;
             }
             Action::RepeatSyn { key, flow } => self.send_syn(key, flow, ground)?,
@@ -141,7 +141,7 @@ impl Driver {
                 flow: flow.clone(),
                 // The frame that opened it may still be in the ring.
                 record: Some(ground.logger.record(flow.id).unwrap_or_else(|| fresh(flow))),
-                standing: ground.node.standing(*key, flow),
+                replay_position: ground.node.standing(*key, flow),
             })
             .collect();
         self.recovery.connections(candidates, time(ground.now));

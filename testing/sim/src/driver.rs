@@ -83,7 +83,7 @@ impl Driver {
             max_segment: setup.max_segment,
             wrapped: setup.north.is_some(),
             hear_timeout: setup.north.map_or(Duration::ZERO, |north| north.patience),
-            say_again_timeout: SAY_AGAIN,
+            output_repeat_timeout: SAY_AGAIN,
             ..Config::default()
         });
         Self {
@@ -122,7 +122,7 @@ impl Driver {
             next_sweep: now + SWEEP_INTERVAL,
             ..Self::new(setup)
         };
-        driver.recovery.died(Cause::Host, time(now), time(now));
+        driver.recovery.on_death(Cause::Host, time(now), time(now));
         driver
     }
 
@@ -208,7 +208,7 @@ impl Driver {
         match event.kind {
             EventKind::Death { pid, status } if event.incarnation == self.incarnation => {
                 self.recovery
-                    .died(cause_of(pid, status), time(event.timestamp_ns), now);
+                    .on_death(cause_of(pid, status), time(event.timestamp_ns), now);
             }
             EventKind::Death { .. } => {}
             EventKind::Listening if event.incarnation == self.incarnation => {
@@ -243,7 +243,7 @@ impl Driver {
         let candidate = Candidate {
             key,
             record: Some(record),
-            standing: ground.node.standing(key, &flow),
+            replay_position: ground.node.standing(key, &flow),
             flow,
         };
         self.recovery.late_connection(&candidate, time(ground.now));
@@ -254,7 +254,7 @@ impl Driver {
         if !ground.node.alive() && !self.exit_seen && self.start_at.is_none() {
             self.exit_seen = true;
             if self.recovery.stage() != Stage::Clearing {
-                self.recovery.died(cause_of(self.life, 9), now, now);
+                self.recovery.on_death(cause_of(self.life, 9), now, now);
                 self.act(ground)?;
             }
         }
@@ -409,7 +409,7 @@ impl Driver {
         }
         self.start_at = None;
         if self.life > 0 && ground.rng.random_ratio(self.setup.starts_failed, 1000) {
-            self.recovery.died(Cause::NotServing, now, now);
+            self.recovery.on_death(Cause::NotServing, now, now);
             return;
         }
         self.life += 1;

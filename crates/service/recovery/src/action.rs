@@ -75,7 +75,7 @@ pub enum Action {
     /// Give the server the sockets that were made, and let it go on.
     HandOver,
     /// Ask the client where it stands: a flow of a host that has died.
-    Call {
+    ProbeClient {
         /// The connection.
         key: FlowKey,
         /// Its number: another connection may have its ends by now.
@@ -114,7 +114,7 @@ pub enum Action {
     /// Read the flows; then report [`crate::Recovery::waiting`].
     ListWaiting,
     /// Tell a client that has waited for long that there is no room now.
-    CloseWindow {
+    ZeroWindow {
         /// The connection.
         key: FlowKey,
         /// Its number: another connection may have its ends by now.
@@ -122,7 +122,7 @@ pub enum Action {
     },
     /// Tell a client that waits, or was another host's, that all that was acknowledged has arrived, and
     /// that there is room again.
-    TellClient {
+    UpdateWindow {
         /// The connection.
         key: FlowKey,
         /// Its number: another connection may have its ends by now.

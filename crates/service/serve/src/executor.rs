@@ -81,12 +81,12 @@ impl Service {
             Action::Compare { key, flow, digest } => self.compare(key, flow, digest)?,
             Action::Graft { key, flow, point } => self.graft(key, flow, point)?,
             Action::HandOver => self.hand_over_connections()?,
-            Action::Call { key, flow } => self.probe_client(key, flow)?,
+            Action::ProbeClient { key, flow } => self.probe_client(key, flow)?,
             Action::ListWaiting => self.list_waiting()?,
-            Action::CloseWindow { key, flow } => {
+            Action::ZeroWindow { key, flow } => {
                 self.send_to_client(key, flow, no_room_for_client)?
             }
-            Action::TellClient { key, flow } => self.send_to_client(key, flow, word_to_client)?,
+            Action::UpdateWindow { key, flow } => self.send_to_client(key, flow, word_to_client)?,
             Action::RepeatSyn { key, flow } => self.send_syn(key, flow)?,
             Action::Replay { key, flow, segment } => self.replay(key, flow, segment)?,
             Action::MoreRecord { flow, from } => self.more_record(flow, from)?,
@@ -193,7 +193,7 @@ impl Service {
         let candidates = flows
             .into_iter()
             .filter(|(_, flow)| self.is_of_earlier_incarnation(flow))
-            .map(|(key, flow)| self.with_standing(records.candidate(key, flow)))
+            .map(|(key, flow)| self.with_replay_position(records.candidate(key, flow)))
             .collect();
         self.recovery.connections(candidates, clock::now());
         Ok(())
@@ -229,7 +229,7 @@ impl Service {
         let records = Records::of(&summaries.unwrap_or_default());
         for (key, id) in late {
             if let Some(flow) = self.flow_with_id(key, id)? {
-                let candidate = self.with_standing(records.candidate(key, flow));
+                let candidate = self.with_replay_position(records.candidate(key, flow));
                 self.recovery.late_connection(&candidate, clock::now());
             }
         }
@@ -459,7 +459,7 @@ impl Service {
                     reason: error.to_string(),
                     retry_ms,
                 });
-                self.recovery.died(Cause::NotServing, now, now);
+                self.recovery.on_death(Cause::NotServing, now, now);
             }
         }
         Ok(())

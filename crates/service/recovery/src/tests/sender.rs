@@ -5,7 +5,7 @@ use std::time::Duration;
 use south_model::{Digest, DigestHalf};
 use wire::SeqNumber;
 
-use super::world::ms;
+use super::model::ms;
 use crate::{Beginning, Segment, replay::Replay};
 
 const START: SeqNumber = SeqNumber(100);
@@ -14,7 +14,7 @@ const NEVER: Duration = Duration::ZERO;
 fn replay(len: u32, fin: bool) -> Replay {
     let heard = SeqNumber(7);
     let mut replay = Replay::new(START, START + len, fin.then_some(heard), NEVER);
-    replay.hear(heard, NEVER);
+    replay.on_output(heard, NEVER);
     replay
 }
 
@@ -181,7 +181,7 @@ fn an_acknowledgement_beyond_the_record_completes_it() {
 fn sequence_numbers_wrap() {
     let start = SeqNumber(u32::MAX - 49);
     let mut replay = Replay::new(start, start + 100, Some(SeqNumber(7)), NEVER);
-    replay.hear(SeqNumber(7), NEVER);
+    replay.on_output(SeqNumber(7), NEVER);
     replay.update(start, start + 80, NEVER);
     let first = all(&mut replay, 60, NEVER);
     let at = |offset, len, fin| Segment {
@@ -204,11 +204,11 @@ fn the_fin_waits_for_what_the_client_had_heard_before_it() {
     replay.update(START, START + 1_000, NEVER);
     assert_eq!(all(&mut replay, 50, NEVER), [piece(0, 10, false)]);
     replay.update(START + 10, START + 1_000, NEVER);
-    replay.hear(SeqNumber(49), ms(30));
+    replay.on_output(SeqNumber(49), ms(30));
     assert_eq!(all(&mut replay, 50, ms(31)), []);
     assert!(!replay.complete());
     assert_eq!(replay.idle(ms(35)), ms(5), "the server speaks");
-    replay.hear(SeqNumber(50), ms(40));
+    replay.on_output(SeqNumber(50), ms(40));
     assert_eq!(all(&mut replay, 50, ms(41)), [piece(10, 0, true)]);
     replay.update(START + 11, START + 1_000, ms(42));
     assert!(replay.complete());
@@ -221,7 +221,7 @@ fn the_fin_does_not_wait_for_ever_for_what_follows_it() {
     for (said, patience) in [(6, 1_000), (3, 30_000)] {
         let mut replay = Replay::new(START, START + 10, Some(SeqNumber(7)), NEVER);
         replay.update(START + 10, START + 1_000, ms(5));
-        replay.hear(SeqNumber(said), ms(10));
+        replay.on_output(SeqNumber(said), ms(10));
         let fin = |replay: &mut Replay, now| all(replay, 100, now).iter().any(|piece| piece.fin);
         assert!(!fin(&mut replay, ms(9 + patience)), "{said}");
         assert!(fin(&mut replay, ms(60 + patience)), "{said}");
@@ -241,25 +241,25 @@ fn gate(offset: u32, heard: u32) -> Beginning {
 fn what_the_client_said_after_it_had_heard_something_waits_for_that() {
     let replay = Replay::new(START, START + 100, None, NEVER);
     let gates = vec![gate(0, 20), gate(30, 50), gate(70, 60)];
-    let mut replay = replay.waiting_at(gates);
+    let mut replay = replay.with_gates(gates);
     replay.update(START, START + 1_000, NEVER);
-    replay.hear(SeqNumber(19), NEVER);
+    replay.on_output(SeqNumber(19), NEVER);
     assert_eq!(all(&mut replay, 50, NEVER), []);
     assert_eq!(replay.awaits(), Some(SeqNumber(20)));
-    replay.hear(SeqNumber(20), ms(5));
+    replay.on_output(SeqNumber(20), ms(5));
     assert_eq!(
         all(&mut replay, 20, ms(5)),
         [piece(0, 20, false), piece(20, 10, false)]
     );
-    assert_eq!((replay.given().turns, replay.given().bytes), (1, 30));
+    assert_eq!((replay.given().requests, replay.given().bytes), (1, 30));
     replay.update(START + 30, START + 1_000, ms(6));
-    replay.hear(SeqNumber(49), ms(7));
+    replay.on_output(SeqNumber(49), ms(7));
     assert_eq!(all(&mut replay, 50, ms(8)), []);
     assert_eq!(replay.idle(ms(10)), ms(3), "the server speaks");
     // It may say more than it was asked for.
-    replay.hear(SeqNumber(77), ms(11));
+    replay.on_output(SeqNumber(77), ms(11));
     assert_eq!(all(&mut replay, 70, ms(11)), [piece(30, 70, false)]);
-    assert_eq!((replay.awaits(), replay.given().turns), (None, 3));
+    assert_eq!((replay.awaits(), replay.given().requests), (None, 3));
     replay.update(START + 100, START + 1_000, ms(12));
     assert!(replay.complete());
 }
@@ -267,27 +267,27 @@ fn what_the_client_said_after_it_had_heard_something_waits_for_that() {
 #[test]
 fn who_is_given_nothing_is_given_no_turn() {
     for gates in [vec![], vec![gate(0, 20)]] {
-        let mut replay = Replay::new(START, START + 100, None, NEVER).waiting_at(gates.clone());
-        assert_eq!(replay.given().turns, 0);
+        let mut replay = Replay::new(START, START + 100, None, NEVER).with_gates(gates.clone());
+        assert_eq!(replay.given().requests, 0);
         replay.update(START, START + 1_000, NEVER);
-        replay.hear(SeqNumber(20), NEVER);
+        replay.on_output(SeqNumber(20), NEVER);
         assert_eq!(all(&mut replay, 50, NEVER).len(), 2);
-        assert_eq!(replay.given().turns, 1, "{gates:?}");
+        assert_eq!(replay.given().requests, 1, "{gates:?}");
     }
 }
 
-/// What lies before the replay, as all turns but the last one do if only that is replayed, is not waited for.
+/// What lies before the replay, as all requests but the last one do if only that is replayed, is not waited for.
 #[test]
 fn only_gates_within_the_replay_count() {
     let gates = vec![gate(0, 1_000), gate(60, 2_000)];
     let mut replay = Replay::new(START + 60, START + 100, None, NEVER);
-    replay.hear(SeqNumber(2_000), NEVER);
-    let mut replay = replay.waiting_at(gates);
-    replay.hear(SeqNumber(2_001), NEVER);
+    replay.on_output(SeqNumber(2_000), NEVER);
+    let mut replay = replay.with_gates(gates);
+    replay.on_output(SeqNumber(2_001), NEVER);
     replay.update(START + 60, START + 1_000, NEVER);
     assert_eq!(all(&mut replay, 50, NEVER), [piece(60, 40, false)]);
     // Nor what lies behind what was replayed.
-    let mut replay = Replay::new(START, START + 10, None, NEVER).waiting_at(vec![gate(10, 20)]);
+    let mut replay = Replay::new(START, START + 10, None, NEVER).with_gates(vec![gate(10, 20)]);
     replay.update(START, START + 1_000, NEVER);
     assert_eq!(all(&mut replay, 50, NEVER), [piece(0, 10, false)]);
     assert_eq!(replay.awaits(), None);
@@ -297,13 +297,13 @@ fn only_gates_within_the_replay_count() {
 #[test]
 fn a_fin_waits_behind_a_gate() {
     let replay = Replay::new(START, START + 10, Some(SeqNumber(50)), NEVER);
-    let mut replay = replay.waiting_at(vec![gate(5, 30)]);
+    let mut replay = replay.with_gates(vec![gate(5, 30)]);
     replay.update(START, START + 1_000, NEVER);
     assert_eq!(all(&mut replay, 50, NEVER), [piece(0, 5, false)]);
     assert!(!replay.holds_fin());
-    replay.hear(SeqNumber(30), NEVER);
+    replay.on_output(SeqNumber(30), NEVER);
     assert_eq!(all(&mut replay, 50, NEVER), [piece(5, 5, false)]);
-    replay.hear(SeqNumber(50), NEVER);
+    replay.on_output(SeqNumber(50), NEVER);
     assert_eq!(all(&mut replay, 50, ms(50)), [piece(0, 10, true)]);
 }
 
@@ -330,24 +330,24 @@ fn a_request_waits_for_the_digest_of_what_was_said_before_it() {
         with_digest(70, 60),
         with_digest(90, 80),
     ];
-    let mut replay = Replay::new(START, START + 100, None, NEVER).waiting_at(gates);
+    let mut replay = Replay::new(START, START + 100, None, NEVER).with_gates(gates);
     replay.update(START, START + 1_000, NEVER);
     assert_eq!(replay.want(), None, "it was asked for with the splice");
     assert_eq!(all(&mut replay, 50, NEVER), [piece(0, 10, false)]);
     let other = Digest { sum: 8, ..said(20) };
     for now in [said(15), other] {
         replay.compare(&pending(now, Some(said(20))));
-        replay.hear(SeqNumber(20), NEVER);
+        replay.on_output(SeqNumber(20), NEVER);
         assert_eq!(all(&mut replay, 50, NEVER), [], "{now:?}");
     }
     replay.compare(&pending(said(20), None));
-    replay.hear(SeqNumber(20), NEVER);
+    replay.on_output(SeqNumber(20), NEVER);
     assert_eq!(replay.want(), Some(said(60)));
     assert_eq!(replay.want(), None, "once");
     assert_eq!(all(&mut replay, 50, NEVER), [piece(10, 20, false)]);
     // It was asked for when the server had said as much already.
     replay.compare(&pending(said(60), Some(said(60))));
-    replay.hear(SeqNumber(60), NEVER);
+    replay.on_output(SeqNumber(60), NEVER);
     assert_eq!(
         all(&mut replay, 50, NEVER),
         [piece(30, 50, false), piece(80, 10, false)]
@@ -355,7 +355,7 @@ fn a_request_waits_for_the_digest_of_what_was_said_before_it() {
     // The server says more than it was asked for, and nobody compares that there.
     assert_eq!(replay.want(), Some(said(80)));
     replay.compare(&pending(said(90), None));
-    replay.hear(SeqNumber(90), NEVER);
+    replay.on_output(SeqNumber(90), NEVER);
     assert_eq!(replay.want(), None);
     assert_eq!(all(&mut replay, 50, NEVER), [piece(90, 10, false)]);
 }
@@ -363,10 +363,10 @@ fn a_request_waits_for_the_digest_of_what_was_said_before_it() {
 /// Who waits for the nearer place is told how long another answer may take.
 #[test]
 fn what_is_in_doubt_may_begin_before_the_next_gate() {
-    let mut replay = Replay::new(START, START + 100, None, NEVER).waiting_at(vec![gate(70, 60)]);
+    let mut replay = Replay::new(START, START + 100, None, NEVER).with_gates(vec![gate(70, 60)]);
     replay.update(START, START + 1_000, NEVER);
     replay.doubt(Some(gate(30, 80)), NEVER);
-    replay.hear(SeqNumber(50), NEVER);
+    replay.on_output(SeqNumber(50), NEVER);
     assert_eq!(all(&mut replay, 50, NEVER), [piece(0, 30, false)]);
     assert_eq!(replay.awaits(), Some(SeqNumber(80)));
     replay.doubt(None, NEVER);
@@ -377,7 +377,7 @@ fn what_is_in_doubt_may_begin_before_the_next_gate() {
 /// The client has said more since the server died: that waits until all that the client was sent is said again.
 #[test]
 fn what_was_said_later_waits_for_all_that_was_heard() {
-    let mut replay = replay(10, false).waiting_at(Vec::new());
+    let mut replay = replay(10, false).with_gates(Vec::new());
     replay.update(START, START + 1000, NEVER);
     assert_eq!(all(&mut replay, 50, NEVER), [piece(0, 10, false)]);
     replay.update(START + 10, START + 1000, NEVER);
@@ -386,9 +386,9 @@ fn what_was_said_later_waits_for_all_that_was_heard() {
     assert_eq!(all(&mut replay, 50, ms(1)), [piece(10, 5, false)]);
     assert_eq!(replay.awaits(), Some(SeqNumber(90)));
     replay.update(START + 15, START + 1000, ms(2));
-    assert!(replay.awaits_for_later() && !replay.complete());
-    replay.hear(SeqNumber(89), ms(3));
+    assert!(replay.awaits_later_only() && !replay.complete());
+    replay.on_output(SeqNumber(89), ms(3));
     assert_eq!(all(&mut replay, 50, ms(3)), []);
-    replay.hear(SeqNumber(90), ms(4));
+    replay.on_output(SeqNumber(90), ms(4));
     assert_eq!(all(&mut replay, 50, ms(4)), [piece(15, 15, false)]);
 }

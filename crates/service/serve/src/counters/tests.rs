@@ -48,7 +48,7 @@ fn all() -> Vec<Event> {
         RecoveryEvent::ConnectionsRecovered { connections: 2 },
         RecoveryEvent::ConnectionReset {
             connection: connection(),
-            reason: LostReason::Poison { deaths: 3 },
+            reason: LostReason::Quarantined { deaths: 3 },
             replayed_requests: 1,
             replayed_bytes: 10,
         },

@@ -6,7 +6,7 @@ use north_host::{
     Ends, Passed, Position, Which,
     repair::{Blueprint, Options, say_again},
 };
-use recovery::Standing;
+use recovery::ReplayPosition;
 use south_model::Flow;
 use wire::{FlowKey, SeqNumber, TcpOption};
 
@@ -17,9 +17,9 @@ use super::{
 
 impl North {
     /// Where the server stands with this connection; `None`: it has never accepted it.
-    pub(crate) fn standing(&self, key: FlowKey, flow: &Flow) -> Option<Standing> {
+    pub(crate) fn replay_position(&self, key: FlowKey, flow: &Flow) -> Option<ReplayPosition> {
         let standing = self.passed(key, flow)?.standing;
-        Some(Standing {
+        Some(ReplayPosition {
             instream: at(flow.client.isn, standing.instream),
             outstream: at(flow.server.isn, standing.outstream),
             is_closed: standing.is_closed,

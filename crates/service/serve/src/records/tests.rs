@@ -48,7 +48,7 @@ fn summary(stable_seq: SeqNumber) -> RecordSummary {
 fn recovered(candidate: Candidate) -> (Vec<Action>, Vec<Event>) {
     let now = std::time::Duration::from_secs(1);
     let mut recovery = Recovery::new(Config::default());
-    recovery.died(Cause::NotServing, now, now);
+    recovery.on_death(Cause::NotServing, now, now);
     recovery.service_empty(now);
     recovery.listening(now);
     recovery.drained(1);

@@ -61,7 +61,7 @@ impl Service {
                 let is_watched = |flow: &Flow| flow.log.ahead || flow.is_behind();
                 for (key, flow) in flows.iter().filter(|(_, flow)| is_watched(flow)) {
                     if is_open(flow) && flow.incarnation == life.incarnation {
-                        self.recovery.found(*key, flow, clock::now());
+                        self.recovery.track_unacked(*key, flow, clock::now());
                     }
                 }
                 // Whoever the earlier one waited for it cannot tell us: clients that must say where they stand, too.

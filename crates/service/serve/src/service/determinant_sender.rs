@@ -117,7 +117,7 @@ impl Service {
         if !self.config.wrapped {
             let reason = "the service was served with --stateful=require, and is not here: its server's state is lost, and so are its connections. Give all hosts the same options";
             self.warn(Code::StateLost, reason);
-            self.recovery.forgotten();
+            self.recovery.on_state_lost();
             return Ok(false);
         }
         if self.promote_replica(record)? {

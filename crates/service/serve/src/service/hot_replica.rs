@@ -286,7 +286,7 @@ impl Service {
     /// The connections are known behind the gate, and the server is here already.
     pub(super) fn take_over_with_replica(&mut self) -> Result<(), ServeError> {
         let now = clock::now();
-        self.recovery.goes_on_here(self.restore_cause(), now);
+        self.recovery.promote(self.restore_cause(), now);
         self.execute()?;
         self.incarnation += 1;
         let pid = self.server.as_ref().map(|server| server.pid());

@@ -85,7 +85,7 @@ impl Service {
         };
         let flows = self.resources.plane.flows()?;
         let stands = flows.iter().filter_map(|(key, flow)| {
-            let standing = north.standing(*key, flow)?;
+            let standing = north.replay_position(*key, flow)?;
             Some((flow.id, standing.instream))
         });
         let stands: Vec<_> = stands.collect();

@@ -2,7 +2,7 @@
 
 use north_host::repair::is_gone;
 use protocol::control::Edition;
-use recovery::{Candidate, Cause, SplicePoint, Stage, Standing};
+use recovery::{Candidate, Cause, ReplayPosition, SplicePoint, Stage};
 use south_model::Flow;
 use wire::{FlowId, FlowKey};
 
@@ -33,7 +33,7 @@ impl Service {
         };
         let prepared = self.prepare_replay(&mut north);
         if north.is_lost() {
-            self.recovery.forgotten();
+            self.recovery.on_state_lost();
         }
         north.memory().hold(self.hold());
         // In any case: without it the next try would know of no earlier life.
@@ -63,7 +63,7 @@ impl Service {
         if let Some(quarantined) = north.quarantine(self.config.quarantine_after)? {
             let its = flows.iter().filter(|(key, _)| quarantined.is(*key));
             for (_, flow) in its {
-                self.recovery.condemn(flow.id, quarantined.deaths);
+                self.recovery.quarantine(flow.id, quarantined.deaths);
             }
             if let Some(child) = quarantined.child {
                 let message = format!(
@@ -112,7 +112,7 @@ impl Service {
         options::keep(self.resources.lock.directory(), &self.config)?;
         drop(self.north.take());
         self.update_loss_policy();
-        self.recovery.goes_on_without(clock::now());
+        self.recovery.continue_without_record(clock::now());
         Ok(())
     }
 
@@ -209,14 +209,14 @@ impl Service {
         Ok(())
     }
 
-    pub(crate) fn with_standing(&self, mut candidate: Candidate) -> Candidate {
-        candidate.standing = self.standing(candidate.key, &candidate.flow);
+    pub(crate) fn with_replay_position(&self, mut candidate: Candidate) -> Candidate {
+        candidate.replay_position = self.replay_position(candidate.key, &candidate.flow);
         candidate
     }
 
     /// Where the server stands with this connection, if it has replayed its record and knows it.
-    pub(crate) fn standing(&self, key: FlowKey, flow: &Flow) -> Option<Standing> {
-        self.north.as_ref()?.standing(key, flow)
+    pub(crate) fn replay_position(&self, key: FlowKey, flow: &Flow) -> Option<ReplayPosition> {
+        self.north.as_ref()?.replay_position(key, flow)
     }
 
     /// Make the socket with which the server goes on, then let what concerns it pass, then say what is still to be

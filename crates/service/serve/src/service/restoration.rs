@@ -233,7 +233,7 @@ impl Service {
             self.take_over_with_replica()?;
         } else {
             let now = clock::now();
-            self.recovery.died(self.restore_cause(), now, now);
+            self.recovery.on_death(self.restore_cause(), now, now);
             self.execute()?; // the gate
         }
         self.bring_addresses_up()?;
@@ -417,9 +417,9 @@ impl Service {
         };
         // The record may be behind what its client was told: the server's own is not.
         if self.config.link.is_some()
-            && let Some(standing) = self.standing(key, &flow)
+            && let Some(position) = self.replay_position(key, &flow)
         {
-            flow.server.ack = flow.server.ack.max_seq(standing.instream);
+            flow.server.ack = flow.server.ack.max_seq(position.instream);
         }
         let packet = make(key, &flow)?;
         // A full queue: it is asked again, or asks itself.

@@ -93,7 +93,7 @@ impl Service {
             self.warn_exit_in_replay(cause);
         }
         self.log_truncation.forget();
-        self.recovery.died(cause, at, now);
+        self.recovery.on_death(cause, at, now);
     }
 
     /// The kernel has shut the gate, and its word of the death found no room (others had filled the ring): nobody

@@ -25,7 +25,7 @@ impl Service {
             Stage::Recovering | Stage::Listing if !awaits_logger => true,
             _ => self.recovery.is_busy(now),
         };
-        let pace = match working || self.recovery.is_telling() {
+        let pace = match working || self.recovery.is_serving_pending() {
             true => REPLAY_POLL_INTERVAL,
             false => VERIFICATION_POLL_INTERVAL,
         };

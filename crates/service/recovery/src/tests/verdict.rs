@@ -3,7 +3,7 @@
 use south_model::{Mode, UnprotectedReason};
 use wire::{FlowId, SeqNumber};
 
-use super::world::{CLIENT, Manner, Peer, SERVER, World, candidate, key, ms};
+use super::model::{CLIENT, Manner, Model, Peer, SERVER, candidate, key, ms};
 use crate::{
     Action, Candidate, Config, Event, LostReason, RecordSummary, ReplayMode, SplicePoint,
     connection::{Verdict, judge},
@@ -103,7 +103,7 @@ fn whoever_kills_the_server_again_and_again_is_poison() {
     for deaths in [3, 4] {
         assert_eq!(
             verdict(&hole, ReplayMode::Connection, deaths),
-            Verdict::Lose(LostReason::Poison { deaths })
+            Verdict::Lose(LostReason::Quarantined { deaths })
         );
     }
 }
@@ -291,29 +291,29 @@ fn verdicts_become_actions() {
     let closing = Peer::new(1, 10, 0).change(|peer| peer.flow.server_closing = true);
     let gone = Peer::new(2, 10, 0).change(|peer| peer.flow.client.reset = true);
     let unknown = Peer::new(3, 10, 0).change(|peer| peer.record = None);
-    let mut world = World::new([closing, gone, unknown, Peer::new(4, 10, 0)]);
-    world.die_and_return();
+    let mut model = Model::new([closing, gone, unknown, Peer::new(4, 10, 0)]);
+    model.die_and_return();
     assert_eq!(
-        world
+        model
             .recovery
-            .watched(world.now)
+            .watched(model.now)
             .map(|(id, _)| id.0)
             .collect::<Vec<_>>(),
         [4]
     );
-    assert!(world.done.contains(&Action::Forget {
+    assert!(model.done.contains(&Action::Forget {
         key: key(2),
         flow: FlowId(2)
     }));
     assert!(
-        world
+        model
             .told
             .contains(&Event::ClientReset { connection: key(2) })
     );
-    world.until_serving(10);
-    assert_eq!(world.lost_told(), [(key(3), LostReason::NoRecord)]);
-    assert!(world.peers.contains_key(&key(1)), "the kernel finishes it");
-    assert_eq!(world.serving(), (1, 1, 10));
+    model.until_serving(10);
+    assert_eq!(model.lost_told(), [(key(3), LostReason::NoRecord)]);
+    assert!(model.peers.contains_key(&key(1)), "the kernel finishes it");
+    assert_eq!(model.serving(), (1, 1, 10));
 }
 
 #[test]
@@ -324,25 +324,25 @@ fn a_client_that_resets_while_it_is_spliced_or_replayed_is_forgotten() {
         } else {
             Manner::Deaf
         })];
-        let mut world = World::new(peers);
-        world.die_and_return();
-        world.pass_in_steps(ms(5), ms(1));
-        world.peer(1).flow.client.reset = true;
-        world.turn_page();
-        world.pass(ms(1));
-        assert!(world.done.contains(&Action::Forget {
+        let mut model = Model::new(peers);
+        model.die_and_return();
+        model.pass_in_steps(ms(5), ms(1));
+        model.peer(1).flow.client.reset = true;
+        model.turn_page();
+        model.pass(ms(1));
+        assert!(model.done.contains(&Action::Forget {
             key: key(1),
             flow: FlowId(1)
         }));
         assert!(
-            world
+            model
                 .told
                 .contains(&Event::ClientReset { connection: key(1) })
         );
         let given = if replaying { 10 } else { 0 };
-        assert_eq!(world.serving(), (0, 0, given));
-        world.pass_in_steps(ms(200), ms(10));
-        assert!(world.reset.is_empty());
+        assert_eq!(model.serving(), (0, 0, given));
+        model.pass_in_steps(ms(200), ms(10));
+        assert!(model.reset.is_empty());
     }
 }
 

@@ -12,14 +12,14 @@ use crate::{
     service::Recovery,
 };
 
-/// `serving` waits for comparisons for this time at the most.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// The most connections that `serving` lists: the connections with the most replayed requests.
-const MOST: usize = 100;
+/// Longest wait of the event `serving` for comparisons.
+const SERVING_DELAY_MAX: Duration = Duration::from_secs(1);
+/// Connections listed in `serving`: the connections with the most replayed requests.
+const LISTED_CONNECTIONS_MAX: usize = 100;
 
 /// The words that are due about a recovery that is over.
 #[derive(Debug, Default)]
-pub(crate) struct Telling {
+pub(crate) struct ServingReport {
     /// The end of the recovery, if `serving` is still due.
     since: Option<Duration>,
     /// The number of connections that `serving` has counted as compared still.
@@ -27,41 +27,43 @@ pub(crate) struct Telling {
     /// The replays of connections that are settled.
     replayed: Vec<Replayed>,
     /// Replayed requests of all connections, lost connections included.
-    turns: u64,
+    requests: u64,
     /// The bytes of these requests.
     bytes: u64,
 }
 
-impl Telling {
+impl ServingReport {
     /// More was given to the server of a connection.
-    pub(crate) fn note_given(&mut self, before: Given, now: Given) {
-        self.turns += u64::from(now.turns - before.turns);
+    pub(crate) fn count_given(&mut self, before: Given, now: Given) {
+        self.requests += u64::from(now.requests - before.requests);
         self.bytes += u64::from(now.bytes - before.bytes);
     }
 }
 
 impl Recovery {
     /// The recovery is over.
-    pub(crate) fn begin_telling(&mut self, now: Duration) {
-        self.telling.since = Some(now);
+    pub(crate) fn open_serving_report(&mut self, now: Duration) {
+        self.serving_report.since = Some(now);
     }
 
     /// The server has died again: `serving` is told now.
-    pub(crate) fn end_telling(&mut self) {
-        if self.telling.since.is_some() {
-            self.tell_serving();
+    pub(crate) fn flush_serving_report(&mut self) {
+        if self.serving_report.since.is_some() {
+            self.emit_serving();
         }
-        self.telling = Telling::default();
+        self.serving_report = ServingReport::default();
     }
 
     /// `serving` is still due.
     #[must_use]
-    pub fn is_telling(&self) -> bool {
-        self.telling.since.is_some()
+    pub fn is_serving_pending(&self) -> bool {
+        self.serving_report.since.is_some()
     }
 
-    pub(crate) fn telling_by(&self) -> Option<Duration> {
-        self.telling.since.map(|since| since + PATIENCE)
+    pub(crate) fn serving_due(&self) -> Option<Duration> {
+        self.serving_report
+            .since
+            .map(|since| since + SERVING_DELAY_MAX)
     }
 
     fn comparing(&self) -> usize {
@@ -70,45 +72,45 @@ impl Recovery {
     }
 
     /// Tells `serving` or `connections_recovered`, if due.
-    pub(crate) fn tell(&mut self, now: Option<Duration>) {
+    pub(crate) fn emit_outcome(&mut self, now: Option<Duration>) {
         let is_due = |by: Duration| now.is_some_and(|now| now >= by);
-        if let Some(by) = self.telling_by() {
+        if let Some(by) = self.serving_due() {
             if is_due(by) || self.comparing() == 0 {
-                self.tell_serving();
+                self.emit_serving();
             }
-        } else if self.telling.comparing > 0 && self.comparing() == 0 {
-            let connections = std::mem::take(&mut self.telling.comparing);
+        } else if self.serving_report.comparing > 0 && self.comparing() == 0 {
+            let connections = std::mem::take(&mut self.serving_report.comparing);
             self.events
                 .push_back(Event::ConnectionsRecovered { connections });
         }
     }
 
     /// A connection is no longer kept.
-    pub(crate) fn is_not_kept(&mut self, connection: &Connection) {
+    pub(crate) fn count_dropped(&mut self, connection: &Connection) {
         if !connection.is_compared {
-            self.telling.comparing = self.telling.comparing.saturating_sub(1);
+            self.serving_report.comparing = self.serving_report.comparing.saturating_sub(1);
         }
     }
 
     /// A connection is settled.
-    pub(crate) fn note_replayed(&mut self, connection: &Connection) {
-        self.telling.replayed.extend(connection.replayed());
+    pub(crate) fn add_replayed(&mut self, connection: &Connection) {
+        self.serving_report.replayed.extend(connection.replayed());
     }
 
-    fn tell_serving(&mut self) {
-        self.telling.since = None;
-        let mut replayed = std::mem::take(&mut self.telling.replayed);
+    fn emit_serving(&mut self) {
+        self.serving_report.since = None;
+        let mut replayed = std::mem::take(&mut self.serving_report.replayed);
         replayed.extend(self.connections.values().filter_map(Connection::replayed));
         replayed.sort_by_key(|one| std::cmp::Reverse(one.requests));
-        replayed.truncate(MOST);
+        replayed.truncate(LISTED_CONNECTIONS_MAX);
         let comparing = self.comparing();
-        self.telling.comparing = comparing;
+        self.serving_report.comparing = comparing;
         self.events.push_back(Event::Serving {
             recovered: self.kept.saturating_sub(comparing),
             comparing,
             reset: self.resets,
-            replayed_requests: self.telling.turns,
-            replayed_bytes: self.telling.bytes,
+            replayed_requests: self.serving_report.requests,
+            replayed_bytes: self.serving_report.bytes,
             replayed,
             timings: self.timings,
         });
@@ -117,10 +119,10 @@ impl Recovery {
 
 impl Connection {
     fn replayed(&self) -> Option<Replayed> {
-        let Given { turns, bytes } = self.given;
-        (turns > 0).then_some(Replayed {
+        let Given { requests, bytes } = self.given;
+        (requests > 0).then_some(Replayed {
             connection: self.key,
-            requests: turns,
+            requests,
             bytes,
         })
     }

@@ -12,18 +12,18 @@ use wire::{FlowId, FlowKey};
 
 use crate::{action::Action, config::Stage, service::Recovery};
 
-/// Recoveries that take no longer are covered by the clients' own retransmissions.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Between two words to a client, and between two looks at who waits.
-const AGAIN: Duration = Duration::from_secs(5);
-/// Clients that are spoken to at a time: others have to be heard meanwhile.
-const AT_A_TIME: usize = 64;
+/// A shorter recovery is covered by the retransmissions of the clients.
+const ZERO_WINDOW_DELAY: Duration = Duration::from_secs(1);
+/// Interval between two zero-window ACKs to a client, and between two lists of waiting clients.
+const ZERO_WINDOW_INTERVAL: Duration = Duration::from_secs(5);
+/// Clients that are sent an ACK in one pass: others have to be heard meanwhile.
+const ZERO_WINDOW_BATCH: usize = 64;
 
 /// A client that waits.
 #[derive(Debug, Clone)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingClient {
     key: FlowKey,
-    tell_at: Duration,
+    zero_window_at: Duration,
     /// It was told that there is no room.
     told: bool,
     /// It must say first where it stands.
@@ -40,11 +40,11 @@ impl Recovery {
         for (key, flow) in flows.filter(|(_, flow)| waits(flow)) {
             let known = before.remove(&flow.id);
             let told = known.as_ref().is_some_and(|known| known.told);
-            let tell_at = known.map_or(now, |known| known.tell_at);
+            let zero_window_at = known.map_or(now, |known| known.zero_window_at);
             let silent = flow.is_silent();
-            let waiting = Waiting {
+            let waiting = WaitingClient {
                 key,
-                tell_at,
+                zero_window_at,
                 told,
                 silent,
             };
@@ -62,22 +62,22 @@ impl Recovery {
     }
 
     /// The server has died.
-    pub(crate) fn begin_waiting(&mut self, now: Duration) {
+    pub(crate) fn start_client_waits(&mut self, now: Duration) {
         if self.stage == Stage::Serving {
             self.waiting.clear();
         }
-        self.list_waiting_at = now.max(self.down_since + PATIENCE);
+        self.list_waiting_at = now.max(self.down_since + ZERO_WINDOW_DELAY);
     }
 
     /// A connection is to be given to the server.
-    pub(crate) fn waits_for_server(&mut self, flow: FlowId, key: FlowKey, now: Duration) {
+    pub(crate) fn add_waiting_client(&mut self, flow: FlowId, key: FlowKey, now: Duration) {
         let since = match self.stage {
             Stage::Serving => now,
             _ => self.down_since,
         };
-        let waiting = self.waiting.entry(flow).or_insert(Waiting {
+        let waiting = self.waiting.entry(flow).or_insert(WaitingClient {
             key,
-            tell_at: since + PATIENCE,
+            zero_window_at: since + ZERO_WINDOW_DELAY,
             told: false,
             silent: false,
         });
@@ -85,40 +85,40 @@ impl Recovery {
     }
 
     /// All connections are known: whoever is not among them does not wait.
-    pub(crate) fn only_kept_wait(&mut self) {
+    pub(crate) fn retain_kept_clients(&mut self) {
         let kept = &self.connections;
         self.waiting.retain(|flow, _| kept.contains_key(flow));
     }
 
-    pub(crate) fn tell_waiting(&mut self, now: Duration) {
+    pub(crate) fn send_zero_windows(&mut self, now: Duration) {
         if self.is_down() && now >= self.list_waiting_at {
-            self.list_waiting_at = now + AGAIN;
+            self.list_waiting_at = now + ZERO_WINDOW_INTERVAL;
             self.actions.push_back(Action::ListWaiting);
             return; // who has spoken meanwhile is asked no more
         }
         let due = self.waiting.iter_mut();
-        let due = due.filter(|(_, waiting)| now >= waiting.tell_at);
-        for (flow, waiting) in due.take(AT_A_TIME) {
+        let due = due.filter(|(_, waiting)| now >= waiting.zero_window_at);
+        for (flow, waiting) in due.take(ZERO_WINDOW_BATCH) {
             let (key, flow) = (waiting.key, *flow);
-            waiting.tell_at = now + AGAIN;
+            waiting.zero_window_at = now + ZERO_WINDOW_INTERVAL;
             waiting.told |= !waiting.silent;
             self.actions.push_back(if waiting.silent {
-                Action::Call { key, flow }
+                Action::ProbeClient { key, flow }
             } else {
-                Action::CloseWindow { key, flow }
+                Action::ZeroWindow { key, flow }
             });
         }
     }
 
-    pub(crate) fn next_word(&self) -> Option<Duration> {
+    pub(crate) fn next_zero_window(&self) -> Option<Duration> {
         let list = self.is_down().then_some(self.list_waiting_at);
-        let words = self.waiting.values().map(|waiting| waiting.tell_at);
+        let words = self.waiting.values().map(|waiting| waiting.zero_window_at);
         words.chain(list).min()
     }
 }
 
 /// It waits no more. Whether it was told that there is no room.
-pub(crate) fn no_longer(waiting: &mut BTreeMap<FlowId, Waiting>, flow: FlowId) -> bool {
+pub(crate) fn remove(waiting: &mut BTreeMap<FlowId, WaitingClient>, flow: FlowId) -> bool {
     waiting.remove(&flow).is_some_and(|waiting| waiting.told)
 }
 

@@ -3,7 +3,7 @@
 use south_model::{Comparison, Digest, Restored};
 use wire::SeqNumber;
 
-use super::world::{CLIENT, Peer, SERVER, World, key, ms};
+use super::model::{CLIENT, Model, Peer, SERVER, key, ms};
 use crate::{Config, LostReason, Segment};
 
 fn digest(next: SeqNumber) -> Digest {
@@ -32,14 +32,14 @@ fn doubted(recorded: u32, heard: u32) -> Peer {
     })
 }
 
-fn world(peer: Peer) -> World {
+fn model(peer: Peer) -> Model {
     let config = Config {
         verify_head: 40,
         ..Config::default()
     };
-    let mut world = World::with(config, [peer]);
-    world.die_and_return();
-    world
+    let mut model = Model::with(config, [peer]);
+    model.die_and_return();
+    model
 }
 
 fn piece(from: u32, len: u32) -> Segment {
@@ -53,44 +53,44 @@ fn piece(from: u32, len: u32) -> Segment {
 /// What the dead server had read by then waits for nothing else, and what lies behind waits for the comparison.
 #[test]
 fn what_a_digest_is_of_is_not_in_doubt() {
-    let mut world = world(doubted(30, 100));
-    world.until_serving(100);
-    world.pass_in_steps(ms(200), ms(1));
-    assert_eq!(world.pieces(1), [piece(0, 20), piece(20, 10)]);
-    assert_eq!(world.lost_told(), []);
+    let mut model = model(doubted(30, 100));
+    model.until_serving(100);
+    model.pass_in_steps(ms(200), ms(1));
+    assert_eq!(model.pieces(1), [piece(0, 20), piece(20, 10)]);
+    assert_eq!(model.lost_told(), []);
 }
 
 /// The client sends again what the dead host had not recorded when all that is recorded was given to the server.
 #[test]
 fn what_a_digest_is_of_is_given_when_it_is_recorded_late() {
-    let mut world = world(doubted(10, 100));
-    world.until_serving(100);
-    world.pass_in_steps(ms(200), ms(1));
-    assert_eq!(world.pieces(1), [piece(0, 10)]);
-    let peer = world.peer(1);
+    let mut model = model(doubted(10, 100));
+    model.until_serving(100);
+    model.pass_in_steps(ms(200), ms(1));
+    assert_eq!(model.pieces(1), [piece(0, 10)]);
+    let peer = model.peer(1);
     peer.record.as_mut().expect("a record").stable_seq = CLIENT + 30;
     (peer.flow.client.nxt, peer.flow.log.stable) = (CLIENT + 30, CLIENT + 30);
-    world.pass_in_steps(ms(400), ms(1));
-    let pieces = world.pieces(1);
+    model.pass_in_steps(ms(400), ms(1));
+    let pieces = model.pieces(1);
     assert_eq!(pieces, [piece(0, 10), piece(10, 10), piece(20, 10)]);
-    assert_eq!(world.lost_told(), []);
+    assert_eq!(model.lost_told(), []);
 }
 
 /// The client has heard a byte more: that may be of the answer to what it says again. The server says that byte only
 /// when it has been given what waits for the byte.
 #[test]
 fn what_nothing_is_known_of_waits_as_long_as_an_answer_may_take() {
-    let mut world = world(doubted(30, 101));
-    world.until_serving(100_000);
-    let timeout = Config::default().say_again_timeout;
-    world.pass_in_steps(timeout - ms(10_000), ms(1_000));
-    assert_eq!(world.lost_told(), []);
-    world.pass_in_steps(ms(20_000), ms(1_000));
-    let lost = LostReason::NotSaidAgain {
+    let mut model = model(doubted(30, 101));
+    model.until_serving(100_000);
+    let timeout = Config::default().output_repeat_timeout;
+    model.pass_in_steps(timeout - ms(10_000), ms(1_000));
+    assert_eq!(model.lost_told(), []);
+    model.pass_in_steps(ms(20_000), ms(1_000));
+    let lost = LostReason::OutputNotRepeated {
         bytes: 101,
         missing: 20,
     };
-    assert_eq!(world.lost_told(), [(key(1), lost)]);
-    let given: u32 = world.pieces(1).iter().map(|piece| piece.len).sum();
+    assert_eq!(model.lost_told(), [(key(1), lost)]);
+    let given: u32 = model.pieces(1).iter().map(|piece| piece.len).sum();
     assert_eq!(given, 10);
 }

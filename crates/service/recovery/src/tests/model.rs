@@ -38,7 +38,7 @@ pub(super) enum Logger {
 }
 
 /// Everything around the decisions.
-pub(super) struct World {
+pub(super) struct Model {
     pub(super) recovery: Recovery,
     pub(super) now: Duration,
     pub(super) peers: BTreeMap<FlowKey, Peer>,
@@ -67,7 +67,7 @@ pub(super) struct World {
     failed: Option<Action>,
 }
 
-impl World {
+impl Model {
     pub(super) fn new(peers: impl IntoIterator<Item = Peer>) -> Self {
         Self::with(Config::default(), peers)
     }
@@ -113,7 +113,7 @@ impl World {
 
     pub(super) fn die(&mut self) {
         self.alive = false;
-        self.recovery.died(self.cause, self.now, self.now);
+        self.recovery.on_death(self.cause, self.now, self.now);
         self.act();
     }
 
@@ -198,7 +198,7 @@ impl World {
         }
     }
 
-    /// The world behaves until the service serves again, in at most `steps` milliseconds.
+    /// The model behaves until the service serves again, in at most `steps` milliseconds.
     pub(super) fn until_serving(&mut self, steps: u32) {
         for _ in 0..steps {
             match self.stage() {
@@ -291,7 +291,9 @@ impl World {
                 assert!(self.alive, "grafted to a dead server");
                 let (life, handed_over) = (self.incarnation, self.handed_over);
                 let peer = self.known(key, flow);
-                let closed = peer.standing.is_some_and(|standing| standing.is_closed);
+                let closed = peer
+                    .replay_position
+                    .is_some_and(|standing| standing.is_closed);
                 assert!(!handed_over || closed, "the server goes on already");
                 assert_ne!(peer.flow.incarnation, life, "grafted a second time");
                 peer.graft(life, point);
@@ -321,7 +323,7 @@ impl World {
                 let flows = list.iter().map(|one| (one.key, &one.flow));
                 self.recovery.waiting(flows, self.now);
             }
-            Action::CloseWindow { key, flow } => {
+            Action::ZeroWindow { key, flow } => {
                 let peer = self.known(key, flow);
                 assert_ne!(
                     peer.flow.log.restored,
@@ -330,13 +332,13 @@ impl World {
                 );
                 self.closed.insert(key);
             }
-            Action::TellClient { key, flow } => {
+            Action::UpdateWindow { key, flow } => {
                 let waited = self.closed.remove(&key);
                 let peer = self.known(key, flow);
                 let other = peer.flow.log.restored == Restored::Heard;
                 assert!(other || waited, "it knows");
             }
-            Action::Call { key, flow } => {
+            Action::ProbeClient { key, flow } => {
                 let peer = self.known(key, flow);
                 assert!(peer.flow.is_silent(), "it has said all");
             }
@@ -440,7 +442,7 @@ impl World {
     /// Kept, lost and replayed bytes of the last `Serving` event.
     pub(super) fn serving(&mut self) -> (usize, usize, u64) {
         let deadline = self.now + ms(2_000);
-        while self.recovery.is_telling() && self.now < deadline {
+        while self.recovery.is_serving_pending() && self.now < deadline {
             self.pass(ms(1));
         }
         let numbers = |event: &Event| match event {
@@ -483,6 +485,6 @@ pub(super) fn candidate(key: FlowKey, peer: &Peer) -> Candidate {
         key,
         flow: peer.flow.clone(),
         record: peer.record,
-        standing: peer.standing,
+        replay_position: peer.replay_position,
     }
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use wire::FlowId;
 
-use crate::{action::Action, connection::Step, event::LostReason, service::Recovery};
+use crate::{action::Action, connection::ConnectionStep, event::LostReason, service::Recovery};
 
 impl Recovery {
     /// The connections are known, and what the server knows of them.
-    pub(crate) fn begin_grafting(&mut self, now: Duration) {
+    pub(crate) fn start_grafts(&mut self, now: Duration) {
         if self.config.wrapped {
             self.hand_over_by = Some(now + self.config.hear_timeout);
         }
@@ -26,7 +26,7 @@ impl Recovery {
     /// Those whose clients have spoken go on at once, and when nobody is missing any more, the server does.
     pub(crate) fn graft_ready(&mut self, now: Duration) {
         for connection in self.connections.values_mut() {
-            if connection.is_graft && matches!(connection.step, Step::Waiting) {
+            if connection.is_graft && matches!(connection.step, ConnectionStep::Waiting) {
                 connection.begin(now);
                 self.actions.push_back(Action::Graft {
                     key: connection.key,

@@ -1,6 +1,6 @@
 //! Clients of which another host knew more, and that must say where they stand before anything can be
 //! done for them (FT-TCP IV.E): asked again and again, ever less often, until they answer or nobody
-//! believes any more that they will. Nothing else waits for them, but a server that knows them ([`super::grafting`]).
+//! believes any more that they will. Nothing else waits for them, but a server that knows them ([`super::graft`]).
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use wire::FlowKey;
 
 use crate::{action::Action, config::Stage, event::LostReason, service::Recovery};
 
-/// First pause before a client is asked again; doubles up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(15);
+/// First pause before a client is asked again; doubles up to [`PROBE_DELAY_MAX`].
+const PROBE_FIRST_DELAY: Duration = Duration::from_millis(50);
+const PROBE_DELAY_MAX: Duration = Duration::from_secs(15);
 
 /// A client that has not answered.
 #[derive(Debug, Clone)]
-pub(crate) struct Silent {
+pub(crate) struct SilentClient {
     pub(crate) key: FlowKey,
     /// Until when it has to answer.
     until: Duration,
@@ -27,19 +27,19 @@ pub(crate) struct Silent {
 
 impl Recovery {
     /// The data plane has not heard this client yet.
-    pub(crate) fn call(&mut self, key: FlowKey, flow: &Flow, is_known: bool, now: Duration) {
+    pub(crate) fn probe(&mut self, key: FlowKey, flow: &Flow, is_known: bool, now: Duration) {
         // Who never said anything may be nobody: a SYN with an invented source.
         let spoken = flow.client.nxt != flow.client.isn + 1;
         let patience = if spoken || flow.client.ack != flow.server.isn + 1 {
             self.config.answer_timeout
         } else {
-            self.config.embryo_timeout
+            self.config.half_open_timeout
         };
-        self.silent.entry(flow.id).or_insert(Silent {
+        self.silent.entry(flow.id).or_insert(SilentClient {
             key,
             until: now + patience,
             ask_at: now,
-            pause: FIRST_PAUSE,
+            pause: PROBE_FIRST_DELAY,
             is_known,
         });
     }
@@ -50,15 +50,15 @@ impl Recovery {
         self.silent.len()
     }
 
-    pub(crate) fn call_again(&mut self, now: Duration) {
+    pub(crate) fn repeat_probes(&mut self, now: Duration) {
         let mut given_up = Vec::new();
         for (flow, silent) in &mut self.silent {
             if now >= silent.until {
                 given_up.push(*flow);
             } else if now >= silent.ask_at {
                 silent.ask_at = now + silent.pause;
-                silent.pause = (silent.pause * 2).min(LONGEST_PAUSE);
-                self.actions.push_back(Action::Call {
+                silent.pause = (silent.pause * 2).min(PROBE_DELAY_MAX);
+                self.actions.push_back(Action::ProbeClient {
                     key: silent.key,
                     flow: *flow,
                 });
@@ -71,7 +71,7 @@ impl Recovery {
         }
     }
 
-    pub(crate) fn next_call(&self) -> Option<Duration> {
+    pub(crate) fn next_probe(&self) -> Option<Duration> {
         let asks = matches!(self.stage, Stage::Recovering | Stage::Serving);
         let due = self.silent.values().map(|silent| silent.ask_at);
         due.min().filter(|_| asks)

@@ -8,7 +8,8 @@ use south_model::Digest;
 use wire::FlowId;
 
 use crate::{
-    action::Action, connection::Step, event::LostReason, replay::Beginning, service::Recovery,
+    action::Action, connection::ConnectionStep, event::LostReason, replay::Beginning,
+    service::Recovery,
 };
 
 /// What is known of what a server on another host has said.
@@ -22,7 +23,7 @@ pub struct SaidBefore {
 
 impl Recovery {
     /// Where the client of this connection began to speak after it had heard everything, in order: there its replay
-    /// waits until the server has said as much again. Asked for by [`Action::Expect`].
+    /// waits until the server has said as much again. RecordRequest for by [`Action::Expect`].
     /// And digests of what its server had said, in order.
     pub fn beginnings(&mut self, id: FlowId, beginnings: Vec<Beginning>, digests: Vec<Digest>) {
         if let Some(connection) = self.connections.get_mut(&id) {
@@ -66,9 +67,10 @@ impl Recovery {
     /// [`Recovery::logger_answers`], and the question for this connection is repeated then.
     pub fn unanswered(&mut self, id: FlowId) {
         let connection = self.connections.get_mut(&id);
-        if let Some(connection) = connection.filter(|one| matches!(one.step, Step::Splicing { .. }))
+        if let Some(connection) =
+            connection.filter(|one| matches!(one.step, ConnectionStep::Splicing { .. }))
         {
-            connection.step = Step::Waiting;
+            connection.step = ConnectionStep::Waiting;
             self.withdraw_splice(id);
             self.awaits_logger = true;
         }

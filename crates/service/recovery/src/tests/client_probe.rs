@@ -2,47 +2,48 @@
 
 use south_model::Restored;
 
-use super::world::{Manner, Peer, World, key, ms};
+use super::model::{Manner, Model, Peer, key, ms};
 use crate::{Action, Cause, GaveUp, LostReason, Stage};
 
 fn silent(id: u64) -> Peer {
     Peer::new(id, 10, 5).change(|peer| peer.flow.log.restored = Restored::Silent)
 }
 
-fn calls(world: &World, id: u64) -> usize {
-    let ours = |action: &&Action| matches!(action, Action::Call { key: k, .. } if *k == key(id));
-    world.done.iter().filter(ours).count()
+fn calls(model: &Model, id: u64) -> usize {
+    let ours =
+        |action: &&Action| matches!(action, Action::ProbeClient { key: k, .. } if *k == key(id));
+    model.done.iter().filter(ours).count()
 }
 
 /// It speaks: the data plane tells.
-fn speak(world: &mut World, id: u64) {
-    let mut peer = world.peer(id).clone();
+fn speak(model: &mut Model, id: u64) {
+    let mut peer = model.peer(id).clone();
     peer.flow.log.restored = Restored::Heard;
-    world.late(peer);
+    model.late(peer);
 }
 
 #[test]
 fn who_has_spoken_goes_on_and_who_has_not_is_asked() {
     let heard = silent(1).change(|peer| peer.flow.log.restored = Restored::Heard);
-    let mut world = World::new([heard, silent(2)]);
-    world.cause = Cause::Host;
-    world.die_and_return();
-    world.until_serving(100);
+    let mut model = Model::new([heard, silent(2)]);
+    model.cause = Cause::Host;
+    model.die_and_return();
+    model.until_serving(100);
     assert_eq!(
-        world.serving(),
+        model.serving(),
         (1, 0, 10),
         "nobody waits for the silent one"
     );
-    assert_eq!((calls(&world, 2), world.recovery.silent()), (1, 1));
-    world.pass_in_steps(ms(60), ms(1));
-    assert_eq!(calls(&world, 2), 2);
-    speak(&mut world, 2);
-    world.pass_in_steps(ms(3_000), ms(1));
-    assert_eq!(world.peer(2).received(), 10);
-    assert_eq!((calls(&world, 2), world.recovery.silent()), (2, 0));
-    let told = |action: &&Action| matches!(action, Action::TellClient { .. });
-    assert_eq!(world.done.iter().filter(told).count(), 2);
-    assert!(world.reset.is_empty());
+    assert_eq!((calls(&model, 2), model.recovery.silent()), (1, 1));
+    model.pass_in_steps(ms(60), ms(1));
+    assert_eq!(calls(&model, 2), 2);
+    speak(&mut model, 2);
+    model.pass_in_steps(ms(3_000), ms(1));
+    assert_eq!(model.peer(2).received(), 10);
+    assert_eq!((calls(&model, 2), model.recovery.silent()), (2, 0));
+    let told = |action: &&Action| matches!(action, Action::UpdateWindow { .. });
+    assert_eq!(model.done.iter().filter(told).count(), 2);
+    assert!(model.reset.is_empty());
 }
 
 /// It has shown that its record is whole, and is asked on; without selective acknowledgements it could not answer.
@@ -54,29 +55,29 @@ fn who_does_not_say_what_it_has_behind_a_hole_is_asked_or_lost() {
             peer.flow.server.sack = sack;
         })
     };
-    let mut world = World::new([untold(1, true), untold(2, false)]);
-    world.cause = Cause::Host;
-    world.die_and_return();
-    world.until_serving(100);
-    assert_eq!((calls(&world, 1), world.recovery.silent()), (1, 1));
-    assert_eq!(world.reset[&key(2)], LostReason::HoleUnknown);
-    speak(&mut world, 1);
-    world.pass_in_steps(ms(3_000), ms(1));
-    assert_eq!(world.peer(1).received(), 10);
-    assert_eq!(world.reset.len(), 1);
+    let mut model = Model::new([untold(1, true), untold(2, false)]);
+    model.cause = Cause::Host;
+    model.die_and_return();
+    model.until_serving(100);
+    assert_eq!((calls(&model, 1), model.recovery.silent()), (1, 1));
+    assert_eq!(model.reset[&key(2)], LostReason::HoleUnknown);
+    speak(&mut model, 1);
+    model.pass_in_steps(ms(3_000), ms(1));
+    assert_eq!(model.peer(1).received(), 10);
+    assert_eq!(model.reset.len(), 1);
 }
 
 #[test]
 fn one_that_never_speaks_is_given_up_at_last() {
-    let mut world = World::new([silent(1)]);
-    world.die_and_return();
-    world.pass_in_steps(ms(599_000), ms(50));
-    assert!(world.reset.is_empty());
-    let asked = calls(&world, 1);
+    let mut model = Model::new([silent(1)]);
+    model.die_and_return();
+    model.pass_in_steps(ms(599_000), ms(50));
+    assert!(model.reset.is_empty());
+    let asked = calls(&model, 1);
     assert!((40..60).contains(&asked), "each 15 s at last: {asked}");
-    world.pass_in_steps(ms(2_000), ms(50));
-    assert_eq!(world.reset[&key(1)], LostReason::ClientSilent);
-    assert_eq!(world.recovery.deadline(), None);
+    model.pass_in_steps(ms(2_000), ms(50));
+    assert_eq!(model.reset[&key(1)], LostReason::ClientSilent);
+    assert_eq!(model.recovery.deadline(), None);
 }
 
 /// What the dead host had said last may not have reached the logger.
@@ -96,14 +97,14 @@ fn who_has_heard_more_than_is_recorded_cannot_be_kept() {
         heard(3, Some(4_095)), // perhaps it was a FIN
         heard(4, Some(4_096)),
     ];
-    let mut world = World::new(all);
-    world.die_and_return();
-    world.until_serving(1000);
-    assert_eq!(world.serving(), (2, 2, 20));
+    let mut model = Model::new(all);
+    model.die_and_return();
+    model.until_serving(1000);
+    assert_eq!(model.serving(), (2, 2, 20));
     let (heard, recorded) = (4_096, 4_094);
     let lost = LostReason::NotComparable { heard, recorded };
-    assert_eq!(world.reset[&key(2)], lost);
-    assert!(world.reset.contains_key(&key(1)));
+    assert_eq!(model.reset[&key(2)], lost);
+    assert!(model.reset.contains_key(&key(1)));
 }
 
 /// The client has acknowledged all that is recorded, and has a later part of what followed, behind a hole.
@@ -117,12 +118,12 @@ fn what_a_client_has_behind_a_hole_counts_as_heard() {
             record.answers = [peer.flow.client.ack; 2];
         })
     };
-    let mut world = World::new([behind(1, 0), behind(2, 1_000)]);
-    world.die_and_return();
-    world.until_serving(1000);
+    let mut model = Model::new([behind(1, 0), behind(2, 1_000)]);
+    model.die_and_return();
+    model.until_serving(1000);
     let (heard, recorded) = (1_000, 0);
     let lost = LostReason::NotComparable { heard, recorded };
-    assert_eq!(world.lost_told(), [(key(2), lost)]);
+    assert_eq!(model.lost_told(), [(key(2), lost)]);
 }
 
 /// Behind an answer of which enough is recorded there may be others, of which nothing is: what a new
@@ -148,60 +149,60 @@ fn no_answer_hides_behind_another() {
         heard(7, [0, 4_096], 4_096),     // one may begin where the record ends
         heard(8, [4_096, 5_500], 5_000), // and one behind what was heard
     ];
-    let mut world = World::new(all);
-    world.die_and_return();
-    world.until_serving(1000);
+    let mut model = Model::new(all);
+    model.die_and_return();
+    model.until_serving(1000);
     let lost: Vec<u64> = (1..=8)
-        .filter(|id| world.reset.contains_key(&key(*id)))
+        .filter(|id| model.reset.contains_key(&key(*id)))
         .collect();
     assert_eq!(lost, [2, 3, 5, 7]);
     let (heard, recorded) = (100, 0);
     assert_eq!(
-        world.reset[&key(2)],
+        model.reset[&key(2)],
         LostReason::NotComparable { heard, recorded }
     );
 }
 
 #[test]
 fn a_death_begins_all_anew() {
-    let mut world = World::new([silent(1)]);
-    world.die_and_return();
-    world.pass_in_steps(ms(20), ms(1));
-    world.die();
-    assert_eq!(world.recovery.silent(), 0);
-    world.until_serving(100);
-    assert_eq!((world.recovery.silent(), calls(&world, 1)), (1, 2));
-    speak(&mut world, 1);
-    world.pass_in_steps(ms(10), ms(1));
-    assert_eq!(world.peer(1).received(), 10);
+    let mut model = Model::new([silent(1)]);
+    model.die_and_return();
+    model.pass_in_steps(ms(20), ms(1));
+    model.die();
+    assert_eq!(model.recovery.silent(), 0);
+    model.until_serving(100);
+    assert_eq!((model.recovery.silent(), calls(&model, 1)), (1, 2));
+    speak(&mut model, 1);
+    model.pass_in_steps(ms(10), ms(1));
+    assert_eq!(model.peer(1).received(), 10);
 }
 
 #[test]
 fn a_client_that_is_gone_or_has_no_record_is_not_asked() {
     let reset = silent(1).change(|peer| peer.flow.client.reset = true);
     let unknown = silent(2).change(|peer| peer.record = None);
-    let mut world = World::new([reset, unknown, silent(3)]);
-    world.die_and_return();
-    world.until_serving(100);
-    assert_eq!((calls(&world, 1), calls(&world, 2)), (0, 0));
-    assert!(world.forgotten.contains(&key(1)));
-    assert_eq!(world.reset[&key(2)], LostReason::NoRecord);
-    let mut peer = world.peer(3).clone();
+    let mut model = Model::new([reset, unknown, silent(3)]);
+    model.die_and_return();
+    model.until_serving(100);
+    assert_eq!((calls(&model, 1), calls(&model, 2)), (0, 0));
+    assert!(model.forgotten.contains(&key(1)));
+    assert_eq!(model.reset[&key(2)], LostReason::NoRecord);
+    let mut peer = model.peer(3).clone();
     peer.flow.client.reset = true; // it answers so
-    world.late(peer);
-    assert!(world.forgotten.contains(&key(3)));
+    model.late(peer);
+    assert!(model.forgotten.contains(&key(3)));
     assert_eq!(
-        (world.stage(), world.recovery.silent()),
+        (model.stage(), model.recovery.silent()),
         (Stage::Serving, 0)
     );
 }
 
 #[test]
 fn when_nobody_will_serve_the_silent_are_reset_too() {
-    let mut world = World::new([silent(1), Peer::new(2, 10, 0).manner(Manner::Deaf)]);
-    world.die_and_return();
-    world.recovery.give_up(GaveUp::Stopped);
-    world.pass_in_steps(ms(10), ms(1));
-    assert_eq!(world.reset[&key(1)], LostReason::Stopped);
-    assert_eq!(world.recovery.silent(), 0);
+    let mut model = Model::new([silent(1), Peer::new(2, 10, 0).manner(Manner::Deaf)]);
+    model.die_and_return();
+    model.recovery.give_up(GaveUp::Stopped);
+    model.pass_in_steps(ms(10), ms(1));
+    assert_eq!(model.reset[&key(1)], LostReason::Stopped);
+    assert_eq!(model.recovery.silent(), 0);
 }
