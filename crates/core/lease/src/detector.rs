@@ -11,13 +11,13 @@ use crate::Terms;
 
 /// A lease is so many times as long as the worst lateness of late. A third of it passes before the holder asks again,
 /// so the next request may be four times as late as any before.
-const MARGIN: u32 = 6;
-/// In this time two thirds of the doubt about a holder of whom nothing is known have gone.
-const DOUBT: Duration = Duration::from_secs(10);
-/// In this time without another late one two thirds of what was seen of a holder are forgotten.
-const MEMORY: Duration = Duration::from_secs(20);
-/// The same where one was taken for dead that lives: what its machine does now and then it does again.
-const LONG_MEMORY: Duration = Duration::from_secs(600);
+const LATENESS_FACTOR: u32 = 6;
+/// Time in which two thirds of the doubt about an unknown holder decay.
+const DOUBT_DECAY: Duration = Duration::from_secs(10);
+/// Time in which two thirds of the lateness of a holder decay.
+const LATENESS_DECAY: Duration = Duration::from_secs(20);
+/// The decay time after a false suspicion: a machine that stood still once does so again.
+const SUSPECTED_LATENESS_DECAY: Duration = Duration::from_secs(600);
 
 /// What was seen of a holder.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ impl FailureDetector {
             last: None,
             doubt: worst(terms),
             lateness: Duration::ZERO,
-            memory: MEMORY,
+            memory: LATENESS_DECAY,
         }
     }
 
@@ -49,16 +49,16 @@ impl FailureDetector {
     pub fn term(&mut self, terms: &Terms, now: Duration, behind: Option<Duration>) -> Duration {
         if let Some((before, granted)) = self.last {
             let passed = now.saturating_sub(before);
-            self.doubt = fades(self.doubt, passed, DOUBT);
+            self.doubt = decayed(self.doubt, passed, DOUBT_DECAY);
             // It asks three times in a term.
             let late = passed
                 .max(behind.unwrap_or_default())
                 .saturating_sub(granted / 3);
-            let known = fades(self.lateness, passed, self.memory);
+            let known = decayed(self.lateness, passed, self.memory);
             self.lateness = known.max(late).min(worst(terms));
         }
         let late = self.lateness.max(self.doubt);
-        let term = (late * MARGIN).clamp(terms.least, terms.term);
+        let term = (late * LATENESS_FACTOR).clamp(terms.least, terms.term);
         self.last = Some((now, term));
         term
     }
@@ -67,7 +67,7 @@ impl FailureDetector {
     #[must_use]
     pub fn next(&self, terms: &Terms) -> Self {
         match self.memory {
-            LONG_MEMORY => Self {
+            SUSPECTED_LATENESS_DECAY => Self {
                 last: None,
                 doubt: worst(terms),
                 ..*self
@@ -78,20 +78,20 @@ impl FailureDetector {
 
     /// A holder lives that was taken for dead: it, or the way to it, stands still for as long as no lease of ours
     /// lasted.
-    pub fn was_for_nothing(&mut self, terms: &Terms) {
-        (self.lateness, self.memory) = (worst(terms), LONG_MEMORY);
+    pub fn record_false_suspicion(&mut self, terms: &Terms) {
+        (self.lateness, self.memory) = (worst(terms), SUSPECTED_LATENESS_DECAY);
     }
 }
 
 /// What is left of it when so much of the time has passed in which two thirds go.
-fn fades(value: Duration, passed: Duration, time: Duration) -> Duration {
+fn decayed(value: Duration, passed: Duration, time: Duration) -> Duration {
     let passed = passed.min(time).as_secs_f64() / time.as_secs_f64();
     value.mul_f64((-passed).exp())
 }
 
 /// More makes no lease longer.
 fn worst(terms: &Terms) -> Duration {
-    terms.term / MARGIN + Duration::from_nanos(1)
+    terms.term / LATENESS_FACTOR + Duration::from_nanos(1)
 }
 
 #[cfg(test)]
@@ -154,7 +154,7 @@ mod tests {
         let terms = Terms::default();
         let (mut detector, mut now) = (FailureDetector::new(&terms), Duration::ZERO);
         asks(&mut detector, &mut now, [0; 2000]);
-        detector.was_for_nothing(&terms);
+        detector.record_false_suspicion(&terms);
         let begin = now;
         let after = asks(&mut detector, &mut now, [0; 400]);
         assert!(now - begin > Duration::from_secs(30), "{:?}", now - begin);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-const MILLION: u128 = 1_000_000;
+const PARTS_PER_MILLION: u128 = 1_000_000;
 
 /// By how much a clock may be wrong about the length of a time, as a fraction: when a time *t* passes,
 /// the clock advances by at least *t* (1 - d) and at most *t* (1 + d).
@@ -28,15 +28,15 @@ impl Drift {
     /// What a clock may advance so that no more than `time` has certainly passed: rounded down.
     #[must_use]
     pub fn at_most(self, time: Duration) -> Duration {
-        let rate = MILLION - u128::from(self.parts_per_million);
-        from_nanos((time.as_nanos() * rate) / MILLION)
+        let rate = PARTS_PER_MILLION - u128::from(self.parts_per_million);
+        from_nanos((time.as_nanos() * rate) / PARTS_PER_MILLION)
     }
 
     /// What a clock has to advance so that at least `time` has certainly passed: rounded up.
     #[must_use]
     pub fn at_least(self, time: Duration) -> Duration {
-        let rate = MILLION + u128::from(self.parts_per_million);
-        from_nanos((time.as_nanos() * rate).div_ceil(MILLION))
+        let rate = PARTS_PER_MILLION + u128::from(self.parts_per_million);
+        from_nanos((time.as_nanos() * rate).div_ceil(PARTS_PER_MILLION))
     }
 }
 
@@ -96,18 +96,18 @@ pub enum TermsError {
 }
 
 impl Terms {
-    pub(crate) const SHORTEST: Duration = Duration::from_millis(1);
-    const MOST: Duration = Duration::from_secs(3600);
+    pub(crate) const SHORTEST_TERM: Duration = Duration::from_millis(1);
+    const LONGEST_TERM: Duration = Duration::from_secs(3600);
 
     /// These terms, if they can be kept.
     ///
     /// # Errors
     /// See [`TermsError`].
     pub fn checked(self) -> Result<Self, TermsError> {
-        if !(Self::SHORTEST..=Self::MOST).contains(&self.term) {
+        if !(Self::SHORTEST_TERM..=Self::LONGEST_TERM).contains(&self.term) {
             return Err(TermsError::Term);
         }
-        if !(Self::SHORTEST..=self.term).contains(&self.least) {
+        if !(Self::SHORTEST_TERM..=self.term).contains(&self.least) {
             return Err(TermsError::Least);
         }
         if self.longest < self.term {

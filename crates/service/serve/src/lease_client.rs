@@ -497,7 +497,7 @@ impl RenewalThread {
         let now = clock::boot();
         let before = inner.state();
         for answer in &answers {
-            inner.holder.hear(now, answer);
+            inner.holder.on_answer(now, answer);
         }
         if !answers.is_empty() {
             inner.heard = true;

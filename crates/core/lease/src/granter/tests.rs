@@ -9,7 +9,7 @@ const TERMS: Terms = Terms {
     queue: Duration::from_millis(10),
     forget: Duration::from_secs(5),
 };
-const LIFE: u64 = 77;
+const INCARNATION: u64 = 77;
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -40,7 +40,7 @@ fn holds(epoch: u32, leased: bool) -> Standing {
 impl World {
     fn new(memory: Memory) -> Self {
         Self {
-            granter: Granter::new(LIFE, memory, TERMS, ms(0)),
+            granter: Granter::new(INCARNATION, memory, TERMS, ms(0)),
             number: 0,
             standby: false,
             former: Former::Unknown,
@@ -54,7 +54,7 @@ impl World {
             instance: 100 + host,
             host,
             number: self.number,
-            life: LIFE,
+            life: INCARNATION,
             preference: 0,
             standing,
             service: "web".into(),
@@ -499,7 +499,7 @@ fn what_names_another_life_or_comes_twice_is_not_believed() {
     let mut world = World::new(Memory::Lost);
     world.ask(0, 1, STANDBY);
     let mut old = world.request(1, holds(3, true));
-    old.life = LIFE + 1;
+    old.life = INCARNATION + 1;
     assert_eq!(world.say(0, &old), Some(Verdict::Wait));
     let speaks = world.request(1, holds(3, true));
     assert_eq!(world.say(0, &speaks), Some(lease(3)));
@@ -512,21 +512,21 @@ fn the_logger_speaks_when_nobody_may_and_grants_nothing_until_that_has_left() {
     assert_eq!(world.ask(0, 1, Standing::First), lease(1));
     assert_eq!(world.ask(10, 1, holds(1, true)), Verdict::Free { epoch: 1 });
     // Nobody knows when it is silent.
-    assert_eq!(world.granter.nobodys_since("web", ms(60_000)), None);
+    assert_eq!(world.granter.unserved_since("web", ms(60_000)), None);
     world.ask(60_010, 2, STANDBY);
     assert_eq!(world.ask(60_020, 1, holds(1, true)), lease(1));
-    assert_eq!(world.granter.nobodys_since("web", ms(60_129)), None);
+    assert_eq!(world.granter.unserved_since("web", ms(60_129)), None);
     let since = Some(ms(60_130));
-    assert_eq!(world.granter.nobodys_since("web", ms(61_500)), since);
-    world.granter.spoke("web", ms(61_500));
+    assert_eq!(world.granter.unserved_since("web", ms(61_500)), since);
+    world.granter.record_speech("web", ms(61_500));
     for (host, standing) in [(1, holds(1, true)), (2, STANDBY)] {
         let request = world.request(host, standing);
         assert_eq!(world.say(61_509, &request), None);
     }
     let request = world.request(2, STANDBY);
     assert_eq!(world.say(61_510, &request), Some(lease(2)));
-    assert_eq!(world.granter.nobodys_since("web", ms(61_510)), None);
-    assert_eq!(world.granter.nobodys_since("other", ms(61_510)), None);
+    assert_eq!(world.granter.unserved_since("web", ms(61_510)), None);
+    assert_eq!(world.granter.unserved_since("other", ms(61_510)), None);
 }
 
 /// Its former life may have spoken when it died.
@@ -572,7 +572,7 @@ fn a_host_that_is_gone_for_good_holds_nothing_any_more() {
     assert_eq!((epoch, record.holder, record.leased), (1, None, true));
     assert_eq!(
         world.granter.give_up(ms(10_010), "web"),
-        Err(StillHeld::Nobodys)
+        Err(StillHeld::NotHeld)
     );
     assert_eq!(world.ask(10_011, 2, STANDBY), lease(2));
     assert_eq!(world.former, Former::Other, "it has not handed over");

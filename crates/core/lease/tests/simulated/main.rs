@@ -8,9 +8,9 @@
 //!
 //! `LEASE_SEEDS=from..to` runs other seeds; a failure names its own.
 
-mod world;
+mod model;
 
-use world::{Fault, Mistake, World};
+use model::{Fault, Mistake, Model};
 
 /// The seeds to be run: some, or those that were asked for.
 fn seeds(some: u64) -> std::ops::Range<u64> {
@@ -24,7 +24,7 @@ fn seeds(some: u64) -> std::ops::Range<u64> {
 fn all_is_well(durable: bool) {
     let (mut takeovers, mut spoken) = (0, 0);
     for seed in seeds(150) {
-        match World::new(seed, durable, Mistake::None).run() {
+        match Model::new(seed, durable, Mistake::None).run() {
             Ok(told) => (takeovers, spoken) = (takeovers + told.0, spoken + told.1),
             Err(fault) => panic!("seed {seed}: {fault:?}"),
         }
@@ -48,8 +48,8 @@ fn one_host_at_a_time_speaks_and_one_does_with_a_logger_that_forgets() {
 fn a_silent_host_that_lives_is_not_taken_over_from_by_a_logger_that_forgot() {
     for durable in [true, false] {
         for seed in seeds(100) {
-            let world = World::new(seed, durable, Mistake::None);
-            let [before, afterwards] = match world.forgets_a_silent_holder() {
+            let model = Model::new(seed, durable, Mistake::None);
+            let [before, afterwards] = match model.forgets_a_silent_holder() {
                 Ok(speakers) => speakers,
                 Err(fault) => panic!("seed {seed}: {fault:?}"),
             };
@@ -62,12 +62,12 @@ fn a_silent_host_that_lives_is_not_taken_over_from_by_a_logger_that_forgot() {
 /// The first seed with which the mistake is noticed.
 fn noticed(mistake: Mistake, durable: bool) {
     let found = (0..400).find_map(|seed| {
-        let fault = World::new(seed, durable, mistake).run().err()?;
+        let fault = Model::new(seed, durable, mistake).run().err()?;
         Some((seed, fault))
     });
     let (seed, fault) = found.expect("nobody noticed");
     println!("{mistake:?}: seed {seed}, {fault:?}");
-    assert!(!matches!(fault, Fault::NobodySpeaks { .. }));
+    assert!(!matches!(fault, Fault::NoSpeaker { .. }));
 }
 
 #[test]

@@ -19,7 +19,7 @@ impl Leases {
     }
 
     pub(super) fn heard(&mut self, who: &Claimant, at: Duration) {
-        self.granter.heard(who, at);
+        self.granter.refresh(who, at);
     }
 
     pub(super) fn withdraw(&mut self, who: &Claimant) {

@@ -73,9 +73,9 @@ impl Leases {
         self.granter.is_over(service, instance)
     }
 
-    /// See [`Granter::nobodys_since`].
-    pub(super) fn nobodys_since(&self, service: &str, now: Duration) -> Option<Duration> {
-        self.granter.nobodys_since(service, now)
+    /// See [`Granter::unserved_since`].
+    pub(super) fn unserved_since(&self, service: &str, now: Duration) -> Option<Duration> {
+        self.granter.unserved_since(service, now)
     }
 
     /// Whether the last decision about a service would outlive us, if anything does.
@@ -85,13 +85,13 @@ impl Leases {
         waits_for.is_none_or(|state| *state <= kept)
     }
 
-    /// See [`Granter::leased`] and [`Granter::spoke`].
+    /// See [`Granter::leased`] and [`Granter::record_speech`].
     pub(super) fn leased(&self) -> impl Iterator<Item = (&str, Duration)> {
         self.granter.leased()
     }
 
     pub(super) fn spoke(&mut self, service: &str, now: Duration) {
-        self.granter.spoke(service, now);
+        self.granter.record_speech(service, now);
     }
 
     /// The answer to a request, if there is one, and whether it may be told now: else when [`Leases::is_kept`],
@@ -208,7 +208,7 @@ impl Service {
                 return self.clients[at].say(&Response::Error {
                     code: match why {
                         StillHeld::Unknown => ErrorCode::UnknownFlow,
-                        StillHeld::Nobodys | StillHeld::Heard { .. } => ErrorCode::BadRequest,
+                        StillHeld::NotHeld | StillHeld::Heard { .. } => ErrorCode::BadRequest,
                     },
                     message: why.to_string(),
                 });

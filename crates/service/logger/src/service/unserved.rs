@@ -3,7 +3,7 @@
 //! Between two epochs nobody may speak for a service but its granter. A client that is not answered gives
 //! up at last; so, when that has lasted for [`PATIENCE`], each is told that all that is recorded has
 //! arrived and that there is no room now, and again after [`AGAIN`]: a few at a time, datagrams and leases
-//! come first. The next epoch is granted when the last of that has left ([`lease::Granter::spoke`]), and
+//! come first. The next epoch is granted when the last of that has left ([`lease::Granter::record_speech`]), and
 //! whoever serves then opens the windows.
 //!
 //! That is for who asks for it (`--zero-window-acks`): a packet may wait in this host for the link-layer address of
@@ -102,7 +102,7 @@ impl Service {
         let now = self.now();
         let leases = &self.leases;
         let rounds = &mut self.unserved.rounds;
-        rounds.retain(|service, _| leases.nobodys_since(service, now).is_some());
+        rounds.retain(|service, _| leases.unserved_since(service, now).is_some());
         for (service, over) in leases.leased() {
             if now >= over + PATIENCE && !rounds.contains_key(service) {
                 let round = Round {

@@ -149,12 +149,12 @@ fn a_claim_lives_as_long_as_its_host_is_heard_of() {
     let mut granter = granter();
     let (web, site) = (host(3, "web"), host(4, "website"));
     assert!(claims(&mut granter, 0, &web));
-    granter.heard(&web, ms(5_000));
-    granter.heard(&web, ms(4_000));
+    granter.refresh(&web, ms(5_000));
+    granter.refresh(&web, ms(4_000));
     assert!(!claims(&mut granter, 14_999, &site));
     assert!(claims(&mut granter, 15_000, &site));
     // Its former owner comes back too late.
-    granter.heard(&web, ms(15_001));
+    granter.refresh(&web, ms(15_001));
     assert!(!claims(&mut granter, 15_002, &web));
     granter.withdraw(&site);
     assert!(claims(&mut granter, 15_003, &web));

@@ -13,9 +13,9 @@ use super::Granter;
 impl Granter {
     /// Since when nobody may speak for a service, if it is known at `now` that it is so. Then the
     /// granter's host may, until [`Granter::decide`] is called for the next time, and has to say so
-    /// before that: [`Granter::spoke`].
+    /// before that: [`Granter::record_speech`].
     #[must_use]
-    pub fn nobodys_since(&self, service: &str, now: Duration) -> Option<Duration> {
+    pub fn unserved_since(&self, service: &str, now: Duration) -> Option<Duration> {
         let service = self.services.get(service)?;
         let nobodys = service.known && service.leased && now >= service.over;
         nobodys.then_some(service.over)
@@ -30,10 +30,10 @@ impl Granter {
     }
 
     /// The granter's host has sent something in the name of a service, the last of it before `now`.
-    pub fn spoke(&mut self, service: &str, now: Duration) {
+    pub fn record_speech(&mut self, service: &str, now: Duration) {
         let quiet = self.terms.drained_at(now);
         if let Some(service) = self.services.get_mut(service) {
-            service.quiet = service.quiet.max(quiet);
+            service.quiet_until = service.quiet_until.max(quiet);
         }
     }
 }

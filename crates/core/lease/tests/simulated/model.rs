@@ -9,26 +9,26 @@ use rand::{Rng, SeedableRng, rngs::SmallRng};
 /// µs of true time.
 type Time = u64;
 
-const STEP: Time = 500;
-const HOSTS: usize = 3;
+const STEP_US: Time = 500;
+const HOST_COUNT: usize = 3;
 /// How long everything happens, and how long it takes to be well again.
-const TROUBLE: Time = 7_000_000;
-const CALM: Time = 2_500_000;
-const DRIFT: u32 = 50_000;
-const QUEUE: Time = 10_000;
+const FAULTY_US: Time = 7_000_000;
+const RECOVERY_US: Time = 2_500_000;
+const DRIFT_PPM: u32 = 50_000;
+const QUEUE_US: Time = 10_000;
 
 const fn terms(mistake: Mistake) -> Terms {
     Terms {
         term: Duration::from_millis(100),
         least: Duration::from_millis(20),
         longest: Duration::from_millis(150),
-        drift: match (mistake, Drift::new(0), Drift::new(DRIFT)) {
+        drift: match (mistake, Drift::new(0), Drift::new(DRIFT_PPM)) {
             (Mistake::NoDrift, Ok(drift), _) | (_, _, Ok(drift)) => drift,
             _ => panic!("it is less than a million"),
         },
         queue: Duration::from_micros(match mistake {
             Mistake::NoQueue => 0,
-            _ => QUEUE,
+            _ => QUEUE_US,
         }),
         forget: Duration::from_millis(400),
     }
@@ -59,15 +59,15 @@ pub(crate) enum Mistake {
 #[allow(dead_code, reason = "they are printed")]
 pub(crate) enum Fault {
     /// The logger counts as the one after the last host.
-    TwoSpeak {
+    TwoSpeakers {
         at: Time,
         hosts: Vec<usize>,
     },
-    TwoInOneEpoch {
+    SharedEpoch {
         at: Time,
         epoch: u32,
     },
-    NobodySpeaks {
+    NoSpeaker {
         at: Time,
     },
 }
@@ -82,7 +82,7 @@ struct Clock {
 
 impl Clock {
     fn any(rng: &mut SmallRng) -> Self {
-        let drift = u64::from(DRIFT);
+        let drift = u64::from(DRIFT_PPM);
         // Both bounds are hit often.
         let rate = match rng.random_range(0..3) {
             0 => 1_000_000 - drift,
@@ -127,7 +127,7 @@ struct Host {
 impl Host {
     /// A packet of it could still go out.
     fn emits(&self, now: Time) -> bool {
-        self.up && now < self.ends.saturating_add(QUEUE)
+        self.up && now < self.ends.saturating_add(QUEUE_US)
     }
 
     fn enforce(&mut self, speech: Speech, epoch: u32, now: Time) {
@@ -150,7 +150,7 @@ enum Message {
     Answer(usize, LeaseAnswer),
 }
 
-pub(crate) struct World {
+pub(crate) struct Model {
     rng: SmallRng,
     now: Time,
     durable: bool,
@@ -173,10 +173,10 @@ pub(crate) struct World {
     calm: bool,
 }
 
-impl World {
+impl Model {
     pub(crate) fn new(seed: u64, durable: bool, mistake: Mistake) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
-        let hosts = (0..HOSTS).map(|_| Host {
+        let hosts = (0..HOST_COUNT).map(|_| Host {
             clock: Clock::any(&mut rng),
             up: false,
             paused: false,
@@ -191,7 +191,7 @@ impl World {
         let hosts = hosts.collect();
         let granter_clock = Clock::any(&mut rng);
         let seldom = [40, 100, 400][rng.random_range(0..3)];
-        let mut world = Self {
+        let mut model = Self {
             rng,
             now: 1_000_000,
             durable,
@@ -208,34 +208,34 @@ impl World {
             seldom,
             calm: false,
         };
-        world.start_logger();
-        for host in 0..HOSTS {
-            world.hosts[host].up = true;
-            world.take_part(host, host == 0);
+        model.start_logger();
+        for host in 0..HOST_COUNT {
+            model.hosts[host].up = true;
+            model.take_part(host, host == 0);
         }
-        world
+        model
     }
 
     /// How many epochs there were, and how often the logger spoke, if nothing was wrong.
     pub(crate) fn run(mut self) -> Result<(usize, usize), Fault> {
-        while self.now < TROUBLE {
+        while self.now < FAULTY_US {
             if self.rng.random_ratio(1, self.seldom) {
                 self.befall();
             }
             self.step()?;
         }
         self.heal();
-        self.live(CALM)?;
+        self.live(RECOVERY_US)?;
         if self.kept.is_empty() && !self.somebody_speaks() {
             // Nobody is left who knows of an epoch, or there never was one. The operator knows.
             self.take_part(0, true);
-            self.live(CALM)?;
+            self.live(RECOVERY_US)?;
         }
         let end = self.now + 500_000;
         while self.now < end {
             self.step()?;
             if !self.somebody_speaks() {
-                return Err(Fault::NobodySpeaks { at: self.now });
+                return Err(Fault::NoSpeaker { at: self.now });
             }
         }
         Ok((self.speakers.len(), self.spoken))
@@ -245,7 +245,7 @@ impl World {
     /// then: which instance speaks before, and which afterwards.
     pub(crate) fn forgets_a_silent_holder(mut self) -> Result<[Option<u64>; 2], Fault> {
         self.calm = true;
-        self.live(CALM)?;
+        self.live(RECOVERY_US)?;
         let before = self.speaker();
         self.granter = None;
         while self.somebody_speaks() {
@@ -254,7 +254,7 @@ impl World {
         let away = self.rng.random_range(0..1_000_000);
         self.live(away)?;
         self.start_logger();
-        self.live(CALM)?;
+        self.live(RECOVERY_US)?;
         Ok([before, self.speaker()])
     }
 
@@ -279,13 +279,13 @@ impl World {
     }
 
     fn step(&mut self) -> Result<(), Fault> {
-        self.now += STEP;
+        self.now += STEP_US;
         let due = |(at, _): &mut (Time, Message)| *at <= self.now;
         let arrived: Vec<_> = self.under_way.extract_if(.., due).collect();
         for (_, message) in arrived {
             self.deliver(message);
         }
-        for host in 0..HOSTS {
+        for host in 0..HOST_COUNT {
             if self.hosts[host].up && !self.hosts[host].paused {
                 self.serve(host);
             }
@@ -296,17 +296,17 @@ impl World {
 
     fn check(&mut self) -> Result<(), Fault> {
         let now = self.now;
-        let hosts = (0..HOSTS).filter(|host| self.hosts[*host].emits(now));
-        let logger = (self.spoke > 0 && now < self.spoke + QUEUE).then_some(HOSTS);
+        let hosts = (0..HOST_COUNT).filter(|host| self.hosts[*host].emits(now));
+        let logger = (self.spoke > 0 && now < self.spoke + QUEUE_US).then_some(HOST_COUNT);
         let hosts: Vec<usize> = hosts.chain(logger).collect();
         if hosts.len() > 1 {
-            return Err(Fault::TwoSpeak { at: now, hosts });
+            return Err(Fault::TwoSpeakers { at: now, hosts });
         }
         for host in self.hosts.iter().filter(|h| h.up && now < h.ends) {
             let epoch = host.plane.1;
             let speaker = *self.speakers.entry(epoch).or_insert(host.instance);
             if self.durable && speaker != host.instance {
-                return Err(Fault::TwoInOneEpoch { at: now, epoch });
+                return Err(Fault::SharedEpoch { at: now, epoch });
             }
         }
         Ok(())
@@ -316,7 +316,7 @@ impl World {
     fn speak(&mut self) {
         let shown = self.granter_clock.shows(self.now);
         let granter = self.granter.as_ref();
-        if granter.is_none_or(|granter| granter.nobodys_since("web", shown).is_none())
+        if granter.is_none_or(|granter| granter.unserved_since("web", shown).is_none())
             || !self.rng.random_ratio(1, 10)
         {
             return;
@@ -327,7 +327,7 @@ impl World {
         } else if let Some(granter) = &mut self.granter
             && self.mistake != Mistake::SpeaksAndForgets
         {
-            granter.spoke("web", shown);
+            granter.record_speech("web", shown);
         }
     }
 
@@ -340,7 +340,7 @@ impl World {
         };
         let mut heard = None;
         for answer in std::mem::take(&mut host.inbox) {
-            holder.hear(shown, &answer);
+            holder.on_answer(shown, &answer);
             heard = Some(answer.verdict);
             if !self.calm && self.rng.random_ratio(1, 100) {
                 // Stopped before it could enforce what it has heard.
@@ -480,7 +480,7 @@ impl World {
 
     /// One of all the things that can happen.
     fn befall(&mut self) {
-        let at = self.rng.random_range(0..HOSTS);
+        let at = self.rng.random_range(0..HOST_COUNT);
         let what = self.rng.random_range(0..16);
         let host = &mut self.hosts[at];
         match what {
@@ -523,7 +523,7 @@ impl World {
         if self.granter.is_none() {
             self.start_logger();
         }
-        for at in 0..HOSTS {
+        for at in 0..HOST_COUNT {
             let host = &mut self.hosts[at];
             (host.cut, host.paused) = ([false; 2], false);
             if !host.up {
