@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use journal::{Arrival, Journal, Limits, Mark, Refused, Said, ServerProgress, Unprotected};
+use journal::{
+    InstreamSegment, Journal, Limits, Mark, OutstreamSegment, Refused, ServerProgress, Unprotected,
+};
 use logger::record_summary;
 use protocol::control::Request;
 use rand::rngs::SmallRng;
@@ -215,13 +217,13 @@ impl Logger {
         };
         if let MirrorKind::Outstream { from, asked } = frame.kind {
             let earlier = from.distance_from(segment.seq()).map_or(0, crate::index);
-            let said = Said {
+            let said = OutstreamSegment {
                 asked: Some(asked),
-                ..Said::in_order(from, &segment.payload()[earlier..])
+                ..OutstreamSegment::in_order(from, &segment.payload()[earlier..])
             };
             return self.local.outstream(frame.flow_id, &said).map(drop);
         }
-        let arrival = Arrival {
+        let arrival = InstreamSegment {
             seq: segment.seq(),
             payload: segment.payload(),
             fin: segment.flags().contains(Flags::FIN),

@@ -8,10 +8,10 @@ use wire::SeqNumber;
 
 /// 1 GiB: the largest receive window that TCP can announce (RFC 7323, 2.3). What a peer may send
 /// lies this close to what it has sent.
-pub(crate) const PLAUSIBLE: u32 = 1 << 30;
+pub(crate) const PLAUSIBLE_DISTANCE: u32 = 1 << 30;
 
 /// The position of the first byte of data.
-pub(crate) const FIRST: u64 = 1;
+pub(crate) const FIRST_POSITION: u64 = 1;
 
 /// The sequence number at `position` in the stream that begins with `isn`.
 pub(crate) fn seq_at(isn: SeqNumber, position: u64) -> SeqNumber {
@@ -32,7 +32,7 @@ pub(crate) fn unwrap(isn: SeqNumber, seq: SeqNumber, near: u64, behind: u32) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::{PLAUSIBLE, seq_at, unwrap};
+    use super::{PLAUSIBLE_DISTANCE, seq_at, unwrap};
     use proptest::prelude::{any, proptest};
     use proptest::prop_assert_eq;
     use wire::SeqNumber;
@@ -58,11 +58,11 @@ mod tests {
     #[test]
     fn nothing_lies_before_the_beginning() {
         assert_eq!(
-            unwrap(SeqNumber(0), SeqNumber(u32::MAX), 0, PLAUSIBLE),
+            unwrap(SeqNumber(0), SeqNumber(u32::MAX), 0, PLAUSIBLE_DISTANCE),
             None
         );
         assert_eq!(
-            unwrap(SeqNumber(u32::MAX), SeqNumber(0), 0, PLAUSIBLE),
+            unwrap(SeqNumber(u32::MAX), SeqNumber(0), 0, PLAUSIBLE_DISTANCE),
             Some(1)
         );
     }

@@ -12,24 +12,24 @@ use crate::answer::{ends_with_interim, is_answer};
 use crate::heads::Heads;
 use crate::instream::Instream;
 use crate::len64;
-use crate::position::FIRST;
-use crate::record::{Arrival, ServerProgress};
+use crate::position::FIRST_POSITION;
+use crate::record::{InstreamSegment, ServerProgress};
 
-/// So many bytes of the outstream's end are searched for an interim response.
-const LATELY: u64 = 4 << 10;
+/// Bytes at the end of the outstream that are searched for an interim response.
+const INTERIM_SEARCH_BYTES: u64 = 4 << 10;
 
 /// Where a turn begins, in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Turn {
+pub(crate) struct Request {
     pub(crate) instream: u64,
     pub(crate) outstream: u64,
 }
 
-impl Turn {
+impl Request {
     /// The first turn of a connection.
     pub(crate) const FIRST: Self = Self {
-        instream: FIRST,
-        outstream: FIRST,
+        instream: FIRST_POSITION,
+        outstream: FIRST_POSITION,
     };
 
     /// Whether this turn can begin with `arrival`, as far as the client's side tells, if the client has heard
@@ -38,7 +38,7 @@ impl Turn {
     /// must not be taken for the beginning in its place.)
     pub(crate) fn may_begin(
         self,
-        arrival: &Arrival<'_>,
+        arrival: &InstreamSegment<'_>,
         server: ServerProgress,
         record: &Instream,
     ) -> bool {
@@ -53,7 +53,7 @@ impl Turn {
         // What is far behind is not what the client was waiting for.
         let from = previous
             .outstream
-            .max(self.outstream.saturating_sub(LATELY));
+            .max(self.outstream.saturating_sub(INTERIM_SEARCH_BYTES));
         let lately = heads.until(self.outstream, from);
         is_answer(heads.at(previous.outstream)) && !ends_with_interim(lately)
     }
@@ -62,7 +62,7 @@ impl Turn {
 /// A turn that began, if what the server had said before it was an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    pub(crate) turn: Turn,
+    pub(crate) turn: Request,
     /// What the server had sent when the client spoke last before it.
     pub(crate) spoken: u64,
 }
@@ -72,7 +72,7 @@ impl Candidate {
     /// Heads are begun where the client speaks, and come in order.
     pub(crate) fn is_decidable(&self, heads: &Heads) -> bool {
         let known = len64(heads.at(self.spoken).len());
-        known >= LATELY || self.spoken + known >= self.turn.outstream
+        known >= INTERIM_SEARCH_BYTES || self.spoken + known >= self.turn.outstream
     }
 }
 

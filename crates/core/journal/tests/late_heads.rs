@@ -2,7 +2,8 @@
 //! another machine.
 
 use journal::{
-    Arrival, Journal, Limits, Place, Protected, ReplayMode, Said, ServerProgress, State,
+    InstreamSegment, Journal, Limits, OutstreamSegment, Position, Protected, ReplayMode,
+    ServerProgress, State,
 };
 use proptest::prelude::*;
 use wire::{FlowId, SeqNumber};
@@ -25,14 +26,14 @@ fn length(text: &str) -> u32 {
 }
 
 /// A conversation, and the heads that the record has not been told yet.
-struct Talk {
+struct Dialogue {
     journal: Journal,
     sent: u32,
     said: u32,
     untold: Vec<(u32, String)>,
 }
 
-impl Talk {
+impl Dialogue {
     fn new(journal: Journal) -> Self {
         let mut talk = Self {
             journal,
@@ -52,7 +53,7 @@ impl Talk {
             nxt: heard,
             ack: seq,
         };
-        let arrival = Arrival {
+        let arrival = InstreamSegment {
             seq,
             payload: bytes.as_bytes(),
             fin: false,
@@ -74,9 +75,10 @@ impl Talk {
     /// The record is told what the server said: `count` heads of it.
     fn tell(&mut self, count: usize) {
         for (at, bytes) in self.untold.drain(..count.min(self.untold.len())) {
-            let told = self
-                .journal
-                .outstream(FLOW, &Said::in_order(SERVER + 1 + at, bytes.as_bytes()));
+            let told = self.journal.outstream(
+                FLOW,
+                &OutstreamSegment::in_order(SERVER + 1 + at, bytes.as_bytes()),
+            );
             told.expect("recorded");
         }
     }
@@ -97,8 +99,8 @@ impl Talk {
     }
 }
 
-fn late() -> Talk {
-    Talk::new(Journal::with_late_heads(LIMITS, ReplayMode::Request))
+fn late() -> Dialogue {
+    Dialogue::new(Journal::with_late_heads(LIMITS, ReplayMode::Request))
 }
 
 #[test]
@@ -111,7 +113,7 @@ fn a_turn_waits_for_the_answer_before_it() {
     assert_eq!(talk.replayed(), "onetwo-and-more");
     talk.tell(1);
     assert_eq!(talk.replayed(), "two-and-more");
-    let start = Place {
+    let start = Position {
         instream: CLIENT + 4,
         outstream: SERVER + 1 + length(OK),
     };
@@ -193,7 +195,7 @@ fn a_record_that_is_resumed_begins_there() {
     let mut talk = late();
     talk.sent = 100;
     talk.said = 200;
-    let at = Place {
+    let at = Position {
         instream: CLIENT + 101,
         outstream: SERVER + 201,
     };
@@ -219,7 +221,7 @@ proptest! {
         steps in prop::collection::vec((1usize..4, any::<bool>(), 0usize..4), 1..30),
     ) {
         let mut talk = late();
-        let mut prompt = Talk::new(Journal::new(LIMITS, ReplayMode::Request));
+        let mut prompt = Dialogue::new(Journal::new(LIMITS, ReplayMode::Request));
         let mut whole = String::new();
         let mut requests = vec![0];
         for (pieces, interim, told) in steps {

@@ -1,7 +1,8 @@
 //! When a turn begins, and what is kept of those before it.
 
 use journal::{
-    Arrival, Journal, Limits, Mark, Place, ReadError, ReplayMode, Said, ServerProgress, State,
+    InstreamSegment, Journal, Limits, Mark, OutstreamSegment, Position, ReadError, ReplayMode,
+    ServerProgress, State,
 };
 use wire::{FlowId, SeqNumber};
 
@@ -11,7 +12,7 @@ const CLIENT: SeqNumber = SeqNumber(u32::MAX - 5);
 const SERVER: SeqNumber = SeqNumber(u32::MAX - 9);
 
 /// One connection, told as a conversation.
-struct Talk {
+struct Dialogue {
     journal: Journal,
     /// Bytes that the client sent, that the server sent, and of those the client acknowledged.
     sent: u32,
@@ -19,7 +20,7 @@ struct Talk {
     acknowledged: u32,
 }
 
-impl Talk {
+impl Dialogue {
     fn new(mode: ReplayMode) -> Self {
         let limits = Limits {
             per_connection: 1 << 20,
@@ -39,7 +40,7 @@ impl Talk {
     /// The client sends; the server's TCP had acknowledged all but the last `behind` bytes.
     fn client_with_unacknowledged(&mut self, bytes: &str, behind: u32) {
         let seq = CLIENT + 1 + self.sent;
-        let arrival = Arrival {
+        let arrival = InstreamSegment {
             seq,
             payload: bytes.as_bytes(),
             fin: false,
@@ -64,7 +65,7 @@ impl Talk {
     fn server(&mut self, bytes: &str) {
         let seq = SERVER + 1 + self.answered;
         self.journal
-            .outstream(FLOW, &Said::in_order(seq, bytes.as_bytes()))
+            .outstream(FLOW, &OutstreamSegment::in_order(seq, bytes.as_bytes()))
             .expect("recorded");
         self.server_unrecorded(bytes);
     }
@@ -84,7 +85,7 @@ impl Talk {
         let State::Protected(record) = summary.state else {
             panic!("unprotected: {summary:?}");
         };
-        let Place {
+        let Position {
             instream,
             outstream,
         } = record.turn;
@@ -133,7 +134,7 @@ const CONTINUE: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 
 #[test]
 fn each_request_of_a_keep_alive_connection_is_a_turn() {
-    let mut talk = Talk::new(ReplayMode::Request);
+    let mut talk = Dialogue::new(ReplayMode::Request);
     for request in 0..20 {
         let line = format!("GET /{request:02} HTTP/1.1\r\n\r\n");
         let length = u32::try_from(line.len()).expect("short");
@@ -152,7 +153,7 @@ fn each_request_of_a_keep_alive_connection_is_a_turn() {
 
 #[test]
 fn a_request_in_several_segments_is_one_turn() {
-    let mut talk = Talk::new(ReplayMode::Request);
+    let mut talk = Dialogue::new(ReplayMode::Request);
     for part in ["GET / ", "HTTP/1.1\r\n", "\r\n"] {
         talk.client(part);
     }
@@ -167,7 +168,7 @@ fn a_request_in_several_segments_is_one_turn() {
 
 #[test]
 fn by_connection_turns_are_known_and_nothing_is_dropped() {
-    let mut talk = Talk::new(ReplayMode::Connection);
+    let mut talk = Dialogue::new(ReplayMode::Connection);
     for _ in 0..2 {
         talk.client("ping");
         talk.server("pong");
@@ -181,7 +182,7 @@ fn by_connection_turns_are_known_and_nothing_is_dropped() {
 
 #[test]
 fn an_echo_is_a_turn_when_it_has_come_back() {
-    let mut talk = Talk::new(ReplayMode::Request);
+    let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("one");
     talk.server("one");
     talk.client("two");
@@ -196,7 +197,7 @@ fn an_echo_is_a_turn_when_it_has_come_back() {
 
 #[test]
 fn a_response_that_is_half_acknowledged_is_not_over() {
-    let mut talk = Talk::new(ReplayMode::Request);
+    let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("GET /big\r\n");
     talk.server(OK);
     talk.client_acknowledges();
@@ -208,7 +209,7 @@ fn a_response_that_is_half_acknowledged_is_not_over() {
 
 #[test]
 fn pipelined_requests_are_one_turn() {
-    let mut talk = Talk::new(ReplayMode::Request);
+    let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("GET /1\r\n");
     talk.client("GET /2\r\n");
     talk.server(OK);
@@ -225,7 +226,7 @@ fn pipelined_requests_are_one_turn() {
 
 #[test]
 fn an_interim_response_does_not_answer() {
-    let mut talk = Talk::new(ReplayMode::Request);
+    let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("PUT / HTTP/1.1\r\nExpect: 100-continue\r\n\r\n");
     talk.server(CONTINUE);
     talk.client_acknowledges();
@@ -236,7 +237,7 @@ fn an_interim_response_does_not_answer() {
 
 #[test]
 fn the_answer_behind_an_interim_response_ends_the_turn() {
-    let mut talk = Talk::new(ReplayMode::Request);
+    let mut talk = Dialogue::new(ReplayMode::Request);
     for _ in 0..3 {
         talk.client("PUT / HTTP/1.1\r\nExpect: 100-continue\r\n\r\n");
         talk.server(CONTINUE);
@@ -252,7 +253,7 @@ fn the_answer_behind_an_interim_response_ends_the_turn() {
 
 #[test]
 fn an_interim_response_behind_an_answer_does_not_answer() {
-    let mut talk = Talk::new(ReplayMode::Request);
+    let mut talk = Dialogue::new(ReplayMode::Request);
     // Two requests at once; the second wants to be told to go on.
     talk.client("GET /1 HTTP/1.1\r\n\r\nPUT /2 HTTP/1.1\r\nExpect: 100-continue\r\n\r\n");
     talk.server(OK);
@@ -268,7 +269,7 @@ fn an_interim_response_behind_an_answer_does_not_answer() {
 
 #[test]
 fn the_beginning_of_what_may_be_an_interim_response_does_not_answer() {
-    let mut talk = Talk::new(ReplayMode::Request);
+    let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("PUT / HTTP/1.1\r\nExpect: 100-continue\r\n\r\n");
     talk.server("HTTP/1.1 ");
     talk.client_acknowledges();
@@ -278,7 +279,7 @@ fn the_beginning_of_what_may_be_an_interim_response_does_not_answer() {
 
 #[test]
 fn an_answer_that_was_not_recorded_does_not_answer() {
-    let mut talk = Talk::new(ReplayMode::Request);
+    let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("GET /1\r\n");
     talk.server_unrecorded("HTTP/1.1 2");
     talk.server("00 OK\r\n\r\n");
@@ -289,7 +290,7 @@ fn an_answer_that_was_not_recorded_does_not_answer() {
 
 #[test]
 fn a_hole_or_a_repetition_begins_no_turn() {
-    let mut talk = Talk::new(ReplayMode::Request);
+    let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("GET /1\r\n");
     talk.server(OK);
     talk.client_acknowledges();
@@ -311,11 +312,11 @@ fn a_hole_or_a_repetition_begins_no_turn() {
 /// server had said when that part was sent.
 #[test]
 fn the_rest_of_a_request_whose_beginning_has_overtaken_another_begins_no_turn() {
-    let mut talk = Talk::new(ReplayMode::Request);
+    let mut talk = Dialogue::new(ReplayMode::Request);
     talk.server_unrecorded(OK);
     talk.client_acknowledges();
     talk.sent = 8;
-    let beginning = Arrival {
+    let beginning = InstreamSegment {
         seq: CLIENT + 1 + talk.sent,
         payload: b"GET ",
         fin: false,
@@ -338,14 +339,14 @@ fn the_rest_of_a_request_whose_beginning_has_overtaken_another_begins_no_turn() 
 
 #[test]
 fn a_bare_acknowledgement_or_fin_begins_no_turn() {
-    let mut talk = Talk::new(ReplayMode::Request);
+    let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("GET /1\r\n");
     talk.server(OK);
     talk.client_acknowledges();
     talk.client("");
     assert_eq!(talk.turn(), (1, 0, 0));
     let seq = CLIENT + 1 + talk.sent;
-    let fin = Arrival {
+    let fin = InstreamSegment {
         seq,
         payload: b"",
         fin: true,
@@ -368,13 +369,13 @@ fn a_bare_acknowledgement_or_fin_begins_no_turn() {
 
 #[test]
 fn a_head_that_overtakes_the_request_is_kept() {
-    let mut talk = Talk::new(ReplayMode::Request);
+    let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("ping");
     talk.server("pong");
     talk.client_acknowledges();
     // The answer to the next request is mirrored before that request is.
     talk.journal
-        .outstream(FLOW, &Said::in_order(SERVER + 5, b"PONG"))
+        .outstream(FLOW, &OutstreamSegment::in_order(SERVER + 5, b"PONG"))
         .expect("recorded");
     talk.client("PING");
     assert_eq!(talk.turn(), (2, 4, 4));
@@ -383,11 +384,11 @@ fn a_head_that_overtakes_the_request_is_kept() {
 
 #[test]
 fn an_answer_that_overtakes_the_end_of_its_request_does_not_end_the_turn() {
-    let mut talk = Talk::new(ReplayMode::Request);
+    let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("GET /1 HTTP/1.1\r\n");
     // Of these two, the server sent the first after the second had arrived.
     talk.journal
-        .outstream(FLOW, &Said::in_order(SERVER + 1, OK.as_bytes()))
+        .outstream(FLOW, &OutstreamSegment::in_order(SERVER + 1, OK.as_bytes()))
         .expect("recorded");
     talk.client("\r\n");
     assert_eq!(talk.turn(), (1, 0, 0));
@@ -396,7 +397,7 @@ fn an_answer_that_overtakes_the_end_of_its_request_does_not_end_the_turn() {
 
 #[test]
 fn a_request_whose_beginning_was_in_doubt_does_not_begin_a_turn_in_its_middle() {
-    let mut talk = Talk::new(ReplayMode::Request);
+    let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("GET /1\r\n");
     talk.server(OK);
     talk.client_acknowledges();
@@ -418,7 +419,7 @@ fn a_request_whose_beginning_was_in_doubt_does_not_begin_a_turn_in_its_middle() 
 
 #[test]
 fn while_turns_are_held_none_begins_and_nothing_is_dropped() {
-    let mut talk = Talk::new(ReplayMode::Request);
+    let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("GET /1\r\n");
     talk.server(OK);
     talk.client_acknowledges();
@@ -433,7 +434,7 @@ fn while_turns_are_held_none_begins_and_nothing_is_dropped() {
 /// Whatever the server had said: a replay waits for that.
 #[test]
 fn all_places_at_which_the_client_spoke_are_kept() {
-    let mut talk = Talk::new(ReplayMode::Connection);
+    let mut talk = Dialogue::new(ReplayMode::Connection);
     talk.server("220 hello\r\n"); // it speaks first
     talk.client_acknowledges();
     talk.client("a\r\n");
@@ -446,7 +447,7 @@ fn all_places_at_which_the_client_spoke_are_kept() {
     let said = 11 + u32::try_from(CONTINUE.len()).expect("short");
     assert_eq!(talk.beginnings(), [(0, 11), (12, said)]);
     assert_eq!(talk.turn().1, 0, "an interim answer begins no turn");
-    let mut by_turns = Talk::new(ReplayMode::Request);
+    let mut by_turns = Dialogue::new(ReplayMode::Request);
     for request in ["a\r\n", "b\r\n"] {
         by_turns.client(request);
         by_turns.server(OK);
@@ -466,7 +467,7 @@ fn digests_are_kept_as_long_as_what_they_are_of_is_said_again() {
         digest: [said.into(), 7],
     };
     for (mode, kept) in [(ReplayMode::Connection, 2), (ReplayMode::Request, 1)] {
-        let mut talk = Talk::new(mode);
+        let mut talk = Dialogue::new(mode);
         let mut said = 0;
         for request in ["a\r\n", "b\r\n", "c\r\n"] {
             talk.client(request);

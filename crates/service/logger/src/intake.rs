@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use journal::{Arrival, Journal, Limits, Mark, Refused, ReplayMode, Said, ServerProgress};
+use journal::{
+    InstreamSegment, Journal, Limits, Mark, OutstreamSegment, Refused, ReplayMode, ServerProgress,
+};
 use protocol::{
     Digest, UnprotectedReason,
     control::Response,
@@ -129,7 +131,7 @@ impl Intake {
             self.malformed += 1;
             return;
         };
-        let arrival = Arrival {
+        let arrival = InstreamSegment {
             seq: segment.seq(),
             payload: segment.payload(),
             fin: segment.flags().contains(Flags::FIN),
@@ -152,7 +154,7 @@ impl Intake {
     }
 
     /// What the server said.
-    pub(crate) fn outstream(&mut self, flow: FlowId, said: &Said<'_>) -> Outcome {
+    pub(crate) fn outstream(&mut self, flow: FlowId, said: &OutstreamSegment<'_>) -> Outcome {
         let recorded = self.journal.outstream(flow, said);
         self.changes(flow, recorded)
     }
@@ -222,12 +224,12 @@ pub(crate) fn head<'a>(
     frame: &MirrorFrame<'a>,
     from: SeqNumber,
     asked: Option<SeqNumber>,
-) -> Option<Said<'a>> {
+) -> Option<OutstreamSegment<'a>> {
     let segment = parse(frame).ok()?;
     let earlier = usize::try_from(from.distance_from(segment.seq())?).ok()?;
-    Some(Said {
+    Some(OutstreamSegment {
         asked,
-        ..Said::in_order(from, segment.payload().get(earlier..)?)
+        ..OutstreamSegment::in_order(from, segment.payload().get(earlier..)?)
     })
 }
 

@@ -70,13 +70,13 @@ fn what_a_turn_has_left_behind_is_forgotten() {
 }
 
 /// So many bytes of each answer are recorded.
-const HEAD: u64 = 40;
+const HEAD_BYTES: u64 = 40;
 
 /// As a recovery looks at it: is more heard than recorded, from one of the places on?
 fn misses(answers: Answers, heard: u64, recorded: u64) -> bool {
     [answers.oldest, answers.next]
         .iter()
-        .any(|at| heard.saturating_sub(*at).min(HEAD) > recorded.saturating_sub(*at))
+        .any(|at| heard.saturating_sub(*at).min(HEAD_BYTES) > recorded.saturating_sub(*at))
 }
 
 proptest! {
@@ -93,7 +93,7 @@ proptest! {
         }
         let heads: Vec<(u64, u64)> = starts
             .windows(2)
-            .map(|pair| (pair[0], pair[1].min(pair[0] + HEAD)))
+            .map(|pair| (pair[0], pair[1].min(pair[0] + HEAD_BYTES)))
             .collect();
         let (mut answers, mut heard, mut asked) = (Answers::from(1), 1u64, 1usize);
         let (mut recorded, mut coming) = (0u64, heads.iter().copied().peekable());

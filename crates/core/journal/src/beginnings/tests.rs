@@ -2,8 +2,8 @@ use super::Beginnings;
 use crate::error::Unprotected;
 use crate::len64;
 use crate::pool::{Budget, Pool};
-use crate::summary::Place;
-use crate::turn::Turn;
+use crate::request::Request;
+use crate::summary::Position;
 use wire::SeqNumber;
 
 struct Case {
@@ -35,7 +35,7 @@ impl Case {
     }
 
     fn push(&mut self, instream: u64, outstream: u64) -> Result<Option<u64>, Unprotected> {
-        let turn = Turn {
+        let turn = Request {
             instream,
             outstream,
         };
@@ -43,7 +43,7 @@ impl Case {
     }
 
     fn all(&self) -> Vec<(u32, u32)> {
-        let numbers = |at: Place| (at.instream.0, at.outstream.0);
+        let numbers = |at: Position| (at.instream.0, at.outstream.0);
         self.beginnings.iter().map(numbers).collect()
     }
 }

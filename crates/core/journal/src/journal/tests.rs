@@ -1,9 +1,9 @@
 use super::{Journal, Limits, ReplayMode};
 use crate::error::{OpenError, ReadError, Refused, Unprotected};
 use crate::pool::FULL_CHUNK;
-use crate::record::{Arrival, Record, Recorded, Said, ServerProgress};
-use crate::summary::{Place, Protected, State};
-use crate::{len64, position::PLAUSIBLE};
+use crate::record::{InstreamSegment, OutstreamSegment, Record, Recorded, ServerProgress};
+use crate::summary::{Position, Protected, State};
+use crate::{len64, position::PLAUSIBLE_DISTANCE};
 use types::ClientFin;
 use wire::{FlowId, SeqNumber};
 
@@ -21,8 +21,8 @@ const AMPLE: Limits = Limits {
 };
 
 /// A segment of a client to which the server has not said anything.
-fn segment(seq: SeqNumber, payload: &[u8]) -> Arrival<'_> {
-    Arrival {
+fn segment(seq: SeqNumber, payload: &[u8]) -> InstreamSegment<'_> {
+    InstreamSegment {
         seq,
         payload,
         fin: false,
@@ -37,8 +37,8 @@ fn segment(seq: SeqNumber, payload: &[u8]) -> Arrival<'_> {
     }
 }
 
-fn fin(seq: SeqNumber, payload: &[u8]) -> Arrival<'_> {
-    Arrival {
+fn fin(seq: SeqNumber, payload: &[u8]) -> InstreamSegment<'_> {
+    InstreamSegment {
         fin: true,
         ..segment(seq, payload)
     }
@@ -167,15 +167,21 @@ fn a_fin_before_recorded_bytes_is_ignored() {
 #[test]
 fn what_is_too_far_away_is_refused() {
     let mut journal = journal(AMPLE, &[A]);
-    let far = ISN + 1 + PLAUSIBLE;
-    for seq in [far, far + 1, far + (1 << 31), ISN - 1, ISN - PLAUSIBLE] {
+    let far = ISN + 1 + PLAUSIBLE_DISTANCE;
+    for seq in [
+        far,
+        far + 1,
+        far + (1 << 31),
+        ISN - 1,
+        ISN - PLAUSIBLE_DISTANCE,
+    ] {
         let refused = journal.instream(A, &segment(seq, b"x"));
         assert_eq!(refused, Err(Refused::Implausible), "{seq}");
     }
     journal
         .instream(A, &segment(far - 1, b"x"))
         .expect("plausible");
-    let refused = journal.outstream(A, &Said::in_order(SERVER - 1, b"x"));
+    let refused = journal.outstream(A, &OutstreamSegment::in_order(SERVER - 1, b"x"));
     assert_eq!(refused, Err(Refused::Implausible));
     assert_eq!(journal.statistics().refused_implausible, 6);
     assert_eq!(journal.stable_seq(A), Some(ISN + 1));
@@ -218,7 +224,7 @@ fn over_the_limit_of_a_connection_it_alone_loses_its_record() {
     for refused in [
         journal.instream(A, &segment(ISN + 1, b"x")).map(|_| ()),
         journal
-            .outstream(A, &Said::in_order(SERVER + 1, b"x"))
+            .outstream(A, &OutstreamSegment::in_order(SERVER + 1, b"x"))
             .map(drop),
     ] {
         assert_eq!(refused, Err(Refused::Unprotected(limit)));
@@ -253,7 +259,7 @@ fn over_the_total_limit_who_wants_more_loses() {
     let limit = Unprotected::TotalLimit;
     assert_eq!(refused, Err(Refused::BecameUnprotected(limit)));
     assert_eq!(journal.stable_seq(A), Some(ISN + 60_001));
-    let refused = journal.outstream(A, &Said::in_order(SERVER + 1, &[2; 100_000]));
+    let refused = journal.outstream(A, &OutstreamSegment::in_order(SERVER + 1, &[2; 100_000]));
     assert_eq!(refused, Err(Refused::BecameUnprotected(limit)));
     assert_eq!(journal.statistics().held, 0);
 }
@@ -321,7 +327,7 @@ fn streams_go_on_beyond_four_gigabytes() {
     let step = 512 * 1024;
     let (mut seq, mut said) = (ISN + 1, SERVER + 1);
     for turn in 1..=(1 << 13) + 100 {
-        let arrival = Arrival {
+        let arrival = InstreamSegment {
             client_ack: said,
             server: Some(ServerProgress {
                 nxt: said,
@@ -331,7 +337,7 @@ fn streams_go_on_beyond_four_gigabytes() {
         };
         journal.instream(A, &arrival).expect("recorded");
         journal
-            .outstream(A, &Said::in_order(said, b"answer"))
+            .outstream(A, &OutstreamSegment::in_order(said, b"answer"))
             .expect("recorded");
         assert_eq!(protected(&journal, A).turns, turn);
         assert_eq!(protected(&journal, A).start.instream, seq);
@@ -355,10 +361,10 @@ fn the_answer_after_one_of_four_gigabytes_is_another() {
         .instream(A, &segment(ISN + 1, b"big"))
         .expect("recorded");
     journal
-        .outstream(A, &Said::in_order(SERVER + 1, b"first answer"))
+        .outstream(A, &OutstreamSegment::in_order(SERVER + 1, b"first answer"))
         .expect("recorded");
     let mut said = SERVER + 1;
-    let progress = |said| Arrival {
+    let progress = |said| InstreamSegment {
         client_ack: said,
         server: Some(ServerProgress {
             nxt: said,
@@ -371,14 +377,14 @@ fn the_answer_after_one_of_four_gigabytes_is_another() {
         journal.instream(A, &progress(said)).expect("recorded");
     }
     said += 2;
-    let next = Arrival {
+    let next = InstreamSegment {
         payload: b"next",
         ..progress(said)
     };
     journal.instream(A, &next).expect("recorded");
     assert_eq!(protected(&journal, A).turns, 2);
     journal
-        .outstream(A, &Said::in_order(said, b"second"))
+        .outstream(A, &OutstreamSegment::in_order(said, b"second"))
         .expect("recorded");
     let heads: Vec<_> = journal.outstream_ranges(A).collect();
     let expected = [(SERVER + 1, &b"first answer"[..]), (SERVER + 3, b"second")];
@@ -401,7 +407,7 @@ fn an_idle_connection_costs_well_under_a_kibibyte() {
         .expect("recorded");
     let request = protected(&journal, A).held;
     journal
-        .outstream(A, &Said::in_order(SERVER + 1, &[b'y'; 250]))
+        .outstream(A, &OutstreamSegment::in_order(SERVER + 1, &[b'y'; 250]))
         .expect("recorded");
     let both = protected(&journal, A).held;
     println!("{fixed} bytes of fixed size, {request} with a request, {both} with an answer too");
@@ -412,7 +418,7 @@ fn an_idle_connection_costs_well_under_a_kibibyte() {
 #[test]
 fn holes_are_told_and_what_lies_beyond_them() {
     let mut journal = journal(AMPLE, &[A]);
-    let mut arrive = |arrival: &Arrival<'_>| {
+    let mut arrive = |arrival: &InstreamSegment<'_>| {
         let recorded = journal.instream(A, arrival).expect("recorded");
         let distance = recorded.stable_seq.distance_from(ISN);
         (distance.expect("after the SYN"), recorded.hole)
@@ -478,7 +484,7 @@ fn a_record_can_be_copied_piece_by_piece() {
             .expect("recorded");
     }
     assert_eq!(protected(&journal, A).ahead, protected(&journal, B).ahead);
-    let place = Place {
+    let place = Position {
         instream: ISN + 100,
         outstream: SERVER + 10,
     };

@@ -1,4 +1,4 @@
-use journal::{Arrival, Limits, ReplayMode, Said, ServerProgress};
+use journal::{InstreamSegment, Limits, OutstreamSegment, ReplayMode, ServerProgress};
 use wire::SeqNumber;
 
 use super::*;
@@ -22,7 +22,7 @@ fn intake() -> Intake {
 /// which then answers it.
 fn exchange(intake: &mut Intake, request: &[u8], said: u32, heard: u32) {
     let (seq, ack) = (CLIENT + 1 + said, SERVER + 1 + heard);
-    let arrival = Arrival {
+    let arrival = InstreamSegment {
         seq,
         payload: request,
         fin: false,
@@ -35,7 +35,7 @@ fn exchange(intake: &mut Intake, request: &[u8], said: u32, heard: u32) {
     intake.journal.instream(FLOW, &arrival).expect("recorded");
     let answered = intake
         .journal
-        .outstream(FLOW, &Said::in_order(ack, b"done"));
+        .outstream(FLOW, &OutstreamSegment::in_order(ack, b"done"));
     answered.expect("recorded");
 }
 

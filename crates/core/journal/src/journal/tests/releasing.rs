@@ -81,16 +81,16 @@ fn what_another_record_has_is_not_waited_for() {
 fn nothing_is_released_that_cannot_be_meant() {
     let mut journal = journal(AMPLE, &[A]);
     let start = |journal: &Journal| protected(journal, A).start.instream;
-    for not_meant in [0, 1, PLAUSIBLE + 2, 1 << 31, u32::MAX] {
+    for not_meant in [0, 1, PLAUSIBLE_DISTANCE + 2, 1 << 31, u32::MAX] {
         journal.release(A, ISN + not_meant);
         assert_eq!(start(&journal), ISN + 1, "{not_meant}");
     }
-    journal.release(A, ISN + 1 + PLAUSIBLE);
-    assert_eq!(start(&journal), ISN + 1 + PLAUSIBLE);
+    journal.release(A, ISN + 1 + PLAUSIBLE_DISTANCE);
+    assert_eq!(start(&journal), ISN + 1 + PLAUSIBLE_DISTANCE);
     // And from there on.
-    let first = ISN + 1 + PLAUSIBLE;
-    journal.release(A, first + PLAUSIBLE);
-    let first = first + PLAUSIBLE;
+    let first = ISN + 1 + PLAUSIBLE_DISTANCE;
+    journal.release(A, first + PLAUSIBLE_DISTANCE);
+    let first = first + PLAUSIBLE_DISTANCE;
     assert_eq!(start(&journal), first);
     // Nothing lies behind the end; up to it something may be missing.
     let ended = journal.instream(A, &fin(first + 10, b""));

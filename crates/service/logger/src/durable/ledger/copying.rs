@@ -1,6 +1,6 @@
 //! Copying records forward, so that the segments where they begin can be removed; and into a new log.
 
-use journal::{Said, State};
+use journal::{OutstreamSegment, State};
 use protocol::control::Resume;
 use wire::{FlowId, SeqNumber};
 
@@ -163,7 +163,7 @@ fn said<'a>(session: &'a Session, resume: &Resume) -> Vec<entry::Change<'a>> {
             pieces.map(move |(start, bytes)| (seq + start, bytes))
         });
     let heads = heads.map(|(seq, bytes)| {
-        let change = entry::Change::Outstream(Said::in_order(seq, bytes));
+        let change = entry::Change::Outstream(OutstreamSegment::in_order(seq, bytes));
         (behind(seq), change)
     });
     let marks = journal.marks(resume.flow).map(|mark| {

@@ -1,6 +1,6 @@
 //! What a service asks by its control stream.
 
-use journal::{Said, Unprotected};
+use journal::{OutstreamSegment, Unprotected};
 use protocol::{
     Digest, DigestSeed,
     control::{ErrorCode, Recorded, Request, Response},
@@ -204,7 +204,7 @@ impl Session {
     }
 
     /// A head has come, by the control stream or by the link: often both.
-    pub(super) fn said(&mut self, flow: FlowId, said: Said<'_>, out: &mut Outbox) {
+    pub(super) fn said(&mut self, flow: FlowId, said: OutstreamSegment<'_>, out: &mut Outbox) {
         let outcome = self.intake.outstream(flow, &said);
         self.note(flow, outcome, Some(Change::Outstream(said)), out);
     }
