@@ -60,9 +60,9 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 /// The same, of a time for which everything else may wait.
 pub(crate) fn moment(text: &str) -> Result<Duration, String> {
-    const MOST: Duration = Duration::from_millis(1);
+    const MOMENT_MAX: Duration = Duration::from_millis(1);
     match duration(text)? {
-        time if time <= MOST => Ok(time),
+        time if time <= MOMENT_MAX => Ok(time),
         _ => Err(format!("{text:?} is too long: at most 1ms")),
     }
 }

@@ -10,7 +10,7 @@ use std::{
 use clap::ValueEnum;
 use lab::held::{self, AskError, Place, Request};
 
-use super::{ask_status, place, refused, said, showing};
+use super::{ask_status, lab_failure, output, place, refused};
 use crate::{
     arguments::lab::{Layout, Up, Which},
     exit::Outcome,
@@ -29,12 +29,12 @@ pub(crate) fn up(up: &Up) -> Outcome {
 
 fn try_up(up: &Up) -> Result<(), Outcome> {
     if !rustix::process::geteuid().is_root() {
-        return Err(said(&lab::Error::NotRoot));
+        return Err(lab_failure(&lab::Error::NotRoot));
     }
     let place = place(&up.which)?;
     // What is wrong with the names is said before anything is made.
-    held::plan(&up.hosts, layout(up.layout)).map_err(|error| said(&error))?;
-    place.take().map_err(|error| said(&error))?;
+    held::plan(&up.hosts, layout(up.layout)).map_err(|error| lab_failure(&error))?;
+    place.take().map_err(|error| lab_failure(&error))?;
     let started = start(&place, up).map_err(|error| {
         eprintln!("outlive: cannot start the process that holds the lab: {error}");
         Outcome::Internal
@@ -42,14 +42,14 @@ fn try_up(up: &Up) -> Result<(), Outcome> {
     match started {
         Ok(true) => {
             let status = ask_status(&place).map_err(|error| refused(&error))?;
-            showing::show(&status);
+            output::show(&status);
             Ok(())
         }
         failed => {
             let log = fs::read_to_string(place.log()).unwrap_or_default();
             eprint!("{log}");
             if let Err(error) = outlive().and_then(|outlive| place.clear(&outlive)) {
-                said(&error);
+                lab_failure(&error);
             }
             Err(failed.err().unwrap_or(Outcome::Internal))
         }
@@ -108,7 +108,7 @@ pub(crate) fn hold(up: &Up) -> Outcome {
     });
     match held {
         Ok(()) => Outcome::Done,
-        Err(error) => said(&error),
+        Err(error) => lab_failure(&error),
     }
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn down(which: &Which) -> Outcome {
         Ok(_) => Outcome::Done,
         Err(AskError::Dead(_)) => match outlive().and_then(|outlive| place.clear(&outlive)) {
             Ok(()) => Outcome::Done,
-            Err(error) => said(&error),
+            Err(error) => lab_failure(&error),
         },
         Err(error) => refused(&error),
     }

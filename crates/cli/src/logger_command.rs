@@ -13,13 +13,13 @@ use signal_hook::{
 
 use crate::{
     arguments::{Logger, LoggerVerb, Release},
+    commands::{json, line},
     exit::{Outcome, failed},
-    lines,
-    talking::{json, line},
+    stdout,
 };
 
 /// Least of all records together, bytes.
-const TOTAL_LEAST: u64 = 1 << 20;
+const TOTAL_BYTES_MIN: u64 = 1 << 20;
 
 pub(crate) fn run(arguments: &Logger) -> Outcome {
     match &arguments.verb {
@@ -44,7 +44,7 @@ fn release(arguments: &Release) -> Outcome {
             Outcome::Done
         }
         Err(ServeError::NotKnown(why)) => {
-            lines::fail(
+            stdout::fail(
                 "not_released",
                 &format_args!("{service} is not released: {why}"),
             );
@@ -58,9 +58,9 @@ fn keep(arguments: &Logger) -> Outcome {
     let total = arguments
         .limit_total
         .unwrap_or_else(|| serve::host_memory() / 2);
-    if total < TOTAL_LEAST {
+    if total < TOTAL_BYTES_MIN {
         let hint = arguments.file.hint();
-        lines::fail(
+        stdout::fail(
             "options",
             &format_args!("--limit-total must be at least 1MiB{hint}"),
         );
@@ -70,7 +70,7 @@ fn keep(arguments: &Logger) -> Outcome {
         Ok(()) => Outcome::Done,
         Err(error) => {
             let (outcome, code) = outcome_of(&error);
-            lines::fail(code, &error);
+            stdout::fail(code, &error);
             outcome.of_service()
         }
     }
@@ -159,7 +159,7 @@ fn say(event: &Event, json: bool) {
         };
         serde_json::to_string(&told).unwrap_or_default()
     } else {
-        lines::in_one_line(&format!("outlive: {event}"))
+        stdout::in_one_line(&format!("outlive: {event}"))
     };
-    lines::say(priority(event), &line);
+    stdout::say(priority(event), &line);
 }

@@ -30,17 +30,17 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::{
     arguments::Make,
+    commands::{json, line},
     exit::Outcome,
-    speculating::program_at,
-    talking::{json, line},
+    speculate_command::program_at,
 };
 
 /// Where the kernel shows itself, and where memory is that programs share.
 const KERNELS: [&str; 3] = ["/proc", "/sys", "/dev"];
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// How often it is looked whether a build has ended, or is to.
-const PACE: Duration = Duration::from_millis(50);
+/// Interval between two looks at whether a build has ended.
+const BUILD_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) fn make(arguments: Make) -> Outcome {
     let directory = match env::current_dir() {
@@ -51,7 +51,7 @@ pub(crate) fn make(arguments: Make) -> Outcome {
         }
     };
     if arguments.status || arguments.stop {
-        return talk(&directory, &arguments);
+        return request_watcher(&directory, &arguments);
     }
     let command = match make_command(arguments.arguments) {
         Ok(command) => command,
@@ -86,7 +86,7 @@ fn build(directory: &Path, command: Command) -> Outcome {
     };
     match runner::run(&socket, command, Request::Make) {
         Ok((status, gain)) => {
-            eprintln!("outlive: {}", told(gain));
+            eprintln!("outlive: {}", gain_message(gain));
             runner::end_as(status)
         }
         Err(error) => failed(&error),
@@ -99,7 +99,7 @@ fn failed(error: &io::Error) -> Outcome {
 }
 
 /// `revealed 31 outputs in 4 ms; saved 5.3 s`
-fn told(gain: Gain) -> String {
+fn gain_message(gain: Gain) -> String {
     let Gain {
         effects,
         took,
@@ -121,7 +121,7 @@ fn told(gain: Gain) -> String {
     format!("revealed {effects} {outputs} in {took:.1?}{how}{gained}")
 }
 
-fn talk(directory: &Path, arguments: &Make) -> Outcome {
+fn request_watcher(directory: &Path, arguments: &Make) -> Outcome {
     let Some((tree, socket)) = runner::engine_around(directory, getuid().as_raw()) else {
         eprintln!(
             "outlive: nobody watches {}: start `outlive make --watch` there",
@@ -332,7 +332,7 @@ fn watch(directory: &Path, command: Command) -> Outcome {
 
 /// What is set when this process is told to end. Signals that it ignores it goes on to ignore, but not so that its
 /// commands do, which are somebody else's.
-pub(crate) fn told_to_stop() -> io::Result<Arc<AtomicBool>> {
+pub(crate) fn stop_signals() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let heeded = link::heeded(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM]);
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
@@ -362,12 +362,12 @@ fn anticipate(
     let engine = Engine::new(&concealed(tree, &command.environment), preload, command)?;
     let serving = Arc::clone(&engine);
     thread::spawn(move || serving.listen(&listener));
-    let stop = told_to_stop()?;
+    let stop = stop_signals()?;
     supervise::limits::raise();
     eprintln!("outlive: watching {}", tree.display());
     let (mut building, mut saved, mut is_more_expected) = (None, true, false);
     while !stop.load(std::sync::atomic::Ordering::Acquire) && !engine.is_over() {
-        saved |= watch.wait(PACE);
+        saved |= watch.wait(BUILD_POLL_INTERVAL);
         if saved && !engine.is_busy() {
             // A directory may be gone, for now: the next save is another chance.
             match engine.anticipate() {

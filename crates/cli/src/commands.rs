@@ -17,7 +17,7 @@ use serve::{
 use crate::{
     arguments::{Check, Clean, Events, Key, OfService, ShowHistory, Status},
     exit::{Outcome, failed},
-    lines, serving, units,
+    serve_command, stdout, units,
 };
 
 /// Print a line; false when nobody reads any more.
@@ -34,7 +34,7 @@ fn may_list(directory: &Path) -> Result<(), Outcome> {
     match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             let directory = directory.display();
-            lines::fail(
+            stdout::fail(
                 "not_permitted",
                 &format_args!("only root may list the services in {directory} ({error})"),
             );
@@ -78,7 +78,7 @@ pub(crate) fn status(arguments: &Status) -> Outcome {
                 true
             }
             (Ok(()), None) => {
-                lines::fail(
+                stdout::fail(
                     "no_status",
                     &format_args!(
                         "the serve of {name} has no status; see the messages of that serve"
@@ -96,14 +96,14 @@ fn not_served(run_dir: &RunDir, name: &str, error: &io::Error) -> Outcome {
     let known = run_dir.services().iter().any(|known| known == name);
     match error.kind() {
         io::ErrorKind::PermissionDenied => {
-            lines::fail(
+            stdout::fail(
                 "not_permitted",
                 &format_args!("only root may ask the serve of {name} ({error})"),
             );
             Outcome::NoPermission
         }
         io::ErrorKind::WouldBlock => {
-            lines::fail(
+            stdout::fail(
                 "no_serve",
                 &format_args!(
                     "the serve of {name} runs and has not answered for {} s: it has been stopped, or hangs, and nothing is \
@@ -114,21 +114,21 @@ fn not_served(run_dir: &RunDir, name: &str, error: &io::Error) -> Outcome {
             Outcome::Failed
         }
         _ if !known => {
-            lines::fail(
+            stdout::fail(
                 "no_service",
                 &format_args!("no service is called {name}: {}", self::known(run_dir)),
             );
             Outcome::Usage
         }
         _ if run_dir.holder(name).is_some() => {
-            lines::fail(
+            stdout::fail(
                 "no_serve_yet",
                 &format_args!("the outlive serve of {name} starts, or ends: ask again in a moment"),
             );
             Outcome::NotNow
         }
         _ => {
-            lines::fail(
+            stdout::fail(
                 "no_serve",
                 &format_args!(
                     "no outlive serve answers for {name} ({error}); if it was killed, its server may go on, \
@@ -149,7 +149,7 @@ fn named(service: Option<&str>, directory: &Path) -> Result<String, Outcome> {
         .map(str::to_owned)
         .or_else(|| only(run_dir.services()));
     name.ok_or_else(|| {
-        lines::fail("which_service", &which(&run_dir));
+        stdout::fail("which_service", &which(&run_dir));
         Outcome::Usage
     })
 }
@@ -192,7 +192,7 @@ pub(crate) fn history(arguments: &ShowHistory) -> Outcome {
             }
             false => format!("which service? There are {}", known.join(", ")),
         };
-        lines::fail("which_service", &there);
+        stdout::fail("which_service", &there);
         return Outcome::Usage;
     };
     let since = arguments.since.map_or(0, units::Since::unix_us);
@@ -209,21 +209,21 @@ pub(crate) fn history(arguments: &ShowHistory) -> Outcome {
         Ok(0) => Outcome::Done,
         Ok(cut_off) => {
             let cut_off = Count(cut_off, "line");
-            lines::say(
+            stdout::say(
                 Priority::Warning,
                 &format!("outlive: {cut_off} cut off, by a crash or a full disk"),
             );
             Outcome::Done
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            lines::fail(
+            stdout::fail(
                 "no_history",
                 &format_args!("{name} has no history in {place}"),
             );
             Outcome::Usage
         }
         Err(error) => {
-            lines::fail(
+            stdout::fail(
                 "history_not_read",
                 &format_args!("the history of {name} in {place} cannot be read: {error}"),
             );
@@ -263,14 +263,14 @@ pub(crate) fn switch_over(arguments: &OfService) -> Outcome {
             Outcome::Done
         }
         (Ok(()), Some(Switchover::Refused(why))) => {
-            lines::fail(
+            stdout::fail(
                 "not_switched_over",
                 &format_args!("the standby does not take over {name}: {why}"),
             );
             Outcome::Failed
         }
         (Ok(()), None) => {
-            lines::fail(
+            stdout::fail(
                 "switchover_unknown",
                 &format_args!(
                     "the serve of {name} does not answer whether the standby has taken over; see `outlive status`"
@@ -310,21 +310,21 @@ pub(crate) fn restart(arguments: &OfService) -> Outcome {
             Outcome::Done
         }
         (Ok(()), Some(Restarted::Refused(why))) => {
-            lines::fail(
+            stdout::fail(
                 "not_restarted",
                 &format_args!("{name} is not restarted: {why}"),
             );
             Outcome::NotNow
         }
         (Ok(()), Some(Restarted::Failed(why))) => {
-            lines::fail(
+            stdout::fail(
                 "not_restarted",
                 &format_args!("the server of {name} is ended, and cannot be restarted: {why}"),
             );
             Outcome::Failed
         }
         (Ok(()), None) => {
-            lines::fail(
+            stdout::fail(
                 "restart_unknown",
                 &format_args!(
                     "the serve of {name} has ended before the restarted server was ready; see `outlive status`"
@@ -341,7 +341,7 @@ fn in_words(text: &str) -> Option<String> {
     let time = Duration::from_micros(report["time_unix_us"].as_u64()?);
     let time = humantime::format_rfc3339_millis(UNIX_EPOCH.checked_add(time)?);
     let (service, message) = (report["service"].as_str()?, report["message"].as_str()?);
-    Some(lines::in_one_line(&format!("{time} {service} {message}")))
+    Some(stdout::in_one_line(&format!("{time} {service} {message}")))
 }
 
 fn only(mut names: Vec<String>) -> Option<String> {
@@ -367,10 +367,10 @@ fn known(run_dir: &RunDir) -> String {
 pub(crate) fn check(arguments: Check) -> Outcome {
     let json = arguments.serve.json;
     let hint = arguments.serve.file.hint();
-    let config = match serving::to_check(arguments.serve, arguments.standby) {
+    let config = match serve_command::to_check(arguments.serve, arguments.standby) {
         Ok(config) => config,
         Err(mistake) => {
-            lines::fail("options", &format_args!("{mistake}{hint}"));
+            stdout::fail("options", &format_args!("{mistake}{hint}"));
             return Outcome::of_options(!hint.is_empty());
         }
     };
@@ -425,7 +425,7 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
             // One that runs is not ours to clean, and not an error unless it was named.
             Err(serve::ServeError::AlreadyServed { .. }) if all => running.push(name),
             Err(serve::ServeError::AlreadyServed { .. }) => {
-                lines::fail(
+                stdout::fail(
                     "already_served",
                     &format_args!("{name} is running; stop its serve (SIGTERM), which cleans up"),
                 );
@@ -461,7 +461,7 @@ pub(crate) fn key(arguments: &Key) -> Outcome {
             Outcome::Done
         }
         Err(error) => {
-            lines::fail("key", &format_args!("{error}"));
+            stdout::fail("key", &format_args!("{error}"));
             match error.kind() {
                 io::ErrorKind::InvalidInput => Outcome::Usage,
                 _ => Outcome::Internal,

@@ -13,7 +13,7 @@ use std::{
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 
-use crate::{arguments::Arguments, exit::Outcome, lines};
+use crate::{arguments::Arguments, exit::Outcome, stdout};
 
 /// Commands for administrators (section 8); the other commands are in section 1.
 const OF_SYSTEM: [&str; 10] = [
@@ -47,7 +47,7 @@ pub(crate) fn man(directory: &Path) -> Outcome {
         Ok(()) => Outcome::Done,
         Err(error) => {
             let directory = directory.display();
-            lines::fail(
+            stdout::fail(
                 "not_written",
                 &format_args!("cannot write man pages to {directory}: {error}"),
             );
@@ -156,7 +156,7 @@ pub(crate) fn completions(shell: Shell) -> Outcome {
         Ok(()) => Outcome::Done,
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Outcome::Done,
         Err(error) => {
-            lines::fail("not_written", &format_args!("cannot print: {error}"));
+            stdout::fail("not_written", &format_args!("cannot print: {error}"));
             Outcome::Internal
         }
     }

@@ -14,19 +14,19 @@ use crate::{
         self, Ack, Attach, Bounding, CrashOn, LoggerLoss, OutputCommit, Replay, Serve, Stateful,
     },
     exit::{Outcome, failed},
-    lines, units,
+    stdout, units,
 };
 
 /// Bounds of a connection's record, bytes: a few requests, and half of the sequence space.
-const RECORD_LEAST: u64 = 4 << 10;
-const RECORD_MOST: u64 = 2 << 30;
+const RECORD_BYTES_MIN: u64 = 4 << 10;
+const RECORD_BYTES_MAX: u64 = 2 << 30;
 /// Least of all records together, unless one connection may have less, bytes.
-const TOTAL_LEAST: u64 = 1 << 20;
+const TOTAL_BYTES_MIN: u64 = 1 << 20;
 /// Least record that is worth a checkpoint, or a restart, bytes, and least time between two checkpoints.
-const BOUNDING_LEAST: u64 = 1 << 20;
-const CHECKPOINT_OFTEN: Duration = Duration::from_secs(1);
+const CHECKPOINT_BYTES_MIN: u64 = 1 << 20;
+const CHECKPOINT_INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// Least silence of a logger that means something: a probe goes out four times as often.
-const TIMEOUT_LEAST: Duration = Duration::from_millis(100);
+const LOGGER_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 
 /// Serve, or wait for that; with `standby` the logger says when.
 pub(crate) fn serve(arguments: Serve, standby: bool) -> Outcome {
@@ -35,7 +35,7 @@ pub(crate) fn serve(arguments: Serve, standby: bool) -> Outcome {
     let config = match with_otherwise(arguments, standby) {
         Ok(config) => config,
         Err(message) => {
-            lines::fail("options", &format_args!("{message}{hint}"));
+            stdout::fail("options", &format_args!("{message}{hint}"));
             return Outcome::of_options(!hint.is_empty());
         }
     };
@@ -47,12 +47,12 @@ pub(crate) fn serve(arguments: Serve, standby: bool) -> Outcome {
             let words = format!(
                 "outlive: the record of {name} is kept on this host: connections survive the server's death, not the host's"
             );
-            lines::say(Priority::Notice, &words);
+            stdout::say(Priority::Notice, &words);
         }
         if json {
-            lines::say(priority, &serde_json::to_string(report).unwrap_or_default());
+            stdout::say(priority, &serde_json::to_string(report).unwrap_or_default());
         } else {
-            lines::say(priority, &lines::in_one_line(&report.to_string()));
+            stdout::say(priority, &stdout::in_one_line(&report.to_string()));
         }
     };
     match run(config, tell) {
@@ -145,11 +145,11 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         .ok()
         .filter(|ring| ring.is_power_of_two() && (1 << 20..=1 << 30).contains(ring))
         .ok_or("--ring-size must be a power of two from 1MiB to 1GiB")?;
-    if !(RECORD_LEAST..=RECORD_MOST).contains(&arguments.limit_per_connection) {
+    if !(RECORD_BYTES_MIN..=RECORD_BYTES_MAX).contains(&arguments.limit_per_connection) {
         return Err("--limit-per-connection must be from 4KiB to 2GiB".into());
     }
     let total = arguments.limit_total.unwrap_or_else(quarter_of_memory);
-    if total < arguments.limit_per_connection.min(TOTAL_LEAST) {
+    if total < arguments.limit_per_connection.min(TOTAL_BYTES_MIN) {
         return Err(
             "--limit-total must be at least 1MiB, or at least --limit-per-connection".into(),
         );
@@ -260,12 +260,15 @@ fn checkpoints(arguments: &Serve) -> Result<Option<CheckpointConfig>, String> {
     if arguments.hot {
         return Err("a replica replays the whole record, and checkpoints remove the beginning of the record: omit --hot, or --checkpoint-at and --checkpoint-every".into());
     }
-    if given.checkpoint_at.is_some_and(|at| at < BOUNDING_LEAST) {
+    if given
+        .checkpoint_at
+        .is_some_and(|at| at < CHECKPOINT_BYTES_MIN)
+    {
         return Err("--checkpoint-at must be at least 1MiB".into());
     }
     if given
         .checkpoint_every
-        .is_some_and(|every| every < CHECKPOINT_OFTEN)
+        .is_some_and(|every| every < CHECKPOINT_INTERVAL_MIN)
     {
         return Err("--checkpoint-every must be at least 1s".into());
     }
@@ -291,7 +294,7 @@ fn renewal(arguments: &Serve) -> Result<Option<u64>, String> {
             "--stateless excludes checkpoints: a server that keeps nothing needs no image".into(),
         );
     }
-    if given.stateless_reset_at < BOUNDING_LEAST {
+    if given.stateless_reset_at < CHECKPOINT_BYTES_MIN {
         return Err("--stateless-reset-at must be at least 1MiB".into());
     }
     Ok(Some(given.stateless_reset_at))
@@ -306,7 +309,7 @@ fn link(arguments: &Serve) -> Result<Option<LinkConfig>, String> {
     else {
         return Ok(None);
     };
-    if arguments.logger_timeout < TIMEOUT_LEAST {
+    if arguments.logger_timeout < LOGGER_TIMEOUT_MIN {
         return Err("--logger-timeout must be at least 100ms".into());
     }
     Ok(Some(LinkConfig {

@@ -23,18 +23,18 @@ use rustix::process::getuid;
 
 use crate::{
     arguments::{Speculate, SpeculateRun},
+    commands::{json, line},
     exit::Outcome,
-    making,
-    talking::{json, line},
+    make_command,
 };
 
 /// What its sockets are called.
 const KIND: &str = "outlive-speculate";
-/// How often somebody is begun who keeps them.
-const TRIES: u32 = 3;
-/// How long who keeps them may take to begin, and how often it is looked whether it has.
-const BEGINNING: Duration = Duration::from_secs(30);
-const PACE: Duration = Duration::from_millis(10);
+/// Attempts to start the daemon.
+const DAEMON_START_ATTEMPTS: u32 = 3;
+/// Time for the daemon to start, and interval between two looks.
+const DAEMON_START_TIMEOUT: Duration = Duration::from_secs(30);
+const DAEMON_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 impl Speculate {
     /// The given directory.
@@ -131,7 +131,7 @@ fn create(tree: &Path, socket: &str, arguments: SpeculateRun) -> io::Result<Outc
             .map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
     }));
     // Who keeps them ends when there are none, which may be just now.
-    let mut tries = 0..TRIES;
+    let mut tries = 0..DAEMON_START_ATTEMPTS;
     let reply = loop {
         match link::ask(socket, &request) {
             Ok(reply) => break reply,
@@ -140,7 +140,7 @@ fn create(tree: &Path, socket: &str, arguments: SpeculateRun) -> io::Result<Outc
                     eprintln!("outlive: {missing}");
                     return Ok(Outcome::Unsupported);
                 }
-                if let Some(why) = making::unfit(tree) {
+                if let Some(why) = make_command::unfit(tree) {
                     eprintln!("outlive: {why}");
                     return Ok(Outcome::Usage);
                 }
@@ -161,7 +161,7 @@ fn create(tree: &Path, socket: &str, arguments: SpeculateRun) -> io::Result<Outc
 fn commit(socket: &str, name: &str) -> io::Result<Outcome> {
     let request = Request::Mandate(name.to_owned());
     let mut sent = link::Sent::default();
-    match told(link::ask_and_stay(socket, &request, &mut sent))? {
+    match check_reply(link::ask_and_stay(socket, &request, &mut sent))? {
         Reply::Mandated(effects, status) => {
             let effects = match effects {
                 1 => "1 effect is".to_owned(),
@@ -175,7 +175,7 @@ fn commit(socket: &str, name: &str) -> io::Result<Outcome> {
 }
 
 fn abort(socket: &str, name: &str) -> io::Result<Outcome> {
-    match told(link::ask(socket, &Request::Abort(name.to_owned())))? {
+    match check_reply(link::ask(socket, &Request::Abort(name.to_owned())))? {
         Reply::Aborted(names) => {
             line(&names.join("\n"));
             Ok(Outcome::Done)
@@ -228,7 +228,7 @@ fn state(of: &Listed) -> String {
     }
 }
 
-fn told(reply: io::Result<Reply>) -> io::Result<Reply> {
+fn check_reply(reply: io::Result<Reply>) -> io::Result<Reply> {
     reply.map_err(|error| match link::is_nobody(&error) {
         // It may have just ended: nothing is left.
         true => io::Error::other(
@@ -274,7 +274,7 @@ fn begin_keeping(tree: &Path, socket: &str) -> io::Result<()> {
         .stderr(Stdio::piped());
     // Not one of the shell's jobs: `^C` is not for it.
     keep.process_group(0);
-    let until = Instant::now() + BEGINNING;
+    let until = Instant::now() + DAEMON_START_TIMEOUT;
     let mut keeper = keep.spawn()?;
     while link::connect(socket).is_err() {
         let is_late = Instant::now() > until;
@@ -291,7 +291,7 @@ fn begin_keeping(tree: &Path, socket: &str) -> io::Result<()> {
         if ended.is_some() {
             keeper = keep.spawn()?; // another one was there, which is gone by now
         }
-        thread::sleep(PACE);
+        thread::sleep(DAEMON_POLL_INTERVAL);
     }
     Ok(())
 }
@@ -311,14 +311,14 @@ fn keep(tree: &Path, socket: &str) -> Outcome {
     };
     supervise::limits::raise();
     let environment = Environment::own();
-    let keeper = match Keeper::new(&making::concealed(tree, &environment)) {
+    let keeper = match Keeper::new(&make_command::concealed(tree, &environment)) {
         Ok(keeper) => keeper,
         Err(error) => {
             eprintln!("outlive: {error}");
             return Outcome::Unsupported;
         }
     };
-    let stop = match making::told_to_stop() {
+    let stop = match make_command::stop_signals() {
         Ok(stop) => stop,
         Err(error) => {
             eprintln!("outlive: {error}");
