@@ -475,7 +475,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn services_that_run_are_why_nothing_is_cleaned() {
+    fn running_services_explain_empty_clean() {
         let run_dir = RunDir::new("/run/outlive".into());
         let none = nothing_to_clean(&run_dir, &[]);
         assert_eq!(none, "nothing to clean in /run/outlive");

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_start_again_where_that_helps() {
+    fn units_restart_after_temporary_failures() {
         let units = [
             include_str!("../../../packaging/systemd/outlive@.service"),
             include_str!("../../../packaging/systemd/outlive-logger.service"),

@@ -401,7 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_directory_is_concealed_once() {
+    fn directories_are_concealed_once() {
         // Not in `/tmp`, which has all that is below it.
         let all = tempfile::TempDir::new_in("/dev/shm").expect("a directory");
         let place = |name: &str| all.path().join(name);
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tools_keep_at_home_is_concealed() {
+    fn caches_at_home_are_concealed() {
         let all = tempfile::TempDir::new_in("/dev/shm").expect("a directory");
         let place = |name: &str| all.path().join(name);
         let kept = [
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_tree_is_told() {
+    fn unfit_tree_is_refused() {
         for place in ["/", "/proc/self", "/sys", "/dev", "/etc/passwd"] {
             assert!(unfit(Path::new(place)).is_some(), "{place}");
         }

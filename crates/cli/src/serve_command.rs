@@ -361,7 +361,7 @@ mod tests {
 
     /// A server with state is given from the beginning also what was answered, whatever `--replay` says.
     #[test]
-    fn replay_by_turns_is_for_servers_without_state() {
+    fn request_replay_requires_stateless() {
         let turns = ["--replay", "request"];
         assert_eq!(configured(&turns).replay, ReplayMode::Request);
         let state = configured(&[&turns[..], &["--stateful", "require"]].concat());

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_with_control_characters_is_one_line_without_them() {
+    fn control_characters_are_escaped() {
         let named = "service \u{1b}[2Jweb\n<3>outlive: \u{9b}all is lost";
         let line = r"service \u{1b}[2Jweb\n<3>outlive: \u{9b}all is lost";
         assert_eq!(in_one_line(named), line);

@@ -13,7 +13,7 @@ fn outlive(arguments: &[&str]) -> std::process::Output {
 }
 
 #[test]
-fn each_command_has_a_page_and_the_hidden_one_has_none() {
+fn visible_commands_have_man_pages() {
     let directory = tempfile::tempdir().expect("a directory");
     let output = outlive(&["man", &directory.path().to_string_lossy()]);
     assert!(output.status.success(), "{output:?}");
@@ -77,7 +77,7 @@ fn each_command_has_a_page_and_the_hidden_one_has_none() {
 }
 
 #[test]
-fn pages_say_how_a_command_ends_and_give_examples() {
+fn man_pages_have_exit_status_and_examples() {
     let directory = tempfile::tempdir().expect("a directory");
     let output = outlive(&["man", &directory.path().to_string_lossy()]);
     assert!(output.status.success(), "{output:?}");
@@ -112,7 +112,7 @@ fn pages_say_how_a_command_ends_and_give_examples() {
 
 /// As roff(7) has it: no page has anything that its reader would complain of.
 #[test]
-fn pages_are_well_formed() {
+fn man_pages_are_well_formed() {
     let directory = tempfile::tempdir().expect("a directory");
     let output = outlive(&["man", &directory.path().to_string_lossy()]);
     assert!(output.status.success(), "{output:?}");
@@ -136,7 +136,7 @@ fn pages_are_well_formed() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_written_is_named() {
+fn unwritable_directory_is_named() {
     let output = outlive(&["man", "/proc/nowhere"]);
     assert_eq!(output.status.code(), Some(64));
     let said = String::from_utf8_lossy(&output.stderr);
@@ -144,7 +144,7 @@ fn a_directory_that_cannot_be_written_is_named() {
 }
 
 #[test]
-fn shells_learn_the_commands() {
+fn completions_know_commands() {
     for shell in ["bash", "zsh", "fish"] {
         let output = outlive(&["completions", shell]);
         assert!(output.status.success(), "{output:?}");
@@ -170,7 +170,7 @@ fn script(shell: &str, directory: &Path, name: &str) -> PathBuf {
 
 /// fish completes commands, options and the names of the services that there are.
 #[test]
-fn fish_knows_the_services() {
+fn fish_completes_services() {
     let (run_dir, directory) = (services(), tempfile::tempdir().expect("a directory"));
     let file = script("fish", directory.path(), "outlive.fish");
     let completed = |line: &str| {
@@ -193,7 +193,7 @@ fn fish_knows_the_services() {
 
 /// zsh does, too. It completes only what is typed at a terminal.
 #[test]
-fn zsh_knows_the_services() {
+fn zsh_completes_services() {
     const TYPES: &str = r#"
 zmodload zsh/zpty
 zpty inner "ZDOTDIR=$HOME zsh -i"
@@ -246,7 +246,7 @@ print ready
 
 /// bash completes the names of the services that there are.
 #[test]
-fn bash_knows_the_services() {
+fn bash_completes_services() {
     let directory = services();
     let script = script("bash", directory.path(), "completions");
     let completed = |words: &str, number: u32| {
@@ -270,7 +270,7 @@ fn bash_knows_the_services() {
 }
 
 #[test]
-fn help_of_the_lab_says_that_hosts_share_process_numbers() {
+fn lab_help_mentions_shared_pids() {
     let output = outlive(&["lab", "--help"]);
     let help = String::from_utf8_lossy(&output.stdout).replace('\n', " ");
     let words: Vec<&str> = help.split_whitespace().collect();

@@ -12,7 +12,7 @@ use std::{
 };
 
 #[test]
-fn each_line_is_one_write() {
+fn output_line_is_one_write() {
     let directory = tempfile::tempdir().expect("a directory");
     let keys = directory.path().join("keys");
     let key = Command::new(env!("CARGO_BIN_EXE_outlive"))

@@ -40,7 +40,7 @@ mod tests {
     proptest! {
         /// A position is found again from any place that is less than the window away.
         #[test]
-        fn a_position_survives_the_way_through_its_number(
+        fn position_survives_round_trip(
             isn in any::<u32>(),
             near in 0u64..1 << 40,
             behind in 0u32..=u32::MAX,
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_lies_before_the_beginning() {
+    fn positions_begin_at_first() {
         assert_eq!(
             unwrap(SeqNumber(0), SeqNumber(u32::MAX), 0, PLAUSIBLE_DISTANCE),
             None

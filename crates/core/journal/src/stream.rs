@@ -134,7 +134,7 @@ mod tests {
 
         /// Whatever is done in whatever order: what is read is what was appended there last, and memory is given back.
         #[test]
-        fn a_stream_is_what_was_appended_from_its_base_on(
+        fn stream_equals_appended_bytes(
             steps in prop::collection::vec(step(), 0..20),
             (from, most) in (0..600_000u64, 0..200_000usize),
         ) {

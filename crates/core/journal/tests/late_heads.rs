@@ -104,7 +104,7 @@ fn late() -> Dialogue {
 }
 
 #[test]
-fn a_turn_waits_for_the_answer_before_it() {
+fn request_waits_for_earlier_response() {
     let mut talk = late();
     talk.client("one", false);
     talk.server(OK);
@@ -126,7 +126,7 @@ fn a_turn_waits_for_the_answer_before_it() {
 }
 
 #[test]
-fn what_lies_beyond_a_hole_is_moved_too() {
+fn bytes_beyond_gap_are_moved() {
     let mut talk = late();
     talk.client("one", false);
     talk.server(OK);
@@ -143,7 +143,7 @@ fn what_lies_beyond_a_hole_is_moved_too() {
 }
 
 #[test]
-fn an_interim_response_that_is_not_known_yet_is_not_an_answer() {
+fn undecided_interim_is_no_response() {
     let mut talk = late();
     talk.client("one", false);
     talk.server(OK);
@@ -161,7 +161,7 @@ fn an_interim_response_that_is_not_known_yet_is_not_an_answer() {
 }
 
 #[test]
-fn no_turn_begins_in_doubt_nor_with_the_segment_after_it() {
+fn doubt_begins_no_request() {
     let mut talk = late();
     talk.client("one", false);
     talk.server(OK);
@@ -176,7 +176,7 @@ fn no_turn_begins_in_doubt_nor_with_the_segment_after_it() {
 }
 
 #[test]
-fn of_many_turns_in_waiting_the_oldest_and_the_newest_are_known() {
+fn oldest_and_newest_candidates_are_known() {
     let mut talk = late();
     for request in ["one", "two", "three", "four", "five"] {
         talk.client(request, false);
@@ -191,7 +191,7 @@ fn of_many_turns_in_waiting_the_oldest_and_the_newest_are_known() {
 }
 
 #[test]
-fn a_record_that_is_resumed_begins_there() {
+fn resumed_record_begins_at_position() {
     let mut talk = late();
     talk.sent = 100;
     talk.said = 200;
@@ -217,7 +217,7 @@ proptest! {
     /// However late the heads come: a record begins with a whole request, and none that was not
     /// answered is missing; the next turn that begins when all is known is found.
     #[test]
-    fn late_heads_lead_to_the_same_record(
+    fn late_heads_give_equal_record(
         steps in prop::collection::vec((1usize..4, any::<bool>(), 0usize..4), 1..30),
     ) {
         let mut talk = late();

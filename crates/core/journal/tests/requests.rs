@@ -133,7 +133,7 @@ const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 const CONTINUE: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 
 #[test]
-fn each_request_of_a_keep_alive_connection_is_a_turn() {
+fn keep_alive_requests_are_separate() {
     let mut talk = Dialogue::new(ReplayMode::Request);
     for request in 0..20 {
         let line = format!("GET /{request:02} HTTP/1.1\r\n\r\n");
@@ -152,7 +152,7 @@ fn each_request_of_a_keep_alive_connection_is_a_turn() {
 }
 
 #[test]
-fn a_request_in_several_segments_is_one_turn() {
+fn segmented_request_is_one() {
     let mut talk = Dialogue::new(ReplayMode::Request);
     for part in ["GET / ", "HTTP/1.1\r\n", "\r\n"] {
         talk.client(part);
@@ -167,7 +167,7 @@ fn a_request_in_several_segments_is_one_turn() {
 }
 
 #[test]
-fn by_connection_turns_are_known_and_nothing_is_dropped() {
+fn connection_mode_keeps_all_requests() {
     let mut talk = Dialogue::new(ReplayMode::Connection);
     for _ in 0..2 {
         talk.client("ping");
@@ -181,7 +181,7 @@ fn by_connection_turns_are_known_and_nothing_is_dropped() {
 }
 
 #[test]
-fn an_echo_is_a_turn_when_it_has_come_back() {
+fn echo_is_a_request() {
     let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("one");
     talk.server("one");
@@ -196,7 +196,7 @@ fn an_echo_is_a_turn_when_it_has_come_back() {
 }
 
 #[test]
-fn a_response_that_is_half_acknowledged_is_not_over() {
+fn half_acked_response_continues() {
     let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("GET /big\r\n");
     talk.server(OK);
@@ -208,7 +208,7 @@ fn a_response_that_is_half_acknowledged_is_not_over() {
 }
 
 #[test]
-fn pipelined_requests_are_one_turn() {
+fn pipelined_requests_are_one() {
     let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("GET /1\r\n");
     talk.client("GET /2\r\n");
@@ -225,7 +225,7 @@ fn pipelined_requests_are_one_turn() {
 }
 
 #[test]
-fn an_interim_response_does_not_answer() {
+fn interim_response_does_not_end_request() {
     let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("PUT / HTTP/1.1\r\nExpect: 100-continue\r\n\r\n");
     talk.server(CONTINUE);
@@ -236,7 +236,7 @@ fn an_interim_response_does_not_answer() {
 }
 
 #[test]
-fn the_answer_behind_an_interim_response_ends_the_turn() {
+fn response_after_interim_ends_request() {
     let mut talk = Dialogue::new(ReplayMode::Request);
     for _ in 0..3 {
         talk.client("PUT / HTTP/1.1\r\nExpect: 100-continue\r\n\r\n");
@@ -252,7 +252,7 @@ fn the_answer_behind_an_interim_response_ends_the_turn() {
 }
 
 #[test]
-fn an_interim_response_behind_an_answer_does_not_answer() {
+fn interim_after_response_does_not_end_request() {
     let mut talk = Dialogue::new(ReplayMode::Request);
     // Two requests at once; the second wants to be told to go on.
     talk.client("GET /1 HTTP/1.1\r\n\r\nPUT /2 HTTP/1.1\r\nExpect: 100-continue\r\n\r\n");
@@ -268,7 +268,7 @@ fn an_interim_response_behind_an_answer_does_not_answer() {
 }
 
 #[test]
-fn the_beginning_of_what_may_be_an_interim_response_does_not_answer() {
+fn partial_interim_does_not_end_request() {
     let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("PUT / HTTP/1.1\r\nExpect: 100-continue\r\n\r\n");
     talk.server("HTTP/1.1 ");
@@ -278,7 +278,7 @@ fn the_beginning_of_what_may_be_an_interim_response_does_not_answer() {
 }
 
 #[test]
-fn an_answer_that_was_not_recorded_does_not_answer() {
+fn unrecorded_response_does_not_end_request() {
     let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("GET /1\r\n");
     talk.server_unrecorded("HTTP/1.1 2");
@@ -289,7 +289,7 @@ fn an_answer_that_was_not_recorded_does_not_answer() {
 }
 
 #[test]
-fn a_hole_or_a_repetition_begins_no_turn() {
+fn gap_or_retransmission_begins_no_request() {
     let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("GET /1\r\n");
     talk.server(OK);
@@ -311,7 +311,7 @@ fn a_hole_or_a_repetition_begins_no_turn() {
 /// The first part of a request has come before the one that it follows: what comes late does not tell how much the
 /// server had said when that part was sent.
 #[test]
-fn the_rest_of_a_request_whose_beginning_has_overtaken_another_begins_no_turn() {
+fn reordered_request_rest_begins_no_request() {
     let mut talk = Dialogue::new(ReplayMode::Request);
     talk.server_unrecorded(OK);
     talk.client_acknowledges();
@@ -338,7 +338,7 @@ fn the_rest_of_a_request_whose_beginning_has_overtaken_another_begins_no_turn() 
 }
 
 #[test]
-fn a_bare_acknowledgement_or_fin_begins_no_turn() {
+fn pure_ack_or_fin_begins_no_request() {
     let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("GET /1\r\n");
     talk.server(OK);
@@ -368,7 +368,7 @@ fn a_bare_acknowledgement_or_fin_begins_no_turn() {
 }
 
 #[test]
-fn a_head_that_overtakes_the_request_is_kept() {
+fn reordered_head_is_kept() {
     let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("ping");
     talk.server("pong");
@@ -383,7 +383,7 @@ fn a_head_that_overtakes_the_request_is_kept() {
 }
 
 #[test]
-fn an_answer_that_overtakes_the_end_of_its_request_does_not_end_the_turn() {
+fn reordered_response_does_not_end_request() {
     let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("GET /1 HTTP/1.1\r\n");
     // Of these two, the server sent the first after the second had arrived.
@@ -396,7 +396,7 @@ fn an_answer_that_overtakes_the_end_of_its_request_does_not_end_the_turn() {
 }
 
 #[test]
-fn a_request_whose_beginning_was_in_doubt_does_not_begin_a_turn_in_its_middle() {
+fn doubtful_request_begins_no_request_midway() {
     let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("GET /1\r\n");
     talk.server(OK);
@@ -418,7 +418,7 @@ fn a_request_whose_beginning_was_in_doubt_does_not_begin_a_turn_in_its_middle() 
 }
 
 #[test]
-fn while_turns_are_held_none_begins_and_nothing_is_dropped() {
+fn held_requests_neither_begin_nor_drop() {
     let mut talk = Dialogue::new(ReplayMode::Request);
     talk.client("GET /1\r\n");
     talk.server(OK);
@@ -433,7 +433,7 @@ fn while_turns_are_held_none_begins_and_nothing_is_dropped() {
 
 /// Whatever the server had said: a replay waits for that.
 #[test]
-fn all_places_at_which_the_client_spoke_are_kept() {
+fn all_input_beginnings_are_kept() {
     let mut talk = Dialogue::new(ReplayMode::Connection);
     talk.server("220 hello\r\n"); // it speaks first
     talk.client_acknowledges();
@@ -460,7 +460,7 @@ fn all_places_at_which_the_client_spoke_are_kept() {
 }
 
 #[test]
-fn digests_are_kept_as_long_as_what_they_are_of_is_said_again() {
+fn hashes_are_kept_for_repeated_output() {
     let mark = |said: u32| Mark {
         base: SERVER + 1,
         next: SERVER + 1 + said,

@@ -140,7 +140,7 @@ mod tests {
 
     /// Else its host would be silent in a part of each term, for as long as nothing changes.
     #[test]
-    fn who_is_far_has_a_lease_that_is_worth_something() {
+    fn distant_holder_keeps_speaking() {
         let (shortest, speaks) = asks_from_afar(Duration::from_millis(1));
         assert_eq!((shortest, speaks), (Terms::default().least, true));
         for far in [10, 20, 30, 40, 60, 80, 120] {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_taken_for_dead_is_waited_for_the_next_time() {
+    fn false_suspicion_lengthens_terms() {
         let terms = Terms::default();
         let (mut detector, mut now) = (FailureDetector::new(&terms), Duration::ZERO);
         asks(&mut detector, &mut now, [0; 2000]);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_steadily_has_a_short_lease_after_a_while() {
+    fn steady_holder_gets_short_terms() {
         let terms = Terms::default();
         let (mut detector, mut now) = (FailureDetector::new(&terms), Duration::ZERO);
         assert_eq!(
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_late_once_has_a_longer_one_at_once_and_for_a_while() {
+    fn late_request_lengthens_terms() {
         let terms = Terms::default();
         let (mut detector, mut now) = (FailureDetector::new(&terms), Duration::ZERO);
         asks(&mut detector, &mut now, [0; 2000]);
@@ -193,7 +193,7 @@ mod tests {
     proptest! {
         /// It is never shorter, nor longer, and four times the lateness that there was fits between two requests.
         #[test]
-        fn it_is_within_bounds(late in prop::collection::vec(0..400_000u64, 1..50)) {
+        fn terms_are_within_bounds(late in prop::collection::vec(0..400_000u64, 1..50)) {
             let terms = Terms::default();
             let (mut detector, mut now) = (FailureDetector::new(&terms), Duration::ZERO);
             for late in late {
@@ -207,7 +207,7 @@ mod tests {
 
         /// Terms of one length are that.
         #[test]
-        fn it_may_be_fixed(late in prop::collection::vec(0..400_000u64, 1..20)) {
+        fn equal_bounds_fix_terms(late in prop::collection::vec(0..400_000u64, 1..20)) {
             let terms = Terms { least: Terms::default().term, ..Terms::default() };
             let (mut detector, mut now) = (FailureDetector::new(&terms), Duration::ZERO);
             for late in late {

@@ -182,7 +182,7 @@ mod tests {
         /// last packet has left it before the granter takes it for silent. In picoseconds of true time;
         /// a clock that advances `1e6 + rate` in a million of it.
         #[test]
-        fn the_holder_is_silent_before_the_granter_believes_it(
+        fn holder_is_silent_before_grant(
             ppm in 0..500_000u32,
             (holder, granter) in (-1.0..=1.0f64, -1.0..=1.0f64),
             sent in 0..u64::from(u32::MAX),
@@ -203,7 +203,7 @@ mod tests {
         }
 
         #[test]
-        fn no_time_is_too_long(start in any_duration(), time in any_duration(), ppm in 0..1_000_000u32) {
+        fn long_times_saturate(start in any_duration(), time in any_duration(), ppm in 0..1_000_000u32) {
             let terms = Terms { drift: Drift::new(ppm).unwrap(), queue: time, ..Terms::default() };
             prop_assert!(terms.speaks_until(start, time) >= start);
             prop_assert!(terms.silent_at(start, time) >= start);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_is_refused() {
+    fn impossible_terms_are_refused() {
         assert_eq!(Drift::new(1_000_000), Err(TermsError::Drift));
         let terms = Terms::default();
         assert_eq!(terms.checked(), Ok(terms));

@@ -556,7 +556,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_told_as_one_and_signals_by_their_names() {
+    fn counts_and_signals_are_words() {
         let died = |signal| Event::Died {
             cause: Cause::Signal { pid: 7, signal },
             detected_ms: 1.594,

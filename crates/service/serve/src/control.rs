@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_with_more_than_is_known_is_none() {
+    fn request_with_unknown_field_is_rejected() {
         assert_eq!(
             asked(r#"{"ask":"switchover"}"#),
             Ok(Question::Switchover {})
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seeds_of_the_fuzz_target_hold() {
+    fn fuzz_seeds_hold() {
         let seeds =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/seeds/control_socket");
         for seed in std::fs::read_dir(seeds).expect("seeds") {

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_cut_off_is_all_that_is_lost() {
+    fn truncated_line_loses_only_itself() {
         let directory = tempfile::tempdir().expect("a directory");
         let add = |number: u32| add_to(directory.path(), "web", &number).expect("written");
         let file = directory.path().join("web").join(FILE);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn two_files_are_kept() {
+    fn two_files_are_retained() {
         let directory = tempfile::tempdir().expect("a directory");
         let mut writer = Writer::new(directory.path().join("web"));
         writer.most = 10;
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_removed_is_made_again() {
+    fn removed_file_is_recreated() {
         let directory = tempfile::tempdir().expect("a directory");
         let mut writer = Writer::new(directory.path().join("web"));
         writer.add(b"1\n").expect("written");
@@ -303,7 +303,7 @@ mod tests {
 
     /// As a reader finds them who comes between the two steps of a change.
     #[test]
-    fn a_file_that_takes_the_place_of_the_one_before_is_read_once() {
+    fn rotated_file_is_read_once() {
         let directory = tempfile::tempdir().expect("a directory");
         add_to(directory.path(), "web", &1).expect("written");
         let own = directory.path().join("web");
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_is_full_is_told_once() {
+    fn full_disk_warns_once() {
         let directory = tempfile::tempdir().expect("a directory");
         let own = directory.path().join("web");
         fs::create_dir(&own).expect("a directory");

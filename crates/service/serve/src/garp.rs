@@ -76,12 +76,12 @@ mod tests {
     }
 
     #[test]
-    fn it_is_said_when_it_is_due() {
+    fn announcements_follow_schedule() {
         assert_eq!(sent(Duration::ZERO), SCHEDULE);
     }
 
     #[test]
-    fn what_was_missed_is_said_once() {
+    fn missed_announcements_are_sent_once() {
         let late = sent(Duration::from_secs(2));
         let seconds: Vec<u64> = late.iter().map(Duration::as_secs).collect();
         assert_eq!(seconds, [2, 5, 12, 37]);

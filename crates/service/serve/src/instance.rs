@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_has_one_number_and_each_has_another() {
+    fn services_have_different_numbers() {
         let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let mut one = Instance::of(a.path()).unwrap();
         let another = Instance::of(b.path()).unwrap();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_in_the_file_is_told() {
+    fn invalid_file_is_reported() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join(FILE), "rubbish").unwrap();
         assert!(Instance::of(directory.path()).is_err());

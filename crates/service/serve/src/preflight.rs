@@ -523,7 +523,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capabilities_that_are_missing_are_named() {
+    fn missing_capabilities_are_named() {
         let all = (1 << 41) - 1;
         assert!(missing(all).is_empty());
         // The default for root in a container (Docker).

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_whole_piece_is_given() {
+    fn only_whole_pieces_are_returned() {
         let mut ahead = ReadAhead::default();
         let flow = FlowId(1);
         let start = SeqNumber(u32::MAX - 1);

@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lock_that_is_held_is_refused() {
+    fn held_lock_is_refused() {
         let above = tempfile::tempdir().unwrap();
         let directory = RunDir::new(above.path().to_owned());
         let held = directory.lock("web").unwrap();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_on_a_file_that_has_no_name_any_more_is_no_lock() {
+    fn lock_on_unlinked_file_is_ignored() {
         let above = tempfile::tempdir().unwrap();
         let path = above.path().join("lock");
         let file = File::create(&path).unwrap();
@@ -294,7 +294,7 @@ mod tests {
     /// A child of the killed `serve` before exec: the child has inherited the descriptor with the lock of the open
     /// file, and ends at the end of standard input.
     #[test]
-    fn lock_that_a_child_of_the_dead_holder_inherited_is_waited_for() {
+    fn lock_inherited_by_child_is_awaited() {
         let above = tempfile::tempdir().unwrap();
         let directory = RunDir::new(above.path().to_owned());
         let dead = directory.lock("web").unwrap();

@@ -7,7 +7,7 @@ fn places(answers: Answers) -> [u64; 3] {
 }
 
 #[test]
-fn of_many_places_the_oldest_the_next_and_the_newest_are_known() {
+fn oldest_next_and_newest_positions_are_known() {
     let mut answers = Answers::from(1);
     for at in [1, 100, 100, 5000, 70, 6000] {
         answers.begins(at);
@@ -26,7 +26,7 @@ fn of_many_places_the_oldest_the_next_and_the_newest_are_known() {
 }
 
 #[test]
-fn an_answer_that_may_have_been_given_before_begins_where_the_record_ends() {
+fn possible_response_begins_at_record_end() {
     let mut answers = Answers::from(1);
     answers.recorded(4097);
     answers = Answers {
@@ -45,7 +45,7 @@ fn an_answer_that_may_have_been_given_before_begins_where_the_record_ends() {
 }
 
 #[test]
-fn what_has_come_before_others_is_not_taken_for_all() {
+fn reordered_output_is_not_complete() {
     let mut answers = Answers::from(1);
     answers.begins(100);
     answers.begins(200);
@@ -59,7 +59,7 @@ fn what_has_come_before_others_is_not_taken_for_all() {
 }
 
 #[test]
-fn what_a_turn_has_left_behind_is_forgotten() {
+fn positions_before_request_are_dropped() {
     let mut answers = Answers::from(1);
     answers.begins(50);
     answers.begins(90);
@@ -83,7 +83,7 @@ proptest! {
     /// Answers of any lengths, each asked for when the one before was heard; heads come in order, later.
     /// Whenever a client has heard of an answer whose head is not whole, that is seen.
     #[test]
-    fn no_head_is_missed_that_the_client_has_heard(
+    fn received_heads_are_never_missing(
         lengths in prop::collection::vec(1u64..120, 1..12),
         steps in prop::collection::vec((any::<bool>(), 1u64..60), 1..60),
     ) {

@@ -49,7 +49,7 @@ impl Case {
 }
 
 #[test]
-fn only_who_has_heard_something_begins_to_speak() {
+fn input_without_output_is_no_beginning() {
     let mut case = Case::new(u64::MAX);
     for (instream, outstream) in [(1, 1), (10, 21), (12, 21), (14, 30)] {
         assert_eq!(case.push(instream, outstream), Ok(None));
@@ -59,7 +59,7 @@ fn only_who_has_heard_something_begins_to_speak() {
 
 /// Who has heard more before it speaks had not spoken there before.
 #[test]
-fn what_was_heard_last_before_a_word_counts() {
+fn last_output_before_input_counts() {
     let mut case = Case::new(u64::MAX);
     for (instream, outstream, before) in [
         (10, 21, None),
@@ -75,7 +75,7 @@ fn what_was_heard_last_before_a_word_counts() {
 
 /// Also where the numbers come round.
 #[test]
-fn what_is_not_in_the_record_has_no_beginning() {
+fn unrecorded_input_has_no_beginning() {
     let mut case = Case::new(u64::MAX);
     let far = (1 << 32) - 5;
     for at in [far, far + 4, far + 9, far + 20] {
@@ -90,7 +90,7 @@ fn what_is_not_in_the_record_has_no_beginning() {
 }
 
 #[test]
-fn room_is_asked_for() {
+fn memory_is_reserved() {
     let mut case = Case::new(20);
     assert_eq!(case.push(2, 2), Ok(None));
     assert_eq!(case.push(3, 3), Ok(None));

@@ -16,7 +16,7 @@ fn said(process: u32, length: usize) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn what_is_kept_is_the_beginning_of_what_was_said(
+    fn stored_bytes_are_a_prefix(
         pieces in prop::collection::vec((0u32..3, 0usize..200_000, 0usize..90_000), 0..40),
         (from, most) in (0usize..300_000, 0usize..200_000),
     ) {
@@ -45,7 +45,7 @@ proptest! {
 
 proptest! {
     #[test]
-    fn what_was_cut_off_can_be_said_otherwise(
+    fn truncated_bytes_may_differ(
         length in 0usize..200_000, cut in 0usize..250_000, more in prop::collection::vec(any::<u8>(), 0..70_000),
     ) {
         let mut kept = Determinants::default();
@@ -64,7 +64,7 @@ proptest! {
 }
 
 #[test]
-fn another_record_has_nothing_to_do_with_it() {
+fn other_record_is_separate() {
     let mut kept = Determinants::default();
     assert_eq!(kept.append(1, 0, 0, b"early", FREE_BYTES), Ok(None));
     kept.begin(1);
@@ -78,7 +78,7 @@ fn another_record_has_nothing_to_do_with_it() {
 }
 
 #[test]
-fn where_there_is_no_room_nothing_is_left() {
+fn full_memory_drops_record() {
     let mut kept = Determinants::default();
     kept.begin(1);
     let most = CHUNK_BYTES as u64;
@@ -123,7 +123,7 @@ proptest! {
     /// Whatever is torn when: the record is an image that has come as a whole, and all that was noted since it was
     /// made.
     #[test]
-    fn an_image_takes_the_place_of_what_is_before_it_or_of_nothing(
+    fn image_replaces_prefix_or_nothing(
         steps in prop::collection::vec(step(), 0..30),
     ) {
         let mut kept = Determinants::default();
@@ -188,7 +188,7 @@ proptest! {
 }
 
 #[test]
-fn an_image_that_is_torn_or_of_another_record_is_none() {
+fn torn_or_foreign_image_is_rejected() {
     let mut kept = Determinants::default();
     kept.begin(RECORD_NUMBER);
     let _ = kept.append(RECORD_NUMBER, 0, 0, b"hello, world", FREE_BYTES);
@@ -260,7 +260,7 @@ fn an_image_that_is_torn_or_of_another_record_is_none() {
 
 /// A logger that has begun anew has no whole record before it has the image again, and all that came behind it.
 #[test]
-fn without_the_image_the_record_is_not_whole() {
+fn record_without_image_is_incomplete() {
     let mut kept = Determinants::default();
     kept.begin(RECORD_NUMBER);
     kept.was_said(RECORD_NUMBER, &[(0, 100)]);
@@ -286,7 +286,7 @@ fn without_the_image_the_record_is_not_whole() {
 
 /// Where there is no room for both, what may come goes before what is there.
 #[test]
-fn an_image_takes_nobodys_room() {
+fn image_leaves_client_memory() {
     let mut kept = Determinants::default();
     kept.begin(RECORD_NUMBER);
     let chunk = CHUNK_BYTES as u64;

@@ -413,7 +413,7 @@ proptest! {
 
     /// Without limits the journal and the model agree on every step.
     #[test]
-    fn it_is_a_table_from_position_to_byte(
+    fn journal_equals_naive_model(
         turn in any::<bool>(),
         script in vec((0usize..3, steps()), 1..80),
     ) {
@@ -425,7 +425,7 @@ proptest! {
     /// With limits it agrees on those connections that it did not give up, and holds no more than
     /// it may.
     #[test]
-    fn limits_hold_and_cost_only_whom_they_hit(
+    fn limits_affect_single_connections(
         turn in any::<bool>(),
         per_connection in 0u64..400_000,
         total in 0u64..600_000,

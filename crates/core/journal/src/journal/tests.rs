@@ -67,7 +67,7 @@ fn protected(journal: &Journal, flow: FlowId) -> Protected {
 }
 
 #[test]
-fn a_record_is_read_from_any_place_in_it_and_from_no_other() {
+fn record_is_read_within_bounds() {
     let mut journal = journal(AMPLE, &[A]);
     journal
         .instream(A, &segment(ISN + 1, b"hello "))
@@ -95,7 +95,7 @@ fn a_record_is_read_from_any_place_in_it_and_from_no_other() {
 }
 
 #[test]
-fn the_first_byte_stays_and_differences_are_counted() {
+fn first_bytes_stay_and_mismatches_count() {
     let mut journal = journal(AMPLE, &[A]);
     journal
         .instream(A, &segment(ISN + 4, b"DEF"))
@@ -115,7 +115,7 @@ fn the_first_byte_stays_and_differences_are_counted() {
 }
 
 #[test]
-fn a_keepalive_before_the_first_byte_records_nothing() {
+fn early_keepalive_records_no_byte() {
     let mut journal = journal(AMPLE, &[A]);
     journal.instream(A, &segment(ISN, b"?")).expect("ignored");
     assert_eq!(journal.stable_seq(A), Some(ISN + 1));
@@ -124,7 +124,7 @@ fn a_keepalive_before_the_first_byte_records_nothing() {
 }
 
 #[test]
-fn a_fin_counts_when_everything_before_it_is_there() {
+fn fin_counts_without_gap() {
     let mut journal = journal(AMPLE, &[A]);
     journal.instream(A, &fin(ISN + 3, b"cd")).expect("recorded");
     let end = ClientFin {
@@ -151,7 +151,7 @@ fn a_fin_counts_when_everything_before_it_is_there() {
 }
 
 #[test]
-fn a_fin_before_recorded_bytes_is_ignored() {
+fn fin_before_recorded_bytes_is_ignored() {
     let mut journal = journal(AMPLE, &[A]);
     journal
         .instream(A, &segment(ISN + 9, b"xyz"))
@@ -165,7 +165,7 @@ fn a_fin_before_recorded_bytes_is_ignored() {
 }
 
 #[test]
-fn what_is_too_far_away_is_refused() {
+fn distant_bytes_are_refused() {
     let mut journal = journal(AMPLE, &[A]);
     let far = ISN + 1 + PLAUSIBLE_DISTANCE;
     for seq in [
@@ -188,7 +188,7 @@ fn what_is_too_far_away_is_refused() {
 }
 
 #[test]
-fn over_the_limit_of_a_connection_it_alone_loses_its_record() {
+fn connection_limit_costs_one_record() {
     let limits = Limits {
         per_connection: 4 * len64(FULL_CHUNK),
         ..AMPLE
@@ -246,7 +246,7 @@ fn over_the_limit_of_a_connection_it_alone_loses_its_record() {
 }
 
 #[test]
-fn over_the_total_limit_who_wants_more_loses() {
+fn total_limit_costs_the_growing_record() {
     let limits = Limits {
         total: 2 * len64(FULL_CHUNK),
         ..AMPLE
@@ -265,7 +265,7 @@ fn over_the_total_limit_who_wants_more_loses() {
 }
 
 #[test]
-fn a_client_that_leaves_hole_after_hole_is_given_up() {
+fn too_many_gaps_unprotect() {
     let mut journal = journal(AMPLE, &[A]);
     let refused = (1..=10_000)
         .map(|hole| journal.instream(A, &segment(ISN + 1 + 2 * hole, b"x")))
@@ -276,7 +276,7 @@ fn a_client_that_leaves_hole_after_hole_is_given_up() {
 }
 
 #[test]
-fn connections_are_bounded_and_a_known_one_is_replaced() {
+fn connections_are_bounded_and_replaceable() {
     let limits = Limits {
         connections: 2,
         ..AMPLE
@@ -311,7 +311,7 @@ fn connections_are_bounded_and_a_known_one_is_replaced() {
 }
 
 #[test]
-fn summaries_come_in_the_order_of_the_numbers() {
+fn summaries_are_ordered_by_number() {
     let flows = [9, 3, 7, 1, 1 << 40].map(FlowId);
     let journal = journal(AMPLE, &flows);
     let order: Vec<u64> = journal.summaries().map(|summary| summary.flow.0).collect();
@@ -320,7 +320,7 @@ fn summaries_come_in_the_order_of_the_numbers() {
 
 /// BIG TCP segments, in turns, until both streams have carried more than 4 GiB.
 #[test]
-fn streams_go_on_beyond_four_gigabytes() {
+fn streams_pass_4_gib() {
     let mut journal = Journal::new(AMPLE, ReplayMode::Request);
     journal.open(A, ISN, SERVER).expect("the first");
     let payload: Vec<u8> = (0..512 * 1024u32).map(|i| i.to_le_bytes()[1]).collect();
@@ -355,7 +355,7 @@ fn streams_go_on_beyond_four_gigabytes() {
 /// Bare acknowledgements tell how far a long answer is. The same sequence numbers come again after
 /// 4 GiB, and are not the same place.
 #[test]
-fn the_answer_after_one_of_four_gigabytes_is_another() {
+fn response_after_4_gib_is_separate() {
     let mut journal = journal(AMPLE, &[A]);
     journal
         .instream(A, &segment(ISN + 1, b"big"))
@@ -395,7 +395,7 @@ fn the_answer_after_one_of_four_gigabytes_is_another() {
 /// The bound that the documentation of [`Limits`] states, and the aim of 2 KiB per idle connection:
 /// here for a request of 100 bytes and a recorded answer of 250.
 #[test]
-fn an_idle_connection_costs_well_under_a_kibibyte() {
+fn idle_connection_costs_under_1_kib() {
     // A node of the map has 11 places, of which at least 5 are taken.
     let entry = (size_of::<FlowId>() + size_of::<super::Connection>()) * 11 / 5 + 16;
     let fixed = entry + size_of::<Record>();
@@ -416,7 +416,7 @@ fn an_idle_connection_costs_well_under_a_kibibyte() {
 }
 
 #[test]
-fn holes_are_told_and_what_lies_beyond_them() {
+fn gaps_and_later_ranges_are_reported() {
     let mut journal = journal(AMPLE, &[A]);
     let mut arrive = |arrival: &InstreamSegment<'_>| {
         let recorded = journal.instream(A, arrival).expect("recorded");
@@ -444,7 +444,7 @@ fn holes_are_told_and_what_lies_beyond_them() {
 }
 
 #[test]
-fn a_total_that_is_lowered_below_what_is_held_takes_nothing_away() {
+fn lowered_total_keeps_records() {
     let mut journal = journal(AMPLE, &[A, B]);
     let filled = segment(ISN + 1, &[1; 3 * FULL_CHUNK]);
     journal.instream(A, &filled).expect("recorded");
@@ -466,7 +466,7 @@ fn a_total_that_is_lowered_below_what_is_held_takes_nothing_away() {
 }
 
 #[test]
-fn a_record_can_be_copied_piece_by_piece() {
+fn record_is_copied_in_pieces() {
     let mut journal = journal(AMPLE, &[A, B]);
     let bytes: Vec<u8> = (0..200_000u32).map(|i| i.to_le_bytes()[1]).collect();
     for (at, len) in [(0, 100_000), (120_000, 30_000), (170_000, 30_000)] {

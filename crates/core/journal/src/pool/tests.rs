@@ -13,7 +13,7 @@ fn budget<'a>(pool: &'a mut Pool, held: &'a mut u64) -> Budget<'a> {
 }
 
 #[test]
-fn a_full_chunk_is_used_again_and_comes_empty() {
+fn full_chunk_is_reused_empty() {
     let (mut pool, mut held) = (Pool::new(u64::MAX), 0);
     let mut budget = budget(&mut pool, &mut held);
     let mut chunk = budget.chunk(FULL_CHUNK).expect("no limit");
@@ -28,7 +28,7 @@ fn a_full_chunk_is_used_again_and_comes_empty() {
 }
 
 #[test]
-fn what_waits_yields_to_what_is_needed() {
+fn idle_chunks_yield_to_demand() {
     let (mut pool, mut held) = (Pool::new(2 * FULL_CHUNK_BYTES), 0);
     let mut budget = budget(&mut pool, &mut held);
     let chunks = [budget.chunk(FULL_CHUNK), budget.chunk(FULL_CHUNK)];
@@ -44,7 +44,7 @@ fn what_waits_yields_to_what_is_needed() {
 }
 
 #[test]
-fn what_nobody_needs_goes_back_half_at_a_time() {
+fn idle_chunks_are_freed_by_halves() {
     let (mut pool, mut held) = (Pool::new(u64::MAX), 0);
     let mut budget = budget(&mut pool, &mut held);
     let chunks: Vec<_> = (0..8)
@@ -73,7 +73,7 @@ fn what_nobody_needs_goes_back_half_at_a_time() {
 }
 
 #[test]
-fn a_refusal_charges_nothing() {
+fn refusal_charges_no_bytes() {
     let (mut pool, mut held) = (Pool::new(1000), 0);
     let mut budget = Budget {
         pool: &mut pool,

@@ -47,7 +47,7 @@ fn introduced(first: bool) -> Holder {
 }
 
 #[test]
-fn a_lease_counts_from_its_request() {
+fn lease_counts_from_request() {
     let mut holder = introduced(false);
     let request = holder.ask(ms(1000)).unwrap();
     assert_eq!(request.life, INCARNATION);
@@ -71,7 +71,7 @@ fn a_lease_counts_from_its_request() {
 }
 
 #[test]
-fn only_the_newest_answer_counts_and_only_once() {
+fn only_newest_answer_counts_once() {
     let mut holder = introduced(true);
     let requests = [0, 100, 200, 300].map(|at| holder.ask(ms(1000 + at)).unwrap());
     holder.on_answer(ms(1300), &answer(&requests[2], LEASE));
@@ -93,7 +93,7 @@ fn only_the_newest_answer_counts_and_only_once() {
 }
 
 #[test]
-fn what_an_earlier_logger_said_of_what_was_asked_before_counts_no_more() {
+fn answers_of_earlier_logger_are_ignored() {
     let mut holder = introduced(true);
     let (first, second) = (holder.ask(ms(0)).unwrap(), holder.ask(ms(1)).unwrap());
     let mut other = answer(&first, Verdict::Wait);
@@ -107,7 +107,7 @@ fn what_an_earlier_logger_said_of_what_was_asked_before_counts_no_more() {
 }
 
 #[test]
-fn who_is_free_falls_silent_only_by_a_lease_that_is_worth_something() {
+fn late_lease_does_not_silence_free_holder() {
     let mut holder = introduced(true);
     let request = holder.ask(ms(0)).unwrap();
     holder.on_answer(ms(0), &answer(&request, FREE));
@@ -128,7 +128,7 @@ fn who_is_free_falls_silent_only_by_a_lease_that_is_worth_something() {
 }
 
 #[test]
-fn the_next_serve_of_an_instance_goes_on_with_what_is_enforced() {
+fn resumed_holder_keeps_enforced_speech() {
     let mut dead = introduced(true);
     let request = dead.ask(ms(100)).unwrap();
     let mut next = holder(false).resumed(7, Speech::Until(ms(150)));
@@ -146,7 +146,7 @@ fn the_next_serve_of_an_instance_goes_on_with_what_is_enforced() {
 }
 
 #[test]
-fn what_was_given_up_does_not_come_back() {
+fn released_epoch_does_not_return() {
     let mut holder = introduced(true);
     let request = holder.ask(ms(0)).unwrap();
     holder.on_answer(ms(0), &answer(&request, LEASE));
@@ -171,7 +171,7 @@ const fn standby(epoch: u32, effective: bool, again_us: u32) -> Verdict {
 }
 
 #[test]
-fn a_standby_asks_when_the_lease_may_be_over_and_often_before() {
+fn standby_asks_often_and_at_lease_end() {
     let mut holder = introduced(false);
     let often = terms().eager_interval();
     let request = holder.ask(ms(100)).unwrap();
@@ -187,7 +187,7 @@ fn a_standby_asks_when_the_lease_may_be_over_and_often_before() {
 }
 
 #[test]
-fn a_standby_remembers_in_which_epoch_it_was_effective() {
+fn standby_remembers_effective_epoch() {
     let mut holder = introduced(false);
     for (verdict, knows) in [
         ((3, false), None),

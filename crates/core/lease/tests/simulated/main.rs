@@ -34,18 +34,18 @@ fn all_is_well(durable: bool) {
 }
 
 #[test]
-fn one_host_at_a_time_speaks_and_one_does_with_a_logger_that_remembers() {
+fn one_host_speaks_with_durable_logger() {
     all_is_well(true);
 }
 
 #[test]
-fn one_host_at_a_time_speaks_and_one_does_with_a_logger_that_forgets() {
+fn one_host_speaks_with_volatile_logger() {
     all_is_well(false);
 }
 
 /// A takeover would cost every connection a replay, or its life, for nothing.
 #[test]
-fn a_silent_host_that_lives_is_not_taken_over_from_by_a_logger_that_forgot() {
+fn volatile_logger_keeps_silent_holder() {
     for durable in [true, false] {
         for seed in seeds(100) {
             let model = Model::new(seed, durable, Mistake::None);
@@ -71,37 +71,37 @@ fn noticed(mistake: Mistake, durable: bool) {
 }
 
 #[test]
-fn a_holder_that_counts_from_the_answer_is_noticed() {
+fn counting_from_receipt_is_detected() {
     noticed(Mistake::CountsFromReceipt, true);
 }
 
 #[test]
-fn clocks_that_drift_by_more_than_was_allowed_for_are_noticed() {
+fn excessive_drift_is_detected() {
     noticed(Mistake::NoDrift, true);
 }
 
 #[test]
-fn packets_that_nobody_allowed_for_are_noticed() {
+fn unbounded_queue_is_detected() {
     noticed(Mistake::NoQueue, true);
 }
 
 #[test]
-fn a_holder_that_confirms_what_it_does_not_enforce_is_noticed() {
+fn early_confirmation_is_detected() {
     noticed(Mistake::ConfirmsTooEarly, true);
 }
 
 #[test]
-fn a_memory_that_is_written_too_late_is_noticed() {
+fn late_write_is_detected() {
     noticed(Mistake::OldMemory, true);
 }
 
 #[test]
-fn a_logger_that_forgets_and_does_not_wait_is_noticed() {
+fn missing_wait_is_detected() {
     noticed(Mistake::DoesNotWait, false);
 }
 
 #[test]
-fn a_logger_that_forgets_what_it_has_sent_itself_is_noticed() {
+fn forgotten_speech_is_detected() {
     noticed(Mistake::SpeaksAndForgets, true);
     noticed(Mistake::SpeaksAndForgets, false);
 }

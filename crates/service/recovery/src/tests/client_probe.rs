@@ -23,7 +23,7 @@ fn speak(model: &mut Model, id: u64) {
 }
 
 #[test]
-fn who_has_spoken_goes_on_and_who_has_not_is_asked() {
+fn silent_clients_are_probed() {
     let heard = silent(1).change(|peer| peer.flow.log.restored = Restored::Heard);
     let mut model = Model::new([heard, silent(2)]);
     model.cause = Cause::Host;
@@ -48,7 +48,7 @@ fn who_has_spoken_goes_on_and_who_has_not_is_asked() {
 
 /// It has shown that its record is whole, and is asked on; without selective acknowledgements it could not answer.
 #[test]
-fn who_does_not_say_what_it_has_behind_a_hole_is_asked_or_lost() {
+fn client_without_sack_is_probed_or_reset() {
     let untold = |id, sack| {
         silent(id).change(|peer| {
             peer.flow.log.restored = Restored::Untold;
@@ -68,7 +68,7 @@ fn who_does_not_say_what_it_has_behind_a_hole_is_asked_or_lost() {
 }
 
 #[test]
-fn one_that_never_speaks_is_given_up_at_last() {
+fn silent_client_is_reset_at_timeout() {
     let mut model = Model::new([silent(1)]);
     model.die_and_return();
     model.pass_in_steps(ms(599_000), ms(50));
@@ -82,7 +82,7 @@ fn one_that_never_speaks_is_given_up_at_last() {
 
 /// What the dead host had said last may not have reached the logger.
 #[test]
-fn who_has_heard_more_than_is_recorded_cannot_be_kept() {
+fn client_ahead_of_record_is_reset() {
     let heard = |id, recorded: Option<u32>| {
         Peer::new(id, 10, 10_000).change(|peer| {
             peer.flow.log.restored = Restored::Heard;
@@ -109,7 +109,7 @@ fn who_has_heard_more_than_is_recorded_cannot_be_kept() {
 
 /// The client has acknowledged all that is recorded, and has a later part of what followed, behind a hole.
 #[test]
-fn what_a_client_has_behind_a_hole_counts_as_heard() {
+fn sacked_output_counts_as_received() {
     let behind = |id, bytes: u32| {
         Peer::new(id, 10, 10_000).change(|peer| {
             peer.flow.log.restored = Restored::Heard;
@@ -129,7 +129,7 @@ fn what_a_client_has_behind_a_hole_counts_as_heard() {
 /// Behind an answer of which enough is recorded there may be others, of which nothing is: what a new
 /// server says in their place must not be taken for them.
 #[test]
-fn no_answer_hides_behind_another() {
+fn each_unrecorded_response_resets() {
     // The turn began at 5000; the client has 10,000. The head of its first answer is recorded.
     let heard = |id, answers: [u32; 2], recorded: u32| {
         Peer::new(id, 10, 10_000).change(|peer| {
@@ -164,7 +164,7 @@ fn no_answer_hides_behind_another() {
 }
 
 #[test]
-fn a_death_begins_all_anew() {
+fn death_restarts_probes() {
     let mut model = Model::new([silent(1)]);
     model.die_and_return();
     model.pass_in_steps(ms(20), ms(1));
@@ -178,7 +178,7 @@ fn a_death_begins_all_anew() {
 }
 
 #[test]
-fn a_client_that_is_gone_or_has_no_record_is_not_asked() {
+fn closed_and_unrecorded_clients_are_not_probed() {
     let reset = silent(1).change(|peer| peer.flow.client.reset = true);
     let unknown = silent(2).change(|peer| peer.record = None);
     let mut model = Model::new([reset, unknown, silent(3)]);
@@ -198,7 +198,7 @@ fn a_client_that_is_gone_or_has_no_record_is_not_asked() {
 }
 
 #[test]
-fn when_nobody_will_serve_the_silent_are_reset_too() {
+fn give_up_resets_silent_clients() {
     let mut model = Model::new([silent(1), Peer::new(2, 10, 0).manner(Manner::Deaf)]);
     model.die_and_return();
     model.recovery.give_up(GaveUp::Stopped);

@@ -65,7 +65,7 @@ fn three() -> [Peer; 3] {
 }
 
 #[test]
-fn a_second_death_at_any_moment_loses_nobody() {
+fn second_death_at_any_stage_resets_none() {
     for moment in MOMENTS {
         let mut model = Model::new(three());
         bring_to(&mut model, moment);
@@ -82,7 +82,7 @@ fn a_second_death_at_any_moment_loses_nobody() {
 }
 
 #[test]
-fn two_deaths_in_a_row_at_any_two_moments_lose_nobody() {
+fn two_more_deaths_at_any_stage_reset_none() {
     for first in MOMENTS {
         for second in MOMENTS {
             let mut model = Model::new(three());
@@ -97,7 +97,7 @@ fn two_deaths_in_a_row_at_any_two_moments_lose_nobody() {
 
 /// Nothing else would ever do it.
 #[test]
-fn what_cannot_be_done_at_once_is_done_later() {
+fn failed_actions_are_repeated() {
     let mut model = Model::new(three());
     model.fails = true;
     model.peer(3).flow.unprotected = Some(types::UnprotectedReason::MirrorLost);
@@ -112,7 +112,7 @@ fn what_cannot_be_done_at_once_is_done_later() {
 
 /// What was decided for the dead life must not be done to it, nor to its successor.
 #[test]
-fn a_death_calls_off_what_was_not_yet_done() {
+fn death_cancels_pending_actions() {
     let mut model = Model::new(three());
     bring_to(&mut model, Moment::Replaying);
     model.recovery.poll(model.now + ms(500)); // would send again
@@ -138,7 +138,7 @@ fn a_death_calls_off_what_was_not_yet_done() {
 }
 
 #[test]
-fn a_death_does_not_call_off_a_reset() {
+fn death_keeps_pending_resets() {
     let unknown = Peer::new(1, 10, 0).change(|peer| peer.record = None);
     let mut model = Model::new([unknown]);
     model.die();
@@ -154,7 +154,7 @@ fn a_death_does_not_call_off_a_reset() {
 }
 
 #[test]
-fn whoever_was_lost_has_another_chance_after_another_death() {
+fn another_death_gives_lost_connection_a_chance() {
     let mut model = Model::new([
         Peer::new(1, 10, 0).manner(Manner::Deaf),
         Peer::new(2, 10, 0).window(0),
@@ -175,7 +175,7 @@ fn whoever_was_lost_has_another_chance_after_another_death() {
 }
 
 #[test]
-fn poison_is_quarantined_and_the_others_are_kept() {
+fn fatal_request_is_quarantined_alone() {
     for poison in 1..=4 {
         let peer = |id| Peer::new(id, 1_000, 100);
         let mut model = Model::new((1..=4).map(peer));
@@ -197,7 +197,7 @@ fn poison_is_quarantined_and_the_others_are_kept() {
 }
 
 #[test]
-fn quarantine_comes_after_as_many_deaths_as_configured() {
+fn quarantine_follows_configured_deaths() {
     for after in [1, 2, 5] {
         let config = Config {
             quarantine_after: after,
@@ -216,7 +216,7 @@ fn quarantine_comes_after_as_many_deaths_as_configured() {
 /// Three kills by hand in a row are no fault of the connection that happened to be replayed; but a
 /// request on which the kernel's out-of-memory killer acts again and again is.
 #[test]
-fn kills_count_for_less_than_crashes() {
+fn sigkill_counts_less_than_crash() {
     let mut model = Model::new([Peer::new(1, 10, 0).manner(Manner::Kills)]);
     model.cause = Cause::Signal { pid: 7, signal: 9 };
     model.die();
@@ -227,7 +227,7 @@ fn kills_count_for_less_than_crashes() {
 }
 
 #[test]
-fn two_poisons_are_both_found() {
+fn two_fatal_requests_are_quarantined() {
     let mut model = Model::new((1..=5).map(|id| Peer::new(id, 1_000, 100)));
     model.peer(2).manner = Manner::Kills;
     model.peer(4).manner = Manner::Kills;
@@ -238,7 +238,7 @@ fn two_poisons_are_both_found() {
 }
 
 #[test]
-fn suspects_go_last_and_alone() {
+fn suspects_are_replayed_last_and_alone() {
     let slow = |id| Peer::new(id, 1_000, 100).window(100);
     let mut model = Model::new([slow(1), slow(2)]);
     model.die_and_return();
@@ -270,7 +270,7 @@ fn suspects_go_last_and_alone() {
 
 /// A client that does not read keeps a server from saying everything again: that takes as long as it takes.
 #[test]
-fn suspects_wait_for_those_before_to_live_on_and_not_to_be_compared() {
+fn suspects_do_not_wait_for_verification() {
     let mute = |id| Peer::new(id, 1_000, 100).manner(Manner::Mute);
     let mut model = Model::new([mute(1), mute(2)]);
     for _ in 0..2 {
@@ -290,7 +290,7 @@ fn suspects_wait_for_those_before_to_live_on_and_not_to_be_compared() {
 
 /// Nothing of it was given to the server: it cannot have been the cause.
 #[test]
-fn whoever_had_nothing_to_replay_or_was_not_replayed_is_no_suspect() {
+fn connection_without_replay_is_no_suspect() {
     let idle = [1, 2].map(|id| Peer::new(id, 0, 100));
     let deaf = [3, 4].map(|id| Peer::new(id, 10, 100).manner(Manner::Deaf));
     let mut model = Model::new(idle.into_iter().chain(deaf));
@@ -308,7 +308,7 @@ fn whoever_had_nothing_to_replay_or_was_not_replayed_is_no_suspect() {
 }
 
 #[test]
-fn whoever_lives_through_its_replay_is_cleared() {
+fn survived_replay_clears_suspect() {
     let mut model = Model::new([Peer::new(1, 1_000, 0).window(100)]);
     for _ in 0..5 {
         model.die_and_return();
@@ -321,7 +321,7 @@ fn whoever_lives_through_its_replay_is_cleared() {
 }
 
 #[test]
-fn a_death_soon_after_the_replay_is_still_the_replays() {
+fn death_soon_after_replay_counts() {
     let config = Config {
         quarantine_after: 1,
         ..Config::default()

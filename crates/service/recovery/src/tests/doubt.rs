@@ -52,7 +52,7 @@ fn piece(from: u32, len: u32) -> Segment {
 
 /// What the dead server had read by then waits for nothing else, and what lies behind waits for the comparison.
 #[test]
-fn what_a_digest_is_of_is_not_in_doubt() {
+fn hashed_output_is_not_in_doubt() {
     let mut model = model(doubted(30, 100));
     model.until_serving(100);
     model.pass_in_steps(ms(200), ms(1));
@@ -62,7 +62,7 @@ fn what_a_digest_is_of_is_not_in_doubt() {
 
 /// The client sends again what the dead host had not recorded when all that is recorded was given to the server.
 #[test]
-fn what_a_digest_is_of_is_given_when_it_is_recorded_late() {
+fn late_hash_releases_input() {
     let mut model = model(doubted(10, 100));
     model.until_serving(100);
     model.pass_in_steps(ms(200), ms(1));
@@ -79,7 +79,7 @@ fn what_a_digest_is_of_is_given_when_it_is_recorded_late() {
 /// The client has heard a byte more: that may be of the answer to what it says again. The server says that byte only
 /// when it has been given what waits for the byte.
 #[test]
-fn what_nothing_is_known_of_waits_as_long_as_an_answer_may_take() {
+fn unhashed_input_waits_for_output() {
     let mut model = model(doubted(30, 101));
     model.until_serving(100_000);
     let timeout = Config::default().output_repeat_timeout;

@@ -9,7 +9,7 @@ use types::UnprotectedReason;
 use crate::{Action, Config, LostReason, Recovery, Stage};
 
 #[test]
-fn nothing_is_spliced_before_the_logger_answers() {
+fn splice_waits_for_logger() {
     let mut model = Model::new((1..=3).map(|id| Peer::new(id, 10, 100)));
     model.logger = Logger::IsAway;
     model.die_and_return();
@@ -32,7 +32,7 @@ fn nothing_is_spliced_before_the_logger_answers() {
 
 /// The next life asks anew.
 #[test]
-fn a_death_ends_the_waiting_for_the_logger() {
+fn death_ends_wait_for_logger() {
     let mut model = Model::new([Peer::new(1, 10, 100)]);
     model.logger = Logger::IsAway;
     model.die_and_return();
@@ -43,7 +43,7 @@ fn a_death_ends_the_waiting_for_the_logger() {
 }
 
 #[test]
-fn what_waits_for_the_logger_is_lost_with_its_record() {
+fn lost_record_resets_waiting_connection() {
     let mut model = Model::new([Peer::new(1, 10, 100), Peer::new(2, 10, 100)]);
     model.logger = Logger::IsAway;
     model.die_and_return();
@@ -68,7 +68,7 @@ fn what_waits_for_the_logger_is_lost_with_its_record() {
 
 /// Nothing would be compared of what its server says again, nor would its requests wait for that.
 #[test]
-fn a_connection_of_which_the_logger_knows_nothing_is_not_spliced() {
+fn unknown_connection_is_not_spliced() {
     let mut model = Model::new([Peer::new(1, 10, 100)]);
     model.logger = Logger::KnowsNothing;
     model.die_and_return();
@@ -79,7 +79,7 @@ fn a_connection_of_which_the_logger_knows_nothing_is_not_spliced() {
 
 /// The frame that opens its record may still be on its way.
 #[test]
-fn a_connection_on_which_nothing_was_said_needs_no_record() {
+fn fresh_connection_needs_no_record() {
     let mut model = Model::new([Peer::new(1, 0, 0)]);
     model.logger = Logger::KnowsNothing;
     model.die_and_return();
@@ -89,7 +89,7 @@ fn a_connection_on_which_nothing_was_said_needs_no_record() {
 
 /// What its server says again differs behind the recorded beginning of an answer.
 #[test]
-fn nothing_more_is_given_where_a_digest_differs() {
+fn different_hash_stops_replay() {
     for differs in [false, true] {
         let mut peer = Peer::new(1, 100, 50_000);
         peer.beginnings = vec![(30, 20_000), (60, 40_000)];
@@ -118,7 +118,7 @@ fn nothing_more_is_given_where_a_digest_differs() {
 /// The digest is asked for when the server has said as much already, and something else; the server waits for the next
 /// request.
 #[test]
-fn what_was_said_before_its_digest_was_asked_for_is_compared() {
+fn early_output_is_compared_with_late_hash() {
     for differs in [false, true] {
         let mut peer = Peer::new(1, 100, 50_000).manner(Manner::Mute);
         peer.beginnings = vec![(30, 20_000)];
@@ -142,7 +142,7 @@ fn what_was_said_before_its_digest_was_asked_for_is_compared() {
 /// The client speaks when the server has all that the record had, and has not said all again. What the client says is
 /// held back in the data plane, and given when the server has said that.
 #[test]
-fn what_a_client_says_while_its_server_is_behind_is_given_then() {
+fn input_waits_for_slow_server() {
     for when in [5, 50, 5000] {
         let mut model = Model::new([Peer::new(1, 100, 50_000).manner(Manner::Mute)]);
         model.die_and_return();
@@ -160,7 +160,7 @@ fn what_a_client_says_while_its_server_is_behind_is_given_then() {
 
 /// Nor does it wait for ever.
 #[test]
-fn a_client_whose_server_never_says_all_again_is_reset() {
+fn unrepeated_output_resets_client() {
     let mut model = Model::new([Peer::new(1, 100, 50_000).manner(Manner::Mute)]);
     model.die_and_return();
     model.pass_in_steps(ms(1000), ms(10));
@@ -175,7 +175,7 @@ fn a_client_whose_server_never_says_all_again_is_reset() {
 
 /// Whoever looks after the service next looks after that, too.
 #[test]
-fn one_whose_server_is_behind_is_watched_when_it_is_found() {
+fn adopted_connection_with_slow_server_is_tracked() {
     let mut model = Model::new([Peer::new(1, 100, 50_000).manner(Manner::Mute)]);
     model.die_and_return();
     model.pass_in_steps(ms(1000), ms(10));

@@ -11,7 +11,7 @@ fn patient_for(count: u64) -> Config {
 }
 
 #[test]
-fn connections_wait_up_to_the_limit_and_are_then_reset() {
+fn timeout_resets_waiting_connections() {
     for started in [false, true] {
         let mut model = Model::with(
             patient_for(1_000),
@@ -39,7 +39,7 @@ fn connections_wait_up_to_the_limit_and_are_then_reset() {
 }
 
 #[test]
-fn the_wait_begins_with_the_first_death() {
+fn timeout_counts_from_first_death() {
     let mut model = Model::with(patient_for(1_000), [Peer::new(1, 10, 0)]);
     for _ in 0..9 {
         model.die();
@@ -54,7 +54,7 @@ fn the_wait_begins_with_the_first_death() {
 }
 
 #[test]
-fn what_is_closing_is_left_alone_and_what_its_client_reset_is_forgotten() {
+fn closing_and_reset_connections_are_not_reset() {
     let closing = Peer::new(1, 10, 0).change(|peer| peer.flow.server_closing = true);
     let closed = Peer::new(2, 10, 0).change(|peer| peer.flow.closed_ns = 5);
     let gone = Peer::new(3, 10, 0).change(|peer| peer.flow.client.reset = true);
@@ -69,7 +69,7 @@ fn what_is_closing_is_left_alone_and_what_its_client_reset_is_forgotten() {
 }
 
 #[test]
-fn the_service_serves_again_when_the_server_comes_back_after_all() {
+fn late_server_serves_new_connections() {
     let mut model = Model::with(patient_for(100), [Peer::new(1, 10, 0), Peer::new(2, 10, 0)]);
     model.die();
     model.pass(ms(100));
@@ -85,7 +85,7 @@ fn the_service_serves_again_when_the_server_comes_back_after_all() {
 }
 
 #[test]
-fn a_service_that_is_stopped_while_it_is_down_tells_its_clients() {
+fn stop_during_recovery_resets_clients() {
     for started in [false, true] {
         let mut model = Model::new([Peer::new(1, 10, 0)]);
         model.die();
@@ -100,7 +100,7 @@ fn a_service_that_is_stopped_while_it_is_down_tells_its_clients() {
 }
 
 #[test]
-fn giving_up_while_the_connections_are_listed_resets_each_once() {
+fn give_up_during_listing_resets_once() {
     for performed_late in [false, true] {
         let mut model = Model::new([Peer::new(1, 10, 0)]);
         model.die();
@@ -120,7 +120,7 @@ fn giving_up_while_the_connections_are_listed_resets_each_once() {
 }
 
 #[test]
-fn giving_up_during_the_recovery_resets_what_is_not_served_yet() {
+fn give_up_resets_unfinished_connections() {
     let served = Peer::new(1, 10, 0);
     let deaf = Peer::new(2, 10, 0).manner(Manner::Deaf);
     let replaying = Peer::new(3, 1_000, 0).window(1);
@@ -148,7 +148,7 @@ fn giving_up_during_the_recovery_resets_what_is_not_served_yet() {
 }
 
 #[test]
-fn a_healthy_service_cannot_be_given_up() {
+fn give_up_while_serving_is_ignored() {
     let mut model = Model::new([Peer::new(1, 10, 0)]);
     model.recovery.give_up(GaveUp::Stopped);
     model.act();
@@ -160,7 +160,7 @@ fn a_healthy_service_cannot_be_given_up() {
 
 /// A death may come between the decision and the list.
 #[test]
-fn giving_up_is_not_called_off_by_another_death() {
+fn give_up_survives_another_death() {
     let mut model = Model::with(patient_for(1_000), [Peer::new(1, 10, 0)]);
     model.die();
     model.clear();

@@ -25,7 +25,7 @@ fn come_back(model: &mut Model) {
 }
 
 #[test]
-fn all_that_it_knows_go_on_at_once_and_before_it_does() {
+fn known_connections_are_grafted_before_handover() {
     let peers = (1..=100).map(|id| Peer::new(id, 100, 50).stands(100, 50));
     let mut model = wrapped(peers);
     model.die();
@@ -52,7 +52,7 @@ fn all_that_it_knows_go_on_at_once_and_before_it_does() {
 }
 
 #[test]
-fn it_goes_on_where_both_sides_are() {
+fn graft_continues_at_both_positions() {
     // Of 100 bytes it has read 60; of 50 that it said the client has 30.
     let peer = Peer::new(1, 100, 50)
         .stands(60, 50)
@@ -77,7 +77,7 @@ fn it_goes_on_where_both_sides_are() {
 }
 
 #[test]
-fn one_that_it_has_never_accepted_shakes_hands_as_ever() {
+fn unaccepted_connection_is_spliced() {
     let mut model = wrapped([Peer::new(1, 100, 0), Peer::new(2, 100, 50).stands(100, 50)]);
     model.die();
     come_back(&mut model);
@@ -87,7 +87,7 @@ fn one_that_it_has_never_accepted_shakes_hands_as_ever() {
 }
 
 #[test]
-fn a_death_before_the_record_was_replayed_is_a_death() {
+fn death_before_replay_end_counts() {
     let mut model = wrapped([Peer::new(1, 100, 50).stands(100, 50)]);
     model.die();
     model.come_back();
@@ -102,7 +102,7 @@ fn a_death_before_the_record_was_replayed_is_a_death() {
 }
 
 #[test]
-fn a_server_that_has_forgotten_its_connections_loses_them_once() {
+fn lost_state_resets_connections_once() {
     let mut model = wrapped([Peer::new(1, 100, 50), Peer::new(2, 10, 0)]);
     model.die();
     model.recovery.on_state_lost();
@@ -127,7 +127,7 @@ fn a_server_that_has_forgotten_its_connections_loses_them_once() {
 }
 
 #[test]
-fn a_client_cannot_have_heard_what_was_not_said() {
+fn ack_of_unsent_output_resets() {
     let mut model = wrapped([Peer::new(1, 100, 50).stands(100, 20)]);
     model.die();
     come_back(&mut model);
@@ -140,7 +140,7 @@ fn a_client_cannot_have_heard_what_was_not_said() {
 
 /// The dead life may have been about to close it: it is not to be executed again by a server that has done so.
 #[test]
-fn one_that_it_has_closed_is_grafted_to_be_finished_or_lost() {
+fn closed_connection_is_grafted_or_reset() {
     let closed = |id, outstream, is_certain| {
         Peer::new(id, 100, outstream)
             .stands(100, outstream)
@@ -183,7 +183,7 @@ fn handed_over(model: &Model) -> bool {
 }
 
 #[test]
-fn the_server_waits_for_the_clients_that_it_knows() {
+fn handover_waits_for_known_clients() {
     let nobody = Peer::new(3, 100, 0).change(|peer| peer.flow.log.restored = Restored::Silent);
     let mut model = wrapped([Peer::new(1, 100, 50).stands(100, 50), unheard(2), nobody]);
     model.die();
@@ -206,7 +206,7 @@ fn the_server_waits_for_the_clients_that_it_knows() {
 }
 
 #[test]
-fn it_does_not_wait_for_ever() {
+fn handover_wait_is_bounded() {
     let mut model = wrapped([Peer::new(1, 100, 50).stands(100, 50), unheard(2)]);
     model.die();
     model.turn_page();
@@ -221,7 +221,7 @@ fn it_does_not_wait_for_ever() {
 
 /// Nobody waits for its client, which may still have to hear the end; what it had asked for is not executed again.
 #[test]
-fn one_that_it_has_closed_is_finished_after_it_has_gone_on() {
+fn closed_connection_is_grafted_after_handover() {
     let closed = |id| {
         unheard(id).change(|peer| {
             if let Some(standing) = &mut peer.replay_position {
@@ -253,7 +253,7 @@ fn one_that_it_has_closed_is_finished_after_it_has_gone_on() {
 
 /// What it had sent to the host that has died it sends again: until then it may have been acknowledged.
 #[test]
-fn one_that_is_ahead_goes_on_and_has_to_send_that_again() {
+fn unlogged_input_is_awaited_after_takeover() {
     let ahead = |id| Peer::new(id, 100, 50).stands(100, 50).change(heard_ahead);
     let mut model = wrapped([ahead(1), ahead(2)]);
     model.die();
@@ -273,7 +273,7 @@ fn one_that_is_ahead_goes_on_and_has_to_send_that_again() {
 
 /// Whoever looks after the service next looks after that, too.
 #[test]
-fn one_that_is_ahead_is_watched_when_it_is_found() {
+fn adopted_connection_with_unlogged_input_is_tracked() {
     let ahead = |id| Peer::new(id, 100, 50).change(heard_ahead);
     let mut model = wrapped([ahead(1), ahead(2), ahead(3)]);
     for id in [1, 2, 3] {
@@ -295,7 +295,7 @@ fn one_that_is_ahead_is_watched_when_it_is_found() {
 
 /// Who ends it needs nothing any more.
 #[test]
-fn one_that_is_ahead_may_end() {
+fn connection_with_unlogged_input_may_end() {
     let mut model = wrapped([Peer::new(1, 100, 50).stands(100, 50).change(heard_ahead)]);
     model.die();
     come_back(&mut model);
@@ -309,7 +309,7 @@ fn one_that_is_ahead_may_end() {
 
 /// It may have sent it while the gate was shut: then it is recorded, and need not be sent again.
 #[test]
-fn what_a_client_has_sent_meanwhile_is_asked_for() {
+fn input_during_graft_is_requested() {
     let more = Peer::new(1, 100, 50).stands(100, 50);
     let more = more.change(|peer| peer.flow.client.nxt = CLIENT + 120);
     let mut model = wrapped([more, Peer::new(2, 100, 50).stands(100, 50)]);

@@ -257,13 +257,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_it_serves_again(config in config(), peers in peers(true), inputs in vec(input(), 0..60)) {
+    fn any_input_ends_in_serving(config in config(), peers in peers(true), inputs in vec(input(), 0..60)) {
         run(config, peers, inputs);
     }
 
     /// If nothing but deaths and losses of packets happens, nobody is lost.
     #[test]
-    fn deaths_alone_lose_nobody(
+    fn deaths_alone_reset_none(
         turn: bool,
         peers in peers(false),
         deaths in vec((0u64..80, 1u64..8, 0u32..4), 0..12),
@@ -290,7 +290,7 @@ proptest! {
 
     /// Giving up at any time, too, resets nobody twice and touches nobody who is served.
     #[test]
-    fn giving_up_at_any_time(peers in peers(true), before in vec(input(), 0..30), after in vec(input(), 0..30)) {
+    fn give_up_at_any_time_ends_in_serving(peers in peers(true), before in vec(input(), 0..30), after in vec(input(), 0..30)) {
         let inputs = before.into_iter().chain([Input::GiveUp]).chain(after).collect();
         run(Config { accept_timeout: ms(400), replay_timeout: ms(400), ..Config::default() }, peers, inputs);
     }
@@ -298,7 +298,7 @@ proptest! {
     /// Inputs without any sense, from a data plane gone mad, do no harm here: no panic, no piece
     /// outside of the record or beyond any window that was ever offered, no busy loop.
     #[test]
-    fn nonsense_is_survived(
+    fn arbitrary_flows_are_survived(
         peers in peers(true),
         nonsense in vec((0u8..12, any::<u32>(), any::<u32>(), 0u64..9, 0u64..2_000), 0..200),
     ) {

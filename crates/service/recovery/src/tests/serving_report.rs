@@ -19,7 +19,7 @@ fn told(model: &Model) -> Vec<(usize, Option<usize>)> {
 
 /// It was told to be kept, and a moment later it was lost.
 #[test]
-fn a_connection_is_kept_when_it_was_compared() {
+fn connection_is_recovered_after_verification() {
     let mute = |id| Peer::new(id, 10, 100).manner(Manner::Mute);
     let mut model = Model::new([mute(1), mute(2), Peer::new(3, 10, 100)]);
     model.die_and_return();
@@ -35,7 +35,7 @@ fn a_connection_is_kept_when_it_was_compared() {
 
 /// Who waits for the service is not kept waiting for a server that needs long for an answer.
 #[test]
-fn what_is_still_compared_is_told_as_such_and_later() {
+fn unverified_connections_are_reported_later() {
     let mute = |id| Peer::new(id, 10, 100).manner(Manner::Mute);
     let mut model = Model::new((1..=4).map(mute).chain([Peer::new(5, 10, 100)]));
     model.die_and_return();
@@ -58,7 +58,7 @@ fn what_is_still_compared_is_told_as_such_and_later() {
 }
 
 #[test]
-fn a_server_that_dies_again_does_not_take_the_word_with_it() {
+fn next_death_does_not_lose_serving_event() {
     let mut model = Model::new([Peer::new(1, 10, 100).manner(Manner::Mute)]);
     model.die_and_return();
     model.until_serving(10);
@@ -72,7 +72,7 @@ fn a_server_that_dies_again_does_not_take_the_word_with_it() {
 
 /// Which requests ran again, of those that are kept and of those that are lost.
 #[test]
-fn what_ran_again_is_told() {
+fn replayed_requests_are_reported() {
     let beginnings = vec![(10, 20), (30, 40), (60, 70)];
     let with_turns =
         |id| Peer::new(id, 90, 100).change(|peer| peer.beginnings = beginnings.clone());

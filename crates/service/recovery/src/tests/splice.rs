@@ -14,7 +14,7 @@ fn config(change: impl FnOnce(&mut Config)) -> Config {
 }
 
 #[test]
-fn connections_are_spliced_in_the_order_of_their_handshakes() {
+fn splices_follow_handshake_order() {
     let mut model = Model::new([5, 3, 9, 1, 7].map(|id| Peer::new(id, 10, 0)));
     model.die_and_return();
     model.until_serving(100);
@@ -22,7 +22,7 @@ fn connections_are_spliced_in_the_order_of_their_handshakes() {
 }
 
 #[test]
-fn no_more_wait_for_an_answer_than_the_window_allows() {
+fn splice_window_limits_pending_splices() {
     for (window, steps) in [(1, 100), (3, 100), (16, 100)] {
         let peers = (1..=20).map(|id| Peer::new(id, 10, 0));
         let mut model = Model::with(config(|config| config.splice_window = window), peers);
@@ -35,7 +35,7 @@ fn no_more_wait_for_an_answer_than_the_window_allows() {
 
 /// Whoever gets no answer holds its place, but not the places of others.
 #[test]
-fn a_deaf_connection_does_not_stop_the_others() {
+fn unaccepted_connection_does_not_block_splices() {
     let peers = (2..=20)
         .map(|id| Peer::new(id, 10, 0))
         .chain([Peer::new(1, 10, 0).manner(Manner::Deaf)]);
@@ -47,7 +47,7 @@ fn a_deaf_connection_does_not_stop_the_others() {
 }
 
 #[test]
-fn the_syn_is_repeated_after_growing_pauses() {
+fn syn_repeats_back_off() {
     let mut model = Model::new([Peer::new(1, 10, 0).manner(Manner::Deaf)]);
     model.die_and_return();
     let begin = model.now;
@@ -66,7 +66,7 @@ fn the_syn_is_repeated_after_growing_pauses() {
 }
 
 #[test]
-fn a_lost_syn_is_made_good() {
+fn lost_syn_is_repeated() {
     let mut model = Model::new([Peer::new(1, 10, 0).change(|peer| peer.syns_lost = 3)]);
     model.die_and_return();
     model.until_serving(20);
@@ -82,7 +82,7 @@ fn a_lost_syn_is_made_good() {
 }
 
 #[test]
-fn an_unanswered_syn_is_given_up_in_time() {
+fn unanswered_syn_times_out() {
     let timeout = Config::default().accept_timeout;
     let mut model = Model::new([
         Peer::new(1, 10, 0).manner(Manner::Deaf),
@@ -104,7 +104,7 @@ fn an_unanswered_syn_is_given_up_in_time() {
 }
 
 #[test]
-fn a_replay_follows_its_window() {
+fn replay_follows_window() {
     let mut model = Model::new([Peer::new(1, 1_000, 0).window(300)]);
     model.die_and_return();
     model.until_serving(20);
@@ -121,7 +121,7 @@ fn a_replay_follows_its_window() {
 }
 
 #[test]
-fn a_turn_is_replayed_alone() {
+fn only_last_request_is_replayed() {
     let mut model = Model::with(
         config(|config| config.replay = ReplayMode::Request),
         [Peer::new(1, 1_000, 0)],
@@ -140,7 +140,7 @@ fn a_turn_is_replayed_alone() {
 }
 
 #[test]
-fn pieces_are_not_longer_than_the_limit() {
+fn segments_respect_limit() {
     let limit = |config: &mut Config| config.max_segment = 400;
     let mut model = Model::with(config(limit), [Peer::new(1, 1_000, 0).with_fin()]);
     model.die_and_return();
@@ -154,7 +154,7 @@ fn pieces_are_not_longer_than_the_limit() {
 }
 
 #[test]
-fn lost_pieces_are_sent_again() {
+fn lost_segments_are_retransmitted() {
     let mut model = Model::new([Peer::new(1, 10_000, 0).with_fin().window(1_000)]);
     model.peer(1).pieces_lost = 3;
     model.die_and_return();
@@ -164,7 +164,7 @@ fn lost_pieces_are_sent_again() {
 }
 
 #[test]
-fn an_idle_connection_is_spliced_and_nothing_is_replayed() {
+fn idle_connection_is_spliced_without_replay() {
     let mut model = Model::new([Peer::new(1, 0, 0)]);
     model.die_and_return();
     model.until_serving(5);
@@ -177,7 +177,7 @@ fn an_idle_connection_is_spliced_and_nothing_is_replayed() {
 }
 
 #[test]
-fn a_server_that_reads_nothing_is_given_up_in_time() {
+fn stalled_replay_times_out() {
     let timeout = Config::default().replay_timeout;
     let stuck = Peer::new(1, 1_000, 0).manner(Manner::Stuck);
     let closed_window = Peer::new(2, 1_000, 0).window(0);
@@ -199,7 +199,7 @@ fn a_server_that_reads_nothing_is_given_up_in_time() {
 
 /// Its answer needs no more: say, 413 to an upload.
 #[test]
-fn a_server_may_close_without_having_read_everything() {
+fn early_server_close_is_accepted() {
     let closes = Peer::new(1, 1_000, 0)
         .window(100)
         .manner(Manner::ClosesAfter(200));
@@ -213,7 +213,7 @@ fn a_server_may_close_without_having_read_everything() {
 
 /// Spliced, reset by its client, closed by the server and replaced between two looks at it.
 #[test]
-fn a_successor_on_the_same_4_tuple_is_left_alone() {
+fn successor_on_same_4_tuple_is_left_alone() {
     for looks_before in [false, true] {
         let mut model = Model::new([Peer::new(1, 1_000, 0).window(10)]);
         model.die_and_return();
@@ -233,7 +233,7 @@ fn a_successor_on_the_same_4_tuple_is_left_alone() {
 }
 
 #[test]
-fn a_late_connection_is_recovered_like_the_others() {
+fn late_connection_is_recovered() {
     let mut model = Model::new([Peer::new(1, 10, 0).manner(Manner::Deaf)]);
     model.die_and_return();
     model.late(Peer::new(2, 20, 0));
@@ -250,7 +250,7 @@ fn a_late_connection_is_recovered_like_the_others() {
 }
 
 #[test]
-fn a_late_connection_waits_for_the_list_while_there_is_no_server() {
+fn late_connection_waits_for_listing() {
     let mut model = Model::new([]);
     model.die();
     model.late(Peer::new(1, 10, 0));
@@ -266,7 +266,7 @@ fn a_late_connection_waits_for_the_list_while_there_is_no_server() {
 
 /// The report may have been on its way while the connections were listed.
 #[test]
-fn a_connection_that_was_listed_and_is_reported_late_is_recovered_once() {
+fn listed_and_late_connection_is_recovered_once() {
     let unknown = Peer::new(2, 10, 0).change(|peer| peer.record = None);
     let mut model = Model::new([Peer::new(1, 10, 0).window(1), unknown]);
     model.die_and_return();
@@ -283,7 +283,7 @@ fn a_connection_that_was_listed_and_is_reported_late_is_recovered_once() {
 
 /// A report may come between the decision to splice and its being carried out.
 #[test]
-fn the_state_of_an_earlier_life_is_not_taken_for_an_answer() {
+fn flow_of_earlier_incarnation_is_ignored() {
     let mut model = Model::new([]);
     let earlier = Peer::new(1, 100, 10).change(|peer| {
         peer.flow.mode = south_model::Mode::Spliced;
@@ -305,7 +305,7 @@ fn the_state_of_an_earlier_life_is_not_taken_for_an_answer() {
 }
 
 #[test]
-fn the_deadline_is_the_next_thing_that_is_due() {
+fn deadline_is_next_due_time() {
     let mut model = Model::new([Peer::new(1, 10, 0).manner(Manner::Deaf)]);
     model.die();
     // Somebody may wait.
@@ -317,7 +317,7 @@ fn the_deadline_is_the_next_thing_that_is_due() {
 }
 
 #[test]
-fn a_record_that_is_lost_during_its_replay_gives_the_connection_up_without_waiting() {
+fn record_lost_during_replay_resets() {
     let stuck = Peer::new(1, 1_000, 0).manner(Manner::Stuck);
     let late = Peer::new(3, 10, 0).manner(Manner::Deaf);
     let mut model = Model::new([stuck, Peer::new(2, 10, 0), late]);
@@ -354,7 +354,7 @@ fn a_record_that_is_lost_during_its_replay_gives_the_connection_up_without_waiti
 }
 
 #[test]
-fn a_record_that_is_lost_after_its_replay_is_not_needed() {
+fn record_lost_after_replay_is_ignored() {
     let mut model = Model::new([Peer::new(1, 1_000, 0)]);
     model.die_and_return();
     model.until_serving(10);
@@ -370,7 +370,7 @@ fn a_record_that_is_lost_after_its_replay_is_not_needed() {
 
 /// That lasts as long as the server takes to say what the client had heard before it.
 #[test]
-fn a_fin_that_waits_keeps_nobody_waiting() {
+fn waiting_fin_blocks_no_connection() {
     let mute = Peer::new(1, 100, 100)
         .with_fin()
         .manner(Manner::Mute)

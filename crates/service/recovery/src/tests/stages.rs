@@ -4,7 +4,7 @@ use super::model::{Manner, Model, Peer, SEGFAULT, ms};
 use crate::{Action, Cause, Event, Stage};
 
 #[test]
-fn a_new_service_serves_and_asks_for_nothing() {
+fn new_service_has_no_actions() {
     let mut model = Model::new([]);
     model.pass(ms(100_000));
     assert_eq!(model.stage(), Stage::Serving);
@@ -13,7 +13,7 @@ fn a_new_service_serves_and_asks_for_nothing() {
 }
 
 #[test]
-fn the_steps_come_in_their_order() {
+fn recovery_stages_are_ordered() {
     let mut model = Model::new([Peer::new(1, 100, 50)]);
     model.die();
     assert_eq!(model.done, [Action::Gate, Action::KillService]);
@@ -56,7 +56,7 @@ fn the_steps_come_in_their_order() {
 }
 
 #[test]
-fn a_server_may_listen_before_the_record_is_drained_or_after() {
+fn listening_and_drain_have_any_order() {
     for listens_first in [true, false] {
         let mut model = Model::new([]);
         model.die();
@@ -75,7 +75,7 @@ fn a_server_may_listen_before_the_record_is_drained_or_after() {
 }
 
 #[test]
-fn only_the_newest_drain_counts() {
+fn only_newest_drain_counts() {
     let mut model = Model::new([Peer::new(1, 100, 0)]);
     model.die();
     model.clear();
@@ -90,7 +90,7 @@ fn only_the_newest_drain_counts() {
 
 /// What the second life received was recorded after the first drain.
 #[test]
-fn a_drain_of_an_earlier_life_does_not_count_for_the_next() {
+fn drain_of_earlier_incarnation_is_ignored() {
     let mut model = Model::new([Peer::new(1, 100, 0)]);
     model.die();
     model.clear();
@@ -107,7 +107,7 @@ fn a_drain_of_an_earlier_life_does_not_count_for_the_next() {
 }
 
 #[test]
-fn a_new_logger_is_asked_to_drain_again() {
+fn restarted_logger_is_drained_again() {
     let mut model = Model::new([]);
     model.recovery.logger_restarted();
     model.act();
@@ -131,7 +131,7 @@ fn a_new_logger_is_asked_to_drain_again() {
 }
 
 #[test]
-fn a_logger_that_restarts_after_it_has_drained_is_not_asked_again() {
+fn restart_after_drain_needs_no_drain() {
     let mut model = Model::new([]);
     model.die();
     model.clear();
@@ -143,7 +143,7 @@ fn a_logger_that_restarts_after_it_has_drained_is_not_asked_again() {
 }
 
 #[test]
-fn reports_that_come_at_the_wrong_time_change_nothing() {
+fn reports_at_wrong_stage_are_ignored() {
     let mut model = Model::new([Peer::new(1, 10, 0)]);
     model.clear();
     model.start();
@@ -161,7 +161,7 @@ fn reports_that_come_at_the_wrong_time_change_nothing() {
 }
 
 #[test]
-fn one_death_has_many_witnesses() {
+fn death_is_counted_once() {
     let mut model = Model::new([]);
     model.die();
     model.die();
@@ -176,7 +176,7 @@ fn one_death_has_many_witnesses() {
 }
 
 #[test]
-fn each_step_is_told_once_with_its_time_since_the_death() {
+fn stage_events_have_time_since_death() {
     let mut model = Model::new([Peer::new(1, 100, 50), Peer::new(2, 100, 50)]);
     model
         .recovery
@@ -225,7 +225,7 @@ fn each_step_is_told_once_with_its_time_since_the_death() {
 }
 
 #[test]
-fn serving_counts_the_kept_the_lost_and_the_bytes() {
+fn serving_event_counts_connections_and_bytes() {
     let unknown = Peer::new(3, 30, 0).change(|peer| peer.record = None);
     let deaf = Peer::new(4, 30, 0).manner(Manner::Deaf);
     let mut model = Model::new([
@@ -242,7 +242,7 @@ fn serving_counts_the_kept_the_lost_and_the_bytes() {
 
 /// The lost are told that the connection is gone only when strangers are, too.
 #[test]
-fn the_lost_are_reset_when_the_recovery_is_over() {
+fn resets_follow_end_of_recovery() {
     let unknown = Peer::new(1, 30, 0).change(|peer| peer.record = None);
     let mut model = Model::new([unknown, Peer::new(2, 30, 0)]);
     model.die_and_return();
@@ -261,7 +261,7 @@ fn the_lost_are_reset_when_the_recovery_is_over() {
 }
 
 #[test]
-fn a_start_that_fails_is_a_death_like_any_other() {
+fn failed_start_is_a_death() {
     let mut model = Model::new([Peer::new(1, 10, 0)]);
     model.die();
     model.clear();

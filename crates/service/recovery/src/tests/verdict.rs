@@ -26,7 +26,7 @@ fn with_record(change: impl FnOnce(&mut RecordSummary)) -> Peer {
 }
 
 #[test]
-fn what_a_living_server_closes_is_finished_whatever_else_holds() {
+fn connection_closed_by_live_server_is_finished() {
     let closing = peer().change(|peer| {
         peer.flow.server_closing = true;
         peer.flow.client.reset = true;
@@ -38,7 +38,7 @@ fn what_a_living_server_closes_is_finished_whatever_else_holds() {
 }
 
 #[test]
-fn what_diverged_and_was_closed_then_is_lost_for_nothing_of_it_reaches_the_client() {
+fn diverged_and_closed_connection_is_reset() {
     let diverged = peer().change(|peer| {
         peer.flow.mode = Mode::Diverged;
         peer.flow.server_closing = true;
@@ -49,7 +49,7 @@ fn what_diverged_and_was_closed_then_is_lost_for_nothing_of_it_reaches_the_clien
 }
 
 #[test]
-fn what_the_client_reset_is_reset_whatever_the_record_says() {
+fn client_reset_wins_over_record() {
     let reset = peer().change(|peer| {
         peer.flow.client.reset = true;
         peer.flow.unprotected = Some(UnprotectedReason::MirrorLost);
@@ -59,7 +59,7 @@ fn what_the_client_reset_is_reset_whatever_the_record_says() {
 }
 
 #[test]
-fn an_unprotected_flow_is_lost_with_its_reason() {
+fn unprotected_flow_is_reset_with_reason() {
     let unprotected = peer().change(|peer| {
         peer.flow.unprotected = Some(UnprotectedReason::MirrorLost);
         peer.record = None;
@@ -73,7 +73,7 @@ fn an_unprotected_flow_is_lost_with_its_reason() {
 }
 
 #[test]
-fn without_a_record_it_is_lost() {
+fn flow_without_record_is_reset() {
     let unknown = peer().change(|peer| peer.record = None);
     assert_eq!(
         in_connection_mode(&unknown),
@@ -82,7 +82,7 @@ fn without_a_record_it_is_lost() {
 }
 
 #[test]
-fn an_unprotected_record_is_lost_with_its_reason() {
+fn unprotected_record_is_reset_with_reason() {
     let unprotected =
         with_record(|record| record.unprotected = Some(UnprotectedReason::TotalLimit));
     assert_eq!(
@@ -94,7 +94,7 @@ fn an_unprotected_record_is_lost_with_its_reason() {
 }
 
 #[test]
-fn whoever_kills_the_server_again_and_again_is_poison() {
+fn repeated_killer_is_quarantined() {
     assert!(matches!(
         verdict(&peer(), ReplayMode::Connection, 2),
         Verdict::Keep { .. }
@@ -109,7 +109,7 @@ fn whoever_kills_the_server_again_and_again_is_poison() {
 }
 
 #[test]
-fn a_record_that_ends_before_what_the_client_was_told_is_a_hole() {
+fn record_shorter_than_ack_is_incomplete() {
     let hole = with_record(|record| record.stable_seq = CLIENT + 99);
     let reason = LostReason::RecordIncomplete {
         stable_seq: CLIENT + 99,
@@ -123,7 +123,7 @@ fn a_record_that_ends_before_what_the_client_was_told_is_a_hole() {
 }
 
 #[test]
-fn an_acknowledged_fin_that_is_not_recorded_is_a_hole() {
+fn unrecorded_acked_fin_is_incomplete() {
     let acknowledged = peer().change(|peer| peer.flow.server.ack = CLIENT + 101);
     assert!(matches!(
         in_connection_mode(&acknowledged),
@@ -136,13 +136,13 @@ fn an_acknowledged_fin_that_is_not_recorded_is_a_hole() {
 }
 
 #[test]
-fn a_record_may_hold_more_than_the_client_was_told() {
+fn record_longer_than_ack_is_complete() {
     let ahead = with_record(|record| record.stable_seq = CLIENT + 300);
     assert!(matches!(in_connection_mode(&ahead), Verdict::Keep { end, .. } if end == CLIENT + 300));
 }
 
 #[test]
-fn a_record_whose_beginning_is_gone_serves_turns_only() {
+fn record_without_beginning_serves_request_replay_only() {
     let short = with_record(|record| record.start = record.turn_instream);
     assert!(matches!(
         in_connection_mode(&short),
@@ -161,7 +161,7 @@ fn a_record_whose_beginning_is_gone_serves_turns_only() {
 
 /// A server with a record of its own has what it had read in that; without it nobody knows what that was.
 #[test]
-fn what_only_a_lost_record_had_is_forgotten() {
+fn input_of_lost_record_is_forgotten() {
     let config = Config {
         wrapped: true,
         ..Config::default()
@@ -179,7 +179,7 @@ fn what_only_a_lost_record_had_is_forgotten() {
 }
 
 #[test]
-fn a_turn_that_begins_behind_the_record_is_a_hole() {
+fn request_beyond_record_is_incomplete() {
     let odd = with_record(|record| record.turn_instream = record.stable_seq + 1);
     assert!(matches!(
         verdict(&odd, ReplayMode::Request, 0),
@@ -189,7 +189,7 @@ fn a_turn_that_begins_behind_the_record_is_a_hole() {
 
 /// "Before" and "after" mean nothing beyond half of the sequence space (RFC 9293 3.4).
 #[test]
-fn a_record_of_half_the_sequence_space_cannot_be_replayed() {
+fn record_of_2_gib_is_not_replayed() {
     for (bytes, kept) in [
         ((1 << 31) - 1, true),
         (1 << 31, false),
@@ -205,7 +205,7 @@ fn a_record_of_half_the_sequence_space_cannot_be_replayed() {
 }
 
 #[test]
-fn a_connection_is_replayed_from_its_syn() {
+fn connection_replay_begins_at_syn() {
     let point = SplicePoint {
         instream: CLIENT - 1,
         outstream: SERVER,
@@ -230,7 +230,7 @@ fn a_connection_is_replayed_from_its_syn() {
 }
 
 #[test]
-fn a_turn_is_replayed_from_its_beginning() {
+fn request_replay_begins_at_request() {
     let point = SplicePoint {
         instream: CLIENT + 49,
         outstream: SERVER + 25,
@@ -249,7 +249,7 @@ fn a_turn_is_replayed_from_its_beginning() {
 }
 
 #[test]
-fn sequence_numbers_may_pass_through_zero() {
+fn sequence_numbers_wrap_in_verdict() {
     let (client, server) = (SeqNumber(u32::MAX - 10), SeqNumber(0));
     let wrapped = Peer::at(1, client, server, 100, 50).with_fin();
     let point = SplicePoint {
@@ -268,7 +268,7 @@ fn sequence_numbers_may_pass_through_zero() {
 }
 
 #[test]
-fn without_recorded_output_nothing_is_compared() {
+fn no_recorded_output_means_no_comparison() {
     for end in [None, Some(SERVER - 7)] {
         let silent = with_record(|record| record.outstream_end = end);
         assert!(
@@ -279,7 +279,7 @@ fn without_recorded_output_nothing_is_compared() {
 
 /// How a connection fared in an earlier life's replay is no part of the table.
 #[test]
-fn the_state_of_an_earlier_replay_does_not_matter() {
+fn earlier_replay_state_is_ignored() {
     for mode in [Mode::Splicing, Mode::Spliced, Mode::Diverged] {
         let earlier = peer().change(|peer| peer.flow.mode = mode);
         assert_eq!(in_connection_mode(&earlier), in_connection_mode(&peer()));
@@ -317,7 +317,7 @@ fn verdicts_become_actions() {
 }
 
 #[test]
-fn a_client_that_resets_while_it_is_spliced_or_replayed_is_forgotten() {
+fn client_reset_during_replay_is_forgotten() {
     for replaying in [false, true] {
         let peers = [Peer::new(1, 100, 10).window(10).manner(if replaying {
             Manner::Stuck
@@ -348,7 +348,7 @@ fn a_client_that_resets_while_it_is_spliced_or_replayed_is_forgotten() {
 
 /// Sequence numbers of what is said again must be in order with those of what the client has.
 #[test]
-fn no_more_than_half_of_the_sequence_space_is_said_again() {
+fn output_of_2_gib_is_not_repeated() {
     let sent = |sent: u64| peer().change(|peer| peer.flow.server.sent = sent);
     let too_long = |sent| Verdict::Lose(LostReason::OutstreamTooLong { sent });
     let half = 1 << 31;

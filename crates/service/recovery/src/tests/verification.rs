@@ -18,7 +18,7 @@ fn verified(model: &Model) -> Vec<(usize, u64)> {
 }
 
 #[test]
-fn the_record_is_in_place_before_the_splice_and_until_it_has_settled() {
+fn expectation_lasts_from_splice_to_settlement() {
     let mut model = Model::new([Peer::new(1, 10, 100)]);
     model.die_and_return();
     let flow = FlowId(1);
@@ -35,7 +35,7 @@ fn the_record_is_in_place_before_the_splice_and_until_it_has_settled() {
 }
 
 #[test]
-fn a_replay_that_says_the_same_is_verified_once_for_all() {
+fn equal_replays_are_verified_once() {
     let mut model = Model::new((1..=3).map(|id| Peer::new(id, 10, 100)));
     model.die_and_return();
     model.until_serving(10);
@@ -47,7 +47,7 @@ fn a_replay_that_says_the_same_is_verified_once_for_all() {
 }
 
 #[test]
-fn what_settled_before_another_death_is_not_counted_twice() {
+fn verification_before_death_is_not_recounted() {
     let mut model = Model::new([Peer::new(1, 10, 100), Peer::new(2, 1_000, 100).window(1)]);
     model.die_and_return();
     model.pass_in_steps(ms(500), ms(1)); // the first has settled, the second is being replayed
@@ -61,7 +61,7 @@ fn what_settled_before_another_death_is_not_counted_twice() {
 /// What is compared would differ without the record: it stays until everything was said again. Others do not wait for
 /// that word.
 #[test]
-fn a_server_that_needs_long_is_compared_with_the_record_whenever_it_speaks() {
+fn slow_server_is_verified_late() {
     let config = Config {
         replay_timeout: ms(5_000),
         ..Config::default()
@@ -93,7 +93,7 @@ fn a_server_that_needs_long_is_compared_with_the_record_whenever_it_speaks() {
 }
 
 #[test]
-fn a_divergence_during_the_recovery_is_reset_at_its_end() {
+fn divergence_during_recovery_resets_at_end() {
     let mut model = Model::new([Peer::new(1, 100, 100), Peer::new(2, 100, 100).window(1)]);
     model.die_and_return();
     model.pass_in_steps(ms(3), ms(1));
@@ -120,7 +120,7 @@ fn a_divergence_during_the_recovery_is_reset_at_its_end() {
 }
 
 #[test]
-fn a_divergence_after_the_recovery_is_reset_at_once() {
+fn divergence_after_recovery_resets_at_once() {
     let mut model = Model::new([Peer::new(1, 100, 100), Peer::new(2, 100, 100)]);
     model.die_and_return();
     model.until_serving(10);
@@ -136,7 +136,7 @@ fn a_divergence_after_the_recovery_is_reset_at_once() {
 
 /// The flow's state may be seen before the event about it is read.
 #[test]
-fn a_divergence_that_is_seen_first_is_not_taken_for_an_end() {
+fn divergence_is_no_regular_end() {
     let mut model = Model::new([
         Peer::new(1, 100, 100).manner(Manner::SaysElse(7)),
         Peer::new(2, 10, 0),
@@ -151,7 +151,7 @@ fn a_divergence_that_is_seen_first_is_not_taken_for_an_end() {
 }
 
 #[test]
-fn the_last_one_to_diverge_does_not_keep_the_others_from_being_verified() {
+fn last_divergence_does_not_block_verified_event() {
     let mut model = Model::new([
         Peer::new(1, 100, 100),
         Peer::new(2, 100, 100).manner(Manner::Mute),
@@ -166,7 +166,7 @@ fn the_last_one_to_diverge_does_not_keep_the_others_from_being_verified() {
 }
 
 #[test]
-fn a_connection_that_ends_while_it_settles_is_settled() {
+fn connection_ending_during_settlement_is_settled() {
     let mut model = Model::new([
         Peer::new(1, 100, 100).manner(Manner::Mute),
         Peer::new(2, 100, 100).manner(Manner::Mute),
@@ -183,7 +183,7 @@ fn a_connection_that_ends_while_it_settles_is_settled() {
 
 /// The offset counts from the first byte that the client was ever sent, also across zero.
 #[test]
-fn the_offset_of_a_divergence_wraps() {
+fn divergence_offset_wraps() {
     let server = wire::SeqNumber(u32::MAX - 4);
     let mut model = Model::new([Peer::at(1, super::model::CLIENT, server, 10, 100)]);
     model.die_and_return();
@@ -196,7 +196,7 @@ fn the_offset_of_a_divergence_wraps() {
 /// The comparison goes on as long as the connection does; a client must not wait for ever for a
 /// server whose output is held back.
 #[test]
-fn a_divergence_of_a_settled_connection_is_reset() {
+fn late_divergence_resets() {
     let mut model = Model::new([Peer::new(1, 100, 100)]);
     model.die_and_return();
     model.until_serving(10);
@@ -208,7 +208,7 @@ fn a_divergence_of_a_settled_connection_is_reset() {
 }
 
 #[test]
-fn an_end_that_comes_too_early_is_told_as_one() {
+fn early_end_has_its_reason() {
     let mut model = Model::new([Peer::new(1, 100, 100)]);
     model.die_and_return();
     model.until_serving(10);
@@ -220,7 +220,7 @@ fn an_end_that_comes_too_early_is_told_as_one() {
 
 /// The next server may say the right thing.
 #[test]
-fn a_divergence_of_a_dead_server_means_nothing() {
+fn divergence_of_dead_server_is_ignored() {
     let mut model = Model::new([Peer::new(1, 100, 100)]);
     model.die_and_return();
     model.until_serving(10);
@@ -231,7 +231,7 @@ fn a_divergence_of_a_dead_server_means_nothing() {
 }
 
 #[test]
-fn a_turn_is_given_when_the_server_has_said_what_was_before_it() {
+fn request_follows_repeated_output() {
     let mut peer = Peer::new(1, 90, 100);
     peer.beginnings = vec![(0, 10), (30, 40), (60, 70)];
     let mut model = Model::new([peer]);
@@ -251,7 +251,7 @@ fn a_turn_is_given_when_the_server_has_said_what_was_before_it() {
 
 /// It may have forgotten what it said by itself, or say it much later: its client is not left behind for ever.
 #[test]
-fn a_server_that_does_not_say_it_again_is_given_no_more_and_given_up() {
+fn unrepeated_output_stops_replay() {
     let timeout = Config::default().output_repeat_timeout;
     let mut peer = Peer::new(1, 90, 100).manner(Manner::Mute);
     peer.beginnings = vec![(30, 40)];
@@ -282,7 +282,7 @@ fn a_server_that_does_not_say_it_again_is_given_no_more_and_given_up() {
 
 /// As a long poll does: its client waits as it has waited before, and nobody else does.
 #[test]
-fn a_server_that_needs_long_for_an_earlier_answer_keeps_only_its_client_waiting() {
+fn slow_response_blocks_one_client() {
     let mut peer = Peer::new(1, 90, 100).manner(Manner::Mute);
     peer.beginnings = vec![(30, 40)];
     let mut model = Model::new([peer, Peer::new(2, 10, 10)]);
@@ -312,7 +312,7 @@ fn a_server_that_needs_long_for_an_earlier_answer_keeps_only_its_client_waiting(
 
 /// What it was not given it will not get.
 #[test]
-fn a_client_that_waits_for_an_earlier_answer_is_told_of_the_end() {
+fn end_reaches_waiting_client() {
     let mut peer = Peer::new(1, 90, 100).manner(Manner::Mute);
     peer.beginnings = vec![(30, 40)];
     let mut model = Model::new([peer, Peer::new(2, 10, 10)]);
@@ -325,7 +325,7 @@ fn a_client_that_waits_for_an_earlier_answer_is_told_of_the_end() {
 }
 
 #[test]
-fn requests_wait_for_answers_of_which_nothing_is_recorded() {
+fn request_waits_for_unrecorded_response() {
     let mut peer = Peer::new(1, 90, 100);
     peer.beginnings = vec![(30, 40)];
     let record = peer.record.as_mut().expect("a record");

@@ -22,7 +22,7 @@ fn words(model: &Model, id: u64) -> (usize, usize) {
 }
 
 #[test]
-fn a_short_recovery_needs_no_words() {
+fn short_recovery_sends_no_acks() {
     let mut model = Model::new([Peer::new(1, 10, 5)]);
     model.die();
     model.pass_in_steps(ms(900), ms(10));
@@ -33,7 +33,7 @@ fn a_short_recovery_needs_no_words() {
 }
 
 #[test]
-fn who_waits_for_a_slow_server_is_told_so_and_of_room_at_once() {
+fn slow_server_sends_zero_window_then_update() {
     // The second one is idle.
     let mut model = Model::new([Peer::new(1, 10, 5), Peer::new(2, 0, 0)]);
     model.die();
@@ -58,7 +58,7 @@ fn who_waits_for_a_slow_server_is_told_so_and_of_room_at_once() {
 
 /// The server takes its time with one of them; a death in between changes nothing.
 #[test]
-fn who_waits_for_its_turn_is_told_so() {
+fn queued_client_gets_zero_window() {
     let slow = Peer::new(1, 10, 5).change(|peer| peer.syns_lost = 1_000);
     let mut model = Model::new([slow, Peer::new(2, 10, 5)]);
     model.die_and_return();
@@ -77,7 +77,7 @@ fn who_waits_for_its_turn_is_told_so() {
 
 /// Who has not said where it stands is asked, and only then told.
 #[test]
-fn one_of_another_host_is_asked_first() {
+fn client_of_other_host_is_probed_first() {
     let silent = Peer::new(1, 10, 5).change(|peer| peer.flow.log.restored = Restored::Silent);
     let mut model = Model::new([silent]);
     model.die();
@@ -94,7 +94,7 @@ fn one_of_another_host_is_asked_first() {
 }
 
 #[test]
-fn many_are_told_a_few_at_a_time_and_who_is_given_up_no_more() {
+fn zero_windows_are_batched() {
     let mut model = Model::new((1..=200).map(|id| Peer::new(id, 10, 5)));
     model.die();
     model.pass_in_steps(ms(1_000), ms(1_000));

@@ -177,7 +177,7 @@ fn all() -> Vec<Event> {
 }
 
 #[test]
-fn kinds_and_fields_are_those_of_the_json() {
+fn event_kinds_match_json() {
     for (event, described) in all().into_iter().zip(KINDS) {
         let json = serde_json::to_value(EventRecord::now("web", event.clone())).expect("JSON");
         assert_eq!(json["event"], described.name);
@@ -197,7 +197,7 @@ fn kinds_and_fields_are_those_of_the_json() {
 
 /// If not: what it should have is what this prints.
 #[test]
-fn the_manual_has_all_kinds_and_codes() {
+fn manual_lists_all_kinds_and_codes() {
     let manual = include_str!("../../../../../docs/events.md");
     let mut table = String::from("| `event` | its own fields | |\n|---|---|---|\n");
     for kind in KINDS {
@@ -222,7 +222,7 @@ fn the_manual_has_all_kinds_and_codes() {
 }
 
 #[test]
-fn a_recovery_is_counted() {
+fn recovery_is_counted() {
     let mut counters = EventCounters::default();
     for _ in 0..2 {
         all().iter().for_each(|event| counters.add(event));

@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_died_is_told_by_name() {
+    fn death_event_names_process() {
         let mut events = EventBuffer::default();
         events.begin("nginx".into(), || None);
         events.add("web", Event::Started { pid: 7 });

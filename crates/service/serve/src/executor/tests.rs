@@ -8,7 +8,7 @@ fn key(port: u16) -> FlowKey {
 }
 
 #[test]
-fn orphans_are_the_sockets_that_have_something_to_say_and_nobody_to_say_it_for() {
+fn sockets_with_unsent_data_are_orphans() {
     let (finishing, none) = (BTreeSet::from([key(1)]), BTreeSet::new());
     for state in [
         TcpState::Established,
@@ -24,7 +24,7 @@ fn orphans_are_the_sockets_that_have_something_to_say_and_nobody_to_say_it_for()
 }
 
 #[test]
-fn listeners_and_sockets_that_only_wait_are_no_orphans() {
+fn listeners_and_waiting_sockets_are_no_orphans() {
     for state in [TcpState::Listen, TcpState::FinWait2, TcpState::TimeWait] {
         let none = BTreeSet::new();
         assert!(!is_orphan(key(2), state, &none, &none), "{state:?}");
@@ -32,7 +32,7 @@ fn listeners_and_sockets_that_only_wait_are_no_orphans() {
 }
 
 #[test]
-fn socket_that_the_dead_had_half_closed_in_a_replay_is_an_orphan() {
+fn socket_half_closed_in_replay_is_orphan() {
     let unended = BTreeSet::from([key(1)]);
     for state in [TcpState::FinWait1, TcpState::FinWait2] {
         assert!(

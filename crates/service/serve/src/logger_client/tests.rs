@@ -82,7 +82,7 @@ fn claim() -> Claim {
 
 /// One of version 7 ends the stream at a claim.
 #[test]
-fn logger_of_the_version_before_is_called_again_and_told_no_addresses() {
+fn previous_version_logger_gets_no_claim() {
     let hello = Response::Hello { pid: 7 };
     let (at, key, logger) = logger(vec![vec![], vec![hello.clone()]]);
     let dial = || LoggerClient::dial(at, &key, TEST_TIMEOUT);
@@ -153,7 +153,7 @@ fn logger_of_version_7_grants_a_lease() {
 
 /// There were two versions 7 for an hour: where one has not all fields of the other, people are told what that means.
 #[test]
-fn logger_of_another_version_is_called_that() {
+fn other_logger_version_is_named() {
     let mut shorter = GRANTED_BY_VERSION_7[..40].to_vec();
     shorter[0] -= 1;
     let newer = vec![6, 0, 0, 0, 10, 0x8d, 0, 0, 0, 0];
@@ -176,7 +176,7 @@ fn logger_of_another_version_is_called_that() {
 
 /// It ends the stream at all that is said to it: without a word it cannot be known from one that dies.
 #[test]
-fn logger_that_may_be_older_than_the_version_before_is_called_that() {
+fn possibly_older_logger_version_is_named() {
     let claims = Some(claim());
     for (claim, streams) in [(claims, 2), (None, 2)] {
         let (at, key, logger) = logger(vec![vec![]; streams]);
@@ -196,7 +196,7 @@ fn logger_that_may_be_older_than_the_version_before_is_called_that() {
 
 /// One of version 7 ends the stream at a claim, and one that has digests, and no doubts, at who attaches.
 #[test]
-fn logger_that_knows_nothing_of_doubts_is_attached_to_as_before() {
+fn logger_without_doubts_is_attached() {
     let attached = Response::Attached {
         pid: 7,
         kept: false,
@@ -276,7 +276,7 @@ fn attach() -> Attach {
 
 /// Each kind of logger is sent what it reads, and nothing is lost behind what it does not.
 #[test]
-fn logger_of_the_version_before_is_sent_the_frames_that_it_reads() {
+fn previous_version_logger_gets_known_frames() {
     let frame = |kind, packet: &'static [u8]| MirrorFrame {
         kind,
         flow_id: FlowId(1),
@@ -313,7 +313,7 @@ fn logger_of_the_version_before_is_sent_the_frames_that_it_reads() {
 }
 
 #[test]
-fn claim_that_is_refused_is_an_error_of_its_own() {
+fn refused_claim_has_its_own_error() {
     let refused = Response::Error {
         code: ErrorCode::Taken,
         message: "10.0.0.10:80 is another's".into(),
@@ -337,7 +337,7 @@ fn claim_that_is_refused_is_an_error_of_its_own() {
 }
 
 #[test]
-fn a_process_that_does_not_end_is_named_and_nobody_waits_for_it() {
+fn unkillable_process_is_named_after_timeout() {
     let sleeps = || Command::new("sleep").arg("1000").spawn().expect("sleep");
     let ends = |mut child: Child| {
         child.kill().expect("it runs");
@@ -361,7 +361,7 @@ fn a_process_that_does_not_end_is_named_and_nobody_waits_for_it() {
 
 /// On a busy machine a process takes long to begin.
 #[test]
-fn logger_process_that_begins_slowly_is_waited_for_at_the_first_start() {
+fn slow_logger_start_is_awaited() {
     let directory = tempfile::tempdir().expect("a directory");
     let at = directory.path().join(SOCKET);
     let listener = UnixListener::bind(&at).expect("a socket");

@@ -82,7 +82,7 @@ fn status() -> Status {
 }
 
 #[test]
-fn the_status_is_told_in_numbers() {
+fn status_becomes_metrics() {
     let text = text(status()).expect("text");
     for line in [
         r#"outlive_connections{service="web",protection="protected"} 6"#,
@@ -117,7 +117,7 @@ fn the_status_is_told_in_numbers() {
 }
 
 #[test]
-fn who_waits_for_a_server_or_has_no_logger_is_not_well() {
+fn service_without_server_or_logger_is_unhealthy() {
     assert!(matches!(status().health(), Health::Well(_)));
     // Who stands by has nobody who waits.
     let well = ["serving", STANDBY];
@@ -136,7 +136,7 @@ fn who_waits_for_a_server_or_has_no_logger_is_not_well() {
 }
 
 #[test]
-fn whose_record_has_ended_is_not_well() {
+fn service_with_ended_record_is_unhealthy() {
     let mut other = status();
     other.record_ended = Some("there is no room".into());
     assert!(matches!(other.health(), Health::Ill(why) if why.contains("no room")));
@@ -148,7 +148,7 @@ fn whose_record_has_ended_is_not_well() {
 }
 
 #[test]
-fn names_are_those_of_the_status() {
+fn metric_labels_match_status() {
     let steps = counters::steps(&recovery::Timings::default());
     assert_eq!(steps.map(|(step, _)| step), STEPS);
     assert!(MODES.contains(&"diverged"));
@@ -158,7 +158,7 @@ fn names_are_those_of_the_status() {
 
 /// If not: what it should have is what this prints.
 #[test]
-fn the_manual_has_all_of_them() {
+fn manual_lists_all_metrics() {
     let text = text(status()).expect("text");
     let manual = include_str!("../../../../../docs/operating/metrics.md");
     let table = ::metrics::table(&text);

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_replaced_is_still_there() {
+    fn replaced_file_stays_readable() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("read");
         std::fs::write(&path, "before").expect("a file");

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_told_once_is_lacking_until_it_is_there_again() {
+    fn logged_bytes_are_missing_until_logged_again() {
         let mut told = LoggerCopy::default();
         assert_eq!(told.add(1, &[(0, 150)]), [(0, 150)]);
         // The logger has begun anew, and has the image.

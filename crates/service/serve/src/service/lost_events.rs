@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_of_protection_of_which_the_logger_has_not_heard_is_found() {
+    fn unreported_loss_of_protection_is_found() {
         let lost = Some(UnprotectedReason::LoggerLost);
         let mut closed = flow(5, lost);
         closed.1.closed_ns = 1;
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_events_are_told_at_once_and_then_from_time_to_time() {
+    fn lost_events_warn_at_interval() {
         let at = Duration::from_secs;
         let mut lost = LostEvents::default();
         (lost.seen, lost.told) = (7, 7);

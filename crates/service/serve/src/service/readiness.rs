@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_life_is_looked_at_after_five_seconds_and_every_minute() {
+    fn listeners_are_checked_at_intervals() {
         let at = |seconds: u64| Duration::from_secs(1000 + seconds);
         let mut readiness = Readiness::default();
         assert_eq!(readiness.due(at(0)), None);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_not_missed() {
+    fn port_ranges_are_not_reported() {
         let parse = |text: &str| text.parse::<SocketAddr>().expect("an address");
         let single = ["10.0.0.1:80", "10.0.0.1:443", "10.0.0.2:444"].map(parse);
         let range = ["10.0.0.1:2000", "10.0.0.1:2001"].map(parse);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_told_once() {
+    fn service_manager_is_notified_once() {
         let mut readiness = Readiness::default();
         assert!(!readiness.has_begun() && readiness.begins() && !readiness.begins());
         assert!(readiness.has_begun());

@@ -95,7 +95,7 @@ mod tests {
 
     /// A socket that is locked for ever holds up this thread alone.
     #[test]
-    fn a_look_that_does_not_end_is_not_waited_for() {
+    fn blocked_pass_does_not_block_service() {
         let (looks, looking) = sync_channel(0);
         let (never, ends) = sync_channel::<()>(0);
         let ends = std::sync::Mutex::new(ends);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_not_done_is_looked_at_again() {
+    fn unfinished_sockets_get_another_pass() {
         let (looks, looking) = sync_channel(0);
         let left = std::sync::Mutex::new(3);
         let renewal = Renewal::by(move || {
@@ -129,7 +129,7 @@ mod tests {
 
     /// And the next recovery tries again.
     #[test]
-    fn a_look_that_fails_ends_nothing() {
+    fn failed_pass_keeps_thread() {
         let (looks, looking) = sync_channel(0);
         let renewal = Renewal::by(move || {
             let _ = looks.send(());

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_without_a_flow_is_told_at_the_second_look_and_once() {
+    fn connection_without_flow_is_reported_once() {
         let mut unseen = Unseen::default();
         let both: HashSet<_> = [key(1), key(2)].into();
         assert_eq!(unseen.look(both.clone()), None);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_for_which_there_was_no_room_is_not_told_as_unseen() {
+    fn refused_connection_is_not_unseen() {
         let mut unseen = Unseen::default();
         unseen.has_no_room(key(1));
         let all: HashSet<_> = [key(1), key(2)].into();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_whose_socket_comes_after_a_look_is_not_told_as_unseen() {
+    fn new_connection_is_not_unseen() {
         let mut unseen = Unseen::default();
         unseen.has_no_room(key(1));
         assert_eq!(unseen.look(HashSet::new()), None);

@@ -10,7 +10,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 #[test]
-fn a_device_has_to_be_there() {
+fn missing_device_is_refused() {
     check("lo").unwrap();
     for name in [
         "none-such",
@@ -24,7 +24,7 @@ fn a_device_has_to_be_there() {
 }
 
 #[test]
-fn what_is_there_already_is_neither_brought_up_nor_taken_down() {
+fn present_addresses_are_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let here: SocketAddr = "127.0.0.1:80".parse().unwrap();
     // Not even if somebody noted it: it may be a note of before the host was restarted.
@@ -43,7 +43,7 @@ fn what_is_there_already_is_neither_brought_up_nor_taken_down() {
 }
 
 #[test]
-fn ours_is_what_nobody_has_and_what_an_earlier_one_of_us_has_left() {
+fn new_and_leftover_addresses_are_managed() {
     let wanted = ["10.0.0.1:80", "[::ffff:10.0.0.1]:81", "[fd00::1]:80"];
     let wanted = wanted.map(|text| text.parse::<SocketAddr>().unwrap());
     let both = [ip("10.0.0.1"), ip("fd00::1")];
@@ -66,7 +66,7 @@ fn ours_is_what_nobody_has_and_what_an_earlier_one_of_us_has_left() {
 }
 
 #[test]
-fn rubbish_in_the_file_is_no_reason_to_do_anything() {
+fn invalid_file_changes_no_address() {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join(FILE), "rubbish").unwrap();
     assert!(take_down(directory.path()).is_err());

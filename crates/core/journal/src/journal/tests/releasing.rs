@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_is_released_is_gone_and_the_rest_goes_on() {
+fn released_prefix_is_dropped() {
     let mut journal = journal(AMPLE, &[A]);
     let bytes: Vec<u8> = (0..=255).cycle().take(200_000).collect();
     for (at, piece) in (0..).step_by(1000).zip(bytes.chunks(1000)) {
@@ -37,7 +37,7 @@ fn what_is_released_is_gone_and_the_rest_goes_on() {
 }
 
 #[test]
-fn what_another_record_has_is_not_waited_for() {
+fn bytes_of_other_record_are_not_awaited() {
     let mut journal = journal(AMPLE, &[A]);
     let mut comes = |at, payload: &[u8]| {
         let recorded = journal.instream(A, &segment(ISN + 1 + at, payload));
@@ -78,7 +78,7 @@ fn what_another_record_has_is_not_waited_for() {
 }
 
 #[test]
-fn nothing_is_released_that_cannot_be_meant() {
+fn implausible_release_is_ignored() {
     let mut journal = journal(AMPLE, &[A]);
     let start = |journal: &Journal| protected(journal, A).start.instream;
     for not_meant in [0, 1, PLAUSIBLE_DISTANCE + 2, 1 << 31, u32::MAX] {
@@ -103,7 +103,7 @@ fn nothing_is_released_that_cannot_be_meant() {
 }
 
 #[test]
-fn where_nothing_can_be_moved_nothing_is_released() {
+fn release_without_memory_is_refused() {
     let limits = Limits {
         per_connection: 20_000,
         ..AMPLE

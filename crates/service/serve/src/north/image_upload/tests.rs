@@ -324,7 +324,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn whoever_dies_whenever_the_record_is_an_image_and_all_since(
+    fn record_survives_any_crash_order(
         steps in prop::collection::vec(step(), 0..60),
     ) {
         let mut world = World::new();

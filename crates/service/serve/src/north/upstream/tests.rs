@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read};
 use super::*;
 
 #[test]
-fn who_reads_from_one_that_was_reset_is_told() {
+fn reset_socket_read_fails() {
     let read = |mut socket: Box<dyn Read>| socket.read(&mut [0; 4]).map_err(|error| error.kind());
     let reset = Err(ErrorKind::ConnectionReset);
     assert_eq!(read(Box::new(reset_socket().expect("a socket"))), reset);
@@ -46,7 +46,7 @@ fn passed(instream: u64, offset: u64, said: &[u8], is_shut: bool) -> Passed<Reac
 }
 
 #[test]
-fn what_was_not_said_is_said_and_what_was_not_taken_is_taken() {
+fn unsent_output_and_unread_input_are_completed() {
     for (instream, rest) in [(2, &b"34"[..]), (3, b"4"), (4, b"")] {
         for (offset, said) in [(3, &b"def"[..]), (1, b"bcdef"), (0, b"abcdef")] {
             let (held, mut other) = connection();
@@ -63,7 +63,7 @@ fn what_was_not_said_is_said_and_what_was_not_taken_is_taken() {
 }
 
 #[test]
-fn nobody_goes_on_where_the_kernel_has_counted_otherwise() {
+fn socket_with_other_byte_counts_is_refused() {
     let others = [
         passed(1, 3, b"", false), // it had read more than that
         passed(5, 3, b"", false), // more than has arrived
@@ -83,7 +83,7 @@ fn nobody_goes_on_where_the_kernel_has_counted_otherwise() {
 
 /// The other end hears of it when it was closed, or has ended: nobody holds it.
 #[test]
-fn those_that_were_closed_are_not_held() {
+fn closed_sockets_are_released() {
     let mut upstream = Upstream::default();
     let (process, mut others) = (0, Vec::new());
     for serial in 1..=200 {
@@ -117,7 +117,7 @@ fn those_that_were_closed_are_not_held() {
 
 /// What a process was about to send when it died is much, and so is what is in the socket already.
 #[test]
-fn much_is_said_where_much_waits() {
+fn large_output_and_input_are_completed() {
     const MUCH: usize = 1 << 20;
     let (held, mut other) = connection();
     let socket = TcpStream::from(held);
@@ -180,7 +180,7 @@ fn heard_then(mut other: &TcpStream) -> Result<usize, io::ErrorKind> {
 }
 
 #[test]
-fn what_is_about_to_be_opened_again_is_there() {
+fn reopened_socket_is_kept() {
     let (mut upstream, others) = unnoted(&[(0, 1), (0, 2), (1, 1), (2, 1)]);
     // Only the last one of a process may be that, and only if there is such a process now. The others it had closed.
     for gone in [0, 3] {
@@ -207,7 +207,7 @@ fn what_is_about_to_be_opened_again_is_there() {
 
 /// Its other end is not to take what it has heard for all.
 #[test]
-fn what_was_used_and_is_not_known_any_more_was_closed() {
+fn used_unknown_socket_is_closed() {
     let mut upstream = Upstream::default();
     let (held, other) = read_connection();
     let (process, serial) = (0, 1);
@@ -219,7 +219,7 @@ fn what_was_used_and_is_not_known_any_more_was_closed() {
 }
 
 #[test]
-fn one_with_which_nobody_can_go_on_is_reset() {
+fn unusable_socket_is_reset() {
     let (held, other) = read_connection();
     let mut upstream = Upstream::default();
     let (process, serial) = (0, 1);
@@ -235,7 +235,7 @@ fn one_with_which_nobody_can_go_on_is_reset() {
 
 /// Its program wants to wait until the other end has all of it. Nobody else does: this would not end.
 #[test]
-fn a_socket_that_is_let_go_is_not_waited_for() {
+fn released_socket_does_not_block() {
     let (held, mut other) = read_connection();
     let socket = TcpStream::from(held);
     socket.set_nonblocking(true).expect("set");
@@ -256,7 +256,7 @@ fn a_socket_that_is_let_go_is_not_waited_for() {
 
 /// A process that has died before it has noted that a connection goes on as its clients' do finds it as it was.
 #[test]
-fn one_that_was_to_join_is_held_until_that_is_noted() {
+fn outbound_socket_is_held_until_recorded() {
     let key = |port| {
         let address = |port| (Ipv4Addr::LOCALHOST, port).into();
         FlowKey::new(address(port), address(20))
