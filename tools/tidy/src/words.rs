@@ -24,7 +24,7 @@ const EVENT_SOURCES: [&str; 4] = [
 ];
 /// Sources whose strings describe metrics.
 const METRIC_SOURCES: [&str; 2] = [
-    "crates/service/logger/src/service/numbers.rs",
+    "crates/service/logger/src/service/metrics.rs",
     "crates/service/serve/src/metrics.rs",
 ];
 /// The source whose doc comments in a macro describe metrics.

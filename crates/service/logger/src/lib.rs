@@ -1,6 +1,6 @@
 //! The logger: keeps the record of a service and answers for it.
 //!
-//! Frames arrive through the ring that the data plane fills ([`Intake`] puts them into the
+//! Frames arrive through the ring that the data plane fills ([`Ingest`] puts them into the
 //! [`journal::Journal`]); `serve` asks over a stream socket what is known and reads it back in a
 //! recovery ([`Desk`]). [`run`] binds the two to descriptors and is all that the process does: it
 //! keeps no other state, and what it has not read yet is safe in the ring.
@@ -12,18 +12,18 @@
 
 #![deny(unsafe_code)]
 
-mod desk;
 pub mod durable;
-mod intake;
+mod ingest;
 pub mod link;
 #[cfg(feature = "ring")]
 mod process;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod properties;
+mod rpc;
 mod service;
 
-pub use desk::{Desk, record_summary};
-pub use intake::{Intake, Notice};
+pub use ingest::{Ingest, Notice};
 #[cfg(feature = "ring")]
 pub use process::{LoggerConfig, LoggerError, run};
+pub use rpc::{RpcHandler, record_summary};
 pub use service::{Code, Event, Service, ServiceConfig, ServiceError, without_checksums};

@@ -6,7 +6,7 @@ use wire::{FlowId, SeqNumber};
 
 use super::super::entry::{self, Entry};
 use super::{Ledger, Mode};
-use crate::intake::digest_of;
+use crate::ingest::digest_of;
 use crate::link::{Session, Sessions};
 
 /// So large a part of a segment is copied forward with one commit.

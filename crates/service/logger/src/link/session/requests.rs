@@ -11,16 +11,21 @@ use wire::{FlowId, SeqNumber};
 
 use super::Session;
 use crate::{
-    desk::{Desk, pages},
     durable::entry::{Change, Entry},
-    intake::{Outcome, head},
+    ingest::{Outcome, head},
     link::outbox::Outbox,
+    rpc::{RpcHandler, pages},
 };
 
 impl Session {
     /// The answers to a request of the session's service, in order; [`Outbox::drained`] answers a barrier later.
     /// [`Request::Attach`] and [`Request::Rekey`], which need randomness, are refused here.
-    pub fn answer(&mut self, desk: Desk, request: &Request, out: &mut Outbox) -> Vec<Response> {
+    pub fn answer(
+        &mut self,
+        desk: RpcHandler,
+        request: &Request,
+        out: &mut Outbox,
+    ) -> Vec<Response> {
         match request {
             Request::Frames { bytes } => {
                 self.frames(bytes, out);

@@ -8,7 +8,7 @@ use wire::{Flags, FlowId, Segment};
 
 use super::{AckPolicy, MAX_NOTICES, Session};
 use crate::durable::entry::{Change, Entry};
-use crate::intake::Notice;
+use crate::ingest::Notice;
 use crate::link::flows::{Flow, NotFound};
 use crate::link::outbox::Outbox;
 

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use metrics::{Endpoint, Families, Health, Histogram, Label, Numbers, Unit};
+use ::metrics::{Endpoint, Families, Health, Histogram, Label, Numbers, Unit};
 
 use super::{Event, Service, ServiceError};
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The loop comes by once a second. After this time it hangs.
-const OLD: Duration = Duration::from_secs(5);
+const SNAPSHOT_MAX_AGE: Duration = Duration::from_secs(5);
 
 /// What was told, by kind.
 #[derive(Debug, Clone, Default)]
@@ -103,7 +103,7 @@ struct Snapshot {
 /// Where others find the numbers.
 pub(super) struct Shown {
     latest: Arc<Mutex<Option<Snapshot>>>,
-    _running: metrics::Running,
+    _running: ::metrics::Running,
 }
 
 impl Shown {
@@ -231,7 +231,7 @@ impl Numbers for Snapshot {
 
     fn health(&self) -> Health {
         let age = self.taken.elapsed();
-        if age > OLD {
+        if age > SNAPSHOT_MAX_AGE {
             return Health::Ill(format!(
                 "the logger has not answered for {} s",
                 age.as_secs()

@@ -24,16 +24,16 @@ const FILE: &str = "leases.json";
 const NEW: &str = "leases.json.new";
 const VERSION: u32 = 1;
 /// After how long what could not be written is tried again.
-const AGAIN: Duration = Duration::from_secs(1);
+const WRITE_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Page {
+struct StoredLeases {
     version: u32,
-    services: Vec<Line>,
+    services: Vec<StoredLease>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Line {
+struct StoredLease {
     service: String,
     epoch: u32,
     holder: Option<(u64, u64)>,
@@ -41,7 +41,7 @@ struct Line {
     term_us: u64,
 }
 
-impl From<Record> for Line {
+impl From<Record> for StoredLease {
     fn from(record: Record) -> Self {
         Self {
             service: record.service,
@@ -53,8 +53,8 @@ impl From<Record> for Line {
     }
 }
 
-impl From<Line> for Record {
-    fn from(line: Line) -> Self {
+impl From<StoredLease> for Record {
+    fn from(line: StoredLease) -> Self {
         Self {
             service: line.service,
             epoch: line.epoch,
@@ -66,7 +66,7 @@ impl From<Line> for Record {
 }
 
 /// The file, and the thread that writes it.
-pub(super) struct Book {
+pub(super) struct LeaseStore {
     /// There until the end.
     orders: Option<Sender<(u64, Vec<Record>)>>,
     asked: u64,
@@ -81,7 +81,7 @@ struct Shared {
     trouble: Mutex<Option<String>>,
 }
 
-impl Book {
+impl LeaseStore {
     /// What the directory knows, and where it will be kept from now on.
     pub(super) fn open(directory: &Path) -> io::Result<(Self, Vec<Record>)> {
         let records = read(&directory.join(FILE))?;
@@ -91,13 +91,13 @@ impl Book {
         let thread = thread::Builder::new()
             .name("leases".into())
             .spawn(move || run(&directory, &received, &theirs))?;
-        let book = Self {
+        let store = Self {
             orders: Some(orders),
             asked: 0,
             shared,
             thread: Some(thread),
         };
-        Ok((book, records))
+        Ok((store, records))
     }
 
     /// These are all that there are. Tells the number of this state.
@@ -116,13 +116,13 @@ impl Book {
     }
 
     /// Why the last one could not be written.
-    pub(super) fn trouble(&self) -> Option<String> {
+    pub(super) fn failure(&self) -> Option<String> {
         let trouble = self.shared.trouble.lock();
         trouble.unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl Drop for Book {
+impl Drop for LeaseStore {
     fn drop(&mut self) {
         self.orders = None;
         if let Some(thread) = self.thread.take() {
@@ -152,7 +152,8 @@ fn read(path: &Path) -> io::Result<Vec<Record>> {
         );
         io::Error::new(io::ErrorKind::InvalidData, why)
     };
-    let page: Page = serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+    let page: StoredLeases =
+        serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
     if page.version != VERSION {
         return Err(damaged(format!("its version is {}", page.version)));
     }
@@ -183,16 +184,16 @@ fn run(directory: &Path, orders: &Receiver<(u64, Vec<Record>)>, shared: &Shared)
             if ends {
                 return;
             }
-            thread::sleep(AGAIN);
+            thread::sleep(WRITE_RETRY_DELAY);
         }
     }
 }
 
 /// Whenever the power goes, the old file or the new one is there.
 fn write(directory: &Path, records: &[Record]) -> io::Result<()> {
-    let page = Page {
+    let page = StoredLeases {
         version: VERSION,
-        services: records.iter().cloned().map(Line::from).collect(),
+        services: records.iter().cloned().map(StoredLease::from).collect(),
     };
     let new: PathBuf = directory.join(NEW);
     let mut options = OpenOptions::new();
@@ -221,32 +222,32 @@ mod tests {
     #[test]
     fn what_is_kept_is_there_in_the_next_life() {
         let directory = tempfile::tempdir().unwrap();
-        let (mut book, nothing) = Book::open(directory.path()).unwrap();
-        assert_eq!((nothing, book.kept()), (Vec::new(), 0));
-        book.keep(vec![record(1)]);
-        let state = book.keep(vec![record(2)]);
-        while book.kept() < state {
+        let (mut store, nothing) = LeaseStore::open(directory.path()).unwrap();
+        assert_eq!((nothing, store.kept()), (Vec::new(), 0));
+        store.keep(vec![record(1)]);
+        let state = store.keep(vec![record(2)]);
+        while store.kept() < state {
             thread::sleep(Duration::from_millis(1));
         }
-        let (_, again) = Book::open(directory.path()).unwrap();
+        let (_, again) = LeaseStore::open(directory.path()).unwrap();
         assert_eq!(again, vec![record(2)]);
     }
 
     #[test]
     fn nothing_is_kept_where_nothing_can_be_written() {
         let directory = tempfile::tempdir().unwrap();
-        let (mut book, _) = Book::open(directory.path()).unwrap();
+        let (mut store, _) = LeaseStore::open(directory.path()).unwrap();
         fs::create_dir(directory.path().join(NEW)).unwrap();
-        let state = book.keep(vec![record(1)]);
-        while book.trouble().is_none() {
+        let state = store.keep(vec![record(1)]);
+        while store.failure().is_none() {
             thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(book.kept(), 0);
+        assert_eq!(store.kept(), 0);
         fs::remove_dir(directory.path().join(NEW)).unwrap();
-        while book.kept() < state {
+        while store.kept() < state {
             thread::sleep(Duration::from_millis(1));
         }
-        assert_eq!(book.trouble(), None);
+        assert_eq!(store.failure(), None);
     }
 
     #[test]
@@ -254,7 +255,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         for text in ["rubbish", r#"{"version":2,"services":[]}"#] {
             fs::write(directory.path().join(FILE), text).unwrap();
-            assert!(Book::open(directory.path()).is_err());
+            assert!(LeaseStore::open(directory.path()).is_err());
         }
     }
 }

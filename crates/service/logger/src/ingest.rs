@@ -46,7 +46,7 @@ impl From<Notice> for Response {
 
 /// Takes frames in the order of the ring.
 #[derive(Debug)]
-pub struct Intake {
+pub struct Ingest {
     /// The record.
     pub journal: Journal,
     /// What is to be told, oldest first.
@@ -59,7 +59,7 @@ pub struct Intake {
     pub unknown: u64,
 }
 
-impl Intake {
+impl Ingest {
     /// Nothing is recorded yet.
     #[must_use]
     pub fn new(limits: Limits, mode: ReplayMode) -> Self {

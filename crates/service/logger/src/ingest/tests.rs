@@ -20,19 +20,19 @@ fn frame(kind: FrameKind, unfinished: bool, packet: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn opened() -> Intake {
+fn opened() -> Ingest {
     let limits = Limits {
         per_connection: 1 << 20,
         total: 1 << 20,
         connections: 1,
     };
-    let mut intake = Intake::new(limits, ReplayMode::Connection);
+    let mut ingest = Ingest::new(limits, ReplayMode::Connection);
     let kind = FrameKind::Opened {
         client_isn: ISN,
         server_isn: ISN,
     };
-    intake.take(&frame(kind, false, &[]));
-    intake
+    ingest.take(&frame(kind, false, &[]));
+    ingest
 }
 
 /// The client's first 4000 bytes.
@@ -60,10 +60,10 @@ fn data(v6: bool, mode: ChecksumMode) -> Vec<u8> {
 
 /// How many bytes are recorded of a frame, and how many frames were not understood.
 fn recorded(unfinished: bool, packet: &[u8]) -> (u32, u64) {
-    let mut intake = opened();
-    intake.take(&frame(FrameKind::Instream, unfinished, packet));
-    let stable = intake.journal.stable_seq(FLOW).unwrap();
-    (stable.0 - (ISN + 1).0, intake.malformed)
+    let mut ingest = opened();
+    ingest.take(&frame(FrameKind::Instream, unfinished, packet));
+    let stable = ingest.journal.stable_seq(FLOW).unwrap();
+    (stable.0 - (ISN + 1).0, ingest.malformed)
 }
 
 #[test]

@@ -7,16 +7,16 @@ use protocol::{
 };
 use wire::FlowId;
 
-use crate::intake::{Intake, digest_of};
+use crate::ingest::{Ingest, digest_of};
 
 /// Answers requests from the record.
 #[derive(Debug, Clone, Copy)]
-pub struct Desk {
+pub struct RpcHandler {
     pid: u32,
 }
 
-impl Desk {
-    /// A desk of the process `pid`.
+impl RpcHandler {
+    /// A rpc of the process `pid`.
     #[must_use]
     pub const fn new(pid: u32) -> Self {
         Self { pid }
@@ -24,13 +24,13 @@ impl Desk {
 
     /// The answers to a request, in order; none to a [`Request::Shutdown`].
     #[must_use]
-    pub fn answer(&self, intake: &mut Intake, request: &Request) -> Vec<Response> {
+    pub fn answer(&self, ingest: &mut Ingest, request: &Request) -> Vec<Response> {
         match request {
             Request::Hello { .. } => vec![Response::Hello { pid: self.pid }],
-            Request::Summaries => summaries(&intake.journal, |summaries, last| {
+            Request::Summaries => summaries(&ingest.journal, |summaries, last| {
                 Response::Summaries { summaries, last }
             }),
-            Request::FormerSummaries => summaries(&intake.journal, |summaries, last| {
+            Request::FormerSummaries => summaries(&ingest.journal, |summaries, last| {
                 Response::FormerSummaries { summaries, last }
             }),
             Request::Read {
@@ -40,7 +40,7 @@ impl Desk {
             } => {
                 let max = usize::try_from(*max_len).unwrap_or(MAX_DATA).min(MAX_DATA);
                 let mut bytes = Vec::new();
-                vec![match intake.journal.read(*flow, *from, max, &mut bytes) {
+                vec![match ingest.journal.read(*flow, *from, max, &mut bytes) {
                     Ok(_) => Response::Data {
                         flow: *flow,
                         from: *from,
@@ -52,21 +52,21 @@ impl Desk {
                     },
                 }]
             }
-            Request::OutstreamHeads { flow } => heads(&intake.journal, *flow),
-            Request::Beginnings { flow } => beginnings(&intake.journal, *flow),
-            Request::Digests { flow } => digests(&intake.journal, *flow),
+            Request::OutstreamHeads { flow } => heads(&ingest.journal, *flow),
+            Request::Beginnings { flow } => beginnings(&ingest.journal, *flow),
+            Request::Digests { flow } => digests(&ingest.journal, *flow),
             Request::Unprotect { flow } => {
-                intake.journal.unprotect(*flow, Unprotected::Requested);
+                ingest.journal.unprotect(*flow, Unprotected::Requested);
                 Vec::new()
             }
-            Request::Statistics => vec![Response::Statistics(statistics(intake))],
+            Request::Statistics => vec![Response::Statistics(statistics(ingest))],
             Request::HoldTurns { hold } => {
-                intake.journal.hold_turns(*hold);
+                ingest.journal.hold_turns(*hold);
                 Vec::new()
             }
             Request::Release { places } => {
                 for (flow, to) in places {
-                    intake.journal.release(*flow, *to);
+                    ingest.journal.release(*flow, *to);
                 }
                 Vec::new()
             }
@@ -159,13 +159,13 @@ pub fn record_summary(journal: &Journal, summary: &Summary) -> RecordSummary {
 
 /// In messages of at most [`MAX_DATA`], each head counting eight bytes more than it has.
 fn heads(journal: &Journal, flow: FlowId) -> Vec<Response> {
-    const ROOM: usize = MAX_DATA / 2;
+    const PAGE_BYTES: usize = MAX_DATA / 2;
     let mut messages = Vec::new();
     let mut ranges = Vec::new();
     let mut size = 0;
     for (from, bytes) in journal.outstream_ranges(flow) {
         let mut from = from;
-        for piece in bytes.chunks(ROOM) {
+        for piece in bytes.chunks(PAGE_BYTES) {
             if size + piece.len() + 8 > MAX_DATA {
                 messages.push(Response::OutstreamHeads {
                     flow,
@@ -218,17 +218,17 @@ fn digests(journal: &Journal, flow: FlowId) -> Vec<Response> {
     })
 }
 
-fn statistics(intake: &Intake) -> Statistics {
-    let journal = intake.journal.statistics();
+fn statistics(ingest: &Ingest) -> Statistics {
+    let journal = ingest.journal.statistics();
     Statistics {
         flows: u64::try_from(journal.connections).unwrap_or(u64::MAX),
         unprotected_flows: u64::try_from(journal.unprotected).unwrap_or(u64::MAX),
         instream_bytes: journal.instream.recorded,
         outstream_bytes: journal.outstream.recorded,
         held: journal.held,
-        frames: intake.frames,
-        malformed_frames: intake.malformed,
-        unknown_flow_frames: intake.unknown,
+        frames: ingest.frames,
+        malformed_frames: ingest.malformed,
+        unknown_flow_frames: ingest.unknown,
     }
 }
 

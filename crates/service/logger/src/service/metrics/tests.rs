@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use metrics::{Health, Histogram, Numbers, text};
+use ::metrics::{Health, Histogram, Numbers, text};
 
 use super::{OfSession, Snapshot};
 use crate::{durable::LogState, link::LinkStatistics};
@@ -87,7 +87,7 @@ fn it_is_ill_when_it_hangs() {
 fn the_manual_has_all_of_them() {
     let text = text(snapshot(Some((LogState::Durable, 4096)))).expect("text");
     let manual = include_str!("../../../../../../docs/operating/metrics.md");
-    let table = metrics::table(&text);
+    let table = ::metrics::table(&text);
     assert!(
         manual.contains(&table),
         "docs/operating/metrics.md lacks\n{table}"

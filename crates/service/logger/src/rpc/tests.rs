@@ -7,20 +7,20 @@ const FLOW: FlowId = FlowId(3);
 const CLIENT: SeqNumber = SeqNumber(1_000);
 const SERVER: SeqNumber = SeqNumber(9_000);
 
-fn intake() -> Intake {
+fn ingest() -> Ingest {
     let limits = Limits {
         per_connection: 1 << 20,
         total: 1 << 20,
         connections: 1,
     };
-    let mut intake = Intake::new(limits, ReplayMode::Request);
-    intake.journal.open(FLOW, CLIENT, SERVER).expect("room");
-    intake
+    let mut ingest = Ingest::new(limits, ReplayMode::Request);
+    ingest.journal.open(FLOW, CLIENT, SERVER).expect("room");
+    ingest
 }
 
 /// The client says `request` after `said` bytes of its own and all of `heard` from the server,
 /// which then answers it.
-fn exchange(intake: &mut Intake, request: &[u8], said: u32, heard: u32) {
+fn exchange(ingest: &mut Ingest, request: &[u8], said: u32, heard: u32) {
     let (seq, ack) = (CLIENT + 1 + said, SERVER + 1 + heard);
     let arrival = InstreamSegment {
         seq,
@@ -32,15 +32,15 @@ fn exchange(intake: &mut Intake, request: &[u8], said: u32, heard: u32) {
         doubted: None,
         server: Some(ServerProgress { nxt: ack, ack: seq }),
     };
-    intake.journal.instream(FLOW, &arrival).expect("recorded");
-    let answered = intake
+    ingest.journal.instream(FLOW, &arrival).expect("recorded");
+    let answered = ingest
         .journal
         .outstream(FLOW, &OutstreamSegment::in_order(ack, b"done"));
     answered.expect("recorded");
 }
 
-fn start(desk: Desk, intake: &mut Intake) -> SeqNumber {
-    match &desk.answer(intake, &Request::Summaries)[..] {
+fn start(rpc: RpcHandler, ingest: &mut Ingest) -> SeqNumber {
+    match &rpc.answer(ingest, &Request::Summaries)[..] {
         [Response::Summaries { summaries, .. }] => summaries[0].start,
         other => panic!("{other:?}"),
     }
@@ -48,13 +48,13 @@ fn start(desk: Desk, intake: &mut Intake) -> SeqNumber {
 
 #[test]
 fn while_turns_are_held_the_record_keeps_those_that_are_finished() {
-    let (desk, mut intake) = (Desk::new(1), intake());
-    exchange(&mut intake, b"one", 0, 0);
+    let (rpc, mut ingest) = (RpcHandler::new(1), ingest());
+    exchange(&mut ingest, b"one", 0, 0);
     let hold = |hold| Request::HoldTurns { hold };
-    assert!(desk.answer(&mut intake, &hold(true)).is_empty());
-    exchange(&mut intake, b"two", 3, 4);
-    assert_eq!(start(desk, &mut intake), CLIENT + 1);
-    assert!(desk.answer(&mut intake, &hold(false)).is_empty());
-    exchange(&mut intake, b"three", 6, 8);
-    assert_eq!(start(desk, &mut intake), CLIENT + 7);
+    assert!(rpc.answer(&mut ingest, &hold(true)).is_empty());
+    exchange(&mut ingest, b"two", 3, 4);
+    assert_eq!(start(rpc, &mut ingest), CLIENT + 1);
+    assert!(rpc.answer(&mut ingest, &hold(false)).is_empty());
+    exchange(&mut ingest, b"three", 6, 8);
+    assert_eq!(start(rpc, &mut ingest), CLIENT + 7);
 }
