@@ -11,10 +11,10 @@
 //! | without end | nobody |
 //!
 //! A granter that was started again knows from its [`Memory`] what it has granted, or waits: until it has
-//! lived for as long as the longest lease, nothing that was granted by its former lives counts any more.
+//! lived for as long as the longest lease, nothing that was granted by its former incarnations counts any more.
 //! Before that it answers only one who *speaks* at the moment of asking: nobody else can, since nobody
 //! was granted an epoch while that one could still speak. To be sure of the moment it believes only
-//! requests which name its present life. Afterwards a silent holder that was heard meanwhile comes before every
+//! requests which name its present incarnation. Afterwards a silent holder that was heard meanwhile comes before every
 //! standby.
 //!
 //! While nobody may speak the granter's own host may ([`Granter::unserved_since`]).
@@ -28,7 +28,7 @@ use crate::{FailureDetector, Terms};
 /// What a granter knows when it is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Memory {
-    /// All that its former lives have decided. A service that is not among it has never been served, as
+    /// All that its former incarnations have decided. A service that is not among it has never been served, as
     /// far as this logger is concerned.
     Kept(Vec<Record>),
     /// Nothing; and what it decides will be forgotten, too. Then a service that has had an effective
@@ -115,7 +115,7 @@ pub struct Granter {
     incarnation: u64,
     terms: Terms,
     remembers: bool,
-    /// What its former lives have granted to anybody is over.
+    /// What its former incarnations have granted to anybody is over.
     settled: Duration,
     began: Duration,
     services: BTreeMap<String, Service>,
@@ -157,13 +157,13 @@ struct Member {
     /// Of its newest request.
     number: u64,
     heard: Duration,
-    /// It has answered to this life of the granter.
+    /// It has answered to this incarnation of the granter.
     accepted: bool,
     /// Its host has another instance by now, or it was superseded.
     retired: bool,
     standby: bool,
     preference: u16,
-    /// An earlier life of the granter has granted this epoch; the member knows of no loss, and is silent.
+    /// An earlier incarnation of the granter has granted this epoch; the member knows of no loss, and is silent.
     silent_in: Option<u32>,
 }
 
@@ -190,7 +190,7 @@ impl Granter {
                 former: Former::Unknown,
                 lost: None,
                 detector: FailureDetector::new(&terms),
-                // Our former life may have spoken a moment ago.
+                // Our former incarnation may have spoken a moment ago.
                 quiet_until: terms.drained_at(now),
                 members: BTreeMap::new(),
             };

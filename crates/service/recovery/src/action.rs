@@ -23,7 +23,7 @@ pub enum Action {
     Gate,
     /// Kill every process of the service; then report [`crate::Recovery::service_empty`].
     KillService,
-    /// Remove the kernel's leftover sockets of earlier lives.
+    /// Remove the kernel's leftover sockets of earlier incarnations.
     RemoveOrphans,
     /// Ask the logger to say when it has read everything recorded so far; then report
     /// [`crate::Recovery::drained`] with this token.
@@ -31,7 +31,7 @@ pub enum Action {
         /// The token.
         token: u64,
     },
-    /// Let a new life of the service begin in the data plane.
+    /// Let a new incarnation of the service begin in the data plane.
     NewIncarnation,
     /// Start the server (after its back-off); then report [`crate::Recovery::started`].
     StartServer,

@@ -21,7 +21,7 @@ pub struct ReplayPosition {
     pub instream: SeqNumber,
     /// The next byte that it will say. What it has said before that, and its client lacks, is kept for it.
     pub outstream: SeqNumber,
-    /// It has closed it, as the dead life may have been about to.
+    /// It has closed it, as the dead incarnation may have been about to.
     pub is_closed: bool,
     /// It is this connection, and not one before it that had the same ends.
     pub is_certain: bool,
@@ -314,7 +314,7 @@ pub(crate) struct ComparedOutput {
 pub(crate) struct Connection {
     pub(crate) key: FlowKey,
     pub(crate) flow: FlowId,
-    /// The earlier life of the server that it comes from.
+    /// The earlier incarnation of the server that it comes from.
     pub(crate) incarnation: u32,
     pub(crate) point: SplicePoint,
     end: SeqNumber,

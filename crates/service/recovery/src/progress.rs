@@ -48,7 +48,7 @@ impl Recovery {
                 self.remove_kept(id);
                 return self.forget_reset(id, key);
             }
-            // The splice was asked for, but not carried out: this is its state in an earlier life.
+            // The splice was asked for, but not carried out: this is its state in an earlier incarnation.
             Some(flow) if flow.incarnation == connection.incarnation => return,
             Some(flow) if flow.mode == Mode::Diverged => {
                 return self.diverged(key, flow);

@@ -202,7 +202,7 @@ impl Recovery {
         self.awaits_logger = false;
         self.hand_over_by = None;
         self.verified = Verified::default();
-        // What was still to be done for the dead life must not be done to the next one.
+        // What was still to be done for the dead incarnation must not be done to the next one.
         self.actions.retain(|action| {
             matches!(
                 action,
@@ -368,7 +368,7 @@ impl Recovery {
         }
     }
 
-    /// All connections of earlier lives, with their records.
+    /// All connections of earlier incarnations, with their records.
     pub fn connections(&mut self, candidates: Vec<Candidate>, now: Duration) {
         match (self.stage, self.gave_up) {
             (Stage::Clearing | Stage::Starting, Some(why)) => self.reset_all(&candidates, why),
@@ -385,7 +385,7 @@ impl Recovery {
                 self.start_grafts(now);
                 self.poll(now);
             }
-            _ => {} // of a life that has ended meanwhile
+            _ => {} // of an incarnation that has ended meanwhile
         }
     }
 
@@ -410,7 +410,7 @@ impl Recovery {
         self.actions.push_back(Action::Forget { key, flow });
     }
 
-    /// A client completed its handshake with an earlier life of the server just now.
+    /// A client completed its handshake with an earlier incarnation of the server just now.
     pub fn late_connection(&mut self, candidate: &Candidate, now: Duration) {
         match self.stage {
             // It will be among those listed.

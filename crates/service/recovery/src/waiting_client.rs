@@ -31,7 +31,7 @@ pub(crate) struct WaitingClient {
 }
 
 impl Recovery {
-    /// The flows of earlier lives, as they are now; asked for by [`Action::ListWaiting`].
+    /// The flows of earlier incarnations, as they are now; asked for by [`Action::ListWaiting`].
     pub fn waiting<'a>(&mut self, flows: impl Iterator<Item = (FlowKey, &'a Flow)>, now: Duration) {
         if !self.is_down() {
             return; // they were listed meanwhile

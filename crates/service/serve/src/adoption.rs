@@ -2,7 +2,7 @@
 //! is to run it.
 //!
 //! The programs in the kernel, the server in its cgroup and the logger have gone on without us. What
-//! they know is all there is: the flows and the server's life are in the maps, the records are the
+//! they know is all there is: the flows and the server's incarnation are in the maps, the records are the
 //! logger's, and what happened meanwhile is in the ring of events. If the server has died meanwhile,
 //! or was being recovered, that is a crash to recover from, like one in any stage of a recovery.
 
@@ -31,7 +31,7 @@ use crate::{
 
 /// How the service was found.
 pub(crate) struct Adopted {
-    pub(crate) life: Life,
+    pub(crate) plane_state: Life,
     /// Its main process, if that lives.
     pub(crate) server: Option<Server>,
     /// Nothing was recorded for a while, or the records are gone.
@@ -109,8 +109,8 @@ fn take_over(
     instance: &Instance,
 ) -> Result<Parts, ServeError> {
     options::check(lock.directory(), config)?;
-    let (mut plane, life) = Dataplane::adopt(pins)?;
-    let expired = clock::now().saturating_sub(life.heartbeat) >= HEARTBEAT_TIMEOUT;
+    let (mut plane, plane_state) = Dataplane::adopt(pins)?;
+    let expired = clock::now().saturating_sub(plane_state.heartbeat) >= HEARTBEAT_TIMEOUT;
     // From here on nothing passes unseen any more.
     plane.heartbeat()?;
     // If its end was asked for, then of somebody who is dead; we are asked to go on.
@@ -132,19 +132,21 @@ fn take_over(
             None => (setup::local_logger(config, &plane)?, false),
         },
     };
-    let main = i32::try_from(life.main_pid).ok().and_then(Pid::from_raw);
+    let main = i32::try_from(plane_state.main_pid)
+        .ok()
+        .and_then(Pid::from_raw);
     let server = match main {
         Some(pid) => Server::adopt(pid, &cgroup).doing("watch the server")?,
         None => None,
     };
-    let lease = standby_eligibility::go_on(config, instance, &plane, &life)?;
+    let lease = standby_eligibility::go_on(config, instance, &plane, &plane_state)?;
     // At last: what was looked at is dropped if anything fails.
     let north = match config.wrapped {
         true => Some(North::adopt(config, lock.directory())?),
         false => None,
     };
     let adopted = Adopted {
-        life,
+        plane_state,
         server,
         records_lost: expired || !kept,
         north,

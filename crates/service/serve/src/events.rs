@@ -38,7 +38,7 @@ pub enum Event {
     },
     /// Its host has stopped and runs again, or another host has served: a logger knows the connections that were open.
     Restored {
-        /// What had become of its earlier life.
+        /// What had become of its earlier incarnation.
         former: FormerInstance,
         /// The other host, if it was one and its name is known.
         host: Option<String>,

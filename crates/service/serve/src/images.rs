@@ -28,7 +28,7 @@ const IMAGES: &str = "keep images of the server";
 pub(crate) struct Images {
     criu: Criu,
     store: Store,
-    /// The one with which the next life begins, and what belongs to it.
+    /// The one with which the next incarnation begins, and what belongs to it.
     last: Option<CurrentImage>,
 }
 
@@ -83,7 +83,7 @@ impl Images {
         Ok(Unpack::into(self.store.begin(number).doing(IMAGES)?))
     }
 
-    /// There is none any more that the next life could begin with.
+    /// There is none any more that the next incarnation could begin with.
     pub(crate) fn forget(&mut self) -> Result<(), ServeError> {
         self.take_up(0)
     }

@@ -103,7 +103,7 @@ impl Instance {
     }
 
     /// Whether it has got so far that its server may run, or clients may reach this host. Before that
-    /// nothing here is worth being taken over, and a logger may know of an earlier life.
+    /// nothing here is worth being taken over, and a logger may know of an earlier incarnation.
     pub(crate) fn has_begun(&self) -> bool {
         self.stored.begun
     }
@@ -124,7 +124,7 @@ impl Instance {
         self.keep()
     }
 
-    /// The programs have counted so many lives before the server was started the first time.
+    /// The programs have counted so many incarnations before the server was started the first time.
     pub(crate) fn begin_after(&mut self, unused_incarnations: u32) -> Result<(), ServeError> {
         self.stored.unused_incarnations = unused_incarnations;
         self.begin()

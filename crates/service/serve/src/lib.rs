@@ -2,8 +2,8 @@
 //!
 //! [`Service`] owns everything and runs one loop: it hears of deaths, of the server's listening,
 //! of the logger and of signals, tells [`recovery::Recovery`], and carries out what that answers
-//! (the module `executor`). `recovery` decides what becomes of each connection; the service decides about its loggers, its
-//! standby and its checkpoints. [`control`] answers `outlive status`
+//! (the module `executor`). `recovery` decides what becomes of each connection; the service decides about its loggers,
+//! its standby and its checkpoints. [`control`] answers `outlive status`
 //! and `outlive events` over a socket; [`preflight`] says before anything is set up why a service
 //! could not be protected; [`clean`] removes what a killed `serve` left.
 

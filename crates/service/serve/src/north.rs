@@ -1,4 +1,4 @@
-//! A server with state: what its processes were told is recorded in memory that outlives them, and its next life
+//! A server with state: what its processes were told is recorded in memory that outlives them, and its next incarnation
 //! replays that before it is given its clients' connections (`ft-tcp-infocom-2001`, III.B; the wrap itself is in
 //! `north-shim`).
 
@@ -63,22 +63,22 @@ pub(crate) struct North {
     upstream: Upstream,
     /// What it has read, and what another one may have the name of by now.
     files: Files,
-    /// What a life has said while it followed.
+    /// What an incarnation has said while it followed.
     pending_messages: Vec<(Message, Option<OwnedFd>)>,
     /// It has said something that was not looked at.
     has_messages: bool,
     rejoined: usize,
-    /// There is no record from which the next life could be rebuilt.
+    /// There is no record from which the next incarnation could be rebuilt.
     is_lost: bool,
     /// It was told that helper threads are not waited for.
     threads_not_awaited: bool,
-    /// The present life has a record to replay, and is not at its end.
+    /// The present incarnation has a record to replay, and is not at its end.
     replays: bool,
-    /// The present life has followed that of another host, and has not gone on yet.
+    /// The present incarnation has followed that of another host, and has not gone on yet.
     follows: bool,
     /// When it had.
     replayed_at: Option<Duration>,
-    /// The last life has ended in a crash, of this child if it was one.
+    /// The last incarnation has ended in a crash, of this child if it was one.
     crash: Option<(Crash, Option<u32>)>,
     /// What the server may have crashed of, and how often it has crashed again of that.
     deaths: BTreeMap<Option<Culprit>, u32>,
@@ -218,7 +218,7 @@ impl North {
         &self.memory
     }
 
-    /// There is no record from which the earlier life could be rebuilt.
+    /// There is no record from which the earlier incarnation could be rebuilt.
     pub(crate) fn mark_lost(&mut self) {
         self.is_lost = true;
     }
@@ -264,8 +264,8 @@ impl North {
         (self.follows, self.replays) = (true, true);
     }
 
-    /// Hear what a life that follows has said of its connections, and which files it asks for. All else is for when it
-    /// goes on.
+    /// Hear what an incarnation that follows has said of its connections, and which files it asks for. All else is for
+    /// when it goes on.
     pub(crate) fn listen(&mut self) -> Result<(), HandoverError> {
         self.handover.listen()?;
         self.has_messages |= self.handover.hear()?;
@@ -286,12 +286,12 @@ impl North {
         self.handover.forget(received);
     }
 
-    /// Is there no record from which the present life was rebuilt?
+    /// Is there no record from which the present incarnation was rebuilt?
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost
     }
 
-    /// The connections of the life that was lost are gone: what begins now is recorded again.
+    /// The connections of the incarnation that was lost are gone: what begins now is recorded again.
     pub(crate) fn restart_record(&mut self) {
         self.is_lost = false;
     }
@@ -358,7 +358,7 @@ impl North {
         self.memory.page().commits.so_far()
     }
 
-    /// Has the present life anything left to replay? (It records by now.)
+    /// Has the present incarnation anything left to replay? (It records by now.)
     pub(crate) fn replays(&self) -> bool {
         self.replays
     }
@@ -453,7 +453,7 @@ impl North {
     }
 }
 
-/// What a life has besides its record.
+/// What an incarnation has besides its record.
 fn shared() -> Result<(Library, Handover), ServeError> {
     let library = Library::new().doing(RECORD)?;
     Ok((library, Handover::new().doing(RECORD)?))

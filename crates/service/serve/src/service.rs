@@ -413,7 +413,7 @@ impl Service {
         self.signals.stop() || superseded
     }
 
-    /// The first start of a service that has no earlier life.
+    /// The first start of a service that has no earlier incarnation.
     fn start_first(&mut self) -> Result<(), ServeError> {
         preflight::neighbours(&self.config)?;
         self.resources

@@ -89,7 +89,7 @@ impl Resources {
             }
             return Err(error);
         }
-        // The directory may have outlived its host's last life.
+        // The directory may have outlived the last boot of its host.
         if let Err(error) = instance.renew() {
             drop(bpffs);
             return Err(error);
@@ -143,7 +143,7 @@ impl Resources {
         }
     }
 
-    /// From here on clients are served, after so many lives that the programs have counted before.
+    /// From here on clients are served, after so many incarnations that the programs have counted before.
     pub(crate) fn begins(&mut self, unused_incarnations: u32) -> Result<(), ServeError> {
         self.instance.begin_after(unused_incarnations)?;
         if let Some(link) = self.logger.link() {

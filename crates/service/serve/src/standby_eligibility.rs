@@ -58,12 +58,12 @@ pub(crate) fn go_on(
     config: &ServeConfig,
     instance: &Instance,
     plane: &Dataplane,
-    life: &Life,
+    plane_state: &Life,
 ) -> Result<Option<LeaseClient>, ServeError> {
     let Some(epoch) = instance.epoch() else {
         return Ok(None);
     };
-    let speech = life.speak_until.map_or(Speech::Free, Speech::Until);
+    let speech = plane_state.speak_until.map_or(Speech::Free, Speech::Until);
     let holder = holder(config, instance)?.resumed(epoch, speech);
     keep(config, instance, holder, plane)
 }

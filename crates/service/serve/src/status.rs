@@ -33,7 +33,7 @@ pub struct Status {
     pub logger_pid: Option<u32>,
     /// Where the record is kept, and how it is there.
     pub logger: String,
-    /// The server's present life; the first is 1.
+    /// The server's present incarnation; the first is 1.
     pub incarnation: u32,
     /// Milliseconds since `serve` was started.
     pub uptime_ms: f64,

@@ -233,7 +233,7 @@ fn managed(
     ours
 }
 
-/// What stays for ever is the system's, whatever we have noted in an earlier life.
+/// What stays for ever is the system's, whatever we have noted in an earlier incarnation.
 fn is_managed(address: &HostAddress, device: u32) -> bool {
     address.device == device && !address.permanent
 }

@@ -3,7 +3,7 @@
 //!
 //! It needs no lease, since it grants them: it speaks when it would grant the next epoch to whoever asked,
 //! and grants nothing until what it has sent has left it. One that is started again may have spoken in
-//! its former life, and waits for as long. (One without memory knows of no service but from a holder
+//! its former incarnation, and waits for as long. (One without memory knows of no service but from a holder
 //! that speaks at that moment, or when the longest lease is over.)
 
 use std::time::Duration;

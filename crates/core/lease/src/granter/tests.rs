@@ -529,7 +529,7 @@ fn logger_speech_delays_grant() {
     assert_eq!(world.granter.unserved_since("other", ms(61_510)), None);
 }
 
-/// Its former life may have spoken when it died.
+/// Its former incarnation may have spoken when it died.
 #[test]
 fn restarted_logger_waits_for_own_packets() {
     let record = Record {

@@ -43,7 +43,7 @@ fn one_host_speaks_with_volatile_logger() {
     all_is_well(false);
 }
 
-/// A takeover would cost every connection a replay, or its life, for nothing.
+/// A takeover would cost every connection a replay, or its incarnation, for nothing.
 #[test]
 fn volatile_logger_keeps_silent_holder() {
     for durable in [true, false] {

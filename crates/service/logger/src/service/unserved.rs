@@ -2,8 +2,8 @@
 //!
 //! Between two epochs nobody may speak for a service but its granter. A client that is not answered gives
 //! up at last; so, when that has lasted for [`ZERO_WINDOW_DELAY`], each is told that all that is recorded has
-//! arrived and that there is no room now, and again after [`ZERO_WINDOW_INTERVAL`]: a few at a time, datagrams and leases
-//! come first. The next epoch is granted when the last of that has left ([`lease::Granter::record_speech`]), and
+//! arrived and that there is no room now, and again after [`ZERO_WINDOW_INTERVAL`]: a few at a time, datagrams and
+//! leases come first. The next epoch is granted when the last of that has left ([`lease::Granter::record_speech`]), and
 //! whoever serves then opens the windows.
 //!
 //! That is for who asks for it (`--zero-window-acks`): a packet may wait in this host for the link-layer address of

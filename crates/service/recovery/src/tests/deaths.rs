@@ -110,7 +110,7 @@ fn failed_actions_are_repeated() {
     assert_eq!(model.done.iter().filter(recovered).count(), 1);
 }
 
-/// What was decided for the dead life must not be done to it, nor to its successor.
+/// What was decided for the dead incarnation must not be done to it, nor to its successor.
 #[test]
 fn death_cancels_pending_actions() {
     let mut model = Model::new(three());

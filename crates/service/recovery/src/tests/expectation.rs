@@ -30,7 +30,7 @@ fn splice_waits_for_logger() {
     assert_eq!(model.serving(), (3, 0, 30));
 }
 
-/// The next life asks anew.
+/// The next incarnation asks anew.
 #[test]
 fn death_ends_wait_for_logger() {
     let mut model = Model::new([Peer::new(1, 10, 100)]);

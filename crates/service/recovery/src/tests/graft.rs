@@ -93,7 +93,7 @@ fn death_before_replay_end_counts() {
     model.come_back();
     model.pass(ms(5));
     model.die();
-    model.recovery.replayed(model.now); // of the dead life
+    model.recovery.replayed(model.now); // of the dead incarnation
     model.act();
     assert_eq!(model.stage(), Stage::Clearing);
     come_back(&mut model);
@@ -138,7 +138,7 @@ fn ack_of_unsent_output_resets() {
     );
 }
 
-/// The dead life may have been about to close it: it is not to be executed again by a server that has done so.
+/// The dead incarnation may have been about to close it: it is not to be executed again by a server that has done so.
 #[test]
 fn closed_connection_is_grafted_or_reset() {
     let closed = |id, outstream, is_certain| {

@@ -164,16 +164,18 @@ impl Model {
     pub(super) fn pass(&mut self, time: Duration) {
         self.now += time;
         if self.alive {
-            let (now, life) = (self.now, self.incarnation);
+            let (now, incarnation) = (self.now, self.incarnation);
             self.peers
                 .values_mut()
-                .filter(|peer| peer.flow.incarnation == life)
+                .filter(|peer| peer.flow.incarnation == incarnation)
                 .for_each(|p| p.live(now));
         }
         self.look();
-        let life = self.incarnation;
+        let incarnation = self.incarnation;
         let killer = |peer: &Peer| {
-            peer.manner == Manner::Kills && peer.flow.incarnation == life && peer.received() > 0
+            peer.manner == Manner::Kills
+                && peer.flow.incarnation == incarnation
+                && peer.received() > 0
         };
         let killed = self.alive && self.peers.values().any(killer);
         if killed {
@@ -242,7 +244,7 @@ impl Model {
             Action::Gate | Action::KillService => self.alive = false,
             Action::Drain { token } => self.drain = Some(token),
             Action::NewIncarnation => {
-                assert!(!self.alive, "a new life while the old one lasts");
+                assert!(!self.alive, "a new incarnation while the old one lasts");
                 self.incarnation += 1;
             }
             Action::StartServer => {
@@ -256,12 +258,12 @@ impl Model {
             }
             Action::Splice { key, flow, point } => {
                 assert!(self.alive, "spliced to a dead server");
-                let (now, life) = (self.now, self.incarnation);
+                let (now, incarnation) = (self.now, self.incarnation);
                 let wanted = self.recovery.compared_first(flow);
                 let peer = self.known(key, flow);
-                assert_ne!(peer.flow.incarnation, life, "spliced a second time");
+                assert_ne!(peer.flow.incarnation, incarnation, "spliced a second time");
                 peer.flow.mode = Mode::Splicing;
-                peer.flow.incarnation = life;
+                peer.flow.incarnation = incarnation;
                 peer.flow.splice = south_model::SpliceHalf {
                     instream: point.instream,
                     outstream: point.outstream,
@@ -289,14 +291,14 @@ impl Model {
             }
             Action::Graft { key, flow, point } => {
                 assert!(self.alive, "grafted to a dead server");
-                let (life, handed_over) = (self.incarnation, self.handed_over);
+                let (incarnation, handed_over) = (self.incarnation, self.handed_over);
                 let peer = self.known(key, flow);
                 let closed = peer
                     .replay_position
                     .is_some_and(|standing| standing.is_closed);
                 assert!(!handed_over || closed, "the server goes on already");
-                assert_ne!(peer.flow.incarnation, life, "grafted a second time");
-                peer.graft(life, point);
+                assert_ne!(peer.flow.incarnation, incarnation, "grafted a second time");
+                peer.graft(incarnation, point);
             }
             Action::HandOver => {
                 assert!(self.alive, "a dead server goes on");

@@ -50,9 +50,9 @@ pub(super) struct Peer {
     pub(super) syns_lost: u32,
     /// Pieces of replay still to be lost.
     pub(super) pieces_lost: u32,
-    /// When a SYN arrived in this life.
+    /// When a SYN arrived in this incarnation.
     pub(super) syn_at: Option<Duration>,
-    /// Pieces that arrived in this life, in server order: [from, to), as offsets from the start.
+    /// Pieces that arrived in this incarnation, in server order: [from, to), as offsets from the start.
     pub(super) arrived: BTreeSet<(u32, u32)>,
 }
 
@@ -140,10 +140,10 @@ impl Peer {
         self
     }
 
-    /// A socket at its numbers, in this life.
-    pub(super) fn graft(&mut self, life: u32, point: SplicePoint) {
+    /// A socket at its numbers, in this incarnation.
+    pub(super) fn graft(&mut self, incarnation: u32, point: SplicePoint) {
         self.flow.mode = Mode::Spliced;
-        self.flow.incarnation = life;
+        self.flow.incarnation = incarnation;
         self.flow.splice = south_model::SpliceHalf {
             instream: point.instream,
             outstream: point.outstream,

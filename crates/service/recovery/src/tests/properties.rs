@@ -145,17 +145,18 @@ fn apply(model: &mut Model, input: Input, latecomers: &mut Vec<Peer>) {
         Input::LoggerRestarted => model.recovery.logger_restarted(),
         Input::Pass(time) => model.pass_in_steps(ms(time), ms(3)),
         Input::ClientResets(id) => {
-            let life = model.incarnation;
+            let incarnation = model.incarnation;
             if let Some(peer) = model.peers.get_mut(&key(id)) {
                 // Noted by the data plane while nobody serves it.
-                let gated = peer.flow.incarnation != life || peer.flow.mode == Mode::Splicing;
+                let gated =
+                    peer.flow.incarnation != incarnation || peer.flow.mode == Mode::Splicing;
                 peer.flow.client.reset |= gated;
             }
         }
         Input::Diverge(id) => {
-            let life = model.incarnation;
+            let incarnation = model.incarnation;
             if let Some(peer) = model.peers.get_mut(&key(id))
-                && peer.flow.incarnation == life
+                && peer.flow.incarnation == incarnation
                 && peer.flow.mode == Mode::Spliced
                 && peer.manner == Manner::Mute
             {
@@ -178,7 +179,7 @@ fn apply(model: &mut Model, input: Input, latecomers: &mut Vec<Peer>) {
     model.act();
 }
 
-/// Between a death and the next life nothing is delivered.
+/// Between a death and the next incarnation nothing is delivered.
 fn nothing_for_the_dead(done: &[Action]) {
     let mut dead = false;
     for action in done {

@@ -278,7 +278,7 @@ fn no_bytes_count_no_request() {
 
 /// What lies before the replay, as all requests but the last one do if only that is replayed, is not waited for.
 #[test]
-fn gates_outside_replay_are_ignored() {
+fn gates_beyond_replay_are_ignored() {
     let gates = vec![gate(0, 1_000), gate(60, 2_000)];
     let mut replay = Replay::new(START + 60, START + 100, None, NEVER);
     replay.on_output(SeqNumber(2_000), NEVER);

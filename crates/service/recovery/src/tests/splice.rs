@@ -292,7 +292,7 @@ fn flow_of_earlier_incarnation_is_ignored() {
     });
     let flow = earlier.flow.clone();
     model.die_and_return();
-    model.incarnation += 1; // of a third life
+    model.incarnation += 1; // of a third incarnation
     model.peers.insert(key(1), earlier);
     let candidate = model.candidates().remove(0);
     model.recovery.late_connection(&candidate, model.now);

@@ -88,7 +88,7 @@ fn only_newest_drain_counts() {
     assert_eq!(model.stage(), Stage::Recovering);
 }
 
-/// What the second life received was recorded after the first drain.
+/// What the second incarnation received was recorded after the first drain.
 #[test]
 fn drain_of_earlier_incarnation_is_ignored() {
     let mut model = Model::new([Peer::new(1, 100, 0)]);

@@ -277,7 +277,7 @@ fn no_recorded_output_means_no_comparison() {
     }
 }
 
-/// How a connection fared in an earlier life's replay is no part of the table.
+/// How a connection fared in an earlier incarnation's replay is no part of the table.
 #[test]
 fn earlier_replay_state_is_ignored() {
     for mode in [Mode::Splicing, Mode::Spliced, Mode::Diverged] {

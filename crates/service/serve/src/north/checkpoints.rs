@@ -101,7 +101,7 @@ impl Checkpoints {
 }
 
 impl North {
-    /// The image with which the next life begins.
+    /// The image with which the next incarnation begins.
     pub(super) fn last_image(&self) -> Option<&CurrentImage> {
         self.checkpoints.as_ref()?.images.last()
     }
@@ -114,7 +114,7 @@ impl North {
         })
     }
 
-    /// Why the next life cannot begin with the last image, if it cannot.
+    /// Why the next incarnation cannot begin with the last image, if it cannot.
     pub(crate) fn torn_image(&self) -> Option<String> {
         let error = self.last_image()?.image.check().err()?;
         Some(format!(

@@ -13,7 +13,7 @@ use crate::error::{ServeError, SystemContext as _};
 pub(super) enum Crash {
     /// It had lived for a while.
     First,
-    /// It had not: what killed the life before may have killed this one.
+    /// It had not: what killed the incarnation before may have killed this one.
     Again,
 }
 
@@ -42,7 +42,7 @@ impl North {
         flows: &[(FlowKey, Flow)],
         forgets: bool,
     ) -> Result<io::Result<()>, ServeError> {
-        // What it has opened and closed is still to be heard; then nobody of the dead life is.
+        // What it has opened and closed is still to be heard; then nobody of the dead incarnation is.
         if let Err(HandoverError::Io(error)) = self.handover.hear() {
             return Err(error).doing(RECORD);
         }
@@ -79,7 +79,7 @@ impl North {
         Ok(ready)
     }
 
-    /// The next life begins with nothing.
+    /// The next incarnation begins with nothing.
     fn lose(&mut self) -> Result<(), ServeError> {
         (self.is_lost, self.replays) = (true, false);
         self.threads_not_awaited = false;
@@ -108,7 +108,7 @@ impl North {
         self.crash = Some((crash, child));
     }
 
-    /// What its life has ended of was nothing that it had read.
+    /// What its incarnation has ended of was nothing that it had read.
     pub(crate) fn has_not_crashed(&mut self) {
         self.crash = None;
     }

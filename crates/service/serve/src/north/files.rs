@@ -1,8 +1,8 @@
 //! Files that the server has read.
 //!
 //! A replay reads them again. We have their descriptors, too: one that somebody has put another one in the place of,
-//! or has removed, is still what it was, and is given to the next life that asks for it. On another host, and after
-//! the end of this process, it is not.
+//! or has removed, is still what it was, and is given to the next incarnation that asks for it. On another host, and
+//! after the end of this process, it is not.
 
 use std::{
     collections::HashMap,

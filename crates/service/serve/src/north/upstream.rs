@@ -1,9 +1,9 @@
 //! Connections that the server has opened to others.
 //!
-//! We have their descriptors, too, so that the kernel does not end them with the life that has opened them; what
-//! arrives meanwhile waits in it. The next life, which knows what it had read and written, goes on with them if the
-//! kernel has counted the same. Others it finds reset, as any server may at any time: those within the host, of which
-//! the kernel does not count what was read, and all after their host, or this process, has ended. One whose own
+//! We have their descriptors, too, so that the kernel does not end them with the incarnation that has opened them; what
+//! arrives meanwhile waits in it. The next incarnation, which knows what it had read and written, goes on with them if
+//! the kernel has counted the same. Others it finds reset, as any server may at any time: those within the host, of
+//! which the kernel does not count what was read, and all after their host, or this process, has ended. One whose own
 //! address is the service's is known to the data plane instead, and goes on as a client's does (`service::joining`):
 //! from when its process has noted that. One that dies before has the socket held as before.
 
@@ -59,8 +59,8 @@ pub(crate) struct OutboundRequest {
 #[derive(Debug, Default)]
 pub(super) struct Upstream {
     held: HashMap<Which, Quiet>,
-    /// Of each process the last one, of which the record does not know whether it was opened: its next life is about
-    /// to do so.
+    /// Of each process the last one, of which the record does not know whether it was opened: its next incarnation is
+    /// about to do so.
     unknown: HashMap<Which, Quiet>,
     /// So many have to be held before it is looked which of them have ended.
     look_at: usize,
@@ -79,7 +79,7 @@ impl Upstream {
             (Message::Opened { process, serial }, Some(descriptor)) => {
                 self.forget_ended();
                 if self.held.len() < most() && kernel_counts() {
-                    // What the life before had opened was not asked for: this one does something else.
+                    // What the incarnation before had opened was not asked for: this one does something else.
                     let unasked = self.unknown.extract_if(|which, _| which.0 == process);
                     unasked.for_each(|(_, socket)| end(socket));
                     self.held.insert((process, serial), descriptor.into());
@@ -184,7 +184,7 @@ impl Upstream {
     ) -> io::Result<Outgoing> {
         let mut told = Outgoing::default();
         let mut known = HashSet::new();
-        self.held.extend(self.unknown.drain()); // of a life that did not come so far
+        self.held.extend(self.unknown.drain()); // of an incarnation that did not come so far
         for (process, one) in std::mem::take(&mut self.passed) {
             let which = (process, one.standing.serial);
             let mut socket = self.held.remove(&which);
@@ -208,7 +208,7 @@ impl Upstream {
                 }
             }
         }
-        // Others the dead life has closed, but for one that it had just opened.
+        // Others the dead incarnation has closed, but for one that it had just opened.
         let mut left: Vec<_> = self
             .held
             .extract_if(|which, _| !known.contains(which))

@@ -18,13 +18,13 @@ impl Service {
         kernel_events: &mpsc::Receiver<KernelEvent>,
     ) -> Result<(), ServeError> {
         let Adopted {
-            life,
+            plane_state,
             server,
             records_lost,
             north,
         } = adopted;
         self.north = north;
-        self.incarnation = life.incarnation;
+        self.incarnation = plane_state.incarnation;
         self.server = server;
         self.readiness.begins();
         self.reset_lost_events()?;
@@ -53,22 +53,22 @@ impl Service {
         self.late_connections()?;
         let runs = self.server.is_some() || self.resources.cgroup.populated()?;
         if self.recovery.stage() == Stage::Serving {
-            if life.gated || life.recovering || !runs {
+            if plane_state.gated || plane_state.recovering || !runs {
                 self.died(Cause::NotServing, clock::now());
             } else {
                 self.check_adopted_record();
                 let is_open = |flow: &Flow| flow.closed_ns == 0 && !flow.server_closing;
                 let is_watched = |flow: &Flow| flow.log.ahead || flow.is_behind();
                 for (key, flow) in flows.iter().filter(|(_, flow)| is_watched(flow)) {
-                    if is_open(flow) && flow.incarnation == life.incarnation {
+                    if is_open(flow) && flow.incarnation == plane_state.incarnation {
                         self.recovery.track_unacked(*key, flow, clock::now());
                     }
                 }
                 // Whoever the earlier one waited for it cannot tell us: clients that must say where they stand, too.
                 let silent = |flow: &Flow| flow.log.restored == Restored::Silent && is_open(flow);
-                let left = flows
-                    .iter()
-                    .filter(|(_, flow)| flow.incarnation != life.incarnation && silent(flow));
+                let left = flows.iter().filter(|(_, flow)| {
+                    flow.incarnation != plane_state.incarnation && silent(flow)
+                });
                 self.late.extend(left.map(|(key, flow)| (*key, flow.id)));
                 self.reconcile_events()?;
                 // Perhaps the earlier one held them, and was killed before it let go.

@@ -90,7 +90,7 @@ impl Service {
         }
     }
 
-    /// A socket for the server's next life, on its way to the logger; `None`: there is no logger elsewhere.
+    /// A socket for the server's next incarnation, on its way to the logger; `None`: there is no logger elsewhere.
     pub(crate) fn sender_socket(&self) -> Result<Option<OwnedFd>, ServeError> {
         if self.config.link.is_none() {
             return Ok(None);
@@ -107,8 +107,8 @@ impl Service {
         Ok(Some(socket))
     }
 
-    /// Take up the record of an earlier life, on this host or on another one; `record` is the number of what the logger
-    /// has. Tells whether there is one now.
+    /// Take up the record of an earlier incarnation, on this host or on another one; `record` is the number of what the
+    /// logger has. Tells whether there is one now.
     pub(super) fn inherit_record(&mut self, record: Option<u64>) -> Result<bool, ServeError> {
         let Some(record) = record else {
             self.stop_replica()?;

@@ -1,4 +1,4 @@
-//! The service's own record: its server's next life replays it.
+//! The service's own record: its server's next incarnation replays it.
 
 use north_host::repair::is_gone;
 use protocol::control::Edition;
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Service {
-    /// The server is about to be started: what its next life needs, if it is to have a record.
+    /// The server is about to be started: what its next incarnation needs, if it is to have a record.
     pub(crate) fn prepare_north(&mut self) -> Result<(), ServeError> {
         if !self.config.wrapped {
             return self.report_no_record().map(drop);
@@ -36,14 +36,14 @@ impl Service {
             self.recovery.on_state_lost();
         }
         north.memory().hold(self.hold());
-        // In any case: without it the next try would know of no earlier life.
+        // In any case: without it the next try would know of no earlier incarnation.
         self.north = Some(north);
         prepared?;
         self.set_sender_destination()?;
         self.compare_determinants()
     }
 
-    /// If there was an earlier life: what is replayed of it.
+    /// If there was an earlier incarnation: what is replayed of it.
     fn prepare_replay(&mut self, north: &mut North) -> Result<(), ServeError> {
         if !north.has_record() && !north.is_lost() {
             return Ok(());
@@ -135,7 +135,7 @@ impl Service {
     }
 
     /// The server has died. If it has left by itself, where its record says that it went on, and has not said why,
-    /// that is told: its next life may well do the same.
+    /// that is told: its next incarnation may well do the same.
     pub(super) fn warn_exit_in_replay(&mut self, cause: Cause) {
         let replays = self
             .north
@@ -147,7 +147,7 @@ impl Service {
         }
     }
 
-    /// Why the life that serves now would not be rebuilt; `None`: it would be, or it has no state.
+    /// Why the incarnation that serves now would not be rebuilt; `None`: it would be, or it has no state.
     pub(super) fn record_ended(&self) -> Option<&'static str> {
         let north = self.north.as_ref()?;
         let is_lost = self.recovery.stage() == Stage::Serving && north.is_lost();
@@ -155,7 +155,7 @@ impl Service {
         north.end_reason().or(is_lost.then_some(lost))
     }
 
-    /// A life that was found running goes on, and would not be rebuilt: that is told.
+    /// An incarnation that was found running goes on, and would not be rebuilt: that is told.
     pub(super) fn check_adopted_record(&mut self) {
         let is_lost = self.north.as_ref().is_some_and(North::is_lost);
         if let Some(reason) = self.record_ended().filter(|_| is_lost) {

@@ -25,7 +25,7 @@ const START_EXTENSION: Duration = Duration::from_secs(30);
 /// Knowledge of the server's listening sockets.
 #[derive(Debug, Default)]
 pub(crate) struct Readiness {
-    /// The server has listened, in this life or an earlier life.
+    /// The server has listened, in this incarnation or an earlier incarnation.
     has: bool,
     /// The service manager knows that the service is there.
     ready: bool,
@@ -33,7 +33,7 @@ pub(crate) struct Readiness {
     extended: Option<Duration>,
     /// The state as the service manager was told.
     status: String,
-    /// The beginning of the present life, and the time of the next word that the server does not listen.
+    /// The beginning of the present incarnation, and the time of the next word that the server does not listen.
     started: Option<(Duration, Duration)>,
 }
 
@@ -62,19 +62,19 @@ impl Readiness {
         is
     }
 
-    /// A life of the server begins.
+    /// An incarnation of the server begins.
     pub(crate) fn started(&mut self, now: Duration) {
         self.started = Some((now, now + NOT_LISTENING_DELAY));
     }
 
-    /// The age of the present life, if the listening sockets are to be looked at now.
+    /// The age of the present incarnation, if the listening sockets are to be looked at now.
     fn due(&mut self, now: Duration) -> Option<Duration> {
         let (since, due) = self.started.as_mut().filter(|(_, due)| now >= *due)?;
         *due = now + NOT_LISTENING_INTERVAL;
         Some(now.saturating_sub(*since))
     }
 
-    /// No more words about this life.
+    /// No more words about this incarnation.
     pub(crate) fn settled(&mut self) {
         self.started = None;
     }

@@ -29,8 +29,8 @@ use crate::{
     vip::VirtualAddresses,
 };
 
-/// Wait for loggers that are down or about to start, before an earlier incarnation is ruled out: a switch without power takes
-/// its time, too.
+/// Wait for loggers that are down or about to start, before an earlier incarnation is ruled out: a switch without power
+/// takes its time, too.
 const ALL_LOGGERS_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Time for the logger to list its record, and delay of the event about that wait.
@@ -40,7 +40,7 @@ const WAITING_EVENT_DELAY: Duration = Duration::from_secs(2);
 /// Interval between two looks at other work while only loggers are awaited.
 const IDLE_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What a logger has of an earlier life.
+/// What a logger has of an earlier incarnation.
 struct Inheritance {
     connections: Vec<Recorded>,
     /// Records of connections whose ends are another one's by now.
@@ -62,7 +62,7 @@ enum InheritReply {
 }
 
 impl Service {
-    /// Ask the loggers which of them knows of an earlier life.
+    /// Ask the loggers which of them knows of an earlier incarnation.
     ///
     /// # Errors
     /// All refuse us, which no waiting will change.
@@ -117,7 +117,7 @@ impl Service {
         }
     }
 
-    /// Take up the connections of an earlier life, if there are any. Tells whether there are.
+    /// Take up the connections of an earlier incarnation, if there are any. Tells whether there are.
     pub(super) fn restore(&mut self) -> Result<bool, ServeError> {
         let inheritance = match self.ask_for_connections()? {
             InheritReply::NoLogger => {
@@ -258,7 +258,7 @@ impl Service {
         }
     }
 
-    /// The logger that had the connections of an earlier life does not say which. Whatever it knows, and
+    /// The logger that had the connections of an earlier incarnation does not say which. Whatever it knows, and
     /// whenever it comes back: this is another service.
     fn disinherit(&mut self) -> Result<(), ServeError> {
         let reason = "the logger has connections of an earlier life of this service, and does not say which: they are lost";

@@ -161,7 +161,7 @@ impl Service {
         lease.is_some_and(|lease| lease.stands_by())
     }
 
-    /// The server's present life, counted from 1.
+    /// The server's present incarnation, counted from 1.
     fn visible_incarnation(&self) -> u32 {
         let unused = self.resources.instance.unused_incarnations();
         self.incarnation.saturating_sub(unused).max(1)

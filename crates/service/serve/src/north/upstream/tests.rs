@@ -152,7 +152,7 @@ fn new_connection() -> (OwnedFd, TcpStream) {
     (socket.into(), other)
 }
 
-/// What the life before had opened, and its record does not know of.
+/// What the incarnation before had opened, and its record does not know of.
 fn unnoted(which: &[Which]) -> (Upstream, Vec<TcpStream>) {
     let mut upstream = Upstream::default();
     let others = which.iter().map(|(process, serial)| {
@@ -194,7 +194,7 @@ fn reopened_socket_is_kept() {
     let (mut reader, mut stream) = (&ours, &others[1]);
     reader.read_exact(&mut answer).expect("an answer");
     stream.write_all(b"more").expect("nobody has ended it");
-    // Another one does something else than its earlier life.
+    // Another one does something else than its earlier incarnation.
     let (held, _other) = new_connection();
     let (process, serial) = (1, 1);
     upstream.on_message(Message::Opened { process, serial }, Some(held));
