@@ -70,7 +70,7 @@ impl Driver {
             Action::ListConnections => self.list_connections(ground),
             Action::Expect { flow } => self.expect(flow, ground),
             Action::Splice { key, flow, point } => {
-                if let Some(before) = self.recovery.said_before(flow) {
+                if let Some(before) = self.recovery.output_before(flow) {
                     let south = &mut ground.node.south;
                     let _ = south.said_before(key, flow, before.said, before.turn); // gone: as well
                 }

@@ -84,7 +84,7 @@ impl Instream {
     }
 
     /// Bytes that lie beyond a hole.
-    pub(crate) fn ahead(&self) -> u64 {
+    pub(crate) fn bytes_beyond_gap(&self) -> u64 {
         self.ahead.covered()
     }
 

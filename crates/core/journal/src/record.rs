@@ -407,7 +407,7 @@ impl Record {
         let position = self
             .outstream_position(isns, mark.next)
             .ok_or(Refused::Implausible)?;
-        let floor = self.turn_floor(shared);
+        let floor = self.request_floor(shared);
         if position < floor {
             return Ok(false);
         }
@@ -434,12 +434,12 @@ impl Record {
         }
         let at = (position, self.beginnings.has(position));
         let is_new = self.marks.push(at, mark, &mut budget);
-        self.marks.hear(heard.unwrap_or(0), floor, &mut budget);
+        self.marks.on_ack(heard.unwrap_or(0), floor, &mut budget);
         is_new.map_err(Refused::BecameUnprotected)
     }
 
     /// What the server said before this is not said again.
-    fn turn_floor(&self, shared: &Shared) -> u64 {
+    fn request_floor(&self, shared: &Shared) -> u64 {
         match shared.mode {
             ReplayMode::Request => self.turn.outstream,
             ReplayMode::Connection => self.heads.start(),
@@ -616,7 +616,7 @@ impl Record {
                 seq: seq_at(isns.client, fin),
                 heard: self.fin_heard,
             }),
-            ahead: self.instream.ahead(),
+            ahead: self.instream.bytes_beyond_gap(),
             held: self.held,
         }
     }

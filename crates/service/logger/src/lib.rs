@@ -2,7 +2,7 @@
 //!
 //! Frames arrive through the ring that the data plane fills ([`Ingest`] puts them into the
 //! [`journal::Journal`]); `serve` asks over a stream socket what is known and reads it back in a
-//! recovery ([`Desk`]). [`run`] binds the two to descriptors and is all that the process does: it
+//! recovery ([`RpcHandler`]). [`run`] binds the two to descriptors and is all that the process does: it
 //! keeps no other state, and what it has not read yet is safe in the ring.
 //!
 //! There are two loggers. The one of `serve` itself is a process on the server's host ([`run`]): the

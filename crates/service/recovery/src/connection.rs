@@ -151,7 +151,8 @@ pub(crate) fn judge(
             acknowledged: instream,
         });
     }
-    let behind = first_said(flow, &record, mode).and_then(|at| flow.server.sent.checked_sub(at));
+    let behind =
+        first_repeated(flow, &record, mode).and_then(|at| flow.server.sent.checked_sub(at));
     if behind.is_none_or(|behind| behind >= HALF_SEQUENCE_SPACE) {
         return Verdict::Lose(LostReason::OutstreamTooLong {
             sent: flow.server.sent,
@@ -230,7 +231,7 @@ const HALF_SEQUENCE_SPACE: u64 = 1 << 31;
 
 /// How much the server had sent before what a replay makes it say again. `None`: that is not known,
 /// because the sequence numbers have come round since.
-fn first_said(flow: &Flow, record: &RecordSummary, mode: ReplayMode) -> Option<u64> {
+fn first_repeated(flow: &Flow, record: &RecordSummary, mode: ReplayMode) -> Option<u64> {
     let place = match mode {
         ReplayMode::Connection => return Some(0),
         ReplayMode::Request => record
@@ -377,7 +378,7 @@ struct RecordRequest {
 }
 
 impl RecordRequest {
-    fn again(self, flow: &Flow, now: Duration) -> Self {
+    fn repeated(self, flow: &Flow, now: Duration) -> Self {
         Self {
             said: flow.client.nxt,
             recorded: flow.log.stable,
@@ -625,7 +626,7 @@ impl Connection {
         let may_give = self.fin.is_none() && (is_resolved || is_held);
         self.was_behind = self.is_behind;
         if may_give {
-            self.asked = self.asked.again(flow, now);
+            self.asked = self.asked.repeated(flow, now);
             self.is_resolved = false;
             self.asked_for = flow.log.stable;
             let gates = std::mem::take(&mut self.words.beginnings);
@@ -678,7 +679,7 @@ impl Connection {
     }
 
     /// Its turn has come, and is not over: the next suspect waits.
-    pub(crate) fn has_its_turn(&self, now: Duration, settle: Duration) -> bool {
+    pub(crate) fn is_in_replay_slot(&self, now: Duration, settle: Duration) -> bool {
         match &self.step {
             ConnectionStep::Waiting => false,
             ConnectionStep::Splicing { .. } | ConnectionStep::Replaying(_) => !self.rests(now),

@@ -14,7 +14,7 @@ use crate::{
 
 /// What is known of what a server on another host has said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SaidBefore {
+pub struct OutputBefore {
     /// As far as the client has heard it.
     pub said: Digest,
     /// What a replay leaves out of it.
@@ -37,7 +37,7 @@ impl Recovery {
 
     /// What another host's server has said, of a connection that was made anew: before its splice.
     #[must_use]
-    pub fn said_before(&self, id: FlowId) -> Option<SaidBefore> {
+    pub fn output_before(&self, id: FlowId) -> Option<OutputBefore> {
         let connection = self.connections.get(&id)?;
         let words = &connection.words;
         let heard = words.heard_elsewhere?;
@@ -52,7 +52,7 @@ impl Recovery {
             ..Digest::default()
         };
         let turn = turn.copied().unwrap_or(nothing);
-        (turn.base == said.base).then_some(SaidBefore { said, turn })
+        (turn.base == said.base).then_some(OutputBefore { said, turn })
     }
 
     /// The digest that is to be compared first on this connection ([`Action::Compare`]): before its SYN, for a server
@@ -80,7 +80,7 @@ impl Recovery {
     /// record would be empty: the frame that opens the record may be under way.
     pub fn no_record(&mut self, id: FlowId) {
         if self.connections.get(&id).is_some_and(|one| !one.is_fresh()) {
-            self.drop_kept(id, LostReason::NoRecord);
+            self.drop_connection(id, LostReason::NoRecord);
         }
     }
 

@@ -42,7 +42,7 @@ pub use action::{Action, SplicePoint};
 pub use config::{Config, Stage};
 pub use connection::{Candidate, ReplayPosition};
 pub use event::{Cause, Count, Event, GaveUp, LostReason, Replayed, Timings};
-pub use expectation::SaidBefore;
+pub use expectation::OutputBefore;
 pub use pace::{HEARTBEAT_INTERVAL, MORE_RECORD_BYTES, SWEEP_AGE, SWEEP_INTERVAL};
 pub use protocol::control::RecordSummary;
 pub use replay::{Beginning, Segment};

@@ -45,7 +45,7 @@ impl Recovery {
             // It was spliced and has ended since we looked last; its 4-tuple is not ours any more.
             None if awaited => return self.settle(id, None),
             Some(flow) if awaited && flow.client.reset => {
-                self.remove_kept(id);
+                self.remove_connection(id);
                 return self.forget_reset(id, key);
             }
             // The splice was asked for, but not carried out: this is its state in an earlier incarnation.
@@ -60,10 +60,10 @@ impl Recovery {
             self.timings.first_spliced_ms = millis(now.saturating_sub(self.died_at));
         }
         if let Some(reason) = flow.and_then(|flow| connection.contradicted(flow, now)) {
-            return self.drop_kept(id, reason);
+            return self.drop_connection(id, reason);
         }
         let is_delivered = !connection.to_be_replayed();
-        connection.is_compared |= is_delivered && (ended || flow.is_none_or(said_again));
+        connection.is_compared |= is_delivered && (ended || flow.is_none_or(has_repeated_output));
         let (is_compared, doubted) = (connection.is_compared, connection.is_doubted());
         let is_behind = connection.is_behind;
         let all =
@@ -105,7 +105,7 @@ impl Recovery {
                 let ahead = flow.is_some_and(|f| f.log.ahead && !ended);
                 // What is missing would have come by now: somebody else had acknowledged it.
                 if ahead && lasted >= answer {
-                    return self.drop_kept(id, LostReason::ClientSilent);
+                    return self.drop_connection(id, LostReason::ClientSilent);
                 }
                 if let Some(flow) = flow.filter(|_| !ended)
                     && connection.resume(flow, now)
@@ -117,7 +117,7 @@ impl Recovery {
                     let waits = flow.map(|flow| connection.client_waits(flow, now));
                     if waits.is_some_and(|waits| waits >= self.config.output_repeat_timeout) {
                         let reason = connection.output_not_repeated();
-                        return self.drop_kept(id, reason);
+                        return self.drop_connection(id, reason);
                     }
                 } else if settled && !ahead && is_compared {
                     return self.settle(id, flow);
@@ -275,7 +275,7 @@ impl Recovery {
             && !self
                 .connections
                 .values()
-                .any(|c| c.has_its_turn(now, settle));
+                .any(|c| c.is_in_replay_slot(now, settle));
         for connection in self.connections.values_mut() {
             if room == 0 {
                 break;
@@ -337,7 +337,7 @@ impl Recovery {
             }
         }
         for (flow, reason) in failed {
-            self.drop_kept(flow, reason);
+            self.drop_connection(flow, reason);
         }
     }
 
@@ -417,7 +417,7 @@ fn pause(since: Duration, is_compared: bool, now: Duration, settle: Duration) ->
 }
 
 /// The new server has said everything again that can be compared.
-fn said_again(flow: &Flow) -> bool {
+fn has_repeated_output(flow: &Flow) -> bool {
     flow.mode != Mode::Spliced
         || !flow.digest.says_again()
             && (SeqNumber(flow.splice.nxt.0.wrapping_add(flow.splice.delta_seq)))

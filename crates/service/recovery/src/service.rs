@@ -352,7 +352,7 @@ impl Recovery {
             .map(|connection| connection.flow)
             .collect();
         for flow in waiting {
-            self.drop_kept(flow, why.into());
+            self.drop_connection(flow, why.into());
         }
         for (flow, silent) in std::mem::take(&mut self.silent) {
             self.lose(flow, silent.key, why.into());
@@ -381,7 +381,7 @@ impl Recovery {
                         self.consider(candidate, now);
                     }
                 }
-                self.retain_kept_clients();
+                self.retain_recovered_clients();
                 self.start_grafts(now);
                 self.poll(now);
             }
@@ -494,14 +494,14 @@ impl Recovery {
     }
 
     /// A connection that was to be kept cannot be.
-    pub(crate) fn drop_kept(&mut self, flow: FlowId, reason: LostReason) {
-        if let Some(connection) = self.remove_kept(flow) {
+    pub(crate) fn drop_connection(&mut self, flow: FlowId, reason: LostReason) {
+        if let Some(connection) = self.remove_connection(flow) {
             let (key, given) = (connection.key, connection.given);
             self.lose_given(flow, Loss { key, reason, given });
         }
     }
 
-    pub(crate) fn remove_kept(&mut self, flow: FlowId) -> Option<Connection> {
+    pub(crate) fn remove_connection(&mut self, flow: FlowId) -> Option<Connection> {
         let connection = self.connections.remove(&flow)?;
         if matches!(connection.step, ConnectionStep::Splicing { .. }) {
             self.withdraw_splice(flow);
@@ -522,7 +522,7 @@ impl Recovery {
         }
         let connection = self.connections.get(&flow);
         if connection.is_some_and(Connection::to_be_replayed) {
-            self.drop_kept(flow, LostReason::Unprotected { reason });
+            self.drop_connection(flow, LostReason::Unprotected { reason });
         }
     }
 
@@ -533,7 +533,7 @@ impl Recovery {
         match self.stage {
             // It will be among those listed, and the next server may say the right thing.
             Stage::Clearing | Stage::Starting | Stage::Listing => {}
-            _ if self.connections.contains_key(&flow.id) => self.drop_kept(flow.id, reason),
+            _ if self.connections.contains_key(&flow.id) => self.drop_connection(flow.id, reason),
             _ if self.lost.contains_key(&flow.id) => {}
             Stage::Serving | Stage::Recovering => self.lose(flow.id, key, reason),
         }

@@ -85,7 +85,7 @@ impl Recovery {
     }
 
     /// All connections are known: whoever is not among them does not wait.
-    pub(crate) fn retain_kept_clients(&mut self) {
+    pub(crate) fn retain_recovered_clients(&mut self) {
         let kept = &self.connections;
         self.waiting.retain(|flow, _| kept.contains_key(flow));
     }

@@ -369,7 +369,7 @@ pub fn ask(socket: &Path, question: Question, each: impl FnMut(&str) -> bool) ->
         }
     };
     stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
-    talk(stream, question, each, lives)
+    exchange(stream, question, each, lives)
 }
 
 /// [`ask`] for a status without connections, which is waited for so long.
@@ -384,12 +384,12 @@ pub fn status_within(socket: &Path, patience: Duration) -> io::Result<Status> {
         status = serde_json::from_str::<Option<Status>>(line).ok().flatten();
         false
     };
-    talk(stream, Question::Status { list: false }, each, || false)?;
+    exchange(stream, Question::Status { list: false }, each, || false)?;
     status.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// `goes_on` is asked whenever nothing has come for as long as the stream waits.
-fn talk(
+fn exchange(
     mut stream: UnixStream,
     question: Question,
     mut each: impl FnMut(&str) -> bool,

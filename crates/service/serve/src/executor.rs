@@ -282,7 +282,7 @@ impl Service {
             outstream: point.outstream,
             verify_end: point.verify_end,
         };
-        if let Some(before) = self.recovery.said_before(flow) {
+        if let Some(before) = self.recovery.output_before(flow) {
             let said = self
                 .resources
                 .plane

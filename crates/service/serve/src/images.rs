@@ -383,7 +383,7 @@ impl ReplayRun {
         sandbox_reply(&mut self.room)?;
         self.handover.hear().map_err(|error| error.to_string())?;
         for (message, descriptor) in self.handover.others() {
-            match files.hear(message, descriptor) {
+            match files.on_message(message, descriptor) {
                 None => {}
                 Some((Message::Paused { .. }, _)) => self.has_stopped = true,
                 Some(_) => return Err("its rehearsal has connections to others".into()),

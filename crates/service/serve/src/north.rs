@@ -50,7 +50,7 @@ pub(crate) use upstream::{OutboundRequest, Outgoing};
 /// What the server's processes share with us.
 pub(crate) struct North {
     /// Where the memory file is, and how many bytes of records it is for.
-    room: Mount,
+    memory_mount: Mount,
     bytes: u64,
     shim: Library,
     memory: Memory,
@@ -101,8 +101,13 @@ pub(crate) enum Replayed {
 impl North {
     /// An empty record, for at most so many bytes.
     pub(crate) fn new(run_dir: &Path, bytes: u64) -> Result<Self, ServeError> {
-        let room = room(run_dir, bytes)?;
-        Ok(Self::with(empty(&room)?, room, bytes, shared()?))
+        let memory_mount = mount_memory(run_dir, bytes)?;
+        Ok(Self::with(
+            empty(&memory_mount)?,
+            memory_mount,
+            bytes,
+            shared()?,
+        ))
     }
 
     /// Where images of the server are to take the place of its record, they do. One that is missing has the record
@@ -140,12 +145,12 @@ impl North {
 
     fn with(
         memory: Memory,
-        room: Mount,
+        memory_mount: Mount,
         bytes: u64,
         (shim, handover): (Library, Handover),
     ) -> Self {
         Self {
-            room,
+            memory_mount,
             bytes,
             shim,
             memory,
@@ -174,26 +179,26 @@ impl North {
     /// fails everything stays as it was, but for a record that is of no use.
     pub(crate) fn adopt(config: &ServeConfig, run_dir: &Path) -> Result<Self, ServeError> {
         let (images, bytes) = (Images::wanted(config, run_dir)?, config.limits.total);
-        let Some(room) = mounts::memory_left(run_dir) else {
+        let Some(memory_mount) = mounts::memory_left(run_dir) else {
             let mut north = Self::new(run_dir, bytes)?;
             north.is_lost = true;
             north.set_images(images);
             return Ok(north);
         };
-        let memory = match Memory::left(room.path()) {
+        let memory = match Memory::left(memory_mount.path()) {
             Some(memory) => Ok((memory, false)),
-            None => beside(&room, bytes).map(|memory| (memory, true)),
+            None => beside(&memory_mount, bytes).map(|memory| (memory, true)),
         };
         match memory.and_then(|memory| Ok((memory, shared()?))) {
             Ok(((memory, is_lost), shared)) => {
-                let mut north = Self::with(memory, room, bytes, shared);
+                let mut north = Self::with(memory, memory_mount, bytes, shared);
                 north.is_lost = is_lost;
                 north.set_images(images);
                 north.assume_logger_has_all();
                 Ok(north)
             }
             Err(error) => {
-                room.leave();
+                memory_mount.leave();
                 Err(error)
             }
         }
@@ -201,9 +206,9 @@ impl North {
 
     /// A record with this number, of which the logger has all there is.
     pub(crate) fn inherited(run_dir: &Path, bytes: u64, record: u64) -> Result<Self, ServeError> {
-        let room = room(run_dir, bytes)?;
-        let memory = Memory::create(room.path(), record).doing(RECORD)?;
-        Ok(Self::with(memory, room, bytes, shared()?))
+        let memory_mount = mount_memory(run_dir, bytes)?;
+        let memory = Memory::create(memory_mount.path(), record).doing(RECORD)?;
+        Ok(Self::with(memory, memory_mount, bytes, shared()?))
     }
 
     /// They may say there how far they have noted what they read.
@@ -225,7 +230,7 @@ impl North {
 
     /// Leave the record for whoever comes next.
     pub(crate) fn leave(self) {
-        self.room.leave();
+        self.memory_mount.leave();
     }
 
     /// Readable when a process has something to say.
@@ -271,7 +276,7 @@ impl North {
         self.has_messages |= self.handover.hear()?;
         for (message, descriptor) in self.handover.others() {
             self.pending_messages
-                .extend(self.files.hear(message, descriptor));
+                .extend(self.files.on_message(message, descriptor));
         }
         Ok(())
     }
@@ -414,7 +419,7 @@ impl North {
                 }
                 continue;
             }
-            if let Some((message, descriptor)) = self.files.hear(message, descriptor) {
+            if let Some((message, descriptor)) = self.files.on_message(message, descriptor) {
                 self.upstream.on_message(message, descriptor);
             }
         }
@@ -460,25 +465,25 @@ fn shared() -> Result<(Library, Handover), ServeError> {
 }
 
 /// Where there is room for so many bytes of records.
-fn room(run_dir: &Path, bytes: u64) -> Result<Mount, ServeError> {
-    Ok(mounts::memory(run_dir, room_for(bytes))?)
+fn mount_memory(run_dir: &Path, bytes: u64) -> Result<Mount, ServeError> {
+    Ok(mounts::memory(run_dir, mount_bytes(bytes))?)
 }
 
-fn room_for(bytes: u64) -> u64 {
+fn mount_bytes(bytes: u64) -> u64 {
     bytes + 2 * Memory::OVERHEAD
 }
 
 /// An empty record beside one that is of no use, and that the server has, with all its memory, for as long as it lives.
-fn beside(room: &Mount, bytes: u64) -> Result<Memory, ServeError> {
-    Memory::remove(room.path()).doing(RECORD)?;
-    let used = room.used().doing(RECORD)?;
-    room.resize(used + room_for(bytes))?;
-    empty(room)
+fn beside(memory_mount: &Mount, bytes: u64) -> Result<Memory, ServeError> {
+    Memory::remove(memory_mount.path()).doing(RECORD)?;
+    let used = memory_mount.used().doing(RECORD)?;
+    memory_mount.resize(used + mount_bytes(bytes))?;
+    empty(memory_mount)
 }
 
 /// An empty record.
-fn empty(room: &Mount) -> Result<Memory, ServeError> {
-    Memory::create(room.path(), new_number()).doing(RECORD)
+fn empty(memory_mount: &Mount) -> Result<Memory, ServeError> {
+    Memory::create(memory_mount.path(), new_number()).doing(RECORD)
 }
 
 /// One that no other record has.

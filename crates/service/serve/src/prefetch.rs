@@ -123,7 +123,7 @@ impl Service {
             _ => None,
         });
         let unknown = |piece: &Piece| piece.len > 0 && !self.read_ahead.knows(piece.flow);
-        let room = self.read_ahead.room().min(REQUESTS_IN_FLIGHT);
+        let room = self.read_ahead.free_slots().min(REQUESTS_IN_FLIGHT);
         let mut pieces: Vec<Piece> = others.filter(unknown).take(room).collect();
         pieces.retain(|piece| piece.flow != flow);
         pieces.dedup_by_key(|piece| piece.flow);

@@ -185,7 +185,7 @@ fn addresses_on(addresses: &[SocketAddr], device: Option<&str>) -> Result<(), Se
 ///
 /// # Errors
 /// It has.
-pub(crate) fn addresses_of_others(config: &ServeConfig) -> Result<(), ServeError> {
+pub(crate) fn foreign_addresses(config: &ServeConfig) -> Result<(), ServeError> {
     let run_dir = &config.run_dir;
     let services = run_dir.services();
     for name in services.into_iter().filter(|name| *name != config.name) {
@@ -332,7 +332,7 @@ fn anew(config: &ServeConfig) -> Vec<Question<'_>> {
     let mut questions = Vec::new();
     if !config.addresses.is_empty() {
         let asked = move || {
-            addresses_of_others(config)?;
+            foreign_addresses(config)?;
             addresses_on(&config.addresses, device)
         };
         questions.push(Question::new("addresses", good, asked));
@@ -414,7 +414,7 @@ pub fn report(config: &ServeConfig) -> Vec<Finding> {
         }
         Presence::Left if may => {
             let good = "it was left running: serve takes it over";
-            findings.push(finding("service", what_is_left(config), good));
+            findings.push(finding("service", leftovers(config), good));
         }
         Presence::Left => {}
         Presence::None => {
@@ -436,7 +436,7 @@ pub fn report(config: &ServeConfig) -> Vec<Finding> {
 }
 
 /// Can `serve` take over the running service? The mount of the service stays.
-fn what_is_left(config: &ServeConfig) -> Result<(), ServeError> {
+fn leftovers(config: &ServeConfig) -> Result<(), ServeError> {
     let directory = config.run_dir.service(&config.name);
     let bpffs = mounts::bpffs(&directory)?;
     let layout = layout(bpffs.path(), config);

@@ -38,7 +38,7 @@ impl ReadAhead {
     }
 
     /// So many more connections may be read ahead.
-    pub(crate) fn room(&self) -> usize {
+    pub(crate) fn free_slots(&self) -> usize {
         CONNECTIONS_MAX.saturating_sub(self.0.len())
     }
 

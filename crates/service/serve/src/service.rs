@@ -401,7 +401,7 @@ impl Service {
     fn heartbeat(&self) -> Result<(), ServeError> {
         self.resources.plane.heartbeat()?;
         if sd_notify::watchdog_enabled(false, &mut 0) {
-            tell_manager(NotifyState::Watchdog);
+            notify_manager(NotifyState::Watchdog);
         }
         Ok(())
     }
@@ -462,7 +462,7 @@ mod unseen;
 mod wait;
 
 /// Tell the service manager that started us, if one did and wants to know.
-fn tell_manager(state: NotifyState<'_>) {
+fn notify_manager(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(false, &[state]) {
         tracing::warn!(%error, "the service manager cannot be told how we are");
     }

@@ -126,7 +126,7 @@ impl Resources {
         // Of two that begin at the same time one is the first, which goes on; the other one sees it.
         let alone = sysctl_backup::lock(lock.directory());
         if alone.is_some() {
-            preflight::addresses_of_others(config)?;
+            preflight::foreign_addresses(config)?;
         }
         options::keep(lock.directory(), config)?;
         drop(alone); // without this, each of the two sees the other

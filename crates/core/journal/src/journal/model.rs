@@ -55,7 +55,7 @@ impl Stream {
     }
 
     /// How many bytes there are beyond the first hole.
-    fn ahead(&self) -> u64 {
+    fn bytes_beyond_gap(&self) -> u64 {
         let beyond = self.table.get(self.data_end()..).unwrap_or_default();
         len64(beyond.iter().flatten().count())
     }
@@ -139,7 +139,7 @@ impl Naive {
         end + usize::from(self.fin == Some(end))
     }
 
-    fn begins_turn(&self, at: usize, arrival: &InstreamSegment<'_>, server_nxt: usize) -> bool {
+    fn begins_request(&self, at: usize, arrival: &InstreamSegment<'_>, server_nxt: usize) -> bool {
         at == self.instream.data_end()
             && at == self.instream.end()
             && self.fin.is_none()
@@ -159,7 +159,7 @@ impl Naive {
         nxt: usize,
         mode: ReplayMode,
     ) -> u64 {
-        if self.begins_turn(at, arrival, nxt) {
+        if self.begins_request(at, arrival, nxt) {
             self.turn_outstream = nxt;
             if mode == ReplayMode::Request {
                 self.instream.restart(at);
@@ -358,7 +358,7 @@ impl Pair {
             };
             assert_eq!(record.stable_seq, place(model.stable()));
             assert_eq!(record.start.instream, place(model.instream.start));
-            assert_eq!(record.ahead, model.instream.ahead());
+            assert_eq!(record.ahead, model.instream.bytes_beyond_gap());
             let fin = model.fin.map(|at| ClientFin {
                 seq: place(at),
                 heard: model.fin_heard,

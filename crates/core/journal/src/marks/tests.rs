@@ -114,7 +114,7 @@ fn newest_received_mark_is_kept() {
         (19, &[5, 12, 19]),
         (30, &[5, 12, 19]),
     ] {
-        case.with(|marks, budget| marks.hear(heard, 0, budget));
+        case.with(|marks, budget| marks.on_ack(heard, 0, budget));
         assert_eq!(case.places(), left, "{heard}");
     }
 }
@@ -125,7 +125,7 @@ fn mark_at_the_beginning_of_the_record_stays() {
     for position in [5, 9, 12] {
         case.push_unkept(position);
     }
-    case.with(|marks, budget| marks.hear(30, 5, budget));
+    case.with(|marks, budget| marks.on_ack(30, 5, budget));
     assert_eq!(case.places(), [5, 12]);
 }
 
@@ -134,10 +134,10 @@ fn unused_mark_stays_until_newer_is_received() {
     let mut case = Case::new(u64::MAX);
     assert_eq!(case.push(5, 1), Ok(true));
     case.with(|marks, _| marks.forget(5));
-    case.with(|marks, budget| marks.hear(9, 0, budget));
+    case.with(|marks, budget| marks.on_ack(9, 0, budget));
     assert_eq!(case.places(), [5]);
     case.push_unkept(9);
-    case.with(|marks, budget| marks.hear(9, 0, budget));
+    case.with(|marks, budget| marks.on_ack(9, 0, budget));
     assert_eq!(case.places(), [9]);
 }
 
@@ -148,7 +148,7 @@ fn memory_of_marks_is_freed() {
         case.push_unkept(position);
     }
     let before = case.held;
-    case.with(|marks, budget| marks.hear(2000, 0, budget));
+    case.with(|marks, budget| marks.on_ack(2000, 0, budget));
     assert_eq!(case.places(), [999]);
     assert!(case.held * 100 < before, "{} of {before}", case.held);
 }

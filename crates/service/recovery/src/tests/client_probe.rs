@@ -123,7 +123,7 @@ fn sacked_output_counts_as_received() {
     model.until_serving(1000);
     let (heard, recorded) = (1_000, 0);
     let lost = LostReason::NotComparable { heard, recorded };
-    assert_eq!(model.lost_told(), [(key(2), lost)]);
+    assert_eq!(model.reported_losses(), [(key(2), lost)]);
 }
 
 /// Behind an answer of which enough is recorded there may be others, of which nothing is: what a new

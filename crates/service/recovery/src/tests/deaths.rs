@@ -150,7 +150,7 @@ fn death_keeps_pending_resets() {
     assert_eq!(model.stage(), Stage::Serving);
     model.die();
     assert_eq!(model.reset[&key(1)], LostReason::NoRecord);
-    assert_eq!(model.lost_told().len(), 1);
+    assert_eq!(model.reported_losses().len(), 1);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn another_death_gives_lost_connection_a_chance() {
     model.until_serving(1_000);
     assert_eq!(model.serving(), (2, 0, 20));
     assert_eq!(
-        model.lost_told(),
+        model.reported_losses(),
         [],
         "nothing was told that did not happen"
     );

@@ -57,7 +57,7 @@ fn hashed_output_is_not_in_doubt() {
     model.until_serving(100);
     model.pass_in_steps(ms(200), ms(1));
     assert_eq!(model.pieces(1), [piece(0, 20), piece(20, 10)]);
-    assert_eq!(model.lost_told(), []);
+    assert_eq!(model.reported_losses(), []);
 }
 
 /// The client sends again what the dead host had not recorded when all that is recorded was given to the server.
@@ -73,7 +73,7 @@ fn late_hash_releases_input() {
     model.pass_in_steps(ms(400), ms(1));
     let pieces = model.pieces(1);
     assert_eq!(pieces, [piece(0, 10), piece(10, 10), piece(20, 10)]);
-    assert_eq!(model.lost_told(), []);
+    assert_eq!(model.reported_losses(), []);
 }
 
 /// The client has heard a byte more: that may be of the answer to what it says again. The server says that byte only
@@ -84,13 +84,13 @@ fn unhashed_input_waits_for_output() {
     model.until_serving(100_000);
     let timeout = Config::default().output_repeat_timeout;
     model.pass_in_steps(timeout - ms(10_000), ms(1_000));
-    assert_eq!(model.lost_told(), []);
+    assert_eq!(model.reported_losses(), []);
     model.pass_in_steps(ms(20_000), ms(1_000));
     let lost = LostReason::OutputNotRepeated {
         bytes: 101,
         missing: 20,
     };
-    assert_eq!(model.lost_told(), [(key(1), lost)]);
+    assert_eq!(model.reported_losses(), [(key(1), lost)]);
     let given: u32 = model.pieces(1).iter().map(|piece| piece.len).sum();
     assert_eq!(given, 10);
 }

@@ -56,7 +56,7 @@ fn lost_record_resets_waiting_connection() {
     model.until_serving(20);
     assert_eq!(model.spliced, [2]);
     assert_eq!(
-        model.lost_told(),
+        model.reported_losses(),
         [(
             key(1),
             LostReason::Unprotected {
@@ -74,7 +74,7 @@ fn unknown_connection_is_not_spliced() {
     model.die_and_return();
     model.until_serving(10);
     assert_eq!(model.spliced, []);
-    assert_eq!(model.lost_told(), [(key(1), LostReason::NoRecord)]);
+    assert_eq!(model.reported_losses(), [(key(1), LostReason::NoRecord)]);
 }
 
 /// The frame that opens its record may still be on its way.
@@ -107,7 +107,7 @@ fn different_hash_stops_replay() {
         assert_eq!(asked.collect::<Vec<_>>(), [digest(SERVER + 40_000)]);
         let lost = (key(1), LostReason::DivergedBefore { offset: 40_000 });
         if differs {
-            assert_eq!(model.lost_told(), [lost]);
+            assert_eq!(model.reported_losses(), [lost]);
         }
         let (kept, lost) = if differs { (0, 1) } else { (1, 0) };
         let given = if differs { 60 } else { 100 };
@@ -133,7 +133,7 @@ fn early_output_is_compared_with_late_hash() {
         model.pass_in_steps(ms(2000), ms(40));
         let lost = (key(1), LostReason::DivergedBefore { offset: 20_000 });
         let lost = differs.then_some(lost);
-        assert_eq!(model.lost_told(), Vec::from_iter(lost));
+        assert_eq!(model.reported_losses(), Vec::from_iter(lost));
         let given = model.pieces(1).iter().map(|piece| piece.len).sum::<u32>();
         assert_eq!(given > 30, !differs, "{given}");
     }
@@ -170,7 +170,7 @@ fn unrepeated_output_resets_client() {
         bytes: 50_000,
         missing: 20,
     };
-    assert_eq!(model.lost_told(), [(key(1), reason)]);
+    assert_eq!(model.reported_losses(), [(key(1), reason)]);
 }
 
 /// Whoever looks after the service next looks after that, too.

@@ -27,14 +27,14 @@ fn timeout_resets_waiting_connections() {
         model.pass(ms(1));
         let reason = LostReason::ServerDown;
         assert_eq!(model.reset.values().collect::<Vec<_>>(), [&reason, &reason]);
-        assert_eq!(model.lost_told().len(), 2);
+        assert_eq!(model.reported_losses().len(), 2);
         model.pass(ms(1_000));
         assert_eq!(
             model.recovery.deadline(),
             None,
             "nothing more is due by itself"
         );
-        assert_eq!(model.lost_told().len(), 2, "told once");
+        assert_eq!(model.reported_losses().len(), 2, "told once");
     }
 }
 
@@ -114,7 +114,7 @@ fn give_up_during_listing_resets_once() {
         model.recovery.give_up(GaveUp::Stopped);
         model.act();
         assert_eq!(model.reset[&key(1)], LostReason::Stopped);
-        assert_eq!(model.lost_told().len(), 1);
+        assert_eq!(model.reported_losses().len(), 1);
         assert_eq!(model.serving(), (0, 1, 0));
     }
 }

@@ -174,7 +174,7 @@ fn unheard(id: u64) -> Peer {
     peer.change(|peer| peer.flow.log.restored = Restored::Silent)
 }
 
-fn heard_ahead(peer: &mut Peer) {
+fn acked_ahead(peer: &mut Peer) {
     (peer.flow.log.restored, peer.flow.log.ahead) = (Restored::Heard, true);
 }
 
@@ -254,7 +254,7 @@ fn closed_connection_is_grafted_after_handover() {
 /// What it had sent to the host that has died it sends again: until then it may have been acknowledged.
 #[test]
 fn unlogged_input_is_awaited_after_takeover() {
-    let ahead = |id| Peer::new(id, 100, 50).stands(100, 50).change(heard_ahead);
+    let ahead = |id| Peer::new(id, 100, 50).stands(100, 50).change(acked_ahead);
     let mut model = wrapped([ahead(1), ahead(2)]);
     model.die();
     model.turn_page();
@@ -274,7 +274,7 @@ fn unlogged_input_is_awaited_after_takeover() {
 /// Whoever looks after the service next looks after that, too.
 #[test]
 fn adopted_connection_with_unlogged_input_is_tracked() {
-    let ahead = |id| Peer::new(id, 100, 50).change(heard_ahead);
+    let ahead = |id| Peer::new(id, 100, 50).change(acked_ahead);
     let mut model = wrapped([ahead(1), ahead(2), ahead(3)]);
     for id in [1, 2, 3] {
         let flow = model.peer(id).flow.clone();
@@ -296,7 +296,7 @@ fn adopted_connection_with_unlogged_input_is_tracked() {
 /// Who ends it needs nothing any more.
 #[test]
 fn connection_with_unlogged_input_may_end() {
-    let mut model = wrapped([Peer::new(1, 100, 50).stands(100, 50).change(heard_ahead)]);
+    let mut model = wrapped([Peer::new(1, 100, 50).stands(100, 50).change(acked_ahead)]);
     model.die();
     come_back(&mut model);
     model.until_serving(10);

@@ -393,11 +393,11 @@ impl Model {
         let flow = &mut self.peer(id).flow;
         flow.mode = Mode::Diverged;
         flow.verify.diverged_at = at;
-        self.tell_diverged(id);
+        self.report_diverged(id);
     }
 
     /// The event about a contradiction is read, if its flow is still there.
-    pub(super) fn tell_diverged(&mut self, id: u64) {
+    pub(super) fn report_diverged(&mut self, id: u64) {
         if let Some(peer) = self.peers.get(&key(id)) {
             self.recovery.diverged(key(id), &peer.flow);
         }
@@ -463,7 +463,7 @@ impl Model {
             .expect("a Serving event")
     }
 
-    pub(super) fn lost_told(&self) -> Vec<(FlowKey, LostReason)> {
+    pub(super) fn reported_losses(&self) -> Vec<(FlowKey, LostReason)> {
         let lost = |event: &Event| match event {
             Event::ConnectionReset {
                 connection, reason, ..

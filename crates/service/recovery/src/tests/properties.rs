@@ -221,7 +221,7 @@ fn each_has_one_fate(model: &Model, all: &[(u64, bool)]) {
             assert!(!model.spliced.contains(&id), "connection {id}");
         }
     }
-    let told = model.lost_told();
+    let told = model.reported_losses();
     assert_eq!(told.len(), model.reset.len(), "each reset is told once");
 }
 

@@ -278,7 +278,7 @@ fn listed_and_late_connection_is_recovered_once() {
     model.until_serving(50);
     assert_eq!(model.spliced, [1]);
     assert_eq!(model.serving(), (1, 1, 10));
-    assert_eq!(model.lost_told().len(), 1);
+    assert_eq!(model.reported_losses().len(), 1);
 }
 
 /// A report may come between the decision to splice and its being carried out.
@@ -334,7 +334,7 @@ fn record_lost_during_replay_resets() {
     model.until_serving(10);
     assert_eq!(model.pieces(1), []);
     assert_eq!(
-        model.lost_told(),
+        model.reported_losses(),
         [
             (
                 key(1),
@@ -365,7 +365,7 @@ fn record_lost_after_replay_is_ignored() {
         .recovery
         .unprotected(FlowId(7), UnprotectedReason::ConnectionLimit); // of nobody whom we know
     model.pass_in_steps(ms(500), ms(10));
-    assert_eq!((model.lost_told(), model.reset.len()), (vec![], 0));
+    assert_eq!((model.reported_losses(), model.reset.len()), (vec![], 0));
 }
 
 /// That lasts as long as the server takes to say what the client had heard before it.

@@ -257,7 +257,7 @@ fn resets_follow_end_of_recovery() {
         .iter()
         .position(|action| matches!(action, Action::ResetClient { .. }));
     assert!(recovered.is_some() && recovered < reset);
-    assert_eq!(model.lost_told().len(), 1);
+    assert_eq!(model.reported_losses().len(), 1);
 }
 
 #[test]

@@ -311,7 +311,7 @@ fn verdicts_become_actions() {
             .contains(&Event::ClientReset { connection: key(2) })
     );
     model.until_serving(10);
-    assert_eq!(model.lost_told(), [(key(3), LostReason::NoRecord)]);
+    assert_eq!(model.reported_losses(), [(key(3), LostReason::NoRecord)]);
     assert!(model.peers.contains_key(&key(1)), "the kernel finishes it");
     assert_eq!(model.serving(), (1, 1, 10));
 }

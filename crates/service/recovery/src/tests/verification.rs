@@ -109,7 +109,7 @@ fn divergence_during_recovery_resets_at_end() {
     model.until_serving(200);
     assert_eq!(model.pieces(1), []);
     assert_eq!(
-        model.lost_told(),
+        model.reported_losses(),
         [(key(1), LostReason::Diverged { offset: 30 })]
     );
     assert_eq!(
@@ -127,9 +127,9 @@ fn divergence_after_recovery_resets_at_once() {
     model.diverge(1, SERVER);
     model.act();
     assert_eq!(model.reset[&key(1)], LostReason::Diverged { offset: 0 });
-    model.tell_diverged(1);
+    model.report_diverged(1);
     model.act();
-    assert_eq!(model.lost_told().len(), 1);
+    assert_eq!(model.reported_losses().len(), 1);
     model.pass_in_steps(ms(200), ms(1));
     assert_eq!(verified(&model), [(1, 100)]);
 }
@@ -145,9 +145,9 @@ fn divergence_is_no_regular_end() {
     model.until_serving(10);
     model.pass_in_steps(ms(200), ms(1));
     assert_eq!(model.reset[&key(1)], LostReason::Diverged { offset: 7 });
-    model.tell_diverged(1);
+    model.report_diverged(1);
     model.act();
-    assert_eq!(model.lost_told().len(), 1);
+    assert_eq!(model.reported_losses().len(), 1);
 }
 
 #[test]

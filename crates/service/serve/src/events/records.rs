@@ -83,7 +83,7 @@ struct Server {
 }
 
 impl Server {
-    fn heed(&mut self, event: &Event) {
+    fn update(&mut self, event: &Event) {
         self.pid = match event {
             Event::Adopted { pid, .. } => *pid,
             Event::Started { pid }
@@ -134,7 +134,7 @@ impl EventBuffer {
             self.kept.pop_front();
             self.first += 1;
         }
-        self.server.heed(&event);
+        self.server.update(&event);
         let message = self.server.in_words(&event);
         let report = EventRecord::in_words(service, event, message);
         if let Some(log) = &mut self.log {

@@ -6,7 +6,7 @@ use north_host::{Ends, Handover, HandoverError, Suspect};
 use south_model::Flow;
 use wire::FlowKey;
 
-use super::{North, RECORD, empty, ends, new_number, positions, room_for};
+use super::{North, RECORD, empty, ends, mount_bytes, new_number, positions};
 use crate::error::{ServeError, SystemContext as _};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,10 +88,10 @@ impl North {
         self.files.let_go();
         self.memory.release().doing(RECORD)?; // the next one needs room
         // One of another version may have been there besides, until now.
-        if let Err(error) = self.room.resize(room_for(self.bytes)) {
+        if let Err(error) = self.memory_mount.resize(mount_bytes(self.bytes)) {
             tracing::warn!(%error, "the room for the record keeps its size");
         }
-        self.memory = empty(&self.room)?;
+        self.memory = empty(&self.memory_mount)?;
         self.handover = Handover::new().doing(RECORD)?;
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.forget()?;

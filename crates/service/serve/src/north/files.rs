@@ -27,7 +27,7 @@ pub(crate) struct Files(HashMap<u64, OwnedFd>);
 
 impl Files {
     /// A process has opened one, or asks for it. Others are returned.
-    pub(crate) fn hear(
+    pub(crate) fn on_message(
         &mut self,
         message: Message,
         descriptor: Option<OwnedFd>,
@@ -106,7 +106,7 @@ mod tests {
     fn wanted(files: &mut Files, file: u64) -> Option<File> {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         let wants = Message::Wants { process: 0, file };
-        assert!(files.hear(wants, Some(theirs.into())).is_none());
+        assert!(files.on_message(wants, Some(theirs.into())).is_none());
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
         let into = &mut [0; 1];
@@ -129,7 +129,7 @@ mod tests {
             file: 7,
         };
         let opened = File::open(&path).expect("it is there");
-        assert!(files.hear(reads, Some(opened.into())).is_none());
+        assert!(files.on_message(reads, Some(opened.into())).is_none());
         std::fs::remove_file(&path).expect("it was there");
         let mut text = String::new();
         let mut held = wanted(&mut files, 7).expect("it is held");
@@ -139,6 +139,6 @@ mod tests {
         files.let_go();
         assert!(wanted(&mut files, 7).is_none());
         let other = Message::Paused { process: 0 };
-        assert!(files.hear(other, None).is_some());
+        assert!(files.on_message(other, None).is_some());
     }
 }

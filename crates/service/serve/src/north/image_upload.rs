@@ -155,11 +155,11 @@ impl Uploads {
     }
 
     /// The logger has said something of an image.
-    fn hear(&mut self, said: ImageReply) -> Uploaded {
-        let Some(upload) = self.now.as_mut().filter(|one| one.of == said.image) else {
+    fn on_reply(&mut self, reply: ImageReply) -> Uploaded {
+        let Some(upload) = self.now.as_mut().filter(|one| one.of == reply.image) else {
             return Uploaded::NotYet; // of one that nobody waits for any more
         };
-        match said.state {
+        match reply.state {
             ImageState::There(bytes) => {
                 upload.there = bytes.min(upload.told);
                 Uploaded::NotYet
@@ -242,11 +242,11 @@ impl North {
     }
 
     /// The logger has said something of an image.
-    pub(crate) fn handle_image_reply(&mut self, said: ImageReply) -> Uploaded {
+    pub(crate) fn handle_image_reply(&mut self, reply: ImageReply) -> Uploaded {
         let Some(checkpoints) = &mut self.checkpoints else {
             return Uploaded::NotYet;
         };
-        let uploaded = checkpoints.uploads.hear(said);
+        let uploaded = checkpoints.uploads.on_reply(reply);
         self.noted(uploaded)
     }
 

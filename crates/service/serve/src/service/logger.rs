@@ -64,7 +64,7 @@ impl Service {
             None => self.released(flow, reason)?,
         };
         if let Some(key) = key.filter(|_| is_full) {
-            self.unseen.has_no_room(key);
+            self.unseen.add_refused(key);
         }
         self.emit(Event::Unprotected {
             connection: key.map_or_else(|| format!("connection {flow}"), |key| key.to_string()),

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use recovery::Stage;
 use sd_notify::NotifyState;
 
-use super::{Service, tell_manager};
+use super::{Service, notify_manager};
 use crate::{
     clock,
     config::{in_words, is_next},
@@ -84,7 +84,7 @@ impl Service {
     /// The server serves clients.
     pub(super) fn notify_ready(&mut self) {
         if self.readiness.becomes_ready() {
-            tell_manager(NotifyState::Ready);
+            notify_manager(NotifyState::Ready);
         }
         self.show_status();
     }
@@ -93,7 +93,7 @@ impl Service {
     pub(super) fn extend_start(&mut self) {
         if self.readiness.is_to_extend(clock::now()) {
             let by = u32::try_from(START_EXTENSION.as_micros()).unwrap_or(u32::MAX);
-            tell_manager(NotifyState::ExtendTimeoutUsec(by));
+            notify_manager(NotifyState::ExtendTimeoutUsec(by));
         }
         self.show_status();
     }
@@ -108,7 +108,7 @@ impl Service {
         };
         let status = format!("{stage}: {addresses}");
         if status != self.readiness.status {
-            tell_manager(NotifyState::Status(&status));
+            notify_manager(NotifyState::Status(&status));
             self.readiness.status = status;
         }
     }

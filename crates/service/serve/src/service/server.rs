@@ -51,7 +51,7 @@ impl Service {
             EventKind::Unprotected { key, flow, reason } => {
                 self.recovery.unprotected(flow, reason);
                 if reason == UnprotectedReason::TooManyConnections {
-                    self.unseen.has_no_room(key);
+                    self.unseen.add_refused(key);
                 }
                 self.emit(Event::Unprotected {
                     connection: key.to_string(),

@@ -18,7 +18,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use supervise::{TcpState, destroy_socket, destroy_sockets};
 use wire::FlowKey;
 
-use super::{Ending, Service, opened_by_server, tell_manager};
+use super::{Ending, Service, notify_manager, opened_by_server};
 use crate::{
     clock,
     error::{ServeError, SystemContext},
@@ -36,7 +36,7 @@ impl Service {
         if self.has_standby() {
             return self.hand_over(Ending::HandedOver);
         }
-        tell_manager(NotifyState::Stopping);
+        notify_manager(NotifyState::Stopping);
         self.resources.plane.stopping(true)?;
         self.reset_waiting_clients(GaveUp::Stopped)?;
         if let Some(north) = &mut self.north {

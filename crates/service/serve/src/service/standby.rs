@@ -9,7 +9,7 @@ use sd_notify::NotifyState;
 use supervise::destroy_sockets;
 use wire::FlowKey;
 
-use super::{Ending, Service, opened_by_server, tell_manager};
+use super::{Ending, Service, notify_manager, opened_by_server};
 use crate::{
     clock,
     config::in_words,
@@ -246,7 +246,7 @@ impl Service {
     /// nothing more is said here.
     pub(super) fn hand_over(&mut self, ending: Ending) -> Result<Ending, ServeError> {
         if ending == Ending::HandedOver {
-            tell_manager(NotifyState::Stopping);
+            notify_manager(NotifyState::Stopping);
         }
         self.kill_behind_fence()?;
         self.flush_record()?;

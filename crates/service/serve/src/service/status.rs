@@ -106,7 +106,7 @@ impl Service {
             unseen: self.unseen.connections(),
             waiting_for_request: open
                 .iter()
-                .filter(|(_, flow)| record_ended.is_none() && awaits_turn(flow))
+                .filter(|(_, flow)| record_ended.is_none() && awaits_request(flow))
                 .count(),
             spliced: open
                 .iter()
@@ -245,7 +245,7 @@ fn commit_status(north: &North) -> CommitStatus {
     }
 }
 
-fn awaits_turn(flow: &Flow) -> bool {
+fn awaits_request(flow: &Flow) -> bool {
     let reason = flow.unprotected.map(types::UnprotectedReason::code);
     reason == Some(UnprotectedReason::AwaitsTurn.code())
 }

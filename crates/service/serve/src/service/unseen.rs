@@ -44,7 +44,7 @@ impl Unseen {
     }
 
     /// A program has seen this connection, and there was no room for it.
-    pub(super) fn has_no_room(&mut self, key: FlowKey) {
+    pub(super) fn add_refused(&mut self, key: FlowKey) {
         if self.without_room.len() < REFUSED_KEYS_MAX {
             self.without_room.insert(key, false);
         }
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn refused_connection_is_not_unseen() {
         let mut unseen = Unseen::default();
-        unseen.has_no_room(key(1));
+        unseen.add_refused(key(1));
         let all: HashSet<_> = [key(1), key(2)].into();
         assert_eq!(unseen.look(all.clone()), None);
         assert_eq!(unseen.look(all), Some(key(2)));
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn new_connection_is_not_unseen() {
         let mut unseen = Unseen::default();
-        unseen.has_no_room(key(1));
+        unseen.add_refused(key(1));
         assert_eq!(unseen.look(HashSet::new()), None);
         assert_eq!(unseen.look([key(1)].into()), None);
         assert_eq!(unseen.look([key(1)].into()), None);

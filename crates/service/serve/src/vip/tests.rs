@@ -2,8 +2,8 @@ use supervise::local_addresses;
 
 use super::*;
 
-const NOW: Duration = Duration::from_secs(1);
-const DEVICE: u32 = 2;
+const START_TIME: Duration = Duration::from_secs(1);
+const DEVICE_INDEX: u32 = 2;
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -34,7 +34,7 @@ fn present_addresses_are_left_alone() {
     };
     for stored in [StoredAddresses::default(), noted] {
         write(directory.path(), &stored).unwrap();
-        let own = VirtualAddresses::bring_up(directory.path(), "lo", &[here], NOW).unwrap();
+        let own = VirtualAddresses::bring_up(directory.path(), "lo", &[here], START_TIME).unwrap();
         assert!(own.is_none());
         write(directory.path(), &stored).unwrap();
         assert_eq!(take_down(directory.path()).unwrap(), 0);
@@ -47,7 +47,7 @@ fn new_and_leftover_addresses_are_managed() {
     let wanted = ["10.0.0.1:80", "[::ffff:10.0.0.1]:81", "[fd00::1]:80"];
     let wanted = wanted.map(|text| text.parse::<SocketAddr>().unwrap());
     let both = [ip("10.0.0.1"), ip("fd00::1")];
-    assert_eq!(managed(&wanted, &[], &[], DEVICE), both, "each once");
+    assert_eq!(managed(&wanted, &[], &[], DEVICE_INDEX), both, "each once");
 
     let there = |device, permanent| {
         both.map(|ip| HostAddress {
@@ -56,13 +56,13 @@ fn new_and_leftover_addresses_are_managed() {
             permanent,
         })
     };
-    let left = there(DEVICE, false);
-    assert_eq!(managed(&wanted, &left, &both, DEVICE), both);
-    assert_eq!(managed(&wanted, &left, &both[..1], DEVICE), both[..1]);
-    assert_eq!(managed(&wanted, &left[1..], &both, DEVICE), both);
-    assert!(managed(&wanted, &left, &[], DEVICE).is_empty());
-    assert!(managed(&wanted, &there(DEVICE, true), &both, DEVICE).is_empty());
-    assert!(managed(&wanted, &there(3, false), &both, DEVICE).is_empty());
+    let left = there(DEVICE_INDEX, false);
+    assert_eq!(managed(&wanted, &left, &both, DEVICE_INDEX), both);
+    assert_eq!(managed(&wanted, &left, &both[..1], DEVICE_INDEX), both[..1]);
+    assert_eq!(managed(&wanted, &left[1..], &both, DEVICE_INDEX), both);
+    assert!(managed(&wanted, &left, &[], DEVICE_INDEX).is_empty());
+    assert!(managed(&wanted, &there(DEVICE_INDEX, true), &both, DEVICE_INDEX).is_empty());
+    assert!(managed(&wanted, &there(3, false), &both, DEVICE_INDEX).is_empty());
 }
 
 #[test]

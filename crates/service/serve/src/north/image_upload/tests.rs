@@ -10,24 +10,24 @@ use protocol::control::{Edition, KeptImage};
 
 use super::*;
 
-const RECORD: u64 = 7;
-const ROOM: u64 = u64::MAX;
+const RECORD_NUMBER: u64 = 7;
+const FREE_BYTES: u64 = u64::MAX;
 /// More than may be under way at a time.
-const IMAGE: usize = 300_000;
-const NOTES: usize = 1 << 20;
+const IMAGE_BYTES: usize = 300_000;
+const LOG_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy)]
-enum Step {
+enum Input {
     /// The server notes so much, and its processes tell the logger.
-    Note(usize),
+    Append(usize),
     /// The same, but nothing of it gets there.
-    NoteOnly(usize),
+    AppendLocally(usize),
     /// An image is made of all that was noted.
     Make,
     /// So many messages get there.
-    Tell(usize),
+    Send(usize),
     /// So many answers get back.
-    Hear(usize),
+    Receive(usize),
     /// So many of both.
     Pass(usize),
     ServerDies,
@@ -37,19 +37,19 @@ enum Step {
     Break,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = Input> {
     prop_oneof![
-        4 => (1..5000usize).prop_map(Step::Note),
-        2 => (1..5000usize).prop_map(Step::NoteOnly),
-        4 => Just(Step::Make),
-        3 => (1..8usize).prop_map(Step::Tell),
-        2 => (1..8usize).prop_map(Step::Hear),
-        2 => (1..8usize).prop_map(Step::Pass),
-        4 => Just(Step::Pass(20)),
-        1 => Just(Step::ServerDies),
-        1 => Just(Step::ServeDies),
-        2 => Just(Step::LoggerDies),
-        1 => Just(Step::Break),
+        4 => (1..5000usize).prop_map(Input::Append),
+        2 => (1..5000usize).prop_map(Input::AppendLocally),
+        4 => Just(Input::Make),
+        3 => (1..8usize).prop_map(Input::Send),
+        2 => (1..8usize).prop_map(Input::Receive),
+        2 => (1..8usize).prop_map(Input::Pass),
+        4 => Just(Input::Pass(20)),
+        1 => Just(Input::ServerDies),
+        1 => Just(Input::ServeDies),
+        2 => Just(Input::LoggerDies),
+        1 => Just(Input::Break),
     ]
 }
 
@@ -63,7 +63,7 @@ fn notes(from: u64, to: u64) -> Vec<u8> {
 }
 
 /// The host that serves, and its logger.
-struct World {
+struct Model {
     _directory: tempfile::TempDir,
     store: Store,
     uploads: Uploads,
@@ -81,11 +81,11 @@ struct World {
     down: VecDeque<ImageReply>,
 }
 
-impl World {
+impl Model {
     fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let store = Store::new(directory.path().to_owned()).expect("a store");
-        let mut world = Self {
+        let mut model = Self {
             _directory: directory,
             store,
             uploads: Uploads::default(),
@@ -100,47 +100,49 @@ impl World {
             up: VecDeque::new(),
             down: VecDeque::new(),
         };
-        world.greet();
-        world
+        model.greet();
+        model
     }
 
-    fn take(&mut self, step: Step) {
+    fn take(&mut self, step: Input) {
         match step {
-            Step::Note(bytes) => {
+            Input::Append(bytes) => {
                 self.note(bytes);
                 self.ship();
             }
-            Step::NoteOnly(bytes) => self.note(bytes),
-            Step::Make => self.make(),
-            Step::Tell(count) => (0..count).for_each(|_| self.tell()),
-            Step::Hear(count) => (0..count).for_each(|_| self.hear()),
-            Step::Pass(count) => self.pass(count),
-            Step::ServerDies => {
+            Input::AppendLocally(bytes) => self.note(bytes),
+            Input::Make => self.make(),
+            Input::Send(count) => (0..count).for_each(|_| self.send()),
+            Input::Receive(count) => (0..count).for_each(|_| self.receive()),
+            Input::Pass(count) => self.pass(count),
+            Input::ServerDies => {
                 self.uploads.stop_new();
                 self.compare(); // before the next one is started
             }
-            Step::ServeDies => {
+            Input::ServeDies => {
                 self.uploads = Uploads::default();
-                self.logger_copy.begin(RECORD, &[(0, self.said)]);
+                self.logger_copy.begin(RECORD_NUMBER, &[(0, self.said)]);
                 self.greet();
             }
-            Step::LoggerDies => {
+            Input::LoggerDies => {
                 self.logger = Determinants::default();
                 self.greet();
             }
-            Step::Break => self.greet(),
+            Input::Break => self.greet(),
         }
     }
 
     fn note(&mut self, bytes: usize) {
-        self.head = (self.head + bytes as u64).min(NOTES as u64);
+        self.head = (self.head + bytes as u64).min(LOG_BYTES as u64);
     }
 
     /// As the processes do it. What is said waits until all of it is there.
     fn ship(&mut self) {
         let from = self.stable.max(self.base);
         let bytes = notes(from, self.head);
-        let length = self.logger.append(RECORD, 0, from, &bytes, ROOM);
+        let length = self
+            .logger
+            .append(RECORD_NUMBER, 0, from, &bytes, FREE_BYTES);
         self.stable = length.expect("room").expect("the record");
         if self.stable == self.head {
             self.said = self.head;
@@ -155,17 +157,19 @@ impl World {
         let image = image(&self.store, number);
         self.made.push(self.head);
         let made = NewImage::of(image, self.head);
-        self.uploads.begin(made, RECORD).expect("it is whole");
+        self.uploads
+            .begin(made, RECORD_NUMBER)
+            .expect("it is whole");
     }
 
     fn pass(&mut self, count: usize) {
         for _ in 0..count {
-            self.tell();
-            self.hear();
+            self.send();
+            self.receive();
         }
     }
 
-    fn tell(&mut self) {
+    fn send(&mut self) {
         let requests = self.uploads.requests(1).ok();
         self.up.extend(requests.expect("it can be read"));
         if let Some(request) = self.up.pop_front() {
@@ -173,17 +177,17 @@ impl World {
         }
     }
 
-    fn hear(&mut self) {
+    fn receive(&mut self) {
         if let Some(said) = self.down.pop_front() {
-            let uploaded = self.uploads.hear(said);
-            if self.heed(uploaded) {
+            let uploaded = self.uploads.on_reply(said);
+            if self.handle(uploaded) {
                 self.compare();
             }
         }
     }
 
     /// Is there anything to be told behind it?
-    fn heed(&mut self, uploaded: Uploaded) -> bool {
+    fn handle(&mut self, uploaded: Uploaded) -> bool {
         match uploaded {
             Uploaded::NotYet => false,
             Uploaded::Again => true,
@@ -210,26 +214,28 @@ impl World {
     /// As `compare_determinants` does it.
     fn compare(&mut self) {
         loop {
-            self.logger.begin(RECORD);
+            self.logger.begin(RECORD_NUMBER);
             let said = self
                 .logger_copy
-                .add(RECORD, &[(0, self.stable.max(self.base))]);
-            self.logger.was_said(RECORD, &said);
+                .add(RECORD_NUMBER, &[(0, self.stable.max(self.base))]);
+            self.logger.was_said(RECORD_NUMBER, &said);
             let there = there(&self.logger);
             self.stable = there.length(0);
             let here = Here {
-                record: RECORD,
+                record: RECORD_NUMBER,
                 base: self.base,
                 last: self.last.as_ref(),
             };
             let uploaded = self.uploads.compare(&there, here);
-            self.heed(uploaded);
+            self.handle(uploaded);
             let from = there.length(0);
             if from < self.base || from >= self.head {
                 return;
             }
             let to = self.head.min(from + 2000);
-            let told = self.logger.append(RECORD, 0, from, &notes(from, to), ROOM);
+            let told = self
+                .logger
+                .append(RECORD_NUMBER, 0, from, &notes(from, to), FREE_BYTES);
             assert_eq!(told, Ok(Some(to)));
         }
     }
@@ -261,7 +267,7 @@ fn number(image: &Image) -> usize {
 }
 
 fn pages(number: u64) -> Vec<u8> {
-    vec![number.to_le_bytes()[0]; IMAGE]
+    vec![number.to_le_bytes()[0]; IMAGE_BYTES]
 }
 
 fn image(store: &Store, number: u64) -> Image {
@@ -298,7 +304,7 @@ fn answer(logger: &mut Determinants, request: &Request) -> Option<ImageReply> {
             from,
             ref bytes,
         } => {
-            let taken = logger.take_image(record, (image, length), from, bytes, ROOM);
+            let taken = logger.take_image(record, (image, length), from, bytes, FREE_BYTES);
             (record, image, taken.map(ImageState::There))
         }
         Request::CommitImage {
@@ -327,21 +333,21 @@ proptest! {
     fn record_survives_any_crash_order(
         steps in prop::collection::vec(step(), 0..60),
     ) {
-        let mut world = World::new();
+        let mut model = Model::new();
         for step in steps {
-            world.take(step);
-            world.check();
+            model.take(step);
+            model.check();
         }
         // When nobody dies any more, all of it is there.
-        world.note(1);
-        world.pass(100);
-        world.ship();
-        world.check();
-        prop_assert!(!world.uploads.is_under_way());
-        prop_assert!(world.logger.is_whole());
-        prop_assert_eq!(world.said, world.head);
-        if let Some(last) = &world.last {
-            prop_assert!(world.logger.image().is_some_and(|there| there.number() >= last.number));
+        model.note(1);
+        model.pass(100);
+        model.ship();
+        model.check();
+        prop_assert!(!model.uploads.is_under_way());
+        prop_assert!(model.logger.is_whole());
+        prop_assert_eq!(model.said, model.head);
+        if let Some(last) = &model.last {
+            prop_assert!(model.logger.image().is_some_and(|there| there.number() >= last.number));
         }
     }
 }

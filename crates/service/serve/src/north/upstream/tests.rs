@@ -118,7 +118,7 @@ fn closed_sockets_are_released() {
 /// What a process was about to send when it died is much, and so is what is in the socket already.
 #[test]
 fn large_output_and_input_are_completed() {
-    const MUCH: usize = 1 << 20;
+    const OUTPUT_BYTES: usize = 1 << 20;
     let (held, mut other) = connection();
     let socket = TcpStream::from(held);
     socket.set_nonblocking(true).expect("set");
@@ -126,12 +126,12 @@ fn large_output_and_input_are_completed() {
     while let Ok(length) = (&socket).write(&[7; 64 << 10]) {
         waits += length;
     }
-    let said = vec![8; MUCH];
+    let said = vec![8; OUTPUT_BYTES];
     let held = OwnedFd::from(socket);
     go_on(&held, &passed(4, waits as u64, &said, true)).expect("it goes on");
     let mut heard = Vec::new();
     other.read_to_end(&mut heard).expect("its end");
-    assert_eq!(heard.len(), waits + MUCH);
+    assert_eq!(heard.len(), waits + OUTPUT_BYTES);
     assert!(heard[3..waits].iter().all(|byte| *byte == 7));
     assert!(heard[waits..] == said);
 }
@@ -168,7 +168,7 @@ fn unnoted(which: &[Which]) -> (Upstream, Vec<TcpStream>) {
     (upstream, others)
 }
 
-fn heard_then(mut other: &TcpStream) -> Result<usize, io::ErrorKind> {
+fn received_until_end(mut other: &TcpStream) -> Result<usize, io::ErrorKind> {
     let mut all = [0; 100];
     loop {
         match other.read(&mut all) {
@@ -184,7 +184,7 @@ fn reopened_socket_is_kept() {
     let (mut upstream, others) = unnoted(&[(0, 1), (0, 2), (1, 1), (2, 1)]);
     // Only the last one of a process may be that, and only if there is such a process now. The others it had closed.
     for gone in [0, 3] {
-        assert_eq!(heard_then(&others[gone]), Ok(0));
+        assert_eq!(received_until_end(&others[gone]), Ok(0));
     }
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     let (process, serial) = (0, 2);
@@ -198,7 +198,10 @@ fn reopened_socket_is_kept() {
     let (held, _other) = new_connection();
     let (process, serial) = (1, 1);
     upstream.on_message(Message::Opened { process, serial }, Some(held));
-    assert_eq!(heard_then(&others[2]), Err(ErrorKind::ConnectionReset));
+    assert_eq!(
+        received_until_end(&others[2]),
+        Err(ErrorKind::ConnectionReset)
+    );
     // Of one that is not known there is no answer.
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     upstream.on_message(Message::Opens { process, serial }, Some(theirs.into()));
@@ -215,7 +218,7 @@ fn used_unknown_socket_is_closed() {
     let handover = Handover::new().expect("a handover");
     let begun = BTreeSet::from([0]);
     upstream.hand_over(&handover, &begun).expect("handed over");
-    assert_eq!(heard_then(&other), Ok(0));
+    assert_eq!(received_until_end(&other), Ok(0));
 }
 
 #[test]
@@ -230,7 +233,7 @@ fn unusable_socket_is_reset() {
     let handover = Handover::new().expect("a handover");
     let begun = BTreeSet::from([0]);
     upstream.hand_over(&handover, &begun).expect("handed over");
-    assert_eq!(heard_then(&other), Err(ErrorKind::ConnectionReset));
+    assert_eq!(received_until_end(&other), Err(ErrorKind::ConnectionReset));
 }
 
 /// Its program wants to wait until the other end has all of it. Nobody else does: this would not end.
@@ -281,10 +284,10 @@ fn outbound_socket_is_held_until_recorded() {
     // Of the first one it was heard that it is noted; of the second one it was not.
     let (process, serial) = (0, 1);
     upstream.on_message(Message::Closed { process, serial }, None);
-    assert_eq!(heard_then(&others[0]), Ok(0));
+    assert_eq!(received_until_end(&others[0]), Ok(0));
     let unnoted = upstream.unjoin(|process, flow| (process, flow) == (0, FlowId(2)));
     assert_eq!(unnoted, [(key(3), FlowId(3))]);
-    assert_eq!(heard_then(&others[1]), Ok(0));
+    assert_eq!(received_until_end(&others[1]), Ok(0));
     assert!(upstream.held.contains_key(&(0, 3)));
     (&others[2])
         .write_all(b"more")
