@@ -478,7 +478,7 @@ impl RenewalThread {
         if let Err(error) = client.listen() {
             let is_first = !client.reads_claims() && self.shared.lock().answered == 0;
             return Err(if is_first {
-                error.as_first_reply()
+                error.into_first_reply_error()
             } else {
                 error
             });

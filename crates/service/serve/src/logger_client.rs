@@ -289,7 +289,7 @@ impl LoggerClient {
     /// As the version before does.
     fn attach_as_before(self, attach: &Attach) -> Result<(Self, Attached), ServeError> {
         let attached = self.attach(Request::FormerAttach(attach.clone()));
-        attached.map_err(ServeError::as_first_reply)
+        attached.map_err(ServeError::into_first_reply_error)
     }
 
     fn attach(mut self, request: Request) -> Result<(Self, Attached), ServeError> {

@@ -124,7 +124,7 @@ fn flow_of(opened: &Blueprint, id: FlowId, incarnation: u32) -> Flow {
     let (theirs, ours) = opened.options.window_scales.unwrap_or_default();
     Flow {
         id,
-        incarnation: incarnation,
+        incarnation,
         syn_flags: (Flags::SYN | Flags::ACK).bits(),
         syn_window: window_field(opened.send_window, 0),
         syn_options: options_of(opened).map_or_else(|_| Vec::new(), |all| all.as_slice().to_vec()),
