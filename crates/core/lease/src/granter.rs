@@ -6,8 +6,7 @@
 //!
 //! | | who may take over |
 //! |---|---|
-//! | a lease | any standby, when the lease must be over: counted from the newest grant, and only if the holder has
-//! said that it is leased and can hear of no older permission without end |
+//! | a lease | any standby after the newest lease, if the holder confirmed it and awaits no permission without end |
 //! | without end | nobody |
 //!
 //! A granter that was started again knows from its [`Memory`] what it has granted, or waits: until it has

@@ -32,12 +32,12 @@ pub(crate) struct Images {
     last: Option<CurrentImage>,
 }
 
-/// An image that is whole.
+/// The image in use.
 #[derive(Debug)]
 pub(crate) struct CurrentImage {
     pub(crate) image: Image,
     pub(crate) kept: Kept,
-    /// How large it is, bytes.
+    /// Size in bytes.
     pub(crate) bytes: u64,
 }
 
@@ -154,7 +154,7 @@ fn copy(score: &Score, number: u64, positions: &mut Vec<Position>) -> Copied {
     Ok((memory, std::mem::take(positions)))
 }
 
-/// An image that is being made. Dropping it leaves nothing.
+/// A checkpoint in progress: a replay beside the server. Drop removes the files.
 pub(crate) struct ShadowReplay {
     /// `None`: it is whole, and somebody else's.
     image: Option<Image>,
@@ -164,15 +164,15 @@ pub(crate) struct ShadowReplay {
     stage: Stage,
 }
 
-/// What it is at.
+/// Stages of a checkpoint.
 enum Stage {
     /// The record is copied.
     CopiesRecord(Option<thread::JoinHandle<Copied>>),
-    /// The rehearsal replays the copy.
+    /// The shadow replay runs on the copy.
     Replays(ReplayRun),
-    /// It has stopped, and CRIU makes an image of it.
+    /// The replay has stopped, and CRIU dumps its process.
     Dumps(Room, Kept),
-    /// The image is made a process again, to see that it can be.
+    /// The image is restored as a test.
     Tries(Room, Kept),
 }
 
@@ -186,7 +186,7 @@ struct ReplayRun {
     behind: (u64, Duration),
 }
 
-/// An image that is whole. Dropping it before it is in use leaves nothing.
+/// A complete image. Drop removes an image that is not in use.
 pub(crate) struct NewImage {
     /// `None`: it is in use.
     last: Option<CurrentImage>,
@@ -197,12 +197,12 @@ pub(crate) struct NewImage {
 }
 
 impl NewImage {
-    /// How large it is, bytes.
+    /// Size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.last.as_ref().map_or(0, |last| last.bytes)
     }
 
-    /// It itself.
+    /// The files.
     pub(crate) fn image(&self) -> Option<&Image> {
         self.last.as_ref().map(|last| &last.image)
     }
@@ -315,7 +315,7 @@ fn remove_image(image: &Image) {
     let _ = fs::remove_dir_all(&image.directory);
 }
 
-/// What the room says; an error, if that it is of no use.
+/// Reply of the sandbox, or its failure.
 fn sandbox_reply(room: &mut Room) -> Result<Option<Said>, String> {
     match room.said() {
         Ok(Some((Said::Failed(why), _))) => Err(why),
@@ -364,7 +364,7 @@ impl ReplayRun {
         })
     }
 
-    /// Has it come further lately?
+    /// The replay has advanced within [`REPLAY_STALL_TIMEOUT`].
     fn makes_progress(&mut self) -> bool {
         // Before its process is there it is not behind at all.
         let (behind, now) = (self.memory.behind(), clock::now());

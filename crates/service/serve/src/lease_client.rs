@@ -1,4 +1,4 @@
-//! Keeping the lease by which this host may speak for the service, or waiting for one.
+//! Renews the lease of this host, or waits for a lease.
 //!
 //! A thread of its own, with a stream of its own to the logger: nothing that `serve` does meanwhile may
 //! cost the lease. What is decided is the crate `lease`'s; the data plane enforces it, whatever becomes of
@@ -38,24 +38,24 @@ const POSITION_REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 const UNANSWERED_INTERVALS: u32 = 8;
 const UNANSWERED_TIMEOUT_MIN: Duration = Duration::from_millis(600);
 
-/// What is known of the lease.
+/// State of the lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Position {
-    /// Granted to this instance, and not given up.
+    /// Epoch of this instance, until its release.
     pub(crate) epoch: Option<u32>,
-    /// Until when it may speak, by [`clock::boot`].
+    /// End of the permission to send, by [`clock::boot`].
     pub(crate) speech: Speech,
-    /// Another host serves, in this epoch: the instance is over.
+    /// Epoch of another serving host: this instance is over.
     pub(crate) superseded: Option<u32>,
     /// The epoch in which another host serves, for which this one is an effective standby.
     pub(crate) stands_by: Option<u32>,
     /// Another host would serve as soon as this one is silent.
     pub(crate) standby: bool,
-    /// What had become of the epoch before this one.
+    /// End of the epoch before.
     pub(crate) former: Former,
     /// The logger has answered.
     pub(crate) heard: bool,
-    /// Why the logger does not answer, if it does not.
+    /// Reason of a missing answer.
     pub(crate) trouble: Option<String>,
     /// Another service has one of the addresses, which the logger said to a host that did not serve.
     pub(crate) claimed: Option<String>,
@@ -65,17 +65,17 @@ pub(crate) struct Position {
     pub(crate) stream: u64,
 }
 
-/// The other hosts of the service, as people call them.
+/// Names of the other hosts of the service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Hosts {
-    /// That serves, or was the last to do so.
+    /// The serving host, or the last serving host.
     pub(crate) serves: Option<String>,
-    /// That stands by, or was the last to do so.
+    /// The standby, or the last standby.
     pub(crate) stands_by: Option<String>,
 }
 
 impl Hosts {
-    /// Of a host that is not there any more the name is still to be told.
+    /// Keeps the name of a host that is gone: events name the host later.
     fn learn(&mut self, serves: String, stands_by: String) {
         for (known, name) in [(&mut self.serves, serves), (&mut self.stands_by, stands_by)] {
             if !name.is_empty() {
@@ -85,15 +85,15 @@ impl Hosts {
     }
 }
 
-/// The logger that grants who serves.
+/// The logger that grants epochs.
 pub(crate) struct Granting {
     pub(crate) at: SocketAddr,
     pub(crate) key_file: PathBuf,
-    /// What it is told first.
+    /// The first message.
     pub(crate) claim: Claim,
 }
 
-/// The thread.
+/// Handle of the renewal thread.
 pub(crate) struct LeaseClient {
     shared: Arc<Shared>,
     /// Readable when the position has changed.
@@ -110,12 +110,12 @@ struct Shared {
 struct Inner {
     holder: Holder,
     fence: Fence,
-    /// What the holder may do is enforced.
+    /// The fence has the permission of the holder.
     enforced: bool,
-    /// Nothing opens the fence any more.
+    /// The fence stays shut.
     silenced: bool,
     heard: bool,
-    /// Requests made and answers heard on the present stream, which keeps their order.
+    /// Requests and answers of the present stream. The stream keeps the order.
     asked: u64,
     answered: u64,
     /// Streams so far.
@@ -129,7 +129,7 @@ struct Inner {
 }
 
 impl LeaseClient {
-    /// Begin to ask the logger. What the holder may do is enforced from here on.
+    /// Starts the renewal. The fence enforces the permission from here on.
     pub(crate) fn start(
         holder: Holder,
         fence: Fence,
@@ -326,7 +326,7 @@ impl Shared {
     }
 }
 
-/// What others than the fence want to know of a holder.
+/// The part of the holder's state that wakes the service.
 #[derive(Debug, PartialEq, Eq)]
 struct State {
     epoch: Option<u32>,
@@ -366,7 +366,7 @@ impl Inner {
     }
 }
 
-/// The thread's side.
+/// State of the renewal thread.
 struct RenewalThread {
     shared: Arc<Shared>,
     woken: UnixStream,

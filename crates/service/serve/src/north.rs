@@ -47,54 +47,53 @@ use logger_copy::LoggerCopy;
 use upstream::Upstream;
 pub(crate) use upstream::{OutboundRequest, Outgoing};
 
-/// What the server's processes share with us.
+/// Determinant log and handover of a server with state.
 pub(crate) struct North {
-    /// Where the memory file is, and how many bytes of records it is for.
     memory_mount: Mount,
+    /// Limit of the determinant log, bytes.
     bytes: u64,
     shim: Library,
     memory: Memory,
     handover: Handover,
-    /// What a process that has replayed its record has said of its connections.
+    /// Client connections as a process reported them after the replay.
     passed: HashMap<(Ends, Which), Passed>,
-    /// The sockets that were made for them.
+    /// Grafted sockets of these connections.
     made: HashMap<u32, TcpStream>,
-    /// Those that it has opened itself, and how many of them go on as clients' do.
+    /// Connections that the server has opened.
     upstream: Upstream,
-    /// What it has read, and what another one may have the name of by now.
+    /// Files that the server has read: the names may belong to other files by now.
     files: Files,
-    /// What an incarnation has said while it followed.
+    /// Messages of a replica, until its promotion.
     pending_messages: Vec<(Message, Option<OwnedFd>)>,
-    /// It has said something that was not looked at.
+    /// Some messages are unread.
     has_messages: bool,
     rejoined: usize,
-    /// There is no record from which the next incarnation could be rebuilt.
+    /// No determinant log can rebuild the next incarnation.
     is_lost: bool,
-    /// It was told that helper threads are not waited for.
+    /// The warning about helper threads was emitted.
     threads_not_awaited: bool,
-    /// The present incarnation has a record to replay, and is not at its end.
+    /// The present incarnation is replaying.
     replays: bool,
-    /// The present incarnation has followed that of another host, and has not gone on yet.
+    /// The present incarnation is a replica.
     follows: bool,
-    /// When it had.
+    /// End of the replay.
     replayed_at: Option<Duration>,
-    /// The last incarnation has ended in a crash, of this child if it was one.
+    /// Crash of the last incarnation, and the process of a crashed child.
     crash: Option<(Crash, Option<u32>)>,
-    /// What the server may have crashed of, and how often it has crashed again of that.
+    /// Number of crashes by suspected cause.
     deaths: BTreeMap<Option<Culprit>, u32>,
-    /// Where images of the server take the place of its record.
+    /// `None` without checkpoints.
     checkpoints: Option<Checkpoints>,
-    /// What has been with a logger.
     logger_copy: LoggerCopy,
-    /// Where its processes say how far they have noted what they read, if there is such a place.
+    /// Map of the read cursors, if the data plane has such a map.
     read_cursors: Option<OwnedFd>,
 }
 
-/// What became of a replay.
+/// Result of a replay.
 pub(crate) enum Replayed {
     NotYet,
     Whole,
-    /// What was passed on makes no sense.
+    /// The handover is inconsistent.
     Not(String),
 }
 
@@ -121,7 +120,7 @@ impl North {
         Ok(self)
     }
 
-    /// The same.
+    /// As [`Self::with_images`].
     pub(crate) fn take_images(
         &mut self,
         config: &ServeConfig,
@@ -211,19 +210,19 @@ impl North {
         Ok(Self::with(memory, memory_mount, bytes, shared()?))
     }
 
-    /// They may say there how far they have noted what they read.
+    /// Gives the processes a map for their read cursors.
     pub(crate) fn set_read_cursors(&mut self, notes: BorrowedFd<'_>) {
         if self.read_cursors.is_none() {
             self.read_cursors = notes.try_clone_to_owned().ok();
         }
     }
 
-    /// What the processes share with us.
+    /// The shared memory of the processes.
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// There is no record from which the earlier incarnation could be rebuilt.
+    /// No determinant log can rebuild the earlier incarnation.
     pub(crate) fn mark_lost(&mut self) {
         self.is_lost = true;
     }
@@ -281,7 +280,7 @@ impl North {
         Ok(())
     }
 
-    /// What is kept of that, bytes.
+    /// Retained output of a replica, bytes.
     pub(crate) fn held(&self) -> usize {
         self.handover.held()
     }
@@ -358,7 +357,7 @@ impl North {
             .sum()
     }
 
-    /// What output commit has cost.
+    /// Count and time of output commits.
     pub(crate) fn committed(&self) -> Committed {
         self.memory.page().commits.so_far()
     }
@@ -458,13 +457,13 @@ impl North {
     }
 }
 
-/// What an incarnation has besides its record.
+/// The shim and the handover of an incarnation.
 fn shared() -> Result<(Library, Handover), ServeError> {
     let library = Library::new().doing(RECORD)?;
     Ok((library, Handover::new().doing(RECORD)?))
 }
 
-/// Where there is room for so many bytes of records.
+/// Mounts memory for this many bytes of records.
 fn mount_memory(run_dir: &Path, bytes: u64) -> Result<Mount, ServeError> {
     Ok(mounts::memory(run_dir, mount_bytes(bytes))?)
 }

@@ -1,10 +1,8 @@
-//! Questions to the logger, asked together.
+//! Batches of requests to the logger.
 //!
-//! A question costs two changes of process, some 0.1 ms on a machine that was asleep, and the
-//! recovery of a connection needs three: what its server has said, what its client has said, and
-//! what the client has said since. Hundreds of connections are recovered at a time, so whoever asks
-//! one question asks those that the next actions will need, too. The answers are kept only as long
-//! as these actions are carried out.
+//! A request costs two context switches, about 0.1 ms on an idle machine. The recovery of a connection needs three
+//! requests: heads of the outstream, recorded instream, and later instream. Hundreds of connections are recovered at a
+//! time, so one request also asks for the data of the next actions. The replies live as long as these actions run.
 
 use std::collections::BTreeMap;
 
@@ -24,12 +22,11 @@ const REQUESTS_IN_FLIGHT: usize = 64;
 /// Bytes of a prefetched piece of a replay.
 const PREFETCH_BYTES: u32 = 64 << 10;
 
-/// What the logger says of what a server has said.
+/// Reply to a request for heads.
 pub(crate) enum HeadsReply {
     Heads(Heads),
-    /// It knows nothing of the connection.
+    /// The logger has no record of the connection.
     NotKnown,
-    /// It does not answer.
     NoReply,
 }
 
@@ -41,7 +38,7 @@ pub(crate) struct Prefetched {
 }
 
 impl Service {
-    /// What the server has said on this connection, and where the client began to speak.
+    /// Heads of the outstream, and the beginnings of requests.
     pub(crate) fn heads(&mut self, flow: FlowId) -> Result<HeadsReply, ServeError> {
         let is_asked = self.prefetched.heads.contains_key(&flow);
         if !is_asked && !self.request_heads(flow)? {
@@ -51,13 +48,13 @@ impl Service {
         Ok(known.map_or(HeadsReply::NotKnown, HeadsReply::Heads))
     }
 
-    /// Of this connection, and of those that are spliced next. Tells whether the logger answers.
+    /// Requests the heads of this and of the next connections. `false`: the logger does not answer.
     fn request_heads(&mut self, flow: FlowId) -> Result<bool, ServeError> {
         let others = self.recovery.upcoming().filter_map(|action| match action {
             Action::Expect { flow } => Some(*flow),
             _ => None,
         });
-        // All that a server has said may be much.
+        // A whole outstream may be large.
         let most = match self.config.verify {
             Verify::Full => 1,
             Verify::Hash | Verify::Head | Verify::Off => REQUESTS_IN_FLIGHT,
@@ -71,7 +68,7 @@ impl Service {
         Ok(true)
     }
 
-    /// What the client has said from `from` on; nothing if nobody knows.
+    /// Recorded instream from `from` on; empty if unknown.
     pub(crate) fn instream_since(
         &mut self,
         flow: FlowId,

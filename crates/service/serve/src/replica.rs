@@ -23,18 +23,18 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Retained output at which the logger is asked how much clients have, bytes. The next request is at twice the rest.
 const RETAINED_OUTPUT_BYTES: usize = 4 << 20;
 
-/// The server, and what it follows.
+/// The replica process, and the input from the logger.
 pub(crate) struct Replica {
     pub(crate) north: North,
     server: Server,
     edition: Edition,
     feeds: BTreeMap<u32, Feed>,
     trim_at: usize,
-    /// When it had replayed all that there was for the first time.
+    /// Time at which the replica caught up first.
     caught_up: Option<Duration>,
 }
 
-/// Why it is of no use.
+/// Failure of a replica.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReplicaError {
     #[error("the replica could not be started: {0}")]
@@ -52,14 +52,14 @@ pub(crate) enum ReplicaError {
 }
 
 impl ReplicaError {
-    /// Is another one of no use, either?
+    /// Another replica would fail, too.
     pub(crate) fn is_permanent(&self) -> bool {
         matches!(self, Self::Children)
     }
 }
 
 impl Replica {
-    /// It was just started, and follows that.
+    /// A replica of this edition, just started.
     pub(crate) fn new(north: North, server: Server, edition: Edition) -> Self {
         Self {
             north,
@@ -79,12 +79,12 @@ impl Replica {
         self.server.pid().as_raw_pid().unsigned_abs()
     }
 
-    /// Readable when it has ended.
+    /// Readable after the end of the process.
     pub(crate) fn server(&self) -> &Server {
         &self.server
     }
 
-    /// What it has of each stream.
+    /// Received bytes of each stream.
     pub(crate) fn streams(&self) -> Vec<(u32, u64)> {
         let memory = self.north.memory();
         let feeds = self.feeds.iter();
@@ -129,7 +129,7 @@ impl Replica {
         }
     }
 
-    /// How much it still has to replay of what is here, bytes.
+    /// Received bytes that are not replayed.
     pub(crate) fn lag_bytes(&self) -> u64 {
         self.north.memory().behind()
     }
@@ -143,12 +143,12 @@ impl Replica {
         first
     }
 
-    /// Since when it could have taken over at once.
+    /// Time at which the replica caught up first.
     pub(crate) fn caught_up(&self) -> Option<Duration> {
         self.caught_up
     }
 
-    /// If much of what it has said is kept, ask what clients have of it.
+    /// Drops retained output that clients have, above a threshold.
     pub(crate) fn trim_output(&mut self, logger: &mut LoggerClient) -> Result<(), ServeError> {
         if self.north.held() < self.trim_at {
             return Ok(());
@@ -204,12 +204,12 @@ impl Replica {
         Ok(Some(self.poll()))
     }
 
-    /// It goes on as the server of this host.
+    /// The parts of a promoted replica.
     pub(crate) fn into_parts(self) -> (North, Server) {
         (self.north, self.server)
     }
 
-    /// It ends, and what it has followed goes.
+    /// Kills the process and drops the input.
     pub(crate) fn end(mut self, cgroup: &Cgroup) -> Result<(), ServeError> {
         cgroup.kill()?;
         cgroup.wait_empty(KILL_TIMEOUT)?;

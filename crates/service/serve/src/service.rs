@@ -41,7 +41,7 @@ const CHECKPOINT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 const CONSECUTIVE_FAILURES_MAX: u32 = 100;
 const FAILURE_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// What follows a turn of the loop.
+/// Result of a pass of the loop.
 enum Next {
     End(Ending),
     Go { acted: bool },
@@ -50,19 +50,19 @@ enum Next {
 /// How the service ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// We were asked to stop it.
+    /// A signal asked for the stop.
     Stopped,
     /// The server ended by itself with status 0.
     Ended,
-    /// We were asked to stop, and a standby serves instead.
+    /// A signal asked for the stop, and a standby serves instead.
     HandedOver,
-    /// We were asked to let a standby serve, and may be one ourselves.
+    /// The operator asked for a switchover. This host may become a standby.
     Moved,
-    /// Another host serves; this one may again, as a standby.
+    /// Another host serves. This host may become a standby.
     Superseded,
 }
 
-/// What a process has told, of one life of the service after another.
+/// Events and counters of this process, across restarts of the service.
 #[derive(Debug, Default)]
 pub struct History {
     events: EventBuffer,
@@ -73,57 +73,53 @@ pub struct History {
 pub struct Service {
     pub(crate) config: ServeConfig,
     pub(crate) resources: Resources,
-    /// It was found running, and nothing was done about it yet.
+    /// A server that was found running, until the first pass of the loop.
     adopted: Option<Adopted>,
-    /// Added to the numbers of barriers: an earlier `serve` may have asked for some, too.
+    /// Random offset of barrier numbers: an earlier `serve` may have sent barriers, too.
     pub(crate) barriers: u64,
     pub(crate) recovery: Recovery,
     pub(crate) server: Option<Server>,
     pub(crate) backoff: Backoff,
-    /// The next start waits this long.
+    /// Delay of the next start.
     pub(crate) pause: Duration,
     pub(crate) start_at: Option<Duration>,
-    /// Chunks of expected outstream that are in the data plane.
+    /// Chunks of expected outstream in the data plane.
     pub(crate) expected: BTreeMap<FlowId, Vec<u32>>,
     pub(crate) read_ahead: ReadAhead,
-    /// The server has state, and a record of its own.
+    /// Determinant log of a server with state.
     pub(crate) north: Option<North>,
-    /// What it is while this host stands by.
     hot_replica: hot_replica::HotReplica,
-    /// What need not be kept twice.
     log_truncation: log_truncation::LogTruncation,
-    /// What is done so that its record does not grow for ever.
     record_reset: record_reset::RecordReset,
-    /// Connections that can be given to the server only now, as the kernel has told.
+    /// Connections whose handshake or probe was completed late.
     pub(crate) late: Vec<(FlowKey, FlowId)>,
     pub(crate) prefetched: Prefetched,
-    /// Flows that there were when they were listed last.
+    /// Number of flows in the last list.
     pub(crate) flows_listed: usize,
     pub(crate) events: EventBuffer,
     control: Control,
-    /// What has happened, and what the logger said when it was asked last.
     counters: EventCounters,
+    /// The last statistics of the logger.
     recorded: Option<Statistics>,
-    /// It ends with the service.
+    /// The endpoint ends with the service.
     _metrics: Option<::metrics::Running>,
     signals: Signals,
     /// This host serves by leases.
     pub(crate) is_leased: bool,
-    /// What was told of the lease.
     lease_reported: standby::LeaseReport,
-    /// Somebody wants a standby to serve.
+    /// The operator asked for a switchover.
     switchover_requested: bool,
     sink: Box<dyn FnMut(&crate::EventRecord)>,
     began: Duration,
     pub(crate) incarnation: u32,
     pub(crate) readiness: readiness::Readiness,
-    /// The next turn is to follow at once.
+    /// The next pass follows without a wait.
     skips_wait: bool,
-    /// The addresses that are on this host because it serves.
+    /// Addresses that this host has only while the service is here.
     vip: Option<VirtualAddresses>,
-    /// No logger on another machine answers, and that was told.
+    /// The event `logger_lost` was the last event about the logger.
     logger_loss_reported: bool,
-    /// Acknowledgements that the data plane had when the logger began to be silent.
+    /// Acknowledgements in the data plane at the beginning of the logger's silence.
     link_acks: Option<u64>,
     /// Where records begin anew on a logger, and when that was said. Only of connections that were open
     /// when it was reached, each once: no more than there can be.
@@ -131,9 +127,9 @@ pub struct Service {
     /// The connections are to be listed when a logger answers.
     pub(crate) listing_pending: bool,
     lost_events: lost_events::LostEvents,
-    /// When it is to be said that processes of the dead server do not end.
+    /// Time of the warning about killed processes that do not end.
     kill_warning_at: Option<Duration>,
-    /// The gate was shut at the last heartbeat, and nobody had said why.
+    /// The gate was shut at the last heartbeat, without a known death.
     was_gated: bool,
     next_heartbeat: Duration,
     next_sweep: Duration,
@@ -142,8 +138,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Set everything up. `past` is what this process has told so far. `sink` is given each report as it
-    /// happens; `signals` were watched before, so that being asked to stop meanwhile leaves nothing behind.
+    /// Set everything up. `past` has the earlier events of this process. `sink` gets each event at once; `signals` were
+    /// watched before, so that being asked to stop meanwhile leaves nothing behind.
     ///
     /// # Errors
     /// Something stands in the way; nothing is left behind.
@@ -239,7 +235,7 @@ impl Service {
         (self.sink)(report);
     }
 
-    /// Something did not work that does not stop us.
+    /// Emits a warning: the service continues.
     pub(crate) fn warn(&mut self, code: Code, reason: impl Into<String>) {
         let reason = reason.into();
         self.emit(Event::Warning { code, reason });
@@ -406,14 +402,14 @@ impl Service {
         Ok(())
     }
 
-    /// Were we asked to stop, or does another host serve?
+    /// A signal asks for the stop, or another host serves.
     fn should_stop(&self) -> bool {
         let lease = self.resources.lease.as_ref();
         let superseded = lease.is_some_and(|lease| lease.position().superseded.is_some());
         self.signals.stop() || superseded
     }
 
-    /// The first start of a service that has no earlier incarnation.
+    /// Starts the server of a new instance.
     fn start_first(&mut self) -> Result<(), ServeError> {
         preflight::neighbours(&self.config)?;
         self.resources

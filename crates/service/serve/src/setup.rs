@@ -30,12 +30,12 @@ use crate::{
 /// Silence of `serve` after which the programs let everything pass.
 pub(crate) const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a service stands on.
+/// Programs, logger, lease, cgroup and mounts of a service.
 pub(crate) struct Resources {
     pub(crate) plane: Dataplane,
     pub(crate) injector: Injector,
     pub(crate) logger: Logger,
-    /// By which this host serves, if another one could.
+    /// `None` if no other host could serve.
     pub(crate) lease: Option<LeaseClient>,
     pub(crate) cgroup: Cgroup,
     // Dropped in this order: pins go before the mount that holds them, all before the lock.
@@ -152,7 +152,7 @@ impl Resources {
         Ok(())
     }
 
-    /// Leave everything as it is.
+    /// Keeps programs, mounts and processes for the next `serve`.
     pub(crate) fn leave(self) {
         self.bpffs.leave();
         self.cgroup2.leave();
@@ -196,7 +196,7 @@ impl Resources {
     }
 }
 
-/// What is known on other machines: the record, and who serves.
+/// The logger, and the lease.
 type Loggers = (Logger, Option<LeaseClient>);
 
 /// Bytes in a microsecond that each processor may digest whole: so many take 3 % of its time at the most.

@@ -1,4 +1,4 @@
-//! A turn of the loop.
+//! One pass of the event loop.
 
 use std::{collections::HashMap, sync::mpsc, time::Duration};
 
@@ -25,7 +25,7 @@ const SERVER_RESPONSE_WAIT: Duration = Duration::from_micros(200);
 const REPLAY_SPIN_LIMIT: Duration = Duration::from_millis(5);
 
 impl Service {
-    /// Hear, decide, act: once.
+    /// One pass: receive, decide, execute.
     pub(super) fn run_once(
         &mut self,
         ring: &Ring<'_>,
@@ -59,14 +59,14 @@ impl Service {
         Ok(Next::Go { acted: acted? })
     }
 
-    /// Do what is due.
+    /// Executes the due actions.
     fn step(&mut self) -> Result<bool, ServeError> {
         let acted = self.execute()? | self.spin_on_replays()?;
         self.start_if_due()?;
         Ok(acted)
     }
 
-    /// Look at the flows that are on their way back.
+    /// Reads the flows of connections in recovery.
     fn progress(&mut self) -> Result<(), ServeError> {
         let watched: Vec<(FlowId, FlowKey)> = self.recovery.watched(clock::now()).collect();
         if watched.len() > BULK_READ_FLOWS && watched.len() * BULK_READ_SHARE > self.flows_listed {

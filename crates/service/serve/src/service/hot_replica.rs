@@ -30,22 +30,22 @@ const CONSECUTIVE_FAILURES_MAX: u32 = 5;
 /// Replay without failure after which earlier failures no longer count.
 const FAILURE_RESET_AFTER: Duration = Duration::from_secs(60);
 
-/// What a host that stands by hot has.
+/// The replica of a hot standby, and its stream from the logger.
 #[derive(Default)]
 pub(super) struct HotReplica {
     stream: Option<LoggerClient>,
-    /// By which stream the lease was asked for when that was opened, as
+    /// Stream of the lease client when `stream` was opened:
     /// [`Position::stream`](crate::lease_client::Position::stream).
     beside: u64,
     replica: Option<Replica>,
-    /// Nothing is tried before.
+    /// No attempt before this time.
     not_before: Duration,
     failures: u32,
 }
 
-/// What became of following.
+/// Failure of the replication.
 enum ReplicationError {
-    /// Of the stream: it is opened again.
+    /// The stream has failed, and is opened again.
     Stream(ServeError),
     Replica(ReplicaError),
 }
@@ -57,7 +57,7 @@ impl From<ReplicaError> for ReplicationError {
 }
 
 impl Service {
-    /// A step of following, if this host is to. Whatever goes wrong with it, this host stands by.
+    /// One step of the replication on a hot standby. A failure never ends the standby.
     pub(super) fn replicate(&mut self) -> Result<(), ServeError> {
         let position = self.resources.lease.as_ref().map(LeaseClient::position);
         let Some(position) = position.filter(|position| position.stands_by.is_some()) else {
@@ -166,7 +166,7 @@ impl Service {
         Ok(Ok(()))
     }
 
-    /// Start the server, to follow this.
+    /// Starts the server as a replica of this edition.
     fn start_replica(&mut self, edition: Edition) -> Result<(), ServeError> {
         let directory = self.resources.lock.directory();
         let mut north = North::inherited(directory, self.config.limits.total, edition.record)?;
@@ -205,7 +205,7 @@ impl Service {
         Ok(())
     }
 
-    /// It is of no use: another one is tried after a pause, or none any more.
+    /// Ends a failed replica. The next replica starts after a delay, or never.
     fn drop_replica(&mut self, why: &ReplicaError) -> Result<(), ServeError> {
         let now = clock::now();
         let since = self
@@ -233,7 +233,7 @@ impl Service {
         Ok(())
     }
 
-    /// End it, if there is one.
+    /// Ends the replica, if there is one.
     pub(super) fn stop_replica(&mut self) -> Result<(), ServeError> {
         match self.hot_replica.replica.take() {
             Some(replica) => {
@@ -244,7 +244,7 @@ impl Service {
         }
     }
 
-    /// This host is granted the service, whose record is this: the replica goes on with it, if it can.
+    /// This host was granted the service with this record: promotes the replica, if possible.
     pub(super) fn promote_replica(&mut self, record: u64) -> Result<bool, ServeError> {
         self.hot_replica.stream = None;
         while !self.should_stop() && self.link().is_some_and(|link| link.awaits_heritage()) {
@@ -283,7 +283,7 @@ impl Service {
         Ok(false)
     }
 
-    /// The connections are known behind the gate, and the server is here already.
+    /// Continues with the promoted server: all connections are known behind the gate.
     pub(super) fn take_over_with_replica(&mut self) -> Result<(), ServeError> {
         let now = clock::now();
         self.recovery.promote(self.restore_cause(), now);
@@ -309,7 +309,7 @@ impl Service {
         Ok(())
     }
 
-    /// What tells that there is something to follow.
+    /// Adds the descriptors of the replication.
     pub(super) fn watch_replica<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         let stream = self.hot_replica.stream.as_ref();
         fds.extend(stream.map(|one| PollFd::from_borrowed_fd(one.as_fd(), PollFlags::IN)));
@@ -319,7 +319,7 @@ impl Service {
         fds.extend(says);
     }
 
-    /// There is a server that follows, and has nothing left to do.
+    /// The replica has replayed the whole record.
     pub(super) fn replica_is_current(&self) -> bool {
         let replica = self.hot_replica.replica.as_ref();
         replica.is_some_and(|replica| replica.lag_bytes() == 0)

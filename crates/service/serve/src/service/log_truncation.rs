@@ -15,27 +15,27 @@ use crate::error::ServeError;
 /// Growth of the determinant log before the next truncation, bytes: an idle service costs nothing.
 const TRUNCATION_STEP_BYTES: u64 = 1 << 20;
 
-/// What can be released when the record is safe up to there.
+/// The next truncation: instream that is released when the log is safe.
 #[derive(Debug, Default)]
 pub(super) struct LogTruncation {
-    /// Bytes of the record then.
+    /// Bytes of the log at the last look.
     at: u64,
-    /// Lengths of the streams.
+    /// Lengths of the streams at the last look.
     heads: Vec<u64>,
     read: Vec<(FlowId, SeqNumber)>,
-    /// Segments that the logger got no copy of by then.
+    /// Segments without a mirror at the last look.
     left: u64,
 }
 
 impl LogTruncation {
-    /// The server has died: perhaps between a read and its record, which may begin anew.
+    /// The server has died: a read may be missing in the log.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
     }
 }
 
 impl Service {
-    /// To be called every second while the service serves.
+    /// Called every second in the stage `serving`.
     pub(super) fn truncate_read_instream(&mut self) -> Result<(), ServeError> {
         let Some(north) = &self.north else {
             return Ok(());
@@ -102,7 +102,7 @@ impl Service {
         }
     }
 
-    /// How far the server has read each connection, at least.
+    /// Lower bounds of the server's read positions.
     fn read_positions(&self) -> Result<Vec<(FlowId, SeqNumber)>, ServeError> {
         // Before: what comes meanwhile is not read.
         let flows = self.resources.plane.flows()?;

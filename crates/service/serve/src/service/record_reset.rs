@@ -12,19 +12,19 @@ use recovery::{Cause, Stage};
 use super::Service;
 use crate::{clock, control::Restarted, error::ServeError, events::Event, north::North};
 
-/// What was done of that.
+/// Progress of a reset or of a restart.
 #[derive(Debug, Default)]
 pub(super) struct RecordReset {
-    /// The server was ended, and has not died yet.
+    /// The server was killed, and has not died yet.
     is_under_way: bool,
-    /// How large the record was then, bytes.
+    /// Size of the record at the last reset, bytes.
     at: u64,
-    /// Somebody has asked for a restart, and waits.
+    /// An operator waits for a restart.
     is_asked_for: bool,
 }
 
 impl RecordReset {
-    /// What a server has died of that may have been ended.
+    /// The cause of a death, which may be a reset.
     pub(super) fn cause(&mut self, cause: Cause) -> Cause {
         match std::mem::take(&mut self.is_under_way) {
             true => Cause::RecordReset,
@@ -70,7 +70,7 @@ impl Service {
         }
     }
 
-    /// The server has not come up in time, and its clients were reset.
+    /// Answers a restart whose server did not come up in time.
     pub(crate) fn fail_restart(&mut self) {
         if std::mem::take(&mut self.record_reset.is_asked_for) {
             let waited = self.config.give_up_after.as_secs_f64();

@@ -40,23 +40,23 @@ const WAITING_EVENT_DELAY: Duration = Duration::from_secs(2);
 /// Interval between two looks at other work while only loggers are awaited.
 const IDLE_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What a logger has of an earlier incarnation.
+/// The record of an earlier instance at a logger.
 struct Inheritance {
     connections: Vec<Recorded>,
-    /// Records of connections whose ends are another one's by now.
+    /// Older records with the 4-tuple of another connection.
     others: Vec<FlowId>,
     summaries: Vec<RecordSummary>,
-    /// Of a server with state: the number of what its processes were told.
+    /// Number of the determinant log of a server with state.
     record: Option<u64>,
-    /// Nothing of that is missing.
+    /// The determinant log is complete.
     is_whole: bool,
 }
 
-/// What came of asking for it.
+/// Reply to the request for that record.
 enum InheritReply {
-    /// There is nobody to be asked, or no more reason to.
+    /// No logger to ask, or no reason any more.
     NoLogger,
-    /// The one who knows does not answer.
+    /// The logger with the record does not answer.
     Silent,
     Inherited(Inheritance),
 }
@@ -296,7 +296,7 @@ impl Service {
         Ok(())
     }
 
-    /// Hold them, and go on telling the neighbours.
+    /// Holds the addresses, and announces them.
     pub(super) fn poll_addresses(&mut self) -> Result<(), ServeError> {
         let Some(vip) = &mut self.vip else {
             return Ok(());
@@ -339,7 +339,7 @@ impl Service {
         Ok(InheritReply::NoLogger)
     }
 
-    /// A moment of waiting, or until a logger says something.
+    /// Waits for a message of a logger, at most [`IDLE_INTERVAL`].
     pub(super) fn idle(&mut self) -> Result<(), ServeError> {
         self.idle_in(None)
     }

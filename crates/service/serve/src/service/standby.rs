@@ -1,4 +1,4 @@
-//! Beginning when another host has ended, and ending when another one begins.
+//! Start after the end of another host, and end when another host starts.
 
 use std::{os::fd::AsFd, time::Duration};
 
@@ -28,7 +28,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Attempts to destroy all sockets of the service.
 const SOCKET_DESTROY_ATTEMPTS: u32 = 5;
 
-/// What was told of the lease.
+/// The last events about the lease.
 #[derive(Debug, Default)]
 pub(super) struct LeaseReport {
     standby: bool,
@@ -103,7 +103,7 @@ impl Service {
         }
     }
 
-    /// Wait for the logger, a signal, or a question.
+    /// Waits for the logger, a signal or a request.
     fn wait_as_standby(&mut self) -> Result<(), ServeError> {
         self.heartbeat()?;
         self.extend_start();
@@ -120,7 +120,7 @@ impl Service {
         Ok(())
     }
 
-    /// Tells whether nothing has come but something to follow.
+    /// `true` if only the replication has input.
     fn wait_for_lease(&self, until: Duration) -> Result<bool, ServeError> {
         let Some(lease) = &self.resources.lease else {
             return Ok(false);
@@ -144,7 +144,7 @@ impl Service {
         Ok(followed.iter().any(has) && !others.iter().any(has))
     }
 
-    /// Whether this host still serves.
+    /// The end of the service, if another host serves now.
     pub(super) fn poll_lease(&mut self) -> Result<Option<Ending>, ServeError> {
         let Some(lease) = &self.resources.lease else {
             return Ok(None);
@@ -208,7 +208,7 @@ impl Service {
         self.update_loss_policy();
     }
 
-    /// The logger's client knows what happens when none answers.
+    /// Gives the loss policy to the link.
     pub(super) fn update_loss_policy(&mut self) {
         let policy = self.policy();
         if let (Some(link), Some(policy)) = (self.resources.logger.link(), policy) {
@@ -216,7 +216,7 @@ impl Service {
         }
     }
 
-    /// Why the service cannot be handed over now, if it cannot.
+    /// The reason against a switchover now.
     pub(super) fn switchover_obstacle(&mut self) -> Option<&'static str> {
         if self.resources.lease.is_none() {
             return Some(
@@ -256,7 +256,7 @@ impl Service {
         Ok(ending)
     }
 
-    /// End the server behind the fence: nobody hears of it.
+    /// Kills the server behind the fence: clients notice no end.
     pub(super) fn kill_behind_fence(&mut self) -> Result<(), ServeError> {
         // The end of a connection that is noted here is not the client's.
         self.resources.plane.gate()?;
@@ -288,7 +288,7 @@ impl Service {
         Err(ServeError::SocketsLeft(addresses))
     }
 
-    /// What was recorded of the server's answers, and is not with the logger yet, goes there.
+    /// Sends recorded output that the logger lacks.
     fn flush_record(&mut self) -> Result<(), ServeError> {
         let token = u64::MAX;
         let until = clock::now() + RECORD_FLUSH_TIMEOUT;

@@ -1,4 +1,4 @@
-//! Waiting for something to happen.
+//! The wait between two passes of the loop.
 
 use std::os::fd::AsFd;
 
