@@ -75,7 +75,7 @@ fn run(
         let service = Service::new(config.clone(), &signals, past, tell);
         let (ending, history) = match (service.and_then(Service::run), &config.otherwise) {
             (Err(error), Some(other)) if error.is_of_the_north() || error.is_without_record() => {
-                tell(&EventRecord::trouble(
+                tell(&EventRecord::warning(
                     &config.name,
                     Code::NotRebuilt,
                     error.and_without(),

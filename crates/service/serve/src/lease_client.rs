@@ -54,9 +54,9 @@ pub(crate) struct Position {
     /// End of the epoch before.
     pub(crate) former: Former,
     /// The logger has answered.
-    pub(crate) heard: bool,
+    pub(crate) has_answered: bool,
     /// Reason of a missing answer.
-    pub(crate) trouble: Option<String>,
+    pub(crate) failure: Option<String>,
     /// Another service has one of the addresses, which the logger said to a host that did not serve.
     pub(crate) claimed: Option<String>,
     pub(crate) hosts: Hosts,
@@ -114,7 +114,7 @@ struct Inner {
     enforced: bool,
     /// The fence stays shut.
     silenced: bool,
-    heard: bool,
+    has_answered: bool,
     /// Requests and answers of the present stream. The stream keeps the order.
     asked: u64,
     answered: u64,
@@ -122,7 +122,7 @@ struct Inner {
     streams: u64,
     /// The next request is due.
     request_due: bool,
-    trouble: Option<String>,
+    failure: Option<String>,
     claimed: Option<String>,
     hosts: Hosts,
     ends: bool,
@@ -146,12 +146,12 @@ impl LeaseClient {
             fence,
             enforced: false,
             silenced: false,
-            heard: false,
+            has_answered: false,
             asked: 0,
             answered: 0,
             streams: 0,
             request_due: false,
-            trouble: None,
+            failure: None,
             claimed: None,
             hosts: Hosts::default(),
             ends: false,
@@ -167,7 +167,7 @@ impl LeaseClient {
             logger,
             client: None,
             connect_at: Duration::ZERO,
-            heard: clock::boot(),
+            answered_at: clock::boot(),
         };
         let thread = std::thread::Builder::new()
             .name("lease".into())
@@ -191,8 +191,8 @@ impl LeaseClient {
             stands_by: holder.stands_by(),
             standby: holder.has_standby(),
             former: holder.former(),
-            heard: inner.heard,
-            trouble: inner.trouble.clone(),
+            has_answered: inner.has_answered,
+            failure: inner.failure.clone(),
             claimed: inner.claimed.clone(),
             hosts: inner.hosts.clone(),
             stream: inner.streams,
@@ -207,27 +207,27 @@ impl LeaseClient {
     /// Another host serves, and this one would; the logger has just said so.
     pub(crate) fn stands_by(&self) -> bool {
         let position = self.position();
-        position.stands_by.is_some() && position.trouble.is_none()
+        position.stands_by.is_some() && position.failure.is_none()
     }
 
     /// For people.
     pub(crate) fn in_words(&self) -> String {
         let position = self.position();
-        let trouble = position.trouble;
-        let trouble = trouble.map_or_else(String::new, |why| format!("; {why}"));
+        let failure = position.failure;
+        let failure = failure.map_or_else(String::new, |why| format!("; {why}"));
         let now = clock::boot();
         match (position.epoch, position.speech) {
             (Some(epoch), Speech::Free) => {
-                format!("epoch {epoch}, without an end: there is no standby{trouble}")
+                format!("epoch {epoch}, without an end: there is no standby{failure}")
             }
             (Some(epoch), Speech::Until(end)) if now < end => {
                 let left = (end - now).as_millis();
-                format!("epoch {epoch}, for {left} ms more{trouble}")
+                format!("epoch {epoch}, for {left} ms more{failure}")
             }
-            (Some(epoch), _) => format!("epoch {epoch} is over: this host is silent{trouble}"),
+            (Some(epoch), _) => format!("epoch {epoch} is over: this host is silent{failure}"),
             (None, _) => match position.stands_by {
-                Some(epoch) => format!("standing by for epoch {epoch}{trouble}"),
-                None => format!("none yet{trouble}"),
+                Some(epoch) => format!("standing by for epoch {epoch}{failure}"),
+                None => format!("none yet{failure}"),
             },
         }
     }
@@ -242,7 +242,7 @@ impl LeaseClient {
     /// lease. Tells whether it is so.
     pub(crate) fn serve_alone(&self) -> Result<bool, ServeError> {
         let mut inner = self.shared.lock();
-        if inner.heard {
+        if inner.has_answered {
             return Ok(false);
         }
         inner.holder = inner.holder.clone().resumed(0, Speech::Free);
@@ -280,7 +280,7 @@ impl LeaseClient {
     pub(crate) fn release(self) -> Result<(), ServeError> {
         self.silence()?;
         let mut inner = self.shared.lock();
-        let nobody_knows = !inner.heard && inner.holder.epoch().is_none();
+        let nobody_knows = !inner.has_answered && inner.holder.epoch().is_none();
         if nobody_knows || inner.holder.superseded().is_some() {
             return Ok(());
         }
@@ -374,7 +374,7 @@ struct RenewalThread {
     client: Option<LoggerClient>,
     connect_at: Duration,
     /// When the logger was heard last, or connected to.
-    heard: Duration,
+    answered_at: Duration,
 }
 
 impl RenewalThread {
@@ -402,7 +402,7 @@ impl RenewalThread {
                 return Ok(());
             }
             self.client = Some(self.connect()?);
-            self.heard = clock::boot();
+            self.answered_at = clock::boot();
             let mut inner = self.shared.lock();
             (inner.asked, inner.answered) = (0, 0);
             inner.streams += 1;
@@ -500,7 +500,7 @@ impl RenewalThread {
             inner.holder.on_answer(now, answer);
         }
         if !answers.is_empty() {
-            inner.heard = true;
+            inner.has_answered = true;
             inner.answered += u64::try_from(answers.len()).unwrap_or_default();
             inner.enforce()?;
         }
@@ -508,14 +508,14 @@ impl RenewalThread {
         let patience = (inner.holder.interval() * UNANSWERED_INTERVALS).max(UNANSWERED_TIMEOUT_MIN);
         drop(inner);
         if answers.is_empty() {
-            if now.saturating_sub(self.heard) > patience {
+            if now.saturating_sub(self.answered_at) > patience {
                 return Err(ServeError::Logger(
                     "it does not answer about the lease".into(),
                 ));
             }
             return Ok(());
         }
-        self.heard = now;
+        self.answered_at = now;
         if before != after {
             self.shared.notify();
         }
@@ -523,10 +523,10 @@ impl RenewalThread {
         Ok(())
     }
 
-    fn note(&self, trouble: Option<String>) {
+    fn note(&self, failure: Option<String>) {
         let mut inner = self.shared.lock();
-        if inner.trouble != trouble {
-            inner.trouble = trouble;
+        if inner.failure != failure {
+            inner.failure = failure;
             drop(inner);
             self.shared.notify();
         }

@@ -262,7 +262,7 @@ impl North {
         Ok(command.start_with(cgroup, &inherited, announce)?)
     }
 
-    /// The life that has followed another host's is this host's now.
+    /// The replica becomes the server of this host.
     pub(crate) fn promote(&mut self, hold: Hold) {
         self.memory.hold(hold);
         (self.follows, self.replays) = (true, true);

@@ -30,7 +30,7 @@ pub(crate) enum HeadsReply {
     NoReply,
 }
 
-/// Prefetched to questions that have not been asked yet.
+/// Replies for the next actions.
 #[derive(Debug, Default)]
 pub(crate) struct Prefetched {
     heads: BTreeMap<FlowId, Option<Heads>>,

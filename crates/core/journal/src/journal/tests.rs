@@ -7,7 +7,7 @@ use crate::{len64, position::PLAUSIBLE_DISTANCE};
 use types::ClientFin;
 use wire::{FlowId, SeqNumber};
 
-mod releasing;
+mod release;
 
 const A: FlowId = FlowId(1);
 const B: FlowId = FlowId(2);

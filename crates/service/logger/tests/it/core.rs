@@ -5,7 +5,7 @@ mod control;
 mod determinants;
 mod noted;
 mod sessions;
-mod weather;
+mod datagram_faults;
 
 use std::{net::SocketAddr, time::Duration};
 

@@ -30,7 +30,7 @@ pub struct EventRecord {
 impl EventRecord {
     /// Something is not as it should be with this service, now.
     #[must_use]
-    pub fn trouble(service: &str, code: Code, reason: String) -> Self {
+    pub fn warning(service: &str, code: Code, reason: String) -> Self {
         Self::now(service, Event::Warning { code, reason })
     }
 

@@ -40,7 +40,7 @@ impl Service {
                 LoggerMessage::Unprotected(flow, reason) => self.unprotect(flow, reason)?,
                 LoggerMessage::Unknown(flow_low) => self.not_recorded(flow_low)?,
                 LoggerMessage::Image(said) => self.handle_image_reply(said)?,
-                // LoggerMessage on other streams.
+                // Messages of other streams.
                 LoggerMessage::Lease(_)
                 | LoggerMessage::Hosts(..)
                 | LoggerMessage::Followed(_)

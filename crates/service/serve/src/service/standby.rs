@@ -33,7 +33,7 @@ const SOCKET_DESTROY_ATTEMPTS: u32 = 5;
 pub(super) struct LeaseReport {
     standby: bool,
     superseded: bool,
-    trouble: Option<String>,
+    failure: Option<String>,
 }
 
 impl Service {
@@ -68,14 +68,14 @@ impl Service {
                 return Err(ServeError::AddressClaimed(why));
             }
             let now = clock::now();
-            let alone = !position.heard && alone_at.is_some_and(|at| now >= at);
+            let alone = !position.has_answered && alone_at.is_some_and(|at| now >= at);
             if alone && lease.serve_alone()? {
                 self.resources.instance.serves_in(0)?;
                 let reason = "the logger does not answer: this host serves, because `outlive serve` says that no other does";
                 self.warn(Code::ServesUnheard, reason);
                 return Ok(None);
             }
-            let heard = position.heard;
+            let heard = position.has_answered;
             if heard {
                 self.notify_ready();
             }
@@ -92,10 +92,10 @@ impl Service {
     }
 
     fn waiting_event(&self, position: Position) -> Event {
-        if position.heard || self.config.standby {
+        if position.has_answered || self.config.standby {
             return Event::Warning {
                 code: Code::AwaitsGrant,
-                reason: grant_obstacle(position.trouble, position.heard),
+                reason: grant_obstacle(position.failure, position.has_answered),
             };
         }
         Event::WaitingForLogger {
@@ -168,19 +168,19 @@ impl Service {
         let mut news = Vec::new();
         // One that was not heard for a moment is a standby still: there is a lease as long as that is so.
         let required = position.standby || told.standby && position.speech != Speech::Free;
-        if required != told.standby && position.trouble.is_none() {
+        if required != told.standby && position.failure.is_none() {
             told.standby = required;
             let host = position.hosts.stands_by.clone().filter(|_| required);
             news.push(Event::LeaseRequired { required, host });
         }
-        if position.speech != Speech::Free && position.trouble != told.trouble {
-            if let Some(why) = &position.trouble {
+        if position.speech != Speech::Free && position.failure != told.failure {
+            if let Some(why) = &position.failure {
                 news.push(Event::Warning {
                     code: Code::LeaseNotProlonged,
                     reason: format!("the lease is not renewed: {why}"),
                 });
             }
-            told.trouble = position.trouble;
+            told.failure = position.failure;
         }
         for event in news {
             self.emit(event);
@@ -311,8 +311,8 @@ impl Service {
     }
 }
 
-fn grant_obstacle(trouble: Option<String>, heard: bool) -> String {
-    match trouble {
+fn grant_obstacle(failure: Option<String>, heard: bool) -> String {
+    match failure {
         Some(why) => format!("waiting for the logger: {why}"),
         None if heard => "this host may not take over yet: no host serves, or the one that does has a version or options \
                           without leases, or has died when it had no standby; start the first with `outlive serve`, and \
