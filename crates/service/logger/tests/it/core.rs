@@ -2,10 +2,10 @@
 
 mod acks;
 mod control;
+mod datagram_faults;
 mod determinants;
 mod noted;
 mod sessions;
-mod datagram_faults;
 
 use std::{net::SocketAddr, time::Duration};
 
