@@ -12,9 +12,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::units::{self, Addresses};
 
 pub(crate) mod lab;
-mod making;
+mod make;
 
-pub(crate) use making::{Make, Speculate, SpeculateRun};
+pub(crate) use make::{Make, Speculate, SpeculateRun};
 
 /// TCP connections that outlive the processes that serve them.
 #[derive(Debug, Parser)]

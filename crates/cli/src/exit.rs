@@ -20,7 +20,7 @@ use std::{process::ExitCode, thread, time::Duration};
 
 use serve::{Fault, ServeError};
 
-use crate::lines;
+use crate::stdout;
 
 /// How an invocation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl From<Fault> for Outcome {
 
 /// Say what went wrong, and whose fault it was.
 pub(crate) fn failed(error: &ServeError) -> Outcome {
-    lines::fail(error.code(), error);
+    stdout::fail(error.code(), error);
     match error {
         // Typing errors.
         ServeError::NoService { .. } | ServeError::NeverGranted(_) => Outcome::Usage,
@@ -79,8 +79,8 @@ pub(crate) fn failed(error: &ServeError) -> Outcome {
     }
 }
 
-/// How long a service manager has to wait before it tries again: it would at once, and soon give up.
-const TRIED_AGAIN: Duration = Duration::from_secs(5);
+/// Delay before a unit with a temporary failure exits: a service manager restarts at once, and gives up soon.
+const UNIT_RESTART_DELAY: Duration = Duration::from_secs(5);
 
 impl Outcome {
     /// What is to be said of options that do not go together: they may be in a file.
@@ -92,7 +92,7 @@ impl Outcome {
     pub(crate) fn of_service(self) -> Self {
         let waits = matches!(self, Self::Unavailable | Self::NotNow);
         if waits && std::env::var_os("NOTIFY_SOCKET").is_some() {
-            thread::sleep(TRIED_AGAIN);
+            thread::sleep(UNIT_RESTART_DELAY);
         }
         self
     }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_start_again_where_that_helps() {
+    fn units_restart_after_temporary_failures() {
         let units = [
             include_str!("../../../packaging/systemd/outlive@.service"),
             include_str!("../../../packaging/systemd/outlive-logger.service"),

@@ -1,7 +1,7 @@
 //! `outlive lab`: test hosts that can be broken by hand.
 
-mod holding;
-mod showing;
+mod holder;
+mod output;
 
 use std::{ffi::OsStr, io, path::PathBuf, process::Command, process::ExitCode};
 
@@ -13,7 +13,7 @@ use lab::{
 use crate::{
     arguments::lab::{Exec, Kill, Lab, Links, OneWay, Way, Which},
     exit::Outcome,
-    lines,
+    stdout,
 };
 
 /// Our own failure where a command's exit status is passed on, and the command's that cannot be
@@ -25,11 +25,11 @@ const NOT_FOUND: u8 = 127;
 pub(crate) fn run(verb: Lab) -> ExitCode {
     let outcome = match verb {
         Lab::Exec(exec) => return self::exec(&exec),
-        Lab::Up(up) => holding::up(&up),
-        Lab::Hold(up) => holding::hold(&up),
-        Lab::Down(down) => holding::down(&down.which),
-        Lab::Status(status) => showing::status(&status),
-        Lab::List(list) => showing::list(&list),
+        Lab::Up(up) => holder::up(&up),
+        Lab::Hold(up) => holder::hold(&up),
+        Lab::Down(down) => holder::down(&down.which),
+        Lab::Status(status) => output::status(&status),
+        Lab::List(list) => output::list(&list),
         Lab::Kill(kill) => self::kill(kill),
         Lab::Cut(cut) => change(cut.links, &cut.way, Change::Cut),
         Lab::Heal(heal) => change(heal.links, &OneWay { one_way: None }, Change::Heal),
@@ -50,16 +50,16 @@ pub(crate) fn run(verb: Lab) -> ExitCode {
 fn place(which: &Which) -> Result<Place, Outcome> {
     let labs = std::path::absolute(&which.labs.lab_dir);
     let labs = labs.unwrap_or_else(|_| which.labs.lab_dir.clone());
-    Place::new(&labs, &which.name).map_err(|error| said(&error))
+    Place::new(&labs, &which.name).map_err(|error| lab_failure(&error))
 }
 
-fn said(error: &lab::Error) -> Outcome {
+fn lab_failure(error: &lab::Error) -> Outcome {
     let (outcome, code) = match error {
         lab::Error::NotRoot => (Outcome::NoPermission, "not_permitted"),
         lab::Error::Invalid(_) | lab::Error::Off { .. } => (Outcome::Usage, "lab_refuses"),
         _ => (Outcome::Internal, "lab"),
     };
-    lines::fail(code, error);
+    stdout::fail(code, error);
     outcome
 }
 
@@ -70,7 +70,7 @@ fn refused(error: &AskError) -> Outcome {
         AskError::Dead(_) => (Outcome::Failed, "lab_is_dead"),
         _ => (Outcome::Internal, "lab"),
     };
-    lines::fail(code, error);
+    stdout::fail(code, error);
     outcome
 }
 
@@ -117,7 +117,7 @@ fn kill(kill: Kill) -> Outcome {
     match ask(&kill.which, &request) {
         Ok(Answer::Signalled(pids)) => {
             if kill.json {
-                showing::json(&pids);
+                output::json(&pids);
             }
             Outcome::Done
         }

@@ -1,22 +1,22 @@
 //! The `outlive` command: arguments, output, exit codes. What it does is in the libraries.
 
 #![forbid(unsafe_code)]
-// These end us with a panic when nobody reads: `talking::line` does not.
+// These end us with a panic when nobody reads: `commands::line` does not.
 #![deny(clippy::print_stdout)]
 
 mod arguments;
+mod commands;
 mod config;
 mod exit;
 mod lab;
-mod lines;
+mod logger_command;
 mod logger_process;
-mod logging;
-mod making;
-mod pages;
-mod room;
-mod serving;
-mod speculating;
-mod talking;
+mod make_command;
+mod man;
+mod sandbox;
+mod serve_command;
+mod speculate_command;
+mod stdout;
 mod units;
 mod version;
 
@@ -36,7 +36,7 @@ const USUAL: &str = "warn,fuser=off";
 fn heed_json(line: &[OsString]) {
     let mut words = line.iter().take_while(|word| *word != "--");
     if words.any(|word| word == "--json") {
-        lines::as_json();
+        stdout::as_json();
     }
 }
 
@@ -61,13 +61,13 @@ fn not_parsed(error: &clap::Error, file: Option<&Path>) -> Outcome {
     let hint = file
         .map(arguments::config_hint)
         .or_else(|| command_hint(error));
-    if lines::are_json() {
+    if stdout::are_json() {
         let words = error.to_string();
         // What follows is for people: usage, and where there is help.
         let said = words.split("\n\n").next().unwrap_or_default();
         let said = said.strip_prefix("error: ").unwrap_or(said);
         let hint = hint.unwrap_or_default();
-        lines::fail("usage", &format_args!("{said}{hint}"));
+        stdout::fail("usage", &format_args!("{said}{hint}"));
     } else {
         let said = error.render().to_string();
         let said = said.strip_prefix("error: ").unwrap_or(&said);
@@ -86,7 +86,7 @@ fn main() -> std::process::ExitCode {
         .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .with_ansi(false)
-        .event_format(lines::Lines)
+        .event_format(stdout::Lines)
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_env("OUTLIVE_LOG")
                 .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(USUAL)),
@@ -97,7 +97,7 @@ fn main() -> std::process::ExitCode {
     let (line, file) = match config::resolve(given) {
         Ok(resolved) => resolved,
         Err(mistake) => {
-            lines::fail("config_file", &mistake);
+            stdout::fail("config_file", &mistake);
             return Outcome::Config.into();
         }
     };
@@ -107,25 +107,25 @@ fn main() -> std::process::ExitCode {
         Err(error) => return not_parsed(&error, file.as_deref()).into(),
     };
     let outcome = match arguments.verb {
-        Verb::Serve(serve) => serving::serve(*serve, false),
-        Verb::Standby(serve) => serving::serve(*serve, true),
-        Verb::Switchover(which) => talking::switch_over(&which),
-        Verb::Restart(which) => talking::restart(&which),
-        Verb::Status(status) => talking::status(&status),
-        Verb::Events(events) => talking::events(&events),
-        Verb::History(history) => talking::history(&history),
-        Verb::Check(check) => talking::check(*check),
-        Verb::Clean(clean) => talking::clean(&clean),
-        Verb::Key(key) => talking::key(&key),
-        Verb::Logger(logger) => logging::run(&logger),
-        Verb::Make(make) => making::make(make),
-        Verb::Speculate(speculate) => speculating::speculate(*speculate),
+        Verb::Serve(serve) => serve_command::serve(*serve, false),
+        Verb::Standby(serve) => serve_command::serve(*serve, true),
+        Verb::Switchover(which) => commands::switch_over(&which),
+        Verb::Restart(which) => commands::restart(&which),
+        Verb::Status(status) => commands::status(&status),
+        Verb::Events(events) => commands::events(&events),
+        Verb::History(history) => commands::history(&history),
+        Verb::Check(check) => commands::check(*check),
+        Verb::Clean(clean) => commands::clean(&clean),
+        Verb::Key(key) => commands::key(&key),
+        Verb::Logger(logger) => logger_command::run(&logger),
+        Verb::Make(make) => make_command::make(make),
+        Verb::Speculate(speculate) => speculate_command::speculate(*speculate),
         Verb::Version(options) => version::version(&options),
-        Verb::Man(man) => pages::man(&man.directory),
-        Verb::Completions(completions) => pages::completions(completions.shell),
+        Verb::Man(man) => man::man(&man.directory),
+        Verb::Completions(completions) => man::completions(completions.shell),
         Verb::Lab(verb) => return lab::run(verb),
         Verb::LoggerProcess(logger) => logger_process::run(&logger),
-        Verb::Room(room) => room::run(room),
+        Verb::Room(room) => sandbox::run(room),
     };
     outcome.into()
 }

@@ -60,9 +60,9 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 /// The same, of a time for which everything else may wait.
 pub(crate) fn moment(text: &str) -> Result<Duration, String> {
-    const MOST: Duration = Duration::from_millis(1);
+    const MOMENT_MAX: Duration = Duration::from_millis(1);
     match duration(text)? {
-        time if time <= MOST => Ok(time),
+        time if time <= MOMENT_MAX => Ok(time),
         _ => Err(format!("{text:?} is too long: at most 1ms")),
     }
 }
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn name_of_a_host_is_told_from_a_typing_error() {
+    fn host_name_differs_from_typing_error() {
         let said = |text| addresses(text).expect_err("no address");
         assert!(said("localhost:8080").contains("getent ahosts localhost"));
         assert!(!said("10.0.0.1").contains("getent"));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn one_address_and_port_says_what_to_write() {
+    fn bad_address_has_hint() {
         let at = "[fd00::1]:80".parse().expect("an address");
         assert_eq!(socket("[fd00::1]:80"), Ok(at));
         for (wrong, hint) in [

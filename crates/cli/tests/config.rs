@@ -13,7 +13,7 @@ fn outlive(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_mistake_is_told_with_its_place_and_is_the_users() {
+fn file_mistake_is_usage_error_with_position() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("web.toml");
     let path = path.to_string_lossy();
@@ -45,7 +45,7 @@ fn a_mistake_is_told_with_its_place_and_is_the_users() {
 
 /// Of `--json` in a file, too.
 #[test]
-fn with_json_every_mistake_is_json() {
+fn json_mistakes_are_json() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = directory.path().join("web.toml");
     fs::write(&path, "json = true\naddress = \"10.0.0.10\"\n").expect("written");
@@ -112,7 +112,7 @@ fn with_json_every_mistake_is_json() {
 
 /// The first mistake of who has not read the usage.
 #[test]
-fn a_command_without_its_mark_is_told_so() {
+fn missing_double_dash_is_explained() {
     for verb in ["serve", "standby"] {
         let output = outlive(&[
             verb,
@@ -134,7 +134,7 @@ fn a_command_without_its_mark_is_told_so() {
 }
 
 #[test]
-fn who_asks_where_there_is_nothing_is_told_so() {
+fn missing_service_is_explained() {
     let directory = tempfile::tempdir().expect("a directory");
     let place = directory.path().to_str().expect("text");
     for line in [
@@ -152,7 +152,7 @@ fn who_asks_where_there_is_nothing_is_told_so() {
 }
 
 #[test]
-fn a_logger_runs_by_its_file_alone() {
+fn logger_runs_from_config_file() {
     let directory = tempfile::tempdir().expect("a directory");
     let keys = directory.path().join("keys");
     let mut options = fs::OpenOptions::new();

@@ -296,7 +296,7 @@ impl Place {
 }
 
 #[test]
-fn what_was_acknowledged_survives_kill_9() {
+fn acknowledged_bytes_survive_kill_9() {
     let mut place = Place::new();
     let mut logger = place.start("127.0.0.1:0");
     let listen = logger.address.to_string();
@@ -349,7 +349,7 @@ impl Drop for Small {
 }
 
 #[test]
-fn a_full_disk_holds_nothing_up() {
+fn full_disk_does_not_block() {
     let mut place = Place::new();
     let _small = Small::at(place.log());
     let logger = place.start("127.0.0.1:0");

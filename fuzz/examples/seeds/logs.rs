@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use logger::{
-    Desk,
+    RpcHandler,
     durable::{Order, restore, write},
     link::{AckPolicy, Greeting, Outbox, Peer, Sessions},
 };
@@ -48,7 +48,7 @@ pub(crate) fn log_of_a_logger() -> Vec<Vec<u8>> {
     while rounds < 40 {
         for request in told.drain(..) {
             let session = sessions.get_mut(5).expect("attached");
-            let _ = session.answer(Desk::new(1), &request, &mut out);
+            let _ = session.answer(RpcHandler::new(1), &request, &mut out);
         }
         let mut datagram = Vec::new();
         let seq = 1001 + 20 * rounds;

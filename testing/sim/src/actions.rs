@@ -36,10 +36,10 @@ pub(crate) const fn kind_of(action: &Action) -> usize {
         Action::Forget { .. } => 14,
         Action::ResetClient { .. } => 15,
         Action::MoreRecord { .. } => 16,
-        Action::Call { .. } => 17,
-        Action::TellClient { .. } => 18,
+        Action::ProbeClient { .. } => 17,
+        Action::UpdateWindow { .. } => 18,
         Action::ListWaiting => 19,
-        Action::CloseWindow { .. } => 20,
+        Action::ZeroWindow { .. } => 20,
         Action::Graft { .. } => 21,
         Action::HandOver => 22,
         Action::Compare { .. } => 23,
@@ -70,7 +70,7 @@ impl Driver {
             Action::ListConnections => self.list_connections(context),
             Action::Expect { flow } => self.expect(flow, context),
             Action::Splice { key, flow, point } => {
-                if let Some(before) = self.recovery.said_before(flow) {
+                if let Some(before) = self.recovery.output_before(flow) {
                     let south = &mut context.node.south;
                     let _ = south.said_before(key, flow, before.said, before.turn); // gone: as well
                 }
@@ -88,12 +88,12 @@ impl Driver {
                 }
                 context.node.hand_over();
             }
-            Action::Call { key, flow } => call(key, flow, context)?,
+            Action::ProbeClient { key, flow } => call(key, flow, context)?,
             Action::ListWaiting => self.list_waiting(context),
-            Action::CloseWindow { key, flow } => {
+            Action::ZeroWindow { key, flow } => {
                 to_client(key, flow, no_room_for_client, context)?;
             }
-            Action::TellClient { key, flow } => {
+            Action::UpdateWindow { key, flow } => {
                 to_client(key, flow, word_to_client, context)?;
             }
             Action::RepeatSyn { key, flow } => self.send_syn(key, flow, context)?,
@@ -146,7 +146,7 @@ impl Driver {
                         .record(flow.id)
                         .unwrap_or_else(|| fresh(flow)),
                 ),
-                standing: context.node.standing(*key, flow),
+                replay_position: context.node.standing(*key, flow),
             })
             .collect();
         self.recovery.connections(candidates, time(context.now));

@@ -83,7 +83,7 @@ impl Driver {
             max_segment: setup.max_segment,
             wrapped: setup.north.is_some(),
             hear_timeout: setup.north.map_or(Duration::ZERO, |north| north.patience),
-            say_again_timeout: REPEAT_TIMEOUT,
+            output_repeat_timeout: REPEAT_TIMEOUT,
             ..Config::default()
         });
         Self {
@@ -122,7 +122,7 @@ impl Driver {
             next_sweep: now + SWEEP_INTERVAL,
             ..Self::new(setup)
         };
-        driver.recovery.died(Cause::Host, time(now), time(now));
+        driver.recovery.on_death(Cause::Host, time(now), time(now));
         driver
     }
 
@@ -207,7 +207,7 @@ impl Driver {
         let now = time(context.now);
         match event.kind {
             EventKind::Death { pid, status } if event.incarnation == self.incarnation => {
-                self.recovery.died(cause_of(pid, status), event.at, now);
+                self.recovery.on_death(cause_of(pid, status), event.at, now);
             }
             EventKind::Death { .. } => {}
             EventKind::Listening if event.incarnation == self.incarnation => {
@@ -240,7 +240,7 @@ impl Driver {
         let candidate = Candidate {
             key,
             record: Some(record),
-            standing: context.node.standing(key, &flow),
+            replay_position: context.node.standing(key, &flow),
             flow,
         };
         self.recovery.late_connection(&candidate, time(context.now));
@@ -251,7 +251,7 @@ impl Driver {
         if !context.node.alive() && !self.exit_seen && self.start_at.is_none() {
             self.exit_seen = true;
             if self.recovery.stage() != Stage::Clearing {
-                self.recovery.died(cause_of(self.starts, 9), now, now);
+                self.recovery.on_death(cause_of(self.starts, 9), now, now);
                 self.act(context)?;
             }
         }
@@ -406,7 +406,7 @@ impl Driver {
         }
         self.start_at = None;
         if self.starts > 0 && context.rng.random_ratio(self.setup.starts_failed, 1000) {
-            self.recovery.died(Cause::NotServing, now, now);
+            self.recovery.on_death(Cause::NotServing, now, now);
             return;
         }
         self.starts += 1;

@@ -439,12 +439,12 @@ impl ClientView {
     fn is_doomed_by(&self, fault: Fault, reason: LostReason) -> bool {
         let fits = match fault {
             Fault::None => false,
-            Fault::Poison => matches!(reason, LostReason::Poison { .. }),
+            Fault::Poison => matches!(reason, LostReason::Quarantined { .. }),
             Fault::Divergence => matches!(
                 reason,
                 LostReason::Diverged { .. }
                     | LostReason::DivergedBefore { .. }
-                    | LostReason::NotSaidAgain { .. }
+                    | LostReason::OutputNotRepeated { .. }
             ),
             Fault::RecordLimit => reason == unprotected(types::UnprotectedReason::ConnectionLimit),
         };
@@ -459,7 +459,7 @@ impl ClientView {
             // A client that is gone answers what the new server says with a RST, or not at all.
             LostReason::NotAccepted | LostReason::ReplayStalled { .. } => self.gone,
             // What was said last may not have reached the logger when the power went, nor what it answered.
-            LostReason::NotSaidAgain { .. } => self.gone || self.restarted,
+            LostReason::OutputNotRepeated { .. } => self.gone || self.restarted,
             LostReason::NotComparable { .. } => self.restarted,
             // Nor does a client without selective acknowledgements say what it has of that.
             LostReason::HoleUnknown => self.restarted && !self.has_sack,

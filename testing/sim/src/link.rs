@@ -8,7 +8,7 @@ use std::{
 
 use journal::{Journal, State};
 use logger::{
-    Desk,
+    RpcHandler,
     link::{AckPolicy, Greeting, Outbox, Peer, Session, Sessions},
 };
 use protocol::{
@@ -208,7 +208,7 @@ impl Remote {
     fn ask(&mut self, request: &Request) -> Vec<Response> {
         let session = self.sessions.get_mut(self.attach.instance);
         session.map_or_else(Vec::new, |session| {
-            session.answer(Desk::new(1), request, &mut self.out)
+            session.answer(RpcHandler::new(1), request, &mut self.out)
         })
     }
 

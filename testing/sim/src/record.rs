@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use journal::{Journal, Limits};
 pub(crate) use logger::Notice;
-use logger::{Desk, Intake, digest_of, record_summary};
+use logger::{Ingest, RpcHandler, digest_of, record_summary};
 use protocol::control::Request;
 use rand::rngs::SmallRng;
 use recovery::RecordSummary;
@@ -23,7 +23,7 @@ const TOTAL: u64 = 64 << 20;
 /// The logger.
 pub(crate) struct Logger {
     /// The record, if it is on the server's host.
-    local: Intake,
+    local: Ingest,
     /// On another machine.
     pub(crate) remote: Option<Remote>,
     pub(crate) notices: VecDeque<Notice>,
@@ -49,7 +49,7 @@ impl Logger {
             connections: 64,
         };
         Self {
-            local: Intake::new(limits, setup.mode),
+            local: Ingest::new(limits, setup.mode),
             remote: link.map(|link| Remote::new(link, (setup, digests), TOTAL)),
             notices: VecDeque::new(),
             holds_turns: false,
@@ -94,7 +94,7 @@ impl Logger {
 
     /// A request to the logger on the server's host that has no answer.
     fn ask(&mut self, request: &Request) {
-        let answers = Desk::new(1).answer(&mut self.local, request);
+        let answers = RpcHandler::new(1).answer(&mut self.local, request);
         debug_assert!(answers.is_empty(), "{answers:?}");
     }
 

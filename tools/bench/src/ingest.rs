@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use channel::{Channel, Key, KeyRing, Received};
 use logger::link::{AckPolicy, Greeting, Outbox, Peer, Sessions};
-use logger::{Desk, Service, ServiceConfig, without_checksums};
+use logger::{RpcHandler, Service, ServiceConfig, without_checksums};
 use protocol::control::{Attach, Decoder, ReplayMode, Request, Response, Resume, encode};
 use protocol::link::{
     Ack, Handshake, KeySet, LinkKey, LinkKeys, Open, SegmentFlags, SegmentKind, seal,
@@ -122,7 +122,7 @@ fn from_memory(size: usize) -> Result<f64> {
     let began = processor_time()?;
     for _ in 0..UPLOADS_PER_RUN {
         let session = sessions.get_mut(1).context("not attached")?;
-        session.answer(Desk::new(0), &Request::Resume(resume()), &mut out);
+        session.answer(RpcHandler::new(0), &Request::Resume(resume()), &mut out);
         for batch in datagrams.chunks(DATAGRAM_BATCH) {
             for datagram in batch {
                 sessions.take(peer, black_box(datagram), Duration::ZERO, &mut out);

@@ -1,7 +1,7 @@
 //! In-order appends, the hot path of the logger; and the memory of idle connections.
 
 use criterion::{Criterion, Throughput};
-use journal::{Arrival, Journal, Limits, ReplayMode, ServerProgress};
+use journal::{InstreamSegment, Journal, Limits, ReplayMode, ServerProgress};
 use std::hint::black_box;
 use wire::{FlowId, SeqNumber};
 
@@ -30,7 +30,7 @@ fn upload(journal: &mut Journal, flow: FlowId, length: usize, payload: &[u8]) {
     let step = u32::try_from(payload.len()).expect("a segment");
     let mut seq = CLIENT + 1;
     for _ in 0..length / payload.len() {
-        let arrival = Arrival {
+        let arrival = InstreamSegment {
             seq,
             payload,
             fin: false,
@@ -84,7 +84,7 @@ fn idle() {
     let before = resident();
     let mut journal = journal();
     for flow in 0..OTHERS {
-        let arrival = Arrival {
+        let arrival = InstreamSegment {
             seq: CLIENT + 1,
             payload: &[b'x'; 100],
             fin: false,

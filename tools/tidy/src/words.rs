@@ -24,8 +24,8 @@ const EVENT_SOURCES: [&str; 4] = [
 ];
 /// Sources whose strings describe metrics.
 const METRIC_SOURCES: [&str; 2] = [
-    "crates/service/logger/src/service/numbers.rs",
-    "crates/service/serve/src/numbers.rs",
+    "crates/service/logger/src/service/metrics.rs",
+    "crates/service/serve/src/metrics.rs",
 ];
 /// The source whose doc comments in a macro describe metrics.
 const COUNTERS: &str = "crates/south/dataplane/src/object/reading.rs";
@@ -184,7 +184,7 @@ mod tests {
             figures.value(Measure::Pronouns, "crates/service/serve: doc comments"),
             Some(0)
         );
-        let figures = measured("crates/service/serve/src/act.rs", &text);
+        let figures = measured("crates/service/serve/src/executor.rs", &text);
         assert_eq!(figures.value(Measure::Pronouns, EVENTS), None);
     }
 

@@ -77,7 +77,7 @@ json = true
 "#;
 
 #[test]
-fn a_file_alone_is_enough() {
+fn config_file_suffices() {
     let serve = file(WEB).serve(&[]);
     assert_eq!(serve.address.len(), 2);
     assert_eq!(serve.name.as_deref(), Some("web"));
@@ -90,7 +90,7 @@ fn a_file_alone_is_enough() {
 }
 
 #[test]
-fn the_command_line_wins() {
+fn command_line_wins() {
     let case = file(WEB);
     let serve = case.serve(&[
         "--address",
@@ -119,7 +119,7 @@ fn the_command_line_wins() {
 }
 
 #[test]
-fn mistakes_are_found_where_they_are() {
+fn mistakes_have_positions() {
     for (line, said) in [
         (
             "limit-pre-connection = 3",
@@ -200,7 +200,7 @@ fn every_option_is_a_key() {
 }
 
 #[test]
-fn the_examples_are_right() {
+fn example_files_are_valid() {
     let serve = file(include_str!("../../../../packaging/config/web.toml")).serve(&[]);
     assert_eq!(serve.logger.len(), 1);
     let logger = file(include_str!("../../../../packaging/config/logger.toml")).logger(&[]);
@@ -228,7 +228,7 @@ fn the_examples_are_right() {
 }
 
 #[test]
-fn a_file_that_is_not_there_is_named() {
+fn missing_file_is_named() {
     let mut case = file("");
     case.path.set_extension("none");
     let mistake = case.mistake("logger");
@@ -236,7 +236,7 @@ fn a_file_that_is_not_there_is_named() {
 }
 
 #[test]
-fn without_a_file_nothing_changes() {
+fn absent_file_changes_no_option() {
     for line in [
         &[
             "outlive",

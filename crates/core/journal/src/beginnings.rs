@@ -7,8 +7,8 @@
 use crate::error::Unprotected;
 use crate::pool::Budget;
 use crate::position::seq_at;
-use crate::summary::Place;
-use crate::turn::Turn;
+use crate::request::Request;
+use crate::summary::Position;
 use wire::SeqNumber;
 
 /// A position takes half the room as a sequence number of a connection with the initial number 0: no replay is longer
@@ -18,7 +18,7 @@ const ZERO: SeqNumber = SeqNumber(0);
 /// The beginnings in one record, in order.
 #[derive(Debug)]
 pub(crate) struct Beginnings {
-    table: Vec<Place>,
+    table: Vec<Position>,
     /// The end of the output at the newest place, or at the beginning of the record.
     newest: u64,
 }
@@ -33,7 +33,7 @@ impl Beginnings {
     }
 
     /// The places, as if both initial sequence numbers were 0.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Place> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Position> {
         self.table.iter().copied()
     }
 
@@ -41,7 +41,7 @@ impl Beginnings {
     /// spoken there, that place is no more: answered is what the client had heard there.
     pub(crate) fn push(
         &mut self,
-        at: Turn,
+        at: Request,
         budget: &mut Budget<'_>,
     ) -> Result<Option<u64>, Unprotected> {
         if at.outstream <= self.newest {
@@ -57,7 +57,7 @@ impl Beginnings {
             return Ok(Some(std::mem::replace(&mut self.newest, at.outstream)));
         }
         budget.reserve(&mut self.table, 1)?;
-        self.table.push(Place {
+        self.table.push(Position {
             instream,
             outstream: seq_at(ZERO, at.outstream),
         });
@@ -76,7 +76,7 @@ impl Beginnings {
     /// The input before `instream` has left the record.
     pub(crate) fn drop_before(&mut self, instream: u64, budget: &mut Budget<'_>) {
         let start = seq_at(ZERO, instream);
-        let is_gone = |at: &&Place| at.instream.at_or_before(start);
+        let is_gone = |at: &&Position| at.instream.at_or_before(start);
         let gone = self.table.iter().take_while(is_gone).count();
         budget.drop_first(&mut self.table, gone);
     }
@@ -88,7 +88,7 @@ impl Beginnings {
 
     #[cfg(test)]
     pub(crate) fn really_held(&self) -> usize {
-        self.table.capacity() * size_of::<Place>()
+        self.table.capacity() * size_of::<Position>()
     }
 }
 

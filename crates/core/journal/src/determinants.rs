@@ -38,9 +38,9 @@ pub struct Determinants {
 }
 
 /// Of what may be held, this part is left to other things by an image: it must not take the room of clients' bytes.
-const SPARED: u64 = 8;
-/// No stream is longer, bytes.
-const LONGEST: u64 = 1 << 48;
+const SHARE_WITHOUT_IMAGE: u64 = 8;
+/// Longest stream, bytes.
+const STREAM_BYTES_MAX: u64 = 1 << 48;
 
 impl Determinants {
     /// The number of the record, if there is one.
@@ -209,7 +209,7 @@ impl Determinants {
         let come = self.upload.as_ref().map_or(0, Upload::held);
         let others = self.held() - come;
         let needed = others.saturating_add(Upload::held_in_the_end(length));
-        needed <= most - most / SPARED
+        needed <= most - most / SHARE_WITHOUT_IMAGE
     }
 
     /// What has come of an image that is not part of the record is not wanted.
@@ -232,7 +232,7 @@ impl Determinants {
         if self.record != Some(record) {
             return Err(ImageError::OtherRecord);
         }
-        if image == 0 || base > LONGEST {
+        if image == 0 || base > STREAM_BYTES_MAX {
             return Err(ImageError::Impossible);
         }
         if self

@@ -6,7 +6,7 @@
 
 use crate::error::Unprotected;
 use crate::pool::Budget;
-use crate::position::FIRST;
+use crate::position::FIRST_POSITION;
 use crate::spans::{Span, first_part};
 use crate::statistics::{ByteCounts, differing};
 use crate::{index, len64};
@@ -36,7 +36,7 @@ pub(crate) struct Heads {
 
 impl Heads {
     pub(crate) const fn new() -> Self {
-        Self::from(FIRST)
+        Self::from(FIRST_POSITION)
     }
 
     /// Nothing before this position is kept.

@@ -1,7 +1,7 @@
 //! Images of a process, as bytes that nobody here looks into. One that was torn is none.
 
 use crate::len64;
-use crate::stream::{CHUNK, Stream};
+use crate::stream::{CHUNK_BYTES, Stream};
 
 /// Why an image, or a part of one, is not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -41,7 +41,7 @@ impl Upload {
 
     /// What one of so many bytes takes when it is whole.
     pub(crate) const fn held_in_the_end(length: u64) -> u64 {
-        length.saturating_add(len64(CHUNK))
+        length.saturating_add(len64(CHUNK_BYTES))
     }
 
     pub(crate) const fn held(&self) -> u64 {

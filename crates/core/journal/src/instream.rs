@@ -10,7 +10,7 @@
 use crate::chunks::Chunks;
 use crate::error::Unprotected;
 use crate::pool::Budget;
-use crate::position::FIRST;
+use crate::position::FIRST_POSITION;
 use crate::spans::{Ranges, first_part};
 use crate::statistics::ByteCounts;
 use crate::{index, len64};
@@ -27,7 +27,7 @@ pub(crate) struct Instream {
 
 impl Instream {
     pub(crate) const fn new() -> Self {
-        Self::from(FIRST)
+        Self::from(FIRST_POSITION)
     }
 
     /// A record that begins at this position.
@@ -84,7 +84,7 @@ impl Instream {
     }
 
     /// Bytes that lie beyond a hole.
-    pub(crate) fn ahead(&self) -> u64 {
+    pub(crate) fn bytes_beyond_gap(&self) -> u64 {
         self.ahead.covered()
     }
 

@@ -3,9 +3,11 @@
 use crate::error::{OpenError, ReadError, Refused, Unprotected};
 use crate::marks::Mark;
 use crate::pool::Pool;
-use crate::record::{Arrival, Isns, OutOfRecord, Record, Recorded, Said, Shared};
+use crate::record::{
+    InstreamSegment, Isns, OutOfRecord, OutstreamSegment, Record, Recorded, Shared,
+};
 use crate::statistics::Statistics;
-use crate::summary::{Place, State, Summary};
+use crate::summary::{Position, State, Summary};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use types::ReplayMode;
@@ -140,7 +142,7 @@ impl Journal {
         flow: FlowId,
         client_isn: SeqNumber,
         server_isn: SeqNumber,
-        at: Place,
+        at: Position,
     ) -> Result<(), OpenError> {
         self.remove(flow);
         self.open(flow, client_isn, server_isn)?;
@@ -163,18 +165,26 @@ impl Journal {
     /// # Errors
     /// If nothing was recorded: see [`Refused`]. [`Refused::BecameUnprotected`] is the one that
     /// needs to be told to somebody.
-    pub fn instream(&mut self, flow: FlowId, arrival: &Arrival<'_>) -> Result<Recorded, Refused> {
+    pub fn instream(
+        &mut self,
+        flow: FlowId,
+        arrival: &InstreamSegment<'_>,
+    ) -> Result<Recorded, Refused> {
         self.with(flow, |record, isns, shared| {
             record.arrival(isns, arrival, shared)
         })
     }
 
     /// Records what the server sent at the beginning of a turn. Parts may be missing, and come in any
-    /// order, if they say so ([`Said::after`]). Answers whether it is new.
+    /// order, if they say so ([`OutstreamSegment::after`]). Answers whether it is new.
     ///
     /// # Errors
     /// As [`Journal::instream`].
-    pub fn outstream(&mut self, flow: FlowId, said: &Said<'_>) -> Result<bool, Refused> {
+    pub fn outstream(
+        &mut self,
+        flow: FlowId,
+        said: &OutstreamSegment<'_>,
+    ) -> Result<bool, Refused> {
         self.with(flow, |record, isns, shared| {
             record.outstream(isns, said, shared)
         })
@@ -295,7 +305,7 @@ impl Journal {
 
     /// A turn that was known to have begun at this place, and [`crate::Protected::answers`], when the record was read
     /// back from somewhere. Nothing is dropped.
-    pub fn restore_turn(&mut self, flow: FlowId, at: Place, answers: [SeqNumber; 4]) {
+    pub fn restore_turn(&mut self, flow: FlowId, at: Position, answers: [SeqNumber; 4]) {
         if let Some(connection) = self.connections.get_mut(&flow)
             && let Ok(record) = &mut connection.record
         {
@@ -315,7 +325,7 @@ impl Journal {
 
     /// [`Journal::beginnings`] as they were known of this record, when the record was made again from parts that do not
     /// tell. What was found meanwhile is dropped for them. A record without room for them is given up.
-    pub fn restore_beginnings(&mut self, flow: FlowId, beginnings: impl Iterator<Item = Place>) {
+    pub fn restore_beginnings(&mut self, flow: FlowId, beginnings: impl Iterator<Item = Position>) {
         // What is given up is known as that.
         let _ = self.with(flow, |record, isns, shared| {
             record
@@ -383,7 +393,7 @@ impl Journal {
 
     /// Where the client spoke after it had heard all that the server had said, in order: what it said from there on,
     /// and what the server had said before. Nothing for a connection without a record.
-    pub fn beginnings(&self, flow: FlowId) -> impl Iterator<Item = Place> {
+    pub fn beginnings(&self, flow: FlowId) -> impl Iterator<Item = Position> {
         let connection = self.connections.get(&flow);
         let record = connection.and_then(|c| Some((c.record.as_ref().ok()?, c.isns)));
         record

@@ -45,20 +45,20 @@ mod marks;
 mod pool;
 mod position;
 mod record;
+mod request;
 mod spans;
 mod statistics;
 mod stream;
 mod summary;
-mod turn;
 
 pub use determinants::{Determinants, NoRoom};
 pub use error::{OpenError, ReadError, Refused, Unprotected};
 pub use image::{Image, ImageError};
 pub use journal::{Journal, Limits, MAX_PER_CONNECTION};
 pub use marks::Mark;
-pub use record::{Arrival, Recorded, Said, ServerProgress};
+pub use record::{InstreamSegment, OutstreamSegment, Recorded, ServerProgress};
 pub use statistics::{ByteCounts, Statistics};
-pub use summary::{Place, Protected, State, Summary};
+pub use summary::{Position, Protected, State, Summary};
 pub use types::{ClientFin, ReplayMode};
 
 /// A length as a number of bytes.

@@ -89,7 +89,7 @@ impl Marks {
 
     /// The client has heard what lies before `heard`. A mark at `floor`, where the record begins, stays: without this
     /// mark the other marks cannot be compared with what is said from there on.
-    pub(crate) fn hear(&mut self, heard: u64, floor: u64, budget: &mut Budget<'_>) {
+    pub(crate) fn on_ack(&mut self, heard: u64, floor: u64, budget: &mut Budget<'_>) {
         let passed = self
             .table
             .partition_point(|(key, _)| position(*key) <= heard);

@@ -17,7 +17,7 @@ use crate::len64;
 pub(crate) const FULL_CHUNK: usize = 64 * 1024;
 
 /// A table whose room is more than so many times as large as needed is made smaller.
-const SPACIOUS: usize = 8;
+const SHRINK_ABOVE_RATIO: usize = 8;
 
 /// So many chunks are freed at a time at most: the kernel needs a while for each.
 const TRIM_AT_MOST: usize = 1024;
@@ -150,7 +150,7 @@ impl Budget<'_> {
     /// Gives back the room of a table that has become much too large.
     pub(crate) fn shrink<T>(&mut self, table: &mut Vec<T>) {
         let before = table.capacity();
-        if before > SPACIOUS * table.len() {
+        if before > SHRINK_ABOVE_RATIO * table.len() {
             table.shrink_to(2 * table.len());
             self.discharge(Self::size_of::<T>(before - table.capacity()));
         }

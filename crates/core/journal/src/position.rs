@@ -8,10 +8,10 @@ use wire::SeqNumber;
 
 /// 1 GiB: the largest receive window that TCP can announce (RFC 7323, 2.3). What a peer may send
 /// lies this close to what it has sent.
-pub(crate) const PLAUSIBLE: u32 = 1 << 30;
+pub(crate) const PLAUSIBLE_DISTANCE: u32 = 1 << 30;
 
 /// The position of the first byte of data.
-pub(crate) const FIRST: u64 = 1;
+pub(crate) const FIRST_POSITION: u64 = 1;
 
 /// The sequence number at `position` in the stream that begins with `isn`.
 pub(crate) fn seq_at(isn: SeqNumber, position: u64) -> SeqNumber {
@@ -32,7 +32,7 @@ pub(crate) fn unwrap(isn: SeqNumber, seq: SeqNumber, near: u64, behind: u32) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::{PLAUSIBLE, seq_at, unwrap};
+    use super::{PLAUSIBLE_DISTANCE, seq_at, unwrap};
     use proptest::prelude::{any, proptest};
     use proptest::prop_assert_eq;
     use wire::SeqNumber;
@@ -40,7 +40,7 @@ mod tests {
     proptest! {
         /// A position is found again from any place that is less than the window away.
         #[test]
-        fn a_position_survives_the_way_through_its_number(
+        fn position_survives_round_trip(
             isn in any::<u32>(),
             near in 0u64..1 << 40,
             behind in 0u32..=u32::MAX,
@@ -56,13 +56,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_lies_before_the_beginning() {
+    fn positions_begin_at_first() {
         assert_eq!(
-            unwrap(SeqNumber(0), SeqNumber(u32::MAX), 0, PLAUSIBLE),
+            unwrap(SeqNumber(0), SeqNumber(u32::MAX), 0, PLAUSIBLE_DISTANCE),
             None
         );
         assert_eq!(
-            unwrap(SeqNumber(u32::MAX), SeqNumber(0), 0, PLAUSIBLE),
+            unwrap(SeqNumber(u32::MAX), SeqNumber(0), 0, PLAUSIBLE_DISTANCE),
             Some(1)
         );
     }

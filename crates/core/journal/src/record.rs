@@ -11,16 +11,16 @@ use crate::journal::MAX_PER_CONNECTION;
 use crate::len64;
 use crate::marks::{Mark, Marks};
 use crate::pool::{Budget, Pool};
-use crate::position::{FIRST, PLAUSIBLE, seq_at, unwrap};
+use crate::position::{FIRST_POSITION, PLAUSIBLE_DISTANCE, seq_at, unwrap};
+use crate::request::{Candidate, Candidates, Request};
 use crate::statistics::{ByteCounts, Statistics};
-use crate::summary::{Place, Protected};
-use crate::turn::{Candidate, Candidates, Turn};
+use crate::summary::{Position, Protected};
 use wire::SeqNumber;
 
 /// A segment from a client, with what was known of the connection on the server's host when it
 /// arrived there. All numbers are the original ones, as the client knows them.
 #[derive(Debug, Clone, Copy)]
-pub struct Arrival<'a> {
+pub struct InstreamSegment<'a> {
     /// The sequence number of the first byte of the payload.
     pub seq: SeqNumber,
     /// The payload, of any length; empty for a bare FIN or acknowledgement.
@@ -44,7 +44,7 @@ pub struct Arrival<'a> {
 
 /// What a server sent at the beginning of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Said<'a> {
+pub struct OutstreamSegment<'a> {
     /// The sequence number of its first byte.
     pub seq: SeqNumber,
     /// The bytes.
@@ -57,7 +57,7 @@ pub struct Said<'a> {
     pub asked: Option<SeqNumber>,
 }
 
-impl<'a> Said<'a> {
+impl<'a> OutstreamSegment<'a> {
     /// What was to be recorded before it is here.
     #[must_use]
     pub const fn in_order(seq: SeqNumber, payload: &'a [u8]) -> Self {
@@ -100,8 +100,8 @@ pub(crate) struct Isns {
 }
 
 impl Isns {
-    fn place(self, instream: u64, outstream: u64) -> Place {
-        Place {
+    fn place(self, instream: u64, outstream: u64) -> Position {
+        Position {
             instream: seq_at(self.client, instream),
             outstream: seq_at(self.server, outstream),
         }
@@ -126,7 +126,7 @@ pub(crate) struct Shared {
 pub(crate) struct Record {
     instream: Instream,
     heads: Heads,
-    turn: Turn,
+    turn: Request,
     turns: u64,
     /// The highest outstream position that was seen: near it are the sequence numbers to come.
     outstream_seen: u64,
@@ -154,15 +154,15 @@ impl Record {
         Self {
             instream: Instream::new(),
             heads: Heads::new(),
-            turn: Turn::FIRST,
+            turn: Request::FIRST,
             turns: 1,
-            outstream_seen: Turn::FIRST.outstream,
-            spoken: Some(Turn::FIRST.outstream),
+            outstream_seen: Request::FIRST.outstream,
+            spoken: Some(Request::FIRST.outstream),
             candidates: Candidates::NONE,
-            beginnings: Beginnings::from(Turn::FIRST.outstream),
+            beginnings: Beginnings::from(Request::FIRST.outstream),
             marks: Marks::NONE,
-            answers: Answers::from(Turn::FIRST.outstream),
-            asked: Turn::FIRST.instream,
+            answers: Answers::from(Request::FIRST.outstream),
+            asked: Request::FIRST.instream,
             doubted: None,
             fin_heard: SeqNumber(0),
             held: 0,
@@ -170,8 +170,8 @@ impl Record {
     }
 
     /// The record of a connection of which everything before this place is of no use any more.
-    pub(crate) fn resumed(isns: Isns, at: Place) -> Self {
-        let turn = Turn {
+    pub(crate) fn resumed(isns: Isns, at: Position) -> Self {
+        let turn = Request {
             instream: first_position(isns.client, at.instream),
             outstream: first_position(isns.server, at.outstream),
         };
@@ -192,14 +192,14 @@ impl Record {
     pub(crate) fn arrival(
         &mut self,
         isns: Isns,
-        arrival: &Arrival<'_>,
+        arrival: &InstreamSegment<'_>,
         shared: &mut Shared,
     ) -> Result<Recorded, Refused> {
         let near = self.instream.data_end();
-        let position =
-            unwrap(isns.client, arrival.seq, near, PLAUSIBLE).ok_or(Refused::Implausible)?;
+        let position = unwrap(isns.client, arrival.seq, near, PLAUSIBLE_DISTANCE)
+            .ok_or(Refused::Implausible)?;
         let end = position + len64(arrival.payload.len());
-        if end > near + u64::from(PLAUSIBLE) {
+        if end > near + u64::from(PLAUSIBLE_DISTANCE) {
             return Err(Refused::Implausible);
         }
         let hole = self.instream.has_hole();
@@ -263,7 +263,7 @@ impl Record {
     fn is_doubted(
         &mut self,
         isns: Isns,
-        arrival: &Arrival<'_>,
+        arrival: &InstreamSegment<'_>,
         shared: &mut Shared,
     ) -> Result<(), Unprotected> {
         let heard = arrival.doubted;
@@ -271,7 +271,7 @@ impl Record {
             return Ok(());
         };
         self.doubted = Some(self.doubt());
-        let from = Turn {
+        let from = Request {
             instream: self.unanswered(),
             outstream,
         };
@@ -282,7 +282,7 @@ impl Record {
     }
 
     /// The client has said something new, and had heard everything.
-    fn is_answered_next(&mut self, isns: Isns, arrival: &Arrival<'_>) {
+    fn is_answered_next(&mut self, isns: Isns, arrival: &InstreamSegment<'_>) {
         let Some(at) = self.outstream_position(isns, arrival.client_ack) else {
             return;
         };
@@ -299,7 +299,7 @@ impl Record {
         &mut self,
         isns: Isns,
         server: ServerProgress,
-        arrival: &Arrival<'_>,
+        arrival: &InstreamSegment<'_>,
         (position, end): (u64, u64),
         shared: &mut Shared,
     ) -> Result<(), Unprotected> {
@@ -307,7 +307,7 @@ impl Record {
             return Ok(());
         };
         self.outstream_seen = self.outstream_seen.max(sent);
-        let turn = Turn {
+        let turn = Request {
             instream: position,
             outstream: sent,
         };
@@ -351,10 +351,10 @@ impl Record {
     pub(crate) fn outstream(
         &mut self,
         isns: Isns,
-        said: &Said<'_>,
+        said: &OutstreamSegment<'_>,
         shared: &mut Shared,
     ) -> Result<bool, Refused> {
-        let Said {
+        let OutstreamSegment {
             seq,
             payload,
             more,
@@ -407,7 +407,7 @@ impl Record {
         let position = self
             .outstream_position(isns, mark.next)
             .ok_or(Refused::Implausible)?;
-        let floor = self.turn_floor(shared);
+        let floor = self.request_floor(shared);
         if position < floor {
             return Ok(false);
         }
@@ -415,7 +415,7 @@ impl Record {
         self.outstream_seen = self.outstream_seen.max(position);
         let heard = self.outstream_position(isns, heard);
         let near = self.instream.data_end();
-        let speaks = speaks.and_then(|from| unwrap(isns.client, from, near, PLAUSIBLE));
+        let speaks = speaks.and_then(|from| unwrap(isns.client, from, near, PLAUSIBLE_DISTANCE));
         let speaks = speaks.filter(|from| *from >= self.instream.start());
         let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
         if let Some(instream) = speaks {
@@ -424,7 +424,7 @@ impl Record {
             self.doubted = self
                 .doubted
                 .filter(|doubted| !has_read || *doubted >= instream);
-            let turn = Turn {
+            let turn = Request {
                 instream,
                 outstream: position,
             };
@@ -434,12 +434,12 @@ impl Record {
         }
         let at = (position, self.beginnings.has(position));
         let is_new = self.marks.push(at, mark, &mut budget);
-        self.marks.hear(heard.unwrap_or(0), floor, &mut budget);
+        self.marks.on_ack(heard.unwrap_or(0), floor, &mut budget);
         is_new.map_err(Refused::BecameUnprotected)
     }
 
     /// What the server said before this is not said again.
-    fn turn_floor(&self, shared: &Shared) -> u64 {
+    fn request_floor(&self, shared: &Shared) -> u64 {
         match shared.mode {
             ReplayMode::Request => self.turn.outstream,
             ReplayMode::Connection => self.heads.start(),
@@ -453,7 +453,12 @@ impl Record {
 
     /// The range beyond a hole in which `seq` lies: its first number and the one after its last.
     pub(crate) fn range_of(&self, isns: Isns, seq: SeqNumber) -> Option<(SeqNumber, SeqNumber)> {
-        let position = unwrap(isns.client, seq, self.instream.data_end(), PLAUSIBLE)?;
+        let position = unwrap(
+            isns.client,
+            seq,
+            self.instream.data_end(),
+            PLAUSIBLE_DISTANCE,
+        )?;
         let range = self.instream.range_of(position)?;
         Some((
             seq_at(isns.client, range.start),
@@ -473,7 +478,7 @@ impl Record {
         let (start, end) = (self.instream.start(), self.instream.data_end());
         let start_seq = seq_at(isns.client, start);
         // No record is longer than the part of the sequence space that is looked at behind its end.
-        let behind = u32::MAX - PLAUSIBLE;
+        let behind = u32::MAX - PLAUSIBLE_DISTANCE;
         let Some(position) =
             unwrap(isns.client, from, end, behind).filter(|position| *position >= start)
         else {
@@ -495,7 +500,7 @@ impl Record {
     pub(crate) fn release(&mut self, isns: Isns, to: SeqNumber, shared: &mut Shared) {
         let end = self.instream.data_end();
         // What would be too far ahead is taken for a place before the record.
-        let Some(position) = unwrap(isns.client, to, end, u32::MAX - PLAUSIBLE) else {
+        let Some(position) = unwrap(isns.client, to, end, u32::MAX - PLAUSIBLE_DISTANCE) else {
             return;
         };
         let is_ended = self.instream.fin().is_some_and(|fin| fin < position);
@@ -521,8 +526,8 @@ impl Record {
     }
 
     /// Where the client spoke after it had heard everything, in order.
-    pub(crate) fn beginnings(&self, isns: Isns) -> impl Iterator<Item = Place> {
-        self.beginnings.iter().map(move |at| Place {
+    pub(crate) fn beginnings(&self, isns: Isns) -> impl Iterator<Item = Position> {
+        self.beginnings.iter().map(move |at| Position {
             instream: isns.client + at.instream.0,
             outstream: isns.server + at.outstream.0,
         })
@@ -532,7 +537,7 @@ impl Record {
     pub(crate) fn recorded_from(&self, isns: Isns, from: SeqNumber) -> Option<(SeqNumber, &[u8])> {
         let near = self.instream.data_end();
         // No record is longer than the part of the sequence space that is looked at behind its end.
-        let position = unwrap(isns.client, from, near, u32::MAX - PLAUSIBLE).unwrap_or(0);
+        let position = unwrap(isns.client, from, near, u32::MAX - PLAUSIBLE_DISTANCE).unwrap_or(0);
         let (position, bytes) = self.instream.recorded_from(position)?;
         Some((seq_at(isns.client, position), bytes))
     }
@@ -540,18 +545,18 @@ impl Record {
     pub(crate) fn restore_beginnings(
         &mut self,
         isns: Isns,
-        beginnings: impl Iterator<Item = Place>,
+        beginnings: impl Iterator<Item = Position>,
         shared: &mut Shared,
     ) -> Result<(), Unprotected> {
         let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
         self.beginnings.clear(&mut budget);
         self.beginnings = Beginnings::from(self.heads.start());
-        let behind = u32::MAX - PLAUSIBLE;
+        let behind = u32::MAX - PLAUSIBLE_DISTANCE;
         for at in beginnings {
             let instream = unwrap(isns.client, at.instream, self.instream.data_end(), behind);
             let outstream = unwrap(isns.server, at.outstream, self.heads.start(), 0);
             if let (Some(instream), Some(outstream)) = (instream, outstream) {
-                let turn = Turn {
+                let turn = Request {
                     instream,
                     outstream,
                 };
@@ -568,7 +573,7 @@ impl Record {
         self.doubted = doubt.filter(|doubt| *doubt < self.unanswered());
     }
 
-    pub(crate) fn restore_turn(&mut self, isns: Isns, at: Place, answers: [SeqNumber; 4]) {
+    pub(crate) fn restore_turn(&mut self, isns: Isns, at: Position, answers: [SeqNumber; 4]) {
         let said = |seq| unwrap(isns.server, seq, self.heads.start(), 0);
         if let [Some(oldest), Some(next), Some(newest), Some(end)] = answers.map(said) {
             self.answers = Answers {
@@ -578,11 +583,11 @@ impl Record {
                 end,
             };
         }
-        let behind = u32::MAX - PLAUSIBLE;
+        let behind = u32::MAX - PLAUSIBLE_DISTANCE;
         let instream = unwrap(isns.client, at.instream, self.instream.data_end(), behind);
         let outstream = unwrap(isns.server, at.outstream, self.heads.start(), 0);
         if let (Some(instream), Some(outstream)) = (instream, outstream) {
-            self.turn = Turn {
+            self.turn = Request {
                 instream,
                 outstream,
             };
@@ -611,7 +616,7 @@ impl Record {
                 seq: seq_at(isns.client, fin),
                 heard: self.fin_heard,
             }),
-            ahead: self.instream.ahead(),
+            ahead: self.instream.bytes_beyond_gap(),
             held: self.held,
         }
     }
@@ -625,7 +630,7 @@ impl Record {
         self.marks.clear(&mut budget);
     }
 
-    fn begin(&mut self, turn: Turn, shared: &mut Shared) {
+    fn begin(&mut self, turn: Request, shared: &mut Shared) {
         if shared.mode == ReplayMode::Request {
             let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
             // What was recorded since the turn began has to be moved, and may find no room: then
@@ -651,13 +656,14 @@ impl Record {
     /// sequence space is looked at ahead, because between two segments of the client the server
     /// may have sent gigabytes that nobody told us about.
     fn outstream_position(&self, isns: Isns, seq: SeqNumber) -> Option<u64> {
-        unwrap(isns.server, seq, self.outstream_seen, PLAUSIBLE)
+        unwrap(isns.server, seq, self.outstream_seen, PLAUSIBLE_DISTANCE)
     }
 
     /// The position of `seq`, up to which the client may have sent.
     fn instream_position(&self, isns: Isns, seq: SeqNumber) -> Option<u64> {
         let near = self.instream.data_end();
-        unwrap(isns.client, seq, near, PLAUSIBLE).filter(|at| *at <= near + u64::from(PLAUSIBLE))
+        unwrap(isns.client, seq, near, PLAUSIBLE_DISTANCE)
+            .filter(|at| *at <= near + u64::from(PLAUSIBLE_DISTANCE))
     }
 
     #[cfg(test)]
@@ -670,7 +676,7 @@ impl Record {
 /// The position of `seq` in the first 4 GiB of the stream: of which 4 GiB does not matter to a
 /// record that begins there.
 fn first_position(isn: SeqNumber, seq: SeqNumber) -> u64 {
-    unwrap(isn, seq, FIRST, 0).unwrap_or(FIRST)
+    unwrap(isn, seq, FIRST_POSITION, 0).unwrap_or(FIRST_POSITION)
 }
 
 /// The place that was asked for lies before or after the record, which begins or ends there.

@@ -24,7 +24,7 @@ impl ByteCounts {
     }
 }
 
-/// Counts over the life of a journal, and what it holds now.
+/// Counts over the incarnation of a journal, and what it holds now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Statistics {
     /// Connections that are known now.

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use crate::{index, len64};
 
-/// How much memory is asked for at a time, bytes.
-pub(crate) const CHUNK: usize = 1 << 16;
+/// Allocation unit, bytes.
+pub(crate) const CHUNK_BYTES: usize = 1 << 16;
 
 /// A stream, from its base on.
 #[derive(Debug, Default)]
@@ -35,10 +35,13 @@ impl Stream {
         let mut held = 0;
         self.length += len64(bytes.len());
         while !bytes.is_empty() {
-            let room = self.chunks.back().map_or(0, |last| CHUNK - last.len());
+            let room = self
+                .chunks
+                .back()
+                .map_or(0, |last| CHUNK_BYTES - last.len());
             if room == 0 {
-                self.chunks.push_back(Vec::with_capacity(CHUNK));
-                held += len64(CHUNK);
+                self.chunks.push_back(Vec::with_capacity(CHUNK_BYTES));
+                held += len64(CHUNK_BYTES);
                 continue;
             }
             let (now, later) = bytes.split_at(room.min(bytes.len()));
@@ -58,16 +61,16 @@ impl Stream {
         }
         let before = self.chunks.len();
         let whole = index(length - self.begin);
-        self.chunks.truncate(whole.div_ceil(CHUNK));
+        self.chunks.truncate(whole.div_ceil(CHUNK_BYTES));
         if let Some(last) = self
             .chunks
             .back_mut()
-            .filter(|_| !whole.is_multiple_of(CHUNK))
+            .filter(|_| !whole.is_multiple_of(CHUNK_BYTES))
         {
-            last.truncate(whole % CHUNK);
+            last.truncate(whole % CHUNK_BYTES);
         }
         self.length = length;
-        len64((before - self.chunks.len()) * CHUNK)
+        len64((before - self.chunks.len()) * CHUNK_BYTES)
     }
 
     /// It begins there, which may be behind its end. Tells how much memory is not held any more.
@@ -81,11 +84,11 @@ impl Stream {
             self.chunks.clear();
             (self.begin, self.length) = (base, base);
         }
-        while base - self.begin >= len64(CHUNK) {
+        while base - self.begin >= len64(CHUNK_BYTES) {
             self.chunks.pop_front();
-            self.begin += len64(CHUNK);
+            self.begin += len64(CHUNK_BYTES);
         }
-        len64((before - self.chunks.len()) * CHUNK)
+        len64((before - self.chunks.len()) * CHUNK_BYTES)
     }
 
     /// So many bytes at the most, fewer at its end; none of what is not kept.
@@ -94,9 +97,9 @@ impl Stream {
             return Vec::new();
         }
         let from = index(from - self.begin);
-        let mut skip = from % CHUNK;
+        let mut skip = from % CHUNK_BYTES;
         let mut out = Vec::new();
-        for chunk in self.chunks.iter().skip(from / CHUNK) {
+        for chunk in self.chunks.iter().skip(from / CHUNK_BYTES) {
             let rest = chunk.get(skip..).unwrap_or_default();
             out.extend_from_slice(&rest[..rest.len().min(most - out.len())]);
             skip = 0;
@@ -131,7 +134,7 @@ mod tests {
 
         /// Whatever is done in whatever order: what is read is what was appended there last, and memory is given back.
         #[test]
-        fn a_stream_is_what_was_appended_from_its_base_on(
+        fn stream_equals_appended_bytes(
             steps in prop::collection::vec(step(), 0..20),
             (from, most) in (0..600_000u64, 0..200_000usize),
         ) {
@@ -158,8 +161,8 @@ mod tests {
                     }
                 }
                 prop_assert_eq!((stream.base(), stream.length()), (base, len64(all.len())));
-                prop_assert_eq!(held, len64(stream.chunks.len() * CHUNK));
-                prop_assert!(held <= (stream.length() - base) + 2 * len64(CHUNK));
+                prop_assert_eq!(held, len64(stream.chunks.len() * CHUNK_BYTES));
+                prop_assert!(held <= (stream.length() - base) + 2 * len64(CHUNK_BYTES));
             }
             prop_assert!(stream.read(base, usize::MAX) == all[index(base)..]);
             let kept = all.get(index(from)..).filter(|_| from >= base).unwrap_or_default();

@@ -6,7 +6,7 @@ use wire::{FlowId, SeqNumber};
 
 /// A place in both streams of a connection, by original sequence numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct Position {
     /// The next byte from the client.
     pub instream: SeqNumber,
     /// The next byte from the server.
@@ -39,9 +39,9 @@ pub enum State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Protected {
     /// Where a replay begins: after the handshake, or at the last turn if earlier ones are dropped.
-    pub start: Place,
+    pub start: Position,
     /// Where the last turn began.
-    pub turn: Place,
+    pub turn: Position,
     /// Where answers began: the oldest whose head may not be recorded, the one after it (not after
     /// its beginning), and the newest. Last, where what is recorded of heads ends, without those that
     /// have come before others.

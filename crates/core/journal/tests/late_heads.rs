@@ -2,7 +2,8 @@
 //! another machine.
 
 use journal::{
-    Arrival, Journal, Limits, Place, Protected, ReplayMode, Said, ServerProgress, State,
+    InstreamSegment, Journal, Limits, OutstreamSegment, Position, Protected, ReplayMode,
+    ServerProgress, State,
 };
 use proptest::prelude::*;
 use wire::{FlowId, SeqNumber};
@@ -25,14 +26,14 @@ fn length(text: &str) -> u32 {
 }
 
 /// A conversation, and the heads that the record has not been told yet.
-struct Talk {
+struct Dialogue {
     journal: Journal,
     sent: u32,
     said: u32,
     untold: Vec<(u32, String)>,
 }
 
-impl Talk {
+impl Dialogue {
     fn new(journal: Journal) -> Self {
         let mut talk = Self {
             journal,
@@ -52,7 +53,7 @@ impl Talk {
             nxt: heard,
             ack: seq,
         };
-        let arrival = Arrival {
+        let arrival = InstreamSegment {
             seq,
             payload: bytes.as_bytes(),
             fin: false,
@@ -74,9 +75,10 @@ impl Talk {
     /// The record is told what the server said: `count` heads of it.
     fn tell(&mut self, count: usize) {
         for (at, bytes) in self.untold.drain(..count.min(self.untold.len())) {
-            let told = self
-                .journal
-                .outstream(FLOW, &Said::in_order(SERVER + 1 + at, bytes.as_bytes()));
+            let told = self.journal.outstream(
+                FLOW,
+                &OutstreamSegment::in_order(SERVER + 1 + at, bytes.as_bytes()),
+            );
             told.expect("recorded");
         }
     }
@@ -97,12 +99,12 @@ impl Talk {
     }
 }
 
-fn late() -> Talk {
-    Talk::new(Journal::with_late_heads(LIMITS, ReplayMode::Request))
+fn late() -> Dialogue {
+    Dialogue::new(Journal::with_late_heads(LIMITS, ReplayMode::Request))
 }
 
 #[test]
-fn a_turn_waits_for_the_answer_before_it() {
+fn request_waits_for_earlier_response() {
     let mut talk = late();
     talk.client("one", false);
     talk.server(OK);
@@ -111,7 +113,7 @@ fn a_turn_waits_for_the_answer_before_it() {
     assert_eq!(talk.replayed(), "onetwo-and-more");
     talk.tell(1);
     assert_eq!(talk.replayed(), "two-and-more");
-    let start = Place {
+    let start = Position {
         instream: CLIENT + 4,
         outstream: SERVER + 1 + length(OK),
     };
@@ -124,7 +126,7 @@ fn a_turn_waits_for_the_answer_before_it() {
 }
 
 #[test]
-fn what_lies_beyond_a_hole_is_moved_too() {
+fn bytes_beyond_gap_are_moved() {
     let mut talk = late();
     talk.client("one", false);
     talk.server(OK);
@@ -141,7 +143,7 @@ fn what_lies_beyond_a_hole_is_moved_too() {
 }
 
 #[test]
-fn an_interim_response_that_is_not_known_yet_is_not_an_answer() {
+fn undecided_interim_is_no_response() {
     let mut talk = late();
     talk.client("one", false);
     talk.server(OK);
@@ -159,7 +161,7 @@ fn an_interim_response_that_is_not_known_yet_is_not_an_answer() {
 }
 
 #[test]
-fn no_turn_begins_in_doubt_nor_with_the_segment_after_it() {
+fn doubt_begins_no_request() {
     let mut talk = late();
     talk.client("one", false);
     talk.server(OK);
@@ -174,7 +176,7 @@ fn no_turn_begins_in_doubt_nor_with_the_segment_after_it() {
 }
 
 #[test]
-fn of_many_turns_in_waiting_the_oldest_and_the_newest_are_known() {
+fn oldest_and_newest_candidates_are_known() {
     let mut talk = late();
     for request in ["one", "two", "three", "four", "five"] {
         talk.client(request, false);
@@ -189,11 +191,11 @@ fn of_many_turns_in_waiting_the_oldest_and_the_newest_are_known() {
 }
 
 #[test]
-fn a_record_that_is_resumed_begins_there() {
+fn resumed_record_begins_at_position() {
     let mut talk = late();
     talk.sent = 100;
     talk.said = 200;
-    let at = Place {
+    let at = Position {
         instream: CLIENT + 101,
         outstream: SERVER + 201,
     };
@@ -215,11 +217,11 @@ proptest! {
     /// However late the heads come: a record begins with a whole request, and none that was not
     /// answered is missing; the next turn that begins when all is known is found.
     #[test]
-    fn late_heads_lead_to_the_same_record(
+    fn late_heads_give_equal_record(
         steps in prop::collection::vec((1usize..4, any::<bool>(), 0usize..4), 1..30),
     ) {
         let mut talk = late();
-        let mut prompt = Talk::new(Journal::new(LIMITS, ReplayMode::Request));
+        let mut prompt = Dialogue::new(Journal::new(LIMITS, ReplayMode::Request));
         let mut whole = String::new();
         let mut requests = vec![0];
         for (pieces, interim, told) in steps {

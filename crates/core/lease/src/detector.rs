@@ -11,13 +11,13 @@ use crate::Terms;
 
 /// A lease is so many times as long as the worst lateness of late. A third of it passes before the holder asks again,
 /// so the next request may be four times as late as any before.
-const MARGIN: u32 = 6;
-/// In this time two thirds of the doubt about a holder of whom nothing is known have gone.
-const DOUBT: Duration = Duration::from_secs(10);
-/// In this time without another late one two thirds of what was seen of a holder are forgotten.
-const MEMORY: Duration = Duration::from_secs(20);
-/// The same where one was taken for dead that lives: what its machine does now and then it does again.
-const LONG_MEMORY: Duration = Duration::from_secs(600);
+const LATENESS_FACTOR: u32 = 6;
+/// Time in which two thirds of the doubt about an unknown holder decay.
+const DOUBT_DECAY: Duration = Duration::from_secs(10);
+/// Time in which two thirds of the lateness of a holder decay.
+const LATENESS_DECAY: Duration = Duration::from_secs(20);
+/// The decay time after a false suspicion: a machine that stood still once does so again.
+const SUSPECTED_LATENESS_DECAY: Duration = Duration::from_secs(600);
 
 /// What was seen of a holder.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ impl FailureDetector {
             last: None,
             doubt: worst(terms),
             lateness: Duration::ZERO,
-            memory: MEMORY,
+            memory: LATENESS_DECAY,
         }
     }
 
@@ -49,16 +49,16 @@ impl FailureDetector {
     pub fn term(&mut self, terms: &Terms, now: Duration, behind: Option<Duration>) -> Duration {
         if let Some((before, granted)) = self.last {
             let passed = now.saturating_sub(before);
-            self.doubt = fades(self.doubt, passed, DOUBT);
+            self.doubt = decayed(self.doubt, passed, DOUBT_DECAY);
             // It asks three times in a term.
             let late = passed
                 .max(behind.unwrap_or_default())
                 .saturating_sub(granted / 3);
-            let known = fades(self.lateness, passed, self.memory);
+            let known = decayed(self.lateness, passed, self.memory);
             self.lateness = known.max(late).min(worst(terms));
         }
         let late = self.lateness.max(self.doubt);
-        let term = (late * MARGIN).clamp(terms.least, terms.term);
+        let term = (late * LATENESS_FACTOR).clamp(terms.least, terms.term);
         self.last = Some((now, term));
         term
     }
@@ -67,7 +67,7 @@ impl FailureDetector {
     #[must_use]
     pub fn next(&self, terms: &Terms) -> Self {
         match self.memory {
-            LONG_MEMORY => Self {
+            SUSPECTED_LATENESS_DECAY => Self {
                 last: None,
                 doubt: worst(terms),
                 ..*self
@@ -78,20 +78,20 @@ impl FailureDetector {
 
     /// A holder lives that was taken for dead: it, or the way to it, stands still for as long as no lease of ours
     /// lasted.
-    pub fn was_for_nothing(&mut self, terms: &Terms) {
-        (self.lateness, self.memory) = (worst(terms), LONG_MEMORY);
+    pub fn record_false_suspicion(&mut self, terms: &Terms) {
+        (self.lateness, self.memory) = (worst(terms), SUSPECTED_LATENESS_DECAY);
     }
 }
 
 /// What is left of it when so much of the time has passed in which two thirds go.
-fn fades(value: Duration, passed: Duration, time: Duration) -> Duration {
+fn decayed(value: Duration, passed: Duration, time: Duration) -> Duration {
     let passed = passed.min(time).as_secs_f64() / time.as_secs_f64();
     value.mul_f64((-passed).exp())
 }
 
 /// More makes no lease longer.
 fn worst(terms: &Terms) -> Duration {
-    terms.term / MARGIN + Duration::from_nanos(1)
+    terms.term / LATENESS_FACTOR + Duration::from_nanos(1)
 }
 
 #[cfg(test)]
@@ -140,7 +140,7 @@ mod tests {
 
     /// Else its host would be silent in a part of each term, for as long as nothing changes.
     #[test]
-    fn who_is_far_has_a_lease_that_is_worth_something() {
+    fn distant_holder_keeps_speaking() {
         let (shortest, speaks) = asks_from_afar(Duration::from_millis(1));
         assert_eq!((shortest, speaks), (Terms::default().least, true));
         for far in [10, 20, 30, 40, 60, 80, 120] {
@@ -150,11 +150,11 @@ mod tests {
     }
 
     #[test]
-    fn who_was_taken_for_dead_is_waited_for_the_next_time() {
+    fn false_suspicion_lengthens_terms() {
         let terms = Terms::default();
         let (mut detector, mut now) = (FailureDetector::new(&terms), Duration::ZERO);
         asks(&mut detector, &mut now, [0; 2000]);
-        detector.was_for_nothing(&terms);
+        detector.record_false_suspicion(&terms);
         let begin = now;
         let after = asks(&mut detector, &mut now, [0; 400]);
         assert!(now - begin > Duration::from_secs(30), "{:?}", now - begin);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_steadily_has_a_short_lease_after_a_while() {
+    fn steady_holder_gets_short_terms() {
         let terms = Terms::default();
         let (mut detector, mut now) = (FailureDetector::new(&terms), Duration::ZERO);
         assert_eq!(
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_late_once_has_a_longer_one_at_once_and_for_a_while() {
+    fn late_request_lengthens_terms() {
         let terms = Terms::default();
         let (mut detector, mut now) = (FailureDetector::new(&terms), Duration::ZERO);
         asks(&mut detector, &mut now, [0; 2000]);
@@ -193,7 +193,7 @@ mod tests {
     proptest! {
         /// It is never shorter, nor longer, and four times the lateness that there was fits between two requests.
         #[test]
-        fn it_is_within_bounds(late in prop::collection::vec(0..400_000u64, 1..50)) {
+        fn terms_are_within_bounds(late in prop::collection::vec(0..400_000u64, 1..50)) {
             let terms = Terms::default();
             let (mut detector, mut now) = (FailureDetector::new(&terms), Duration::ZERO);
             for late in late {
@@ -207,7 +207,7 @@ mod tests {
 
         /// Terms of one length are that.
         #[test]
-        fn it_may_be_fixed(late in prop::collection::vec(0..400_000u64, 1..20)) {
+        fn equal_bounds_fix_terms(late in prop::collection::vec(0..400_000u64, 1..20)) {
             let terms = Terms { least: Terms::default().term, ..Terms::default() };
             let (mut detector, mut now) = (FailureDetector::new(&terms), Duration::ZERO);
             for late in late {

@@ -6,18 +6,17 @@
 //!
 //! | | who may take over |
 //! |---|---|
-//! | a lease | any standby, when the lease must be over: counted from the newest grant, and only if the holder has
-//! said that it is leased and can hear of no older permission without end |
+//! | a lease | any standby after the newest lease, if the holder confirmed it and awaits no permission without end |
 //! | without end | nobody |
 //!
 //! A granter that was started again knows from its [`Memory`] what it has granted, or waits: until it has
-//! lived for as long as the longest lease, nothing that was granted by its former lives counts any more.
+//! lived for as long as the longest lease, nothing that was granted by its former incarnations counts any more.
 //! Before that it answers only one who *speaks* at the moment of asking: nobody else can, since nobody
 //! was granted an epoch while that one could still speak. To be sure of the moment it believes only
-//! requests which name its present life. Afterwards a silent holder that was heard meanwhile comes before every
+//! requests which name its present incarnation. Afterwards a silent holder that was heard meanwhile comes before every
 //! standby.
 //!
-//! While nobody may speak the granter's own host may ([`Granter::nobodys_since`]).
+//! While nobody may speak the granter's own host may ([`Granter::unserved_since`]).
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -28,7 +27,7 @@ use crate::{FailureDetector, Terms};
 /// What a granter knows when it is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Memory {
-    /// All that its former lives have decided. A service that is not among it has never been served, as
+    /// All that its former incarnations have decided. A service that is not among it has never been served, as
     /// far as this logger is concerned.
     Kept(Vec<Record>),
     /// Nothing; and what it decides will be forgotten, too. Then a service that has had an effective
@@ -51,8 +50,8 @@ pub struct Record {
     pub term: Duration,
 }
 
-/// A host that is silent for this time may be declared gone for good.
-const GONE: Duration = Duration::from_secs(10);
+/// Silence of a host after which the operator may release its services.
+const SILENT_HOST_AFTER: Duration = Duration::from_secs(10);
 
 /// The reason against giving a service up in the holder's name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +59,7 @@ pub enum StillHeld {
     /// No service has this name.
     Unknown,
     /// No host holds the service.
-    Nobodys,
+    NotHeld,
     /// The holder may live: the last word is recent.
     Heard {
         /// The time since the last word.
@@ -73,10 +72,12 @@ pub enum StillHeld {
 
 impl fmt::Display for StillHeld {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (most, ago) = (GONE.as_secs(), |ago: &Duration| ago.as_secs_f32());
+        let (most, ago) = (SILENT_HOST_AFTER.as_secs(), |ago: &Duration| {
+            ago.as_secs_f32()
+        });
         match self {
             Self::Unknown => write!(f, "no host was ever granted a service of this name here"),
-            Self::Nobodys => write!(f, "no host holds it: any other may serve"),
+            Self::NotHeld => write!(f, "no host holds it: any other may serve"),
             Self::Heard {
                 ago: time,
                 itself: true,
@@ -110,10 +111,10 @@ pub struct Decision {
 /// Decides for all services of a logger.
 #[derive(Debug, Clone)]
 pub struct Granter {
-    life: u64,
+    incarnation: u64,
     terms: Terms,
     remembers: bool,
-    /// What its former lives have granted to anybody is over.
+    /// What its former incarnations have granted to anybody is over.
     settled: Duration,
     began: Duration,
     services: BTreeMap<String, Service>,
@@ -144,7 +145,7 @@ struct Service {
     /// How steadily its holder asks.
     detector: FailureDetector,
     /// What the granter's own host has sent in its name has left then.
-    quiet: Duration,
+    quiet_until: Duration,
     /// By instance. Those that are over stay, so that nothing of theirs that comes late is believed.
     members: BTreeMap<u64, Member>,
 }
@@ -155,20 +156,20 @@ struct Member {
     /// Of its newest request.
     number: u64,
     heard: Duration,
-    /// It has answered to this life of the granter.
+    /// It has answered to this incarnation of the granter.
     accepted: bool,
     /// Its host has another instance by now, or it was superseded.
     retired: bool,
     standby: bool,
     preference: u16,
-    /// An earlier life of the granter has granted this epoch; the member knows of no loss, and is silent.
+    /// An earlier incarnation of the granter has granted this epoch; the member knows of no loss, and is silent.
     silent_in: Option<u32>,
 }
 
 impl Granter {
     /// A granter that is started at `now`. `life` is drawn at random, and not 0.
     #[must_use]
-    pub fn new(life: u64, memory: Memory, terms: Terms, now: Duration) -> Self {
+    pub fn new(incarnation: u64, memory: Memory, terms: Terms, now: Duration) -> Self {
         let (remembers, records) = match memory {
             Memory::Kept(records) => (true, records),
             Memory::Lost => (false, Vec::new()),
@@ -188,14 +189,14 @@ impl Granter {
                 former: Former::Unknown,
                 lost: None,
                 detector: FailureDetector::new(&terms),
-                // Our former life may have spoken a moment ago.
-                quiet: terms.drained_at(now),
+                // Our former incarnation may have spoken a moment ago.
+                quiet_until: terms.drained_at(now),
                 members: BTreeMap::new(),
             };
             (record.service, service)
         });
         Self {
-            life,
+            incarnation,
             terms,
             remembers,
             settled: terms.silent_at(now, terms.longest.max(terms.term)),
@@ -242,10 +243,10 @@ impl Granter {
         let began = self.began;
         let known = self.services.get_mut(name).filter(|service| service.known);
         let service = known.ok_or(StillHeld::Unknown)?;
-        let (host, instance) = service.holder.ok_or(StillHeld::Nobodys)?;
+        let (host, instance) = service.holder.ok_or(StillHeld::NotHeld)?;
         let heard = service.members.get(&instance).map(|member| member.heard);
         let silent = now.saturating_sub(heard.unwrap_or(began));
-        if silent < GONE {
+        if silent < SILENT_HOST_AFTER {
             return Err(StillHeld::Heard {
                 ago: silent,
                 itself: heard.is_some(),
@@ -280,7 +281,7 @@ impl Granter {
         let before = service.known.then(|| service.record(name));
         let round = Round {
             now,
-            life: self.life,
+            incarnation: self.incarnation,
             terms: self.terms,
             remembers: self.remembers,
             request,
@@ -291,7 +292,7 @@ impl Granter {
             answer: verdict.map(|verdict| LeaseAnswer {
                 instance: request.instance,
                 number: request.number,
-                life: self.life,
+                life: self.incarnation,
                 verdict,
             }),
             record: after.filter(|after| Some(after) != before.as_ref()),
@@ -302,7 +303,7 @@ impl Granter {
 /// A request, and what it is judged by.
 struct Round<'a> {
     now: Duration,
-    life: u64,
+    incarnation: u64,
     terms: Terms,
     remembers: bool,
     request: &'a LeaseRequest,
@@ -335,7 +336,7 @@ impl Service {
             former: Former::Unknown,
             lost: None,
             detector: FailureDetector::new(terms),
-            quiet: Duration::ZERO,
+            quiet_until: Duration::ZERO,
             members: BTreeMap::new(),
         }
     }
@@ -365,7 +366,7 @@ impl Service {
             silent_in: None,
         });
         // It may be very old. The answer tells our life, and what names it is new.
-        if new || request.life != round.life {
+        if new || request.life != round.incarnation {
             return Some(Verdict::Wait);
         }
         if request.number <= member.number {
@@ -377,13 +378,13 @@ impl Service {
             if let Standing::Holds { epoch, .. } = request.standing
                 && epoch.saturating_add(1) == self.epoch
             {
-                self.detector.was_for_nothing(&round.terms);
+                self.detector.record_false_suspicion(&round.terms);
             }
             return Some(superseded);
         }
         if !member.accepted {
             member.accepted = true;
-            self.begin_anew(request, round.now);
+            self.register_instance(request, round.now);
         }
         if let Standing::Released { .. } = request.standing {
             self.retire(request.instance);
@@ -394,7 +395,7 @@ impl Service {
             }
             return Some(superseded);
         }
-        if round.now < self.quiet {
+        if round.now < self.quiet_until {
             return None; // it asks again
         }
         if self.is_holder(request.instance) {
@@ -426,7 +427,7 @@ impl Service {
     }
 
     /// A host may speak for the service, as far as is known.
-    fn lets_speak(&self, host: u64, now: Duration) -> bool {
+    fn permits_speech(&self, host: u64, now: Duration) -> bool {
         let holds = self.holder.is_some_and(|(holder, _)| holder == host);
         self.known && holds && !(self.leased && now >= self.over)
     }
@@ -436,7 +437,7 @@ impl Service {
     }
 
     /// A host takes part as a new instance: what it was before is over, a permission without end, too.
-    fn begin_anew(&mut self, request: &LeaseRequest, now: Duration) {
+    fn register_instance(&mut self, request: &LeaseRequest, now: Duration) {
         for (instance, member) in &mut self.members {
             member.retired |= member.host == request.host && *instance != request.instance;
         }
@@ -607,7 +608,7 @@ impl Service {
 }
 
 mod claims;
-mod speaking;
+mod speech;
 pub use claims::{Claimant, Taken};
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use protocol::control::{Former, LeaseAnswer, LeaseRequest, Standing, Verdict};
 use crate::Terms;
 
 /// Requests whose answers are waited for; of more, the oldest are forgotten.
-const OUTSTANDING: usize = 16;
+const OUTSTANDING_MAX: usize = 16;
 
 /// Whether the host may speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,14 +55,14 @@ pub struct Holder {
     terms: Terms,
     role: Role,
     /// Of the logger that was heard last.
-    life: u64,
+    logger_incarnation: u64,
     /// Of the newest request.
     number: u64,
     /// Of the newest request whose answer was heard.
     answered: u64,
     asked_at: Option<Duration>,
     /// When the present lease of another host may be over, as a standby was told.
-    turn: Option<Duration>,
+    takeover_at: Option<Duration>,
     /// When this host is silent, another one serves at once.
     standby: bool,
     /// What had become of the epoch before the one that this host was granted.
@@ -94,11 +94,11 @@ impl Holder {
             } else {
                 Role::Standby { effective_in: None }
             },
-            life: 0,
+            logger_incarnation: 0,
             number: 0,
             answered: 0,
             asked_at: None,
-            turn: None,
+            takeover_at: None,
             standby: false,
             former: Former::Unknown,
             outstanding: VecDeque::new(),
@@ -127,7 +127,7 @@ impl Holder {
         let next = self
             .asked_at
             .map_or(Duration::ZERO, |asked| asked.saturating_add(interval));
-        self.turn.map_or(next, |turn| turn.min(next))
+        self.takeover_at.map_or(next, |at| at.min(next))
     }
 
     /// Make a request, to be sent not before `now`. None once superseded: who wants to take part again
@@ -150,8 +150,8 @@ impl Holder {
         let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         self.number = self.number.saturating_add(1).max(nanos);
         self.asked_at = Some(now);
-        self.turn = None;
-        if self.outstanding.len() == OUTSTANDING {
+        self.takeover_at = None;
+        if self.outstanding.len() == OUTSTANDING_MAX {
             self.outstanding.pop_front();
         }
         self.outstanding.push_back((self.number, now));
@@ -159,7 +159,7 @@ impl Holder {
             instance: self.instance,
             host: self.host,
             number: self.number,
-            life: self.life,
+            life: self.logger_incarnation,
             preference: self.preference,
             standing,
             service: self.service.clone(),
@@ -170,7 +170,7 @@ impl Holder {
     ///
     /// Answers count in the order of their requests: one to an older request than the newest that was
     /// answered says nothing any more.
-    pub fn hear(&mut self, now: Duration, answer: &LeaseAnswer) -> bool {
+    pub fn on_answer(&mut self, now: Duration, answer: &LeaseAnswer) -> bool {
         if answer.instance != self.instance {
             return false;
         }
@@ -178,10 +178,10 @@ impl Holder {
         let Some(&(number, sent)) = known else {
             return false;
         };
-        if answer.life != self.life {
+        if answer.life != self.logger_incarnation {
             // Another logger, or the same after its death. What the one before has still under way, a
             // permission without end perhaps, answers requests up to here: nothing of that counts.
-            self.life = answer.life;
+            self.logger_incarnation = answer.life;
             self.outstanding.clear();
             self.asked_at = None;
             return false;
@@ -195,9 +195,9 @@ impl Holder {
             self.former = former;
             // The logger's is what counts: so often it is asked.
             let term = Duration::from_micros(u64::from(term_us));
-            self.terms.term = term.max(Terms::SHORTEST);
+            self.terms.term = term.max(Terms::SHORTEST_TERM);
         }
-        self.turn = match answer.verdict {
+        self.takeover_at = match answer.verdict {
             Verdict::Standby { again_us, .. } if again_us > 0 => {
                 Some(now.saturating_add(Duration::from_micros(again_us.into())))
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-const MILLION: u128 = 1_000_000;
+const PARTS_PER_MILLION: u128 = 1_000_000;
 
 /// By how much a clock may be wrong about the length of a time, as a fraction: when a time *t* passes,
 /// the clock advances by at least *t* (1 - d) and at most *t* (1 + d).
@@ -28,15 +28,15 @@ impl Drift {
     /// What a clock may advance so that no more than `time` has certainly passed: rounded down.
     #[must_use]
     pub fn at_most(self, time: Duration) -> Duration {
-        let rate = MILLION - u128::from(self.parts_per_million);
-        from_nanos((time.as_nanos() * rate) / MILLION)
+        let rate = PARTS_PER_MILLION - u128::from(self.parts_per_million);
+        from_nanos((time.as_nanos() * rate) / PARTS_PER_MILLION)
     }
 
     /// What a clock has to advance so that at least `time` has certainly passed: rounded up.
     #[must_use]
     pub fn at_least(self, time: Duration) -> Duration {
-        let rate = MILLION + u128::from(self.parts_per_million);
-        from_nanos((time.as_nanos() * rate).div_ceil(MILLION))
+        let rate = PARTS_PER_MILLION + u128::from(self.parts_per_million);
+        from_nanos((time.as_nanos() * rate).div_ceil(PARTS_PER_MILLION))
     }
 }
 
@@ -96,18 +96,18 @@ pub enum TermsError {
 }
 
 impl Terms {
-    pub(crate) const SHORTEST: Duration = Duration::from_millis(1);
-    const MOST: Duration = Duration::from_secs(3600);
+    pub(crate) const SHORTEST_TERM: Duration = Duration::from_millis(1);
+    const LONGEST_TERM: Duration = Duration::from_secs(3600);
 
     /// These terms, if they can be kept.
     ///
     /// # Errors
     /// See [`TermsError`].
     pub fn checked(self) -> Result<Self, TermsError> {
-        if !(Self::SHORTEST..=Self::MOST).contains(&self.term) {
+        if !(Self::SHORTEST_TERM..=Self::LONGEST_TERM).contains(&self.term) {
             return Err(TermsError::Term);
         }
-        if !(Self::SHORTEST..=self.term).contains(&self.least) {
+        if !(Self::SHORTEST_TERM..=self.term).contains(&self.least) {
             return Err(TermsError::Least);
         }
         if self.longest < self.term {
@@ -182,7 +182,7 @@ mod tests {
         /// last packet has left it before the granter takes it for silent. In picoseconds of true time;
         /// a clock that advances `1e6 + rate` in a million of it.
         #[test]
-        fn the_holder_is_silent_before_the_granter_believes_it(
+        fn holder_is_silent_before_grant(
             ppm in 0..500_000u32,
             (holder, granter) in (-1.0..=1.0f64, -1.0..=1.0f64),
             sent in 0..u64::from(u32::MAX),
@@ -203,7 +203,7 @@ mod tests {
         }
 
         #[test]
-        fn no_time_is_too_long(start in any_duration(), time in any_duration(), ppm in 0..1_000_000u32) {
+        fn long_times_saturate(start in any_duration(), time in any_duration(), ppm in 0..1_000_000u32) {
             let terms = Terms { drift: Drift::new(ppm).unwrap(), queue: time, ..Terms::default() };
             prop_assert!(terms.speaks_until(start, time) >= start);
             prop_assert!(terms.silent_at(start, time) >= start);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_kept_is_refused() {
+    fn impossible_terms_are_refused() {
         assert_eq!(Drift::new(1_000_000), Err(TermsError::Drift));
         let terms = Terms::default();
         assert_eq!(terms.checked(), Ok(terms));

@@ -1,8 +1,8 @@
 //! The logger: keeps the record of a service and answers for it.
 //!
-//! Frames arrive through the ring that the data plane fills ([`Intake`] puts them into the
+//! Frames arrive through the ring that the data plane fills ([`Ingest`] puts them into the
 //! [`journal::Journal`]); `serve` asks over a stream socket what is known and reads it back in a
-//! recovery ([`Desk`]). [`run`] binds the two to descriptors and is all that the process does: it
+//! recovery ([`RpcHandler`]). [`run`] binds the two to descriptors and is all that the process does: it
 //! keeps no other state, and what it has not read yet is safe in the ring.
 //!
 //! There are two loggers. The one of `serve` itself is a process on the server's host ([`run`]): the
@@ -12,20 +12,20 @@
 
 #![deny(unsafe_code)]
 
-mod desk;
 pub mod durable;
-mod intake;
+mod ingest;
 pub mod link;
 #[cfg(feature = "ring")]
 mod process;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod properties;
+mod rpc;
 mod service;
 
-pub use desk::{Desk, record_summary};
-pub use intake::{Intake, Notice, digest_of};
+pub use ingest::{Ingest, Notice, digest_of};
 #[cfg(feature = "ring")]
 pub use process::{LoggerConfig, LoggerError, run};
+pub use rpc::{RpcHandler, record_summary};
 pub use service::{
     Code, Event, LEASES_FORMAT, Service, ServiceConfig, ServiceError, without_checksums,
 };

@@ -15,7 +15,7 @@ use journal::{Limits, ReplayMode};
 use protocol::control::{ControlError, Decoder, Request, Response, encode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::{desk::Desk, intake::Intake};
+use crate::{ingest::Ingest, rpc::RpcHandler};
 
 /// The ring's writer wakes us only when much waits; otherwise we look by ourselves, this often
 /// while frames come ...
@@ -26,17 +26,17 @@ const IDLE_INTERVAL: Duration = Duration::from_millis(50);
 const TRIM_INTERVAL: Duration = Duration::from_secs(1);
 /// Whoever fills the ring runs in softirqs and cannot wait for us: what finds no room is dropped, and
 /// the client's TCP takes that for congestion. So we go first.
-const NICE: i32 = -20;
+const LOGGER_NICE: i32 = -20;
 /// Frames taken before we look whether `serve` asks for something: a fast upload fills the ring as
 /// fast as we read it.
 const AT_A_TIME: usize = 256;
 
 /// How long we go on for nobody. The programs stop recording some seconds after `serve` has died, and
 /// then the record is of no use any more.
-const ORPHANED: Duration = Duration::from_secs(30);
+const ORPHAN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Bytes of answers that are given before we look into the ring again.
-const MUCH: usize = 1 << 20;
+const REPLY_BYTES_PER_PASS: usize = 1 << 20;
 
 /// What the logger of a service is told at its start.
 #[derive(Debug, Clone)]
@@ -70,26 +70,26 @@ pub enum LoggerError {
 /// # Errors
 /// The ring or the socket fails, or the peer does not speak the protocol.
 pub fn run(config: &LoggerConfig, listener: &UnixListener) -> Result<(), LoggerError> {
-    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+    if let Err(error) = rustix::process::setpriority_process(None, LOGGER_NICE) {
         tracing::warn!(%error, "uploads may be slow: cannot raise the logger's priority");
     }
     listener.set_nonblocking(true)?;
-    let intake = RefCell::new(Intake::new(config.limits, config.mode));
-    let ring = Ring::mirror(&config.pins, |bytes| intake.borrow_mut().take(bytes))?;
-    let desk = Desk::new(std::process::id());
+    let ingest = RefCell::new(Ingest::new(config.limits, config.mode));
+    let ring = Ring::mirror(&config.pins, |bytes| ingest.borrow_mut().take(bytes))?;
+    let rpc = RpcHandler::new(std::process::id());
     let mut serve = Serve::Gone(Instant::now());
     let mut trimmed = Instant::now();
     loop {
         let taken = ring.consume_at_most(AT_A_TIME)?;
-        let mut intake = intake.borrow_mut();
+        let mut ingest = ingest.borrow_mut();
         if trimmed.elapsed() >= TRIM_INTERVAL {
-            intake.journal.trim();
+            ingest.journal.trim();
             trimmed = Instant::now();
         }
         let answered = match &mut serve {
-            Serve::Gone(since) if since.elapsed() >= ORPHANED => return Ok(()),
+            Serve::Gone(since) if since.elapsed() >= ORPHAN_TIMEOUT => return Ok(()),
             Serve::Gone(_) => 0,
-            Serve::Here(here) => match here.answer(&desk, &mut intake) {
+            Serve::Here(here) => match here.answer(&rpc, &mut ingest) {
                 Ok(Some(bytes)) => bytes,
                 Ok(None) => return Ok(()),
                 Err(LoggerError::Socket(_)) => {
@@ -99,9 +99,9 @@ pub fn run(config: &LoggerConfig, listener: &UnixListener) -> Result<(), LoggerE
                 Err(error) => return Err(error),
             },
         };
-        drop(intake);
+        drop(ingest);
         let pause = match taken {
-            _ if answered >= MUCH => Duration::ZERO, // there may be more questions
+            _ if answered >= REPLY_BYTES_PER_PASS => Duration::ZERO, // there may be more questions
             AT_A_TIME.. => Duration::ZERO,
             0 => IDLE_INTERVAL,
             _ => BUSY_INTERVAL,
@@ -165,18 +165,22 @@ impl Serve {
 impl Here {
     /// Say what there is to say, and answer what was asked. Tells how many bytes that took; `None`:
     /// it is enough.
-    fn answer(&mut self, desk: &Desk, intake: &mut Intake) -> Result<Option<usize>, LoggerError> {
+    fn answer(
+        &mut self,
+        rpc: &RpcHandler,
+        ingest: &mut Ingest,
+    ) -> Result<Option<usize>, LoggerError> {
         let mut out = Vec::new();
-        for notice in std::mem::take(&mut intake.notices) {
+        for notice in std::mem::take(&mut ingest.notices) {
             encode(&Response::from(notice), &mut out)?;
         }
-        while out.len() < MUCH
+        while out.len() < REPLY_BYTES_PER_PASS
             && let Some(request) = self.requests.pull()?
         {
             if request == Request::Shutdown {
                 return Ok(None);
             }
-            for answer in desk.answer(intake, &request) {
+            for answer in rpc.answer(ingest, &request) {
                 encode(&answer, &mut out)?;
             }
         }

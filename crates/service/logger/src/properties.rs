@@ -11,14 +11,14 @@ use protocol::{
 use wal::{Batch, Log, simulated::Simulated};
 
 use crate::{
-    Desk, Intake,
-    desk::record_summary,
+    Ingest, RpcHandler,
     durable::{
         Order,
         entry::{Entry, Layout},
         restore, write,
     },
     link::{AckPolicy, Greeting, Outbox, Peer, Sessions},
+    rpc::record_summary,
 };
 
 /// Bytes of a segment of a log: small, to force several segments.
@@ -94,22 +94,22 @@ pub fn requests(bytes: &[u8]) {
         total: 1 << 14,
         connections: 4,
     };
-    let mut intake = Intake::new(limits, ReplayMode::Request);
+    let mut ingest = Ingest::new(limits, ReplayMode::Request);
     let mut sessions = no_sessions();
     let restored = restore(Simulated::default(), &mut sessions, SEGMENT);
     let restored = restored.unwrap_or_else(|error| panic!("{error}"));
     let mut out = Outbox::with_log(restored.ledger);
-    let desk = Desk::new(1);
+    let rpc = RpcHandler::new(1);
     let _ = sessions.attach(&attach(), peer(), "key", &greeting(), &mut out);
     let mut requests = Decoder::<Request>::new();
     requests.feed(bytes);
     while let Ok(Some(request)) = requests.pull() {
         if let Request::Frames { bytes } = &request {
-            intake.take(bytes);
+            ingest.take(bytes);
         }
-        can_be_sent(&desk.answer(&mut intake, &request));
+        can_be_sent(&rpc.answer(&mut ingest, &request));
         let session = sessions.get_mut(INSTANCE).expect("it has attached");
-        can_be_sent(&session.answer(desk, &request, &mut out));
+        can_be_sent(&session.answer(rpc, &request, &mut out));
     }
     goes_on(restored.log, out, &sessions);
 }

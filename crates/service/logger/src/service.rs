@@ -6,16 +6,16 @@
 //! [`BATCHES`]. A barrier that a service asks for is answered when the datagrams that had come
 //! before it have been recorded.
 
-mod awake;
+mod busy_poll;
 mod claims;
 mod client;
 mod disk;
 mod events;
-mod following;
 mod leases;
 mod log;
+mod metrics;
 mod no_checksum;
-mod numbers;
+mod replica_stream;
 mod sockets;
 mod streams;
 mod unserved;
@@ -35,8 +35,8 @@ use protocol::awake::Awake;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{
-    desk::Desk,
     link::{AckPolicy, Outbox, Sessions},
+    rpc::RpcHandler,
 };
 use client::Client;
 use events::Refusals;
@@ -44,8 +44,8 @@ pub use events::{Code, Event};
 pub use leases::FORMAT as LEASES_FORMAT;
 use leases::Leases;
 use log::open_log;
+use metrics::{Counts, Shown};
 pub use no_checksum::without_checksums;
-use numbers::{Counts, Shown};
 use sockets::{BATCH, Buffers, Sockets};
 use unserved::Unserved;
 use writer::Writer;
@@ -142,7 +142,7 @@ pub struct Service {
     leases: Leases,
     unserved: Unserved,
     clients: Vec<Client>,
-    desk: Desk,
+    rpc: RpcHandler,
     refusals: Refusals,
     out: Outbox,
     writer: Option<Writer>,
@@ -196,7 +196,7 @@ impl Service {
             leases,
             unserved: Unserved::new(config.tell_clients),
             clients: Vec::new(),
-            desk: Desk::new(std::process::id()),
+            rpc: RpcHandler::new(std::process::id()),
             refusals: Refusals::default(),
             out,
             writer,

@@ -23,7 +23,7 @@ pub enum Action {
     Gate,
     /// Kill every process of the service; then report [`crate::Recovery::service_empty`].
     KillService,
-    /// Remove the kernel's leftover sockets of earlier lives.
+    /// Remove the kernel's leftover sockets of earlier incarnations.
     RemoveOrphans,
     /// Ask the logger to say when it has read everything recorded so far; then report
     /// [`crate::Recovery::drained`] with this token.
@@ -31,7 +31,7 @@ pub enum Action {
         /// The token.
         token: u64,
     },
-    /// Let a new life of the service begin in the data plane.
+    /// Let a new incarnation of the service begin in the data plane.
     NewIncarnation,
     /// Start the server (after its back-off); then report [`crate::Recovery::started`].
     StartServer,
@@ -75,7 +75,7 @@ pub enum Action {
     /// Give the server the sockets that were made, and let it go on.
     HandOver,
     /// Ask the client where it stands: a flow of a host that has died.
-    Call {
+    ProbeClient {
         /// The connection.
         key: FlowKey,
         /// Its number: another connection may have its ends by now.
@@ -114,7 +114,7 @@ pub enum Action {
     /// Read the flows; then report [`crate::Recovery::waiting`].
     ListWaiting,
     /// Tell a client that has waited for long that there is no room now.
-    CloseWindow {
+    ZeroWindow {
         /// The connection.
         key: FlowKey,
         /// Its number: another connection may have its ends by now.
@@ -122,7 +122,7 @@ pub enum Action {
     },
     /// Tell a client that waits, or was another host's, that all that was acknowledged has arrived, and
     /// that there is room again.
-    TellClient {
+    UpdateWindow {
         /// The connection.
         key: FlowKey,
         /// Its number: another connection may have its ends by now.

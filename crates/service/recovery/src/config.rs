@@ -26,11 +26,11 @@ pub struct Config {
     pub hear_timeout: Duration,
     /// How long one that must say where it stands may be silent if it has neither sent a byte nor acknowledged one, as
     /// far as is known.
-    pub embryo_timeout: Duration,
+    pub half_open_timeout: Duration,
     /// How long the server may leave a replay unread.
     pub replay_timeout: Duration,
     /// How long the server may be silent when old output is due in a replay: as long as the longest request takes.
-    pub say_again_timeout: Duration,
+    pub output_repeat_timeout: Duration,
     /// How long a server must survive a replay before it is thought to have done so.
     pub settle: Duration,
     /// Deaths during a connection's replay after which it is given up.
@@ -51,9 +51,9 @@ impl Default for Config {
             accept_timeout: Duration::from_secs(10),
             answer_timeout: Duration::from_secs(600),
             hear_timeout: Duration::from_secs(1),
-            embryo_timeout: Duration::from_secs(30),
+            half_open_timeout: Duration::from_secs(30),
             replay_timeout: Duration::from_secs(30),
-            say_again_timeout: Duration::from_secs(600),
+            output_repeat_timeout: Duration::from_secs(600),
             settle: Duration::from_millis(100),
             quarantine_after: 3,
             verify_head: 4096,
@@ -64,9 +64,9 @@ impl Default for Config {
 
 impl Config {
     /// How long this replay may stand still.
-    pub(crate) fn patience(&self, replay: &Replay) -> Duration {
+    pub(crate) fn stall_timeout(&self, replay: &Replay) -> Duration {
         match replay.awaits() {
-            Some(_) => self.say_again_timeout,
+            Some(_) => self.output_repeat_timeout,
             None => self.replay_timeout,
         }
     }

@@ -16,12 +16,12 @@ use crate::{
 
 /// Where a server stands with a connection that has replayed its own record (the north side wrap's), client space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct ReplayPosition {
     /// The next byte that it is to be given.
     pub instream: SeqNumber,
     /// The next byte that it will say. What it has said before that, and its client lacks, is kept for it.
     pub outstream: SeqNumber,
-    /// It has closed it, as the dead life may have been about to.
+    /// It has closed it, as the dead incarnation may have been about to.
     pub is_closed: bool,
     /// It is this connection, and not one before it that had the same ends.
     pub is_certain: bool,
@@ -37,7 +37,7 @@ pub struct Candidate {
     /// Its record; `None` if the logger knows nothing of it.
     pub record: Option<RecordSummary>,
     /// Where the new server stands with it; `None`: it has never heard of it.
-    pub standing: Option<Standing>,
+    pub replay_position: Option<ReplayPosition>,
 }
 
 /// What is to become of a candidate.
@@ -89,7 +89,7 @@ pub(crate) fn judge(
         return Verdict::Lose(LostReason::Unprotected { reason });
     }
     if deaths >= config.quarantine_after {
-        return Verdict::Lose(LostReason::Poison { deaths });
+        return Verdict::Lose(LostReason::Quarantined { deaths });
     }
     if flow.is_silent() {
         return Verdict::Silent;
@@ -99,7 +99,7 @@ pub(crate) fn judge(
     }
     // One that has replayed a record of its own is beyond that: nothing was said that is not in it.
     if flow.log.restored != Restored::Not
-        && candidate.standing.is_none()
+        && candidate.replay_position.is_none()
         && let Some(lost) = incomparable(flow, &record, config.verify_head)
     {
         return Verdict::Lose(lost);
@@ -107,11 +107,11 @@ pub(crate) fn judge(
     let fin = record.client_fin.map(|fin| fin.heard);
     let recorded = record.stable_seq + u32::from(fin.is_some());
     // What a server with state has read is in its own record, and may be in no other.
-    let read = candidate.standing.map(|standing| standing.instream);
+    let read = candidate.replay_position.map(|standing| standing.instream);
     let recorded = read.map_or(recorded, |read| recorded.max_seq(read));
     if recorded.before(flow.server.ack) {
         // It knew of that by the server's own record, which is gone.
-        if config.wrapped && candidate.standing.is_none() {
+        if config.wrapped && candidate.replay_position.is_none() {
             return Verdict::Lose(LostReason::Forgotten);
         }
         return Verdict::Lose(LostReason::RecordIncomplete {
@@ -119,7 +119,7 @@ pub(crate) fn judge(
             acknowledged: flow.server.ack,
         });
     }
-    if let Some(standing) = candidate.standing {
+    if let Some(standing) = candidate.replay_position {
         return judge_graft(flow, &record, standing);
     }
     // To a connection that the server has opened itself it does not listen.
@@ -151,8 +151,9 @@ pub(crate) fn judge(
             acknowledged: instream,
         });
     }
-    let behind = first_said(flow, &record, mode).and_then(|at| flow.server.sent.checked_sub(at));
-    if behind.is_none_or(|behind| behind >= HALF_SPACE) {
+    let behind =
+        first_repeated(flow, &record, mode).and_then(|at| flow.server.sent.checked_sub(at));
+    if behind.is_none_or(|behind| behind >= HALF_SEQUENCE_SPACE) {
         return Verdict::Lose(LostReason::OutstreamTooLong {
             sent: flow.server.sent,
         });
@@ -170,7 +171,7 @@ pub(crate) fn judge(
 
 /// The server has lived through the record by itself: nothing of the connection is said again, and it goes on
 /// where both sides are.
-fn judge_graft(flow: &Flow, record: &RecordSummary, standing: Standing) -> Verdict {
+fn judge_graft(flow: &Flow, record: &RecordSummary, standing: ReplayPosition) -> Verdict {
     // Nobody has read what its client has not sent: what the server stands with is one before it, with the same ends.
     // (How far the clients of a dead host are is not known.)
     if flow.log.restored == Restored::Not && standing.instream.after(flow.client.nxt) {
@@ -226,11 +227,11 @@ fn incomparable(flow: &Flow, record: &RecordSummary, verify_head: u32) -> Option
 
 /// What lies further apart than half of the sequence space is in no order (RFC 9293 3.4): a server
 /// that has to say so much again would seem to be ahead of the client, and not behind.
-const HALF_SPACE: u64 = 1 << 31;
+const HALF_SEQUENCE_SPACE: u64 = 1 << 31;
 
 /// How much the server had sent before what a replay makes it say again. `None`: that is not known,
 /// because the sequence numbers have come round since.
-fn first_said(flow: &Flow, record: &RecordSummary, mode: ReplayMode) -> Option<u64> {
+fn first_repeated(flow: &Flow, record: &RecordSummary, mode: ReplayMode) -> Option<u64> {
     let place = match mode {
         ReplayMode::Connection => return Some(0),
         ReplayMode::Request => record
@@ -282,7 +283,7 @@ fn since(start: SeqNumber, end: SeqNumber) -> u32 {
 
 /// How far a kept connection is.
 #[derive(Debug, Clone)]
-pub(crate) enum Step {
+pub(crate) enum ConnectionStep {
     /// Its turn has not come.
     Waiting,
     /// The fabricated SYN is out.
@@ -300,7 +301,7 @@ pub(crate) enum Step {
 
 /// What a server had said, as far as that is to be compared.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Words {
+pub(crate) struct ComparedOutput {
     /// Where its replay waits for the server.
     pub(crate) beginnings: Vec<Beginning>,
     /// Of all that it had said by some places.
@@ -314,13 +315,13 @@ pub(crate) struct Words {
 pub(crate) struct Connection {
     pub(crate) key: FlowKey,
     pub(crate) flow: FlowId,
-    /// The earlier life of the server that it comes from.
+    /// The earlier incarnation of the server that it comes from.
     pub(crate) incarnation: u32,
     pub(crate) point: SplicePoint,
     end: SeqNumber,
     fin: Option<SeqNumber>,
     /// What of its server's words is to be compared.
-    pub(crate) words: Words,
+    pub(crate) words: ComparedOutput,
     /// So much was given to the server.
     pub(crate) given: Given,
     /// The server has repeated all output that can be compared.
@@ -341,7 +342,7 @@ pub(crate) struct Connection {
     pub(crate) later: Option<Beginning>,
     /// What the record had when it was asked for more since.
     asked_for: SeqNumber,
-    asked: Asked,
+    asked: RecordRequest,
     /// What the server has said so far, client space, and since when.
     said: Option<(SeqNumber, Duration)>,
     /// Its replay was involved in a death: it goes last, and alone.
@@ -350,23 +351,23 @@ pub(crate) struct Connection {
     pub(crate) to_be_told: bool,
     /// The server knows it already, and gets a socket that goes on with it.
     pub(crate) is_graft: bool,
-    pub(crate) step: Step,
+    pub(crate) step: ConnectionStep,
 }
 
 /// After this time of silence, a server that has to repeat output keeps the client of that output waiting, and no
 /// other.
-const REST: Duration = Duration::from_secs(1);
+const SLOW_SERVER_AFTER: Duration = Duration::from_secs(1);
 
-/// First pause before a SYN is repeated; doubles up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_millis(64);
+/// First pause before a SYN is repeated; doubles up to [`SYN_DELAY_MAX`].
+const SYN_FIRST_DELAY: Duration = Duration::from_millis(1);
+const SYN_DELAY_MAX: Duration = Duration::from_millis(64);
 /// A record that lacks what a client has said is asked for that again after this time, and then twice as long each
 /// time: a client says that again no sooner.
-const LATE: Duration = Duration::from_millis(200);
+const RECORD_REQUEST_DELAY: Duration = Duration::from_millis(200);
 
 /// The last question for more of what a client has said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Asked {
+struct RecordRequest {
     /// How far the client had spoken.
     said: SeqNumber,
     /// The end of the record at the other end of a log link.
@@ -376,15 +377,15 @@ struct Asked {
     pause: Duration,
 }
 
-impl Asked {
-    fn again(self, flow: &Flow, now: Duration) -> Self {
+impl RecordRequest {
+    fn repeated(self, flow: &Flow, now: Duration) -> Self {
         Self {
             said: flow.client.nxt,
             recorded: flow.log.stable,
             at: now,
             pause: match self.is_of(flow) {
                 true => self.pause * 2,
-                false => LATE,
+                false => RECORD_REQUEST_DELAY,
             },
         }
     }
@@ -409,15 +410,15 @@ impl Connection {
             point,
             end,
             fin,
-            words: Words {
+            words: ComparedOutput {
                 heard_elsewhere: (!candidate.flow.digest.taken)
                     .then_some(candidate.flow.client.ack),
-                ..Words::default()
+                ..ComparedOutput::default()
             },
             given: Given::default(),
             is_compared: false,
             is_late: false,
-            sent: match candidate.standing {
+            sent: match candidate.replay_position {
                 None => candidate
                     .flow
                     .server
@@ -432,12 +433,12 @@ impl Connection {
             was_behind: false,
             later: None,
             asked_for: point.instream,
-            asked: Asked::default(),
+            asked: RecordRequest::default(),
             said: None,
             suspect,
             to_be_told: candidate.flow.log.restored != Restored::Not,
-            is_graft: candidate.standing.is_some(),
-            step: Step::Waiting,
+            is_graft: candidate.replay_position.is_some(),
+            step: ConnectionStep::Waiting,
         }
     }
 
@@ -455,9 +456,9 @@ impl Connection {
             },
             end: flow.splice.ack,
             fin: None,
-            words: Words::default(),
+            words: ComparedOutput::default(),
             given: Given {
-                turns: 0,
+                requests: 0,
                 bytes: given,
             },
             is_compared: true,
@@ -469,12 +470,12 @@ impl Connection {
             was_behind: false,
             later: None,
             asked_for: flow.server.ack,
-            asked: Asked::default(),
+            asked: RecordRequest::default(),
             said: None,
             suspect: false,
             to_be_told: false,
             is_graft: !flow.is_behind(),
-            step: Step::Settling {
+            step: ConnectionStep::Settling {
                 since: now,
                 look_at: now,
             },
@@ -494,26 +495,26 @@ impl Connection {
         if end.before(self.end) {
             (self.end, self.fin) = (end, None);
         }
-        if let Step::Replaying(replay) = &mut self.step {
+        if let ConnectionStep::Replaying(replay) = &mut self.step {
             replay.shorten(end);
         }
     }
 
     pub(crate) fn begin(&mut self, now: Duration) {
-        self.step = Step::Splicing {
+        self.step = ConnectionStep::Splicing {
             since: now,
-            repeat_at: now + FIRST_PAUSE,
-            pause: FIRST_PAUSE,
+            repeat_at: now + SYN_FIRST_DELAY,
+            pause: SYN_FIRST_DELAY,
         };
     }
 
     /// Should the SYN be repeated now? Moves the timer on.
     pub(crate) fn repeat_syn(&mut self, now: Duration) -> bool {
         match &mut self.step {
-            Step::Splicing {
+            ConnectionStep::Splicing {
                 repeat_at, pause, ..
             } if now >= *repeat_at => {
-                *pause = (*pause * 2).min(LONGEST_PAUSE);
+                *pause = (*pause * 2).min(SYN_DELAY_MAX);
                 *repeat_at = now + *pause;
                 true
             }
@@ -526,11 +527,11 @@ impl Connection {
     pub(crate) fn observe(&mut self, flow: Option<&Flow>, now: Duration) -> bool {
         let Some(flow) = flow else { return false };
         let mut spliced = false;
-        if matches!(self.step, Step::Splicing { .. }) && flow.mode == Mode::Spliced {
+        if matches!(self.step, ConnectionStep::Splicing { .. }) && flow.mode == Mode::Spliced {
             spliced = true;
             let replay = Replay::new(self.point.instream + 1, self.end, self.fin, now);
             let gates = std::mem::take(&mut self.words.beginnings);
-            self.step = Step::Replaying(replay.waiting_at(gates));
+            self.step = ConnectionStep::Replaying(replay.with_gates(gates));
         }
         let doubt = flow.doubt().filter(|_| !self.is_graft);
         let doubt = doubt.map(|(instream, heard)| Beginning {
@@ -544,16 +545,16 @@ impl Connection {
         self.is_behind = flow.is_behind() && self.doubt.is_none() && !self.is_graft;
         self.was_behind |= self.is_behind;
         self.later = self.waits_for(flow);
-        if let (true, Step::Replaying(replay)) = (spliced, &mut self.step) {
-            replay.wait_later(self.later);
+        if let (true, ConnectionStep::Replaying(replay)) = (spliced, &mut self.step) {
+            replay.set_later(self.later);
         }
         if self.said.is_none_or(|(before, _)| said.after(before)) {
             self.said = Some((said, now));
         }
-        if let Step::Replaying(replay) = &mut self.step {
+        if let ConnectionStep::Replaying(replay) = &mut self.step {
             replay.update(flow.splice.ack, flow.splice.edge, now);
             replay.compare(&flow.digest);
-            replay.hear(said, now);
+            replay.on_output(said, now);
             let compares = |doubt: &Beginning| flow.compares_all_heard() && replay.compares(*doubt);
             let doubt = self.doubt.filter(|doubt| !compares(doubt));
             replay.doubt(doubt, now);
@@ -563,10 +564,10 @@ impl Connection {
 
     /// Everything was delivered; the server has yet to live through it.
     pub(crate) fn settles(&mut self, now: Duration) {
-        if let Step::Replaying(replay) = &mut self.step {
+        if let ConnectionStep::Replaying(replay) = &mut self.step {
             self.words.beginnings = replay.later_gates();
         }
-        self.step = Step::Settling {
+        self.step = ConnectionStep::Settling {
             since: now,
             look_at: now,
         };
@@ -625,12 +626,12 @@ impl Connection {
         let may_give = self.fin.is_none() && (is_resolved || is_held);
         self.was_behind = self.is_behind;
         if may_give {
-            self.asked = self.asked.again(flow, now);
+            self.asked = self.asked.repeated(flow, now);
             self.is_resolved = false;
             self.asked_for = flow.log.stable;
             let gates = std::mem::take(&mut self.words.beginnings);
             let replay = Replay::resumed(start, end, self.given, now);
-            self.step = Step::Replaying(replay.waiting_at(gates));
+            self.step = ConnectionStep::Replaying(replay.with_gates(gates));
         }
         may_give
     }
@@ -646,10 +647,10 @@ impl Connection {
     }
 
     /// The server has not said again what the client waits for that says something next.
-    pub(crate) fn not_said_again(&self) -> LostReason {
+    pub(crate) fn output_not_repeated(&self) -> LostReason {
         let heard = self.doubt.or(self.later).map(|waits| waits.heard);
         let bytes = heard.and_then(|heard| heard.distance_from(self.point.outstream));
-        LostReason::NotSaidAgain {
+        LostReason::OutputNotRepeated {
             bytes: bytes.unwrap_or(0),
             missing: 0,
         }
@@ -669,20 +670,20 @@ impl Connection {
     /// `settle`. That its output is still being compared does not count.
     pub(crate) fn in_replay(&self, now: Duration, settle: Duration) -> bool {
         match &self.step {
-            Step::Waiting | Step::Splicing { .. } => false,
-            Step::Replaying(replay) => replay.len() > 0 && !self.rests(now),
-            Step::Settling { since, .. } => {
+            ConnectionStep::Waiting | ConnectionStep::Splicing { .. } => false,
+            ConnectionStep::Replaying(replay) => replay.len() > 0 && !self.rests(now),
+            ConnectionStep::Settling { since, .. } => {
                 now.saturating_sub(*since) < settle && self.end.after(self.point.instream + 1)
             }
         }
     }
 
     /// Its turn has come, and is not over: the next suspect waits.
-    pub(crate) fn has_its_turn(&self, now: Duration, settle: Duration) -> bool {
+    pub(crate) fn is_in_replay_slot(&self, now: Duration, settle: Duration) -> bool {
         match &self.step {
-            Step::Waiting => false,
-            Step::Splicing { .. } | Step::Replaying(_) => !self.rests(now),
-            Step::Settling { since, .. } => now.saturating_sub(*since) < settle,
+            ConnectionStep::Waiting => false,
+            ConnectionStep::Splicing { .. } | ConnectionStep::Replaying(_) => !self.rests(now),
+            ConnectionStep::Settling { since, .. } => now.saturating_sub(*since) < settle,
         }
     }
 
@@ -690,15 +691,15 @@ impl Connection {
     /// does not count: that takes as long as the server takes.
     pub(crate) fn to_be_replayed(&self) -> bool {
         match &self.step {
-            Step::Waiting | Step::Splicing { .. } => true,
-            Step::Replaying(replay) => !replay.holds_fin(),
-            Step::Settling { .. } => false,
+            ConnectionStep::Waiting | ConnectionStep::Splicing { .. } => true,
+            ConnectionStep::Replaying(replay) => !replay.holds_fin(),
+            ConnectionStep::Settling { .. } => false,
         }
     }
 
     /// The replay waits for a slow answer of the server, as in a long poll.
     pub(crate) fn rests(&self, now: Duration) -> bool {
-        matches!(&self.step, Step::Replaying(replay) if replay.awaits().is_some() && replay.idle(now) >= REST)
+        matches!(&self.step, ConnectionStep::Replaying(replay) if replay.awaits().is_some() && replay.idle(now) >= SLOW_SERVER_AFTER)
     }
 
     /// The data plane was asked for a comparison when the server had said all of that already, and something else: a
@@ -713,7 +714,8 @@ impl Connection {
 
     /// Other connections wait for the delivery of the record.
     pub(crate) fn is_waited_for(&self, now: Duration) -> bool {
-        let later = matches!(&self.step, Step::Replaying(replay) if replay.awaits_for_later());
+        let later =
+            matches!(&self.step, ConnectionStep::Replaying(replay) if replay.awaits_later_only());
         self.to_be_replayed() && !self.rests(now) && !later
     }
 

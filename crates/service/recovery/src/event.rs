@@ -206,7 +206,7 @@ pub enum LostReason {
         sent: u64,
     },
     /// The server died several times while this connection was replayed.
-    Poison {
+    Quarantined {
         /// How often.
         deaths: u32,
     },
@@ -218,7 +218,7 @@ pub enum LostReason {
         missing: u32,
     },
     /// The restarted server has not repeated in time the output before a later request of the client.
-    NotSaidAgain {
+    OutputNotRepeated {
         /// Bytes of output that the client had heard before that request, from the beginning of the replay.
         bytes: u32,
         /// Bytes of that request and later requests: the server was not given these.
@@ -278,7 +278,7 @@ impl fmt::Display for LostReason {
                 f,
                 "the server has sent {sent} bytes, and at most 2 GiB can be repeated"
             ),
-            Self::Poison { deaths } => {
+            Self::Quarantined { deaths } => {
                 write!(
                     f,
                     "the server died {deaths} times in the replay of this connection"
@@ -291,11 +291,11 @@ impl fmt::Display for LostReason {
                     "the restarted server did not read the last {missing} bytes of the record"
                 )
             }
-            Self::NotSaidAgain { bytes, missing: 0 } => write!(
+            Self::OutputNotRepeated { bytes, missing: 0 } => write!(
                 f,
                 "the restarted server did not repeat the first {bytes} bytes of output, which the client has"
             ),
-            Self::NotSaidAgain { bytes, missing } => write!(
+            Self::OutputNotRepeated { bytes, missing } => write!(
                 f,
                 "the restarted server did not repeat the first {bytes} bytes of output, which the client has: the last {missing} bytes of the client were not replayed"
             ),
@@ -556,7 +556,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_told_as_one_and_signals_by_their_names() {
+    fn counts_and_signals_are_words() {
         let died = |signal| Event::Died {
             cause: Cause::Signal { pid: 7, signal },
             detected_ms: 1.594,

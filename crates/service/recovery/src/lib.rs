@@ -24,25 +24,25 @@
 #![forbid(unsafe_code)]
 
 mod action;
-mod calling;
+mod client_probe;
 mod config;
 mod connection;
 mod event;
-mod expecting;
-mod grafting;
+mod expectation;
+mod graft;
 mod pace;
 mod progress;
 mod replay;
 mod service;
+mod serving_report;
 mod suspicion;
-mod telling;
-mod waiting;
+mod waiting_client;
 
 pub use action::{Action, SplicePoint};
 pub use config::{Config, Stage};
-pub use connection::{Candidate, Standing};
+pub use connection::{Candidate, ReplayPosition};
 pub use event::{Cause, Count, Event, GaveUp, LostReason, Replayed, Timings};
-pub use expecting::SaidBefore;
+pub use expectation::OutputBefore;
 pub use pace::{HEARTBEAT_INTERVAL, MORE_RECORD_BYTES, SWEEP_AGE, SWEEP_INTERVAL};
 pub use protocol::control::RecordSummary;
 pub use replay::{Beginning, Segment};

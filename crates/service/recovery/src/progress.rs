@@ -8,15 +8,15 @@ use wire::{FlowId, FlowKey, SeqNumber};
 use crate::{
     action::Action,
     config::Stage,
-    connection::{Connection, Step},
+    connection::{Connection, ConnectionStep},
     event::{Event, GaveUp, LostReason, millis},
     replay::Replay,
     service::Recovery,
-    waiting,
+    waiting_client,
 };
 
-/// A comparison that is not over is looked at again after this time, at first.
-const SOON: Duration = Duration::from_micros(200);
+/// First poll delay of a comparison that is not over.
+const COMPARISON_FIRST_DELAY: Duration = Duration::from_micros(200);
 
 impl Recovery {
     /// Connections whose flows should be looked at now, for [`Recovery::observe`].
@@ -24,9 +24,9 @@ impl Recovery {
         self.connections
             .values()
             .filter(move |connection| match &connection.step {
-                Step::Waiting => false,
-                Step::Splicing { .. } | Step::Replaying(_) => true,
-                Step::Settling { look_at, .. } => now >= *look_at,
+                ConnectionStep::Waiting => false,
+                ConnectionStep::Splicing { .. } | ConnectionStep::Replaying(_) => true,
+                ConnectionStep::Settling { look_at, .. } => now >= *look_at,
             })
             .map(|connection| (connection.flow, connection.key))
     }
@@ -41,14 +41,14 @@ impl Recovery {
         let key = connection.key;
         let awaited = connection.to_be_replayed();
         match flow {
-            _ if matches!(connection.step, Step::Waiting) => return,
+            _ if matches!(connection.step, ConnectionStep::Waiting) => return,
             // It was spliced and has ended since we looked last; its 4-tuple is not ours any more.
             None if awaited => return self.settle(id, None),
             Some(flow) if awaited && flow.client.reset => {
-                self.remove_kept(id);
+                self.remove_connection(id);
                 return self.forget_reset(id, key);
             }
-            // The splice was asked for, but not carried out: this is its state in an earlier life.
+            // The splice was asked for, but not carried out: this is its state in an earlier incarnation.
             Some(flow) if flow.incarnation == connection.incarnation => return,
             Some(flow) if flow.mode == Mode::Diverged => {
                 return self.diverged(key, flow);
@@ -60,24 +60,26 @@ impl Recovery {
             self.timings.first_spliced_ms = millis(now.saturating_sub(self.died_at));
         }
         if let Some(reason) = flow.and_then(|flow| connection.contradicted(flow, now)) {
-            return self.drop_kept(id, reason);
+            return self.drop_connection(id, reason);
         }
         let is_delivered = !connection.to_be_replayed();
-        connection.is_compared |= is_delivered && (ended || flow.is_none_or(said_again));
+        connection.is_compared |= is_delivered && (ended || flow.is_none_or(has_repeated_output));
         let (is_compared, doubted) = (connection.is_compared, connection.is_doubted());
         let is_behind = connection.is_behind;
-        let all = matches!(&connection.step, Step::Replaying(replay) if replay.has_all_bytes());
+        let all =
+            matches!(&connection.step, ConnectionStep::Replaying(replay) if replay.has_all_bytes());
         if all
-            && (waiting::no_longer(&mut self.waiting, id)
+            && (waiting_client::remove(&mut self.waiting, id)
                 | std::mem::take(&mut connection.to_be_told))
         {
-            self.actions.push_back(Action::TellClient { key, flow: id });
+            self.actions
+                .push_back(Action::UpdateWindow { key, flow: id });
         }
         match &mut connection.step {
             // During a long replay the client has sent again what nobody acknowledged; its timer
             // doubles with each try. What it sent is in the record by now, and delivering it
             // spares the client the next wait. A moment is enough for that, of one that goes on.
-            Step::Replaying(replay) if replay.complete() => {
+            ConnectionStep::Replaying(replay) if replay.complete() => {
                 let sent = flow.map_or(replay.end(), |flow| flow.client.nxt);
                 if replay.ask_for_more(sent) {
                     let from = replay.end();
@@ -89,8 +91,8 @@ impl Recovery {
             }
             // A server may answer without having read everything, and close. (After a half-close a server may read on,
             // and still needs the rest of the record: a half-close is no end of the flow.)
-            Step::Replaying(_) if ended => self.settle(id, flow),
-            Step::Settling { since, look_at } => {
+            ConnectionStep::Replaying(_) if ended => self.settle(id, flow),
+            ConnectionStep::Settling { since, look_at } => {
                 if now >= *look_at {
                     let is_sure = is_compared && !doubted && !is_behind;
                     *look_at = now + pause(*since, is_sure, now, self.config.settle);
@@ -103,7 +105,7 @@ impl Recovery {
                 let ahead = flow.is_some_and(|f| f.log.ahead && !ended);
                 // What is missing would have come by now: somebody else had acknowledged it.
                 if ahead && lasted >= answer {
-                    return self.drop_kept(id, LostReason::ClientSilent);
+                    return self.drop_connection(id, LostReason::ClientSilent);
                 }
                 if let Some(flow) = flow.filter(|_| !ended)
                     && connection.resume(flow, now)
@@ -113,9 +115,9 @@ impl Recovery {
                 if (doubted || is_behind) && !ended {
                     // What nobody says anything after needs no end.
                     let waits = flow.map(|flow| connection.client_waits(flow, now));
-                    if waits.is_some_and(|waits| waits >= self.config.say_again_timeout) {
-                        let reason = connection.not_said_again();
-                        return self.drop_kept(id, reason);
+                    if waits.is_some_and(|waits| waits >= self.config.output_repeat_timeout) {
+                        let reason = connection.output_not_repeated();
+                        return self.drop_connection(id, reason);
                     }
                 } else if settled && !ahead && is_compared {
                     return self.settle(id, flow);
@@ -125,7 +127,7 @@ impl Recovery {
                     (!is_compared || doubted || is_behind) && lasted >= self.config.replay_timeout;
                 if is_late && !connection.is_late {
                     connection.is_late = true;
-                    self.tell_verified();
+                    self.emit_verified();
                 }
             }
             _ => {}
@@ -136,7 +138,9 @@ impl Recovery {
     #[must_use]
     pub fn awaits_server(&self, now: Duration) -> bool {
         let awaits = |connection: &Connection| match &connection.step {
-            Step::Replaying(replay) => replay.awaits().is_some() && !connection.rests(now),
+            ConnectionStep::Replaying(replay) => {
+                replay.awaits().is_some() && !connection.rests(now)
+            }
             _ => false,
         };
         self.connections.values().any(awaits)
@@ -146,7 +150,7 @@ impl Recovery {
     #[must_use]
     pub fn is_busy(&self, now: Duration) -> bool {
         let busy = |one: &Connection| {
-            !matches!(one.step, Step::Waiting) && one.to_be_replayed() && !one.rests(now)
+            !matches!(one.step, ConnectionStep::Waiting) && one.to_be_replayed() && !one.rests(now)
         };
         self.connections.values().any(busy)
     }
@@ -157,7 +161,7 @@ impl Recovery {
             return;
         };
         let later = connection.later;
-        if let Step::Replaying(replay) = &mut connection.step {
+        if let ConnectionStep::Replaying(replay) = &mut connection.step {
             replay.extend(end, later, now);
             if replay.complete() {
                 self.delivered(id, now);
@@ -176,7 +180,7 @@ impl Recovery {
             return; // more is lost than the client can say again
         }
         connection.record_ends(end);
-        if matches!(&connection.step, Step::Replaying(replay) if replay.complete()) {
+        if matches!(&connection.step, ConnectionStep::Replaying(replay) if replay.complete()) {
             self.delivered(id, now);
         }
     }
@@ -194,9 +198,9 @@ impl Recovery {
     pub(crate) fn settle(&mut self, id: FlowId, flow: Option<&Flow>) {
         let connection = self.connections.remove(&id);
         if let Some(connection) = &connection {
-            self.note_replayed(connection);
+            self.add_replayed(connection);
         }
-        waiting::no_longer(&mut self.waiting, id);
+        waiting_client::remove(&mut self.waiting, id);
         self.suspicion.clear(id);
         self.actions.push_back(Action::ForgetExpected { flow: id });
         if let Some((connection, flow)) = connection.zip(flow) {
@@ -207,12 +211,12 @@ impl Recovery {
             self.verified.sampled += u64::from(of.sampled);
             self.verified.unverified += u64::from(of.unverified);
         }
-        self.tell_verified();
+        self.emit_verified();
     }
 
     /// Tells `verified`, once for all connections but the late ones.
-    pub(crate) fn tell_verified(&mut self) {
-        self.tell(None);
+    pub(crate) fn emit_verified(&mut self) {
+        self.emit_outcome(None);
         let others_done = self.connections.values().all(|one| one.is_late);
         if others_done && self.verified.connections > 0 {
             let verified = std::mem::take(&mut self.verified);
@@ -231,16 +235,16 @@ impl Recovery {
         if matches!(self.stage, Stage::Clearing | Stage::Starting) {
             self.give_up_when_late(now);
         }
-        self.tell_waiting(now);
+        self.send_zero_windows(now);
         if !matches!(self.stage, Stage::Recovering | Stage::Serving) {
             return;
         }
-        self.call_again(now);
+        self.repeat_probes(now);
         self.graft_ready(now);
         self.splice_next(now);
         self.send(now);
         self.finish_when_done(now);
-        self.tell(Some(now));
+        self.emit_outcome(Some(now));
     }
 
     fn give_up_when_late(&mut self, now: Duration) {
@@ -256,7 +260,8 @@ impl Recovery {
         if self.awaits_logger {
             return;
         }
-        let waiting_for_answer = |c: &&Connection| matches!(c.step, Step::Splicing { .. });
+        let waiting_for_answer =
+            |c: &&Connection| matches!(c.step, ConnectionStep::Splicing { .. });
         let mut room = self
             .config
             .splice_window
@@ -270,12 +275,13 @@ impl Recovery {
             && !self
                 .connections
                 .values()
-                .any(|c| c.has_its_turn(now, settle));
+                .any(|c| c.is_in_replay_slot(now, settle));
         for connection in self.connections.values_mut() {
             if room == 0 {
                 break;
             }
-            if !matches!(connection.step, Step::Waiting) || (connection.suspect && !suspect_may_go)
+            if !matches!(connection.step, ConnectionStep::Waiting)
+                || (connection.suspect && !suspect_may_go)
             {
                 continue;
             }
@@ -302,18 +308,19 @@ impl Recovery {
                 self.actions.push_back(Action::RepeatSyn { key, flow });
             }
             match &mut connection.step {
-                Step::Splicing { since, .. }
+                ConnectionStep::Splicing { since, .. }
                     if now.saturating_sub(*since) >= self.config.accept_timeout =>
                 {
                     failed.push((connection.flow, LostReason::NotAccepted));
                 }
-                Step::Replaying(replay)
-                    if !replay.holds_fin() && replay.idle(now) >= self.config.patience(replay) =>
+                ConnectionStep::Replaying(replay)
+                    if !replay.holds_fin()
+                        && replay.idle(now) >= self.config.stall_timeout(replay) =>
                 {
                     let first = connection.point.outstream;
                     failed.push((connection.flow, stalled(replay, first)));
                 }
-                Step::Replaying(replay) => {
+                ConnectionStep::Replaying(replay) => {
                     if let Some(digest) = replay.want() {
                         self.actions
                             .push_back(Action::Compare { key, flow, digest });
@@ -323,14 +330,14 @@ impl Recovery {
                             .push_back(Action::Replay { key, flow, segment });
                     }
                     let given = replay.given();
-                    self.telling.note_given(connection.given, given);
+                    self.serving_report.count_given(connection.given, given);
                     connection.given = given;
                 }
                 _ => {}
             }
         }
         for (flow, reason) in failed {
-            self.drop_kept(flow, reason);
+            self.drop_connection(flow, reason);
         }
     }
 
@@ -338,7 +345,12 @@ impl Recovery {
         if self.stage != Stage::Recovering {
             return;
         }
-        let unspliced = |c: &Connection| matches!(c.step, Step::Waiting | Step::Splicing { .. });
+        let unspliced = |c: &Connection| {
+            matches!(
+                c.step,
+                ConnectionStep::Waiting | ConnectionStep::Splicing { .. }
+            )
+        };
         if !self.spliced_all && !self.connections.values().any(unspliced) {
             self.spliced_all = true;
             self.timings.spliced_ms = self.since_death(now);
@@ -352,11 +364,11 @@ impl Recovery {
             return;
         }
         self.stage = Stage::Serving;
-        self.forgotten = false;
+        self.state_lost = false;
         self.timings.live_ms = self.since_death(now);
         self.actions.push_back(Action::Recovered);
         self.reset_lost();
-        self.begin_telling(now);
+        self.open_serving_report(now);
     }
 
     /// When to call [`Recovery::poll`] at the latest; `None`: nothing is due by itself.
@@ -369,14 +381,14 @@ impl Recovery {
             .connections
             .values()
             .filter_map(|connection| match &connection.step {
-                Step::Waiting => None,
-                Step::Splicing { repeat_at, .. } => Some(*repeat_at),
-                Step::Replaying(replay) => Some(replay.deadline()),
-                Step::Settling { look_at, .. } => Some(*look_at),
+                ConnectionStep::Waiting => None,
+                ConnectionStep::Splicing { repeat_at, .. } => Some(*repeat_at),
+                ConnectionStep::Replaying(replay) => Some(replay.deadline()),
+                ConnectionStep::Settling { look_at, .. } => Some(*look_at),
             });
-        let words = self.next_call().into_iter().chain(self.next_word());
+        let words = self.next_probe().into_iter().chain(self.next_zero_window());
         let words = words.chain(self.hand_over_by);
-        let told = self.telling_by();
+        let told = self.serving_due();
         steps.chain(words).chain(give_up).chain(told).min()
     }
 }
@@ -386,7 +398,7 @@ fn stalled(replay: &Replay, first: SeqNumber) -> LostReason {
     let missing = replay.missing();
     match replay.awaits() {
         None => LostReason::ReplayStalled { missing },
-        Some(heard) => LostReason::NotSaidAgain {
+        Some(heard) => LostReason::OutputNotRepeated {
             bytes: heard.distance_from(first).unwrap_or(0),
             missing,
         },
@@ -400,12 +412,12 @@ fn pause(since: Duration, is_compared: bool, now: Duration, settle: Duration) ->
     match is_compared {
         true if lasted < settle => settle.saturating_sub(lasted),
         true => settle,
-        false => (lasted / 2).clamp(SOON, settle.max(lasted / 64)),
+        false => (lasted / 2).clamp(COMPARISON_FIRST_DELAY, settle.max(lasted / 64)),
     }
 }
 
 /// The new server has said everything again that can be compared.
-fn said_again(flow: &Flow) -> bool {
+fn has_repeated_output(flow: &Flow) -> bool {
     flow.mode != Mode::Spliced
         || !flow.digest.says_again()
             && (SeqNumber(flow.splice.nxt.0.wrapping_add(flow.splice.delta_seq)))

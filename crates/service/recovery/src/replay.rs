@@ -14,15 +14,15 @@ use wire::SeqNumber;
 
 /// Nothing was acknowledged for this long: send again. The path is a function call, but the
 /// server may be busy, and its receive queue may have refused a frame.
-const RETRANSMIT: Duration = Duration::from_millis(40);
+const RETRANSMISSION_TIMEOUT: Duration = Duration::from_millis(40);
 
 /// The server has said all but the last number that the client had heard before its FIN, and no more for
 /// this long: that number was the server's own FIN, and it waits for the client's before it says it
 /// again. (The client's FIN was recorded when it was sent for the second time.)
-const REST: Duration = Duration::from_secs(1);
+const SERVER_FIN_WAIT: Duration = Duration::from_secs(1);
 /// It may wait for the FIN even longer before its own end: then it has to get it at last, as from the
 /// client itself (`ingress.h`).
-const PATIENCE: Duration = Duration::from_secs(30);
+const CLIENT_FIN_DELAY_MAX: Duration = Duration::from_secs(30);
 
 /// A piece of the record to be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Beginning {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Given {
     /// How often the client had begun to speak.
-    pub(crate) turns: u32,
+    pub(crate) requests: u32,
     pub(crate) bytes: u32,
 }
 
@@ -118,7 +118,7 @@ impl Replay {
         fin: Option<SeqNumber>,
         now: Duration,
     ) -> Self {
-        let resend_at = now + RETRANSMIT;
+        let resend_at = now + RETRANSMISSION_TIMEOUT;
         Self {
             start,
             next: start,
@@ -143,7 +143,7 @@ impl Replay {
     }
 
     /// With the places at which the client waited for the server.
-    pub(crate) fn waiting_at(mut self, gates: Vec<Beginning>) -> Self {
+    pub(crate) fn with_gates(mut self, gates: Vec<Beginning>) -> Self {
         self.gates = gates;
         self.gates
             .retain(|gate| gate.instream.at_or_after(self.next));
@@ -157,7 +157,7 @@ impl Replay {
     }
 
     /// What the client has said in the record since the death of the server before waits for this.
-    pub(crate) fn wait_later(&mut self, later: Option<Beginning>) {
+    pub(crate) fn set_later(&mut self, later: Option<Beginning>) {
         self.wait_from(self.start, later);
     }
 
@@ -185,7 +185,7 @@ impl Replay {
             acked: end,
             edge: end,
             reached: end,
-            earlier: given.turns,
+            earlier: given.requests,
             ..Self::new(start, end, None, now)
         }
     }
@@ -201,7 +201,7 @@ impl Replay {
     pub(crate) fn doubt(&mut self, doubt: Option<Beginning>, now: Duration) {
         let rests = |doubt: &Beginning| {
             let lacks_end = self.said.is_some_and(|said| said + 1 == doubt.heard);
-            lacks_end && self.idle(now) >= REST
+            lacks_end && self.idle(now) >= SERVER_FIN_WAIT
         };
         if let Some(doubt) = doubt.filter(rests) {
             self.trusts_end = Some(doubt.heard);
@@ -230,7 +230,7 @@ impl Replay {
 
     /// The server has said everything before `said`, in client space. What the client had heard
     /// before its FIN, the server must have said before it hears the FIN.
-    pub(crate) fn hear(&mut self, said: SeqNumber, now: Duration) {
+    pub(crate) fn on_output(&mut self, said: SeqNumber, now: Duration) {
         if self.said.is_none_or(|before| said.after(before)) {
             self.said = Some(said);
             if self.fin.is_some() || self.doubt.is_some() || self.awaits().is_some() {
@@ -271,7 +271,7 @@ impl Replay {
     }
 
     /// Nothing waits but what the client has said since the server died.
-    pub(crate) fn awaits_for_later(&self) -> bool {
+    pub(crate) fn awaits_later_only(&self) -> bool {
         let before = self.later.map(|later| later.instream);
         before.is_some_and(|before| self.acked.at_or_after(before))
     }
@@ -283,12 +283,12 @@ impl Replay {
             .gates
             .first()
             .is_none_or(|gate| gate.instream != self.start);
-        let turns = self.begun + usize::from(first && bytes > 0);
-        let turns = match self.earlier {
-            0 => u32::try_from(turns).unwrap_or(u32::MAX),
+        let requests = self.begun + usize::from(first && bytes > 0);
+        let requests = match self.earlier {
+            0 => u32::try_from(requests).unwrap_or(u32::MAX),
             earlier => earlier,
         };
-        Given { turns, bytes }
+        Given { requests, bytes }
     }
 
     /// The server has all but the FIN, and has to speak before it gets that.
@@ -310,12 +310,14 @@ impl Replay {
     fn rests_before_the_end(&self, now: Duration) -> bool {
         let both = self.fin.zip(self.said);
         let idle = self.idle(now);
-        both.is_some_and(|(heard, said)| idle >= PATIENCE || (said + 1 == heard && idle >= REST))
+        both.is_some_and(|(heard, said)| {
+            idle >= CLIENT_FIN_DELAY_MAX || (said + 1 == heard && idle >= SERVER_FIN_WAIT)
+        })
     }
 
     fn has_moved(&mut self, now: Duration) {
         self.moved = now;
-        self.resend_at = now + RETRANSMIT;
+        self.resend_at = now + RETRANSMISSION_TIMEOUT;
     }
 
     /// Everything was acknowledged.
@@ -388,7 +390,7 @@ impl Replay {
         let due = now >= self.resend_at;
         if due {
             self.next = self.acked;
-            self.resend_at = now + RETRANSMIT;
+            self.resend_at = now + RETRANSMISSION_TIMEOUT;
         }
         let window = self.edge.distance_from(self.next).unwrap_or(0);
         let limit = self.limit();

@@ -11,14 +11,14 @@ use wire::{FlowId, FlowKey};
 
 use crate::{
     action::Action,
-    calling::Silent,
+    client_probe::SilentClient,
     config::{Config, Stage},
-    connection::{Candidate, Connection, Step, Verdict, contradiction, judge},
+    connection::{Candidate, Connection, ConnectionStep, Verdict, contradiction, judge},
     event::{Cause, Event, GaveUp, LostReason, Timings, millis},
     replay::Given,
+    serving_report::ServingReport,
     suspicion::Suspicion,
-    telling::Telling,
-    waiting::{self, Waiting},
+    waiting_client::{self, WaitingClient},
 };
 
 /// The decisions for one service.
@@ -29,9 +29,9 @@ pub struct Recovery {
     pub(crate) connections: BTreeMap<FlowId, Connection>,
     pub(crate) suspicion: Suspicion,
     /// Those whose clients must say where they stand.
-    pub(crate) silent: BTreeMap<FlowId, Silent>,
+    pub(crate) silent: BTreeMap<FlowId, SilentClient>,
     /// Those whose clients wait.
-    pub(crate) waiting: BTreeMap<FlowId, Waiting>,
+    pub(crate) waiting: BTreeMap<FlowId, WaitingClient>,
     /// When the flows are looked at again for those.
     pub(crate) list_waiting_at: Duration,
     /// Those that are reset when the recovery is over.
@@ -46,7 +46,7 @@ pub struct Recovery {
     /// The server has replayed its own record, or has none.
     pub(crate) replayed: bool,
     /// The server knows nothing of its connections, and has no record of its own.
-    pub(crate) forgotten: bool,
+    pub(crate) state_lost: bool,
     /// The next splice waits: the logger does not answer.
     pub(crate) awaits_logger: bool,
     /// The server waits for its connections, until then at the most.
@@ -60,7 +60,7 @@ pub struct Recovery {
     pub(crate) spliced_all: bool,
     pub(crate) kept: usize,
     pub(crate) verified: Verified,
-    pub(crate) telling: Telling,
+    pub(crate) serving_report: ServingReport,
 }
 
 /// A connection that is to be reset.
@@ -109,7 +109,7 @@ impl Recovery {
             drained: false,
             listening: false,
             replayed: false,
-            forgotten: false,
+            state_lost: false,
             awaits_logger: false,
             hand_over_by: None,
             gave_up: None,
@@ -119,7 +119,7 @@ impl Recovery {
             spliced_all: false,
             kept: 0,
             verified: Verified::default(),
-            telling: Telling::default(),
+            serving_report: ServingReport::default(),
         }
     }
 
@@ -169,7 +169,7 @@ impl Recovery {
     }
 
     /// The server died at `at`; we know it `now`. In any stage.
-    pub fn died(&mut self, cause: Cause, at: Duration, now: Duration) {
+    pub fn on_death(&mut self, cause: Cause, at: Duration, now: Duration) {
         if self.stage == Stage::Clearing {
             return; // one death has many witnesses
         }
@@ -186,8 +186,8 @@ impl Recovery {
             self.gave_up = None;
             self.resets = 0;
         }
-        self.end_telling();
-        self.begin_waiting(now);
+        self.flush_serving_report();
+        self.start_client_waits(now);
         self.stage = Stage::Clearing;
         self.died_at = at;
         self.timings = Timings {
@@ -202,7 +202,7 @@ impl Recovery {
         self.awaits_logger = false;
         self.hand_over_by = None;
         self.verified = Verified::default();
-        // What was still to be done for the dead life must not be done to the next one.
+        // What was still to be done for the dead incarnation must not be done to the next one.
         self.actions.retain(|action| {
             matches!(
                 action,
@@ -249,8 +249,8 @@ impl Recovery {
 
     /// The host that served has ended, and the server is here already: it has followed what that one did. It is neither
     /// ended nor started.
-    pub fn goes_on_here(&mut self, cause: Cause, now: Duration) {
-        self.died(cause, now, now);
+    pub fn promote(&mut self, cause: Cause, now: Duration) {
+        self.on_death(cause, now, now);
         self.service_empty(now);
         let concerns =
             |action: &Action| matches!(action, Action::KillService | Action::StartServer);
@@ -281,20 +281,20 @@ impl Recovery {
     }
 
     /// The server has died so often in replaying its record, and each time of what this connection has said.
-    pub fn condemn(&mut self, flow: FlowId, deaths: u32) {
-        self.suspicion.condemn(flow, deaths);
+    pub fn quarantine(&mut self, flow: FlowId, deaths: u32) {
+        self.suspicion.quarantine(flow, deaths);
     }
 
     /// There is nothing that it could replay, or it has replayed something else: it knows nothing of its connections.
     /// Until it serves.
-    pub fn forgotten(&mut self) {
-        self.forgotten = true;
+    pub fn on_state_lost(&mut self) {
+        self.state_lost = true;
     }
 
     /// The server goes on without a record of the server's own input: as a server without state.
-    pub fn goes_on_without(&mut self, now: Duration) {
+    pub fn continue_without_record(&mut self, now: Duration) {
         self.config.wrapped = false;
-        self.forgotten = false;
+        self.state_lost = false;
         self.replayed(now);
     }
 
@@ -352,7 +352,7 @@ impl Recovery {
             .map(|connection| connection.flow)
             .collect();
         for flow in waiting {
-            self.drop_kept(flow, why.into());
+            self.drop_connection(flow, why.into());
         }
         for (flow, silent) in std::mem::take(&mut self.silent) {
             self.lose(flow, silent.key, why.into());
@@ -368,7 +368,7 @@ impl Recovery {
         }
     }
 
-    /// All connections of earlier lives, with their records.
+    /// All connections of earlier incarnations, with their records.
     pub fn connections(&mut self, candidates: Vec<Candidate>, now: Duration) {
         match (self.stage, self.gave_up) {
             (Stage::Clearing | Stage::Starting, Some(why)) => self.reset_all(&candidates, why),
@@ -381,11 +381,11 @@ impl Recovery {
                         self.consider(candidate, now);
                     }
                 }
-                self.only_kept_wait();
-                self.begin_grafting(now);
+                self.retain_recovered_clients();
+                self.start_grafts(now);
                 self.poll(now);
             }
-            _ => {} // of a life that has ended meanwhile
+            _ => {} // of an incarnation that has ended meanwhile
         }
     }
 
@@ -410,7 +410,7 @@ impl Recovery {
         self.actions.push_back(Action::Forget { key, flow });
     }
 
-    /// A client completed its handshake with an earlier life of the server just now.
+    /// A client completed its handshake with an earlier incarnation of the server just now.
     pub fn late_connection(&mut self, candidate: &Candidate, now: Duration) {
         match self.stage {
             // It will be among those listed.
@@ -425,7 +425,7 @@ impl Recovery {
     /// The service was found serving this connection, of which nobody knows yet whether its client has to send again
     /// what the host before had acknowledged ([`south_model::LogHalf::ahead`]); or whose client waits until all that
     /// it was sent is said again ([`Flow::is_behind`]).
-    pub fn found(&mut self, key: FlowKey, flow: &Flow, now: Duration) {
+    pub fn track_unacked(&mut self, key: FlowKey, flow: &Flow, now: Duration) {
         if self.stage == Stage::Serving {
             let found = Connection::found(key, flow, now);
             self.connections.entry(flow.id).or_insert(found);
@@ -441,19 +441,19 @@ impl Recovery {
         self.silent.remove(&id);
         let deaths = self.suspicion.deaths(id);
         match judge(candidate, self.config.replay, deaths, &self.config) {
-            Verdict::Keep { .. } | Verdict::Silent if self.forgotten => {
+            Verdict::Keep { .. } | Verdict::Silent if self.state_lost => {
                 self.lose(id, key, LostReason::Forgotten);
             }
             Verdict::Keep { point, end, fin } => {
                 let connection = Connection::new(candidate, point, end, fin, deaths > 0);
                 self.kept += 1;
                 self.connections.insert(connection.flow, connection);
-                self.waits_for_server(id, key, now);
+                self.add_waiting_client(id, key, now);
             }
             Verdict::Silent => {
-                let standing = candidate.standing;
+                let standing = candidate.replay_position;
                 let is_known = standing.is_some_and(|standing| !standing.is_closed);
-                self.call(key, &candidate.flow, is_known, now);
+                self.probe(key, &candidate.flow, is_known, now);
             }
             Verdict::Finished => {}
             Verdict::Reset => self.forget_reset(id, key),
@@ -486,7 +486,7 @@ impl Recovery {
         self.events.push_back(Event::ConnectionReset {
             connection: key,
             reason,
-            replayed_requests: given.turns,
+            replayed_requests: given.requests,
             replayed_bytes: given.bytes,
         });
         self.actions
@@ -494,23 +494,23 @@ impl Recovery {
     }
 
     /// A connection that was to be kept cannot be.
-    pub(crate) fn drop_kept(&mut self, flow: FlowId, reason: LostReason) {
-        if let Some(connection) = self.remove_kept(flow) {
+    pub(crate) fn drop_connection(&mut self, flow: FlowId, reason: LostReason) {
+        if let Some(connection) = self.remove_connection(flow) {
             let (key, given) = (connection.key, connection.given);
             self.lose_given(flow, Loss { key, reason, given });
         }
     }
 
-    pub(crate) fn remove_kept(&mut self, flow: FlowId) -> Option<Connection> {
+    pub(crate) fn remove_connection(&mut self, flow: FlowId) -> Option<Connection> {
         let connection = self.connections.remove(&flow)?;
-        if matches!(connection.step, Step::Splicing { .. }) {
+        if matches!(connection.step, ConnectionStep::Splicing { .. }) {
             self.withdraw_splice(flow);
         }
         self.kept = self.kept.saturating_sub(1);
-        self.is_not_kept(&connection);
-        waiting::no_longer(&mut self.waiting, flow);
+        self.count_dropped(&connection);
+        waiting_client::remove(&mut self.waiting, flow);
         self.actions.push_back(Action::ForgetExpected { flow });
-        self.tell_verified();
+        self.emit_verified();
         Some(connection)
     }
 
@@ -522,7 +522,7 @@ impl Recovery {
         }
         let connection = self.connections.get(&flow);
         if connection.is_some_and(Connection::to_be_replayed) {
-            self.drop_kept(flow, LostReason::Unprotected { reason });
+            self.drop_connection(flow, LostReason::Unprotected { reason });
         }
     }
 
@@ -533,7 +533,7 @@ impl Recovery {
         match self.stage {
             // It will be among those listed, and the next server may say the right thing.
             Stage::Clearing | Stage::Starting | Stage::Listing => {}
-            _ if self.connections.contains_key(&flow.id) => self.drop_kept(flow.id, reason),
+            _ if self.connections.contains_key(&flow.id) => self.drop_connection(flow.id, reason),
             _ if self.lost.contains_key(&flow.id) => {}
             Stage::Serving | Stage::Recovering => self.lose(flow.id, key, reason),
         }

@@ -39,7 +39,7 @@ impl Suspicion {
     }
 
     /// It is known to be its request.
-    pub(crate) fn condemn(&mut self, flow: FlowId, deaths: u32) {
+    pub(crate) fn quarantine(&mut self, flow: FlowId, deaths: u32) {
         self.0.entry(flow).or_default().crashes += deaths;
     }
 

@@ -1,19 +1,19 @@
 //! The decisions, driven by a small model of what they decide about ([`world`]): tests by stage,
 //! and properties over random histories.
 
-mod calling;
+mod client_probe;
 mod deaths;
-mod doubting;
-mod expecting;
-mod giving_up;
-mod grafting;
-mod judging;
+mod doubt;
+mod expectation;
+mod give_up;
+mod graft;
+mod model;
 mod peer;
 mod properties;
 mod sender;
-mod splicing;
+mod serving_report;
+mod splice;
 mod stages;
-mod telling;
-mod verifying;
-mod waiting;
-mod world;
+mod verdict;
+mod verification;
+mod waiting_client;

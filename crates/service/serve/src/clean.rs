@@ -9,14 +9,14 @@ use supervise::{
 };
 
 use crate::{
-    changes,
     error::ServeError,
     event_log,
-    events::{Asker, Happening, Report},
+    events::{Event, EventRecord, Requester},
     instance::Instance,
     logger_client::LoggerClient,
-    options, own_addresses, preflight,
+    options, preflight,
     rundir::{Lock, RunDir},
+    sysctl_backup, vip,
 };
 
 /// What was removed.
@@ -82,13 +82,13 @@ pub fn clean(
 
 /// Say in the service's history who has done it.
 fn note(history: &Path, cleaned: &Cleaned) {
-    let happening = Happening::Cleaned {
+    let event = Event::Cleaned {
         killed: cleaned.killed,
         addresses: cleaned.addresses,
         settings: cleaned.settings,
-        by: Asker::ourselves(),
+        by: Requester::ourselves(),
     };
-    let report = Report::now(&cleaned.service, happening);
+    let report = EventRecord::now(&cleaned.service, event);
     if let Err(error) = event_log::add_to(history, &cleaned.service, &report) {
         tracing::warn!(%error, "this is not noted in the history");
     }
@@ -113,7 +113,7 @@ pub(crate) fn remove_rest(
     if Instance::of(lock.directory()).is_ok_and(|instance| instance.epoch().is_some()) {
         destroy_sockets(&options::addresses(lock.directory()), |_, _, _| true)?;
     }
-    cleaned.addresses = own_addresses::take_down(lock.directory())?;
+    cleaned.addresses = vip::take_down(lock.directory())?;
     let pins = PinDirectory::new(bpffs.path(), host_name);
     if pins.exists() {
         cleaned.programs = true;
@@ -122,7 +122,7 @@ pub(crate) fn remove_rest(
     }
     drop(cgroup2);
     drop(mounts::memory_left(lock.directory()));
-    cleaned.settings = changes::put_back(lock.directory())?;
+    cleaned.settings = sysctl_backup::put_back(lock.directory())?;
     Ok(())
 }
 

@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn default_name_can_be_typed_as_an_argument() {
+    fn default_name_is_a_valid_argument() {
         let name = |text: &str| ServeConfig::default_name(text.parse().expect("an address"));
         assert_eq!(name("10.0.0.10:80"), "10.0.0.10-80");
         assert_eq!(name("[fd00::1]:80"), "fd00--1-80");
@@ -269,7 +269,7 @@ mod tests {
 
     /// The programs are loaded once: they must do what either way of serving asks for.
     #[test]
-    fn a_server_that_may_go_on_without_its_record_is_compared_as_one_that_has_none() {
+    fn preferred_record_is_verified_as_stateless() {
         let asks = |config: &ServeConfig| (config.verify_head(), config.digests());
         assert_eq!(asks(&with_state(None, false)), (0, false));
         for verify in [Verify::Full, Verify::Hash, Verify::Head, Verify::Off] {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_in_a_row_are_told_as_one_range() {
+    fn consecutive_ports_print_as_range() {
         let all = [
             "10.0.0.1:80",
             "10.0.0.1:82",

@@ -19,14 +19,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{ServeError, SystemContext},
-    events::{Asker, Reports, Request},
+    events::{EventBuffer, Request, Requester},
     status::Status,
 };
 
 /// Longest question, bytes.
 const MAX_QUESTION: usize = 4096;
-/// How long a `serve` may say nothing to somebody who asks: longer than it is busy with anything else but its own stop.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Silence of `serve` after which a request fails: longer than `serve` is busy with anything but its own stop.
+pub const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Most bytes of answer that wait for a client.
 const MAX_BACKLOG: usize = 4 << 20;
 
@@ -101,7 +101,7 @@ pub(crate) struct Control {
     path: PathBuf,
     clients: Vec<Client>,
     /// What was asked for that changes something, and by whom.
-    asked: Vec<(Request, Asker)>,
+    asked: Vec<(Request, Requester)>,
 }
 
 impl Control {
@@ -156,7 +156,7 @@ impl Control {
     }
 
     /// What was asked for since this was called last, and by whom.
-    pub(crate) fn asked(&mut self) -> Vec<(Request, Asker)> {
+    pub(crate) fn asked(&mut self) -> Vec<(Request, Requester)> {
         std::mem::take(&mut self.asked)
     }
 
@@ -197,10 +197,10 @@ impl Control {
     }
 
     /// Answer what was asked, and tell followers what is new.
-    pub(crate) fn reply(&mut self, reports: &Reports, status: Option<&Status>) {
+    pub(crate) fn reply(&mut self, events: &EventBuffer, status: Option<&Status>) {
         for client in &mut self.clients {
-            client.answer(reports, status);
-            client.report(reports);
+            client.answer(events, status);
+            client.report(events);
             client.write();
         }
         self.clients.retain(|client| !client.gone);
@@ -273,7 +273,7 @@ impl Client {
     }
 
     /// What it asks for, once.
-    fn request(&mut self) -> Option<(Request, Asker)> {
+    fn request(&mut self) -> Option<(Request, Requester)> {
         let request = match self.asked {
             _ if self.is_known => return None,
             Some(Ok(Question::Switchover {})) => Request::Switchover,
@@ -281,7 +281,7 @@ impl Client {
             _ => return None,
         };
         self.is_known = true;
-        Some((request, Asker::at(&self.stream)?))
+        Some((request, Requester::at(&self.stream)?))
     }
 
     fn wants_move(&self) -> bool {
@@ -300,7 +300,7 @@ impl Client {
         self.write();
     }
 
-    fn answer(&mut self, reports: &Reports, status: Option<&Status>) {
+    fn answer(&mut self, events: &EventBuffer, status: Option<&Status>) {
         match self.asked.take() {
             None => {}
             waits @ Some(Ok(Question::Switchover {} | Question::Restart {})) => self.asked = waits,
@@ -310,7 +310,7 @@ impl Client {
             }
             Some(Ok(Question::Events { follow })) => {
                 self.next_report = Some(0);
-                self.report(reports);
+                self.report(events);
                 self.last = !follow;
             }
             Some(Err(error)) => {
@@ -320,9 +320,9 @@ impl Client {
         }
     }
 
-    fn report(&mut self, reports: &Reports) {
+    fn report(&mut self, events: &EventBuffer) {
         let Some(from) = self.next_report else { return };
-        let (new, next) = reports.since(from);
+        let (new, next) = events.since(from);
         for report in new {
             self.say(report);
         }
@@ -358,16 +358,18 @@ impl Client {
 ///
 /// # Errors
 /// Nobody answers at `socket`; [`io::ErrorKind::WouldBlock`]: somebody listens there, and says nothing for
-/// [`PATIENCE`].
+/// [`REPLY_TIMEOUT`].
 pub fn ask(socket: &Path, question: Question, each: impl FnMut(&str) -> bool) -> io::Result<()> {
     let stream = UnixStream::connect(socket)?;
     let lives = || match question {
         Question::Status { .. } | Question::Events { follow: false } => false,
         Question::Events { follow: true } => true,
-        Question::Restart {} | Question::Switchover {} => status_within(socket, PATIENCE).is_ok(),
+        Question::Restart {} | Question::Switchover {} => {
+            status_within(socket, REPLY_TIMEOUT).is_ok()
+        }
     };
-    stream.set_read_timeout(Some(PATIENCE))?;
-    talk(stream, question, each, lives)
+    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+    exchange(stream, question, each, lives)
 }
 
 /// [`ask`] for a status without connections, which is waited for so long.
@@ -382,12 +384,12 @@ pub fn status_within(socket: &Path, patience: Duration) -> io::Result<Status> {
         status = serde_json::from_str::<Option<Status>>(line).ok().flatten();
         false
     };
-    talk(stream, Question::Status { list: false }, each, || false)?;
+    exchange(stream, Question::Status { list: false }, each, || false)?;
     status.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// `goes_on` is asked whenever nothing has come for as long as the stream waits.
-fn talk(
+fn exchange(
     mut stream: UnixStream,
     question: Question,
     mut each: impl FnMut(&str) -> bool,
@@ -468,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_with_more_than_is_known_is_none() {
+    fn request_with_unknown_field_is_rejected() {
         assert_eq!(
             asked(r#"{"ask":"switchover"}"#),
             Ok(Question::Switchover {})
@@ -487,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seeds_of_the_fuzz_target_hold() {
+    fn fuzz_seeds_hold() {
         let seeds =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/seeds/control_socket");
         for seed in std::fs::read_dir(seeds).expect("seeds") {

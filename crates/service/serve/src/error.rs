@@ -330,7 +330,7 @@ impl ServeError {
     }
 
     /// Of a logger that was told nothing but what the version before reads, and has not answered yet.
-    pub(crate) fn of_a_first_word(self) -> Self {
+    pub(crate) fn into_first_reply_error(self) -> Self {
         match self {
             Self::LoggerClosed => Self::LoggerMayBeOlder,
             other => other,

@@ -22,13 +22,13 @@ use serde::Serialize;
 
 /// The file, and the one that was full before it.
 const FILE: &str = "events.jsonl";
-const BEFORE: &str = "events.jsonl.1";
-/// How large a file becomes, bytes. There are two.
-const MOST: u64 = 8 << 20;
-/// Lines that may wait for a slow disk: as many as are kept in memory.
-const WAITING: usize = 1000;
-/// How long the end of a service waits for a slow disk.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ROTATED_FILE: &str = "events.jsonl.1";
+/// Size of a full file, bytes. There are two files.
+const FILE_BYTES_MAX: u64 = 8 << 20;
+/// Lines that wait for a slow disk: as many as are retained in memory.
+const QUEUED_LINES_MAX: usize = 1000;
+/// Time that the end of a service waits for a slow disk.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why lines are not written, since that was asked last.
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ pub(crate) struct EventLog {
 impl EventLog {
     /// `None`: there is no thread for it.
     pub(crate) fn begin(directory: &Path, service: &str) -> Option<Self> {
-        let (lines, to_write) = mpsc::sync_channel(WAITING);
+        let (lines, to_write) = mpsc::sync_channel(QUEUED_LINES_MAX);
         let (done, written) = mpsc::channel();
         let failure = Arc::new(Mutex::new(Failure::default()));
         let noted = Arc::clone(&failure);
@@ -89,7 +89,7 @@ impl EventLog {
 impl Drop for EventLog {
     fn drop(&mut self) {
         drop(self.lines.take());
-        if let Err(RecvTimeoutError::Timeout) = self.written.recv_timeout(PATIENCE) {
+        if let Err(RecvTimeoutError::Timeout) = self.written.recv_timeout(FLUSH_TIMEOUT) {
             tracing::warn!("the last events are not in the history: the disk does not answer");
         }
     }
@@ -127,7 +127,7 @@ impl Writer {
         Self {
             directory,
             file: None,
-            most: MOST,
+            most: FILE_BYTES_MAX,
         }
     }
 
@@ -141,7 +141,7 @@ impl Writer {
         if about.nlink() == 0 {
             file = open(&self.directory)?; // somebody has removed it
         } else if about.len() >= self.most {
-            fs::rename(self.directory.join(FILE), self.directory.join(BEFORE))?;
+            fs::rename(self.directory.join(FILE), self.directory.join(ROTATED_FILE))?;
             file = open(&self.directory)?;
         }
         file.write_all(line)?;
@@ -226,7 +226,7 @@ pub fn read(
 /// The file before, if there is one, and the newest.
 fn both(directory: &Path) -> io::Result<Vec<File>> {
     let newest = File::open(directory.join(FILE))?;
-    let before = match File::open(directory.join(BEFORE)) {
+    let before = match File::open(directory.join(ROTATED_FILE)) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![newest]),
         Err(error) => return Err(error),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_cut_off_is_all_that_is_lost() {
+    fn truncated_line_loses_only_itself() {
         let directory = tempfile::tempdir().expect("a directory");
         let add = |number: u32| add_to(directory.path(), "web", &number).expect("written");
         let file = directory.path().join("web").join(FILE);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn two_files_are_kept() {
+    fn two_files_are_retained() {
         let directory = tempfile::tempdir().expect("a directory");
         let mut writer = Writer::new(directory.path().join("web"));
         writer.most = 10;
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_removed_is_made_again() {
+    fn removed_file_is_recreated() {
         let directory = tempfile::tempdir().expect("a directory");
         let mut writer = Writer::new(directory.path().join("web"));
         writer.add(b"1\n").expect("written");
@@ -303,16 +303,16 @@ mod tests {
 
     /// As a reader finds them who comes between the two steps of a change.
     #[test]
-    fn a_file_that_takes_the_place_of_the_one_before_is_read_once() {
+    fn rotated_file_is_read_once() {
         let directory = tempfile::tempdir().expect("a directory");
         add_to(directory.path(), "web", &1).expect("written");
         let own = directory.path().join("web");
-        fs::hard_link(own.join(FILE), own.join(BEFORE)).expect("a link");
+        fs::hard_link(own.join(FILE), own.join(ROTATED_FILE)).expect("a link");
         assert_eq!(lines(directory.path()), (vec!["1".into()], 0));
     }
 
     #[test]
-    fn a_disk_that_is_full_is_told_once() {
+    fn full_disk_warns_once() {
         let directory = tempfile::tempdir().expect("a directory");
         let own = directory.path().join("web");
         fs::create_dir(&own).expect("a directory");

@@ -1,29 +1,29 @@
 //! What `serve` tells: on its own standard error, and to `outlive events`.
 
-mod asker;
 mod codes;
 mod kinds;
-mod reports;
+mod records;
+mod requester;
 
 use std::fmt;
 
 use protocol::control::Former;
-use recovery::{Count, Event};
+use recovery::{Count, Event as RecoveryEvent};
 use serde::Serialize;
 
-pub use asker::{Asker, Request};
 pub use codes::Code;
 pub(crate) use kinds::counted;
 pub use kinds::{COMMON, FORMAT, JSON_VERSION, KINDS, Kind};
-pub(crate) use reports::Reports;
-pub use reports::{Report, begins};
+pub(crate) use records::EventBuffer;
+pub use records::{EventRecord, begins};
+pub use requester::{Request, Requester};
 
 use crate::size::Size;
 
 /// Something worth a line.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
-pub enum Happening {
+pub enum Event {
     /// The server was started the first time.
     Started {
         /// Its main process.
@@ -38,8 +38,8 @@ pub enum Happening {
     },
     /// Its host has stopped and runs again, or another host has served: a logger knows the connections that were open.
     Restored {
-        /// What had become of its earlier life.
-        former: FormerLife,
+        /// What had become of its earlier incarnation.
+        former: FormerInstance,
         /// The other host, if it was one and its name is known.
         host: Option<String>,
         /// Connections that are taken up.
@@ -211,7 +211,7 @@ pub enum Happening {
         /// For what.
         request: Request,
         /// Who.
-        by: Asker,
+        by: Requester,
     },
     /// The rest of a service whose `serve` was killed was removed.
     Cleaned {
@@ -222,7 +222,7 @@ pub enum Happening {
         /// Settings that were put back.
         settings: usize,
         /// Who has done it.
-        by: Asker,
+        by: Requester,
     },
     /// `outlive restart`: the server is ended and started again.
     Restarting,
@@ -249,7 +249,7 @@ pub enum Happening {
     },
     /// A step of a recovery.
     #[serde(untagged)]
-    Recovery(Event),
+    Recovery(RecoveryEvent),
 }
 
 /// How much somebody has to look at it: as syslog(3) has it, and the journal.
@@ -281,7 +281,7 @@ impl Priority {
     }
 }
 
-impl Happening {
+impl Event {
     /// How much somebody has to look at it.
     #[must_use]
     pub const fn priority(&self) -> Priority {
@@ -291,31 +291,31 @@ impl Happening {
             | Self::LoggerRestarted { .. }
             | Self::RecordingStopped { .. }
             | Self::StartFailed { .. }
-            | Self::Recovery(Event::ConnectionReset { .. }) => Priority::Error,
+            | Self::Recovery(RecoveryEvent::ConnectionReset { .. }) => Priority::Error,
             Self::Unprotected { .. }
             | Self::WaitingForLogger { .. }
             | Self::ReplicaDropped { .. }
             | Self::Superseded { .. }
             | Self::CheckpointFailed { .. }
             | Self::Warning { .. }
-            | Self::Recovery(Event::Died { .. }) => Priority::Warning,
+            | Self::Recovery(RecoveryEvent::Died { .. }) => Priority::Warning,
             Self::ProtectionResumed { .. }
             | Self::CaughtUp { .. }
             | Self::Checkpointed { .. }
             | Self::RecordReset { .. }
             | Self::Recovery(
-                Event::Restarted { .. }
-                | Event::Listening { .. }
-                | Event::Spliced { .. }
-                | Event::ClientReset { .. }
-                | Event::Verified { .. },
+                RecoveryEvent::Restarted { .. }
+                | RecoveryEvent::Listening { .. }
+                | RecoveryEvent::Spliced { .. }
+                | RecoveryEvent::ClientReset { .. }
+                | RecoveryEvent::Verified { .. },
             ) => Priority::Info,
             _ => Priority::Notice,
         }
     }
 }
 
-impl fmt::Display for Happening {
+impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Started { pid } => write!(f, "started as process {pid}"),
@@ -577,7 +577,7 @@ pub enum Awaits {
 /// What had become of the earlier life of a service whose connections are taken up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FormerLife {
+pub enum FormerInstance {
     /// This host has stopped, and was started again.
     Restarted,
     /// Another host has served, and is silent: it has died, hangs or is cut off.
@@ -586,7 +586,7 @@ pub enum FormerLife {
     HandedOver,
 }
 
-impl From<Former> for FormerLife {
+impl From<Former> for FormerInstance {
     fn from(former: Former) -> Self {
         match former {
             Former::GivenUp => Self::HandedOver,
@@ -596,7 +596,7 @@ impl From<Former> for FormerLife {
     }
 }
 
-impl FormerLife {
+impl FormerInstance {
     /// In words; `host` is the name of the other host, if that is known.
     fn of(self, host: Option<&str>) -> String {
         let host = host.unwrap_or("the host that served");

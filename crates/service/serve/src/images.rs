@@ -1,4 +1,4 @@
-//! Images of a service's server: those there are, and the one that is being made ([`Rehearsal`]).
+//! Images of a service's server: those there are, and the one that is being made ([`ShadowReplay`]).
 
 use std::{
     collections::BTreeSet, fs, io, os::unix::fs::symlink, path::Path, thread, time::Duration,
@@ -18,8 +18,8 @@ use crate::{
 /// The directory of the images in a service's directory, or a link to it.
 pub(crate) const DIRECTORY: &str = "images";
 
-/// A rehearsal that has replayed nothing more for so long waits for something that does not come.
-const STANDSTILL: Duration = Duration::from_secs(60);
+/// Standstill of a shadow replay after which the replay is given up.
+const REPLAY_STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 const IMAGES: &str = "keep images of the server";
 
@@ -28,16 +28,16 @@ const IMAGES: &str = "keep images of the server";
 pub(crate) struct Images {
     criu: Criu,
     store: Store,
-    /// The one with which the next life begins, and what belongs to it.
-    last: Option<Last>,
+    /// The one with which the next incarnation begins, and what belongs to it.
+    last: Option<CurrentImage>,
 }
 
-/// An image that is whole.
+/// The image in use.
 #[derive(Debug)]
-pub(crate) struct Last {
+pub(crate) struct CurrentImage {
     pub(crate) image: Image,
     pub(crate) kept: Kept,
-    /// How large it is, bytes.
+    /// Size in bytes.
     pub(crate) bytes: u64,
 }
 
@@ -72,7 +72,7 @@ impl Images {
         if number != 0 {
             let (image, kept) = self.store.find(number).doing(IMAGES)?;
             let bytes = image.bytes().doing(IMAGES)?;
-            self.last = Some(Last { image, kept, bytes });
+            self.last = Some(CurrentImage { image, kept, bytes });
         }
         self.store.remove_others(number).doing(IMAGES)
     }
@@ -83,12 +83,12 @@ impl Images {
         Ok(Unpack::into(self.store.begin(number).doing(IMAGES)?))
     }
 
-    /// There is none any more that the next life could begin with.
+    /// There is none any more that the next incarnation could begin with.
     pub(crate) fn forget(&mut self) -> Result<(), ServeError> {
         self.take_up(0)
     }
 
-    pub(crate) fn last(&self) -> Option<&Last> {
+    pub(crate) fn last(&self) -> Option<&CurrentImage> {
         self.last.as_ref()
     }
 
@@ -97,26 +97,30 @@ impl Images {
     }
 
     /// Begin to make one of what the record has now. `positions` is how far clients are.
-    pub(crate) fn rehearse(
+    pub(crate) fn start_shadow_replay(
         &self,
         memory: &Memory,
         mut positions: Vec<Position>,
-    ) -> io::Result<Rehearsal> {
+    ) -> io::Result<ShadowReplay> {
         let number = rand::rng().random_range(1..=u64::MAX);
         let image = self.store.begin(number)?;
         let score = memory.score()?;
         let end = score.end;
         let copying = thread::Builder::new().spawn(move || copy(&score, number, &mut positions))?;
-        Ok(Rehearsal {
+        Ok(ShadowReplay {
             image: Some(image),
             end,
             began: clock::now(),
-            step: Step::Copies(Some(copying)),
+            stage: Stage::CopiesRecord(Some(copying)),
         })
     }
 
     /// It is whole, and the record before its end not needed any more.
-    pub(crate) fn replace(&mut self, memory: &Memory, mut made: Made) -> Result<(), ServeError> {
+    pub(crate) fn replace(
+        &mut self,
+        memory: &Memory,
+        mut made: NewImage,
+    ) -> Result<(), ServeError> {
         let Some(last) = made.last.take() else {
             return Ok(());
         };
@@ -150,29 +154,29 @@ fn copy(score: &Score, number: u64, positions: &mut Vec<Position>) -> Copied {
     Ok((memory, std::mem::take(positions)))
 }
 
-/// An image that is being made. Dropping it leaves nothing.
-pub(crate) struct Rehearsal {
+/// A checkpoint in progress: a replay beside the server. Drop removes the files.
+pub(crate) struct ShadowReplay {
     /// `None`: it is whole, and somebody else's.
     image: Option<Image>,
     /// How far of the record it reaches.
     pub(crate) end: u64,
     began: Duration,
-    step: Step,
+    stage: Stage,
 }
 
-/// What it is at.
-enum Step {
+/// Stages of a checkpoint.
+enum Stage {
     /// The record is copied.
-    Copies(Option<thread::JoinHandle<Copied>>),
-    /// The rehearsal replays the copy.
-    Plays(Play),
-    /// It has stopped, and CRIU makes an image of it.
+    CopiesRecord(Option<thread::JoinHandle<Copied>>),
+    /// The shadow replay runs on the copy.
+    Replays(ReplayRun),
+    /// The replay has stopped, and CRIU dumps its process.
     Dumps(Sandbox, Kept),
-    /// The image is made a process again, to see that it can be.
+    /// The image is restored as a test.
     Tries(Sandbox, Kept),
 }
 
-struct Play {
+struct ReplayRun {
     room: Sandbox,
     memory: Memory,
     handover: Handover,
@@ -182,35 +186,35 @@ struct Play {
     behind: (u64, Duration),
 }
 
-/// An image that is whole. Dropping it before it is in use leaves nothing.
-pub(crate) struct Made {
+/// A complete image. Drop removes an image that is not in use.
+pub(crate) struct NewImage {
     /// `None`: it is in use.
-    last: Option<Last>,
+    last: Option<CurrentImage>,
     /// How far of the record it reaches.
     pub(crate) end: u64,
     /// How long it took.
     pub(crate) took: Duration,
 }
 
-impl Made {
-    /// How large it is, bytes.
+impl NewImage {
+    /// Size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.last.as_ref().map_or(0, |last| last.bytes)
     }
 
-    /// It itself.
+    /// The files.
     pub(crate) fn image(&self) -> Option<&Image> {
         self.last.as_ref().map(|last| &last.image)
     }
 }
 
 #[cfg(test)]
-impl Made {
+impl NewImage {
     /// This image, of a record up to there.
     pub(crate) fn of(image: Image, end: u64) -> Self {
         let (kept, bytes) = (Kept::default(), 0);
         Self {
-            last: Some(Last { image, kept, bytes }),
+            last: Some(CurrentImage { image, kept, bytes }),
             end,
             took: Duration::ZERO,
         }
@@ -222,7 +226,7 @@ impl Made {
     }
 }
 
-impl Drop for Made {
+impl Drop for NewImage {
     fn drop(&mut self) {
         if let Some(last) = self.last.take() {
             remove_image(&last.image);
@@ -230,7 +234,7 @@ impl Drop for Made {
     }
 }
 
-impl Rehearsal {
+impl ShadowReplay {
     /// What follows, if anything does now. With the image when it is whole. `files` are those that the server has read.
     ///
     /// # Errors
@@ -240,12 +244,12 @@ impl Rehearsal {
         images: &Images,
         config: &ServeConfig,
         files: &mut Files,
-    ) -> Result<Option<Made>, String> {
+    ) -> Result<Option<NewImage>, String> {
         let Some(image) = &self.image else {
             return Ok(None);
         };
-        match &mut self.step {
-            Step::Copies(copying) => {
+        match &mut self.stage {
+            Stage::CopiesRecord(copying) => {
                 if !copying
                     .as_ref()
                     .is_some_and(thread::JoinHandle::is_finished)
@@ -256,36 +260,37 @@ impl Rehearsal {
                 let copied = copied.ok_or("its record could not be copied")?;
                 let (memory, positions) =
                     copied.map_err(|error| format!("its record could not be copied: {error}"))?;
-                let play = Play::begin(images, config, memory, positions);
-                self.step = Step::Plays(play.map_err(|error| error.to_string())?);
+                let replay = ReplayRun::begin(images, config, memory, positions);
+                self.stage = Stage::Replays(replay.map_err(|error| error.to_string())?);
             }
-            Step::Plays(play) => {
-                if let Some(kept) = play.poll(files)? {
+            Stage::Replays(replay) => {
+                if let Some(kept) = replay.poll(files)? {
                     image.keep(&kept).map_err(|error| error.to_string())?;
-                    let asked = play.room.dump(&image.directory);
+                    let asked = replay.room.dump(&image.directory);
                     asked.map_err(|error| error.to_string())?;
-                    let Step::Plays(play) = std::mem::replace(&mut self.step, Step::Copies(None))
+                    let Stage::Replays(replay) =
+                        std::mem::replace(&mut self.stage, Stage::CopiesRecord(None))
                     else {
                         return Ok(None);
                     };
-                    self.step = Step::Dumps(play.room, kept);
+                    self.stage = Stage::Dumps(replay.room, kept);
                 }
             }
-            Step::Dumps(room, kept) => {
-                if heard(room)? == Some(SandboxReport::Dumped) {
+            Stage::Dumps(room, kept) => {
+                if sandbox_reply(room)? == Some(SandboxReport::Dumped) {
                     let way = ProcessSource::Image(image.number, &image.directory);
                     let room = Sandbox::open(images.criu(), way, &[]);
                     let room = room.map_err(|error| error.to_string())?;
-                    self.step = Step::Tries(room, std::mem::take(kept));
+                    self.stage = Stage::Tries(room, std::mem::take(kept));
                 }
             }
-            Step::Tries(room, kept) => {
-                if heard(room)? == Some(SandboxReport::Resumed) {
+            Stage::Tries(room, kept) => {
+                if sandbox_reply(room)? == Some(SandboxReport::Resumed) {
                     let bytes = image.bytes().map_err(|error| error.to_string())?;
                     let kept = std::mem::take(kept);
                     let image = self.image.take();
-                    let last = image.map(|image| Last { image, kept, bytes });
-                    return Ok(last.map(|last| Made {
+                    let last = image.map(|image| CurrentImage { image, kept, bytes });
+                    return Ok(last.map(|last| NewImage {
                         last: Some(last),
                         end: self.end,
                         took: clock::now().saturating_sub(self.began),
@@ -297,7 +302,7 @@ impl Rehearsal {
     }
 }
 
-impl Drop for Rehearsal {
+impl Drop for ShadowReplay {
     fn drop(&mut self) {
         if let Some(image) = self.image.take() {
             remove_image(&image);
@@ -310,8 +315,8 @@ fn remove_image(image: &Image) {
     let _ = fs::remove_dir_all(&image.directory);
 }
 
-/// What the room says; an error, if that it is of no use.
-fn heard(room: &mut Sandbox) -> Result<Option<SandboxReport>, String> {
+/// Reply of the sandbox, or its failure.
+fn sandbox_reply(room: &mut Sandbox) -> Result<Option<SandboxReport>, String> {
     match room.report() {
         Ok(Some((SandboxReport::Failed(why), _))) => Err(why),
         Ok(said) => Ok(said.map(|(said, _)| said)),
@@ -319,7 +324,7 @@ fn heard(room: &mut Sandbox) -> Result<Option<SandboxReport>, String> {
     }
 }
 
-impl Play {
+impl ReplayRun {
     fn begin(
         images: &Images,
         config: &ServeConfig,
@@ -346,7 +351,7 @@ impl Play {
                         &given,
                     )?
                 }
-                Some(Last { image, .. }) => {
+                Some(CurrentImage { image, .. }) => {
                     let way = ProcessSource::Image(image.number, &image.directory);
                     Sandbox::open(images.criu(), way, &given)?
                 }
@@ -363,14 +368,14 @@ impl Play {
         })
     }
 
-    /// Has it come further lately?
-    fn goes_on(&mut self) -> bool {
+    /// The replay has advanced within [`REPLAY_STALL_TIMEOUT`].
+    fn makes_progress(&mut self) -> bool {
         // Before its process is there it is not behind at all.
         let (behind, now) = (self.memory.behind(), clock::now());
         if behind != self.behind.0 {
             self.behind = (behind, now);
         }
-        now.saturating_sub(self.behind.1) < STANDSTILL
+        now.saturating_sub(self.behind.1) < REPLAY_STALL_TIMEOUT
     }
 
     /// What belongs to the image, when the rehearsal has stopped where it should.
@@ -379,10 +384,10 @@ impl Play {
             return Err(format!("its rehearsal went another way: {divergence}"));
         }
         // One that is made from an image says so first.
-        heard(&mut self.room)?;
+        sandbox_reply(&mut self.room)?;
         self.handover.hear().map_err(|error| error.to_string())?;
         for (message, descriptor) in self.handover.others() {
-            match files.hear(message, descriptor) {
+            match files.on_message(message, descriptor) {
                 None => {}
                 Some((Message::Paused { .. }, _)) => self.has_stopped = true,
                 Some(_) => return Err("its rehearsal has connections to others".into()),
@@ -393,7 +398,7 @@ impl Play {
         }
         if !self.handover.is_over().map_err(|error| error.to_string())? {
             return self
-                .goes_on()
+                .makes_progress()
                 .then_some(None)
                 .ok_or_else(|| "its rehearsal does not go on".to_owned());
         }

@@ -1,6 +1,6 @@
 //! What a service knows of itself from one `serve` to the next: the number by which loggers on other
 //! machines know it again, which of them it uses, and whether there is anything to be taken over. Drawn
-//! when the service is first started, kept in its directory, gone when it is stopped.
+//! when the service is first started, stored in its directory, gone when it is stopped.
 
 use std::{
     fs, io,
@@ -24,11 +24,11 @@ pub(crate) const FILE: &str = "instance.json";
 #[derive(Debug)]
 pub(crate) struct Instance {
     directory: PathBuf,
-    kept: Kept,
+    stored: StoredInstance,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Kept {
+struct StoredInstance {
     number: u64,
     holder: u64,
     begun: bool,
@@ -36,11 +36,11 @@ struct Kept {
     logger: Option<SocketAddr>,
     #[serde(default)]
     epoch: Option<u32>,
-    #[serde(default)]
-    unused_lives: u32,
+    #[serde(default, rename = "unused_lives")]
+    unused_incarnations: u32,
 }
 
-impl Kept {
+impl StoredInstance {
     fn draw() -> Self {
         let number = rand::rng().random();
         Self {
@@ -50,7 +50,7 @@ impl Kept {
             session: since_1970(),
             logger: None,
             epoch: None,
-            unused_lives: 0,
+            unused_incarnations: 0,
         }
     }
 }
@@ -69,15 +69,15 @@ impl Instance {
         let directory = directory.to_owned();
         match text {
             Ok(text) => {
-                let kept = serde_json::from_slice(&text)
+                let stored = serde_json::from_slice(&text)
                     .map_err(io::Error::other)
                     .doing("read what the service knows of itself")?;
-                Ok(Self { directory, kept })
+                Ok(Self { directory, stored })
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let instance = Self {
                     directory,
-                    kept: Kept::draw(),
+                    stored: StoredInstance::draw(),
                 };
                 instance.keep()?;
                 Ok(instance)
@@ -89,83 +89,83 @@ impl Instance {
     /// Whether a service in this directory has begun and may run still: `serve` takes it over.
     pub(crate) fn is_begun_in(directory: &Path) -> bool {
         let text = fs::read(directory.join(FILE)).unwrap_or_default();
-        serde_json::from_slice::<Kept>(&text).is_ok_and(|kept| kept.begun)
+        serde_json::from_slice::<StoredInstance>(&text).is_ok_and(|stored| stored.begun)
     }
 
     /// By which loggers know it.
     pub(crate) fn number(&self) -> u64 {
-        self.kept.number
+        self.stored.number
     }
 
     /// By which the logger knows it that grants who serves. The same, unless [`Instance::disinherit`].
     pub(crate) fn holder(&self) -> u64 {
-        self.kept.holder
+        self.stored.holder
     }
 
     /// Whether it has got so far that its server may run, or clients may reach this host. Before that
-    /// nothing here is worth being taken over, and a logger may know of an earlier life.
+    /// nothing here is worth being taken over, and a logger may know of an earlier incarnation.
     pub(crate) fn has_begun(&self) -> bool {
-        self.kept.begun
+        self.stored.begun
     }
 
     /// Which of the service's sessions that was: [`protocol::control::Request::InUse`].
     pub(crate) fn session(&self) -> u64 {
-        self.kept.session
+        self.stored.session
     }
 
     /// The logger that was taken in use last: nobody else has records that are not the past.
     pub(crate) fn logger(&self) -> Option<SocketAddr> {
-        self.kept.logger
+        self.stored.logger
     }
 
     /// From here on it is taken over when `serve` is killed.
     pub(crate) fn begin(&mut self) -> Result<(), ServeError> {
-        self.kept.begun = true;
+        self.stored.begun = true;
         self.keep()
     }
 
-    /// The programs have counted so many lives before the server was started the first time.
-    pub(crate) fn begin_after(&mut self, unused_lives: u32) -> Result<(), ServeError> {
-        self.kept.unused_lives = unused_lives;
+    /// The programs have counted so many incarnations before the server was started the first time.
+    pub(crate) fn begin_after(&mut self, unused_incarnations: u32) -> Result<(), ServeError> {
+        self.stored.unused_incarnations = unused_incarnations;
         self.begin()
     }
 
     /// See [`Instance::begin_after`].
-    pub(crate) fn unused_lives(&self) -> u32 {
-        self.kept.unused_lives
+    pub(crate) fn unused_incarnations(&self) -> u32 {
+        self.stored.unused_incarnations
     }
 
     /// The epoch that was granted to it; 0 if it serves by the operator's word alone. `None`: there are no
     /// leases.
     pub(crate) fn epoch(&self) -> Option<u32> {
-        self.kept.epoch
+        self.stored.epoch
     }
 
     /// It serves in this epoch.
     pub(crate) fn serves_in(&mut self, epoch: u32) -> Result<(), ServeError> {
-        if self.kept.epoch == Some(epoch) {
+        if self.stored.epoch == Some(epoch) {
             return Ok(());
         }
-        self.kept.epoch = Some(epoch);
+        self.stored.epoch = Some(epoch);
         self.keep()
     }
 
     /// This logger is in use now.
     pub(crate) fn uses(&mut self, logger: SocketAddr, session: u64) -> Result<(), ServeError> {
-        if (self.kept.logger, self.kept.session) == (Some(logger), session) {
+        if (self.stored.logger, self.stored.session) == (Some(logger), session) {
             return Ok(());
         }
-        self.kept.logger = Some(logger);
-        self.kept.session = session;
+        self.stored.logger = Some(logger);
+        self.stored.session = session;
         self.keep()
     }
 
     /// What loggers know of it is of no use: it is another one from now on.
     pub(crate) fn renew(&mut self) -> Result<(), ServeError> {
-        let session = self.kept.session;
-        self.kept = Kept {
+        let session = self.stored.session;
+        self.stored = StoredInstance {
             session,
-            ..Kept::draw()
+            ..StoredInstance::draw()
         };
         self.keep()
     }
@@ -173,12 +173,12 @@ impl Instance {
     /// Loggers may have records of this number that are not to be had: it is recorded under another one, but
     /// serves on as the one that it is.
     pub(crate) fn disinherit(&mut self) -> Result<(), ServeError> {
-        self.kept.number = rand::rng().random();
+        self.stored.number = rand::rng().random();
         self.keep()
     }
 
     fn keep(&self) -> Result<(), ServeError> {
-        rundir::keep(&self.directory, FILE, &self.kept)
+        rundir::keep(&self.directory, FILE, &self.stored)
             .doing("keep what the service knows of itself")
     }
 }
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_service_has_one_number_and_each_has_another() {
+    fn services_have_different_numbers() {
         let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let mut one = Instance::of(a.path()).unwrap();
         let another = Instance::of(b.path()).unwrap();
@@ -199,7 +199,7 @@ mod tests {
         one.serves_in(7).unwrap();
         one.begin().unwrap();
         let again = Instance::of(a.path()).unwrap();
-        assert_eq!(again.kept, one.kept);
+        assert_eq!(again.stored, one.stored);
         assert!(again.has_begun() && again.epoch() == Some(7));
         assert_eq!((again.logger(), again.session()), (Some(logger), 3));
         one.renew().unwrap();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn rubbish_in_the_file_is_told() {
+    fn invalid_file_is_reported() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join(FILE), "rubbish").unwrap();
         assert!(Instance::of(directory.path()).is_err());

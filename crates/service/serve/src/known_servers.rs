@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directives_are_found_where_they_count() {
+    fn directives_in_scope_are_found() {
         let says = |text| values(text, "master_process").any(|value| value == "off");
         assert!(says("master_process off;"));
         assert!(says("daemon off; master_process\n  off ; events {}"));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn directives_are_found_in_what_is_included() {
+    fn directives_in_included_files_are_found() {
         let directory = tempfile::tempdir().expect("a directory");
         let write = |name: &str, text: &str| {
             let path = directory.path().join(name);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_of_which_nothing_is_known_have_no_obstacle() {
+    fn unknown_servers_have_no_obstacle() {
         let words = |line: &str| -> Vec<OsString> { line.split(' ').map(Into::into).collect() };
         let obstacle = |line| {
             obstacle(

@@ -2,37 +2,36 @@
 //!
 //! [`Service`] owns everything and runs one loop: it hears of deaths, of the server's listening,
 //! of the logger and of signals, tells [`recovery::Recovery`], and carries out what that answers
-//! (the module `act`). `recovery` decides what becomes of each connection; the service decides about its loggers, its
-//! standby and its checkpoints. [`control`] answers `outlive status`
+//! (the module `executor`). `recovery` decides what becomes of each connection; the service decides about its loggers,
+//! its standby and its checkpoints. [`control`] answers `outlive status`
 //! and `outlive events` over a socket; [`preflight`] says before anything is set up why a service
 //! could not be protected; [`clean`] removes what a killed `serve` left.
 
 #![forbid(unsafe_code)]
 
-mod act;
-mod adopting;
-mod announcing;
-mod changes;
+mod adoption;
 pub mod clean;
 mod clock;
 mod config;
 pub mod control;
+mod counters;
 mod error;
 mod error_codes;
 pub mod event_log;
 mod events;
+mod executor;
+mod garp;
 mod images;
 mod instance;
-mod keeper;
 mod known_servers;
-mod leasing;
+mod lease_client;
 mod link;
 mod logger;
 mod logger_client;
+mod metrics;
 mod north;
-mod numbers;
 mod options;
-mod own_addresses;
+mod prefetch;
 pub mod preflight;
 mod read_ahead;
 mod records;
@@ -41,26 +40,27 @@ mod rundir;
 mod service;
 mod setup;
 mod size;
+mod standby_eligibility;
 mod status;
-mod tally;
-mod together;
+mod sysctl_backup;
+mod vip;
 
 pub use checkpoint::sandbox::{
     Purpose as RoomPurpose, SANDBOX_COMMAND as ROOM_VERB, run as run_room,
 };
 pub use config::{CheckpointConfig, LinkConfig, LoggerLimits, OnLoggerLoss, ServeConfig, Verify};
+pub use counters::EventCounters;
 pub use error::{Fault, ServeError};
 pub use events::{
-    Asker, Awaits, COMMON, Code, FORMAT, FormerLife, Happening, JSON_VERSION, KINDS, Kind,
-    Priority, Report, Request, begins,
+    Awaits, COMMON, Code, Event, EventRecord, FORMAT, FormerInstance, JSON_VERSION, KINDS, Kind,
+    Priority, Request, Requester, begins,
 };
-pub use leasing::give_up;
 pub use logger_client::LOGGER_VERB;
 pub use rundir::RunDir;
 pub use service::{Ending, History, Service, Signals};
 pub use setup::host_memory;
 pub use south_model::CrashOn;
+pub use standby_eligibility::give_up;
 pub use status::{
     CheckpointStatus, CommitStatus, ConnectionStatus, RecordStatus, ReplicaStatus, Status,
 };
-pub use tally::Tally;

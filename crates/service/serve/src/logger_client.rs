@@ -33,7 +33,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use south_model::{Digest, DigestSeed};
 use wire::{FlowId, SeqNumber};
 
-pub(crate) use self::determinants::{Is, OfImage, Streams};
+pub(crate) use self::determinants::{ImageReply, ImageState, Streams};
 use self::stream::Stream;
 use crate::{
     config::ServeConfig,
@@ -51,17 +51,17 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// the process is seen at once.
 pub(crate) const FIRST_START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Between two looks at whether the process has ended.
-const MOMENT: Duration = Duration::from_millis(1);
-/// How long a process that was killed may take to end. Meanwhile the heart does not beat.
-const DEATH_THROES: Duration = Duration::from_secs(2);
+/// Interval between two looks at whether the process has ended.
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Time from SIGKILL to the end of a process. The heartbeat stops meanwhile.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The socket of the logger process, in a service's directory.
 pub(crate) const SOCKET: &str = "logger.sock";
 
 /// What the logger says unasked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum LoggerMessage {
     Drained(u64),
     Unprotected(FlowId, UnprotectedReason),
     /// Segments arrive there for which it has no record; the low half of the flow's number.
@@ -75,7 +75,7 @@ pub(crate) enum Said {
     /// More of the stream of a process, from that place on.
     Grown(u32, u64, Vec<u8>),
     /// What becomes of an image that it is told.
-    Image(OfImage),
+    Image(ImageReply),
 }
 
 /// What a logger on another machine says to who attaches.
@@ -111,7 +111,7 @@ fn compared_with(mut beginnings: Vec<Beginning>, digests: &[Digest]) -> Vec<Begi
 
 /// What a logger reads: one of an earlier version ends the stream at what it does not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
-enum Knows {
+enum Dialect {
     /// What version 7 has.
     Former,
     /// Digests, too.
@@ -120,7 +120,7 @@ enum Knows {
     Doubts,
 }
 
-impl Knows {
+impl Dialect {
     /// The frames as such a logger reads them; what is behind another one would be lost there.
     fn frames(self, mut frames: &[u8], of_one_key: bool) -> Vec<u8> {
         let mut kept = Vec::with_capacity(frames.len());
@@ -163,13 +163,13 @@ enum Process {
 /// A logger, and the stream to it.
 pub(crate) struct LoggerClient {
     process: Process,
-    knows: Knows,
+    dialect: Dialect,
     /// Its digests have another key than ours, or none.
     has_other_key: bool,
     pid: u32,
     stream: Stream,
     decoder: Decoder<Response>,
-    said: VecDeque<Said>,
+    messages: VecDeque<LoggerMessage>,
 }
 
 impl LoggerClient {
@@ -209,7 +209,7 @@ impl LoggerClient {
         let patience = client.stream.set_patience(ANSWER_TIMEOUT);
         patience.doing("talk to the logger process")?;
         client.process = Process::Child(child);
-        client.knows = Knows::Doubts;
+        client.dialect = Dialect::Doubts;
         Ok(client)
     }
 
@@ -219,7 +219,7 @@ impl LoggerClient {
         let mut client = Self::connect(&at, &config.name, ANSWER_TIMEOUT).ok()?;
         let pid = Pid::from_raw(i32::try_from(client.pid).ok()?)?;
         client.process = Process::Adopted(pidfd_open(pid, PidfdFlags::empty()).ok()?);
-        client.knows = Knows::Doubts; // it reads a ring of our layout
+        client.dialect = Dialect::Doubts; // it reads a ring of our layout
         Some(client)
     }
 
@@ -261,14 +261,14 @@ impl LoggerClient {
             None => Ok((dial()?, None)),
         };
         let (client, beside) = called()?;
-        if claim.is_some() && client.knows == Knows::Former {
+        if claim.is_some() && client.dialect == Dialect::Former {
             let (client, attached) = client.attach_as_before(attach)?;
             return Ok((client, attached, beside));
         }
         match client.attach(Request::Attach(attach.clone())) {
             Ok((mut client, attached)) => {
-                client.knows = Knows::Doubts;
-                let told = digests.map(|seed| client.tell_digest_seed(seed));
+                client.dialect = Dialect::Doubts;
+                let told = digests.map(|seed| client.send_digest_seed(seed));
                 let digests = told.transpose()?;
                 let attached = Attached {
                     digests,
@@ -289,7 +289,7 @@ impl LoggerClient {
     /// As the version before does.
     fn attach_as_before(self, attach: &Attach) -> Result<(Self, Attached), ServeError> {
         let attached = self.attach(Request::FormerAttach(attach.clone()));
-        attached.map_err(ServeError::of_a_first_word)
+        attached.map_err(ServeError::into_first_reply_error)
     }
 
     fn attach(mut self, request: Request) -> Result<(Self, Attached), ServeError> {
@@ -316,7 +316,7 @@ impl LoggerClient {
     }
 
     /// Tells what the key of our digests is made of; answers that of the key of the digests in our records.
-    fn tell_digest_seed(&mut self, seed: DigestSeed) -> Result<DigestSeed, ServeError> {
+    fn send_digest_seed(&mut self, seed: DigestSeed) -> Result<DigestSeed, ServeError> {
         match self.ask(&Request::DigestSeed(seed))? {
             Response::DigestSeed(seed) => Ok(seed),
             other => Err(unexpected(&other)),
@@ -360,7 +360,7 @@ impl LoggerClient {
         let mut client = dial()?;
         match client.ask(&Request::Claim(claim.clone())) {
             Ok(Response::Claimed { beside }) => {
-                client.knows = Knows::Digests;
+                client.dialect = Dialect::Digests;
                 Ok((client, Some(beside).filter(|b| !b.is_empty())))
             }
             Ok(other) => Err(unexpected(&other)),
@@ -372,18 +372,18 @@ impl LoggerClient {
 
     /// It has read a claim: the version before does not.
     pub(crate) fn reads_claims(&self) -> bool {
-        self.knows > Knows::Former
+        self.dialect > Dialect::Former
     }
 
     fn on(stream: Stream) -> Self {
         Self {
             process: Process::Elsewhere,
-            knows: Knows::Former,
+            dialect: Dialect::Former,
             has_other_key: false,
             pid: 0,
             stream,
             decoder: Decoder::default(),
-            said: VecDeque::new(),
+            messages: VecDeque::new(),
         }
     }
 
@@ -416,13 +416,13 @@ impl LoggerClient {
     }
 
     /// Has it said something unasked that nobody has heard?
-    pub(crate) fn has_said(&self) -> bool {
-        !self.said.is_empty()
+    pub(crate) fn has_message(&self) -> bool {
+        !self.messages.is_empty()
     }
 
     /// What it said unasked, oldest first.
-    pub(crate) fn said(&mut self) -> Option<Said> {
-        self.said.pop_front()
+    pub(crate) fn next_message(&mut self) -> Option<LoggerMessage> {
+        self.messages.pop_front()
     }
 
     /// Read what it says by itself, and write what waits; call when the stream is ready for that.
@@ -437,38 +437,38 @@ impl LoggerClient {
     /// What is said unasked is heard later; an answer is given back.
     fn note(&mut self, response: Response) -> Option<Response> {
         let said = match response {
-            Response::Drained { token } => Said::Drained(token),
-            Response::Unprotected { flow, reason } => Said::Unprotected(flow, reason),
-            Response::Unknown { flow_low } => Said::Unknown(flow_low),
-            Response::Lease(answer) => Said::Lease(answer),
-            Response::Hosts { serves, stands_by } => Said::Hosts(serves, stands_by),
-            Response::Followed { edition } => Said::Followed(edition),
+            Response::Drained { token } => LoggerMessage::Drained(token),
+            Response::Unprotected { flow, reason } => LoggerMessage::Unprotected(flow, reason),
+            Response::Unknown { flow_low } => LoggerMessage::Unknown(flow_low),
+            Response::Lease(answer) => LoggerMessage::Lease(answer),
+            Response::Hosts { serves, stands_by } => LoggerMessage::Hosts(serves, stands_by),
+            Response::Followed { edition } => LoggerMessage::Followed(edition),
             Response::Grown {
                 process,
                 from,
                 bytes,
-            } => Said::Grown(process, from, bytes),
+            } => LoggerMessage::Grown(process, from, bytes),
             Response::ImageTaken {
                 record,
                 image,
                 there,
-            } => of_image(record, image, Is::There(there)),
-            Response::ImageKept { record, image } => of_image(record, image, Is::Kept),
+            } => image_message(record, image, ImageState::There(there)),
+            Response::ImageKept { record, image } => image_message(record, image, ImageState::Kept),
             Response::ImageRefused { record, image, why } => {
-                of_image(record, image, Is::Refused(why))
+                image_message(record, image, ImageState::Refused(why))
             }
             answer => return Some(answer),
         };
-        self.said.push_back(said);
+        self.messages.push_back(said);
         None
     }
 
-    fn say(&mut self, request: &Request) -> Result<(), ServeError> {
-        self.say_all([request.clone()])
+    fn send(&mut self, request: &Request) -> Result<(), ServeError> {
+        self.send_all([request.clone()])
     }
 
     /// In one piece: the logger may wait for us to read its first answer before it reads on.
-    fn say_all(&mut self, requests: impl IntoIterator<Item = Request>) -> Result<(), ServeError> {
+    fn send_all(&mut self, requests: impl IntoIterator<Item = Request>) -> Result<(), ServeError> {
         let mut out = Vec::new();
         for request in requests {
             encode(&request, &mut out)?;
@@ -497,7 +497,7 @@ impl LoggerClient {
     }
 
     fn ask(&mut self, request: &Request) -> Result<Response, ServeError> {
-        self.say(request)?;
+        self.send(request)?;
         self.next_answer()
     }
 
@@ -513,7 +513,7 @@ impl LoggerClient {
 
     /// Whether it is one that knows nothing of doubts.
     pub(crate) fn is_former(&self) -> bool {
-        self.knows < Knows::Doubts
+        self.dialect < Dialect::Doubts
     }
 
     /// What is known of every connection.
@@ -522,7 +522,7 @@ impl LoggerClient {
             true => Request::FormerSummaries,
             false => Request::Summaries,
         };
-        self.say(&request)?;
+        self.send(&request)?;
         self.pages(|response| match response {
             Response::Summaries { summaries, last }
             | Response::FormerSummaries { summaries, last } => Ok((summaries, last)),
@@ -532,7 +532,7 @@ impl LoggerClient {
 
     /// The connections that have a whole record.
     pub(crate) fn connections(&mut self) -> Result<Vec<Recorded>, ServeError> {
-        self.say(&Request::Connections)?;
+        self.send(&Request::Connections)?;
         self.pages(|response| match response {
             Response::Connections { connections, last } => Ok((connections, last)),
             other => Err(other),
@@ -542,7 +542,7 @@ impl LoggerClient {
     /// Recorded instream bytes, for each of these; fewer than asked for only at the end of a record,
     /// and `None` of a connection that is not known (any more).
     pub(crate) fn read(&mut self, pieces: &[Piece]) -> Result<Vec<Option<Vec<u8>>>, ServeError> {
-        self.say_all(pieces.iter().map(|piece| Request::Read {
+        self.send_all(pieces.iter().map(|piece| Request::Read {
             flow: piece.flow,
             from: piece.from,
             max_len: piece.len,
@@ -558,7 +558,7 @@ impl LoggerClient {
     /// The recorded outstream of each of these, and where its client began to speak; `None` of one that is not known
     /// (any more).
     pub(crate) fn heads(&mut self, flows: &[FlowId]) -> Result<Vec<Option<Heads>>, ServeError> {
-        let takes_digests = self.knows >= Knows::Digests && !self.has_other_key;
+        let takes_digests = self.dialect >= Dialect::Digests && !self.has_other_key;
         let questions = flows.iter().flat_map(|flow| {
             let flow = *flow;
             let digests = takes_digests.then_some(Request::Digests { flow });
@@ -569,7 +569,7 @@ impl LoggerClient {
             .into_iter()
             .chain(digests)
         });
-        self.say_all(questions)?;
+        self.send_all(questions)?;
         let answers = flows.iter().map(|_| {
             let ranges = known(self.ranges_of_one())?;
             let beginnings = known(self.beginnings_of_one())?;
@@ -629,12 +629,12 @@ impl LoggerClient {
 
     /// The connection's record is of no use any more.
     pub(crate) fn unprotect(&mut self, flow: FlowId) -> Result<(), ServeError> {
-        self.say(&Request::Unprotect { flow })
+        self.send(&Request::Unprotect { flow })
     }
 
     /// From now on no turn begins and nothing of a record is dropped; or turns begin again.
     pub(crate) fn hold_turns(&mut self, hold: bool) -> Result<(), ServeError> {
-        self.say(&Request::HoldTurns { hold })
+        self.send(&Request::HoldTurns { hold })
     }
 
     /// Counts of the record.
@@ -656,35 +656,35 @@ impl LoggerClient {
     /// Mirror frames, whole ones, at most [`protocol::control::MAX_DATA`] bytes.
     pub(crate) fn frames(&mut self, mut bytes: Vec<u8>) -> Result<(), ServeError> {
         if self.is_former() || self.has_other_key {
-            bytes = self.knows.frames(&bytes, !self.has_other_key);
+            bytes = self.dialect.frames(&bytes, !self.has_other_key);
         }
-        self.say(&Request::Frames { bytes })
+        self.send(&Request::Frames { bytes })
     }
 
     /// It shall say when it has recorded what it was sent so far.
     pub(crate) fn barrier(&mut self, token: u64) -> Result<(), ServeError> {
-        self.say(&Request::Barrier { token })
+        self.send(&Request::Barrier { token })
     }
 
     /// It is in use, and which of our sessions that is.
     pub(crate) fn in_use(&mut self, session: u64) -> Result<(), ServeError> {
-        self.say(&Request::InUse { session })
+        self.send(&Request::InUse { session })
     }
 
     /// May this host speak? The answer is said unasked.
     pub(crate) fn ask_for_lease(&mut self, request: LeaseRequest) -> Result<(), ServeError> {
-        self.say(&Request::Lease(request))
+        self.send(&Request::Lease(request))
     }
 
     /// The record of a connection begins here.
     pub(crate) fn resume(&mut self, resume: Resume) -> Result<(), ServeError> {
-        self.say(&Request::Resume(resume))
+        self.send(&Request::Resume(resume))
     }
 
     /// The service is at its end: a process of ours ends, a logger on another machine forgets.
     pub(crate) fn shut_down(mut self) -> Option<Unended> {
         let said = self
-            .say(&Request::Shutdown)
+            .send(&Request::Shutdown)
             .and_then(|()| self.stream.finish());
         if said.is_err() {
             return self.kill();
@@ -697,7 +697,7 @@ impl LoggerClient {
             if Instant::now() >= until {
                 return self.kill(); // it hangs, or somebody has stopped it
             }
-            std::thread::sleep(MOMENT);
+            std::thread::sleep(EXIT_POLL_INTERVAL);
         }
         None
     }
@@ -707,7 +707,7 @@ impl LoggerClient {
         match self.process {
             Process::Child(mut child) => {
                 let _ = child.kill();
-                return bury(child, DEATH_THROES);
+                return reap(child, KILL_TIMEOUT);
             }
             Process::Adopted(pidfd) => {
                 let _ = pidfd_send_signal(&pidfd, Signal::KILL);
@@ -726,7 +726,7 @@ impl LoggerClient {
 pub(crate) struct Unended(u32);
 
 /// Wait for its end, so long at the most. Then it is nobody's concern: it does nothing more of its own.
-fn bury(mut child: Child, most: Duration) -> Option<Unended> {
+fn reap(mut child: Child, most: Duration) -> Option<Unended> {
     let until = Instant::now() + most;
     while matches!(child.try_wait(), Ok(None)) {
         if Instant::now() >= until {
@@ -735,14 +735,14 @@ fn bury(mut child: Child, most: Duration) -> Option<Unended> {
             let _ = std::thread::Builder::new().spawn(move || child.wait());
             return Some(unended);
         }
-        std::thread::sleep(MOMENT);
+        std::thread::sleep(EXIT_POLL_INTERVAL);
     }
     None
 }
 
-fn of_image(record: u64, image: u64, is: Is) -> Said {
+fn image_message(record: u64, image: u64, state: ImageState) -> LoggerMessage {
     let image = (record, image);
-    Said::Image(OfImage { image, is })
+    LoggerMessage::Image(ImageReply { image, state })
 }
 
 /// `None` if the logger does not know the connection.
@@ -757,7 +757,7 @@ fn known<T>(answer: Result<T, ServeError>) -> Result<Option<T>, ServeError> {
 /// The operator says that the host which holds this service is gone for good. Answers the epoch that is over.
 pub(crate) fn give_up(mut client: LoggerClient, service: &str) -> Result<u32, ServeError> {
     let service = service.to_owned();
-    client.say(&Request::GiveUp { service })?;
+    client.send(&Request::GiveUp { service })?;
     match client.next_response()? {
         Response::GivenUp { epoch } => Ok(epoch),
         Response::Error { code, message } => Err(match code {

@@ -1,14 +1,14 @@
-//! A server with state: what its processes were told is recorded in memory that outlives them, and its next life
+//! A server with state: what its processes were told is recorded in memory that outlives them, and its next incarnation
 //! replays that before it is given its clients' connections (`ft-tcp-infocom-2001`, III.B; the wrap itself is in
 //! `north-shim`).
 
 mod checkpoints;
 mod deaths;
 mod files;
-mod grafting;
-mod opened;
-mod uploading;
-mod with_logger;
+mod graft;
+mod image_upload;
+mod logger_copy;
+mod upstream;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -41,68 +41,72 @@ use crate::{
 use checkpoints::Checkpoints;
 use deaths::{Crash, Culprit};
 pub(crate) use files::Files;
-pub(crate) use grafting::{ends, positions};
-use opened::Opened;
-pub(crate) use opened::{Joining, Outgoing};
-pub(crate) use uploading::Uploaded;
-use with_logger::Told;
+pub(crate) use graft::{ends, positions};
+pub(crate) use image_upload::Uploaded;
+use logger_copy::LoggerCopy;
+use upstream::Upstream;
+pub(crate) use upstream::{OutboundRequest, Outgoing};
 
-/// What the server's processes share with us.
+/// Determinant log and handover of a server with state.
 pub(crate) struct North {
-    /// Where the memory file is, and how many bytes of records it is for.
-    room: Mount,
+    memory_mount: Mount,
+    /// Limit of the determinant log, bytes.
     bytes: u64,
     shim: Library,
     memory: Memory,
     handover: Handover,
-    /// What a process that has replayed its record has said of its connections.
+    /// Client connections as a process reported them after the replay.
     passed: HashMap<(Ends, Which), Passed>,
-    /// The sockets that were made for them.
+    /// Grafted sockets of these connections.
     made: HashMap<u32, TcpStream>,
-    /// Those that it has opened itself, and how many of them go on as clients' do.
-    opened: Opened,
-    /// What it has read, and what another one may have the name of by now.
+    /// Connections that the server has opened.
+    upstream: Upstream,
+    /// Files that the server has read: the names may belong to other files by now.
     files: Files,
-    /// What a life has said while it followed.
-    unheard: Vec<(Message, Option<OwnedFd>)>,
-    /// It has said something that was not looked at.
-    has_news: bool,
+    /// Messages of a replica, until its promotion.
+    pending_messages: Vec<(Message, Option<OwnedFd>)>,
+    /// Some messages are unread.
+    has_messages: bool,
     rejoined: usize,
-    /// There is no record from which the next life could be rebuilt.
+    /// No determinant log can rebuild the next incarnation.
     is_lost: bool,
-    /// It was told that helper threads are not waited for.
-    is_restless: bool,
-    /// The present life has a record to replay, and is not at its end.
+    /// The warning about helper threads was emitted.
+    threads_not_awaited: bool,
+    /// The present incarnation is replaying.
     replays: bool,
-    /// The present life has followed that of another host, and has not gone on yet.
+    /// The present incarnation is a replica.
     follows: bool,
-    /// When it had.
-    back_at: Option<Duration>,
-    /// The last life has ended in a crash, of this child if it was one.
+    /// End of the replay.
+    replayed_at: Option<Duration>,
+    /// Crash of the last incarnation, and the process of a crashed child.
     crash: Option<(Crash, Option<u32>)>,
-    /// What the server may have crashed of, and how often it has crashed again of that.
+    /// Number of crashes by suspected cause.
     deaths: BTreeMap<Option<Culprit>, u32>,
-    /// Where images of the server take the place of its record.
+    /// `None` without checkpoints.
     checkpoints: Option<Checkpoints>,
-    /// What has been with a logger.
-    told: Told,
-    /// Where its processes say how far they have noted what they read, if there is such a place.
-    notes: Option<OwnedFd>,
+    logger_copy: LoggerCopy,
+    /// Map of the read cursors, if the data plane has such a map.
+    read_cursors: Option<OwnedFd>,
 }
 
-/// What became of a replay.
+/// Result of a replay.
 pub(crate) enum Replayed {
     NotYet,
     Whole,
-    /// What was passed on makes no sense.
+    /// The handover is inconsistent.
     Not(String),
 }
 
 impl North {
     /// An empty record, for at most so many bytes.
     pub(crate) fn new(run_dir: &Path, bytes: u64) -> Result<Self, ServeError> {
-        let room = room(run_dir, bytes)?;
-        Ok(Self::with(empty(&room)?, room, bytes, shared()?))
+        let memory_mount = mount_memory(run_dir, bytes)?;
+        Ok(Self::with(
+            empty(&memory_mount)?,
+            memory_mount,
+            bytes,
+            shared()?,
+        ))
     }
 
     /// Where images of the server are to take the place of its record, they do. One that is missing has the record
@@ -116,17 +120,17 @@ impl North {
         Ok(self)
     }
 
-    /// The same.
+    /// As [`Self::with_images`].
     pub(crate) fn take_images(
         &mut self,
         config: &ServeConfig,
         run_dir: &Path,
     ) -> Result<(), ServeError> {
-        self.has_images(Images::wanted(config, run_dir)?);
+        self.set_images(Images::wanted(config, run_dir)?);
         Ok(())
     }
 
-    fn has_images(&mut self, wanted: Option<Images>) {
+    fn set_images(&mut self, wanted: Option<Images>) {
         if let Some(mut images) = wanted {
             if let Err(error) = images.take_up(self.memory.image()) {
                 tracing::warn!(%error, "the last checkpoint is lost");
@@ -140,33 +144,33 @@ impl North {
 
     fn with(
         memory: Memory,
-        room: Mount,
+        memory_mount: Mount,
         bytes: u64,
         (shim, handover): (Library, Handover),
     ) -> Self {
         Self {
-            room,
+            memory_mount,
             bytes,
             shim,
             memory,
             handover,
             passed: HashMap::new(),
             made: HashMap::new(),
-            opened: Opened::default(),
+            upstream: Upstream::default(),
             files: Files::default(),
-            unheard: Vec::new(),
-            has_news: false,
+            pending_messages: Vec::new(),
+            has_messages: false,
             rejoined: 0,
             is_lost: false,
-            is_restless: false,
+            threads_not_awaited: false,
             replays: false,
             follows: false,
-            back_at: None,
+            replayed_at: None,
             crash: None,
             deaths: BTreeMap::new(),
             checkpoints: None,
-            told: Told::default(),
-            notes: None,
+            logger_copy: LoggerCopy::default(),
+            read_cursors: None,
         }
     }
 
@@ -174,26 +178,26 @@ impl North {
     /// fails everything stays as it was, but for a record that is of no use.
     pub(crate) fn adopt(config: &ServeConfig, run_dir: &Path) -> Result<Self, ServeError> {
         let (images, bytes) = (Images::wanted(config, run_dir)?, config.limits.total);
-        let Some(room) = mounts::memory_left(run_dir) else {
+        let Some(memory_mount) = mounts::memory_left(run_dir) else {
             let mut north = Self::new(run_dir, bytes)?;
             north.is_lost = true;
-            north.has_images(images);
+            north.set_images(images);
             return Ok(north);
         };
-        let memory = match Memory::left(room.path()) {
+        let memory = match Memory::left(memory_mount.path()) {
             Some(memory) => Ok((memory, false)),
-            None => beside(&room, bytes).map(|memory| (memory, true)),
+            None => beside(&memory_mount, bytes).map(|memory| (memory, true)),
         };
         match memory.and_then(|memory| Ok((memory, shared()?))) {
             Ok(((memory, is_lost), shared)) => {
-                let mut north = Self::with(memory, room, bytes, shared);
+                let mut north = Self::with(memory, memory_mount, bytes, shared);
                 north.is_lost = is_lost;
-                north.has_images(images);
-                north.may_have_been_told();
+                north.set_images(images);
+                north.assume_logger_has_all();
                 Ok(north)
             }
             Err(error) => {
-                room.leave();
+                memory_mount.leave();
                 Err(error)
             }
         }
@@ -201,31 +205,31 @@ impl North {
 
     /// A record with this number, of which the logger has all there is.
     pub(crate) fn inherited(run_dir: &Path, bytes: u64, record: u64) -> Result<Self, ServeError> {
-        let room = room(run_dir, bytes)?;
-        let memory = Memory::create(room.path(), record).doing(RECORD)?;
-        Ok(Self::with(memory, room, bytes, shared()?))
+        let memory_mount = mount_memory(run_dir, bytes)?;
+        let memory = Memory::create(memory_mount.path(), record).doing(RECORD)?;
+        Ok(Self::with(memory, memory_mount, bytes, shared()?))
     }
 
-    /// They may say there how far they have noted what they read.
-    pub(crate) fn gives_notes(&mut self, notes: BorrowedFd<'_>) {
-        if self.notes.is_none() {
-            self.notes = notes.try_clone_to_owned().ok();
+    /// Gives the processes a map for their read cursors.
+    pub(crate) fn set_read_cursors(&mut self, notes: BorrowedFd<'_>) {
+        if self.read_cursors.is_none() {
+            self.read_cursors = notes.try_clone_to_owned().ok();
         }
     }
 
-    /// What the processes share with us.
+    /// The shared memory of the processes.
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// There is no record from which the earlier life could be rebuilt.
-    pub(crate) fn is_gone(&mut self) {
+    /// No determinant log can rebuild the earlier incarnation.
+    pub(crate) fn mark_lost(&mut self) {
         self.is_lost = true;
     }
 
     /// Leave the record for whoever comes next.
     pub(crate) fn leave(self) {
-        self.room.leave();
+        self.memory_mount.leave();
     }
 
     /// Readable when a process has something to say.
@@ -258,24 +262,25 @@ impl North {
         Ok(command.start_with(cgroup, &inherited, announce)?)
     }
 
-    /// The life that has followed another host's is this host's now.
-    pub(crate) fn goes_on(&mut self, hold: Hold) {
+    /// The replica becomes the server of this host.
+    pub(crate) fn promote(&mut self, hold: Hold) {
         self.memory.hold(hold);
         (self.follows, self.replays) = (true, true);
     }
 
-    /// Hear what a life that follows has said of its connections, and which files it asks for. All else is for when it
-    /// goes on.
+    /// Hear what an incarnation that follows has said of its connections, and which files it asks for. All else is for
+    /// when it goes on.
     pub(crate) fn listen(&mut self) -> Result<(), HandoverError> {
         self.handover.listen()?;
-        self.has_news |= self.handover.hear()?;
+        self.has_messages |= self.handover.hear()?;
         for (message, descriptor) in self.handover.others() {
-            self.unheard.extend(self.files.hear(message, descriptor));
+            self.pending_messages
+                .extend(self.files.on_message(message, descriptor));
         }
         Ok(())
     }
 
-    /// What is kept of that, bytes.
+    /// Retained output of a replica, bytes.
     pub(crate) fn held(&self) -> usize {
         self.handover.held()
     }
@@ -285,13 +290,13 @@ impl North {
         self.handover.forget(received);
     }
 
-    /// Is there no record from which the present life was rebuilt?
+    /// Is there no record from which the present incarnation was rebuilt?
     pub(crate) fn is_lost(&self) -> bool {
         self.is_lost
     }
 
-    /// The connections of the life that was lost are gone: what begins now is recorded again.
-    pub(crate) fn begins_anew(&mut self) {
+    /// The connections of the incarnation that was lost are gone: what begins now is recorded again.
+    pub(crate) fn restart_record(&mut self) {
         self.is_lost = false;
     }
 
@@ -309,7 +314,7 @@ impl North {
     }
 
     /// Why nothing is recorded any more; `None`: everything is.
-    pub(crate) fn ended(&self) -> Option<&'static str> {
+    pub(crate) fn end_reason(&self) -> Option<&'static str> {
         Some(match self.memory.ended()? {
             Mode::Full => "the record has reached --limit-total",
             Mode::LoggerFull => "the logger has no room (--limit-total, on both hosts)",
@@ -319,16 +324,19 @@ impl North {
     }
 
     /// The same, if it was not told yet.
-    pub(crate) fn has_ended(&mut self) -> Option<&'static str> {
-        let ended = self.ended().filter(|_| !self.is_lost)?;
+    pub(crate) fn take_end_reason(&mut self) -> Option<&'static str> {
+        let ended = self.end_reason().filter(|_| !self.is_lost)?;
         self.is_lost = true;
         Some(ended)
     }
 
     /// Why helper threads are not waited for any more, if it was not told yet of this record.
-    pub(crate) fn is_restless(&mut self) -> Option<&'static str> {
-        let reason = self.memory.restless().filter(|_| !self.is_restless)?;
-        self.is_restless = true;
+    pub(crate) fn threads_not_awaited(&mut self) -> Option<&'static str> {
+        let reason = self
+            .memory
+            .restless()
+            .filter(|_| !self.threads_not_awaited)?;
+        self.threads_not_awaited = true;
         Some(match reason {
             Restless::Runs => "one has run for five seconds after it was woken",
             Restless::TooMany => "there are more than sixteen",
@@ -349,12 +357,12 @@ impl North {
             .sum()
     }
 
-    /// What output commit has cost.
+    /// Count and time of output commits.
     pub(crate) fn committed(&self) -> Committed {
         self.memory.page().commits.so_far()
     }
 
-    /// Has the present life anything left to replay? (It records by now.)
+    /// Has the present incarnation anything left to replay? (It records by now.)
     pub(crate) fn replays(&self) -> bool {
         self.replays
     }
@@ -370,14 +378,14 @@ impl North {
     }
 
     /// What the server has said: that it has replayed its record, or that it has opened or closed a connection.
-    pub(crate) fn look(&mut self, now: Duration) -> Result<Replayed, ServeError> {
+    pub(crate) fn poll(&mut self, now: Duration) -> Result<Replayed, ServeError> {
         match self.handover.hear() {
-            Ok(has_news) if has_news || self.has_news => {}
+            Ok(has_messages) if has_messages || self.has_messages => {}
             Ok(_) => return Ok(Replayed::NotYet),
             Err(HandoverError::Io(error)) => return Err(error).doing(RECORD),
             Err(error) => return Ok(Replayed::Not(error.to_string())),
         }
-        self.hear_others();
+        self.handle_messages();
         if !self.replays || !self.handover.has_heard(&self.memory.begun()) {
             return Ok(Replayed::NotYet);
         }
@@ -393,37 +401,41 @@ impl North {
         let clients = closed.into_iter().chain(open);
         let named = |one: Passed| ((one.standing.ends, one.standing.which), one);
         self.passed = clients.map(named).collect();
-        self.opened.pass(passed.opened);
-        (self.replays, self.back_at) = (false, Some(now));
+        self.upstream.pass(passed.opened);
+        (self.replays, self.replayed_at) = (false, Some(now));
         self.follows = false;
         Ok(Replayed::Whole)
     }
 
     /// What they say of files and of connections that the server has opened.
-    fn hear_others(&mut self) {
-        self.has_news = false;
-        let before = std::mem::take(&mut self.unheard);
+    fn handle_messages(&mut self) {
+        self.has_messages = false;
+        let before = std::mem::take(&mut self.pending_messages);
         for (message, descriptor) in before.into_iter().chain(self.handover.others()) {
             if let (Message::Notes { .. }, Some(answer)) = (message, &descriptor) {
-                if let Some(notes) = &self.notes {
+                if let Some(notes) = &self.read_cursors {
                     files::give(notes.as_fd(), answer);
                 }
                 continue;
             }
-            if let Some((message, descriptor)) = self.files.hear(message, descriptor) {
-                self.opened.hear(message, descriptor);
+            if let Some((message, descriptor)) = self.files.on_message(message, descriptor) {
+                self.upstream.on_message(message, descriptor);
             }
         }
     }
 
     /// The next connection that the server has opened and that is to go on as its clients' do; to be answered.
-    pub(crate) fn joins(&mut self) -> Option<Joining> {
-        self.opened.joins()
+    pub(crate) fn next_outbound(&mut self) -> Option<OutboundRequest> {
+        self.upstream.next_outbound()
     }
 
     /// By which number it will, if it does. `false`: nobody has heard that.
-    pub(crate) fn answer(&mut self, joining: Joining, flow: Option<(FlowKey, FlowId)>) -> bool {
-        self.opened.answer(joining, flow)
+    pub(crate) fn answer(
+        &mut self,
+        joining: OutboundRequest,
+        flow: Option<(FlowKey, FlowId)>,
+    ) -> bool {
+        self.upstream.answer(joining, flow)
     }
 
     /// The processes are dead: those connections that one was told of as going on so, and that it had no time to note.
@@ -431,7 +443,7 @@ impl North {
         let memory = &self.memory;
         // Where the record cannot be read nobody goes on with anything.
         let is_noted = |process, flow: FlowId| memory.has_joined(process, flow.0).unwrap_or(true);
-        self.opened.unjoin(is_noted)
+        self.upstream.unjoin(is_noted)
     }
 
     /// The server is about to be ended, and with it what it has opened.
@@ -439,38 +451,38 @@ impl North {
         self.memory.is_ending();
         // Nobody is to wait for an answer while we wait for the server's end.
         if self.handover.stop_listening().is_ok() && self.handover.hear().is_ok() {
-            self.hear_others();
+            self.handle_messages();
         }
-        self.opened.let_go();
+        self.upstream.let_go();
     }
 }
 
-/// What a life has besides its record.
+/// The shim and the handover of an incarnation.
 fn shared() -> Result<(Library, Handover), ServeError> {
     let library = Library::new().doing(RECORD)?;
     Ok((library, Handover::new().doing(RECORD)?))
 }
 
-/// Where there is room for so many bytes of records.
-fn room(run_dir: &Path, bytes: u64) -> Result<Mount, ServeError> {
-    Ok(mounts::memory(run_dir, room_for(bytes))?)
+/// Mounts memory for this many bytes of records.
+fn mount_memory(run_dir: &Path, bytes: u64) -> Result<Mount, ServeError> {
+    Ok(mounts::memory(run_dir, mount_bytes(bytes))?)
 }
 
-fn room_for(bytes: u64) -> u64 {
+fn mount_bytes(bytes: u64) -> u64 {
     bytes + 2 * Memory::OVERHEAD
 }
 
 /// An empty record beside one that is of no use, and that the server has, with all its memory, for as long as it lives.
-fn beside(room: &Mount, bytes: u64) -> Result<Memory, ServeError> {
-    Memory::remove(room.path()).doing(RECORD)?;
-    let used = room.used().doing(RECORD)?;
-    room.resize(used + room_for(bytes))?;
-    empty(room)
+fn beside(memory_mount: &Mount, bytes: u64) -> Result<Memory, ServeError> {
+    Memory::remove(memory_mount.path()).doing(RECORD)?;
+    let used = memory_mount.used().doing(RECORD)?;
+    memory_mount.resize(used + mount_bytes(bytes))?;
+    empty(memory_mount)
 }
 
 /// An empty record.
-fn empty(room: &Mount) -> Result<Memory, ServeError> {
-    Memory::create(room.path(), new_number()).doing(RECORD)
+fn empty(memory_mount: &Mount) -> Result<Memory, ServeError> {
+    Memory::create(memory_mount.path(), new_number()).doing(RECORD)
 }
 
 /// One that no other record has.

@@ -10,7 +10,7 @@ use south_model::CrashOn;
 use crate::{
     config::ServeConfig,
     error::{ServeError, SystemContext},
-    leasing, rundir,
+    rundir, standby_eligibility,
 };
 
 /// The file in a service's directory.
@@ -55,7 +55,7 @@ impl Options {
             ring: config.limits.ring,
             max_connections: config.max_connections,
             link: config.link.is_some(),
-            granted_by: leasing::granter(config),
+            granted_by: standby_eligibility::granter(config),
             crash_on_any_failure: config.crash_on == CrashOn::AnyFailure,
             crash_on_main_alone: config.crash_on == CrashOn::Main,
             copies: config.spare_copies(),

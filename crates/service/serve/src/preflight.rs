@@ -20,7 +20,7 @@ use crate::{
     error::{Fault, ServeError, SystemContext},
     events::JSON_VERSION,
     instance::Instance,
-    known_servers, leasing, link, options, own_addresses,
+    known_servers, link, options, standby_eligibility, vip,
 };
 
 /// The answer to a question.
@@ -79,7 +79,7 @@ pub fn fault_of(findings: &[Finding]) -> Option<Fault> {
 }
 
 /// The capabilities that `serve` needs, by number (capabilities(7)). The last capability includes some others.
-const NEEDED: [(&str, u32); 5] = [
+const REQUIRED_CAPABILITIES: [(&str, u32); 5] = [
     ("NET_ADMIN", 12),
     ("NET_RAW", 13),
     ("PERFMON", 38),
@@ -88,7 +88,7 @@ const NEEDED: [(&str, u32); 5] = [
 ];
 const SYS_ADMIN: u32 = 21;
 /// The capabilities that `SYS_ADMIN` includes.
-const OF_ADMIN: [&str; 2] = ["PERFMON", "BPF"];
+const INCLUDED_IN_SYS_ADMIN: [&str; 2] = ["PERFMON", "BPF"];
 
 /// Does this process have all capabilities? Root in a container lacks some.
 ///
@@ -110,10 +110,10 @@ pub fn privileges() -> Result<(), ServeError> {
 fn missing(effective: u64) -> Vec<&'static str> {
     let has = |number: u32| effective & (1 << number) != 0;
     let lacks = |(name, number): &(&str, u32)| {
-        let given = has(SYS_ADMIN) && OF_ADMIN.contains(name);
+        let given = has(SYS_ADMIN) && INCLUDED_IN_SYS_ADMIN.contains(name);
         !(given || has(*number))
     };
-    let missing = NEEDED.into_iter().filter(lacks);
+    let missing = REQUIRED_CAPABILITIES.into_iter().filter(lacks);
     missing.map(|(name, _)| name).collect()
 }
 
@@ -146,7 +146,7 @@ fn file_systems_here() -> Result<(), ServeError> {
 /// Can these addresses be protected here, and are the ports free? With a device, an address may be absent still.
 fn addresses_on(addresses: &[SocketAddr], device: Option<&str>) -> Result<(), ServeError> {
     if let Some(device) = device {
-        own_addresses::check(device)?;
+        vip::check(device)?;
     }
     if addresses.is_empty() {
         return Err(ServeError::NoAddress);
@@ -185,7 +185,7 @@ fn addresses_on(addresses: &[SocketAddr], device: Option<&str>) -> Result<(), Se
 ///
 /// # Errors
 /// It has.
-pub(crate) fn addresses_of_others(config: &ServeConfig) -> Result<(), ServeError> {
+pub(crate) fn foreign_addresses(config: &ServeConfig) -> Result<(), ServeError> {
     let run_dir = &config.run_dir;
     let services = run_dir.services();
     for name in services.into_iter().filter(|name| *name != config.name) {
@@ -243,7 +243,7 @@ pub(crate) fn name(name: &str) -> Result<(), ServeError> {
 
 /// Can several hosts serve the addresses by turns, at the word of the logger?
 fn takeover(config: &ServeConfig) -> Result<(), ServeError> {
-    leasing::why_alone(config)?.map_or(Ok(()), Err)
+    standby_eligibility::why_alone(config)?.map_or(Ok(()), Err)
 }
 
 /// A question before the setup.
@@ -332,7 +332,7 @@ fn anew(config: &ServeConfig) -> Vec<Question<'_>> {
     let mut questions = Vec::new();
     if !config.addresses.is_empty() {
         let asked = move || {
-            addresses_of_others(config)?;
+            foreign_addresses(config)?;
             addresses_on(&config.addresses, device)
         };
         questions.push(Question::new("addresses", good, asked));
@@ -386,7 +386,7 @@ pub(crate) fn layout(bpffs: &Path, config: &ServeConfig) -> Result<(), ServeErro
 pub(crate) fn neighbours(config: &ServeConfig) -> Result<(), ServeError> {
     match &config.address_device {
         Some(device) if !config.standby && !config.take_address => {
-            own_addresses::refuse_in_use(device, &config.addresses)
+            vip::refuse_in_use(device, &config.addresses)
         }
         _ => Ok(()),
     }
@@ -414,7 +414,7 @@ pub fn report(config: &ServeConfig) -> Vec<Finding> {
         }
         Presence::Left if may => {
             let good = "it was left running: serve takes it over";
-            findings.push(finding("service", what_is_left(config), good));
+            findings.push(finding("service", leftovers(config), good));
         }
         Presence::Left => {}
         Presence::None => {
@@ -436,7 +436,7 @@ pub fn report(config: &ServeConfig) -> Vec<Finding> {
 }
 
 /// Can `serve` take over the running service? The mount of the service stays.
-fn what_is_left(config: &ServeConfig) -> Result<(), ServeError> {
+fn leftovers(config: &ServeConfig) -> Result<(), ServeError> {
     let directory = config.run_dir.service(&config.name);
     let bpffs = mounts::bpffs(&directory)?;
     let layout = layout(bpffs.path(), config);
@@ -473,7 +473,7 @@ fn among_hosts(config: &ServeConfig, may: bool) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     // The question about addresses names a missing device.
-    if may && own_addresses::check(device).is_ok() {
+    if may && vip::check(device).is_ok() {
         let good = "no other host answers for the addresses";
         findings.push(finding("neighbours", neighbours(config), good));
     }
@@ -523,7 +523,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capabilities_that_are_missing_are_named() {
+    fn missing_capabilities_are_named() {
         let all = (1 << 41) - 1;
         assert!(missing(all).is_empty());
         // The default for root in a container (Docker).
@@ -535,6 +535,6 @@ mod tests {
         let with = |numbers: &[u32]| numbers.iter().fold(container, |set, one| set | 1 << one);
         assert_eq!(missing(with(&[12, 38, 39])), ["SYS_ADMIN"]);
         assert!(missing(with(&[12, 21])).is_empty());
-        assert_eq!(missing(0).len(), NEEDED.len());
+        assert_eq!(missing(0).len(), REQUIRED_CAPABILITIES.len());
     }
 }

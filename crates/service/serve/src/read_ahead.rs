@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use protocol::control::MAX_DATA;
 use wire::{FlowId, SeqNumber};
 
-/// Connections whose record is read ahead at a time; others are read piece by piece.
-const MOST: usize = 64;
+/// Connections whose record is read ahead at a time; other records are read piece by piece.
+const CONNECTIONS_MAX: usize = 64;
 
 /// Bytes of the record that were read and not yet delivered.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ impl ReadAhead {
 
     /// How much to ask for, when a piece of `len` bytes is wanted.
     pub(crate) fn worth_asking(&self, flow: FlowId, len: u32) -> u32 {
-        let room = self.0.len() < MOST || self.0.contains_key(&flow);
+        let room = self.0.len() < CONNECTIONS_MAX || self.0.contains_key(&flow);
         if room {
             u32::try_from(MAX_DATA).unwrap_or(len)
         } else {
@@ -38,8 +38,8 @@ impl ReadAhead {
     }
 
     /// So many more connections may be read ahead.
-    pub(crate) fn room(&self) -> usize {
-        MOST.saturating_sub(self.0.len())
+    pub(crate) fn free_slots(&self) -> usize {
+        CONNECTIONS_MAX.saturating_sub(self.0.len())
     }
 
     /// What was read.
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_whole_piece_is_given() {
+    fn only_whole_pieces_are_returned() {
         let mut ahead = ReadAhead::default();
         let flow = FlowId(1);
         let start = SeqNumber(u32::MAX - 1);

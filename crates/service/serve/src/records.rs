@@ -30,7 +30,7 @@ impl Records {
             key,
             record,
             flow,
-            standing: None,
+            replay_position: None,
         }
     }
 }

@@ -18,26 +18,25 @@ use crate::{
     north::{North, ends},
 };
 
-/// How long its processes may take to be gone after a SIGKILL.
-const KILLED: Duration = Duration::from_secs(5);
-/// So much of what was said is kept before it is asked what clients have of it, bytes. Then, whenever twice as
-/// much is kept as was left.
-const KEPT: usize = 4 << 20;
+/// Time from SIGKILL to the end of the processes.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Retained output at which the logger is asked how much clients have, bytes. The next request is at twice the rest.
+const RETAINED_OUTPUT_BYTES: usize = 4 << 20;
 
-/// The server, and what it follows.
+/// The replica process, and the input from the logger.
 pub(crate) struct Replica {
     pub(crate) north: North,
     server: Server,
     edition: Edition,
     feeds: BTreeMap<u32, Feed>,
-    forget_at: usize,
-    /// When it had replayed all that there was for the first time.
+    trim_at: usize,
+    /// Time at which the replica caught up first.
     caught_up: Option<Duration>,
 }
 
-/// Why it is of no use.
+/// Failure of a replica.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Useless {
+pub(crate) enum ReplicaError {
     #[error("the replica could not be started: {0}")]
     NotStarted(String),
     #[error("the replica exited ({0})")]
@@ -52,22 +51,22 @@ pub(crate) enum Useless {
     Children,
 }
 
-impl Useless {
-    /// Is another one of no use, either?
-    pub(crate) fn is_for_good(&self) -> bool {
+impl ReplicaError {
+    /// Another replica would fail, too.
+    pub(crate) fn is_permanent(&self) -> bool {
         matches!(self, Self::Children)
     }
 }
 
 impl Replica {
-    /// It was just started, and follows that.
+    /// A replica of this edition, just started.
     pub(crate) fn new(north: North, server: Server, edition: Edition) -> Self {
         Self {
             north,
             server,
             edition,
             feeds: BTreeMap::new(),
-            forget_at: KEPT,
+            trim_at: RETAINED_OUTPUT_BYTES,
             caught_up: None,
         }
     }
@@ -80,12 +79,12 @@ impl Replica {
         self.server.pid().as_raw_pid().unsigned_abs()
     }
 
-    /// Readable when it has ended.
+    /// Readable after the end of the process.
     pub(crate) fn server(&self) -> &Server {
         &self.server
     }
 
-    /// What it has of each stream.
+    /// Received bytes of each stream.
     pub(crate) fn streams(&self) -> Vec<(u32, u64)> {
         let memory = self.north.memory();
         let feeds = self.feeds.iter();
@@ -95,7 +94,12 @@ impl Replica {
     }
 
     /// More of a stream. `false`: something before it is missing.
-    pub(crate) fn take(&mut self, process: u32, from: u64, bytes: &[u8]) -> Result<bool, Useless> {
+    pub(crate) fn append(
+        &mut self,
+        process: u32,
+        from: u64,
+        bytes: &[u8],
+    ) -> Result<bool, ReplicaError> {
         let memory = self.north.memory();
         let feed = self
             .feeds
@@ -104,49 +108,49 @@ impl Replica {
         if feed.position(memory) != from {
             return Ok(false);
         }
-        feed.take(memory, bytes).map_err(Useless::NoRoom)?;
+        feed.take(memory, bytes).map_err(ReplicaError::NoRoom)?;
         Ok(true)
     }
 
     /// What has come is there for it. Tells whether it is useful, and has said nothing odd.
-    pub(crate) fn look(&mut self) -> Result<(), Useless> {
+    pub(crate) fn poll(&mut self) -> Result<(), ReplicaError> {
         if self.north.memory().is_served_by_children() {
-            return Err(Useless::Children);
+            return Err(ReplicaError::Children);
         }
         self.north.memory().tell_more();
-        self.north.listen().map_err(Useless::Nonsense)?;
+        self.north.listen().map_err(ReplicaError::Nonsense)?;
         if let Some(divergence) = self.north.divergence() {
-            return Err(Useless::Diverged(divergence));
+            return Err(ReplicaError::Diverged(divergence));
         }
         match self.server.try_wait() {
             Ok(None) => Ok(()),
-            Ok(Some(exit)) => Err(Useless::Ended(exit)),
-            Err(_) => Err(Useless::Ended(Exit::Unseen)),
+            Ok(Some(exit)) => Err(ReplicaError::Ended(exit)),
+            Err(_) => Err(ReplicaError::Ended(Exit::Unseen)),
         }
     }
 
-    /// How much it still has to replay of what is here, bytes.
-    pub(crate) fn behind(&self) -> u64 {
+    /// Received bytes that are not replayed.
+    pub(crate) fn lag_bytes(&self) -> u64 {
         self.north.memory().behind()
     }
 
     /// Has it come to the end of what there is just now, for the first time?
-    pub(crate) fn catches_up(&mut self, now: Duration) -> bool {
-        let first = self.caught_up.is_none() && self.behind() == 0 && !self.feeds.is_empty();
+    pub(crate) fn reaches_end(&mut self, now: Duration) -> bool {
+        let first = self.caught_up.is_none() && self.lag_bytes() == 0 && !self.feeds.is_empty();
         if first {
             self.caught_up = Some(now);
         }
         first
     }
 
-    /// Since when it could have taken over at once.
+    /// Time at which the replica caught up first.
     pub(crate) fn caught_up(&self) -> Option<Duration> {
         self.caught_up
     }
 
-    /// If much of what it has said is kept, ask what clients have of it.
-    pub(crate) fn forget(&mut self, logger: &mut LoggerClient) -> Result<(), ServeError> {
-        if self.north.held() < self.forget_at {
+    /// Drops retained output that clients have, above a threshold.
+    pub(crate) fn trim_output(&mut self, logger: &mut LoggerClient) -> Result<(), ServeError> {
+        if self.north.held() < self.trim_at {
             return Ok(());
         }
         // What it has said by now is of connections that the logger knows, if they are not over.
@@ -156,7 +160,7 @@ impl Replica {
             .map(|one| (ends(one.beginning.key), one.acknowledged))
             .collect();
         self.north.forget(&received);
-        self.forget_at = KEPT.max(2 * self.north.held());
+        self.trim_at = RETAINED_OUTPUT_BYTES.max(2 * self.north.held());
         Ok(())
     }
 
@@ -165,7 +169,7 @@ impl Replica {
     pub(crate) fn fetch_rest(
         &mut self,
         logger: &mut LoggerClient,
-    ) -> Result<Option<Result<(), Useless>>, ServeError> {
+    ) -> Result<Option<Result<(), ReplicaError>>, ServeError> {
         let there = logger.determinants()?;
         let lengths: HashMap<u32, u64> = there.streams.iter().copied().collect();
         let is_known = |(process, length): &(u32, u64)| {
@@ -187,7 +191,7 @@ impl Replica {
                 }
             })?;
             if let Err(error) = fed {
-                return Ok(Some(Err(Useless::NoRoom(error))));
+                return Ok(Some(Err(ReplicaError::NoRoom(error))));
             }
             // Nothing was said that depended on what the dead host had begun to say to the logger.
             if feed.is_torn() {
@@ -195,22 +199,22 @@ impl Replica {
             }
         }
         if memory.may_be_served_by_children() {
-            return Ok(Some(Err(Useless::Children)));
+            return Ok(Some(Err(ReplicaError::Children)));
         }
-        Ok(Some(self.look()))
+        Ok(Some(self.poll()))
     }
 
-    /// It goes on as the server of this host.
+    /// The parts of a promoted replica.
     pub(crate) fn into_parts(self) -> (North, Server) {
         (self.north, self.server)
     }
 
-    /// It ends, and what it has followed goes.
+    /// Kills the process and drops the input.
     pub(crate) fn end(mut self, cgroup: &Cgroup) -> Result<(), ServeError> {
         cgroup.kill()?;
-        cgroup.wait_empty(KILLED)?;
+        cgroup.wait_empty(KILL_TIMEOUT)?;
         self.server
-            .wait(KILLED)
+            .wait(KILL_TIMEOUT)
             .doing("end the server that stands by")?;
         Ok(())
     }

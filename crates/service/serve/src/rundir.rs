@@ -18,22 +18,22 @@ use rustix::{
 };
 use serde::Serialize;
 
-use crate::{changes, error::ServeError, images, instance, logger_client, options, own_addresses};
+use crate::{error::ServeError, images, instance, logger_client, options, sysctl_backup, vip};
 
-const DEFAULT: &str = "/run/outlive";
+const DEFAULT_DIRECTORY: &str = "/run/outlive";
 
-/// What a file is called until all of it is there.
-const NEW: &str = "kept.new";
+/// Name of a file before the file is complete.
+const TEMPORARY_FILE: &str = "kept.new";
 
 /// Time from fork to exec in a child of a `serve` that was killed meanwhile, on a busy host.
-const CHILD_EXECUTES: Duration = Duration::from_secs(5);
-/// Between two looks at the lock.
-const PAUSE: Duration = Duration::from_millis(5);
+const CHILD_EXEC_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval between two attempts to take the lock.
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Keep something for the next `serve`, in this file of a service's directory. Whenever we are killed, the old
 /// file or the new one is there: half of one would stop every start.
 pub(crate) fn keep(directory: &Path, file: &str, what: &impl Serialize) -> io::Result<()> {
-    let new = directory.join(NEW);
+    let new = directory.join(TEMPORARY_FILE);
     let text = serde_json::to_vec(what).map_err(io::Error::other)?;
     let mut writing = File::create(&new)?;
     writing.write_all(&text)?;
@@ -47,7 +47,7 @@ pub struct RunDir(PathBuf);
 
 impl Default for RunDir {
     fn default() -> Self {
-        Self(PathBuf::from(DEFAULT))
+        Self(PathBuf::from(DEFAULT_DIRECTORY))
     }
 }
 
@@ -74,7 +74,7 @@ impl RunDir {
     /// host's bpffs): two services of one name in two run directories are two services.
     #[must_use]
     pub fn host_name(&self, name: &str) -> String {
-        if self.0 == Path::new(DEFAULT) {
+        if self.0 == Path::new(DEFAULT_DIRECTORY) {
             return name.to_owned();
         }
         let mut hasher = DefaultHasher::new(); // SipHash with fixed keys: the same in every process
@@ -123,7 +123,7 @@ impl RunDir {
             path: directory.clone(),
             source,
         };
-        let made_above = self.0 == Path::new(DEFAULT) || !self.0.exists();
+        let made_above = self.0 == Path::new(DEFAULT_DIRECTORY) || !self.0.exists();
         let path = directory.join("lock");
         let file = loop {
             fs::create_dir_all(&directory).map_err(failed)?;
@@ -177,7 +177,7 @@ fn take(file: &File, name: &str) -> io::Result<bool> {
         Err(Errno::AGAIN | Errno::ACCESS) => return Ok(false),
         Err(error) => return Err(error.into()),
     }
-    let until = Instant::now() + CHILD_EXECUTES;
+    let until = Instant::now() + CHILD_EXEC_TIMEOUT;
     let mut waits = false;
     loop {
         match flock(file, exclusive) {
@@ -189,7 +189,7 @@ fn take(file: &File, name: &str) -> io::Result<bool> {
                         "waiting for the lock of a serve that was killed"
                     );
                 }
-                thread::sleep(PAUSE);
+                thread::sleep(LOCK_RETRY_INTERVAL);
             }
             Err(Errno::AGAIN) => return Ok(false),
             Err(error) => return Err(error.into()),
@@ -236,10 +236,10 @@ impl Lock {
         for file in [
             "control.sock",
             logger_client::SOCKET,
-            changes::FILE,
+            sysctl_backup::FILE,
             instance::FILE,
-            NEW,
-            own_addresses::FILE,
+            TEMPORARY_FILE,
+            vip::FILE,
             options::FILE,
             "lock",
         ] {
@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lock_that_is_held_is_refused() {
+    fn held_lock_is_refused() {
         let above = tempfile::tempdir().unwrap();
         let directory = RunDir::new(above.path().to_owned());
         let held = directory.lock("web").unwrap();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_on_a_file_that_has_no_name_any_more_is_no_lock() {
+    fn lock_on_unlinked_file_is_ignored() {
         let above = tempfile::tempdir().unwrap();
         let path = above.path().join("lock");
         let file = File::create(&path).unwrap();
@@ -294,7 +294,7 @@ mod tests {
     /// A child of the killed `serve` before exec: the child has inherited the descriptor with the lock of the open
     /// file, and ends at the end of standard input.
     #[test]
-    fn lock_that_a_child_of_the_dead_holder_inherited_is_waited_for() {
+    fn lock_inherited_by_child_is_awaited() {
         let above = tempfile::tempdir().unwrap();
         let directory = RunDir::new(above.path().to_owned());
         let dead = directory.lock("web").unwrap();

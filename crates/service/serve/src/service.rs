@@ -12,36 +12,36 @@ use supervise::{Backoff, BackoffConfig, Server};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::{
-    adopting::Adopted,
+    adoption::Adopted,
     clock,
     config::ServeConfig,
     control::Control,
+    counters::EventCounters,
     error::ServeError,
     event_log::EventLog,
-    events::{Code, Happening, Reports},
-    leasing,
+    events::{Code, Event, EventBuffer},
+    metrics,
     north::North,
-    numbers,
-    own_addresses::OwnAddresses,
+    prefetch::Prefetched,
     preflight,
     read_ahead::ReadAhead,
-    setup::Ground,
+    setup::Resources,
+    standby_eligibility,
     status::ConnectionStatus,
-    tally::Tally,
-    together::Answers,
+    vip::VirtualAddresses,
 };
 
-/// How often we look at flows while connections are being spliced or replayed.
-const PROGRESS: Duration = Duration::from_micros(200);
-/// How often, while it is only left to be seen whether they agree with their records.
-const SETTLING: Duration = Duration::from_millis(5);
-/// How often we look at what is done beside the server: a checkpoint, or a process that is made from one.
-const BESIDE: Duration = Duration::from_millis(5);
-/// Turns that may fail in a row, and the pause after each, before we give up.
-const MOST_FAILURES: u32 = 100;
-const AFTER_FAILURE: Duration = Duration::from_millis(100);
+/// Poll interval of flows that are being spliced or replayed.
+const REPLAY_POLL_INTERVAL: Duration = Duration::from_micros(200);
+/// Poll interval while only the comparison with the records is left.
+const VERIFICATION_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Poll interval of a checkpoint, and of a process that is restored from a checkpoint.
+const CHECKPOINT_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Passes of the loop that may fail in a row, and the delay after each failed pass.
+const CONSECUTIVE_FAILURES_MAX: u32 = 100;
+const FAILURE_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// What follows a turn of the loop.
+/// Result of a pass of the loop.
 enum Next {
     End(Ending),
     Go { acted: bool },
@@ -50,100 +50,96 @@ enum Next {
 /// How the service ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// We were asked to stop it.
+    /// A signal asked for the stop.
     Stopped,
     /// The server ended by itself with status 0.
     Ended,
-    /// We were asked to stop, and a standby serves instead.
+    /// A signal asked for the stop, and a standby serves instead.
     HandedOver,
-    /// We were asked to let a standby serve, and may be one ourselves.
+    /// The operator asked for a switchover. This host may become a standby.
     Moved,
-    /// Another host serves; this one may again, as a standby.
+    /// Another host serves. This host may become a standby.
     Superseded,
 }
 
-/// What a process has told, of one life of the service after another.
+/// Events and counters of this process, across restarts of the service.
 #[derive(Debug, Default)]
 pub struct History {
-    reports: Reports,
-    tally: Tally,
+    events: EventBuffer,
+    counters: EventCounters,
 }
 
 /// One protected service.
 pub struct Service {
     pub(crate) config: ServeConfig,
-    pub(crate) ground: Ground,
-    /// It was found running, and nothing was done about it yet.
+    pub(crate) resources: Resources,
+    /// A server that was found running, until the first pass of the loop.
     adopted: Option<Adopted>,
-    /// Added to the numbers of barriers: an earlier `serve` may have asked for some, too.
+    /// Random offset of barrier numbers: an earlier `serve` may have sent barriers, too.
     pub(crate) barriers: u64,
     pub(crate) recovery: Recovery,
     pub(crate) server: Option<Server>,
     pub(crate) backoff: Backoff,
-    /// The next start waits this long.
+    /// Delay of the next start.
     pub(crate) pause: Duration,
     pub(crate) start_at: Option<Duration>,
-    /// Chunks of expected outstream that are in the data plane.
+    /// Chunks of expected outstream in the data plane.
     pub(crate) expected: BTreeMap<FlowId, Vec<u32>>,
     pub(crate) read_ahead: ReadAhead,
-    /// The server has state, and a record of its own.
+    /// Determinant log of a server with state.
     pub(crate) north: Option<North>,
-    /// What it is while this host stands by.
-    hot: following::Hot,
-    /// What need not be kept twice.
-    releasing: releasing::Releasing,
-    /// What is done so that its record does not grow for ever.
-    renewing: renewing::Renewing,
-    /// Connections that can be given to the server only now, as the kernel has told.
+    hot_replica: hot_replica::HotReplica,
+    log_truncation: log_truncation::LogTruncation,
+    record_reset: record_reset::RecordReset,
+    /// Connections whose handshake or probe was completed late.
     pub(crate) late: Vec<(FlowKey, FlowId)>,
-    pub(crate) answers: Answers,
-    /// Flows that there were when they were listed last.
+    pub(crate) prefetched: Prefetched,
+    /// Number of flows in the last list.
     pub(crate) flows_listed: usize,
-    pub(crate) reports: Reports,
+    pub(crate) events: EventBuffer,
     control: Control,
-    /// What has happened, and what the logger said when it was asked last.
-    tally: Tally,
+    counters: EventCounters,
+    /// The last statistics of the logger.
     recorded: Option<Statistics>,
-    /// It ends with the service.
-    _metrics: Option<metrics::Running>,
+    /// The endpoint ends with the service.
+    _metrics: Option<::metrics::Running>,
     signals: Signals,
     /// This host serves by leases.
     pub(crate) is_leased: bool,
-    /// What was told of the lease.
-    lease_told: standing_by::Told,
-    /// Somebody wants a standby to serve.
-    moves: bool,
-    tell: Box<dyn FnMut(&crate::Report)>,
+    lease_reported: standby::LeaseReport,
+    /// The operator asked for a switchover.
+    switchover_requested: bool,
+    sink: Box<dyn FnMut(&crate::EventRecord)>,
     began: Duration,
     pub(crate) incarnation: u32,
-    pub(crate) listening: listening::Listening,
-    /// The next turn is to follow at once.
-    hurry: bool,
-    /// The addresses that are on this host because it serves.
-    own_addresses: Option<OwnAddresses>,
-    /// No logger on another machine answers, and that was told.
-    was_lost: bool,
-    /// Acknowledgements that the data plane had when the logger began to be silent.
+    pub(crate) readiness: readiness::Readiness,
+    /// The next pass follows without a wait.
+    skips_wait: bool,
+    /// Addresses that this host has only while the service is here.
+    vip: Option<VirtualAddresses>,
+    /// The event `logger_lost` was the last event about the logger.
+    logger_loss_reported: bool,
+    /// Acknowledgements in the data plane at the beginning of the logger's silence.
     link_acks: Option<u64>,
     /// Where records begin anew on a logger, and when that was said. Only of connections that were open
     /// when it was reached, each once: no more than there can be.
     resumed: BTreeMap<FlowId, ((SeqNumber, SeqNumber), Duration)>,
     /// The connections are to be listed when a logger answers.
-    pub(crate) list_again: bool,
+    pub(crate) listing_pending: bool,
     lost_events: lost_events::LostEvents,
-    /// When it is to be said that processes of the dead server do not end.
-    unended: Option<Duration>,
-    /// The gate was shut at the last heartbeat, and nobody had said why.
-    was_shut: bool,
+    /// Time of the warning about killed processes that do not end.
+    kill_warning_at: Option<Duration>,
+    /// The gate was shut at the last heartbeat, without a known death.
+    was_gated: bool,
     next_heartbeat: Duration,
     next_sweep: Duration,
     unseen: unseen::Unseen,
-    renewal: renewing_sockets::Renewal,
+    socket_renewal: socket_renewal::Renewal,
 }
 
 impl Service {
-    /// Set everything up. `past` is what this process has told so far. `tell` is given each report as it
-    /// happens; `signals` were watched before, so that being asked to stop meanwhile leaves nothing behind.
+    /// Set everything up. `past` has the earlier events of this process. `sink` gets each event at once; `signals` were
+    /// watched before, so that being asked to stop meanwhile leaves nothing behind.
     ///
     /// # Errors
     /// Something stands in the way; nothing is left behind.
@@ -151,21 +147,21 @@ impl Service {
         config: ServeConfig,
         signals: &Signals,
         past: History,
-        tell: impl FnMut(&crate::Report) + 'static,
+        sink: impl FnMut(&crate::EventRecord) + 'static,
     ) -> Result<Self, ServeError> {
         preflight::pass_first(&config)?;
         let signals = signals.try_clone()?;
-        let metrics = numbers::show(&config)?;
-        let (ground, adopted) = Ground::prepare(&config)?;
+        let metrics = metrics::show(&config)?;
+        let (resources, adopted) = Resources::prepare(&config)?;
         let control = match Control::bind(&config.run_dir.socket(&config.name)) {
             Ok(control) => control,
             Err(error) => {
                 match adopted {
                     Some(adopted) => {
                         adopted.leave();
-                        ground.leave();
+                        resources.leave();
                     }
-                    None => ground.remove(false)?,
+                    None => resources.remove(false)?,
                 }
                 return Err(error);
             }
@@ -179,15 +175,15 @@ impl Service {
             ..recovery::Config::default()
         });
         let now = clock::now();
-        let mut reports = past.reports;
+        let mut events = past.events;
         let program = config.command.first().map(Path::new);
         let program = program.and_then(Path::file_name).unwrap_or_default();
-        reports.begin(program.to_string_lossy().into_owned(), || {
+        events.begin(program.to_string_lossy().into_owned(), || {
             EventLog::begin(config.history.as_deref()?, &config.name)
         });
         Ok(Self {
             config,
-            ground,
+            resources,
             adopted,
             barriers: rand::rng().random(),
             recovery,
@@ -198,51 +194,51 @@ impl Service {
             expected: BTreeMap::new(),
             read_ahead: ReadAhead::default(),
             north: None,
-            hot: following::Hot::default(),
-            releasing: releasing::Releasing::default(),
-            renewing: renewing::Renewing::default(),
+            hot_replica: hot_replica::HotReplica::default(),
+            log_truncation: log_truncation::LogTruncation::default(),
+            record_reset: record_reset::RecordReset::default(),
             late: Vec::new(),
-            answers: Answers::default(),
+            prefetched: Prefetched::default(),
             flows_listed: 0,
-            reports,
+            events,
             control,
-            tally: past.tally,
+            counters: past.counters,
             recorded: None,
             _metrics: metrics,
             signals,
             is_leased: false,
-            lease_told: standing_by::Told::default(),
-            moves: false,
-            tell: Box::new(tell),
+            lease_reported: standby::LeaseReport::default(),
+            switchover_requested: false,
+            sink: Box::new(sink),
             began: now,
             incarnation: 1,
-            listening: listening::Listening::default(),
-            hurry: false,
-            own_addresses: None,
-            was_lost: false,
+            readiness: readiness::Readiness::default(),
+            skips_wait: false,
+            vip: None,
+            logger_loss_reported: false,
             link_acks: None,
-            list_again: false,
+            listing_pending: false,
             resumed: BTreeMap::new(),
             lost_events: lost_events::LostEvents::default(),
-            unended: None,
-            was_shut: false,
+            kill_warning_at: None,
+            was_gated: false,
             next_heartbeat: now,
             next_sweep: now,
             unseen: unseen::Unseen::default(),
-            renewal: renewing_sockets::Renewal::default(),
+            socket_renewal: socket_renewal::Renewal::default(),
         })
     }
 
-    pub(crate) fn tell(&mut self, happening: Happening) {
-        self.tally.add(&happening);
-        let report = self.reports.add(&self.config.name, happening);
-        (self.tell)(report);
+    pub(crate) fn emit(&mut self, event: Event) {
+        self.counters.add(&event);
+        let report = self.events.add(&self.config.name, event);
+        (self.sink)(report);
     }
 
-    /// Something did not work that does not stop us.
+    /// Emits a warning: the service continues.
     pub(crate) fn warn(&mut self, code: Code, reason: impl Into<String>) {
         let reason = reason.into();
-        self.tell(Happening::Warning { code, reason });
+        self.emit(Event::Warning { code, reason });
     }
 
     /// Start the server and protect it until it ends or we are asked to stop.
@@ -252,16 +248,16 @@ impl Service {
     /// taken down.
     pub fn run(mut self) -> Result<(Ending, History), ServeError> {
         let result = self.start_and_watch();
-        if let Err(error) = self.end_replica() {
+        if let Err(error) = self.stop_replica() {
             tracing::warn!(%error, "the server that followed may not be ended");
         }
         let refused = matches!(result, Err(ServeError::NotReplayable { .. }));
         if result.is_err() {
             // Whatever went wrong, the server must not run on behind a gate that nobody opens. Where another
             // host can go on, clients hear nothing of it.
-            let ended = match &self.ground.keeper {
-                Some(_) => self.end_silently(),
-                None => self.end_badly(refused),
+            let ended = match &self.resources.lease {
+                Some(_) => self.kill_behind_fence(),
+                None => self.kill_and_reset(refused),
             };
             if let Err(error) = ended {
                 tracing::warn!(%error, "the server may not be ended");
@@ -269,15 +265,15 @@ impl Service {
         }
         let nobody_goes_on = match &result {
             Ok(ending) => matches!(ending, Ending::Stopped | Ending::Ended),
-            Err(_) => self.ground.keeper.is_none(),
+            Err(_) => self.resources.lease.is_none(),
         };
-        if nobody_goes_on && let Err(error) = self.end_connections() {
+        if nobody_goes_on && let Err(error) = self.close_connections() {
             let message = format!("clients may not have been sent all, nor reset: {error}");
             self.warn(Code::ClientsNotTold, message);
         }
-        if self.ground.keeper.is_some()
+        if self.resources.lease.is_some()
             && let Err(error) = self
-                .end_silently()
+                .kill_behind_fence()
                 .and_then(|()| self.destroy_all_sockets())
         {
             // Then it stays as it is, silent: whoever comes next looks after it.
@@ -285,18 +281,18 @@ impl Service {
             if let Some(north) = self.north.take() {
                 north.leave();
             }
-            self.ground.leave();
+            self.resources.leave();
             return Err(error);
         }
-        self.control.reply(&self.reports, None);
+        self.control.reply(&self.events, None);
         self.control.close();
         // Where something has failed, or nobody was served, or somebody else is, there are records that
         // somebody wants.
         let ended = matches!(result, Ok(Ending::Stopped | Ending::Ended))
-            || refused && self.ground.keeper.is_none();
-        let over = ended && self.ground.instance.has_begun();
+            || refused && self.resources.lease.is_none();
+        let over = ended && self.resources.instance.has_begun();
         drop(self.north.take());
-        let removed = self.ground.remove(over);
+        let removed = self.resources.remove(over);
         if matches!(result, Ok(Ending::Moved)) && removed.is_ok() {
             self.control.moved();
         } else {
@@ -306,33 +302,33 @@ impl Service {
         let ending = result?;
         removed?;
         let history = History {
-            reports: self.reports,
-            tally: self.tally,
+            events: self.events,
+            counters: self.counters,
         };
         Ok((ending, history))
     }
 
-    fn end_badly(&mut self, is_not_replayable: bool) -> Result<(), ServeError> {
-        self.ground.plane.stopping(true)?;
-        let told = self.tell_those_who_wait(match is_not_replayable {
+    fn kill_and_reset(&mut self, is_not_replayable: bool) -> Result<(), ServeError> {
+        self.resources.plane.stopping(true)?;
+        let told = self.reset_waiting_clients(match is_not_replayable {
             true => GaveUp::NotReplayable,
             false => GaveUp::Failed,
         });
-        self.ground.cgroup.kill()?;
-        self.ground.cgroup.wait_empty(Duration::from_secs(5))?;
+        self.resources.cgroup.kill()?;
+        self.resources.cgroup.wait_empty(Duration::from_secs(5))?;
         self.reap();
         told
     }
 
     fn start_and_watch(&mut self) -> Result<Ending, ServeError> {
         let (send, kernel_events) = mpsc::channel();
-        let ring = Ring::events(&self.ground.plane.event_ring()?, move |event| {
+        let ring = Ring::events(&self.resources.plane.event_ring()?, move |event| {
             let _ = send.send(event);
         })?;
         if let Some(adopted) = self.adopted.take() {
-            self.take_over(adopted, &ring, &kernel_events)?;
+            self.resume_adopted(adopted, &ring, &kernel_events)?;
         } else {
-            if let Some(why) = leasing::why_alone(&self.config)? {
+            if let Some(why) = standby_eligibility::why_alone(&self.config)? {
                 let message = format!("no other host can take over: {why}");
                 self.warn(Code::NoTakeover, message);
             }
@@ -344,29 +340,29 @@ impl Service {
             self.survey_loggers()?;
             self.reach_logger()?;
             let restored = self.restore()?;
-            if let Some(ending) = self.look_at_lease()? {
+            if let Some(ending) = self.poll_lease()? {
                 return Ok(ending);
             }
-            if !restored && self.is_to_stop() {
+            if !restored && self.should_stop() {
                 return Ok(Ending::Stopped); // nobody was served
             }
             if !restored {
-                self.begin()?;
+                self.start_first()?;
             }
-            self.begin_to_read()?;
+            self.reset_lost_events()?;
         }
         // Not before clients are served, if that does not take long: it may have been due for hours.
-        self.beat()?;
+        self.heartbeat()?;
         self.next_heartbeat = clock::now() + HEARTBEAT_INTERVAL;
         let mut failures = 0;
         loop {
-            match self.turn(&ring, &kernel_events) {
+            match self.run_once(&ring, &kernel_events) {
                 Ok(Next::End(ending)) => return Ok(ending),
                 Ok(Next::Go { acted }) => {
                     failures = 0;
                     self.wait(&ring, acted)?;
                 }
-                Err(error) if self.goes_on_without(&error)? => {}
+                Err(error) if self.continue_without_record(&error)? => {}
                 Err(
                     error @ (ServeError::FirstStart { .. }
                     | ServeError::NotWrapped
@@ -376,18 +372,18 @@ impl Service {
                 // A healthy server is not ended because something of ours failed once.
                 Err(error) => {
                     failures += 1;
-                    if failures == MOST_FAILURES {
+                    if failures == CONSECUTIVE_FAILURES_MAX {
                         return Err(error);
                     }
                     self.warn(Code::StepFailed, error.to_string());
-                    std::thread::sleep(AFTER_FAILURE);
+                    std::thread::sleep(FAILURE_RETRY_DELAY);
                 }
             }
             match self.signals.take() {
-                None if self.moves => return self.hand_over(Ending::Moved),
+                None if self.switchover_requested => return self.hand_over(Ending::Moved),
                 None => {}
                 Some(SIGHUP) => {
-                    if let Some(link) = self.ground.logger.link() {
+                    if let Some(link) = self.resources.logger.link() {
                         link.other_keys();
                     }
                 }
@@ -398,30 +394,30 @@ impl Service {
 
     /// The programs in the kernel hear that `serve` goes on, and so does a service manager that watches
     /// (`WatchdogSec=`).
-    fn beat(&self) -> Result<(), ServeError> {
-        self.ground.plane.heartbeat()?;
+    fn heartbeat(&self) -> Result<(), ServeError> {
+        self.resources.plane.heartbeat()?;
         if sd_notify::watchdog_enabled(false, &mut 0) {
-            tell_manager(NotifyState::Watchdog);
+            notify_manager(NotifyState::Watchdog);
         }
         Ok(())
     }
 
-    /// Were we asked to stop, or does another host serve?
-    fn is_to_stop(&self) -> bool {
-        let keeper = self.ground.keeper.as_ref();
-        let superseded = keeper.is_some_and(|keeper| keeper.position().superseded.is_some());
+    /// A signal asks for the stop, or another host serves.
+    fn should_stop(&self) -> bool {
+        let lease = self.resources.lease.as_ref();
+        let superseded = lease.is_some_and(|lease| lease.position().superseded.is_some());
         self.signals.stop() || superseded
     }
 
-    /// The first start of a service that has no earlier life.
-    fn begin(&mut self) -> Result<(), ServeError> {
+    /// Starts the server of a new instance.
+    fn start_first(&mut self) -> Result<(), ServeError> {
         preflight::neighbours(&self.config)?;
-        self.ground
+        self.resources
             .begins(u32::from(self.config.address_device.is_some()))?;
         if self.config.address_device.is_some() {
             // Clients may know the addresses from another host. As in a recovery, the kernel refuses
             // nobody until the server listens.
-            self.ground.plane.new_incarnation()?;
+            self.resources.plane.new_incarnation()?;
             self.incarnation += 1;
         }
         self.bring_addresses_up()?;
@@ -429,40 +425,40 @@ impl Service {
         self.start_if_due()?;
         if let Some(server) = &self.server {
             let pid = server.pid().as_raw_pid().unsigned_abs();
-            self.tell(Happening::Started { pid });
+            self.emit(Event::Started { pid });
         }
         Ok(())
     }
 }
 
-pub use stopping::Signals;
+pub use shutdown::Signals;
 
-mod checkpointing;
-mod following;
-mod images_of;
-mod joining;
-pub(crate) use joining::opened_by_server;
+mod checkpoints;
+mod hot_replica;
+mod images;
+mod outbound;
+pub(crate) use outbound::opened_by_server;
+mod adoption;
+mod determinant_sender;
+mod event_loop;
 mod link_of;
-mod listening;
-mod logger_of;
+mod log_truncation;
+mod logger;
 mod lost_events;
-mod north_of;
-mod releasing;
-mod renewing;
-mod renewing_sockets;
-mod restoring;
-mod server_of;
-mod shipping;
-mod standing_by;
-mod status_of;
-mod stopping;
-mod taking_over;
-mod turning;
+mod north;
+mod readiness;
+mod record_reset;
+mod restoration;
+mod server;
+mod shutdown;
+mod socket_renewal;
+mod standby;
+mod status;
 mod unseen;
-mod waiting;
+mod wait;
 
 /// Tell the service manager that started us, if one did and wants to know.
-fn tell_manager(state: NotifyState<'_>) {
+fn notify_manager(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(false, &[state]) {
         tracing::warn!(%error, "the service manager cannot be told how we are");
     }

@@ -13,31 +13,30 @@ use supervise::{
 };
 
 use crate::{
-    adopting::{self, Adopted},
-    changes,
+    adoption::{self, Adopted},
     clean::{self, Cleaned},
     config::ServeConfig,
     error::{ServeError, SystemContext},
     instance::Instance,
-    keeper::Keeper,
-    leasing,
+    lease_client::LeaseClient,
     link::{Asks, Link},
     logger::Logger,
     logger_client::{FIRST_START_TIMEOUT, LoggerClient},
-    options, own_addresses, preflight,
+    options, preflight,
     rundir::Lock,
+    standby_eligibility, sysctl_backup, vip,
 };
 
 /// Silence of `serve` after which the programs let everything pass.
 pub(crate) const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a service stands on.
-pub(crate) struct Ground {
+/// Programs, logger, lease, cgroup and mounts of a service.
+pub(crate) struct Resources {
     pub(crate) plane: Dataplane,
     pub(crate) injector: Injector,
     pub(crate) logger: Logger,
-    /// By which this host serves, if another one could.
-    pub(crate) keeper: Option<Keeper>,
+    /// `None` if no other host could serve.
+    pub(crate) lease: Option<LeaseClient>,
     pub(crate) cgroup: Cgroup,
     // Dropped in this order: pins go before the mount that holds them, all before the lock.
     pub(crate) bpffs: Mount,
@@ -46,7 +45,7 @@ pub(crate) struct Ground {
     pub(crate) lock: Lock,
 }
 
-impl Ground {
+impl Resources {
     /// Set everything up, or take over what an earlier `serve` has left running.
     pub(crate) fn prepare(config: &ServeConfig) -> Result<(Self, Option<Adopted>), ServeError> {
         let lock = config.run_dir.lock(&config.name)?;
@@ -74,8 +73,8 @@ impl Ground {
         };
         let pins = PinDirectory::new(bpffs.path(), &host_name);
         if pins.exists() && instance.has_begun() {
-            let (ground, adopted) = adopting::adopt(config, lock, bpffs, pins, instance)?;
-            return Ok((ground, Some(adopted)));
+            let (resources, adopted) = adoption::adopt(config, lock, bpffs, pins, instance)?;
+            return Ok((resources, Some(adopted)));
         }
         // Of one that was killed before there was anything to be taken over, or in its end.
         let removed = &mut Cleaned::default();
@@ -90,25 +89,25 @@ impl Ground {
             }
             return Err(error);
         }
-        // The directory may have outlived its host's last life.
+        // The directory may have outlived the last boot of its host.
         if let Err(error) = instance.renew() {
             drop(bpffs);
             return Err(error);
         }
         match Self::prepare_in(config, &lock, pins, &instance) {
-            Ok((plane, injector, (logger, keeper), cgroup, cgroup2)) => {
-                let ground = Self {
+            Ok((plane, injector, (logger, lease), cgroup, cgroup2)) => {
+                let resources = Self {
                     plane,
                     injector,
                     logger,
-                    keeper,
+                    lease,
                     cgroup,
                     bpffs,
                     cgroup2,
                     instance,
                     lock,
                 };
-                Ok((ground, None))
+                Ok((resources, None))
             }
             Err(error) => {
                 drop(bpffs);
@@ -125,9 +124,9 @@ impl Ground {
         instance: &Instance,
     ) -> Result<(Dataplane, Injector, Loggers, Cgroup, Mount), ServeError> {
         // Of two that begin at the same time one is the first, which goes on; the other one sees it.
-        let alone = changes::alone(lock.directory());
+        let alone = sysctl_backup::lock(lock.directory());
         if alone.is_some() {
-            preflight::addresses_of_others(config)?;
+            preflight::foreign_addresses(config)?;
         }
         options::keep(lock.directory(), config)?;
         drop(alone); // without this, each of the two sees the other
@@ -144,16 +143,16 @@ impl Ground {
         }
     }
 
-    /// From here on clients are served, after so many lives that the programs have counted before.
-    pub(crate) fn begins(&mut self, unused_lives: u32) -> Result<(), ServeError> {
-        self.instance.begin_after(unused_lives)?;
+    /// From here on clients are served, after so many incarnations that the programs have counted before.
+    pub(crate) fn begins(&mut self, unused_incarnations: u32) -> Result<(), ServeError> {
+        self.instance.begin_after(unused_incarnations)?;
         if let Some(link) = self.logger.link() {
             link.serves();
         }
         Ok(())
     }
 
-    /// Leave everything as it is.
+    /// Keeps programs, mounts and processes for the next `serve`.
     pub(crate) fn leave(self) {
         self.bpffs.leave();
         self.cgroup2.leave();
@@ -163,13 +162,13 @@ impl Ground {
     /// logger on another machine has.
     pub(crate) fn remove(mut self, over: bool) -> Result<(), ServeError> {
         // Before there are no programs any more, or the kernel would have the last word.
-        let taken_down = own_addresses::take_down(self.lock.directory());
-        if let Some(keeper) = self.keeper.take() {
+        let taken_down = vip::take_down(self.lock.directory());
+        if let Some(lease) = self.lease.take() {
             // Another host may serve at once: nothing here may speak any more without its programs.
-            let released = keeper
+            let released = lease
                 .silence()
                 .and(taken_down)
-                .and_then(|_| keeper.release());
+                .and_then(|_| lease.release());
             if let Err(error) = released {
                 self.leave();
                 return Err(error);
@@ -185,7 +184,7 @@ impl Ground {
         taken_down: Result<usize, ServeError>,
     ) -> Result<(), ServeError> {
         self.logger.end(over);
-        let detached = changes::end(self.lock.directory(), self.plane);
+        let detached = sysctl_backup::end(self.lock.directory(), self.plane);
         let removed = self.cgroup.remove();
         drop(self.bpffs);
         drop(self.cgroup2);
@@ -197,8 +196,8 @@ impl Ground {
     }
 }
 
-/// What is known on other machines: the record, and who serves.
-type Loggers = (Logger, Option<Keeper>);
+/// The logger, and the lease.
+type Loggers = (Logger, Option<LeaseClient>);
 
 /// Bytes in a microsecond that each processor may digest whole: so many take 3 % of its time at the most.
 const DIGEST_RATE: u32 = 200;
@@ -239,12 +238,12 @@ fn bind(
     };
     let mut plane = Dataplane::load(&settings, pins)?;
     let bound = (|| {
-        let alone = changes::alone(lock.directory());
-        plane.shares_with(changes::of_others(lock.directory()));
+        let alone = sysctl_backup::lock(lock.directory());
+        plane.shares_with(sysctl_backup::of_other_services(lock.directory()));
         for interface in ethernet_interfaces()? {
             plane.attach_interface(&interface, config.attach)?;
         }
-        changes::keep(lock.directory(), &plane)?;
+        sysctl_backup::keep(lock.directory(), &plane)?;
         drop(alone);
         plane.attach_latch()?;
         let injector = Injector::new(settings.mark)?;
@@ -253,13 +252,13 @@ fn bind(
             Some(_) => remote_logger(config, instance, &plane)?,
         };
         options::keep(lock.directory(), config)?;
-        let keeper = leasing::begin(config, instance, &plane)?;
-        Ok((injector, (logger, keeper)))
+        let lease = standby_eligibility::begin(config, instance, &plane)?;
+        Ok((injector, (logger, lease)))
     })();
     match bound {
         Ok((injector, loggers)) => Ok((plane, injector, loggers)),
         Err(error) => {
-            let _ = changes::end(lock.directory(), plane);
+            let _ = sysctl_backup::end(lock.directory(), plane);
             Err(error)
         }
     }
@@ -281,7 +280,7 @@ pub(crate) fn remote_logger(
         return local_logger(config, plane);
     };
     let asks = Asks {
-        claim: Some(leasing::claim(config, instance)?),
+        claim: Some(standby_eligibility::claim(config, instance)?),
         attach: attach(config, instance),
         digests: config.digests().then(|| plane.digest_seed()).transpose()?,
     };

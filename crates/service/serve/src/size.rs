@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_a_unit_that_fits() {
+    fn sizes_have_fitting_units() {
         let says = |bytes| Size(bytes).to_string();
         assert_eq!(says(0), "0 B");
         assert_eq!(says(1023), "1023 B");

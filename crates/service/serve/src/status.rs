@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use recovery::Count;
 
-use crate::{size::Size, tally::Tally};
+use crate::{counters::EventCounters, size::Size};
 
 /// The stage of a service that another host serves.
 pub(crate) const STANDBY: &str = "standby";
@@ -33,7 +33,7 @@ pub struct Status {
     pub logger_pid: Option<u32>,
     /// Where the record is kept, and how it is there.
     pub logger: String,
-    /// The server's present life; the first is 1.
+    /// The server's present incarnation; the first is 1.
     pub incarnation: u32,
     /// Milliseconds since `serve` was started.
     pub uptime_ms: f64,
@@ -108,7 +108,7 @@ pub struct Status {
     pub record: Option<RecordStatus>,
     /// What has happened since `serve` was started.
     #[serde(default)]
-    pub totals: Tally,
+    pub totals: EventCounters,
     /// Counters of the data plane.
     pub counters: BTreeMap<String, u64>,
     /// Every connection, if asked for.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use rand::rngs::SmallRng;
-use recovery::{SplicePoint, Standing};
+use recovery::{ReplayPosition, SplicePoint};
 use smoltcp::iface::SocketHandle;
 use south_model::{Flow, fabricated_syn};
 use wire::{ChecksumMode, Flags, FlowId, FlowKey, SegmentSpec, SeqNumber, kind};
@@ -114,9 +114,9 @@ impl Node {
     }
 
     /// Replay position of the connection, while the server waits for its sockets.
-    pub(crate) fn standing(&self, key: FlowKey, flow: &Flow) -> Option<Standing> {
+    pub(crate) fn standing(&self, key: FlowKey, flow: &Flow) -> Option<ReplayPosition> {
         let (_, passed) = self.passed(key, flow)?;
-        Some(Standing {
+        Some(ReplayPosition {
             instream: expected(flow, passed),
             outstream: flow.server.isn + 1 + length32(passed.said.len()),
             is_closed: passed.closed,

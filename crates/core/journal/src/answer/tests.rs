@@ -2,7 +2,7 @@ use super::{ends_with_interim, is_answer};
 use proptest::prelude::*;
 
 #[test]
-fn an_answer_is_what_is_not_an_interim_response() {
+fn final_response_is_recognised() {
     for answer in [
         "HTTP/1.1 200 OK\r\n",
         "HTTP/1.0 404 ",
@@ -18,7 +18,7 @@ fn an_answer_is_what_is_not_an_interim_response() {
 }
 
 #[test]
-fn an_interim_response_or_what_may_become_one_is_not_an_answer() {
+fn interim_response_is_no_response() {
     for answer in [
         "HTTP/1.1 100 Continue\r\n\r\n",
         "HTTP/1.1 103 Early Hints\r\n",
@@ -34,7 +34,7 @@ fn an_interim_response_or_what_may_become_one_is_not_an_answer() {
 }
 
 #[test]
-fn an_answer_may_stand_behind_interim_responses() {
+fn response_follows_interim_responses() {
     let hints = "HTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\n\r\n";
     let continues = "HTTP/1.1 100 Continue\r\n\r\n";
     let bare = "HTTP/1.0 102\r\n\r\n";
@@ -60,7 +60,7 @@ fn an_answer_may_stand_behind_interim_responses() {
 }
 
 #[test]
-fn behind_what_is_not_formed_as_an_interim_response_nothing_is_looked_for() {
+fn malformed_interim_ends_search() {
     for interim in [
         "HTTP/1.1 101 Switching Protocols\r\n\r\n",
         "HTTP/1.1 100 Continue\n\n",
@@ -76,7 +76,7 @@ fn behind_what_is_not_formed_as_an_interim_response_nothing_is_looked_for() {
 }
 
 #[test]
-fn what_was_said_last_is_interim_or_not() {
+fn last_output_is_classified() {
     let continues = "HTTP/1.1 100 Continue\r\n\r\n";
     let ok = "HTTP/1.1 200 OK\r\n\r\nbody";
     for (said, interim) in [
@@ -111,7 +111,7 @@ proptest! {
     /// Cut anywhere, interim responses are no answer; with the beginning of one behind them they
     /// are, from the byte on that tells.
     #[test]
-    fn interim_responses_are_seen_through(
+    fn interim_responses_are_skipped(
         before in prop::collection::vec(interim(), 0..4),
         code in 200u16..600,
     ) {
@@ -125,7 +125,7 @@ proptest! {
 
     /// What is an answer remains one, whatever follows.
     #[test]
-    fn an_answer_remains_one(
+    fn response_stays_response(
         before in prop::collection::vec(interim(), 0..2),
         said: Vec<u8>,
         more: Vec<u8>,
@@ -136,7 +136,7 @@ proptest! {
 
     /// Wherever an interim response comes last, it is seen.
     #[test]
-    fn an_interim_response_at_the_end_is_seen(said: Vec<u8>, interim in interim(), cut: prop::sample::Index) {
+    fn trailing_interim_is_found(said: Vec<u8>, interim in interim(), cut: prop::sample::Index) {
         let begun = &interim.as_bytes()[..1 + cut.index(interim.len())];
         prop_assert!(ends_with_interim(&[&said, begun].concat()));
     }

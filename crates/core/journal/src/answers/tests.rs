@@ -7,7 +7,7 @@ fn places(answers: Answers) -> [u64; 3] {
 }
 
 #[test]
-fn of_many_places_the_oldest_the_next_and_the_newest_are_known() {
+fn oldest_next_and_newest_positions_are_known() {
     let mut answers = Answers::from(1);
     for at in [1, 100, 100, 5000, 70, 6000] {
         answers.begins(at);
@@ -26,7 +26,7 @@ fn of_many_places_the_oldest_the_next_and_the_newest_are_known() {
 }
 
 #[test]
-fn an_answer_that_may_have_been_given_before_begins_where_the_record_ends() {
+fn possible_response_begins_at_record_end() {
     let mut answers = Answers::from(1);
     answers.recorded(4097);
     answers = Answers {
@@ -45,7 +45,7 @@ fn an_answer_that_may_have_been_given_before_begins_where_the_record_ends() {
 }
 
 #[test]
-fn what_has_come_before_others_is_not_taken_for_all() {
+fn reordered_output_is_not_complete() {
     let mut answers = Answers::from(1);
     answers.begins(100);
     answers.begins(200);
@@ -59,7 +59,7 @@ fn what_has_come_before_others_is_not_taken_for_all() {
 }
 
 #[test]
-fn what_a_turn_has_left_behind_is_forgotten() {
+fn positions_before_request_are_dropped() {
     let mut answers = Answers::from(1);
     answers.begins(50);
     answers.begins(90);
@@ -70,20 +70,20 @@ fn what_a_turn_has_left_behind_is_forgotten() {
 }
 
 /// So many bytes of each answer are recorded.
-const HEAD: u64 = 40;
+const HEAD_BYTES: u64 = 40;
 
 /// As a recovery looks at it: is more heard than recorded, from one of the places on?
 fn misses(answers: Answers, heard: u64, recorded: u64) -> bool {
     [answers.oldest, answers.next]
         .iter()
-        .any(|at| heard.saturating_sub(*at).min(HEAD) > recorded.saturating_sub(*at))
+        .any(|at| heard.saturating_sub(*at).min(HEAD_BYTES) > recorded.saturating_sub(*at))
 }
 
 proptest! {
     /// Answers of any lengths, each asked for when the one before was heard; heads come in order, later.
     /// Whenever a client has heard of an answer whose head is not whole, that is seen.
     #[test]
-    fn no_head_is_missed_that_the_client_has_heard(
+    fn received_heads_are_never_missing(
         lengths in prop::collection::vec(1u64..120, 1..12),
         steps in prop::collection::vec((any::<bool>(), 1u64..60), 1..60),
     ) {
@@ -93,7 +93,7 @@ proptest! {
         }
         let heads: Vec<(u64, u64)> = starts
             .windows(2)
-            .map(|pair| (pair[0], pair[1].min(pair[0] + HEAD)))
+            .map(|pair| (pair[0], pair[1].min(pair[0] + HEAD_BYTES)))
             .collect();
         let (mut answers, mut heard, mut asked) = (Answers::from(1), 1u64, 1usize);
         let (mut recorded, mut coming) = (0u64, heads.iter().copied().peekable());

@@ -2,8 +2,8 @@ use super::Beginnings;
 use crate::error::Unprotected;
 use crate::len64;
 use crate::pool::{Budget, Pool};
-use crate::summary::Place;
-use crate::turn::Turn;
+use crate::request::Request;
+use crate::summary::Position;
 use wire::SeqNumber;
 
 struct Case {
@@ -35,7 +35,7 @@ impl Case {
     }
 
     fn push(&mut self, instream: u64, outstream: u64) -> Result<Option<u64>, Unprotected> {
-        let turn = Turn {
+        let turn = Request {
             instream,
             outstream,
         };
@@ -43,13 +43,13 @@ impl Case {
     }
 
     fn all(&self) -> Vec<(u32, u32)> {
-        let numbers = |at: Place| (at.instream.0, at.outstream.0);
+        let numbers = |at: Position| (at.instream.0, at.outstream.0);
         self.beginnings.iter().map(numbers).collect()
     }
 }
 
 #[test]
-fn only_who_has_heard_something_begins_to_speak() {
+fn input_without_output_is_no_beginning() {
     let mut case = Case::new(u64::MAX);
     for (instream, outstream) in [(1, 1), (10, 21), (12, 21), (14, 30)] {
         assert_eq!(case.push(instream, outstream), Ok(None));
@@ -59,7 +59,7 @@ fn only_who_has_heard_something_begins_to_speak() {
 
 /// Who has heard more before it speaks had not spoken there before.
 #[test]
-fn what_was_heard_last_before_a_word_counts() {
+fn last_output_before_input_counts() {
     let mut case = Case::new(u64::MAX);
     for (instream, outstream, before) in [
         (10, 21, None),
@@ -75,7 +75,7 @@ fn what_was_heard_last_before_a_word_counts() {
 
 /// Also where the numbers come round.
 #[test]
-fn what_is_not_in_the_record_has_no_beginning() {
+fn unrecorded_input_has_no_beginning() {
     let mut case = Case::new(u64::MAX);
     let far = (1 << 32) - 5;
     for at in [far, far + 4, far + 9, far + 20] {
@@ -90,7 +90,7 @@ fn what_is_not_in_the_record_has_no_beginning() {
 }
 
 #[test]
-fn room_is_asked_for() {
+fn memory_is_reserved() {
     let mut case = Case::new(20);
     assert_eq!(case.push(2, 2), Ok(None));
     assert_eq!(case.push(3, 3), Ok(None));

@@ -23,7 +23,7 @@ fn written(writes: &[(u64, &[u8])]) -> (Chunks, u64) {
 }
 
 #[test]
-fn chunks_follow_each_other_without_gap_or_overlap() {
+fn chunks_are_contiguous() {
     let mut last = Location::of(0);
     assert_eq!((last.number, last.size, last.within), (0, FIRST_CHUNK, 0));
     for offset in 1..5 * len64(FULL_CHUNK) {
@@ -48,13 +48,13 @@ fn chunks_follow_each_other_without_gap_or_overlap() {
 }
 
 #[test]
-fn a_short_request_costs_its_chunk_and_one_entry() {
+fn short_request_costs_one_chunk() {
     let (_, held) = written(&[(1, &[7; 100])]);
     assert!(held <= 300, "{held} bytes");
 }
 
 #[test]
-fn backwards_is_as_good_as_forwards() {
+fn write_order_is_irrelevant() {
     let bytes: Vec<u8> = (0..200_000u32).map(|i| i.to_le_bytes()[0] ^ 0x5a).collect();
     let (mut forwards, mut backwards) = (Vec::new(), Vec::new());
     let mut position = 1;
@@ -83,13 +83,13 @@ fn differences_are_counted_across_chunks() {
 }
 
 #[test]
-fn far_away_costs_one_chunk_and_its_entry() {
+fn distant_write_costs_one_chunk() {
     let (_, held) = written(&[(1 << 30, b"x")]);
     assert!(held <= len64(FULL_CHUNK) + 64, "{held} bytes");
 }
 
 #[test]
-fn a_limit_is_met_in_the_middle_of_a_write() {
+fn limit_stops_write_midway() {
     let (mut pool, mut held) = (Pool::new(u64::MAX), 0);
     let mut budget = Budget {
         pool: &mut pool,

@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::stream::CHUNK;
+use crate::stream::CHUNK_BYTES;
 
-const RECORD: u64 = 7;
-const ROOM: u64 = u64::MAX;
+const RECORD_NUMBER: u64 = 7;
+const FREE_BYTES: u64 = u64::MAX;
 
 fn said(process: u32, length: usize) -> Vec<u8> {
     let step = usize::try_from(process).unwrap() + 3;
@@ -16,12 +16,12 @@ fn said(process: u32, length: usize) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn what_is_kept_is_the_beginning_of_what_was_said(
+    fn stored_bytes_are_a_prefix(
         pieces in prop::collection::vec((0u32..3, 0usize..200_000, 0usize..90_000), 0..40),
         (from, most) in (0usize..300_000, 0usize..200_000),
     ) {
         let mut kept = Determinants::default();
-        kept.begin(RECORD);
+        kept.begin(RECORD_NUMBER);
         let mut lengths = [0usize; 3];
         for (process, at, length) in pieces {
             let bytes = &said(process, at + length)[at..];
@@ -29,7 +29,7 @@ proptest! {
             if at <= lengths[index] {
                 lengths[index] = lengths[index].max(at + length);
             }
-            let stable = kept.append(RECORD, process, at as u64, bytes, ROOM);
+            let stable = kept.append(RECORD_NUMBER, process, at as u64, bytes, FREE_BYTES);
             prop_assert_eq!(stable, Ok(Some(lengths[index] as u64)));
         }
         for (process, length) in (0..3).zip(lengths) {
@@ -38,59 +38,62 @@ proptest! {
             let part = &all[from.min(length)..(from + most).min(length)];
             prop_assert!(kept.read(process, from as u64, most) == part);
         }
-        let held: usize = lengths.iter().map(|length| length.div_ceil(CHUNK) * CHUNK).sum();
+        let held: usize = lengths.iter().map(|length| length.div_ceil(CHUNK_BYTES) * CHUNK_BYTES).sum();
         prop_assert_eq!(kept.held(), held as u64);
     }
 }
 
 proptest! {
     #[test]
-    fn what_was_cut_off_can_be_said_otherwise(
+    fn truncated_bytes_may_differ(
         length in 0usize..200_000, cut in 0usize..250_000, more in prop::collection::vec(any::<u8>(), 0..70_000),
     ) {
         let mut kept = Determinants::default();
-        kept.begin(RECORD);
+        kept.begin(RECORD_NUMBER);
         let said = said(0, length);
-        let _ = kept.append(RECORD, 0, 0, &said, ROOM);
+        let _ = kept.append(RECORD_NUMBER, 0, 0, &said, FREE_BYTES);
         kept.cut(0, cut as u64);
         let left = &said[..cut.min(length)];
         prop_assert!(kept.read(0, 0, usize::MAX) == left);
-        let stable = kept.append(RECORD, 0, left.len() as u64, &more, ROOM);
+        let stable = kept.append(RECORD_NUMBER, 0, left.len() as u64, &more, FREE_BYTES);
         prop_assert_eq!(stable, Ok(Some((left.len() + more.len()) as u64)));
         let all = [left, &more[..]].concat();
         prop_assert!(kept.read(0, 0, usize::MAX) == all);
-        prop_assert_eq!(kept.held(), (all.len().div_ceil(CHUNK) * CHUNK) as u64);
+        prop_assert_eq!(kept.held(), (all.len().div_ceil(CHUNK_BYTES) * CHUNK_BYTES) as u64);
     }
 }
 
 #[test]
-fn another_record_has_nothing_to_do_with_it() {
+fn other_record_is_separate() {
     let mut kept = Determinants::default();
-    assert_eq!(kept.append(1, 0, 0, b"early", ROOM), Ok(None));
+    assert_eq!(kept.append(1, 0, 0, b"early", FREE_BYTES), Ok(None));
     kept.begin(1);
-    assert_eq!(kept.append(1, 0, 0, b"hello", ROOM), Ok(Some(5)));
+    assert_eq!(kept.append(1, 0, 0, b"hello", FREE_BYTES), Ok(Some(5)));
     kept.begin(1);
-    assert_eq!(kept.append(2, 0, 0, b"other", ROOM), Ok(None));
+    assert_eq!(kept.append(2, 0, 0, b"other", FREE_BYTES), Ok(None));
     assert_eq!(kept.streams().collect::<Vec<_>>(), [(0, 5)]);
     kept.begin(2);
     assert_eq!(kept.streams().count(), 0);
-    assert_eq!(kept.append(1, 0, 5, b"late", ROOM), Ok(None));
+    assert_eq!(kept.append(1, 0, 5, b"late", FREE_BYTES), Ok(None));
 }
 
 #[test]
-fn where_there_is_no_room_nothing_is_left() {
+fn full_memory_drops_record() {
     let mut kept = Determinants::default();
     kept.begin(1);
-    let most = CHUNK as u64;
-    assert_eq!(kept.append(1, 0, 0, &[1; CHUNK], most), Ok(Some(most)));
+    let most = CHUNK_BYTES as u64;
+    assert_eq!(
+        kept.append(1, 0, 0, &[1; CHUNK_BYTES], most),
+        Ok(Some(most))
+    );
     assert_eq!(kept.append(1, 1, 0, &[1], most), Err(NoRoom));
     assert_eq!((kept.record(), kept.held()), (None, 0));
     // Nor does anything of it come back.
     kept.begin(1);
     assert!(kept.is_over(1));
-    assert_eq!(kept.append(1, 0, 0, &[1], ROOM), Err(NoRoom));
+    assert_eq!(kept.append(1, 0, 0, &[1], FREE_BYTES), Err(NoRoom));
     kept.begin(2);
-    assert_eq!(kept.append(2, 0, 0, &[1], ROOM), Ok(Some(1)));
+    assert_eq!(kept.append(2, 0, 0, &[1], FREE_BYTES), Ok(Some(1)));
 }
 
 /// A step of a host that uploads, commits, dies in the middle of it, and comes back.
@@ -120,11 +123,11 @@ proptest! {
     /// Whatever is torn when: the record is an image that has come as a whole, and all that was noted since it was
     /// made.
     #[test]
-    fn an_image_takes_the_place_of_what_is_before_it_or_of_nothing(
+    fn image_replaces_prefix_or_nothing(
         steps in prop::collection::vec(step(), 0..30),
     ) {
         let mut kept = Determinants::default();
-        kept.begin(RECORD);
+        kept.begin(RECORD_NUMBER);
         let all = said(0, 3_000_000);
         let mut length = 0;
         // Number, end in the stream, and bytes of the one in use, and of the one that is uploaded.
@@ -135,7 +138,7 @@ proptest! {
             match step {
                 Step::Note(more) => {
                     let bytes = &all[length..length + more];
-                    let stable = kept.append(RECORD, 0, length as u64, bytes, ROOM);
+                    let stable = kept.append(RECORD_NUMBER, 0, length as u64, bytes, FREE_BYTES);
                     length += more;
                     prop_assert_eq!(stable, Ok(Some(length as u64)));
                 }
@@ -145,7 +148,7 @@ proptest! {
                     let of = (number, image.len() as u64);
                     let mut there = 0;
                     for piece in image[..until].chunks(60_000) {
-                        let taken = kept.take_image(RECORD, of, there, piece, ROOM);
+                        let taken = kept.take_image(RECORD_NUMBER, of, there, piece, FREE_BYTES);
                         there += piece.len() as u64;
                         prop_assert_eq!(taken, Ok(there));
                     }
@@ -156,7 +159,7 @@ proptest! {
                     let Some((number, end, image)) = uploaded.clone() else {
                         continue;
                     };
-                    let committed = kept.commit_image(RECORD, number, end as u64, 1);
+                    let committed = kept.commit_image(RECORD_NUMBER, number, end as u64, 1);
                     prop_assert_eq!(committed.is_ok(), is_whole);
                     if committed.is_ok() {
                         used = Some((number, end, image));
@@ -185,49 +188,58 @@ proptest! {
 }
 
 #[test]
-fn an_image_that_is_torn_or_of_another_record_is_none() {
+fn torn_or_foreign_image_is_rejected() {
     let mut kept = Determinants::default();
-    kept.begin(RECORD);
-    let _ = kept.append(RECORD, 0, 0, b"hello, world", ROOM);
+    kept.begin(RECORD_NUMBER);
+    let _ = kept.append(RECORD_NUMBER, 0, 0, b"hello, world", FREE_BYTES);
     let image = (1, 10);
     let take = |kept: &mut Determinants, record, image, from, bytes: &[u8]| {
-        kept.take_image(record, image, from, bytes, ROOM)
+        kept.take_image(record, image, from, bytes, FREE_BYTES)
     };
     assert_eq!(
         take(&mut kept, 9, image, 0, b"01234"),
         Err(ImageError::OtherRecord)
     );
     assert_eq!(
-        take(&mut kept, RECORD, image, 5, b"56789"),
+        take(&mut kept, RECORD_NUMBER, image, 5, b"56789"),
         Err(ImageError::Torn)
     );
-    assert_eq!(take(&mut kept, RECORD, image, 0, b"01234"), Ok(5));
-    assert_eq!(kept.commit_image(RECORD, 1, 5, 1), Err(ImageError::Torn));
+    assert_eq!(take(&mut kept, RECORD_NUMBER, image, 0, b"01234"), Ok(5));
     assert_eq!(
-        take(&mut kept, RECORD, image, 6, b"6789"),
+        kept.commit_image(RECORD_NUMBER, 1, 5, 1),
         Err(ImageError::Torn)
     );
     assert_eq!(
-        take(&mut kept, RECORD, image, 5, b"56789"),
+        take(&mut kept, RECORD_NUMBER, image, 6, b"6789"),
+        Err(ImageError::Torn)
+    );
+    assert_eq!(
+        take(&mut kept, RECORD_NUMBER, image, 5, b"56789"),
         Err(ImageError::Torn),
         "it is gone"
     );
     assert_eq!(
-        take(&mut kept, RECORD, image, 0, b"0123456789!"),
+        take(&mut kept, RECORD_NUMBER, image, 0, b"0123456789!"),
         Err(ImageError::Torn)
     );
-    assert_eq!(take(&mut kept, RECORD, image, 0, b"0123456789"), Ok(10));
     assert_eq!(
-        take(&mut kept, RECORD, (2, 10), 10, b""),
+        take(&mut kept, RECORD_NUMBER, image, 0, b"0123456789"),
+        Ok(10)
+    );
+    assert_eq!(
+        take(&mut kept, RECORD_NUMBER, (2, 10), 10, b""),
         Err(ImageError::Torn)
     );
     assert_eq!(kept.commit_image(9, 1, 5, 1), Err(ImageError::OtherRecord));
-    assert_eq!(kept.commit_image(RECORD, 2, 5, 1), Err(ImageError::Torn));
+    assert_eq!(
+        kept.commit_image(RECORD_NUMBER, 2, 5, 1),
+        Err(ImageError::Torn)
+    );
     assert_eq!(kept.image().map(Image::number), None);
     assert_eq!(kept.read(0, 0, 99), b"hello, world");
-    assert_eq!(kept.commit_image(RECORD, 1, 7, 3), Ok(()));
+    assert_eq!(kept.commit_image(RECORD_NUMBER, 1, 7, 3), Ok(()));
     assert_eq!(
-        kept.commit_image(RECORD, 1, 7, 3),
+        kept.commit_image(RECORD_NUMBER, 1, 7, 3),
         Ok(()),
         "who has not heard the answer asks again"
     );
@@ -236,8 +248,11 @@ fn an_image_that_is_torn_or_of_another_record_is_none() {
         (Vec::new(), b"world".to_vec())
     );
     // Nothing goes back behind it.
-    assert_eq!(take(&mut kept, RECORD, (3, 1), 0, b"0"), Ok(1));
-    assert_eq!(kept.commit_image(RECORD, 3, 6, 3), Err(ImageError::Torn));
+    assert_eq!(take(&mut kept, RECORD_NUMBER, (3, 1), 0, b"0"), Ok(1));
+    assert_eq!(
+        kept.commit_image(RECORD_NUMBER, 3, 6, 3),
+        Err(ImageError::Torn)
+    );
     // Another record has nothing to do with it.
     kept.begin(2);
     assert_eq!((kept.image().map(Image::number), kept.held()), (None, 0));
@@ -245,51 +260,57 @@ fn an_image_that_is_torn_or_of_another_record_is_none() {
 
 /// A logger that has begun anew has no whole record before it has the image again, and all that came behind it.
 #[test]
-fn without_the_image_the_record_is_not_whole() {
+fn record_without_image_is_incomplete() {
     let mut kept = Determinants::default();
-    kept.begin(RECORD);
-    kept.was_said(RECORD, &[(0, 100)]);
+    kept.begin(RECORD_NUMBER);
+    kept.was_said(RECORD_NUMBER, &[(0, 100)]);
     assert!(!kept.is_whole());
     assert_eq!(
-        kept.append(RECORD, 0, 90, &[7; 10], ROOM),
+        kept.append(RECORD_NUMBER, 0, 90, &[7; 10], FREE_BYTES),
         Ok(Some(0)),
         "a hole"
     );
-    assert_eq!(kept.take_image(RECORD, (5, 4), 0, b"1234", ROOM), Ok(4));
+    assert_eq!(
+        kept.take_image(RECORD_NUMBER, (5, 4), 0, b"1234", FREE_BYTES),
+        Ok(4)
+    );
     assert!(!kept.is_whole());
-    assert_eq!(kept.commit_image(RECORD, 5, 90, 1), Ok(()));
+    assert_eq!(kept.commit_image(RECORD_NUMBER, 5, 90, 1), Ok(()));
     assert!(!kept.is_whole());
-    assert_eq!(kept.append(RECORD, 0, 90, &[7; 10], ROOM), Ok(Some(100)));
+    assert_eq!(
+        kept.append(RECORD_NUMBER, 0, 90, &[7; 10], FREE_BYTES),
+        Ok(Some(100))
+    );
     assert!(kept.is_whole());
 }
 
 /// Where there is no room for both, what may come goes before what is there.
 #[test]
-fn an_image_takes_nobodys_room() {
+fn image_leaves_client_memory() {
     let mut kept = Determinants::default();
-    kept.begin(RECORD);
-    let chunk = CHUNK as u64;
+    kept.begin(RECORD_NUMBER);
+    let chunk = CHUNK_BYTES as u64;
     let most = 32 * chunk;
     let large = (1, 30 * chunk);
     assert_eq!(
-        kept.take_image(RECORD, large, 0, &[1], most),
+        kept.take_image(RECORD_NUMBER, large, 0, &[1], most),
         Err(ImageError::NoRoom)
     );
     let image = (2, 20 * chunk);
-    let bytes = vec![1; 20 * CHUNK];
+    let bytes = vec![1; 20 * CHUNK_BYTES];
     assert_eq!(
-        kept.take_image(RECORD, image, 0, &bytes, most),
+        kept.take_image(RECORD_NUMBER, image, 0, &bytes, most),
         Ok(20 * chunk)
     );
     assert_eq!(kept.held_by_images(), 20 * chunk);
-    let notes = vec![2; 13 * CHUNK];
+    let notes = vec![2; 13 * CHUNK_BYTES];
     assert_eq!(
-        kept.append(RECORD, 0, 0, &notes, most),
+        kept.append(RECORD_NUMBER, 0, 0, &notes, most),
         Ok(Some(13 * chunk))
     );
     assert_eq!((kept.held(), kept.held_by_images()), (13 * chunk, 0));
     assert_eq!(
-        kept.commit_image(RECORD, 2, chunk, 1),
+        kept.commit_image(RECORD_NUMBER, 2, chunk, 1),
         Err(ImageError::Torn)
     );
     assert_eq!(kept.read(0, 0, usize::MAX), notes);

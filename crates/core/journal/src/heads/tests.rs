@@ -46,7 +46,7 @@ impl Case {
 }
 
 #[test]
-fn adjacent_parts_are_joined_in_any_order() {
+fn adjacent_parts_are_joined() {
     for order in [[0, 1, 2], [2, 1, 0], [0, 2, 1], [1, 0, 2]] {
         let parts: [(u64, &[u8]); 3] = [(10, b"abc"), (13, b"def"), (16, b"ghi")];
         let mut case = Case::new();
@@ -58,7 +58,7 @@ fn adjacent_parts_are_joined_in_any_order() {
 }
 
 #[test]
-fn the_first_write_wins_and_gaps_stay() {
+fn first_write_wins_and_gaps_stay() {
     let mut case = Case::new();
     case.record(10, b"cd").expect("no limit");
     case.record(20, b"xyz").expect("no limit");
@@ -77,7 +77,7 @@ fn the_first_write_wins_and_gaps_stay() {
 }
 
 #[test]
-fn what_lies_before_a_place_is_found_up_to_the_gap() {
+fn bytes_before_position_end_at_gap() {
     let mut case = Case::new();
     case.record(5, b"abc").expect("no limit");
     case.record(10, b"defgh").expect("no limit");
@@ -99,7 +99,7 @@ fn what_lies_before_a_place_is_found_up_to_the_gap() {
 }
 
 #[test]
-fn what_is_dropped_stays_dropped() {
+fn dropped_bytes_stay_dropped() {
     let mut case = Case::new();
     case.record(1, b"first").expect("no limit");
     case.record(10, b"second").expect("no limit");
@@ -118,7 +118,7 @@ fn what_is_dropped_stays_dropped() {
 }
 
 #[test]
-fn a_limit_met_while_joining_loses_no_account() {
+fn limit_during_join_keeps_accounting() {
     let mut case = Case::new();
     case.record(1, &[1; 100]).expect("no limit");
     case.record(201, &[2; 100]).expect("no limit");

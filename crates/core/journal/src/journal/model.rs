@@ -5,11 +5,11 @@ mod steps;
 use super::{Journal, Limits, ReplayMode};
 use crate::error::{ReadError, Refused};
 use crate::len64;
-use crate::record::{Arrival, Said, ServerProgress};
+use crate::record::{InstreamSegment, OutstreamSegment, ServerProgress};
 use crate::summary::{State, Summary};
 use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, any, proptest};
-use steps::{SPACE, Step, Where, bytes, steps};
+use steps::{MODEL_BYTES, Step, Where, bytes, steps};
 use types::ClientFin;
 use wire::{FlowId, SeqNumber};
 
@@ -55,7 +55,7 @@ impl Stream {
     }
 
     /// How many bytes there are beyond the first hole.
-    fn ahead(&self) -> u64 {
+    fn bytes_beyond_gap(&self) -> u64 {
         let beyond = self.table.get(self.data_end()..).unwrap_or_default();
         len64(beyond.iter().flatten().count())
     }
@@ -120,7 +120,7 @@ impl Naive {
             }
             Where::At(position) => position,
         };
-        at.min(SPACE - 70_001)
+        at.min(MODEL_BYTES - 70_001)
     }
 
     /// What lies before `to` is needed no more.
@@ -139,7 +139,7 @@ impl Naive {
         end + usize::from(self.fin == Some(end))
     }
 
-    fn begins_turn(&self, at: usize, arrival: &Arrival<'_>, server_nxt: usize) -> bool {
+    fn begins_request(&self, at: usize, arrival: &InstreamSegment<'_>, server_nxt: usize) -> bool {
         at == self.instream.data_end()
             && at == self.instream.end()
             && self.fin.is_none()
@@ -152,8 +152,14 @@ impl Naive {
     }
 
     /// Answers the bytes that conflict.
-    fn arrive(&mut self, at: usize, arrival: &Arrival<'_>, nxt: usize, mode: ReplayMode) -> u64 {
-        if self.begins_turn(at, arrival, nxt) {
+    fn arrive(
+        &mut self,
+        at: usize,
+        arrival: &InstreamSegment<'_>,
+        nxt: usize,
+        mode: ReplayMode,
+    ) -> u64 {
+        if self.begins_request(at, arrival, nxt) {
             self.turn_outstream = nxt;
             if mode == ReplayMode::Request {
                 self.instream.restart(at);
@@ -163,7 +169,7 @@ impl Naive {
         if at + arrival.payload.len() > self.instream.end() {
             self.spoken = Some(self.spoken.map_or(nxt, |spoken| spoken.max(nxt)));
         }
-        let fin = self.fin.unwrap_or(SPACE);
+        let fin = self.fin.unwrap_or(MODEL_BYTES);
         let differ = self.instream.write(at, arrival.payload, fin);
         let end = at + arrival.payload.len();
         if arrival.fin && self.fin.is_none() && end >= self.instream.end() {
@@ -219,10 +225,12 @@ impl Pair {
                 let bytes = bytes(at, length, salt);
                 let isn = self.models[which].as_ref().map(|model| model.server_isn);
                 let seq = seq(isn.unwrap_or(SeqNumber(0)), at);
-                let done = self.journal.outstream(flow, &Said::in_order(seq, &bytes));
+                let done = self
+                    .journal
+                    .outstream(flow, &OutstreamSegment::in_order(seq, &bytes));
                 if self.accepted(which, done) {
                     let model = self.models[which].as_mut().expect("accepted");
-                    self.conflicting.1 += model.outstream.write(at, &bytes, SPACE);
+                    self.conflicting.1 += model.outstream.write(at, &bytes, MODEL_BYTES);
                 }
             }
             Step::Arrive { .. } => self.arrive(which, step),
@@ -250,7 +258,7 @@ impl Pair {
         let payload = bytes(at, length, salt);
         let seq_of = |position| seq(model.client_isn, position);
         let out_of = |position| seq(model.server_isn, position);
-        let arrival = Arrival {
+        let arrival = InstreamSegment {
             seq: seq_of(at),
             payload: &payload,
             fin,
@@ -350,7 +358,7 @@ impl Pair {
             };
             assert_eq!(record.stable_seq, place(model.stable()));
             assert_eq!(record.start.instream, place(model.instream.start));
-            assert_eq!(record.ahead, model.instream.ahead());
+            assert_eq!(record.ahead, model.instream.bytes_beyond_gap());
             let fin = model.fin.map(|at| ClientFin {
                 seq: place(at),
                 heard: model.fin_heard,
@@ -405,7 +413,7 @@ proptest! {
 
     /// Without limits the journal and the model agree on every step.
     #[test]
-    fn it_is_a_table_from_position_to_byte(
+    fn journal_equals_naive_model(
         turn in any::<bool>(),
         script in vec((0usize..3, steps()), 1..80),
     ) {
@@ -417,7 +425,7 @@ proptest! {
     /// With limits it agrees on those connections that it did not give up, and holds no more than
     /// it may.
     #[test]
-    fn limits_hold_and_cost_only_whom_they_hit(
+    fn limits_affect_single_connections(
         turn in any::<bool>(),
         per_connection in 0u64..400_000,
         total in 0u64..600_000,

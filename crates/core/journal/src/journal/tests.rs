@@ -1,13 +1,13 @@
 use super::{Journal, Limits, ReplayMode};
 use crate::error::{OpenError, ReadError, Refused, Unprotected};
 use crate::pool::FULL_CHUNK;
-use crate::record::{Arrival, Record, Recorded, Said, ServerProgress};
-use crate::summary::{Place, Protected, State};
-use crate::{len64, position::PLAUSIBLE};
+use crate::record::{InstreamSegment, OutstreamSegment, Record, Recorded, ServerProgress};
+use crate::summary::{Position, Protected, State};
+use crate::{len64, position::PLAUSIBLE_DISTANCE};
 use types::ClientFin;
 use wire::{FlowId, SeqNumber};
 
-mod releasing;
+mod release;
 
 const A: FlowId = FlowId(1);
 const B: FlowId = FlowId(2);
@@ -21,8 +21,8 @@ const AMPLE: Limits = Limits {
 };
 
 /// A segment of a client to which the server has not said anything.
-fn segment(seq: SeqNumber, payload: &[u8]) -> Arrival<'_> {
-    Arrival {
+fn segment(seq: SeqNumber, payload: &[u8]) -> InstreamSegment<'_> {
+    InstreamSegment {
         seq,
         payload,
         fin: false,
@@ -37,8 +37,8 @@ fn segment(seq: SeqNumber, payload: &[u8]) -> Arrival<'_> {
     }
 }
 
-fn fin(seq: SeqNumber, payload: &[u8]) -> Arrival<'_> {
-    Arrival {
+fn fin(seq: SeqNumber, payload: &[u8]) -> InstreamSegment<'_> {
+    InstreamSegment {
         fin: true,
         ..segment(seq, payload)
     }
@@ -67,7 +67,7 @@ fn protected(journal: &Journal, flow: FlowId) -> Protected {
 }
 
 #[test]
-fn a_record_is_read_from_any_place_in_it_and_from_no_other() {
+fn record_is_read_within_bounds() {
     let mut journal = journal(AMPLE, &[A]);
     journal
         .instream(A, &segment(ISN + 1, b"hello "))
@@ -95,7 +95,7 @@ fn a_record_is_read_from_any_place_in_it_and_from_no_other() {
 }
 
 #[test]
-fn the_first_byte_stays_and_differences_are_counted() {
+fn first_bytes_stay_and_mismatches_count() {
     let mut journal = journal(AMPLE, &[A]);
     journal
         .instream(A, &segment(ISN + 4, b"DEF"))
@@ -115,7 +115,7 @@ fn the_first_byte_stays_and_differences_are_counted() {
 }
 
 #[test]
-fn a_keepalive_before_the_first_byte_records_nothing() {
+fn early_keepalive_records_no_byte() {
     let mut journal = journal(AMPLE, &[A]);
     journal.instream(A, &segment(ISN, b"?")).expect("ignored");
     assert_eq!(journal.stable_seq(A), Some(ISN + 1));
@@ -124,7 +124,7 @@ fn a_keepalive_before_the_first_byte_records_nothing() {
 }
 
 #[test]
-fn a_fin_counts_when_everything_before_it_is_there() {
+fn fin_counts_without_gap() {
     let mut journal = journal(AMPLE, &[A]);
     journal.instream(A, &fin(ISN + 3, b"cd")).expect("recorded");
     let end = ClientFin {
@@ -151,7 +151,7 @@ fn a_fin_counts_when_everything_before_it_is_there() {
 }
 
 #[test]
-fn a_fin_before_recorded_bytes_is_ignored() {
+fn fin_before_recorded_bytes_is_ignored() {
     let mut journal = journal(AMPLE, &[A]);
     journal
         .instream(A, &segment(ISN + 9, b"xyz"))
@@ -165,24 +165,30 @@ fn a_fin_before_recorded_bytes_is_ignored() {
 }
 
 #[test]
-fn what_is_too_far_away_is_refused() {
+fn distant_bytes_are_refused() {
     let mut journal = journal(AMPLE, &[A]);
-    let far = ISN + 1 + PLAUSIBLE;
-    for seq in [far, far + 1, far + (1 << 31), ISN - 1, ISN - PLAUSIBLE] {
+    let far = ISN + 1 + PLAUSIBLE_DISTANCE;
+    for seq in [
+        far,
+        far + 1,
+        far + (1 << 31),
+        ISN - 1,
+        ISN - PLAUSIBLE_DISTANCE,
+    ] {
         let refused = journal.instream(A, &segment(seq, b"x"));
         assert_eq!(refused, Err(Refused::Implausible), "{seq}");
     }
     journal
         .instream(A, &segment(far - 1, b"x"))
         .expect("plausible");
-    let refused = journal.outstream(A, &Said::in_order(SERVER - 1, b"x"));
+    let refused = journal.outstream(A, &OutstreamSegment::in_order(SERVER - 1, b"x"));
     assert_eq!(refused, Err(Refused::Implausible));
     assert_eq!(journal.statistics().refused_implausible, 6);
     assert_eq!(journal.stable_seq(A), Some(ISN + 1));
 }
 
 #[test]
-fn over_the_limit_of_a_connection_it_alone_loses_its_record() {
+fn connection_limit_costs_one_record() {
     let limits = Limits {
         per_connection: 4 * len64(FULL_CHUNK),
         ..AMPLE
@@ -218,7 +224,7 @@ fn over_the_limit_of_a_connection_it_alone_loses_its_record() {
     for refused in [
         journal.instream(A, &segment(ISN + 1, b"x")).map(|_| ()),
         journal
-            .outstream(A, &Said::in_order(SERVER + 1, b"x"))
+            .outstream(A, &OutstreamSegment::in_order(SERVER + 1, b"x"))
             .map(drop),
     ] {
         assert_eq!(refused, Err(Refused::Unprotected(limit)));
@@ -240,7 +246,7 @@ fn over_the_limit_of_a_connection_it_alone_loses_its_record() {
 }
 
 #[test]
-fn over_the_total_limit_who_wants_more_loses() {
+fn total_limit_costs_the_growing_record() {
     let limits = Limits {
         total: 2 * len64(FULL_CHUNK),
         ..AMPLE
@@ -253,13 +259,13 @@ fn over_the_total_limit_who_wants_more_loses() {
     let limit = Unprotected::TotalLimit;
     assert_eq!(refused, Err(Refused::BecameUnprotected(limit)));
     assert_eq!(journal.stable_seq(A), Some(ISN + 60_001));
-    let refused = journal.outstream(A, &Said::in_order(SERVER + 1, &[2; 100_000]));
+    let refused = journal.outstream(A, &OutstreamSegment::in_order(SERVER + 1, &[2; 100_000]));
     assert_eq!(refused, Err(Refused::BecameUnprotected(limit)));
     assert_eq!(journal.statistics().held, 0);
 }
 
 #[test]
-fn a_client_that_leaves_hole_after_hole_is_given_up() {
+fn too_many_gaps_unprotect() {
     let mut journal = journal(AMPLE, &[A]);
     let refused = (1..=10_000)
         .map(|hole| journal.instream(A, &segment(ISN + 1 + 2 * hole, b"x")))
@@ -270,7 +276,7 @@ fn a_client_that_leaves_hole_after_hole_is_given_up() {
 }
 
 #[test]
-fn connections_are_bounded_and_a_known_one_is_replaced() {
+fn connections_are_bounded_and_replaceable() {
     let limits = Limits {
         connections: 2,
         ..AMPLE
@@ -305,7 +311,7 @@ fn connections_are_bounded_and_a_known_one_is_replaced() {
 }
 
 #[test]
-fn summaries_come_in_the_order_of_the_numbers() {
+fn summaries_are_ordered_by_number() {
     let flows = [9, 3, 7, 1, 1 << 40].map(FlowId);
     let journal = journal(AMPLE, &flows);
     let order: Vec<u64> = journal.summaries().map(|summary| summary.flow.0).collect();
@@ -314,14 +320,14 @@ fn summaries_come_in_the_order_of_the_numbers() {
 
 /// BIG TCP segments, in turns, until both streams have carried more than 4 GiB.
 #[test]
-fn streams_go_on_beyond_four_gigabytes() {
+fn streams_pass_4_gib() {
     let mut journal = Journal::new(AMPLE, ReplayMode::Request);
     journal.open(A, ISN, SERVER).expect("the first");
     let payload: Vec<u8> = (0..512 * 1024u32).map(|i| i.to_le_bytes()[1]).collect();
     let step = 512 * 1024;
     let (mut seq, mut said) = (ISN + 1, SERVER + 1);
     for turn in 1..=(1 << 13) + 100 {
-        let arrival = Arrival {
+        let arrival = InstreamSegment {
             client_ack: said,
             server: Some(ServerProgress {
                 nxt: said,
@@ -331,7 +337,7 @@ fn streams_go_on_beyond_four_gigabytes() {
         };
         journal.instream(A, &arrival).expect("recorded");
         journal
-            .outstream(A, &Said::in_order(said, b"answer"))
+            .outstream(A, &OutstreamSegment::in_order(said, b"answer"))
             .expect("recorded");
         assert_eq!(protected(&journal, A).turns, turn);
         assert_eq!(protected(&journal, A).start.instream, seq);
@@ -349,16 +355,16 @@ fn streams_go_on_beyond_four_gigabytes() {
 /// Bare acknowledgements tell how far a long answer is. The same sequence numbers come again after
 /// 4 GiB, and are not the same place.
 #[test]
-fn the_answer_after_one_of_four_gigabytes_is_another() {
+fn response_after_4_gib_is_separate() {
     let mut journal = journal(AMPLE, &[A]);
     journal
         .instream(A, &segment(ISN + 1, b"big"))
         .expect("recorded");
     journal
-        .outstream(A, &Said::in_order(SERVER + 1, b"first answer"))
+        .outstream(A, &OutstreamSegment::in_order(SERVER + 1, b"first answer"))
         .expect("recorded");
     let mut said = SERVER + 1;
-    let progress = |said| Arrival {
+    let progress = |said| InstreamSegment {
         client_ack: said,
         server: Some(ServerProgress {
             nxt: said,
@@ -371,14 +377,14 @@ fn the_answer_after_one_of_four_gigabytes_is_another() {
         journal.instream(A, &progress(said)).expect("recorded");
     }
     said += 2;
-    let next = Arrival {
+    let next = InstreamSegment {
         payload: b"next",
         ..progress(said)
     };
     journal.instream(A, &next).expect("recorded");
     assert_eq!(protected(&journal, A).turns, 2);
     journal
-        .outstream(A, &Said::in_order(said, b"second"))
+        .outstream(A, &OutstreamSegment::in_order(said, b"second"))
         .expect("recorded");
     let heads: Vec<_> = journal.outstream_ranges(A).collect();
     let expected = [(SERVER + 1, &b"first answer"[..]), (SERVER + 3, b"second")];
@@ -389,7 +395,7 @@ fn the_answer_after_one_of_four_gigabytes_is_another() {
 /// The bound that the documentation of [`Limits`] states, and the aim of 2 KiB per idle connection:
 /// here for a request of 100 bytes and a recorded answer of 250.
 #[test]
-fn an_idle_connection_costs_well_under_a_kibibyte() {
+fn idle_connection_costs_under_1_kib() {
     // A node of the map has 11 places, of which at least 5 are taken.
     let entry = (size_of::<FlowId>() + size_of::<super::Connection>()) * 11 / 5 + 16;
     let fixed = entry + size_of::<Record>();
@@ -401,7 +407,7 @@ fn an_idle_connection_costs_well_under_a_kibibyte() {
         .expect("recorded");
     let request = protected(&journal, A).held;
     journal
-        .outstream(A, &Said::in_order(SERVER + 1, &[b'y'; 250]))
+        .outstream(A, &OutstreamSegment::in_order(SERVER + 1, &[b'y'; 250]))
         .expect("recorded");
     let both = protected(&journal, A).held;
     println!("{fixed} bytes of fixed size, {request} with a request, {both} with an answer too");
@@ -410,9 +416,9 @@ fn an_idle_connection_costs_well_under_a_kibibyte() {
 }
 
 #[test]
-fn holes_are_told_and_what_lies_beyond_them() {
+fn gaps_and_later_ranges_are_reported() {
     let mut journal = journal(AMPLE, &[A]);
-    let mut arrive = |arrival: &Arrival<'_>| {
+    let mut arrive = |arrival: &InstreamSegment<'_>| {
         let recorded = journal.instream(A, arrival).expect("recorded");
         let distance = recorded.stable_seq.distance_from(ISN);
         (distance.expect("after the SYN"), recorded.hole)
@@ -438,7 +444,7 @@ fn holes_are_told_and_what_lies_beyond_them() {
 }
 
 #[test]
-fn a_total_that_is_lowered_below_what_is_held_takes_nothing_away() {
+fn lowered_total_keeps_records() {
     let mut journal = journal(AMPLE, &[A, B]);
     let filled = segment(ISN + 1, &[1; 3 * FULL_CHUNK]);
     journal.instream(A, &filled).expect("recorded");
@@ -460,7 +466,7 @@ fn a_total_that_is_lowered_below_what_is_held_takes_nothing_away() {
 }
 
 #[test]
-fn a_record_can_be_copied_piece_by_piece() {
+fn record_is_copied_in_pieces() {
     let mut journal = journal(AMPLE, &[A, B]);
     let bytes: Vec<u8> = (0..200_000u32).map(|i| i.to_le_bytes()[1]).collect();
     for (at, len) in [(0, 100_000), (120_000, 30_000), (170_000, 30_000)] {
@@ -478,7 +484,7 @@ fn a_record_can_be_copied_piece_by_piece() {
             .expect("recorded");
     }
     assert_eq!(protected(&journal, A).ahead, protected(&journal, B).ahead);
-    let place = Place {
+    let place = Position {
         instream: ISN + 100,
         outstream: SERVER + 10,
     };

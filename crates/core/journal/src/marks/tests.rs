@@ -62,7 +62,7 @@ impl Case {
 }
 
 #[test]
-fn marks_are_in_order_and_each_is_kept_once() {
+fn marks_are_ordered_and_unique() {
     let mut case = Case::new(u64::MAX);
     for (position, digest, is_new) in [(9, 1, true), (5, 2, true), (9, 1, false), (9, 3, true)] {
         assert_eq!(case.push(position, digest), Ok(is_new));
@@ -72,7 +72,7 @@ fn marks_are_in_order_and_each_is_kept_once() {
 
 /// The place at which a replay begins is kept.
 #[test]
-fn what_is_not_said_again_is_not_compared() {
+fn unrepeated_output_has_no_mark() {
     let mut case = Case::new(u64::MAX);
     for position in [5, 9, 12] {
         assert_eq!(case.push(position, 1), Ok(true));
@@ -84,7 +84,7 @@ fn what_is_not_said_again_is_not_compared() {
 }
 
 #[test]
-fn room_is_asked_for() {
+fn memory_is_reserved() {
     let mut case = Case::new(50);
     assert_eq!(case.push(5, 1), Ok(true));
     assert_eq!(case.push(7, 1), Err(Unprotected::ConnectionLimit));
@@ -93,7 +93,7 @@ fn room_is_asked_for() {
 }
 
 #[test]
-fn of_what_is_passed_the_newest_is_kept_that_the_client_has_heard() {
+fn newest_received_mark_is_kept() {
     let mut case = Case::new(u64::MAX);
     for (position, is_beginning) in [
         (5, true),
@@ -114,7 +114,7 @@ fn of_what_is_passed_the_newest_is_kept_that_the_client_has_heard() {
         (19, &[5, 12, 19]),
         (30, &[5, 12, 19]),
     ] {
-        case.with(|marks, budget| marks.hear(heard, 0, budget));
+        case.with(|marks, budget| marks.on_ack(heard, 0, budget));
         assert_eq!(case.places(), left, "{heard}");
     }
 }
@@ -125,30 +125,30 @@ fn mark_at_the_beginning_of_the_record_stays() {
     for position in [5, 9, 12] {
         case.push_unkept(position);
     }
-    case.with(|marks, budget| marks.hear(30, 5, budget));
+    case.with(|marks, budget| marks.on_ack(30, 5, budget));
     assert_eq!(case.places(), [5, 12]);
 }
 
 #[test]
-fn mark_where_the_client_did_not_speak_stays_until_a_newer_one_was_heard() {
+fn unused_mark_stays_until_newer_is_received() {
     let mut case = Case::new(u64::MAX);
     assert_eq!(case.push(5, 1), Ok(true));
     case.with(|marks, _| marks.forget(5));
-    case.with(|marks, budget| marks.hear(9, 0, budget));
+    case.with(|marks, budget| marks.on_ack(9, 0, budget));
     assert_eq!(case.places(), [5]);
     case.push_unkept(9);
-    case.with(|marks, budget| marks.hear(9, 0, budget));
+    case.with(|marks, budget| marks.on_ack(9, 0, budget));
     assert_eq!(case.places(), [9]);
 }
 
 #[test]
-fn room_of_many_marks_is_given_back() {
+fn memory_of_marks_is_freed() {
     let mut case = Case::new(u64::MAX);
     for position in 1..1000 {
         case.push_unkept(position);
     }
     let before = case.held;
-    case.with(|marks, budget| marks.hear(2000, 0, budget));
+    case.with(|marks, budget| marks.on_ack(2000, 0, budget));
     assert_eq!(case.places(), [999]);
     assert!(case.held * 100 < before, "{} of {before}", case.held);
 }

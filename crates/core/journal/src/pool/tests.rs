@@ -2,7 +2,7 @@ use super::{Budget, FULL_CHUNK, Pool};
 use crate::error::Unprotected;
 use crate::len64;
 
-const FULL: u64 = len64(FULL_CHUNK);
+const FULL_CHUNK_BYTES: u64 = len64(FULL_CHUNK);
 
 fn budget<'a>(pool: &'a mut Pool, held: &'a mut u64) -> Budget<'a> {
     Budget {
@@ -13,35 +13,38 @@ fn budget<'a>(pool: &'a mut Pool, held: &'a mut u64) -> Budget<'a> {
 }
 
 #[test]
-fn a_full_chunk_is_used_again_and_comes_empty() {
+fn full_chunk_is_reused_empty() {
     let (mut pool, mut held) = (Pool::new(u64::MAX), 0);
     let mut budget = budget(&mut pool, &mut held);
     let mut chunk = budget.chunk(FULL_CHUNK).expect("no limit");
     chunk.extend_from_slice(b"somebody's");
     let address = chunk.as_ptr();
     budget.give_back(chunk);
-    assert_eq!((*budget.held, budget.pool.idle()), (0, FULL));
+    assert_eq!((*budget.held, budget.pool.idle()), (0, FULL_CHUNK_BYTES));
 
     let again = budget.chunk(FULL_CHUNK).expect("no limit");
     assert_eq!((again.as_ptr(), again.len()), (address, 0));
-    assert_eq!((*budget.held, budget.pool.idle()), (FULL, 0));
+    assert_eq!((*budget.held, budget.pool.idle()), (FULL_CHUNK_BYTES, 0));
 }
 
 #[test]
-fn what_waits_yields_to_what_is_needed() {
-    let (mut pool, mut held) = (Pool::new(2 * FULL), 0);
+fn idle_chunks_yield_to_demand() {
+    let (mut pool, mut held) = (Pool::new(2 * FULL_CHUNK_BYTES), 0);
     let mut budget = budget(&mut pool, &mut held);
     let chunks = [budget.chunk(FULL_CHUNK), budget.chunk(FULL_CHUNK)];
     for chunk in chunks {
         budget.give_back(chunk.expect("fits"));
     }
-    assert_eq!(budget.pool.idle(), 2 * FULL);
+    assert_eq!(budget.pool.idle(), 2 * FULL_CHUNK_BYTES);
     budget.chunk(256).expect("fits, for what waits is freed");
-    assert_eq!((budget.pool.in_use(), budget.pool.idle()), (256, FULL));
+    assert_eq!(
+        (budget.pool.in_use(), budget.pool.idle()),
+        (256, FULL_CHUNK_BYTES)
+    );
 }
 
 #[test]
-fn what_nobody_needs_goes_back_half_at_a_time() {
+fn idle_chunks_are_freed_by_halves() {
     let (mut pool, mut held) = (Pool::new(u64::MAX), 0);
     let mut budget = budget(&mut pool, &mut held);
     let chunks: Vec<_> = (0..8)
@@ -52,22 +55,25 @@ fn what_nobody_needs_goes_back_half_at_a_time() {
     }
     // It was needed a moment ago.
     budget.pool.trim();
-    assert_eq!((*budget.held, budget.pool.idle()), (0, 8 * FULL));
+    assert_eq!(
+        (*budget.held, budget.pool.idle()),
+        (0, 8 * FULL_CHUNK_BYTES)
+    );
     // Of eight, three were needed meanwhile, and five were not.
     let needed = [(); 3].map(|()| budget.chunk(FULL_CHUNK).expect("no limit"));
     for chunk in needed {
         budget.give_back(chunk);
     }
     budget.pool.trim();
-    assert_eq!(budget.pool.idle(), 5 * FULL);
+    assert_eq!(budget.pool.idle(), 5 * FULL_CHUNK_BYTES);
     for left in [2, 1, 0, 0] {
         budget.pool.trim();
-        assert_eq!(budget.pool.idle(), left * FULL);
+        assert_eq!(budget.pool.idle(), left * FULL_CHUNK_BYTES);
     }
 }
 
 #[test]
-fn a_refusal_charges_nothing() {
+fn refusal_charges_no_bytes() {
     let (mut pool, mut held) = (Pool::new(1000), 0);
     let mut budget = Budget {
         pool: &mut pool,

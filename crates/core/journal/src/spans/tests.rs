@@ -46,7 +46,7 @@ proptest! {
     /// Against a set of positions: the same ones are covered, the ranges neither overlap nor
     /// touch, and the first part of any stretch is the longest one that is all in or all out.
     #[test]
-    fn ranges_are_a_set_of_positions(
+    fn ranges_equal_position_set(
         inserted in vec((0usize..300, 1usize..20), 0..40),
         (from, length) in (0usize..320, 1usize..40),
         stable in 0usize..320,
@@ -78,7 +78,7 @@ proptest! {
 }
 
 #[test]
-fn too_many_holes_are_refused_and_everything_is_given_back() {
+fn too_many_ranges_are_refused_and_freed() {
     let mut case = Case::new();
     for hole in 0..len64(MAX_RANGES) {
         case.insert(2 * hole + 1, 2 * hole + 2).expect("allowed");

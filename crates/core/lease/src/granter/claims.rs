@@ -18,7 +18,7 @@ use std::{
 
 use protocol::control::Claim;
 
-use super::{GONE, Granter};
+use super::{Granter, SILENT_HOST_AFTER};
 
 /// The party that claims.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,14 +65,14 @@ impl fmt::Display for Taken {
 }
 
 #[derive(Debug, Clone)]
-struct Held {
+struct LiveClaim {
     addresses: Vec<SocketAddr>,
     heard: Duration,
 }
 
 /// All claims.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Claims(BTreeMap<Claimant, Held>);
+pub(super) struct Claims(BTreeMap<Claimant, LiveClaim>);
 
 impl Granter {
     /// A service claims addresses. A claimant that serves already is not refused: the result is another service that
@@ -83,42 +83,44 @@ impl Granter {
     pub fn claim(
         &mut self,
         now: Duration,
-        who: &Claimant,
+        claimant: &Claimant,
         claim: &Claim,
     ) -> Result<Option<Taken>, Taken> {
         if claim.shared {
-            self.withdraw(who);
+            self.withdraw(claimant);
             return Ok(None);
         }
         let services = &self.services;
-        let speaks = |who: &Claimant| {
-            let service = services.get(&who.service);
-            service.is_some_and(|service| service.lets_speak(who.host, now))
+        let speaks = |claimant: &Claimant| {
+            let service = services.get(&claimant.service);
+            service.is_some_and(|service| service.permits_speech(claimant.host, now))
         };
-        let heard = |held: &Held| now.saturating_sub(held.heard) < GONE;
-        self.claims.0.retain(|who, held| heard(held) || speaks(who));
-        let taken = self.claims.taken(who, &claim.addresses, speaks);
+        let heard = |live: &LiveClaim| now.saturating_sub(live.heard) < SILENT_HOST_AFTER;
+        self.claims
+            .0
+            .retain(|claimant, live| heard(live) || speaks(claimant));
+        let taken = self.claims.taken(claimant, &claim.addresses, speaks);
         if let Some(taken) = taken.clone().filter(|_| !claim.serves) {
             return Err(taken);
         }
-        let held = Held {
+        let live = LiveClaim {
             addresses: claim.addresses.clone(),
             heard: now,
         };
-        self.claims.0.insert(who.clone(), held);
+        self.claims.0.insert(claimant.clone(), live);
         Ok(taken)
     }
 
     /// The host of a claimant was heard at this time.
-    pub fn heard(&mut self, who: &Claimant, at: Duration) {
-        if let Some(held) = self.claims.0.get_mut(who) {
-            held.heard = held.heard.max(at);
+    pub fn refresh(&mut self, claimant: &Claimant, at: Duration) {
+        if let Some(live) = self.claims.0.get_mut(claimant) {
+            live.heard = live.heard.max(at);
         }
     }
 
     /// A service ends on a host, or was moved away.
-    pub fn withdraw(&mut self, who: &Claimant) {
-        self.claims.0.remove(who);
+    pub fn withdraw(&mut self, claimant: &Claimant) {
+        self.claims.0.remove(claimant);
     }
 }
 
@@ -132,19 +134,20 @@ impl Claims {
         speaks: impl Fn(&Claimant) -> bool,
     ) -> Option<Taken> {
         let others = self.0.iter();
-        let others = others.filter(|(who, _)| who.service != by.service && !who.is_of_host(by));
-        let common = |held: &Held| {
+        let others = others
+            .filter(|(claimant, _)| claimant.service != by.service && !claimant.is_of_host(by));
+        let common = |live: &LiveClaim| {
             let known = |address: &&SocketAddr| is_known_elsewhere(address.ip());
-            let mut all = held.addresses.iter().filter(known);
+            let mut all = live.addresses.iter().filter(known);
             all.find(|address| addresses.contains(address)).copied()
         };
         others
-            .filter_map(|(who, held)| Some((who, common(held)?)))
-            .max_by_key(|(who, _)| speaks(who))
-            .map(|(who, address)| Taken {
+            .filter_map(|(claimant, live)| Some((claimant, common(live)?)))
+            .max_by_key(|(claimant, _)| speaks(claimant))
+            .map(|(claimant, address)| Taken {
                 address,
-                service: who.service.clone(),
-                from: who.from,
+                service: claimant.service.clone(),
+                from: claimant.from,
             })
     }
 }

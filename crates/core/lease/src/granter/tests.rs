@@ -9,7 +9,7 @@ const TERMS: Terms = Terms {
     queue: Duration::from_millis(10),
     forget: Duration::from_secs(5),
 };
-const LIFE: u64 = 77;
+const INCARNATION: u64 = 77;
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -40,7 +40,7 @@ fn holds(epoch: u32, leased: bool) -> Standing {
 impl World {
     fn new(memory: Memory) -> Self {
         Self {
-            granter: Granter::new(LIFE, memory, TERMS, ms(0)),
+            granter: Granter::new(INCARNATION, memory, TERMS, ms(0)),
             number: 0,
             standby: false,
             former: Former::Unknown,
@@ -54,7 +54,7 @@ impl World {
             instance: 100 + host,
             host,
             number: self.number,
-            life: LIFE,
+            life: INCARNATION,
             preference: 0,
             standing,
             service: "web".into(),
@@ -122,7 +122,7 @@ const fn standby(epoch: u32, effective: bool) -> Verdict {
 }
 
 #[test]
-fn a_standby_is_told_when_the_lease_may_be_over() {
+fn standby_learns_lease_end() {
     let mut world = World::new(Memory::Kept(vec![]));
     world.ask(0, 1, Standing::First);
     world.ask(5, 1, holds(1, true));
@@ -141,7 +141,7 @@ fn a_standby_is_told_when_the_lease_may_be_over() {
 /// Who asks steadily has shorter leases, and nobody else has the next epoch before the last of them is over; nor
 /// before an earlier, longer one is.
 #[test]
-fn a_lease_may_be_shorter_and_is_waited_for_all_the_same() {
+fn short_lease_is_waited_out() {
     let mut world = World::new(Memory::Kept(vec![]));
     world.granter.terms.least = ms(30);
     world.ask(0, 1, Standing::First);
@@ -181,7 +181,7 @@ fn a_lease_may_be_shorter_and_is_waited_for_all_the_same() {
 
 /// It, or the way to it, stood still: its lease is longer the next time, whoever has it.
 #[test]
-fn who_was_taken_for_dead_and_lives_makes_leases_longer() {
+fn false_suspicion_lengthens_leases() {
     let mut world = World::new(Memory::Kept(vec![]));
     world.granter.terms.least = ms(30);
     world.ask(0, 1, Standing::First);
@@ -208,7 +208,7 @@ fn who_was_taken_for_dead_and_lives_makes_leases_longer() {
 }
 
 #[test]
-fn who_is_alone_needs_no_lease_and_who_is_not_does() {
+fn lease_is_required_with_standby_only() {
     let mut world = World::new(Memory::Kept(vec![]));
     assert_eq!(world.ask(0, 1, Standing::First), lease(1));
     let free = Verdict::Free { epoch: 1 };
@@ -233,7 +233,7 @@ fn who_is_alone_needs_no_lease_and_who_is_not_does() {
 }
 
 #[test]
-fn a_confirmation_that_a_permission_without_end_may_follow_is_none() {
+fn stale_lease_confirmation_is_ignored() {
     let mut world = World::new(Memory::Kept(vec![]));
     world.ask(0, 1, Standing::First);
     assert_eq!(world.ask(10, 1, holds(1, true)), Verdict::Free { epoch: 1 });
@@ -251,7 +251,7 @@ fn a_confirmation_that_a_permission_without_end_may_follow_is_none() {
 }
 
 #[test]
-fn a_holder_that_comes_back_in_time_keeps_its_epoch_and_later_if_nobody_came() {
+fn returning_holder_keeps_epoch() {
     let mut world = World::new(Memory::Kept(vec![]));
     world.ask(0, 2, STANDBY);
     assert_eq!(world.ask(0, 1, Standing::First), lease(1));
@@ -262,7 +262,7 @@ fn a_holder_that_comes_back_in_time_keeps_its_epoch_and_later_if_nobody_came() {
 }
 
 #[test]
-fn what_was_released_is_granted_at_once_and_never_given_back() {
+fn released_epoch_is_granted_once() {
     let mut world = World::new(Memory::Kept(vec![]));
     assert_eq!(world.ask(0, 1, Standing::First), lease(1));
     world.ask(0, 2, STANDBY);
@@ -283,7 +283,7 @@ fn what_was_released_is_granted_at_once_and_never_given_back() {
 }
 
 #[test]
-fn the_preferred_standby_comes_first_while_it_is_alive() {
+fn preferred_standby_comes_first() {
     let mut world = World::new(Memory::Kept(vec![]));
     world.ask(0, 1, Standing::First);
     world.ask(0, 2, STANDBY);
@@ -311,7 +311,7 @@ fn the_preferred_standby_comes_first_while_it_is_alive() {
 }
 
 #[test]
-fn a_host_that_begins_anew_has_let_go_of_what_it_had() {
+fn new_instance_releases_old_epoch() {
     let mut world = World::new(Memory::Kept(vec![]));
     world.ask(0, 1, Standing::First);
     assert_eq!(world.ask(10, 1, holds(1, true)), Verdict::Free { epoch: 1 });
@@ -330,7 +330,7 @@ fn a_host_that_begins_anew_has_let_go_of_what_it_had() {
 }
 
 #[test]
-fn epoch_of_a_host_that_begins_anew_is_lost_and_not_given_up() {
+fn epoch_of_new_instance_is_lost() {
     let mut world = World::new(Memory::Kept(vec![]));
     world.ask(0, 1, Standing::First);
     world.ask(0, 2, STANDBY);
@@ -347,7 +347,7 @@ fn epoch_of_a_host_that_begins_anew_is_lost_and_not_given_up() {
 }
 
 #[test]
-fn memory_is_as_good_as_having_lived() {
+fn restored_granter_equals_running_granter() {
     let mut world = World::new(Memory::Kept(vec![]));
     world.ask(0, 1, Standing::First);
     world.ask(0, 2, STANDBY);
@@ -366,7 +366,7 @@ fn memory_is_as_good_as_having_lived() {
 }
 
 #[test]
-fn who_serves_knows_whether_somebody_would_at_once() {
+fn holder_learns_of_standby() {
     let mut world = World::new(Memory::Lost);
     world.ask(1000, 1, Standing::First);
     world.ask(1000, 1, holds(1, true));
@@ -385,7 +385,7 @@ fn who_serves_knows_whether_somebody_would_at_once() {
 }
 
 #[test]
-fn a_host_that_is_not_leased_yet_hears_of_no_standby() {
+fn unleased_holder_learns_of_no_standby() {
     let mut world = World::new(Memory::Kept(vec![]));
     assert_eq!(world.ask(0, 1, Standing::First), lease(1));
     assert_eq!(world.ask(10, 1, holds(1, true)), Verdict::Free { epoch: 1 });
@@ -400,7 +400,7 @@ fn a_host_that_is_not_leased_yet_hears_of_no_standby() {
 }
 
 #[test]
-fn each_change_is_to_be_kept_before_it_is_told() {
+fn changes_are_stored_before_answer() {
     let mut world = World::new(Memory::Kept(vec![]));
     let request = world.request(1, Standing::First);
     assert_eq!(world.granter.decide(ms(0), &request).record, None);
@@ -416,7 +416,7 @@ fn each_change_is_to_be_kept_before_it_is_told() {
 }
 
 #[test]
-fn without_memory_only_who_speaks_is_believed_before_all_is_over() {
+fn lost_memory_believes_speakers_only() {
     let mut world = World::new(Memory::Lost);
     let knows = Standing::Standby {
         effective_in: Some(4),
@@ -447,7 +447,7 @@ fn without_memory_only_who_speaks_is_believed_before_all_is_over() {
 
 /// It has the server and the connections.
 #[test]
-fn without_memory_a_silent_holder_comes_before_standbys() {
+fn lost_memory_prefers_silent_holder() {
     let mut world = World::new(Memory::Lost);
     let knows = |epoch| Standing::Standby {
         effective_in: Some(epoch),
@@ -484,7 +484,7 @@ fn without_memory_a_silent_holder_comes_before_standbys() {
 }
 
 #[test]
-fn without_memory_a_standby_that_knows_nothing_is_granted_nothing() {
+fn lost_memory_refuses_unaware_standby() {
     let mut world = World::new(Memory::Lost);
     assert_eq!(world.ask(10_000, 2, STANDBY), Verdict::Wait);
     let mut soon = World::new(Memory::Lost);
@@ -495,11 +495,11 @@ fn without_memory_a_standby_that_knows_nothing_is_granted_nothing() {
 }
 
 #[test]
-fn what_names_another_life_or_comes_twice_is_not_believed() {
+fn stale_and_repeated_requests_are_ignored() {
     let mut world = World::new(Memory::Lost);
     world.ask(0, 1, STANDBY);
     let mut old = world.request(1, holds(3, true));
-    old.life = LIFE + 1;
+    old.life = INCARNATION + 1;
     assert_eq!(world.say(0, &old), Some(Verdict::Wait));
     let speaks = world.request(1, holds(3, true));
     assert_eq!(world.say(0, &speaks), Some(lease(3)));
@@ -507,31 +507,31 @@ fn what_names_another_life_or_comes_twice_is_not_believed() {
 }
 
 #[test]
-fn the_logger_speaks_when_nobody_may_and_grants_nothing_until_that_has_left() {
+fn logger_speech_delays_grant() {
     let mut world = World::new(Memory::Kept(vec![]));
     assert_eq!(world.ask(0, 1, Standing::First), lease(1));
     assert_eq!(world.ask(10, 1, holds(1, true)), Verdict::Free { epoch: 1 });
     // Nobody knows when it is silent.
-    assert_eq!(world.granter.nobodys_since("web", ms(60_000)), None);
+    assert_eq!(world.granter.unserved_since("web", ms(60_000)), None);
     world.ask(60_010, 2, STANDBY);
     assert_eq!(world.ask(60_020, 1, holds(1, true)), lease(1));
-    assert_eq!(world.granter.nobodys_since("web", ms(60_129)), None);
+    assert_eq!(world.granter.unserved_since("web", ms(60_129)), None);
     let since = Some(ms(60_130));
-    assert_eq!(world.granter.nobodys_since("web", ms(61_500)), since);
-    world.granter.spoke("web", ms(61_500));
+    assert_eq!(world.granter.unserved_since("web", ms(61_500)), since);
+    world.granter.record_speech("web", ms(61_500));
     for (host, standing) in [(1, holds(1, true)), (2, STANDBY)] {
         let request = world.request(host, standing);
         assert_eq!(world.say(61_509, &request), None);
     }
     let request = world.request(2, STANDBY);
     assert_eq!(world.say(61_510, &request), Some(lease(2)));
-    assert_eq!(world.granter.nobodys_since("web", ms(61_510)), None);
-    assert_eq!(world.granter.nobodys_since("other", ms(61_510)), None);
+    assert_eq!(world.granter.unserved_since("web", ms(61_510)), None);
+    assert_eq!(world.granter.unserved_since("other", ms(61_510)), None);
 }
 
-/// Its former life may have spoken when it died.
+/// Its former incarnation may have spoken when it died.
 #[test]
-fn a_logger_that_was_started_again_waits_for_what_its_former_life_has_sent() {
+fn restarted_logger_waits_for_own_packets() {
     let record = Record {
         service: "web".into(),
         epoch: 3,
@@ -550,7 +550,7 @@ fn a_logger_that_was_started_again_waits_for_what_its_former_life_has_sent() {
 
 /// By the operator's word, and not while the host is heard.
 #[test]
-fn a_host_that_is_gone_for_good_holds_nothing_any_more() {
+fn released_host_holds_no_epoch() {
     let mut world = World::new(Memory::Kept(vec![]));
     assert_eq!(world.granter.give_up(ms(0), "web"), Err(StillHeld::Unknown));
     assert_eq!(world.ask(0, 1, Standing::First), lease(1));
@@ -572,7 +572,7 @@ fn a_host_that_is_gone_for_good_holds_nothing_any_more() {
     assert_eq!((epoch, record.holder, record.leased), (1, None, true));
     assert_eq!(
         world.granter.give_up(ms(10_010), "web"),
-        Err(StillHeld::Nobodys)
+        Err(StillHeld::NotHeld)
     );
     assert_eq!(world.ask(10_011, 2, STANDBY), lease(2));
     assert_eq!(world.former, Former::Other, "it has not handed over");

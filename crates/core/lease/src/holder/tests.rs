@@ -1,7 +1,7 @@
 use super::*;
 use crate::Drift;
 
-const LIFE: u64 = 5;
+const INCARNATION: u64 = 5;
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -24,7 +24,7 @@ fn answer(request: &LeaseRequest, verdict: Verdict) -> LeaseAnswer {
     LeaseAnswer {
         instance: request.instance,
         number: request.number,
-        life: LIFE,
+        life: INCARNATION,
         verdict,
     }
 }
@@ -42,18 +42,18 @@ fn introduced(first: bool) -> Holder {
     let mut holder = holder(first);
     let request = holder.ask(ms(0)).unwrap();
     assert_eq!((request.life, request.preference), (0, 3));
-    holder.hear(ms(0), &answer(&request, Verdict::Wait));
+    holder.on_answer(ms(0), &answer(&request, Verdict::Wait));
     holder
 }
 
 #[test]
-fn a_lease_counts_from_its_request() {
+fn lease_counts_from_request() {
     let mut holder = introduced(false);
     let request = holder.ask(ms(1000)).unwrap();
-    assert_eq!(request.life, LIFE);
+    assert_eq!(request.life, INCARNATION);
     assert_eq!(holder.asks_at(), ms(1000) + terms().term / 16);
     assert_eq!(holder.speech(), Speech::Silent);
-    assert!(holder.hear(ms(1200), &answer(&request, LEASE)));
+    assert!(holder.on_answer(ms(1200), &answer(&request, LEASE)));
     assert_eq!(holder.asks_at(), ms(1100));
     // A tenth for the drift.
     assert_eq!(holder.speech(), Speech::Until(ms(1270)));
@@ -71,48 +71,48 @@ fn a_lease_counts_from_its_request() {
 }
 
 #[test]
-fn only_the_newest_answer_counts_and_only_once() {
+fn only_newest_answer_counts_once() {
     let mut holder = introduced(true);
     let requests = [0, 100, 200, 300].map(|at| holder.ask(ms(1000 + at)).unwrap());
-    holder.hear(ms(1300), &answer(&requests[2], LEASE));
+    holder.on_answer(ms(1300), &answer(&requests[2], LEASE));
     assert_eq!(holder.speech(), Speech::Until(ms(1470)));
     for old in [0, 1, 2] {
         for verdict in [FREE, LEASE, Verdict::Superseded { epoch: 9 }] {
-            assert!(!holder.hear(ms(1310), &answer(&requests[old], verdict)));
+            assert!(!holder.on_answer(ms(1310), &answer(&requests[old], verdict)));
         }
     }
     let mut stranger = answer(&requests[3], FREE);
     stranger.instance += 1;
-    assert!(!holder.hear(ms(1310), &stranger));
+    assert!(!holder.on_answer(ms(1310), &stranger));
     stranger = answer(&requests[3], FREE);
     stranger.number += 1;
-    assert!(!holder.hear(ms(1310), &stranger));
+    assert!(!holder.on_answer(ms(1310), &stranger));
     assert_eq!(holder.speech(), Speech::Until(ms(1470)));
-    assert!(holder.hear(ms(1310), &answer(&requests[3], FREE)));
+    assert!(holder.on_answer(ms(1310), &answer(&requests[3], FREE)));
     assert_eq!(holder.speech(), Speech::Free);
 }
 
 #[test]
-fn what_an_earlier_logger_said_of_what_was_asked_before_counts_no_more() {
+fn answers_of_earlier_logger_are_ignored() {
     let mut holder = introduced(true);
     let (first, second) = (holder.ask(ms(0)).unwrap(), holder.ask(ms(1)).unwrap());
     let mut other = answer(&first, Verdict::Wait);
-    other.life = LIFE + 1;
-    assert!(!holder.hear(ms(2), &other));
+    other.life = INCARNATION + 1;
+    assert!(!holder.on_answer(ms(2), &other));
     // What comes of the first one from its death on.
-    assert!(!holder.hear(ms(3), &answer(&second, FREE)));
+    assert!(!holder.on_answer(ms(3), &answer(&second, FREE)));
     assert_eq!(holder.speech(), Speech::Silent);
     assert_eq!(holder.asks_at(), Duration::ZERO);
-    assert_eq!(holder.ask(ms(3)).unwrap().life, LIFE + 1);
+    assert_eq!(holder.ask(ms(3)).unwrap().life, INCARNATION + 1);
 }
 
 #[test]
-fn who_is_free_falls_silent_only_by_a_lease_that_is_worth_something() {
+fn late_lease_does_not_silence_free_holder() {
     let mut holder = introduced(true);
     let request = holder.ask(ms(0)).unwrap();
-    holder.hear(ms(0), &answer(&request, FREE));
+    holder.on_answer(ms(0), &answer(&request, FREE));
     let request = holder.ask(ms(100)).unwrap();
-    assert!(!holder.hear(ms(370), &answer(&request, LEASE)));
+    assert!(!holder.on_answer(ms(370), &answer(&request, LEASE)));
     assert_eq!(holder.speech(), Speech::Free);
     let request = holder.ask(ms(400)).unwrap();
     assert!(matches!(
@@ -123,12 +123,12 @@ fn who_is_free_falls_silent_only_by_a_lease_that_is_worth_something() {
             ..
         }
     ));
-    assert!(holder.hear(ms(669), &answer(&request, LEASE)));
+    assert!(holder.on_answer(ms(669), &answer(&request, LEASE)));
     assert_eq!(holder.speech(), Speech::Until(ms(670)));
 }
 
 #[test]
-fn the_next_serve_of_an_instance_goes_on_with_what_is_enforced() {
+fn resumed_holder_keeps_enforced_speech() {
     let mut dead = introduced(true);
     let request = dead.ask(ms(100)).unwrap();
     let mut next = holder(false).resumed(7, Speech::Until(ms(150)));
@@ -141,24 +141,24 @@ fn the_next_serve_of_an_instance_goes_on_with_what_is_enforced() {
         answered: 0,
     };
     assert_eq!(asked.standing, said);
-    assert!(!next.hear(ms(130), &answer(&request, FREE)));
+    assert!(!next.on_answer(ms(130), &answer(&request, FREE)));
     assert_eq!(next.speech(), Speech::Until(ms(150)));
 }
 
 #[test]
-fn what_was_given_up_does_not_come_back() {
+fn released_epoch_does_not_return() {
     let mut holder = introduced(true);
     let request = holder.ask(ms(0)).unwrap();
-    holder.hear(ms(0), &answer(&request, LEASE));
+    holder.on_answer(ms(0), &answer(&request, LEASE));
     let request = holder.ask(ms(10)).unwrap();
     holder.release();
     assert_eq!(holder.speech(), Speech::Silent);
-    assert!(!holder.hear(ms(20), &answer(&request, LEASE)));
+    assert!(!holder.on_answer(ms(20), &answer(&request, LEASE)));
     assert_eq!(holder.speech(), Speech::Silent);
     let request = holder.ask(ms(30)).unwrap();
     assert_eq!(request.standing, Standing::Released { epoch: 7 });
     let over = Verdict::Superseded { epoch: 8 };
-    assert!(holder.hear(ms(40), &answer(&request, over)));
+    assert!(holder.on_answer(ms(40), &answer(&request, over)));
     assert_eq!((holder.superseded(), holder.ask(ms(50))), (Some(8), None));
 }
 
@@ -171,15 +171,15 @@ const fn standby(epoch: u32, effective: bool, again_us: u32) -> Verdict {
 }
 
 #[test]
-fn a_standby_asks_when_the_lease_may_be_over_and_often_before() {
+fn standby_asks_often_and_at_lease_end() {
     let mut holder = introduced(false);
     let often = terms().eager_interval();
     let request = holder.ask(ms(100)).unwrap();
     assert_eq!(holder.asks_at(), ms(100) + often);
-    holder.hear(ms(101), &answer(&request, standby(3, true, 200_000)));
+    holder.on_answer(ms(101), &answer(&request, standby(3, true, 200_000)));
     assert_eq!(holder.asks_at(), ms(100) + often);
     let request = holder.ask(ms(110)).unwrap();
-    holder.hear(ms(111), &answer(&request, standby(3, true, 500)));
+    holder.on_answer(ms(111), &answer(&request, standby(3, true, 500)));
     assert_eq!(holder.asks_at(), ms(111) + Duration::from_micros(500));
     // Until it is told again.
     holder.ask(ms(112)).unwrap();
@@ -187,7 +187,7 @@ fn a_standby_asks_when_the_lease_may_be_over_and_often_before() {
 }
 
 #[test]
-fn a_standby_remembers_in_which_epoch_it_was_effective() {
+fn standby_remembers_effective_epoch() {
     let mut holder = introduced(false);
     for (verdict, knows) in [
         ((3, false), None),
@@ -196,7 +196,7 @@ fn a_standby_remembers_in_which_epoch_it_was_effective() {
     ] {
         let (epoch, effective) = verdict;
         let request = holder.ask(ms(0)).unwrap();
-        holder.hear(ms(0), &answer(&request, standby(epoch, effective, 0)));
+        holder.on_answer(ms(0), &answer(&request, standby(epoch, effective, 0)));
         let standing = holder.ask(ms(1)).unwrap().standing;
         assert_eq!(
             standing,

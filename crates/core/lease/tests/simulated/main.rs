@@ -8,9 +8,9 @@
 //!
 //! `LEASE_SEEDS=from..to` runs other seeds; a failure names its own.
 
-mod world;
+mod model;
 
-use world::{Fault, Mistake, World};
+use model::{Fault, Mistake, Model};
 
 /// The seeds to be run: some, or those that were asked for.
 fn seeds(some: u64) -> std::ops::Range<u64> {
@@ -24,7 +24,7 @@ fn seeds(some: u64) -> std::ops::Range<u64> {
 fn all_is_well(durable: bool) {
     let (mut takeovers, mut spoken) = (0, 0);
     for seed in seeds(150) {
-        match World::new(seed, durable, Mistake::None).run() {
+        match Model::new(seed, durable, Mistake::None).run() {
             Ok(told) => (takeovers, spoken) = (takeovers + told.0, spoken + told.1),
             Err(fault) => panic!("seed {seed}: {fault:?}"),
         }
@@ -34,22 +34,22 @@ fn all_is_well(durable: bool) {
 }
 
 #[test]
-fn one_host_at_a_time_speaks_and_one_does_with_a_logger_that_remembers() {
+fn one_host_speaks_with_durable_logger() {
     all_is_well(true);
 }
 
 #[test]
-fn one_host_at_a_time_speaks_and_one_does_with_a_logger_that_forgets() {
+fn one_host_speaks_with_volatile_logger() {
     all_is_well(false);
 }
 
-/// A takeover would cost every connection a replay, or its life, for nothing.
+/// A takeover would cost every connection a replay, or its incarnation, for nothing.
 #[test]
-fn a_silent_host_that_lives_is_not_taken_over_from_by_a_logger_that_forgot() {
+fn volatile_logger_keeps_silent_holder() {
     for durable in [true, false] {
         for seed in seeds(100) {
-            let world = World::new(seed, durable, Mistake::None);
-            let [before, afterwards] = match world.forgets_a_silent_holder() {
+            let model = Model::new(seed, durable, Mistake::None);
+            let [before, afterwards] = match model.forgets_a_silent_holder() {
                 Ok(speakers) => speakers,
                 Err(fault) => panic!("seed {seed}: {fault:?}"),
             };
@@ -62,46 +62,46 @@ fn a_silent_host_that_lives_is_not_taken_over_from_by_a_logger_that_forgot() {
 /// The first seed with which the mistake is noticed.
 fn noticed(mistake: Mistake, durable: bool) {
     let found = (0..400).find_map(|seed| {
-        let fault = World::new(seed, durable, mistake).run().err()?;
+        let fault = Model::new(seed, durable, mistake).run().err()?;
         Some((seed, fault))
     });
     let (seed, fault) = found.expect("nobody noticed");
     println!("{mistake:?}: seed {seed}, {fault:?}");
-    assert!(!matches!(fault, Fault::NobodySpeaks { .. }));
+    assert!(!matches!(fault, Fault::NoSpeaker { .. }));
 }
 
 #[test]
-fn a_holder_that_counts_from_the_answer_is_noticed() {
+fn counting_from_receipt_is_detected() {
     noticed(Mistake::CountsFromReceipt, true);
 }
 
 #[test]
-fn clocks_that_drift_by_more_than_was_allowed_for_are_noticed() {
+fn excessive_drift_is_detected() {
     noticed(Mistake::NoDrift, true);
 }
 
 #[test]
-fn packets_that_nobody_allowed_for_are_noticed() {
+fn unbounded_queue_is_detected() {
     noticed(Mistake::NoQueue, true);
 }
 
 #[test]
-fn a_holder_that_confirms_what_it_does_not_enforce_is_noticed() {
+fn early_confirmation_is_detected() {
     noticed(Mistake::ConfirmsTooEarly, true);
 }
 
 #[test]
-fn a_memory_that_is_written_too_late_is_noticed() {
+fn late_write_is_detected() {
     noticed(Mistake::OldMemory, true);
 }
 
 #[test]
-fn a_logger_that_forgets_and_does_not_wait_is_noticed() {
+fn missing_wait_is_detected() {
     noticed(Mistake::DoesNotWait, false);
 }
 
 #[test]
-fn a_logger_that_forgets_what_it_has_sent_itself_is_noticed() {
+fn forgotten_speech_is_detected() {
     noticed(Mistake::SpeaksAndForgets, true);
     noticed(Mistake::SpeaksAndForgets, false);
 }

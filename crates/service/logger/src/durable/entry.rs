@@ -9,7 +9,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use journal::{Arrival, ClientFin, Place, Said, ServerProgress};
+use journal::{ClientFin, InstreamSegment, OutstreamSegment, Position, ServerProgress};
 use protocol::{
     Digest, DigestSeed,
     control::{Message, Request, Resume},
@@ -56,7 +56,7 @@ pub(crate) enum Change<'a> {
         bytes: &'a [u8],
     },
     /// The server has said this.
-    Outstream(Said<'a>),
+    Outstream(OutstreamSegment<'a>),
     /// So far the client has heard the server.
     Progress(Progress),
     /// What its client has sent before this is in the server's notes, and in the record no more than here: that
@@ -93,12 +93,12 @@ pub(crate) enum Entry<'a> {
     Copied(FlowId, Change<'a>),
     /// Where the client of the copy began to speak after it had heard everything: more of
     /// [`journal::Journal::beginnings`].
-    CopyBeginnings(FlowId, Vec<Place>),
+    CopyBeginnings(FlowId, Vec<Position>),
     /// The copy is whole, and takes the record's place.
     CopyEnds {
         flow: FlowId,
         fin: Option<ClientFin>,
-        turn: Place,
+        turn: Position,
         /// [`journal::Protected::answers`].
         answers: [SeqNumber; 4],
         /// [`journal::Protected::asked`] and [`journal::Protected::doubt`]; `None`: version 5 does not say.
@@ -257,7 +257,7 @@ impl<'a> Entry<'a> {
                 let mut places = Vec::with_capacity(rest.len() / 8);
                 while !rest.is_empty() {
                     let [instream, outstream] = numbers(&mut rest)?;
-                    places.push(Place {
+                    places.push(Position {
                         instream,
                         outstream,
                     });
@@ -275,7 +275,7 @@ impl<'a> Entry<'a> {
                 Self::CopyEnds {
                     flow,
                     fin: known(has_fin, [seq, heard], ClientFin { seq, heard })?,
-                    turn: Place {
+                    turn: Position {
                         instream,
                         outstream,
                     },
@@ -321,7 +321,7 @@ fn attachment(mut bytes: &[u8]) -> Option<Attachment> {
 
 impl<'a> Change<'a> {
     /// What has come.
-    pub(crate) const fn of(arrival: &Arrival<'a>) -> Self {
+    pub(crate) const fn of(arrival: &InstreamSegment<'a>) -> Self {
         Self::Instream {
             seq: arrival.seq,
             client_ack: arrival.client_ack,
@@ -453,7 +453,7 @@ impl<'a> Change<'a> {
                     0 => None,
                     _ => Some(number(rest)?),
                 };
-                Self::Outstream(Said {
+                Self::Outstream(OutstreamSegment {
                     seq,
                     payload: std::mem::take(rest),
                     more,

@@ -1,6 +1,6 @@
 //! Reading a log: the records come about again.
 
-use journal::{Arrival, Place, Unprotected};
+use journal::{InstreamSegment, Position, Unprotected};
 use protocol::control::Resume;
 use wal::{Log, OpenError, Piece, Storage};
 use wire::{FlowId, SeqNumber};
@@ -100,7 +100,7 @@ struct Reading<'a> {
     /// The connection whose record is being copied, and where that began.
     copying: Option<(u64, Resume, u64)>,
     /// Of that record, as far as they were read.
-    beginnings: Vec<Place>,
+    beginnings: Vec<Position>,
     damaged: usize,
     removed: Vec<u64>,
 }
@@ -200,7 +200,7 @@ impl Reading<'_> {
         instance: u64,
         flow: FlowId,
         fin: Option<journal::ClientFin>,
-        places: (Place, [SeqNumber; 4], Option<[SeqNumber; 2]>),
+        places: (Position, [SeqNumber; 4], Option<[SeqNumber; 2]>),
     ) {
         let copying = self
             .copying
@@ -264,7 +264,7 @@ fn apply(session: &mut Session, flow: FlowId, change: &Change<'_>) {
             bytes,
         } => session.restore_instream(
             flow,
-            &Arrival {
+            &InstreamSegment {
                 seq,
                 payload: bytes,
                 fin,

@@ -26,7 +26,7 @@ use super::outbox::{Outbox, Peer};
 use super::unknown::Unknown;
 use super::{Greeting, MAX_EMBRYOS};
 use crate::durable::entry::{Change, Entry};
-use crate::intake::{Intake, Notice};
+use crate::ingest::{Ingest, Notice};
 
 /// Unknown and refused numbers are told as long as fewer notices than this wait to be heard.
 const MAX_NOTICES: usize = 4096;
@@ -85,7 +85,7 @@ impl LinkStatistics {
 #[derive(Debug)]
 pub struct Session {
     instance: u64,
-    intake: Intake,
+    intake: Ingest,
     flows: Flows,
     up: KeySet,
     /// The slot of the newest keys.
@@ -125,7 +125,7 @@ impl Session {
         };
         Self {
             instance: attach.instance,
-            intake: Intake::of_a_link(limits, attach.replay),
+            intake: Ingest::of_a_link(limits, attach.replay),
             flows: Flows::default(),
             up: KeySet::EMPTY,
             newest: KeySlot::Zero,

@@ -19,7 +19,7 @@ impl Leases {
     }
 
     pub(super) fn heard(&mut self, who: &Claimant, at: Duration) {
-        self.granter.heard(who, at);
+        self.granter.refresh(who, at);
     }
 
     pub(super) fn withdraw(&mut self, who: &Claimant) {
@@ -115,15 +115,18 @@ impl Service {
 /// A host by its name and its address; by the latter alone if it has not said its name.
 fn in_words(name: &str, from: IpAddr) -> String {
     // It is shown on terminals of others.
-    let shown = name.chars().filter(char::is_ascii_graphic).take(MOST);
+    let shown = name
+        .chars()
+        .filter(char::is_ascii_graphic)
+        .take(HOST_NAME_BYTES_MAX);
     match shown.collect::<String>().as_str() {
         "" => from.to_string(),
         name => format!("{name} ({from})"),
     }
 }
 
-/// So much of a name is told: no host name of Linux is longer.
-const MOST: usize = 64;
+/// Longest host name in a message: the limit of Linux.
+const HOST_NAME_BYTES_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -135,6 +138,9 @@ mod tests {
         assert_eq!(in_words("host-a", from), "host-a (10.0.0.1)");
         assert_eq!(in_words("\x1b[2J a\n", from), "[2Ja (10.0.0.1)");
         assert_eq!(in_words("\n", from), "10.0.0.1");
-        assert_eq!(in_words(&"a".repeat(1000), from).len(), MOST + 11);
+        assert_eq!(
+            in_words(&"a".repeat(1000), from).len(),
+            HOST_NAME_BYTES_MAX + 11
+        );
     }
 }

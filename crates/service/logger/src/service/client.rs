@@ -16,12 +16,12 @@ use super::sockets::peer_of;
 use crate::link::{Follower, NotYet, Peer};
 
 /// Bytes of answers that may wait to be sent: who does not read them is not read from.
-const MUCH: usize = 1 << 20;
+const QUEUED_REPLY_BYTES_MAX: usize = 1 << 20;
 
-/// After so much silence the kernel asks whether the other end is there, how often, and how many times in vain.
-const SILENCE: Duration = Duration::from_secs(30);
-const ASKED_EACH: Duration = Duration::from_secs(10);
-const ASKED: u32 = 3;
+/// TCP keep-alive of a control stream: idle time, interval and number of probes.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// Why a stream is of no more use.
 #[derive(Debug, thiserror::Error)]
@@ -141,7 +141,7 @@ impl Client {
     }
 
     pub(super) fn wants_read(&self) -> bool {
-        self.channel.queued() < MUCH
+        self.channel.queued() < QUEUED_REPLY_BYTES_MAX
     }
 
     pub(super) fn wants_write(&self) -> bool {
@@ -207,7 +207,7 @@ impl AsFd for Client {
 /// asks.
 fn end_when_it_is_gone(stream: &TcpStream) -> std::io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, SILENCE)?;
-    sockopt::set_tcp_keepintvl(stream, ASKED_EACH)?;
-    Ok(sockopt::set_tcp_keepcnt(stream, ASKED)?)
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    Ok(sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?)
 }

@@ -1,8 +1,8 @@
 //! Who may speak for a service: the loop's side of the crate `lease`.
 
-mod book;
+mod lease_store;
 
-pub use book::FORMAT;
+pub use lease_store::FORMAT;
 
 use std::{collections::BTreeMap, io, path::Path, time::Duration};
 
@@ -10,21 +10,21 @@ use lease::{Granter, Memory, Record, StillHeld, Terms};
 use protocol::control::{ErrorCode, LeaseAnswer, LeaseRequest, Response, Standing, Verdict};
 use rand::{TryRngCore, rngs::OsRng};
 
-use self::book::Book;
+use self::lease_store::LeaseStore;
 use super::{
     Code, Event, Service, ServiceError,
     client::{ClientError, Over},
 };
 
 /// How often it is looked whether a decision is on the disk that somebody waits for.
-const KEPT: Duration = Duration::from_millis(1);
+const STORE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Who decides, and what it has decided.
 pub(super) struct Leases {
     pub(super) granter: Granter,
     /// Where that is kept, if anything is.
-    book: Option<Book>,
-    /// The state of the book in which the newest decision about a service is.
+    store: Option<LeaseStore>,
+    /// The state of the store in which the newest decision about a service is.
     waits_for: BTreeMap<String, u64>,
     /// What is known to be in it about services.
     on_disk: BTreeMap<String, Record>,
@@ -44,20 +44,21 @@ impl Leases {
         }
         let terms = terms.checked()?;
         let life = OsRng.try_next_u64().map_err(io::Error::other)?.max(1);
-        let (memory, book) = match directory {
+        let (memory, store) = match directory {
             None => (Memory::Lost, None),
             Some(directory) => {
-                let (book, records) = Book::open(directory).map_err(|error| ServiceError::Log {
-                    directory: directory.to_owned(),
-                    error: error.to_string(),
-                })?;
-                (Memory::Kept(records), Some(book))
+                let (store, records) =
+                    LeaseStore::open(directory).map_err(|error| ServiceError::Log {
+                        directory: directory.to_owned(),
+                        error: error.to_string(),
+                    })?;
+                (Memory::Kept(records), Some(store))
             }
         };
         let now = Duration::ZERO; // the loop's clock begins a moment later
         Ok(Self {
             granter: Granter::new(life, memory, terms, now),
-            book,
+            store,
             waits_for: BTreeMap::new(),
             on_disk: BTreeMap::new(),
             told: false,
@@ -75,25 +76,25 @@ impl Leases {
         self.granter.is_over(service, instance)
     }
 
-    /// See [`Granter::nobodys_since`].
-    pub(super) fn nobodys_since(&self, service: &str, now: Duration) -> Option<Duration> {
-        self.granter.nobodys_since(service, now)
+    /// See [`Granter::unserved_since`].
+    pub(super) fn unserved_since(&self, service: &str, now: Duration) -> Option<Duration> {
+        self.granter.unserved_since(service, now)
     }
 
     /// Whether the last decision about a service would outlive us, if anything does.
     pub(super) fn is_kept(&self, service: &str) -> bool {
-        let (waits_for, book) = (self.waits_for.get(service), self.book.as_ref());
-        let kept = book.map_or(u64::MAX, Book::kept);
+        let (waits_for, store) = (self.waits_for.get(service), self.store.as_ref());
+        let kept = store.map_or(u64::MAX, LeaseStore::kept);
         waits_for.is_none_or(|state| *state <= kept)
     }
 
-    /// See [`Granter::leased`] and [`Granter::spoke`].
+    /// See [`Granter::leased`] and [`Granter::record_speech`].
     pub(super) fn leased(&self) -> impl Iterator<Item = (&str, Duration)> {
         self.granter.leased()
     }
 
     pub(super) fn spoke(&mut self, service: &str, now: Duration) {
-        self.granter.spoke(service, now);
+        self.granter.record_speech(service, now);
     }
 
     /// The answer to a request, if there is one, and whether it may be told now: else when [`Leases::is_kept`],
@@ -105,10 +106,10 @@ impl Leases {
             self.on_disk.insert(request.service.clone(), record);
         }
         let decision = self.granter.decide(now, request);
-        if let Some(book) = &mut self.book
+        if let Some(store) = &mut self.store
             && decision.record.is_some()
         {
-            let state = book.keep(self.granter.records());
+            let state = store.keep(self.granter.records());
             self.waits_for.insert(request.service.clone(), state);
         }
         let answer = decision.answer?;
@@ -169,7 +170,7 @@ impl Service {
                 to: client.remote,
             });
         }
-        match leases.book.as_ref().and_then(Book::trouble) {
+        match leases.store.as_ref().and_then(LeaseStore::failure) {
             None => leases.told = false,
             Some(_) if leases.told => {}
             Some(error) => {
@@ -210,14 +211,14 @@ impl Service {
                 return self.clients[at].say(&Response::Error {
                     code: match why {
                         StillHeld::Unknown => ErrorCode::UnknownFlow,
-                        StillHeld::Nobodys | StillHeld::Heard { .. } => ErrorCode::BadRequest,
+                        StillHeld::NotHeld | StillHeld::Heard { .. } => ErrorCode::BadRequest,
                     },
                     message: why.to_string(),
                 });
             }
         };
-        if let Some(book) = &mut leases.book {
-            let state = book.keep(leases.granter.records());
+        if let Some(store) = &mut leases.store {
+            let state = store.keep(leases.granter.records());
             leases.waits_for.insert(service.clone(), state);
         }
         tell(&Event::HolderReleased {
@@ -247,6 +248,6 @@ impl Service {
     /// How often to look for that, while somebody waits for it.
     pub(super) fn kept_due(&self) -> Option<Duration> {
         let waits = self.clients.iter().any(|client| client.withheld.is_some());
-        waits.then_some(KEPT)
+        waits.then_some(STORE_POLL_INTERVAL)
     }
 }

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// How long what is left is waited for at the end.
-const FINISH: Duration = Duration::from_secs(5);
+const LOG_FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a file of the log; a batch more is possible.
 const SEGMENT_SIZE: u64 = 64 << 20;
 
@@ -64,7 +64,7 @@ impl Service {
 
     /// Writes what is still to be written.
     pub(super) fn finish(&mut self, tell: &mut dyn FnMut(&Event)) {
-        let deadline = Instant::now() + FINISH;
+        let deadline = Instant::now() + LOG_FINISH_TIMEOUT;
         self.order(self.now());
         while self.out.is_writing() {
             let left = deadline.saturating_duration_since(Instant::now());

@@ -15,12 +15,12 @@ use crate::link::Peer;
 /// Datagrams that are read at a time.
 pub(super) const BATCH: usize = 32;
 /// Room for one: more than the longest.
-const ROOM: usize = 64 * 1024;
+const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
 /// What the kernel may hold of datagrams that we have not read, bytes. A frame that finds no room
 /// there is lost, and the client's TCP takes that for congestion.
 const RECEIVE_BUFFER: usize = 32 << 20;
 /// Control streams that wait to be accepted.
-const BACKLOG: i32 = 128;
+const ACCEPT_BACKLOG: i32 = 128;
 
 /// The two sockets of an address.
 pub(super) struct Sockets {
@@ -36,7 +36,7 @@ impl Sockets {
         let listener = socket(address, Type::STREAM, Protocol::TCP)?;
         listener.set_reuse_address(true)?;
         listener.bind(&address.into())?;
-        listener.listen(BACKLOG)?;
+        listener.listen(ACCEPT_BACKLOG)?;
         let listener = TcpListener::from(listener);
         let local = listener.local_addr()?;
 
@@ -73,7 +73,7 @@ impl Sockets {
         buffers: &mut Buffers,
         mut take: impl FnMut(Peer, &[u8]),
     ) -> io::Result<usize> {
-        let mut rooms = buffers.bytes.chunks_exact_mut(ROOM);
+        let mut rooms = buffers.bytes.chunks_exact_mut(DATAGRAM_BYTES_MAX);
         let mut slices: [IoSliceMut<'_>; BATCH] =
             std::array::from_fn(|_| IoSliceMut::new(rooms.next().unwrap_or_default()));
         let socket = UdpSockRef::from(&self.datagrams);
@@ -89,7 +89,7 @@ impl Sockets {
                 address: without_flow(meta.addr),
             };
             // One of length 0 is a datagram, too.
-            for datagram in bytes[..meta.len.min(ROOM)].chunks(meta.stride.max(1)) {
+            for datagram in bytes[..meta.len.min(DATAGRAM_BYTES_MAX)].chunks(meta.stride.max(1)) {
                 take(peer, datagram);
             }
         }
@@ -124,7 +124,7 @@ pub(super) struct Buffers {
 impl Buffers {
     pub(super) fn new() -> Self {
         Self {
-            bytes: vec![0; BATCH * ROOM],
+            bytes: vec![0; BATCH * DATAGRAM_BYTES_MAX],
             meta: [RecvMeta::default(); BATCH],
         }
     }

@@ -138,7 +138,7 @@ impl Service {
                     let Some(session) = self.sessions.get_mut(instance) else {
                         return Err(ClientError::Replaced);
                     };
-                    for answer in session.answer(self.desk, &request, &mut self.out) {
+                    for answer in session.answer(self.rpc, &request, &mut self.out) {
                         self.clients[at].say(&answer)?;
                     }
                 }

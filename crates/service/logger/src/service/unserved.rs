@@ -1,9 +1,9 @@
 //! Telling the clients of a service that no host serves (FT-TCP IV.E.1).
 //!
 //! Between two epochs nobody may speak for a service but its granter. A client that is not answered gives
-//! up at last; so, when that has lasted for [`PATIENCE`], each is told that all that is recorded has
-//! arrived and that there is no room now, and again after [`AGAIN`]: a few at a time, datagrams and leases
-//! come first. The next epoch is granted when the last of that has left ([`lease::Granter::spoke`]), and
+//! up at last; so, when that has lasted for [`ZERO_WINDOW_DELAY`], each is told that all that is recorded has
+//! arrived and that there is no room now, and again after [`ZERO_WINDOW_INTERVAL`]: a few at a time, datagrams and
+//! leases come first. The next epoch is granted when the last of that has left ([`lease::Granter::record_speech`]), and
 //! whoever serves then opens the windows.
 //!
 //! That is for who asks for it (`--zero-window-acks`): a packet may wait in this host for the link-layer address of
@@ -28,15 +28,15 @@ use super::{Code, Event, Service};
 
 /// How long nobody serves before clients are told: what takes no longer is covered by their
 /// retransmissions.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ZERO_WINDOW_DELAY: Duration = Duration::from_secs(1);
 /// Between two words to a client: nobody answers its questions for room, and it gives up when some are not
 /// answered, if late (Linux after 15 of them).
-const AGAIN: Duration = Duration::from_secs(5);
+const ZERO_WINDOW_INTERVAL: Duration = Duration::from_secs(5);
 /// Connections that are looked at in one turn of the loop, and the pause after that: 10,000 take 0.2 s.
 const AT_A_TIME: usize = 64;
-const PAUSE: Duration = Duration::from_millis(1);
+const SCAN_PAUSE: Duration = Duration::from_millis(1);
 /// How soon is looked again whether what is to be written has been.
-const WRITING: Duration = Duration::from_millis(20);
+const DISK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What was told to whom.
 pub(super) struct Unserved {
@@ -92,7 +92,7 @@ impl Service {
         self.unserved.sockets.as_ref()?.as_ref().ok()?;
         let due = self.leases.leased().map(|(service, over)| {
             let round = self.unserved.rounds.get(service);
-            round.map_or(over + PATIENCE, |round| round.next)
+            round.map_or(over + ZERO_WINDOW_DELAY, |round| round.next)
         });
         due.min()
     }
@@ -102,9 +102,9 @@ impl Service {
         let now = self.now();
         let leases = &self.leases;
         let rounds = &mut self.unserved.rounds;
-        rounds.retain(|service, _| leases.nobodys_since(service, now).is_some());
+        rounds.retain(|service, _| leases.unserved_since(service, now).is_some());
         for (service, over) in leases.leased() {
-            if now >= over + PATIENCE && !rounds.contains_key(service) {
+            if now >= over + ZERO_WINDOW_DELAY && !rounds.contains_key(service) {
                 let round = Round {
                     next: now,
                     begun: now,
@@ -130,17 +130,17 @@ impl Service {
             told,
         } = &mut self.unserved;
         let round = rounds.get_mut(service)?;
-        round.next = now + WRITING;
+        round.next = now + DISK_POLL_INTERVAL;
         let raw = sockets.as_ref()?.as_ref().ok()?;
         let Some(session) = self.sessions.newest_of(service) else {
-            round.next = now + AGAIN;
+            round.next = now + ZERO_WINDOW_INTERVAL;
             return None;
         };
         // What is acknowledged is never sent again.
         if !session.is_written(&self.out) || !self.leases.is_kept(service) {
             return None;
         }
-        round.next = now + PAUSE;
+        round.next = now + SCAN_PAUSE;
         let mut event = None;
         for _ in 0..AT_A_TIME {
             let Some(flow) = session.next_protected(round.at) else {
@@ -173,7 +173,7 @@ impl Round {
             connections: self.told,
         });
         self.is_first &= event.is_none();
-        self.begun = now.max(self.begun + AGAIN);
+        self.begun = now.max(self.begun + ZERO_WINDOW_INTERVAL);
         self.next = self.begun;
         (self.at, self.told) = (None, 0);
         event

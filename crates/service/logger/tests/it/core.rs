@@ -2,15 +2,15 @@
 
 mod acks;
 mod control;
+mod datagram_faults;
 mod determinants;
 mod noted;
 mod sessions;
-mod weather;
 
 use std::{net::SocketAddr, time::Duration};
 
 use logger::{
-    Desk,
+    RpcHandler,
     link::{AckPolicy, Greeting, Outbox, Peer, Session, Sessions},
 };
 use proptest::prelude::*;
@@ -28,7 +28,7 @@ use crate::host::{Connection, Host, attach, cut, frame};
 const INSTANCE: u64 = 5;
 const NOW: Duration = Duration::from_secs(10);
 const KEEP: Duration = Duration::from_secs(600);
-const PID: Desk = Desk::new(1);
+const PID: RpcHandler = RpcHandler::new(1);
 
 fn peer() -> Peer {
     Peer {

@@ -9,7 +9,7 @@ mod released;
 use std::{net::SocketAddr, time::Duration};
 
 use logger::{
-    Desk,
+    RpcHandler,
     durable::{Change, Job, Order, RETRY, SLOW, restore, write},
     link::{AckPolicy, Greeting, Outbox, Peer, Sessions},
 };
@@ -28,7 +28,7 @@ use crate::host::{Host, attach, frame};
 
 const INSTANCE: u64 = 5;
 const KEEP: Duration = Duration::from_secs(600);
-const PID: Desk = Desk::new(1);
+const PID: RpcHandler = RpcHandler::new(1);
 /// So small that it is full often.
 const SEGMENT: u64 = 3000;
 

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use logger::{
-    Desk,
+    RpcHandler,
     durable::{Job, Order, restore, write},
     link::{AckPolicy, Greeting, Inherited, NotYet, Outbox, Peer, Sessions},
 };
@@ -196,7 +196,7 @@ impl Logger {
 
     pub(crate) fn ask(&mut self, instance: u64, request: &Request) -> Vec<Response> {
         let session = self.sessions.get_mut(instance).expect("there");
-        session.answer(Desk::new(1), request, &mut self.out)
+        session.answer(RpcHandler::new(1), request, &mut self.out)
     }
 
     pub(crate) fn connections(&mut self, instance: u64) -> Vec<Recorded> {

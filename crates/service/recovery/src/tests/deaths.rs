@@ -1,6 +1,6 @@
 //! Deaths at awkward moments, and who is to blame for them.
 
-use super::world::{Manner, Peer, SEGFAULT, World, key, ms};
+use super::model::{Manner, Model, Peer, SEGFAULT, key, ms};
 use crate::{Action, Cause, Config, Event, LostReason, Stage};
 
 #[derive(Debug, Clone, Copy)]
@@ -26,36 +26,36 @@ const MOMENTS: [Moment; 8] = [
     Moment::Settled,
 ];
 
-fn bring_to(world: &mut World, moment: Moment) {
-    world.die();
+fn bring_to(model: &mut Model, moment: Moment) {
+    model.die();
     match moment {
         Moment::Clearing => {}
-        Moment::Starting => world.clear(),
+        Moment::Starting => model.clear(),
         Moment::Listening => {
-            world.clear();
-            world.start();
-            world.listen();
+            model.clear();
+            model.start();
+            model.listen();
         }
         Moment::Drained => {
-            world.clear();
-            world.drained();
+            model.clear();
+            model.drained();
         }
-        Moment::Splicing => world.come_back(),
+        Moment::Splicing => model.come_back(),
         Moment::Replaying => {
-            world.come_back();
-            world.pass_in_steps(ms(4), ms(1));
-            assert_eq!(world.stage(), Stage::Recovering);
+            model.come_back();
+            model.pass_in_steps(ms(4), ms(1));
+            assert_eq!(model.stage(), Stage::Recovering);
         }
         Moment::Settling | Moment::Settled => {
-            world.come_back();
-            world.until_serving(1_000);
+            model.come_back();
+            model.until_serving(1_000);
             let time = if matches!(moment, Moment::Settled) {
                 ms(300)
             } else {
                 ms(1)
             };
-            world.pass_in_steps(time, ms(1));
-            assert_eq!(world.stage(), Stage::Serving);
+            model.pass_in_steps(time, ms(1));
+            assert_eq!(model.stage(), Stage::Serving);
         }
     }
 }
@@ -65,59 +65,59 @@ fn three() -> [Peer; 3] {
 }
 
 #[test]
-fn a_second_death_at_any_moment_loses_nobody() {
+fn second_death_at_any_stage_resets_none() {
     for moment in MOMENTS {
-        let mut world = World::new(three());
-        bring_to(&mut world, moment);
-        world.die();
-        assert_eq!(world.stage(), Stage::Clearing, "{moment:?}");
-        world.until_serving(1_000);
-        assert_eq!(world.serving(), (3, 0, 3_000), "{moment:?}");
-        world.pass_in_steps(ms(300), ms(1));
+        let mut model = Model::new(three());
+        bring_to(&mut model, moment);
+        model.die();
+        assert_eq!(model.stage(), Stage::Clearing, "{moment:?}");
+        model.until_serving(1_000);
+        assert_eq!(model.serving(), (3, 0, 3_000), "{moment:?}");
+        model.pass_in_steps(ms(300), ms(1));
         assert!(
-            (1..=3).all(|id| world.peer(id).received() == 1_000),
+            (1..=3).all(|id| model.peer(id).received() == 1_000),
             "{moment:?}"
         );
     }
 }
 
 #[test]
-fn two_deaths_in_a_row_at_any_two_moments_lose_nobody() {
+fn two_more_deaths_at_any_stage_reset_none() {
     for first in MOMENTS {
         for second in MOMENTS {
-            let mut world = World::new(three());
-            bring_to(&mut world, first);
-            bring_to(&mut world, second);
-            world.die();
-            world.until_serving(1_000);
-            assert_eq!(world.serving(), (3, 0, 3_000), "{first:?} {second:?}");
+            let mut model = Model::new(three());
+            bring_to(&mut model, first);
+            bring_to(&mut model, second);
+            model.die();
+            model.until_serving(1_000);
+            assert_eq!(model.serving(), (3, 0, 3_000), "{first:?} {second:?}");
         }
     }
 }
 
 /// Nothing else would ever do it.
 #[test]
-fn what_cannot_be_done_at_once_is_done_later() {
-    let mut world = World::new(three());
-    world.fails = true;
-    world.peer(3).flow.unprotected = Some(types::UnprotectedReason::MirrorLost);
-    world.die();
-    world.until_serving(1_000);
-    world.pass_in_steps(ms(300), ms(1));
-    assert!(world.reset.contains_key(&key(3)));
-    assert_eq!(world.serving().0, 2);
+fn failed_actions_are_repeated() {
+    let mut model = Model::new(three());
+    model.fails = true;
+    model.peer(3).flow.unprotected = Some(types::UnprotectedReason::MirrorLost);
+    model.die();
+    model.until_serving(1_000);
+    model.pass_in_steps(ms(300), ms(1));
+    assert!(model.reset.contains_key(&key(3)));
+    assert_eq!(model.serving().0, 2);
     let recovered = |action: &&Action| **action == Action::Recovered;
-    assert_eq!(world.done.iter().filter(recovered).count(), 1);
+    assert_eq!(model.done.iter().filter(recovered).count(), 1);
 }
 
-/// What was decided for the dead life must not be done to it, nor to its successor.
+/// What was decided for the dead incarnation must not be done to it, nor to its successor.
 #[test]
-fn a_death_calls_off_what_was_not_yet_done() {
-    let mut world = World::new(three());
-    bring_to(&mut world, Moment::Replaying);
-    world.recovery.poll(world.now + ms(500)); // would send again
-    world.recovery.died(SEGFAULT, world.now, world.now);
-    let actions: Vec<_> = std::iter::from_fn(|| world.recovery.next_action()).collect();
+fn death_cancels_pending_actions() {
+    let mut model = Model::new(three());
+    bring_to(&mut model, Moment::Replaying);
+    model.recovery.poll(model.now + ms(500)); // would send again
+    model.recovery.on_death(SEGFAULT, model.now, model.now);
+    let actions: Vec<_> = std::iter::from_fn(|| model.recovery.next_action()).collect();
     let allowed = |action: &Action| {
         matches!(
             action,
@@ -127,9 +127,9 @@ fn a_death_calls_off_what_was_not_yet_done() {
     assert!(actions.iter().all(allowed), "{actions:?}");
     assert!(actions.ends_with(&[Action::Gate, Action::KillService]));
 
-    world.recovery.service_empty(world.now);
-    world.recovery.died(SEGFAULT, world.now, world.now);
-    let actions: Vec<_> = std::iter::from_fn(|| world.recovery.next_action()).collect();
+    model.recovery.service_empty(model.now);
+    model.recovery.on_death(SEGFAULT, model.now, model.now);
+    let actions: Vec<_> = std::iter::from_fn(|| model.recovery.next_action()).collect();
     assert_eq!(
         actions,
         [Action::Gate, Action::KillService],
@@ -138,57 +138,57 @@ fn a_death_calls_off_what_was_not_yet_done() {
 }
 
 #[test]
-fn a_death_does_not_call_off_a_reset() {
+fn death_keeps_pending_resets() {
     let unknown = Peer::new(1, 10, 0).change(|peer| peer.record = None);
-    let mut world = World::new([unknown]);
-    world.die();
-    world.clear();
-    world.recovery.listening(world.now);
-    world.recovery.drained(world.drain.take().expect("a drain"));
-    assert_eq!(world.recovery.next_action(), Some(Action::ListConnections));
-    world.recovery.connections(world.candidates(), world.now);
-    assert_eq!(world.stage(), Stage::Serving);
-    world.die();
-    assert_eq!(world.reset[&key(1)], LostReason::NoRecord);
-    assert_eq!(world.lost_told().len(), 1);
+    let mut model = Model::new([unknown]);
+    model.die();
+    model.clear();
+    model.recovery.listening(model.now);
+    model.recovery.drained(model.drain.take().expect("a drain"));
+    assert_eq!(model.recovery.next_action(), Some(Action::ListConnections));
+    model.recovery.connections(model.candidates(), model.now);
+    assert_eq!(model.stage(), Stage::Serving);
+    model.die();
+    assert_eq!(model.reset[&key(1)], LostReason::NoRecord);
+    assert_eq!(model.reported_losses().len(), 1);
 }
 
 #[test]
-fn whoever_was_lost_has_another_chance_after_another_death() {
-    let mut world = World::new([
+fn another_death_gives_lost_connection_a_chance() {
+    let mut model = Model::new([
         Peer::new(1, 10, 0).manner(Manner::Deaf),
         Peer::new(2, 10, 0).window(0),
     ]);
-    world.die_and_return();
-    world.pass_in_steps(ms(12_000), ms(10)); // given up, but the other one is not yet
-    assert_eq!(world.stage(), Stage::Recovering);
-    world.peer(1).manner = Manner::Reads;
-    world.peer(2).window = 100;
-    world.die();
-    world.until_serving(1_000);
-    assert_eq!(world.serving(), (2, 0, 20));
+    model.die_and_return();
+    model.pass_in_steps(ms(12_000), ms(10)); // given up, but the other one is not yet
+    assert_eq!(model.stage(), Stage::Recovering);
+    model.peer(1).manner = Manner::Reads;
+    model.peer(2).window = 100;
+    model.die();
+    model.until_serving(1_000);
+    assert_eq!(model.serving(), (2, 0, 20));
     assert_eq!(
-        world.lost_told(),
+        model.reported_losses(),
         [],
         "nothing was told that did not happen"
     );
 }
 
 #[test]
-fn poison_is_quarantined_and_the_others_are_kept() {
+fn fatal_request_is_quarantined_alone() {
     for poison in 1..=4 {
         let peer = |id| Peer::new(id, 1_000, 100);
-        let mut world = World::new((1..=4).map(peer));
-        world.peer(poison).manner = Manner::Kills;
-        world.die();
-        world.until_serving(3_000);
-        let reason = LostReason::Poison { deaths: 3 };
+        let mut model = Model::new((1..=4).map(peer));
+        model.peer(poison).manner = Manner::Kills;
+        model.die();
+        model.until_serving(3_000);
+        let reason = LostReason::Quarantined { deaths: 3 };
         assert_eq!(
-            world.reset.iter().collect::<Vec<_>>(),
+            model.reset.iter().collect::<Vec<_>>(),
             [(&key(poison), &reason)]
         );
-        assert_eq!(world.serving(), (3, 1, 3_000));
-        let deaths = world
+        assert_eq!(model.serving(), (3, 1, 3_000));
+        let deaths = model
             .told
             .iter()
             .filter(|event| matches!(event, Event::Died { .. }));
@@ -197,63 +197,66 @@ fn poison_is_quarantined_and_the_others_are_kept() {
 }
 
 #[test]
-fn quarantine_comes_after_as_many_deaths_as_configured() {
+fn quarantine_follows_configured_deaths() {
     for after in [1, 2, 5] {
         let config = Config {
             quarantine_after: after,
             ..Config::default()
         };
-        let mut world = World::with(config, [Peer::new(1, 10, 0).manner(Manner::Kills)]);
-        world.die();
-        world.until_serving(3_000);
-        assert_eq!(world.reset[&key(1)], LostReason::Poison { deaths: after });
+        let mut model = Model::with(config, [Peer::new(1, 10, 0).manner(Manner::Kills)]);
+        model.die();
+        model.until_serving(3_000);
+        assert_eq!(
+            model.reset[&key(1)],
+            LostReason::Quarantined { deaths: after }
+        );
     }
 }
 
 /// Three kills by hand in a row are no fault of the connection that happened to be replayed; but a
 /// request on which the kernel's out-of-memory killer acts again and again is.
 #[test]
-fn kills_count_for_less_than_crashes() {
-    let mut world = World::new([Peer::new(1, 10, 0).manner(Manner::Kills)]);
-    world.cause = Cause::Signal { pid: 7, signal: 9 };
-    world.die();
-    world.until_serving(10_000);
-    assert_eq!(world.reset[&key(1)], LostReason::Poison { deaths: 3 });
+fn sigkill_counts_less_than_crash() {
+    let mut model = Model::new([Peer::new(1, 10, 0).manner(Manner::Kills)]);
+    model.cause = Cause::Signal { pid: 7, signal: 9 };
+    model.die();
+    model.until_serving(10_000);
+    assert_eq!(model.reset[&key(1)], LostReason::Quarantined { deaths: 3 });
     let died = |event: &&Event| matches!(event, Event::Died { .. });
-    assert_eq!(world.told.iter().filter(died).count(), 1 + 3 * 4);
+    assert_eq!(model.told.iter().filter(died).count(), 1 + 3 * 4);
 }
 
 #[test]
-fn two_poisons_are_both_found() {
-    let mut world = World::new((1..=5).map(|id| Peer::new(id, 1_000, 100)));
-    world.peer(2).manner = Manner::Kills;
-    world.peer(4).manner = Manner::Kills;
-    world.die();
-    world.until_serving(5_000);
-    assert_eq!(world.reset.keys().collect::<Vec<_>>(), [&key(2), &key(4)]);
-    assert_eq!(world.serving().0, 3);
+fn two_fatal_requests_are_quarantined() {
+    let mut model = Model::new((1..=5).map(|id| Peer::new(id, 1_000, 100)));
+    model.peer(2).manner = Manner::Kills;
+    model.peer(4).manner = Manner::Kills;
+    model.die();
+    model.until_serving(5_000);
+    assert_eq!(model.reset.keys().collect::<Vec<_>>(), [&key(2), &key(4)]);
+    assert_eq!(model.serving().0, 3);
 }
 
 #[test]
-fn suspects_go_last_and_alone() {
+fn suspects_are_replayed_last_and_alone() {
     let slow = |id| Peer::new(id, 1_000, 100).window(100);
-    let mut world = World::new([slow(1), slow(2)]);
-    world.die_and_return();
-    world.pass_in_steps(ms(4), ms(1)); // both are being replayed
-    world.die();
-    world.peers.insert(key(3), Peer::new(3, 1_000, 100));
-    world.spliced.clear();
-    world.come_back();
-    let mut at = vec![world.now];
+    let mut model = Model::new([slow(1), slow(2)]);
+    model.die_and_return();
+    model.pass_in_steps(ms(4), ms(1)); // both are being replayed
+    model.die();
+    model.peers.insert(key(3), Peer::new(3, 1_000, 100));
+    model.spliced.clear();
+    model.come_back();
+    let mut at = vec![model.now];
     for _ in 0..1_000 {
-        world.pass(ms(1));
-        if world.spliced.len() > at.len() {
-            at.push(world.now);
+        model.pass(ms(1));
+        if model.spliced.len() > at.len() {
+            at.push(model.now);
         }
     }
-    assert_eq!(world.stage(), Stage::Serving);
+    assert_eq!(model.stage(), Stage::Serving);
     assert_eq!(
-        world.spliced,
+        model.spliced,
         [3, 1, 2],
         "first the one that nobody suspects"
     );
@@ -262,74 +265,74 @@ fn suspects_go_last_and_alone() {
         at[1] - at[0] >= settle && at[2] - at[1] >= settle,
         "each when the one before has settled: {at:?}"
     );
-    assert_eq!(world.serving(), (3, 0, 3_000));
+    assert_eq!(model.serving(), (3, 0, 3_000));
 }
 
 /// A client that does not read keeps a server from saying everything again: that takes as long as it takes.
 #[test]
-fn suspects_wait_for_those_before_to_live_on_and_not_to_be_compared() {
+fn suspects_do_not_wait_for_verification() {
     let mute = |id| Peer::new(id, 1_000, 100).manner(Manner::Mute);
-    let mut world = World::new([mute(1), mute(2)]);
+    let mut model = Model::new([mute(1), mute(2)]);
     for _ in 0..2 {
-        world.die_and_return();
-        world.until_serving(1_000);
-        world.pass_in_steps(ms(1), ms(1));
+        model.die_and_return();
+        model.until_serving(1_000);
+        model.pass_in_steps(ms(1), ms(1));
     }
-    world.die_and_return();
-    world.until_serving(300);
-    assert_eq!(world.serving(), (0, 0, 2_000));
+    model.die_and_return();
+    model.until_serving(300);
+    assert_eq!(model.serving(), (0, 0, 2_000));
     // They live, so they are no suspects any more.
-    world.pass_in_steps(ms(150), ms(1));
-    world.spliced.clear();
-    world.die_and_return();
-    assert_eq!(world.spliced, [1, 2], "both at once");
+    model.pass_in_steps(ms(150), ms(1));
+    model.spliced.clear();
+    model.die_and_return();
+    assert_eq!(model.spliced, [1, 2], "both at once");
 }
 
 /// Nothing of it was given to the server: it cannot have been the cause.
 #[test]
-fn whoever_had_nothing_to_replay_or_was_not_replayed_is_no_suspect() {
+fn connection_without_replay_is_no_suspect() {
     let idle = [1, 2].map(|id| Peer::new(id, 0, 100));
     let deaf = [3, 4].map(|id| Peer::new(id, 10, 100).manner(Manner::Deaf));
-    let mut world = World::new(idle.into_iter().chain(deaf));
+    let mut model = Model::new(idle.into_iter().chain(deaf));
     for _ in 0..5 {
-        world.die_and_return();
-        world.pass_in_steps(ms(10), ms(1));
+        model.die_and_return();
+        model.pass_in_steps(ms(10), ms(1));
     }
-    world.peer(3).manner = Manner::Reads;
-    world.peer(4).manner = Manner::Reads;
-    world.spliced.clear();
-    world.die_and_return();
-    assert_eq!(world.spliced, [1, 2, 3, 4], "all at once");
-    world.until_serving(100);
-    assert_eq!(world.serving(), (4, 0, 20));
+    model.peer(3).manner = Manner::Reads;
+    model.peer(4).manner = Manner::Reads;
+    model.spliced.clear();
+    model.die_and_return();
+    assert_eq!(model.spliced, [1, 2, 3, 4], "all at once");
+    model.until_serving(100);
+    assert_eq!(model.serving(), (4, 0, 20));
 }
 
 #[test]
-fn whoever_lives_through_its_replay_is_cleared() {
-    let mut world = World::new([Peer::new(1, 1_000, 0).window(100)]);
+fn survived_replay_clears_suspect() {
+    let mut model = Model::new([Peer::new(1, 1_000, 0).window(100)]);
     for _ in 0..5 {
-        world.die_and_return();
-        world.pass_in_steps(ms(4), ms(1));
-        world.die(); // in its replay: one accusation
-        world.until_serving(1_000);
-        world.pass_in_steps(ms(200), ms(1)); // settled
+        model.die_and_return();
+        model.pass_in_steps(ms(4), ms(1));
+        model.die(); // in its replay: one accusation
+        model.until_serving(1_000);
+        model.pass_in_steps(ms(200), ms(1)); // settled
     }
-    assert!(world.reset.is_empty());
+    assert!(model.reset.is_empty());
 }
 
 #[test]
-fn a_death_soon_after_the_replay_is_still_the_replays() {
+fn death_soon_after_replay_counts() {
     let config = Config {
         quarantine_after: 1,
         ..Config::default()
     };
     for (time, kept) in [(ms(50), 0), (ms(150), 1)] {
-        let mut world = World::with(config.clone(), [Peer::new(1, 10, 0)]);
-        world.die_and_return();
-        world.until_serving(10);
-        world.pass_in_steps(time, ms(1));
-        world.die();
-        world.until_serving(500);
-        assert_eq!(world.serving().0, kept, "{time:?}");
+        let mut model = Model::with(config.clone(), [Peer::new(1, 10, 0)]);
+        model.die_and_return();
+        model.until_serving(10);
+        model.pass_in_steps(time, ms(1));
+        model.die();
+        model.until_serving(500);
+        assert_eq!(model.serving().0, kept, "{time:?}");
     }
 }

@@ -6,8 +6,8 @@ use std::{collections::BTreeSet, time::Duration};
 use south_model::{Digest, Flow, Mode};
 use wire::{FlowId, SeqNumber};
 
-use super::world::ms;
-use crate::{ClientFin, RecordSummary, Segment, SplicePoint, Standing};
+use super::model::ms;
+use crate::{ClientFin, RecordSummary, ReplayPosition, Segment, SplicePoint};
 
 /// First instream and outstream sequence numbers of a model connection, unless a test says else.
 pub(super) const CLIENT: SeqNumber = SeqNumber(1_000);
@@ -42,7 +42,7 @@ pub(super) struct Peer {
     /// Digests of what it had heard by then.
     pub(super) digests: Vec<Digest>,
     /// The server replays its own record, and stands here then.
-    pub(super) standing: Option<Standing>,
+    pub(super) replay_position: Option<ReplayPosition>,
     pub(super) manner: Manner,
     /// Receive window of the server's socket, bytes.
     pub(super) window: u32,
@@ -50,9 +50,9 @@ pub(super) struct Peer {
     pub(super) syns_lost: u32,
     /// Pieces of replay still to be lost.
     pub(super) pieces_lost: u32,
-    /// When a SYN arrived in this life.
+    /// When a SYN arrived in this incarnation.
     pub(super) syn_at: Option<Duration>,
-    /// Pieces that arrived in this life, in server order: [from, to), as offsets from the start.
+    /// Pieces that arrived in this incarnation, in server order: [from, to), as offsets from the start.
     pub(super) arrived: BTreeSet<(u32, u32)>,
 }
 
@@ -94,7 +94,7 @@ impl Peer {
             record: Some(record),
             beginnings: Vec::new(),
             digests: Vec::new(),
-            standing: None,
+            replay_position: None,
             manner: Manner::Reads,
             window: 64_000,
             syns_lost: 0,
@@ -131,7 +131,7 @@ impl Peer {
 
     /// The server has read and written so much when its record ends.
     pub(super) fn stands(mut self, instream: u32, outstream: u32) -> Self {
-        self.standing = Some(Standing {
+        self.replay_position = Some(ReplayPosition {
             instream: self.flow.client.isn + 1 + instream,
             outstream: self.flow.server.isn + 1 + outstream,
             is_closed: false,
@@ -140,10 +140,10 @@ impl Peer {
         self
     }
 
-    /// A socket at its numbers, in this life.
-    pub(super) fn graft(&mut self, life: u32, point: SplicePoint) {
+    /// A socket at its numbers, in this incarnation.
+    pub(super) fn graft(&mut self, incarnation: u32, point: SplicePoint) {
         self.flow.mode = Mode::Spliced;
-        self.flow.incarnation = life;
+        self.flow.incarnation = incarnation;
         self.flow.splice = south_model::SpliceHalf {
             instream: point.instream,
             outstream: point.outstream,

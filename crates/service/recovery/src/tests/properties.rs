@@ -1,4 +1,4 @@
-//! Random histories. The world checks each action as it carries it out; here it is checked what
+//! Random histories. The model checks each action as it carries it out; here it is checked what
 //! became of each connection.
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use proptest::{collection::vec, prelude::*};
 use south_model::{Mode, UnprotectedReason};
 use wire::{FlowId, SeqNumber};
 
-use super::world::{Manner, Peer, SEGFAULT, World, key, ms};
+use super::model::{Manner, Model, Peer, SEGFAULT, key, ms};
 use crate::{Action, Candidate, Config, GaveUp, Recovery, ReplayMode, Stage};
 
 #[derive(Debug, Clone, Copy)]
@@ -129,56 +129,57 @@ fn config() -> impl Strategy<Value = Config> {
 }
 
 /// Only inputs that can be: a server listens when it was started, nothing dies twice.
-fn apply(world: &mut World, input: Input, latecomers: &mut Vec<Peer>) {
+fn apply(model: &mut Model, input: Input, latecomers: &mut Vec<Peer>) {
     match input {
-        Input::Die => world.die(),
-        Input::Clear => world.clear(),
-        Input::Start if world.start_wanted => world.start(),
-        Input::Listen if world.stage() == Stage::Starting && !world.start_wanted => world.listen(),
+        Input::Die => model.die(),
+        Input::Clear => model.clear(),
+        Input::Start if model.start_wanted => model.start(),
+        Input::Listen if model.stage() == Stage::Starting && !model.start_wanted => model.listen(),
         Input::Start | Input::Listen => {}
-        Input::Drained => world.drained(),
+        Input::Drained => model.drained(),
         Input::OldDrain(back) => {
-            if let Some(token) = world.drain.and_then(|token| token.checked_sub(back + 1)) {
-                world.recovery.drained(token);
+            if let Some(token) = model.drain.and_then(|token| token.checked_sub(back + 1)) {
+                model.recovery.drained(token);
             }
         }
-        Input::LoggerRestarted => world.recovery.logger_restarted(),
-        Input::Pass(time) => world.pass_in_steps(ms(time), ms(3)),
+        Input::LoggerRestarted => model.recovery.logger_restarted(),
+        Input::Pass(time) => model.pass_in_steps(ms(time), ms(3)),
         Input::ClientResets(id) => {
-            let life = world.incarnation;
-            if let Some(peer) = world.peers.get_mut(&key(id)) {
+            let incarnation = model.incarnation;
+            if let Some(peer) = model.peers.get_mut(&key(id)) {
                 // Noted by the data plane while nobody serves it.
-                let gated = peer.flow.incarnation != life || peer.flow.mode == Mode::Splicing;
+                let gated =
+                    peer.flow.incarnation != incarnation || peer.flow.mode == Mode::Splicing;
                 peer.flow.client.reset |= gated;
             }
         }
         Input::Diverge(id) => {
-            let life = world.incarnation;
-            if let Some(peer) = world.peers.get_mut(&key(id))
-                && peer.flow.incarnation == life
+            let incarnation = model.incarnation;
+            if let Some(peer) = model.peers.get_mut(&key(id))
+                && peer.flow.incarnation == incarnation
                 && peer.flow.mode == Mode::Spliced
                 && peer.manner == Manner::Mute
             {
                 let at = peer.flow.server.isn + 1;
-                world.diverge(id, at);
+                model.diverge(id, at);
             }
         }
         Input::LosePieces(id, count) => {
-            if let Some(peer) = world.peers.get_mut(&key(id)) {
+            if let Some(peer) = model.peers.get_mut(&key(id)) {
                 peer.pieces_lost = count;
             }
         }
         Input::Late => {
             if let Some(peer) = latecomers.pop() {
-                world.late(peer);
+                model.late(peer);
             }
         }
-        Input::GiveUp => world.recovery.give_up(GaveUp::Stopped),
+        Input::GiveUp => model.recovery.give_up(GaveUp::Stopped),
     }
-    world.act();
+    model.act();
 }
 
-/// Between a death and the next life nothing is delivered.
+/// Between a death and the next incarnation nothing is delivered.
 fn nothing_for_the_dead(done: &[Action]) {
     let mut dead = false;
     for action in done {
@@ -197,15 +198,15 @@ fn nothing_for_the_dead(done: &[Action]) {
 }
 
 /// Each connection met exactly one end.
-fn each_has_one_fate(world: &World, all: &[(u64, bool)]) {
+fn each_has_one_fate(model: &Model, all: &[(u64, bool)]) {
     for &(id, client_was_gone) in all {
         let (reset, forgotten) = (
-            world.reset.contains_key(&key(id)),
-            world.forgotten.contains(&key(id)),
+            model.reset.contains_key(&key(id)),
+            model.forgotten.contains(&key(id)),
         );
-        let left = world.peers.get(&key(id));
+        let left = model.peers.get(&key(id));
         let ended = left.is_some_and(|peer| peer.flow.server_closing);
-        let kept = left.is_some_and(|peer| !ended && peer.flow.incarnation == world.incarnation);
+        let kept = left.is_some_and(|peer| !ended && peer.flow.incarnation == model.incarnation);
         let fates = [reset, forgotten, ended, kept];
         assert_eq!(
             fates.iter().filter(|fate| **fate).count(),
@@ -214,17 +215,17 @@ fn each_has_one_fate(world: &World, all: &[(u64, bool)]) {
         );
         if client_was_gone {
             assert!(
-                !reset && !kept && world.pieces(id).is_empty(),
+                !reset && !kept && model.pieces(id).is_empty(),
                 "connection {id}"
             );
-            assert!(!world.spliced.contains(&id), "connection {id}");
+            assert!(!model.spliced.contains(&id), "connection {id}");
         }
     }
-    let told = world.lost_told();
-    assert_eq!(told.len(), world.reset.len(), "each reset is told once");
+    let told = model.reported_losses();
+    assert_eq!(told.len(), model.reset.len(), "each reset is told once");
 }
 
-fn run(config: Config, mut peers: Vec<Peer>, inputs: Vec<Input>) -> World {
+fn run(config: Config, mut peers: Vec<Peer>, inputs: Vec<Input>) -> Model {
     let all: Vec<_> = peers
         .iter()
         .map(|peer| {
@@ -236,34 +237,34 @@ fn run(config: Config, mut peers: Vec<Peer>, inputs: Vec<Input>) -> World {
         .collect();
     let latecomers = peers.len() / 3;
     let mut latecomers = peers.split_off(peers.len() - latecomers);
-    let mut world = World::with(config, peers);
-    world.die();
+    let mut model = Model::with(config, peers);
+    model.die();
     for input in inputs {
-        apply(&mut world, input, &mut latecomers);
+        apply(&mut model, input, &mut latecomers);
     }
-    world.peers.extend(
+    model.peers.extend(
         latecomers
             .into_iter()
             .map(|peer| (key(peer.flow.id.0), peer)),
     );
-    world.die(); // so that whoever came late is among those listed
-    world.until_serving(20_000);
-    nothing_for_the_dead(&world.done);
-    each_has_one_fate(&world, &all);
-    world
+    model.die(); // so that whoever came late is among those listed
+    model.until_serving(20_000);
+    nothing_for_the_dead(&model.done);
+    each_has_one_fate(&model, &all);
+    model
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_it_serves_again(config in config(), peers in peers(true), inputs in vec(input(), 0..60)) {
+    fn any_input_ends_in_serving(config in config(), peers in peers(true), inputs in vec(input(), 0..60)) {
         run(config, peers, inputs);
     }
 
     /// If nothing but deaths and losses of packets happens, nobody is lost.
     #[test]
-    fn deaths_alone_lose_nobody(
+    fn deaths_alone_reset_none(
         turn: bool,
         peers in peers(false),
         deaths in vec((0u64..80, 1u64..8, 0u32..4), 0..12),
@@ -278,19 +279,19 @@ proptest! {
             [Die, Clear, Start, Drained, Listen, LosePieces(id, count), Pass(time + 1)]
         });
         let count = peers.len();
-        let mut world = run(config, peers, inputs.collect());
-        prop_assert!(world.reset.is_empty());
-        prop_assert_eq!(world.serving().0, count);
-        for (key, peer) in &world.peers {
+        let mut model = run(config, peers, inputs.collect());
+        prop_assert!(model.reset.is_empty());
+        prop_assert_eq!(model.serving().0, count);
+        for (key, peer) in &model.peers {
             prop_assert_eq!(peer.received(), peer.owed(), "the whole record of {}", key);
         }
-        world.pass_in_steps(ms(1_500), ms(5));
-        prop_assert_eq!(world.recovery.deadline(), None, "all settled");
+        model.pass_in_steps(ms(1_500), ms(5));
+        prop_assert_eq!(model.recovery.deadline(), None, "all settled");
     }
 
     /// Giving up at any time, too, resets nobody twice and touches nobody who is served.
     #[test]
-    fn giving_up_at_any_time(peers in peers(true), before in vec(input(), 0..30), after in vec(input(), 0..30)) {
+    fn give_up_at_any_time_ends_in_serving(peers in peers(true), before in vec(input(), 0..30), after in vec(input(), 0..30)) {
         let inputs = before.into_iter().chain([Input::GiveUp]).chain(after).collect();
         run(Config { accept_timeout: ms(400), replay_timeout: ms(400), ..Config::default() }, peers, inputs);
     }
@@ -298,12 +299,12 @@ proptest! {
     /// Inputs without any sense, from a data plane gone mad, do no harm here: no panic, no piece
     /// outside of the record or beyond any window that was ever offered, no busy loop.
     #[test]
-    fn nonsense_is_survived(
+    fn arbitrary_flows_are_survived(
         peers in peers(true),
         nonsense in vec((0u8..12, any::<u32>(), any::<u32>(), 0u64..9, 0u64..2_000), 0..200),
     ) {
         let list = |peers: &[Peer]| -> Vec<Candidate> {
-            peers.iter().map(|peer| super::world::candidate(key(peer.flow.id.0), peer)).collect()
+            peers.iter().map(|peer| super::model::candidate(key(peer.flow.id.0), peer)).collect()
         };
         let mut recovery = Recovery::new(Config::default());
         let mut now = Duration::ZERO;
@@ -311,7 +312,7 @@ proptest! {
             now += ms(time);
             let peer = peers.iter().find(|peer| peer.flow.id.0 == id);
             match what {
-                0 => recovery.died(SEGFAULT, ms(u64::from(a)), now),
+                0 => recovery.on_death(SEGFAULT, ms(u64::from(a)), now),
                 1 => recovery.service_empty(now),
                 2 => recovery.started(a, now),
                 3 => recovery.listening(now),
@@ -327,7 +328,7 @@ proptest! {
                 8 => recovery.observe(FlowId(id), None, now),
                 9 => recovery.poll(now),
                 10 => if let Some(peer) = peer {
-                    recovery.late_connection(&super::world::candidate(key(id), peer), now);
+                    recovery.late_connection(&super::model::candidate(key(id), peer), now);
                 },
                 _ => if let Some(peer) = peer {
                     let mut flow = peer.flow.clone();

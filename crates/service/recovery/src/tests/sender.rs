@@ -5,7 +5,7 @@ use std::time::Duration;
 use south_model::{Digest, DigestHalf};
 use wire::SeqNumber;
 
-use super::world::ms;
+use super::model::ms;
 use crate::{Beginning, Segment, replay::Replay};
 
 const START: SeqNumber = SeqNumber(100);
@@ -14,7 +14,7 @@ const NEVER: Duration = Duration::ZERO;
 fn replay(len: u32, fin: bool) -> Replay {
     let heard = SeqNumber(7);
     let mut replay = Replay::new(START, START + len, fin.then_some(heard), NEVER);
-    replay.hear(heard, NEVER);
+    replay.on_output(heard, NEVER);
     replay
 }
 
@@ -31,7 +31,7 @@ fn piece(offset: u32, len: u32, fin: bool) -> Segment {
 }
 
 #[test]
-fn without_a_window_only_the_clients_window_is_told() {
+fn zero_window_sends_empty_segments() {
     let mut replay = replay(100, true);
     assert_eq!(all(&mut replay, 50, NEVER), []);
     replay.update(START, START, ms(1));
@@ -42,7 +42,7 @@ fn without_a_window_only_the_clients_window_is_told() {
 
 /// The record has lost its end with a logger that was killed.
 #[test]
-fn replay_of_a_record_that_has_lost_its_end_is_complete_where_the_record_ends() {
+fn shortened_record_completes_at_its_end() {
     let mut replay = replay(100, true);
     replay.update(START, START + 1_000, NEVER);
     assert_eq!(all(&mut replay, 100, NEVER), [piece(0, 100, true)]);
@@ -57,7 +57,7 @@ fn replay_of_a_record_that_has_lost_its_end_is_complete_where_the_record_ends() 
 }
 
 #[test]
-fn the_record_is_cut_at_the_longest_piece_and_at_the_window() {
+fn segments_fit_limit_and_window() {
     let mut replay = replay(100, false);
     replay.update(START, START + 70, NEVER);
     assert_eq!(
@@ -81,7 +81,7 @@ fn the_record_is_cut_at_the_longest_piece_and_at_the_window() {
 }
 
 #[test]
-fn the_fin_goes_with_the_last_byte() {
+fn fin_goes_with_last_byte() {
     let mut replay = replay(100, true);
     replay.update(START, START + 1_000, NEVER);
     assert_eq!(
@@ -97,7 +97,7 @@ fn the_fin_goes_with_the_last_byte() {
 
 /// RFC 9293 3.4: a FIN takes a sequence number.
 #[test]
-fn the_fin_waits_for_a_window() {
+fn fin_waits_for_window() {
     let mut replay = replay(100, true);
     replay.update(START, START + 100, NEVER);
     assert_eq!(all(&mut replay, 200, NEVER), [piece(0, 100, false)]);
@@ -109,7 +109,7 @@ fn the_fin_waits_for_a_window() {
 }
 
 #[test]
-fn an_empty_record_is_complete_and_a_lonely_fin_is_not() {
+fn empty_record_is_complete_without_fin() {
     assert!(replay(0, false).complete());
     assert_eq!(replay(0, false).next_segment(10, ms(100)), None);
     let mut fin = replay(0, true);
@@ -121,7 +121,7 @@ fn an_empty_record_is_complete_and_a_lonely_fin_is_not() {
 }
 
 #[test]
-fn what_is_not_acknowledged_is_sent_again_from_there() {
+fn unacked_bytes_are_retransmitted() {
     let mut replay = replay(100, true);
     replay.update(START, START + 200, NEVER);
     all(&mut replay, 40, NEVER);
@@ -137,7 +137,7 @@ fn what_is_not_acknowledged_is_sent_again_from_there() {
 }
 
 #[test]
-fn a_lost_fin_is_sent_again() {
+fn lost_fin_is_retransmitted() {
     let mut replay = replay(10, true);
     replay.update(START, START + 200, NEVER);
     all(&mut replay, 40, NEVER);
@@ -147,7 +147,7 @@ fn a_lost_fin_is_sent_again() {
 
 /// Else a server that takes nothing would never be given up.
 #[test]
-fn sending_again_is_no_progress() {
+fn retransmission_is_no_progress() {
     let mut replay = replay(100, false);
     replay.update(START, START + 200, NEVER);
     for at in 0..1_000 {
@@ -159,7 +159,7 @@ fn sending_again_is_no_progress() {
 }
 
 #[test]
-fn neither_acknowledgement_nor_window_is_taken_back() {
+fn ack_and_window_never_shrink() {
     let mut replay = replay(100, false);
     replay.update(START + 50, START + 80, NEVER);
     replay.update(START + 20, START + 60, NEVER);
@@ -169,7 +169,7 @@ fn neither_acknowledgement_nor_window_is_taken_back() {
 
 /// Live segments of the client may follow the record before its end is acknowledged to us.
 #[test]
-fn an_acknowledgement_beyond_the_record_completes_it() {
+fn ack_beyond_record_completes() {
     let mut replay = replay(100, true);
     replay.update(START + 5_000, START + 9_000, NEVER);
     assert!(replay.complete());
@@ -181,7 +181,7 @@ fn an_acknowledgement_beyond_the_record_completes_it() {
 fn sequence_numbers_wrap() {
     let start = SeqNumber(u32::MAX - 49);
     let mut replay = Replay::new(start, start + 100, Some(SeqNumber(7)), NEVER);
-    replay.hear(SeqNumber(7), NEVER);
+    replay.on_output(SeqNumber(7), NEVER);
     replay.update(start, start + 80, NEVER);
     let first = all(&mut replay, 60, NEVER);
     let at = |offset, len, fin| Segment {
@@ -199,16 +199,16 @@ fn sequence_numbers_wrap() {
 }
 
 #[test]
-fn the_fin_waits_for_what_the_client_had_heard_before_it() {
+fn fin_waits_for_earlier_output() {
     let mut replay = Replay::new(START, START + 10, Some(SeqNumber(50)), NEVER);
     replay.update(START, START + 1_000, NEVER);
     assert_eq!(all(&mut replay, 50, NEVER), [piece(0, 10, false)]);
     replay.update(START + 10, START + 1_000, NEVER);
-    replay.hear(SeqNumber(49), ms(30));
+    replay.on_output(SeqNumber(49), ms(30));
     assert_eq!(all(&mut replay, 50, ms(31)), []);
     assert!(!replay.complete());
     assert_eq!(replay.idle(ms(35)), ms(5), "the server speaks");
-    replay.hear(SeqNumber(50), ms(40));
+    replay.on_output(SeqNumber(50), ms(40));
     assert_eq!(all(&mut replay, 50, ms(41)), [piece(10, 0, true)]);
     replay.update(START + 11, START + 1_000, ms(42));
     assert!(replay.complete());
@@ -217,11 +217,11 @@ fn the_fin_waits_for_what_the_client_had_heard_before_it() {
 /// What was recorded is a FIN that was sent again, after the server had answered the first: it will not
 /// say the last of what the client had heard before it hears the end.
 #[test]
-fn the_fin_does_not_wait_for_ever_for_what_follows_it() {
+fn fin_wait_is_bounded() {
     for (said, patience) in [(6, 1_000), (3, 30_000)] {
         let mut replay = Replay::new(START, START + 10, Some(SeqNumber(7)), NEVER);
         replay.update(START + 10, START + 1_000, ms(5));
-        replay.hear(SeqNumber(said), ms(10));
+        replay.on_output(SeqNumber(said), ms(10));
         let fin = |replay: &mut Replay, now| all(replay, 100, now).iter().any(|piece| piece.fin);
         assert!(!fin(&mut replay, ms(9 + patience)), "{said}");
         assert!(fin(&mut replay, ms(60 + patience)), "{said}");
@@ -238,56 +238,56 @@ fn gate(offset: u32, heard: u32) -> Beginning {
 
 /// Else it would be executed for a client to which something else was said.
 #[test]
-fn what_the_client_said_after_it_had_heard_something_waits_for_that() {
+fn input_waits_for_earlier_output() {
     let replay = Replay::new(START, START + 100, None, NEVER);
     let gates = vec![gate(0, 20), gate(30, 50), gate(70, 60)];
-    let mut replay = replay.waiting_at(gates);
+    let mut replay = replay.with_gates(gates);
     replay.update(START, START + 1_000, NEVER);
-    replay.hear(SeqNumber(19), NEVER);
+    replay.on_output(SeqNumber(19), NEVER);
     assert_eq!(all(&mut replay, 50, NEVER), []);
     assert_eq!(replay.awaits(), Some(SeqNumber(20)));
-    replay.hear(SeqNumber(20), ms(5));
+    replay.on_output(SeqNumber(20), ms(5));
     assert_eq!(
         all(&mut replay, 20, ms(5)),
         [piece(0, 20, false), piece(20, 10, false)]
     );
-    assert_eq!((replay.given().turns, replay.given().bytes), (1, 30));
+    assert_eq!((replay.given().requests, replay.given().bytes), (1, 30));
     replay.update(START + 30, START + 1_000, ms(6));
-    replay.hear(SeqNumber(49), ms(7));
+    replay.on_output(SeqNumber(49), ms(7));
     assert_eq!(all(&mut replay, 50, ms(8)), []);
     assert_eq!(replay.idle(ms(10)), ms(3), "the server speaks");
     // It may say more than it was asked for.
-    replay.hear(SeqNumber(77), ms(11));
+    replay.on_output(SeqNumber(77), ms(11));
     assert_eq!(all(&mut replay, 70, ms(11)), [piece(30, 70, false)]);
-    assert_eq!((replay.awaits(), replay.given().turns), (None, 3));
+    assert_eq!((replay.awaits(), replay.given().requests), (None, 3));
     replay.update(START + 100, START + 1_000, ms(12));
     assert!(replay.complete());
 }
 
 #[test]
-fn who_is_given_nothing_is_given_no_turn() {
+fn no_bytes_count_no_request() {
     for gates in [vec![], vec![gate(0, 20)]] {
-        let mut replay = Replay::new(START, START + 100, None, NEVER).waiting_at(gates.clone());
-        assert_eq!(replay.given().turns, 0);
+        let mut replay = Replay::new(START, START + 100, None, NEVER).with_gates(gates.clone());
+        assert_eq!(replay.given().requests, 0);
         replay.update(START, START + 1_000, NEVER);
-        replay.hear(SeqNumber(20), NEVER);
+        replay.on_output(SeqNumber(20), NEVER);
         assert_eq!(all(&mut replay, 50, NEVER).len(), 2);
-        assert_eq!(replay.given().turns, 1, "{gates:?}");
+        assert_eq!(replay.given().requests, 1, "{gates:?}");
     }
 }
 
-/// What lies before the replay, as all turns but the last one do if only that is replayed, is not waited for.
+/// What lies before the replay, as all requests but the last one do if only that is replayed, is not waited for.
 #[test]
-fn only_gates_within_the_replay_count() {
+fn gates_beyond_replay_are_ignored() {
     let gates = vec![gate(0, 1_000), gate(60, 2_000)];
     let mut replay = Replay::new(START + 60, START + 100, None, NEVER);
-    replay.hear(SeqNumber(2_000), NEVER);
-    let mut replay = replay.waiting_at(gates);
-    replay.hear(SeqNumber(2_001), NEVER);
+    replay.on_output(SeqNumber(2_000), NEVER);
+    let mut replay = replay.with_gates(gates);
+    replay.on_output(SeqNumber(2_001), NEVER);
     replay.update(START + 60, START + 1_000, NEVER);
     assert_eq!(all(&mut replay, 50, NEVER), [piece(60, 40, false)]);
     // Nor what lies behind what was replayed.
-    let mut replay = Replay::new(START, START + 10, None, NEVER).waiting_at(vec![gate(10, 20)]);
+    let mut replay = Replay::new(START, START + 10, None, NEVER).with_gates(vec![gate(10, 20)]);
     replay.update(START, START + 1_000, NEVER);
     assert_eq!(all(&mut replay, 50, NEVER), [piece(0, 10, false)]);
     assert_eq!(replay.awaits(), None);
@@ -295,21 +295,21 @@ fn only_gates_within_the_replay_count() {
 
 /// The FIN comes behind everything, and waits for its own.
 #[test]
-fn a_fin_waits_behind_a_gate() {
+fn fin_waits_behind_gate() {
     let replay = Replay::new(START, START + 10, Some(SeqNumber(50)), NEVER);
-    let mut replay = replay.waiting_at(vec![gate(5, 30)]);
+    let mut replay = replay.with_gates(vec![gate(5, 30)]);
     replay.update(START, START + 1_000, NEVER);
     assert_eq!(all(&mut replay, 50, NEVER), [piece(0, 5, false)]);
     assert!(!replay.holds_fin());
-    replay.hear(SeqNumber(30), NEVER);
+    replay.on_output(SeqNumber(30), NEVER);
     assert_eq!(all(&mut replay, 50, NEVER), [piece(5, 5, false)]);
-    replay.hear(SeqNumber(50), NEVER);
+    replay.on_output(SeqNumber(50), NEVER);
     assert_eq!(all(&mut replay, 50, ms(50)), [piece(0, 10, true)]);
 }
 
 /// Equal beginnings of answers are not enough: what lies behind these is compared before the next request is given.
 #[test]
-fn a_request_waits_for_the_digest_of_what_was_said_before_it() {
+fn request_waits_for_output_hash() {
     let said = |next| Digest {
         next: SeqNumber(next),
         sum: 7,
@@ -330,24 +330,24 @@ fn a_request_waits_for_the_digest_of_what_was_said_before_it() {
         with_digest(70, 60),
         with_digest(90, 80),
     ];
-    let mut replay = Replay::new(START, START + 100, None, NEVER).waiting_at(gates);
+    let mut replay = Replay::new(START, START + 100, None, NEVER).with_gates(gates);
     replay.update(START, START + 1_000, NEVER);
     assert_eq!(replay.want(), None, "it was asked for with the splice");
     assert_eq!(all(&mut replay, 50, NEVER), [piece(0, 10, false)]);
     let other = Digest { sum: 8, ..said(20) };
     for now in [said(15), other] {
         replay.compare(&pending(now, Some(said(20))));
-        replay.hear(SeqNumber(20), NEVER);
+        replay.on_output(SeqNumber(20), NEVER);
         assert_eq!(all(&mut replay, 50, NEVER), [], "{now:?}");
     }
     replay.compare(&pending(said(20), None));
-    replay.hear(SeqNumber(20), NEVER);
+    replay.on_output(SeqNumber(20), NEVER);
     assert_eq!(replay.want(), Some(said(60)));
     assert_eq!(replay.want(), None, "once");
     assert_eq!(all(&mut replay, 50, NEVER), [piece(10, 20, false)]);
     // It was asked for when the server had said as much already.
     replay.compare(&pending(said(60), Some(said(60))));
-    replay.hear(SeqNumber(60), NEVER);
+    replay.on_output(SeqNumber(60), NEVER);
     assert_eq!(
         all(&mut replay, 50, NEVER),
         [piece(30, 50, false), piece(80, 10, false)]
@@ -355,18 +355,18 @@ fn a_request_waits_for_the_digest_of_what_was_said_before_it() {
     // The server says more than it was asked for, and nobody compares that there.
     assert_eq!(replay.want(), Some(said(80)));
     replay.compare(&pending(said(90), None));
-    replay.hear(SeqNumber(90), NEVER);
+    replay.on_output(SeqNumber(90), NEVER);
     assert_eq!(replay.want(), None);
     assert_eq!(all(&mut replay, 50, NEVER), [piece(90, 10, false)]);
 }
 
 /// Who waits for the nearer place is told how long another answer may take.
 #[test]
-fn what_is_in_doubt_may_begin_before_the_next_gate() {
-    let mut replay = Replay::new(START, START + 100, None, NEVER).waiting_at(vec![gate(70, 60)]);
+fn doubt_may_begin_before_next_gate() {
+    let mut replay = Replay::new(START, START + 100, None, NEVER).with_gates(vec![gate(70, 60)]);
     replay.update(START, START + 1_000, NEVER);
     replay.doubt(Some(gate(30, 80)), NEVER);
-    replay.hear(SeqNumber(50), NEVER);
+    replay.on_output(SeqNumber(50), NEVER);
     assert_eq!(all(&mut replay, 50, NEVER), [piece(0, 30, false)]);
     assert_eq!(replay.awaits(), Some(SeqNumber(80)));
     replay.doubt(None, NEVER);
@@ -376,8 +376,8 @@ fn what_is_in_doubt_may_begin_before_the_next_gate() {
 
 /// The client has said more since the server died: that waits until all that the client was sent is said again.
 #[test]
-fn what_was_said_later_waits_for_all_that_was_heard() {
-    let mut replay = replay(10, false).waiting_at(Vec::new());
+fn later_input_waits_for_all_output() {
+    let mut replay = replay(10, false).with_gates(Vec::new());
     replay.update(START, START + 1000, NEVER);
     assert_eq!(all(&mut replay, 50, NEVER), [piece(0, 10, false)]);
     replay.update(START + 10, START + 1000, NEVER);
@@ -386,9 +386,9 @@ fn what_was_said_later_waits_for_all_that_was_heard() {
     assert_eq!(all(&mut replay, 50, ms(1)), [piece(10, 5, false)]);
     assert_eq!(replay.awaits(), Some(SeqNumber(90)));
     replay.update(START + 15, START + 1000, ms(2));
-    assert!(replay.awaits_for_later() && !replay.complete());
-    replay.hear(SeqNumber(89), ms(3));
+    assert!(replay.awaits_later_only() && !replay.complete());
+    replay.on_output(SeqNumber(89), ms(3));
     assert_eq!(all(&mut replay, 50, ms(3)), []);
-    replay.hear(SeqNumber(90), ms(4));
+    replay.on_output(SeqNumber(90), ms(4));
     assert_eq!(all(&mut replay, 50, ms(4)), [piece(15, 15, false)]);
 }

@@ -29,14 +29,14 @@ impl Streams {
 
 /// What a logger says of an image that it is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct OfImage {
+pub(crate) struct ImageReply {
     /// Of this record, and with this number.
     pub(crate) image: (u64, u64),
-    pub(crate) is: Is,
+    pub(crate) state: ImageState,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Is {
+pub(crate) enum ImageState {
     /// So much of it is there, bytes.
     There(u64),
     /// The record begins with it.
@@ -45,11 +45,11 @@ pub(crate) enum Is {
     Refused(String),
 }
 
-/// So many places are told at a time.
-const PLACES: usize = 10_000;
-/// So much of a stream is asked for at a time, and so much at once, bytes.
-const PIECE: u64 = 1 << 20;
-const READ_AHEAD: u64 = 4 << 20;
+/// Positions in one request.
+const POSITIONS_PER_REQUEST: usize = 10_000;
+/// Bytes of a stream in one request, and bytes of all requests without an answer.
+const PIECE_BYTES: u64 = 1 << 20;
+const READ_AHEAD_BYTES: u64 = 4 << 20;
 
 impl LoggerClient {
     /// What there is of the record that the server's processes make.
@@ -88,14 +88,14 @@ impl LoggerClient {
     }
 
     /// More of that record.
-    pub(crate) fn tell_determinants(
+    pub(crate) fn send_determinants(
         &mut self,
         record: u64,
         process: u32,
         from: u64,
         bytes: Vec<u8>,
     ) -> Result<(), ServeError> {
-        self.say(&Request::TellDeterminants {
+        self.send(&Request::TellDeterminants {
             record,
             process,
             from,
@@ -146,9 +146,9 @@ impl LoggerClient {
         let mut asked = from;
         let mut taken = from;
         while taken < length {
-            while asked < length && asked - taken < READ_AHEAD {
-                let most = (length - asked).min(PIECE);
-                self.say(&piece(asked, u32::try_from(most).unwrap_or(u32::MAX)))?;
+            while asked < length && asked - taken < READ_AHEAD_BYTES {
+                let most = (length - asked).min(PIECE_BYTES);
+                self.send(&piece(asked, u32::try_from(most).unwrap_or(u32::MAX)))?;
                 asked += most;
             }
             match self.next_answer()? {
@@ -165,8 +165,8 @@ impl LoggerClient {
     }
 
     /// What is said of an image that goes there; how it is taken is said unasked.
-    pub(crate) fn tell_image(&mut self, requests: Vec<Request>) -> Result<(), ServeError> {
-        self.say_all(requests)
+    pub(crate) fn send_image(&mut self, requests: Vec<Request>) -> Result<(), ServeError> {
+        self.send_all(requests)
     }
 
     /// Hear from now on what the processes of this service are told. What this host has is not told again.
@@ -176,7 +176,7 @@ impl LoggerClient {
         edition: Option<Edition>,
         streams: Vec<(u32, u64)>,
     ) -> Result<(), ServeError> {
-        self.say(&Request::Follow {
+        self.send(&Request::Follow {
             service,
             edition,
             streams,
@@ -189,8 +189,8 @@ impl LoggerClient {
         mut places: Vec<(FlowId, SeqNumber)>,
     ) -> Result<(), ServeError> {
         while !places.is_empty() {
-            let rest = places.split_off(places.len().min(PLACES));
-            self.say(&Request::Release { places })?;
+            let rest = places.split_off(places.len().min(POSITIONS_PER_REQUEST));
+            self.send(&Request::Release { places })?;
             places = rest;
         }
         Ok(())
@@ -198,6 +198,6 @@ impl LoggerClient {
 
     /// What is behind there was never said whole.
     pub(crate) fn cut_determinants(&mut self, process: u32, length: u64) -> Result<(), ServeError> {
-        self.say(&Request::CutDeterminants { process, length })
+        self.send(&Request::CutDeterminants { process, length })
     }
 }

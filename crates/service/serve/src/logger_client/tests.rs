@@ -12,7 +12,7 @@ use protocol::link::{KeySlot, LinkKey};
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A logger that takes as many streams as there are lists of answers, and says on each these, one whenever it has heard
 /// something; then it ends the stream when it hears more. Answers with version and type of each thing that it has
@@ -82,10 +82,10 @@ fn claim() -> Claim {
 
 /// One of version 7 ends the stream at a claim.
 #[test]
-fn logger_of_the_version_before_is_called_again_and_told_no_addresses() {
+fn previous_version_logger_gets_no_claim() {
     let hello = Response::Hello { pid: 7 };
     let (at, key, logger) = logger(vec![vec![], vec![hello.clone()]]);
-    let dial = || LoggerClient::dial(at, &key, PATIENCE);
+    let dial = || LoggerClient::dial(at, &key, TEST_TIMEOUT);
     let (mut client, beside) = LoggerClient::claiming(&claim(), dial).expect("it goes on");
     assert_eq!(beside, None);
     let service = "web".into();
@@ -118,18 +118,18 @@ const GRANTED_BY_VERSION_7: [u8; 41] = [
 ];
 
 /// Asks for a lease on a stream without a claim, of a logger that ends the stream at one, and answers these bytes.
-fn asks_for_a_lease(answer: Vec<u8>) -> Result<Option<Said>, ServeError> {
+fn asks_for_a_lease(answer: Vec<u8>) -> Result<Option<LoggerMessage>, ServeError> {
     let (at, key, logger) = logger_with_bytes(vec![vec![], vec![answer]]);
-    let dial = || LoggerClient::dial(at, &key, PATIENCE);
+    let dial = || LoggerClient::dial(at, &key, TEST_TIMEOUT);
     let (mut client, _) = LoggerClient::claiming(&claim(), dial).expect("it goes on");
     assert!(!client.reads_claims());
     client.ask_for_lease(lease_request()).expect("it reads");
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TEST_TIMEOUT;
     let mut heard = Ok(());
-    while heard.is_ok() && !client.has_said() && Instant::now() < until {
+    while heard.is_ok() && !client.has_message() && Instant::now() < until {
         heard = client.listen();
     }
-    let said = heard.map(|()| client.said());
+    let said = heard.map(|()| client.next_message());
     drop(client);
     let heard = logger.join().expect("no panic");
     assert_eq!(heard, [[8, 0x1d], [7, 15]]);
@@ -139,7 +139,7 @@ fn asks_for_a_lease(answer: Vec<u8>) -> Result<Option<Said>, ServeError> {
 #[test]
 fn logger_of_version_7_grants_a_lease() {
     let said = asks_for_a_lease(GRANTED_BY_VERSION_7.to_vec());
-    let Ok(Some(Said::Lease(answer))) = said else {
+    let Ok(Some(LoggerMessage::Lease(answer))) = said else {
         panic!("no lease");
     };
     let verdict = Verdict::Lease {
@@ -153,7 +153,7 @@ fn logger_of_version_7_grants_a_lease() {
 
 /// There were two versions 7 for an hour: where one has not all fields of the other, people are told what that means.
 #[test]
-fn logger_of_another_version_is_called_that() {
+fn other_logger_version_is_named() {
     let mut shorter = GRANTED_BY_VERSION_7[..40].to_vec();
     shorter[0] -= 1;
     let newer = vec![6, 0, 0, 0, 10, 0x8d, 0, 0, 0, 0];
@@ -176,7 +176,7 @@ fn logger_of_another_version_is_called_that() {
 
 /// It ends the stream at all that is said to it: without a word it cannot be known from one that dies.
 #[test]
-fn logger_that_may_be_older_than_the_version_before_is_called_that() {
+fn possibly_older_logger_version_is_named() {
     let claims = Some(claim());
     for (claim, streams) in [(claims, 2), (None, 2)] {
         let (at, key, logger) = logger(vec![vec![]; streams]);
@@ -185,7 +185,8 @@ fn logger_that_may_be_older_than_the_version_before_is_called_that() {
             attach: attach(),
             digests: None,
         };
-        let attached = LoggerClient::attaching(&told, || LoggerClient::dial(at, &key, PATIENCE));
+        let attached =
+            LoggerClient::attaching(&told, || LoggerClient::dial(at, &key, TEST_TIMEOUT));
         let error = attached.err().expect("it is not attached to");
         assert!(matches!(error, ServeError::LoggerMayBeOlder), "{error}");
         assert!(error.to_string().ends_with("upgrade an older logger"));
@@ -195,7 +196,7 @@ fn logger_that_may_be_older_than_the_version_before_is_called_that() {
 
 /// One of version 7 ends the stream at a claim, and one that has digests, and no doubts, at who attaches.
 #[test]
-fn logger_that_knows_nothing_of_doubts_is_attached_to_as_before() {
+fn logger_without_doubts_is_attached() {
     let attached = Response::Attached {
         pid: 7,
         kept: false,
@@ -222,12 +223,12 @@ fn logger_that_knows_nothing_of_doubts_is_attached_to_as_before() {
     let (former_attaches, former_asks) = ([7, 0x09], [7, 0x02]);
     let loggers = [
         (
-            Knows::Former,
+            Dialect::Former,
             vec![vec![], vec![attached.clone(), none(true)]],
             vec![claims, former_attaches, former_asks],
         ),
         (
-            Knows::Digests,
+            Dialect::Digests,
             vec![
                 vec![claimed.clone()],
                 vec![claimed.clone(), attached.clone(), none(true)],
@@ -235,14 +236,14 @@ fn logger_that_knows_nothing_of_doubts_is_attached_to_as_before() {
             vec![claims, attaches, claims, former_attaches, former_asks],
         ),
         (
-            Knows::Doubts,
+            Dialect::Doubts,
             vec![vec![claimed, attached, seed.clone(), none(false)]],
             vec![claims, attaches, tells, asks],
         ),
     ];
     for (knows, answers, said) in loggers {
         let (at, key, logger) = logger(answers);
-        let dial = || LoggerClient::dial(at, &key, PATIENCE);
+        let dial = || LoggerClient::dial(at, &key, TEST_TIMEOUT);
         let told = Asks {
             claim: Some(claim()),
             attach: attach(),
@@ -250,10 +251,10 @@ fn logger_that_knows_nothing_of_doubts_is_attached_to_as_before() {
         };
         let attached = LoggerClient::attaching(&told, dial);
         let (mut client, attached, _) = attached.expect("it is attached to");
-        let known = (knows == Knows::Doubts).then_some(DigestSeed([1, 2]));
+        let known = (knows == Dialect::Doubts).then_some(DigestSeed([1, 2]));
         assert_eq!(attached.digests, known);
-        assert_eq!(client.knows, knows);
-        assert_eq!(client.is_former(), knows != Knows::Doubts);
+        assert_eq!(client.dialect, knows);
+        assert_eq!(client.is_former(), knows != Dialect::Doubts);
         assert_eq!(client.summaries().expect("they are told"), []);
         drop(client);
         assert_eq!(logger.join().expect("no panic"), said);
@@ -275,7 +276,7 @@ fn attach() -> Attach {
 
 /// Each kind of logger is sent what it reads, and nothing is lost behind what it does not.
 #[test]
-fn logger_of_the_version_before_is_sent_the_frames_that_it_reads() {
+fn previous_version_logger_gets_known_frames() {
     let frame = |kind, packet: &'static [u8]| MirrorFrame {
         kind,
         flow_id: FlowId(1),
@@ -303,16 +304,16 @@ fn logger_of_the_version_before_is_sent_the_frames_that_it_reads() {
     let all = bytes(&[digest, head(Some(SeqNumber(6))), closed]);
     let with_digests = bytes(&[digest, head(None), closed]);
     let former = bytes(&[head(None), closed]);
-    assert_eq!(Knows::Digests.frames(&all, true), with_digests);
-    assert_eq!(Knows::Former.frames(&all, true), former);
+    assert_eq!(Dialect::Digests.frames(&all, true), with_digests);
+    assert_eq!(Dialect::Former.frames(&all, true), former);
     let versions = [4, former.len() - HEADER_LEN + 4].map(|at| former[at]);
     assert_eq!(versions, [2, 2]);
     let damaged = [&former[..], b"damaged"].concat();
-    assert_eq!(Knows::Former.frames(&damaged, true), damaged);
+    assert_eq!(Dialect::Former.frames(&damaged, true), damaged);
 }
 
 #[test]
-fn claim_that_is_refused_is_an_error_of_its_own() {
+fn refused_claim_has_its_own_error() {
     let refused = Response::Error {
         code: ErrorCode::Taken,
         message: "10.0.0.10:80 is another's".into(),
@@ -321,7 +322,7 @@ fn claim_that_is_refused_is_an_error_of_its_own() {
         beside: "site".into(),
     };
     let (at, key, logger) = logger(vec![vec![refused], vec![beside]]);
-    let dial = || LoggerClient::dial(at, &key, PATIENCE);
+    let dial = || LoggerClient::dial(at, &key, TEST_TIMEOUT);
     let error = LoggerClient::claiming(&claim(), dial).err();
     let error = error.expect("it is refused");
     assert!(
@@ -336,17 +337,17 @@ fn claim_that_is_refused_is_an_error_of_its_own() {
 }
 
 #[test]
-fn a_process_that_does_not_end_is_named_and_nobody_waits_for_it() {
+fn unkillable_process_is_named_after_timeout() {
     let sleeps = || Command::new("sleep").arg("1000").spawn().expect("sleep");
     let ends = |mut child: Child| {
         child.kill().expect("it runs");
-        bury(child, PATIENCE)
+        reap(child, TEST_TIMEOUT)
     };
     assert_eq!(ends(sleeps()), None);
     // As one that was killed, and waits in the kernel.
     let waits = sleeps();
     let pid = waits.id();
-    let unended = bury(waits, Duration::ZERO).expect("it runs");
+    let unended = reap(waits, Duration::ZERO).expect("it runs");
     assert_eq!(unended, Unended(pid));
     assert!(unended.to_string().contains(&pid.to_string()));
     // When it ends after all, nothing is left of it.
@@ -354,13 +355,13 @@ fn a_process_that_does_not_end_is_named_and_nobody_waits_for_it() {
     let pidfd = pidfd_open(process, PidfdFlags::empty()).expect("it runs");
     pidfd_send_signal(&pidfd, Signal::KILL).expect("it runs");
     while std::path::Path::new(&format!("/proc/{pid}")).exists() {
-        thread::sleep(MOMENT);
+        thread::sleep(EXIT_POLL_INTERVAL);
     }
 }
 
 /// On a busy machine a process takes long to begin.
 #[test]
-fn logger_process_that_begins_slowly_is_waited_for_at_the_first_start() {
+fn slow_logger_start_is_awaited() {
     let directory = tempfile::tempdir().expect("a directory");
     let at = directory.path().join(SOCKET);
     let listener = UnixListener::bind(&at).expect("a socket");

@@ -12,23 +12,23 @@ use south_model::Flow;
 use supervise::{Cgroup, Pid, Server};
 use wire::FlowKey;
 
-use super::{North, positions, uploading::Uploads};
+use super::{North, image_upload::Uploads, positions};
 use crate::{
     CheckpointStatus, clock,
     config::ServeConfig,
     error::ServeError,
-    events::Happening,
-    images::{Images, Last, Made, Rehearsal},
+    events::Event,
+    images::{CurrentImage, Images, NewImage, ShadowReplay},
 };
 
-/// So often a process is tried to be made from an image that cannot be, in a row.
-const TRIES: u32 = 3;
+/// Failed attempts in a row to start a process from an image, after which the image is given up.
+const RESTORE_ATTEMPTS: u32 = 3;
 
 /// What is known of them.
 pub(super) struct Checkpoints {
     pub(super) images: Images,
     /// The one that is being made.
-    rehearsal: Option<Rehearsal>,
+    rehearsal: Option<ShadowReplay>,
     /// Those on their way to the logger.
     pub(super) uploads: Uploads,
     /// The server, while it is made from one.
@@ -101,8 +101,8 @@ impl Checkpoints {
 }
 
 impl North {
-    /// The image with which the next life begins.
-    pub(super) fn last_image(&self) -> Option<&Last> {
+    /// The image with which the next incarnation begins.
+    pub(super) fn last_image(&self) -> Option<&CurrentImage> {
         self.checkpoints.as_ref()?.images.last()
     }
 
@@ -114,7 +114,7 @@ impl North {
         })
     }
 
-    /// Why the next life cannot begin with the last image, if it cannot.
+    /// Why the next incarnation cannot begin with the last image, if it cannot.
     pub(crate) fn torn_image(&self) -> Option<String> {
         let error = self.last_image()?.image.check().err()?;
         Some(format!(
@@ -129,7 +129,7 @@ impl North {
     }
 
     /// Is a checkpoint being made, or on its way?
-    pub(crate) fn rehearses(&self) -> bool {
+    pub(crate) fn is_shadow_replaying(&self) -> bool {
         let checkpoints = self.checkpoints.as_ref();
         checkpoints.is_some_and(|one| one.rehearsal.is_some() || one.uploads.is_under_way())
     }
@@ -149,12 +149,14 @@ impl North {
     }
 
     /// Begin one. `flows` are the server's connections.
-    pub(crate) fn rehearse(&mut self, flows: &[(FlowKey, Flow)]) -> Result<(), String> {
+    pub(crate) fn start_shadow_replay(&mut self, flows: &[(FlowKey, Flow)]) -> Result<(), String> {
         let Some(checkpoints) = &mut self.checkpoints else {
             return Ok(());
         };
         checkpoints.begun = (self.memory.length(0), clock::now());
-        let begun = checkpoints.images.rehearse(&self.memory, positions(flows));
+        let begun = checkpoints
+            .images
+            .start_shadow_replay(&self.memory, positions(flows));
         let begun = begun.map_err(|error| error.to_string())?;
         // After that: of those who were begun before the image's end all are known now.
         if self.memory.has_children_at_work() {
@@ -168,10 +170,10 @@ impl North {
     ///
     /// # Errors
     /// Why there will be none.
-    pub(crate) fn poll_rehearsal(
+    pub(crate) fn poll_shadow_replay(
         &mut self,
         config: &ServeConfig,
-    ) -> Result<Option<Happening>, String> {
+    ) -> Result<Option<Event>, String> {
         let Some(checkpoints) = &mut self.checkpoints else {
             return Ok(None);
         };
@@ -198,11 +200,11 @@ impl North {
     ///
     /// # Errors
     /// What is left of that.
-    pub(crate) fn replace(&mut self, made: Made) -> Result<Happening, String> {
+    pub(crate) fn replace(&mut self, made: NewImage) -> Result<Event, String> {
         let Some(checkpoints) = &mut self.checkpoints else {
             return Err("there are none to be made".into());
         };
-        let told = Happening::Checkpointed {
+        let told = Event::Checkpointed {
             record_bytes: made.end,
             image_bytes: made.bytes(),
             released_bytes: made.end.saturating_sub(self.memory.base(0)),
@@ -215,7 +217,7 @@ impl North {
     }
 
     /// The one that is being made is given up: nothing is left of it.
-    pub(crate) fn stop_rehearsal(&mut self) {
+    pub(crate) fn stop_shadow_replay(&mut self) {
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.rehearsal = None;
             checkpoints.uploads.stop_new();
@@ -226,7 +228,7 @@ impl North {
     ///
     /// # Errors
     /// Why there is none.
-    pub(crate) fn look_at_room(
+    pub(crate) fn poll_restored_process(
         &mut self,
         first: Option<Pid>,
         cgroup: &Cgroup,
@@ -257,7 +259,7 @@ impl North {
         checkpoints.room = None;
         checkpoints.failures += 1;
         let message = format!("the server could not be made from its last checkpoint: {why}");
-        if checkpoints.failures < TRIES {
+        if checkpoints.failures < RESTORE_ATTEMPTS {
             return Err(message);
         }
         self.is_lost = true;

@@ -6,14 +6,14 @@ use north_host::{Ends, Handover, HandoverError, Suspect};
 use south_model::Flow;
 use wire::FlowKey;
 
-use super::{North, RECORD, empty, ends, new_number, positions, room_for};
+use super::{North, RECORD, empty, ends, mount_bytes, new_number, positions};
 use crate::error::{ServeError, SystemContext as _};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Crash {
     /// It had lived for a while.
     First,
-    /// It had not: what killed the life before may have killed this one.
+    /// It had not: what killed the incarnation before may have killed this one.
     Again,
 }
 
@@ -26,8 +26,8 @@ pub(super) enum Culprit {
     Child(u32),
 }
 
-/// Who lives for so long after its replay does not die of what it has replayed.
-const SETTLED: Duration = Duration::from_secs(1);
+/// A crash this long after a replay is not caused by the replayed record.
+const REPLAY_SETTLED_AFTER: Duration = Duration::from_secs(1);
 
 impl North {
     /// Is one of these connections open?
@@ -42,11 +42,11 @@ impl North {
         flows: &[(FlowKey, Flow)],
         forgets: bool,
     ) -> Result<io::Result<()>, ServeError> {
-        // What it has opened and closed is still to be heard; then nobody of the dead life is.
+        // What it has opened and closed is still to be heard; then nobody of the dead incarnation is.
         if let Err(HandoverError::Io(error)) = self.handover.hear() {
             return Err(error).doing(RECORD);
         }
-        self.hear_others();
+        self.handle_messages();
         self.handover = match self.last_image() {
             Some(last) => Handover::of(&last.kept),
             None => Handover::new(),
@@ -57,9 +57,9 @@ impl North {
         }
         self.passed.clear();
         self.made.clear();
-        self.opened.died();
+        self.upstream.died();
         self.rejoined = 0;
-        self.back_at = None;
+        self.replayed_at = None;
         // One that has followed may have gone astray where another one from the beginning does not.
         let is_sound = self.memory.divergence().is_none() || mem::take(&mut self.follows);
         let is_whole = self.memory.is_recording() && is_sound;
@@ -79,19 +79,19 @@ impl North {
         Ok(ready)
     }
 
-    /// The next life begins with nothing.
+    /// The next incarnation begins with nothing.
     fn lose(&mut self) -> Result<(), ServeError> {
         (self.is_lost, self.replays) = (true, false);
-        self.is_restless = false;
+        self.threads_not_awaited = false;
         self.deaths.clear();
-        self.opened.let_go();
+        self.upstream.let_go();
         self.files.let_go();
         self.memory.release().doing(RECORD)?; // the next one needs room
         // One of another version may have been there besides, until now.
-        if let Err(error) = self.room.resize(room_for(self.bytes)) {
+        if let Err(error) = self.memory_mount.resize(mount_bytes(self.bytes)) {
             tracing::warn!(%error, "the room for the record keeps its size");
         }
-        self.memory = empty(&self.room)?;
+        self.memory = empty(&self.memory_mount)?;
         self.handover = Handover::new().doing(RECORD)?;
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.forget()?;
@@ -101,14 +101,14 @@ impl North {
 
     /// The server has crashed now, which was nobody's hand: this process of its.
     pub(crate) fn crashed(&mut self, now: Duration, pid: Option<u32>) {
-        let lived = self.back_at.map(|at| now.saturating_sub(at));
-        let at_once = self.replays || lived.is_some_and(|lived| lived < SETTLED);
+        let lived = self.replayed_at.map(|at| now.saturating_sub(at));
+        let at_once = self.replays || lived.is_some_and(|lived| lived < REPLAY_SETTLED_AFTER);
         let crash = if at_once { Crash::Again } else { Crash::First };
         let child = self.memory.crashed_child(pid.unwrap_or(0));
         self.crash = Some((crash, child));
     }
 
-    /// What its life has ended of was nothing that it had read.
+    /// What its incarnation has ended of was nothing that it had read.
     pub(crate) fn has_not_crashed(&mut self) {
         self.crash = None;
     }
@@ -155,7 +155,7 @@ impl North {
             return Ok(None);
         };
         self.memory.cut(at, new_number());
-        self.told.begin(self.memory.record(), &[(0, at)]);
+        self.logger_copy.begin(self.memory.record(), &[(0, at)]);
         Ok(Some(Quarantined {
             clients: BTreeSet::from([ends]),
             child: None,

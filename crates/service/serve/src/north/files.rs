@@ -1,8 +1,8 @@
 //! Files that the server has read.
 //!
 //! A replay reads them again. We have their descriptors, too: one that somebody has put another one in the place of,
-//! or has removed, is still what it was, and is given to the next life that asks for it. On another host, and after
-//! the end of this process, it is not.
+//! or has removed, is still what it was, and is given to the next incarnation that asks for it. On another host, and
+//! after the end of this process, it is not.
 
 use std::{
     collections::HashMap,
@@ -18,16 +18,16 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
-/// Most that are held, and what part of the descriptors that we may have, if that is less.
-const MOST: usize = 4096;
-const PART: u64 = 4;
+/// Limits of held files: this many, or this share of the descriptors of the process, if that is less.
+const HELD_FILES_MAX: usize = 4096;
+const DESCRIPTOR_SHARE: u64 = 4;
 
 #[derive(Debug, Default)]
 pub(crate) struct Files(HashMap<u64, OwnedFd>);
 
 impl Files {
     /// A process has opened one, or asks for it. Others are returned.
-    pub(crate) fn hear(
+    pub(crate) fn on_message(
         &mut self,
         message: Message,
         descriptor: Option<OwnedFd>,
@@ -90,7 +90,9 @@ fn opened_anew(file: &OwnedFd) -> io::Result<OwnedFd> {
 
 fn most() -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    usize::try_from(limit / PART).unwrap_or(MOST).min(MOST)
+    usize::try_from(limit / DESCRIPTOR_SHARE)
+        .unwrap_or(HELD_FILES_MAX)
+        .min(HELD_FILES_MAX)
 }
 
 #[cfg(test)]
@@ -104,7 +106,7 @@ mod tests {
     fn wanted(files: &mut Files, file: u64) -> Option<File> {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         let wants = Message::Wants { process: 0, file };
-        assert!(files.hear(wants, Some(theirs.into())).is_none());
+        assert!(files.on_message(wants, Some(theirs.into())).is_none());
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
         let into = &mut [0; 1];
@@ -117,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_replaced_is_still_there() {
+    fn replaced_file_stays_readable() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("read");
         std::fs::write(&path, "before").expect("a file");
@@ -127,7 +129,7 @@ mod tests {
             file: 7,
         };
         let opened = File::open(&path).expect("it is there");
-        assert!(files.hear(reads, Some(opened.into())).is_none());
+        assert!(files.on_message(reads, Some(opened.into())).is_none());
         std::fs::remove_file(&path).expect("it was there");
         let mut text = String::new();
         let mut held = wanted(&mut files, 7).expect("it is held");
@@ -137,6 +139,6 @@ mod tests {
         files.let_go();
         assert!(wanted(&mut files, 7).is_none());
         let other = Message::Paused { process: 0 };
-        assert!(files.hear(other, None).is_some());
+        assert!(files.on_message(other, None).is_some());
     }
 }

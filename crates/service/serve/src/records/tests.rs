@@ -48,7 +48,7 @@ fn summary(stable_seq: SeqNumber) -> RecordSummary {
 fn recovered(candidate: Candidate) -> (Vec<Action>, Vec<Event>) {
     let now = std::time::Duration::from_secs(1);
     let mut recovery = Recovery::new(Config::default());
-    recovery.died(Cause::NotServing, now, now);
+    recovery.on_death(Cause::NotServing, now, now);
     recovery.service_empty(now);
     recovery.listening(now);
     recovery.drained(1);
@@ -68,7 +68,7 @@ fn is_kept(candidate: Candidate) -> bool {
 }
 
 #[test]
-fn a_connection_whose_record_is_on_its_way_is_kept_from_its_handshake_on() {
+fn fresh_connection_without_record_is_recovered() {
     let candidate = Records::of(&[]).candidate(key(), flow(0));
     assert_eq!(
         candidate.record,
@@ -79,14 +79,14 @@ fn a_connection_whose_record_is_on_its_way_is_kept_from_its_handshake_on() {
 }
 
 #[test]
-fn a_connection_whose_record_is_lost_is_not_kept() {
+fn connection_without_record_is_reset() {
     for received in [1, 1 << 20, 3 << 30] {
         assert!(!is_kept(Records::of(&[]).candidate(key(), flow(received))));
     }
 }
 
 #[test]
-fn a_record_that_is_there_is_taken() {
+fn present_record_is_used() {
     let records = Records::of(&[summary(CLIENT + 8)]);
     let candidate = records.candidate(key(), flow(7));
     assert_eq!(candidate.record.map(|r| r.stable_seq), Some(CLIENT + 8));

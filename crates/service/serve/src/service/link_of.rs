@@ -19,7 +19,7 @@ use crate::{
     clock,
     config::{LinkConfig, OnLoggerLoss},
     error::ServeError,
-    events::{Awaits, Code, Happening},
+    events::{Awaits, Code, Event},
     link::News,
     logger_client::LoggerClient,
 };
@@ -37,10 +37,10 @@ impl Service {
     /// All refuse us, which no waiting will change.
     pub(super) fn reach_logger(&mut self) -> Result<(), ServeError> {
         let until = Instant::now() + self.first_contact();
-        while Instant::now() < until && !self.is_to_stop() {
+        while Instant::now() < until && !self.should_stop() {
             self.look_at_link()?;
-            self.beat()?; // there may be connections that we have taken over
-            let Some(link) = self.ground.logger.link() else {
+            self.heartbeat()?; // there may be connections that we have taken over
+            let Some(link) = self.resources.logger.link() else {
                 break;
             };
             if link.is_up() {
@@ -68,13 +68,13 @@ impl Service {
 
     pub(super) fn look_at_link(&mut self) -> Result<(), ServeError> {
         let now = clock::now();
-        let Some(link) = self.ground.logger.link() else {
+        let Some(link) = self.resources.logger.link() else {
             return Ok(());
         };
         let timeout = self.config.link.as_ref().map(|link| link.timeout / 2);
         if link.silence(now) >= timeout {
             // Its acknowledgements are a sign of life, too: an answer can be lost behind them.
-            let acks = self.ground.plane.counters()?.link_acks();
+            let acks = self.resources.plane.counters()?.link_acks();
             if self
                 .link_acks
                 .replace(acks)
@@ -85,9 +85,14 @@ impl Service {
         } else {
             self.link_acks = None;
         }
-        link.seen(self.ground.plane.probes_seen()?, now);
+        link.seen(self.resources.plane.probes_seen()?, now);
         link.poll(now);
-        while let Some(news) = self.ground.logger.link().and_then(crate::link::Link::news) {
+        while let Some(news) = self
+            .resources
+            .logger
+            .link()
+            .and_then(crate::link::Link::news)
+        {
             self.heed(news)?;
         }
         self.end_waiting()
@@ -101,7 +106,7 @@ impl Service {
             News::Emptied => {
                 self.resumed.clear(); // it was another process that was told
                 let connections = self.unprotect_all(UnprotectedReason::LoggerLost)?;
-                self.tell(Happening::LoggerRestarted { connections });
+                self.emit(Event::LoggerRestarted { connections });
                 self.recovery.logger_restarted();
                 self.reprotect_all().map(drop)
             }
@@ -120,15 +125,15 @@ impl Service {
         if let Some(north) = &mut self.north {
             north.restart_upload();
         }
-        self.compare_record()?;
+        self.compare_determinants()?;
         // Before that, nothing here knows of any connection.
-        if self.ground.instance.has_begun() {
+        if self.resources.instance.has_begun() {
             if self.config.without {
-                self.tell_of_no_record()?;
+                self.report_no_record()?;
             }
             self.compare_connections()?;
         }
-        if let Some(link) = self.ground.logger.link() {
+        if let Some(link) = self.resources.logger.link() {
             link.drain_again(clock::now())?;
         }
         self.tell_in_use()
@@ -136,7 +141,7 @@ impl Service {
 
     /// What a logger is missing for, if none on another machine answers.
     pub(super) fn awaits(&mut self) -> Option<Awaits> {
-        let up = self.ground.logger.link().is_none_or(|link| link.is_up());
+        let up = self.resources.logger.link().is_none_or(|link| link.is_up());
         let held = self.policy() == Some(OnLoggerLoss::Hold);
         match (up, held) {
             (true, _) => None,
@@ -147,11 +152,11 @@ impl Service {
 
     /// First it is noted here, then the logger knows it: there are no two with the same number.
     fn tell_in_use(&mut self) -> Result<(), ServeError> {
-        let Some((logger, session)) = self.ground.logger.link().and_then(|link| link.in_use())
+        let Some((logger, session)) = self.resources.logger.link().and_then(|link| link.in_use())
         else {
             return Ok(());
         };
-        match self.ground.instance.uses(logger, session) {
+        match self.resources.instance.uses(logger, session) {
             Ok(()) => self.ask_logger(|logger| logger.in_use(session)).map(drop),
             Err(error) => {
                 let reason =
@@ -170,7 +175,7 @@ impl Service {
         let Some(summaries) = self.ask_logger(LoggerClient::summaries)? else {
             return Ok(());
         };
-        let known = self.ground.plane.flows()?.into_iter();
+        let known = self.resources.plane.flows()?.into_iter();
         let known: BTreeMap<FlowId, (bool, SeqNumber)> = known
             .map(|(_, flow)| (flow.id, (flow.unprotected.is_none(), flow.server.ack)))
             .collect();
@@ -200,12 +205,12 @@ impl Service {
     }
 
     fn set_link(&mut self) -> Result<(), ServeError> {
-        let (Some(config), Some(link)) = (&self.config.link, self.ground.logger.link()) else {
+        let (Some(config), Some(link)) = (&self.config.link, self.resources.logger.link()) else {
             return Ok(());
         };
-        link.seen(self.ground.plane.probes_seen()?, clock::now());
+        link.seen(self.resources.plane.probes_seen()?, clock::now());
         if let Some(settings) = link.settings()? {
-            self.ground.plane.set_link(&dataplane::LinkSettings {
+            self.resources.plane.set_link(&dataplane::LinkSettings {
                 local: settings.local,
                 remote: settings.remote,
                 slot: settings.keys.slot.number(),
@@ -218,43 +223,43 @@ impl Service {
             })?;
             link.show_the_way(clock::now());
         }
-        self.show_processes_the_way()
+        self.set_sender_destination()
     }
 
     fn logger_up(&mut self, kept: bool) -> Result<(), ServeError> {
-        let link = self.ground.logger.link();
+        let link = self.resources.logger.link();
         let logger = link.and_then(|link| link.address());
         let logger = logger.map_or_else(String::new, |at| at.to_string());
         if !kept {
             self.unprotect_all(UnprotectedReason::LoggerLost)?;
         }
-        self.ground.plane.link_up(true)?;
+        self.resources.plane.link_up(true)?;
         self.forget_stale()?;
         let waiting = self.reprotect_all()?;
-        if std::mem::replace(&mut self.was_lost, false) {
+        if std::mem::replace(&mut self.logger_loss_reported, false) {
             let unprotected = self.count_unprotected()?;
-            self.tell(Happening::LoggerBack {
+            self.emit(Event::LoggerBack {
                 logger,
                 waiting,
                 unprotected: unprotected.saturating_sub(waiting),
             });
         } else {
-            self.tell(Happening::LoggerInUse { logger });
+            self.emit(Event::LoggerInUse { logger });
         }
         Ok(())
     }
 
     fn logger_lost(&mut self, logger: String, reason: String) -> Result<(), ServeError> {
         self.resumed.clear();
-        self.was_lost = true;
+        self.logger_loss_reported = true;
         let connections = match self.policy() {
             Some(OnLoggerLoss::Unprotect) => {
-                self.ground.plane.link_up(false)?;
+                self.resources.plane.link_up(false)?;
                 Some(self.unprotect_all(UnprotectedReason::LoggerLost)?)
             }
             Some(OnLoggerLoss::Hold) | None => None,
         };
-        self.tell(Happening::LoggerLost {
+        self.emit(Event::LoggerLost {
             logger,
             reason,
             connections,
@@ -275,8 +280,8 @@ impl Service {
 
     /// What waits for a logger goes on when there is one, or when nobody waits for it any more.
     fn end_waiting(&mut self) -> Result<(), ServeError> {
-        let gone = self.was_lost && self.policy() == Some(OnLoggerLoss::Unprotect);
-        let Some(link) = self.ground.logger.link() else {
+        let gone = self.logger_loss_reported && self.policy() == Some(OnLoggerLoss::Unprotect);
+        let Some(link) = self.resources.logger.link() else {
             return Ok(());
         };
         let there = link.client().is_some();
@@ -284,7 +289,7 @@ impl Service {
             link.drained(token);
             self.recovery.drained(token.wrapping_sub(self.barriers));
         }
-        if self.list_again && (there || gone) {
+        if self.listing_pending && (there || gone) {
             self.list_connections()?;
         }
         if there || gone {
@@ -295,14 +300,14 @@ impl Service {
 
     /// Whether a logger that does not answer now is worth waiting for.
     pub(crate) fn awaits_logger(&self) -> bool {
-        let lost = self.was_lost && self.policy() == Some(OnLoggerLoss::Unprotect);
+        let lost = self.logger_loss_reported && self.policy() == Some(OnLoggerLoss::Unprotect);
         self.config.link.is_some() && !lost
     }
 
     /// All open connections lose their records. Tells how many.
     pub(super) fn unprotect_all(&mut self, reason: UnprotectedReason) -> Result<usize, ServeError> {
         let mut connections = 0;
-        for (key, flow) in self.ground.plane.flows()? {
+        for (key, flow) in self.resources.plane.flows()? {
             if flow.unprotected.is_none() {
                 connections += usize::from(flow.closed_ns == 0);
                 self.release(key, &flow, reason);
@@ -314,7 +319,7 @@ impl Service {
     /// The connection has no record any more, and is told what its server has.
     pub(super) fn release(&mut self, key: FlowKey, flow: &Flow, reason: UnprotectedReason) {
         if self
-            .ground
+            .resources
             .plane
             .unprotect(key, flow.id, reason.code())
             .is_err()
@@ -327,7 +332,7 @@ impl Service {
             let told = released_ack(key, flow)
                 .map_err(ServeError::from)
                 .and_then(|packet| match packet {
-                    Some(packet) => Ok(self.ground.injector.to_client(&packet)?),
+                    Some(packet) => Ok(self.resources.injector.to_client(&packet)?),
                     None => Ok(()),
                 });
             if let Err(error) = told {
@@ -340,7 +345,7 @@ impl Service {
     /// What the logger has of connections that went on without it is the past, from which nobody must
     /// make them anew.
     fn forget_stale(&mut self) -> Result<(), ServeError> {
-        for (_, flow) in self.ground.plane.flows()? {
+        for (_, flow) in self.resources.plane.flows()? {
             if flow.unprotected.is_some() {
                 let _ = self.ask_logger(|logger| logger.unprotect(flow.id))?;
             }
@@ -355,7 +360,7 @@ impl Service {
             return Ok(0);
         }
         let mut waiting = 0;
-        for (key, flow) in self.ground.plane.flows()? {
+        for (key, flow) in self.resources.plane.flows()? {
             let reason = flow.unprotected.map(types::UnprotectedReason::code);
             let lost = [UnprotectedReason::LoggerLost, UnprotectedReason::AwaitsTurn]
                 .iter()
@@ -370,7 +375,7 @@ impl Service {
                 self.resume(key, &flow, at)?;
             }
             // One that waits already is no error, and waits.
-            let _ = self.ground.plane.reprotect(key, flow.id);
+            let _ = self.resources.plane.reprotect(key, flow.id);
             waiting += 1;
         }
         Ok(waiting)
@@ -406,7 +411,7 @@ impl Service {
         instream: SeqNumber,
         outstream: SeqNumber,
     ) -> Result<(), ServeError> {
-        let found = self.ground.plane.flow(key)?;
+        let found = self.resources.plane.flow(key)?;
         let Some(known) = found.filter(|known| known.id == flow) else {
             return Ok(());
         };
@@ -419,7 +424,7 @@ impl Service {
         if !said {
             self.resume(key, &known, at)?;
         }
-        self.tell(Happening::ProtectionResumed {
+        self.emit(Event::ProtectionResumed {
             connection: key.to_string(),
         });
         Ok(())
@@ -428,7 +433,7 @@ impl Service {
     /// The logger has no record of a connection whose segments reach it.
     pub(super) fn not_recorded(&mut self, flow_low: u32) -> Result<(), ServeError> {
         let low = |id: FlowId| id.0 & u64::from(u32::MAX) == u64::from(flow_low);
-        let flows = self.ground.plane.flows()?;
+        let flows = self.resources.plane.flows()?;
         let found = flows.into_iter().find(|(_, flow)| low(flow.id));
         // Segments can overtake the word that their record begins; they are sent again.
         let fresh = |id| {
@@ -440,7 +445,7 @@ impl Service {
         if let Some((key, flow)) = found.filter(|(_, flow)| lost(flow) && !fresh(flow.id)) {
             let reason = UnprotectedReason::LoggerLost;
             self.release(key, &flow, reason);
-            self.tell(Happening::Unprotected {
+            self.emit(Event::Unprotected {
                 connection: key.to_string(),
                 reason: reason.to_string(),
             });
@@ -449,7 +454,7 @@ impl Service {
     }
 
     fn count_unprotected(&self) -> Result<usize, ServeError> {
-        let flows = self.ground.plane.flows()?;
+        let flows = self.resources.plane.flows()?;
         let open = flows.iter().filter(|(_, flow)| flow.closed_ns == 0);
         Ok(open.filter(|(_, flow)| flow.unprotected.is_some()).count())
     }

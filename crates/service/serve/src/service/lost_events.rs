@@ -2,7 +2,7 @@
 //!
 //! The ring for the kernel's events has room for some ten thousand, and many clients, or strangers, may fill it while
 //! nobody reads. Each event is told once. What it would have said of a connection is in the flow, too, where somebody
-//! has to look; what it would have said of the server is found by `look_at_gate` and by the listening sockets.
+//! has to look; what it would have said of the server is found by `poll_gate` and by the listening sockets.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -15,8 +15,8 @@ use wire::{FlowId, FlowKey};
 use super::Service;
 use crate::{clock, error::ServeError, events::Code, logger_client::LoggerClient};
 
-/// The pause between two words about that: who fills the ring may go on with it.
-const SAID_AGAIN: Duration = Duration::from_secs(60);
+/// Interval between two warnings of lost events: the ring may stay full.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Knowledge of the events that found no room.
 #[derive(Debug, Default)]
@@ -43,17 +43,17 @@ impl LostEvents {
         if now < self.say_at {
             return None;
         }
-        (self.told, self.say_at) = (self.seen, now + SAID_AGAIN);
+        (self.told, self.say_at) = (self.seen, now + WARNING_INTERVAL);
         Some(untold)
     }
 }
 
 impl Service {
     /// If events were lost since the last look: look for what these would have said.
-    pub(super) fn look_for_lost_events(&mut self) -> Result<(), ServeError> {
-        let lost = self.ground.plane.counters()?.events_lost();
+    pub(super) fn poll_lost_events(&mut self) -> Result<(), ServeError> {
+        let lost = self.resources.plane.counters()?.events_lost();
         if lost != self.lost_events.seen {
-            self.heed_flows()?;
+            self.reconcile_flows()?;
             self.lost_events.seen = lost; // those that are lost from here on are found next time
         }
         if let Some(count) = self.lost_events.untold(clock::now()) {
@@ -67,23 +67,23 @@ impl Service {
     }
 
     /// From now on the kernel's events are read.
-    pub(super) fn begin_to_read(&mut self) -> Result<(), ServeError> {
-        let lost = self.ground.plane.counters()?.events_lost();
+    pub(super) fn reset_lost_events(&mut self) -> Result<(), ServeError> {
+        let lost = self.resources.plane.counters()?.events_lost();
         self.lost_events.excuses(lost);
         Ok(())
     }
 
     /// The same for a service that was found running, whatever was lost.
-    pub(super) fn look_for_all_events(&mut self) -> Result<(), ServeError> {
-        let lost = self.ground.plane.counters()?.events_lost();
-        self.heed_flows()?;
+    pub(super) fn reconcile_events(&mut self) -> Result<(), ServeError> {
+        let lost = self.resources.plane.counters()?.events_lost();
+        self.reconcile_flows()?;
         self.lost_events.seen = lost;
         Ok(())
     }
 
     /// What the flows show is heeded as the kernel's events would be. To hear it twice does no harm.
-    fn heed_flows(&mut self) -> Result<(), ServeError> {
-        let flows = self.ground.plane.flows()?;
+    fn reconcile_flows(&mut self) -> Result<(), ServeError> {
+        let flows = self.resources.plane.flows()?;
         for (key, flow) in &flows {
             if flow.is_late(self.incarnation) {
                 self.late.push((*key, flow.id));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_of_protection_of_which_the_logger_has_not_heard_is_found() {
+    fn unreported_loss_of_protection_is_found() {
         let lost = Some(UnprotectedReason::LoggerLost);
         let mut closed = flow(5, lost);
         closed.1.closed_ns = 1;
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_events_are_told_at_once_and_then_from_time_to_time() {
+    fn lost_events_warn_at_interval() {
         let at = Duration::from_secs;
         let mut lost = LostEvents::default();
         (lost.seen, lost.told) = (7, 7);

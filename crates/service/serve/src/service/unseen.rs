@@ -12,11 +12,11 @@ use std::{
 
 use wire::FlowKey;
 
-use crate::{clock, error::ServeError, events::Happening, service::Service};
+use crate::{clock, error::ServeError, events::Event, service::Service};
 
-/// The pause between two lists of the kernel's sockets, and the addition for each socket.
-const LOOK: Duration = Duration::from_secs(10);
-const LOOK_EACH: Duration = Duration::from_millis(1);
+/// Interval between two lists of the kernel's sockets, and the addition for each socket.
+const SOCKET_LIST_INTERVAL: Duration = Duration::from_secs(10);
+const SOCKET_LIST_INTERVAL_EACH: Duration = Duration::from_millis(1);
 
 /// Knowledge of such connections.
 #[derive(Debug, Default)]
@@ -34,8 +34,8 @@ pub(crate) struct Unseen {
     without_room: HashMap<FlowKey, bool>,
 }
 
-/// So many connections without room are remembered at the most.
-const MOST_WITHOUT_ROOM: usize = 1 << 16;
+/// Connections refused for a full table that are remembered.
+const REFUSED_KEYS_MAX: usize = 1 << 16;
 
 impl Unseen {
     /// Open connections that are not protected because no program sees their packets.
@@ -44,8 +44,8 @@ impl Unseen {
     }
 
     /// A program has seen this connection, and there was no room for it.
-    pub(super) fn has_no_room(&mut self, key: FlowKey) {
-        if self.without_room.len() < MOST_WITHOUT_ROOM {
+    pub(super) fn add_refused(&mut self, key: FlowKey) {
+        if self.without_room.len() < REFUSED_KEYS_MAX {
             self.without_room.insert(key, false);
         }
     }
@@ -71,22 +71,22 @@ impl Unseen {
 
 impl Service {
     /// Looks for such connections from time to time.
-    pub(super) fn look_for_unseen(&mut self, now: Duration) -> Result<(), ServeError> {
-        if now < self.unseen.look_at || !self.listening.has_begun() {
+    pub(super) fn poll_unseen(&mut self, now: Duration) -> Result<(), ServeError> {
+        if now < self.unseen.look_at || !self.readiness.has_begun() {
             return Ok(());
         }
         let open = supervise::open_connections(&self.config.addresses)?;
-        let each = LOOK_EACH * u32::try_from(open.len()).unwrap_or(u32::MAX);
-        self.unseen.look_at = clock::now() + LOOK + each;
+        let each = SOCKET_LIST_INTERVAL_EACH * u32::try_from(open.len()).unwrap_or(u32::MAX);
+        self.unseen.look_at = clock::now() + SOCKET_LIST_INTERVAL + each;
         let mut without_flow = HashSet::new();
         for (server, client) in open {
             let key = FlowKey::new(client, server);
-            if self.ground.plane.flow(key)?.is_none() {
+            if self.resources.plane.flow(key)?.is_none() {
                 without_flow.insert(key);
             }
         }
         if let Some(example) = self.unseen.look(without_flow) {
-            self.tell(Happening::Unseen {
+            self.emit(Event::Unseen {
                 connections: self.unseen.connections(),
                 example: example.to_string(),
             });
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_without_a_flow_is_told_at_the_second_look_and_once() {
+    fn connection_without_flow_is_reported_once() {
         let mut unseen = Unseen::default();
         let both: HashSet<_> = [key(1), key(2)].into();
         assert_eq!(unseen.look(both.clone()), None);
@@ -121,9 +121,9 @@ mod tests {
     }
 
     #[test]
-    fn connection_for_which_there_was_no_room_is_not_told_as_unseen() {
+    fn refused_connection_is_not_unseen() {
         let mut unseen = Unseen::default();
-        unseen.has_no_room(key(1));
+        unseen.add_refused(key(1));
         let all: HashSet<_> = [key(1), key(2)].into();
         assert_eq!(unseen.look(all.clone()), None);
         assert_eq!(unseen.look(all), Some(key(2)));
@@ -136,9 +136,9 @@ mod tests {
     }
 
     #[test]
-    fn connection_whose_socket_comes_after_a_look_is_not_told_as_unseen() {
+    fn new_connection_is_not_unseen() {
         let mut unseen = Unseen::default();
-        unseen.has_no_room(key(1));
+        unseen.add_refused(key(1));
         assert_eq!(unseen.look(HashSet::new()), None);
         assert_eq!(unseen.look([key(1)].into()), None);
         assert_eq!(unseen.look([key(1)].into()), None);

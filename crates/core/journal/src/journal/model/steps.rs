@@ -4,7 +4,7 @@ use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use wire::SeqNumber;
 
 /// Positions of each stream.
-pub(super) const SPACE: usize = 150_000;
+pub(super) const MODEL_BYTES: usize = 150_000;
 
 /// Where a segment of the client begins.
 #[derive(Debug, Clone, Copy)]
@@ -45,7 +45,7 @@ fn places() -> impl Strategy<Value = Where> {
     prop_oneof![
         4 => Just(Where::Next),
         4 => (-4000i32..12_000).prop_map(Where::Near),
-        1 => (0usize..SPACE - 80_000).prop_map(Where::At),
+        1 => (0usize..MODEL_BYTES - 80_000).prop_map(Where::At),
     ]
 }
 
@@ -91,7 +91,7 @@ pub(super) fn steps() -> impl Strategy<Value = Step> {
     prop_oneof![
         20 => arrive,
         8 => sent,
-        6 => (0usize..SPACE, 0usize..100_000).prop_map(|(from, max)| Step::Read(from, max)),
+        6 => (0usize..MODEL_BYTES, 0usize..100_000).prop_map(|(from, max)| Step::Read(from, max)),
         1 => (isns(), isns()).prop_map(|(client, server)| Step::Open(client, server)),
         3 => places().prop_map(Step::Release),
         1 => Just(Step::Close),

@@ -57,7 +57,7 @@ fn asks(granter: &mut Granter, now: u64, who: &Claimant, standing: Standing) {
 }
 
 #[test]
-fn another_service_of_another_host_is_refused_by_name() {
+fn claimed_address_refuses_other_service() {
     let mut granter = granter();
     let (web, site) = (host(3, "web"), host(4, "website"));
     assert!(claims(&mut granter, 0, &web));
@@ -73,7 +73,7 @@ fn another_service_of_another_host_is_refused_by_name() {
 }
 
 #[test]
-fn of_a_pair_the_host_that_serves_is_named() {
+fn serving_host_of_pair_is_named() {
     for serves in [3, 5] {
         let mut granter = granter();
         for number in [3, 5] {
@@ -87,7 +87,7 @@ fn of_a_pair_the_host_that_serves_is_named() {
 }
 
 #[test]
-fn a_host_may_give_its_service_another_name() {
+fn renamed_service_on_same_host_is_accepted() {
     let mut granter = granter();
     assert!(claims(&mut granter, 0, &host(3, "web")));
     assert!(claims(&mut granter, 1, &host(3, "website")));
@@ -100,7 +100,7 @@ fn a_host_may_give_its_service_another_name() {
 }
 
 #[test]
-fn addresses_of_one_host_or_link_are_nobodys() {
+fn local_addresses_are_not_claimed() {
     for address in ["127.0.0.1", "[::1]", "169.254.0.1", "[fe80::1]"] {
         let mut granter = granter();
         for who in [host(3, "web"), host(4, "website")] {
@@ -112,7 +112,7 @@ fn addresses_of_one_host_or_link_are_nobodys() {
 }
 
 #[test]
-fn shared_addresses_are_neither_refused_nor_refuse() {
+fn shared_addresses_never_conflict() {
     let mut granter = granter();
     let (web, site) = (host(3, "web"), host(4, "website"));
     let shared = Claim {
@@ -126,7 +126,7 @@ fn shared_addresses_are_neither_refused_nor_refuse() {
 }
 
 #[test]
-fn who_serves_is_told_and_not_refused() {
+fn serving_claimant_is_warned() {
     let mut granter = granter();
     let (web, site) = (host(3, "web"), host(4, "website"));
     assert!(claims(&mut granter, 0, &web));
@@ -145,16 +145,16 @@ fn who_serves_is_told_and_not_refused() {
 }
 
 #[test]
-fn a_claim_lives_as_long_as_its_host_is_heard_of() {
+fn claim_expires_with_silent_host() {
     let mut granter = granter();
     let (web, site) = (host(3, "web"), host(4, "website"));
     assert!(claims(&mut granter, 0, &web));
-    granter.heard(&web, ms(5_000));
-    granter.heard(&web, ms(4_000));
+    granter.refresh(&web, ms(5_000));
+    granter.refresh(&web, ms(4_000));
     assert!(!claims(&mut granter, 14_999, &site));
     assert!(claims(&mut granter, 15_000, &site));
     // Its former owner comes back too late.
-    granter.heard(&web, ms(15_001));
+    granter.refresh(&web, ms(15_001));
     assert!(!claims(&mut granter, 15_002, &web));
     granter.withdraw(&site);
     assert!(claims(&mut granter, 15_003, &web));
@@ -162,7 +162,7 @@ fn a_claim_lives_as_long_as_its_host_is_heard_of() {
 
 /// A host with a standby is leased; one without speaks without end, for all that is known.
 #[test]
-fn a_claim_lives_as_long_as_its_host_may_speak() {
+fn claim_lasts_while_host_may_speak() {
     let (web, site) = (host(3, "web"), host(4, "website"));
     let (late, later) = (20_000, 20_260);
     for (standby, given_up) in [(false, false), (false, true), (true, false)] {

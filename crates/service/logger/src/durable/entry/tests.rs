@@ -31,7 +31,7 @@ fn entries() -> Vec<Entry<'static>> {
     let ends = |fin| Entry::CopyEnds {
         flow,
         fin,
-        turn: Place {
+        turn: Position {
             instream: seq,
             outstream: seq,
         },
@@ -54,13 +54,16 @@ fn entries() -> Vec<Entry<'static>> {
         ),
         Entry::Changed(flow, Change::Unprotected),
         Entry::Copied(flow, Change::Closed),
-        Entry::Changed(flow, Change::Outstream(Said::in_order(seq, b"HTTP"))),
+        Entry::Changed(
+            flow,
+            Change::Outstream(OutstreamSegment::in_order(seq, b"HTTP")),
+        ),
         ends(None),
         ends(Some(ClientFin { seq, heard: seq })),
         Entry::CopyBeginnings(
             flow,
             vec![
-                Place {
+                Position {
                     instream: seq,
                     outstream: seq + 1,
                 };
@@ -160,8 +163,8 @@ fn entries_of_version_5_are_read_as_what_they_were() {
         &70u32.to_le_bytes(),
         &5u32.to_le_bytes(),
     );
-    let said = Said::in_order(seq, b"HTTP");
-    let behind = Said {
+    let said = OutstreamSegment::in_order(seq, b"HTTP");
+    let behind = OutstreamSegment {
         more: 5,
         after: Some(SeqNumber(70)),
         ..said
@@ -179,7 +182,7 @@ fn entries_of_version_5_are_read_as_what_they_were() {
     let ends = Entry::CopyEnds {
         flow,
         fin: None,
-        turn: Place {
+        turn: Position {
             instream: seq,
             outstream: SeqNumber(70),
         },

@@ -1,12 +1,12 @@
 //! Copying records forward, so that the segments where they begin can be removed; and into a new log.
 
-use journal::{Said, State};
+use journal::{OutstreamSegment, State};
 use protocol::control::Resume;
 use wire::{FlowId, SeqNumber};
 
 use super::super::entry::{self, Entry};
 use super::{Ledger, Mode};
-use crate::intake::digest_of;
+use crate::ingest::digest_of;
 use crate::link::{Session, Sessions};
 
 /// So large a part of a segment is copied forward with one commit.
@@ -163,7 +163,7 @@ fn said<'a>(session: &'a Session, resume: &Resume) -> Vec<entry::Change<'a>> {
             pieces.map(move |(start, bytes)| (seq + start, bytes))
         });
     let heads = heads.map(|(seq, bytes)| {
-        let change = entry::Change::Outstream(Said::in_order(seq, bytes));
+        let change = entry::Change::Outstream(OutstreamSegment::in_order(seq, bytes));
         (behind(seq), change)
     });
     let marks = journal.marks(resume.flow).map(|mark| {

@@ -6,7 +6,7 @@ use south_model::closed_window_ack;
 use wire::FlowId;
 
 use super::Session;
-use crate::{desk::record_summary, link::outbox::Outbox};
+use crate::{link::outbox::Outbox, rpc::record_summary};
 
 /// For how long nothing was heard of a client that we know from a log, which does not say: longer than
 /// it can have been, or the client takes what we say for old; less than [`closed_window_ack`] would allow.

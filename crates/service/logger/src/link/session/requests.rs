@@ -1,6 +1,6 @@
 //! What a service asks by its control stream.
 
-use journal::{Said, Unprotected};
+use journal::{OutstreamSegment, Unprotected};
 use protocol::{
     Digest, DigestSeed,
     control::{ErrorCode, Recorded, Request, Response},
@@ -11,16 +11,21 @@ use wire::{FlowId, SeqNumber};
 
 use super::Session;
 use crate::{
-    desk::{Desk, pages},
     durable::entry::{Change, Entry},
-    intake::{Outcome, head},
+    ingest::{Outcome, head},
     link::outbox::Outbox,
+    rpc::{RpcHandler, pages},
 };
 
 impl Session {
     /// The answers to a request of the session's service, in order; [`Outbox::drained`] answers a barrier later.
     /// [`Request::Attach`] and [`Request::Rekey`], which need randomness, are refused here.
-    pub fn answer(&mut self, desk: Desk, request: &Request, out: &mut Outbox) -> Vec<Response> {
+    pub fn answer(
+        &mut self,
+        desk: RpcHandler,
+        request: &Request,
+        out: &mut Outbox,
+    ) -> Vec<Response> {
         match request {
             Request::Frames { bytes } => {
                 self.frames(bytes, out);
@@ -204,7 +209,7 @@ impl Session {
     }
 
     /// A head has come, by the control stream or by the link: often both.
-    pub(super) fn said(&mut self, flow: FlowId, said: Said<'_>, out: &mut Outbox) {
+    pub(super) fn said(&mut self, flow: FlowId, said: OutstreamSegment<'_>, out: &mut Outbox) {
         let outcome = self.intake.outstream(flow, &said);
         self.note(flow, outcome, Some(Change::Outstream(said)), out);
     }

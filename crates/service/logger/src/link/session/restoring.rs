@@ -1,6 +1,6 @@
 //! Making a record again, from what a log says.
 
-use journal::{Arrival, Place, Said, State, Unprotected};
+use journal::{InstreamSegment, OutstreamSegment, Position, State, Unprotected};
 use protocol::{Digest, DigestSeed, control::Resume};
 use wire::{FlowId, SeqNumber};
 
@@ -11,7 +11,7 @@ impl Session {
     /// A connection with a record that begins there. Answers whether there is room for it.
     pub(crate) fn restore(&mut self, resume: &Resume) -> bool {
         let before = self.flows.remove(resume.flow);
-        let at = Place {
+        let at = Position {
             instream: resume.instream,
             outstream: resume.outstream,
         };
@@ -30,7 +30,7 @@ impl Session {
         resumed.is_ok()
     }
 
-    pub(crate) fn restore_instream(&mut self, flow: FlowId, arrival: &Arrival<'_>) {
+    pub(crate) fn restore_instream(&mut self, flow: FlowId, arrival: &InstreamSegment<'_>) {
         // What was refused then is refused now.
         let _ = self.intake.journal.instream(flow, arrival);
     }
@@ -56,7 +56,7 @@ impl Session {
         }
     }
 
-    pub(crate) fn restore_outstream(&mut self, flow: FlowId, said: &Said<'_>) {
+    pub(crate) fn restore_outstream(&mut self, flow: FlowId, said: &OutstreamSegment<'_>) {
         let _ = self.intake.journal.outstream(flow, said);
     }
 
@@ -102,8 +102,8 @@ impl Session {
         &mut self,
         resume: &Resume,
         copy: FlowId,
-        places: (Place, [SeqNumber; 4], Option<[SeqNumber; 2]>),
-        beginnings: Vec<Place>,
+        places: (Position, [SeqNumber; 4], Option<[SeqNumber; 2]>),
+        beginnings: Vec<Position>,
     ) {
         let copied = self.flows.remove(copy);
         let (turn, answers, asked) = places;

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use journal::{Arrival, Refused, Said, ServerProgress};
+use journal::{InstreamSegment, OutstreamSegment, Refused, ServerProgress};
 use protocol::link::{SegmentKind, SegmentView, flow_low, heads_digest};
 use wire::{Flags, FlowId, Segment};
 
 use super::{AckPolicy, MAX_NOTICES, Session};
 use crate::durable::entry::{Change, Entry};
-use crate::intake::Notice;
+use crate::ingest::Notice;
 use crate::link::flows::{Flow, NotFound};
 use crate::link::outbox::Outbox;
 
@@ -57,7 +57,7 @@ impl Session {
     /// The beginning of an answer, before the client has it.
     fn head(&mut self, flow: FlowId, view: &SegmentView<'_>, out: &mut Outbox) {
         let (seq, payload, more) = view.head();
-        let said = Said {
+        let said = OutstreamSegment {
             seq,
             payload,
             more,
@@ -126,7 +126,13 @@ impl Session {
     }
 
     /// What was not recorded yet is, and the service is told so, now or with the batch.
-    fn record(&mut self, id: FlowId, arrival: &Arrival<'_>, now: Duration, out: &mut Outbox) {
+    fn record(
+        &mut self,
+        id: FlowId,
+        arrival: &InstreamSegment<'_>,
+        now: Duration,
+        out: &mut Outbox,
+    ) {
         let recorded = self.intake.journal.instream(id, arrival);
         let Some(flow) = self.flows.get_mut(id) else {
             return;
@@ -175,7 +181,7 @@ impl Session {
 }
 
 /// What the record takes of a segment; `None` of one that has no place in an open connection.
-fn arrival<'a>(view: &SegmentView<'a>) -> Option<Arrival<'a>> {
+fn arrival<'a>(view: &SegmentView<'a>) -> Option<InstreamSegment<'a>> {
     let segment = view.segment();
     let flags = segment.flags();
     if flags.contains(Flags::SYN) || flags.contains(Flags::RST) {
@@ -186,7 +192,7 @@ fn arrival<'a>(view: &SegmentView<'a>) -> Option<Arrival<'a>> {
         nxt: segment.ack(),
         ack: segment.seq(),
     };
-    Some(Arrival {
+    Some(InstreamSegment {
         seq: segment.seq(),
         payload: segment.payload(),
         fin: flags.contains(Flags::FIN),
@@ -216,7 +222,7 @@ fn observe(flow: &mut Flow, segment: &Segment<'_>, now: Duration) {
 
 /// Bytes have come, possibly beyond a hole: there more have come later than anywhere else. The
 /// oldest place is forgotten, if there is no room: [`crate::link::acks`] has joined those of one range.
-fn remember(flow: &mut Flow, arrival: &Arrival<'_>) {
+fn remember(flow: &mut Flow, arrival: &InstreamSegment<'_>) {
     if arrival.payload.is_empty() {
         return;
     }

@@ -86,7 +86,7 @@ fn storage(files: impl IntoIterator<Item = (u64, Vec<u8>)>) -> Simulated {
 }
 
 /// The records, with the places at which their clients began to speak.
-fn records(world: &World) -> BTreeMap<FlowId, (Protected, Vec<journal::Place>)> {
+fn records(world: &World) -> BTreeMap<FlowId, (Protected, Vec<journal::Position>)> {
     let session = world.sessions.get(INSTANCE).expect("attached");
     let flows = world.host.connections.keys();
     let record = |flow: &FlowId| match session.journal().summary(*flow)?.state {

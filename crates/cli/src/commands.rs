@@ -1,0 +1,485 @@
+//! `outlive status`, `switchover`, `events`, `history`, `check`, `clean` and `key`.
+
+use std::{
+    fs,
+    io::{self, Write},
+    path::Path,
+    time::{Duration, Instant, UNIX_EPOCH},
+};
+
+use recovery::Count;
+use serve::{
+    JSON_VERSION, Priority, RunDir, Status as ServiceStatus,
+    control::{Question, REPLY_TIMEOUT, Restarted, Switchover, ask},
+    event_log, preflight,
+};
+
+use crate::{
+    arguments::{Check, Clean, Events, Key, OfService, ShowHistory, Status},
+    exit::{Outcome, failed},
+    serve_command, stdout, units,
+};
+
+/// Print a line; false when nobody reads any more.
+pub(crate) fn line(text: &str) -> bool {
+    writeln!(io::stdout(), "{text}").is_ok()
+}
+
+pub(crate) fn json(value: &impl serde::Serialize) -> bool {
+    serde_json::to_string(value).is_ok_and(|text| line(&text))
+}
+
+/// A directory that may not be read is not an empty one: the user hears of that.
+fn may_list(directory: &Path) -> Result<(), Outcome> {
+    match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            let directory = directory.display();
+            stdout::fail(
+                "not_permitted",
+                &format_args!("only root may list the services in {directory} ({error})"),
+            );
+            Err(Outcome::NoPermission)
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn status(arguments: &Status) -> Outcome {
+    if let Err(outcome) = may_list(&arguments.run.run_dir) {
+        return outcome;
+    }
+    let run_dir = RunDir::new(arguments.run.run_dir.clone());
+    let names = arguments
+        .service
+        .clone()
+        .map_or_else(|| run_dir.services(), |name| vec![name]);
+    if names.is_empty() && !arguments.json {
+        line(&format!(
+            "no service runs here (looked in {run_dir}); a logger tells of itself in its events and by --metrics"
+        ));
+    }
+    let mut outcome = Outcome::Done;
+    for name in names {
+        let mut answer = None;
+        let question = Question::Status {
+            list: arguments.connections,
+        };
+        let asked = ask(&run_dir.socket(&name), question, |text| {
+            answer = serde_json::from_str::<Option<ServiceStatus>>(text)
+                .ok()
+                .flatten();
+            false
+        });
+        match (asked, answer) {
+            (Ok(()), Some(status)) if arguments.json => json(&status),
+            (Ok(()), Some(status)) => line(&status.to_string()),
+            (Err(error), _) => {
+                outcome = not_served(&run_dir, &name, &error);
+                true
+            }
+            (Ok(()), None) => {
+                stdout::fail(
+                    "no_status",
+                    &format_args!(
+                        "the serve of {name} has no status; see the messages of that serve"
+                    ),
+                );
+                outcome = Outcome::Internal;
+                true
+            }
+        };
+    }
+    outcome
+}
+
+fn not_served(run_dir: &RunDir, name: &str, error: &io::Error) -> Outcome {
+    let known = run_dir.services().iter().any(|known| known == name);
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            stdout::fail(
+                "not_permitted",
+                &format_args!("only root may ask the serve of {name} ({error})"),
+            );
+            Outcome::NoPermission
+        }
+        io::ErrorKind::WouldBlock => {
+            stdout::fail(
+                "no_serve",
+                &format_args!(
+                    "the serve of {name} runs and has not answered for {} s: it has been stopped, or hangs, and nothing is \
+                 protected meanwhile; let it go on (SIGCONT), or kill it, and start the same `outlive serve`, which takes over",
+                    REPLY_TIMEOUT.as_secs()
+                ),
+            );
+            Outcome::Failed
+        }
+        _ if !known => {
+            stdout::fail(
+                "no_service",
+                &format_args!("no service is called {name}: {}", self::known(run_dir)),
+            );
+            Outcome::Usage
+        }
+        _ if run_dir.holder(name).is_some() => {
+            stdout::fail(
+                "no_serve_yet",
+                &format_args!("the outlive serve of {name} starts, or ends: ask again in a moment"),
+            );
+            Outcome::NotNow
+        }
+        _ => {
+            stdout::fail(
+                "no_serve",
+                &format_args!(
+                    "no outlive serve answers for {name} ({error}); if it was killed, its server may go on, \
+                 unprotected: the same `outlive serve` takes it over; or stop that server, and run \
+                 `outlive clean --run-dir {run_dir} {name}`"
+                ),
+            );
+            Outcome::Failed
+        }
+    }
+}
+
+/// The service that was named, or the only one. Else it is said which there are.
+fn named(service: Option<&str>, directory: &Path) -> Result<String, Outcome> {
+    may_list(directory)?;
+    let run_dir = RunDir::new(directory.to_owned());
+    let name = service
+        .map(str::to_owned)
+        .or_else(|| only(run_dir.services()));
+    name.ok_or_else(|| {
+        stdout::fail("which_service", &which(&run_dir));
+        Outcome::Usage
+    })
+}
+
+pub(crate) fn events(arguments: &Events) -> Outcome {
+    let run_dir = RunDir::new(arguments.run.run_dir.clone());
+    let name = match named(arguments.service.as_deref(), &arguments.run.run_dir) {
+        Ok(name) => name,
+        Err(outcome) => return outcome,
+    };
+    let question = Question::Events {
+        follow: arguments.follow,
+    };
+    let asked = ask(&run_dir.socket(&name), question, |text| {
+        if arguments.json {
+            return line(text);
+        }
+        line(&in_words(text).unwrap_or_else(|| text.to_owned()))
+    });
+    match asked {
+        Ok(()) => Outcome::Done,
+        Err(error) => not_served(&run_dir, &name, &error),
+    }
+}
+
+pub(crate) fn history(arguments: &ShowHistory) -> Outcome {
+    let directory = arguments.history.or_usual();
+    if let Err(outcome) = may_list(&directory) {
+        return outcome;
+    }
+    let known = event_log::services(&directory);
+    let place = directory.display();
+    let Some(name) = arguments.service.clone().or_else(|| only(known.clone())) else {
+        let there = match known.is_empty() {
+            true => {
+                format!(
+                    "there is no history in {place}: no `outlive serve` has written one there (with another --run-dir, so \
+                     in a lab, `outlive serve` writes one only where --history says)"
+                )
+            }
+            false => format!("which service? There are {}", known.join(", ")),
+        };
+        stdout::fail("which_service", &there);
+        return Outcome::Usage;
+    };
+    let since = arguments.since.map_or(0, units::Since::unix_us);
+    let read = event_log::read(&directory, &name, |text| {
+        let report = serde_json::from_str::<serde_json::Value>(text).ok();
+        let time = report.and_then(|report| report["time_unix_us"].as_u64());
+        if time.is_some_and(|time| time < since) {
+            return true;
+        }
+        let words = (!arguments.json).then(|| in_words(text)).flatten();
+        line(&words.unwrap_or_else(|| text.to_owned()))
+    });
+    match read {
+        Ok(0) => Outcome::Done,
+        Ok(cut_off) => {
+            let cut_off = Count(cut_off, "line");
+            stdout::say(
+                Priority::Warning,
+                &format!("outlive: {cut_off} cut off, by a crash or a full disk"),
+            );
+            Outcome::Done
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            stdout::fail(
+                "no_history",
+                &format_args!("{name} has no history in {place}"),
+            );
+            Outcome::Usage
+        }
+        Err(error) => {
+            stdout::fail(
+                "history_not_read",
+                &format_args!("the history of {name} in {place} cannot be read: {error}"),
+            );
+            match error.kind() {
+                io::ErrorKind::PermissionDenied => Outcome::NoPermission,
+                _ => Outcome::Failed,
+            }
+        }
+    }
+}
+
+pub(crate) fn switch_over(arguments: &OfService) -> Outcome {
+    let run_dir = RunDir::new(arguments.run.run_dir.clone());
+    let name = match named(arguments.service.as_deref(), &arguments.run.run_dir) {
+        Ok(name) => name,
+        Err(outcome) => return outcome,
+    };
+    let began = Instant::now();
+    let mut answer = None;
+    let asked = ask(&run_dir.socket(&name), Question::Switchover {}, |text| {
+        answer = serde_json::from_str(text).ok();
+        false
+    });
+    let took_ms = began.elapsed().as_secs_f64() * 1e3;
+    match (asked, answer) {
+        (Err(error), _) => not_served(&run_dir, &name, &error),
+        (Ok(()), Some(Switchover::Done)) => {
+            if arguments.json {
+                json(&serde_json::json!({
+                    "version": JSON_VERSION, "service": name, "switched_over": true, "took_ms": took_ms
+                }));
+            } else {
+                line(&format!(
+                    "{name}: switched over in {took_ms:.0} ms; the standby serves"
+                ));
+            }
+            Outcome::Done
+        }
+        (Ok(()), Some(Switchover::Refused(why))) => {
+            stdout::fail(
+                "not_switched_over",
+                &format_args!("the standby does not take over {name}: {why}"),
+            );
+            Outcome::Failed
+        }
+        (Ok(()), None) => {
+            stdout::fail(
+                "switchover_unknown",
+                &format_args!(
+                    "the serve of {name} does not answer whether the standby has taken over; see `outlive status`"
+                ),
+            );
+            Outcome::Internal
+        }
+    }
+}
+
+pub(crate) fn restart(arguments: &OfService) -> Outcome {
+    let run_dir = RunDir::new(arguments.run.run_dir.clone());
+    let name = match named(arguments.service.as_deref(), &arguments.run.run_dir) {
+        Ok(name) => name,
+        Err(outcome) => return outcome,
+    };
+    let began = Instant::now();
+    let mut answer = None;
+    let asked = ask(&run_dir.socket(&name), Question::Restart {}, |text| {
+        answer = serde_json::from_str(text).ok();
+        false
+    });
+    let took_ms = began.elapsed().as_millis();
+    match (asked, answer) {
+        (Err(error), _) => not_served(&run_dir, &name, &error),
+        (Ok(()), Some(Restarted::Restarted { recovered, reset })) => {
+            if arguments.json {
+                json(&serde_json::json!({
+                    "version": JSON_VERSION, "service": name, "restarted": true, "recovered": recovered, "reset": reset, "took_ms": took_ms
+                }));
+            } else {
+                let recovered = Count(recovered, "connection");
+                line(&format!(
+                    "{name}: restarted in {took_ms} ms: {recovered} recovered, {reset} reset"
+                ));
+            }
+            Outcome::Done
+        }
+        (Ok(()), Some(Restarted::Refused(why))) => {
+            stdout::fail(
+                "not_restarted",
+                &format_args!("{name} is not restarted: {why}"),
+            );
+            Outcome::NotNow
+        }
+        (Ok(()), Some(Restarted::Failed(why))) => {
+            stdout::fail(
+                "not_restarted",
+                &format_args!("the server of {name} is ended, and cannot be restarted: {why}"),
+            );
+            Outcome::Failed
+        }
+        (Ok(()), None) => {
+            stdout::fail(
+                "restart_unknown",
+                &format_args!(
+                    "the serve of {name} has ended before the restarted server was ready; see `outlive status`"
+                ),
+            );
+            Outcome::Failed
+        }
+    }
+}
+
+/// `2026-11-21T02:35:19.123Z 10.0.0.10-80 restarted as process 4711 after 3.4 ms`
+fn in_words(text: &str) -> Option<String> {
+    let report: serde_json::Value = serde_json::from_str(text).ok()?;
+    let time = Duration::from_micros(report["time_unix_us"].as_u64()?);
+    let time = humantime::format_rfc3339_millis(UNIX_EPOCH.checked_add(time)?);
+    let (service, message) = (report["service"].as_str()?, report["message"].as_str()?);
+    Some(stdout::in_one_line(&format!("{time} {service} {message}")))
+}
+
+fn only(mut names: Vec<String>) -> Option<String> {
+    if names.len() == 1 { names.pop() } else { None }
+}
+
+/// What is to be said to who names no service.
+fn which(run_dir: &RunDir) -> String {
+    let known = known(run_dir);
+    match run_dir.services().is_empty() {
+        true => known,
+        false => format!("which service? {known}"),
+    }
+}
+
+fn known(run_dir: &RunDir) -> String {
+    match run_dir.services() {
+        names if names.is_empty() => format!("no service is running here (looked in {run_dir})"),
+        names => format!("there are {}", names.join(", ")),
+    }
+}
+
+pub(crate) fn check(arguments: Check) -> Outcome {
+    let json = arguments.serve.json;
+    let hint = arguments.serve.file.hint();
+    let config = match serve_command::to_check(arguments.serve, arguments.standby) {
+        Ok(config) => config,
+        Err(mistake) => {
+            stdout::fail("options", &format_args!("{mistake}{hint}"));
+            return Outcome::of_options(!hint.is_empty());
+        }
+    };
+    let findings = preflight::report(&config);
+    for finding in &findings {
+        if json {
+            self::json(finding);
+        } else {
+            let mark = match (finding.ok, finding.warning) {
+                (true, _) => "ok  ",
+                (false, true) => "WARN",
+                (false, false) => "FAIL",
+            };
+            line(&format!("{mark} {}: {}", finding.question, finding.answer));
+        }
+    }
+    preflight::fault_of(&findings).map_or(Outcome::Done, Outcome::from)
+}
+
+pub(crate) fn clean(arguments: &Clean) -> Outcome {
+    let history = arguments.history.of(&arguments.run.run_dir);
+    if let Err(outcome) = may_list(&arguments.run.run_dir) {
+        return outcome;
+    }
+    let run_dir = RunDir::new(arguments.run.run_dir.clone());
+    let all = arguments.service.is_none();
+    let names = arguments
+        .service
+        .clone()
+        .map_or_else(|| run_dir.services(), |name| vec![name]);
+    let mut outcome = Outcome::Done;
+    let mut running = Vec::new();
+    let count = names.len();
+    for name in names {
+        match serve::clean::clean(&run_dir, &name, arguments.kill, history.as_deref()) {
+            Ok(cleaned) if arguments.json => {
+                json(&cleaned);
+            }
+            Ok(cleaned) => {
+                let programs = if cleaned.programs {
+                    "programs detached"
+                } else {
+                    "no programs were attached"
+                };
+                line(&format!(
+                    "{name}: {programs}, {} killed, {} taken down, {} put back",
+                    Count(cleaned.killed, "process"),
+                    Count(cleaned.addresses, "address"),
+                    Count(cleaned.settings, "setting")
+                ));
+            }
+            // One that runs is not ours to clean, and not an error unless it was named.
+            Err(serve::ServeError::AlreadyServed { .. }) if all => running.push(name),
+            Err(serve::ServeError::AlreadyServed { .. }) => {
+                stdout::fail(
+                    "already_served",
+                    &format_args!("{name} is running; stop its serve (SIGTERM), which cleans up"),
+                );
+                outcome = Outcome::NotNow;
+            }
+            Err(error) => outcome = failed(&error),
+        }
+    }
+    if running.len() == count && !arguments.json {
+        line(&nothing_to_clean(&run_dir, &running));
+    }
+    outcome
+}
+
+fn nothing_to_clean(run_dir: &RunDir, running: &[String]) -> String {
+    match running {
+        [] => format!("nothing to clean in {run_dir}"),
+        names => format!(
+            "nothing to clean in {run_dir}: `outlive serve` runs for {}",
+            names.join(", ")
+        ),
+    }
+}
+
+pub(crate) fn key(arguments: &Key) -> Outcome {
+    let name = arguments
+        .name
+        .clone()
+        .map_or_else(channel::Key::fresh_name, Ok);
+    match name.and_then(|name| channel::Key::generate(&name)) {
+        Ok(key) => {
+            line(&key.line());
+            Outcome::Done
+        }
+        Err(error) => {
+            stdout::fail("key", &format_args!("{error}"));
+            match error.kind() {
+                io::ErrorKind::InvalidInput => Outcome::Usage,
+                _ => Outcome::Internal,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn running_services_explain_empty_clean() {
+        let run_dir = RunDir::new("/run/outlive".into());
+        let none = nothing_to_clean(&run_dir, &[]);
+        assert_eq!(none, "nothing to clean in /run/outlive");
+        let two = nothing_to_clean(&run_dir, &["web".to_owned(), "mail".to_owned()]);
+        assert_eq!(two, format!("{none}: `outlive serve` runs for web, mail"));
+    }
+}

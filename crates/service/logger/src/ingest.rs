@@ -1,0 +1,260 @@
+//! From mirror frames to the record.
+
+use std::collections::VecDeque;
+
+use journal::{
+    InstreamSegment, Journal, Limits, Mark, OutstreamSegment, Refused, ReplayMode, ServerProgress,
+};
+use protocol::{
+    Digest, UnprotectedReason,
+    control::Response,
+    mirror::{FrameKind, MirrorFrame},
+};
+use wire::{Flags, FlowId, IpPacket, Segment, SeqNumber, WireError, checksum};
+
+/// Something that `serve` must hear of, unasked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Notice {
+    /// Everything before the barrier with this token is in the record.
+    Drained(u64),
+    /// The connection has no complete record any more.
+    Unprotected(FlowId, UnprotectedReason),
+    /// Segments come of a connection that is not known, with this in the low half of its number.
+    Unknown(u32),
+}
+
+/// What has become of the record of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The record is as before.
+    Nothing,
+    /// The record has grown.
+    Recorded,
+    /// The record is given up for want of room.
+    GivenUp,
+}
+
+impl From<Notice> for Response {
+    fn from(notice: Notice) -> Self {
+        match notice {
+            Notice::Drained(token) => Self::Drained { token },
+            Notice::Unprotected(flow, reason) => Self::Unprotected { flow, reason },
+            Notice::Unknown(flow_low) => Self::Unknown { flow_low },
+        }
+    }
+}
+
+/// Takes frames in the order of the ring.
+#[derive(Debug)]
+pub struct Ingest {
+    /// The record.
+    pub journal: Journal,
+    /// What is to be told, oldest first.
+    pub notices: VecDeque<Notice>,
+    /// Frames taken.
+    pub frames: u64,
+    /// Frames that were not frames, or held no whole TCP segment, or a damaged one.
+    pub malformed: u64,
+    /// Frames of connections that are not known (any more).
+    pub unknown: u64,
+}
+
+impl Ingest {
+    /// Nothing is recorded yet.
+    #[must_use]
+    pub fn new(limits: Limits, mode: ReplayMode) -> Self {
+        Self::with(Journal::new(limits, mode))
+    }
+
+    /// The same, at the end of a log link: what the server said comes later than what the client
+    /// said.
+    #[must_use]
+    pub fn of_a_link(limits: Limits, mode: ReplayMode) -> Self {
+        Self::with(Journal::with_late_heads(limits, mode))
+    }
+
+    const fn with(journal: Journal) -> Self {
+        Self {
+            journal,
+            notices: VecDeque::new(),
+            frames: 0,
+            malformed: 0,
+            unknown: 0,
+        }
+    }
+
+    /// Take one frame, as the ring holds it. A damaged frame loses nothing: its bytes are missing
+    /// in the record, and the record says so.
+    pub fn take(&mut self, bytes: &[u8]) {
+        self.frames += 1;
+        let Ok(frame) = MirrorFrame::decode(bytes) else {
+            self.malformed += 1;
+            tracing::warn!(len = bytes.len(), "not a mirror frame");
+            return;
+        };
+        match frame.kind {
+            FrameKind::Opened {
+                client_isn,
+                server_isn,
+            } => {
+                if self
+                    .journal
+                    .open(frame.flow_id, client_isn, server_isn)
+                    .is_err()
+                {
+                    self.unprotected(frame.flow_id, UnprotectedReason::TooManyConnections);
+                }
+            }
+            FrameKind::Closed(_) => {
+                self.journal.close(frame.flow_id);
+            }
+            FrameKind::Barrier { token } => self.notices.push_back(Notice::Drained(token)),
+            FrameKind::Instream => self.instream(&frame),
+            FrameKind::Outstream { from, asked } => match head(&frame, from, asked) {
+                Some(said) => {
+                    self.outstream(frame.flow_id, &said);
+                }
+                None => self.malformed += 1,
+            },
+            FrameKind::Digest => match frame.digest() {
+                // It is told only where the client began to speak.
+                Some(digest) => {
+                    self.digest(frame.flow_id, digest, (digest.next, None));
+                }
+                None => self.malformed += 1,
+            },
+        }
+    }
+
+    fn instream(&mut self, frame: &MirrorFrame<&[u8]>) {
+        let Ok(segment) = undamaged(frame) else {
+            self.malformed += 1;
+            return;
+        };
+        let arrival = InstreamSegment {
+            seq: segment.seq(),
+            payload: segment.payload(),
+            fin: segment.flags().contains(Flags::FIN),
+            client_ack: segment.ack(),
+            heard_all: segment.ack() == frame.server_nxt,
+            heads_known: false,
+            doubted: None,
+            server: Some(ServerProgress {
+                nxt: frame.server_nxt,
+                ack: frame.server_ack,
+            }),
+        };
+        match self.journal.instream(frame.flow_id, &arrival) {
+            Ok(_) | Err(Refused::Unprotected(_) | Refused::Implausible) => {}
+            Err(Refused::Unknown) => self.unknown += 1,
+            Err(Refused::BecameUnprotected(reason)) => {
+                self.unprotected(frame.flow_id, reason.into())
+            }
+        }
+    }
+
+    /// What the server said.
+    pub(crate) fn outstream(&mut self, flow: FlowId, said: &OutstreamSegment<'_>) -> Outcome {
+        let recorded = self.journal.outstream(flow, said);
+        self.changes(flow, recorded)
+    }
+
+    /// What the server has said so far. The client has heard what lies before `heard`; if it has heard all, it speaks
+    /// then, if known.
+    pub(crate) fn digest(
+        &mut self,
+        flow: FlowId,
+        digest: Digest,
+        (heard, speaks): (SeqNumber, Option<SeqNumber>),
+    ) -> Outcome {
+        let recorded = self.journal.mark(flow, mark_of(digest), (heard, speaks));
+        self.changes(flow, recorded)
+    }
+
+    /// Counts a refusal, and tells it, if somebody has to know.
+    fn changes(&mut self, flow: FlowId, recorded: Result<bool, Refused>) -> Outcome {
+        match recorded {
+            Ok(true) => return Outcome::Recorded,
+            Ok(false) | Err(Refused::Unprotected(_) | Refused::Implausible) => {}
+            Err(Refused::Unknown) => self.unknown += 1,
+            Err(Refused::BecameUnprotected(reason)) => {
+                self.unprotected(flow, reason.into());
+                return Outcome::GivenUp;
+            }
+        }
+        Outcome::Nothing
+    }
+
+    fn unprotected(&mut self, flow: FlowId, reason: UnprotectedReason) {
+        self.notices.push_back(Notice::Unprotected(flow, reason));
+    }
+}
+
+/// What the journal keeps of a digest.
+pub(crate) const fn mark_of(digest: Digest) -> Mark {
+    Mark {
+        base: digest.base,
+        next: digest.next,
+        digest: [digest.folded, digest.sum],
+    }
+}
+
+/// The digest of a mark in the journal.
+#[must_use]
+pub const fn digest_of(mark: Mark) -> Digest {
+    let [folded, sum] = mark.digest;
+    Digest {
+        folded,
+        sum,
+        base: mark.base,
+        next: mark.next,
+    }
+}
+
+fn packet<'a>(frame: &MirrorFrame<&'a [u8]>) -> Result<IpPacket<'a>, WireError> {
+    let wire_len = usize::try_from(frame.packet_len).unwrap_or(usize::MAX);
+    IpPacket::parse_captured(frame.packet, wire_len)
+}
+
+fn parse<'a>(frame: &MirrorFrame<&'a [u8]>) -> Result<Segment<'a>, WireError> {
+    Segment::of(&packet(frame)?)
+}
+
+/// The part of the outstream that a frame is to record. Frames come in order.
+pub(crate) fn head<'a>(
+    frame: &MirrorFrame<&'a [u8]>,
+    from: SeqNumber,
+    asked: Option<SeqNumber>,
+) -> Option<OutstreamSegment<'a>> {
+    let segment = parse(frame).ok()?;
+    let earlier = usize::try_from(from.distance_from(segment.seq())?).ok()?;
+    Some(OutstreamSegment {
+        asked,
+        ..OutstreamSegment::in_order(from, segment.payload().get(earlier..)?)
+    })
+}
+
+/// The segment, if the server's TCP takes it too: it drops what has a wrong checksum, and the
+/// record must not hold other bytes than the server got. A checksum that the kernel has left for
+/// later holds only the pseudo-header's sum; from a wire that would be a wrong one.
+fn undamaged<'a>(frame: &MirrorFrame<&'a [u8]>) -> Result<Segment<'a>, WireError> {
+    let packet = packet(frame)?;
+    let segment = Segment::of(&packet)?;
+    let (source, destination) = (packet.source(), packet.destination());
+    let len = u32::try_from(packet.payload_len()).unwrap_or(u32::MAX);
+    let pseudo = checksum::pseudo_header(source, destination, packet.protocol(), len);
+    let unfinished = frame.unfinished && segment.checksum() == checksum::fold(pseudo);
+    if unfinished
+        || checksum::tcp_checksum(source, destination, packet.payload()) == segment.checksum()
+    {
+        Ok(segment)
+    } else {
+        Err(WireError::Truncated {
+            needed: packet.total_len(),
+            available: frame.packet.len(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,60 @@
+use journal::{InstreamSegment, Limits, OutstreamSegment, ReplayMode, ServerProgress};
+use wire::SeqNumber;
+
+use super::*;
+
+const FLOW: FlowId = FlowId(3);
+const CLIENT: SeqNumber = SeqNumber(1_000);
+const SERVER: SeqNumber = SeqNumber(9_000);
+
+fn ingest() -> Ingest {
+    let limits = Limits {
+        per_connection: 1 << 20,
+        total: 1 << 20,
+        connections: 1,
+    };
+    let mut ingest = Ingest::new(limits, ReplayMode::Request);
+    ingest.journal.open(FLOW, CLIENT, SERVER).expect("room");
+    ingest
+}
+
+/// The client says `request` after `said` bytes of its own and all of `heard` from the server,
+/// which then answers it.
+fn exchange(ingest: &mut Ingest, request: &[u8], said: u32, heard: u32) {
+    let (seq, ack) = (CLIENT + 1 + said, SERVER + 1 + heard);
+    let arrival = InstreamSegment {
+        seq,
+        payload: request,
+        fin: false,
+        client_ack: ack,
+        heard_all: true,
+        heads_known: false,
+        doubted: None,
+        server: Some(ServerProgress { nxt: ack, ack: seq }),
+    };
+    ingest.journal.instream(FLOW, &arrival).expect("recorded");
+    let answered = ingest
+        .journal
+        .outstream(FLOW, &OutstreamSegment::in_order(ack, b"done"));
+    answered.expect("recorded");
+}
+
+fn start(rpc: RpcHandler, ingest: &mut Ingest) -> SeqNumber {
+    match &rpc.answer(ingest, &Request::Summaries)[..] {
+        [Response::Summaries { summaries, .. }] => summaries[0].start,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn while_turns_are_held_the_record_keeps_those_that_are_finished() {
+    let (rpc, mut ingest) = (RpcHandler::new(1), ingest());
+    exchange(&mut ingest, b"one", 0, 0);
+    let hold = |hold| Request::HoldTurns { hold };
+    assert!(rpc.answer(&mut ingest, &hold(true)).is_empty());
+    exchange(&mut ingest, b"two", 3, 4);
+    assert_eq!(start(rpc, &mut ingest), CLIENT + 1);
+    assert!(rpc.answer(&mut ingest, &hold(false)).is_empty());
+    exchange(&mut ingest, b"three", 6, 8);
+    assert_eq!(start(rpc, &mut ingest), CLIENT + 7);
+}

@@ -1,0 +1,268 @@
+//! What was decided about leases, in a file: a decision that has been told outlives the logger.
+//!
+//! A thread of its own waits for the disk. The file is replaced as a whole, and small: it changes when
+//! another host serves, or a standby comes or goes.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, Sender, TryRecvError, channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use lease::Record;
+use serde::{Deserialize, Serialize};
+
+const FILE: &str = "leases.json";
+const NEW: &str = "leases.json.new";
+const VERSION: u32 = 1;
+
+/// The format, for lists of versions.
+pub const FORMAT: types::Format = types::Format {
+    name: "leases.json",
+    version: VERSION,
+    oldest: VERSION,
+};
+/// After how long what could not be written is tried again.
+const WRITE_RETRY_DELAY: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Serialize, Deserialize)]
+struct StoredLeases {
+    version: u32,
+    services: Vec<StoredLease>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct StoredLease {
+    service: String,
+    epoch: u32,
+    holder: Option<(u64, u64)>,
+    leased: bool,
+    term_us: u64,
+}
+
+impl From<Record> for StoredLease {
+    fn from(record: Record) -> Self {
+        Self {
+            service: record.service,
+            epoch: record.epoch,
+            holder: record.holder,
+            leased: record.leased,
+            term_us: u64::try_from(record.term.as_micros()).unwrap_or(u64::MAX),
+        }
+    }
+}
+
+impl From<StoredLease> for Record {
+    fn from(line: StoredLease) -> Self {
+        Self {
+            service: line.service,
+            epoch: line.epoch,
+            holder: line.holder,
+            leased: line.leased,
+            term: Duration::from_micros(line.term_us),
+        }
+    }
+}
+
+/// The file, and the thread that writes it.
+pub(super) struct LeaseStore {
+    /// There until the end.
+    orders: Option<Sender<(u64, Vec<Record>)>>,
+    asked: u64,
+    shared: Arc<Shared>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// The newest state that is on the disk.
+    kept: AtomicU64,
+    trouble: Mutex<Option<String>>,
+}
+
+impl LeaseStore {
+    /// What the directory knows, and where it will be kept from now on.
+    pub(super) fn open(directory: &Path) -> io::Result<(Self, Vec<Record>)> {
+        let records = read(&directory.join(FILE))?;
+        let (orders, received) = channel();
+        let shared = Arc::new(Shared::default());
+        let (theirs, directory) = (Arc::clone(&shared), directory.to_owned());
+        let thread = thread::Builder::new()
+            .name("leases".into())
+            .spawn(move || run(&directory, &received, &theirs))?;
+        let store = Self {
+            orders: Some(orders),
+            asked: 0,
+            shared,
+            thread: Some(thread),
+        };
+        Ok((store, records))
+    }
+
+    /// These are all that there are. Tells the number of this state.
+    pub(super) fn keep(&mut self, records: Vec<Record>) -> u64 {
+        self.asked += 1;
+        // The thread ends only by a panic: then nothing is kept any more, and so nothing granted.
+        if let Some(orders) = &self.orders {
+            let _ = orders.send((self.asked, records));
+        }
+        self.asked
+    }
+
+    /// The newest state that outlives us.
+    pub(super) fn kept(&self) -> u64 {
+        self.shared.kept.load(Ordering::Acquire)
+    }
+
+    /// Why the last one could not be written.
+    pub(super) fn failure(&self) -> Option<String> {
+        let trouble = self.shared.trouble.lock();
+        trouble.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for LeaseStore {
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // or it would write over what the next one has written
+        }
+    }
+}
+
+fn read(path: &Path) -> io::Result<Vec<Record>> {
+    let mut text = Vec::new();
+    match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        file => {
+            let mut file = file?;
+            file.read_to_end(&mut text)?;
+            file.sync_all()?;
+        }
+    }
+    // Or the page that was there before may be there again after a power cut: this one is believed now.
+    if let Some(directory) = path.parent() {
+        File::open(directory)?.sync_all()?;
+    }
+    let damaged = |why: String| {
+        let why = format!(
+            "{} says who may serve, and cannot be read ({why}): if no host serves, remove it",
+            path.display()
+        );
+        io::Error::new(io::ErrorKind::InvalidData, why)
+    };
+    let page: StoredLeases =
+        serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
+    if page.version != VERSION {
+        return Err(damaged(format!("its version is {}", page.version)));
+    }
+    Ok(page.services.into_iter().map(Record::from).collect())
+}
+
+fn run(directory: &Path, orders: &Receiver<(u64, Vec<Record>)>, shared: &Shared) {
+    while let Ok(mut newest) = orders.recv() {
+        loop {
+            let ends = loop {
+                match orders.try_recv() {
+                    Ok(newer) => newest = newer,
+                    Err(error) => break error == TryRecvError::Disconnected,
+                }
+            };
+            let (state, records) = &newest;
+            let written = write(directory, records);
+            let trouble = written.err().map(|error| error.to_string());
+            let failed = trouble.is_some();
+            *shared
+                .trouble
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = trouble;
+            if !failed {
+                shared.kept.store(*state, Ordering::Release);
+                break;
+            }
+            if ends {
+                return;
+            }
+            thread::sleep(WRITE_RETRY_DELAY);
+        }
+    }
+}
+
+/// Whenever the power goes, the old file or the new one is there.
+fn write(directory: &Path, records: &[Record]) -> io::Result<()> {
+    let page = StoredLeases {
+        version: VERSION,
+        services: records.iter().cloned().map(StoredLease::from).collect(),
+    };
+    let new: PathBuf = directory.join(NEW);
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(&new)?;
+    file.write_all(&serde_json::to_vec(&page)?)?;
+    file.sync_all()?;
+    fs::rename(&new, directory.join(FILE))?;
+    File::open(directory)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(epoch: u32) -> Record {
+        Record {
+            service: "web".into(),
+            epoch,
+            holder: Some((u64::MAX, 7)),
+            leased: true,
+            term: Duration::from_millis(250),
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_there_in_the_next_life() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut store, nothing) = LeaseStore::open(directory.path()).unwrap();
+        assert_eq!((nothing, store.kept()), (Vec::new(), 0));
+        store.keep(vec![record(1)]);
+        let state = store.keep(vec![record(2)]);
+        while store.kept() < state {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let (_, again) = LeaseStore::open(directory.path()).unwrap();
+        assert_eq!(again, vec![record(2)]);
+    }
+
+    #[test]
+    fn nothing_is_kept_where_nothing_can_be_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let (mut store, _) = LeaseStore::open(directory.path()).unwrap();
+        fs::create_dir(directory.path().join(NEW)).unwrap();
+        let state = store.keep(vec![record(1)]);
+        while store.failure().is_none() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(store.kept(), 0);
+        fs::remove_dir(directory.path().join(NEW)).unwrap();
+        while store.kept() < state {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(store.failure(), None);
+    }
+
+    #[test]
+    fn a_page_that_is_none_is_not_believed() {
+        let directory = tempfile::tempdir().unwrap();
+        for text in ["rubbish", r#"{"version":2,"services":[]}"#] {
+            fs::write(directory.path().join(FILE), text).unwrap();
+            assert!(LeaseStore::open(directory.path()).is_err());
+        }
+    }
+}

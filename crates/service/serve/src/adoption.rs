@@ -1,0 +1,171 @@
+//! Taking over a service whose `serve` has died: by a bug, by somebody's hand, or because a new version
+//! is to run it.
+//!
+//! The programs in the kernel, the server in its cgroup and the logger have gone on without us. What
+//! they know is all there is: the flows and the server's incarnation are in the maps, the records are the
+//! logger's, and what happened meanwhile is in the ring of events. If the server has died meanwhile,
+//! or was being recovered, that is a crash to recover from, like one in any stage of a recovery.
+
+use rustix::process::Pid;
+use supervise::{
+    Cgroup, CgroupError, Server, become_subreaper,
+    mounts::{self, Mount},
+};
+
+use dataplane::{Dataplane, Injector, Life, PinDirectory, ethernet_interfaces};
+
+use crate::{
+    clock,
+    config::ServeConfig,
+    error::{ServeError, SystemContext},
+    instance::Instance,
+    lease_client::LeaseClient,
+    logger::Logger,
+    logger_client::LoggerClient,
+    north::North,
+    options,
+    rundir::Lock,
+    setup::{self, HEARTBEAT_TIMEOUT, Resources},
+    standby_eligibility, sysctl_backup,
+};
+
+/// How the service was found.
+pub(crate) struct Adopted {
+    pub(crate) plane_state: Life,
+    /// Its main process, if that lives.
+    pub(crate) server: Option<Server>,
+    /// Nothing was recorded for a while, or the records are gone.
+    pub(crate) records_lost: bool,
+    /// Its server's own record.
+    pub(crate) north: Option<North>,
+}
+
+impl Adopted {
+    /// Leave it for whoever comes next.
+    pub(crate) fn leave(self) {
+        if let Some(north) = self.north {
+            north.leave();
+        }
+    }
+}
+
+/// Take over what is pinned there. If that fails everything stays as it was.
+pub(crate) fn adopt(
+    config: &ServeConfig,
+    lock: Lock,
+    bpffs: Mount,
+    pins: PinDirectory,
+    instance: Instance,
+) -> Result<(Resources, Adopted), ServeError> {
+    let cgroup2 = match mounts::cgroup2(lock.directory()) {
+        Ok(cgroup2) => cgroup2,
+        Err(error) => {
+            bpffs.leave();
+            return Err(error.into());
+        }
+    };
+    match take_over(config, &lock, &cgroup2, pins, &instance) {
+        Ok((plane, injector, (logger, lease), cgroup, adopted)) => {
+            let resources = Resources {
+                plane,
+                injector,
+                logger,
+                lease,
+                cgroup,
+                bpffs,
+                cgroup2,
+                instance,
+                lock,
+            };
+            Ok((resources, adopted))
+        }
+        Err(error) => {
+            bpffs.leave();
+            cgroup2.leave();
+            Err(match error {
+                error @ ServeError::OtherOptions { .. } => error,
+                error => ServeError::NotAdopted {
+                    name: config.name.clone(),
+                    why: Box::new(error),
+                },
+            })
+        }
+    }
+}
+
+type Parts = (
+    Dataplane,
+    Injector,
+    (Logger, Option<LeaseClient>),
+    Cgroup,
+    Adopted,
+);
+
+fn take_over(
+    config: &ServeConfig,
+    lock: &Lock,
+    cgroup2: &Mount,
+    pins: PinDirectory,
+    instance: &Instance,
+) -> Result<Parts, ServeError> {
+    options::check(lock.directory(), config)?;
+    let (mut plane, plane_state) = Dataplane::adopt(pins)?;
+    let expired = clock::now().saturating_sub(plane_state.heartbeat) >= HEARTBEAT_TIMEOUT;
+    // From here on nothing passes unseen any more.
+    plane.heartbeat()?;
+    // If its end was asked for, then of somebody who is dead; we are asked to go on.
+    plane.stopping(false)?;
+    let changes = sysctl_backup::list(lock.directory())?;
+    plane.shares_with(sysctl_backup::of_other_services(lock.directory()));
+    for interface in ethernet_interfaces()? {
+        plane.adopt_interface(&interface, config.attach, &changes)?;
+    }
+    plane.adopt_latch()?;
+    sysctl_backup::keep(lock.directory(), &plane)?;
+    let cgroup = cgroup_of(config, cgroup2)?;
+    become_subreaper().doing("become the reaper of the server's orphans")?;
+    let injector = Injector::new(plane.mark())?;
+    let (logger, kept) = match &config.link {
+        Some(_) => (setup::remote_logger(config, instance, &plane)?, true), // it will say
+        None => match LoggerClient::adopt(config) {
+            Some(client) => (Logger::Local(client), true),
+            None => (setup::local_logger(config, &plane)?, false),
+        },
+    };
+    let main = i32::try_from(plane_state.main_pid)
+        .ok()
+        .and_then(Pid::from_raw);
+    let server = match main {
+        Some(pid) => Server::adopt(pid, &cgroup).doing("watch the server")?,
+        None => None,
+    };
+    let lease = standby_eligibility::go_on(config, instance, &plane, &plane_state)?;
+    // At last: what was looked at is dropped if anything fails.
+    let north = match config.wrapped {
+        true => Some(North::adopt(config, lock.directory())?),
+        false => None,
+    };
+    let adopted = Adopted {
+        plane_state,
+        server,
+        records_lost: expired || !kept,
+        north,
+    };
+    Ok((plane, injector, (logger, lease), cgroup, adopted))
+}
+
+fn cgroup_of(config: &ServeConfig, cgroup2: &Mount) -> Result<Cgroup, ServeError> {
+    Ok(
+        match Cgroup::open(cgroup2, &config.run_dir.host_name(&config.name)) {
+            Err(CgroupError::Io { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                // Its id is another one than the programs know.
+                return Err(ServeError::Logger(
+                    "the cgroup of its server is gone".into(),
+                ));
+            }
+            cgroup => cgroup?,
+        },
+    )
+}

@@ -1,0 +1,90 @@
+//! When the neighbours are told of an address that has come to this host.
+
+use std::time::Duration;
+
+/// Since the address came. At once, because each millisecond until then is lost to clients; soon again,
+/// because a broadcast may be lost; after two more seconds, as RFC 5227 2.3 has it; then less often, the
+/// last time when a switch's port that waits for its spanning tree forwards (IEEE 802.1D: twice 15 s).
+/// The first three are closer together than RFC 4861 7.2.6 allows advertisements to be: who took an
+/// address over does not wait a second, keepalived neither.
+const SCHEDULE: [Duration; 6] = [
+    Duration::ZERO,
+    Duration::from_millis(100),
+    Duration::from_secs(1),
+    Duration::from_secs(3),
+    Duration::from_secs(10),
+    Duration::from_secs(35),
+];
+
+/// A few announcements, the last of which settles it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Burst {
+    began: Duration,
+    sent: usize,
+}
+
+impl Burst {
+    /// It begins now.
+    pub(crate) const fn begin(now: Duration) -> Self {
+        Self {
+            began: now,
+            sent: 0,
+        }
+    }
+
+    /// When something is to be sent next.
+    pub(crate) fn due(&self) -> Option<Duration> {
+        SCHEDULE.get(self.sent).map(|at| self.began + *at)
+    }
+
+    /// Is something to be sent now? Asked late, what was missed is sent once.
+    pub(crate) fn step(&mut self, now: Duration) -> bool {
+        let passed = SCHEDULE
+            .iter()
+            .filter(|at| self.began + **at <= now)
+            .count();
+        let due = passed > self.sent;
+        self.sent = self.sent.max(passed);
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// When something was sent, of a loop that looks when it is due, and so much later.
+    fn sent(late: Duration) -> Vec<Duration> {
+        let began = Duration::from_secs(7);
+        let mut burst = Burst::begin(began);
+        let mut when = Vec::new();
+        while let Some(due) = burst.due() {
+            assert!(
+                !burst.step(due.saturating_sub(MS)) || due == began,
+                "{due:?}"
+            );
+            let now = due + late;
+            if burst.step(now) {
+                when.push(now - began);
+            }
+            assert!(!burst.step(now), "twice");
+        }
+        assert!(!burst.step(Duration::MAX));
+        when
+    }
+
+    #[test]
+    fn announcements_follow_schedule() {
+        assert_eq!(sent(Duration::ZERO), SCHEDULE);
+    }
+
+    #[test]
+    fn missed_announcements_are_sent_once() {
+        let late = sent(Duration::from_secs(2));
+        let seconds: Vec<u64> = late.iter().map(Duration::as_secs).collect();
+        assert_eq!(seconds, [2, 5, 12, 37]);
+        assert_eq!(sent(Duration::from_secs(60)).len(), 1);
+    }
+}

@@ -1,0 +1,166 @@
+//! The record at the logger, and here.
+
+use std::{collections::HashMap, io};
+
+use checkpoint::Unpack;
+use north_host::{Feed, Memory};
+use protocol::control::KeptImage;
+
+use super::{North, RECORD};
+use crate::{
+    error::{ServeError, SystemContext},
+    logger_client::LoggerClient,
+};
+
+/// What has been with a logger at any time of a record: things were said on its account. One that has begun anew, and
+/// then once more before it had all of it again, still lacks it.
+#[derive(Debug, Default)]
+pub(super) struct LoggerCopy {
+    record: u64,
+    streams: HashMap<u32, u64>,
+}
+
+impl LoggerCopy {
+    /// So much is there now. Tells how much it was at the most.
+    pub(super) fn add(&mut self, record: u64, streams: &[(u32, u64)]) -> Vec<(u32, u64)> {
+        if self.record != record {
+            (self.record, self.streams) = (record, HashMap::new());
+        }
+        for (process, length) in streams {
+            let known = self.streams.entry(*process).or_default();
+            *known = (*known).max(*length);
+        }
+        let all = self.streams.iter();
+        all.map(|(process, length)| (*process, *length)).collect()
+    }
+
+    /// Of the record with this number so much may have been there, for all that is known.
+    pub(super) fn begin(&mut self, record: u64, streams: &[(u32, u64)]) {
+        (self.record, self.streams) = (record, streams.iter().copied().collect());
+    }
+}
+
+impl North {
+    /// A place for this image, with which it begins; `None`: without CRIU it is of no use here.
+    pub(crate) fn receive(&mut self, image: &KeptImage) -> Result<Option<Unpack>, ServeError> {
+        let checkpoints = self.checkpoints.as_mut();
+        checkpoints
+            .map(|one| one.images.receive(image.number))
+            .transpose()
+    }
+
+    /// It is there.
+    pub(crate) fn begins_with(&mut self, image: &KeptImage) -> Result<(), ServeError> {
+        if let Some(checkpoints) = &mut self.checkpoints {
+            checkpoints.begins_with(image)?;
+        }
+        let KeptImage {
+            number,
+            base,
+            processes,
+            ..
+        } = *image;
+        let begun = self.memory.begins_with(number, base, processes);
+        begun.doing("begin with the image that the logger has")
+    }
+
+    /// Fetch it from there, behind the image with which it begins. An error inside: there is no room for it here.
+    pub(crate) fn fetch(&self, logger: &mut LoggerClient) -> Result<io::Result<()>, ServeError> {
+        // It may have been cut since it was asked for: another attempt was interrupted.
+        for (process, length) in logger.determinants()?.streams {
+            let mut feed = Feed::new(process);
+            let mut fed = Ok(());
+            let from = self.memory.base(process);
+            logger.read_determinants(process, from, length, |bytes| {
+                if fed.is_ok() {
+                    fed = feed.take(&self.memory, bytes);
+                }
+            })?;
+            if fed.is_err() {
+                return Ok(fed);
+            }
+            // Nothing was said that depended on what the dead host had begun to say to the logger.
+            if feed.is_torn() {
+                logger.cut_determinants(process, self.memory.length(process))?;
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Nothing is added to it any more, or it is not what the server has been told: another host must not go on from
+    /// it.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_lost || !self.memory.is_recording()
+    }
+
+    /// So much of the streams has been with a logger; of a record that is over, more than there will ever be.
+    pub(crate) fn told(&mut self) -> Vec<(u32, u64)> {
+        if self.is_over() {
+            return vec![(0, u64::MAX)];
+        }
+        let streams = self.streams(Memory::told);
+        self.logger_copy.add(self.memory.record(), &streams)
+    }
+
+    /// An earlier `serve` knew that: whatever was about to be said may have been.
+    pub(super) fn assume_logger_has_all(&mut self) {
+        let streams = self.streams(Memory::said);
+        self.logger_copy.begin(self.memory.record(), &streams);
+    }
+
+    /// So much of the streams is with the logger, and nothing of others.
+    pub(crate) fn set_stable(&self, streams: &[(u32, u64)]) {
+        let streams: HashMap<u32, u64> = streams.iter().copied().collect();
+        for process in self.memory.processes() {
+            let bytes = streams.get(&process).copied();
+            self.memory.set_stable(process, bytes.unwrap_or(0));
+        }
+    }
+
+    /// The streams, each with a number that is not 0.
+    pub(crate) fn streams(&self, number: fn(&Memory, u32) -> u64) -> Vec<(u32, u64)> {
+        let all = self.memory.processes();
+        let numbered = all.map(|process| (process, number(&self.memory, process)));
+        numbered.filter(|(_, number)| *number != 0).collect()
+    }
+
+    /// The next bytes, with their place, of streams that are as long as `heads` says, of which the logger has so many;
+    /// `None`: it has all, but for what is behind an image that it does not have.
+    pub(crate) fn lacking(
+        &self,
+        heads: &[(u32, u64)],
+        there: &[(u32, u64)],
+    ) -> Result<Option<(u32, u64, Vec<u8>)>, ServeError> {
+        /// Bytes of a stream in one request.
+        const PIECE_BYTES: u64 = 1 << 20;
+        let there: HashMap<u32, u64> = there.iter().copied().collect();
+        let lacks = heads.iter().find_map(|(process, length)| {
+            let from = there.get(process).copied().unwrap_or(0);
+            (self.memory.base(*process) <= from && from < *length)
+                .then(|| (*process, from, length - from))
+        });
+        let Some((process, from, more)) = lacks else {
+            return Ok(None);
+        };
+        let mut bytes = vec![0; usize::try_from(more.min(PIECE_BYTES)).unwrap_or(0)];
+        self.memory.read(process, from, &mut bytes).doing(RECORD)?;
+        Ok(Some((process, from, bytes)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logged_bytes_are_missing_until_logged_again() {
+        let mut told = LoggerCopy::default();
+        assert_eq!(told.add(1, &[(0, 150)]), [(0, 150)]);
+        // The logger has begun anew, and has the image.
+        assert_eq!(told.add(1, &[(0, 100)]), [(0, 150)]);
+        assert_eq!(told.add(1, &[(0, 200)]), [(0, 200)]);
+        assert_eq!(told.add(2, &[]), []);
+        told.begin(3, &[(0, 70)]);
+        assert_eq!(told.add(3, &[]), [(0, 70)]);
+    }
+}

@@ -1,0 +1,205 @@
+//! Where the logger is on another machine, what the server's processes are told goes there before they say anything
+//! (*output commit*; `ft-tcp-infocom-2001`, IV.D), and a host that begins where another one has ended finds it there.
+//!
+//! The processes send it by themselves. Here they are told where to, what of it is there, and that they shall.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    os::fd::OwnedFd,
+};
+
+use north_host::{
+    Memory,
+    layout::{Destination, Hold},
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt::set_ipv6_v6only};
+
+use super::{Service, images::Fetched};
+use crate::{
+    error::{ServeError, SystemContext},
+    events::Code,
+    link::Settings,
+    logger_client::LoggerClient,
+    north::North,
+};
+
+/// Headers of UDP, and of IPv4 or IPv6, bytes.
+const UDP_IP_HEADER_BYTES: (u16, u16) = (8 + 20, 8 + 40);
+
+impl Service {
+    /// The logger in use, or its keys, are other ones than they were, or the record is: the processes are told where
+    /// determinants go.
+    pub(super) fn set_sender_destination(&mut self) -> Result<(), ServeError> {
+        let Some(link) = self.resources.logger.link() else {
+            return Ok(());
+        };
+        let settings = link.settings()?;
+        let instance = link.instance();
+        if let (Some(north), Some(settings)) = (&self.north, settings) {
+            north.memory().ship_to(&destination(&settings, instance));
+        }
+        Ok(())
+    }
+
+    /// The logger says how much it has of the record. What it has of another one, it drops; what it lacks, since it
+    /// has begun anew, it is told: the processes do that only when they have something to say.
+    pub(super) fn compare_determinants(&mut self) -> Result<(), ServeError> {
+        // What is added meanwhile the processes tell it.
+        let heads = self
+            .north
+            .as_ref()
+            .map(|north| north.streams(Memory::length));
+        let heads = heads.unwrap_or_default();
+        while let Some(north) = self.north.as_mut().filter(|_| self.config.link.is_some()) {
+            let (record, said) = (north.memory().record(), north.told());
+            let there = self.ask_logger(|logger| logger.determinants_of(record, said))?;
+            let (Some(north), Some(there)) = (&mut self.north, there) else {
+                break;
+            };
+            north.set_stable(&there.streams);
+            if north.is_over() {
+                break; // which it knows now
+            }
+            let uploaded = north.compare_image(&there);
+            self.handle_upload(uploaded)?;
+            let Some(north) = &self.north else {
+                break;
+            };
+            if north.is_over() {
+                continue; // which it does not know yet
+            }
+            let Some((process, from, bytes)) = north.lacking(&heads, &there.streams)? else {
+                break;
+            };
+            self.heartbeat()?;
+            let tell =
+                |logger: &mut LoggerClient| logger.send_determinants(record, process, from, bytes);
+            if there.edition.is_none() || self.ask_logger(tell)?.is_none() {
+                break; // it has no room
+            }
+        }
+        Ok(())
+    }
+
+    /// When the processes may speak.
+    pub(super) fn hold(&self) -> Hold {
+        match &self.config.link {
+            None => Hold::Never,
+            Some(link) if link.commit_effects => Hold::EffectsToo,
+            Some(_) => Hold::UntilStable,
+        }
+    }
+
+    /// A socket for the server's next incarnation, on its way to the logger; `None`: there is no logger elsewhere.
+    pub(crate) fn sender_socket(&self) -> Result<Option<OwnedFd>, ServeError> {
+        if self.config.link.is_none() {
+            return Ok(None);
+        }
+        let of = |family| socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+        let socket = match of(AddressFamily::INET6) {
+            Ok(socket) => {
+                set_ipv6_v6only(&socket, false).doing(SOCKET)?;
+                socket
+            }
+            // A host without IPv6.
+            Err(_) => of(AddressFamily::INET).doing(SOCKET)?,
+        };
+        Ok(Some(socket))
+    }
+
+    /// Take up the record of an earlier incarnation, on this host or on another one; `record` is the number of what the
+    /// logger has. Tells whether there is one now.
+    pub(super) fn inherit_record(&mut self, record: Option<u64>) -> Result<bool, ServeError> {
+        let Some(record) = record else {
+            self.stop_replica()?;
+            return Ok(false);
+        };
+        if !self.config.wrapped {
+            let reason = "the service was served with --stateful=require, and is not here: its server's state is lost, and so are its connections. Give all hosts the same options";
+            self.warn(Code::StateLost, reason);
+            self.recovery.on_state_lost();
+            return Ok(false);
+        }
+        if self.promote_replica(record)? {
+            return Ok(true);
+        }
+        self.stop_replica()?;
+        while !self.should_stop() && self.link().is_some_and(|link| link.awaits_heritage()) {
+            match self.fetch_record(record)? {
+                Fetched::Whole => return Ok(true),
+                Fetched::Silent => {
+                    self.look_at_link()?;
+                    self.idle()?;
+                }
+                Fetched::Not(why) => {
+                    let message =
+                        format!("the server's state is lost, and so are its connections: {why}");
+                    self.warn(Code::StateLost, message);
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// The image with which it begins, if there is one, and what is behind that.
+    fn fetch_record(&mut self, record: u64) -> Result<Fetched, ServeError> {
+        // It may be another one than it was: another attempt was interrupted.
+        let Some(there) = self.ask_logger(LoggerClient::determinants)? else {
+            return Ok(Fetched::Silent);
+        };
+        if !there.is_whole || there.edition.map(|one| one.record) != Some(record) {
+            return Ok(Fetched::Not("the logger has lost its record".into()));
+        }
+        let directory = self.resources.lock.directory().to_owned();
+        let mut north = North::inherited(&directory, self.config.limits.total, record)?;
+        if let Err(error) = north.take_images(&self.config, &directory) {
+            if there.image.is_some() {
+                return Ok(Fetched::Not(error.to_string()));
+            }
+            let message = format!("no checkpoints are made: {error}");
+            self.warn(Code::NoCheckpoints, message);
+        }
+        if let Some(image) = &there.image {
+            match self.fetch_image(&mut north, image)? {
+                Fetched::Whole => {}
+                other => return Ok(other),
+            }
+        }
+        Ok(match self.ask_logger(|logger| north.fetch(logger))? {
+            Some(Ok(())) => {
+                self.north = Some(north);
+                Fetched::Whole
+            }
+            Some(Err(error)) => Fetched::Not(format!(
+                "there is no room for the server's record here (--limit-total): {error}"
+            )),
+            None => Fetched::Silent,
+        })
+    }
+}
+
+const SOCKET: &str = "make a socket for what the server is told";
+
+fn destination(settings: &Settings, instance: u64) -> Destination {
+    let (ip, scope) = match settings.remote {
+        SocketAddr::V4(remote) => (remote.ip().to_ipv6_mapped(), 0),
+        SocketAddr::V6(remote) => (*remote.ip(), remote.scope_id()),
+    };
+    let is_v4 = matches!(settings.remote.ip().to_canonical(), IpAddr::V4(_));
+    let headers = if is_v4 {
+        UDP_IP_HEADER_BYTES.0
+    } else {
+        UDP_IP_HEADER_BYTES.1
+    };
+    Destination {
+        ip: ip.octets(),
+        port: settings.remote.port(),
+        scope,
+        datagram: settings.mtu.saturating_sub(headers),
+        slot: settings.keys.slot.number(),
+        instance,
+        up: settings.keys.up.0,
+        down: settings.keys.down.0,
+    }
+}

@@ -1,0 +1,140 @@
+//! Images of the server, and the logger on another machine: they go there, and a host that begins where another one
+//! has ended fetches the last one.
+
+use checkpoint::Unpack;
+use protocol::control::KeptImage;
+
+use super::Service;
+use crate::{
+    error::{ServeError, SystemContext as _},
+    events::Code,
+    logger_client::{ImageReply, LoggerClient},
+    north::{North, Uploaded},
+};
+
+/// Bytes of an image that are fetched before the loop goes on.
+const FETCH_STEP_BYTES: u64 = 1 << 20;
+
+const UNPACK: &str = "unpack the server's last checkpoint";
+
+/// What became of fetching an image.
+pub(super) enum Fetched {
+    /// It is here, and the record begins with it.
+    Whole,
+    /// The logger does not answer.
+    Silent,
+    /// It cannot be had, or is of no use here.
+    Not(String),
+}
+
+impl Service {
+    /// Tell the logger more of the image that goes there.
+    pub(super) fn upload_image(&mut self) -> Result<(), ServeError> {
+        if self.resources.logger.client().is_none() {
+            return Ok(()); // one that is there again is told from the beginning
+        }
+        match self.north.as_mut().map(North::image_message) {
+            None => Ok(()),
+            Some(Ok(requests)) if requests.is_empty() => Ok(()),
+            Some(Ok(requests)) => {
+                let told = self.ask_logger(|logger| logger.send_image(requests));
+                told.map(drop)
+            }
+            Some(Err(uploaded)) => self.end_upload(uploaded),
+        }
+    }
+
+    /// The logger has said something of it.
+    pub(super) fn handle_image_reply(&mut self, said: ImageReply) -> Result<(), ServeError> {
+        let Some(north) = &mut self.north else {
+            return Ok(());
+        };
+        match north.handle_image_reply(said) {
+            Uploaded::NotYet => self.upload_image(),
+            uploaded => self.end_upload(uploaded),
+        }
+    }
+
+    /// A logger that has begun anew meanwhile lacks what is behind the image, or, if it has none now, the one before;
+    /// or it is to know that the record is over.
+    fn end_upload(&mut self, uploaded: Uploaded) -> Result<(), ServeError> {
+        self.handle_upload(uploaded)?;
+        self.compare_determinants()
+    }
+
+    pub(super) fn handle_upload(&mut self, uploaded: Uploaded) -> Result<(), ServeError> {
+        match uploaded {
+            Uploaded::NotYet | Uploaded::Again => Ok(()),
+            Uploaded::New(made) => {
+                let replaced = self.north.as_mut().map(|north| north.replace(*made));
+                self.report_checkpoint(replaced.transpose())
+            }
+            Uploaded::Failed(reason) => self.report_checkpoint(Err(reason)),
+            Uploaded::Never(why) => {
+                let message = format!(
+                    "the logger has begun anew, and cannot be given the server's last checkpoint again: {why}"
+                );
+                self.warn(Code::ImageNotSent, message);
+                Ok(())
+            }
+        }
+    }
+
+    /// Fetch the image with which the record begins.
+    pub(super) fn fetch_image(
+        &mut self,
+        north: &mut North,
+        image: &KeptImage,
+    ) -> Result<Fetched, ServeError> {
+        let unpack = match north.receive(image) {
+            Ok(Some(unpack)) => unpack,
+            Ok(None) => {
+                return Ok(Fetched::Not(
+                    "the service was served with checkpoints, and this host makes none: give all hosts the same options (--checkpoint-at, --checkpoint-every, --criu)".into(),
+                ));
+            }
+            Err(error) => return Ok(Fetched::Not(error.to_string())),
+        };
+        Ok(match self.fill(unpack, image)? {
+            None => Fetched::Silent,
+            Some(Ok(())) => match north.begins_with(image) {
+                Ok(()) => Fetched::Whole,
+                Err(error) => Fetched::Not(error.to_string()),
+            },
+            Some(Err(error)) => Fetched::Not(error.to_string()),
+        })
+    }
+
+    /// `None`: the logger does not answer. An error inside: it cannot be unpacked here, or is none.
+    fn fill(
+        &mut self,
+        mut unpack: Unpack,
+        image: &KeptImage,
+    ) -> Result<Option<Result<(), ServeError>>, ServeError> {
+        let mut from = 0;
+        while from < image.length {
+            let to = image.length.min(from + FETCH_STEP_BYTES);
+            let mut taken = Ok(());
+            let read = |logger: &mut LoggerClient| {
+                logger.read_image(image.number, from, to, |bytes| {
+                    if taken.is_ok() {
+                        taken = unpack.take(bytes);
+                    }
+                })
+            };
+            if self.ask_logger(read)?.is_none() {
+                return Ok(None);
+            }
+            if taken.is_err() {
+                return Ok(Some(taken.doing(UNPACK)));
+            }
+            from = to;
+            self.heartbeat()?;
+            self.answer_control();
+            if self.should_stop() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(unpack.finish().map(drop).doing(UNPACK)))
+    }
+}

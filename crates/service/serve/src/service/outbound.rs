@@ -1,0 +1,190 @@
+//! Connections that the server has opened itself, from an address of the service's: the data plane gets to know them,
+//! and from then on they are as its clients'. What comes by them is recorded before it is acknowledged, and another
+//! host goes on with them.
+//!
+//! That begins while nothing was said in them, by either end. The server waits for it.
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+    os::fd::AsFd as _,
+};
+
+use north_host::{counts::is_unused, repair::Blueprint};
+use south_model::{ClientHalf, Flow, LogHalf, Said, ServerHalf, VerifyHalf};
+use wire::{Flags, FlowId, FlowKey, OptionsBuffer, OptionsFull, TcpOption};
+
+use super::Service;
+use crate::{
+    error::ServeError,
+    north::{North, OutboundRequest},
+};
+
+impl Service {
+    /// The server waits to hear which of its own connections go on as its clients' do.
+    pub(super) fn register_outbound(&mut self) -> Result<(), ServeError> {
+        while let Some(joining) = self.north.as_mut().and_then(North::next_outbound) {
+            let joined = self.join(&joining)?;
+            let north = self.north.as_mut();
+            let is_heard = north.is_some_and(|north| north.answer(joining, joined));
+            if let Some((key, flow)) = joined.filter(|_| !is_heard) {
+                let _ = self.resources.plane.abandon(key, flow); // it may be gone
+            }
+        }
+        Ok(())
+    }
+
+    /// The server is dead. Those that it had no time to note as its clients' go on as before, with the sockets that
+    /// there are.
+    pub(super) fn unjoin(&mut self) {
+        let unnoted = self.north.as_mut().map(North::unjoin);
+        for (key, flow) in unnoted.unwrap_or_default() {
+            let _ = self.resources.plane.abandon(key, flow); // it may be gone
+        }
+    }
+
+    fn join(&mut self, joining: &OutboundRequest) -> Result<Option<(FlowKey, FlowId)>, ServeError> {
+        let Some(socket) = &joining.socket else {
+            return Ok(None);
+        };
+        let blueprint = match Blueprint::of(socket.as_fd()) {
+            Ok(Some(blueprint)) if self.is_service_address(blueprint.local.ip()) => blueprint,
+            Ok(_) => return Ok(None),
+            Err(error) => {
+                tracing::warn!(%error, "a connection of the server's own goes on for as long as this process does");
+                return Ok(None);
+            }
+        };
+        let key = FlowKey::new(blueprint.peer, blueprint.local);
+        let (id, incarnation) = self.resources.plane.number()?;
+        let flow = flow_of(&blueprint, id, incarnation);
+        if let Err(error) = self.resources.plane.restore(key, &flow) {
+            tracing::warn!(%key, %error, "a connection of the server's own is not protected");
+            return Ok(None);
+        }
+        // What came before that is in no record; since then all of it is.
+        let opened = self.open_record(key, &flow);
+        let is_unheard = is_unused(socket.as_fd()).unwrap_or(false);
+        let is_joined = matches!(opened, Ok(true)) && is_unheard;
+        if !is_joined {
+            let _ = self.resources.plane.abandon(key, id); // it may be gone
+        }
+        opened.map(|_| is_joined.then_some((key, id)))
+    }
+
+    fn is_service_address(&self, address: IpAddr) -> bool {
+        let mut own = self.config.addresses.iter();
+        own.any(|one| one.ip().to_canonical() == address.to_canonical())
+    }
+
+    /// Is it one of the service's? What the server has opened begins at any port.
+    pub(super) fn is_ours(&self, key: FlowKey, flow: &Flow) -> bool {
+        let server = key.server();
+        let is_opened = flow.is_opened_by_server() && self.is_service_address(server.ip());
+        is_opened || self.config.addresses.contains(&server)
+    }
+
+    /// The same, where these are those that the server has opened: others may have their ports.
+    pub(crate) fn is_of_service(&self, key: FlowKey, opened: &BTreeSet<FlowKey>) -> bool {
+        self.config.addresses.contains(&key.server()) || opened.contains(&key)
+    }
+
+    /// The addresses of the service, with the ports of what the server has opened.
+    pub(crate) fn all_addresses(&self, opened: &BTreeSet<FlowKey>) -> Vec<SocketAddr> {
+        let opened = opened.iter().map(|key| key.server());
+        self.config
+            .addresses
+            .iter()
+            .copied()
+            .chain(opened)
+            .collect()
+    }
+
+    /// Where its record is kept it begins. What a logger on another machine answers shows that it has heard of it.
+    fn open_record(&mut self, key: FlowKey, flow: &Flow) -> Result<bool, ServeError> {
+        if self.link().is_none() {
+            return Ok(self.resources.plane.opened(key, flow.id).is_ok());
+        }
+        self.resume(key, flow, (flow.client.isn + 1, flow.server.isn + 1))?;
+        Ok(self.ask_logger(|logger| logger.statistics())?.is_some())
+    }
+}
+
+/// Those that the server has opened, and not closed.
+pub(crate) fn opened_by_server(flows: &[(FlowKey, Flow)]) -> BTreeSet<FlowKey> {
+    let is_open = |flow: &Flow| flow.is_opened_by_server() && flow.closed_ns == 0;
+    let open = flows.iter().filter(|(_, flow)| is_open(flow));
+    open.map(|(key, _)| *key).collect()
+}
+
+/// As it would be known had its peer opened it, and the server been about to answer.
+fn flow_of(opened: &Blueprint, id: FlowId, incarnation: u32) -> Flow {
+    let (instream, outstream) = (opened.expected, opened.acknowledged);
+    let edge = instream + opened.receive_window;
+    let (theirs, ours) = opened.options.window_scales.unwrap_or_default();
+    Flow {
+        id,
+        incarnation,
+        syn_flags: (Flags::SYN | Flags::ACK).bits(),
+        syn_window: window_field(opened.send_window, 0),
+        syn_options: options_of(opened).map_or_else(|_| Vec::new(), |all| all.as_slice().to_vec()),
+        client: ClientHalf {
+            isn: instream - 1,
+            nxt: instream,
+            ack: outstream,
+            window: window_field(opened.send_window, theirs),
+            window_scale: theirs,
+            spoken: outstream,
+            ..ClientHalf::default()
+        },
+        server: ServerHalf {
+            isn: outstream - 1,
+            nxt: outstream,
+            ack: instream,
+            edge,
+            tsval: opened.timestamp.unwrap_or(0),
+            window_scale: ours,
+            timestamps: opened.timestamp.is_some(),
+            sack: opened.options.sack,
+            answered: true,
+            ..ServerHalf::default()
+        },
+        verify: VerifyHalf {
+            head_next: outstream,
+            heads_to: outstream,
+            said: Said::Answer,
+            ..VerifyHalf::default()
+        },
+        log: LogHalf {
+            stable: instream,
+            ack: instream,
+            edge,
+            told: outstream,
+            answered: instream,
+            ..LogHalf::default()
+        },
+        ..Flow::default()
+    }
+}
+
+fn window_field(window: u32, scale: u8) -> u16 {
+    u16::try_from(window >> (scale & 15)).unwrap_or(u16::MAX)
+}
+
+/// What its peer has agreed to, as options of the SYN that it would have sent.
+fn options_of(opened: &Blueprint) -> Result<OptionsBuffer, OptionsFull> {
+    let mut options = OptionsBuffer::new();
+    if let Some(mss) = opened.options.mss {
+        options.push(&TcpOption::MaxSegmentSize(mss))?;
+    }
+    if let Some((theirs, _)) = opened.options.window_scales {
+        options.push(&TcpOption::WindowScale(theirs))?;
+    }
+    if opened.options.sack {
+        options.push(&TcpOption::SackPermitted)?;
+    }
+    if opened.timestamp.is_some() {
+        options.push(&TcpOption::Timestamps { value: 0, echo: 0 })?;
+    }
+    Ok(options)
+}

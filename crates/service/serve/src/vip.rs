@@ -1,0 +1,295 @@
+//! Addresses that come and go with the service.
+//!
+//! Where the system brings the addresses of a service up by itself, its kernel resets, after a restart of
+//! the host, every connection whose client speaks before the service is there. So they are brought up
+//! by us, behind a gate that is shut already (`--address-device`), and the neighbours are told at once.
+//!
+//! Which ones is stored in the run directory: they stay when a `serve` is killed, and whoever takes over or
+//! cleans up takes them down. If nobody does, they go by themselves: each is held for [`ADDRESS_LIFETIME`], again
+//! and again.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use dataplane::{Announcer, ethernet_interfaces, holder_of};
+use serde::{Deserialize, Serialize};
+use supervise::{Addresses, HostAddress};
+
+use crate::{
+    error::{ServeError, SystemContext},
+    garp::Burst,
+    rundir,
+};
+
+/// The file in a service's directory.
+pub(crate) const FILE: &str = "addresses.json";
+
+/// How long an address stays when nobody holds it. Until then a server whose `serve` is dead goes on,
+/// unprotected, and the next one finds all in place; as long as a logger keeps records by default
+/// (`--retention`), after which there is nothing left to take over, and the address is free for another host.
+const ADDRESS_LIFETIME: Duration = Duration::from_secs(600);
+/// Interval at which the lifetime of the addresses begins again.
+const HOLD_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Time after which the kernel receives packets for a new address, and the interval between two looks.
+const RECEIVE_TIMEOUT: Duration = Duration::from_millis(100);
+const RECEIVE_POLL_INTERVAL: Duration = Duration::from_micros(100);
+
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct StoredAddresses {
+    device: String,
+    addresses: Vec<IpAddr>,
+}
+
+/// The addresses of a service that this host has because it serves.
+pub(crate) struct VirtualAddresses {
+    device: String,
+    ips: Vec<IpAddr>,
+    host: Addresses,
+    announcer: Announcer,
+    burst: Burst,
+    hold_at: Duration,
+}
+
+/// Is there such a device?
+pub(crate) fn check(device: &str) -> Result<(), ServeError> {
+    number_of(device).map(|_| ())
+}
+
+/// An error if another host on the link answers for one of the addresses that this host does not have yet.
+pub(crate) fn refuse_in_use(device: &str, addresses: &[SocketAddr]) -> Result<(), ServeError> {
+    let present = list(&mut open()?)?;
+    let has = |ip: &IpAddr| present.iter().any(|one| one.ip == *ip);
+    let all: BTreeSet<IpAddr> = addresses
+        .iter()
+        .map(|one| one.ip().to_canonical())
+        .collect();
+    let wanted: Vec<IpAddr> = all.into_iter().filter(|ip| !has(ip)).collect();
+    for interface in ethernet_interfaces()? {
+        if interface.name != device {
+            continue;
+        }
+        match holder_of(&interface, &wanted) {
+            Ok(None) => {}
+            Ok(Some((ip, mac))) => {
+                let device = device.to_owned();
+                return Err(ServeError::AddressInUse { ip, device, mac });
+            }
+            // The device may be down.
+            Err(error) => tracing::debug!(%error, device, "the neighbours were not asked"),
+        }
+    }
+    Ok(())
+}
+
+impl VirtualAddresses {
+    /// Whether this address goes with the service.
+    pub(crate) fn has(&self, ip: IpAddr) -> bool {
+        self.ips.contains(&ip)
+    }
+
+    /// Bring those up that the host does not have, and tell the neighbours. `None`: it has them all.
+    pub(crate) fn bring_up(
+        directory: &Path,
+        device: &str,
+        addresses: &[SocketAddr],
+        now: Duration,
+    ) -> Result<Option<Self>, ServeError> {
+        let number = number_of(device)?;
+        let mut stored = read(directory)?;
+        if stored.device != device {
+            // They are to be on another one now.
+            take_down(directory)?;
+            stored = StoredAddresses::default();
+        }
+        let mut host = open()?;
+        let present = list(&mut host)?;
+        let ips = managed(addresses, &present, &stored.addresses, number);
+        // First noted, then done: nothing is left behind whenever we are killed.
+        stored.device = device.to_owned();
+        stored.addresses.clone_from(&ips);
+        write(directory, &stored)?;
+        if ips.is_empty() {
+            return Ok(None);
+        }
+        for ip in &ips {
+            host.hold(*ip, number, ADDRESS_LIFETIME)
+                .doing("bring up an address of the service")?;
+        }
+        for ip in &ips {
+            await_received(&mut host, *ip)?;
+        }
+        let mut brought_up = Self {
+            device: stored.device,
+            ips,
+            host,
+            announcer: Announcer::new()?,
+            burst: Burst::begin(now),
+            hold_at: now + HOLD_INTERVAL,
+        };
+        brought_up.announce_if_due(now);
+        Ok(Some(brought_up))
+    }
+
+    /// When there is something to do.
+    pub(crate) fn due(&self) -> Duration {
+        let burst = self.burst.due();
+        burst.map_or(self.hold_at, |due| due.min(self.hold_at))
+    }
+
+    /// Do it. Tells which addresses had gone, and are there again: somebody took them away, or the device
+    /// was down, which costs it its IPv6 addresses.
+    pub(crate) fn poll(&mut self, now: Duration) -> Result<Vec<IpAddr>, ServeError> {
+        self.announce_if_due(now);
+        if now < self.hold_at {
+            return Ok(Vec::new());
+        }
+        self.hold_at = now + HOLD_INTERVAL;
+        let gone = self.hold()?;
+        if !gone.is_empty() {
+            self.burst = Burst::begin(now);
+            self.announce_if_due(now);
+        }
+        Ok(gone)
+    }
+
+    fn hold(&mut self) -> Result<Vec<IpAddr>, ServeError> {
+        let number = number_of(&self.device)?;
+        let present = list(&mut self.host)?;
+        let mut gone = Vec::new();
+        for ip in &self.ips {
+            match present.iter().find(|one| one.ip == *ip) {
+                Some(one) if is_managed(one, number) => {}
+                Some(_) => continue, // somebody has made it his own
+                None => gone.push(*ip),
+            }
+            self.host
+                .hold(*ip, number, ADDRESS_LIFETIME)
+                .doing("hold an address of the service")?;
+        }
+        Ok(gone)
+    }
+
+    fn announce_if_due(&mut self, now: Duration) {
+        if self.burst.step(now)
+            && let Err(error) = self.announce()
+        {
+            // It may be down; it is said again.
+            tracing::debug!(%error, device = self.device, "the neighbours were not told");
+        }
+    }
+
+    fn announce(&self) -> Result<(), ServeError> {
+        // Looked up each time: another card may have taken the place of one that failed.
+        for interface in ethernet_interfaces()? {
+            if interface.name == self.device {
+                for ip in &self.ips {
+                    self.announcer.announce(&interface, *ip)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first that we say makes the kernel ask for a neighbour. If the answer comes too early, it asks again a second
+/// later, and says nothing before.
+fn await_received(host: &mut Addresses, ip: IpAddr) -> Result<(), ServeError> {
+    let until = Instant::now() + RECEIVE_TIMEOUT;
+    while !host
+        .is_received(ip)
+        .doing("see whether a new address is there")?
+        && Instant::now() < until
+    {
+        thread::sleep(RECEIVE_POLL_INTERVAL); // the kernel's thread may need this processor
+    }
+    Ok(())
+}
+
+/// Those of the addresses that are to be brought up and taken down by us: the host has them not, or only
+/// because an earlier `serve` brought them up.
+fn managed(
+    addresses: &[SocketAddr],
+    present: &[HostAddress],
+    stored: &[IpAddr],
+    device: u32,
+) -> Vec<IpAddr> {
+    let mut ours = Vec::new();
+    for ip in addresses.iter().map(|address| address.ip().to_canonical()) {
+        let wanted = match present.iter().find(|one| one.ip == ip) {
+            None => true,
+            Some(one) => stored.contains(&ip) && is_managed(one, device),
+        };
+        if wanted && !ours.contains(&ip) {
+            ours.push(ip);
+        }
+    }
+    ours
+}
+
+/// What stays for ever is the system's, whatever we have noted in an earlier incarnation.
+fn is_managed(address: &HostAddress, device: u32) -> bool {
+    address.device == device && !address.permanent
+}
+
+/// Take down what was brought up for the service in this directory. Tells how many.
+pub(crate) fn take_down(directory: &Path) -> Result<usize, ServeError> {
+    let stored = read(directory)?;
+    let mut taken = 0;
+    // Without the device there are none.
+    if let (false, Ok(number)) = (stored.addresses.is_empty(), number_of(&stored.device)) {
+        let mut host = open()?;
+        for address in list(&mut host)? {
+            if stored.addresses.contains(&address.ip) && is_managed(&address, number) {
+                let removed = host.remove(address.ip, number);
+                taken += usize::from(removed.doing("take down an address of the service")?);
+            }
+        }
+        // What was sent from there and never left would do so when nobody holds it back any more.
+        host.drop_waiting()
+            .doing("give up what waits for a neighbour")?;
+    }
+    match fs::remove_file(directory.join(FILE)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).doing("forget the addresses of the service")
+        }
+        _ => Ok(taken),
+    }
+}
+
+fn open() -> Result<Addresses, ServeError> {
+    Addresses::open().doing("ask the kernel for this host's addresses")
+}
+
+fn list(host: &mut Addresses) -> Result<Vec<HostAddress>, ServeError> {
+    host.list().doing("list this host's addresses")
+}
+
+fn number_of(device: &str) -> Result<u32, ServeError> {
+    let number = Addresses::device(device).doing("look a network device up")?;
+    number.ok_or_else(|| ServeError::NoDevice(device.to_owned()))
+}
+
+fn read(directory: &Path) -> Result<StoredAddresses, ServeError> {
+    let doing = "read which addresses belong to the service";
+    match fs::read(directory.join(FILE)) {
+        Ok(text) => serde_json::from_slice(&text)
+            .map_err(io::Error::other)
+            .doing(doing),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(StoredAddresses::default()),
+        Err(error) => Err(error).doing(doing),
+    }
+}
+
+fn write(directory: &Path, stored: &StoredAddresses) -> Result<(), ServeError> {
+    rundir::keep(directory, FILE, stored).doing("note the addresses of the service")
+}
+
+#[cfg(test)]
+mod tests;
