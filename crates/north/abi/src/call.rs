@@ -70,7 +70,7 @@ pub enum Call {
     /// Where it was, there is no record.
     Bind = 27,
     /// A connection that another process has passed on, with the bytes beside it: the outcome is its descriptor, the
-    /// payload both its addresses ([`crate::passing::ADDRESS`] bytes each), and the bytes.
+    /// payload both its addresses ([`crate::passed_connections::ADDRESS`] bytes each), and the bytes.
     Passed = 28,
     /// A lock on a file: the outcome, and of which part ([`crate::locks::Lock::payload`]). One that is let go is noted
     /// before; if that fails, once more ([`crate::locks::CORRECTION`], [`crate::locks::LET_GO`]).

@@ -13,9 +13,9 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
 pub use crate::{
     addresses::Addresses,
-    commits::{Commits, Committed},
+    commit_cost::{Commits, Committed},
     reason::Reason,
-    remade::{RemadeFiles, Whole},
+    recreated_files::{RemadeFiles, Whole},
 };
 
 /// "OUTLWRAP".
@@ -247,9 +247,9 @@ impl Settled {
 }
 
 pub use crate::{
-    lives::{Life, Lives},
-    passing::Passing,
-    serving::{Claimed, Serving},
+    connection_owner::{Claimed, Serving},
+    liveness::{Life, Lives},
+    passed_connections::Passing,
 };
 
 /// What becomes of a process, as its stream says ([`crate::Call::Fate`]).

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::{
     handover::{Ends, Entry, Message, Place, Reach, Standing},
     layout::{Claimed, Destination, Serving, Shipping},
-    passing::Passed,
+    passed_connections::Passed,
     *,
 };
 

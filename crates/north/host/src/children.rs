@@ -4,7 +4,7 @@ use std::io;
 
 use north_abi::{Call, Record};
 
-use crate::{Memory, whole::each};
+use crate::{Memory, framing::each};
 
 /// Of children that have ended, and of which the parent has not heard, so many are begun again, the last ones: it may
 /// be one that never asks.

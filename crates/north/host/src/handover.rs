@@ -25,8 +25,8 @@ use rustix::{
 };
 
 use crate::{
-    heard::{AllPassed, Heard, Passed},
-    kept::Kept,
+    handover_report::{AllPassed, Heard, Passed},
+    snapshot_tail::Kept,
 };
 
 /// The supervisor's end of it.

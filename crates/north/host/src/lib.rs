@@ -13,26 +13,26 @@
 
 mod children;
 pub mod counts;
-mod feed;
+mod framing;
 mod handover;
-mod heard;
-mod kept;
+mod handover_report;
 mod library;
+mod log_feed;
 mod memory;
 pub mod program;
 pub mod repair;
+mod snapshot_tail;
 mod suspect;
-mod whole;
 
-pub use feed::Feed;
 pub use handover::{Handover, HandoverError};
-pub use heard::{AllPassed, Passed};
-pub use kept::Kept;
+pub use handover_report::{AllPassed, Passed};
 pub use library::Library;
+pub use log_feed::Feed;
 pub use memory::{Divergence, Memory, Score};
 pub use north_abi::{
     Call, Which,
     handover::{Ends, JOIN_ANSWER, Message, Position, Reach, Standing},
     layout,
 };
+pub use snapshot_tail::Kept;
 pub use suspect::Suspect;

@@ -1,8 +1,8 @@
 //! The memory file.
 
 mod divergence;
-mod replaying;
-mod score;
+mod replay;
+mod shadow_replay;
 
 use std::{
     collections::BTreeSet,
@@ -33,9 +33,9 @@ use rustix::{
 };
 
 pub use divergence::Divergence;
-pub use score::Score;
+pub use shadow_replay::Score;
 
-use crate::whole::each;
+use crate::framing::each;
 
 /// The file's name in a directory.
 const NAME: &str = "record";

@@ -10,7 +10,7 @@ use std::{
 
 use north_abi::{Arrival, Call, Record, Which, layout::Fate};
 
-use crate::{Ends, Memory, whole::each};
+use crate::{Ends, Memory, framing::each};
 
 /// What a client said last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use north_abi::{
     layout::{THREADS, THREADS_FD},
 };
 
-use crate::{noting::Retired, sys::sys};
+use crate::{read_cursors::Retired, sys::sys};
 
 pub(crate) use connection::{Address, Connection, KEPT_OPTIONS};
 
@@ -120,7 +120,7 @@ pub(crate) struct Descriptor {
     is_end: bool,
     /// Other processes have that, too.
     pub(crate) crosses: bool,
-    /// The process that has made it ([`crate::talk`]); 0: the first one, or it is not followed.
+    /// The process that has made it ([`crate::ipc_replay`]); 0: the first one, or it is not followed.
     pub(crate) maker: u32,
     /// When a file was changed last that is only read, as it was when it was opened.
     pub(crate) modified: u64,

@@ -34,8 +34,8 @@ pub(crate) use self::{
 use crate::{
     calls::reading::becomes_ready,
     clock::{self, monotonic},
+    messages::say,
     mutexes,
-    say::say,
     sys::sys,
     wrap::{Wrap, with},
 };

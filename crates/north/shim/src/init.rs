@@ -14,20 +14,22 @@ use north_abi::{
 
 use crate::{
     allocators,
-    beside::{self, Role},
     calls::{effects::Remade, kept::Kept, relistening::ClosedListeners, writing::Unrecorded},
     children::Children,
-    datagrams, descriptors, helpers,
-    kinship::Kinship,
-    later::{self, RoundTrip, Waiting},
+    datagrams, descriptors,
+    determinant_sender::Shipping,
+    helpers,
+    ipc_replay::Rest,
     live::Positions,
-    noting, places,
+    messages::say,
+    output_commit::deferred::{self, RoundTrip, Waiting},
+    places,
+    process_group::Kinship,
     program::{Other, Program},
-    say::say,
-    shipping::Shipping,
+    read_cursors,
+    shared_state_guard::{self, Role},
     stream::Stream,
     sys::sys,
-    talk::Rest,
     wrap::{self, Wrap, exit},
 };
 
@@ -136,7 +138,7 @@ fn start() {
         return;
     }
     if page.pause_at.load(Ordering::Acquire) != 0 {
-        beside::set_role(Role::Rehearsal);
+        shared_state_guard::set_role(Role::Rehearsal);
     }
     page.next_process.fetch_max(1, Ordering::AcqRel);
     let entry = &page.processes.0[0];
@@ -171,10 +173,10 @@ fn start() {
         datagrams: unsafe { datagrams::datagrams() },
         round_trip: RoundTrip::new(),
         // SAFETY: here, once.
-        held: unsafe { later::held() },
+        held: unsafe { deferred::held() },
         waiting: Waiting::default(),
         // SAFETY: here, once.
-        reads: unsafe { noting::reads() },
+        reads: unsafe { read_cursors::reads() },
         ask_for_notes_at: 0,
         confirmed: (0, 0),
         positions: Positions::new(page.positions.load(Ordering::Acquire)),

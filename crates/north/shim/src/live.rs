@@ -22,9 +22,8 @@ use crate::{
     calls::{readiness::epoll::own_data, reading::becomes_ready},
     clock, closing,
     descriptors::{Backing, Connection, Descriptor},
-    places,
-    say::say,
-    signals,
+    messages::say,
+    places, signals,
     sys::{bytes, sys},
     wrap::{Wrap, exit},
 };

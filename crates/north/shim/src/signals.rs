@@ -15,7 +15,7 @@ use north_abi::{Call, Record};
 
 use crate::{
     children::End,
-    life::await_end,
+    liveness::await_end,
     sys::{Outcome, sys},
     wrap::Wrap,
 };

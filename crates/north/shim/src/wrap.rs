@@ -19,17 +19,16 @@ use crate::{
     closing,
     datagrams::Datagrams,
     descriptors::Descriptors,
-    kinship::Kinship,
-    later::{RoundTrip, Waiting},
+    determinant_sender::Shipping,
+    ipc_replay::Rest,
     live::{self, Positions},
-    noting::Reads,
-    pausing,
-    say::say,
-    shipping::Shipping,
-    signals,
+    messages::say,
+    output_commit::deferred::{RoundTrip, Waiting},
+    process_group::Kinship,
+    read_cursors::Reads,
+    signals, snapshot_point,
     stream::Stream,
     sys::{Outcome, sys},
-    talk::Rest,
 };
 
 /// Locks on files at once.
@@ -228,7 +227,7 @@ impl Wrap {
     /// The record with this length was replayed.
     pub(crate) fn advance(&mut self, length: u64) {
         if self.stream.advance(length) {
-            pausing::pause(self);
+            snapshot_point::pause(self);
         }
     }
 

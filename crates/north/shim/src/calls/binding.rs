@@ -11,9 +11,9 @@ use north_abi::{Call, Record, layout::Failure};
 
 use super::{accepting::local, connecting::number, effects::Made, failed, opening::named};
 use crate::{
-    beside::not_in_a_rehearsal,
     descriptors::Address,
     errno::answer_int,
+    shared_state_guard::not_in_a_rehearsal,
     sys::{Outcome, bytes, sys},
     wrap::{Wrap, with},
 };

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     descriptors::{Backing, Kind},
     errno::answer,
-    say::Decimal,
+    messages::Decimal,
     sys::{self, Outcome, bytes, sys},
     wrap::Wrap,
 };

@@ -16,11 +16,11 @@ use super::{
     opening::{identity, named, same},
 };
 use crate::{
-    beside::no_helper_in_a_rehearsal,
     descriptors::{Backing, Kind},
     errno::answer_int,
     inodes::Inodes,
     live,
+    shared_state_guard::no_helper_in_a_rehearsal,
     sys::{Outcome, sys},
     wrap::{Wrap, with},
 };

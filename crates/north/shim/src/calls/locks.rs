@@ -14,14 +14,14 @@ use north_abi::{
 
 use super::{failed, refuse};
 use crate::{
-    beside::no_helper_in_a_rehearsal,
     clock, closing,
     errno::answer_int,
-    kinship::PACE,
-    say::say,
+    ipc_replay::PATIENCE,
+    messages::say,
+    process_group::PACE,
+    shared_state_guard::no_helper_in_a_rehearsal,
     signals::blocking,
     sys::{self, Outcome, structure, sys},
-    talk::PATIENCE,
     wrap::{Wrap, restarting, with},
 };
 

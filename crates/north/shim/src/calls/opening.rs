@@ -17,11 +17,11 @@ use north_abi::{
 
 use super::{effects::Made, failed, files::fd_of, writing::hash};
 use crate::{
-    beside::{self, no_fifo_in_a_rehearsal, no_helper_in_a_rehearsal},
     clock, closing,
     descriptors::{Backing, Kind},
     errno::answer_int,
-    say::say,
+    messages::say,
+    shared_state_guard::{self, no_fifo_in_a_rehearsal, no_helper_in_a_rehearsal},
     sys::{Outcome, sys},
     wrap::{Wrap, with},
 };
@@ -183,7 +183,7 @@ impl Wrap {
         let fd = match is_nameless {
             true => failed(libc::ENOENT), // each is another one
             // CRIU does not mind that a file has grown which is only appended to, but one that is read as well.
-            false if beside::is_rehearsal() => opening.perform(opening.tame()),
+            false if shared_state_guard::is_rehearsal() => opening.perform(opening.tame()),
             false => opening.perform_readable(opening.tame()),
         };
         if fd < 0 {
@@ -191,7 +191,7 @@ impl Wrap {
             if !began_empty {
                 return (fd, Backing::Nothing);
             }
-            if beside::is_rehearsal() {
+            if shared_state_guard::is_rehearsal() {
                 // The server beside it may have one of that name at any time.
                 return (nothing(opening.flags), Backing::Remade);
             }

@@ -11,7 +11,7 @@ use libc::{
 use north_abi::{
     Call, Header, Record, Which,
     layout::{Failure, Fate},
-    passing::{ADDRESS, Passed},
+    passed_connections::{ADDRESS, Passed},
 };
 
 use super::{
@@ -22,10 +22,10 @@ use super::{
 use crate::{
     clock::{self, monotonic},
     descriptors::{Address, hidden, inode},
-    kinship::PACE,
-    say::say,
+    ipc_replay::PATIENCE,
+    messages::say,
+    process_group::PACE,
     sys::{Outcome, sys},
-    talk::PATIENCE,
     wrap::Wrap,
 };
 

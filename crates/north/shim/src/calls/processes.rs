@@ -6,7 +6,7 @@ use north_abi::{Call, Record, layout::Fate};
 use super::refuse;
 use crate::{
     errno::{answer, answer_int},
-    life::{await_end, is_crash},
+    liveness::{await_end, is_crash},
     real::real,
     signals::{self, blocking},
     sys::{self, Outcome, structure, sys},

@@ -5,8 +5,8 @@ use libc::{MAP_ANONYMOUS, O_ACCMODE, O_RDWR, c_int};
 use north_abi::layout::Failure;
 
 use crate::{
-    beside::not_in_a_rehearsal,
     descriptors::{Kind, kind_of},
+    shared_state_guard::not_in_a_rehearsal,
     sys::sys,
 };
 

@@ -9,10 +9,10 @@ use super::{
     reading::{is_ready, total},
 };
 use crate::{
-    beside::no_helper_in_a_rehearsal,
     descriptors::{Kind, kind_of},
     errno::answer,
     live,
+    shared_state_guard::no_helper_in_a_rehearsal,
     signals::blocking,
     sys::{self, Outcome, bytes, sys},
     wrap::{Wrap, is_wrapped, restarting, with},

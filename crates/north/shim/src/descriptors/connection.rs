@@ -3,7 +3,7 @@
 use core::{mem::MaybeUninit, ops::Range};
 
 use libc::{AF_INET, AF_INET6, c_int, sockaddr, sockaddr_storage, socklen_t};
-use north_abi::{Room, Which, addresses::mapped, handover::Place, passing::ADDRESS};
+use north_abi::{Room, Which, addresses::mapped, handover::Place, passed_connections::ADDRESS};
 
 /// Options of a socket that are not in an image if it is connected to nobody: level, name.
 pub(crate) const KEPT_OPTIONS: [(c_int, c_int); 4] = [
@@ -173,9 +173,9 @@ pub(crate) struct Connection {
     pub(crate) which: Which,
     /// It has said that it will write no more.
     pub(crate) is_shut: bool,
-    /// What is held of it ([`crate::later`]), and what its socket takes besides.
+    /// What is held of it ([`crate::output_commit::deferred`]), and what its socket takes besides.
     pub(crate) room: Room,
-    /// Which note says how far it was read ([`crate::noting`]), from 1; 0: none does so far.
+    /// Which note says how far it was read ([`crate::read_cursors`]), from 1; 0: none does so far.
     pub(crate) note: u32,
     /// It is known not to block.
     pub(crate) is_nonblocking: bool,

@@ -12,7 +12,7 @@ use north_abi::layout::{FILE_FD, THREADS, THREADS_FD};
 use super::wait::Wait;
 use crate::{
     clock::{monotonic, time_of_day},
-    say::Decimal,
+    messages::Decimal,
     sys::sys,
 };
 

@@ -15,8 +15,8 @@ use super::{
     thread::{State, first},
 };
 use crate::{
-    beside,
     clock::{self, monotonic},
+    shared_state_guard,
 };
 
 /// The first thread sleeps for us: how often at the moment, in the lowest byte, and how often it has begun to, above
@@ -49,7 +49,7 @@ pub(crate) fn wakes_by_itself() -> bool {
         && monotonic().saturating_sub(since) < LONGEST
     {
         clock::sleep(PAUSE);
-        if beside::is_paused() {
+        if shared_state_guard::is_paused() {
             since = monotonic(); // it may go on much later, and by another host's clock
         }
     }

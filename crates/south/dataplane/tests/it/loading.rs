@@ -4,7 +4,7 @@ use std::{fs, os::fd::AsRawFd as _};
 
 use dataplane::{Dataplane, DataplaneError, LAYOUT_VERSION, MOST_ADDRESSES, Settings};
 use libbpf_rs::{MapCore as _, MapHandle};
-use north_abi::notes::{NOTE_PROBES, NOTES, Note};
+use north_abi::read_cursors::{NOTE_PROBES, NOTES, Note};
 
 use crate::harness::*;
 

@@ -15,7 +15,7 @@ use dataplane::{Dataplane, Event, PinDirectory, Ring, Settings};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys};
 use north_abi::{
     handover::Ends,
-    notes::{NOTES, Notes},
+    read_cursors::{NOTES, Notes},
 };
 use protocol::{link::SegmentKind, mirror};
 use rustix::mm::{MapFlags as Mapping, ProtFlags, mmap};
@@ -546,7 +546,7 @@ fn numbers(packet: &Packet) -> (SeqNumber, SeqNumber) {
 
 /// The notes as a process of the service has them.
 fn mapped(notes: BorrowedFd<'_>) -> Notes<'static> {
-    let length = size_of::<[north_abi::notes::Note; NOTES]>();
+    let length = size_of::<[north_abi::read_cursors::Note; NOTES]>();
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping.
     let at = unsafe {

@@ -2,7 +2,7 @@
 
 use north_abi::handover::{Ends, Entry};
 
-use crate::{handover::HandoverError, heard::Heard};
+use crate::{handover::HandoverError, handover_report::Heard};
 
 /// What the process has said and clients may lack, and which connections it had open.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -23,8 +23,8 @@ use self::sockets::{
 use crate::{
     calls::reading::{gather, is_ready, total},
     clock,
-    commit::{FIRST_PATIENCE, LONGEST_PATIENCE, is_stable},
-    shipping::Heard,
+    determinant_sender::Heard,
+    output_commit::barrier::{FIRST_PATIENCE, LONGEST_PATIENCE, is_stable},
     signals::blocking,
     sys::Outcome,
     wrap::Wrap,

@@ -14,7 +14,7 @@ use rustix::{
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
 };
 
-use crate::life::Life;
+use crate::incarnation::Life;
 
 /// Says something to a server, and what that has answered.
 const CONNECTS: &str = r#"

@@ -12,7 +12,7 @@ use crate::{
     calls::reading::{becomes_ready, is_at, is_ready},
     clock,
     descriptors::{hidden, inode},
-    say::say,
+    messages::say,
     sys::{Outcome, bytes, bytes_mut, sys},
     wrap::Wrap,
 };

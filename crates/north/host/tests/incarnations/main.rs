@@ -2,7 +2,7 @@
 
 mod children;
 mod connections;
-mod life;
+mod incarnation;
 mod locks;
 mod threads;
 
@@ -18,7 +18,7 @@ use std::{
 use north_abi::{Call, Record};
 use north_host::{Ends, Feed, Handover, Memory, Position};
 
-use life::{Life, PATIENCE};
+use incarnation::{Life, PATIENCE};
 
 /// Makes keys in each of the ways there are, then says them again and again. The library is loaded by a module.
 const KEYS: &str = r#"

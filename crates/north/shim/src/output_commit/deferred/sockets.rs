@@ -7,7 +7,7 @@ use libc::{
 use north_abi::MOST_OF_EACH;
 
 use crate::{
-    say::say,
+    messages::say,
     signals::blocking,
     sys::{Outcome, sys},
 };

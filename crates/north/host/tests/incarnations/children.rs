@@ -12,7 +12,7 @@ use north_abi::layout::Fate;
 use north_host::Memory;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::life::Life;
+use crate::incarnation::Life;
 
 /// Waits for a child without asking how it has ended.
 const WAITS: &str = r#"

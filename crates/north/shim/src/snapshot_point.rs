@@ -22,14 +22,14 @@ use north_abi::{
 };
 
 use crate::{
-    beside::{self, Role},
     calls::accepting::keep_syns,
     clock, closing,
     descriptors::{Connection, KEPT_OPTIONS},
     helpers,
-    later::RoundTrip,
     live::{self, Positions},
-    say::say,
+    messages::say,
+    output_commit::deferred::RoundTrip,
+    shared_state_guard::{self, Role},
     sys::{Outcome, sys},
     wrap::{Wrap, exit},
 };
@@ -72,7 +72,7 @@ fn stop(wrap: &mut Wrap) {
     if !live::send(&message, None, 0) {
         exit();
     }
-    beside::set_role(Role::Paused);
+    shared_state_guard::set_role(Role::Paused);
     forget(wrap);
     let given = loop {
         sleep();
@@ -250,7 +250,7 @@ fn take_up(wrap: &mut Wrap, given: [c_int; RESUMED + 1], connections: u32) {
     map_page(wrap);
     wrap.lives();
     helpers::open_files(wrap);
-    beside::set_role(match wrap.page.pause_at.load(Ordering::Acquire) {
+    shared_state_guard::set_role(match wrap.page.pause_at.load(Ordering::Acquire) {
         0 => Role::Service,
         _ => Role::Rehearsal,
     });

@@ -17,7 +17,7 @@ use rustix::{
     process::{Pid, Signal, kill_process},
 };
 
-use crate::life::Life;
+use crate::incarnation::Life;
 
 /// The parent has the lock first, then the child, which keeps it. The parent takes longer to come so far.
 const ONE_AFTER_ANOTHER: &str = r#"

@@ -4,7 +4,7 @@ use std::io;
 
 use north_abi::Record;
 
-use crate::{Memory, whole::each_whole};
+use crate::{Memory, framing::each_whole};
 
 /// The way of one process's stream into the memory file: whole records only, since whoever replays it may be there
 /// already.

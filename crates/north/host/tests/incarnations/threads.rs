@@ -2,7 +2,7 @@
 
 use north_host::Memory;
 
-use crate::life::Life;
+use crate::incarnation::Life;
 
 /// Wakes helpers, which want the interpreter's lock, and keeps that for longer than they wait before they ask for it.
 /// Then a call gives it to them, and how much they have done is looked at.

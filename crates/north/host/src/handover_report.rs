@@ -8,7 +8,7 @@ use std::{
 
 use north_abi::handover::{Ends, Entry, Place, Position, Reach, Standing};
 
-use crate::{handover::HandoverError, kept::Kept};
+use crate::{handover::HandoverError, snapshot_tail::Kept};
 
 /// A connection as processes have left it. `S`: where it stands, a client's ([`Standing`]) or one that a process has
 /// opened ([`Reach`]).

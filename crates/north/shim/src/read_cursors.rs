@@ -11,7 +11,7 @@ use libc::{MAP_FIXED_NOREPLACE, MAP_SHARED, PROT_READ, PROT_WRITE, c_int};
 use north_abi::{
     Which,
     handover::Message,
-    notes::{NOTES, Note, Notes},
+    read_cursors::{NOTES, Note, Notes},
 };
 
 use crate::{clock, live, places, sys::sys, wrap::Wrap};

@@ -4,7 +4,7 @@
 //! that have clients, or have children that do, and are not done with them; the others' ends and what they told are in
 //! the records of those who heard of it. One may go on with a connection where another one has let it go. What two
 //! processes would have to decide together is refused: two that serve one connection at once, and one with clients
-//! that talks to the first one, or to another program, by pipes ([`crate::talk`]).
+//! that talks to the first one, or to another program, by pipes ([`crate::ipc_replay`]).
 
 use core::sync::atomic::Ordering;
 
@@ -19,11 +19,10 @@ use crate::{
     children::Children,
     closing,
     descriptors::hidden,
-    helpers,
-    kinship::Kinship,
-    live,
-    say::say,
-    shipping::Shipping,
+    determinant_sender::Shipping,
+    helpers, live,
+    messages::say,
+    process_group::Kinship,
     signals,
     stream::Stream,
     sys::sys,

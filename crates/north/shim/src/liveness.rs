@@ -11,7 +11,7 @@ use north_abi::layout::{Fate, Life, Process};
 
 use crate::{
     clock,
-    kinship::PACE,
+    process_group::PACE,
     sys::{Outcome, sys},
     wrap::{self, Wrap},
 };

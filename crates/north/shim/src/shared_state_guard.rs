@@ -1,4 +1,4 @@
-//! A rehearsal ([`crate::pausing`]) is beside the server whose record it replays. What that one shares with others is
+//! A rehearsal ([`crate::snapshot_point`]) is beside the server whose record it replays. What that one shares with others is
 //! shared with the rehearsal, too: before it touches anything of that it ends, and there is no image.
 
 use core::{
@@ -10,8 +10,8 @@ use libc::c_int;
 use north_abi::layout::Failure;
 
 use crate::{
-    pausing,
-    say::say,
+    messages::say,
+    snapshot_point,
     sys::sys,
     wrap::{self, exit},
 };
@@ -47,7 +47,7 @@ pub(crate) fn is_paused() -> bool {
 #[inline]
 pub(crate) fn not_in_a_rehearsal(failure: Failure) {
     while is_paused() {
-        pausing::sleep();
+        snapshot_point::sleep();
     }
     if is_rehearsal() {
         refuse(failure);

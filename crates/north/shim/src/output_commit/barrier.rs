@@ -1,16 +1,18 @@
 //! Output leaves when all that it may depend on is with the logger (*output commit*; `ft-tcp-infocom-2001`, IV.D).
 //!
-//! The process tells the logger by itself ([`crate::shipping`]) when it is about to say something and there is
+//! The process tells the logger by itself ([`crate::determinant_sender`]) when it is about to say something and there is
 //! something that the logger does not have. That is so with every word, whose own note is new. It says all that any
 //! process of the service has recorded: what it is about to say may depend on that. Here the program waits for the
 //! answer. Where it says several words in a turn of its event loop, or the answer takes long, they leave later
-//! ([`crate::later`]).
+//! ([`crate::output_commit::deferred`]).
 
 use core::sync::atomic::Ordering;
 
 use north_abi::layout::{Fate, Hold, Mode, Process};
 
-use crate::{clock, helpers::for_us, say::say, shipping::Heard, sys::sys, wrap::Wrap};
+use crate::{
+    clock, determinant_sender::Heard, helpers::for_us, messages::say, sys::sys, wrap::Wrap,
+};
 
 /// How long the answer is waited for before it is all said again, microseconds: at first, and at last.
 pub(crate) const FIRST_PATIENCE: i64 = 20_000;
