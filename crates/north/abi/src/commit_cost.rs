@@ -5,42 +5,42 @@ use core::sync::atomic::{AtomicU64, Ordering};
 /// Counted by all processes of the service, for who asks what it costs: nothing depends on it.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub struct Commits {
-    turns: AtomicU64,
+pub struct CommitCounters {
+    loop_iterations: AtomicU64,
     waits: AtomicU64,
-    waited: AtomicU64,
+    wait_ns: AtomicU64,
 }
 
-/// As [`Commits`] counted.
+/// As [`CommitCounters`] counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Committed {
     /// How often a process with something to commit looked what is ready (`epoll_wait` and its kin).
-    pub turns: u64,
+    pub loop_iterations: u64,
     /// How often one waited for the logger.
     pub waits: u64,
     /// How long they waited, nanoseconds, all together.
-    pub waited: u64,
+    pub wait_ns: u64,
 }
 
-impl Commits {
+impl CommitCounters {
     /// A turn of an event loop begins.
-    pub fn turns(&self) {
-        self.turns.fetch_add(1, Ordering::Relaxed);
+    pub fn count_iteration(&self) {
+        self.loop_iterations.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A process has waited for the logger for so many nanoseconds.
     pub fn waited(&self, nanoseconds: u64) {
         self.waits.fetch_add(1, Ordering::Relaxed);
-        self.waited.fetch_add(nanoseconds, Ordering::Relaxed);
+        self.wait_ns.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
     /// What it was until now.
     #[must_use]
     pub fn so_far(&self) -> Committed {
         Committed {
-            turns: self.turns.load(Ordering::Relaxed),
+            loop_iterations: self.loop_iterations.load(Ordering::Relaxed),
             waits: self.waits.load(Ordering::Relaxed),
-            waited: self.waited.load(Ordering::Relaxed),
+            wait_ns: self.wait_ns.load(Ordering::Relaxed),
         }
     }
 }

@@ -20,7 +20,7 @@ struct Item {
 
 /// Writes, in their order: 512 of them or more, and 512 KiB. Memory that was never used is never touched.
 #[derive(Debug)]
-pub struct Held {
+pub struct DeferredOutput {
     bytes: [u8; ROOM],
     items: [Item; MOST],
     /// The items that are there, and where the bytes of the first of them begin.
@@ -29,7 +29,7 @@ pub struct Held {
     start: usize,
 }
 
-impl Held {
+impl DeferredOutput {
     /// Nothing is held.
     pub const EMPTY: Self = Self {
         bytes: [0; ROOM],
@@ -50,7 +50,7 @@ impl Held {
         self.first == self.end
     }
 
-    /// Room for `length` bytes that are to go to `fd` when the record is safe up to `mark`. Marks do not decrease.
+    /// SocketBudget for `length` bytes that are to go to `fd` when the record is safe up to `mark`. Marks do not decrease.
     /// `None`: there is none.
     pub fn push(&mut self, fd: i32, mark: u64, length: usize) -> Option<&mut [u8]> {
         if self.is_empty() {
@@ -125,7 +125,7 @@ mod tests {
         fn what_is_held_leaves_in_order(
             writes in prop::collection::vec((0..50i32, 0..9000usize, 0..300u64), 1..4000),
         ) {
-            let mut held = Box::new(Held::EMPTY);
+            let mut held = Box::new(DeferredOutput::EMPTY);
             let mut expected = VecDeque::new();
             for ((fd, length, behind), mark) in writes.into_iter().zip(1u64..) {
                 let byte = mark.to_le_bytes()[0];

@@ -7,7 +7,7 @@
 //! - [`Ready`]: which descriptors a call such as `epoll_wait` found ready, and when.
 //! - [`layout`]: the memory file in which the streams are, and how far they reach.
 //!
-//! What of the wrap is pure is here, too: [`Clock`], [`Held`].
+//! What of the wrap is pure is here, too: [`Clock`], [`DeferredOutput`].
 //!
 //! All of it is versioned together ([`layout::VERSION`]): a stream of another version is refused, not guessed
 //! at. No I/O, no allocation. **Panics:** no function panics on any content of a stream.
@@ -45,10 +45,10 @@ mod tests;
 pub use accepted::{Arrival, Which};
 pub use call::Call;
 pub use clock::{Clock, Tick};
-pub use deferred_output::Held;
+pub use deferred_output::DeferredOutput;
 pub use file::Identity;
 pub use ready::{Ready, ReadyReader, ReadyWriter};
 pub use reason::Reason;
 pub use record::{DecodeError, HEADER_MAX, Header, Record, Records};
-pub use socket_budget::{MOST_OF_EACH, Room};
+pub use socket_budget::{SOCKET_BUDGET_BYTES, SocketBudget};
 pub use varint::VARINT_MAX;

@@ -1,17 +1,17 @@
-//! How much a connection's socket takes of what is held of it ([`crate::Held`]): what is taken for written has to fit
+//! How much a connection's socket takes of what is held of it ([`crate::DeferredOutput`]): what is taken for written has to fit
 //! when it leaves.
 //!
 //! To ask the kernel before each word would cost as much as to write it. What is free only grows while nobody else
 //! writes, so an answer is good until what it said is used up.
 
 /// No more is held of a connection, or is in its socket when more is held, bytes.
-pub const MOST_OF_EACH: u32 = 256 << 10;
+pub const SOCKET_BUDGET_BYTES: u32 = 256 << 10;
 /// What a write may take up in a socket besides its bytes.
-const OVERHEAD: u32 = 4 << 10;
+const WRITE_OVERHEAD_BYTES: u32 = 4 << 10;
 
 /// Of one connection, in bytes by the kernel's count, which has more for a write than what is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
+pub struct SocketBudget {
     /// What is held takes up so much.
     held: u32,
     /// So much is free besides, as was known when the program had written up to `at`.
@@ -19,7 +19,7 @@ pub struct Room {
     at: u64,
 }
 
-impl Room {
+impl SocketBudget {
     /// Nothing is held, and nothing is known.
     pub const NONE: Self = Self {
         held: 0,
@@ -29,13 +29,13 @@ impl Room {
 
     /// Is something held?
     #[must_use]
-    pub fn holds(&self) -> bool {
+    pub fn has_reserved(&self) -> bool {
         self.held > 0
     }
 
     /// Is there room for `length` more of a program that has `written` so much? `ask` says what is free in the socket,
-    /// of [`MOST_OF_EACH`] at most; `others_write`: it has to be asked each time.
-    pub fn takes(
+    /// of [`SOCKET_BUDGET_BYTES`] at most; `others_write`: it has to be asked each time.
+    pub fn fits(
         &mut self,
         length: usize,
         written: u64,
@@ -51,14 +51,14 @@ impl Room {
     }
 
     /// So much is held, for which there is room: it is taken for written.
-    pub fn hold(&mut self, length: usize) {
+    pub fn reserve(&mut self, length: usize) {
         self.held += taken_up_by(length);
         self.free -= taken_up_by(length);
         self.at += length as u64;
     }
 
     /// So much of it leaves.
-    pub fn leaves(&mut self, length: usize) {
+    pub fn release(&mut self, length: usize) {
         self.held -= taken_up_by(length);
     }
 
@@ -71,7 +71,7 @@ impl Room {
 /// What is larger than all that is held of a connection takes up more than that.
 fn taken_up_by(length: usize) -> u32 {
     let bytes = u32::try_from(length).unwrap_or(u32::MAX);
-    2 * bytes.min(MOST_OF_EACH) + OVERHEAD
+    2 * bytes.min(SOCKET_BUDGET_BYTES) + WRITE_OVERHEAD_BYTES
 }
 
 #[cfg(test)]
@@ -116,31 +116,31 @@ mod tests {
             mut size in 0..1_000_000u32,
             steps in prop::collection::vec(step(), 1..400),
         ) {
-            let (mut room, mut written) = (Room::NONE, 0);
+            let (mut room, mut written) = (SocketBudget::NONE, 0);
             let (mut held, mut queue) = (VecDeque::new(), VecDeque::new());
             let sum = |parts: &VecDeque<usize>| parts.iter().map(|length| taken_up_by(*length)).sum::<u32>();
             for step in steps {
                 match step {
                     Step::Says(length) => {
                         let queued = sum(&queue);
-                        let ask = || size.min(MOST_OF_EACH).saturating_sub(queued);
-                        if room.takes(length, written, sharing, ask) {
-                            room.hold(length);
+                        let ask = || size.min(SOCKET_BUDGET_BYTES).saturating_sub(queued);
+                        if room.fits(length, written, sharing, ask) {
+                            room.reserve(length);
                             held.push_back(length);
                         } else {
                             // It is written at once, behind all that is held, as far as there is room.
                             for length in held.drain(..) {
-                                room.leaves(length);
+                                room.release(length);
                                 queue.push_back(length);
                             }
                             queue.push_back(length);
                         }
                         written += length as u64;
-                        prop_assert!(sum(&held) <= MOST_OF_EACH);
+                        prop_assert!(sum(&held) <= SOCKET_BUDGET_BYTES);
                     }
                     Step::Leaves => {
                         if let Some(length) = held.pop_front() {
-                            room.leaves(length);
+                            room.release(length);
                             queue.push_back(length);
                             prop_assert!(sum(&queue) <= size, "{} of {size}", sum(&queue));
                         }
@@ -154,7 +154,7 @@ mod tests {
                     Step::OtherSays(length) if sharing && held.is_empty() => queue.push_back(length),
                     Step::OtherSays(_) => {}
                 }
-                prop_assert_eq!(room.holds(), !held.is_empty());
+                prop_assert_eq!(room.has_reserved(), !held.is_empty());
             }
         }
     }

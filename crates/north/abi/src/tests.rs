@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::{
     handover::{Ends, Entry, Message, Place, Reach, Standing},
-    layout::{Claimed, Destination, Serving, Shipping},
+    layout::{Claimed, Destination, DestinationCell, Serving},
     passed_connections::Passed,
     *,
 };
@@ -296,13 +296,13 @@ proptest! {
         (port, scope, datagram, slot, instance) in any::<(u16, u32, u16, u8, u64)>(),
     ) {
         let there = Destination { ip, port, scope, datagram, slot, instance, up, down };
-        let shipping = Shipping::default();
+        let shipping = DestinationCell::default();
         prop_assert_eq!(shipping.get(), None);
         shipping.set(&there);
         let (turn, got) = shipping.get().unwrap();
         prop_assert_eq!(got, there);
         shipping.set(&Destination::default());
-        prop_assert!(shipping.turn() != turn);
+        prop_assert!(shipping.generation() != turn);
         prop_assert_eq!(shipping.get().map(|(_, got)| got), Some(Destination::default()));
     }
 }

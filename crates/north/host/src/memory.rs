@@ -320,7 +320,7 @@ impl Memory {
 
     /// Determinants go there from now on.
     pub fn ship_to(&self, destination: &Destination) {
-        self.page().shipping.set(destination);
+        self.page().destination.set(destination);
     }
 
     /// When output may leave.

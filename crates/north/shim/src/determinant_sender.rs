@@ -13,7 +13,7 @@ use libc::{
     AF_INET, AF_INET6, EAGAIN, EINTR, MSG_DONTWAIT, MSG_TRUNC, SO_RCVTIMEO, SOL_SOCKET, c_int,
     sockaddr_in, sockaddr_in6, timeval,
 };
-use north_abi::layout::{Destination, Page, Process, SHIPPING_FD};
+use north_abi::layout::{Destination, LOGGER_SOCKET_FD, Page, Process};
 use protocol::link::{
     DETERMINANTS_OVERHEAD, Determinants, KeySet, KeySlot, LinkKey, STABLE_LEN, Stable,
     StreamPosition,
@@ -26,67 +26,67 @@ use crate::{
 };
 
 /// Most bytes that are under way of a stream.
-pub(crate) const WINDOW: u64 = 128 << 10;
+pub(crate) const STREAM_WINDOW_BYTES: u64 = 128 << 10;
 
 /// The way to the logger.
 #[derive(Default)]
-pub(crate) struct Shipping {
+pub(crate) struct DeterminantSender {
     /// Which destination the socket is connected to; 0: none.
-    turn: u32,
-    there: Destination,
+    generation: u32,
+    destination: Destination,
     /// How long the socket waits, microseconds.
-    patience: i64,
+    timeout: i64,
     /// How far this process's stream was sent there.
     sent: u64,
 }
 
 /// What came of listening.
-pub(crate) enum Heard {
+pub(crate) enum LoggerReply {
     /// Something is stable that was not.
-    News,
+    Progress,
     /// The logger takes nothing of this record any more.
-    Over,
+    Full,
     /// It was another's, or is known.
-    Nothing,
+    Ignored,
     /// Nothing has come for as long as was waited.
-    Silence,
+    TimedOut,
     /// Its host says that nobody is there.
-    Nobody,
+    Unreachable,
 }
 
 impl Wrap {
     /// Have the socket lead to where determinants go now. `false`: there is no such place, or no way.
-    pub(crate) fn find_the_way(&mut self) -> bool {
-        let turn = self.page.shipping.turn();
-        if turn == self.shipping.turn {
-            return turn != 0;
+    pub(crate) fn connect_logger(&mut self) -> bool {
+        let generation = self.page.destination.generation();
+        if generation == self.sender.generation {
+            return generation != 0;
         }
-        let Some((turn, there)) = self.page.shipping.get() else {
+        let Some((generation, destination)) = self.page.destination.get() else {
             return false;
         };
-        if !connect(&there) {
+        if !connect(&destination) {
             return false;
         }
-        self.shipping = Shipping {
-            turn,
-            there,
+        self.sender = DeterminantSender {
+            generation,
+            destination,
             sent: 0,
-            ..self.shipping
+            ..self.sender
         };
-        self.datagrams.go_another_way();
+        self.datagrams.reset_route();
         true
     }
 
     /// Send what the logger does not have, as far as it may be under way. Tells how many bytes.
-    pub(crate) fn ship(&mut self) -> u64 {
+    pub(crate) fn send_determinants(&mut self) -> u64 {
         let mut sent = 0;
         for (number, process) in self.processes() {
             let head = process.head.load(Ordering::Acquire);
-            let from = first_to_ship(process).min(head);
-            let to = head.min(from + WINDOW);
-            self.ship_stream(number, from, to);
+            let from = first_to_send(process).min(head);
+            let to = head.min(from + STREAM_WINDOW_BYTES);
+            self.send_stream(number, from, to);
             if number == self.process {
-                self.shipping.sent = to;
+                self.sender.sent = to;
             }
             sent += to - from;
         }
@@ -94,22 +94,22 @@ impl Wrap {
     }
 
     /// Send what this process has recorded and was not sent yet. `false`: there was nothing, or no room on the way.
-    pub(crate) fn ship_news(&mut self) -> bool {
+    pub(crate) fn send_new(&mut self) -> bool {
         let own = self.page.processes.0.get(self.process as usize);
-        let (head, first) = (self.stream.position(), own.map_or(0, first_to_ship));
-        let from = self.shipping.sent.clamp(first, head.max(first));
-        let to = head.min(first + WINDOW);
+        let (head, first) = (self.stream.position(), own.map_or(0, first_to_send));
+        let from = self.sender.sent.clamp(first, head.max(first));
+        let to = head.min(first + STREAM_WINDOW_BYTES);
         if from >= to {
             return false;
         }
-        self.ship_stream(self.process, from, to);
-        self.shipping.sent = to;
+        self.send_stream(self.process, from, to);
+        self.sender.sent = to;
         true
     }
 
     /// How far this process's stream was sent there.
-    pub(crate) fn shipped(&self) -> u64 {
-        self.shipping.sent
+    pub(crate) fn sent_position(&self) -> u64 {
+        self.sender.sent
     }
 
     /// How far it is there.
@@ -118,9 +118,9 @@ impl Wrap {
         own.map_or(0, |own| own.stable.load(Ordering::Acquire))
     }
 
-    fn ship_stream(&mut self, process: u32, from: u64, to: u64) {
-        let (page, there) = (self.page, &self.shipping.there);
-        let (longest, key) = (usize::from(there.datagram), key(there.up));
+    fn send_stream(&mut self, process: u32, from: u64, to: u64) {
+        let (page, destination) = (self.page, &self.sender.destination);
+        let (longest, key) = (usize::from(destination.datagram), key(destination.up));
         let mut at = from;
         while at < to {
             let length = (to - at).min(Datagrams::capacity(longest));
@@ -136,18 +136,18 @@ impl Wrap {
     }
 
     /// This process's record is over.
-    pub(crate) fn ship_end(&self) {
+    pub(crate) fn send_end(&self) {
         let mut datagram = [0; DETERMINANTS_OVERHEAD];
         let at = self.position(self.process, 0, true);
-        Determinants::seal(&at, &key(self.shipping.there.up), &mut datagram);
+        Determinants::seal(&at, &key(self.sender.destination.up), &mut datagram);
         send(&datagram);
     }
 
     fn position(&self, process: u32, offset: u64, is_over: bool) -> StreamPosition {
-        let there = &self.shipping.there;
+        let destination = &self.sender.destination;
         StreamPosition {
-            slot: KeySlot::from_number(there.slot).unwrap_or(KeySlot::Zero),
-            instance: there.instance,
+            slot: KeySlot::from_number(destination.slot).unwrap_or(KeySlot::Zero),
+            instance: destination.instance,
             record: self.page.record.load(Ordering::Relaxed),
             process,
             offset,
@@ -156,83 +156,91 @@ impl Wrap {
     }
 
     /// What it says within so many microseconds.
-    pub(crate) fn hear(&mut self, patience: i64) -> Heard {
-        if self.shipping.patience != patience {
+    pub(crate) fn receive_within(&mut self, timeout: i64) -> LoggerReply {
+        if self.sender.timeout != timeout {
             let wait = timeval {
                 tv_sec: 0,
-                tv_usec: patience,
+                tv_usec: timeout,
             };
             let (at, size) = (&raw const wait, size_of::<timeval>());
             // SAFETY: a structure on our stack.
             unsafe {
                 sys!(
                     SYS_setsockopt,
-                    SHIPPING_FD,
+                    LOGGER_SOCKET_FD,
                     SOL_SOCKET,
                     SO_RCVTIMEO,
                     at,
                     size
                 );
             }
-            self.shipping.patience = patience;
+            self.sender.timeout = timeout;
         }
-        self.listen(0)
+        self.receive_reply(0)
     }
 
     /// What it has said by now.
-    pub(crate) fn hear_now(&mut self) -> Heard {
-        self.listen(MSG_DONTWAIT)
+    pub(crate) fn receive_now(&mut self) -> LoggerReply {
+        self.receive_reply(MSG_DONTWAIT)
     }
 
-    fn listen(&mut self, flags: c_int) -> Heard {
+    fn receive_reply(&mut self, flags: c_int) -> LoggerReply {
         let mut datagram = [0u8; STABLE_LEN];
         // SAFETY: a buffer on our stack.
         let length = unsafe {
             let (at, size) = (datagram.as_mut_ptr(), datagram.len());
-            sys!(SYS_recvfrom, SHIPPING_FD, at, size, MSG_TRUNC | flags, 0, 0)
+            sys!(
+                SYS_recvfrom,
+                LOGGER_SOCKET_FD,
+                at,
+                size,
+                MSG_TRUNC | flags,
+                0,
+                0
+            )
         };
         if [EAGAIN, EINTR]
             .map(|code| -Outcome::from(code))
             .contains(&length)
         {
-            return Heard::Silence;
+            return LoggerReply::TimedOut;
         }
         if length < 0 {
-            return Heard::Nobody;
+            return LoggerReply::Unreachable;
         }
         if length != STABLE_LEN as Outcome {
-            return Heard::Nothing;
+            return LoggerReply::Ignored;
         }
-        let slot = KeySlot::from_number(self.shipping.there.slot).unwrap_or(KeySlot::Zero);
+        let slot = KeySlot::from_number(self.sender.destination.slot).unwrap_or(KeySlot::Zero);
         let mut keys = KeySet::EMPTY;
-        keys.put(slot, key(self.shipping.there.down));
+        keys.put(slot, key(self.sender.destination.down));
         let Ok(Stable(at)) = Stable::decode(&datagram, &keys) else {
-            return Heard::Nothing;
+            return LoggerReply::Ignored;
         };
         if at.record != self.page.record.load(Ordering::Relaxed) {
-            return Heard::Nothing;
+            return LoggerReply::Ignored;
         }
         if at.is_over {
-            return Heard::Over;
+            return LoggerReply::Full;
         }
         self.is_now_stable(at.process, at.offset)
     }
 
-    fn is_now_stable(&self, process: u32, offset: u64) -> Heard {
+    fn is_now_stable(&self, process: u32, offset: u64) -> LoggerReply {
         let Some(process) = self.page.processes.0.get(process as usize) else {
-            return Heard::Nothing;
+            return LoggerReply::Ignored;
         };
         if offset > process.head.load(Ordering::Acquire)
             || process.stable.fetch_max(offset, Ordering::AcqRel) >= offset
         {
-            return Heard::Nothing;
+            return LoggerReply::Ignored;
         }
         // If the logger is another one by now, it does not have what this one had.
-        if self.page.shipping.turn() != self.shipping.turn {
+        if self.page.destination.generation() != self.sender.generation {
             process.stable.store(0, Ordering::Release);
             self.page.settled.take_back();
         }
-        Heard::News
+        LoggerReply::Progress
     }
 }
 
@@ -242,7 +250,7 @@ fn base(page: &Page, process: u32) -> u64 {
 }
 
 /// What the logger does not have. What an image has the place of the supervisor tells it, with the image.
-fn first_to_ship(process: &Process) -> u64 {
+fn first_to_send(process: &Process) -> u64 {
     let stable = process.stable.load(Ordering::Acquire);
     stable.max(process.base.load(Ordering::Acquire))
 }
@@ -252,30 +260,30 @@ fn key(bytes: [u8; 16]) -> LinkKey {
 }
 
 /// The socket is of either family: of IPv4 only where the host has no other.
-fn connect(there: &Destination) -> bool {
-    let ip = Ipv6Addr::from(there.ip);
-    connect_to(&address_v6(ip, there))
+fn connect(destination: &Destination) -> bool {
+    let ip = Ipv6Addr::from(destination.ip);
+    connect_to(&address_v6(ip, destination))
         || ip
             .to_ipv4_mapped()
-            .is_some_and(|ip| connect_to(&address_v4(ip, there)))
+            .is_some_and(|ip| connect_to(&address_v4(ip, destination)))
 }
 
-fn address_v4(ip: Ipv4Addr, there: &Destination) -> sockaddr_in {
+fn address_v4(ip: Ipv4Addr, destination: &Destination) -> sockaddr_in {
     // SAFETY: all zeros is an address.
     let mut address: sockaddr_in = unsafe { mem::zeroed() };
     address.sin_family = AF_INET as u16;
-    address.sin_port = there.port.to_be();
+    address.sin_port = destination.port.to_be();
     address.sin_addr.s_addr = u32::from_ne_bytes(ip.octets());
     address
 }
 
-fn address_v6(ip: Ipv6Addr, there: &Destination) -> sockaddr_in6 {
+fn address_v6(ip: Ipv6Addr, destination: &Destination) -> sockaddr_in6 {
     // SAFETY: all zeros is an address.
     let mut address: sockaddr_in6 = unsafe { mem::zeroed() };
     address.sin6_family = AF_INET6 as u16;
-    address.sin6_port = there.port.to_be();
+    address.sin6_port = destination.port.to_be();
     address.sin6_addr.s6_addr = ip.octets();
-    address.sin6_scope_id = there.scope;
+    address.sin6_scope_id = destination.scope;
     address
 }
 
@@ -284,7 +292,7 @@ fn connect_to<T>(address: &T) -> bool {
     unsafe {
         sys!(
             SYS_connect,
-            SHIPPING_FD,
+            LOGGER_SOCKET_FD,
             &raw const *address,
             size_of::<T>()
         ) == 0

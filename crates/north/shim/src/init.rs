@@ -6,8 +6,8 @@ use libc::{ADDR_NO_RANDOMIZE, MAP_SHARED, PROT_READ, PROT_WRITE, c_char, c_int};
 use north_abi::{
     Call, Clock, Record,
     layout::{
-        FILE_FD, Failure, Fate, HANDOVER_FD, LIBRARY_FD, MAGIC, Mode, Page, SHIPPING_FD, SOCKET_FD,
-        VARIABLE, VERSION,
+        FILE_FD, Failure, Fate, HANDOVER_FD, LIBRARY_FD, LOGGER_SOCKET_FD, MAGIC, Mode, Page,
+        SOCKET_FD, VARIABLE, VERSION,
     },
     locks::Locks,
 };
@@ -17,12 +17,12 @@ use crate::{
     calls::{effects::Remade, kept::Kept, relistening::ClosedListeners, writing::Unrecorded},
     children::Children,
     datagrams, descriptors,
-    determinant_sender::Shipping,
+    determinant_sender::DeterminantSender,
     helpers,
     ipc_replay::Rest,
     live::Positions,
     messages::say,
-    output_commit::deferred::{self, RoundTrip, Waiting},
+    output_commit::deferred::{self, CommitWait, RoundTrip},
     places,
     process_group::Kinship,
     program::{Other, Program},
@@ -112,7 +112,7 @@ fn start() {
     {
         refuse(b"its memory file is another version's");
     }
-    for fd in [FILE_FD, SOCKET_FD, HANDOVER_FD, SHIPPING_FD] {
+    for fd in [FILE_FD, SOCKET_FD, HANDOVER_FD, LOGGER_SOCKET_FD] {
         // What the program executes is not part of the service.
         // SAFETY: no memory is involved.
         unsafe { sys!(SYS_fcntl, fd, libc::F_SETFD, libc::FD_CLOEXEC) };
@@ -168,13 +168,13 @@ fn start() {
         closed_listeners: ClosedListeners::default(),
         remade: Remade::default(),
         kept: Kept::default(),
-        shipping: Shipping::default(),
+        sender: DeterminantSender::default(),
         // SAFETY: here, once.
         datagrams: unsafe { datagrams::datagrams() },
         round_trip: RoundTrip::new(),
         // SAFETY: here, once.
-        held: unsafe { deferred::held() },
-        waiting: Waiting::default(),
+        deferred: unsafe { deferred::deferred_output() },
+        commit_wait: CommitWait::default(),
         // SAFETY: here, once.
         reads: unsafe { read_cursors::reads() },
         ask_for_notes_at: 0,

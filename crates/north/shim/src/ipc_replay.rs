@@ -63,7 +63,7 @@ struct Unsaid {
     /// The number of the file.
     inode: u64,
     at: *mut libc::c_void,
-    room: usize,
+    budget: usize,
     start: usize,
     end: usize,
 }
@@ -73,7 +73,7 @@ impl Unsaid {
         fd: -1,
         inode: 0,
         at: core::ptr::null_mut(),
-        room: 0,
+        budget: 0,
         start: 0,
         end: 0,
     };
@@ -81,13 +81,13 @@ impl Unsaid {
     /// Keep this, too. `false`: there is no memory for it.
     fn add(&mut self, said: &[u8]) -> bool {
         let end = self.end + said.len();
-        if end > self.room {
+        if end > self.budget {
             let room = end.next_power_of_two().max(1 << 16);
             let access = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             // SAFETY: a new mapping, or our own at another place.
             let at = unsafe {
-                match self.room {
+                match self.budget {
                     0 => sys!(SYS_mmap, 0, room, access, flags, u32::MAX, 0),
                     old => sys!(SYS_mremap, self.at, old, room, libc::MREMAP_MAYMOVE),
                 }
@@ -95,7 +95,7 @@ impl Unsaid {
             let Ok(at) = usize::try_from(at) else {
                 return false;
             };
-            (self.at, self.room) = (core::ptr::with_exposed_provenance_mut(at), room);
+            (self.at, self.budget) = (core::ptr::with_exposed_provenance_mut(at), room);
         }
         // SAFETY: within the mapping.
         unsafe { bytes_mut(self.at.byte_add(self.end), said.len()) }.copy_from_slice(said);
@@ -127,7 +127,7 @@ impl Unsaid {
     fn let_go(&mut self) {
         // SAFETY: both are ours, and nothing refers to them.
         unsafe {
-            sys!(SYS_munmap, self.at, self.room);
+            sys!(SYS_munmap, self.at, self.budget);
             sys!(SYS_close, self.fd);
         }
         *self = Self::NOTHING;

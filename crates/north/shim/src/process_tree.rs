@@ -11,7 +11,7 @@ use core::sync::atomic::Ordering;
 use libc::{AF_INET, AF_INET6, O_CLOEXEC, SOCK_CLOEXEC, SOCK_DGRAM, c_int, pid_t};
 use north_abi::{
     Call, Record,
-    layout::{Failure, Fate, Hold, Mode, Process, SHIPPING_FD},
+    layout::{Failure, Fate, Hold, LOGGER_SOCKET_FD, Mode, Process},
 };
 
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
     children::Children,
     closing,
     descriptors::hidden,
-    determinant_sender::Shipping,
+    determinant_sender::DeterminantSender,
     helpers, live,
     messages::say,
     process_group::Kinship,
@@ -263,7 +263,7 @@ impl Wrap {
         self.stream = Stream::new(self.page, entry, birth.number);
         // One that is begun again may have had no time to note anything.
         self.is_replay = birth.is_again;
-        self.hold_nothing();
+        self.reset_deferred();
         self.let_go_of_listeners();
         self.unrecorded = Unrecorded::default();
         self.rests = Unrecorded::default();
@@ -337,7 +337,7 @@ impl Wrap {
     }
 
     fn takes_way(&mut self, birth: &Birth) {
-        self.shipping = Shipping::default();
+        self.sender = DeterminantSender::default();
         if self.page.hold.load(Ordering::Relaxed) == Hold::Never as u32 {
             return;
         }
@@ -345,7 +345,7 @@ impl Wrap {
             return self.find_own_way();
         }
         // SAFETY: both are ours.
-        unsafe { sys!(SYS_dup3, birth.way, SHIPPING_FD, O_CLOEXEC) };
+        unsafe { sys!(SYS_dup3, birth.way, LOGGER_SOCKET_FD, O_CLOEXEC) };
         birth.lets_way_go();
     }
 
@@ -355,7 +355,7 @@ impl Wrap {
             let has_way = unsafe {
                 let socket = sys!(SYS_socket, family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
                 socket >= 0 && {
-                    sys!(SYS_dup3, socket, SHIPPING_FD, O_CLOEXEC);
+                    sys!(SYS_dup3, socket, LOGGER_SOCKET_FD, O_CLOEXEC);
                     sys!(SYS_close, socket);
                     true
                 }

@@ -156,7 +156,7 @@ impl Wrap {
     /// The program has just read from a client's connection.
     #[inline]
     pub(crate) fn has_read(&mut self, fd: c_int) {
-        if self.is_replay || !self.has_to_hold() {
+        if self.is_replay || !self.requires_commit() {
             return;
         }
         let until = self.stream.position();
@@ -221,13 +221,13 @@ impl Wrap {
     }
 
     fn note_those_that_are_stable(&mut self) {
-        let Some(notes) = table().filter(|_| self.has_to_hold()) else {
+        let Some(notes) = table().filter(|_| self.requires_commit()) else {
             return self.reads.forget(); // nobody is told any more
         };
         let stable = self.stable().min(self.others_are_stable_up_to());
         while let Some(read) = self.reads.pop(stable) {
             // A client hears of it, as of what is said.
-            self.stream.is_heard(read.until);
+            self.stream.record_ack(read.until);
             notes.note(read.note, read.isn, read.seq);
         }
     }
@@ -235,7 +235,7 @@ impl Wrap {
     /// What others had recorded when this process's record was so long, the logger has: what was read before may
     /// follow from that.
     fn others_are_stable_up_to(&mut self) -> u64 {
-        let logger = self.page.shipping.turn();
+        let logger = self.page.destination.generation();
         if self.others_are_stable() {
             self.confirmed = (logger, self.stream.position());
         }

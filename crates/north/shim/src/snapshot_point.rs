@@ -16,8 +16,8 @@ use north_abi::{
     Call,
     handover::{Entry, Message},
     layout::{
-        Claimed, FILE_FD, Failure, Fate, HANDOVER_FD, Hold, MAGIC, MUTE_FLAGS, Page, RESUMED,
-        SHIPPING_FD, SOCKET_FD, VERSION, resume_name,
+        Claimed, FILE_FD, Failure, Fate, HANDOVER_FD, Hold, LOGGER_SOCKET_FD, MAGIC, MUTE_FLAGS,
+        Page, RESUMED, SOCKET_FD, VERSION, resume_name,
     },
 };
 
@@ -125,7 +125,7 @@ fn forget(wrap: &mut Wrap) {
     if unsafe { sys!(SYS_mmap, at, length, access, flags, NOBODY, 0) } < 0 {
         exit();
     }
-    for fd in [FILE_FD, HANDOVER_FD, SHIPPING_FD] {
+    for fd in [FILE_FD, HANDOVER_FD, LOGGER_SOCKET_FD] {
         // SAFETY: no memory is involved; they are ours.
         unsafe { sys!(SYS_close, fd) };
     }
@@ -234,7 +234,7 @@ fn take_up(wrap: &mut Wrap, given: [c_int; RESUMED + 1], connections: u32) {
         (file, FILE_FD),
         (socket, SOCKET_FD),
         (handover, HANDOVER_FD),
-        (shipping, SHIPPING_FD),
+        (shipping, LOGGER_SOCKET_FD),
     ];
     for (from, to) in ours.into_iter().filter(|(from, _)| *from >= 0) {
         place(from, to, O_CLOEXEC);

@@ -105,13 +105,13 @@ impl Stream {
 
     /// Something is said that is known from what was recorded so far.
     #[inline]
-    pub(crate) fn speaks(&self) {
+    pub(crate) fn record_output(&self) {
         self.entry.said.store(self.at, Ordering::Relaxed);
     }
 
     /// Somebody hears of what was recorded up to there.
     #[inline]
-    pub(crate) fn is_heard(&self, at: u64) {
+    pub(crate) fn record_ack(&self, at: u64) {
         self.entry.said.fetch_max(at, Ordering::Relaxed);
     }
 

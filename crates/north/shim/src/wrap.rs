@@ -7,7 +7,7 @@ use core::{
 
 use libc::{c_int, pid_t, rlimit};
 use north_abi::{
-    Call, Clock, Header, Held, Record,
+    Call, Clock, DeferredOutput, Header, Record,
     layout::{Failure, Mode, Page},
     locks::Locks,
 };
@@ -19,11 +19,11 @@ use crate::{
     closing,
     datagrams::Datagrams,
     descriptors::Descriptors,
-    determinant_sender::Shipping,
+    determinant_sender::DeterminantSender,
     ipc_replay::Rest,
     live::{self, Positions},
     messages::say,
-    output_commit::deferred::{RoundTrip, Waiting},
+    output_commit::deferred::{CommitWait, RoundTrip},
     process_group::Kinship,
     read_cursors::Reads,
     signals, snapshot_point,
@@ -64,12 +64,12 @@ pub(crate) struct Wrap {
     /// Files that were read, and that may go.
     pub(crate) kept: Kept,
     /// The way to the logger.
-    pub(crate) shipping: Shipping,
+    pub(crate) sender: DeterminantSender,
     pub(crate) datagrams: &'static mut Datagrams,
     pub(crate) round_trip: RoundTrip,
     /// What was said and leaves when it may.
-    pub(crate) held: &'static mut Held,
-    pub(crate) waiting: Waiting,
+    pub(crate) deferred: &'static mut DeferredOutput,
+    pub(crate) commit_wait: CommitWait,
     /// What was read, and the logger may not know of.
     pub(crate) reads: &'static mut Reads,
     /// When the supervisor may be asked for the table of notes again, nanoseconds.

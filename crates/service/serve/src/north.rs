@@ -21,8 +21,8 @@ use std::{
 use north_host::{
     Divergence, Ends, Handover, HandoverError, Library, Memory, Message, Passed, Which,
     layout::{
-        Committed, FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, Mode, Restless, SHIPPING_FD,
-        SOCKET_FD,
+        Committed, FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, LOGGER_SOCKET_FD, Mode,
+        Restless, SOCKET_FD,
     },
 };
 use protocol::control::Edition;
@@ -253,7 +253,7 @@ impl North {
             return checkpoints.restore(&given, shipping);
         }
         inherited.push((self.shim.as_fd(), LIBRARY_FD));
-        inherited.extend(shipping.map(|socket| (socket, SHIPPING_FD)));
+        inherited.extend(shipping.map(|socket| (socket, LOGGER_SOCKET_FD)));
         let command = checkpoint::room::preloaded(command.clone());
         Ok(command.start_with(cgroup, &inherited, announce)?)
     }

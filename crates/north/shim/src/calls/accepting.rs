@@ -420,7 +420,7 @@ unsafe extern "C" fn setsockopt(
         with(|wrap| {
             if let Some(connection) = wrap.descriptors.connection(fd) {
                 connection.is_limited |= limits;
-                connection.room.forget();
+                connection.budget.forget();
             }
         });
     }

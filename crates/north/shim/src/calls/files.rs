@@ -3,7 +3,7 @@
 use core::{ops::Range, sync::atomic::Ordering};
 
 use libc::{F_GETFD, c_int, c_uint, c_void};
-use north_abi::layout::{FILE_FD, HANDOVER_FD, Hold, SHIPPING_FD};
+use north_abi::layout::{FILE_FD, HANDOVER_FD, Hold, LOGGER_SOCKET_FD};
 
 use super::{failed, kind, locks, other_threads};
 use crate::{
@@ -123,7 +123,7 @@ impl Wrap {
     fn close(&mut self, fd: c_int) {
         let (process, is_replay) = (self.process, self.is_replay);
         if let Some(connection) = self.descriptors.connection(fd) {
-            let (is_last, has_held) = (connection.is_last(), connection.room.holds());
+            let (is_last, has_held) = (connection.is_last(), connection.budget.has_reserved());
             let is_mine =
                 !connection.is_shared || connection.is_touched() || connection.is_outgoing();
             let is_mine = is_mine && (!connection.is_passed || connection.is_touched());
@@ -148,7 +148,7 @@ fn ours() -> Range<c_int> {
     match page().map(|page| page.hold.load(Ordering::Relaxed)) {
         None => 0..0,
         Some(hold) if hold == Hold::Never as u32 => FILE_FD..HANDOVER_FD + 1,
-        Some(_) => FILE_FD..SHIPPING_FD + 1,
+        Some(_) => FILE_FD..LOGGER_SOCKET_FD + 1,
     }
 }
 

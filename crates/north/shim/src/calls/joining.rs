@@ -28,7 +28,7 @@ impl Wrap {
     /// Segments that come by it are to leave room for what the way to the logger adds.
     pub(super) fn prepare_to_join(&self, fd: c_int) -> bool {
         let is_bound = has_port(&accepting::local(fd));
-        if let Some((_, there)) = self.page.shipping.get().filter(|_| is_bound) {
+        if let Some((_, there)) = self.page.destination.get().filter(|_| is_bound) {
             limit_segments(fd, there.datagram);
         }
         is_bound

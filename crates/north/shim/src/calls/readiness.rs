@@ -40,7 +40,7 @@ impl Wrap {
             self.has_slept();
             return outcome;
         }
-        self.turns();
+        self.begin_iteration();
         let outcome = perform(self);
         if outcome > 0 {
             self.look_at_relatives();

@@ -100,7 +100,7 @@ impl Wrap {
             self.said_again(fd, whole)
         } else {
             self.note_what_is_said();
-            if self.hold(fd, pieces, flags) {
+            if self.defer(fd, pieces, flags) {
                 self.wrote_whole(whole as Outcome)
             } else {
                 self.commit();
@@ -122,7 +122,7 @@ impl Wrap {
     /// Before it is said. From here on what was read before has been answered, or may have been.
     pub(super) fn note_what_is_said(&mut self) {
         self.append(Header::outstream(self.outstream), |_| {});
-        self.stream.speaks();
+        self.stream.record_output();
     }
 
     fn is_of_datagrams(&self, fd: c_int) -> bool {

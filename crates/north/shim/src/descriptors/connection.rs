@@ -3,7 +3,9 @@
 use core::{mem::MaybeUninit, ops::Range};
 
 use libc::{AF_INET, AF_INET6, c_int, sockaddr, sockaddr_storage, socklen_t};
-use north_abi::{Room, Which, addresses::mapped, handover::Place, passed_connections::ADDRESS};
+use north_abi::{
+    SocketBudget, Which, addresses::mapped, handover::Place, passed_connections::ADDRESS,
+};
 
 /// Options of a socket that are not in an image if it is connected to nobody: level, name.
 pub(crate) const KEPT_OPTIONS: [(c_int, c_int); 4] = [
@@ -174,7 +176,7 @@ pub(crate) struct Connection {
     /// It has said that it will write no more.
     pub(crate) is_shut: bool,
     /// What is held of it ([`crate::output_commit::deferred`]), and what its socket takes besides.
-    pub(crate) room: Room,
+    pub(crate) budget: SocketBudget,
     /// Which note says how far it was read ([`crate::read_cursors`]), from 1; 0: none does so far.
     pub(crate) note: u32,
     /// It is known not to block.
@@ -241,7 +243,7 @@ impl Connection {
         is_bound: false,
         which: Which::Unknown,
         is_shut: false,
-        room: Room::NONE,
+        budget: SocketBudget::NONE,
         note: 0,
         is_nonblocking: false,
         is_limited: false,

@@ -100,7 +100,7 @@ impl Thread {
     /// It has waited in vain.
     pub(super) fn is_held(&self) {
         self.until.store(0, Ordering::Release);
-        self.wait.hold();
+        self.wait.defer();
     }
 
     /// One that waits for ever and was woken by the first thread has come to rest since then.

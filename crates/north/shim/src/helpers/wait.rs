@@ -52,7 +52,7 @@ impl Wait {
         let _ = (self.0).fetch_update(Ordering::AcqRel, Ordering::Acquire, woken);
     }
 
-    pub(super) fn hold(&self) {
+    pub(super) fn defer(&self) {
         self.0.fetch_or(HELD, Ordering::AcqRel);
     }
 

@@ -11,12 +11,12 @@ use core::sync::atomic::Ordering;
 use north_abi::layout::{Fate, Hold, Mode, Process};
 
 use crate::{
-    clock, determinant_sender::Heard, helpers::for_us, messages::say, sys::sys, wrap::Wrap,
+    clock, determinant_sender::LoggerReply, helpers::for_us, messages::say, sys::sys, wrap::Wrap,
 };
 
 /// How long the answer is waited for before it is all said again, microseconds: at first, and at last.
-pub(crate) const FIRST_PATIENCE: i64 = 20_000;
-pub(crate) const LONGEST_PATIENCE: i64 = 200_000;
+pub(crate) const REPLY_TIMEOUT_MIN_US: i64 = 20_000;
+pub(crate) const REPLY_TIMEOUT_MAX_US: i64 = 200_000;
 
 impl Wrap {
     /// Something is about to be said: wait until everything that was recorded is safe. There is nothing to wait for in
@@ -26,14 +26,15 @@ impl Wrap {
         if self.is_replay {
             return;
         }
-        self.stream.speaks();
+        self.stream.record_output();
         self.commit_replayed();
     }
 
     /// The same for what the supervisor says of what was said in a replay.
     #[inline]
     pub(crate) fn commit_replayed(&mut self) {
-        if self.page.hold.load(Ordering::Relaxed) != Hold::Never as u32 || !self.held.is_empty() {
+        if self.page.hold.load(Ordering::Relaxed) != Hold::Never as u32 || !self.deferred.is_empty()
+        {
             self.await_stable();
         }
     }
@@ -49,16 +50,16 @@ impl Wrap {
     /// What was said before leaves, too.
     pub(crate) fn await_stable(&mut self) {
         loop {
-            if !self.is_free_to_speak() {
+            if !self.may_write() {
                 let since = clock::monotonic();
                 for_us(|| self.await_answer());
                 let took = clock::monotonic().saturating_sub(since);
                 self.round_trip.took(took);
                 self.page.commits.waited(took);
             }
-            self.release();
+            self.release_deferred();
             // A logger that has come back without its records has not what the one before had.
-            if self.held.is_empty() {
+            if self.deferred.is_empty() {
                 return;
             }
         }
@@ -66,29 +67,29 @@ impl Wrap {
 
     fn await_answer(&mut self) {
         self.settle_ended();
-        let mut patience = FIRST_PATIENCE;
-        while !self.is_free_to_speak() {
-            if !self.find_the_way() {
+        let mut patience = REPLY_TIMEOUT_MIN_US;
+        while !self.may_write() {
+            if !self.connect_logger() {
                 pause(patience);
                 continue;
             }
-            let under_way = self.ship();
-            patience = match self.hear_all(under_way, patience) {
-                true => FIRST_PATIENCE,
-                false => (patience * 2).min(LONGEST_PATIENCE),
+            let under_way = self.send_determinants();
+            patience = match self.await_acks(under_way, patience) {
+                true => REPLY_TIMEOUT_MIN_US,
+                false => (patience * 2).min(REPLY_TIMEOUT_MAX_US),
             };
         }
     }
 
     /// Is what is said to be held at all?
-    pub(crate) fn has_to_hold(&self) -> bool {
+    pub(crate) fn requires_commit(&self) -> bool {
         let held = self.page.hold.load(Ordering::Acquire) != Hold::Never as u32;
         held && self.page.mode.load(Ordering::Acquire) == Mode::Record as u32
     }
 
     /// Is there nothing that has to be waited for?
-    pub(crate) fn is_free_to_speak(&self) -> bool {
-        !self.has_to_hold() || self.processes().all(|(_, process)| is_stable(process))
+    pub(crate) fn may_write(&self) -> bool {
+        !self.requires_commit() || self.processes().all(|(_, process)| is_stable(process))
     }
 
     /// Those that have ended, and whose records are all with the logger, need not be looked at again.
@@ -117,21 +118,24 @@ impl Wrap {
     }
 
     /// Hear of `under_way` bytes. `false`: not of all of them in time.
-    fn hear_all(&mut self, under_way: u64, patience: i64) -> bool {
+    fn await_acks(&mut self, under_way: u64, patience: i64) -> bool {
         let before = self.stable_bytes();
         loop {
-            match self.hear_awake().unwrap_or_else(|| self.hear(patience)) {
-                Heard::Over => {
+            match self
+                .busy_poll_ack()
+                .unwrap_or_else(|| self.receive_within(patience))
+            {
+                LoggerReply::Full => {
                     self.is_over();
                     return true;
                 }
-                Heard::Nobody => {
+                LoggerReply::Unreachable => {
                     pause(patience); // it says so at once
-                    return self.is_free_to_speak();
+                    return self.may_write();
                 }
-                Heard::Silence => return self.is_free_to_speak(),
-                Heard::Nothing => {}
-                Heard::News => {
+                LoggerReply::TimedOut => return self.may_write(),
+                LoggerReply::Ignored => {}
+                LoggerReply::Progress => {
                     if self.stable_bytes().wrapping_sub(before) >= under_way {
                         return true;
                     }
@@ -141,14 +145,14 @@ impl Wrap {
     }
 
     /// What comes soon, if that is to be expected.
-    fn hear_awake(&mut self) -> Option<Heard> {
+    fn busy_poll_ack(&mut self) -> Option<LoggerReply> {
         if !self.round_trip.is_short() {
             return None;
         }
         let until = self.round_trip.awake.until(clock::monotonic())?;
         loop {
-            match self.hear_now() {
-                Heard::Silence => {}
+            match self.receive_now() {
+                LoggerReply::TimedOut => {}
                 heard => return Some(heard),
             }
             let then = clock::monotonic();
@@ -182,19 +186,19 @@ impl Wrap {
     /// The record ends here. Before anything is said that is not in it, the logger is not to take it for whole.
     #[cold]
     pub(crate) fn end_record(&mut self, mode: Mode) {
-        let mut patience = FIRST_PATIENCE;
-        while self.has_to_hold() {
-            if !self.find_the_way() {
+        let mut patience = REPLY_TIMEOUT_MIN_US;
+        while self.requires_commit() {
+            if !self.connect_logger() {
                 pause(patience);
                 continue;
             }
-            self.ship_end();
-            match self.hear(patience) {
-                Heard::Over => break,
-                Heard::Nobody => pause(patience),
+            self.send_end();
+            match self.receive_within(patience) {
+                LoggerReply::Full => break,
+                LoggerReply::Unreachable => pause(patience),
                 _ => {}
             }
-            patience = (patience * 2).min(LONGEST_PATIENCE);
+            patience = (patience * 2).min(REPLY_TIMEOUT_MAX_US);
         }
         self.page.mode.store(mode as u32, Ordering::Release);
     }

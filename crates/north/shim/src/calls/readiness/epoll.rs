@@ -46,7 +46,7 @@ impl Wrap {
         let outcome = self.ready(
             Call::Epoll,
             epoll,
-            |wrap| match wrap.has_business() {
+            |wrap| match wrap.awaits_logger() {
                 // SAFETY: as the program has called us.
                 false => unsafe {
                     let arguments = epoll_arguments(epoll, events, most, timeout.given(), mask);
@@ -54,7 +54,7 @@ impl Wrap {
                 },
                 true => {
                     let timeout = timeout.milliseconds() as usize;
-                    wrap.wait_and_release(epoll_arguments(epoll, events, most, timeout, mask))
+                    wrap.epoll_wait_and_release(epoll_arguments(epoll, events, most, timeout, mask))
                 }
             },
             |writer, count| {

@@ -4,7 +4,7 @@ use libc::{
     EAGAIN, EINTR, F_GETFL, MSG_DONTWAIT, MSG_NOSIGNAL, O_NONBLOCK, POLLIN, POLLOUT, SO_MEMINFO,
     SOL_SOCKET, c_int, pollfd, timespec,
 };
-use north_abi::MOST_OF_EACH;
+use north_abi::SOCKET_BUDGET_BYTES;
 
 use crate::{
     messages::say,
@@ -55,7 +55,7 @@ pub(super) fn is_limited(fd: c_int) -> bool {
     outcome < 0 || most != 0
 }
 
-/// How much a socket takes, as the kernel counts it, up to [`MOST_OF_EACH`].
+/// How much a socket takes, as the kernel counts it, up to [`SOCKET_BUDGET_BYTES`].
 pub(super) fn free_in(fd: c_int) -> u32 {
     /// `SK_MEMINFO_*` of the kernel.
     const SNDBUF: usize = 3;
@@ -71,7 +71,7 @@ pub(super) fn free_in(fd: c_int) -> u32 {
         return 0;
     }
     numbers[SNDBUF]
-        .min(MOST_OF_EACH)
+        .min(SOCKET_BUDGET_BYTES)
         .saturating_sub(numbers[QUEUED])
 }
 
@@ -134,5 +134,5 @@ pub(super) fn sockets_take_enough() -> bool {
         .ok()
         .and_then(|length| text.get(..length));
     let number = text.and_then(|text| core::str::from_utf8(text).ok()?.trim().parse::<u64>().ok());
-    number.is_some_and(|number| number >= u64::from(2 * MOST_OF_EACH))
+    number.is_some_and(|number| number >= u64::from(2 * SOCKET_BUDGET_BYTES))
 }
