@@ -50,7 +50,7 @@ impl DeferredOutput {
         self.first == self.end
     }
 
-    /// SocketBudget for `length` bytes that are to go to `fd` when the record is safe up to `mark`. Marks do not decrease.
+    /// Space for `length` bytes that are to go to `fd` when the record is safe up to `mark`. Marks do not decrease.
     /// `None`: there is none.
     pub fn push(&mut self, fd: i32, mark: u64, length: usize) -> Option<&mut [u8]> {
         if self.is_empty() {

@@ -195,7 +195,7 @@ pub struct Page {
     /// Connections that one process passes to another.
     pub passing: Passing,
     /// Which processes are dead.
-    pub lives: Lives,
+    pub liveness: LivenessTable,
     /// Not 0: the service is ended on purpose, and who sees others end may go on until it is its turn.
     pub is_ending: AtomicU32,
     /// Not 0: a process with the library in it has listened to clients.
@@ -248,7 +248,7 @@ impl Settled {
 
 pub use crate::{
     connection_owner::{Claimed, Serving},
-    liveness::{Life, Lives},
+    liveness::{Liveness, LivenessTable},
     passed_connections::Passing,
 };
 

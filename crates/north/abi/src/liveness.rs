@@ -1,4 +1,4 @@
-//! Which processes are dead.
+//! Futexes in which the kernel marks dead processes.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -7,35 +7,35 @@ use crate::layout::PROCESSES;
 /// The processes, by their numbers.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Lives(pub [Life; PROCESSES]);
+pub struct LivenessTable(pub [Liveness; PROCESSES]);
 
-impl Default for Lives {
+impl Default for LivenessTable {
     fn default() -> Self {
-        Self([const { Life::new() }; PROCESSES])
+        Self([const { Liveness::new() }; PROCESSES])
     }
 }
 
-/// A process, as a mutex of it that is robust: when its first thread is over, the kernel says so in the word.
+/// A robust mutex of a process. The kernel marks the word when the first thread of the process ends.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub struct Life {
+pub struct Liveness {
     word: AtomicU32,
-    /// Its number, in the namespace that it is in; 0: it has not begun.
+    /// Process id in the namespace of the process; 0: not registered.
     pid: AtomicU32,
     _as_in_a_mutex: [u32; 4],
-    /// Of the list that the kernel walks, in the process's own memory.
+    /// Links of the robust list, in the memory of the process.
     previous: AtomicU64,
     next: AtomicU64,
 }
 
 /// `FUTEX_OWNER_DIED`.
-const DIED: u32 = 1 << 30;
-/// No thread has this number: the kernel lets a word alone that has.
-const UNBORN: u32 = 1 << 29;
+const FUTEX_OWNER_DIED: u32 = 1 << 30;
+/// No thread has this number, and the kernel leaves such a word alone.
+const FORK_PENDING: u32 = 1 << 29;
 
-impl Life {
-    /// From `next` to the word, bytes: as the C library has it.
-    pub const OFFSET: i64 = -32;
+impl Liveness {
+    /// From `next` to the word, bytes, as in the C library.
+    pub const ROBUST_LIST_OFFSET: i64 = -32;
 
     const fn new() -> Self {
         Self {
@@ -47,52 +47,52 @@ impl Life {
         }
     }
 
-    /// It is about to be begun: from here on it is not known whether it is dead, until it says that it lives.
-    pub fn conceive(&self) {
+    /// Before the fork. From here until [`Self::begin`] a death is not visible.
+    pub fn prepare(&self) {
         self.pid.store(0, Ordering::Release);
-        self.word.store(UNBORN, Ordering::Release);
+        self.word.store(FORK_PENDING, Ordering::Release);
     }
 
-    /// Its place in the list of a thread, which begins and ends there.
+    /// Links the futex into the list of a thread, with `head` as both ends.
     pub fn link(&self, head: u64) -> *const AtomicU64 {
         self.previous.store(head, Ordering::Release);
         self.next.store(head, Ordering::Release);
         &raw const self.next
     }
 
-    /// It is this process's, in the list of whose thread it is.
+    /// Registers the process and its first thread.
     pub fn begin(&self, pid: u32, thread: u32) {
         self.pid.store(pid, Ordering::Release);
         self.word.store(thread, Ordering::Release);
     }
 
-    /// Nobody has begun.
+    /// The fork has failed.
     pub fn forget(&self) {
         self.word.store(0, Ordering::Release);
     }
 
-    /// What became of it is known, and nobody's concern. One that is alive stays so.
+    /// Dismisses a death, or a fork that did not register. A living process stays registered.
     pub fn settle(&self) {
-        let settled = |word| (word == UNBORN || word & DIED != 0).then_some(0);
+        let settled = |word| (word == FORK_PENDING || word & FUTEX_OWNER_DIED != 0).then_some(0);
         let (made, known) = (Ordering::AcqRel, Ordering::Acquire);
         let _ = self.word.fetch_update(made, known, settled);
     }
 
-    /// Its number; 0: it has not begun.
+    /// Process id; 0: not registered.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid.load(Ordering::Acquire)
     }
 
-    /// It has begun, and is dead.
+    /// The process was registered and is dead.
     #[must_use]
-    pub fn is_over(&self) -> bool {
-        self.word.load(Ordering::Acquire) & DIED != 0
+    pub fn is_dead(&self) -> bool {
+        self.word.load(Ordering::Acquire) & FUTEX_OWNER_DIED != 0
     }
 
-    /// It was about to be begun, and has not said that it lives.
+    /// The process was forked and has not registered.
     #[must_use]
-    pub fn is_unborn(&self) -> bool {
-        self.word.load(Ordering::Acquire) == UNBORN
+    pub fn is_pending(&self) -> bool {
+        self.word.load(Ordering::Acquire) == FORK_PENDING
     }
 }

@@ -25,7 +25,7 @@ struct Child {
 pub(crate) struct Children {
     all: Vec<Child>,
     /// The last record says that one is to be begun. If the next one does, too, it was not.
-    is_conceived: bool,
+    is_fork_prepared: bool,
 }
 
 impl Children {
@@ -38,10 +38,10 @@ impl Children {
     }
 
     fn take(&mut self, record: &Record<'_>) {
-        let is_conceived = record.call == Call::Fork && record.fd == 0;
+        let is_fork_prepared = record.call == Call::Fork && record.fd == 0;
         match record.call {
-            Call::Fork if is_conceived => {
-                if self.is_conceived {
+            Call::Fork if is_fork_prepared => {
+                if self.is_fork_prepared {
                     self.all.pop();
                 }
                 self.all
@@ -67,7 +67,7 @@ impl Children {
             }
             _ => {}
         }
-        self.is_conceived = is_conceived;
+        self.is_fork_prepared = is_fork_prepared;
     }
 
     /// Those that go on where they were. Beside them: is it known that they were begun?

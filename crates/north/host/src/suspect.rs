@@ -83,10 +83,10 @@ impl Memory {
             let ends = [Fate::Ends, Fate::Executes, Fate::Gone];
             ends.into_iter().any(|fate| process.has(fate))
         };
-        let life = |number: &u32| &page.lives.0[*number as usize];
+        let liveness = |number: &u32| &page.liveness.0[*number as usize];
         let present = || self.processes().filter(|number| !has_left(number));
-        let its = |number: &u32| pid > 1 && life(number).pid() == pid;
-        let mut dead = present().filter(|number| life(number).is_over());
+        let its = |number: &u32| pid > 1 && liveness(number).pid() == pid;
+        let mut dead = present().filter(|number| liveness(number).is_dead());
         // In a namespace of its own it has another number there.
         let only = dead.next().filter(|_| dead.next().is_none());
         let known = present().rfind(its);

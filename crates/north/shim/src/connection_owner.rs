@@ -57,8 +57,8 @@ impl Wrap {
                 Claimed::No | Claimed::From(_) => self.is_served_by_two(),
             }
         } else {
-            self.kinship.serves = true;
-            self.look_at_kinship();
+            self.group.serves = true;
+            self.check_group();
             self.serves_from(number, &ends, own)
         };
         if let Some(connection) = self.descriptors.connection(fd) {
@@ -102,7 +102,7 @@ impl Wrap {
         let (front, back) = payload.split_at_mut(size_of::<Ends>());
         front.copy_from_slice(&ends.0);
         back.copy_from_slice(&since.to_bytes());
-        self.befalls(Fate::Serves, &payload);
+        self.record_fate(Fate::Serves, &payload);
         since
     }
 

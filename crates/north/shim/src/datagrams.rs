@@ -17,7 +17,7 @@ const LONGEST: usize = 1472;
 /// So many leave together: the kernel would cut more (`UDP_MAX_SEGMENTS`), but not more bytes.
 const MOST: usize = 44;
 
-/// SocketBudget for those that leave together.
+/// Space for those that leave together.
 pub(crate) struct Datagrams {
     budget: [u8; MOST * LONGEST],
     /// Nobody cuts them on the way that they go.

@@ -119,7 +119,7 @@ pub(crate) struct Descriptor {
     /// It is an end of a pipe or a pair of sockets.
     is_end: bool,
     /// Other processes have that, too.
-    pub(crate) crosses: bool,
+    pub(crate) is_channel: bool,
     /// The process that has made it ([`crate::ipc_replay`]); 0: the first one, or it is not followed.
     pub(crate) maker: u32,
     /// When a file was changed last that is only read, as it was when it was opened.
@@ -145,7 +145,7 @@ impl Descriptor {
         end: 0,
         inode: 0,
         is_end: false,
-        crosses: false,
+        is_channel: false,
         maker: 0,
         modified: 0,
         lacks_port: false,
@@ -507,7 +507,7 @@ impl Descriptors {
     pub(crate) fn makers(&self) -> impl Iterator<Item = (c_int, u32)> {
         let all = (0..)
             .zip(&self.all)
-            .filter(|(_, one)| one.crosses && one.maker != 0);
+            .filter(|(_, one)| one.is_channel && one.maker != 0);
         all.map(|(fd, one)| (fd, one.maker))
     }
 
@@ -541,7 +541,7 @@ impl Descriptors {
             connection.is_shared = true;
         }
         for entry in &mut self.all {
-            entry.crosses |= entry.is_end;
+            entry.is_channel |= entry.is_end;
         }
     }
 }

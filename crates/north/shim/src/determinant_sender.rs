@@ -1,7 +1,7 @@
-//! The way to the logger: what was recorded goes there in UDP, and how far it is there comes back
-//! (`protocol::link::Determinants`, `Stable`).
+//! Sends determinants to the logger in UDP, and receives the stable positions (`protocol::link::Determinants`,
+//! `Stable`).
 //!
-//! The process does it by itself: no other process of this host has to run meanwhile. What is lost is sent again.
+//! The server's process itself sends: no other process of the host has to be scheduled. Lost datagrams are sent again.
 
 use core::{
     mem,
@@ -25,37 +25,37 @@ use crate::{
     wrap::Wrap,
 };
 
-/// Most bytes that are under way of a stream.
+/// Most unacknowledged bytes of a stream.
 pub(crate) const STREAM_WINDOW_BYTES: u64 = 128 << 10;
 
-/// The way to the logger.
+/// State of the socket to the logger.
 #[derive(Default)]
 pub(crate) struct DeterminantSender {
-    /// Which destination the socket is connected to; 0: none.
+    /// Generation of the destination to which the socket is connected; 0: none.
     generation: u32,
     destination: Destination,
-    /// How long the socket waits, microseconds.
+    /// Receive timeout of the socket, microseconds.
     timeout: i64,
-    /// How far this process's stream was sent there.
+    /// Position up to which this process's stream was sent.
     sent: u64,
 }
 
-/// What came of listening.
+/// Outcome of a receive from the logger.
 pub(crate) enum LoggerReply {
-    /// Something is stable that was not.
+    /// A stable position has advanced.
     Progress,
-    /// The logger takes nothing of this record any more.
+    /// The logger takes no more determinants of this record.
     Full,
-    /// It was another's, or is known.
+    /// Of another record, or known.
     Ignored,
-    /// Nothing has come for as long as was waited.
+    /// No datagram within the timeout.
     TimedOut,
-    /// Its host says that nobody is there.
+    /// The logger's host refuses the port (ICMP).
     Unreachable,
 }
 
 impl Wrap {
-    /// Have the socket lead to where determinants go now. `false`: there is no such place, or no way.
+    /// Connects the socket to the present destination. `false`: no destination, or no route.
     pub(crate) fn connect_logger(&mut self) -> bool {
         let generation = self.page.destination.generation();
         if generation == self.sender.generation {
@@ -77,7 +77,7 @@ impl Wrap {
         true
     }
 
-    /// Send what the logger does not have, as far as it may be under way. Tells how many bytes.
+    /// Sends the unstable determinants of all processes, within the window. Answers the number of bytes.
     pub(crate) fn send_determinants(&mut self) -> u64 {
         let mut sent = 0;
         for (number, process) in self.processes() {
@@ -93,7 +93,7 @@ impl Wrap {
         sent
     }
 
-    /// Send what this process has recorded and was not sent yet. `false`: there was nothing, or no room on the way.
+    /// Sends the new determinants of this process. `false`: no new ones, or the window is full.
     pub(crate) fn send_new(&mut self) -> bool {
         let own = self.page.processes.0.get(self.process as usize);
         let (head, first) = (self.stream.position(), own.map_or(0, first_to_send));
@@ -112,7 +112,7 @@ impl Wrap {
         self.sender.sent
     }
 
-    /// How far it is there.
+    /// Stable position of this process's stream.
     pub(crate) fn stable(&self) -> u64 {
         let own = self.page.processes.0.get(self.process as usize);
         own.map_or(0, |own| own.stable.load(Ordering::Acquire))
@@ -126,7 +126,7 @@ impl Wrap {
             let length = (to - at).min(Datagrams::capacity(longest));
             let place = self.position(process, at, false);
             let read = self.datagrams.read(&place, length, longest);
-            // What is before the base is not there any more, and is read as zeros.
+            // Bytes before the base are truncated, and read as zeros.
             let Some(read) = read.filter(|_| at >= base(page, process)) else {
                 return;
             };
@@ -135,7 +135,7 @@ impl Wrap {
         }
     }
 
-    /// This process's record is over.
+    /// Tells the logger that this process's stream ends here.
     pub(crate) fn send_end(&self) {
         let mut datagram = [0; DETERMINANTS_OVERHEAD];
         let at = self.position(self.process, 0, true);
@@ -155,7 +155,7 @@ impl Wrap {
         }
     }
 
-    /// What it says within so many microseconds.
+    /// Waits for a datagram, at most `timeout` microseconds.
     pub(crate) fn receive_within(&mut self, timeout: i64) -> LoggerReply {
         if self.sender.timeout != timeout {
             let wait = timeval {
@@ -179,7 +179,7 @@ impl Wrap {
         self.receive_reply(0)
     }
 
-    /// What it has said by now.
+    /// Takes a datagram without a wait.
     pub(crate) fn receive_now(&mut self) -> LoggerReply {
         self.receive_reply(MSG_DONTWAIT)
     }
@@ -235,7 +235,7 @@ impl Wrap {
         {
             return LoggerReply::Ignored;
         }
-        // If the logger is another one by now, it does not have what this one had.
+        // The position is of an earlier logger, and says nothing of the present one.
         if self.page.destination.generation() != self.sender.generation {
             process.stable.store(0, Ordering::Release);
             self.page.settled.take_back();
@@ -249,7 +249,7 @@ fn base(page: &Page, process: u32) -> u64 {
     process.map_or(0, |process| process.base.load(Ordering::Acquire))
 }
 
-/// What the logger does not have. What an image has the place of the supervisor tells it, with the image.
+/// First position that the logger does not have. The supervisor sends the image that replaces earlier determinants.
 fn first_to_send(process: &Process) -> u64 {
     let stable = process.stable.load(Ordering::Acquire);
     stable.max(process.base.load(Ordering::Acquire))
@@ -259,7 +259,7 @@ fn key(bytes: [u8; 16]) -> LinkKey {
     LinkKey(bytes)
 }
 
-/// The socket is of either family: of IPv4 only where the host has no other.
+/// The socket is an IPv6 socket, except on a host without IPv6.
 fn connect(destination: &Destination) -> bool {
     let ip = Ipv6Addr::from(destination.ip);
     connect_to(&address_v6(ip, destination))

@@ -19,12 +19,12 @@ use crate::{
     datagrams, descriptors,
     determinant_sender::DeterminantSender,
     helpers,
-    ipc_replay::Rest,
+    ipc_replay::PendingIpcWrites,
     live::Positions,
     messages::say,
     output_commit::deferred::{self, CommitWait, RoundTrip},
     places,
-    process_group::Kinship,
+    process_group::ProcessGroup,
     program::{Other, Program},
     read_cursors,
     shared_state_guard::{self, Role},
@@ -80,7 +80,7 @@ extern "C" fn end() {
     // What the C library's streams still have is written now, or is not recorded.
     // SAFETY: no stream is named.
     unsafe { libc::fflush(ptr::null_mut()) };
-    wrap::with(Wrap::ends);
+    wrap::with(Wrap::record_exit);
 }
 
 fn refuse(why: &[u8]) -> ! {
@@ -161,8 +161,8 @@ fn start() {
         unrecorded: Unrecorded::default(),
         rests: Unrecorded::default(),
         children: Children::default(),
-        kinship: Kinship::default(),
-        rest: Rest::default(),
+        group: ProcessGroup::default(),
+        pending_ipc: PendingIpcWrites::default(),
         limit: None,
         locks: Locks::default(),
         closed_listeners: ClosedListeners::default(),
@@ -208,6 +208,6 @@ fn start() {
             payload: program.as_bytes(),
         });
     }
-    wrap.lives();
+    wrap.register_liveness();
     wrap::begin(wrap);
 }

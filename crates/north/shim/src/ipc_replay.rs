@@ -1,9 +1,8 @@
-//! What processes of a session say to each other, by pipes and pairs of sockets that one of them has made, which is
-//! not the first.
+//! IPC replay: pipes and socket pairs between the processes of one session, made by a process of the session.
 //!
-//! What one has read there is in its record. In a replay it is said again all the same, and taken out by who had read
-//! it: behind the last replay nothing is left there but what nobody had read. Who reads waits until it has been said
-//! again, and compares it.
+//! The record of a process has the bytes that the process read. In a replay the writer writes the bytes again, and the
+//! reader takes the bytes out, after a wait, and compares. After the last replay only unread bytes are left in a
+//! channel.
 
 use libc::{MSG_DONTWAIT, MSG_NOSIGNAL, POLLERR, POLLHUP, POLLIN, POLLOUT, c_int, iovec};
 use north_abi::{Call, layout::Failure};
@@ -17,16 +16,16 @@ use crate::{
     wrap::Wrap,
 };
 
-/// Ways at once on which there was no room.
-const MOST: usize = 16;
-/// Bytes at once; a pipe that is ready takes so many.
-const BLOCK: usize = 4096;
-/// So long others are waited for that are replaying still, nanoseconds.
-pub(crate) const PATIENCE: u64 = 30_000_000_000;
-/// Between two looks at whether they are, nanoseconds.
-const PACE: u64 = 1_000_000;
+/// Full channels at once.
+const PENDING_CHANNELS_MAX: usize = 16;
+/// Bytes of one read or write; a writable pipe takes as many (PIPE_BUF).
+const IPC_BLOCK_BYTES: usize = 4096;
+/// Longest wait for siblings that replay.
+pub(crate) const SIBLING_REPLAY_TIMEOUT_NS: u64 = 30_000_000_000;
+/// Interval of polls for the replays of siblings.
+const SIBLING_POLL_INTERVAL_NS: u64 = 1_000_000;
 
-/// Without waiting, though others may read there, too.
+/// Reads without a wait, although other processes may read from the channel.
 fn read_now(fd: c_int, into: &mut [u8]) -> Outcome {
     // SAFETY: into our own block.
     unsafe {
@@ -38,7 +37,7 @@ fn read_now(fd: c_int, into: &mut [u8]) -> Outcome {
     }
 }
 
-/// So much of it as there is room for.
+/// Writes as much as the channel takes.
 fn write_now(fd: c_int, said: &[u8]) -> Outcome {
     // SAFETY: from our own slice.
     unsafe {
@@ -48,19 +47,18 @@ fn write_now(fd: c_int, said: &[u8]) -> Outcome {
             outcome if outcome != -Outcome::from(libc::ENOTSOCK) => outcome,
             _ if is_ready(fd, POLLERR) => -Outcome::from(libc::EPIPE),
             _ if !is_ready(fd, POLLOUT) => -Outcome::from(libc::EAGAIN),
-            _ => sys!(SYS_write, fd, at, length.min(BLOCK)),
+            _ => sys!(SYS_write, fd, at, length.min(IPC_BLOCK_BYTES)),
         }
     }
 }
 
-/// What a replay has written and there was no room for: who had read it had come further when the service died than
-/// its notes say.
+/// Output of a replay that a full channel did not take. The reader had read more before the crash than its determinants
+/// show.
 #[derive(Clone, Copy)]
-struct Unsaid {
-    /// Where it is to be written to, under a number of our own: the program may close its own, or has several; -1:
-    /// this place is free.
+struct PendingIpcWrite {
+    /// A descriptor of our own for the channel, since the program may close its descriptors; -1: free entry.
     fd: c_int,
-    /// The number of the file.
+    /// Inode of the channel.
     inode: u64,
     at: *mut libc::c_void,
     budget: usize,
@@ -68,8 +66,8 @@ struct Unsaid {
     end: usize,
 }
 
-impl Unsaid {
-    const NOTHING: Self = Self {
+impl PendingIpcWrite {
+    const EMPTY: Self = Self {
         fd: -1,
         inode: 0,
         at: core::ptr::null_mut(),
@@ -78,7 +76,7 @@ impl Unsaid {
         end: 0,
     };
 
-    /// Keep this, too. `false`: there is no memory for it.
+    /// Appends bytes. `false`: no memory.
     fn add(&mut self, said: &[u8]) -> bool {
         let end = self.end + said.len();
         if end > self.budget {
@@ -103,7 +101,7 @@ impl Unsaid {
         true
     }
 
-    /// Say what there is room for. Where nobody listens any more nobody has. Is that all?
+    /// Writes as much as the channel takes. Answers whether all bytes are written. Bytes without a reader are dropped.
     fn say(&mut self) -> bool {
         while self.start < self.end {
             // SAFETY: within the mapping, and filled in.
@@ -112,7 +110,7 @@ impl Unsaid {
             match usize::try_from(outcome) {
                 Ok(written) => self.start += written,
                 Err(_) if outcome == -Outcome::from(libc::EAGAIN) => return false,
-                Err(_) if is_later(outcome) => {}
+                Err(_) if is_retry(outcome) => {}
                 Err(_) => self.start = self.end,
             }
         }
@@ -130,27 +128,27 @@ impl Unsaid {
             sys!(SYS_munmap, self.at, self.budget);
             sys!(SYS_close, self.fd);
         }
-        *self = Self::NOTHING;
+        *self = Self::EMPTY;
     }
 }
 
-/// All of that.
-pub(crate) struct Rest([Unsaid; MOST]);
+/// All pending output of a replay.
+pub(crate) struct PendingIpcWrites([PendingIpcWrite; PENDING_CHANNELS_MAX]);
 
-impl Default for Rest {
+impl Default for PendingIpcWrites {
     fn default() -> Self {
-        Self([Unsaid::NOTHING; MOST])
+        Self([PendingIpcWrite::EMPTY; PENDING_CHANNELS_MAX])
     }
 }
 
-/// Is there nothing wrong, but that it is to be tried again?
-fn is_later(outcome: Outcome) -> bool {
+/// Whether the call is to be repeated.
+fn is_retry(outcome: Outcome) -> bool {
     [libc::EAGAIN, libc::EINTR].contains(&c_int::try_from(-outcome).unwrap_or(0))
 }
 
 impl Wrap {
     /// These two were made, which are each other's ends.
-    pub(crate) fn begin_talk(&mut self, ends: [c_int; 2]) {
+    pub(crate) fn begin_ipc(&mut self, ends: [c_int; 2]) {
         for fd in ends {
             if let Some(entry) = self.descriptors.entry(fd) {
                 entry.maker = self.process;
@@ -160,35 +158,34 @@ impl Wrap {
 
     /// The process that has made the way between this one and others of its session; `None`: it leads nowhere, or
     /// elsewhere.
-    pub(crate) fn maker(&self, fd: c_int) -> Option<u32> {
+    pub(crate) fn channel_maker(&self, fd: c_int) -> Option<u32> {
         let descriptor = self.descriptors.get(fd);
-        let leads = descriptor.crosses && !descriptor.is_paired() && descriptor.maker != 0;
+        let leads = descriptor.is_channel && !descriptor.is_paired() && descriptor.maker != 0;
         leads.then_some(descriptor.maker)
     }
 
-    /// Is what was said there said again, by others who replay?
-    pub(crate) fn is_talk(&self, fd: c_int) -> bool {
-        self.maker(fd)
-            .is_some_and(|maker| self.is_said_again(maker))
+    /// Whether another process writes to this channel in its replay.
+    pub(crate) fn is_ipc(&self, fd: c_int) -> bool {
+        self.channel_maker(fd)
+            .is_some_and(|maker| self.is_ipc_replayed(maker))
     }
 
-    /// Something is about to be said to others. What those of its session hear they note, and no host is to have that
-    /// without what it is due to.
-    pub(crate) fn commit_word(&mut self, fd: c_int) {
-        match self.maker(fd) {
+    /// Before a write to another process. A sibling records the bytes, so no host may have that determinant without its
+    /// causes.
+    pub(crate) fn commit_ipc(&mut self, fd: c_int) {
+        match self.channel_maker(fd) {
             Some(_) => self.commit(),
             None => self.commit_effect(),
         }
     }
 
-    /// Others of the session are at work on what makes this ready, in their replays. `false`: they are not, or not any
-    /// more.
-    pub(crate) fn await_relatives(&self, fd: c_int, events: i16) -> bool {
-        let until = clock::monotonic().saturating_add(PATIENCE);
+    /// Waits until the replay of a sibling makes this descriptor ready. `false`: no sibling replays any more.
+    pub(crate) fn await_siblings(&self, fd: c_int, events: i16) -> bool {
+        let until = clock::monotonic().saturating_add(SIBLING_REPLAY_TIMEOUT_NS);
         loop {
             // In this order.
-            let is_last = !self.relatives_replay() || clock::monotonic() > until;
-            let within = if is_last { 0 } else { PACE };
+            let is_last = !self.siblings_replay() || clock::monotonic() > until;
+            let within = if is_last { 0 } else { SIBLING_POLL_INTERVAL_NS };
             let is_ready = becomes_ready(fd, events | POLLHUP | POLLERR, within);
             if is_ready || is_last {
                 return is_ready;
@@ -196,37 +193,37 @@ impl Wrap {
         }
     }
 
-    /// The program has read this in a replay: it is said again, or was.
-    pub(crate) fn hear_again(&mut self, fd: c_int, pieces: &[iovec], length: Outcome) {
-        let mut block = [0u8; BLOCK];
+    /// Takes the replayed bytes out of the channel, and compares.
+    pub(crate) fn replay_ipc_read(&mut self, fd: c_int, pieces: &[iovec], length: Outcome) {
+        let mut block = [0u8; IPC_BLOCK_BYTES];
         let length = usize::try_from(length).unwrap_or(0);
         let mut done = 0;
         while done < length {
-            let part = (length - done).min(BLOCK);
-            if !self.await_relatives(fd, POLLIN) {
-                self.is_contradicted();
+            let part = (length - done).min(IPC_BLOCK_BYTES);
+            if !self.await_siblings(fd, POLLIN) {
+                self.fail_ipc_read();
             }
             let read = read_now(fd, &mut block[..part]);
-            if is_later(read) {
+            if is_retry(read) {
                 continue;
             }
             let read = usize::try_from(read).unwrap_or(0);
             // SAFETY: they are the program's, which has asked for this.
             if read == 0 || !unsafe { is_at(pieces, done, &block[..read]) } {
-                self.is_contradicted();
+                self.fail_ipc_read();
             }
             done += read;
         }
     }
 
     #[cold]
-    pub(crate) fn is_contradicted(&mut self) -> ! {
+    pub(crate) fn fail_ipc_read(&mut self) -> ! {
         say(&[b"another process has not repeated bytes that this process has read"]);
         self.fail(Failure::OtherOutput, Call::Input, None);
     }
 
-    /// It writes this in a replay, and others are to find it. Where nobody listens any more nobody has.
-    pub(crate) fn say_again(&mut self, fd: c_int, pieces: &[iovec], length: Outcome) {
+    /// Writes the bytes of a replay again, for siblings. Bytes without a reader are dropped.
+    pub(crate) fn replay_ipc_write(&mut self, fd: c_int, pieces: &[iovec], length: Outcome) {
         let mut left = usize::try_from(length).unwrap_or(0);
         for piece in pieces {
             let length = piece.iov_len.min(left);
@@ -234,31 +231,31 @@ impl Wrap {
             // SAFETY: the program has given them to be written.
             let mut rest = unsafe { bytes(piece.iov_base, length) };
             while !rest.is_empty() {
-                if self.has_rest(fd) || !self.await_relatives(fd, POLLOUT) {
-                    self.say_later(fd, rest);
+                if self.has_pending_ipc(fd) || !self.await_siblings(fd, POLLOUT) {
+                    self.defer_ipc_write(fd, rest);
                     break;
                 }
                 let outcome = write_now(fd, rest);
                 match usize::try_from(outcome) {
                     Ok(written) => rest = &rest[written..],
-                    Err(_) if is_later(outcome) => {}
+                    Err(_) if is_retry(outcome) => {}
                     Err(_) => return,
                 }
             }
         }
     }
 
-    fn has_rest(&self, fd: c_int) -> bool {
-        let mut all = self.rest.0.iter().filter(|rest| rest.fd >= 0);
+    fn has_pending_ipc(&self, fd: c_int) -> bool {
+        let mut all = self.pending_ipc.0.iter().filter(|rest| rest.fd >= 0);
         all.next().is_some() && {
             let inode = inode(fd);
-            self.rest.0.iter().any(|rest| rest.is_for(inode))
+            self.pending_ipc.0.iter().any(|rest| rest.is_for(inode))
         }
     }
 
-    fn say_later(&mut self, fd: c_int, said: &[u8]) {
+    fn defer_ipc_write(&mut self, fd: c_int, said: &[u8]) {
         let inode = inode(fd);
-        let all = &mut self.rest.0;
+        let all = &mut self.pending_ipc.0;
         let place = all.iter().position(|rest| rest.is_for(inode));
         let place = place.or_else(|| all.iter().position(|rest| rest.fd < 0));
         let is_kept = place.is_some_and(|place| {
@@ -274,12 +271,12 @@ impl Wrap {
         }
     }
 
-    /// All replays are over: whoever is to hear the rest listens.
-    pub(crate) fn say_rest(&mut self) {
-        let until = clock::monotonic().saturating_add(PATIENCE);
-        for place in 0..MOST {
-            let fd = self.rest.0[place].fd;
-            while fd >= 0 && !self.rest.0[place].say() {
+    /// After all replays: writes the pending output.
+    pub(crate) fn flush_pending_ipc(&mut self) {
+        let until = clock::monotonic().saturating_add(SIBLING_REPLAY_TIMEOUT_NS);
+        for place in 0..PENDING_CHANNELS_MAX {
+            let fd = self.pending_ipc.0[place].fd;
+            while fd >= 0 && !self.pending_ipc.0[place].say() {
                 let left = until.saturating_sub(clock::monotonic());
                 if !becomes_ready(fd, POLLOUT | POLLERR | POLLHUP, left) {
                     say(&[b"no process reads the bytes from this process to another process"]);
@@ -289,17 +286,17 @@ impl Wrap {
         }
     }
 
-    /// It ends in its replay, and would take that with it.
-    pub(crate) fn has_said_all(&mut self) {
-        if self.rest.0.iter().any(|rest| rest.fd >= 0) {
+    /// The process ends in its replay: pending output would be lost.
+    pub(crate) fn require_ipc_flushed(&mut self) {
+        if self.pending_ipc.0.iter().any(|rest| rest.fd >= 0) {
             say(&[b"a process has ended before another process had read all bytes"]);
             self.fail(Failure::OtherOutput, Call::Write, None);
         }
     }
 
-    /// What its parent has not said yet the parent says.
-    pub(crate) fn forget_rest(&mut self) {
-        for rest in self.rest.0.iter_mut().filter(|rest| rest.fd >= 0) {
+    /// In a child: the pending output is the parent's.
+    pub(crate) fn forget_pending_ipc(&mut self) {
+        for rest in self.pending_ipc.0.iter_mut().filter(|rest| rest.fd >= 0) {
             rest.let_go();
         }
     }

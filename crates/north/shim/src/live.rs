@@ -243,7 +243,7 @@ pub(crate) fn go(wrap: &mut Wrap) {
     unsafe { sys!(SYS_close, socket) };
     wrap.may_have_opened = true;
     signals::forget_heard(wrap);
-    wrap.say_rest();
+    wrap.flush_pending_ipc();
     wrap.serves_on();
     if let Some(limit) = wrap.limit.take() {
         // SAFETY: a limit that lives.

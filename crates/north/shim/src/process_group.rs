@@ -1,4 +1,6 @@
-//! What the processes of a service have to do with each other.
+//! Relations between the processes of a service: shared channels, shared memory, and the end of replays.
+//!
+//! A *sibling* is a process of the same process session.
 
 use core::sync::atomic::Ordering;
 
@@ -7,29 +9,29 @@ use north_abi::layout::{Fate, Process};
 
 use crate::{calls::refuse, clock, wrap::Wrap};
 
-/// Between two looks at how far others are, nanoseconds.
-pub(crate) const PACE: i64 = 100_000;
+/// Interval of polls for the replays of other processes.
+pub(crate) const REPLAY_POLL_INTERVAL_NS: i64 = 100_000;
 
-/// What there is to do about children that are not on their own.
-const APART: &[u8] = b"; --stateful=require needs processes that are on their own, or one that serves (nginx: `master_process off; daemon off;`)";
+/// Advice in the refusal of children that share state with other processes.
+const SEPARATE_PROCESSES_ADVICE: &[u8] = b"; --stateful=require needs processes that are on their own, or one that serves (nginx: `master_process off; daemon off;`)";
 
-/// What a process has that its children are to find as it was.
+/// How a process is related to the others. A child starts from the state of its parent.
 #[derive(Default)]
-pub(crate) struct Kinship {
-    /// Its parent's process id in its first life, and now.
+pub(crate) struct ProcessGroup {
+    /// The parent's process id in the first incarnation, and now.
     pub(crate) parent: Option<[pid_t; 2]>,
-    /// It has shared memory with others, or may have.
+    /// The process may share memory with other processes.
     pub(crate) shares_memory: bool,
-    /// It has clients.
+    /// The process has clients.
     pub(crate) serves: bool,
-    /// It has talked to other processes of the service, by what the first one has made.
-    pub(crate) talks: bool,
-    /// The one that has made what it talks by, if that is another one; 0: it does not.
-    pub(crate) confers: u32,
-    /// It has, or had, a connection from another process that nobody had served.
+    /// The process has used a channel that the main process, or another program, has made.
+    pub(crate) uses_outer_ipc: bool,
+    /// Maker of the session's channel that the process uses; 0: none, or the process itself.
+    pub(crate) session_ipc_maker: u32,
+    /// The process has inherited a connection that no process had served.
     pub(crate) holds: bool,
-    /// It has talked to others by what one of its session has made, be it itself.
-    pub(crate) has_ways: bool,
+    /// The process has used a channel that a process of its session has made.
+    pub(crate) uses_session_ipc: bool,
 }
 
 impl Wrap {
@@ -38,8 +40,8 @@ impl Wrap {
         (0..count).zip(&self.page.processes.0)
     }
 
-    /// Does a child that is begun again talk to others of the service in this replay?
-    fn is_talked(&self) -> bool {
+    /// Whether a child with outer channels is replayed.
+    fn is_ipc_replayed_by_any(&self) -> bool {
         self.is_replay && {
             let talks =
                 |one: &Process| one.has(Fate::Talks) && one.is_begun.load(Ordering::Acquire) != 0;
@@ -47,25 +49,28 @@ impl Wrap {
         }
     }
 
-    /// It has clients, or may have as the first one.
+    /// The process has clients, or is the main process.
     pub(crate) fn has_clients(&self) -> bool {
-        self.process == 0 || self.kinship.serves
+        self.process == 0 || self.group.serves
     }
 
-    /// This leads to other processes, and what was told by it is told again.
-    pub(crate) fn leads_to_kin(&self, fd: c_int) -> bool {
+    /// Whether `fd` is a channel to other processes whose input is replayed.
+    pub(crate) fn is_shared_channel(&self, fd: c_int) -> bool {
         let descriptor = self.descriptors.get(fd);
-        self.is_replay && descriptor.crosses && !descriptor.is_counter(fd) && self.is_talked()
+        self.is_replay
+            && descriptor.is_channel
+            && !descriptor.is_counter(fd)
+            && self.is_ipc_replayed_by_any()
     }
 
-    /// Are others not at the end of their replays?
-    pub(crate) fn others_replay(&self) -> bool {
+    /// Whether another process still replays.
+    pub(crate) fn service_replays(&self) -> bool {
         let mut all = self.all_processes();
         all.any(|(number, process)| number != self.process && process.has(Fate::Replays))
     }
 
-    /// The same of those of its own session.
-    pub(crate) fn relatives_replay(&self) -> bool {
+    /// Whether a sibling still replays.
+    pub(crate) fn siblings_replay(&self) -> bool {
         let session = self.session(self.process);
         let mut all = self.all_processes();
         all.any(|(number, process)| {
@@ -74,8 +79,8 @@ impl Wrap {
         })
     }
 
-    /// Is anybody begun who says again what others have said by what this process has made?
-    pub(crate) fn is_said_again(&self, maker: u32) -> bool {
+    /// Whether another replayed process writes to the channels of `maker` again.
+    pub(crate) fn is_ipc_replayed(&self, maker: u32) -> bool {
         let mut all = self.all_processes();
         all.any(|(number, process)| {
             let is_begun = process.is_begun.load(Ordering::Acquire) != 0;
@@ -84,7 +89,7 @@ impl Wrap {
         })
     }
 
-    /// The process that the first one has begun, and from which this one is.
+    /// Number of the first process of the session: the child of the main process from which this process descends.
     pub(crate) fn session(&self, mut number: u32) -> u32 {
         while let Some(process) = self.page.processes.0.get(number as usize) {
             match process.parent.load(Ordering::Acquire) {
@@ -95,78 +100,82 @@ impl Wrap {
         number
     }
 
-    /// Other processes come to this in their replays, if they do: at the end of theirs they will not.
-    pub(crate) fn await_kin(&mut self, mut is_so: impl FnMut(&mut Self) -> bool) -> bool {
+    /// Waits for a state that other processes reach in their replays. Answers whether the state was reached before the
+    /// last replay ended.
+    pub(crate) fn await_service_replay(
+        &mut self,
+        mut is_so: impl FnMut(&mut Self) -> bool,
+    ) -> bool {
         loop {
             // In this order.
-            let others_replay = self.others_replay();
-            if is_so(self) || !others_replay {
+            let service_replays = self.service_replays();
+            if is_so(self) || !service_replays {
                 return is_so(self);
             }
-            clock::sleep(PACE);
+            clock::sleep(REPLAY_POLL_INTERVAL_NS);
         }
     }
 
-    /// A child without clients contradicts its record, or is contradicted: nobody needs it. It is not begun again, and
-    /// its parent is told that it was killed.
-    pub(crate) fn is_dispensable(&self) -> bool {
+    /// Whether the service can continue without this child after a divergence. The child is not started again, and its
+    /// parent sees a kill.
+    pub(crate) fn may_skip_replay(&self) -> bool {
         let own = &self.page.processes.0[self.process as usize];
         let may_serve = own.has(Fate::Holds) && !own.has(Fate::Talks);
-        // Others say what they have heard of it, and may have clients.
-        let confers =
-            own.has(Fate::Confers) || self.kinship.has_ways && self.is_said_again(self.process);
+        // Siblings depend on its output, and may have clients.
+        let confers = own.has(Fate::Confers)
+            || self.group.uses_session_ipc && self.is_ipc_replayed(self.process);
         self.process != 0 && !own.has(Fate::Serves) && !may_serve && !confers
     }
 
-    /// The program is about to read from this, or to write to it, which is no connection.
+    /// The program is about to read from, or to write to, a channel.
     #[inline]
-    pub(crate) fn crosses(&mut self, fd: c_int) {
-        if self.process != 0 && self.descriptors.get(fd).crosses {
-            self.crosses_over(fd);
+    pub(crate) fn use_channel(&mut self, fd: c_int) {
+        if self.process != 0 && self.descriptors.get(fd).is_channel {
+            self.use_first_time(fd);
         }
     }
 
-    fn crosses_over(&mut self, fd: c_int) {
-        let maker = self.maker(fd);
-        self.kinship.has_ways |= maker.is_some();
+    fn use_first_time(&mut self, fd: c_int) {
+        let maker = self.channel_maker(fd);
+        self.group.uses_session_ipc |= maker.is_some();
         match maker {
-            Some(maker) if maker == self.process => self.look_at_kinship(),
-            Some(maker) if maker == self.kinship.confers => {}
-            Some(maker) if self.kinship.confers == 0 => {
-                self.kinship.confers = maker;
-                self.befalls(Fate::Confers, &maker.to_le_bytes());
+            Some(maker) if maker == self.process => self.check_group(),
+            Some(maker) if maker == self.group.session_ipc_maker => {}
+            Some(maker) if self.group.session_ipc_maker == 0 => {
+                self.group.session_ipc_maker = maker;
+                self.record_fate(Fate::Confers, &maker.to_le_bytes());
             }
-            _ if !self.kinship.talks => {
-                self.kinship.talks = true;
-                self.look_at_kinship();
-                self.befalls(Fate::Talks, &[]);
+            _ if !self.group.uses_outer_ipc => {
+                self.group.uses_outer_ipc = true;
+                self.check_group();
+                self.record_fate(Fate::Talks, &[]);
             }
             _ => {}
         }
     }
 
-    /// The program has memory that its children can write to as well.
-    pub(crate) fn maps(&mut self, access: c_int, flags: c_int) {
+    /// The program maps memory that its children can write to.
+    pub(crate) fn record_mapping(&mut self, access: c_int, flags: c_int) {
         if flags & MAP_SHARED != 0 && access & PROT_WRITE != 0 {
-            self.kinship.shares_memory = true;
+            self.group.shares_memory = true;
         }
     }
 
-    pub(crate) fn look_at_kinship(&self) {
-        if !self.kinship.serves {
+    pub(crate) fn check_group(&self) {
+        if !self.group.serves {
             return;
         }
         let own = &self.page.processes.0[self.process as usize];
-        if self.kinship.talks || own.has(Fate::Talks) {
+        if self.group.uses_outer_ipc || own.has(Fate::Talks) {
             refuse(&[
                 b"a child with clients talks to other processes by a pipe, or a pair of sockets",
-                APART,
+                SEPARATE_PROCESSES_ADVICE,
             ]);
         }
-        if self.kinship.shares_memory {
+        if self.group.shares_memory {
             refuse(&[
                 b"a child with clients shares memory with other processes",
-                APART,
+                SEPARATE_PROCESSES_ADVICE,
             ]);
         }
     }

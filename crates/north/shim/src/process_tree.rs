@@ -1,10 +1,10 @@
-//! The processes of a service: each has a stream of its own, which its parent's record names.
+//! The processes of a service. Each has a stream of its own, whose number is in the parent's record.
 //!
-//! A child is known by the number of its stream, which is noted before it is begun. In a replay those are begun again
-//! that have clients, or have children that do, and are not done with them; the others' ends and what they told are in
-//! the records of those who heard of it. One may go on with a connection where another one has let it go. What two
-//! processes would have to decide together is refused: two that serve one connection at once, and one with clients
-//! that talks to the first one, or to another program, by pipes ([`crate::ipc_replay`]).
+//! The number of a child's stream is recorded before the fork. A replay starts the children that have clients, or whose
+//! children have clients, and have not finished. The ends and the output of all other children are in the records of
+//! the processes that received them. A process may continue a connection that another process has given up. Decisions
+//! of two processes together are refused: two processes that serve one connection at once, and a child with clients
+//! that uses pipes to the main process or to another program ([`crate::ipc_replay`]).
 
 use core::sync::atomic::Ordering;
 
@@ -22,67 +22,68 @@ use crate::{
     determinant_sender::DeterminantSender,
     helpers, live,
     messages::say,
-    process_group::Kinship,
+    process_group::ProcessGroup,
     signals,
     stream::Stream,
     sys::sys,
     wrap::{Wrap, exit},
 };
 
-/// No process of the kernel's has this number, or a higher one (`PID_MAX_LIMIT`).
-const NO_PROCESS: pid_t = 1 << 22;
+/// First number that no process of the kernel has.
+const PID_MAX_LIMIT: pid_t = 1 << 22;
 
-/// A child that is about to be begun.
-pub(crate) struct Birth {
-    /// The number of its stream.
+/// A child that is about to be forked.
+pub(crate) struct PendingFork {
+    /// Number of the child's stream.
     number: u32,
-    /// It is begun in a replay.
-    is_again: bool,
-    /// Its way to the logger; -1: there is none. It may have a network of its own, where none would be.
-    way: c_int,
+    /// The fork is in the record.
+    is_replayed: bool,
+    /// The child's socket to the logger; -1: none. Opened before the fork, since the child may have a network namespace
+    /// of its own.
+    logger_socket: c_int,
 }
 
-impl Birth {
+impl PendingFork {
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    pub(crate) fn is_again(&self) -> bool {
-        self.is_again
+    pub(crate) fn is_replayed(&self) -> bool {
+        self.is_replayed
     }
 
-    /// It is the child's alone.
-    fn lets_way_go(&self) {
-        if self.way >= 0 {
+    /// In the parent: the socket is the child's.
+    fn close_logger_socket(&self) {
+        if self.logger_socket >= 0 {
             // SAFETY: it is ours.
-            unsafe { sys!(SYS_close, self.way) };
+            unsafe { sys!(SYS_close, self.logger_socket) };
         }
     }
 }
 
 impl Wrap {
-    /// A child is to be begun. `None`: there can be none that is followed.
-    pub(crate) fn conceive(&mut self) -> Option<Birth> {
+    /// Before a fork. `None`: the child cannot be recorded.
+    pub(crate) fn fork_prepare(&mut self) -> Option<PendingFork> {
         if self.is_off() {
             return None;
         }
         let again = self.replayed(Call::Fork, 0, |record| record.outcome);
         let number = match again {
-            Some(number) => self.last_number(number),
+            Some(number) => self.last_fork_number(number),
             None => self.new_stream(),
         };
         let number = number?;
         self.claim_all();
         self.descriptors.are_shared();
-        Some(Birth {
+        Some(PendingFork {
             number,
-            is_again: again.is_some(),
-            way: self.new_way(),
+            is_replayed: again.is_some(),
+            logger_socket: self.new_logger_socket(),
         })
     }
 
-    /// A child that was begun anew after a replay has another number.
-    fn last_number(&mut self, mut number: i64) -> Option<u32> {
+    /// A child that was forked anew after a replay has another number: the last one counts.
+    fn last_fork_number(&mut self, mut number: i64) -> Option<u32> {
         while let Some(Ok((record, length))) = self.stream.peek()
             && (record.call, record.fd) == (Call::Fork, 0)
         {
@@ -114,94 +115,93 @@ impl Wrap {
         Some(number)
     }
 
-    /// Is this child to be begun, now or again?
-    fn is_begun(&self, birth: &Birth) -> bool {
-        !birth.is_again || self.kin(birth).is_begun.load(Ordering::Acquire) != 0
+    /// Whether this child is to be forked, for the first time or in a replay.
+    fn is_begun(&self, fork: &PendingFork) -> bool {
+        !fork.is_replayed || self.fork_entry(fork).is_begun.load(Ordering::Acquire) != 0
     }
 
-    /// The same, and if it is, others wait for it from here on.
-    pub(crate) fn begins(&self, birth: &Birth) -> bool {
-        let is_begun = self.is_begun(birth);
-        if is_begun && birth.is_again {
-            self.kin(birth).set(Fate::Replays);
+    /// As [`Self::is_begun`]. From here on other processes wait for the replay of the child.
+    pub(crate) fn begin_fork(&self, fork: &PendingFork) -> bool {
+        let is_begun = self.is_begun(fork);
+        if is_begun && fork.is_replayed {
+            self.fork_entry(fork).set(Fate::Replays);
         }
         is_begun
     }
 
-    fn kin(&self, birth: &Birth) -> &'static Process {
-        &self.page.processes.0[birth.number as usize]
+    fn fork_entry(&self, fork: &PendingFork) -> &'static Process {
+        &self.page.processes.0[fork.number as usize]
     }
 
-    /// What the dead life could do, this one cannot: begin the child.
-    pub(crate) fn is_childless(&mut self) -> ! {
+    /// The fork of the record fails in the replay.
+    pub(crate) fn fail_fork(&mut self) -> ! {
         self.fail(Failure::NotSupported, Call::Fork, Some(Call::Fork))
     }
 
-    /// The parent goes on; the child, if there is one, has this process id. What the program is told; `None`: the dead
-    /// life had not come so far, and the child is to be begun now.
-    pub(crate) fn parented(&mut self, birth: &mut Birth, real: i64) -> Option<i64> {
+    /// After the fork, in the parent; `real` is the child's process id, or 0 without a child. Answers the outcome for
+    /// the program. `None`: the dead incarnation had not forked, and the child is to be forked now.
+    pub(crate) fn fork_parent(&mut self, fork: &mut PendingFork, real: i64) -> Option<i64> {
         // An earlier replay has begun another one in its place, after a signal.
-        if birth.is_again
+        if fork.is_replayed
             && real == 0
             && let Some(Ok((record, _))) = self.stream.peek()
             && (record.call, record.fd) == (Call::Fork, 0)
         {
-            birth.number = self.last_number(0)?;
+            fork.number = self.last_fork_number(0)?;
             return None;
         }
-        let fd = birth.number.cast_signed();
+        let fd = fork.number.cast_signed();
         let mut told = self.replayed(Call::Fork, fd, |record| record.outcome);
         if told.is_none() {
-            let first = self.kin(birth).pid.load(Ordering::Acquire);
-            if birth.is_again && real == 0 {
-                // If the dead life had begun it, nobody knows of that.
-                birth.is_again = false;
-                birth.number = self.new_stream()?;
+            let first = self.fork_entry(fork).pid.load(Ordering::Acquire);
+            if fork.is_replayed && real == 0 {
+                // No process has a determinant of the dead incarnation's child, if there was one.
+                fork.is_replayed = false;
+                fork.number = self.new_stream()?;
                 return None;
             }
             // In a namespace of its own it knows itself by another number.
-            let is_known = birth.is_again && first > 1;
+            let is_known = fork.is_replayed && first > 1;
             let outcome = match is_known {
                 true => first.into(),
-                false => self.name(birth, real),
+                false => self.name(fork, real),
             };
             self.record(&Record {
                 call: Call::Fork,
-                fd: birth.number,
+                fd: fork.number,
                 outcome,
                 payload: &[],
             });
             told = Some(outcome);
         }
         let outcome = told?;
-        birth.lets_way_go();
-        let begun = if self.is_begun(birth) { real } else { 0 };
+        fork.close_logger_socket();
+        let begun = if self.is_begun(fork) { real } else { 0 };
         if outcome > 0
             && !self
                 .children
-                .add(outcome as pid_t, begun as pid_t, birth.number)
+                .add(outcome as pid_t, begun as pid_t, fork.number)
         {
             refuse(&[b"the server has too many children"]);
         }
         Some(outcome)
     }
 
-    /// What this process is to know a new child by, which the kernel knows by `real`: by the same number, unless it
-    /// knows itself or another child by it, which had it in an earlier life. Number 1 is the first one's of any
-    /// namespace.
-    fn name(&self, birth: &Birth, real: i64) -> i64 {
+    /// Process id of a new child for the program: the kernel's `real` one, unless the program knows another process by
+    /// that number from an earlier incarnation. Number 1 is the first process of any namespace.
+    fn name(&self, fork: &PendingFork, real: i64) -> i64 {
         let number = real as pid_t;
         let is_taken = number > 1 && (number == self.pid || self.children.has(number));
         if is_taken {
-            i64::from(NO_PROCESS) + i64::from(birth.number)
+            i64::from(PID_MAX_LIMIT) + i64::from(fork.number)
         } else {
             real
         }
     }
 
-    /// Its parent, as it knows it, whose end only the end of the service is, unless it has left by itself.
+    /// The parent's process id for the program. It changes only if the parent has ended by itself.
     pub(crate) fn parent(&self, now: pid_t) -> pid_t {
-        let Some([then, real]) = self.kinship.parent else {
+        let Some([then, real]) = self.group.parent else {
             return now;
         };
         let own = &self.page.processes.0[self.process as usize];
@@ -210,34 +210,34 @@ impl Wrap {
         if now == real || !has_left { then } else { now }
     }
 
-    /// A child has died of its client, which is not begun again.
-    pub(crate) fn is_orphaned(&self, known: pid_t) {
+    /// A child has died of `SIGPIPE`, and is not started again.
+    pub(crate) fn mark_orphaned(&self, known: pid_t) {
         if let Some(number) = self.children.number(known) {
             self.page.processes.0[number as usize].set(Fate::Executes);
         }
     }
 
-    /// This child is not begun again. Its end is the service's, whose next life is without it.
+    /// Ends the service. The next incarnation is without this child.
     #[cold]
-    pub(crate) fn is_given_up(&self) -> ! {
+    pub(crate) fn give_up_process(&self) -> ! {
         say(&[b"a child with unfinished work cannot go on and is not started again"]);
         self.page.processes.0[self.process as usize].set(Fate::Gone);
         exit();
     }
 
-    /// How the parent, whose record this still is, knows a child that is begun again.
-    fn known_as(&mut self, birth: &Birth) -> Option<i64> {
+    /// The process id of a replayed child, from the record of the parent.
+    fn known_as(&mut self, fork: &PendingFork) -> Option<i64> {
         match self.stream.peek()? {
-            Ok((record, _)) if birth.is_again && record.call == Call::Fork => {
-                (record.fd == birth.number && record.outcome > 0).then_some(record.outcome)
+            Ok((record, _)) if fork.is_replayed && record.call == Call::Fork => {
+                (record.fd == fork.number && record.outcome > 0).then_some(record.outcome)
             }
             _ => None,
         }
     }
 
-    /// What a child told that is begun again is not what it had told.
+    /// A replayed child has sent other bytes to another process than before.
     #[cold]
-    pub(crate) fn kin_contradicts(&self) -> ! {
+    pub(crate) fn fail_sibling_output(&self) -> ! {
         for (number, process) in self.all_processes() {
             if number != 0 && process.has(Fate::Talks) {
                 process.set(Fate::Gone);
@@ -250,35 +250,35 @@ impl Wrap {
         exit();
     }
 
-    /// This process is the child.
-    pub(crate) fn become_child(&mut self, birth: &Birth) {
-        let entry = self.kin(birth);
+    /// After the fork, in the child.
+    pub(crate) fn fork_child(&mut self, fork: &PendingFork) {
+        let entry = self.fork_entry(fork);
         let parent = (self.process, self.pid);
-        let known = self.known_as(birth);
+        let known = self.known_as(fork);
         // SAFETY: no memory is involved.
         let (own, now) = unsafe { (sys!(SYS_getpid), sys!(SYS_getppid)) };
-        let name = known.unwrap_or_else(|| self.name(birth, own));
-        self.process = birth.number;
-        self.lives();
-        self.stream = Stream::new(self.page, entry, birth.number);
-        // One that is begun again may have had no time to note anything.
-        self.is_replay = birth.is_again;
+        let name = known.unwrap_or_else(|| self.name(fork, own));
+        self.process = fork.number;
+        self.register_liveness();
+        self.stream = Stream::new(self.page, entry, fork.number);
+        // A replayed child may have recorded no determinant.
+        self.is_replay = fork.is_replayed;
         self.reset_deferred();
         self.let_go_of_listeners();
         self.unrecorded = Unrecorded::default();
         self.rests = Unrecorded::default();
         self.children = Children::default();
         self.may_have_opened = false;
-        self.kinship = Kinship {
+        self.group = ProcessGroup {
             parent: None,
             serves: false,
-            talks: false,
-            confers: 0,
-            has_ways: false,
+            uses_outer_ipc: false,
+            session_ipc_maker: 0,
+            uses_session_ipc: false,
             holds: false,
-            ..self.kinship
+            ..self.group
         };
-        self.forget_rest();
+        self.forget_pending_ipc();
         self.inherits_locks();
         signals::forget();
         closing::forget();
@@ -291,8 +291,8 @@ impl Wrap {
             (connection.is_served, connection.is_inherited) = (false, true);
         }
         self.descriptors.are_watched_by_parent();
-        self.takes_way(birth);
-        self.kinship.parent = Some([parent.1, now as pid_t]);
+        self.take_logger_socket(fork);
+        self.group.parent = Some([parent.1, now as pid_t]);
         self.pid_now = own as pid_t;
         entry.parent.store(parent.0, Ordering::Release);
         let began = self.replayed(Call::Start, 0, |record| record.outcome);
@@ -306,17 +306,17 @@ impl Wrap {
         }
         self.pid = began.unwrap_or(name) as pid_t;
         entry.pid.store(self.pid, Ordering::Release);
-        self.kinship.holds = holds;
+        self.group.holds = holds;
         if holds {
-            self.befalls(Fate::Holds, &[]);
+            self.record_fate(Fate::Holds, &[]);
         }
-        if self.kinship.shares_memory {
-            self.befalls(Fate::Shares, &[]);
+        if self.group.shares_memory {
+            self.record_fate(Fate::Shares, &[]);
         }
     }
 
-    /// What the logger answers to a process nobody else is to hear.
-    fn new_way(&self) -> c_int {
+    /// A socket to the logger for one process: no other process may take its answers.
+    fn new_logger_socket(&self) -> c_int {
         if self.page.hold.load(Ordering::Relaxed) == Hold::Never as u32 {
             return -1;
         }
@@ -336,20 +336,20 @@ impl Wrap {
         -1
     }
 
-    fn takes_way(&mut self, birth: &Birth) {
+    fn take_logger_socket(&mut self, fork: &PendingFork) {
         self.sender = DeterminantSender::default();
         if self.page.hold.load(Ordering::Relaxed) == Hold::Never as u32 {
             return;
         }
-        if birth.way < 0 {
-            return self.find_own_way();
+        if fork.logger_socket < 0 {
+            return self.open_logger_socket();
         }
         // SAFETY: both are ours.
-        unsafe { sys!(SYS_dup3, birth.way, LOGGER_SOCKET_FD, O_CLOEXEC) };
-        birth.lets_way_go();
+        unsafe { sys!(SYS_dup3, fork.logger_socket, LOGGER_SOCKET_FD, O_CLOEXEC) };
+        fork.close_logger_socket();
     }
 
-    fn find_own_way(&self) {
+    fn open_logger_socket(&self) {
         for family in [AF_INET6, AF_INET] {
             // SAFETY: a new socket, which is ours.
             let has_way = unsafe {
@@ -372,11 +372,11 @@ impl Wrap {
         self.page.next_connection.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// This becomes of the process. Is it so in a replay, too?
-    pub(crate) fn befalls(&mut self, fate: Fate, payload: &[u8]) -> bool {
+    /// Records, or replays, a change of the process. Answers whether the change was replayed.
+    pub(crate) fn record_fate(&mut self, fate: Fate, payload: &[u8]) -> bool {
         let replayed = self.replayed(Call::Fate, 0, |record| record.outcome == fate as i64);
         match replayed {
-            // Those who go on see then that it has left.
+            // Other processes see the end.
             Some(true) if fate == Fate::Ends => {
                 self.page.processes.0[self.process as usize].set(fate);
             }
@@ -384,9 +384,10 @@ impl Wrap {
             Some(false) => self.fail(Failure::OtherCall, Call::Fate, Some(Call::Fate)),
             None => {
                 let own = &self.page.processes.0[self.process as usize];
-                // Who is seen to have ended has recorded that; of anything else the next life is to know in any case.
+                // An end is visible after its determinant. Any other change is visible before, since the next
+                // incarnation must know the change in any case.
                 if fate == Fate::Confers {
-                    own.confers(self.kinship.confers);
+                    own.confers(self.group.session_ipc_maker);
                 } else if fate != Fate::Ends {
                     own.set(fate);
                 }
@@ -402,8 +403,8 @@ impl Wrap {
         replayed.is_some()
     }
 
-    /// The process ends here: what the kernel closes then, clients hear of.
-    pub(crate) fn ends(&mut self) {
+    /// The process ends. Clients see the close of its sockets.
+    pub(crate) fn record_exit(&mut self) {
         if !self.is_replay {
             self.commit();
         }
@@ -411,7 +412,7 @@ impl Wrap {
             return;
         }
         let own = &self.page.processes.0[self.process as usize];
-        let is_again = self.befalls(Fate::Ends, &[]);
+        let is_again = self.record_fate(Fate::Ends, &[]);
         if !self.locks.all().is_empty() && !is_again {
             self.commit(); // who has them next may note that at once
         }
@@ -421,7 +422,7 @@ impl Wrap {
             self.lets_opened_go();
             return;
         }
-        self.has_said_all();
+        self.require_ipc_flushed();
         own.unset(Fate::Replays); // who receives from it may wait for that
         for (_, connection) in self.descriptors.connections() {
             if connection.is_touched() && connection.received <= connection.outstream {
@@ -432,8 +433,8 @@ impl Wrap {
         live::ended(self);
     }
 
-    /// The process becomes another program, or stays what it is after all.
-    pub(crate) fn executes(&mut self) {
+    /// Before execve(2), which may fail.
+    pub(crate) fn record_exec(&mut self) {
         if self.process == 0 && !self.is_off() {
             refuse(&[
                 b"the server executes another program: give that program to serve, without the wrapper",
@@ -447,17 +448,17 @@ impl Wrap {
             if maker == own || flags & i64::from(libc::FD_CLOEXEC) != 0 {
                 continue;
             }
-            // What the other program says there nobody could say again.
+            // A replay cannot repeat the output of the other program.
             let its = &self.page.processes.0[maker as usize];
             its.set(Fate::Talks);
             if its.has(Fate::Serves) {
-                self.kinship.serves = true;
-                self.kinship.talks = true;
-                self.look_at_kinship();
+                self.group.serves = true;
+                self.group.uses_outer_ipc = true;
+                self.check_group();
             }
         }
         if self.process != 0 {
-            self.befalls(Fate::Executes, &[]);
+            self.record_fate(Fate::Executes, &[]);
         }
     }
 }

@@ -15,7 +15,7 @@ use north_abi::{Call, Record};
 
 use crate::{
     children::End,
-    liveness::await_end,
+    liveness::await_service_kill,
     sys::{Outcome, sys},
     wrap::Wrap,
 };
@@ -131,14 +131,14 @@ pub(crate) fn take(wrap: &mut Wrap) -> Option<c_int> {
             let information = &(*place).information;
             let end = End(*information);
             if end.is_broken() {
-                wrap.is_orphaned(information.si_pid());
+                wrap.mark_orphaned(information.si_pid());
             } else if end.is_kill() {
-                await_end();
+                await_service_kill();
             }
         }
     }
     if wrap.process != 0 {
-        wrap.look_for_crashes(); // it may be the signal that it is to have then (`PR_SET_PDEATHSIG`)
+        wrap.poll_crashes(); // it may be the signal that it is to have then (`PR_SET_PDEATHSIG`)
     }
     // SAFETY: see `Slots`; a plain structure's bytes.
     let payload = unsafe {

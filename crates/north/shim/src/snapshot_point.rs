@@ -248,7 +248,7 @@ fn take_up(wrap: &mut Wrap, given: [c_int; RESUMED + 1], connections: u32) {
         }
     }
     map_page(wrap);
-    wrap.lives();
+    wrap.register_liveness();
     helpers::open_files(wrap);
     shared_state_guard::set_role(match wrap.page.pause_at.load(Ordering::Acquire) {
         0 => Role::Service,

@@ -20,11 +20,11 @@ use crate::{
     datagrams::Datagrams,
     descriptors::Descriptors,
     determinant_sender::DeterminantSender,
-    ipc_replay::Rest,
+    ipc_replay::PendingIpcWrites,
     live::{self, Positions},
     messages::say,
     output_commit::deferred::{CommitWait, RoundTrip},
-    process_group::Kinship,
+    process_group::ProcessGroup,
     read_cursors::Reads,
     signals, snapshot_point,
     stream::Stream,
@@ -50,9 +50,9 @@ pub(crate) struct Wrap {
     /// How often its helpers have come to rest.
     pub(crate) rests: Unrecorded,
     pub(crate) children: Children,
-    pub(crate) kinship: Kinship,
+    pub(crate) group: ProcessGroup,
     /// What is still to be said to others of its session when a replay is over.
-    pub(crate) rest: Rest,
+    pub(crate) pending_ipc: PendingIpcWrites,
     /// How many descriptors the program allows itself when its record is replayed.
     pub(crate) limit: Option<rlimit>,
     /// What it has locked, and in a replay had.
@@ -326,8 +326,8 @@ impl Wrap {
     #[cold]
     pub(crate) fn fail(&mut self, failure: Failure, call: Call, found: Option<Call>) -> ! {
         let page = self.page;
-        if self.is_dispensable() {
-            self.is_given_up();
+        if self.may_skip_replay() {
+            self.give_up_process();
         }
         page.failed_process.store(self.process, Ordering::Relaxed);
         page.failed_at

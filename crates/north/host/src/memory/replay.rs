@@ -189,8 +189,8 @@ impl Memory {
         page.serving.clear(connections);
         page.passing.clear();
         page.is_ending.store(0, Ordering::Release);
-        for (_, life) in self.processes().zip(&page.lives.0) {
-            life.forget();
+        for (_, liveness) in self.processes().zip(&page.liveness.0) {
+            liveness.forget();
         }
         page.failure.store(0, Ordering::Release);
         page.reason.forget();

@@ -102,7 +102,7 @@ impl Wrap {
             }
             let mut outcome = perform(self);
             if outcome == failed(EADDRINUSE) {
-                self.await_kin(|wrap| {
+                self.await_service_replay(|wrap| {
                     outcome = perform(wrap);
                     outcome != failed(EADDRINUSE)
                 });

@@ -33,7 +33,7 @@ unsafe fn pair(outcome: Outcome, ends: *const c_int, kinds: [Kind; 2], is_stream
             }
             wrap.descriptors.pair(ends[0], ends[1]);
             if is_stream {
-                wrap.begin_talk(ends);
+                wrap.begin_ipc(ends);
             }
         });
     }

@@ -16,9 +16,9 @@ use super::{failed, refuse};
 use crate::{
     clock, closing,
     errno::answer_int,
-    ipc_replay::PATIENCE,
+    ipc_replay::SIBLING_REPLAY_TIMEOUT_NS,
     messages::say,
-    process_group::PACE,
+    process_group::REPLAY_POLL_INTERVAL_NS,
     shared_state_guard::no_helper_in_a_rehearsal,
     signals::blocking,
     sys::{self, Outcome, structure, sys},
@@ -229,7 +229,7 @@ impl Wrap {
         let outcome = perform();
         if outcome == 0 {
             // Who had it may have died, and this process with it.
-            self.look_for_any_crash();
+            self.poll_any_crash();
         }
         self.note_lock(lock.fd, outcome, lock.payload(&mut [0; PART]));
         outcome
@@ -320,7 +320,7 @@ impl Wrap {
 
     /// The record has ended: take what it has locked.
     pub(crate) fn take_locks(&mut self) {
-        let until = clock::monotonic().saturating_add(PATIENCE);
+        let until = clock::monotonic().saturating_add(SIBLING_REPLAY_TIMEOUT_NS);
         for place in 0..self.locks.all().len() {
             let lock = self.locks.all()[place];
             while !closing::is_closed(lock.fd) {
@@ -335,7 +335,7 @@ impl Wrap {
                     say(&[b"another program has locked a file that the server had locked"]);
                     self.fail(Failure::LockTaken, Call::Lock, None);
                 }
-                clock::sleep(PACE);
+                clock::sleep(REPLAY_POLL_INTERVAL_NS);
             }
         }
     }

@@ -43,7 +43,7 @@ impl Wrap {
         self.begin_iteration();
         let outcome = perform(self);
         if outcome > 0 {
-            self.look_at_relatives();
+            self.poll_sibling_crash();
         }
         self.has_slept();
         let mut room = [0; FEW * ReadyWriter::MAX_EACH];

@@ -67,7 +67,7 @@ impl Wrap {
 
     /// No other process may have it, or want its address.
     fn is_alone(&self) -> bool {
-        self.process == 0 && !self.others_replay()
+        self.process == 0 && !self.service_replays()
     }
 
     fn has_another_of(&self, fd: c_int) -> bool {

@@ -47,7 +47,7 @@ unsafe extern "C" fn syscall(
         libc::SYS_clone3 if unsafe { flags_of(first, second) } & SHARES == 0 => refuse_clone(),
         libc::SYS_vfork => refuse_clone(),
         libc::SYS_seccomp => refuse_sandbox(),
-        libc::SYS_exit_group => drop(wrap::with(Wrap::ends)),
+        libc::SYS_exit_group => drop(wrap::with(Wrap::record_exit)),
         // What it says and hears by that nobody sees: libraries do without.
         libc::SYS_io_uring_setup => return answer(failed(libc::ENOSYS)) as c_long,
         _ if reads_or_writes(number)

@@ -170,21 +170,23 @@ impl Wrap {
         perform: impl FnOnce() -> Outcome,
     ) -> Outcome {
         let whole = total(pieces);
-        self.crosses(fd);
+        self.use_channel(fd);
         let Some(outcome) = self.replayed_write(fd, whole) else {
             self.before_writing(fd);
-            self.commit_word(fd);
+            self.commit_ipc(fd);
             let outcome = perform();
             if whole > 0 {
-                self.look_at_end(fd, outcome);
+                self.poll_crash_after(fd, outcome);
             }
             self.record_write(fd, whole, outcome);
             return outcome;
         };
-        if self.is_talk(fd) {
-            self.say_again(fd, pieces, outcome);
-        } else if outcome > 0 && self.leads_to_kin(fd) {
-            if self.await_kin(|_| is_ready(fd, libc::POLLOUT)) && !is_ready(fd, libc::POLLERR) {
+        if self.is_ipc(fd) {
+            self.replay_ipc_write(fd, pieces, outcome);
+        } else if outcome > 0 && self.is_shared_channel(fd) {
+            if self.await_service_replay(|_| is_ready(fd, libc::POLLOUT))
+                && !is_ready(fd, libc::POLLERR)
+            {
                 perform();
             }
         } else if outcome > 0 && self.descriptors.get(fd).is_paired() {
@@ -472,7 +474,7 @@ unsafe fn send_beside(
     pieces: &[iovec],
     flags: c_int,
 ) -> Option<ssize_t> {
-    if with(|wrap| wrap.maker(fd).is_some()) != Some(true) {
+    if with(|wrap| wrap.channel_maker(fd).is_some()) != Some(true) {
         return None;
     }
     // SAFETY: by the caller.

@@ -1,10 +1,9 @@
-//! Output leaves when all that it may depend on is with the logger (*output commit*; `ft-tcp-infocom-2001`, IV.D).
+//! The barrier before output: the process sends its determinants and waits for the logger.
 //!
-//! The process tells the logger by itself ([`crate::determinant_sender`]) when it is about to say something and there is
-//! something that the logger does not have. That is so with every word, whose own note is new. It says all that any
-//! process of the service has recorded: what it is about to say may depend on that. Here the program waits for the
-//! answer. Where it says several words in a turn of its event loop, or the answer takes long, they leave later
-//! ([`crate::output_commit::deferred`]).
+//! Before a write the process sends the determinants that the logger does not have ([`crate::determinant_sender`]), of
+//! all processes of the service: the output may depend on any of them. Each write has a determinant of its own. The
+//! program waits for the logger's answer. After several writes in a loop iteration, or with a far logger, the output is
+//! deferred instead ([`crate::output_commit::deferred`]).
 
 use core::sync::atomic::Ordering;
 
@@ -14,13 +13,12 @@ use crate::{
     clock, determinant_sender::LoggerReply, helpers::for_us, messages::say, sys::sys, wrap::Wrap,
 };
 
-/// How long the answer is waited for before it is all said again, microseconds: at first, and at last.
+/// Wait for the logger's answer before all determinants are sent again, microseconds: the first wait, and the longest.
 pub(crate) const REPLY_TIMEOUT_MIN_US: i64 = 20_000;
 pub(crate) const REPLY_TIMEOUT_MAX_US: i64 = 200_000;
 
 impl Wrap {
-    /// Something is about to be said: wait until everything that was recorded is safe. There is nothing to wait for in
-    /// a replay.
+    /// Before output: waits until the logger has all determinants. A replay does not wait.
     #[inline]
     pub(crate) fn commit(&mut self) {
         if self.is_replay {
@@ -30,7 +28,7 @@ impl Wrap {
         self.commit_replayed();
     }
 
-    /// The same for what the supervisor says of what was said in a replay.
+    /// The same for output of a replay that the supervisor sends.
     #[inline]
     pub(crate) fn commit_replayed(&mut self) {
         if self.page.hold.load(Ordering::Relaxed) != Hold::Never as u32 || !self.deferred.is_empty()
@@ -39,7 +37,7 @@ impl Wrap {
         }
     }
 
-    /// The same before something is done that is no word to a client.
+    /// The same before a write to a file or a pipe (`--output-commit=all`).
     #[inline]
     pub(crate) fn commit_effect(&mut self) {
         if self.page.hold.load(Ordering::Relaxed) == Hold::EffectsToo as u32 && !self.is_replay {
@@ -47,7 +45,7 @@ impl Wrap {
         }
     }
 
-    /// What was said before leaves, too.
+    /// Waits until all determinants are stable, and sends the deferred output.
     pub(crate) fn await_stable(&mut self) {
         loop {
             if !self.may_write() {
@@ -58,7 +56,7 @@ impl Wrap {
                 self.page.commits.waited(took);
             }
             self.release_deferred();
-            // A logger that has come back without its records has not what the one before had.
+            // A logger that restarted without records does not have the earlier determinants.
             if self.deferred.is_empty() {
                 return;
             }
@@ -81,18 +79,18 @@ impl Wrap {
         }
     }
 
-    /// Is what is said to be held at all?
+    /// Whether output must wait for the logger.
     pub(crate) fn requires_commit(&self) -> bool {
         let held = self.page.hold.load(Ordering::Acquire) != Hold::Never as u32;
         held && self.page.mode.load(Ordering::Acquire) == Mode::Record as u32
     }
 
-    /// Is there nothing that has to be waited for?
+    /// Whether output may leave now.
     pub(crate) fn may_write(&self) -> bool {
         !self.requires_commit() || self.processes().all(|(_, process)| is_stable(process))
     }
 
-    /// Those that have ended, and whose records are all with the logger, need not be looked at again.
+    /// Ended processes whose streams are stable are settled, and are not polled again.
     fn settle_ended(&self) {
         let page = self.page;
         let count = page.next_process.load(Ordering::Acquire);
@@ -106,7 +104,7 @@ impl Wrap {
         });
     }
 
-    /// Those that may have recorded what the logger does not have, with their numbers.
+    /// Processes that may have unstable determinants, with their numbers.
     pub(crate) fn processes(&self) -> impl Iterator<Item = (u32, &'static Process)> + use<> {
         let count = self.page.next_process.load(Ordering::Acquire);
         let settled = self.page.settled.number();
@@ -117,7 +115,7 @@ impl Wrap {
         numbers.filter_map(|number| Some((number, all.get(number as usize)?)))
     }
 
-    /// Hear of `under_way` bytes. `false`: not of all of them in time.
+    /// Waits for acknowledgements of `under_way` bytes. `false`: not all came in time.
     fn await_acks(&mut self, under_way: u64, patience: i64) -> bool {
         let before = self.stable_bytes();
         loop {
@@ -144,7 +142,7 @@ impl Wrap {
         }
     }
 
-    /// What comes soon, if that is to be expected.
+    /// Busy polling for an answer, if the logger is near.
     fn busy_poll_ack(&mut self) -> Option<LoggerReply> {
         if !self.round_trip.is_short() {
             return None;
@@ -168,7 +166,7 @@ impl Wrap {
         }
     }
 
-    /// The logger has no room for more.
+    /// The logger takes no more determinants: recording stops.
     #[cold]
     pub(crate) fn is_over(&self) {
         say(&[b"the logger has no room for the record: recording has stopped"]);
@@ -183,7 +181,7 @@ impl Wrap {
         stable.fold(0, u64::wrapping_add)
     }
 
-    /// The record ends here. Before anything is said that is not in it, the logger is not to take it for whole.
+    /// Recording stops. The logger must know before output leaves whose causes are not recorded.
     #[cold]
     pub(crate) fn end_record(&mut self, mode: Mode) {
         let mut patience = REPLY_TIMEOUT_MIN_US;

@@ -100,7 +100,7 @@ impl Wrap {
         let descriptor = self.descriptors.get(fd);
         if event.events & EPOLLIN.cast_unsigned() != 0
             && descriptor.is_paired()
-            && !descriptor.crosses
+            && !descriptor.is_channel
             && !is_ready(fd, POLLIN)
         {
             self.awaits_helper(fd);
