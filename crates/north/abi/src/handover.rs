@@ -529,9 +529,8 @@ pub enum Message {
         /// As [`Reach::serial`].
         serial: u64,
     },
-    /// The data plane's table of how far connections are noted is wanted ([`crate::notes`]). Answered as
-    /// [`Message::Wants`].
-    Notes {
+    /// The process wants the table of read cursors ([`crate::read_cursors`]). Answered as [`Message::Wants`].
+    ReadCursors {
         /// The process.
         process: u32,
     },
@@ -556,7 +555,7 @@ impl Message {
             Self::Reads { process, file } => (6, process, file),
             Self::Wants { process, file } => (7, process, file),
             Self::Opens { process, serial } => (8, process, serial),
-            Self::Notes { process } => (9, process, 0),
+            Self::ReadCursors { process } => (9, process, 0),
         };
         let mut bytes = [0; Self::SIZE];
         bytes[0] = kind;
@@ -592,7 +591,7 @@ impl Message {
                 file: serial,
             }),
             8 => Some(Self::Opens { process, serial }),
-            9 => Some(Self::Notes { process }),
+            9 => Some(Self::ReadCursors { process }),
             _ => None,
         }
     }

@@ -178,7 +178,7 @@ pub(crate) struct Descriptors {
     free: u32,
     /// How many connections the program has opened.
     opened: u64,
-    /// Notes of those that were closed.
+    /// Read cursors of closed connections.
     pub(crate) retired: Retired,
 }
 
@@ -445,7 +445,7 @@ impl Descriptors {
         if let Some(connection) = self.connection(fd) {
             connection.references = connection.references.saturating_sub(1);
             if connection.references == 0 {
-                let note = core::mem::take(&mut connection.note);
+                let note = core::mem::take(&mut connection.cursor);
                 connection.next_free = free;
                 self.free = place + 1;
                 self.retired.push(note);

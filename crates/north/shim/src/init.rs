@@ -177,7 +177,7 @@ fn start() {
         commit_wait: CommitWait::default(),
         // SAFETY: here, once.
         reads: unsafe { read_cursors::reads() },
-        ask_for_notes_at: 0,
+        next_table_request: 0,
         confirmed: (0, 0),
         positions: Positions::new(page.positions.load(Ordering::Acquire)),
     };

@@ -25,7 +25,7 @@ use crate::{
     messages::say,
     output_commit::deferred::{CommitWait, RoundTrip},
     process_group::ProcessGroup,
-    read_cursors::Reads,
+    read_cursors::UnstableReads,
     signals, snapshot_point,
     stream::Stream,
     sys::{Outcome, sys},
@@ -71,9 +71,9 @@ pub(crate) struct Wrap {
     pub(crate) deferred: &'static mut DeferredOutput,
     pub(crate) commit_wait: CommitWait,
     /// What was read, and the logger may not know of.
-    pub(crate) reads: &'static mut Reads,
-    /// When the supervisor may be asked for the table of notes again, nanoseconds.
-    pub(crate) ask_for_notes_at: u64,
+    pub(crate) reads: &'static mut UnstableReads,
+    /// Earliest time of the next request for the table of read cursors, nanoseconds.
+    pub(crate) next_table_request: u64,
     /// Which logger has what other processes had recorded when this one's record was so long.
     pub(crate) confirmed: (u32, u64),
     /// How far clients are, while a record is replayed.

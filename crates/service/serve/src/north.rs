@@ -404,7 +404,7 @@ impl North {
         self.has_news = false;
         let before = std::mem::take(&mut self.unheard);
         for (message, descriptor) in before.into_iter().chain(self.handover.others()) {
-            if let (Message::Notes { .. }, Some(answer)) = (message, &descriptor) {
+            if let (Message::ReadCursors { .. }, Some(answer)) = (message, &descriptor) {
                 if let Some(notes) = &self.notes {
                     files::give(notes.as_fd(), answer);
                 }

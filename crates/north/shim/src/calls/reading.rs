@@ -209,7 +209,7 @@ impl Wrap {
         {
             connection.instream += length;
             if call == Call::Read {
-                self.has_read(fd);
+                self.record_read(fd);
             }
         }
         outcome

@@ -177,8 +177,8 @@ pub(crate) struct Connection {
     pub(crate) is_shut: bool,
     /// What is held of it ([`crate::output_commit::deferred`]), and what its socket takes besides.
     pub(crate) budget: SocketBudget,
-    /// Which note says how far it was read ([`crate::read_cursors`]), from 1; 0: none does so far.
-    pub(crate) note: u32,
+    /// Read cursor ([`crate::read_cursors`]), from 1; 0: none so far.
+    pub(crate) cursor: u32,
     /// It is known not to block.
     pub(crate) is_nonblocking: bool,
     /// The program has limited how much its socket takes.
@@ -244,7 +244,7 @@ impl Connection {
         which: Which::Unknown,
         is_shut: false,
         budget: SocketBudget::NONE,
-        note: 0,
+        cursor: 0,
         is_nonblocking: false,
         is_limited: false,
         options: [0; KEPT_OPTIONS.len()],

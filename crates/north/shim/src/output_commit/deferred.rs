@@ -212,7 +212,7 @@ impl Wrap {
             connection.budget = SocketBudget::NONE;
         }
         self.commit_wait = CommitWait::default();
-        self.notes_nothing();
+        self.forget_reads();
     }
 
     /// Is it certain that the kernel takes so much of this connection, now and later?
@@ -259,7 +259,7 @@ impl Wrap {
 
     /// Say what is noted by now, and write what may leave.
     pub(crate) fn release_deferred(&mut self) {
-        self.note_reads();
+        self.publish_reads();
         if self.deferred.is_empty() {
             return;
         }
@@ -289,7 +289,7 @@ impl Wrap {
     /// Does anything wait for the logger?
     #[inline]
     pub(crate) fn awaits_logger(&self) -> bool {
-        !self.deferred.is_empty() || self.owes_notes()
+        !self.deferred.is_empty() || self.owes_cursors()
     }
 
     /// The same if it sleeps for lack of what this descriptor brings. One that does not sleep may be asking again and
@@ -297,7 +297,7 @@ impl Wrap {
     #[inline]
     pub(crate) fn before_reading(&mut self, fd: c_int, flags: c_int) {
         let holds_nothing = self.deferred.is_empty();
-        if holds_nothing && !self.owes_notes_of_few() {
+        if holds_nothing && !self.owes_cursors_of_few() {
             return;
         }
         let known = self.descriptors.connection(fd);
