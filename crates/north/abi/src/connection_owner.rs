@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use crate::handover::Place;
+use crate::handover::StreamOffsets;
 
 /// Of connections that several processes have: the one that reads from it, or writes to it, or how far it was when
 /// that one has let it go. By the connection's number, modulo the size of the table: one may be forgotten for another,
@@ -35,7 +35,7 @@ pub enum Claimed {
     /// It is this one's, or was.
     Own,
     /// It was another one's, which has let it go there.
-    From(Place),
+    From(StreamOffsets),
 }
 
 impl Default for Serving {
@@ -76,8 +76,8 @@ impl Served {
         self.who.compare_exchange(then, now, made, known).is_ok()
     }
 
-    fn place(&self) -> Place {
-        Place {
+    fn place(&self) -> StreamOffsets {
+        StreamOffsets {
             instream: self.instream.load(Ordering::Relaxed),
             outstream: self.outstream.load(Ordering::Relaxed),
         }
@@ -109,7 +109,7 @@ impl Serving {
 
     /// This process serves it no more, and has come so far. Unless another one does, or has come further: replays are
     /// at once.
-    pub fn let_go(&self, connection: u32, process: u32, place: Place) {
+    pub fn let_go(&self, connection: u32, process: u32, place: StreamOffsets) {
         let (served, own) = (self.at(connection), process + 1);
         loop {
             let (then, server) = served.server(connection);

@@ -257,7 +257,7 @@ pub use crate::{
 #[repr(u32)]
 pub enum Fate {
     /// It serves a connection that it has from its parent: the payload says which, as [`crate::handover::Ends`], and
-    /// from where on, as [`crate::handover::Place`].
+    /// from where on, as [`crate::handover::StreamOffsets`].
     Serves = 1,
     /// It ends.
     Ends = 2,

@@ -30,17 +30,17 @@ pub struct Passed {
 /// Those that are on their way, by the sockets' own numbers, which are the same for whoever has them.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Passing([Place; MOST]);
+pub struct Passing([StreamOffsets; MOST]);
 
 impl Default for Passing {
     fn default() -> Self {
-        Self([const { Place::new() }; MOST])
+        Self([const { StreamOffsets::new() }; MOST])
     }
 }
 
 #[derive(Debug)]
 #[repr(C)]
-struct Place {
+struct StreamOffsets {
     state: AtomicU32,
     number: AtomicU32,
     sender: AtomicU32,
@@ -55,7 +55,7 @@ const FREE: u32 = 0;
 const BUSY: u32 = 1;
 const SENT: u32 = 2;
 
-impl Place {
+impl StreamOffsets {
     const fn new() -> Self {
         Self {
             state: AtomicU32::new(FREE),

@@ -5,7 +5,7 @@ use std::{vec, vec::Vec};
 use proptest::prelude::*;
 
 use super::{
-    handover::{Ends, Entry, Message, Place, Reach, Standing},
+    handover::{Ends, Entry, Message, ReplayPosition, StreamOffsets, UpstreamPosition},
     layout::{Claimed, Destination, DestinationCell, Serving},
     passed_connections::Passed,
     *,
@@ -245,24 +245,24 @@ proptest! {
         let mut both = Ends::default();
         both.0[..32].copy_from_slice(&ends);
         let which = Which::from_u64(instream ^ outstream);
-        let standing = Standing { ends: both, instream, outstream, is_shut, is_closed, which };
-        let reach = Reach { serial, is_local, instream, outstream, is_shut, is_closed };
+        let position = ReplayPosition { ends: both, instream, outstream, is_shut, is_closed, which };
+        let upstream = UpstreamPosition { serial, is_local, instream, outstream, is_shut, is_closed };
         let entries = [
-            Entry::Said { connection, offset: outstream, bytes: &bytes },
-            Entry::Stands { connection, process, standing },
-            Entry::Reaches { connection, process, reach },
+            Entry::Output { connection, offset: outstream, bytes: &bytes },
+            Entry::ReplayPosition { connection, process, position },
+            Entry::UpstreamPosition { connection, process, position: upstream },
             Entry::Began { connection, ends: both },
             Entry::Open { connection, fd: connection, ends: both },
             Entry::Served {
                 connection,
-                from: Place { instream: serial, outstream },
-                to: Place { instream, outstream: serial },
+                from: StreamOffsets { instream: serial, outstream },
+                to: StreamOffsets { instream, outstream: serial },
             },
         ];
         let mut all = Vec::new();
         for entry in &entries {
             all.extend(entry.header());
-            if let Entry::Said { bytes, .. } = entry {
+            if let Entry::Output { bytes, .. } = entry {
                 all.extend_from_slice(bytes);
             }
         }
@@ -310,7 +310,7 @@ proptest! {
 #[test]
 fn a_connection_is_served_by_one_process_after_another() {
     let serving = std::boxed::Box::<Serving>::default();
-    let place = |instream| Place {
+    let place = |instream| StreamOffsets {
         instream,
         outstream: 3,
     };

@@ -1,4 +1,4 @@
-//! Records in bytes that end anywhere.
+//! Framing: whole records in byte streams that end anywhere.
 
 use std::io;
 
@@ -6,11 +6,11 @@ use north_abi::{DecodeError, Record};
 
 use crate::Memory;
 
-/// Looks at each of the whole records that `bytes` begins with, and where it is. Tells how long they are together.
+/// Calls `look` with offset and record for each whole record at the start of `bytes`. Answers their length.
 ///
 /// # Errors
-/// What follows them is no record, nor the beginning of one.
-pub(crate) fn each_whole(
+/// Malformed bytes follow.
+pub(crate) fn each_whole_record(
     bytes: &[u8],
     mut look: impl FnMut(usize, &Record<'_>),
 ) -> Result<usize, DecodeError> {
@@ -27,10 +27,10 @@ pub(crate) fn each_whole(
     }
 }
 
-/// How much is read at a time, bytes.
-const PIECE: usize = 1 << 20;
+/// Bytes of one read.
+const READ_CHUNK_BYTES: usize = 1 << 20;
 
-/// Each record of a stream, with where it begins; `from` is where one does.
+/// Each record of a stream with its offset. `from` is the offset of a record.
 pub(crate) fn each(
     memory: &Memory,
     process: u32,
@@ -40,12 +40,14 @@ pub(crate) fn each(
     let length = memory.length(process);
     let (mut bytes, mut begins, mut read) = (Vec::new(), from, from);
     while read < length {
-        let piece = usize::try_from(length - read).unwrap_or(PIECE).min(PIECE);
+        let piece = usize::try_from(length - read)
+            .unwrap_or(READ_CHUNK_BYTES)
+            .min(READ_CHUNK_BYTES);
         let known = bytes.len();
         bytes.resize(known + piece, 0);
         memory.read(process, read, &mut bytes[known..])?;
         read += piece as u64;
-        let whole = each_whole(&bytes, |at, record| look(begins + at as u64, record))
+        let whole = each_whole_record(&bytes, |at, record| look(begins + at as u64, record))
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         bytes.drain(..whole);
         begins += whole as u64;

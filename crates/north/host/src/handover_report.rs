@@ -1,42 +1,42 @@
-//! What processes have said of their connections, of which there may be much: who follows another host's record for
-//! days keeps only what clients may lack.
+//! Reports of processes about their connections. A replica may replay for days, so only output that a client may lack
+//! is retained.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, btree_map},
     mem,
 };
 
-use north_abi::handover::{Ends, Entry, Place, Position, Reach, Standing};
+use north_abi::handover::{Ends, Entry, Position, ReplayPosition, StreamOffsets, UpstreamPosition};
 
-use crate::{handover::HandoverError, snapshot_tail::Kept};
+use crate::{handover::HandoverError, snapshot_tail::SnapshotTail};
 
-/// A connection as processes have left it. `S`: where it stands, a client's ([`Standing`]) or one that a process has
-/// opened ([`Reach`]).
+/// A connection at the end of a replay. `S` is the kind of position: of a client's connection ([`ReplayPosition`]) or
+/// of an upstream connection ([`UpstreamPosition`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Passed<S = Standing> {
+pub struct ConnectionReport<S = ReplayPosition> {
     /// Its number.
     pub connection: u32,
-    /// The processes that have it.
+    /// Processes that have the connection open.
     pub holders: Vec<u32>,
-    /// Where it stands.
-    pub standing: S,
-    /// Where in the outstream the bytes below begin.
+    /// Position at the end of the replay.
+    pub position: S,
+    /// Offset of `output` in the outstream.
     pub offset: u64,
-    /// What was said, and what its client may not have, up to where it stands.
-    pub said: Vec<u8>,
+    /// Output that the peer may lack, up to the position.
+    pub output: Vec<u8>,
 }
 
-/// All that processes have passed on, each in the order of their numbers.
+/// The connections of all processes of a service, in the order of their numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AllPassed {
-    /// Their clients' connections.
-    pub clients: Vec<Passed>,
-    /// Those that they have opened.
-    pub opened: Vec<Passed<Reach>>,
+pub struct ServiceReport {
+    /// Connections of clients.
+    pub clients: Vec<ConnectionReport>,
+    /// Upstream connections.
+    pub opened: Vec<ConnectionReport<UpstreamPosition>>,
 }
 
-impl AllPassed {
-    /// How often one is open in a process.
+impl ServiceReport {
+    /// Open descriptors in all processes.
     fn open(&self) -> usize {
         let clients = self.clients.iter().map(|one| one.holders.len());
         let opened = self.opened.iter().map(|one| one.holders.len());
@@ -44,20 +44,20 @@ impl AllPassed {
     }
 }
 
-/// What was said in a connection, as far as it is kept.
+/// Retained output of a connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Outstream {
     /// Where the bytes begin.
     offset: u64,
-    said: Vec<u8>,
-    /// What other processes have said, each from there on: before that, or behind it.
+    output: Vec<u8>,
+    /// Output of other processes by offset, before or behind `output`.
     others: BTreeMap<u64, Vec<u8>>,
-    /// It was kept with an image, and the process that was made from that has said nothing yet.
+    /// Retained with an image, and the restored process has no output so far.
     is_of_image: bool,
 }
 
 impl Outstream {
-    /// Nothing, up to there.
+    /// Empty, at this offset.
     fn nothing(offset: u64) -> Self {
         Self {
             offset,
@@ -66,17 +66,17 @@ impl Outstream {
     }
 
     fn end(&self) -> u64 {
-        self.offset.saturating_add(self.said.len() as u64)
+        self.offset.saturating_add(self.output.len() as u64)
     }
 
-    /// This was said from there on. What the first words behind an image leave out, and what was before that, a client
-    /// has: the process was told so when it was made from the image.
+    /// Adds output. A gap before the first output behind an image is no loss: the restored process knew that the client
+    /// has those bytes.
     fn add(&mut self, offset: u64, bytes: &[u8]) {
         if mem::take(&mut self.is_of_image) && offset > self.end() {
             *self = Self::nothing(offset);
         }
         if offset == self.end() {
-            return self.said.extend_from_slice(bytes);
+            return self.output.extend_from_slice(bytes);
         }
         let mut others = self.others.iter_mut();
         match others.find(|(from, said)| **from + said.len() as u64 == offset) {
@@ -87,13 +87,16 @@ impl Outstream {
         }
     }
 
-    /// What processes have said is one piece.
+    /// Joins the output of all processes into one piece.
     fn join(&mut self) -> Result<(), HandoverError> {
         let mut all = mem::take(&mut self.others);
         if all.is_empty() {
             return Ok(());
         }
-        if all.insert(self.offset, mem::take(&mut self.said)).is_some() {
+        if all
+            .insert(self.offset, mem::take(&mut self.output))
+            .is_some()
+        {
             return Err(HandoverError::Gap);
         }
         let first = all.first_key_value().map(|(from, _)| *from);
@@ -102,12 +105,12 @@ impl Outstream {
             if from != self.end() {
                 return Err(HandoverError::Gap);
             }
-            self.said.extend(said);
+            self.output.extend(said);
         }
         Ok(())
     }
 
-    /// And it ends there.
+    /// The output ends at `end`.
     fn close(&mut self, end: u64) -> Result<(), HandoverError> {
         self.join()?;
         self.add(end, &[]);
@@ -117,36 +120,36 @@ impl Outstream {
         }
     }
 
-    /// What is before `place` is needed no more, as far as it was said.
+    /// Drops the output before `place`.
     fn forget(&mut self, place: u64) {
         let known = place.min(self.end()).saturating_sub(self.offset);
         self.offset += known;
-        self.said
+        self.output
             .drain(..usize::try_from(known).unwrap_or(usize::MAX));
     }
 }
 
-/// Connections of which a process has said where they stand, by their numbers; what was said in them is elsewhere.
-type Known<S> = BTreeMap<u32, Passed<S>>;
+/// Connections with a reported position, by number, without output.
+type Known<S> = BTreeMap<u32, ConnectionReport<S>>;
 
-/// All of it.
+/// The reports so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Heard {
-    /// By connections' numbers; with their ends, where these were said.
-    said: BTreeMap<u32, (Option<Ends>, Outstream)>,
-    clients: Known<Standing>,
-    opened: Known<Reach>,
-    /// From where on, and up to where, processes have served connections that several have.
-    served: BTreeMap<u32, Vec<(Place, Place)>>,
-    /// Of a process that has stopped for an image: the descriptors and ends of its clients' connections.
+pub(crate) struct HandoverReport {
+    /// Output by connection, with the ends where known.
+    output: BTreeMap<u32, (Option<Ends>, Outstream)>,
+    clients: Known<ReplayPosition>,
+    opened: Known<UpstreamPosition>,
+    /// Parts of shared connections that processes have served.
+    served: BTreeMap<u32, Vec<(StreamOffsets, StreamOffsets)>>,
+    /// Descriptors and ends of client connections, in a process that has stopped for an image.
     stopped: Vec<(u32, Ends)>,
 }
 
-/// What a connection takes besides what was said, bytes, at least.
-const EACH: usize = 128;
+/// Least memory of a connection besides its output.
+const CONNECTION_OVERHEAD_BYTES: usize = 128;
 
-impl Heard {
-    /// All entries that are whole. Tells how many bytes these are.
+impl HandoverReport {
+    /// Reads all complete entries. Answers their length, bytes.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         while let Some((entry, length)) = Entry::read(&bytes[at..]) {
@@ -161,15 +164,15 @@ impl Heard {
         match *entry {
             Entry::Began { connection, ends } => {
                 let begins = (Some(ends), Outstream::default());
-                self.said.insert(connection, begins);
+                self.output.insert(connection, begins);
             }
-            Entry::Said {
+            Entry::Output {
                 connection,
                 offset,
                 bytes,
             } => {
                 let begins = || (None, Outstream::nothing(offset));
-                let (_, outstream) = self.said.entry(connection).or_insert_with(begins);
+                let (_, outstream) = self.output.entry(connection).or_insert_with(begins);
                 outstream.add(offset, bytes);
             }
             Entry::Served {
@@ -177,32 +180,32 @@ impl Heard {
                 from,
                 to,
             } => self.served.entry(connection).or_default().push((from, to)),
-            Entry::Stands {
+            Entry::ReplayPosition {
                 connection,
                 process,
-                standing,
-            } => stands(&mut self.clients, connection, process, standing),
-            Entry::Reaches {
+                position,
+            } => stands(&mut self.clients, connection, process, position),
+            Entry::UpstreamPosition {
                 connection,
                 process,
-                reach,
-            } => stands(&mut self.opened, connection, process, reach),
+                position,
+            } => stands(&mut self.opened, connection, process, position),
             Entry::Open {
                 connection,
                 fd,
                 ends,
             } => {
-                self.said.entry(connection).or_default().0 = Some(ends);
+                self.output.entry(connection).or_default().0 = Some(ends);
                 self.stopped.push((fd, ends));
             }
         }
     }
 
-    /// So much of the outstreams of these connections is with their clients. Others are gone: nobody lacks anything.
-    /// Of what another host had opened and closed nobody has a socket.
+    /// Drops acknowledged output. Clients that are not in `received` are gone. Closed upstream connections of another
+    /// host have no socket.
     pub(crate) fn forget(&mut self, received: &HashMap<Ends, u64>) {
         let mut later = BTreeSet::new();
-        for (number, (ends, outstream)) in &mut self.said {
+        for (number, (ends, outstream)) in &mut self.output {
             if let Some(ends) = ends.filter(|_| !self.clients.contains_key(number)) {
                 outstream.forget(received.get(&ends).copied().unwrap_or(u64::MAX));
                 later.insert(ends);
@@ -212,53 +215,55 @@ impl Heard {
         let passed = self.clients.iter().rev();
         let gone: Vec<u32> = passed
             .filter(|(_, one)| {
-                let ends = one.standing.ends;
+                let ends = one.position.ends;
                 !received.contains_key(&ends) || !later.insert(ends)
             })
             .map(|(number, _)| *number)
             .collect();
         for number in gone {
             self.clients.remove(&number);
-            self.said.remove(&number);
+            self.output.remove(&number);
         }
         for (number, one) in &self.clients {
-            if let Some((_, outstream)) = self.said.get_mut(number) {
-                outstream.forget(received.get(&one.standing.ends).copied().unwrap_or(0));
+            if let Some((_, outstream)) = self.output.get_mut(number) {
+                outstream.forget(received.get(&one.position.ends).copied().unwrap_or(0));
             }
         }
-        let said = &mut self.said;
+        let said = &mut self.output;
         let clients = &self.clients;
         self.served.retain(|number, _| clients.contains_key(number));
         self.opened.retain(|number, one| {
-            if one.standing.is_closed {
+            if one.position.is_closed {
                 said.remove(number);
             }
-            !one.standing.is_closed
+            !one.position.is_closed
         });
     }
 
-    /// What it takes, bytes.
+    /// Memory of the reports, bytes.
     pub(crate) fn size(&self) -> usize {
-        let said = self.said.values();
-        let said: usize = said.map(|(_, outstream)| outstream.said.len() + EACH).sum();
-        said + self.opened.len() * EACH
+        let said = self.output.values();
+        let said: usize = said
+            .map(|(_, outstream)| outstream.output.len() + CONNECTION_OVERHEAD_BYTES)
+            .sum();
+        said + self.opened.len() * CONNECTION_OVERHEAD_BYTES
     }
 
-    /// The connections that stand somewhere; processes have `open` that are open.
-    pub(crate) fn finish(mut self, open: u32) -> Result<AllPassed, HandoverError> {
-        for (_, outstream) in self.said.values_mut() {
+    /// The connections with a position. `open` is the number of open ones that the processes announced.
+    pub(crate) fn finish(mut self, open: u32) -> Result<ServiceReport, HandoverError> {
+        for (_, outstream) in self.output.values_mut() {
             outstream.join()?;
         }
         for (number, one) in &self.clients {
-            if let Some((_, outstream)) = self.said.get_mut(number) {
-                outstream.close(one.standing.outstream)?;
+            if let Some((_, outstream)) = self.output.get_mut(number) {
+                outstream.close(one.position.outstream)?;
             }
             let served = self.served.remove(number).unwrap_or_default();
-            is_one_row(served, &one.standing)?;
+            is_one_row(served, &one.position)?;
         }
-        let all = AllPassed {
-            clients: passed(self.clients, &mut self.said)?,
-            opened: passed(self.opened, &mut self.said)?,
+        let all = ServiceReport {
+            clients: passed(self.clients, &mut self.output)?,
+            opened: passed(self.opened, &mut self.output)?,
         };
         let passed = all.open();
         if u32::try_from(passed) != Ok(open) {
@@ -267,45 +272,48 @@ impl Heard {
         Ok(all)
     }
 
-    /// The process has stopped for an image, and clients have so much: what they may lack belongs to that.
-    pub(crate) fn keep(mut self, positions: &[Position]) -> Result<Kept, HandoverError> {
+    /// The output that clients may lack belongs to the image of a stopped process.
+    pub(crate) fn snapshot_tail(
+        mut self,
+        positions: &[Position],
+    ) -> Result<SnapshotTail, HandoverError> {
         if !self.opened.is_empty() {
             return Err(HandoverError::Opened);
         }
         let received = positions.iter().map(|one| (one.ends, one.received));
         self.forget(&received.collect());
-        Ok(self.of_image())
+        Ok(self.into_snapshot_tail())
     }
 
-    /// It is what belongs to an image.
-    pub(crate) fn of_image(mut self) -> Kept {
-        self.said.retain(|_, (_, said)| !said.said.is_empty());
-        for (number, (ends, said)) in &mut self.said {
+    /// The reports as the tail of an image.
+    pub(crate) fn into_snapshot_tail(mut self) -> SnapshotTail {
+        self.output.retain(|_, (_, said)| !said.output.is_empty());
+        for (number, (ends, said)) in &mut self.output {
             (*ends, said.is_of_image) = (None, !self.clients.contains_key(number));
         }
-        Kept {
+        SnapshotTail {
             open: mem::take(&mut self.stopped),
-            heard: self,
+            report: self,
         }
     }
 
-    /// Of clients' connections, as it is in a handover file.
+    /// Client connections, encoded as in a handover file.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut all = Vec::new();
-        for (connection, (_, said)) in &self.said {
-            let entry = Entry::Said {
+        for (connection, (_, said)) in &self.output {
+            let entry = Entry::Output {
                 connection: *connection,
                 offset: said.offset,
-                bytes: &said.said,
+                bytes: &said.output,
             };
             all.extend_from_slice(&entry.header());
-            all.extend_from_slice(&said.said);
+            all.extend_from_slice(&said.output);
         }
         for (connection, one) in &self.clients {
-            let entry = Entry::Stands {
+            let entry = Entry::ReplayPosition {
                 connection: *connection,
                 process: one.holders.first().copied().unwrap_or(0),
-                standing: one.standing,
+                position: one.position,
             };
             all.extend_from_slice(&entry.header());
         }
@@ -313,65 +321,69 @@ impl Heard {
     }
 }
 
-/// Those who have served a connection have done so one after another, from its beginning to where it stands.
-fn is_one_row(mut served: Vec<(Place, Place)>, standing: &Standing) -> Result<(), HandoverError> {
+/// Checks that processes served a connection one after another, from its start to its position.
+fn is_one_row(
+    mut served: Vec<(StreamOffsets, StreamOffsets)>,
+    position: &ReplayPosition,
+) -> Result<(), HandoverError> {
     served.sort_unstable();
-    let (mut at, is_known) = (Place::default(), !served.is_empty());
+    let (mut at, is_known) = (StreamOffsets::default(), !served.is_empty());
     for (from, to) in served {
         if from != at {
             return Err(HandoverError::Row);
         }
         at = to;
     }
-    let stands = (standing.instream, standing.outstream);
+    let stands = (position.instream, position.outstream);
     if is_known && (at.instream, at.outstream) != stands {
         return Err(HandoverError::Row);
     }
     Ok(())
 }
 
-/// A process says where a connection stands.
-fn stands<S: Stands>(known: &mut Known<S>, connection: u32, process: u32, standing: S) {
-    let holder = (!standing.is_closed()).then_some(process);
+/// A process reports the position of a connection.
+fn stands<S: HasPosition>(known: &mut Known<S>, connection: u32, process: u32, position: S) {
+    let holder = (!position.is_closed()).then_some(process);
     match known.entry(connection) {
         btree_map::Entry::Vacant(new) => {
-            new.insert(Passed {
+            new.insert(ConnectionReport {
                 connection,
                 holders: Vec::from_iter(holder),
-                standing,
+                position,
                 offset: 0,
-                said: Vec::new(),
+                output: Vec::new(),
             });
         }
         btree_map::Entry::Occupied(mut known) => {
             let known = known.get_mut();
-            known.standing.join(&standing);
+            known.position.join(&position);
             known.holders.extend(holder);
         }
     }
 }
 
-/// The connections, with what was said in them.
-fn passed<S: Stands>(
+/// The connections with their output.
+fn passed<S: HasPosition>(
     known: Known<S>,
-    said: &mut BTreeMap<u32, (Option<Ends>, Outstream)>,
-) -> Result<Vec<Passed<S>>, HandoverError> {
-    let mut all: Vec<Passed<S>> = known.into_values().collect();
+    output: &mut BTreeMap<u32, (Option<Ends>, Outstream)>,
+) -> Result<Vec<ConnectionReport<S>>, HandoverError> {
+    let mut all: Vec<ConnectionReport<S>> = known.into_values().collect();
     for one in &mut all {
-        let offset = one.standing.outstream();
-        let said = said.remove(&one.connection);
-        let outstream = said.map_or_else(|| Outstream::nothing(offset), |(_, said)| said);
+        let offset = one.position.outstream();
+        let outstream = output.remove(&one.connection);
+        let outstream =
+            outstream.map_or_else(|| Outstream::nothing(offset), |(_, outstream)| outstream);
         if outstream.end() != offset {
             return Err(HandoverError::Gap);
         }
-        (one.offset, one.said) = (outstream.offset, outstream.said);
+        (one.offset, one.output) = (outstream.offset, outstream.output);
     }
     Ok(all)
 }
 
-/// Where a connection stands, as one process says it. Another one may have it, too, or have had it: one of them has
-/// served it, and the last has closed it.
-trait Stands {
+/// The position of a connection in one process. Of several processes, one has served the connection, and the last has
+/// closed it.
+trait HasPosition {
     fn outstream(&self) -> u64;
     fn is_closed(&self) -> bool;
     fn join(&mut self, other: &Self);
@@ -379,7 +391,7 @@ trait Stands {
 
 macro_rules! stands {
     ($($kind:ident $(($known:ident))?),*) => {
-        $(impl Stands for $kind {
+        $(impl HasPosition for $kind {
             fn outstream(&self) -> u64 {
                 self.outstream
             }
@@ -399,7 +411,7 @@ macro_rules! stands {
     };
 }
 
-stands!(Standing(which), Reach);
+stands!(ReplayPosition(which), UpstreamPosition);
 
 #[cfg(test)]
 mod tests;

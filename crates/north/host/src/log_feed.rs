@@ -1,22 +1,21 @@
-//! A record that comes from elsewhere, in pieces that end anywhere.
+//! Determinants from another host, in pieces of any length.
 
 use std::io;
 
 use north_abi::Record;
 
-use crate::{Memory, framing::each_whole};
+use crate::{Memory, framing::each_whole_record};
 
-/// The way of one process's stream into the memory file: whole records only, since whoever replays it may be there
-/// already.
+/// Feeds the stream of one process into the memory file, in whole records: a replica may replay at the same time.
 #[derive(Debug)]
-pub struct Feed {
+pub struct LogFeed {
     process: u32,
-    /// The beginning of a record.
+    /// Start of an incomplete record.
     torn: Vec<u8>,
 }
 
-impl Feed {
-    /// Of the process with this number.
+impl LogFeed {
+    /// A feed of the process with this number.
     #[must_use]
     pub fn new(process: u32) -> Self {
         Self {
@@ -31,21 +30,21 @@ impl Feed {
     /// There is no room for them.
     pub fn take(&mut self, memory: &Memory, bytes: &[u8]) -> io::Result<()> {
         self.torn.extend_from_slice(bytes);
-        // Where there is something else the replay will find it, and say so.
+        // The replay finds and reports malformed records.
         let learn = |_, record: &Record<'_>| memory.learn(self.process, record);
-        let whole = each_whole(&self.torn, learn).unwrap_or(self.torn.len());
+        let whole = each_whole_record(&self.torn, learn).unwrap_or(self.torn.len());
         memory.append(self.process, &self.torn[..whole])?;
         self.torn.drain(..whole);
         Ok(())
     }
 
-    /// Where the next bytes of the stream belong.
+    /// Position of the next bytes in the stream.
     #[must_use]
     pub fn position(&self, memory: &Memory) -> u64 {
         memory.length(self.process) + self.torn.len() as u64
     }
 
-    /// Is there more than whole records?
+    /// Whether the stream ends in an incomplete record.
     #[must_use]
     pub fn is_torn(&self) -> bool {
         !self.torn.is_empty()

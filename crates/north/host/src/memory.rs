@@ -33,7 +33,7 @@ use rustix::{
 };
 
 pub use divergence::Divergence;
-pub use shadow_replay::Score;
+pub use shadow_replay::ShadowReplay;
 
 use crate::framing::each;
 
@@ -89,7 +89,7 @@ impl Memory {
 
     /// The record that an earlier life has begun in this directory; `None`: there is none of this version.
     #[must_use]
-    pub fn left(directory: &Path) -> Option<Self> {
+    pub fn leftover(directory: &Path) -> Option<Self> {
         let file = File::options()
             .read(true)
             .write(true)
@@ -233,8 +233,8 @@ impl Memory {
     ///
     /// # Errors
     /// Too many files are open.
-    pub fn score(&self) -> io::Result<Score> {
-        Ok(Score {
+    pub fn shadow_replay(&self) -> io::Result<ShadowReplay> {
+        Ok(ShadowReplay {
             file: self.file.try_clone()?,
             base: self.base(0),
             end: self.length(0),
@@ -265,7 +265,7 @@ impl Memory {
             .write_all_at(bytes, stream_offset(process) + head)?;
         stream.said.store(end, Ordering::Release);
         stream.head.store(end, Ordering::Release);
-        if self.is_followed() {
+        if self.is_replica() {
             stream.replay_end.store(end, Ordering::Release);
         }
         self.has_number(process);
@@ -319,7 +319,7 @@ impl Memory {
     }
 
     /// Determinants go there from now on.
-    pub fn ship_to(&self, destination: &Destination) {
+    pub fn set_destination(&self, destination: &Destination) {
         self.page().destination.set(destination);
     }
 
@@ -330,7 +330,7 @@ impl Memory {
 
     /// How long a stream was when its process was last about to say something, bytes.
     #[must_use]
-    pub fn said(&self, process: u32) -> u64 {
+    pub fn last_output(&self, process: u32) -> u64 {
         let all = &self.page().processes.0;
         all.get(process as usize)
             .map_or(0, |process| process.said.load(Ordering::Acquire))
@@ -436,7 +436,7 @@ impl Memory {
 
     /// So much of a stream has been with a logger at some time, bytes.
     #[must_use]
-    pub fn told(&self, process: u32) -> u64 {
+    pub fn ever_stable(&self, process: u32) -> u64 {
         self.stable(process).max(self.base(process))
     }
 

@@ -1,19 +1,19 @@
-//! What belongs to an image of a process that has stopped in its replay, and is not in it.
+//! Data that belongs to an image and is not in the image of the stopped process.
 
 use north_abi::handover::{Ends, Entry};
 
-use crate::{handover::HandoverError, handover_report::Heard};
+use crate::{handover::HandoverError, handover_report::HandoverReport};
 
-/// What the process has said and clients may lack, and which connections it had open.
+/// Output that clients may lack, and the connections that the process had open.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Kept {
-    /// Its open connections, with their descriptors.
+pub struct SnapshotTail {
+    /// Open connections with their descriptors.
     pub open: Vec<(u32, Ends)>,
-    pub(crate) heard: Heard,
+    pub(crate) report: HandoverReport,
 }
 
-impl Kept {
-    /// As it is in a file.
+impl SnapshotTail {
+    /// Encoded for a file.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let open = self.open.iter().flat_map(|(fd, ends)| {
@@ -24,20 +24,20 @@ impl Kept {
             };
             entry.header()
         });
-        self.heard.to_bytes().into_iter().chain(open).collect()
+        self.report.to_bytes().into_iter().chain(open).collect()
     }
 
-    /// From a file.
+    /// Decodes a file.
     ///
     /// # Errors
-    /// It is none of these.
+    /// The file is malformed.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, HandoverError> {
-        let mut heard = Heard::default();
-        let at = heard.read(bytes);
+        let mut report = HandoverReport::default();
+        let at = report.read(bytes);
         if at < bytes.len() {
             return Err(HandoverError::Malformed { at: at as u64 });
         }
-        Ok(heard.of_image())
+        Ok(report.into_snapshot_tail())
     }
 }
 

@@ -54,7 +54,7 @@ impl Suspect {
         Ok(last.map(|(at, ends)| Self {
             at,
             ends,
-            is_answered: memory.said(0) > at,
+            is_answered: memory.last_output(0) > at,
         }))
     }
 }

@@ -1,7 +1,7 @@
 //! A record that comes in pieces: whole records are in the file, and nothing else.
 
 use north_abi::{HEADER_MAX, Record};
-use north_host::{Call, Feed, Memory};
+use north_host::{Call, LogFeed, Memory};
 use proptest::prelude::*;
 
 fn stream(payloads: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
@@ -26,13 +26,13 @@ fn stream(payloads: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
 
 proptest! {
     #[test]
-    fn there_are_whole_records_at_any_time(
+    fn torn_input_appends_whole_records(
         payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..20),
         pieces in prop::collection::vec(0usize..400, 0..40),
     ) {
         let (bytes, ends) = stream(&payloads);
         let memory = Memory::new().unwrap();
-        let mut feed = Feed::new(0);
+        let mut feed = LogFeed::new(0);
         let mut at = 0;
         for piece in pieces {
             let end = bytes.len().min(at + piece);

@@ -3,7 +3,7 @@
 use libc::c_int;
 use north_abi::{
     Call,
-    handover::{Ends, Place},
+    handover::{Ends, StreamOffsets},
     layout::{Claimed, Failure, Fate, Page},
 };
 
@@ -13,7 +13,7 @@ fn let_go(page: &Page, process: u32, connection: &mut Connection, is_replay: boo
     let place = connection.place();
     connection.is_served = false;
     if is_replay {
-        live::served(connection);
+        live::report_served(connection);
     }
     page.serving.let_go(connection.number, process, place);
 }
@@ -80,9 +80,9 @@ impl Wrap {
     }
 
     /// From where on a child serves this connection: `own`, if nobody has before.
-    fn serves_from(&mut self, connection: u32, ends: &Ends, own: Place) -> Place {
+    fn serves_from(&mut self, connection: u32, ends: &Ends, own: StreamOffsets) -> StreamOffsets {
         let noted = self.replayed(Call::Fate, 0, |record| {
-            let place = record.payload.last_chunk().map(Place::from_bytes);
+            let place = record.payload.last_chunk().map(StreamOffsets::from_bytes);
             place.filter(|_| record.outcome == Fate::Serves as i64)
         });
         let entry = &self.page.processes.0[self.process as usize];
@@ -98,7 +98,7 @@ impl Wrap {
             Claimed::From(since) => since,
             Claimed::No => self.is_served_by_two(),
         };
-        let mut payload = [0; size_of::<Ends>() + Place::SIZE];
+        let mut payload = [0; size_of::<Ends>() + StreamOffsets::SIZE];
         let (front, back) = payload.split_at_mut(size_of::<Ends>());
         front.copy_from_slice(&ends.0);
         back.copy_from_slice(&since.to_bytes());

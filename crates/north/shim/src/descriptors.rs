@@ -7,7 +7,7 @@ use core::{cell::UnsafeCell, mem::MaybeUninit};
 use libc::c_int;
 use north_abi::{
     Which,
-    handover::Reach,
+    handover::UpstreamPosition,
     layout::{THREADS, THREADS_FD},
 };
 
@@ -333,7 +333,7 @@ impl Descriptors {
 
     /// What the next connection is known by that the program opens.
     pub(crate) fn next_serial(&self, process: u32) -> u64 {
-        Reach::serial_of(process, self.opened + 1)
+        UpstreamPosition::serial_of(process, self.opened + 1)
     }
 
     /// A connection that the program opens. What epoll knows of the descriptor stays. `false`: there is no room for it.

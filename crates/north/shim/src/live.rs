@@ -14,7 +14,7 @@ use libc::{
 };
 use north_abi::{
     Call,
-    handover::{Ends, Entry, GO, JOIN_ANSWER, Message, Position, Reach, Standing},
+    handover::{Ends, Entry, GO, JOIN_ANSWER, Message, Position, ReplayPosition, UpstreamPosition},
     layout::{ALL_IS_KEPT, FILE_FD, Failure, Fate, HANDOVER_FD, POSITIONS_OFFSET, SOCKET_FD},
 };
 
@@ -137,7 +137,7 @@ pub(crate) fn said(connection: &Connection, written: &[u8]) {
     let Some(new) = written.get(known..).filter(|new| !new.is_empty()) else {
         return;
     };
-    let entry = Entry::Said {
+    let entry = Entry::Output {
         connection: connection.number,
         offset: connection.outstream + known as u64,
         bytes: new,
@@ -164,12 +164,12 @@ pub(crate) fn ends(connection: &Connection) -> Ends {
 }
 
 /// The connection stands here.
-pub(crate) fn stands(process: u32, connection: &Connection, is_closed: bool) {
+pub(crate) fn report_position(process: u32, connection: &Connection, is_closed: bool) {
     if connection.is_outgoing() {
-        put(&reaches(process, connection, is_closed), &[]);
+        put(&upstream_entry(process, connection, is_closed), &[]);
         return;
     }
-    let standing = Standing {
+    let position = ReplayPosition {
         ends: ends(connection),
         instream: connection.instream,
         outstream: connection.outstream,
@@ -178,17 +178,17 @@ pub(crate) fn stands(process: u32, connection: &Connection, is_closed: bool) {
         which: connection.which,
     };
     put(
-        &Entry::Stands {
+        &Entry::ReplayPosition {
             connection: connection.number,
             process,
-            standing,
+            position,
         },
         &[],
     );
 }
 
 /// This process has served it from there on up to here.
-pub(crate) fn served(connection: &Connection) {
+pub(crate) fn report_served(connection: &Connection) {
     if connection.received < u64::MAX {
         let entry = Entry::Served {
             connection: connection.number,
@@ -199,8 +199,8 @@ pub(crate) fn served(connection: &Connection) {
     }
 }
 
-fn reaches(process: u32, known: &Connection, is_closed: bool) -> Entry<'static> {
-    let reach = Reach {
+fn upstream_entry(process: u32, known: &Connection, is_closed: bool) -> Entry<'static> {
+    let position = UpstreamPosition {
         serial: known.serial,
         is_local: known.is_local,
         instream: known.instream,
@@ -208,10 +208,10 @@ fn reaches(process: u32, known: &Connection, is_closed: bool) -> Entry<'static> 
         is_shut: known.is_shut,
         is_closed,
     };
-    Entry::Reaches {
+    Entry::UpstreamPosition {
         connection: known.number,
         process,
-        reach,
+        position,
     }
 }
 
@@ -227,9 +227,9 @@ pub(crate) fn go(wrap: &mut Wrap) {
     wrap.commit_replayed();
     wrap.clock.go_on(clock::monotonic(), clock::time_of_day());
     for (_, connection) in wrap.descriptors.connections() {
-        stands(wrap.process, connection, false);
+        report_position(wrap.process, connection, false);
         if connection.is_served && wrap.process != 0 && !connection.is_outgoing() {
-            served(connection);
+            report_served(connection);
         }
     }
     let socket = report(wrap);

@@ -426,7 +426,7 @@ impl Wrap {
         own.unset(Fate::Replays); // who receives from it may wait for that
         for (_, connection) in self.descriptors.connections() {
             if connection.is_touched() && connection.received <= connection.outstream {
-                live::stands(self.process, connection, true);
+                live::report_position(self.process, connection, true);
             }
         }
         self.await_receivers();

@@ -60,7 +60,7 @@ fn stop(wrap: &mut Wrap) {
     let connections = wrap.page.next_connection.load(Ordering::Acquire);
     for connection in wrap.descriptors.connections_mut() {
         if connection.is_outgoing() {
-            live::stands(wrap.process, connection, false);
+            live::report_position(wrap.process, connection, false);
         } else {
             live::put(&open(connection), &[]);
         }

@@ -5,7 +5,7 @@ use std::{
 };
 
 use checkpoint::{Criu, Image, Room, Said, Store, Unpack, Way};
-use north_host::{Handover, Kept, Library, Memory, Message, Position, Score};
+use north_host::{Handover, Library, Memory, Message, Position, ShadowReplay, SnapshotTail};
 use rand::Rng as _;
 
 use crate::{
@@ -36,7 +36,7 @@ pub(crate) struct Images {
 #[derive(Debug)]
 pub(crate) struct Last {
     pub(crate) image: Image,
-    pub(crate) kept: Kept,
+    pub(crate) kept: SnapshotTail,
     /// How large it is, bytes.
     pub(crate) bytes: u64,
 }
@@ -104,7 +104,7 @@ impl Images {
     ) -> io::Result<Rehearsal> {
         let number = rand::rng().random_range(1..=u64::MAX);
         let image = self.store.begin(number)?;
-        let score = memory.score()?;
+        let score = memory.shadow_replay()?;
         let end = score.end;
         let copying = thread::Builder::new().spawn(move || copy(&score, number, &mut positions))?;
         Ok(Rehearsal {
@@ -145,8 +145,8 @@ pub(crate) fn remove(run_dir: &Path) -> io::Result<()> {
 
 type Copied = io::Result<(Memory, Vec<Position>)>;
 
-fn copy(score: &Score, number: u64, positions: &mut Vec<Position>) -> Copied {
-    let memory = score.copy(number, positions)?;
+fn copy(score: &ShadowReplay, number: u64, positions: &mut Vec<Position>) -> Copied {
+    let memory = score.copy_log(number, positions)?;
     Ok((memory, std::mem::take(positions)))
 }
 
@@ -167,9 +167,9 @@ enum Step {
     /// The rehearsal replays the copy.
     Plays(Play),
     /// It has stopped, and CRIU makes an image of it.
-    Dumps(Room, Kept),
+    Dumps(Room, SnapshotTail),
     /// The image is made a process again, to see that it can be.
-    Tries(Room, Kept),
+    Tries(Room, SnapshotTail),
 }
 
 struct Play {
@@ -208,7 +208,7 @@ impl Made {
 impl Made {
     /// This image, of a record up to there.
     pub(crate) fn of(image: Image, end: u64) -> Self {
-        let (kept, bytes) = (Kept::default(), 0);
+        let (kept, bytes) = (SnapshotTail::default(), 0);
         Self {
             last: Some(Last { image, kept, bytes }),
             end,
@@ -333,7 +333,7 @@ impl Play {
         .doing(IMAGES)?;
         let room = {
             use std::os::fd::AsFd as _;
-            let socket = handover.theirs();
+            let socket = handover.process_socket();
             let given = [Some(memory.as_fd()), socket, Some(handover.file())];
             let mut given: Vec<_> = given.into_iter().flatten().collect();
             match images.last() {
@@ -362,7 +362,7 @@ impl Play {
     /// Has it come further lately?
     fn goes_on(&mut self) -> bool {
         // Before its process is there it is not behind at all.
-        let (behind, now) = (self.memory.behind(), clock::now());
+        let (behind, now) = (self.memory.lag(), clock::now());
         if behind != self.behind.0 {
             self.behind = (behind, now);
         }
@@ -370,21 +370,23 @@ impl Play {
     }
 
     /// What belongs to the image, when the rehearsal has stopped where it should.
-    fn poll(&mut self, files: &mut Files) -> Result<Option<Kept>, String> {
+    fn poll(&mut self, files: &mut Files) -> Result<Option<SnapshotTail>, String> {
         if let Some(divergence) = self.memory.divergence() {
             return Err(format!("its rehearsal went another way: {divergence}"));
         }
         // One that is made from an image says so first.
         heard(&mut self.room)?;
-        self.handover.hear().map_err(|error| error.to_string())?;
-        for (message, descriptor) in self.handover.others() {
+        self.handover
+            .receive_messages()
+            .map_err(|error| error.to_string())?;
+        for (message, descriptor) in self.handover.take_requests() {
             match files.hear(message, descriptor) {
                 None => {}
                 Some((Message::Paused { .. }, _)) => self.has_stopped = true,
                 Some(_) => return Err("its rehearsal has connections to others".into()),
             }
         }
-        if self.handover.has_heard(&BTreeSet::from([0])) {
+        if self.handover.has_reports_of(&BTreeSet::from([0])) {
             return Err("its rehearsal did not stop".into());
         }
         if !self.handover.is_over().map_err(|error| error.to_string())? {
@@ -396,7 +398,7 @@ impl Play {
         if !self.has_stopped {
             return Err("its rehearsal has ended".into());
         }
-        let kept = self.handover.keep(&self.positions);
+        let kept = self.handover.snapshot_tail(&self.positions);
         kept.map(Some).map_err(|error| error.to_string())
     }
 }

@@ -19,7 +19,7 @@ use std::{
 };
 
 use north_host::{
-    Divergence, Ends, Handover, HandoverError, Library, Memory, Message, Passed, Which,
+    ConnectionReport, Divergence, Ends, Handover, HandoverError, Library, Memory, Message, Which,
     layout::{
         Committed, FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, LOGGER_SOCKET_FD, Mode,
         Restless, SOCKET_FD,
@@ -56,7 +56,7 @@ pub(crate) struct North {
     memory: Memory,
     handover: Handover,
     /// What a process that has replayed its record has said of its connections.
-    passed: HashMap<(Ends, Which), Passed>,
+    passed: HashMap<(Ends, Which), ConnectionReport>,
     /// The sockets that were made for them.
     made: HashMap<u32, TcpStream>,
     /// Those that it has opened itself, and how many of them go on as clients' do.
@@ -180,7 +180,7 @@ impl North {
             north.has_images(images);
             return Ok(north);
         };
-        let memory = match Memory::left(room.path()) {
+        let memory = match Memory::leftover(room.path()) {
             Some(memory) => Ok((memory, false)),
             None => beside(&room, bytes).map(|memory| (memory, true)),
         };
@@ -230,7 +230,7 @@ impl North {
 
     /// Readable when a process has something to say.
     pub(crate) fn watch(&self) -> BorrowedFd<'_> {
-        self.handover.ours()
+        self.handover.supervisor_socket()
     }
 
     /// Start the server: it replays what there is. `shipping` is its way to the logger, where there is one.
@@ -242,7 +242,11 @@ impl North {
         announce: Announce<'_>,
     ) -> Result<Server, ServeError> {
         let mut inherited = vec![(self.memory.as_fd(), FILE_FD)];
-        inherited.extend(self.handover.theirs().map(|socket| (socket, SOCKET_FD)));
+        inherited.extend(
+            self.handover
+                .process_socket()
+                .map(|socket| (socket, SOCKET_FD)),
+        );
         inherited.push((self.handover.file(), HANDOVER_FD));
         if let Some(checkpoints) = self
             .checkpoints
@@ -267,9 +271,9 @@ impl North {
     /// Hear what a life that follows has said of its connections, and which files it asks for. All else is for when it
     /// goes on.
     pub(crate) fn listen(&mut self) -> Result<(), HandoverError> {
-        self.handover.listen()?;
-        self.has_news |= self.handover.hear()?;
-        for (message, descriptor) in self.handover.others() {
+        self.handover.read_entries()?;
+        self.has_news |= self.handover.receive_messages()?;
+        for (message, descriptor) in self.handover.take_requests() {
             self.unheard.extend(self.files.hear(message, descriptor));
         }
         Ok(())
@@ -277,7 +281,7 @@ impl North {
 
     /// What is kept of that, bytes.
     pub(crate) fn held(&self) -> usize {
-        self.handover.held()
+        self.handover.report_bytes()
     }
 
     /// So much of it is with the clients of these connections; there are no others.
@@ -371,14 +375,14 @@ impl North {
 
     /// What the server has said: that it has replayed its record, or that it has opened or closed a connection.
     pub(crate) fn look(&mut self, now: Duration) -> Result<Replayed, ServeError> {
-        match self.handover.hear() {
+        match self.handover.receive_messages() {
             Ok(has_news) if has_news || self.has_news => {}
             Ok(_) => return Ok(Replayed::NotYet),
             Err(HandoverError::Io(error)) => return Err(error).doing(RECORD),
             Err(error) => return Ok(Replayed::Not(error.to_string())),
         }
         self.hear_others();
-        if !self.replays || !self.handover.has_heard(&self.memory.begun()) {
+        if !self.replays || !self.handover.has_reports_of(&self.memory.begun()) {
             return Ok(Replayed::NotYet);
         }
         let passed = match self.handover.take() {
@@ -389,9 +393,9 @@ impl North {
         let (closed, open): (Vec<_>, Vec<_>) = passed
             .clients
             .into_iter()
-            .partition(|one| one.standing.is_closed);
+            .partition(|one| one.position.is_closed);
         let clients = closed.into_iter().chain(open);
-        let named = |one: Passed| ((one.standing.ends, one.standing.which), one);
+        let named = |one: ConnectionReport| ((one.position.ends, one.position.which), one);
         self.passed = clients.map(named).collect();
         self.opened.pass(passed.opened);
         (self.replays, self.back_at) = (false, Some(now));
@@ -403,7 +407,7 @@ impl North {
     fn hear_others(&mut self) {
         self.has_news = false;
         let before = std::mem::take(&mut self.unheard);
-        for (message, descriptor) in before.into_iter().chain(self.handover.others()) {
+        for (message, descriptor) in before.into_iter().chain(self.handover.take_requests()) {
             if let (Message::ReadCursors { .. }, Some(answer)) = (message, &descriptor) {
                 if let Some(notes) = &self.notes {
                     files::give(notes.as_fd(), answer);
@@ -438,7 +442,7 @@ impl North {
     pub(crate) fn ends(&mut self) {
         self.memory.is_ending();
         // Nobody is to wait for an answer while we wait for the server's end.
-        if self.handover.stop_listening().is_ok() && self.handover.hear().is_ok() {
+        if self.handover.stop_listening().is_ok() && self.handover.receive_messages().is_ok() {
             self.hear_others();
         }
         self.opened.let_go();

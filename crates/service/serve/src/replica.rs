@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use north_host::{Divergence, Ends, Feed};
+use north_host::{Divergence, Ends, LogFeed};
 use protocol::control::Edition;
 use south_model::newest_records;
 use supervise::{Cgroup, Exit, Server};
@@ -29,7 +29,7 @@ pub(crate) struct Replica {
     pub(crate) north: North,
     server: Server,
     edition: Edition,
-    feeds: BTreeMap<u32, Feed>,
+    feeds: BTreeMap<u32, LogFeed>,
     forget_at: usize,
     /// When it had replayed all that there was for the first time.
     caught_up: Option<Duration>,
@@ -100,7 +100,7 @@ impl Replica {
         let feed = self
             .feeds
             .entry(process)
-            .or_insert_with(|| Feed::new(process));
+            .or_insert_with(|| LogFeed::new(process));
         if feed.position(memory) != from {
             return Ok(false);
         }
@@ -113,7 +113,7 @@ impl Replica {
         if self.north.memory().is_served_by_children() {
             return Err(Useless::Children);
         }
-        self.north.memory().tell_more();
+        self.north.memory().notify_appended();
         self.north.listen().map_err(Useless::Nonsense)?;
         if let Some(divergence) = self.north.divergence() {
             return Err(Useless::Diverged(divergence));
@@ -127,7 +127,7 @@ impl Replica {
 
     /// How much it still has to replay of what is here, bytes.
     pub(crate) fn behind(&self) -> u64 {
-        self.north.memory().behind()
+        self.north.memory().lag()
     }
 
     /// Has it come to the end of what there is just now, for the first time?
@@ -179,7 +179,7 @@ impl Replica {
             let feed = self
                 .feeds
                 .entry(process)
-                .or_insert_with(|| Feed::new(process));
+                .or_insert_with(|| LogFeed::new(process));
             let mut fed = Ok(());
             logger.read_determinants(process, feed.position(memory), length, |bytes| {
                 if fed.is_ok() {

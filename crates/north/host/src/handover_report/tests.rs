@@ -11,8 +11,8 @@ fn ends(number: u8) -> Ends {
     ends
 }
 
-fn standing(number: u8, outstream: u64, is_closed: bool) -> Standing {
-    Standing {
+fn position(number: u8, outstream: u64, is_closed: bool) -> ReplayPosition {
+    ReplayPosition {
         ends: ends(number),
         instream: 0,
         outstream,
@@ -43,7 +43,7 @@ proptest! {
     /// Whatever was forgotten in between: what clients lack is there, and nothing else is said to be.
     #[test]
     fn what_clients_lack_is_kept(steps in prop::collection::vec(step(), 0..60)) {
-        let mut heard = Heard::default();
+        let mut report = HandoverReport::default();
         // What the connection with these ends has said, and how much of that its client has.
         let mut all: BTreeMap<u8, (Vec<u8>, u64, bool)> = BTreeMap::new();
         // The connection that has these ends now.
@@ -55,92 +55,92 @@ proptest! {
                     if all.get(&one).is_none_or(|(_, _, closed)| *closed) {
                         last += 1;
                         numbers[usize::from(one)] = last;
-                        heard.take(&Entry::Began { connection: last, ends: ends(one) });
+                        report.take(&Entry::Began { connection: last, ends: ends(one) });
                         all.insert(one, (Vec::new(), 0, false));
                     }
                     let (said, _, _) = all.get_mut(&one).expect("begun");
                     let offset = said.len() as u64;
                     said.extend_from_slice(&bytes);
                     let connection = numbers[usize::from(one)];
-                    heard.take(&Entry::Said { connection, offset, bytes: &bytes });
+                    report.take(&Entry::Output { connection, offset, bytes: &bytes });
                 }
                 Step::Close(one) => {
                     let Some((said, _, closed)) = all.get_mut(&one).filter(|one| !one.2) else {
                         continue;
                     };
                     *closed = true;
-                    let standing = standing(one, said.len() as u64, true);
+                    let position = position(one, said.len() as u64, true);
                     let connection = numbers[usize::from(one)];
-                    heard.take(&Entry::Stands { connection, process: 0, standing });
+                    report.take(&Entry::ReplayPosition { connection, process: 0, position });
                 }
                 Step::Forget(part) => {
                     for (said, received, _) in all.values_mut() {
                         *received = (*received).max(said.len() as u64 * part / 1000);
                     }
                     let received = all.iter().map(|(one, (_, received, _))| (ends(*one), *received));
-                    heard.forget(&received.collect());
+                    report.forget(&received.collect());
                 }
             }
         }
         let open = all.iter().filter(|(_, (_, _, closed))| !closed);
         let mut count = 0;
         for (one, (said, _, _)) in open {
-            let standing = standing(*one, said.len() as u64, false);
+            let position = position(*one, said.len() as u64, false);
             let connection = numbers[usize::from(*one)];
-            heard.take(&Entry::Stands { connection, process: 0, standing });
+            report.take(&Entry::ReplayPosition { connection, process: 0, position });
             count += 1;
         }
-        let passed = heard.finish(count).expect("all of them").clients;
+        let passed = report.finish(count).expect("all of them").clients;
         for (one, (said, received, _)) in &all {
             // The last one with these ends is the one that goes on.
-            let its = passed.iter().rfind(|passed| passed.standing.ends == ends(*one));
+            let its = passed.iter().rfind(|passed| passed.position.ends == ends(*one));
             let its = its.expect("its client was never gone");
             prop_assert!(its.offset <= *received);
             let from = usize::try_from(its.offset).expect("short");
-            prop_assert_eq!(&its.said, &said[from..]);
+            prop_assert_eq!(&its.output, &said[from..]);
         }
     }
 }
 
 #[test]
 fn who_is_gone_takes_nothing() {
-    let mut heard = Heard::default();
+    let mut report = HandoverReport::default();
     for connection in [1, 2] {
-        heard.take(&Entry::Began {
+        report.take(&Entry::Began {
             connection,
             ends: ends(1),
         });
         let bytes = &[0; 100];
-        let said = Entry::Said {
+        let said = Entry::Output {
             connection,
             offset: 0,
             bytes,
         };
-        heard.take(&said);
+        report.take(&said);
     }
-    let standing = standing(1, 100, true);
-    heard.take(&Entry::Stands {
+    let position = position(1, 100, true);
+    report.take(&Entry::ReplayPosition {
         connection: 1,
         process: 0,
-        standing,
+        position,
     });
-    assert_eq!(heard.size(), 2 * (100 + EACH));
-    heard.forget(&HashMap::new());
-    assert_eq!(heard.size(), EACH, "the open one");
-    let more = Entry::Said {
+    assert_eq!(report.size(), 2 * (100 + CONNECTION_OVERHEAD_BYTES));
+    report.forget(&HashMap::new());
+    assert_eq!(report.size(), CONNECTION_OVERHEAD_BYTES, "the open one");
+    let more = Entry::Output {
         connection: 2,
         offset: 100,
         bytes: b"more",
     };
-    heard.take(&more);
+    report.take(&more);
 }
 
 #[test]
 fn what_others_have_opened_and_closed_takes_nothing() {
-    let reaches = |connection, is_closed| Entry::Reaches {
+    let reaches = |connection, is_closed| Entry::UpstreamPosition {
         connection,
         process: 0,
-        reach: Reach {
+        position: UpstreamPosition {
             serial: connection.into(),
             is_local: false,
             instream: 5,
@@ -149,21 +149,25 @@ fn what_others_have_opened_and_closed_takes_nothing() {
             is_closed,
         },
     };
-    let mut heard = Heard::default();
+    let mut report = HandoverReport::default();
     for connection in 0..10 {
-        heard.take(&reaches(connection, true));
+        report.take(&reaches(connection, true));
     }
-    assert_eq!(heard.size(), 10 * EACH, "it is counted");
-    heard.forget(&HashMap::new());
-    assert_eq!(heard.size(), 0);
-    heard.take(&reaches(10, false));
-    assert_eq!(heard.finish(1).expect("one").opened.len(), 1);
+    assert_eq!(
+        report.size(),
+        10 * CONNECTION_OVERHEAD_BYTES,
+        "it is counted"
+    );
+    report.forget(&HashMap::new());
+    assert_eq!(report.size(), 0);
+    report.take(&reaches(10, false));
+    assert_eq!(report.finish(1).expect("one").opened.len(), 1);
 }
 
 /// Three processes, one after another, which replay at once.
 #[test]
 fn who_serves_after_another_goes_on_with_it() {
-    let place = |instream, outstream| Place {
+    let place = |instream, outstream| StreamOffsets {
         instream,
         outstream,
     };
@@ -172,17 +176,17 @@ fn who_serves_after_another_goes_on_with_it() {
         from: place(from[0], from[1]),
         to: place(to[0], to[1]),
     };
-    let said = |offset, bytes| Entry::Said {
+    let said = |offset, bytes| Entry::Output {
         connection: 5,
         offset,
         bytes,
     };
-    let stands = |process, outstream, instream, is_closed| Entry::Stands {
+    let stands = |process, outstream, instream, is_closed| Entry::ReplayPosition {
         connection: 5,
         process,
-        standing: Standing {
+        position: ReplayPosition {
             instream,
-            ..standing(1, outstream, is_closed)
+            ..position(1, outstream, is_closed)
         },
     };
     let all = [
@@ -198,17 +202,17 @@ fn who_serves_after_another_goes_on_with_it() {
         served([0, 0], [0, 0]),
     ];
     let hear = |entries: &[Entry<'_>]| {
-        let mut heard = Heard::default();
+        let mut report = HandoverReport::default();
         for entry in entries {
-            heard.take(entry);
+            report.take(entry);
         }
-        heard.finish(1)
+        report.finish(1)
     };
     let [one] = &hear(&all).expect("one row").clients[..] else {
         panic!("one connection");
     };
-    assert_eq!((one.offset, &one.said[..]), (2, &b"fisecthird"[..]));
-    assert_eq!((one.standing.instream, &one.holders[..]), (9, &[3][..]));
+    assert_eq!((one.offset, &one.output[..]), (2, &b"fisecthird"[..]));
+    assert_eq!((one.position.instream, &one.holders[..]), (9, &[3][..]));
     // Without any of them, but for who has served nothing, it is not told what is missing.
     for missing in [0, 1, 2, 4, 5, 8] {
         let mut some = all.to_vec();

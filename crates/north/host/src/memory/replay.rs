@@ -1,4 +1,4 @@
-//! What the next processes are to replay: all that there is, or what is still being made elsewhere.
+//! Start of a replay: of the whole log, or of a log that another host still records (replica).
 
 use std::{
     collections::BTreeMap,
@@ -17,8 +17,8 @@ use super::Memory;
 use crate::children::Children;
 
 impl Memory {
-    /// The next processes are to replay what there is, and then what comes: it is still being made on another host.
-    /// Only the first process is begun: which children have clients is not known before.
+    /// The next processes replay the log, and then follow as another host appends to the log. Only the main process is
+    /// started: which children have clients is not known.
     pub fn follow(&self) {
         let page = self.page();
         self.replay_all();
@@ -26,30 +26,30 @@ impl Memory {
         page.follow.store(1, Ordering::Release);
     }
 
-    /// Is it still being made on another host?
+    /// Whether another host still records the log.
     #[must_use]
-    pub fn is_followed(&self) -> bool {
+    pub fn is_replica(&self) -> bool {
         self.page().follow.load(Ordering::Acquire) != 0
     }
 
-    /// More was appended to what is followed: the processes go on.
-    pub fn tell_more(&self) {
+    /// Wakes the processes of a replica after determinants were appended.
+    pub fn notify_appended(&self) {
         let follow = &self.page().follow;
         let next = follow.load(Ordering::Relaxed).wrapping_add(1).max(1);
         follow.store(next, Ordering::Release);
         wake(follow);
     }
 
-    /// What there is is all: the processes go live when they have replayed it.
-    pub fn end_following(&self) {
+    /// The log is complete: the processes become live after the replay.
+    pub fn end_replica(&self) {
         let follow = &self.page().follow;
         follow.store(0, Ordering::Release);
         wake(follow);
     }
 
-    /// How much of the streams is still to be replayed by those who follow, bytes.
+    /// Lag of a replica: bytes of the log that are not replayed.
     #[must_use]
-    pub fn behind(&self) -> u64 {
+    pub fn lag(&self) -> u64 {
         let all = &self.page().processes.0;
         let behind = self.begun().into_iter().map(|number| {
             let process = &all[number as usize];
@@ -60,10 +60,10 @@ impl Memory {
         behind.sum()
     }
 
-    /// The next processes are to replay what there is. `positions` is how far clients are, in any order.
+    /// The next processes replay the log. `positions` are the clients' positions, in any order.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// No memory.
     pub fn to_be_replayed(&self, positions: &mut [Position]) -> io::Result<()> {
         positions.sort_unstable_by_key(|position| position.ends);
         let bytes: Vec<u8> = positions.iter().flat_map(Position::to_bytes).collect();
@@ -73,7 +73,7 @@ impl Memory {
         page.positions.store(count, Ordering::Release);
         page.remade.are_left();
         self.replay_all();
-        // Whoever has children that are begun is begun; children have higher numbers.
+        // A parent of started children is started. Children have higher numbers.
         for number in self.processes().rev() {
             let process = &page.processes.0[number as usize];
             let is_begun = process.is_begun.load(Ordering::Acquire) != 0;
@@ -85,11 +85,11 @@ impl Memory {
                 }
             }
         }
-        for number in self.at_work()? {
+        for number in self.running_children()? {
             let process = &page.processes.0[number as usize];
             process.is_begun.store(1, Ordering::Release);
         }
-        self.begin_who_confers();
+        self.start_ipc_makers();
         for number in self.processes().skip(1) {
             let process = &page.processes.0[number as usize];
             if process.is_begun.load(Ordering::Acquire) == 0 {
@@ -101,11 +101,11 @@ impl Memory {
 
     /// Of children without clients those that go on: they were at work, or their parents have not heard yet that they
     /// have ended. Each as its parent's record has it, which is begun, too.
-    fn at_work(&self) -> io::Result<Vec<u32>> {
+    fn running_children(&self) -> io::Result<Vec<u32>> {
         let all = &self.page().processes.0;
         let has = |number: u32, fate| all[number as usize].has(fate);
         let is_begun = |number: u32| all[number as usize].is_begun.load(Ordering::Acquire) != 0;
-        // By their numbers: whose they are.
+        // Parent by child.
         let mut found: BTreeMap<u32, u32> = BTreeMap::new();
         for parent in self.processes() {
             let goes_on = is_begun(parent) || found.contains_key(&parent);
@@ -122,7 +122,7 @@ impl Memory {
                 }
             }
         }
-        // Of what several write to one pipe, which comes first is in no record.
+        // The order of several writers to one pipe is in no record.
         let talks = |number: &u32| has(*number, Fate::Talks);
         if found.keys().filter(|number| talks(number)).count() > 1 {
             found.retain(|number, _| !talks(number));
@@ -136,8 +136,7 @@ impl Memory {
         Ok(go_on)
     }
 
-    /// Is it worth looking for children of this process that go on? Of one that has noted nothing yet nobody knows
-    /// whose it is.
+    /// Whether this process may have running children. The parent of a child without determinants is unknown.
     fn may_have_children(&self, parent: u32) -> bool {
         let all = &self.page().processes.0;
         self.processes().skip(1).any(|number| {
@@ -148,9 +147,9 @@ impl Memory {
         })
     }
 
-    /// Who has talked by what a process has made that is begun is begun, too: what was on its way between them is
-    /// there again then. So are those between the two.
-    fn begin_who_confers(&self) {
+    /// Starts every process that has used a channel of a started process, and the processes between the two, so that
+    /// bytes in the channel are there again.
+    fn start_ipc_makers(&self) {
         let all = &self.page().processes.0;
         let is_begun = |number: u32| {
             let process = all.get(number as usize);
@@ -172,7 +171,7 @@ impl Memory {
         }
     }
 
-    /// The next processes begin with what there is: of those that there were, the first one.
+    /// Resets all processes for a replay. Only the main process is started.
     fn replay_all(&self) {
         let page = self.page();
         page.follow.store(0, Ordering::Release);
@@ -198,13 +197,13 @@ impl Memory {
     }
 }
 
-/// Nothing is known of it that would forbid that it be begun again: a client, another program, memory that others have.
+/// Whether the process can be started again without clients of its own: no other program, no shared memory.
 fn may_go_on(process: &Process) -> bool {
     let others = [Fate::Serves, Fate::Executes, Fate::Gone, Fate::Shares];
     !others.into_iter().any(|fate| process.has(fate))
 }
 
-/// Whoever waits for another number. Nobody may.
+/// Wakes the waiters of a futex, if any.
 fn wake(number: &AtomicU32) {
     let _ = futex::wake(number, futex::Flags::empty(), u32::MAX);
 }

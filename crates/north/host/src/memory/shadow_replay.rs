@@ -1,4 +1,4 @@
-//! What a rehearsal has to replay.
+//! The part of the determinant log that a shadow replay replays.
 
 use std::{fs::File, io, os::unix::fs::FileExt as _, sync::atomic::Ordering};
 
@@ -6,22 +6,22 @@ use north_abi::{handover::Position, layout::stream_offset};
 
 use super::Memory;
 
-/// What a rehearsal has to replay.
+/// The determinants for a shadow replay.
 #[derive(Debug)]
-pub struct Score {
+pub struct ShadowReplay {
     pub(super) file: File,
     pub(super) base: u64,
-    /// Where it ends.
+    /// End of the part, bytes.
     pub end: u64,
 }
 
-impl Score {
-    /// A copy of it, in memory of its own, for a rehearsal that stops at its end and becomes the image with this
+impl ShadowReplay {
+    /// A copy in a memory file of its own, for a shadow replay that stops at the end and becomes the image with this
     /// number.
     ///
     /// # Errors
     /// There is no memory for it.
-    pub fn copy(&self, image: u64, positions: &mut [Position]) -> io::Result<Memory> {
+    pub fn copy_log(&self, image: u64, positions: &mut [Position]) -> io::Result<Memory> {
         let memory = Memory::new()?;
         let mut piece = vec![0; 1 << 20];
         let mut at = self.base;

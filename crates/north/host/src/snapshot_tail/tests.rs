@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use north_abi::{
     Which,
-    handover::{Position, Reach, Standing},
+    handover::{Position, ReplayPosition, UpstreamPosition},
 };
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ fn ends(client: u16) -> Ends {
 }
 
 fn said(connection: u32, offset: u64, bytes: &[u8]) -> Vec<u8> {
-    let entry = Entry::Said {
+    let entry = Entry::Output {
         connection,
         offset,
         bytes,
@@ -25,7 +25,7 @@ fn said(connection: u32, offset: u64, bytes: &[u8]) -> Vec<u8> {
 }
 
 fn stands(connection: u32, client: u16, outstream: u64, is_closed: bool) -> Vec<u8> {
-    let standing = Standing {
+    let position = ReplayPosition {
         ends: ends(client),
         instream: 0,
         outstream,
@@ -33,10 +33,10 @@ fn stands(connection: u32, client: u16, outstream: u64, is_closed: bool) -> Vec<
         is_closed,
         which: Which::Unknown,
     };
-    let entry = Entry::Stands {
+    let entry = Entry::ReplayPosition {
         connection,
         process: 0,
-        standing,
+        position,
     };
     entry.header().to_vec()
 }
@@ -50,9 +50,9 @@ fn open(connection: u32, client: u16) -> Vec<u8> {
     entry.header().to_vec()
 }
 
-fn hear(heard: &mut Heard, entries: &[Vec<u8>]) -> Result<(), HandoverError> {
+fn report_all(report: &mut HandoverReport, entries: &[Vec<u8>]) -> Result<(), HandoverError> {
     let bytes = entries.concat();
-    assert_eq!(heard.read(&bytes), bytes.len());
+    assert_eq!(report.read(&bytes), bytes.len());
     Ok(())
 }
 
@@ -65,7 +65,7 @@ proptest! {
     ) {
         let byte = |at: u64| at.to_le_bytes()[0];
         let (mut written, mut received, mut known) = (0u64, 0u64, 0u64);
-        let mut kept = Kept::default();
+        let mut kept = SnapshotTail::default();
         for (length, more) in pieces {
             let end = written + length as u64;
             // What was acknowledged when the rehearsal was begun: it may be more than it has said by its end.
@@ -74,31 +74,31 @@ proptest! {
             known = known.max(received);
             let from = written.max(known.min(end));
             let new: Vec<u8> = (from..end).map(byte).collect();
-            let mut heard = kept.heard.clone();
+            let mut report = kept.report.clone();
             if !new.is_empty() {
-                hear(&mut heard, &[said(1, from, &new)])?;
+                report_all(&mut report, &[said(1, from, &new)])?;
             }
-            hear(&mut heard, &[open(1, 7)])?;
+            report_all(&mut report, &[open(1, 7)])?;
             let positions = [Position { ends: ends(7), received }];
-            kept = heard.keep(&positions)?;
+            kept = report.snapshot_tail(&positions)?;
             prop_assert_eq!(&kept.open, &vec![(101, ends(7))]);
-            prop_assert_eq!(&Kept::from_bytes(&kept.to_bytes()).unwrap(), &kept);
+            prop_assert_eq!(&SnapshotTail::from_bytes(&kept.to_bytes()).unwrap(), &kept);
             written = end;
         }
         let lacks_from = (received + at_last).min(written);
-        let mut heard = kept.heard;
-        hear(&mut heard, &[stands(1, 7, written, false)])?;
-        let passed = heard.finish(1)?.clients;
+        let mut report = kept.report;
+        report_all(&mut report, &[stands(1, 7, written, false)])?;
+        let passed = report.finish(1)?.clients;
         prop_assert_eq!(passed.len(), 1);
-        prop_assert_eq!(passed[0].offset + passed[0].said.len() as u64, written);
+        prop_assert_eq!(passed[0].offset + passed[0].output.len() as u64, written);
         prop_assert!(passed[0].offset <= lacks_from || lacks_from == written);
         let all: Vec<u8> = (passed[0].offset..written).map(byte).collect();
-        prop_assert_eq!(&passed[0].said, &all);
+        prop_assert_eq!(&passed[0].output, &all);
     }
 
     #[test]
     fn no_file_does_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let _ = Kept::from_bytes(&bytes);
+        let _ = SnapshotTail::from_bytes(&bytes);
     }
 }
 
@@ -120,16 +120,16 @@ fn what_nobody_waits_for_is_not_kept() {
         received,
     };
     let positions = [position(2, 13), position(3, 6), position(5, 0)];
-    let mut heard = Heard::default();
-    hear(&mut heard, &entries).expect("it makes sense");
-    let kept = heard.keep(&positions).expect("no others");
+    let mut report = HandoverReport::default();
+    report_all(&mut report, &entries).expect("it makes sense");
+    let kept = report.snapshot_tail(&positions).expect("no others");
     let expected = [
         said(2, 13, b"sed"),
         said(4, 6, b"pen"),
         stands(2, 2, 16, true),
     ]
     .concat();
-    assert_eq!(kept.heard.to_bytes(), expected);
+    assert_eq!(kept.report.to_bytes(), expected);
     assert_eq!(kept.open, [(104, ends(3)), (105, ends(5))]);
 }
 
@@ -138,10 +138,10 @@ fn what_nobody_waits_for_is_not_kept() {
 fn a_gap_elsewhere_is_refused() {
     let image = || {
         let file = [said(1, 0, b"said"), open(1, 1)].concat();
-        Kept::from_bytes(&file).expect("kept").heard
+        SnapshotTail::from_bytes(&file).expect("kept").report
     };
     let reaches = |outstream| {
-        let reach = Reach {
+        let position = UpstreamPosition {
             serial: 1,
             is_local: false,
             instream: 0,
@@ -149,10 +149,10 @@ fn a_gap_elsewhere_is_refused() {
             is_shut: false,
             is_closed: false,
         };
-        let entry = Entry::Reaches {
+        let entry = Entry::UpstreamPosition {
             connection: 1,
             process: 0,
-            reach,
+            position,
         };
         entry.header().to_vec()
     };
@@ -162,9 +162,9 @@ fn a_gap_elsewhere_is_refused() {
         vec![said(2, 9, b"another"), stands(2, 2, 16, false)],
     ];
     let finish = |entries: &[Vec<u8>], open| {
-        let mut heard = image();
-        hear(&mut heard, entries)?;
-        heard.finish(open)
+        let mut report = image();
+        report_all(&mut report, entries)?;
+        report.finish(open)
     };
     for entries in fine {
         finish(&entries, 1).expect("what is left out, clients have");

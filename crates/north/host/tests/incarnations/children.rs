@@ -12,7 +12,7 @@ use north_abi::layout::Fate;
 use north_host::Memory;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::incarnation::Life;
+use crate::incarnation::Incarnation;
 
 /// Waits for a child without asking how it has ended.
 const WAITS: &str = r#"
@@ -31,16 +31,16 @@ while True:
 
 /// It is not begun again: nobody would wait for its end once more.
 #[test]
-fn a_child_that_was_killed_is_known_to_be_whether_or_not_its_parent_asks() {
+fn killed_child_is_detected_without_wait() {
     let memory = Memory::new().expect("memory");
-    let mut life = Life::begin(&memory, WAITS, false);
-    let child: i32 = life.line().trim().parse().expect("a number");
+    let mut incarnation = Incarnation::begin(&memory, WAITS, false);
+    let child: i32 = incarnation.line().trim().parse().expect("a number");
     memory.is_ending(); // else it waits for that
     let child = Pid::from_raw(child).expect("a process");
     kill_process(child, Signal::KILL).expect("killed");
-    assert_eq!(life.line(), "heard\n");
+    assert_eq!(incarnation.line(), "heard\n");
     assert!(memory.page().processes.0[1].has(Fate::Executes));
-    life.end_all();
+    incarnation.end_all();
 }
 
 /// Has a child that is there for long, and more that end at once, until it knows one by a number that is no process's.
@@ -72,21 +72,21 @@ while True:
     time.sleep(0.1)
 "#;
 
-/// The kernel may give a new child the number that an older one has had in an earlier life.
+/// The kernel may give a new child the number that an older one has had in an earlier incarnation.
 #[test]
-fn two_children_are_not_known_by_one_number() {
+fn replayed_children_have_distinct_pids() {
     let directory = tempfile::tempdir().expect("a directory");
     let place = directory.path().join("now");
     let program = NUMBERS.replace("PLACE", place.to_str().expect("a name"));
     let memory = Memory::new().expect("memory");
-    let mut life = Life::begin(&memory, &program, false);
-    let first: u32 = life.line().trim().parse().expect("a number");
-    life.end_all();
+    let mut incarnation = Incarnation::begin(&memory, &program, false);
+    let first: u32 = incarnation.line().trim().parse().expect("a number");
+    incarnation.end_all();
     memory.to_be_replayed(&mut []).expect("memory");
     assert_eq!(memory.begun(), BTreeSet::from([0, 1]));
-    let mut life = Life::begin(&memory, &program, false);
-    life.replays(&memory);
-    life.handover.go().expect("gone on");
+    let mut incarnation = Incarnation::begin(&memory, &program, false);
+    incarnation.replays(&memory);
+    incarnation.handover.go().expect("gone on");
     fs::write(&place, "").expect("a file");
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -100,10 +100,10 @@ fn two_children_are_not_known_by_one_number() {
         let mut told = before.clone();
         while told == before {
             told.clear();
-            life.said.read_line(&mut told).expect("a line");
+            incarnation.stdout.read_line(&mut told).expect("a line");
         }
         is_over.store(true, Ordering::Relaxed);
         assert_eq!(told, "another\n");
     });
-    life.end_all();
+    incarnation.end_all();
 }

@@ -8,13 +8,13 @@ use std::{
 };
 
 use north_abi::{Call, Record};
-use north_host::{Feed, Memory, Message};
+use north_host::{LogFeed, Memory, Message};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg},
 };
 
-use crate::incarnation::Life;
+use crate::incarnation::Incarnation;
 
 /// Says something to a server, and what that has answered.
 const CONNECTS: &str = r#"
@@ -27,9 +27,11 @@ with socket.socket() as one:
 "#;
 
 /// Waits until it says something of one that it opens, or has closed, and takes that.
-fn hear(life: &mut Life) -> (Message, Option<OwnedFd>) {
+fn next_opening(incarnation: &mut Incarnation) -> (Message, Option<OwnedFd>) {
     loop {
-        life.told.extend(life.handover.others());
+        incarnation
+            .requests
+            .extend(incarnation.handover.take_requests());
         let is_of_one = |message: &Message| {
             matches!(
                 message,
@@ -37,22 +39,22 @@ fn hear(life: &mut Life) -> (Message, Option<OwnedFd>) {
             )
         };
         // Those behind it may be here already.
-        while let Some(said) = life.told.pop_front() {
+        while let Some(said) = incarnation.requests.pop_front() {
             if is_of_one(&said.0) {
                 return said;
             }
         }
         let mut fds = [PollFd::from_borrowed_fd(
-            life.handover.ours(),
+            incarnation.handover.supervisor_socket(),
             PollFlags::IN,
         )];
         poll(&mut fds, None).expect("poll");
-        life.handover.hear().expect("messages");
+        incarnation.handover.receive_messages().expect("messages");
     }
 }
 
-fn said(life: &mut Life) -> (Message, OwnedFd) {
-    let (message, beside) = hear(life);
+fn next_request(incarnation: &mut Incarnation) -> (Message, OwnedFd) {
+    let (message, beside) = next_opening(incarnation);
     (message, beside.expect("a descriptor"))
 }
 
@@ -69,32 +71,32 @@ fn until_connected(from: &Memory) -> Memory {
         at += length;
     }
     let memory = Memory::new().expect("memory");
-    Feed::new(0).take(&memory, &bytes[..at]).expect("room");
+    LogFeed::new(0).take(&memory, &bytes[..at]).expect("room");
     memory
 }
 
 /// The other end knows of one connection, and of no death.
 #[test]
-fn what_was_opened_and_not_noted_is_not_opened_again() {
+fn unrecorded_connect_is_not_repeated() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a listener");
     let port = listener.local_addr().expect("an address").port();
     let program = CONNECTS.replace("PORT", &port.to_string());
     let memory = Memory::new().expect("memory");
-    let mut life = Life::begin(&memory, &program, false);
-    let (opened, held) = said(&mut life);
+    let mut incarnation = Incarnation::begin(&memory, &program, false);
+    let (opened, held) = next_request(&mut incarnation);
     let Message::Opened { process, serial } = opened else {
         panic!("{opened:?}");
     };
     let (mut other, _) = listener.accept().expect("a connection");
     let mut heard = [0; 7];
     other.read_exact(&mut heard).expect("its words");
-    life.end_all();
+    incarnation.end_all();
     let memory = until_connected(&memory);
     memory.to_be_replayed(&mut []).expect("memory");
-    let mut life = Life::begin(&memory, &program, false);
-    life.replays(&memory);
-    life.handover.go().expect("gone on");
-    let (opens, answer) = said(&mut life);
+    let mut incarnation = Incarnation::begin(&memory, &program, false);
+    incarnation.replays(&memory);
+    incarnation.handover.go().expect("gone on");
+    let (opens, answer) = next_request(&mut incarnation);
     assert_eq!(opens, Message::Opens { process, serial });
     let descriptors = [held.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -106,7 +108,7 @@ fn what_was_opened_and_not_noted_is_not_opened_again() {
     other.read_exact(&mut heard).expect("its words, once more");
     assert_eq!(&heard, b"from it");
     other.write_all(b"heard").expect("said");
-    assert_eq!(life.line(), "heard\n");
+    assert_eq!(incarnation.line(), "heard\n");
     listener.set_nonblocking(true).expect("set");
     assert!(listener.accept().is_err(), "it has opened another one");
 }
@@ -124,20 +126,21 @@ while True:
 "#;
 
 #[test]
-fn what_a_child_has_opened_ends_with_it() {
+fn child_exit_closes_upstream_connection() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a listener");
     let port = listener.local_addr().expect("an address").port();
     let memory = Memory::new().expect("memory");
-    let mut life = Life::begin(&memory, &ENDS.replace("PORT", &port.to_string()), false);
-    let (opened, held) = said(&mut life);
+    let mut incarnation =
+        Incarnation::begin(&memory, &ENDS.replace("PORT", &port.to_string()), false);
+    let (opened, held) = next_request(&mut incarnation);
     let Message::Opened { process, serial } = opened else {
         panic!("{opened:?}");
     };
     assert_eq!(process, 1);
     let (mut other, _) = listener.accept().expect("a connection");
-    let (closed, _) = hear(&mut life);
+    let (closed, _) = next_opening(&mut incarnation);
     assert_eq!(closed, Message::Closed { process, serial });
     drop(held);
     assert_eq!(other.read(&mut [0]).expect("its end"), 0);
-    life.end_all();
+    incarnation.end_all();
 }

@@ -1,4 +1,4 @@
-//! A life of a program.
+//! A incarnation of a program.
 
 use std::{
     collections::VecDeque,
@@ -13,25 +13,25 @@ use std::{
 
 use north_abi::handover::Message;
 use north_abi::layout::{FILE_FD, HANDOVER_FD, LIBRARY_FD, SOCKET_FD};
-use north_host::{AllPassed, Handover, Library, Memory};
+use north_host::{Handover, Library, Memory, ServiceReport};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, Signal, kill_process_group},
 };
 
-/// How long something may take that has to happen.
-pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+/// Longest wait for a step of a test.
+pub(super) const REPLAY_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A program under the library.
-pub(super) struct Life {
+pub(super) struct Incarnation {
     pub(super) child: Child,
     pub(super) handover: Handover,
-    pub(super) said: BufReader<ChildStdout>,
-    /// What its processes have told, and no test has heard.
-    pub(super) told: VecDeque<(Message, Option<OwnedFd>)>,
+    pub(super) stdout: BufReader<ChildStdout>,
+    /// Requests of its processes that no test has taken.
+    pub(super) requests: VecDeque<(Message, Option<OwnedFd>)>,
 }
 
-impl Drop for Life {
+impl Drop for Incarnation {
     fn drop(&mut self) {
         // With its children, which would hold the output of the tests.
         let group = Pid::from_child(&self.child);
@@ -40,7 +40,7 @@ impl Drop for Life {
     }
 }
 
-impl Life {
+impl Incarnation {
     /// Its addresses are at random, or as those of a service are.
     pub(super) fn begin(memory: &Memory, program: &str, has_fixed_addresses: bool) -> Self {
         Self::begin_with(None, memory, program, has_fixed_addresses)
@@ -63,12 +63,15 @@ impl Life {
             .process_group(0)
             .envs(Library::variables());
         if let Some(other) = other {
-            let ours = Library::variables().into_iter().next().expect("it");
-            command.env(ours.0, format!("{}:{other}", ours.1));
+            let wrap_library = Library::variables().into_iter().next().expect("it");
+            command.env(wrap_library.0, format!("{}:{other}", wrap_library.1));
         }
         let inherited: Vec<(OwnedFd, i32)> = [
             (memory.as_fd(), FILE_FD),
-            (handover.theirs().expect("it has not begun"), SOCKET_FD),
+            (
+                handover.process_socket().expect("it has not begun"),
+                SOCKET_FD,
+            ),
             (handover.file(), HANDOVER_FD),
             (library.as_fd(), LIBRARY_FD),
         ]
@@ -93,18 +96,18 @@ impl Life {
             });
         }
         let mut child = command.spawn().expect("python");
-        let said = BufReader::new(child.stdout.take().expect("a pipe"));
+        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
         Self {
             child,
             handover,
-            said,
-            told: VecDeque::new(),
+            stdout,
+            requests: VecDeque::new(),
         }
     }
 
     pub(super) fn line(&mut self) -> String {
         let mut line = String::new();
-        self.said.read_line(&mut line).expect("a line");
+        self.stdout.read_line(&mut line).expect("a line");
         assert!(line.ends_with('\n'), "it has ended");
         line
     }
@@ -114,23 +117,23 @@ impl Life {
         let group = Pid::from_child(&self.child);
         kill_process_group(group, Signal::KILL).expect("killed");
         let mut rest = Vec::new();
-        self.said.read_to_end(&mut rest).expect("their end");
+        self.stdout.read_to_end(&mut rest).expect("their end");
     }
 
     /// Waits until it has replayed its record.
     pub(super) fn replays(&mut self, memory: &Memory) {
-        let at_most = Timespec::try_from(PATIENCE).expect("a time");
+        let at_most = Timespec::try_from(REPLAY_TIMEOUT).expect("a time");
         // It says before which files it has opened.
-        while !self.handover.has_heard(&memory.begun()) {
+        while !self.handover.has_reports_of(&memory.begun()) {
             let mut fds = [PollFd::from_borrowed_fd(
-                self.handover.ours(),
+                self.handover.supervisor_socket(),
                 PollFlags::IN,
             )];
             let ready = poll(&mut fds, Some(&at_most)).expect("poll");
-            let heard = self.handover.hear().expect("messages");
+            let heard = self.handover.receive_messages().expect("messages");
             assert!(ready > 0 && heard, "{:?}", memory.divergence());
         }
         let passed = self.handover.take().expect("none");
-        assert_eq!(passed, AllPassed::default());
+        assert_eq!(passed, ServiceReport::default());
     }
 }

@@ -17,7 +17,7 @@ use rustix::{
     process::{Pid, Signal, kill_process},
 };
 
-use crate::incarnation::Life;
+use crate::incarnation::Incarnation;
 
 /// The parent has the lock first, then the child, which keeps it. The parent takes longer to come so far.
 const ONE_AFTER_ANOTHER: &str = r#"
@@ -101,12 +101,12 @@ fn about(program: &str, place: &Path) -> String {
     program.replace("PLACE", place.to_str().expect("a name"))
 }
 
-/// Another life of it, which goes on.
-fn again(memory: &Memory, program: &str) -> Life {
+/// Another incarnation of it, which goes on.
+fn again(memory: &Memory, program: &str) -> Incarnation {
     memory.to_be_replayed(&mut []).expect("memory");
-    let mut life = Life::begin(memory, program, false);
-    life.replays(memory);
-    life
+    let mut incarnation = Incarnation::begin(memory, program, false);
+    incarnation.replays(memory);
+    incarnation
 }
 
 /// What `/proc/locks` says, in one piece (the kernel gives as much as a page has): between two of them locks of other
@@ -139,38 +139,38 @@ fn locked(directory: &Path) -> BTreeSet<String> {
 
 /// Who has it at the end of its record waits for the others, and they are not to wait for it.
 #[test]
-fn nobody_waits_for_a_lock_in_a_replay() {
+fn replayed_lock_does_not_wait() {
     let directory = tempfile::tempdir().expect("a directory");
     let place = directory.path().join("file");
     let program = about(ONE_AFTER_ANOTHER, &place);
     let memory = Memory::new().expect("memory");
-    let mut life = Life::begin(&memory, &program, false);
-    assert_eq!(life.line(), "had it\n");
+    let mut incarnation = Incarnation::begin(&memory, &program, false);
+    assert_eq!(incarnation.line(), "had it\n");
     fs::write(directory.path().join("file.next"), "").expect("a file");
-    assert_eq!(life.line(), "locked\n");
+    assert_eq!(incarnation.line(), "locked\n");
     let before = locked(directory.path());
     assert_eq!(before.len(), 1);
     for _ in 0..2 {
-        life.end_all();
-        life = again(&memory, &program);
-        life.handover.go().expect("gone on");
-        while life.line() != "locked\n" {}
+        incarnation.end_all();
+        incarnation = again(&memory, &program);
+        incarnation.handover.go().expect("gone on");
+        while incarnation.line() != "locked\n" {}
         assert_eq!(locked(directory.path()), before);
     }
-    life.end_all();
+    incarnation.end_all();
 }
 
 /// What was free then is nobody else's concern in a replay, and what is locked at its end is what was.
 #[test]
-fn what_was_locked_is_locked_again() {
+fn replay_restores_file_locks() {
     let directory = tempfile::tempdir().expect("a directory");
     let place = directory.path().join("file");
     let program = about(IN_EACH_WAY, &place);
     let file = File::open(&place).expect("the file");
     flock(&file, FlockOperation::LockExclusive).expect("it is free");
     let memory = Memory::new().expect("memory");
-    let mut life = Life::begin(&memory, &program, false);
-    let said = life.line();
+    let mut incarnation = Incarnation::begin(&memory, &program, false);
+    let said = incarnation.line();
     assert_eq!(said, "taken, refused, nobody's\n");
     // The child comes to it in its own time.
     while locked(directory.path())
@@ -184,14 +184,14 @@ fn what_was_locked_is_locked_again() {
     flock(&file, FlockOperation::Unlock).expect("it was ours");
     let before = locked(directory.path());
     for _ in 0..2 {
-        life.end_all();
+        incarnation.end_all();
         assert_eq!(locked(directory.path()), BTreeSet::new());
-        life = again(&memory, &program);
+        incarnation = again(&memory, &program);
         assert_eq!(locked(directory.path()), before, "before anybody goes on");
-        life.handover.go().expect("gone on");
-        assert_eq!(life.line(), said);
+        incarnation.handover.go().expect("gone on");
+        assert_eq!(incarnation.line(), said);
     }
-    life.end_all();
+    incarnation.end_all();
 }
 
 /// What the record of a process has of locks.
@@ -223,12 +223,12 @@ while True:
 
 /// Else two records might end with the same lock.
 #[test]
-fn what_is_let_go_by_the_way_is_noted() {
+fn implicit_unlock_is_recorded() {
     let directory = tempfile::tempdir().expect("a directory");
     let program = about(LETS_GO, &directory.path().join("file"));
     let memory = Memory::new().expect("memory");
-    let mut life = Life::begin(&memory, &program, false);
-    life.line();
+    let mut incarnation = Incarnation::begin(&memory, &program, false);
+    incarnation.line();
     let before = locked(directory.path());
     assert_eq!(before.len(), 2);
     let (taken, let_go) = ((0, 0), (0, 1));
@@ -236,12 +236,12 @@ fn what_is_let_go_by_the_way_is_noted() {
         noted(&memory, 0),
         [taken, let_go, taken, taken, let_go, taken]
     );
-    life.end_all();
-    let mut life = again(&memory, &program);
+    incarnation.end_all();
+    let mut incarnation = again(&memory, &program);
     assert_eq!(locked(directory.path()), before);
-    life.handover.go().expect("gone on");
-    life.line();
-    life.end_all();
+    incarnation.handover.go().expect("gone on");
+    incarnation.line();
+    incarnation.end_all();
 }
 
 /// One child has the lock, and another one waits for it.
@@ -265,16 +265,16 @@ while True:
 
 /// Else the records of both would end with it.
 #[test]
-fn what_falls_to_who_waits_when_another_one_crashes_is_not_noted() {
+fn lock_freed_by_crash_is_not_recorded() {
     let directory = tempfile::tempdir().expect("a directory");
     let program = about(WAITS, &directory.path().join("file"));
     let memory = Memory::new().expect("memory");
-    let mut life = Life::begin(&memory, &program, false);
+    let mut incarnation = Incarnation::begin(&memory, &program, false);
     while noted(&memory, 1).is_empty() {
         thread::sleep(Duration::from_millis(10));
     }
     fs::write(directory.path().join("file.next"), "").expect("a file");
-    let line = life.line();
+    let line = incarnation.line();
     let child: i32 = line.split(' ').next().expect("one").parse().expect("it");
     let inode = fs::metadata(directory.path().join("file"))
         .expect("it")
@@ -295,8 +295,8 @@ fn what_falls_to_who_waits_when_another_one_crashes_is_not_noted() {
     thread::sleep(Duration::from_millis(100));
     assert_eq!(noted(&memory, 1), [(0, 0)]);
     assert_eq!(noted(&memory, 2), []);
-    life.end_all();
-    let life = again(&memory, &program);
+    incarnation.end_all();
+    let incarnation = again(&memory, &program);
     assert_eq!(locked(directory.path()).len(), 1);
-    life.end_all();
+    incarnation.end_all();
 }

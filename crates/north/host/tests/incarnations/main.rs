@@ -16,9 +16,9 @@ use std::{
 };
 
 use north_abi::{Call, Record};
-use north_host::{Ends, Feed, Handover, Memory, Position};
+use north_host::{Ends, Handover, LogFeed, Memory, Position};
 
-use incarnation::{Life, PATIENCE};
+use incarnation::{Incarnation, REPLAY_TIMEOUT};
 
 /// Makes keys in each of the ways there are, then says them again and again. The library is loaded by a module.
 const KEYS: &str = r#"
@@ -45,7 +45,7 @@ while True:
     time.sleep(0.01)
 "#;
 
-/// Says how much memory its allocator held when it began, of which it takes more or less in each life.
+/// Says how much memory its allocator held when it began, of which it takes more or less in each incarnation.
 const MEMORY: &str = r#"
 import ctypes, os, time
 every = ctypes.CDLL(None)
@@ -65,39 +65,44 @@ while True:
     time.sleep(0.01)
 "#;
 
-/// What OpenSSL draws is in the record, wherever a life has its memory.
+/// What OpenSSL draws is in the record, wherever a incarnation has its memory.
 #[test]
-fn what_openssl_draws_is_the_same_in_each_life() {
+fn openssl_random_is_replayed() {
     let memory = Memory::new().expect("memory");
-    let mut life = Life::begin(&memory, KEYS, false);
-    let said = life.line();
-    assert_eq!(life.line(), said);
+    let mut incarnation = Incarnation::begin(&memory, KEYS, false);
+    let said = incarnation.line();
+    assert_eq!(incarnation.line(), said);
     for _ in 0..2 {
-        drop(life);
+        drop(incarnation);
         memory.to_be_replayed(&mut []).expect("memory");
-        life = Life::begin(&memory, KEYS, false);
-        life.replays(&memory);
-        life.handover.go().expect("gone on");
-        assert_eq!(life.line(), said);
+        incarnation = Incarnation::begin(&memory, KEYS, false);
+        incarnation.replays(&memory);
+        incarnation.handover.go().expect("gone on");
+        assert_eq!(incarnation.line(), said);
     }
     let other = Memory::new().expect("memory");
-    assert_ne!(Life::begin(&other, KEYS, false).line(), said, "random");
+    assert_ne!(
+        Incarnation::begin(&other, KEYS, false).line(),
+        said,
+        "random"
+    );
 }
 
 /// What an allocator says of itself is in the record.
 #[test]
-fn what_an_allocator_has_said_is_the_same_in_each_life() {
-    let begin = |memory: &Memory| Life::begin_with(Some("libjemalloc.so.2"), memory, MEMORY, true);
+fn allocator_statistics_are_replayed() {
+    let begin =
+        |memory: &Memory| Incarnation::begin_with(Some("libjemalloc.so.2"), memory, MEMORY, true);
     let memory = Memory::new().expect("memory");
-    let mut life = begin(&memory);
-    let said = life.line();
+    let mut incarnation = begin(&memory);
+    let said = incarnation.line();
     for _ in 0..2 {
-        drop(life);
+        drop(incarnation);
         memory.to_be_replayed(&mut []).expect("memory");
-        life = begin(&memory);
-        life.replays(&memory);
-        life.handover.go().expect("gone on");
-        assert_eq!(life.line(), said);
+        incarnation = begin(&memory);
+        incarnation.replays(&memory);
+        incarnation.handover.go().expect("gone on");
+        assert_eq!(incarnation.line(), said);
     }
     // Allocators round up: two lives may have the same by chance, all of these have not.
     let is_other = |_| begin(&Memory::new().expect("memory")).line() != said;
@@ -106,28 +111,28 @@ fn what_an_allocator_has_said_is_the_same_in_each_life() {
 
 /// Whoever waits for its connections, and loses who would give them, does not go on without.
 #[test]
-fn a_replayed_program_ends_with_its_supervisor() {
+fn replay_ends_with_supervisor() {
     let memory = Memory::new().expect("memory");
-    let mut life = Life::begin(&memory, KEYS, false);
-    life.line();
-    drop(life);
+    let mut incarnation = Incarnation::begin(&memory, KEYS, false);
+    incarnation.line();
+    drop(incarnation);
     memory.to_be_replayed(&mut []).expect("memory");
-    life = Life::begin(&memory, KEYS, false);
-    life.replays(&memory);
-    life.handover = Handover::new().expect("another");
+    incarnation = Incarnation::begin(&memory, KEYS, false);
+    incarnation.replays(&memory);
+    incarnation.handover = Handover::new().expect("another");
     let mut line = String::new();
-    let length = life.said.read_line(&mut line).expect("the end");
+    let length = incarnation.stdout.read_line(&mut line).expect("the end");
     assert_eq!(length, 0, "it has gone on: {line}");
-    let status = life.child.wait().expect("it ends");
+    let status = incarnation.child.wait().expect("it ends");
     assert_eq!(status.code(), Some(125));
 }
 
 /// Neither how long a record is nor how much is told of clients changes where a program's own memory is.
 #[test]
-fn objects_are_where_they_were() {
+fn replay_keeps_object_addresses() {
     let memory = Memory::new().expect("memory");
-    let mut life = Life::begin(&memory, OBJECTS, true);
-    let said = life.line();
+    let mut incarnation = Incarnation::begin(&memory, OBJECTS, true);
+    let said = incarnation.line();
     let mut clients = vec![
         Position {
             ends: Ends::default(),
@@ -136,24 +141,24 @@ fn objects_are_where_they_were() {
         100_000
     ];
     for _ in 0..2 {
-        drop(life);
+        drop(incarnation);
         memory.to_be_replayed(&mut clients).expect("memory");
-        life = Life::begin(&memory, OBJECTS, true);
-        life.replays(&memory);
-        life.handover.go().expect("gone on");
-        assert_eq!(life.line(), said);
+        incarnation = Incarnation::begin(&memory, OBJECTS, true);
+        incarnation.replays(&memory);
+        incarnation.handover.go().expect("gone on");
+        assert_eq!(incarnation.line(), said);
     }
 }
 
 /// Has one memory what is in the other, from where it ends on, in pieces of any size.
-fn pass_on(from: &Memory, to: &Memory, feed: &mut Feed) {
+fn pass_on(from: &Memory, to: &Memory, feed: &mut LogFeed) {
     let (begin, end) = (feed.position(to), from.length(0));
     let length = usize::try_from(end - begin).expect("short");
     let mut bytes = vec![0; length];
     from.read(0, begin, &mut bytes).expect("read");
     for piece in bytes.chunks(1000) {
         feed.take(to, piece).expect("room");
-        to.tell_more();
+        to.notify_appended();
     }
 }
 
@@ -170,34 +175,34 @@ while True:
 
 /// A program that follows another one does what that one does, waits where that one is, and goes on as it.
 #[test]
-fn who_follows_waits_for_more() {
+fn replica_waits_for_determinants() {
     let (first, second) = (
         Memory::new().expect("memory"),
         Memory::new().expect("memory"),
     );
-    let mut serves = Life::begin(&first, COUNTS, false);
+    let mut serves = Incarnation::begin(&first, COUNTS, false);
     serves.line();
-    let mut feed = Feed::new(0);
+    let mut feed = LogFeed::new(0);
     second.follow();
-    let mut follows = Life::begin(&second, COUNTS, false);
+    let mut follows = Incarnation::begin(&second, COUNTS, false);
     for _ in 0..20 {
         serves.line();
         pass_on(&first, &second, &mut feed);
     }
     // What is not there yet is waited for, without an end.
-    let deadline = Instant::now() + PATIENCE;
-    while second.behind() > 0 {
-        assert!(Instant::now() < deadline, "{} behind", second.behind());
+    let deadline = Instant::now() + REPLAY_TIMEOUT;
+    while second.lag() > 0 {
+        assert!(Instant::now() < deadline, "{} behind", second.lag());
         thread::sleep(Duration::from_millis(5));
     }
-    follows.handover.hear().expect("a socket");
-    assert!(!follows.handover.has_heard(&second.begun()));
+    follows.handover.receive_messages().expect("a socket");
+    assert!(!follows.handover.has_reports_of(&second.begun()));
     assert_eq!(second.divergence(), None);
     let last = serves.line();
     let (drawn, _) = last.split_once(' ').expect("two words");
     drop(serves);
     pass_on(&first, &second, &mut feed);
-    second.end_following();
+    second.end_replica();
     follows.replays(&second);
     follows.handover.go().expect("gone on");
     let said = follows.line();
@@ -233,14 +238,14 @@ fn until_last_intent(from: &Memory) -> Memory {
     }
     assert!(end > 0, "nothing was intended");
     let memory = Memory::new().expect("memory");
-    Feed::new(0).take(&memory, &bytes[..end]).expect("room");
+    LogFeed::new(0).take(&memory, &bytes[..end]).expect("room");
     memory
 }
 
 /// A death between what was done to a name and the note of that: a replay makes the file again, for the name is gone,
 /// but it does not stay beside what became of the one before.
 #[test]
-fn what_was_done_to_a_name_unnoted_is_done_to_what_was_made_again() {
+fn unrecorded_rename_applies_to_recreated_file() {
     let all = ["os.rename('temporary', 'kept')", "os.unlink('temporary')"];
     for effect in all {
         let directory = tempfile::tempdir().expect("a directory");
@@ -257,17 +262,17 @@ fn what_was_done_to_a_name_unnoted_is_done_to_what_was_made_again() {
             read.collect()
         };
         let memory = Memory::new().expect("memory");
-        let mut life = Life::begin(&memory, &program, false);
-        assert_eq!(life.line(), "done\n");
-        drop(life);
+        let mut incarnation = Incarnation::begin(&memory, &program, false);
+        assert_eq!(incarnation.line(), "done\n");
+        drop(incarnation);
         let then = files();
         let memory = until_last_intent(&memory);
         for _ in 0..2 {
             memory.to_be_replayed(&mut []).expect("memory");
-            let mut life = Life::begin(&memory, &program, false);
-            life.replays(&memory);
-            life.handover.go().expect("gone on");
-            assert_eq!(life.line(), "done\n");
+            let mut incarnation = Incarnation::begin(&memory, &program, false);
+            incarnation.replays(&memory);
+            incarnation.handover.go().expect("gone on");
+            assert_eq!(incarnation.line(), "done\n");
             assert_eq!(files(), then, "{effect}");
         }
     }
@@ -289,16 +294,16 @@ with open("made", "w") as file:
 
 /// A replay that ended early has left a part of it; the next one makes it anew.
 #[test]
-fn what_a_child_was_making_again_when_it_ended_is_made_anew() {
+fn file_of_interrupted_replay_is_recreated() {
     let directory = tempfile::tempdir().expect("a directory");
     let made = directory.path().join("made");
     let inode = || fs::metadata(&made).expect("it is there").ino();
     let place = directory.path().to_str().expect("a name");
     let program = MAKES.replace("DIRECTORY", place);
     let memory = Memory::new().expect("memory");
-    let mut life = Life::begin(&memory, &program, false);
-    assert_eq!(life.line(), "done\n");
-    life.end_all();
+    let mut incarnation = Incarnation::begin(&memory, &program, false);
+    assert_eq!(incarnation.line(), "done\n");
+    incarnation.end_all();
     let then = inode();
     let beside = directory.path().join("beside");
     fs::rename(&made, &beside).expect("gone"); // and its number is not another's
@@ -307,11 +312,11 @@ fn what_a_child_was_making_again_when_it_ended_is_made_anew() {
     for _ in 0..2 {
         memory.to_be_replayed(&mut []).expect("memory");
         assert_eq!(memory.begun(), BTreeSet::from([0, 1]));
-        let mut life = Life::begin(&memory, &program, false);
-        life.replays(&memory);
-        life.handover.go().expect("gone on");
-        assert_eq!(life.line(), "done\n");
+        let mut incarnation = Incarnation::begin(&memory, &program, false);
+        incarnation.replays(&memory);
+        incarnation.handover.go().expect("gone on");
+        assert_eq!(incarnation.line(), "done\n");
         assert_eq!(fs::read_to_string(&made).expect("it"), "whole");
-        life.end_all();
+        incarnation.end_all();
     }
 }

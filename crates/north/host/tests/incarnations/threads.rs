@@ -2,7 +2,7 @@
 
 use north_host::Memory;
 
-use crate::incarnation::Life;
+use crate::incarnation::Incarnation;
 
 /// Wakes helpers, which want the interpreter's lock, and keeps that for longer than they wait before they ask for it.
 /// Then a call gives it to them, and how much they have done is looked at.
@@ -56,24 +56,24 @@ while True:
     time.sleep(0.01)
 "#;
 
-/// Each life of it says this.
+/// Each incarnation of it says this.
 fn assert_said(program: &str, expected: &str) {
     let memory = Memory::new().expect("memory");
-    let mut life = Life::begin(&memory, program, false);
-    assert_eq!(life.line(), expected, "the first one");
+    let mut incarnation = Incarnation::begin(&memory, program, false);
+    assert_eq!(incarnation.line(), expected, "the first one");
     for number in 2..=4 {
-        drop(life);
+        drop(incarnation);
         memory.to_be_replayed(&mut []).expect("memory");
-        life = Life::begin(&memory, program, false);
-        life.replays(&memory);
-        life.handover.go().expect("gone on");
-        assert_eq!(life.line(), expected, "life {number}");
+        incarnation = Incarnation::begin(&memory, program, false);
+        incarnation.replays(&memory);
+        incarnation.handover.go().expect("gone on");
+        assert_eq!(incarnation.line(), expected, "incarnation {number}");
     }
 }
 
-/// How long the first thread needs until it wakes them is another time in each life.
+/// How long the first thread needs until it wakes them is another time in each incarnation.
 #[test]
-fn helpers_that_are_woken_too_late_go_on_as_if_it_were_in_time() {
+fn late_wakeup_of_helper_is_in_time() {
     for (helpers, expected) in [("1", "1 2 3 4\n"), ("2", "2 4 6 8\n")] {
         assert_said(&LOCK.replace("HELPERS", helpers), expected);
     }
@@ -81,6 +81,6 @@ fn helpers_that_are_woken_too_late_go_on_as_if_it_were_in_time() {
 
 /// And find what they had given up.
 #[test]
-fn helpers_that_are_told_too_late_have_what_they_waited_for() {
+fn late_semaphore_post_reaches_helper() {
     assert_said(SEMAPHORE, "1 0 2 0 3 0 4 0\n");
 }

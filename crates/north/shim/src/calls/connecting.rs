@@ -9,7 +9,7 @@ use libc::{
 };
 use north_abi::{
     Call, Record,
-    handover::{Message, Reach},
+    handover::{Message, UpstreamPosition},
     layout::Failure,
 };
 
@@ -214,7 +214,7 @@ impl Wrap {
             return;
         };
         let serial = connection.serial;
-        let process = Reach::opener_of(serial);
+        let process = UpstreamPosition::opener_of(serial);
         if connection.is_held
             && connection.is_last()
             && (process == own || connection.is_taken)
@@ -229,7 +229,10 @@ impl Wrap {
     pub(crate) fn lets_opened_go(&mut self) {
         let own = self.process;
         for (_, connection) in self.descriptors.connections() {
-            let (serial, process) = (connection.serial, Reach::opener_of(connection.serial));
+            let (serial, process) = (
+                connection.serial,
+                UpstreamPosition::opener_of(connection.serial),
+            );
             let is_own = process == own && !connection.is_shared && !connection.is_passed;
             if connection.is_held && (is_own || connection.is_taken) {
                 live::tell(&Message::Closed { process, serial }, None);

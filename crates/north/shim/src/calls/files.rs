@@ -128,7 +128,7 @@ impl Wrap {
                 !connection.is_shared || connection.is_touched() || connection.is_outgoing();
             let is_mine = is_mine && (!connection.is_passed || connection.is_touched());
             if is_replay && is_last && is_mine && connection.received <= connection.outstream {
-                live::stands(process, connection, true);
+                live::report_position(process, connection, true);
             } else if !is_replay && (is_last && is_mine || has_held) {
                 self.commit();
                 self.let_go(fd);

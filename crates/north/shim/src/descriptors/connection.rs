@@ -4,7 +4,7 @@ use core::{mem::MaybeUninit, ops::Range};
 
 use libc::{AF_INET, AF_INET6, c_int, sockaddr, sockaddr_storage, socklen_t};
 use north_abi::{
-    SocketBudget, Which, addresses::mapped, handover::Place, passed_connections::ADDRESS,
+    SocketBudget, Which, addresses::mapped, handover::StreamOffsets, passed_connections::ADDRESS,
 };
 
 /// Options of a socket that are not in an image if it is connected to nobody: level, name.
@@ -145,7 +145,7 @@ pub(crate) struct Connection {
     pub(crate) is_inherited: bool,
     /// It is this process that serves it, from there on.
     pub(crate) is_served: bool,
-    pub(crate) since: Place,
+    pub(crate) since: StreamOffsets,
     /// This process has passed it on: what becomes of it is another one's.
     pub(crate) is_passed: bool,
     /// The number of the socket by which it is still to arrive, when the dead life had not received it; 0: it has.
@@ -206,8 +206,8 @@ impl Connection {
     }
 
     /// How far it is.
-    pub(crate) fn place(&self) -> Place {
-        Place {
+    pub(crate) fn place(&self) -> StreamOffsets {
+        StreamOffsets {
             instream: self.instream,
             outstream: self.outstream,
         }
@@ -224,7 +224,7 @@ impl Connection {
         is_shared: false,
         is_inherited: false,
         is_served: false,
-        since: Place {
+        since: StreamOffsets {
             instream: 0,
             outstream: 0,
         },
