@@ -1,4 +1,4 @@
-//! Which connection it is that a process has accepted.
+//! Identity of an accepted connection.
 
 /// Which one of those that have the same ends, one after another. Ordered: who knows is after who does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -13,8 +13,8 @@ pub enum Which {
     Flow(u64),
 }
 
-const ISN: u64 = 1 << 62;
-const FLOW: u64 = 1 << 63;
+const ISN_FLAG: u64 = 1 << 62;
+const FLOW_FLAG: u64 = 1 << 63;
 
 impl Which {
     /// As one number.
@@ -22,18 +22,18 @@ impl Which {
     pub fn to_u64(self) -> u64 {
         match self {
             Self::Unknown => 0,
-            Self::Isn(isn) => ISN | u64::from(isn),
-            Self::Flow(flow) => FLOW | flow,
+            Self::Isn(isn) => ISN_FLAG | u64::from(isn),
+            Self::Flow(flow) => FLOW_FLAG | flow,
         }
     }
 
     /// From that.
     #[must_use]
     pub fn from_u64(number: u64) -> Self {
-        if number & FLOW != 0 {
-            Self::Flow(number & !FLOW)
+        if number & FLOW_FLAG != 0 {
+            Self::Flow(number & !FLOW_FLAG)
         } else {
-            u32::try_from(number ^ ISN).map_or(Self::Unknown, Self::Isn)
+            u32::try_from(number ^ ISN_FLAG).map_or(Self::Unknown, Self::Isn)
         }
     }
 
@@ -74,13 +74,13 @@ pub struct Arrival<'a> {
     pub local: &'a [u8],
 }
 
-const HEADER: usize = 9;
+const ARRIVAL_HEADER_BYTES: usize = 9;
 
 impl<'a> Arrival<'a> {
     /// Bytes that it takes.
     #[must_use]
     pub fn length(&self) -> usize {
-        HEADER + self.peer.len() + self.local.len()
+        ARRIVAL_HEADER_BYTES + self.peer.len() + self.local.len()
     }
 
     /// Into a record of this length. What there is no room for is left out.

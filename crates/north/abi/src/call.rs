@@ -73,7 +73,7 @@ pub enum Call {
     /// payload both its addresses ([`crate::passed_connections::ADDRESS`] bytes each), and the bytes.
     Passed = 28,
     /// A lock on a file: the outcome, and of which part ([`crate::locks::Lock::payload`]). One that is let go is noted
-    /// before; if that fails, once more ([`crate::locks::CORRECTION`], [`crate::locks::LET_GO`]).
+    /// before; if that fails, once more ([`crate::locks::UNLOCK_FAILED_PAYLOAD`], [`crate::locks::IMPLICIT_UNLOCK_PAYLOAD`]).
     Lock = 29,
 }
 

@@ -1,8 +1,8 @@
-//! What output commit costs a service.
+//! Cost of output commit.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Counted by all processes of the service, for who asks what it costs: nothing depends on it.
+/// Counters of all processes of a service, for statistics only.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct CommitCounters {
@@ -11,30 +11,30 @@ pub struct CommitCounters {
     wait_ns: AtomicU64,
 }
 
-/// As [`CommitCounters`] counted.
+/// Totals of [`CommitCounters`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Committed {
-    /// How often a process with something to commit looked what is ready (`epoll_wait` and its kin).
+    /// Loop iterations of processes with output commit (`epoll_wait` and similar calls).
     pub loop_iterations: u64,
-    /// How often one waited for the logger.
+    /// Waits for the logger.
     pub waits: u64,
-    /// How long they waited, nanoseconds, all together.
+    /// Sum of the waits, nanoseconds.
     pub wait_ns: u64,
 }
 
 impl CommitCounters {
-    /// A turn of an event loop begins.
+    /// A loop iteration begins.
     pub fn count_iteration(&self) {
         self.loop_iterations.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A process has waited for the logger for so many nanoseconds.
+    /// A process has waited for the logger.
     pub fn waited(&self, nanoseconds: u64) {
         self.waits.fetch_add(1, Ordering::Relaxed);
         self.wait_ns.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
-    /// What it was until now.
+    /// The totals so far.
     #[must_use]
     pub fn so_far(&self) -> Committed {
         Committed {

@@ -1,4 +1,4 @@
-//! Who serves a connection that several processes have.
+//! Owners of connections that several processes have.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,9 +9,9 @@ use crate::handover::StreamOffsets;
 /// which is found out when they are handed over ([`crate::handover::Entry::Served`]).
 #[derive(Debug)]
 #[repr(C)]
-pub struct Serving([Served; COUNT]);
+pub struct Serving([Served; OWNER_SLOTS]);
 
-const COUNT: usize = 1 << 16;
+const OWNER_SLOTS: usize = 1 << 16;
 
 #[derive(Debug)]
 #[repr(C)]
@@ -23,9 +23,9 @@ struct Served {
     outstream: AtomicU64,
 }
 
-/// In place of a process: none, and nobody may look.
-const NOBODY: u32 = u32::MAX - 1;
-const BUSY: u32 = u32::MAX;
+/// Instead of a process: no owner, and an update in progress.
+const OWNER_NONE: u32 = u32::MAX - 1;
+const OWNER_BUSY: u32 = u32::MAX;
 
 /// What became of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Default for Serving {
                     instream: AtomicU64::new(0),
                     outstream: AtomicU64::new(0),
                 }
-            }; COUNT],
+            }; OWNER_SLOTS],
         )
     }
 }
@@ -64,7 +64,7 @@ impl Served {
             let [.., a, b, c, d] = now.to_be_bytes();
             let server = u32::from_be_bytes([a, b, c, d]);
             let is_this = now >> 32 == u64::from(connection) && now != 0;
-            if server != BUSY {
+            if server != OWNER_BUSY {
                 return (now, is_this.then_some(server));
             }
             core::hint::spin_loop();
@@ -86,7 +86,7 @@ impl Served {
 
 impl Serving {
     fn at(&self, connection: u32) -> &Served {
-        &self.0[connection as usize % COUNT]
+        &self.0[connection as usize % OWNER_SLOTS]
     }
 
     /// This process is to serve the connection.
@@ -97,7 +97,7 @@ impl Serving {
             let (then, server) = served.server(connection);
             let claimed = match server {
                 Some(server) if server == own => return Claimed::Own,
-                Some(NOBODY) => Claimed::From(served.place()),
+                Some(OWNER_NONE) => Claimed::From(served.place()),
                 Some(_) => return Claimed::No,
                 None => Claimed::Own,
             };
@@ -114,17 +114,17 @@ impl Serving {
         loop {
             let (then, server) = served.server(connection);
             let is_over = match server {
-                Some(NOBODY) => served.place() >= place,
+                Some(OWNER_NONE) => served.place() >= place,
                 Some(server) => server != own,
                 None => false,
             };
             if is_over {
                 return;
             }
-            if served.becomes(then, who(connection, BUSY)) {
+            if served.becomes(then, who(connection, OWNER_BUSY)) {
                 served.instream.store(place.instream, Ordering::Relaxed);
                 served.outstream.store(place.outstream, Ordering::Relaxed);
-                let free = who(connection, NOBODY);
+                let free = who(connection, OWNER_NONE);
                 return served.who.store(free, Ordering::Release);
             }
         }

@@ -1,29 +1,29 @@
-//! What a program has said, and what is not to leave yet.
+//! Deferred output: writes that the program has made, before output commit.
 //!
-//! Where the logger is far, the program is not made to wait for it: what it writes is taken, kept here, and written
-//! when all that it may depend on is safe (*output commit*; `ft-tcp-infocom-2001`, IV.D).
+//! With a far logger the program does not wait. Its output is stored here, and written when the logger has all
+//! determinants on which the output may depend (`ft-tcp-infocom-2001`, IV.D).
 
-/// Bytes at once.
-const ROOM: usize = 1 << 20;
-/// Writes at once.
-const MOST: usize = 1024;
+/// Deferred bytes at once.
+const DEFERRED_BYTES_MAX: usize = 1 << 20;
+/// Deferred writes at once.
+const DEFERRED_WRITES_MAX: usize = 1024;
 
-/// A write that is taken for made.
+/// A deferred write.
 #[derive(Debug, Clone, Copy)]
 struct Item {
     fd: i32,
-    /// Where its bytes end; they begin where those of the one before end.
+    /// End of its bytes, which begin at the end of the write before.
     end: usize,
-    /// How much of the record has to be safe before it leaves.
+    /// Stable position at which the write may leave.
     mark: u64,
 }
 
-/// Writes, in their order: 512 of them or more, and 512 KiB. Memory that was never used is never touched.
+/// Deferred writes in order: at least 512, and 512 KiB. Unused memory is never touched.
 #[derive(Debug)]
 pub struct DeferredOutput {
-    bytes: [u8; ROOM],
-    items: [Item; MOST],
-    /// The items that are there, and where the bytes of the first of them begin.
+    bytes: [u8; DEFERRED_BYTES_MAX],
+    items: [Item; DEFERRED_WRITES_MAX],
+    /// Range of the items, and start of the bytes.
     first: usize,
     end: usize,
     start: usize,
@@ -32,12 +32,12 @@ pub struct DeferredOutput {
 impl DeferredOutput {
     /// Nothing is held.
     pub const EMPTY: Self = Self {
-        bytes: [0; ROOM],
+        bytes: [0; DEFERRED_BYTES_MAX],
         items: [Item {
             fd: 0,
             end: 0,
             mark: 0,
-        }; MOST],
+        }; DEFERRED_WRITES_MAX],
         first: 0,
         end: 0,
         start: 0,
@@ -50,12 +50,12 @@ impl DeferredOutput {
         self.first == self.end
     }
 
-    /// Space for `length` bytes that are to go to `fd` when the record is safe up to `mark`. Marks do not decrease.
-    /// `None`: there is none.
+    /// Space for `length` bytes to `fd`, which leave at stable position `mark`. Marks do not decrease. `None`: full.
     pub fn push(&mut self, fd: i32, mark: u64, length: usize) -> Option<&mut [u8]> {
         if self.is_empty() {
             (self.first, self.end, self.start) = (0, 0, 0);
-        } else if self.end == MOST || self.bytes_end() + length > ROOM {
+        } else if self.end == DEFERRED_WRITES_MAX || self.bytes_end() + length > DEFERRED_BYTES_MAX
+        {
             self.move_up()?;
         }
         let start = self.bytes_end();
@@ -77,11 +77,11 @@ impl DeferredOutput {
         }
     }
 
-    /// The place of what has left is used again, if it is worth it: half of all.
+    /// Reuses the space of written output, if that is half of all.
     #[cold]
     fn move_up(&mut self) -> Option<()> {
         let (before, end) = (self.start, self.bytes_end());
-        if before < ROOM / 2 && self.first < MOST / 2 {
+        if before < DEFERRED_BYTES_MAX / 2 && self.first < DEFERRED_WRITES_MAX / 2 {
             return None;
         }
         self.bytes.copy_within(before..end, 0);
@@ -93,14 +93,14 @@ impl DeferredOutput {
         Some(())
     }
 
-    /// The first of them, and where it is to go, if it may leave now that the record is safe up to `stable`.
+    /// The first write and its descriptor, if the write may leave at this stable position.
     #[must_use]
     pub fn first(&self, stable: u64) -> Option<(i32, &[u8])> {
         let item = self.items[self.first..self.end].first()?;
         (item.mark <= stable).then(|| (item.fd, &self.bytes[self.start..item.end]))
     }
 
-    /// The first of them has left.
+    /// Removes the first write.
     pub fn pop(&mut self) {
         if let Some(item) = self.items[self.first..self.end].first() {
             self.start = item.end;
@@ -120,7 +120,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// What is pushed leaves in its order, with its bytes, not before its time, and wherever it was moved to.
+        /// Writes leave in order, unchanged, and not before their marks, also after a move.
         #[test]
         fn what_is_held_leaves_in_order(
             writes in prop::collection::vec((0..50i32, 0..9000usize, 0..300u64), 1..4000),
@@ -136,7 +136,7 @@ mod tests {
                         expected.push_back((fd, mark, std::vec![byte; length]));
                     }
                     None => {
-                        prop_assert!(expected.len() >= MOST / 2 || bytes + length > ROOM / 2);
+                        prop_assert!(expected.len() >= DEFERRED_WRITES_MAX / 2 || bytes + length > DEFERRED_BYTES_MAX / 2);
                     }
                 }
                 let stable = mark.saturating_sub(behind);

@@ -71,16 +71,16 @@ impl Ends {
 }
 
 /// `AF_INET` and `AF_INET6`.
-const FAMILIES: [u16; 2] = [2, 10];
+const ADDRESS_FAMILIES: [u16; 2] = [2, 10];
 
 fn end(sockaddr: &[u8], out: &mut [u8]) -> Option<()> {
     let family = u16::from_ne_bytes(sockaddr.get(..2)?.try_into().ok()?);
     let (address, port) = out.split_at_mut(16);
     port.copy_from_slice(sockaddr.get(2..4)?);
-    if family == FAMILIES[0] {
+    if family == ADDRESS_FAMILIES[0] {
         address[10..12].fill(0xff);
         address[12..].copy_from_slice(sockaddr.get(4..8)?);
-    } else if family == FAMILIES[1] {
+    } else if family == ADDRESS_FAMILIES[1] {
         address.copy_from_slice(sockaddr.get(8..24)?);
     } else {
         return None;
@@ -280,15 +280,15 @@ pub enum Entry<'a> {
     },
 }
 
-const SAID: u8 = 1;
-const STANDS: u8 = 2;
-const REACHES: u8 = 3;
-const BEGAN: u8 = 4;
-const OPEN: u8 = 5;
-const SERVED: u8 = 6;
-const SHUT: u32 = 1;
-const CLOSED: u32 = 2;
-const LOCAL: u32 = 4;
+const KIND_OUTPUT: u8 = 1;
+const KIND_REPLAY_POSITION: u8 = 2;
+const KIND_UPSTREAM_POSITION: u8 = 3;
+const KIND_BEGAN: u8 = 4;
+const KIND_OPEN: u8 = 5;
+const KIND_SERVED: u8 = 6;
+const FLAG_SHUT: u32 = 1;
+const FLAG_CLOSED: u32 = 2;
+const FLAG_LOCAL: u32 = 4;
 
 fn flags(all: [(bool, u32); 3]) -> [u8; 4] {
     let set = all.into_iter().filter(|(is_set, _)| *is_set);
@@ -296,15 +296,15 @@ fn flags(all: [(bool, u32); 3]) -> [u8; 4] {
 }
 
 /// Bytes of an entry without its output.
-const HEADER: usize = 76;
+const ENTRY_HEADER_BYTES: usize = 76;
 /// Range of the ends in an entry.
-const ENDS: core::ops::Range<usize> = 32..68;
+const ENTRY_ENDS_RANGE: core::ops::Range<usize> = 32..68;
 
 impl<'a> Entry<'a> {
     /// The entry without its output, which follows unencoded.
     #[must_use]
-    pub fn header(&self) -> [u8; HEADER] {
-        let mut out = [0; HEADER];
+    pub fn header(&self) -> [u8; ENTRY_HEADER_BYTES] {
+        let mut out = [0; ENTRY_HEADER_BYTES];
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         match self {
             Self::Output {
@@ -312,45 +312,59 @@ impl<'a> Entry<'a> {
                 offset,
                 bytes,
             } => {
-                put(0, &[SAID]);
+                put(0, &[KIND_OUTPUT]);
                 put(4, &connection.to_le_bytes());
                 put(8, &offset.to_le_bytes());
                 let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
                 put(24, &length.to_le_bytes());
             }
             Self::Began { connection, ends } => {
-                put(0, &[BEGAN]);
+                put(0, &[KIND_BEGAN]);
                 put(4, &connection.to_le_bytes());
-                put(ENDS.start, &ends.0);
+                put(ENTRY_ENDS_RANGE.start, &ends.0);
             }
             Self::ReplayPosition {
                 connection,
                 process,
                 position,
             } => {
-                put(0, &[STANDS]);
+                put(0, &[KIND_REPLAY_POSITION]);
                 put(4, &connection.to_le_bytes());
                 put(24, &process.to_le_bytes());
                 put(8, &position.outstream.to_le_bytes());
                 put(16, &position.instream.to_le_bytes());
                 let (shut, closed) = (position.is_shut, position.is_closed);
-                put(28, &flags([(shut, SHUT), (closed, CLOSED), (false, LOCAL)]));
-                put(ENDS.start, &position.ends.0);
-                put(ENDS.end, &position.which.to_u64().to_le_bytes());
+                put(
+                    28,
+                    &flags([
+                        (shut, FLAG_SHUT),
+                        (closed, FLAG_CLOSED),
+                        (false, FLAG_LOCAL),
+                    ]),
+                );
+                put(ENTRY_ENDS_RANGE.start, &position.ends.0);
+                put(ENTRY_ENDS_RANGE.end, &position.which.to_u64().to_le_bytes());
             }
             Self::UpstreamPosition {
                 connection,
                 process,
                 position,
             } => {
-                put(0, &[REACHES]);
+                put(0, &[KIND_UPSTREAM_POSITION]);
                 put(4, &connection.to_le_bytes());
                 put(24, &process.to_le_bytes());
                 put(8, &position.outstream.to_le_bytes());
                 put(16, &position.instream.to_le_bytes());
                 let (shut, closed) = (position.is_shut, position.is_closed);
                 let local = position.is_local;
-                put(28, &flags([(shut, SHUT), (closed, CLOSED), (local, LOCAL)]));
+                put(
+                    28,
+                    &flags([
+                        (shut, FLAG_SHUT),
+                        (closed, FLAG_CLOSED),
+                        (local, FLAG_LOCAL),
+                    ]),
+                );
                 put(32, &position.serial.to_le_bytes());
             }
             Self::Served {
@@ -358,7 +372,7 @@ impl<'a> Entry<'a> {
                 from,
                 to,
             } => {
-                put(0, &[SERVED]);
+                put(0, &[KIND_SERVED]);
                 put(4, &connection.to_le_bytes());
                 put(8, &to.outstream.to_le_bytes());
                 put(16, &to.instream.to_le_bytes());
@@ -369,10 +383,10 @@ impl<'a> Entry<'a> {
                 fd,
                 ends,
             } => {
-                put(0, &[OPEN]);
+                put(0, &[KIND_OPEN]);
                 put(4, &connection.to_le_bytes());
                 put(24, &fd.to_le_bytes());
-                put(ENDS.start, &ends.0);
+                put(ENTRY_ENDS_RANGE.start, &ends.0);
             }
         }
         out
@@ -381,62 +395,62 @@ impl<'a> Entry<'a> {
     /// The entry that `bytes` begins with, and how many it takes; `None`: it is none.
     #[must_use]
     pub fn read(bytes: &'a [u8]) -> Option<(Self, usize)> {
-        let (header, rest) = bytes.split_first_chunk::<HEADER>()?;
+        let (header, rest) = bytes.split_first_chunk::<ENTRY_HEADER_BYTES>()?;
         let u32_at = |at: usize| {
             u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
         };
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
         let connection = u32_at(4);
         match header[0] {
-            SAID => {
+            KIND_OUTPUT => {
                 let length = usize::try_from(u32_at(24)).ok()?;
                 let said = Self::Output {
                     connection,
                     offset: u64_at(8),
                     bytes: rest.get(..length)?,
                 };
-                Some((said, HEADER + length))
+                Some((said, ENTRY_HEADER_BYTES + length))
             }
-            BEGAN => {
+            KIND_BEGAN => {
                 let mut ends = Ends::default();
-                ends.0.copy_from_slice(&header[ENDS]);
-                Some((Self::Began { connection, ends }, HEADER))
+                ends.0.copy_from_slice(&header[ENTRY_ENDS_RANGE]);
+                Some((Self::Began { connection, ends }, ENTRY_HEADER_BYTES))
             }
-            STANDS => {
+            KIND_REPLAY_POSITION => {
                 let mut ends = Ends::default();
-                ends.0.copy_from_slice(&header[ENDS]);
+                ends.0.copy_from_slice(&header[ENTRY_ENDS_RANGE]);
                 let position = ReplayPosition {
                     ends,
                     outstream: u64_at(8),
                     instream: u64_at(16),
-                    is_shut: u32_at(28) & SHUT != 0,
-                    is_closed: u32_at(28) & CLOSED != 0,
-                    which: Which::from_u64(u64_at(ENDS.end)),
+                    is_shut: u32_at(28) & FLAG_SHUT != 0,
+                    is_closed: u32_at(28) & FLAG_CLOSED != 0,
+                    which: Which::from_u64(u64_at(ENTRY_ENDS_RANGE.end)),
                 };
                 let stands = Self::ReplayPosition {
                     connection,
                     process: u32_at(24),
                     position,
                 };
-                Some((stands, HEADER))
+                Some((stands, ENTRY_HEADER_BYTES))
             }
-            REACHES => {
+            KIND_UPSTREAM_POSITION => {
                 let position = UpstreamPosition {
                     serial: u64_at(32),
-                    is_local: u32_at(28) & LOCAL != 0,
+                    is_local: u32_at(28) & FLAG_LOCAL != 0,
                     outstream: u64_at(8),
                     instream: u64_at(16),
-                    is_shut: u32_at(28) & SHUT != 0,
-                    is_closed: u32_at(28) & CLOSED != 0,
+                    is_shut: u32_at(28) & FLAG_SHUT != 0,
+                    is_closed: u32_at(28) & FLAG_CLOSED != 0,
                 };
                 let reaches = Self::UpstreamPosition {
                     connection,
                     process: u32_at(24),
                     position,
                 };
-                Some((reaches, HEADER))
+                Some((reaches, ENTRY_HEADER_BYTES))
             }
-            SERVED => {
+            KIND_SERVED => {
                 let place = |instream: usize, outstream: usize| StreamOffsets {
                     instream: u64_at(instream),
                     outstream: u64_at(outstream),
@@ -446,17 +460,17 @@ impl<'a> Entry<'a> {
                     from: place(32, 40),
                     to: place(16, 8),
                 };
-                Some((served, HEADER))
+                Some((served, ENTRY_HEADER_BYTES))
             }
-            OPEN => {
+            KIND_OPEN => {
                 let mut ends = Ends::default();
-                ends.0.copy_from_slice(&header[ENDS]);
+                ends.0.copy_from_slice(&header[ENTRY_ENDS_RANGE]);
                 let open = Self::Open {
                     connection,
                     fd: u32_at(24),
                     ends,
                 };
-                Some((open, HEADER))
+                Some((open, ENTRY_HEADER_BYTES))
             }
             _ => None,
         }

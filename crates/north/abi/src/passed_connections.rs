@@ -4,11 +4,11 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::Which;
 
-/// Connections on their way at once.
-const MOST: usize = 1024;
-/// An address's bytes and its length.
-pub const ADDRESS: usize = 29;
-const WORDS: usize = 8;
+/// Connections under way at once.
+const PASSED_CONNECTIONS_MAX: usize = 1024;
+/// Size of an address with its length, bytes.
+pub const PACKED_ADDRESS_BYTES: usize = 29;
+const CONNECTION_WORDS: usize = 8;
 
 /// A connection that is on its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,17 +24,17 @@ pub struct Passed {
     /// Which one of those that have the same ends.
     pub which: Which,
     /// The client's address, and the server's: bytes, and how many.
-    pub ends: [[u8; ADDRESS]; 2],
+    pub ends: [[u8; PACKED_ADDRESS_BYTES]; 2],
 }
 
 /// Those that are on their way, by the sockets' own numbers, which are the same for whoever has them.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Passing([StreamOffsets; MOST]);
+pub struct Passing([StreamOffsets; PASSED_CONNECTIONS_MAX]);
 
 impl Default for Passing {
     fn default() -> Self {
-        Self([const { StreamOffsets::new() }; MOST])
+        Self([const { StreamOffsets::new() }; PASSED_CONNECTIONS_MAX])
     }
 }
 
@@ -48,24 +48,24 @@ struct StreamOffsets {
     inode: AtomicU64,
     serial: AtomicU64,
     which: AtomicU64,
-    ends: [AtomicU64; WORDS],
+    ends: [AtomicU64; CONNECTION_WORDS],
 }
 
-const FREE: u32 = 0;
-const BUSY: u32 = 1;
-const SENT: u32 = 2;
+const SLOT_FREE: u32 = 0;
+const SLOT_BUSY: u32 = 1;
+const SLOT_SENT: u32 = 2;
 
 impl StreamOffsets {
     const fn new() -> Self {
         Self {
-            state: AtomicU32::new(FREE),
+            state: AtomicU32::new(SLOT_FREE),
             number: AtomicU32::new(0),
             sender: AtomicU32::new(0),
             is_held: AtomicU32::new(0),
             inode: AtomicU64::new(0),
             serial: AtomicU64::new(0),
             which: AtomicU64::new(0),
-            ends: [const { AtomicU64::new(0) }; WORDS],
+            ends: [const { AtomicU64::new(0) }; CONNECTION_WORDS],
         }
     }
 
@@ -75,7 +75,8 @@ impl StreamOffsets {
     }
 
     fn is(&self, inode: u64) -> bool {
-        self.state.load(Ordering::Acquire) == SENT && self.inode.load(Ordering::Relaxed) == inode
+        self.state.load(Ordering::Acquire) == SLOT_SENT
+            && self.inode.load(Ordering::Relaxed) == inode
     }
 
     fn fill(&self, inode: u64, passed: &Passed) {
@@ -85,8 +86,11 @@ impl StreamOffsets {
         self.serial.store(passed.serial, Ordering::Relaxed);
         self.which.store(passed.which.to_u64(), Ordering::Relaxed);
         self.is_held.store(passed.is_held.into(), Ordering::Relaxed);
-        let mut bytes = [0; WORDS * 8];
-        for (out, end) in bytes.chunks_exact_mut(ADDRESS).zip(&passed.ends) {
+        let mut bytes = [0; CONNECTION_WORDS * 8];
+        for (out, end) in bytes
+            .chunks_exact_mut(PACKED_ADDRESS_BYTES)
+            .zip(&passed.ends)
+        {
             out.copy_from_slice(end);
         }
         let (words, _) = bytes.as_chunks();
@@ -96,12 +100,15 @@ impl StreamOffsets {
     }
 
     fn passed(&self) -> Passed {
-        let mut bytes = [0; WORDS * 8];
+        let mut bytes = [0; CONNECTION_WORDS * 8];
         for (out, word) in bytes.as_chunks_mut().0.iter_mut().zip(&self.ends) {
             *out = word.load(Ordering::Relaxed).to_le_bytes();
         }
-        let mut ends = [[0; ADDRESS]; 2];
-        for (end, from) in ends.iter_mut().zip(bytes.chunks_exact(ADDRESS)) {
+        let mut ends = [[0; PACKED_ADDRESS_BYTES]; 2];
+        for (end, from) in ends
+            .iter_mut()
+            .zip(bytes.chunks_exact(PACKED_ADDRESS_BYTES))
+        {
             end.copy_from_slice(from);
         }
         Passed {
@@ -122,16 +129,19 @@ impl Passing {
         if let Some(before) = self.0.iter().find(|place| place.is(inode)) {
             let is_this = before.number.load(Ordering::Relaxed) == passed.number;
             // Of another one that was never received the socket is not there any more.
-            if is_this || !before.becomes(SENT, FREE) {
+            if is_this || !before.becomes(SLOT_SENT, SLOT_FREE) {
                 return false;
             }
         }
-        let place = self.0.iter().find(|place| place.becomes(FREE, BUSY));
+        let place = self
+            .0
+            .iter()
+            .find(|place| place.becomes(SLOT_FREE, SLOT_BUSY));
         let Some(place) = place else {
             return false;
         };
         place.fill(inode, passed);
-        place.state.store(SENT, Ordering::Release);
+        place.state.store(SLOT_SENT, Ordering::Release);
         true
     }
 
@@ -139,9 +149,9 @@ impl Passing {
     #[must_use]
     pub fn take(&self, inode: u64) -> Option<Passed> {
         let mut all = self.0.iter();
-        let place = all.find(|place| place.is(inode) && place.becomes(SENT, BUSY))?;
+        let place = all.find(|place| place.is(inode) && place.becomes(SLOT_SENT, SLOT_BUSY))?;
         let passed = place.passed();
-        place.state.store(FREE, Ordering::Release);
+        place.state.store(SLOT_FREE, Ordering::Release);
         Some(passed)
     }
 
@@ -149,14 +159,14 @@ impl Passing {
     #[must_use]
     pub fn is_any(&self) -> bool {
         let mut all = self.0.iter();
-        all.any(|place| place.state.load(Ordering::Acquire) != FREE)
+        all.any(|place| place.state.load(Ordering::Acquire) != SLOT_FREE)
     }
 
     /// Is one on its way that this process has sent?
     #[must_use]
     pub fn is_under_way(&self, sender: u32) -> bool {
         self.0.iter().any(|place| {
-            let is_sent = place.state.load(Ordering::Acquire) != FREE;
+            let is_sent = place.state.load(Ordering::Acquire) != SLOT_FREE;
             is_sent && place.sender.load(Ordering::Relaxed) == sender
         })
     }
@@ -164,7 +174,7 @@ impl Passing {
     /// None is.
     pub fn clear(&self) {
         for place in &self.0 {
-            place.state.store(FREE, Ordering::Relaxed);
+            place.state.store(SLOT_FREE, Ordering::Relaxed);
         }
     }
 }

@@ -1,28 +1,27 @@
-//! Files that were not there any more, and that a replay has made again: the record knows them by the inodes that they
-//! had then. It is of one host, as its files are.
+//! Files that a replay has recreated. The record has their earlier inodes. Records and files are of one host.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Files at once that are remembered.
-const MOST: usize = 256;
+/// Recreated files at once.
+const RECREATED_FILES_MAX: usize = 256;
 
-/// The replay that has made it has come to its end, and everything is in it.
+/// Whether the replay that recreated a file has completed the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Whole {
-    /// It has.
+    /// Complete.
     Yes,
-    /// It has not yet.
+    /// Not yet complete.
     No,
-    /// That replay ended before: another one makes the file anew.
+    /// The replay ended before; another replay recreates the file.
     Never,
 }
 
-/// How the inode that a file has now is kept beside whether it is whole.
-const SHIFT: u32 = 2;
-const NOT_YET: u64 = 0;
-const YES: u64 = 1;
-const NEVER: u64 = 2;
-const STATES: u64 = 3;
+/// The present inode is stored above the state bits.
+const INODE_SHIFT: u32 = 2;
+const STATE_INCOMPLETE: u64 = 0;
+const STATE_COMPLETE: u64 = 1;
+const STATE_ABANDONED: u64 = 2;
+const STATE_MASK: u64 = 3;
 
 #[derive(Debug, Default)]
 #[repr(C)]
@@ -36,7 +35,7 @@ struct File {
 /// The files.
 #[derive(Debug)]
 #[repr(C)]
-pub struct RemadeFiles([File; MOST]);
+pub struct RemadeFiles([File; RECREATED_FILES_MAX]);
 
 impl Default for RemadeFiles {
     fn default() -> Self {
@@ -45,8 +44,7 @@ impl Default for RemadeFiles {
 }
 
 impl RemadeFiles {
-    /// This one is about to be written again. Where there is no room it is not remembered: another replay will not
-    /// find it.
+    /// A file is about to be recreated. A file beyond the limit is not remembered, and a later replay does not find it.
     pub fn begin(&self, then: u64, now: u64) {
         let place = self.0.iter().find(|file| {
             let known = file.then.load(Ordering::Relaxed);
@@ -58,40 +56,42 @@ impl RemadeFiles {
                         .is_ok()
         });
         if let Some(file) = place {
-            file.now.store(now << SHIFT | NOT_YET, Ordering::Release);
+            file.now
+                .store(now << INODE_SHIFT | STATE_INCOMPLETE, Ordering::Release);
         }
     }
 
-    /// These are as they are to be.
+    /// These files are complete.
     pub fn are_whole(&self, all: &[u64]) {
         for file in &self.0 {
-            let now = file.now.load(Ordering::Acquire) >> SHIFT;
+            let now = file.now.load(Ordering::Acquire) >> INODE_SHIFT;
             if now != 0 && all.contains(&now) {
-                file.now.store(now << SHIFT | YES, Ordering::Release);
+                file.now
+                    .store(now << INODE_SHIFT | STATE_COMPLETE, Ordering::Release);
             }
         }
     }
 
-    /// Another replay is about to begin: what is not whole by now will never be.
+    /// Before another replay: incomplete files are abandoned.
     pub fn are_left(&self) {
         for file in &self.0 {
             let now = file.now.load(Ordering::Acquire);
-            if now >> SHIFT != 0 && now & STATES == NOT_YET {
-                file.now.store(now | NEVER, Ordering::Release);
+            if now >> INODE_SHIFT != 0 && now & STATE_MASK == STATE_INCOMPLETE {
+                file.now.store(now | STATE_ABANDONED, Ordering::Release);
             }
         }
     }
 
-    /// Is the file that was that one then this one now?
+    /// State of the file with inode `then` in the record, if its inode is `now`.
     #[must_use]
     pub fn find(&self, then: u64, now: u64) -> Option<Whole> {
         let mut all = self.0.iter();
         let file = all.find(|file| then != 0 && file.then.load(Ordering::Acquire) == then)?;
         match file.now.load(Ordering::Acquire) {
-            known if known >> SHIFT != now => None,
-            known => match known & STATES {
-                YES => Some(Whole::Yes),
-                NEVER => Some(Whole::Never),
+            known if known >> INODE_SHIFT != now => None,
+            known => match known & STATE_MASK {
+                STATE_COMPLETE => Some(Whole::Yes),
+                STATE_ABANDONED => Some(Whole::Never),
                 _ => Some(Whole::No),
             },
         }
@@ -126,11 +126,11 @@ mod tests {
     #[test]
     fn what_there_is_no_room_for_is_not_known() {
         let files = RemadeFiles::default();
-        for number in 1..=MOST as u64 + 1 {
+        for number in 1..=RECREATED_FILES_MAX as u64 + 1 {
             files.begin(number, number + 1000);
         }
         assert_eq!(files.find(1, 1001), Some(Whole::No));
-        let last = MOST as u64 + 1;
+        let last = RECREATED_FILES_MAX as u64 + 1;
         assert_eq!(files.find(last, last + 1000), None);
     }
 }

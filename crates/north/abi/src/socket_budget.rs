@@ -1,40 +1,40 @@
-//! How much a connection's socket takes of what is held of it ([`crate::DeferredOutput`]): what is taken for written has to fit
-//! when it leaves.
+//! Budget of a connection's socket: deferred output ([`crate::DeferredOutput`]) must fit into the socket when it
+//! leaves.
 //!
-//! To ask the kernel before each word would cost as much as to write it. What is free only grows while nobody else
-//! writes, so an answer is good until what it said is used up.
+//! A question to the kernel costs as much as a write. Free space only grows while no other process writes, so an answer
+//! is valid until its bytes are used.
 
-/// No more is held of a connection, or is in its socket when more is held, bytes.
+/// Most deferred bytes of a connection, and most bytes in its socket while output is deferred.
 pub const SOCKET_BUDGET_BYTES: u32 = 256 << 10;
-/// What a write may take up in a socket besides its bytes.
+/// Memory of a write in a socket besides its bytes.
 const WRITE_OVERHEAD_BYTES: u32 = 4 << 10;
 
-/// Of one connection, in bytes by the kernel's count, which has more for a write than what is written.
+/// Budget of one connection, in bytes as the kernel accounts them, with overhead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketBudget {
-    /// What is held takes up so much.
+    /// Bytes of deferred output.
     held: u32,
-    /// So much is free besides, as was known when the program had written up to `at`.
+    /// Other free bytes, known when the program had written up to `at`.
     free: u32,
     at: u64,
 }
 
 impl SocketBudget {
-    /// Nothing is held, and nothing is known.
+    /// No deferred output, and no known free space.
     pub const NONE: Self = Self {
         held: 0,
         free: 0,
         at: 0,
     };
 
-    /// Is something held?
+    /// Whether output is deferred.
     #[must_use]
     pub fn has_reserved(&self) -> bool {
         self.held > 0
     }
 
-    /// Is there room for `length` more of a program that has `written` so much? `ask` says what is free in the socket,
-    /// of [`SOCKET_BUDGET_BYTES`] at most; `others_write`: it has to be asked each time.
+    /// Whether `length` more bytes fit, after `written` bytes of the program. `ask` answers the free bytes of the
+    /// socket, at most [`SOCKET_BUDGET_BYTES`]. With `others_write` every call asks.
     pub fn fits(
         &mut self,
         length: usize,
@@ -50,25 +50,25 @@ impl SocketBudget {
         self.free >= wanted
     }
 
-    /// So much is held, for which there is room: it is taken for written.
+    /// Reserves bytes that fit.
     pub fn reserve(&mut self, length: usize) {
         self.held += taken_up_by(length);
         self.free -= taken_up_by(length);
         self.at += length as u64;
     }
 
-    /// So much of it leaves.
+    /// Deferred bytes were written.
     pub fn release(&mut self, length: usize) {
         self.held -= taken_up_by(length);
     }
 
-    /// The program changes how much its socket takes.
+    /// The program changes the size of the socket's buffer.
     pub fn forget(&mut self) {
         self.free = 0;
     }
 }
 
-/// What is larger than all that is held of a connection takes up more than that.
+/// Accounted bytes of a write; above the budget for every longer write.
 fn taken_up_by(length: usize) -> u32 {
     let bytes = u32::try_from(length).unwrap_or(u32::MAX);
     2 * bytes.min(SOCKET_BUDGET_BYTES) + WRITE_OVERHEAD_BYTES
@@ -108,8 +108,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is taken for written fits when it leaves, but where the socket was made smaller meanwhile; and no
-        /// more is held than may be.
+        /// Deferred output fits when it leaves, unless the socket was made smaller, and stays within the budget.
         #[test]
         fn what_is_taken_for_written_fits(
             sharing in any::<bool>(),

@@ -24,7 +24,7 @@ struct TcpInfo {
     bytes_received: u64,
 }
 
-/// States of a TCP socket, as the kernel numbers them.
+/// The kernel's numbers of TCP states.
 mod state {
     pub(super) const ESTABLISHED: u8 = 1;
     pub(super) const SYN_SENT: u8 = 2;
@@ -52,14 +52,14 @@ impl Counts {
     /// # Errors
     /// The kernel does not say.
     pub fn of(socket: BorrowedFd<'_>) -> io::Result<Option<Self>> {
-        const ATTEMPTS: usize = 100;
+        const DIAG_ATTEMPTS_MAX: usize = 100;
         let mut protocol: c_int = 0;
         option(socket, libc::SOL_SOCKET, libc::SO_PROTOCOL, &mut protocol)?;
         if protocol != libc::IPPROTO_TCP {
             return Ok(None);
         }
         // What arrives between two questions would be counted once.
-        for _ in 0..ATTEMPTS {
+        for _ in 0..DIAG_ATTEMPTS_MAX {
             let before = passing(socket)?;
             let (unread, unsent) = (
                 queue(socket, libc::FIONREAD)?,

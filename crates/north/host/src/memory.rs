@@ -37,8 +37,8 @@ pub use shadow_replay::ShadowReplay;
 
 use crate::framing::each;
 
-/// The file's name in a directory.
-const NAME: &str = "record";
+/// Name of the file in its directory.
+const FILE_NAME: &str = "record";
 
 /// The record of a service's processes, in memory that outlives them.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub struct Memory {
 unsafe impl Send for Memory {}
 
 impl Memory {
-    /// What a record takes beside what is recorded, bytes; two can be there at a time.
+    /// Memory of a record besides its determinants, bytes. Two records can exist at a time.
     pub const OVERHEAD: u64 = size_of::<Page>() as u64;
 
     /// An empty record, in nobody's file system.
@@ -73,7 +73,7 @@ impl Memory {
         let mut options = File::options();
         // Random numbers are in it, and so the keys of TLS.
         options.read(true).write(true).create_new(true).mode(0o600);
-        Self::begin(options.open(directory.join(NAME))?, record)
+        Self::begin(options.open(directory.join(FILE_NAME))?, record)
     }
 
     /// The record in this directory is nobody's any more but of those who have it open.
@@ -81,7 +81,7 @@ impl Memory {
     /// # Errors
     /// It cannot be removed.
     pub fn remove(directory: &Path) -> io::Result<()> {
-        match fs::remove_file(directory.join(NAME)) {
+        match fs::remove_file(directory.join(FILE_NAME)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
@@ -93,7 +93,7 @@ impl Memory {
         let file = File::options()
             .read(true)
             .write(true)
-            .open(directory.join(NAME));
+            .open(directory.join(FILE_NAME));
         Self::open(file.ok()?).ok().filter(Self::is_current)
     }
 

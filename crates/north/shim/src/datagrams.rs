@@ -12,14 +12,14 @@ use protocol::link::{DETERMINANTS_OVERHEAD, Determinants, LinkKey, StreamPositio
 
 use crate::sys::{Outcome, sys};
 
-/// They are not longer, bytes.
-const LONGEST: usize = 1472;
-/// So many leave together: the kernel would cut more (`UDP_MAX_SEGMENTS`), but not more bytes.
-const MOST: usize = 44;
+/// Longest datagram.
+const DATAGRAM_MAX_BYTES: usize = 1472;
+/// Datagrams of one batch: the kernel segments more (`UDP_MAX_SEGMENTS`), but not more bytes.
+const BATCH_DATAGRAMS_MAX: usize = 44;
 
 /// Space for those that leave together.
 pub(crate) struct Datagrams {
-    budget: [u8; MOST * LONGEST],
+    budget: [u8; BATCH_DATAGRAMS_MAX * DATAGRAM_MAX_BYTES],
     /// Nobody cuts them on the way that they go.
     is_each_alone: bool,
 }
@@ -28,7 +28,7 @@ struct Static(UnsafeCell<Datagrams>);
 // SAFETY: `datagrams` gives it to one.
 unsafe impl Sync for Static {}
 static DATAGRAMS: Static = Static(UnsafeCell::new(Datagrams {
-    budget: [0; MOST * LONGEST],
+    budget: [0; BATCH_DATAGRAMS_MAX * DATAGRAM_MAX_BYTES],
     is_each_alone: false,
 }));
 
@@ -49,11 +49,11 @@ impl Datagrams {
 
     /// How many bytes of a stream leave together at most, in datagrams that have at most `longest` bytes.
     pub(crate) fn capacity(longest: usize) -> u64 {
-        (MOST * (Self::each(longest) - DETERMINANTS_OVERHEAD)) as u64
+        (BATCH_DATAGRAMS_MAX * (Self::each(longest) - DETERMINANTS_OVERHEAD)) as u64
     }
 
     fn each(longest: usize) -> usize {
-        longest.clamp(DETERMINANTS_OVERHEAD + 1, LONGEST)
+        longest.clamp(DETERMINANTS_OVERHEAD + 1, DATAGRAM_MAX_BYTES)
     }
 
     /// Read `length` bytes of a stream, from where `at` says; at most [`Self::capacity`]. `None`: they are not there.
@@ -69,7 +69,7 @@ impl Datagrams {
         let all = self
             .budget
             .get_mut(..length + count * DETERMINANTS_OVERHEAD)?;
-        let mut pieces = [const { nothing() }; MOST];
+        let mut pieces = [const { nothing() }; BATCH_DATAGRAMS_MAX];
         for (piece, datagram) in pieces.iter_mut().zip(all.chunks_mut(each)) {
             let room = Determinants::room(datagram);
             (piece.iov_base, piece.iov_len) = (room.as_mut_ptr().cast(), room.len());

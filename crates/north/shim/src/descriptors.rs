@@ -15,13 +15,13 @@ use crate::{read_cursors::Retired, sys::sys};
 
 pub(crate) use connection::{Address, Connection, KEPT_OPTIONS};
 
-/// Descriptors beyond this are not followed; connections there are refused.
-pub(crate) const MOST: usize = 1 << 16;
-/// Connections of a process at once, duplicates of descriptors not counted.
-pub(crate) const CONNECTIONS: usize = 1 << 16;
+/// Tracked descriptors; connections beyond are refused.
+pub(crate) const DESCRIPTORS_MAX: usize = 1 << 16;
+/// Connections of a process at once, without duplicates of descriptors.
+pub(crate) const CONNECTIONS_MAX: usize = 1 << 16;
 
-/// Ways to others of a session that are looked at for connections that had not arrived.
-const WAYS: usize = 64;
+/// Channels of a session that are polled for passed connections.
+const CHANNELS_MAX: usize = 64;
 
 /// The number of the file that this is; 0: it is none.
 pub(crate) fn inode(fd: c_int) -> u64 {
@@ -170,8 +170,8 @@ impl Descriptor {
 
 /// All of them. Memory that was never used is never touched.
 pub(crate) struct Descriptors {
-    all: [Descriptor; MOST],
-    connections: [Connection; CONNECTIONS],
+    all: [Descriptor; DESCRIPTORS_MAX],
+    connections: [Connection; CONNECTIONS_MAX],
     /// No place from here on was ever used.
     unused: u32,
     /// The first free place before that, plus 1; 0: there is none. Each names the next one.
@@ -187,8 +187,8 @@ struct Static(UnsafeCell<Descriptors>);
 unsafe impl Sync for Static {}
 
 static TABLE: Static = Static(UnsafeCell::new(Descriptors {
-    all: [Descriptor::OTHER; MOST],
-    connections: [Connection::FREE; CONNECTIONS],
+    all: [Descriptor::OTHER; DESCRIPTORS_MAX],
+    connections: [Connection::FREE; CONNECTIONS_MAX],
     unused: 0,
     free: 0,
     opened: 0,
@@ -206,7 +206,10 @@ pub(crate) unsafe fn table() -> &'static mut Descriptors {
 
 /// What this descriptor is, as other threads may ask; it may be another thing a moment later.
 pub(crate) fn kind_of(fd: c_int) -> Kind {
-    let Some(index) = usize::try_from(fd).ok().filter(|index| *index < MOST) else {
+    let Some(index) = usize::try_from(fd)
+        .ok()
+        .filter(|index| *index < DESCRIPTORS_MAX)
+    else {
         return Kind::Other;
     };
     // SAFETY: in bounds; one byte, which is read whole.
@@ -222,7 +225,9 @@ pub(crate) struct Watched {
 
 impl Watched {
     pub(crate) fn of(fd: c_int) -> Self {
-        let index = usize::try_from(fd).ok().filter(|index| *index < MOST);
+        let index = usize::try_from(fd)
+            .ok()
+            .filter(|index| *index < DESCRIPTORS_MAX);
         let Some(index) = index else {
             return Self { epoll: 0, data: 0 };
         };
@@ -251,7 +256,7 @@ impl Watched {
 
 impl Descriptors {
     pub(crate) fn get(&self, fd: c_int) -> Descriptor {
-        let index = usize::try_from(fd).unwrap_or(MOST);
+        let index = usize::try_from(fd).unwrap_or(DESCRIPTORS_MAX);
         self.all.get(index).copied().unwrap_or_default()
     }
 
@@ -471,7 +476,7 @@ impl Descriptors {
             {
                 connection.fd..connection.fd + 1
             }
-            _ => 0..MOST as c_int,
+            _ => 0..DESCRIPTORS_MAX as c_int,
         }
     }
 
@@ -519,8 +524,8 @@ impl Descriptors {
     }
 
     /// Every descriptor that leads to others of the session.
-    pub(crate) fn ways(&self) -> [c_int; WAYS] {
-        let mut ways = [-1; WAYS];
+    pub(crate) fn ways(&self) -> [c_int; CHANNELS_MAX] {
+        let mut ways = [-1; CHANNELS_MAX];
         let all = self.makers().filter(|(fd, _)| !self.get(*fd).is_paired());
         for (way, (fd, _)) in ways.iter_mut().zip(all) {
             *way = fd;

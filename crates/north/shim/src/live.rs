@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// Options that a program sets, and finds again on the socket that takes the placeholder's place: level, name.
-const OPTIONS: [(c_int, c_int); 12] = [
+const COPIED_OPTIONS: [(c_int, c_int); 12] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
     (libc::SOL_SOCKET, libc::SO_LINGER),
     (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
@@ -350,8 +350,8 @@ pub(crate) fn ended(wrap: &mut Wrap) {
 
 /// Nobody goes on with a file that is not there any more. One that a helper thread is about to close is waited for.
 pub(crate) fn find_files(wrap: &mut Wrap) {
-    const ATTEMPTS: usize = 100;
-    for _ in 0..ATTEMPTS {
+    const STALE_FILE_ATTEMPTS_MAX: usize = 100;
+    for _ in 0..STALE_FILE_ATTEMPTS_MAX {
         let mut files = wrap.descriptors.without_file();
         if !files.any(|(fd, backing)| is_open_still(fd, backing)) {
             return;
@@ -514,7 +514,7 @@ fn replace(wrap: &mut Wrap, fd: c_int, descriptor: &Descriptor, socket: c_int) {
 }
 
 fn copy_options(from: c_int, to: c_int) {
-    for (level, name) in OPTIONS {
+    for (level, name) in COPIED_OPTIONS {
         let mut value = [0u64; 4];
         let mut length: u32 = 32;
         // SAFETY: the value has room for any of these.

@@ -16,12 +16,12 @@ pub(crate) fn say(parts: &[&[u8]]) {
     if !matches!(kind, Kind::Other | Kind::File | Kind::Input) {
         return;
     }
-    const MOST: usize = 8;
-    let mut pieces = [const { MaybeUninit::<iovec>::uninit() }; MOST + 2];
+    const MESSAGE_PARTS_MAX: usize = 8;
+    let mut pieces = [const { MaybeUninit::<iovec>::uninit() }; MESSAGE_PARTS_MAX + 2];
     let mut count = 0;
     let all = [&b"outlive: "[..]]
         .into_iter()
-        .chain(parts.iter().take(MOST).copied())
+        .chain(parts.iter().take(MESSAGE_PARTS_MAX).copied())
         .chain([&b"\n"[..]]);
     for (piece, part) in pieces.iter_mut().zip(all) {
         piece.write(iovec {

@@ -28,7 +28,7 @@ const RETIRED_CURSORS: usize = 64;
 /// Bytes so far behind a read are stable.
 const STABLE_DISTANCE_BYTES: u64 = 1 << 29;
 /// Instead of a cursor: the connection has none.
-const NONE: u32 = u32::MAX;
+const NO_CURSOR: u32 = u32::MAX;
 /// Wait for the supervisor's answer.
 const TABLE_REPLY_TIMEOUT_NS: u64 = 20_000_000;
 /// Interval of requests for the table.
@@ -150,7 +150,7 @@ fn table() -> Option<ReadCursors<'static>> {
 
 /// Index of a cursor: `Connection::cursor` is one more.
 fn index_of(cursor: u32) -> Option<u32> {
-    cursor.checked_sub(1).filter(|_| cursor != NONE)
+    cursor.checked_sub(1).filter(|_| cursor != NO_CURSOR)
 }
 
 impl Wrap {
@@ -194,7 +194,7 @@ impl Wrap {
         let cursor_at = connection.instream.saturating_sub(STABLE_DISTANCE_BYTES) as u32;
         let taken =
             is_own.then(|| cursors.take(&ends, isn, isn.wrapping_add(1).wrapping_add(cursor_at)));
-        connection.cursor = taken.flatten().map_or(NONE, |place| place + 1);
+        connection.cursor = taken.flatten().map_or(NO_CURSOR, |place| place + 1);
         connection.cursor
     }
 
@@ -266,7 +266,7 @@ impl Wrap {
         self.reads.forget();
         self.descriptors.retired = Retired::NONE;
         for connection in self.descriptors.connections_mut() {
-            connection.cursor = NONE;
+            connection.cursor = NO_CURSOR;
         }
     }
 }

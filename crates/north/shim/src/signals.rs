@@ -20,14 +20,14 @@ use crate::{
     wrap::Wrap,
 };
 
-/// Where a child's process id is in what the kernel says.
-const CHILD: usize = 16;
+/// Offset of `si_pid` in `siginfo_t`, bytes.
+const SIGINFO_PID_OFFSET: usize = 16;
 
 /// The kernel has sent it by itself.
 const SI_KERNEL: c_int = 0x80;
 
-/// Signals are numbered from 1 to this.
-const MOST: usize = 64;
+/// Highest signal number.
+const SIGNAL_MAX: usize = 64;
 
 /// Those that have arrived and were not delivered yet: bit n - 1 is signal n.
 static PENDING: AtomicU64 = AtomicU64::new(0);
@@ -40,16 +40,18 @@ struct Slot {
     information: siginfo_t,
 }
 
-struct Slots(UnsafeCell<[MaybeUninit<Slot>; MOST + 1]>);
+struct Slots(UnsafeCell<[MaybeUninit<Slot>; SIGNAL_MAX + 1]>);
 // SAFETY: `wanted` is written while the signal is not yet caught, or by the thread that reads it;
 // `information` by whoever sets the mark, and read by who has taken it.
 unsafe impl Sync for Slots {}
-static SLOTS: Slots = Slots(UnsafeCell::new([const { MaybeUninit::zeroed() }; MOST + 1]));
+static SLOTS: Slots = Slots(UnsafeCell::new(
+    [const { MaybeUninit::zeroed() }; SIGNAL_MAX + 1],
+));
 
 fn slot(signal: c_int) -> Option<*mut Slot> {
     let index = usize::try_from(signal)
         .ok()
-        .filter(|index| (1..=MOST).contains(index))?;
+        .filter(|index| (1..=SIGNAL_MAX).contains(index))?;
     // SAFETY: in bounds.
     Some(unsafe { SLOTS.0.get().cast::<Slot>().add(index) })
 }
@@ -125,7 +127,7 @@ pub(crate) fn take(wrap: &mut Wrap) -> Option<c_int> {
         // SAFETY: see `Slots`; the kernel has filled in a child's.
         unsafe {
             let child = (&raw mut (*place).information)
-                .byte_add(CHILD)
+                .byte_add(SIGINFO_PID_OFFSET)
                 .cast::<libc::pid_t>();
             child.write(wrap.children.known(child.read()));
             let information = &(*place).information;

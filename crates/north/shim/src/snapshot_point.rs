@@ -34,14 +34,14 @@ use crate::{
     wrap::{Wrap, exit},
 };
 
-/// How often one that has stopped looks whether it is to go on, nanoseconds.
-const PACE: i64 = 20_000_000;
+/// Interval of polls of a stopped process.
+const PAUSED_POLL_INTERVAL_NS: i64 = 20_000_000;
 
 /// No descriptor.
-const NOBODY: c_int = -1;
+const NO_DESCRIPTOR: c_int = -1;
 
-/// The room's first process, which nobody else in it can be.
-const ROOM: libc::pid_t = 1;
+/// First process of a sandbox.
+const SANDBOX_INIT_PID: libc::pid_t = 1;
 
 /// Stop here. What returns from this is another process, made from the image of this one.
 #[cold]
@@ -122,7 +122,7 @@ fn forget(wrap: &mut Wrap) {
     let access = PROT_READ | PROT_WRITE;
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
     // SAFETY: it takes the place of what is mapped there, and all zeros is a page.
-    if unsafe { sys!(SYS_mmap, at, length, access, flags, NOBODY, 0) } < 0 {
+    if unsafe { sys!(SYS_mmap, at, length, access, flags, NO_DESCRIPTOR, 0) } < 0 {
         exit();
     }
     for fd in [FILE_FD, HANDOVER_FD, LOGGER_SOCKET_FD] {
@@ -137,7 +137,7 @@ fn forget(wrap: &mut Wrap) {
 
 /// For a while.
 pub(crate) fn sleep() {
-    clock::sleep(PACE);
+    clock::sleep(PAUSED_POLL_INTERVAL_NS);
 }
 
 /// What the process goes on with, if somebody is there who has made it again.
@@ -185,7 +185,7 @@ fn is_room(socket: c_int) -> bool {
             &raw mut length
         )
     };
-    known == 0 && who.pid == ROOM
+    known == 0 && who.pid == SANDBOX_INIT_PID
 }
 
 /// The descriptors; the last is -1 where there is no logger elsewhere.

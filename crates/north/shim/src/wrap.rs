@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// Locks on files at once.
-const LOCKS: usize = 256;
+const FILE_LOCKS_MAX: usize = 256;
 
 /// The wrap of one process.
 pub(crate) struct Wrap {
@@ -56,7 +56,7 @@ pub(crate) struct Wrap {
     /// How many descriptors the program allows itself when its record is replayed.
     pub(crate) limit: Option<rlimit>,
     /// What it has locked, and in a replay had.
-    pub(crate) locks: Locks<LOCKS>,
+    pub(crate) locks: Locks<FILE_LOCKS_MAX>,
     /// Listeners that it has closed in a replay.
     pub(crate) closed_listeners: ClosedListeners,
     /// Files that are made again in a replay.

@@ -170,13 +170,13 @@ pub(super) fn arrived(record: &Record<'_>) -> (Outcome, Arrived) {
     (record.outcome, arrived)
 }
 
-/// Longest that an IPv4 or IPv6 header and a TCP header are, bytes.
-const HEADERS: usize = 120;
+/// Longest headers of a SYN: IPv4 or IPv6, and TCP.
+const SYN_HEADERS_MAX_BYTES: usize = 120;
 
 /// Which connection it is, by its SYN, if the kernel has kept that.
 fn which(fd: c_int) -> Which {
-    let mut syn = [0; HEADERS];
-    let mut length: socklen_t = HEADERS as socklen_t;
+    let mut syn = [0; SYN_HEADERS_MAX_BYTES];
+    let mut length: socklen_t = SYN_HEADERS_MAX_BYTES as socklen_t;
     let (level, name) = (libc::IPPROTO_TCP, libc::TCP_SAVED_SYN);
     // SAFETY: room on our stack, and its size.
     let outcome = unsafe {

@@ -23,8 +23,8 @@ use crate::{
     wrap::{self, Wrap, restarting, with},
 };
 
-/// More an address does not have, bytes.
-const ADDRESS: usize = size_of::<libc::sockaddr_storage>();
+/// Longest socket address.
+const SOCKADDR_MAX_BYTES: usize = size_of::<libc::sockaddr_storage>();
 
 /// What a socket's other end may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -368,7 +368,7 @@ unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) 
     // Where the program has given none the kernel says so.
     let given = if to.is_null() { 0 } else { length as usize };
     // SAFETY: as the program has called us.
-    let address = unsafe { bytes(to.cast(), given.min(ADDRESS)) };
+    let address = unsafe { bytes(to.cast(), given.min(SOCKADDR_MAX_BYTES)) };
     let outcome = match way {
         Way::Stream { is_local } => restarting(|wrap| wrap.connect(fd, address, is_local, perform)),
         Way::Datagrams => with(|wrap| wrap.aim(fd, perform)),

@@ -8,7 +8,7 @@ use north_abi::layout::{FILE_FD, HANDOVER_FD, Hold, LOGGER_SOCKET_FD};
 use super::{failed, kind, locks, other_threads};
 use crate::{
     closing,
-    descriptors::{Kind, MOST},
+    descriptors::{DESCRIPTORS_MAX, Kind},
     errno::answer_int,
     helpers, live,
     sys::{Outcome, sys},
@@ -82,9 +82,9 @@ unsafe extern "C" fn eventfd(value: c_uint, flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn signalfd(fd: c_int, mask: *const libc::sigset_t, flags: c_int) -> c_int {
     /// A kernel's signal set, bytes.
-    const SIZE: usize = 8;
+    const SIGNAL_SET_BYTES: usize = 8;
     // SAFETY: as the program has called us.
-    let outcome = unsafe { sys!(SYS_signalfd4, fd, mask, SIZE, flags) };
+    let outcome = unsafe { sys!(SYS_signalfd4, fd, mask, SIGNAL_SET_BYTES, flags) };
     if fd < 0 {
         input(outcome)
     } else {
@@ -154,7 +154,7 @@ fn ours() -> Range<c_int> {
 
 fn is_ours(fd: c_int) -> bool {
     let ours = ours();
-    ours.contains(&fd) || !ours.is_empty() && helpers::FILES.contains(&fd)
+    ours.contains(&fd) || !ours.is_empty() && helpers::THREAD_FILE_FDS.contains(&fd)
 }
 
 #[unsafe(no_mangle)]
@@ -186,7 +186,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
         return answer_int(perform(first, last));
     }
     with(|wrap| {
-        for fd in first..last.saturating_add(1).min(MOST as c_uint) {
+        for fd in first..last.saturating_add(1).min(DESCRIPTORS_MAX as c_uint) {
             if wrap.descriptors.is_known(fd.cast_signed()) {
                 wrap.close(fd.cast_signed());
             }
@@ -194,7 +194,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
         wrap.let_go_of_listeners(); // or this would, and nobody knew
     });
     let ours = ours();
-    let end = helpers::FILES.end.max(ours.end);
+    let end = helpers::THREAD_FILE_FDS.end.max(ours.end);
     for fd in ours.end..end {
         if (first..=last).contains(&fd.cast_unsigned()) && !is_ours(fd) {
             perform(fd.cast_unsigned(), fd.cast_unsigned());

@@ -20,8 +20,8 @@ use crate::{
     wrap::Wrap,
 };
 
-/// Bytes of a header of TCP, and of IPv4 or IPv6, without options.
-const HEADERS: (u16, u16) = (20 + 20, 20 + 40);
+/// TCP header with an IPv4 or IPv6 header, without options, bytes.
+const TCP_IP_HEADER_BYTES: (u16, u16) = (20 + 20, 20 + 40);
 
 impl Wrap {
     /// It is about to be connected. Tells whether the program has said from which address: only then it may join.
@@ -115,7 +115,11 @@ impl Wrap {
 /// Their packets take so many bytes at most.
 fn limit_segments(fd: c_int, packet: u16) {
     let is_v4 = number(fd, libc::SO_DOMAIN) == libc::AF_INET;
-    let headers = if is_v4 { HEADERS.0 } else { HEADERS.1 };
+    let headers = if is_v4 {
+        TCP_IP_HEADER_BYTES.0
+    } else {
+        TCP_IP_HEADER_BYTES.1
+    };
     let most = c_int::from(packet.saturating_sub(headers));
     // SAFETY: a number on our stack, and its size. What the kernel does not take is longer than its devices' packets.
     unsafe {

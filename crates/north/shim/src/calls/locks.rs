@@ -9,7 +9,7 @@ use libc::{c_int, off_t};
 use north_abi::{
     Call, Record,
     layout::Failure,
-    locks::{CORRECTION, How, LET_GO, Lock, Owner, PART},
+    locks::{How, IMPLICIT_UNLOCK_PAYLOAD, LOCK_RANGE_BYTES, Lock, Owner, UNLOCK_FAILED_PAYLOAD},
 };
 
 use super::{failed, refuse};
@@ -220,7 +220,7 @@ impl Wrap {
         let is_other = |known: &Lock| is_same_owner(known, lock) && known.how != lock.how;
         if lock.owner == Owner::Whole && self.locks.all().iter().any(is_other) {
             // The kernel lets the one go before it looks for the other.
-            self.is_to_let_go(lock.fd, LET_GO);
+            self.is_to_let_go(lock.fd, IMPLICIT_UNLOCK_PAYLOAD);
             self.locks.retain(|known| !is_same_owner(known, lock));
         }
         if waits {
@@ -231,15 +231,15 @@ impl Wrap {
             // Who had it may have died, and this process with it.
             self.poll_any_crash();
         }
-        self.note_lock(lock.fd, outcome, lock.payload(&mut [0; PART]));
+        self.note_lock(lock.fd, outcome, lock.payload(&mut [0; LOCK_RANGE_BYTES]));
         outcome
     }
 
     fn let_go_now(&mut self, lock: &Lock, perform: impl FnOnce() -> Outcome) -> Outcome {
-        self.is_to_let_go(lock.fd, lock.payload(&mut [0; PART]));
+        self.is_to_let_go(lock.fd, lock.payload(&mut [0; LOCK_RANGE_BYTES]));
         let outcome = perform();
         if outcome < 0 {
-            self.note_lock(lock.fd, outcome, CORRECTION);
+            self.note_lock(lock.fd, outcome, UNLOCK_FAILED_PAYLOAD);
         }
         outcome
     }
@@ -263,7 +263,7 @@ impl Wrap {
 
     /// In a replay: the record has the outcome, and which part of the file it was about.
     fn locked_again(&mut self, lock: &mut Lock) -> Option<Outcome> {
-        if self.is_replay() && self.is_noted(lock.fd, LET_GO).is_some() {
+        if self.is_replay() && self.is_noted(lock.fd, IMPLICIT_UNLOCK_PAYLOAD).is_some() {
             self.locks.retain(|known| !is_same_owner(known, lock));
         }
         let replayed = self.replayed(Call::Lock, lock.fd, |record| {
@@ -271,7 +271,8 @@ impl Wrap {
         });
         let (outcome, placed) = replayed?;
         *lock = placed;
-        self.is_noted(lock.fd, CORRECTION).or(Some(outcome))
+        self.is_noted(lock.fd, UNLOCK_FAILED_PAYLOAD)
+            .or(Some(outcome))
     }
 
     /// Is this what the record has next, of a lock on this? Then it is replayed: the outcome.
@@ -291,10 +292,10 @@ impl Wrap {
     pub(crate) fn unlocks(&mut self, fd: c_int) {
         if self.is_replay {
             // Where the record ends nobody else has it: that would have been noted before.
-            self.is_noted(fd, LET_GO);
+            self.is_noted(fd, IMPLICIT_UNLOCK_PAYLOAD);
             self.forget_locks(fd);
         } else if self.forget_locks(fd) {
-            self.is_to_let_go(fd, LET_GO);
+            self.is_to_let_go(fd, IMPLICIT_UNLOCK_PAYLOAD);
         }
     }
 

@@ -350,11 +350,11 @@ fn nothing(flags: c_int) -> Outcome {
 /// What has just been opened gets the number that it had. One that a helper thread has not closed yet may have that
 /// number.
 pub(super) fn take_place(opened: Outcome, wanted: Outcome) -> bool {
-    const ATTEMPTS: usize = 1000;
+    const REOPEN_ATTEMPTS_MAX: usize = 1000;
     if opened < 0 || opened == wanted {
         return opened == wanted;
     }
-    for _ in 0..ATTEMPTS {
+    for _ in 0..REOPEN_ATTEMPTS_MAX {
         // SAFETY: no memory is involved but a structure on our stack.
         unsafe {
             let closes = sys!(SYS_fcntl, opened, libc::F_GETFD) & i64::from(libc::FD_CLOEXEC);
@@ -470,23 +470,24 @@ unsafe fn drawn(
     suffix: c_int,
     make: impl Fn(*const c_char) -> c_int,
 ) -> c_int {
-    const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
-    const DRAWN: usize = 6;
+    const TEMPLATE_ALPHABET: &[u8; 62] =
+        b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    const TEMPLATE_LETTERS: usize = 6;
     // SAFETY: as the program has called us.
     let length = unsafe { CStr::from_ptr(template) }.count_bytes();
     let end = usize::try_from(suffix)
         .ok()
         .and_then(|suffix| length.checked_sub(suffix));
-    let Some(at) = end.and_then(|end| end.checked_sub(DRAWN)) else {
+    let Some(at) = end.and_then(|end| end.checked_sub(TEMPLATE_LETTERS)) else {
         return answer_int(failed(libc::EINVAL));
     };
     loop {
         // SAFETY: within the string.
-        let place = unsafe { crate::sys::bytes_mut(template.add(at).cast(), DRAWN) };
+        let place = unsafe { crate::sys::bytes_mut(template.add(at).cast(), TEMPLATE_LETTERS) };
         for letter in place {
             // SAFETY: it takes nothing.
             let number = unsafe { super::randomness::arc4random_uniform(62) };
-            *letter = LETTERS[number as usize % LETTERS.len()];
+            *letter = TEMPLATE_ALPHABET[number as usize % TEMPLATE_ALPHABET.len()];
         }
         let made = make(template);
         // SAFETY: this thread's own.

@@ -7,7 +7,7 @@ use libc::{c_int, pollfd};
 
 use super::{accepting::local, kind, refuse};
 use crate::{
-    descriptors::{Kind, MOST, Watched, kind_of},
+    descriptors::{DESCRIPTORS_MAX, Kind, Watched, kind_of},
     wrap,
 };
 
@@ -17,7 +17,8 @@ const LISTENERS: usize = 64;
 /// The listeners of the first thread: the descriptor plus 1; 0: a free place.
 static LISTENING: [AtomicI32; LISTENERS] = [const { AtomicI32::new(0) }; LISTENERS];
 /// Instances of epoll in which other threads wait, or have waited: bit by bit.
-static WAITED_IN: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
+static WAITED_IN: [AtomicU64; DESCRIPTORS_MAX / 64] =
+    [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64];
 
 /// Refuses a call on the connection of a client, or on a listener of clients.
 #[cold]

@@ -11,7 +11,7 @@ use libc::{
 use north_abi::{
     Call, Header, Record, Which,
     layout::{Failure, Fate},
-    passed_connections::{ADDRESS, Passed},
+    passed_connections::{PACKED_ADDRESS_BYTES, Passed},
 };
 
 use super::{
@@ -249,7 +249,7 @@ impl Wrap {
         message: &mut msghdr,
         flags: c_int,
     ) -> Outcome {
-        let mut ends = [[0; ADDRESS]; 2];
+        let mut ends = [[0; PACKED_ADDRESS_BYTES]; 2];
         let replayed = self.replayed(Call::Passed, fd, |record: &Record<'_>| {
             let mut rest = record.payload;
             for end in &mut ends {
@@ -373,7 +373,7 @@ impl Wrap {
     }
 
     /// A placeholder that was on its way has arrived: the connection that this process has by now takes its place.
-    fn arrives_late(&mut self, fd: c_int) -> Option<[[u8; ADDRESS]; 2]> {
+    fn arrives_late(&mut self, fd: c_int) -> Option<[[u8; PACKED_ADDRESS_BYTES]; 2]> {
         let pending = inode(fd);
         let connection = self
             .descriptors

@@ -287,7 +287,7 @@ fn receive(
     let call = match kind(fd, name) {
         Kind::Connection => Call::Read,
         Kind::Input | Kind::Outgoing => Call::Input,
-        Kind::Datagrams => return datagrams::receive(fd, pieces, flags, NOBODY, perform),
+        Kind::Datagrams => return datagrams::receive(fd, pieces, flags, NO_SENDER, perform),
         Kind::File => return with_file_read(fd, pieces, None, perform),
         Kind::Other | Kind::Listener => {
             with(|wrap| wrap.before_reading(fd, flags));
@@ -300,8 +300,8 @@ fn receive(
     answer(outcome.unwrap_or_else(perform))
 }
 
-/// The program does not ask who has sent it.
-const NOBODY: (*mut c_void, *mut socklen_t) = (core::ptr::null_mut(), core::ptr::null_mut());
+/// No sender address wanted.
+const NO_SENDER: (*mut c_void, *mut socklen_t) = (core::ptr::null_mut(), core::ptr::null_mut());
 
 fn piece(buffer: *mut c_void, length: usize) -> [iovec; 1] {
     [iovec {

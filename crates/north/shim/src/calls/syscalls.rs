@@ -41,10 +41,14 @@ unsafe extern "C" fn syscall(
     match number {
         // In namespaces of its own, say: of those the record knows nothing, and needs nothing.
         libc::SYS_fork => return fork_by(perform).into(),
-        libc::SYS_clone if first & SHARES == 0 && second == 0 => return fork_by(perform).into(),
-        libc::SYS_clone if first & SHARES == 0 => refuse_clone(),
+        libc::SYS_clone if first & CLONE_SHARED_FLAGS == 0 && second == 0 => {
+            return fork_by(perform).into();
+        }
+        libc::SYS_clone if first & CLONE_SHARED_FLAGS == 0 => refuse_clone(),
         // SAFETY: the program's own structure, if it is one.
-        libc::SYS_clone3 if unsafe { flags_of(first, second) } & SHARES == 0 => refuse_clone(),
+        libc::SYS_clone3 if unsafe { flags_of(first, second) } & CLONE_SHARED_FLAGS == 0 => {
+            refuse_clone()
+        }
         libc::SYS_vfork => refuse_clone(),
         libc::SYS_seccomp => refuse_sandbox(),
         libc::SYS_exit_group => drop(wrap::with(Wrap::record_exit)),
@@ -88,7 +92,7 @@ fn look_at_thread(number: c_long, first: usize) {
     }
 }
 
-const SHARES: usize = libc::CLONE_VM as usize;
+const CLONE_SHARED_FLAGS: usize = libc::CLONE_VM as usize;
 
 /// The first word of `struct clone_args`.
 ///
@@ -96,7 +100,7 @@ const SHARES: usize = libc::CLONE_VM as usize;
 /// The program vouches for it, as it would to the kernel.
 unsafe fn flags_of(at: usize, length: usize) -> usize {
     if length < size_of::<u64>() {
-        return SHARES; // the kernel refuses it
+        return CLONE_SHARED_FLAGS; // the kernel refuses it
     }
     let at: *const MaybeUninit<u64> = core::ptr::with_exposed_provenance(at);
     // SAFETY: by the caller.

@@ -18,11 +18,11 @@ use crate::{
     wrap::{Wrap, is_wrapped, restarting, with},
 };
 
-/// Bytes of a connection that are written at once, at the most, and pieces.
-const AT_ONCE: usize = 256 << 10;
-const PIECES: usize = 64;
+/// Most bytes, and most pieces, of one write to a connection.
+const WRITE_BYTES_MAX: usize = 256 << 10;
+const WRITE_PIECES_MAX: usize = 64;
 
-const NOTHING: iovec = iovec {
+const EMPTY_PIECE: iovec = iovec {
     iov_base: core::ptr::null_mut(),
     iov_len: 0,
 };
@@ -65,12 +65,12 @@ impl Wrap {
     ) -> Outcome {
         let whole = total(pieces);
         self.serves(fd);
-        if whole <= AT_ONCE || self.is_of_datagrams(fd) {
+        if whole <= WRITE_BYTES_MAX || self.is_of_datagrams(fd) {
             return self.send_part(fd, pieces, flags, perform);
         }
         let mut sent = 0;
         while sent < whole {
-            let mut room = [NOTHING; PIECES];
+            let mut room = [EMPTY_PIECE; WRITE_PIECES_MAX];
             let part = part_of(pieces, sent, &mut room);
             let outcome = self.send_part(fd, part, flags, || send_now(fd, part, flags));
             let Ok(length) = usize::try_from(outcome) else {
@@ -294,8 +294,12 @@ unsafe fn hash_of(before: u64, fd: c_int, pieces: &[iovec]) -> u64 {
 }
 
 /// The next ones to be written at once, behind so many bytes.
-fn part_of<'a>(pieces: &[iovec], mut behind: usize, room: &'a mut [iovec; PIECES]) -> &'a [iovec] {
-    let (mut count, mut left) = (0, AT_ONCE);
+fn part_of<'a>(
+    pieces: &[iovec],
+    mut behind: usize,
+    room: &'a mut [iovec; WRITE_PIECES_MAX],
+) -> &'a [iovec] {
+    let (mut count, mut left) = (0, WRITE_BYTES_MAX);
     for piece in pieces {
         let skipped = behind.min(piece.iov_len);
         behind -= skipped;
@@ -309,7 +313,7 @@ fn part_of<'a>(pieces: &[iovec], mut behind: usize, room: &'a mut [iovec; PIECES
             iov_len: length,
         };
         (count, left) = (count + 1, left - length);
-        if count == PIECES || left == 0 {
+        if count == WRITE_PIECES_MAX || left == 0 {
             break;
         }
     }
@@ -338,8 +342,8 @@ fn is_of_the_kernel(fd: c_int) -> bool {
 
 /// Eight bytes at a time; nobody who could choose the bytes gains anything.
 pub(crate) fn hash(state: u64, bytes: &[u8]) -> u64 {
-    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mix = |state: u64, word: u64| (state ^ word).wrapping_mul(FACTOR).rotate_left(29);
+    const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |state: u64, word: u64| (state ^ word).wrapping_mul(HASH_FACTOR).rotate_left(29);
     let (words, rest) = bytes.as_chunks();
     let state = words
         .iter()

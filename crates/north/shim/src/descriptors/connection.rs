@@ -4,7 +4,8 @@ use core::{mem::MaybeUninit, ops::Range};
 
 use libc::{AF_INET, AF_INET6, c_int, sockaddr, sockaddr_storage, socklen_t};
 use north_abi::{
-    SocketBudget, Which, addresses::mapped, handover::StreamOffsets, passed_connections::ADDRESS,
+    SocketBudget, Which, addresses::mapped, handover::StreamOffsets,
+    passed_connections::PACKED_ADDRESS_BYTES,
 };
 
 /// Options of a socket that are not in an image if it is connected to nobody: level, name.
@@ -40,13 +41,13 @@ impl Address {
     }
 
     /// Its bytes, and how many.
-    pub(crate) fn to_bytes(self) -> [u8; ADDRESS] {
-        let mut all = [self.length; ADDRESS];
+    pub(crate) fn to_bytes(self) -> [u8; PACKED_ADDRESS_BYTES] {
+        let mut all = [self.length; PACKED_ADDRESS_BYTES];
         all[..self.bytes.len()].copy_from_slice(&self.bytes);
         all
     }
 
-    pub(crate) fn from_bytes(all: &[u8; ADDRESS]) -> Self {
+    pub(crate) fn from_bytes(all: &[u8; PACKED_ADDRESS_BYTES]) -> Self {
         let mut address = Self::NONE;
         if let Some((length, bytes)) = all.split_last() {
             address.bytes.copy_from_slice(bytes);

@@ -11,7 +11,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::{
-    LONGEST, OWN, PAUSE, is_over,
+    HELPER_POLL_INTERVAL_NS, HELPER_REST_TIMEOUT_NS, OWN, is_over,
     thread::{State, first},
 };
 use crate::{
@@ -34,7 +34,7 @@ pub(crate) fn for_us<T>(perform: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// A helper has slept as long as it wanted to. One that has waited for longer than [`LONGEST`] goes on anyway: the
+/// A helper has slept as long as it wanted to. One that has waited for longer than [`HELPER_REST_TIMEOUT_NS`] goes on anyway: the
 /// first thread may look for what it does all the time. Was it woken after all?
 #[cold]
 pub(crate) fn wakes_by_itself() -> bool {
@@ -46,9 +46,9 @@ pub(crate) fn wakes_by_itself() -> bool {
     while !own.wait.is_woken()
         && !is_over()
         && !first_sleeps()
-        && monotonic().saturating_sub(since) < LONGEST
+        && monotonic().saturating_sub(since) < HELPER_REST_TIMEOUT_NS
     {
-        clock::sleep(PAUSE);
+        clock::sleep(HELPER_POLL_INTERVAL_NS);
         if shared_state_guard::is_paused() {
             since = monotonic(); // it may go on much later, and by another host's clock
         }

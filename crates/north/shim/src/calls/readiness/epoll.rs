@@ -5,7 +5,7 @@ use north_abi::{Call, Ready};
 
 use super::{
     super::{failed, other_threads, reading::is_ready, refuse},
-    MOST_AT_ONCE, SIGSET,
+    READY_MAX, SIGNAL_SET_BYTES,
 };
 use crate::{
     clock,
@@ -40,7 +40,7 @@ impl Wrap {
         timeout: Timeout,
         mask: *const sigset_t,
     ) -> Outcome {
-        let most = most.min(MOST_AT_ONCE as c_int);
+        let most = most.min(READY_MAX as c_int);
         let mut at = 0;
         let is_replay = self.is_replay();
         let outcome = self.ready(
@@ -244,7 +244,7 @@ fn epoll_arguments(
         most as usize,
         timeout,
         mask.addr(),
-        SIGSET,
+        SIGNAL_SET_BYTES,
     ]
 }
 
