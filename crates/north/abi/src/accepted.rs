@@ -65,7 +65,7 @@ const ACK: u8 = 16;
 /// A connection, as the record of its arrival tells it: `u8` bytes of the peer's address | u64 which | the peer's
 /// address | the server's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arrival<'a> {
+pub struct AcceptedConnection<'a> {
     /// Which.
     pub which: Which,
     /// The peer's `sockaddr`, at most 255 bytes.
@@ -74,13 +74,13 @@ pub struct Arrival<'a> {
     pub local: &'a [u8],
 }
 
-const ARRIVAL_HEADER_BYTES: usize = 9;
+const ACCEPTED_HEADER_BYTES: usize = 9;
 
-impl<'a> Arrival<'a> {
+impl<'a> AcceptedConnection<'a> {
     /// Bytes that it takes.
     #[must_use]
     pub fn length(&self) -> usize {
-        ARRIVAL_HEADER_BYTES + self.peer.len() + self.local.len()
+        ACCEPTED_HEADER_BYTES + self.peer.len() + self.local.len()
     }
 
     /// Into a record of this length. What there is no room for is left out.

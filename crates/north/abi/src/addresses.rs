@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_listens_where_clients_connect_is_known() {
+    fn client_listener_is_known() {
         let addresses = Addresses::default();
         let ipv4 = mapped([10, 0, 0, 1]);
         let ipv6 = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_rows_as_there_can_be_are_known() {
+    fn address_table_holds_all_rows() {
         let addresses = Addresses::default();
         let own = mapped([10, 0, 0, 1]);
         let odd = |row: u16| (own, 2 * row + 1);

@@ -122,7 +122,7 @@ mod tests {
 
         /// Writes leave in order, unchanged, and not before their marks, also after a move.
         #[test]
-        fn what_is_held_leaves_in_order(
+        fn deferred_output_leaves_in_order(
             writes in prop::collection::vec((0..50i32, 0..9000usize, 0..300u64), 1..4000),
         ) {
             let mut held = Box::new(DeferredOutput::EMPTY);

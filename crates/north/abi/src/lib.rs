@@ -42,7 +42,7 @@ mod varint;
 #[cfg(test)]
 mod tests;
 
-pub use accepted::{Arrival, Which};
+pub use accepted::{AcceptedConnection, Which};
 pub use call::Call;
 pub use clock::{Clock, Tick};
 pub use deferred_output::DeferredOutput;

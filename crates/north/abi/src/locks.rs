@@ -206,7 +206,7 @@ mod tests {
     proptest! {
         /// As if each byte had its own.
         #[test]
-        fn each_byte_is_locked_as_it_was_last(asked in prop::collection::vec(lock(), 0..40)) {
+        fn last_lock_of_each_byte_counts(asked in prop::collection::vec(lock(), 0..40)) {
             let mut locks = Locks::<64>::default();
             let mut bytes = BTreeMap::new();
             for (lock, is_locked) in asked {
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_tells_of_which_part_it_is() {
+    fn lock_payload_has_range() {
         let parts = [(0, i64::MAX), (0, 1), (7, i64::MAX), (i64::MIN, 3)];
         for (start, end) in parts {
             let lock = Lock {
@@ -248,7 +248,7 @@ mod tests {
 
     /// What does not fit is said, not forgotten.
     #[test]
-    fn there_is_no_room_for_too_many() {
+    fn full_lock_table_refuses_lock() {
         let mut locks = Locks::<2>::default();
         let lock = |start, end| Lock {
             start,
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn some_go_on() {
+    fn retained_locks_keep_changes() {
         let mut locks = Locks::<4>::default();
         for fd in 0..4 {
             let lock = Lock {

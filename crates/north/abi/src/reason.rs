@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_said_first_is_kept_until_it_is_forgotten() {
+    fn first_reason_stays_until_reset() {
         let reason = Reason::default();
         assert_eq!(reason.said().count(), 0);
         reason.say(&[b"one ", b"sentence"]);

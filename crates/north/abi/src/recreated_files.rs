@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_made_again_is_known_and_whether_it_is_whole() {
+    fn recreated_file_is_found_with_state() {
         let files = RemadeFiles::default();
         assert_eq!(files.find(0, 0), None);
         files.begin(7, 70);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_no_room_for_is_not_known() {
+    fn file_beyond_limit_is_unknown() {
         let files = RemadeFiles::default();
         for number in 1..=RECREATED_FILES_MAX as u64 + 1 {
             files.begin(number, number + 1000);

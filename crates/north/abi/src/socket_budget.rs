@@ -110,7 +110,7 @@ mod tests {
     proptest! {
         /// Deferred output fits when it leaves, unless the socket was made smaller, and stays within the budget.
         #[test]
-        fn what_is_taken_for_written_fits(
+        fn deferred_output_fits_socket(
             sharing in any::<bool>(),
             mut size in 0..1_000_000u32,
             steps in prop::collection::vec(step(), 1..400),

@@ -25,7 +25,7 @@ fn write(record: &Record<'_>) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn a_record_is_read_as_it_was_written(
+    fn record_round_trip(
         call in any_call(),
         fd: u32,
         outcome in -4095i64..i64::MAX,
@@ -45,7 +45,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_read_is_written_alike(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+    fn decoded_tail_encodes_equal(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
         if let Ok((record, length)) = Record::read(&bytes) {
             let again = write(&record);
             // A length may be given where it is implied: longer, but no other record.
@@ -55,7 +55,7 @@ proptest! {
     }
 
     #[test]
-    fn a_file_is_read_as_it_was_written(inode: u64, size: u64, modified: u64) {
+    fn file_identity_round_trip(inode: u64, size: u64, modified: u64) {
         let identity = Identity { inode, size, modified };
         let bytes = identity.to_bytes();
         prop_assert_eq!(Identity::from_bytes(&bytes), Some(identity));
@@ -63,7 +63,7 @@ proptest! {
     }
 
     #[test]
-    fn a_list_of_ready_descriptors_is_read_as_it_was_written(
+    fn ready_list_round_trip(
         list in prop::collection::vec((any::<u32>(), any::<u32>()), 0..20),
     ) {
         let list: Vec<Ready> = list.into_iter().map(|(fd, events)| Ready { fd, events }).collect();
@@ -78,7 +78,7 @@ proptest! {
 
     /// However the real clocks run, be it backwards, whoever reads the ticks reads the same clocks.
     #[test]
-    fn clocks_are_read_alike_in_a_replay(
+    fn replayed_clock_equals_recorded_clock(
         steps in prop::collection::vec((0u64..50_000, -3i64..3, any::<bool>()), 1..200),
     ) {
         let (mut clock, mut again) = (Clock::default(), Clock::default());
@@ -114,7 +114,7 @@ proptest! {
 
     /// In the next life the clocks go on, by as much as the time of day has.
     #[test]
-    fn clocks_go_on_in_the_next_life(down in 0u64..1_000_000_000_000, booted in 0u64..1_000_000_000_000) {
+    fn clock_continues_in_next_incarnation(down in 0u64..1_000_000_000_000, booted in 0u64..1_000_000_000_000) {
         let mut clock = Clock::default();
         clock.tick(77_000_000, 1_700_000_000_000_000_000);
         let stood = clock.monotonic();
@@ -128,7 +128,7 @@ proptest! {
 }
 
 #[test]
-fn a_small_request_takes_a_dozen_bytes() {
+fn small_request_takes_few_bytes() {
     let turn = Record {
         call: Call::Epoll,
         fd: 5,
@@ -152,7 +152,7 @@ fn a_small_request_takes_a_dozen_bytes() {
 }
 
 #[test]
-fn a_stream_ends_at_what_is_no_record() {
+fn stream_ends_at_malformed_record() {
     let good = write(&Record {
         call: Call::Value,
         fd: 0,
@@ -166,7 +166,7 @@ fn a_stream_ends_at_what_is_no_record() {
 }
 
 #[test]
-fn the_page_is_what_both_sides_think() {
+fn page_layout_is_stable() {
     use core::mem::{align_of, offset_of, size_of};
     use layout::{Page, Process};
     assert_eq!(size_of::<Process>(), 64);
@@ -176,7 +176,7 @@ fn the_page_is_what_both_sides_think() {
 }
 
 #[test]
-fn what_is_taken_back_is_not_settled() {
+fn revoked_position_is_not_settled() {
     let settled = layout::Settled::default();
     settled.advance(|known| known + 4);
     assert_eq!(settled.number(), 5);
@@ -192,7 +192,7 @@ fn what_is_taken_back_is_not_settled() {
 }
 
 #[test]
-fn a_syn_tells_which_connection_it_is() {
+fn syn_identifies_connection() {
     let tcp = [
         0x1f, 0x90, 0, 80, 0xde, 0xad, 0xbe, 0xef, 0, 0, 0, 0, 0x50, 0xc2,
     ];
@@ -219,23 +219,23 @@ fn a_syn_tells_which_connection_it_is() {
 
 proptest! {
     #[test]
-    fn an_arrival_is_read_as_it_was_written(
+    fn accepted_connection_round_trip(
         peer in prop::collection::vec(any::<u8>(), 0..=28),
         local in prop::collection::vec(any::<u8>(), 0..=28),
         (kind, number) in (0..3_usize, any::<u32>()),
         cut in 0..70_usize,
     ) {
         let which = [Which::Unknown, Which::Isn(number), Which::Flow(number.into())][kind];
-        let arrival = Arrival { which, peer: &peer, local: &local };
-        let mut payload = vec![0; arrival.length()];
-        arrival.write(&mut payload);
-        prop_assert_eq!(Arrival::read(&payload), Some(arrival));
+        let accepted = AcceptedConnection { which, peer: &peer, local: &local };
+        let mut payload = vec![0; accepted.length()];
+        accepted.write(&mut payload);
+        prop_assert_eq!(AcceptedConnection::read(&payload), Some(accepted));
         // Whatever is there, reading it is no panic.
-        let _ = Arrival::read(&payload[..cut.min(payload.len())]);
+        let _ = AcceptedConnection::read(&payload[..cut.min(payload.len())]);
     }
 
     #[test]
-    fn an_entry_is_read_as_it_was_written(
+    fn handover_entry_round_trip(
         (connection, process) in any::<(u32, u32)>(),
         (instream, outstream, serial) in any::<(u64, u64, u64)>(),
         (is_shut, is_closed, is_local) in any::<(bool, bool, bool)>(),
@@ -276,7 +276,7 @@ proptest! {
     }
 
     #[test]
-    fn a_message_is_read_as_it_was_written((process, connections, serial) in any::<(u32, u32, u64)>()) {
+    fn message_round_trip((process, connections, serial) in any::<(u32, u32, u64)>()) {
         let all = [
             Message::Replayed { process, connections },
             Message::Opened { process, serial },
@@ -291,7 +291,7 @@ proptest! {
     }
 
     #[test]
-    fn a_destination_is_read_as_it_was_written(
+    fn destination_round_trip(
         ip: [u8; 16], up: [u8; 16], down: [u8; 16],
         (port, scope, datagram, slot, instance) in any::<(u16, u32, u16, u8, u64)>(),
     ) {
@@ -308,7 +308,7 @@ proptest! {
 }
 
 #[test]
-fn a_connection_is_served_by_one_process_after_another() {
+fn connection_has_one_owner_at_a_time() {
     let serving = std::boxed::Box::<Serving>::default();
     let place = |instream| StreamOffsets {
         instream,
@@ -343,7 +343,7 @@ fn a_connection_is_served_by_one_process_after_another() {
 
 proptest! {
     #[test]
-    fn what_is_passed_on_arrives_once(
+    fn passed_connection_arrives_once(
         (number, sender, serial, is_held) in any::<(u32, u32, u64, bool)>(),
         (one, other) in (prop::array::uniform29(any::<u8>()), prop::array::uniform29(any::<u8>())),
         inode in 1u64..,
@@ -362,7 +362,7 @@ proptest! {
 }
 
 #[test]
-fn there_is_room_for_so_many_that_are_passed_on() {
+fn passed_connection_table_has_limit() {
     let passing = std::boxed::Box::<layout::Passing>::default();
     let passed = Passed {
         number: 1,
@@ -384,7 +384,7 @@ fn there_is_room_for_so_many_that_are_passed_on() {
 proptest! {
     /// On a host that has been up for another time, a deadline by this clock comes when it should.
     #[test]
-    fn deadlines_are_the_kernels_own(
+    fn deadline_uses_kernel_clock(
         stood in 0..u64::MAX / 8,
         kernels in 0..u64::MAX / 8,
         passed in 0..1u64 << 60,

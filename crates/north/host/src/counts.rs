@@ -249,12 +249,12 @@ mod tests {
     }
 
     #[test]
-    fn this_kernel_counts() {
+    fn kernel_reports_counts() {
         assert!(kernel_counts());
     }
 
     #[test]
-    fn others_are_not_counted() {
+    fn foreign_socket_has_no_counts() {
         let (one, _other) = UnixStream::pair().expect("a pair");
         assert_eq!(Counts::of(one.as_fd()).expect("asked"), None);
         let (socket, other) = pair();
@@ -268,7 +268,7 @@ mod tests {
     proptest! {
         /// Whatever is still under way, and whoever ends first.
         #[test]
-        fn what_was_read_and_written_is_counted(
+        fn read_and_written_bytes_are_counted(
             steps in prop::collection::vec((0usize..3, 1usize..20_000), 1..30),
             is_shut: bool,
             is_ended: bool,

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_can_change_it() {
+    fn library_file_is_sealed() {
         let Library(file) = Library::new().expect("there is memory");
         assert!(file.write_at(b"x", 0).is_err(), "a write");
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

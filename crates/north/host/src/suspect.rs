@@ -8,7 +8,7 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use north_abi::{Arrival, Call, Record, Which, layout::Fate};
+use north_abi::{AcceptedConnection, Call, Record, Which, layout::Fate};
 
 use crate::{Ends, Memory, framing::each};
 
@@ -67,7 +67,8 @@ impl Memory {
     pub fn has_joined(&self, process: u32, flow: u64) -> io::Result<bool> {
         let mut has_joined = false;
         each(self, process, self.base(process), |_, record| {
-            let joined = Arrival::read(record.payload).filter(|_| record.call == Call::Joined);
+            let joined =
+                AcceptedConnection::read(record.payload).filter(|_| record.call == Call::Joined);
             has_joined |= joined.is_some_and(|joined| joined.which == Which::Flow(flow));
         })?;
         Ok(has_joined)
@@ -129,6 +130,6 @@ impl Memory {
 }
 
 fn ends(record: &Record<'_>) -> Option<Ends> {
-    let arrival = Arrival::read(record.payload)?;
+    let arrival = AcceptedConnection::read(record.payload)?;
     Ends::from_sockaddrs(arrival.peer, arrival.local)
 }

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::atomic::Ordering};
 
-use north_abi::{Arrival, HEADER_MAX, Record, Which};
+use north_abi::{AcceptedConnection, HEADER_MAX, Record, Which};
 use north_host::{Call, Ends, Memory, Suspect};
 
 const SERVER: &str = "10.0.0.10:80";
@@ -35,7 +35,7 @@ fn append(memory: &Memory, call: Call, fd: u32, outcome: i64, payload: &[u8]) ->
 }
 
 fn accept(memory: &Memory, fd: i64, client: &str) {
-    let arrival = Arrival {
+    let arrival = AcceptedConnection {
         which: Which::Isn(7),
         peer: &sockaddr(client),
         local: &sockaddr(SERVER),

@@ -138,7 +138,7 @@ fn start() {
         return;
     }
     if page.pause_at.load(Ordering::Acquire) != 0 {
-        shared_state_guard::set_role(Role::Rehearsal);
+        shared_state_guard::set_role(Role::ShadowReplay);
     }
     page.next_process.fetch_max(1, Ordering::AcqRel);
     let entry = &page.processes.0[0];

@@ -1,5 +1,5 @@
-//! A rehearsal ([`crate::snapshot_point`]) is beside the server whose record it replays. What that one shares with others is
-//! shared with the rehearsal, too: before it touches anything of that it ends, and there is no image.
+//! Guard of shared state in a shadow replay ([`crate::snapshot_point`]). Files and sockets of the server are shared
+//! with its shadow replay. A shadow replay ends before it would change shared state, and makes no image.
 
 use core::{
     ffi::CStr,
@@ -16,54 +16,54 @@ use crate::{
     wrap::{self, exit},
 };
 
-/// What this process is.
+/// Role of this process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Role {
-    /// The service, or nothing of ours.
+    /// A process of the service, or an unwrapped process.
     Service = 0,
-    Rehearsal = 1,
-    /// It has stopped for an image, and does not know yet what it will be.
+    ShadowReplay = 1,
+    /// Stopped for an image, before a role is given.
     Paused = 2,
 }
 
 static ROLE: AtomicU32 = AtomicU32::new(Role::Service as u32);
 
-/// From now on it is this.
+/// Changes the role.
 pub(crate) fn set_role(role: Role) {
     ROLE.store(role as u32, Ordering::Release);
 }
 
-pub(crate) fn is_rehearsal() -> bool {
-    ROLE.load(Ordering::Acquire) == Role::Rehearsal as u32
+pub(crate) fn is_shadow_replay() -> bool {
+    ROLE.load(Ordering::Acquire) == Role::ShadowReplay as u32
 }
 
-/// It has stopped for an image.
+/// Whether the process has stopped for an image.
 pub(crate) fn is_paused() -> bool {
     ROLE.load(Ordering::Acquire) == Role::Paused as u32
 }
 
-/// What follows is not for a rehearsal. A helper thread of one that has stopped waits.
+/// Refuses a shadow replay. A helper thread of a stopped process waits.
 #[inline]
-pub(crate) fn not_in_a_rehearsal(failure: Failure) {
+pub(crate) fn refuse_shadow_replay(failure: Failure) {
     while is_paused() {
         snapshot_point::sleep();
     }
-    if is_rehearsal() {
+    if is_shadow_replay() {
         refuse(failure);
     }
 }
 
-/// The same of what the record tells the first thread, but not others.
+/// The same for calls that are recorded in the first thread only.
 #[inline]
-pub(crate) fn no_helper_in_a_rehearsal() {
+pub(crate) fn refuse_helper_in_shadow_replay() {
     if ROLE.load(Ordering::Relaxed) != Role::Service as u32 && wrap::is_helper() {
-        not_in_a_rehearsal(Failure::HelperChanges);
+        refuse_shadow_replay(Failure::HelperChanges);
     }
 }
 
-/// A FIFO is about to be opened, if this is one.
-pub(crate) fn no_fifo_in_a_rehearsal(directory: c_int, path: &CStr) {
+/// Refuses a shadow replay that opens a FIFO.
+pub(crate) fn refuse_fifo_in_shadow_replay(directory: c_int, path: &CStr) {
     if ROLE.load(Ordering::Relaxed) == Role::Service as u32 {
         return;
     }
@@ -75,7 +75,7 @@ pub(crate) fn no_fifo_in_a_rehearsal(directory: c_int, path: &CStr) {
             && about.assume_init().st_mode & libc::S_IFMT == libc::S_IFIFO
     };
     if is_fifo {
-        not_in_a_rehearsal(Failure::Fifo);
+        refuse_shadow_replay(Failure::Fifo);
     }
 }
 

@@ -252,7 +252,7 @@ fn take_up(wrap: &mut Wrap, given: [c_int; RESUMED + 1], connections: u32) {
     helpers::open_files(wrap);
     shared_state_guard::set_role(match wrap.page.pause_at.load(Ordering::Acquire) {
         0 => Role::Service,
-        _ => Role::Rehearsal,
+        _ => Role::ShadowReplay,
     });
     let page = wrap.page;
     page.processes.0[wrap.process as usize].set(Fate::Replays);

@@ -42,7 +42,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     /// Whatever was forgotten in between: what clients lack is there, and nothing else is said to be.
     #[test]
-    fn what_clients_lack_is_kept(steps in prop::collection::vec(step(), 0..60)) {
+    fn tail_has_unacknowledged_output(steps in prop::collection::vec(step(), 0..60)) {
         let mut report = HandoverReport::default();
         // What the connection with these ends has said, and how much of that its client has.
         let mut all: BTreeMap<u8, (Vec<u8>, u64, bool)> = BTreeMap::new();
@@ -103,7 +103,7 @@ proptest! {
 }
 
 #[test]
-fn who_is_gone_takes_nothing() {
+fn gone_client_takes_no_memory() {
     let mut report = HandoverReport::default();
     for connection in [1, 2] {
         report.take(&Entry::Began {
@@ -136,7 +136,7 @@ fn who_is_gone_takes_nothing() {
 }
 
 #[test]
-fn what_others_have_opened_and_closed_takes_nothing() {
+fn closed_upstream_connections_take_no_memory() {
     let reaches = |connection, is_closed| Entry::UpstreamPosition {
         connection,
         process: 0,
@@ -166,7 +166,7 @@ fn what_others_have_opened_and_closed_takes_nothing() {
 
 /// Three processes, one after another, which replay at once.
 #[test]
-fn who_serves_after_another_goes_on_with_it() {
+fn next_owner_continues_connection() {
     let place = |instream, outstream| StreamOffsets {
         instream,
         outstream,

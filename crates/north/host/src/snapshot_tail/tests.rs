@@ -59,7 +59,7 @@ fn report_all(report: &mut HandoverReport, entries: &[Vec<u8>]) -> Result<(), Ha
 proptest! {
     /// A connection through one image after another: what its client lacks at the end is there, byte by byte.
     #[test]
-    fn what_a_client_lacks_is_kept(
+    fn unacknowledged_output_is_retained(
         pieces in prop::collection::vec((0usize..50, 0u64..100), 1..8),
         at_last in 0u64..100,
     ) {
@@ -97,13 +97,13 @@ proptest! {
     }
 
     #[test]
-    fn no_file_does_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn malformed_file_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let _ = SnapshotTail::from_bytes(&bytes);
     }
 }
 
 #[test]
-fn what_nobody_waits_for_is_not_kept() {
+fn output_of_gone_client_is_dropped() {
     let entries = [
         said(1, 0, b"closed, and its client is gone"),
         stands(1, 1, 30, true),
@@ -135,7 +135,7 @@ fn what_nobody_waits_for_is_not_kept() {
 
 /// Only the first words behind an image may leave something out, and only to a client.
 #[test]
-fn a_gap_elsewhere_is_refused() {
+fn output_gap_is_refused() {
     let image = || {
         let file = [said(1, 0, b"said"), open(1, 1)].concat();
         SnapshotTail::from_bytes(&file).expect("kept").report

@@ -3,7 +3,7 @@
 use core::{mem::MaybeUninit, sync::atomic::Ordering};
 
 use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
-use north_abi::{Arrival, Call, Header, Record, Which, layout::Failure};
+use north_abi::{AcceptedConnection, Call, Header, Record, Which, layout::Failure};
 
 use super::{connecting, failed, kind, opening::take_place, other_threads, refuse};
 use crate::{
@@ -85,20 +85,20 @@ impl Wrap {
             peer,
             local: local(fd),
         };
-        self.record_arrival(Call::Accept, listener, outcome, &arrived);
+        self.record_accept(Call::Accept, listener, outcome, &arrived);
         self.add(fd, arrived);
         self.serves(fd);
         (outcome, peer)
     }
 
-    pub(super) fn record_arrival(
+    pub(super) fn record_accept(
         &mut self,
         call: Call,
         fd: c_int,
         outcome: Outcome,
         arrived: &Arrived,
     ) {
-        let arrival = Arrival {
+        let accepted = AcceptedConnection {
             which: arrived.which,
             peer: arrived.peer.as_bytes(),
             local: arrived.local.as_bytes(),
@@ -107,9 +107,9 @@ impl Wrap {
             call,
             fd: fd.cast_unsigned(),
             outcome,
-            length: arrival.length(),
+            length: accepted.length(),
         };
-        self.append(header, |room| arrival.write(room));
+        self.append(header, |room| accepted.write(room));
     }
 
     /// A connection that an earlier life was given.
@@ -162,10 +162,10 @@ pub(super) fn arrived(record: &Record<'_>) -> (Outcome, Arrived) {
         peer: Address::NONE,
         local: Address::NONE,
     };
-    if let Some(arrival) = Arrival::read(record.payload) {
-        arrived.which = arrival.which;
-        arrived.peer.fill(arrival.peer);
-        arrived.local.fill(arrival.local);
+    if let Some(accepted) = AcceptedConnection::read(record.payload) {
+        arrived.which = accepted.which;
+        arrived.peer.fill(accepted.peer);
+        arrived.local.fill(accepted.local);
     }
     (record.outcome, arrived)
 }

@@ -13,7 +13,7 @@ use super::{accepting::local, connecting::number, effects::Made, failed, opening
 use crate::{
     descriptors::Address,
     errno::answer_int,
-    shared_state_guard::not_in_a_rehearsal,
+    shared_state_guard::refuse_shadow_replay,
     sys::{Outcome, bytes, sys},
     wrap::{Wrap, with},
 };
@@ -46,7 +46,7 @@ impl Wrap {
             return outcome;
         };
         if outcome == 0 {
-            not_in_a_rehearsal(Failure::NamedSocket);
+            refuse_shadow_replay(Failure::NamedSocket);
             if Made::is_socket(libc::AT_FDCWD, path) {
                 // SAFETY: a string.
                 unsafe { sys!(SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), 0) };

@@ -20,7 +20,7 @@ use crate::{
     errno::answer_int,
     inodes::Inodes,
     live,
-    shared_state_guard::no_helper_in_a_rehearsal,
+    shared_state_guard::refuse_helper_in_shadow_replay,
     sys::{Outcome, sys},
     wrap::{Wrap, with},
 };
@@ -270,7 +270,7 @@ fn exchange(fd: c_int, name: Name<'_>) -> bool {
 }
 
 fn affect(effect: Effect<'_>, perform: impl Fn() -> Outcome) -> c_int {
-    no_helper_in_a_rehearsal();
+    refuse_helper_in_shadow_replay();
     answer_int(with(|wrap| wrap.affect(effect, &perform)).unwrap_or_else(perform))
 }
 
@@ -397,7 +397,7 @@ unsafe extern "C" fn truncate(path: *const c_char, length: off_t) -> c_int {
     // SAFETY: as the program has called us.
     unsafe {
         let name = named(Name::new(AT_FDCWD, path).path);
-        no_helper_in_a_rehearsal();
+        refuse_helper_in_shadow_replay();
         settle(name, || sys!(SYS_truncate, path, length))
     }
 }
@@ -412,7 +412,7 @@ fn settle_file(fd: c_int, perform: impl Fn() -> Outcome) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ftruncate(fd: c_int, length: off_t) -> c_int {
-    no_helper_in_a_rehearsal();
+    refuse_helper_in_shadow_replay();
     // SAFETY: no memory is involved.
     let perform = || unsafe { sys!(SYS_ftruncate, fd, length) };
     if super::kind(fd, "ftruncate") != Kind::File {
@@ -438,7 +438,7 @@ impl Wrap {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, from: off_t, length: off_t) -> c_int {
-    no_helper_in_a_rehearsal();
+    refuse_helper_in_shadow_replay();
     // SAFETY: no memory is involved.
     settle_file(fd, || unsafe {
         sys!(SYS_fallocate, fd, mode, from, length)

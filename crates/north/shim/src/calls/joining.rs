@@ -42,7 +42,7 @@ impl Wrap {
         if self.is_replay {
             self.join_again(fd);
         } else if let Some((joined, serial)) = self.joins(fd) {
-            self.record_arrival(Call::Joined, fd, 0, &joined);
+            self.record_accept(Call::Joined, fd, 0, &joined);
             // Until then the supervisor has the socket: whoever dies before it is noted has another one opened.
             let process = self.process;
             live::send(&Message::Closed { process, serial }, None, 0);

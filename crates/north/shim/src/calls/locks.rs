@@ -19,7 +19,7 @@ use crate::{
     ipc_replay::SIBLING_REPLAY_TIMEOUT_NS,
     messages::say,
     process_group::REPLAY_POLL_INTERVAL_NS,
-    shared_state_guard::no_helper_in_a_rehearsal,
+    shared_state_guard::refuse_helper_in_shadow_replay,
     signals::blocking,
     sys::{self, Outcome, structure, sys},
     wrap::{Wrap, restarting, with},
@@ -348,7 +348,7 @@ impl Wrap {
 }
 
 fn lock(asked: Option<Asked>, number: i64, arguments: [usize; 6]) -> c_int {
-    no_helper_in_a_rehearsal();
+    refuse_helper_in_shadow_replay();
     // SAFETY: as the program has called us.
     let perform = || unsafe { sys::raw(number, arguments) };
     let Some(asked) = asked else {

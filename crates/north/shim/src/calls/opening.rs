@@ -21,7 +21,7 @@ use crate::{
     descriptors::{Backing, Kind},
     errno::answer_int,
     messages::say,
-    shared_state_guard::{self, no_fifo_in_a_rehearsal, no_helper_in_a_rehearsal},
+    shared_state_guard::{self, refuse_fifo_in_shadow_replay, refuse_helper_in_shadow_replay},
     sys::{Outcome, sys},
     wrap::{Wrap, with},
 };
@@ -160,7 +160,7 @@ impl Wrap {
     ) -> Outcome {
         let (opened, backing) = match then {
             None => {
-                no_fifo_in_a_rehearsal(opening.directory, opening.path);
+                refuse_fifo_in_shadow_replay(opening.directory, opening.path);
                 (opening.perform(opening.flags), Backing::Written)
             }
             Some(then) if opening.is_to_be_written() => self.reopen(opening, &then),
@@ -183,7 +183,7 @@ impl Wrap {
         let fd = match is_nameless {
             true => failed(libc::ENOENT), // each is another one
             // CRIU does not mind that a file has grown which is only appended to, but one that is read as well.
-            false if shared_state_guard::is_rehearsal() => opening.perform(opening.tame()),
+            false if shared_state_guard::is_shadow_replay() => opening.perform(opening.tame()),
             false => opening.perform_readable(opening.tame()),
         };
         if fd < 0 {
@@ -191,7 +191,7 @@ impl Wrap {
             if !began_empty {
                 return (fd, Backing::Nothing);
             }
-            if shared_state_guard::is_rehearsal() {
+            if shared_state_guard::is_shadow_replay() {
                 // The server beside it may have one of that name at any time.
                 return (nothing(opening.flags), Backing::Remade);
             }
@@ -404,7 +404,7 @@ unsafe extern "C" fn openat(
     });
     answer_int(outcome.unwrap_or_else(|| {
         if flags & (O_ACCMODE | O_CREAT | O_TRUNC) != 0 {
-            no_helper_in_a_rehearsal();
+            refuse_helper_in_shadow_replay();
         }
         perform()
     }))

@@ -6,7 +6,7 @@ use north_abi::layout::Failure;
 
 use crate::{
     descriptors::{Kind, kind_of},
-    shared_state_guard::not_in_a_rehearsal,
+    shared_state_guard::refuse_shadow_replay,
     sys::sys,
 };
 
@@ -18,6 +18,6 @@ pub(super) fn look_at_mapping(flags: c_int, fd: c_int) {
     // SAFETY: no memory is involved.
     let opened = unsafe { sys!(SYS_fcntl, fd, libc::F_GETFL) };
     if opened & i64::from(O_ACCMODE) == i64::from(O_RDWR) {
-        not_in_a_rehearsal(Failure::SharedMemory);
+        refuse_shadow_replay(Failure::SharedMemory);
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     descriptors::{Kind, kind_of},
     errno::answer,
     live,
-    shared_state_guard::no_helper_in_a_rehearsal,
+    shared_state_guard::refuse_helper_in_shadow_replay,
     signals::blocking,
     sys::{self, Outcome, bytes, sys},
     wrap::{Wrap, is_wrapped, restarting, with},
@@ -360,7 +360,7 @@ pub(super) fn with_file_written(
     offset: Option<off_t>,
     perform: impl Fn() -> Outcome,
 ) -> ssize_t {
-    no_helper_in_a_rehearsal();
+    refuse_helper_in_shadow_replay();
     let outcome = with(|wrap| wrap.write_file(fd, pieces, offset, &perform));
     answer(outcome.unwrap_or_else(perform))
 }

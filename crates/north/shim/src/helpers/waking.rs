@@ -34,8 +34,8 @@ pub(crate) fn for_us<T>(perform: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// A helper has slept as long as it wanted to. One that has waited for longer than [`HELPER_REST_TIMEOUT_NS`] goes on anyway: the
-/// first thread may look for what it does all the time. Was it woken after all?
+/// A helper's sleep is over. A helper that has waited longer than [`HELPER_REST_TIMEOUT_NS`] continues in any case: the
+/// first thread may poll for its work. Answers whether the helper was woken.
 #[cold]
 pub(crate) fn wakes_by_itself() -> bool {
     let Some(own) = OWN.get().filter(|_| first().is_there()) else {

@@ -1,13 +1,13 @@
-//! Output that leaves later (*output commit*; `ft-tcp-infocom-2001`, IV.D): the logger is told once of all that is
-//! said in a turn of the event loop, and where it is far, the program is not made to wait for it.
+//! Deferred output: the shim accepts a write and sends the output after output commit. One round trip to the logger
+//! then covers all output of a loop iteration, and the program does not wait for a far logger.
 //!
-//! What it writes is taken for written and kept ([`DeferredOutput`]). What it has recorded is sent to the logger when its event
-//! loop comes to wait. A logger that is near is waited for then; where it is far, we listen to it, too, while the
-//! program waits: what is safe by then leaves. If the
-//! process dies first, what was not said is said by its next life: the record has the write's causes.
+//! Accepted output is stored ([`DeferredOutput`]). The determinants are sent when the event loop begins to wait. The
+//! shim waits for a near logger then. With a far logger the shim receives acknowledgements while the program waits, and
+//! sends the output that is stable. If the process dies before, the next incarnation sends the output: the record has
+//! the causes of the write.
 //!
-//! That is for writes that the kernel would have taken whole and at once. For any other, for the end of a connection,
-//! and before the program sleeps anywhere but in its event loop, all that is held is waited for.
+//! Only writes that the kernel takes whole and at once are deferred. Any other write, the end of a connection, and any
+//! sleep outside the event loop wait for all deferred output.
 
 mod sockets;
 
@@ -30,15 +30,13 @@ use crate::{
     wrap::Wrap,
 };
 
-/// From this round trip to the logger on the program does not wait for it, nanoseconds; below half of it, it does
-/// again.
+/// From this round trip on the program does not wait for the logger. Below half of it the program waits again.
 const FAR_ROUND_TRIP_NS: u64 = 100_000;
-/// Up to this one it waits without sleeping at first, nanoseconds; for so long: to be woken takes longer than most
-/// answers do.
+/// Up to this round trip a wait starts with busy polling, of this length: a wakeup takes longer than most answers.
 const NEAR_ROUND_TRIP_NS: u64 = 150_000;
 const BUSY_POLL_NS: u64 = 50_000;
-/// For so long after a word the next one belongs to it, nanoseconds; and what is held for longer leaves, near the
-/// logger, whatever the program is about to do that we see.
+/// A write within this time of the last one belongs to it. Near the logger, output that is deferred for longer leaves
+/// at the next call of the program.
 const DEFER_MAX_NS: u64 = 1_000_000;
 
 struct Static(UnsafeCell<DeferredOutput>);
@@ -47,7 +45,7 @@ unsafe impl Sync for Static {}
 
 static DEFERRED: Static = Static(UnsafeCell::new(DeferredOutput::EMPTY));
 
-/// What is held.
+/// The deferred output of this process.
 ///
 /// # Safety
 /// Once, by the process's first thread.
@@ -56,14 +54,14 @@ pub(crate) unsafe fn deferred_output() -> &'static mut DeferredOutput {
     unsafe { &mut *DEFERRED.0.get() }
 }
 
-/// How long the logger takes to answer.
+/// Round trip to the logger.
 pub(crate) struct RoundTrip {
-    /// Smoothed, nanoseconds; 0: it was never measured.
+    /// Smoothed, nanoseconds; 0: not measured.
     time: u64,
     is_long: bool,
-    /// Nothing is held on this host.
+    /// Output is never deferred on this host.
     never_defers: bool,
-    /// Whether the answer is waited for without sleeping.
+    /// Whether a wait starts with busy polling.
     pub(crate) awake: Awake,
 }
 
@@ -77,17 +75,17 @@ impl RoundTrip {
         }
     }
 
-    /// Is it better not to wait?
+    /// Whether output is to be deferred.
     fn is_long(&self) -> bool {
         self.is_long
     }
 
-    /// Is it as long as that of a network within a room?
+    /// Whether the logger is near.
     pub(crate) fn is_short(&self) -> bool {
         self.time < NEAR_ROUND_TRIP_NS
     }
 
-    /// It has taken so long, nanoseconds.
+    /// A measurement, nanoseconds.
     pub(crate) fn took(&mut self, time: u64) {
         self.time = match self.time {
             0 => time,
@@ -100,19 +98,18 @@ impl RoundTrip {
     }
 }
 
-/// What is waited for, while something is held.
+/// State of the wait for the logger, while output is deferred.
 pub(crate) struct CommitWait {
-    /// Since when nothing new was heard, nanoseconds.
+    /// Time of the last news from the logger, nanoseconds.
     since: u64,
-    /// For how long before all is sent again, microseconds.
+    /// Wait before determinants are sent again, microseconds.
     patience: i64,
-    /// The round trip is measured by when the logger has so much, which was sent then; 0: it is not.
+    /// Stable position that ends the running measurement, and its start; 0: no measurement.
     probe: u64,
     probed_at: u64,
-    /// Which logger has all that other processes had recorded before what is held was said.
+    /// Generation of the logger that has all earlier determinants of other processes.
     confirmed_by: u32,
-    /// How often something was said in this turn of the event loop, when the last time, and that it was more than once
-    /// in the turn before.
+    /// Writes of this loop iteration, time of the last write, and whether the iteration before had more than one.
     writes_in_iteration: u32,
     written_at: u64,
     has_many_writes: bool,
@@ -134,8 +131,8 @@ impl Default for CommitWait {
 }
 
 impl CommitWait {
-    /// Something is said. Is it likely that more follows in this turn, or does it follow already? Who pauses between
-    /// two words is not in the middle of many.
+    /// Counts a write. Answers whether the write follows another one closely, or others are likely to follow in this
+    /// iteration.
     fn is_likely_followed(&mut self) -> bool {
         let now = clock::monotonic();
         let follows =
@@ -148,8 +145,8 @@ impl CommitWait {
 }
 
 impl Wrap {
-    /// Take this write for made, and have it leave later. `false`: it is to be made now. One that is made now waits by
-    /// itself for its own note, so where there are several in a turn, they are better held.
+    /// Defers a write. `false`: the write is to be made now. Such a write waits for its own determinant, so several
+    /// writes of one iteration are deferred.
     pub(crate) fn defer(&mut self, fd: c_int, pieces: &[iovec], flags: c_int) -> bool {
         if !self.requires_commit() {
             return false;
@@ -178,7 +175,7 @@ impl Wrap {
         true
     }
 
-    /// The logger need not wait for the end of this turn, if it has nothing to do.
+    /// Sends determinants before the end of the iteration, if the logger has acknowledged all earlier ones.
     fn send_early(&mut self) {
         let before = self.sent_position();
         if before <= self.stable() && self.connect_logger() && self.send_new() {
@@ -186,7 +183,8 @@ impl Wrap {
         }
     }
 
-    /// What another process has recorded may have to do with it: only this one's record is followed here.
+    /// Whether the determinants of all other processes are stable: deferred output may depend on them, and only this
+    /// process's stream is tracked.
     pub(crate) fn others_are_stable(&mut self) -> bool {
         let logger = self.page.destination.generation();
         let mut all = self.processes();
@@ -197,13 +195,13 @@ impl Wrap {
         are_stable
     }
 
-    /// Is it still so? Another logger does not have what the one before had.
+    /// The same for a later time: a new logger does not have the determinants of the logger before.
     fn others_are_still_stable(&mut self) -> bool {
         self.commit_wait.confirmed_by == self.page.destination.generation()
             || self.others_are_stable()
     }
 
-    /// This process is a child: what is held is its parent's, and so is what that waits for.
+    /// In a child: deferred output and its wait are the parent's.
     pub(crate) fn reset_deferred(&mut self) {
         while !self.deferred.is_empty() {
             self.deferred.pop();
@@ -215,7 +213,7 @@ impl Wrap {
         self.forget_reads();
     }
 
-    /// Is it certain that the kernel takes so much of this connection, now and later?
+    /// Whether the kernel certainly takes so many bytes of this connection, now and later.
     fn fits_socket(&mut self, fd: c_int, length: usize, flags: c_int) -> bool {
         let Some(connection) = self.descriptors.connection(fd) else {
             return false;
@@ -237,14 +235,14 @@ impl Wrap {
         takes && connection.budget.fits(length, written, others_write, free)
     }
 
-    /// The program has said whether it does.
+    /// The program changes whether its descriptor blocks.
     pub(crate) fn may_block(&mut self, fd: c_int) {
         if let Some(connection) = self.descriptors.connection(fd) {
             connection.is_nonblocking = false; // it is asked for again
         }
     }
 
-    /// The program is about to look what is next. A logger that is near is waited for.
+    /// A loop iteration begins. Waits for a near logger.
     #[inline]
     pub(crate) fn begin_iteration(&mut self) {
         self.commit_wait.has_many_writes = self.commit_wait.writes_in_iteration > 1;
@@ -257,7 +255,7 @@ impl Wrap {
         }
     }
 
-    /// Say what is noted by now, and write what may leave.
+    /// Publishes stable reads, and sends stable output.
     pub(crate) fn release_deferred(&mut self) {
         self.publish_reads();
         if self.deferred.is_empty() {
@@ -278,7 +276,7 @@ impl Wrap {
         }
     }
 
-    /// The program is about to sleep where we do not listen to the logger.
+    /// Before a sleep in which the shim does not receive from the logger.
     #[inline]
     pub(crate) fn before_sleep(&mut self) {
         if self.awaits_logger() {
@@ -286,14 +284,13 @@ impl Wrap {
         }
     }
 
-    /// Does anything wait for the logger?
+    /// Whether output, or an acknowledgement to a client, waits for the logger.
     #[inline]
     pub(crate) fn awaits_logger(&self) -> bool {
         !self.deferred.is_empty() || self.owes_cursors()
     }
 
-    /// The same if it sleeps for lack of what this descriptor brings. One that does not sleep may be asking again and
-    /// again.
+    /// The same before a read that may sleep. A program that does not sleep may poll.
     #[inline]
     pub(crate) fn before_reading(&mut self, fd: c_int, flags: c_int) {
         let holds_nothing = self.deferred.is_empty();
@@ -311,7 +308,7 @@ impl Wrap {
         }
     }
 
-    /// The same before it writes where it may sleep, or be ended.
+    /// The same before a write that may sleep, or end the process.
     #[inline]
     pub(crate) fn before_writing(&mut self, fd: c_int) {
         if !self.deferred.is_empty() && (!is_ready(fd, POLLOUT) || is_ready(fd, POLLERR)) {
@@ -319,7 +316,7 @@ impl Wrap {
         }
     }
 
-    /// What was held for long leaves.
+    /// Sends output that is deferred for long.
     fn release_late(&mut self) {
         let now = clock::monotonic();
         if now.saturating_sub(self.commit_wait.written_at) < DEFER_MAX_NS {
@@ -330,7 +327,7 @@ impl Wrap {
         }
     }
 
-    /// `epoll_pwait` with these arguments while something is held.
+    /// `epoll_pwait` with these arguments, while output is deferred.
     pub(crate) fn epoll_wait_and_release(&mut self, arguments: [usize; 6]) -> Outcome {
         let [epoll, events, most, timeout, mask, size] = arguments;
         let at_once = [epoll, events, most, 0, mask, size];
@@ -369,7 +366,7 @@ impl Wrap {
         }
     }
 
-    /// The program is about to ask what is ready, and to sleep for so long if nothing is.
+    /// Before a poll with this timeout.
     ///
     /// # Safety
     /// As `ppoll(2)`.
@@ -385,7 +382,7 @@ impl Wrap {
         }
     }
 
-    /// Send what was recorded, and let go what the logger says is safe. `false`: there is none to listen to now.
+    /// Sends new determinants, receives acknowledgements, and sends stable output. `false`: no logger.
     fn exchange_determinants(&mut self, now: u64) -> bool {
         let has_way = self.connect_logger();
         if has_way {
@@ -400,7 +397,7 @@ impl Wrap {
         has_way
     }
 
-    /// More than was sent before is under way.
+    /// More determinants are under way than before.
     fn on_sent(&mut self, before: u64, now: u64) {
         let (stable, shipped) = (self.stable(), self.sent_position());
         let waiting = &mut self.commit_wait;
@@ -412,7 +409,7 @@ impl Wrap {
         }
     }
 
-    /// What has not arrived for so long was lost.
+    /// Sends determinants again after the timeout.
     fn resend(&mut self, now: u64) {
         let passed = now.saturating_sub(self.commit_wait.since) / 1000;
         if passed <= self.commit_wait.patience.unsigned_abs() {
