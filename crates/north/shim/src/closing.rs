@@ -99,7 +99,7 @@ pub(crate) fn forget() {
 impl Wrap {
     /// Give free what helpers have closed.
     #[cold]
-    pub(crate) fn give_free(&mut self) {
+    pub(crate) fn free_numbers(&mut self) {
         for fd in closed() {
             self.record(&Record {
                 call: Call::Closed,
@@ -112,7 +112,7 @@ impl Wrap {
     }
 
     /// The same in a replay: as many as then, and when the helpers have come so far.
-    pub(crate) fn give_free_again(&mut self) {
+    pub(crate) fn replay_free_numbers(&mut self) {
         const CLOSE_ATTEMPTS_MAX: usize = 5000;
         while let Some(Ok((record, length))) = self.stream.peek()
             && record.call == Call::Closed

@@ -137,12 +137,12 @@ impl Wrap {
     pub(crate) fn has_slept(&mut self) {
         if helpers().iter().any(Thread::may_run) || HAVE_WOKEN.load(Ordering::Relaxed) {
             HAVE_WOKEN.store(false, Ordering::Relaxed);
-            self.has_heard_helpers();
+            self.await_helper_effects();
         }
     }
 
     /// The first thread knows that one of them has done something.
-    pub(crate) fn has_heard_helpers(&mut self) {
+    pub(crate) fn await_helper_effects(&mut self) {
         self.await_rest();
     }
 
@@ -155,14 +155,14 @@ impl Wrap {
         if !becomes_ready(fd, libc::POLLIN, HELPER_REPLAY_TIMEOUT_NS) {
             self.fail(Failure::HelperIsSilent, Call::Input, None);
         }
-        self.has_heard_helpers();
+        self.await_helper_effects();
         true
     }
 
     #[cold]
     fn await_rest(&mut self) {
         HAS_WOKEN.set(false);
-        if is_over() || self.gives_up_again() {
+        if is_over() || self.replays_giving_up() {
             return;
         }
         // Where the record goes on, they did rest.
@@ -180,7 +180,7 @@ impl Wrap {
     }
 
     /// The dead life has not waited for them any more from here on.
-    fn gives_up_again(&mut self) -> bool {
+    fn replays_giving_up(&mut self) -> bool {
         if !self.is_replay {
             return false;
         }
@@ -199,7 +199,7 @@ impl Wrap {
     /// They are not waited for any more, which the next lives are to know.
     #[cold]
     fn give_up_helpers(&mut self, reason: Restless) {
-        if is_over() || self.gives_up_again() {
+        if is_over() || self.replays_giving_up() {
             return;
         }
         let before = self.rests.before(self.stream.position());

@@ -242,7 +242,7 @@ pub(crate) fn go(wrap: &mut Wrap) {
     // SAFETY: it is ours.
     unsafe { sys!(SYS_close, socket) };
     wrap.may_have_opened = true;
-    signals::forget_heard(wrap);
+    signals::forget_received(wrap);
     wrap.flush_pending_ipc();
     wrap.serves_on();
     if let Some(limit) = wrap.limit.take() {

@@ -167,7 +167,7 @@ fn is_news(wrap: &Wrap, place: *mut Slot) -> bool {
 }
 
 /// The same of the mark of a replay that is over, or has come to where a child's end was heard of.
-pub(crate) fn forget_heard(wrap: &Wrap) {
+pub(crate) fn forget_received(wrap: &Wrap) {
     let bit = 1 << (libc::SIGCHLD - 1);
     let is_marked = PENDING.load(Ordering::Acquire) & bit != 0;
     let place = slot(libc::SIGCHLD).filter(|_| is_marked);

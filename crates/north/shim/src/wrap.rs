@@ -241,9 +241,9 @@ impl Wrap {
     #[inline]
     fn signal(&mut self) -> Option<c_int> {
         if self.is_replay {
-            self.give_free_again();
+            self.replay_free_numbers();
         } else if closing::is_pending() {
-            self.give_free();
+            self.free_numbers();
         }
         if self.is_replay {
             signals::replayed(self)

@@ -64,7 +64,7 @@ impl Wrap {
     fn accept(&mut self, listener: c_int, flags: c_int) -> (Outcome, Address) {
         let replayed = self.replayed(Call::Accept, listener, arrived);
         if let Some((outcome, arrived)) = replayed {
-            return self.accept_again(outcome, arrived, flags);
+            return self.replay_accept(outcome, arrived, flags);
         }
         self.before_reading(listener, 0);
         let (outcome, peer) = perform(listener, flags);
@@ -113,7 +113,7 @@ impl Wrap {
     }
 
     /// A connection that an earlier life was given.
-    fn accept_again(
+    fn replay_accept(
         &mut self,
         outcome: Outcome,
         arrived: Arrived,
@@ -206,7 +206,7 @@ unsafe extern "C" fn accept4(
     length: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
-    other_threads::look_at_listener(listener, "accept");
+    other_threads::check_listener(listener, "accept");
     let mut address = Address::NONE;
     let accepted = match kind(listener, "accept4") {
         Kind::Listener => restarting(|wrap| {
@@ -243,7 +243,7 @@ unsafe extern "C" fn accept(listener: c_int, peer: *mut sockaddr, length: *mut s
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
-    other_threads::look_at_listener(fd, "listen");
+    other_threads::check_listener(fd, "listen");
     // SAFETY: as the program has called us.
     let perform = || unsafe { sys!(SYS_listen, fd, backlog) };
     if let Some(page) = wrap::page() {

@@ -183,7 +183,7 @@ impl Wrap {
         let bytes = address.as_bytes();
         // SAFETY: an address that lives.
         let bind = || unsafe { sys!(SYS_bind, fd, bytes.as_ptr(), bytes.len()) };
-        if self.is_replay && self.listens_again(fd, address) {
+        if self.is_replay && self.replay_listen(fd, address) {
             return 0;
         }
         let mut outcome = bind();

@@ -40,7 +40,7 @@ impl Wrap {
             return;
         }
         if self.is_replay {
-            self.join_again(fd);
+            self.replay_join(fd);
         } else if let Some((joined, serial)) = self.joins(fd) {
             self.record_accept(Call::Joined, fd, 0, &joined);
             // Until then the supervisor has the socket: whoever dies before it is noted has another one opened.
@@ -81,7 +81,7 @@ impl Wrap {
         }
     }
 
-    fn join_again(&mut self, fd: c_int) {
+    fn replay_join(&mut self, fd: c_int) {
         let is_next = matches!(self.stream.peek(), Some(Ok((record, _)))
             if record.call == Call::Joined && record.fd == fd.cast_unsigned());
         if !is_next {

@@ -191,7 +191,7 @@ impl Wrap {
             return perform();
         };
         let mut lock = Lock { file, ..asked.lock };
-        let outcome = match self.locked_again(&mut lock) {
+        let outcome = match self.replay_lock(&mut lock) {
             Some(outcome) => outcome,
             None if asked.is_locked && !self.weakens(&lock) => {
                 self.lock_now(&lock, asked.waits, perform)
@@ -262,7 +262,7 @@ impl Wrap {
     }
 
     /// In a replay: the record has the outcome, and which part of the file it was about.
-    fn locked_again(&mut self, lock: &mut Lock) -> Option<Outcome> {
+    fn replay_lock(&mut self, lock: &mut Lock) -> Option<Outcome> {
         if self.is_replay() && self.is_noted(lock.fd, IMPLICIT_UNLOCK_PAYLOAD).is_some() {
             self.locks.retain(|known| !is_same_owner(known, lock));
         }

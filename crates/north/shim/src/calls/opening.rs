@@ -121,7 +121,7 @@ impl Wrap {
         });
         match replayed {
             Some((outcome, _)) if outcome < 0 => outcome,
-            Some((outcome, then)) => self.open_again(opening, outcome, then),
+            Some((outcome, then)) => self.replay_open(opening, outcome, then),
             None => self.open_now(opening, name, made),
         }
     }
@@ -132,7 +132,7 @@ impl Wrap {
         }
         let mut outcome = opening.perform(opening.flags);
         // The dead life has made it, and had no time to note that.
-        if outcome == failed(EEXIST) && made.is_some_and(|made| made.was_nothing()) {
+        if outcome == failed(EEXIST) && made.is_some_and(|made| made.did_not_exist()) {
             outcome = opening.perform(opening.flags & !O_EXCL);
         }
         let identity = identity(fd_of(outcome)).filter(|_| outcome >= 0);
@@ -152,7 +152,7 @@ impl Wrap {
     }
 
     /// In a replay: the same file, under the same number.
-    fn open_again(
+    fn replay_open(
         &mut self,
         opening: &Opening<'_>,
         outcome: Outcome,

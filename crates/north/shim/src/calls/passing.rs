@@ -137,13 +137,13 @@ impl Wrap {
         };
         if outcome > 0 {
             self.is_to_pass(given);
-            self.pass_again(fd, message, outcome);
+            self.replay_pass(fd, message, outcome);
             self.has_passed(given, outcome);
         }
         outcome
     }
 
-    fn pass_again(&mut self, fd: c_int, message: &msghdr, whole: Outcome) {
+    fn replay_pass(&mut self, fd: c_int, message: &msghdr, whole: Outcome) {
         loop {
             let is_ready = self.await_siblings(fd, POLLOUT);
             let flags = MSG_DONTWAIT | MSG_NOSIGNAL;
@@ -201,7 +201,7 @@ impl Wrap {
             let is_passed =
                 matches!(self.stream.peek(), Some(Ok((record, _))) if record.call == Call::Passed);
             if is_passed {
-                return self.receive_again(fd, pieces, message, flags);
+                return self.replay_receive(fd, pieces, message, flags);
             }
             (message.msg_controllen, message.msg_flags) = (0, 0);
             return self.receive(Call::Input, fd, pieces, flags, perform);
@@ -242,7 +242,7 @@ impl Wrap {
     }
 
     /// What has arrived in the dead life does so again.
-    fn receive_again(
+    fn replay_receive(
         &mut self,
         fd: c_int,
         pieces: &[iovec],
@@ -264,7 +264,7 @@ impl Wrap {
         let Some((outcome, length)) = replayed else {
             self.fail(Failure::BadRecord, Call::Passed, None);
         };
-        let taken = self.take_again(fd, pieces, length, flags);
+        let taken = self.replay_take(fd, pieces, length, flags);
         if !take_place(taken.into(), outcome) {
             self.fail(Failure::DescriptorTaken, Call::Passed, Some(Call::Passed));
         }
@@ -280,7 +280,7 @@ impl Wrap {
     }
 
     /// The placeholder, when it is there, and the bytes before it, which are the same. They may come one by one.
-    fn take_again(&mut self, fd: c_int, pieces: &[iovec], length: usize, flags: c_int) -> c_int {
+    fn replay_take(&mut self, fd: c_int, pieces: &[iovec], length: usize, flags: c_int) -> c_int {
         let mut done = 0;
         while self.await_siblings(fd, POLLIN) {
             let mut beside = Beside::default();

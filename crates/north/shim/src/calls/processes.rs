@@ -169,7 +169,7 @@ impl Wrap {
             None => self.wait_now(pid, status, usage, perform),
         };
         if self.children.remove(pid_of(outcome)) {
-            signals::forget_heard(self);
+            signals::forget_received(self);
         }
         outcome
     }
@@ -236,7 +236,7 @@ impl Wrap {
         if self.page.processes.0[number as usize].has(Fate::Ends) {
             // SAFETY: no memory is involved.
             while unsafe { sys!(SYS_wait4, real, 0, 0, 0) } == super::failed(libc::EINTR) {}
-            signals::forget_heard(self);
+            signals::forget_received(self);
         }
     }
 }
@@ -347,7 +347,7 @@ unsafe extern "C" fn mmap(
     offset: libc::off_t,
 ) -> *mut c_void {
     if flags & libc::MAP_SHARED != 0 {
-        super::sharing::look_at_mapping(flags, fd);
+        super::sharing::check_mapping(flags, fd);
         with(|wrap| wrap.record_mapping(access, flags));
     }
     // SAFETY: as the program has called us.

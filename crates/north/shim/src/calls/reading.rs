@@ -202,7 +202,7 @@ impl Wrap {
             outcome
         });
         if is_paired && outcome > 0 {
-            self.has_heard_helpers(); // one of them may have written that, and be at work still
+            self.await_helper_effects(); // one of them may have written that, and be at work still
         }
         if let (Ok(length), true) = (u64::try_from(outcome), flags & MSG_PEEK == 0)
             && let Some(connection) = self.descriptors.connection(fd)

@@ -77,7 +77,7 @@ impl Wrap {
     }
 
     /// The program's new socket is to have this address. `true`: it is the one that had it.
-    pub(super) fn listens_again(&mut self, fd: c_int, wanted: &Address) -> bool {
+    pub(super) fn replay_listen(&mut self, fd: c_int, wanted: &Address) -> bool {
         if self.descriptors.get(fd).epoll != 0 {
             return false;
         }

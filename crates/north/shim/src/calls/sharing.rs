@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The program is about to have this in its memory, shared with others.
-pub(super) fn look_at_mapping(flags: c_int, fd: c_int) {
+pub(super) fn check_mapping(flags: c_int, fd: c_int) {
     if flags & MAP_ANONYMOUS != 0 || kind_of(fd) != Kind::File {
         return;
     }

@@ -4,7 +4,7 @@ use core::mem::MaybeUninit;
 
 use libc::{c_int, c_long, c_ulong};
 
-use super::{failed, kind, other_threads::look_at_listener, processes::fork_by, refuse};
+use super::{failed, kind, other_threads::check_listener, processes::fork_by, refuse};
 use crate::{
     descriptors::kind_of,
     errno::{answer, answer_int},
@@ -34,7 +34,7 @@ unsafe extern "C" fn syscall(
             if number == libc::SYS_io_uring_setup {
                 return answer(failed(libc::ENOSYS)) as c_long;
             }
-            look_at_thread(number, first);
+            check_thread(number, first);
         }
         return answer(perform()) as c_long;
     }
@@ -80,13 +80,13 @@ fn reads_or_writes(number: c_long) -> bool {
 }
 
 /// Another thread does that to this descriptor: as by the functions.
-fn look_at_thread(number: c_long, first: usize) {
+fn check_thread(number: c_long, first: usize) {
     let Ok(fd) = c_int::try_from(first) else {
         return;
     };
     match number {
-        libc::SYS_listen => look_at_listener(fd, "listen"),
-        libc::SYS_accept | libc::SYS_accept4 => look_at_listener(fd, "accept"),
+        libc::SYS_listen => check_listener(fd, "listen"),
+        libc::SYS_accept | libc::SYS_accept4 => check_listener(fd, "accept"),
         _ if reads_or_writes(number) => drop(kind(fd, "syscall")),
         _ => {}
     }

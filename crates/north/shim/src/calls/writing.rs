@@ -95,11 +95,11 @@ impl Wrap {
         let whole = total(pieces);
         // SAFETY: the program has given them to be written.
         self.outstream = unsafe { hash_of(self.outstream, fd, pieces) };
-        let outcome = if self.has_said_this() && !self.is_last_datagram(fd) {
+        let outcome = if self.is_output_replayed() && !self.is_last_datagram(fd) {
             self.may_be_new(fd);
-            self.said_again(fd, whole)
+            self.replay_write(fd, whole)
         } else {
-            self.note_what_is_said();
+            self.record_output_hash();
             if self.defer(fd, pieces, flags) {
                 self.wrote_whole(whole as Outcome)
             } else {
@@ -120,7 +120,7 @@ impl Wrap {
     }
 
     /// Before it is said. From here on what was read before has been answered, or may have been.
-    pub(super) fn note_what_is_said(&mut self) {
+    pub(super) fn record_output_hash(&mut self) {
         self.append(Header::outstream(self.outstream), |_| {});
         self.stream.record_output();
     }
@@ -136,7 +136,7 @@ impl Wrap {
 
     /// Had the dead life come as far as to say this? Its note was made before, so where the record ends nobody has
     /// heard it.
-    pub(super) fn has_said_this(&mut self) -> bool {
+    pub(super) fn is_output_replayed(&mut self) -> bool {
         if !self.is_replay() {
             return false;
         }
@@ -157,7 +157,7 @@ impl Wrap {
 
     /// What became of it. Where the record says nothing it was taken whole, or the crash has come first: then what the
     /// client lacks is kept for it.
-    fn said_again(&mut self, fd: c_int, whole: usize) -> Outcome {
+    fn replay_write(&mut self, fd: c_int, whole: usize) -> Outcome {
         let replayed = self.replayed_write(fd, whole);
         replayed.unwrap_or_else(|| self.wrote_whole(whole as Outcome))
     }

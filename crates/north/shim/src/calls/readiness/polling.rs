@@ -140,7 +140,7 @@ unsafe extern "C" fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: as the program has called us.
-    other_threads::look_at_poll(unsafe { places(all, count) });
+    other_threads::check_poll(unsafe { places(all, count) });
     // SAFETY: as the program has called us.
     let outcome = with(|wrap| wrap.poll(unsafe { places(all, count) }, timeout, mask));
     let outcome = outcome.unwrap_or_else(|| {
@@ -203,7 +203,7 @@ unsafe extern "C" fn pselect(
         // SAFETY: as the program has called us; the descriptor is below what it said.
         sets.any(|set| !set.is_null() && unsafe { libc::FD_ISSET(*fd, set) })
     };
-    other_threads::look_at_select((0..count).filter(is_asked));
+    other_threads::check_select((0..count).filter(is_asked));
     let outcome = with(|wrap| wrap.select(count, [read, write, other], timeout, mask));
     let outcome = outcome.unwrap_or_else(|| {
         let mask = [mask.addr(), SIGNAL_SET_BYTES];
