@@ -6,8 +6,8 @@ use types::Format;
 
 use crate::{
     arguments::Version,
+    commands::{json, line},
     exit::Outcome,
-    talking::{json, line},
 };
 
 /// All formats. The order is that of the table in `CONTRIBUTING.md`.

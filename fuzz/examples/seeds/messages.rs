@@ -469,7 +469,7 @@ pub(crate) fn north() -> Vec<Vec<u8>> {
     }
     let ends = handover::Ends::new(flow_key(false).client(), flow_key(false).server());
     let bytes = &b"+PONG\r\n"[..];
-    let entry = handover::Entry::Said {
+    let entry = handover::Entry::Output {
         connection: 1,
         offset: 2,
         bytes,

@@ -3,16 +3,16 @@
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Most rows of ports: as many as a service may have addresses.
-const MOST: usize = 1024;
+const PORT_ROWS_MAX: usize = 1024;
 /// The prefix of an IPv4 address, as IPv6 has it.
-const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+const IPV4_MAPPED_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
 /// The addresses of a service. Written by the supervisor before there are processes, and read by the processes.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Addresses {
     count: AtomicU32,
-    all: [Ports; MOST],
+    all: [Ports; PORT_ROWS_MAX],
 }
 
 /// Ports of one IP address that follow each other.
@@ -29,7 +29,7 @@ impl Default for Addresses {
     fn default() -> Self {
         Self {
             count: AtomicU32::new(0),
-            all: [const { Ports::NONE }; MOST],
+            all: [const { Ports::NONE }; PORT_ROWS_MAX],
         }
     }
 }
@@ -82,7 +82,7 @@ impl Addresses {
                 place.set(ip, ports);
             }
         }
-        let count = (count + usize::from(last.is_some())).min(MOST);
+        let count = (count + usize::from(last.is_some())).min(PORT_ROWS_MAX);
         self.count
             .store(u32::try_from(count).unwrap_or(0), Ordering::Release);
     }
@@ -99,7 +99,7 @@ impl Addresses {
 #[must_use]
 pub fn mapped(ip: [u8; 4]) -> [u8; 16] {
     let mut all = [0; 16];
-    all[..12].copy_from_slice(&MAPPED);
+    all[..12].copy_from_slice(&IPV4_MAPPED_PREFIX);
     all[12..].copy_from_slice(&ip);
     all
 }
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_listens_where_clients_connect_is_known() {
+    fn client_listener_is_known() {
         let addresses = Addresses::default();
         let ipv4 = mapped([10, 0, 0, 1]);
         let ipv6 = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_rows_as_there_can_be_are_known() {
+    fn address_table_holds_all_rows() {
         let addresses = Addresses::default();
         let own = mapped([10, 0, 0, 1]);
         let odd = |row: u16| (own, 2 * row + 1);

@@ -69,11 +69,12 @@ pub enum Call {
     /// An address that a socket was not given (payload: 0), or not allowed to listen on (1): the outcome says why.
     /// Where it was, there is no record.
     Bind = 27,
-    /// A connection that another process has passed on, with the bytes beside it: the outcome is its descriptor, the
-    /// payload both its addresses ([`crate::passing::ADDRESS`] bytes each), and the bytes.
+    /// A connection that another process has passed, with the bytes beside it: the outcome is its descriptor, the
+    /// payload both addresses ([`crate::passed_connections::PACKED_ADDRESS_BYTES`] bytes each) and the bytes.
     Passed = 28,
-    /// A lock on a file: the outcome, and of which part ([`crate::locks::Lock::payload`]). One that is let go is noted
-    /// before; if that fails, once more ([`crate::locks::CORRECTION`], [`crate::locks::LET_GO`]).
+    /// A lock on a file: the outcome, and the range ([`crate::locks::Lock::payload`]). An unlock is recorded before the
+    /// call, and once more after a failure ([`crate::locks::UNLOCK_FAILED_PAYLOAD`],
+    /// [`crate::locks::IMPLICIT_UNLOCK_PAYLOAD`]).
     Lock = 29,
 }
 

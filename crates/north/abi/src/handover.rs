@@ -1,14 +1,13 @@
-//! How a process is given its clients' connections when its record is replayed.
+//! Handover: after a replay each process receives the sockets of its connections.
 //!
-//! The supervisor has said before how much of each connection's outstream its client has ([`Position`]). Where it
-//! could not, since the record is still being made on another host, the process says of each connection that it begins
-//! ([`Entry::Began`]), and all that is said in it. The process writes into the *handover file* what it said beyond that
-//! ([`Entry::Said`]), then where each connection stands ([`Entry::Stands`], and [`Entry::Reaches`] for one that it has
-//! opened itself), and then a [`Message::Replayed`] to the socket, beside which is the end of another socket. There the
-//! supervisor answers, when all processes of the service have come so far, with
-//! datagrams of connection numbers, each with a descriptor beside it, and at last with one of one byte ([`GO`]). A
-//! process that has ended in its replay does not wait for that. Each that has a connection says where it stands, under
-//! the same number.
+//! Before the replay the supervisor has written how much of each outstream its client has ([`Position`]). A replica
+//! does not know these positions: it reports the start of each connection ([`Entry::Began`]) and the whole output. A
+//! process writes the output beyond its client's position into the *handover file* ([`Entry::Output`]), then the
+//! position of each connection ([`Entry::ReplayPosition`], [`Entry::UpstreamPosition`]), and sends
+//! [`Message::Replayed`] to the socket, with the end of another socket. When all processes of the service have
+//! reported, the supervisor answers there with datagrams of connection numbers, each with a descriptor, and at last
+//! with a datagram of one byte ([`GO`]). A process that has ended in its replay does not wait. Each process that has a
+//! connection reports its position, under the same number.
 //!
 //! ```text
 //! entry:   u8 kind | 3 bytes 0 | u32 connection | u64 outstream | u64 instream | u32 length, or process | u32 flags |
@@ -25,11 +24,11 @@ use core::net::{IpAddr, SocketAddr};
 
 use crate::Which;
 
-/// The supervisor's last word: these were all, go on.
+/// The supervisor's last datagram: all sockets are sent, continue.
 pub const GO: u8 = 2;
 
-/// Bytes of the supervisor's answer to [`Message::Joins`]: the number by which the data plane knows the connection
-/// from here on, or 0: it stays as it is.
+/// Bytes of the supervisor's answer to [`Message::Joins`]: the data plane's new number of the connection, or 0 for no
+/// change.
 pub const JOIN_ANSWER: usize = 8;
 
 /// The two ends of a connection, the client's first. Ordered as bytes.
@@ -71,16 +70,16 @@ impl Ends {
 }
 
 /// `AF_INET` and `AF_INET6`.
-const FAMILIES: [u16; 2] = [2, 10];
+const ADDRESS_FAMILIES: [u16; 2] = [2, 10];
 
 fn end(sockaddr: &[u8], out: &mut [u8]) -> Option<()> {
     let family = u16::from_ne_bytes(sockaddr.get(..2)?.try_into().ok()?);
     let (address, port) = out.split_at_mut(16);
     port.copy_from_slice(sockaddr.get(2..4)?);
-    if family == FAMILIES[0] {
+    if family == ADDRESS_FAMILIES[0] {
         address[10..12].fill(0xff);
         address[12..].copy_from_slice(sockaddr.get(4..8)?);
-    } else if family == FAMILIES[1] {
+    } else if family == ADDRESS_FAMILIES[1] {
         address.copy_from_slice(sockaddr.get(8..24)?);
     } else {
         return None;
@@ -88,20 +87,20 @@ fn end(sockaddr: &[u8], out: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// How far a client is.
+/// How much of an outstream its client has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
     /// Which.
     pub ends: Ends,
-    /// Bytes of the outstream that it has for certain.
+    /// Bytes of the outstream that the client has acknowledged.
     pub received: u64,
 }
 
 impl Position {
-    /// Bytes that one takes.
+    /// Size, bytes.
     pub const SIZE: usize = 48;
 
-    /// As it is in the file.
+    /// Encoded for the file.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
@@ -123,8 +122,7 @@ impl Position {
         }
     }
 
-    /// How much the client with these ends has, from a row of positions in order; `None`: there is no such
-    /// client any more.
+    /// Acknowledged bytes of the client with these ends, from sorted positions. `None`: the client is gone.
     #[must_use]
     pub fn find(row: &[u8], ends: &Ends) -> Option<u64> {
         let (row, _) = row.as_chunks::<{ Position::SIZE }>();
@@ -135,20 +133,20 @@ impl Position {
     }
 }
 
-/// How far a connection is.
+/// Bytes of a connection that the program has read and written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Place {
-    /// Bytes that were read.
+pub struct StreamOffsets {
+    /// Bytes read.
     pub instream: u64,
-    /// Bytes that were written.
+    /// Bytes written.
     pub outstream: u64,
 }
 
-impl Place {
+impl StreamOffsets {
     /// Bytes that one takes.
     pub const SIZE: usize = 16;
 
-    /// As it is in a record.
+    /// Encoded for a record.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
@@ -168,56 +166,56 @@ impl Place {
     }
 }
 
-/// Where a connection stands when its record is replayed.
+/// Position of a client's connection at the end of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct ReplayPosition {
     /// Its ends.
     pub ends: Ends,
     /// Bytes that the program has read.
     pub instream: u64,
     /// Bytes that it has written.
     pub outstream: u64,
-    /// It has said that it writes no more.
+    /// The program has shut the connection down for writing.
     pub is_shut: bool,
-    /// It has closed it: nobody wants its descriptor.
+    /// The program has closed the connection, and needs no descriptor.
     pub is_closed: bool,
     /// Which one of those that have the same ends.
     pub which: Which,
 }
 
-/// Where a connection stands that the server has opened itself.
+/// Position of an upstream connection at the end of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reach {
-    /// Which: the process that opens it counts those, from 1; [`Reach::serial_of`] is that with its number.
+pub struct UpstreamPosition {
+    /// Serial number of the connection ([`UpstreamPosition::serial_of`]): the opening process counts from 1.
     pub serial: u64,
-    /// It leads to another process of the host (`AF_UNIX`).
+    /// A connection to another process of the host (`AF_UNIX`).
     pub is_local: bool,
-    /// As [`Standing::instream`].
+    /// As [`ReplayPosition::instream`].
     pub instream: u64,
-    /// As [`Standing::outstream`].
+    /// As [`ReplayPosition::outstream`].
     pub outstream: u64,
-    /// As [`Standing::is_shut`].
+    /// As [`ReplayPosition::is_shut`].
     pub is_shut: bool,
-    /// As [`Standing::is_closed`].
+    /// As [`ReplayPosition::is_closed`].
     pub is_closed: bool,
 }
 
-impl Reach {
+impl UpstreamPosition {
     const COUNT: u32 = 40;
 
-    /// The one that this process opens after so many others.
+    /// Serial number of the `count`th connection that this process opens.
     #[must_use]
     pub fn serial_of(process: u32, count: u64) -> u64 {
         (u64::from(process) << Self::COUNT) | count
     }
 
-    /// The process that has opened it.
+    /// The process that opened the connection.
     #[must_use]
     pub fn opener(&self) -> u32 {
         Self::opener_of(self.serial)
     }
 
-    /// The same of a serial number.
+    /// The process that opened the connection with this serial number.
     #[must_use]
     pub fn opener_of(serial: u64) -> u32 {
         u32::try_from(serial >> Self::COUNT).unwrap_or(u32::MAX)
@@ -227,13 +225,13 @@ impl Reach {
 /// One entry of the handover file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry<'a> {
-    /// What was written, and what the client may not have.
-    Said {
+    /// Output that the client may lack.
+    Output {
         /// The connection's number, the same in all processes.
         connection: u32,
-        /// Where in the outstream it begins.
+        /// Offset of `bytes` in the outstream.
         offset: u64,
-        /// What.
+        /// The output.
         bytes: &'a [u8],
     },
     /// A connection has begun.
@@ -243,34 +241,34 @@ pub enum Entry<'a> {
         /// Its ends.
         ends: Ends,
     },
-    /// Where a connection stands.
-    Stands {
+    /// Position of a client's connection.
+    ReplayPosition {
         /// The connection's number, the same in all processes.
         connection: u32,
         /// The process that has it.
         process: u32,
         /// Where.
-        standing: Standing,
+        position: ReplayPosition,
     },
-    /// Where a connection stands that the server has opened.
-    Reaches {
+    /// Position of an upstream connection.
+    UpstreamPosition {
         /// The connection's number.
         connection: u32,
         /// The process that has it.
         process: u32,
         /// Where.
-        reach: Reach,
+        position: UpstreamPosition,
     },
-    /// A process has served a connection, as others may have before and after.
+    /// A process has served a part of a connection. Other processes may have served the parts before and after.
     Served {
         /// The connection's number.
         connection: u32,
-        /// From where on.
-        from: Place,
-        /// And up to where.
-        to: Place,
+        /// Start of the part.
+        from: StreamOffsets,
+        /// End of the part.
+        to: StreamOffsets,
     },
-    /// The process has stopped, for an image, with this connection of a client open.
+    /// The process has stopped for an image, with this client's connection open.
     Open {
         /// The process's number for the connection.
         connection: u32,
@@ -281,85 +279,99 @@ pub enum Entry<'a> {
     },
 }
 
-const SAID: u8 = 1;
-const STANDS: u8 = 2;
-const REACHES: u8 = 3;
-const BEGAN: u8 = 4;
-const OPEN: u8 = 5;
-const SERVED: u8 = 6;
-const SHUT: u32 = 1;
-const CLOSED: u32 = 2;
-const LOCAL: u32 = 4;
+const KIND_OUTPUT: u8 = 1;
+const KIND_REPLAY_POSITION: u8 = 2;
+const KIND_UPSTREAM_POSITION: u8 = 3;
+const KIND_BEGAN: u8 = 4;
+const KIND_OPEN: u8 = 5;
+const KIND_SERVED: u8 = 6;
+const FLAG_SHUT: u32 = 1;
+const FLAG_CLOSED: u32 = 2;
+const FLAG_LOCAL: u32 = 4;
 
 fn flags(all: [(bool, u32); 3]) -> [u8; 4] {
     let set = all.into_iter().filter(|(is_set, _)| *is_set);
     set.fold(0, |flags, (_, flag)| flags | flag).to_le_bytes()
 }
 
-/// What an entry takes without what was said.
-const HEADER: usize = 76;
-/// Where the ends of a connection stand in it.
-const ENDS: core::ops::Range<usize> = 32..68;
+/// Bytes of an entry without its output.
+const ENTRY_HEADER_BYTES: usize = 76;
+/// Range of the ends in an entry.
+const ENTRY_ENDS_RANGE: core::ops::Range<usize> = 32..68;
 
 impl<'a> Entry<'a> {
-    /// The entry but for what was said, which follows as it is.
+    /// The entry without its output, which follows unencoded.
     #[must_use]
-    pub fn header(&self) -> [u8; HEADER] {
-        let mut out = [0; HEADER];
+    pub fn header(&self) -> [u8; ENTRY_HEADER_BYTES] {
+        let mut out = [0; ENTRY_HEADER_BYTES];
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         match self {
-            Self::Said {
+            Self::Output {
                 connection,
                 offset,
                 bytes,
             } => {
-                put(0, &[SAID]);
+                put(0, &[KIND_OUTPUT]);
                 put(4, &connection.to_le_bytes());
                 put(8, &offset.to_le_bytes());
                 let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
                 put(24, &length.to_le_bytes());
             }
             Self::Began { connection, ends } => {
-                put(0, &[BEGAN]);
+                put(0, &[KIND_BEGAN]);
                 put(4, &connection.to_le_bytes());
-                put(ENDS.start, &ends.0);
+                put(ENTRY_ENDS_RANGE.start, &ends.0);
             }
-            Self::Stands {
+            Self::ReplayPosition {
                 connection,
                 process,
-                standing,
+                position,
             } => {
-                put(0, &[STANDS]);
+                put(0, &[KIND_REPLAY_POSITION]);
                 put(4, &connection.to_le_bytes());
                 put(24, &process.to_le_bytes());
-                put(8, &standing.outstream.to_le_bytes());
-                put(16, &standing.instream.to_le_bytes());
-                let (shut, closed) = (standing.is_shut, standing.is_closed);
-                put(28, &flags([(shut, SHUT), (closed, CLOSED), (false, LOCAL)]));
-                put(ENDS.start, &standing.ends.0);
-                put(ENDS.end, &standing.which.to_u64().to_le_bytes());
+                put(8, &position.outstream.to_le_bytes());
+                put(16, &position.instream.to_le_bytes());
+                let (shut, closed) = (position.is_shut, position.is_closed);
+                put(
+                    28,
+                    &flags([
+                        (shut, FLAG_SHUT),
+                        (closed, FLAG_CLOSED),
+                        (false, FLAG_LOCAL),
+                    ]),
+                );
+                put(ENTRY_ENDS_RANGE.start, &position.ends.0);
+                put(ENTRY_ENDS_RANGE.end, &position.which.to_u64().to_le_bytes());
             }
-            Self::Reaches {
+            Self::UpstreamPosition {
                 connection,
                 process,
-                reach,
+                position,
             } => {
-                put(0, &[REACHES]);
+                put(0, &[KIND_UPSTREAM_POSITION]);
                 put(4, &connection.to_le_bytes());
                 put(24, &process.to_le_bytes());
-                put(8, &reach.outstream.to_le_bytes());
-                put(16, &reach.instream.to_le_bytes());
-                let (shut, closed) = (reach.is_shut, reach.is_closed);
-                let local = reach.is_local;
-                put(28, &flags([(shut, SHUT), (closed, CLOSED), (local, LOCAL)]));
-                put(32, &reach.serial.to_le_bytes());
+                put(8, &position.outstream.to_le_bytes());
+                put(16, &position.instream.to_le_bytes());
+                let (shut, closed) = (position.is_shut, position.is_closed);
+                let local = position.is_local;
+                put(
+                    28,
+                    &flags([
+                        (shut, FLAG_SHUT),
+                        (closed, FLAG_CLOSED),
+                        (local, FLAG_LOCAL),
+                    ]),
+                );
+                put(32, &position.serial.to_le_bytes());
             }
             Self::Served {
                 connection,
                 from,
                 to,
             } => {
-                put(0, &[SERVED]);
+                put(0, &[KIND_SERVED]);
                 put(4, &connection.to_le_bytes());
                 put(8, &to.outstream.to_le_bytes());
                 put(16, &to.instream.to_le_bytes());
@@ -370,10 +382,10 @@ impl<'a> Entry<'a> {
                 fd,
                 ends,
             } => {
-                put(0, &[OPEN]);
+                put(0, &[KIND_OPEN]);
                 put(4, &connection.to_le_bytes());
                 put(24, &fd.to_le_bytes());
-                put(ENDS.start, &ends.0);
+                put(ENTRY_ENDS_RANGE.start, &ends.0);
             }
         }
         out
@@ -382,63 +394,63 @@ impl<'a> Entry<'a> {
     /// The entry that `bytes` begins with, and how many it takes; `None`: it is none.
     #[must_use]
     pub fn read(bytes: &'a [u8]) -> Option<(Self, usize)> {
-        let (header, rest) = bytes.split_first_chunk::<HEADER>()?;
+        let (header, rest) = bytes.split_first_chunk::<ENTRY_HEADER_BYTES>()?;
         let u32_at = |at: usize| {
             u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
         };
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
         let connection = u32_at(4);
         match header[0] {
-            SAID => {
+            KIND_OUTPUT => {
                 let length = usize::try_from(u32_at(24)).ok()?;
-                let said = Self::Said {
+                let said = Self::Output {
                     connection,
                     offset: u64_at(8),
                     bytes: rest.get(..length)?,
                 };
-                Some((said, HEADER + length))
+                Some((said, ENTRY_HEADER_BYTES + length))
             }
-            BEGAN => {
+            KIND_BEGAN => {
                 let mut ends = Ends::default();
-                ends.0.copy_from_slice(&header[ENDS]);
-                Some((Self::Began { connection, ends }, HEADER))
+                ends.0.copy_from_slice(&header[ENTRY_ENDS_RANGE]);
+                Some((Self::Began { connection, ends }, ENTRY_HEADER_BYTES))
             }
-            STANDS => {
+            KIND_REPLAY_POSITION => {
                 let mut ends = Ends::default();
-                ends.0.copy_from_slice(&header[ENDS]);
-                let standing = Standing {
+                ends.0.copy_from_slice(&header[ENTRY_ENDS_RANGE]);
+                let position = ReplayPosition {
                     ends,
                     outstream: u64_at(8),
                     instream: u64_at(16),
-                    is_shut: u32_at(28) & SHUT != 0,
-                    is_closed: u32_at(28) & CLOSED != 0,
-                    which: Which::from_u64(u64_at(ENDS.end)),
+                    is_shut: u32_at(28) & FLAG_SHUT != 0,
+                    is_closed: u32_at(28) & FLAG_CLOSED != 0,
+                    which: Which::from_u64(u64_at(ENTRY_ENDS_RANGE.end)),
                 };
-                let stands = Self::Stands {
+                let stands = Self::ReplayPosition {
                     connection,
                     process: u32_at(24),
-                    standing,
+                    position,
                 };
-                Some((stands, HEADER))
+                Some((stands, ENTRY_HEADER_BYTES))
             }
-            REACHES => {
-                let reach = Reach {
+            KIND_UPSTREAM_POSITION => {
+                let position = UpstreamPosition {
                     serial: u64_at(32),
-                    is_local: u32_at(28) & LOCAL != 0,
+                    is_local: u32_at(28) & FLAG_LOCAL != 0,
                     outstream: u64_at(8),
                     instream: u64_at(16),
-                    is_shut: u32_at(28) & SHUT != 0,
-                    is_closed: u32_at(28) & CLOSED != 0,
+                    is_shut: u32_at(28) & FLAG_SHUT != 0,
+                    is_closed: u32_at(28) & FLAG_CLOSED != 0,
                 };
-                let reaches = Self::Reaches {
+                let reaches = Self::UpstreamPosition {
                     connection,
                     process: u32_at(24),
-                    reach,
+                    position,
                 };
-                Some((reaches, HEADER))
+                Some((reaches, ENTRY_HEADER_BYTES))
             }
-            SERVED => {
-                let place = |instream: usize, outstream: usize| Place {
+            KIND_SERVED => {
+                let place = |instream: usize, outstream: usize| StreamOffsets {
                     instream: u64_at(instream),
                     outstream: u64_at(outstream),
                 };
@@ -447,17 +459,17 @@ impl<'a> Entry<'a> {
                     from: place(32, 40),
                     to: place(16, 8),
                 };
-                Some((served, HEADER))
+                Some((served, ENTRY_HEADER_BYTES))
             }
-            OPEN => {
+            KIND_OPEN => {
                 let mut ends = Ends::default();
-                ends.0.copy_from_slice(&header[ENDS]);
+                ends.0.copy_from_slice(&header[ENTRY_ENDS_RANGE]);
                 let open = Self::Open {
                     connection,
                     fd: u32_at(24),
                     ends,
                 };
-                Some((open, HEADER))
+                Some((open, ENTRY_HEADER_BYTES))
             }
             _ => None,
         }
@@ -479,7 +491,7 @@ pub enum Message {
     Opened {
         /// The process.
         process: u32,
-        /// As [`Reach::serial`].
+        /// As [`UpstreamPosition::serial`].
         serial: u64,
     },
     /// That connection is there, and nothing was said in it yet: is it to go on elsewhere, too, as those of clients
@@ -488,14 +500,14 @@ pub enum Message {
     Joins {
         /// The process.
         process: u32,
-        /// As [`Reach::serial`].
+        /// As [`UpstreamPosition::serial`].
         serial: u64,
     },
     /// It has closed that connection, or has noted that it [joins](Self::Joins).
     Closed {
         /// The process.
         process: u32,
-        /// As [`Reach::serial`].
+        /// As [`UpstreamPosition::serial`].
         serial: u64,
     },
     /// The process with this number has stopped, for an image. When it has closed the socket, too, it has nothing open
@@ -525,12 +537,11 @@ pub enum Message {
     Opens {
         /// The process.
         process: u32,
-        /// As [`Reach::serial`].
+        /// As [`UpstreamPosition::serial`].
         serial: u64,
     },
-    /// The data plane's table of how far connections are noted is wanted ([`crate::notes`]). Answered as
-    /// [`Message::Wants`].
-    Notes {
+    /// The process wants the table of read cursors ([`crate::read_cursors`]). Answered as [`Message::Wants`].
+    ReadCursors {
         /// The process.
         process: u32,
     },
@@ -555,7 +566,7 @@ impl Message {
             Self::Reads { process, file } => (6, process, file),
             Self::Wants { process, file } => (7, process, file),
             Self::Opens { process, serial } => (8, process, serial),
-            Self::Notes { process } => (9, process, 0),
+            Self::ReadCursors { process } => (9, process, 0),
         };
         let mut bytes = [0; Self::SIZE];
         bytes[0] = kind;
@@ -591,7 +602,7 @@ impl Message {
                 file: serial,
             }),
             8 => Some(Self::Opens { process, serial }),
-            9 => Some(Self::Notes { process }),
+            9 => Some(Self::ReadCursors { process }),
             _ => None,
         }
     }

@@ -13,9 +13,9 @@ use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
 pub use crate::{
     addresses::Addresses,
-    commits::{Commits, Committed},
+    commit_cost::{CommitCounters, Committed},
     reason::Reason,
-    remade::{RemadeFiles, Whole},
+    recreated_files::{RemadeFiles, Whole},
 };
 
 /// "OUTLWRAP".
@@ -42,7 +42,7 @@ pub const SOCKET_FD: i32 = 1001;
 /// The file in which connections are handed over ([`crate::handover`]), in the same way.
 pub const HANDOVER_FD: i32 = 1002;
 /// The socket by which a process tells the logger what it was told, in the same way; only where there is one.
-pub const SHIPPING_FD: i32 = 1003;
+pub const LOGGER_SOCKET_FD: i32 = 1003;
 /// The preloaded library, in the same way, until it is there.
 pub const LIBRARY_FD: i32 = 1004;
 /// From here on the shim has so many for looking at a process's threads.
@@ -171,7 +171,7 @@ pub struct Page {
     /// A number that was drawn for this record.
     pub record: AtomicU64,
     /// Where determinants go.
-    pub shipping: Shipping,
+    pub destination: DestinationCell,
     /// How many positions there are at [`POSITIONS_OFFSET`], or [`ALL_IS_KEPT`].
     pub positions: AtomicU64,
     /// The process is a *rehearsal*: it stops where this much of its stream is replayed, so that an image of it can be
@@ -202,7 +202,7 @@ pub struct Page {
     /// Connections that one process passes to another.
     pub passing: Passing,
     /// Which processes are dead.
-    pub lives: Lives,
+    pub liveness: LivenessTable,
     /// Not 0: the service is ended on purpose, and who sees others end may go on until it is its turn.
     pub is_ending: AtomicU32,
     /// Not 0: a process with the library in it has listened to clients.
@@ -210,7 +210,7 @@ pub struct Page {
     /// Files that replays on this host have made again.
     pub remade: RemadeFiles,
     /// What output commit costs.
-    pub commits: Commits,
+    pub commits: CommitCounters,
     /// Where clients connect to.
     pub addresses: Addresses,
     /// What the server does that cannot be replayed.
@@ -254,9 +254,9 @@ impl Settled {
 }
 
 pub use crate::{
-    lives::{Life, Lives},
-    passing::Passing,
-    serving::{Claimed, Serving},
+    connection_owner::{Claimed, Serving},
+    liveness::{Liveness, LivenessTable},
+    passed_connections::Passing,
 };
 
 /// What becomes of a process, as its stream says ([`crate::Call::Fate`]).
@@ -264,7 +264,7 @@ pub use crate::{
 #[repr(u32)]
 pub enum Fate {
     /// It serves a connection that it has from its parent: the payload says which, as [`crate::handover::Ends`], and
-    /// from where on, as [`crate::handover::Place`].
+    /// from where on, as [`crate::handover::StreamOffsets`].
     Serves = 1,
     /// It ends.
     Ends = 2,
@@ -305,9 +305,9 @@ impl Fate {
 /// Where determinants go. Written by the supervisor, read by the processes.
 #[derive(Debug, Default)]
 #[repr(C)]
-pub struct Shipping {
+pub struct DestinationCell {
     /// Odd while the rest is being written; 0: it never was.
-    turn: AtomicU32,
+    generation: AtomicU32,
     /// [`Destination`], in words.
     words: [AtomicU64; DESTINATION_WORDS],
 }
@@ -376,29 +376,30 @@ fn take<const N: usize>(from: &mut &[u8]) -> [u8; N] {
     *taken
 }
 
-impl Shipping {
+impl DestinationCell {
     /// Another destination. Only one writes at a time.
     pub fn set(&self, destination: &Destination) {
-        let turn = self.turn.load(Ordering::Relaxed) | 1;
-        self.turn.store(turn, Ordering::Relaxed);
+        let generation = self.generation.load(Ordering::Relaxed) | 1;
+        self.generation.store(generation, Ordering::Relaxed);
         fence(Ordering::Release);
         for (word, value) in self.words.iter().zip(destination.to_words()) {
             word.store(value, Ordering::Relaxed);
         }
-        self.turn.store(turn.wrapping_add(1), Ordering::Release);
+        self.generation
+            .store(generation.wrapping_add(1), Ordering::Release);
     }
 
     /// Which destination there is by now: another one has another number.
     #[must_use]
-    pub fn turn(&self) -> u32 {
-        self.turn.load(Ordering::Acquire)
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// The destination with its number; `None`: there is none now.
     #[must_use]
     pub fn get(&self) -> Option<(u32, Destination)> {
-        let turn = self.turn();
-        if turn == 0 || !turn.is_multiple_of(2) {
+        let generation = self.generation();
+        if generation == 0 || !generation.is_multiple_of(2) {
             return None;
         }
         let mut words = [0; DESTINATION_WORDS];
@@ -406,8 +407,8 @@ impl Shipping {
             *value = word.load(Ordering::Relaxed);
         }
         fence(Ordering::Acquire);
-        let same = self.turn.load(Ordering::Relaxed) == turn;
-        same.then(|| (turn, Destination::from_words(words)))
+        let same = self.generation.load(Ordering::Relaxed) == generation;
+        same.then(|| (generation, Destination::from_words(words)))
     }
 }
 

@@ -7,7 +7,7 @@
 //! - [`Ready`]: which descriptors a call such as `epoll_wait` found ready, and when.
 //! - [`layout`]: the memory file in which the streams are, and how far they reach.
 //!
-//! What of the wrap is pure is here, too: [`Clock`], [`Held`].
+//! What of the wrap is pure is here, too: [`Clock`], [`DeferredOutput`].
 //!
 //! All of it is versioned together ([`layout::VERSION`]): a stream of another version is refused, not guessed
 //! at. No I/O, no allocation. **Panics:** no function panics on any content of a stream.
@@ -18,37 +18,37 @@
 #[cfg(test)]
 extern crate std;
 
+mod accepted;
 pub mod addresses;
-mod arrival;
 mod call;
 mod clock;
-mod commits;
+mod commit_cost;
+mod connection_owner;
+mod deferred_output;
 mod file;
 pub mod handover;
-mod held;
 pub mod layout;
-mod lives;
+mod liveness;
 pub mod locks;
-pub mod notes;
-pub mod passing;
+pub mod passed_connections;
+pub mod read_cursors;
 mod ready;
 mod reason;
 mod record;
-mod remade;
-mod room;
-mod serving;
+mod recreated_files;
+mod socket_budget;
 mod varint;
 
 #[cfg(test)]
 mod tests;
 
-pub use arrival::{Arrival, Which};
+pub use accepted::{AcceptedConnection, Which};
 pub use call::Call;
 pub use clock::{Clock, Tick};
+pub use deferred_output::DeferredOutput;
 pub use file::Identity;
-pub use held::Held;
 pub use ready::{Ready, ReadyReader, ReadyWriter};
 pub use reason::Reason;
 pub use record::{DecodeError, HEADER_MAX, Header, Record, Records};
-pub use room::{MOST_OF_EACH, Room};
+pub use socket_budget::{SOCKET_BUDGET_BYTES, SocketBudget};
 pub use varint::VARINT_MAX;

@@ -37,13 +37,12 @@ pub struct Lock {
     pub how: How,
 }
 
-/// Bytes that tell which part is locked.
-pub const PART: usize = 16;
-/// The payload of what is noted of a lock that could not be let go, after all.
-pub const CORRECTION: &[u8] = &[1];
-/// The payload of what is noted of one that is let go by something else than a call for that: by closing the file, or
-/// by asking for another kind of it.
-pub const LET_GO: &[u8] = &[2];
+/// Size of an encoded lock range, bytes.
+pub const LOCK_RANGE_BYTES: usize = 16;
+/// Payload of the determinant after a failed unlock.
+pub const UNLOCK_FAILED_PAYLOAD: &[u8] = &[1];
+/// Payload of an implicit unlock: by close(2), or by a conversion of the lock.
+pub const IMPLICIT_UNLOCK_PAYLOAD: &[u8] = &[2];
 
 impl Lock {
     const NONE: Self = Self {
@@ -57,12 +56,12 @@ impl Lock {
 
     /// Which part it is of, as a record has it: nothing, if it is the whole.
     #[must_use]
-    pub fn payload<'a>(&self, room: &'a mut [u8; PART]) -> &'a [u8] {
+    pub fn payload<'a>(&self, room: &'a mut [u8; LOCK_RANGE_BYTES]) -> &'a [u8] {
         if (self.start, self.end) == (0, i64::MAX) {
             return &[];
         }
-        room[..PART / 2].copy_from_slice(&self.start.to_le_bytes());
-        room[PART / 2..].copy_from_slice(&self.end.to_le_bytes());
+        room[..LOCK_RANGE_BYTES / 2].copy_from_slice(&self.start.to_le_bytes());
+        room[LOCK_RANGE_BYTES / 2..].copy_from_slice(&self.end.to_le_bytes());
         room
     }
 
@@ -70,10 +69,13 @@ impl Lock {
     #[must_use]
     pub fn placed(&self, payload: &[u8]) -> Self {
         let number = |at: usize| {
-            let bytes = payload.get(at..at + PART / 2)?.try_into().ok()?;
+            let bytes = payload
+                .get(at..at + LOCK_RANGE_BYTES / 2)?
+                .try_into()
+                .ok()?;
             Some(i64::from_le_bytes(bytes))
         };
-        let (start, end) = match (number(0), number(PART / 2)) {
+        let (start, end) = match (number(0), number(LOCK_RANGE_BYTES / 2)) {
             (Some(start), Some(end)) => (start, end),
             _ => (0, i64::MAX),
         };
@@ -204,7 +206,7 @@ mod tests {
     proptest! {
         /// As if each byte had its own.
         #[test]
-        fn each_byte_is_locked_as_it_was_last(asked in prop::collection::vec(lock(), 0..40)) {
+        fn last_lock_of_each_byte_counts(asked in prop::collection::vec(lock(), 0..40)) {
             let mut locks = Locks::<64>::default();
             let mut bytes = BTreeMap::new();
             for (lock, is_locked) in asked {
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_tells_of_which_part_it_is() {
+    fn lock_payload_has_range() {
         let parts = [(0, i64::MAX), (0, 1), (7, i64::MAX), (i64::MIN, 3)];
         for (start, end) in parts {
             let lock = Lock {
@@ -237,7 +239,7 @@ mod tests {
                 end,
                 ..Lock::NONE
             };
-            let mut room = [0; PART];
+            let mut room = [0; LOCK_RANGE_BYTES];
             let payload = lock.payload(&mut room);
             assert_eq!(payload.is_empty(), (start, end) == (0, i64::MAX));
             assert_eq!(Lock::NONE.placed(payload), lock);
@@ -246,7 +248,7 @@ mod tests {
 
     /// What does not fit is said, not forgotten.
     #[test]
-    fn there_is_no_room_for_too_many() {
+    fn full_lock_table_refuses_lock() {
         let mut locks = Locks::<2>::default();
         let lock = |start, end| Lock {
             start,
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn some_go_on() {
+    fn retained_locks_keep_changes() {
         let mut locks = Locks::<4>::default();
         for fd in 0..4 {
             let lock = Lock {

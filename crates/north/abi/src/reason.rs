@@ -2,22 +2,22 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-/// Most that is said, bytes.
-const MOST: usize = 400;
+/// Longest reason.
+const REASON_MAX_BYTES: usize = 400;
 
 /// A sentence in memory that outlives who has said it.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Reason {
     length: AtomicU32,
-    bytes: [AtomicU8; MOST],
+    bytes: [AtomicU8; REASON_MAX_BYTES],
 }
 
 impl Default for Reason {
     fn default() -> Self {
         Self {
             length: AtomicU32::new(0),
-            bytes: [const { AtomicU8::new(0) }; MOST],
+            bytes: [const { AtomicU8::new(0) }; REASON_MAX_BYTES],
         }
     }
 }
@@ -57,14 +57,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_said_first_is_kept_until_it_is_forgotten() {
+    fn first_reason_stays_until_reset() {
         let reason = Reason::default();
         assert_eq!(reason.said().count(), 0);
         reason.say(&[b"one ", b"sentence"]);
         reason.say(&[b"another"]);
         assert_eq!(reason.said().collect::<Vec<_>>(), b"one sentence");
         reason.forget();
-        reason.say(&[&[b'x'; MOST], b"y"]);
-        assert_eq!(reason.said().collect::<Vec<_>>(), [b'x'; MOST]);
+        reason.say(&[&[b'x'; REASON_MAX_BYTES], b"y"]);
+        assert_eq!(reason.said().collect::<Vec<_>>(), [b'x'; REASON_MAX_BYTES]);
     }
 }

@@ -16,9 +16,9 @@ use crate::{Call, varint};
 /// No record takes more bytes before its payload.
 pub const HEADER_MAX: usize = 1 + 3 * varint::VARINT_MAX;
 
-const FAILED: u8 = 0x40;
-const HAS_LENGTH: u8 = 0x80;
-const CALL: u8 = 0x3f;
+const TAG_FAILED: u8 = 0x40;
+const TAG_HAS_LENGTH: u8 = 0x80;
+const TAG_CALL_MASK: u8 = 0x3f;
 
 /// The outcome of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,8 +78,8 @@ impl Header {
     pub fn write(&self, out: &mut [u8; HEADER_MAX]) -> usize {
         let has_length = self.length as u64 != implied_length(self.call, self.outcome);
         out[0] = self.call.code()
-            | if self.outcome < 0 { FAILED } else { 0 }
-            | if has_length { HAS_LENGTH } else { 0 };
+            | if self.outcome < 0 { TAG_FAILED } else { 0 }
+            | if has_length { TAG_HAS_LENGTH } else { 0 };
         let mut at = 1;
         at += varint::write(u64::from(self.fd), &mut out[at..]);
         at += varint::write(self.outcome.unsigned_abs(), &mut out[at..]);
@@ -97,7 +97,8 @@ impl Header {
     /// It is none.
     pub fn read(bytes: &[u8]) -> Result<(Self, usize), DecodeError> {
         let tag = *bytes.first().ok_or(DecodeError::CutOff)?;
-        let call = Call::from_code(tag & CALL).ok_or(DecodeError::UnknownCall(tag & CALL))?;
+        let call = Call::from_code(tag & TAG_CALL_MASK)
+            .ok_or(DecodeError::UnknownCall(tag & TAG_CALL_MASK))?;
         let mut at = 1;
         let mut number = || {
             let (value, length) =
@@ -110,8 +111,12 @@ impl Header {
         };
         let fd = u32::try_from(number()?).map_err(|_| DecodeError::BadNumber)?;
         let outcome = i64::try_from(number()?).map_err(|_| DecodeError::BadNumber)?;
-        let outcome = if tag & FAILED == 0 { outcome } else { -outcome };
-        let length = match tag & HAS_LENGTH {
+        let outcome = if tag & TAG_FAILED == 0 {
+            outcome
+        } else {
+            -outcome
+        };
+        let length = match tag & TAG_HAS_LENGTH {
             0 => implied_length(call, outcome),
             _ => number()?,
         };

@@ -5,9 +5,9 @@ use std::{vec, vec::Vec};
 use proptest::prelude::*;
 
 use super::{
-    handover::{Ends, Entry, Message, Place, Reach, Standing},
-    layout::{Claimed, Destination, Serving, Shipping},
-    passing::Passed,
+    handover::{Ends, Entry, Message, ReplayPosition, StreamOffsets, UpstreamPosition},
+    layout::{Claimed, Destination, DestinationCell, Serving},
+    passed_connections::Passed,
     *,
 };
 
@@ -25,7 +25,7 @@ fn write(record: &Record<'_>) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn a_record_is_read_as_it_was_written(
+    fn record_round_trip(
         call in any_call(),
         fd: u32,
         outcome in -4095i64..i64::MAX,
@@ -45,7 +45,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_read_is_written_alike(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+    fn decoded_tail_encodes_equal(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
         if let Ok((record, length)) = Record::read(&bytes) {
             let again = write(&record);
             // A length may be given where it is implied: longer, but no other record.
@@ -55,7 +55,7 @@ proptest! {
     }
 
     #[test]
-    fn a_file_is_read_as_it_was_written(inode: u64, size: u64, modified: u64) {
+    fn file_identity_round_trip(inode: u64, size: u64, modified: u64) {
         let identity = Identity { inode, size, modified };
         let bytes = identity.to_bytes();
         prop_assert_eq!(Identity::from_bytes(&bytes), Some(identity));
@@ -63,7 +63,7 @@ proptest! {
     }
 
     #[test]
-    fn a_list_of_ready_descriptors_is_read_as_it_was_written(
+    fn ready_list_round_trip(
         list in prop::collection::vec((any::<u32>(), any::<u32>()), 0..20),
     ) {
         let list: Vec<Ready> = list.into_iter().map(|(fd, events)| Ready { fd, events }).collect();
@@ -78,7 +78,7 @@ proptest! {
 
     /// However the real clocks run, be it backwards, whoever reads the ticks reads the same clocks.
     #[test]
-    fn clocks_are_read_alike_in_a_replay(
+    fn replayed_clock_equals_recorded_clock(
         steps in prop::collection::vec((0u64..50_000, -3i64..3, any::<bool>()), 1..200),
     ) {
         let (mut clock, mut again) = (Clock::default(), Clock::default());
@@ -114,7 +114,7 @@ proptest! {
 
     /// In the next life the clocks go on, by as much as the time of day has.
     #[test]
-    fn clocks_go_on_in_the_next_life(down in 0u64..1_000_000_000_000, booted in 0u64..1_000_000_000_000) {
+    fn clock_continues_in_next_incarnation(down in 0u64..1_000_000_000_000, booted in 0u64..1_000_000_000_000) {
         let mut clock = Clock::default();
         clock.tick(77_000_000, 1_700_000_000_000_000_000);
         let stood = clock.monotonic();
@@ -128,7 +128,7 @@ proptest! {
 }
 
 #[test]
-fn a_small_request_takes_a_dozen_bytes() {
+fn small_request_takes_few_bytes() {
     let turn = Record {
         call: Call::Epoll,
         fd: 5,
@@ -152,7 +152,7 @@ fn a_small_request_takes_a_dozen_bytes() {
 }
 
 #[test]
-fn a_stream_ends_at_what_is_no_record() {
+fn stream_ends_at_malformed_record() {
     let good = write(&Record {
         call: Call::Value,
         fd: 0,
@@ -166,7 +166,7 @@ fn a_stream_ends_at_what_is_no_record() {
 }
 
 #[test]
-fn the_page_is_what_both_sides_think() {
+fn page_layout_is_stable() {
     use core::mem::{align_of, offset_of, size_of};
     use layout::{Page, Process};
     assert_eq!(size_of::<Process>(), 64);
@@ -176,7 +176,7 @@ fn the_page_is_what_both_sides_think() {
 }
 
 #[test]
-fn what_is_taken_back_is_not_settled() {
+fn revoked_position_is_not_settled() {
     let settled = layout::Settled::default();
     settled.advance(|known| known + 4);
     assert_eq!(settled.number(), 5);
@@ -192,7 +192,7 @@ fn what_is_taken_back_is_not_settled() {
 }
 
 #[test]
-fn a_syn_tells_which_connection_it_is() {
+fn syn_identifies_connection() {
     let tcp = [
         0x1f, 0x90, 0, 80, 0xde, 0xad, 0xbe, 0xef, 0, 0, 0, 0, 0x50, 0xc2,
     ];
@@ -219,23 +219,23 @@ fn a_syn_tells_which_connection_it_is() {
 
 proptest! {
     #[test]
-    fn an_arrival_is_read_as_it_was_written(
+    fn accepted_connection_round_trip(
         peer in prop::collection::vec(any::<u8>(), 0..=28),
         local in prop::collection::vec(any::<u8>(), 0..=28),
         (kind, number) in (0..3_usize, any::<u32>()),
         cut in 0..70_usize,
     ) {
         let which = [Which::Unknown, Which::Isn(number), Which::Flow(number.into())][kind];
-        let arrival = Arrival { which, peer: &peer, local: &local };
-        let mut payload = vec![0; arrival.length()];
-        arrival.write(&mut payload);
-        prop_assert_eq!(Arrival::read(&payload), Some(arrival));
+        let accepted = AcceptedConnection { which, peer: &peer, local: &local };
+        let mut payload = vec![0; accepted.length()];
+        accepted.write(&mut payload);
+        prop_assert_eq!(AcceptedConnection::read(&payload), Some(accepted));
         // Whatever is there, reading it is no panic.
-        let _ = Arrival::read(&payload[..cut.min(payload.len())]);
+        let _ = AcceptedConnection::read(&payload[..cut.min(payload.len())]);
     }
 
     #[test]
-    fn an_entry_is_read_as_it_was_written(
+    fn handover_entry_round_trip(
         (connection, process) in any::<(u32, u32)>(),
         (instream, outstream, serial) in any::<(u64, u64, u64)>(),
         (is_shut, is_closed, is_local) in any::<(bool, bool, bool)>(),
@@ -245,24 +245,24 @@ proptest! {
         let mut both = Ends::default();
         both.0[..32].copy_from_slice(&ends);
         let which = Which::from_u64(instream ^ outstream);
-        let standing = Standing { ends: both, instream, outstream, is_shut, is_closed, which };
-        let reach = Reach { serial, is_local, instream, outstream, is_shut, is_closed };
+        let position = ReplayPosition { ends: both, instream, outstream, is_shut, is_closed, which };
+        let upstream = UpstreamPosition { serial, is_local, instream, outstream, is_shut, is_closed };
         let entries = [
-            Entry::Said { connection, offset: outstream, bytes: &bytes },
-            Entry::Stands { connection, process, standing },
-            Entry::Reaches { connection, process, reach },
+            Entry::Output { connection, offset: outstream, bytes: &bytes },
+            Entry::ReplayPosition { connection, process, position },
+            Entry::UpstreamPosition { connection, process, position: upstream },
             Entry::Began { connection, ends: both },
             Entry::Open { connection, fd: connection, ends: both },
             Entry::Served {
                 connection,
-                from: Place { instream: serial, outstream },
-                to: Place { instream, outstream: serial },
+                from: StreamOffsets { instream: serial, outstream },
+                to: StreamOffsets { instream, outstream: serial },
             },
         ];
         let mut all = Vec::new();
         for entry in &entries {
             all.extend(entry.header());
-            if let Entry::Said { bytes, .. } = entry {
+            if let Entry::Output { bytes, .. } = entry {
                 all.extend_from_slice(bytes);
             }
         }
@@ -276,7 +276,7 @@ proptest! {
     }
 
     #[test]
-    fn a_message_is_read_as_it_was_written((process, connections, serial) in any::<(u32, u32, u64)>()) {
+    fn message_round_trip((process, connections, serial) in any::<(u32, u32, u64)>()) {
         let all = [
             Message::Replayed { process, connections },
             Message::Opened { process, serial },
@@ -291,26 +291,26 @@ proptest! {
     }
 
     #[test]
-    fn a_destination_is_read_as_it_was_written(
+    fn destination_round_trip(
         ip: [u8; 16], up: [u8; 16], down: [u8; 16],
         (port, scope, datagram, slot, instance) in any::<(u16, u32, u16, u8, u64)>(),
     ) {
         let there = Destination { ip, port, scope, datagram, slot, instance, up, down };
-        let shipping = Shipping::default();
+        let shipping = DestinationCell::default();
         prop_assert_eq!(shipping.get(), None);
         shipping.set(&there);
         let (turn, got) = shipping.get().unwrap();
         prop_assert_eq!(got, there);
         shipping.set(&Destination::default());
-        prop_assert!(shipping.turn() != turn);
+        prop_assert!(shipping.generation() != turn);
         prop_assert_eq!(shipping.get().map(|(_, got)| got), Some(Destination::default()));
     }
 }
 
 #[test]
-fn a_connection_is_served_by_one_process_after_another() {
+fn connection_has_one_owner_at_a_time() {
     let serving = std::boxed::Box::<Serving>::default();
-    let place = |instream| Place {
+    let place = |instream| StreamOffsets {
         instream,
         outstream: 3,
     };
@@ -343,7 +343,7 @@ fn a_connection_is_served_by_one_process_after_another() {
 
 proptest! {
     #[test]
-    fn what_is_passed_on_arrives_once(
+    fn passed_connection_arrives_once(
         (number, sender, serial, is_held) in any::<(u32, u32, u64, bool)>(),
         (one, other) in (prop::array::uniform29(any::<u8>()), prop::array::uniform29(any::<u8>())),
         inode in 1u64..,
@@ -362,7 +362,7 @@ proptest! {
 }
 
 #[test]
-fn there_is_room_for_so_many_that_are_passed_on() {
+fn passed_connection_table_has_limit() {
     let passing = std::boxed::Box::<layout::Passing>::default();
     let passed = Passed {
         number: 1,
@@ -384,7 +384,7 @@ fn there_is_room_for_so_many_that_are_passed_on() {
 proptest! {
     /// On a host that has been up for another time, a deadline by this clock comes when it should.
     #[test]
-    fn deadlines_are_the_kernels_own(
+    fn deadline_uses_kernel_clock(
         stood in 0..u64::MAX / 8,
         kernels in 0..u64::MAX / 8,
         passed in 0..1u64 << 60,

@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use north_host::Kept;
+use north_host::SnapshotTail;
 
 use crate::manifest;
 
@@ -62,10 +62,10 @@ impl Store {
     ///
     /// # Errors
     /// It is not there, or cannot be read.
-    pub fn find(&self, number: u64) -> io::Result<(Image, Kept)> {
+    pub fn find(&self, number: u64) -> io::Result<(Image, SnapshotTail)> {
         let directory = self.path(number);
         let kept = fs::read(directory.join(RETAINED_DIRECTORY))?;
-        let kept = Kept::from_bytes(&kept).map_err(io::Error::other)?;
+        let kept = SnapshotTail::from_bytes(&kept).map_err(io::Error::other)?;
         Ok((Image { number, directory }, kept))
     }
 
@@ -105,7 +105,7 @@ impl Image {
     ///
     /// # Errors
     /// There is no room for it.
-    pub fn keep(&self, kept: &Kept) -> io::Result<()> {
+    pub fn keep(&self, kept: &SnapshotTail) -> io::Result<()> {
         let mut file = File::create_new(self.directory.join(RETAINED_DIRECTORY))?;
         file.write_all(&kept.to_bytes())
     }
@@ -154,7 +154,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let at = directory.path().join("images");
         let store = Store::new(at.clone()).expect("a store");
-        let kept = Kept::default();
+        let kept = SnapshotTail::default();
         for number in [1, u64::MAX, 7] {
             let image = store.begin(number).expect("an image");
             let mode = fs::metadata(&image.directory).expect("it is there");

@@ -1,31 +1,31 @@
-//! The children of a process, as its record has them.
+//! Children of a process, according to its record.
 
 use std::io;
 
 use north_abi::{Call, Record};
 
-use crate::{Memory, whole::each};
+use crate::{Memory, framing::each};
 
-/// Of children that have ended, and of which the parent has not heard, so many are begun again, the last ones: it may
-/// be one that never asks.
-const ENDED: usize = 16;
+/// Of ended children that the parent has not waited for, at most these last ones are started again: a parent may never
+/// wait.
+const UNREAPED_CHILDREN_MAX: usize = 16;
 
-/// One of whose end the parent has not heard.
+/// A child that the parent has not waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Child {
     number: u32,
-    /// As the parent knows it; `None`: it was only about to be begun.
+    /// Process id for the parent; `None`: the fork was prepared only.
     pid: Option<i64>,
-    /// The parent has sent it a signal, of which nobody knows whether it had arrived.
+    /// The parent has sent a signal, which may or may not have arrived.
     is_signalled: bool,
 }
 
-/// Those of whose end the parent has not heard, in the order of their beginnings.
+/// Children that the parent has not waited for, in fork order.
 #[derive(Debug, Default)]
 pub(crate) struct Children {
     all: Vec<Child>,
-    /// The last record says that one is to be begun. If the next one does, too, it was not.
-    is_conceived: bool,
+    /// The last record prepares a fork. A second preparation shows that the fork failed.
+    is_fork_prepared: bool,
 }
 
 impl Children {
@@ -38,10 +38,10 @@ impl Children {
     }
 
     fn take(&mut self, record: &Record<'_>) {
-        let is_conceived = record.call == Call::Fork && record.fd == 0;
+        let is_fork_prepared = record.call == Call::Fork && record.fd == 0;
         match record.call {
-            Call::Fork if is_conceived => {
-                if self.is_conceived {
+            Call::Fork if is_fork_prepared => {
+                if self.is_fork_prepared {
                     self.all.pop();
                 }
                 self.all
@@ -67,16 +67,16 @@ impl Children {
             }
             _ => {}
         }
-        self.is_conceived = is_conceived;
+        self.is_fork_prepared = is_fork_prepared;
     }
 
-    /// Those that go on where they were. Beside them: is it known that they were begun?
+    /// Children that continue after a replay, and whether their forks are recorded.
     pub(crate) fn unheard(
         &self,
         has_ended: impl Fn(u32) -> bool,
     ) -> impl Iterator<Item = (u32, bool)> {
         let ended = self.all.iter().filter(|one| has_ended(one.number)).count();
-        let mut passed = ended.saturating_sub(ENDED);
+        let mut passed = ended.saturating_sub(UNREAPED_CHILDREN_MAX);
         self.all.iter().filter_map(move |child| {
             let goes_on = match has_ended(child.number) {
                 true if passed > 0 => {

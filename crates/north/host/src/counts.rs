@@ -24,7 +24,7 @@ struct TcpInfo {
     bytes_received: u64,
 }
 
-/// States of a TCP socket, as the kernel numbers them.
+/// The kernel's numbers of TCP states.
 mod state {
     pub(super) const ESTABLISHED: u8 = 1;
     pub(super) const SYN_SENT: u8 = 2;
@@ -52,14 +52,14 @@ impl Counts {
     /// # Errors
     /// The kernel does not say.
     pub fn of(socket: BorrowedFd<'_>) -> io::Result<Option<Self>> {
-        const ATTEMPTS: usize = 100;
+        const DIAG_ATTEMPTS_MAX: usize = 100;
         let mut protocol: c_int = 0;
         option(socket, libc::SOL_SOCKET, libc::SO_PROTOCOL, &mut protocol)?;
         if protocol != libc::IPPROTO_TCP {
             return Ok(None);
         }
         // What arrives between two questions would be counted once.
-        for _ in 0..ATTEMPTS {
+        for _ in 0..DIAG_ATTEMPTS_MAX {
             let before = passing(socket)?;
             let (unread, unsent) = (
                 queue(socket, libc::FIONREAD)?,
@@ -249,12 +249,12 @@ mod tests {
     }
 
     #[test]
-    fn this_kernel_counts() {
+    fn kernel_reports_counts() {
         assert!(kernel_counts());
     }
 
     #[test]
-    fn others_are_not_counted() {
+    fn foreign_socket_has_no_counts() {
         let (one, _other) = UnixStream::pair().expect("a pair");
         assert_eq!(Counts::of(one.as_fd()).expect("asked"), None);
         let (socket, other) = pair();
@@ -268,7 +268,7 @@ mod tests {
     proptest! {
         /// Whatever is still under way, and whoever ends first.
         #[test]
-        fn what_was_read_and_written_is_counted(
+        fn read_and_written_bytes_are_counted(
             steps in prop::collection::vec((0usize..3, 1usize..20_000), 1..30),
             is_shut: bool,
             is_ended: bool,

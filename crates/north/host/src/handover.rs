@@ -1,4 +1,4 @@
-//! A process is given the sockets of its connections.
+//! Handover of sockets to replayed processes.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -25,30 +25,30 @@ use rustix::{
 };
 
 use crate::{
-    heard::{AllPassed, Heard, Passed},
-    kept::Kept,
+    handover_report::{ConnectionReport, HandoverReport, ServiceReport},
+    snapshot_tail::SnapshotTail,
 };
 
-/// The supervisor's end of it.
+/// The supervisor's end of a handover.
 #[derive(Debug)]
 pub struct Handover {
     file: File,
-    /// How far it was read, and given back.
+    /// Bytes of the file that were read, and freed.
     read: u64,
     given_back: u64,
-    heard: Heard,
-    ours: OwnedFd,
-    theirs: Option<OwnedFd>,
-    /// Who has said where its connections stand, the way to it, and of how many it has spoken.
+    report: HandoverReport,
+    supervisor_socket: OwnedFd,
+    process_socket: Option<OwnedFd>,
+    /// By process that has reported: its socket, and the number of its open connections.
     replayed: BTreeMap<u32, (OwnedFd, u32)>,
-    /// What else was said.
-    others: Vec<(Message, Option<OwnedFd>)>,
+    /// Other messages.
+    requests: Vec<(Message, Option<OwnedFd>)>,
 }
 
-const PAGE: u64 = 4096;
+const PAGE_BYTES: u64 = 4096;
 
-/// How long a process may take to read what it is given, where there is no room for more.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// Longest wait for a process whose socket is full.
+const PROCESS_RECEIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Why connections cannot be handed over.
 #[derive(Debug, thiserror::Error)]
@@ -93,42 +93,43 @@ impl Handover {
         // Processes that write at once share its position, which of a file in memory the kernel does not lock.
         fcntl_setfl(&file, OFlags::APPEND)?;
         let flags = SocketFlags::CLOEXEC;
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let (supervisor_socket, process_socket) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         Ok(Self {
             file,
             read: 0,
             given_back: 0,
-            heard: Heard::default(),
-            ours,
-            theirs: Some(theirs),
+            report: HandoverReport::default(),
+            supervisor_socket,
+            process_socket: Some(process_socket),
             replayed: BTreeMap::new(),
-            others: Vec::new(),
+            requests: Vec::new(),
         })
     }
 
-    /// The same for a process that is made from an image, with what was kept when that was made.
+    /// The same for a process restored from an image, with the tail of that image.
     ///
     /// # Errors
     /// As [`Handover::new`].
-    pub fn of(kept: &Kept) -> io::Result<Self> {
+    pub fn of(kept: &SnapshotTail) -> io::Result<Self> {
         Ok(Self {
-            heard: kept.heard.clone(),
+            report: kept.report.clone(),
             ..Self::new()?
         })
     }
 
-    /// The process has its socket: that it closes it is to be seen.
+    /// The process has inherited its socket. From here on its close is visible.
     pub fn has_begun(&mut self) {
-        self.theirs = None;
+        self.process_socket = None;
     }
 
-    /// Nobody has the process's socket any more, and all that was said was heard.
+    /// Whether no process has the socket any more, and all messages were received.
     ///
     /// # Errors
     /// The socket failed.
     pub fn is_over(&self) -> io::Result<bool> {
         match recv(
-            &self.ours,
+            &self.supervisor_socket,
             &mut [0; 1],
             RecvFlags::DONTWAIT | RecvFlags::PEEK,
         ) {
@@ -139,12 +140,12 @@ impl Handover {
         }
     }
 
-    /// What a process has written that has stopped for an image. `positions` is how far clients were when it was begun.
+    /// The tail of the image of a stopped process. `positions` are the clients' positions at the start of the replay.
     ///
     /// # Errors
-    /// It makes no sense.
-    pub fn keep(&mut self, positions: &[Position]) -> Result<Kept, HandoverError> {
-        self.all()?.keep(positions)
+    /// The reports are malformed.
+    pub fn snapshot_tail(&mut self, positions: &[Position]) -> Result<SnapshotTail, HandoverError> {
+        self.all()?.snapshot_tail(positions)
     }
 
     /// The file, to be inherited as [`north_abi::layout::HANDOVER_FD`].
@@ -156,21 +157,21 @@ impl Handover {
     /// The process's socket, to be inherited as [`north_abi::layout::SOCKET_FD`], until it [has
     /// begun](Self::has_begun).
     #[must_use]
-    pub fn theirs(&self) -> Option<BorrowedFd<'_>> {
-        self.theirs.as_ref().map(AsFd::as_fd)
+    pub fn process_socket(&self) -> Option<BorrowedFd<'_>> {
+        self.process_socket.as_ref().map(AsFd::as_fd)
     }
 
     /// Our socket: readable when a process has replayed its record.
     #[must_use]
-    pub fn ours(&self) -> BorrowedFd<'_> {
-        self.ours.as_fd()
+    pub fn supervisor_socket(&self) -> BorrowedFd<'_> {
+        self.supervisor_socket.as_fd()
     }
 
-    /// Hear what processes have said, without waiting for it. Tells whether there was anything.
+    /// Receives the messages of processes, without a wait. Answers whether there was a message.
     ///
     /// # Errors
-    /// The socket failed, or what was said makes no sense.
-    pub fn hear(&mut self) -> Result<bool, HandoverError> {
+    /// The socket failed, or a message is malformed.
+    pub fn receive_messages(&mut self) -> Result<bool, HandoverError> {
         let mut news = false;
         while let Some((message, socket)) = self.message()? {
             news = true;
@@ -182,32 +183,31 @@ impl Handover {
                     }),
                     Some(socket),
                 ) => {
-                    // One that hangs must not hold up who gives it its connections.
-                    set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))
+                    // A process that hangs must not block the supervisor.
+                    set_socket_timeout(&socket, Timeout::Send, Some(PROCESS_RECEIVE_TIMEOUT))
                         .map_err(io::Error::from)?;
                     self.replayed.insert(process, (socket, connections));
                 }
                 (Some(Message::Replayed { .. }) | None, _) => {
                     return Err(HandoverError::Malformed { at: 0 });
                 }
-                (Some(other), socket) => self.others.push((other, socket)),
+                (Some(other), socket) => self.requests.push((other, socket)),
             }
         }
         Ok(news)
     }
 
-    /// Nothing more is heard of what processes say from now on: who asks something is refused at once. What was said
-    /// before still is.
+    /// Refuses all further messages. Earlier messages can still be received.
     ///
     /// # Errors
     /// The socket failed.
     pub fn stop_listening(&self) -> io::Result<()> {
-        Ok(shutdown(&self.ours, Shutdown::Read)?)
+        Ok(shutdown(&self.supervisor_socket, Shutdown::Read)?)
     }
 
-    /// What else they have said, with what was beside it, and was not asked for yet.
-    pub fn others(&mut self) -> Vec<(Message, Option<OwnedFd>)> {
-        mem::take(&mut self.others)
+    /// Other messages with their descriptors, since the last call.
+    pub fn take_requests(&mut self) -> Vec<(Message, Option<OwnedFd>)> {
+        mem::take(&mut self.requests)
     }
 
     fn message(&self) -> io::Result<Option<(Option<Message>, Option<OwnedFd>)>> {
@@ -216,7 +216,7 @@ impl Handover {
         let mut beside = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let length = match recvmsg(
-            &self.ours,
+            &self.supervisor_socket,
             &mut [IoSliceMut::new(&mut bytes)],
             &mut beside,
             flags,
@@ -234,25 +234,25 @@ impl Handover {
         Ok(Some((Message::from_bytes(&bytes[..length]), descriptor)))
     }
 
-    /// Have all of these processes said where their connections stand?
+    /// Whether all of these processes have reported.
     #[must_use]
-    pub fn has_heard(&self, processes: &BTreeSet<u32>) -> bool {
+    pub fn has_reports_of(&self, processes: &BTreeSet<u32>) -> bool {
         processes
             .iter()
             .all(|process| self.replayed.contains_key(process))
     }
 
-    /// Read what they have written since, and give the room back. What they are about to write is read later.
+    /// Reads the new entries of the file, and frees their memory. An incomplete entry is read by a later call.
     ///
     /// # Errors
-    /// It makes no sense.
-    pub fn listen(&mut self) -> Result<(), HandoverError> {
+    /// An entry is malformed.
+    pub fn read_entries(&mut self) -> Result<(), HandoverError> {
         let end = self.file.metadata()?.len();
         let length = usize::try_from(end - self.read).map_err(io::Error::other)?;
         let mut bytes = vec![0; length];
         self.file.read_exact_at(&mut bytes, self.read)?;
-        self.read += self.heard.read(&bytes) as u64;
-        let free = self.read / PAGE * PAGE;
+        self.read += self.report.read(&bytes) as u64;
+        let free = self.read / PAGE_BYTES * PAGE_BYTES;
         if free > self.given_back {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let length = free - self.given_back;
@@ -262,40 +262,41 @@ impl Handover {
         Ok(())
     }
 
-    /// What is kept of it takes so many bytes.
+    /// Memory of the reports, bytes.
     #[must_use]
-    pub fn held(&self) -> usize {
-        self.heard.size()
+    pub fn report_bytes(&self) -> usize {
+        self.report.size()
     }
 
-    /// So much of the outstreams of these connections is with their clients; there are no others.
+    /// Drops output that clients have acknowledged. Clients that are not in `received` are gone.
     pub fn forget(&mut self, received: &HashMap<Ends, u64>) {
-        self.heard.forget(received);
+        self.report.forget(received);
     }
 
-    /// What they have written: their connections, of which they say how many are open.
+    /// The connections of all processes.
     ///
     /// # Errors
-    /// It makes no sense.
-    pub fn take(&mut self) -> Result<AllPassed, HandoverError> {
+    /// The reports are malformed, or contradict the number of open connections.
+    pub fn take(&mut self) -> Result<ServiceReport, HandoverError> {
         let open = self.replayed.values().map(|(_, open)| open).sum();
         self.all()?.finish(open)
     }
 
-    /// All that was written, to its end.
-    fn all(&mut self) -> Result<Heard, HandoverError> {
-        self.listen()?;
+    /// All entries of the file.
+    fn all(&mut self) -> Result<HandoverReport, HandoverError> {
+        self.read_entries()?;
         if self.read != self.file.metadata()?.len() {
             return Err(HandoverError::Malformed { at: self.read });
         }
-        Ok(mem::take(&mut self.heard))
+        Ok(mem::take(&mut self.report))
     }
 
-    /// The processes that have this connection go on with this socket, but for those that have ended in their replay.
+    /// Sends the socket of a connection to all processes that have the connection open, except processes that ended in
+    /// their replay.
     ///
     /// # Errors
-    /// The first process is gone, or one does not read.
-    pub fn give<S>(&self, passed: &Passed<S>, socket: BorrowedFd<'_>) -> io::Result<()> {
+    /// The main process is gone, or a process does not read.
+    pub fn give<S>(&self, passed: &ConnectionReport<S>, socket: BorrowedFd<'_>) -> io::Result<()> {
         let number = passed.connection.to_le_bytes();
         for process in &passed.holders {
             let Some((way, _)) = self.replayed.get(process) else {
@@ -314,7 +315,10 @@ impl Handover {
             match sent {
                 Err(Errno::PIPE | Errno::CONNRESET) if *process != 0 => {}
                 Err(Errno::AGAIN) => {
-                    let why = format!("it has taken none for {} s", PATIENCE.as_secs());
+                    let why = format!(
+                        "it has taken none for {} s",
+                        PROCESS_RECEIVE_TIMEOUT.as_secs()
+                    );
                     return Err(io::Error::new(io::ErrorKind::TimedOut, why));
                 }
                 sent => drop(sent?),
@@ -323,10 +327,10 @@ impl Handover {
         Ok(())
     }
 
-    /// These were all: the processes go on, but for those that have ended in their replay.
+    /// All sockets are sent: the processes continue.
     ///
     /// # Errors
-    /// The first process is gone.
+    /// The main process is gone.
     pub fn go(&mut self) -> io::Result<()> {
         for (process, (way, _)) in mem::take(&mut self.replayed) {
             let mut beside = SendAncillaryBuffer::default();
@@ -350,21 +354,21 @@ mod tests {
 
     use north_abi::{
         Which,
-        handover::{Entry, Reach, Standing},
+        handover::{Entry, ReplayPosition, UpstreamPosition},
     };
 
     use super::*;
 
-    fn standing(
+    fn position(
         connection: u32,
         process: u32,
         counts: [u64; 2],
         is_closed: bool,
     ) -> Entry<'static> {
-        Entry::Stands {
+        Entry::ReplayPosition {
             connection,
             process,
-            standing: Standing {
+            position: ReplayPosition {
                 ends: Ends::default(),
                 instream: counts[0],
                 outstream: counts[1],
@@ -377,7 +381,7 @@ mod tests {
 
     /// Each at once, as processes do that have it from each other.
     #[test]
-    fn what_several_write_at_once_is_all_there() {
+    fn concurrent_writers_lose_no_entry() {
         const EACH: u32 = 5000;
         let mut handover = Handover::new().expect("a handover");
         let file = &handover.file;
@@ -385,19 +389,19 @@ mod tests {
             for writer in 0..4 {
                 scope.spawn(move || {
                     for number in 0..EACH {
-                        let entry = standing(writer * EACH + number, writer, [0, 0], false);
+                        let entry = position(writer * EACH + number, writer, [0, 0], false);
                         let mut shared: &File = file;
                         shared.write_all(&entry.header()).expect("written");
                     }
                 });
             }
         });
-        handover.listen().expect("entries");
-        let all = mem::take(&mut handover.heard).finish(4 * EACH);
+        handover.read_entries().expect("entries");
+        let all = mem::take(&mut handover.report).finish(4 * EACH);
         all.expect("all of them");
     }
 
-    fn take(said: &[(u32, u32)], entries: &[Entry<'_>]) -> Result<AllPassed, HandoverError> {
+    fn take(said: &[(u32, u32)], entries: &[Entry<'_>]) -> Result<ServiceReport, HandoverError> {
         let mut handover = Handover::new().expect("a handover");
         for (process, connections) in said {
             let (way, _) = socketpair(
@@ -416,11 +420,11 @@ mod tests {
     }
 
     #[test]
-    fn as_many_connections_are_open_as_it_says() {
-        let opened = |is_closed| Entry::Reaches {
+    fn open_connection_count_is_checked() {
+        let opened = |is_closed| Entry::UpstreamPosition {
             connection: 3,
             process: 0,
-            reach: Reach {
+            position: UpstreamPosition {
                 serial: 1,
                 is_local: false,
                 instream: 3,
@@ -429,11 +433,14 @@ mod tests {
                 is_closed,
             },
         };
-        let both = [standing(1, 0, [7, 9], true), standing(2, 0, [7, 9], false)];
+        let both = [position(1, 0, [7, 9], true), position(2, 0, [7, 9], false)];
         let all = take(&[(0, 2)], &[both[1], opened(false)]).expect("all");
         assert_eq!((all.clients.len(), all.opened.len()), (1, 1));
         assert_eq!(take(&[(0, 1)], &both).expect("both").clients.len(), 2);
-        assert_eq!(take(&[(0, 0)], &[]).expect("none"), AllPassed::default());
+        assert_eq!(
+            take(&[(0, 0)], &[]).expect("none"),
+            ServiceReport::default()
+        );
         for (open, entries) in [(2, &both[..]), (0, &both), (1, &[]), (1, &both[..1])] {
             let refused = take(&[(0, open)], entries);
             assert!(
@@ -444,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_ended_in_its_replay_keeps_nothing_from_the_others() {
+    fn ended_process_does_not_block_handover() {
         let pair = || {
             let flags = SocketFlags::CLOEXEC;
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair")
@@ -455,7 +462,7 @@ mod tests {
         let (way, ended) = pair();
         handover.replayed.insert(3, (way, 1));
         drop(ended);
-        let held = [standing(1, 3, [7, 9], false), standing(1, 0, [0, 0], false)];
+        let held = [position(1, 3, [7, 9], false), position(1, 0, [0, 0], false)];
         let bytes: Vec<u8> = held.iter().flat_map(Entry::header).collect();
         handover.file.write_all_at(&bytes, 0).expect("written");
         let passed = handover.take().expect("one");
@@ -472,20 +479,20 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_closed_when_all_have_closed_it() {
-        let served = standing(1, 3, [7, 9], true);
-        let held = standing(1, 0, [0, 0], false);
+    fn connection_closes_with_last_holder() {
+        let served = position(1, 3, [7, 9], true);
+        let held = position(1, 0, [0, 0], false);
         for entries in [[served, held], [held, served]] {
             let passed = take(&[(0, 1), (3, 0)], &entries).expect("one");
             let [one] = &passed.clients[..] else {
                 panic!("{passed:?}");
             };
-            let standing = one.standing;
-            assert_eq!((standing.instream, standing.outstream), (7, 9));
-            assert!(!standing.is_closed);
+            let position = one.position;
+            assert_eq!((position.instream, position.outstream), (7, 9));
+            assert!(!position.is_closed);
             assert_eq!(one.holders, [0]);
         }
-        let both = [standing(1, 3, [7, 9], false), held];
+        let both = [position(1, 3, [7, 9], false), held];
         let passed = take(&[(0, 1), (3, 1)], &both).expect("one");
         assert_eq!(passed.clients[0].holders, [3, 0]);
         assert!(take(&[(0, 1), (3, 0)], &both).is_err(), "one too many");

@@ -2,10 +2,10 @@
 //!
 //! - [`Library`]: the preloaded library itself, which is part of this crate.
 //! - [`Memory`]: the memory file in which the processes record what they are told.
-//! - [`Feed`]: a record that comes from the logger.
+//! - [`LogFeed`]: a record that comes from the logger.
 //! - [`Handover`]: what a process whose record was replayed says of its connections, and how it is given the
 //!   sockets that go on with them.
-//! - [`Kept`]: what belongs to an image of a process that has stopped in its replay.
+//! - [`SnapshotTail`]: what belongs to an image of a process that has stopped in its replay.
 //! - [`Suspect`]: who said last what a server has died of.
 //! - [`program`]: whether a program can take the library.
 //! - [`counts`]: what has gone through a connection that the process had opened.
@@ -13,26 +13,26 @@
 
 mod children;
 pub mod counts;
-mod feed;
+mod framing;
 mod handover;
-mod heard;
-mod kept;
+mod handover_report;
 mod library;
+mod log_feed;
 mod memory;
 pub mod program;
 pub mod repair;
+mod snapshot_tail;
 mod suspect;
-mod whole;
 
-pub use feed::Feed;
 pub use handover::{Handover, HandoverError};
-pub use heard::{AllPassed, Passed};
-pub use kept::Kept;
+pub use handover_report::{ConnectionReport, ServiceReport};
 pub use library::Library;
-pub use memory::{Divergence, Memory, Score};
+pub use log_feed::LogFeed;
+pub use memory::{Divergence, LogSection, Memory};
 pub use north_abi::{
     Call, Which,
-    handover::{Ends, JOIN_ANSWER, Message, Position, Reach, Standing},
+    handover::{Ends, JOIN_ANSWER, Message, Position, ReplayPosition, UpstreamPosition},
     layout,
 };
+pub use snapshot_tail::SnapshotTail;
 pub use suspect::Suspect;

@@ -9,7 +9,7 @@ use std::{
 use north_abi::layout::{LIBRARY_FD, VARIABLE, VERSION};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
-const BYTES: &[u8] = include_bytes!(env!("OUTLIVE_WRAP_LIBRARY"));
+const LIBRARY_BYTES: &[u8] = include_bytes!(env!("OUTLIVE_WRAP_LIBRARY"));
 
 /// The library, to be inherited by a server.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Library {
     pub fn new() -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let mut file = File::from(memfd_create("outlive-wrap", flags)?);
-        file.write_all(BYTES)?;
+        file.write_all(LIBRARY_BYTES)?;
         // `WRITE` fails with `EBUSY` while anybody in the kernel still holds one of the pages just written. Nothing has
         // the file mapped yet, so that no write that is to come is no write at all.
         let no_writes = SealFlags::FUTURE_WRITE;
@@ -58,12 +58,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_can_change_it() {
+    fn library_file_is_sealed() {
         let Library(file) = Library::new().expect("there is memory");
         assert!(file.write_at(b"x", 0).is_err(), "a write");
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         assert!(fallocate(&file, flags, 0, 4096).is_err(), "a hole");
-        for length in [0, BYTES.len() as u64 + 1] {
+        for length in [0, LIBRARY_BYTES.len() as u64 + 1] {
             assert!(ftruncate(&file, length).is_err(), "{length} bytes");
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -79,8 +79,8 @@ mod tests {
             )
         };
         assert!(mapped.is_err(), "a mapping");
-        let mut bytes = vec![0; BYTES.len()];
+        let mut bytes = vec![0; LIBRARY_BYTES.len()];
         file.read_exact_at(&mut bytes, 0).expect("it can be read");
-        assert!(bytes == BYTES, "it is what was built");
+        assert!(bytes == LIBRARY_BYTES, "it is what was built");
     }
 }

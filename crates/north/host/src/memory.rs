@@ -1,8 +1,8 @@
 //! The memory file.
 
 mod divergence;
-mod replaying;
-mod score;
+mod log_section;
+mod replay;
 
 use std::{
     collections::BTreeSet,
@@ -33,12 +33,12 @@ use rustix::{
 };
 
 pub use divergence::Divergence;
-pub use score::Score;
+pub use log_section::LogSection;
 
-use crate::whole::each;
+use crate::framing::each;
 
-/// The file's name in a directory.
-const NAME: &str = "record";
+/// Name of the file in its directory.
+const FILE_NAME: &str = "record";
 
 /// The record of a service's processes, in memory that outlives them.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub struct Memory {
 unsafe impl Send for Memory {}
 
 impl Memory {
-    /// What a record takes beside what is recorded, bytes; two can be there at a time.
+    /// Memory of a record besides its determinants, bytes. Two records can exist at a time.
     pub const OVERHEAD: u64 = size_of::<Page>() as u64;
 
     /// An empty record, in nobody's file system.
@@ -73,7 +73,7 @@ impl Memory {
         let mut options = File::options();
         // Random numbers are in it, and so the keys of TLS.
         options.read(true).write(true).create_new(true).mode(0o600);
-        Self::begin(options.open(directory.join(NAME))?, record)
+        Self::begin(options.open(directory.join(FILE_NAME))?, record)
     }
 
     /// The record in this directory is nobody's any more but of those who have it open.
@@ -81,7 +81,7 @@ impl Memory {
     /// # Errors
     /// It cannot be removed.
     pub fn remove(directory: &Path) -> io::Result<()> {
-        match fs::remove_file(directory.join(NAME)) {
+        match fs::remove_file(directory.join(FILE_NAME)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
@@ -89,11 +89,11 @@ impl Memory {
 
     /// The record that an earlier life has begun in this directory; `None`: there is none of this version.
     #[must_use]
-    pub fn left(directory: &Path) -> Option<Self> {
+    pub fn leftover(directory: &Path) -> Option<Self> {
         let file = File::options()
             .read(true)
             .write(true)
-            .open(directory.join(NAME));
+            .open(directory.join(FILE_NAME));
         Self::open(file.ok()?).ok().filter(Self::is_current)
     }
 
@@ -233,8 +233,8 @@ impl Memory {
     ///
     /// # Errors
     /// Too many files are open.
-    pub fn score(&self) -> io::Result<Score> {
-        Ok(Score {
+    pub fn log_section(&self) -> io::Result<LogSection> {
+        Ok(LogSection {
             file: self.file.try_clone()?,
             base: self.base(0),
             end: self.length(0),
@@ -265,7 +265,7 @@ impl Memory {
             .write_all_at(bytes, stream_offset(process) + head)?;
         stream.said.store(end, Ordering::Release);
         stream.head.store(end, Ordering::Release);
-        if self.is_followed() {
+        if self.is_replica() {
             stream.replay_end.store(end, Ordering::Release);
         }
         self.has_number(process);
@@ -319,8 +319,8 @@ impl Memory {
     }
 
     /// Determinants go there from now on.
-    pub fn ship_to(&self, destination: &Destination) {
-        self.page().shipping.set(destination);
+    pub fn set_destination(&self, destination: &Destination) {
+        self.page().destination.set(destination);
     }
 
     /// When output may leave.
@@ -330,7 +330,7 @@ impl Memory {
 
     /// How long a stream was when its process was last about to say something, bytes.
     #[must_use]
-    pub fn said(&self, process: u32) -> u64 {
+    pub fn last_output(&self, process: u32) -> u64 {
         let all = &self.page().processes.0;
         all.get(process as usize)
             .map_or(0, |process| process.said.load(Ordering::Acquire))
@@ -436,7 +436,7 @@ impl Memory {
 
     /// So much of a stream has been with a logger at some time, bytes.
     #[must_use]
-    pub fn told(&self, process: u32) -> u64 {
+    pub fn ever_stable(&self, process: u32) -> u64 {
         self.stable(process).max(self.base(process))
     }
 

@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn programs_with_a_loader_can_and_scripts_as_their_interpreters() {
+    fn dynamic_program_and_script_are_wrappable() {
         let shell = fs::canonicalize("/bin/sh").expect("a shell");
         check(&shell).expect("it has a loader");
         let directory = tempfile::tempdir().expect("a directory");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn others_cannot() {
+    fn absent_and_foreign_files_are_refused() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("file");
         assert!(matches!(check(&file), Err(NotWrappable::Unreadable { .. })));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_and_a_device_are_no_programs_and_nobody_waits_for_them() {
+    fn pipe_and_device_are_refused_without_wait() {
         let directory = tempfile::tempdir().expect("a directory");
         let (pipe, script) = (
             directory.path().join("pipe"),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_the_kernel_runs_here_is_a_program() {
+    fn foreign_elf_is_refused() {
         let shell = fs::canonicalize("/bin/sh").expect("a shell");
         let shell = fs::read(shell).expect("a program");
         let changed = |places: &[(usize, u8)]| {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_of_a_script_is_read_as_the_kernel_reads_it() {
+    fn script_line_is_parsed_as_by_kernel() {
         let path = |text: &[u8]| interpreter(text).map(|found| found.path.to_vec());
         // The kernel appends a NUL to a shorter file.
         let line = |length| [&b"#!/"[..], &vec![b'a'; length - 3]].concat();
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seeds_of_the_fuzz_target_hold() {
+    fn fuzz_seeds_pass() {
         let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/seeds/program");
         for seed in fs::read_dir(seeds).expect("seeds") {
             properties::program(&fs::read(seed.expect("a seed").path()).expect("a seed"));

@@ -224,8 +224,11 @@ impl Blueprint {
         if let Some(mss) = self.options.mss {
             put(OPTION_MSS, mss.into());
         }
-        if let Some((theirs, ours)) = self.options.window_scales {
-            put(OPTION_WINDOW, u32::from(theirs) | u32::from(ours) << 16);
+        if let Some((process_socket, ours)) = self.options.window_scales {
+            put(
+                OPTION_WINDOW,
+                u32::from(process_socket) | u32::from(ours) << 16,
+            );
         }
         if self.options.sack {
             put(OPTION_SACK, 0);

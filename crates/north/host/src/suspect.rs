@@ -8,9 +8,9 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use north_abi::{Arrival, Call, Record, Which, layout::Fate};
+use north_abi::{AcceptedConnection, Call, Record, Which, layout::Fate};
 
-use crate::{Ends, Memory, whole::each};
+use crate::{Ends, Memory, framing::each};
 
 /// What a client said last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Suspect {
         Ok(last.map(|(at, ends)| Self {
             at,
             ends,
-            is_answered: memory.said(0) > at,
+            is_answered: memory.last_output(0) > at,
         }))
     }
 }
@@ -67,7 +67,8 @@ impl Memory {
     pub fn has_joined(&self, process: u32, flow: u64) -> io::Result<bool> {
         let mut has_joined = false;
         each(self, process, self.base(process), |_, record| {
-            let joined = Arrival::read(record.payload).filter(|_| record.call == Call::Joined);
+            let joined =
+                AcceptedConnection::read(record.payload).filter(|_| record.call == Call::Joined);
             has_joined |= joined.is_some_and(|joined| joined.which == Which::Flow(flow));
         })?;
         Ok(has_joined)
@@ -83,10 +84,10 @@ impl Memory {
             let ends = [Fate::Ends, Fate::Executes, Fate::Gone];
             ends.into_iter().any(|fate| process.has(fate))
         };
-        let life = |number: &u32| &page.lives.0[*number as usize];
+        let liveness = |number: &u32| &page.liveness.0[*number as usize];
         let present = || self.processes().filter(|number| !has_left(number));
-        let its = |number: &u32| pid > 1 && life(number).pid() == pid;
-        let mut dead = present().filter(|number| life(number).is_over());
+        let its = |number: &u32| pid > 1 && liveness(number).pid() == pid;
+        let mut dead = present().filter(|number| liveness(number).is_dead());
         // In a namespace of its own it has another number there.
         let only = dead.next().filter(|_| dead.next().is_none());
         let known = present().rfind(its);
@@ -129,6 +130,6 @@ impl Memory {
 }
 
 fn ends(record: &Record<'_>) -> Option<Ends> {
-    let arrival = Arrival::read(record.payload)?;
+    let arrival = AcceptedConnection::read(record.payload)?;
     Ends::from_sockaddrs(arrival.peer, arrival.local)
 }

@@ -105,13 +105,13 @@ fn goes_on(address: SocketAddr, said: usize) {
 }
 
 #[test]
-fn a_connection_goes_on_with_another_socket() {
+fn accepted_connection_moves_to_new_socket() {
     goes_on((Ipv4Addr::LOCALHOST, 0).into(), 0);
 }
 
 /// What the kernel says of a connection from here is what one is built by that goes on with it.
 #[test]
-fn one_that_was_opened_from_here_goes_on() {
+fn opened_connection_moves_to_new_socket() {
     for address in [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()] {
         let listener = TcpListener::bind(SocketAddr::new(address, 0)).expect("a port");
         let ours = TcpStream::connect(listener.local_addr().expect("an address"));
@@ -149,7 +149,7 @@ fn one_that_was_opened_from_here_goes_on() {
 }
 
 #[test]
-fn what_the_client_lacks_is_sent_again() {
+fn unacknowledged_output_is_retransmitted() {
     goes_on((Ipv4Addr::LOCALHOST, 0).into(), 100);
     goes_on((Ipv6Addr::LOCALHOST, 0).into(), 3_000_000);
 }
@@ -178,7 +178,7 @@ fn built(address: SocketAddr, change: impl FnOnce(&mut Blueprint)) -> (TcpStream
 
 /// They were 524 bytes long until the kernel looked at the route again.
 #[test]
-fn segments_are_as_large_as_the_client_takes() {
+fn repaired_socket_keeps_mss() {
     /// What timestamps take of it, bytes.
     const TIMESTAMPS: u32 = 12;
     for address in [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()] {
@@ -196,7 +196,7 @@ fn segments_are_as_large_as_the_client_takes() {
 
 /// Since Linux 6.7 every second TSval was the beginning of a clock of microseconds.
 #[test]
-fn timestamps_go_on_in_milliseconds() {
+fn repaired_timestamps_count_milliseconds() {
     /// `TCPI_OPT_USEC_TS` of linux/tcp.h.
     const MICROSECONDS: u8 = 64;
     for timestamp in [1000, 1001, u32::MAX] {
@@ -215,7 +215,7 @@ fn timestamps_go_on_in_milliseconds() {
 
 /// A client that has closed a connection resets it when more comes. That is no trouble of ours.
 #[test]
-fn a_client_that_has_closed_the_connection_is_gone() {
+fn repair_after_client_close_finds_client_gone() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let client = TcpStream::connect(listener.local_addr().expect("an address"));
     let (server, _) = listener.accept().expect("accepted");

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::atomic::Ordering};
 
-use north_abi::{Arrival, HEADER_MAX, Record, Which};
+use north_abi::{AcceptedConnection, HEADER_MAX, Record, Which};
 use north_host::{Call, Ends, Memory, Suspect};
 
 const SERVER: &str = "10.0.0.10:80";
@@ -35,7 +35,7 @@ fn append(memory: &Memory, call: Call, fd: u32, outcome: i64, payload: &[u8]) ->
 }
 
 fn accept(memory: &Memory, fd: i64, client: &str) {
-    let arrival = Arrival {
+    let arrival = AcceptedConnection {
         which: Which::Isn(7),
         peer: &sockaddr(client),
         local: &sockaddr(SERVER),
@@ -51,7 +51,7 @@ fn ends(client: &str) -> Ends {
 }
 
 #[test]
-fn the_last_words_are_those_of_who_has_the_descriptor_now() {
+fn reused_descriptor_names_last_client() {
     let memory = Memory::new().expect("memory");
     let process = &memory.page().processes.0[0];
     assert_eq!(Suspect::of(&memory, &[]).expect("read"), None);
@@ -80,7 +80,7 @@ fn the_last_words_are_those_of_who_has_the_descriptor_now() {
 
 /// What came from elsewhere may have been answered there.
 #[test]
-fn what_another_host_has_read_was_answered() {
+fn read_on_earlier_host_is_answered() {
     let memory = Memory::new().expect("memory");
     accept(&memory, 7, "10.0.0.1:1000");
     append(&memory, Call::Read, 9, 5, b"hello");
@@ -90,7 +90,7 @@ fn what_another_host_has_read_was_answered() {
 
 /// Who was connected already when an image was made is known from that, until the descriptor is another one's.
 #[test]
-fn who_was_there_before_the_record_begins_is_known() {
+fn connection_older_than_log_is_known() {
     let memory = Memory::new().expect("memory");
     let known = [(7, ends("10.0.0.1:1000")), (8, ends("10.0.0.1:2000"))];
     let whose = || {

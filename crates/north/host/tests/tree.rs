@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use north_abi::{HEADER_MAX, Record, handover::Place};
-use north_host::{Call, Ends, Feed, Memory, Position, layout::Fate};
+use north_abi::{HEADER_MAX, Record, handover::StreamOffsets};
+use north_host::{Call, Ends, LogFeed, Memory, Position, layout::Fate};
 
 fn add(bytes: &mut Vec<u8>, call: Call, outcome: i64, payload: &[u8]) {
     add_of(bytes, call, 0, outcome, payload);
@@ -33,7 +33,7 @@ fn process_of(memory: &Memory, number: u32, parent: u32, maker: u32, fates: &[Fa
     let pid = i64::from(number) + 100;
     add(&mut bytes, Call::Start, pid, &parent.to_le_bytes());
     for fate in fates {
-        let place = Place::default().to_bytes();
+        let place = StreamOffsets::default().to_bytes();
         let payload = match fate {
             Fate::Serves => [&ends.0[..], &place].concat(),
             Fate::Confers => maker.to_le_bytes().to_vec(),
@@ -41,12 +41,14 @@ fn process_of(memory: &Memory, number: u32, parent: u32, maker: u32, fates: &[Fa
         };
         add(&mut bytes, Call::Fate, *fate as i64, &payload);
     }
-    Feed::new(number).take(memory, &bytes).expect("room for it");
+    LogFeed::new(number)
+        .take(memory, &bytes)
+        .expect("room for it");
 }
 
 /// Also if the streams come from elsewhere.
 #[test]
-fn those_with_clients_are_begun_and_their_parents() {
+fn children_with_clients_start_with_parents() {
     let memory = Memory::new().expect("memory");
     let [here, gone] = [1, 2].map(|byte| Ends([byte; 36]));
     let all: [(u32, &[Fate], Ends); 11] = [
@@ -84,7 +86,7 @@ fn forks(bytes: &mut Vec<u8>, numbers: impl IntoIterator<Item = u32>) {
 
 /// Those that have no clients go on where they were, if that is known, and their parents wait for them.
 #[test]
-fn children_at_work_are_begun() {
+fn running_children_are_started() {
     let memory = Memory::new().expect("memory");
     let all: [(u32, &[Fate]); 13] = [
         (0, &[]),
@@ -105,7 +107,9 @@ fn children_at_work_are_begun() {
         process(&memory, number, parent, fates, Ends::default());
     }
     let feed = |number: u32, bytes: &[u8]| {
-        Feed::new(number).take(&memory, bytes).expect("room for it");
+        LogFeed::new(number)
+            .take(&memory, bytes)
+            .expect("room for it");
     };
     let mut first = Vec::new();
     forks(&mut first, 1..=5);
@@ -140,7 +144,7 @@ fn children_at_work_are_begun() {
 
 /// What was on its way between them is to be there again.
 #[test]
-fn who_has_talked_to_one_that_is_begun_is_begun() {
+fn ipc_peers_of_started_process_are_started() {
     let memory = Memory::new().expect("memory");
     let [here, gone] = [1, 2].map(|byte| Ends([byte; 36]));
     process(&memory, 0, 0, &[], gone);
@@ -162,13 +166,13 @@ fn who_has_talked_to_one_that_is_begun_is_begun() {
 
 /// Who follows begins the first process only, and is of use as long as no child may have a client.
 #[test]
-fn children_are_not_followed() {
+fn replica_starts_main_process_only() {
     let memory = Memory::new().expect("memory");
     memory.follow();
     process(&memory, 0, 0, &[], Ends::default());
     process(&memory, 1, 0, &[Fate::Holds, Fate::Talks], Ends::default());
     assert_eq!(memory.begun(), BTreeSet::from([0]));
-    assert_eq!(memory.behind(), memory.length(0));
+    assert_eq!(memory.lag(), memory.length(0));
     assert!(!memory.may_be_served_by_children());
     process(&memory, 2, 0, &[Fate::Holds], Ends::default());
     assert!(memory.may_be_served_by_children() && !memory.is_served_by_children());
@@ -179,18 +183,18 @@ fn children_are_not_followed() {
 
 /// Of a child nothing may have arrived but that it was to be begun: no other one gets its number.
 #[test]
-fn a_number_is_given_once() {
+fn process_number_is_unique() {
     let memory = Memory::new().expect("memory");
     let mut bytes = Vec::new();
     add(&mut bytes, Call::Fork, 7, &[]);
-    Feed::new(0).take(&memory, &bytes).expect("room for it");
+    LogFeed::new(0).take(&memory, &bytes).expect("room for it");
     assert_eq!(memory.processes(), 0..8);
     assert_eq!(memory.length(7), 0);
 }
 
 /// An image is of the first process alone: children must be over, and nobody may wait for what they have said.
 #[test]
-fn children_at_work_are_in_the_way_of_an_image() {
+fn running_children_prevent_image() {
     let at_work = |fates: &[Fate]| {
         let memory = Memory::new().expect("memory");
         process(&memory, 0, 0, &[], Ends::default());
@@ -218,7 +222,7 @@ fn children_at_work_are_in_the_way_of_an_image() {
 
 /// It is begun no more, nor is who is of its session; the others are.
 #[test]
-fn who_was_given_up_is_not_begun() {
+fn abandoned_session_is_not_started() {
     let memory = Memory::new().expect("memory");
     let clients = [1, 2, 3, 4].map(|byte| Ends([byte; 36]));
     let [other, its, childs, gone] = clients;
@@ -245,7 +249,7 @@ fn who_was_given_up_is_not_begun() {
 /// A manager that has no client is nobody's session; and a client that somebody else has, or had, is not the child's
 /// alone.
 #[test]
-fn a_manager_and_the_clients_of_others_are_not_given_up() {
+fn quarantine_spares_manager_and_shared_clients() {
     let memory = Memory::new().expect("memory");
     let [one, both, gone] = [1, 2, 3].map(|byte| Ends([byte; 36]));
     let all: [(u32, &[Fate], Ends); 6] = [

@@ -41,7 +41,7 @@ use north_abi::layout::Failure;
 
 use crate::{
     descriptors::{Kind, kind_of},
-    say::{Decimal, say},
+    messages::{Decimal, say},
     sys::{Outcome, sys},
     wrap,
 };

@@ -7,8 +7,8 @@ use libc::{pid_t, siginfo_t};
 
 use crate::sys::sys;
 
-/// Children at once that are remembered.
-const MOST: usize = 4096;
+/// Children at once.
+const CHILDREN_MAX: usize = 4096;
 
 /// One whose end the program has not heard of.
 #[derive(Clone, Copy, Default)]
@@ -59,11 +59,11 @@ impl End {
 }
 
 /// Those whose end the program has not heard of.
-pub(crate) struct Children([Child; MOST]);
+pub(crate) struct Children([Child; CHILDREN_MAX]);
 
 impl Default for Children {
     fn default() -> Self {
-        Self([Child::default(); MOST])
+        Self([Child::default(); CHILDREN_MAX])
     }
 }
 

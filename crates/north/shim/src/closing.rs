@@ -11,13 +11,14 @@ use north_abi::{
 
 use crate::{
     clock,
-    descriptors::{Kind, MOST, kind_of},
+    descriptors::{DESCRIPTORS_MAX, Kind, kind_of},
     sys::{Outcome, sys},
     wrap::{Wrap, is_helper_thread},
 };
 
 /// Those that are closed and not given free: bit by bit.
-static CLOSED: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
+static CLOSED: [AtomicU64; DESCRIPTORS_MAX / 64] =
+    [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64];
 /// How many they are.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
@@ -98,7 +99,7 @@ pub(crate) fn forget() {
 impl Wrap {
     /// Give free what helpers have closed.
     #[cold]
-    pub(crate) fn give_free(&mut self) {
+    pub(crate) fn free_numbers(&mut self) {
         for fd in closed() {
             self.record(&Record {
                 call: Call::Closed,
@@ -111,14 +112,14 @@ impl Wrap {
     }
 
     /// The same in a replay: as many as then, and when the helpers have come so far.
-    pub(crate) fn give_free_again(&mut self) {
-        const ATTEMPTS: usize = 5000;
+    pub(crate) fn replay_free_numbers(&mut self) {
+        const CLOSE_ATTEMPTS_MAX: usize = 5000;
         while let Some(Ok((record, length))) = self.stream.peek()
             && record.call == Call::Closed
         {
             let fd = record.fd.cast_signed();
             self.advance(length);
-            let mut left = ATTEMPTS;
+            let mut left = CLOSE_ATTEMPTS_MAX;
             while !is_closed(fd) {
                 left -= 1;
                 if left == 0 {

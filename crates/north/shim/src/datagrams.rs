@@ -7,19 +7,19 @@ use libc::{
     CMSG_LEN, CMSG_SPACE, EIO, EMSGSIZE, ENOPROTOOPT, EOPNOTSUPP, SOL_UDP, UDP_SEGMENT, c_void,
     cmsghdr, iovec, msghdr,
 };
-use north_abi::layout::{FILE_FD, SHIPPING_FD, stream_offset};
+use north_abi::layout::{FILE_FD, LOGGER_SOCKET_FD, stream_offset};
 use protocol::link::{DETERMINANTS_OVERHEAD, Determinants, LinkKey, StreamPosition};
 
 use crate::sys::{Outcome, sys};
 
-/// They are not longer, bytes.
-const LONGEST: usize = 1472;
-/// So many leave together: the kernel would cut more (`UDP_MAX_SEGMENTS`), but not more bytes.
-const MOST: usize = 44;
+/// Longest datagram.
+const DATAGRAM_MAX_BYTES: usize = 1472;
+/// Datagrams of one batch: the kernel segments more (`UDP_MAX_SEGMENTS`), but not more bytes.
+const BATCH_DATAGRAMS_MAX: usize = 44;
 
-/// Room for those that leave together.
+/// Space for those that leave together.
 pub(crate) struct Datagrams {
-    room: [u8; MOST * LONGEST],
+    budget: [u8; BATCH_DATAGRAMS_MAX * DATAGRAM_MAX_BYTES],
     /// Nobody cuts them on the way that they go.
     is_each_alone: bool,
 }
@@ -28,7 +28,7 @@ struct Static(UnsafeCell<Datagrams>);
 // SAFETY: `datagrams` gives it to one.
 unsafe impl Sync for Static {}
 static DATAGRAMS: Static = Static(UnsafeCell::new(Datagrams {
-    room: [0; MOST * LONGEST],
+    budget: [0; BATCH_DATAGRAMS_MAX * DATAGRAM_MAX_BYTES],
     is_each_alone: false,
 }));
 
@@ -43,17 +43,17 @@ pub(crate) unsafe fn datagrams() -> &'static mut Datagrams {
 
 impl Datagrams {
     /// They go another way from here on.
-    pub(crate) fn go_another_way(&mut self) {
+    pub(crate) fn reset_route(&mut self) {
         self.is_each_alone = false;
     }
 
     /// How many bytes of a stream leave together at most, in datagrams that have at most `longest` bytes.
     pub(crate) fn capacity(longest: usize) -> u64 {
-        (MOST * (Self::each(longest) - DETERMINANTS_OVERHEAD)) as u64
+        (BATCH_DATAGRAMS_MAX * (Self::each(longest) - DETERMINANTS_OVERHEAD)) as u64
     }
 
     fn each(longest: usize) -> usize {
-        longest.clamp(DETERMINANTS_OVERHEAD + 1, LONGEST)
+        longest.clamp(DETERMINANTS_OVERHEAD + 1, DATAGRAM_MAX_BYTES)
     }
 
     /// Read `length` bytes of a stream, from where `at` says; at most [`Self::capacity`]. `None`: they are not there.
@@ -67,9 +67,9 @@ impl Datagrams {
         let length = length as usize;
         let count = length.div_ceil(each - DETERMINANTS_OVERHEAD);
         let all = self
-            .room
+            .budget
             .get_mut(..length + count * DETERMINANTS_OVERHEAD)?;
-        let mut pieces = [const { nothing() }; MOST];
+        let mut pieces = [const { nothing() }; BATCH_DATAGRAMS_MAX];
         for (piece, datagram) in pieces.iter_mut().zip(all.chunks_mut(each)) {
             let room = Determinants::room(datagram);
             (piece.iov_base, piece.iov_len) = (room.as_mut_ptr().cast(), room.len());
@@ -120,7 +120,7 @@ impl Read<'_> {
 pub(crate) fn send(datagram: &[u8]) {
     let (at, size) = (datagram.as_ptr(), datagram.len());
     // SAFETY: what is there lives.
-    unsafe { sys!(SYS_sendto, SHIPPING_FD, at, size, 0, 0, 0) };
+    unsafe { sys!(SYS_sendto, LOGGER_SOCKET_FD, at, size, 0, 0, 0) };
 }
 
 /// `UDP_SEGMENT`, as it is given with what is sent.
@@ -154,7 +154,7 @@ fn send_together(all: &[u8], each: usize) -> bool {
     message.msg_control = (&raw const cut).cast::<c_void>().cast_mut();
     message.msg_controllen = size_of::<Cut>();
     // SAFETY: what is referred to lives, and is only read.
-    let send = || unsafe { sys!(SYS_sendmsg, SHIPPING_FD, &raw const message, 0) };
+    let send = || unsafe { sys!(SYS_sendmsg, LOGGER_SOCKET_FD, &raw const message, 0) };
     let unable = [EIO, libc::EINVAL, EMSGSIZE, ENOPROTOOPT, EOPNOTSUPP];
     let outcome = match send() {
         told @ ..0 if !unable.map(|code| -Outcome::from(code)).contains(&told) => send(), // of what was sent before

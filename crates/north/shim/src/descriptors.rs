@@ -7,21 +7,21 @@ use core::{cell::UnsafeCell, mem::MaybeUninit};
 use libc::c_int;
 use north_abi::{
     Which,
-    handover::Reach,
+    handover::UpstreamPosition,
     layout::{THREADS, THREADS_FD},
 };
 
-use crate::{noting::Retired, sys::sys};
+use crate::{read_cursors::Retired, sys::sys};
 
 pub(crate) use connection::{Address, Connection, KEPT_OPTIONS};
 
-/// Descriptors beyond this are not followed; connections there are refused.
-pub(crate) const MOST: usize = 1 << 16;
-/// Connections of a process at once, duplicates of descriptors not counted.
-pub(crate) const CONNECTIONS: usize = 1 << 16;
+/// Tracked descriptors; connections beyond are refused.
+pub(crate) const DESCRIPTORS_MAX: usize = 1 << 16;
+/// Connections of a process at once, without duplicates of descriptors.
+pub(crate) const CONNECTIONS_MAX: usize = 1 << 16;
 
-/// Ways to others of a session that are looked at for connections that had not arrived.
-const WAYS: usize = 64;
+/// Channels of a session that are polled for passed connections.
+const CHANNELS_MAX: usize = 64;
 
 /// The number of the file that this is; 0: it is none.
 pub(crate) fn inode(fd: c_int) -> u64 {
@@ -119,8 +119,8 @@ pub(crate) struct Descriptor {
     /// It is an end of a pipe or a pair of sockets.
     is_end: bool,
     /// Other processes have that, too.
-    pub(crate) crosses: bool,
-    /// The process that has made it ([`crate::talk`]); 0: the first one, or it is not followed.
+    pub(crate) is_channel: bool,
+    /// The process that has made it ([`crate::ipc_replay`]); 0: the first one, or it is not followed.
     pub(crate) maker: u32,
     /// When a file was changed last that is only read, as it was when it was opened.
     pub(crate) modified: u64,
@@ -145,7 +145,7 @@ impl Descriptor {
         end: 0,
         inode: 0,
         is_end: false,
-        crosses: false,
+        is_channel: false,
         maker: 0,
         modified: 0,
         lacks_port: false,
@@ -170,15 +170,15 @@ impl Descriptor {
 
 /// All of them. Memory that was never used is never touched.
 pub(crate) struct Descriptors {
-    all: [Descriptor; MOST],
-    connections: [Connection; CONNECTIONS],
+    all: [Descriptor; DESCRIPTORS_MAX],
+    connections: [Connection; CONNECTIONS_MAX],
     /// No place from here on was ever used.
     unused: u32,
     /// The first free place before that, plus 1; 0: there is none. Each names the next one.
     free: u32,
     /// How many connections the program has opened.
     opened: u64,
-    /// Notes of those that were closed.
+    /// Read cursors of closed connections.
     pub(crate) retired: Retired,
 }
 
@@ -187,8 +187,8 @@ struct Static(UnsafeCell<Descriptors>);
 unsafe impl Sync for Static {}
 
 static TABLE: Static = Static(UnsafeCell::new(Descriptors {
-    all: [Descriptor::OTHER; MOST],
-    connections: [Connection::FREE; CONNECTIONS],
+    all: [Descriptor::OTHER; DESCRIPTORS_MAX],
+    connections: [Connection::FREE; CONNECTIONS_MAX],
     unused: 0,
     free: 0,
     opened: 0,
@@ -206,7 +206,10 @@ pub(crate) unsafe fn table() -> &'static mut Descriptors {
 
 /// What this descriptor is, as other threads may ask; it may be another thing a moment later.
 pub(crate) fn kind_of(fd: c_int) -> Kind {
-    let Some(index) = usize::try_from(fd).ok().filter(|index| *index < MOST) else {
+    let Some(index) = usize::try_from(fd)
+        .ok()
+        .filter(|index| *index < DESCRIPTORS_MAX)
+    else {
         return Kind::Other;
     };
     // SAFETY: in bounds; one byte, which is read whole.
@@ -222,7 +225,9 @@ pub(crate) struct Watched {
 
 impl Watched {
     pub(crate) fn of(fd: c_int) -> Self {
-        let index = usize::try_from(fd).ok().filter(|index| *index < MOST);
+        let index = usize::try_from(fd)
+            .ok()
+            .filter(|index| *index < DESCRIPTORS_MAX);
         let Some(index) = index else {
             return Self { epoll: 0, data: 0 };
         };
@@ -251,7 +256,7 @@ impl Watched {
 
 impl Descriptors {
     pub(crate) fn get(&self, fd: c_int) -> Descriptor {
-        let index = usize::try_from(fd).unwrap_or(MOST);
+        let index = usize::try_from(fd).unwrap_or(DESCRIPTORS_MAX);
         self.all.get(index).copied().unwrap_or_default()
     }
 
@@ -333,7 +338,7 @@ impl Descriptors {
 
     /// What the next connection is known by that the program opens.
     pub(crate) fn next_serial(&self, process: u32) -> u64 {
-        Reach::serial_of(process, self.opened + 1)
+        UpstreamPosition::serial_of(process, self.opened + 1)
     }
 
     /// A connection that the program opens. What epoll knows of the descriptor stays. `false`: there is no room for it.
@@ -445,7 +450,7 @@ impl Descriptors {
         if let Some(connection) = self.connection(fd) {
             connection.references = connection.references.saturating_sub(1);
             if connection.references == 0 {
-                let note = core::mem::take(&mut connection.note);
+                let note = core::mem::take(&mut connection.cursor);
                 connection.next_free = free;
                 self.free = place + 1;
                 self.retired.push(note);
@@ -471,7 +476,7 @@ impl Descriptors {
             {
                 connection.fd..connection.fd + 1
             }
-            _ => 0..MOST as c_int,
+            _ => 0..DESCRIPTORS_MAX as c_int,
         }
     }
 
@@ -507,7 +512,7 @@ impl Descriptors {
     pub(crate) fn makers(&self) -> impl Iterator<Item = (c_int, u32)> {
         let all = (0..)
             .zip(&self.all)
-            .filter(|(_, one)| one.crosses && one.maker != 0);
+            .filter(|(_, one)| one.is_channel && one.maker != 0);
         all.map(|(fd, one)| (fd, one.maker))
     }
 
@@ -519,8 +524,8 @@ impl Descriptors {
     }
 
     /// Every descriptor that leads to others of the session.
-    pub(crate) fn ways(&self) -> [c_int; WAYS] {
-        let mut ways = [-1; WAYS];
+    pub(crate) fn ways(&self) -> [c_int; CHANNELS_MAX] {
+        let mut ways = [-1; CHANNELS_MAX];
         let all = self.makers().filter(|(fd, _)| !self.get(*fd).is_paired());
         for (way, (fd, _)) in ways.iter_mut().zip(all) {
             *way = fd;
@@ -541,7 +546,7 @@ impl Descriptors {
             connection.is_shared = true;
         }
         for entry in &mut self.all {
-            entry.crosses |= entry.is_end;
+            entry.is_channel |= entry.is_end;
         }
     }
 }

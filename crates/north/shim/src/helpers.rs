@@ -28,25 +28,25 @@ use north_abi::{
 
 use self::thread::{Thread, first, helpers};
 pub(crate) use self::{
-    thread::{FILES, close_files, keep_numbers},
+    thread::{THREAD_FILE_FDS, close_files, keep_numbers},
     waking::{for_us, wakes_by_itself},
 };
 use crate::{
     calls::reading::becomes_ready,
     clock::{self, monotonic},
+    messages::say,
     mutexes,
-    say::say,
     sys::sys,
     wrap::{Wrap, with},
 };
 
-/// How long they may run after they were woken, nanoseconds; the first thread does nothing meanwhile.
-const LONGEST: u64 = 5_000_000_000;
-/// How long a replay waits for what they have done: they may have slept before.
-const LONGEST_AGAIN: u64 = 30_000_000_000;
-/// How often the first thread gives way before it sleeps, and for how long, nanoseconds.
-const YIELDS: u32 = 16;
-const PAUSE: i64 = 50_000;
+/// Longest time in which woken helpers come to rest. The first thread waits.
+const HELPER_REST_TIMEOUT_NS: u64 = 5_000_000_000;
+/// Longest wait of a replay for helpers, which may have slept before.
+const HELPER_REPLAY_TIMEOUT_NS: u64 = 30_000_000_000;
+/// Yields of the first thread before it sleeps, and length of each sleep.
+const YIELDS_BEFORE_SLEEP: u32 = 16;
+const HELPER_POLL_INTERVAL_NS: i64 = 50_000;
 
 /// They are not waited for any more: a [`Restless`], or 0.
 static IS_OVER: AtomicU32 = AtomicU32::new(0);
@@ -137,12 +137,12 @@ impl Wrap {
     pub(crate) fn has_slept(&mut self) {
         if helpers().iter().any(Thread::may_run) || HAVE_WOKEN.load(Ordering::Relaxed) {
             HAVE_WOKEN.store(false, Ordering::Relaxed);
-            self.has_heard_helpers();
+            self.await_helper_effects();
         }
     }
 
     /// The first thread knows that one of them has done something.
-    pub(crate) fn has_heard_helpers(&mut self) {
+    pub(crate) fn await_helper_effects(&mut self) {
         self.await_rest();
     }
 
@@ -152,22 +152,26 @@ impl Wrap {
         if is_over() || !helpers().iter().any(Thread::is_there) {
             return false;
         }
-        if !becomes_ready(fd, libc::POLLIN, LONGEST_AGAIN) {
+        if !becomes_ready(fd, libc::POLLIN, HELPER_REPLAY_TIMEOUT_NS) {
             self.fail(Failure::HelperIsSilent, Call::Input, None);
         }
-        self.has_heard_helpers();
+        self.await_helper_effects();
         true
     }
 
     #[cold]
     fn await_rest(&mut self) {
         HAS_WOKEN.set(false);
-        if is_over() || self.gives_up_again() {
+        if is_over() || self.replays_giving_up() {
             return;
         }
         // Where the record goes on, they did rest.
         let did_rest = self.is_replay && self.stream.peek().is_some();
-        let longest = if did_rest { LONGEST_AGAIN } else { LONGEST };
+        let longest = if did_rest {
+            HELPER_REPLAY_TIMEOUT_NS
+        } else {
+            HELPER_REST_TIMEOUT_NS
+        };
         if !for_us(|| all_rest(longest)) {
             self.give_up_helpers(Restless::Runs);
         }
@@ -176,7 +180,7 @@ impl Wrap {
     }
 
     /// The dead life has not waited for them any more from here on.
-    fn gives_up_again(&mut self) -> bool {
+    fn replays_giving_up(&mut self) -> bool {
         if !self.is_replay {
             return false;
         }
@@ -195,7 +199,7 @@ impl Wrap {
     /// They are not waited for any more, which the next lives are to know.
     #[cold]
     fn give_up_helpers(&mut self, reason: Restless) {
-        if is_over() || self.gives_up_again() {
+        if is_over() || self.replays_giving_up() {
             return;
         }
         let before = self.rests.before(self.stream.position());
@@ -241,10 +245,10 @@ fn all_rest(longest: u64) -> bool {
 }
 
 fn give_way(rounds: u32) {
-    match rounds < YIELDS {
+    match rounds < YIELDS_BEFORE_SLEEP {
         // SAFETY: no memory is involved.
         true => drop(unsafe { sys!(SYS_sched_yield) }),
-        false => clock::sleep(PAUSE),
+        false => clock::sleep(HELPER_POLL_INTERVAL_NS),
     }
 }
 

@@ -6,28 +6,30 @@ use libc::{ADDR_NO_RANDOMIZE, MAP_SHARED, PROT_READ, PROT_WRITE, c_char, c_int};
 use north_abi::{
     Call, Clock, Record,
     layout::{
-        FILE_FD, Failure, Fate, HANDOVER_FD, LIBRARY_FD, MAGIC, Mode, Page, SHIPPING_FD, SOCKET_FD,
-        VARIABLE, VERSION,
+        FILE_FD, Failure, Fate, HANDOVER_FD, LIBRARY_FD, LOGGER_SOCKET_FD, MAGIC, Mode, Page,
+        SOCKET_FD, VARIABLE, VERSION,
     },
     locks::Locks,
 };
 
 use crate::{
     allocators,
-    beside::{self, Role},
     calls::{effects::Remade, kept::Kept, relistening::ClosedListeners, writing::Unrecorded},
     children::Children,
-    datagrams, descriptors, helpers,
-    kinship::Kinship,
-    later::{self, RoundTrip, Waiting},
+    datagrams, descriptors,
+    determinant_sender::DeterminantSender,
+    helpers,
+    ipc_replay::PendingIpcWrites,
     live::Positions,
-    noting, places,
+    messages::say,
+    output_commit::deferred::{self, CommitWait, RoundTrip},
+    places,
+    process_group::ProcessGroup,
     program::{Other, Program},
-    say::say,
-    shipping::Shipping,
+    read_cursors,
+    shared_state_guard::{self, Role},
     stream::Stream,
     sys::sys,
-    talk::Rest,
     wrap::{self, Wrap, exit},
 };
 
@@ -78,7 +80,7 @@ extern "C" fn end() {
     // What the C library's streams still have is written now, or is not recorded.
     // SAFETY: no stream is named.
     unsafe { libc::fflush(ptr::null_mut()) };
-    wrap::with(Wrap::ends);
+    wrap::with(Wrap::record_exit);
 }
 
 fn refuse(why: &[u8]) -> ! {
@@ -110,7 +112,7 @@ fn start() {
     {
         refuse(b"its memory file is another version's");
     }
-    for fd in [FILE_FD, SOCKET_FD, HANDOVER_FD, SHIPPING_FD] {
+    for fd in [FILE_FD, SOCKET_FD, HANDOVER_FD, LOGGER_SOCKET_FD] {
         // What the program executes is not part of the service.
         // SAFETY: no memory is involved.
         unsafe { sys!(SYS_fcntl, fd, libc::F_SETFD, libc::FD_CLOEXEC) };
@@ -136,7 +138,7 @@ fn start() {
         return;
     }
     if page.pause_at.load(Ordering::Acquire) != 0 {
-        beside::set_role(Role::Rehearsal);
+        shared_state_guard::set_role(Role::ShadowReplay);
     }
     page.next_process.fetch_max(1, Ordering::AcqRel);
     let entry = &page.processes.0[0];
@@ -159,23 +161,23 @@ fn start() {
         unrecorded: Unrecorded::default(),
         rests: Unrecorded::default(),
         children: Children::default(),
-        kinship: Kinship::default(),
-        rest: Rest::default(),
+        group: ProcessGroup::default(),
+        pending_ipc: PendingIpcWrites::default(),
         limit: None,
         locks: Locks::default(),
         closed_listeners: ClosedListeners::default(),
         remade: Remade::default(),
         kept: Kept::default(),
-        shipping: Shipping::default(),
+        sender: DeterminantSender::default(),
         // SAFETY: here, once.
         datagrams: unsafe { datagrams::datagrams() },
         round_trip: RoundTrip::new(),
         // SAFETY: here, once.
-        held: unsafe { later::held() },
-        waiting: Waiting::default(),
+        deferred: unsafe { deferred::deferred_output() },
+        commit_wait: CommitWait::default(),
         // SAFETY: here, once.
-        reads: unsafe { noting::reads() },
-        ask_for_notes_at: 0,
+        reads: unsafe { read_cursors::reads() },
+        next_table_request: 0,
         confirmed: (0, 0),
         positions: Positions::new(page.positions.load(Ordering::Acquire)),
     };
@@ -206,6 +208,6 @@ fn start() {
             payload: program.as_bytes(),
         });
     }
-    wrap.lives();
+    wrap.register_liveness();
     wrap::begin(wrap);
 }

@@ -14,7 +14,7 @@ use libc::{
 };
 use north_abi::{
     Call,
-    handover::{Ends, Entry, GO, JOIN_ANSWER, Message, Position, Reach, Standing},
+    handover::{Ends, Entry, GO, JOIN_ANSWER, Message, Position, ReplayPosition, UpstreamPosition},
     layout::{ALL_IS_KEPT, FILE_FD, Failure, Fate, HANDOVER_FD, POSITIONS_OFFSET, SOCKET_FD},
 };
 
@@ -22,15 +22,14 @@ use crate::{
     calls::{readiness::epoll::own_data, reading::becomes_ready},
     clock, closing,
     descriptors::{Backing, Connection, Descriptor},
-    places,
-    say::say,
-    signals,
+    messages::say,
+    places, signals,
     sys::{bytes, sys},
     wrap::{Wrap, exit},
 };
 
 /// Options that a program sets, and finds again on the socket that takes the placeholder's place: level, name.
-const OPTIONS: [(c_int, c_int); 12] = [
+const COPIED_OPTIONS: [(c_int, c_int); 12] = [
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
     (libc::SOL_SOCKET, libc::SO_LINGER),
     (libc::SOL_SOCKET, libc::SO_RCVTIMEO),
@@ -138,7 +137,7 @@ pub(crate) fn said(connection: &Connection, written: &[u8]) {
     let Some(new) = written.get(known..).filter(|new| !new.is_empty()) else {
         return;
     };
-    let entry = Entry::Said {
+    let entry = Entry::Output {
         connection: connection.number,
         offset: connection.outstream + known as u64,
         bytes: new,
@@ -165,12 +164,12 @@ pub(crate) fn ends(connection: &Connection) -> Ends {
 }
 
 /// The connection stands here.
-pub(crate) fn stands(process: u32, connection: &Connection, is_closed: bool) {
+pub(crate) fn report_position(process: u32, connection: &Connection, is_closed: bool) {
     if connection.is_outgoing() {
-        put(&reaches(process, connection, is_closed), &[]);
+        put(&upstream_entry(process, connection, is_closed), &[]);
         return;
     }
-    let standing = Standing {
+    let position = ReplayPosition {
         ends: ends(connection),
         instream: connection.instream,
         outstream: connection.outstream,
@@ -179,17 +178,17 @@ pub(crate) fn stands(process: u32, connection: &Connection, is_closed: bool) {
         which: connection.which,
     };
     put(
-        &Entry::Stands {
+        &Entry::ReplayPosition {
             connection: connection.number,
             process,
-            standing,
+            position,
         },
         &[],
     );
 }
 
 /// This process has served it from there on up to here.
-pub(crate) fn served(connection: &Connection) {
+pub(crate) fn report_served(connection: &Connection) {
     if connection.received < u64::MAX {
         let entry = Entry::Served {
             connection: connection.number,
@@ -200,8 +199,8 @@ pub(crate) fn served(connection: &Connection) {
     }
 }
 
-fn reaches(process: u32, known: &Connection, is_closed: bool) -> Entry<'static> {
-    let reach = Reach {
+fn upstream_entry(process: u32, known: &Connection, is_closed: bool) -> Entry<'static> {
+    let position = UpstreamPosition {
         serial: known.serial,
         is_local: known.is_local,
         instream: known.instream,
@@ -209,10 +208,10 @@ fn reaches(process: u32, known: &Connection, is_closed: bool) -> Entry<'static> 
         is_shut: known.is_shut,
         is_closed,
     };
-    Entry::Reaches {
+    Entry::UpstreamPosition {
         connection: known.number,
         process,
-        reach,
+        position,
     }
 }
 
@@ -228,9 +227,9 @@ pub(crate) fn go(wrap: &mut Wrap) {
     wrap.commit_replayed();
     wrap.clock.go_on(clock::monotonic(), clock::time_of_day());
     for (_, connection) in wrap.descriptors.connections() {
-        stands(wrap.process, connection, false);
+        report_position(wrap.process, connection, false);
         if connection.is_served && wrap.process != 0 && !connection.is_outgoing() {
-            served(connection);
+            report_served(connection);
         }
     }
     let socket = report(wrap);
@@ -243,8 +242,8 @@ pub(crate) fn go(wrap: &mut Wrap) {
     // SAFETY: it is ours.
     unsafe { sys!(SYS_close, socket) };
     wrap.may_have_opened = true;
-    signals::forget_heard(wrap);
-    wrap.say_rest();
+    signals::forget_received(wrap);
+    wrap.flush_pending_ipc();
     wrap.serves_on();
     if let Some(limit) = wrap.limit.take() {
         // SAFETY: a limit that lives.
@@ -351,8 +350,8 @@ pub(crate) fn ended(wrap: &mut Wrap) {
 
 /// Nobody goes on with a file that is not there any more. One that a helper thread is about to close is waited for.
 pub(crate) fn find_files(wrap: &mut Wrap) {
-    const ATTEMPTS: usize = 100;
-    for _ in 0..ATTEMPTS {
+    const STALE_FILE_ATTEMPTS_MAX: usize = 100;
+    for _ in 0..STALE_FILE_ATTEMPTS_MAX {
         let mut files = wrap.descriptors.without_file();
         if !files.any(|(fd, backing)| is_open_still(fd, backing)) {
             return;
@@ -515,7 +514,7 @@ fn replace(wrap: &mut Wrap, fd: c_int, descriptor: &Descriptor, socket: c_int) {
 }
 
 fn copy_options(from: c_int, to: c_int) {
-    for (level, name) in OPTIONS {
+    for (level, name) in COPIED_OPTIONS {
         let mut value = [0u64; 4];
         let mut length: u32 = 32;
         // SAFETY: the value has room for any of these.

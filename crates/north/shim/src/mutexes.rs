@@ -6,8 +6,8 @@
 
 use core::cell::Cell;
 
-/// More than these at once are not remembered: a helper may wait for any of those.
-const MOST: usize = 16;
+/// Locked mutexes that are tracked. A helper may wait for any mutex beyond.
+const TRACKED_MUTEXES_MAX: usize = 16;
 
 #[derive(Clone, Copy)]
 struct Mutex {
@@ -28,7 +28,7 @@ impl Mutex {
 }
 
 thread_local! {
-    static HELD: [Cell<Mutex>; MOST] = const { [const { Cell::new(Mutex::NONE) }; MOST] };
+    static HELD: [Cell<Mutex>; TRACKED_MUTEXES_MAX] = const { [const { Cell::new(Mutex::NONE) }; TRACKED_MUTEXES_MAX] };
 }
 
 /// One was taken.
@@ -66,7 +66,7 @@ pub(crate) fn given_back(address: usize) -> bool {
     })
 }
 
-fn find(held: &[Cell<Mutex>; MOST], address: usize) -> Option<&Cell<Mutex>> {
+fn find(held: &[Cell<Mutex>; TRACKED_MUTEXES_MAX], address: usize) -> Option<&Cell<Mutex>> {
     held.iter().find(|place| place.get().address == address)
 }
 

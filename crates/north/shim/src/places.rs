@@ -8,4 +8,4 @@ pub(crate) const STREAM: usize = 2 << 44;
 /// How far clients are.
 pub(crate) const POSITIONS: usize = 3 << 44;
 /// How far connections are noted.
-pub(crate) const NOTES: usize = 4 << 44;
+pub(crate) const READ_CURSORS: usize = 4 << 44;

@@ -7,9 +7,8 @@ use north_abi::layout::VERSION;
 
 use crate::{calls::writing::hash, sys::sys};
 
-/// How much of the file's beginning is looked at: an ELF file has there what its linker has made of its contents (the
-/// build id), and its sections' places.
-const BEGINNING: usize = 64 << 10;
+/// Compared bytes of a program's file: an ELF file has its build id and its section headers' offsets there.
+const ELF_PREFIX_BYTES: usize = 64 << 10;
 
 /// The record's [`VERSION`], the file's size, a hash of its beginning, and a hash of the command line, as the record
 /// of a process's beginning has them. Nothing in it belongs to one host.
@@ -26,7 +25,7 @@ impl Program {
     /// The one that runs. `None`: the kernel does not say (no `/proc`).
     pub(crate) fn running() -> Option<Self> {
         let file = open(c"/proc/self/exe")?;
-        let beginning = contents(file, BEGINNING);
+        let beginning = contents(file, ELF_PREFIX_BYTES);
         // SAFETY: no memory is involved; it is ours.
         let size = unsafe {
             let size = sys!(SYS_lseek, file, 0, SEEK_END);

@@ -42,7 +42,7 @@ impl Real {
                 }
             };
             if found.is_null() {
-                crate::say::say(&[b"the C library has no ", self.name.to_bytes()]);
+                crate::messages::say(&[b"the C library has no ", self.name.to_bytes()]);
                 crate::wrap::exit();
             }
             self.found.store(found, Ordering::Relaxed);

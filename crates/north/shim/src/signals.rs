@@ -15,19 +15,19 @@ use north_abi::{Call, Record};
 
 use crate::{
     children::End,
-    life::await_end,
+    liveness::await_service_kill,
     sys::{Outcome, sys},
     wrap::Wrap,
 };
 
-/// Where a child's process id is in what the kernel says.
-const CHILD: usize = 16;
+/// Offset of `si_pid` in `siginfo_t`, bytes.
+const SIGINFO_PID_OFFSET: usize = 16;
 
 /// The kernel has sent it by itself.
 const SI_KERNEL: c_int = 0x80;
 
-/// Signals are numbered from 1 to this.
-const MOST: usize = 64;
+/// Highest signal number.
+const SIGNAL_MAX: usize = 64;
 
 /// Those that have arrived and were not delivered yet: bit n - 1 is signal n.
 static PENDING: AtomicU64 = AtomicU64::new(0);
@@ -40,16 +40,18 @@ struct Slot {
     information: siginfo_t,
 }
 
-struct Slots(UnsafeCell<[MaybeUninit<Slot>; MOST + 1]>);
+struct Slots(UnsafeCell<[MaybeUninit<Slot>; SIGNAL_MAX + 1]>);
 // SAFETY: `wanted` is written while the signal is not yet caught, or by the thread that reads it;
 // `information` by whoever sets the mark, and read by who has taken it.
 unsafe impl Sync for Slots {}
-static SLOTS: Slots = Slots(UnsafeCell::new([const { MaybeUninit::zeroed() }; MOST + 1]));
+static SLOTS: Slots = Slots(UnsafeCell::new(
+    [const { MaybeUninit::zeroed() }; SIGNAL_MAX + 1],
+));
 
 fn slot(signal: c_int) -> Option<*mut Slot> {
     let index = usize::try_from(signal)
         .ok()
-        .filter(|index| (1..=MOST).contains(index))?;
+        .filter(|index| (1..=SIGNAL_MAX).contains(index))?;
     // SAFETY: in bounds.
     Some(unsafe { SLOTS.0.get().cast::<Slot>().add(index) })
 }
@@ -125,20 +127,20 @@ pub(crate) fn take(wrap: &mut Wrap) -> Option<c_int> {
         // SAFETY: see `Slots`; the kernel has filled in a child's.
         unsafe {
             let child = (&raw mut (*place).information)
-                .byte_add(CHILD)
+                .byte_add(SIGINFO_PID_OFFSET)
                 .cast::<libc::pid_t>();
             child.write(wrap.children.known(child.read()));
             let information = &(*place).information;
             let end = End(*information);
             if end.is_broken() {
-                wrap.is_orphaned(information.si_pid());
+                wrap.mark_orphaned(information.si_pid());
             } else if end.is_kill() {
-                await_end();
+                await_service_kill();
             }
         }
     }
     if wrap.process != 0 {
-        wrap.look_for_crashes(); // it may be the signal that it is to have then (`PR_SET_PDEATHSIG`)
+        wrap.poll_crashes(); // it may be the signal that it is to have then (`PR_SET_PDEATHSIG`)
     }
     // SAFETY: see `Slots`; a plain structure's bytes.
     let payload = unsafe {
@@ -165,7 +167,7 @@ fn is_news(wrap: &Wrap, place: *mut Slot) -> bool {
 }
 
 /// The same of the mark of a replay that is over, or has come to where a child's end was heard of.
-pub(crate) fn forget_heard(wrap: &Wrap) {
+pub(crate) fn forget_received(wrap: &Wrap) {
     let bit = 1 << (libc::SIGCHLD - 1);
     let is_marked = PENDING.load(Ordering::Acquire) & bit != 0;
     let place = slot(libc::SIGCHLD).filter(|_| is_marked);

@@ -16,9 +16,9 @@ use crate::{
     sys::{bytes, bytes_mut, sys},
 };
 
-/// How much is mapped at a time: first, and at last. A child may have little to say.
-const FIRST_WINDOW: u64 = 64 << 10;
-const WINDOW: u64 = 512 << 10;
+/// Bytes of the first mapping, and of later ones. A child may record little.
+const FIRST_MAPPING_BYTES: u64 = 64 << 10;
+const MAPPING_BYTES: u64 = 512 << 10;
 const PAGE_SIZE: u64 = 4096;
 
 /// Why nothing can be recorded any more.
@@ -105,13 +105,13 @@ impl Stream {
 
     /// Something is said that is known from what was recorded so far.
     #[inline]
-    pub(crate) fn speaks(&self) {
+    pub(crate) fn record_output(&self) {
         self.entry.said.store(self.at, Ordering::Relaxed);
     }
 
     /// Somebody hears of what was recorded up to there.
     #[inline]
-    pub(crate) fn is_heard(&self, at: u64) {
+    pub(crate) fn record_ack(&self, at: u64) {
         self.entry.said.fetch_max(at, Ordering::Relaxed);
     }
 
@@ -132,7 +132,7 @@ impl Stream {
             return Err(StreamError::Full);
         }
         let start = at / PAGE_SIZE * PAGE_SIZE;
-        let least = (2 * self.length).clamp(FIRST_WINDOW, WINDOW);
+        let least = (2 * self.length).clamp(FIRST_MAPPING_BYTES, MAPPING_BYTES);
         let length = (end - start).next_multiple_of(PAGE_SIZE).max(least);
         self.unmap();
         let offset = stream_offset(self.number) + start;
@@ -142,7 +142,11 @@ impl Stream {
             return Err(StreamError::Full);
         }
         // What is as large as usual is going to be used: one fault instead of one for each page.
-        let all_at_once = if length <= WINDOW { MAP_POPULATE } else { 0 };
+        let all_at_once = if length <= MAPPING_BYTES {
+            MAP_POPULATE
+        } else {
+            0
+        };
         // SAFETY: a new mapping of our own file.
         let window = unsafe {
             let access = PROT_READ | PROT_WRITE;

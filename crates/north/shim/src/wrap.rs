@@ -7,7 +7,7 @@ use core::{
 
 use libc::{c_int, pid_t, rlimit};
 use north_abi::{
-    Call, Clock, Header, Held, Record,
+    Call, Clock, DeferredOutput, Header, Record,
     layout::{Failure, Mode, Page},
     locks::Locks,
 };
@@ -19,21 +19,20 @@ use crate::{
     closing,
     datagrams::Datagrams,
     descriptors::Descriptors,
-    kinship::Kinship,
-    later::{RoundTrip, Waiting},
+    determinant_sender::DeterminantSender,
+    ipc_replay::PendingIpcWrites,
     live::{self, Positions},
-    noting::Reads,
-    pausing,
-    say::say,
-    shipping::Shipping,
-    signals,
+    messages::say,
+    output_commit::deferred::{CommitWait, RoundTrip},
+    process_group::ProcessGroup,
+    read_cursors::UnstableReads,
+    signals, snapshot_point,
     stream::Stream,
     sys::{Outcome, sys},
-    talk::Rest,
 };
 
 /// Locks on files at once.
-const LOCKS: usize = 256;
+const FILE_LOCKS_MAX: usize = 256;
 
 /// The wrap of one process.
 pub(crate) struct Wrap {
@@ -51,13 +50,13 @@ pub(crate) struct Wrap {
     /// How often its helpers have come to rest.
     pub(crate) rests: Unrecorded,
     pub(crate) children: Children,
-    pub(crate) kinship: Kinship,
+    pub(crate) group: ProcessGroup,
     /// What is still to be said to others of its session when a replay is over.
-    pub(crate) rest: Rest,
+    pub(crate) pending_ipc: PendingIpcWrites,
     /// How many descriptors the program allows itself when its record is replayed.
     pub(crate) limit: Option<rlimit>,
     /// What it has locked, and in a replay had.
-    pub(crate) locks: Locks<LOCKS>,
+    pub(crate) locks: Locks<FILE_LOCKS_MAX>,
     /// Listeners that it has closed in a replay.
     pub(crate) closed_listeners: ClosedListeners,
     /// Files that are made again in a replay.
@@ -65,16 +64,16 @@ pub(crate) struct Wrap {
     /// Files that were read, and that may go.
     pub(crate) kept: Kept,
     /// The way to the logger.
-    pub(crate) shipping: Shipping,
+    pub(crate) sender: DeterminantSender,
     pub(crate) datagrams: &'static mut Datagrams,
     pub(crate) round_trip: RoundTrip,
     /// What was said and leaves when it may.
-    pub(crate) held: &'static mut Held,
-    pub(crate) waiting: Waiting,
+    pub(crate) deferred: &'static mut DeferredOutput,
+    pub(crate) commit_wait: CommitWait,
     /// What was read, and the logger may not know of.
-    pub(crate) reads: &'static mut Reads,
-    /// When the supervisor may be asked for the table of notes again, nanoseconds.
-    pub(crate) ask_for_notes_at: u64,
+    pub(crate) reads: &'static mut UnstableReads,
+    /// Earliest time of the next request for the table of read cursors, nanoseconds.
+    pub(crate) next_table_request: u64,
     /// Which logger has what other processes had recorded when this one's record was so long.
     pub(crate) confirmed: (u32, u64),
     /// How far clients are, while a record is replayed.
@@ -228,7 +227,7 @@ impl Wrap {
     /// The record with this length was replayed.
     pub(crate) fn advance(&mut self, length: u64) {
         if self.stream.advance(length) {
-            pausing::pause(self);
+            snapshot_point::pause(self);
         }
     }
 
@@ -242,9 +241,9 @@ impl Wrap {
     #[inline]
     fn signal(&mut self) -> Option<c_int> {
         if self.is_replay {
-            self.give_free_again();
+            self.replay_free_numbers();
         } else if closing::is_pending() {
-            self.give_free();
+            self.free_numbers();
         }
         if self.is_replay {
             signals::replayed(self)
@@ -327,8 +326,8 @@ impl Wrap {
     #[cold]
     pub(crate) fn fail(&mut self, failure: Failure, call: Call, found: Option<Call>) -> ! {
         let page = self.page;
-        if self.is_dispensable() {
-            self.is_given_up();
+        if self.may_skip_replay() {
+            self.give_up_process();
         }
         page.failed_process.store(self.process, Ordering::Relaxed);
         page.failed_at

@@ -5,7 +5,7 @@ use std::{
 };
 
 use checkpoint::{Criu, Image, ProcessSource, Sandbox, SandboxReport, Store, Unpack};
-use north_host::{Handover, Kept, Library, Memory, Message, Position, Score};
+use north_host::{Handover, Library, LogSection, Memory, Message, Position, SnapshotTail};
 use rand::Rng as _;
 
 use crate::{
@@ -36,7 +36,7 @@ pub(crate) struct Images {
 #[derive(Debug)]
 pub(crate) struct CurrentImage {
     pub(crate) image: Image,
-    pub(crate) kept: Kept,
+    pub(crate) kept: SnapshotTail,
     /// Size in bytes.
     pub(crate) bytes: u64,
 }
@@ -104,9 +104,10 @@ impl Images {
     ) -> io::Result<ShadowReplay> {
         let number = rand::rng().random_range(1..=u64::MAX);
         let image = self.store.begin(number)?;
-        let score = memory.score()?;
-        let end = score.end;
-        let copying = thread::Builder::new().spawn(move || copy(&score, number, &mut positions))?;
+        let section = memory.log_section()?;
+        let end = section.end;
+        let copying =
+            thread::Builder::new().spawn(move || copy(&section, number, &mut positions))?;
         Ok(ShadowReplay {
             image: Some(image),
             end,
@@ -149,8 +150,8 @@ pub(crate) fn remove(run_dir: &Path) -> io::Result<()> {
 
 type Copied = io::Result<(Memory, Vec<Position>)>;
 
-fn copy(score: &Score, number: u64, positions: &mut Vec<Position>) -> Copied {
-    let memory = score.copy(number, positions)?;
+fn copy(section: &LogSection, number: u64, positions: &mut Vec<Position>) -> Copied {
+    let memory = section.copy_log(number, positions)?;
     Ok((memory, std::mem::take(positions)))
 }
 
@@ -171,9 +172,9 @@ enum Stage {
     /// The shadow replay runs on the copy.
     Replays(ReplayRun),
     /// The replay has stopped, and CRIU dumps its process.
-    Dumps(Sandbox, Kept),
+    Dumps(Sandbox, SnapshotTail),
     /// The image is restored as a test.
-    Tries(Sandbox, Kept),
+    Tries(Sandbox, SnapshotTail),
 }
 
 struct ReplayRun {
@@ -212,7 +213,7 @@ impl NewImage {
 impl NewImage {
     /// This image, of a record up to there.
     pub(crate) fn of(image: Image, end: u64) -> Self {
-        let (kept, bytes) = (Kept::default(), 0);
+        let (kept, bytes) = (SnapshotTail::default(), 0);
         Self {
             last: Some(CurrentImage { image, kept, bytes }),
             end,
@@ -338,7 +339,7 @@ impl ReplayRun {
         .doing(IMAGES)?;
         let room = {
             use std::os::fd::AsFd as _;
-            let socket = handover.theirs();
+            let socket = handover.process_socket();
             let given = [Some(memory.as_fd()), socket, Some(handover.file())];
             let mut given: Vec<_> = given.into_iter().flatten().collect();
             match images.last() {
@@ -371,7 +372,7 @@ impl ReplayRun {
     /// The replay has advanced within [`REPLAY_STALL_TIMEOUT`].
     fn makes_progress(&mut self) -> bool {
         // Before its process is there it is not behind at all.
-        let (behind, now) = (self.memory.behind(), clock::now());
+        let (behind, now) = (self.memory.lag(), clock::now());
         if behind != self.behind.0 {
             self.behind = (behind, now);
         }
@@ -379,21 +380,23 @@ impl ReplayRun {
     }
 
     /// What belongs to the image, when the rehearsal has stopped where it should.
-    fn poll(&mut self, files: &mut Files) -> Result<Option<Kept>, String> {
+    fn poll(&mut self, files: &mut Files) -> Result<Option<SnapshotTail>, String> {
         if let Some(divergence) = self.memory.divergence() {
             return Err(format!("its rehearsal went another way: {divergence}"));
         }
         // One that is made from an image says so first.
         sandbox_reply(&mut self.room)?;
-        self.handover.hear().map_err(|error| error.to_string())?;
-        for (message, descriptor) in self.handover.others() {
+        self.handover
+            .receive_messages()
+            .map_err(|error| error.to_string())?;
+        for (message, descriptor) in self.handover.take_requests() {
             match files.on_message(message, descriptor) {
                 None => {}
                 Some((Message::Paused { .. }, _)) => self.has_stopped = true,
                 Some(_) => return Err("its rehearsal has connections to others".into()),
             }
         }
-        if self.handover.has_heard(&BTreeSet::from([0])) {
+        if self.handover.has_reports_of(&BTreeSet::from([0])) {
             return Err("its rehearsal did not stop".into());
         }
         if !self.handover.is_over().map_err(|error| error.to_string())? {
@@ -405,7 +408,7 @@ impl ReplayRun {
         if !self.has_stopped {
             return Err("its rehearsal has ended".into());
         }
-        let kept = self.handover.keep(&self.positions);
+        let kept = self.handover.snapshot_tail(&self.positions);
         kept.map(Some).map_err(|error| error.to_string())
     }
 }

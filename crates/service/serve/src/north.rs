@@ -19,10 +19,10 @@ use std::{
 };
 
 use north_host::{
-    Divergence, Ends, Handover, HandoverError, Library, Memory, Message, Passed, Which,
+    ConnectionReport, Divergence, Ends, Handover, HandoverError, Library, Memory, Message, Which,
     layout::{
-        Committed, FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, Mode, Restless, SHIPPING_FD,
-        SOCKET_FD,
+        Committed, FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, LOGGER_SOCKET_FD, Mode,
+        Restless, SOCKET_FD,
     },
 };
 use protocol::control::Edition;
@@ -56,7 +56,7 @@ pub(crate) struct North {
     memory: Memory,
     handover: Handover,
     /// Client connections as a process reported them after the replay.
-    passed: HashMap<(Ends, Which), Passed>,
+    passed: HashMap<(Ends, Which), ConnectionReport>,
     /// Grafted sockets of these connections.
     made: HashMap<u32, TcpStream>,
     /// Connections that the server has opened.
@@ -184,7 +184,7 @@ impl North {
             north.set_images(images);
             return Ok(north);
         };
-        let memory = match Memory::left(memory_mount.path()) {
+        let memory = match Memory::leftover(memory_mount.path()) {
             Some(memory) => Ok((memory, false)),
             None => beside(&memory_mount, bytes).map(|memory| (memory, true)),
         };
@@ -234,7 +234,7 @@ impl North {
 
     /// Readable when a process has something to say.
     pub(crate) fn watch(&self) -> BorrowedFd<'_> {
-        self.handover.ours()
+        self.handover.supervisor_socket()
     }
 
     /// Start the server: it replays what there is. `shipping` is its way to the logger, where there is one.
@@ -246,7 +246,11 @@ impl North {
         announce: Announce<'_>,
     ) -> Result<Server, ServeError> {
         let mut inherited = vec![(self.memory.as_fd(), FILE_FD)];
-        inherited.extend(self.handover.theirs().map(|socket| (socket, SOCKET_FD)));
+        inherited.extend(
+            self.handover
+                .process_socket()
+                .map(|socket| (socket, SOCKET_FD)),
+        );
         inherited.push((self.handover.file(), HANDOVER_FD));
         if let Some(checkpoints) = self
             .checkpoints
@@ -257,7 +261,7 @@ impl North {
             return checkpoints.restore(&given, shipping);
         }
         inherited.push((self.shim.as_fd(), LIBRARY_FD));
-        inherited.extend(shipping.map(|socket| (socket, SHIPPING_FD)));
+        inherited.extend(shipping.map(|socket| (socket, LOGGER_SOCKET_FD)));
         let command = checkpoint::sandbox::preloaded(command.clone());
         Ok(command.start_with(cgroup, &inherited, announce)?)
     }
@@ -271,9 +275,9 @@ impl North {
     /// Hear what an incarnation that follows has said of its connections, and which files it asks for. All else is for
     /// when it goes on.
     pub(crate) fn listen(&mut self) -> Result<(), HandoverError> {
-        self.handover.listen()?;
-        self.has_messages |= self.handover.hear()?;
-        for (message, descriptor) in self.handover.others() {
+        self.handover.read_entries()?;
+        self.has_messages |= self.handover.receive_messages()?;
+        for (message, descriptor) in self.handover.take_requests() {
             self.pending_messages
                 .extend(self.files.on_message(message, descriptor));
         }
@@ -282,7 +286,7 @@ impl North {
 
     /// Retained output of a replica, bytes.
     pub(crate) fn held(&self) -> usize {
-        self.handover.held()
+        self.handover.report_bytes()
     }
 
     /// So much of it is with the clients of these connections; there are no others.
@@ -379,14 +383,14 @@ impl North {
 
     /// What the server has said: that it has replayed its record, or that it has opened or closed a connection.
     pub(crate) fn poll(&mut self, now: Duration) -> Result<Replayed, ServeError> {
-        match self.handover.hear() {
+        match self.handover.receive_messages() {
             Ok(has_messages) if has_messages || self.has_messages => {}
             Ok(_) => return Ok(Replayed::NotYet),
             Err(HandoverError::Io(error)) => return Err(error).doing(RECORD),
             Err(error) => return Ok(Replayed::Not(error.to_string())),
         }
         self.handle_messages();
-        if !self.replays || !self.handover.has_heard(&self.memory.begun()) {
+        if !self.replays || !self.handover.has_reports_of(&self.memory.begun()) {
             return Ok(Replayed::NotYet);
         }
         let passed = match self.handover.take() {
@@ -397,9 +401,9 @@ impl North {
         let (closed, open): (Vec<_>, Vec<_>) = passed
             .clients
             .into_iter()
-            .partition(|one| one.standing.is_closed);
+            .partition(|one| one.position.is_closed);
         let clients = closed.into_iter().chain(open);
-        let named = |one: Passed| ((one.standing.ends, one.standing.which), one);
+        let named = |one: ConnectionReport| ((one.position.ends, one.position.which), one);
         self.passed = clients.map(named).collect();
         self.upstream.pass(passed.opened);
         (self.replays, self.replayed_at) = (false, Some(now));
@@ -411,8 +415,8 @@ impl North {
     fn handle_messages(&mut self) {
         self.has_messages = false;
         let before = std::mem::take(&mut self.pending_messages);
-        for (message, descriptor) in before.into_iter().chain(self.handover.others()) {
-            if let (Message::Notes { .. }, Some(answer)) = (message, &descriptor) {
+        for (message, descriptor) in before.into_iter().chain(self.handover.take_requests()) {
+            if let (Message::ReadCursors { .. }, Some(answer)) = (message, &descriptor) {
                 if let Some(notes) = &self.read_cursors {
                     files::give(notes.as_fd(), answer);
                 }
@@ -450,7 +454,7 @@ impl North {
     pub(crate) fn ends(&mut self) {
         self.memory.is_ending();
         // Nobody is to wait for an answer while we wait for the server's end.
-        if self.handover.stop_listening().is_ok() && self.handover.hear().is_ok() {
+        if self.handover.stop_listening().is_ok() && self.handover.receive_messages().is_ok() {
             self.handle_messages();
         }
         self.upstream.let_go();

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use north_host::{Divergence, Ends, Feed};
+use north_host::{Divergence, Ends, LogFeed};
 use protocol::control::Edition;
 use south_model::newest_records;
 use supervise::{Cgroup, Exit, Server};
@@ -28,7 +28,7 @@ pub(crate) struct Replica {
     pub(crate) north: North,
     server: Server,
     edition: Edition,
-    feeds: BTreeMap<u32, Feed>,
+    feeds: BTreeMap<u32, LogFeed>,
     trim_at: usize,
     /// Time at which the replica caught up first.
     caught_up: Option<Duration>,
@@ -104,7 +104,7 @@ impl Replica {
         let feed = self
             .feeds
             .entry(process)
-            .or_insert_with(|| Feed::new(process));
+            .or_insert_with(|| LogFeed::new(process));
         if feed.position(memory) != from {
             return Ok(false);
         }
@@ -117,7 +117,7 @@ impl Replica {
         if self.north.memory().is_served_by_children() {
             return Err(ReplicaError::Children);
         }
-        self.north.memory().tell_more();
+        self.north.memory().notify_appended();
         self.north.listen().map_err(ReplicaError::Nonsense)?;
         if let Some(divergence) = self.north.divergence() {
             return Err(ReplicaError::Diverged(divergence));
@@ -131,7 +131,7 @@ impl Replica {
 
     /// Received bytes that are not replayed.
     pub(crate) fn lag_bytes(&self) -> u64 {
-        self.north.memory().behind()
+        self.north.memory().lag()
     }
 
     /// Has it come to the end of what there is just now, for the first time?
@@ -183,7 +183,7 @@ impl Replica {
             let feed = self
                 .feeds
                 .entry(process)
-                .or_insert_with(|| Feed::new(process));
+                .or_insert_with(|| LogFeed::new(process));
             let mut fed = Ok(());
             logger.read_determinants(process, feed.position(memory), length, |bytes| {
                 if fed.is_ok() {

@@ -3,7 +3,7 @@
 use core::{mem::MaybeUninit, sync::atomic::Ordering};
 
 use libc::{c_int, sockaddr, sockaddr_storage, socklen_t};
-use north_abi::{Arrival, Call, Header, Record, Which, layout::Failure};
+use north_abi::{AcceptedConnection, Call, Header, Record, Which, layout::Failure};
 
 use super::{connecting, failed, kind, opening::take_place, other_threads, refuse};
 use crate::{
@@ -64,7 +64,7 @@ impl Wrap {
     fn accept(&mut self, listener: c_int, flags: c_int) -> (Outcome, Address) {
         let replayed = self.replayed(Call::Accept, listener, arrived);
         if let Some((outcome, arrived)) = replayed {
-            return self.accept_again(outcome, arrived, flags);
+            return self.replay_accept(outcome, arrived, flags);
         }
         self.before_reading(listener, 0);
         let (outcome, peer) = perform(listener, flags);
@@ -85,20 +85,20 @@ impl Wrap {
             peer,
             local: local(fd),
         };
-        self.record_arrival(Call::Accept, listener, outcome, &arrived);
+        self.record_accept(Call::Accept, listener, outcome, &arrived);
         self.add(fd, arrived);
         self.serves(fd);
         (outcome, peer)
     }
 
-    pub(super) fn record_arrival(
+    pub(super) fn record_accept(
         &mut self,
         call: Call,
         fd: c_int,
         outcome: Outcome,
         arrived: &Arrived,
     ) {
-        let arrival = Arrival {
+        let accepted = AcceptedConnection {
             which: arrived.which,
             peer: arrived.peer.as_bytes(),
             local: arrived.local.as_bytes(),
@@ -107,13 +107,13 @@ impl Wrap {
             call,
             fd: fd.cast_unsigned(),
             outcome,
-            length: arrival.length(),
+            length: accepted.length(),
         };
-        self.append(header, |room| arrival.write(room));
+        self.append(header, |room| accepted.write(room));
     }
 
     /// A connection that an earlier life was given.
-    fn accept_again(
+    fn replay_accept(
         &mut self,
         outcome: Outcome,
         arrived: Arrived,
@@ -162,21 +162,21 @@ pub(super) fn arrived(record: &Record<'_>) -> (Outcome, Arrived) {
         peer: Address::NONE,
         local: Address::NONE,
     };
-    if let Some(arrival) = Arrival::read(record.payload) {
-        arrived.which = arrival.which;
-        arrived.peer.fill(arrival.peer);
-        arrived.local.fill(arrival.local);
+    if let Some(accepted) = AcceptedConnection::read(record.payload) {
+        arrived.which = accepted.which;
+        arrived.peer.fill(accepted.peer);
+        arrived.local.fill(accepted.local);
     }
     (record.outcome, arrived)
 }
 
-/// Longest that an IPv4 or IPv6 header and a TCP header are, bytes.
-const HEADERS: usize = 120;
+/// Longest headers of a SYN: IPv4 or IPv6, and TCP.
+const SYN_HEADERS_MAX_BYTES: usize = 120;
 
 /// Which connection it is, by its SYN, if the kernel has kept that.
 fn which(fd: c_int) -> Which {
-    let mut syn = [0; HEADERS];
-    let mut length: socklen_t = HEADERS as socklen_t;
+    let mut syn = [0; SYN_HEADERS_MAX_BYTES];
+    let mut length: socklen_t = SYN_HEADERS_MAX_BYTES as socklen_t;
     let (level, name) = (libc::IPPROTO_TCP, libc::TCP_SAVED_SYN);
     // SAFETY: room on our stack, and its size.
     let outcome = unsafe {
@@ -206,7 +206,7 @@ unsafe extern "C" fn accept4(
     length: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
-    other_threads::look_at_listener(listener, "accept");
+    other_threads::check_listener(listener, "accept");
     let mut address = Address::NONE;
     let accepted = match kind(listener, "accept4") {
         Kind::Listener => restarting(|wrap| {
@@ -243,7 +243,7 @@ unsafe extern "C" fn accept(listener: c_int, peer: *mut sockaddr, length: *mut s
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
-    other_threads::look_at_listener(fd, "listen");
+    other_threads::check_listener(fd, "listen");
     // SAFETY: as the program has called us.
     let perform = || unsafe { sys!(SYS_listen, fd, backlog) };
     if let Some(page) = wrap::page() {
@@ -420,7 +420,7 @@ unsafe extern "C" fn setsockopt(
         with(|wrap| {
             if let Some(connection) = wrap.descriptors.connection(fd) {
                 connection.is_limited |= limits;
-                connection.room.forget();
+                connection.budget.forget();
             }
         });
     }

@@ -11,9 +11,9 @@ use north_abi::{Call, Record, layout::Failure};
 
 use super::{accepting::local, connecting::number, effects::Made, failed, opening::named};
 use crate::{
-    beside::not_in_a_rehearsal,
     descriptors::Address,
     errno::answer_int,
+    shared_state_guard::refuse_shadow_replay,
     sys::{Outcome, bytes, sys},
     wrap::{Wrap, with},
 };
@@ -46,7 +46,7 @@ impl Wrap {
             return outcome;
         };
         if outcome == 0 {
-            not_in_a_rehearsal(Failure::NamedSocket);
+            refuse_shadow_replay(Failure::NamedSocket);
             if Made::is_socket(libc::AT_FDCWD, path) {
                 // SAFETY: a string.
                 unsafe { sys!(SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), 0) };
@@ -102,7 +102,7 @@ impl Wrap {
             }
             let mut outcome = perform(self);
             if outcome == failed(EADDRINUSE) {
-                self.await_kin(|wrap| {
+                self.await_service_replay(|wrap| {
                     outcome = perform(wrap);
                     outcome != failed(EADDRINUSE)
                 });
@@ -183,7 +183,7 @@ impl Wrap {
         let bytes = address.as_bytes();
         // SAFETY: an address that lives.
         let bind = || unsafe { sys!(SYS_bind, fd, bytes.as_ptr(), bytes.len()) };
-        if self.is_replay && self.listens_again(fd, address) {
+        if self.is_replay && self.replay_listen(fd, address) {
             return 0;
         }
         let mut outcome = bind();

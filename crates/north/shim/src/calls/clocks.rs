@@ -66,11 +66,11 @@ impl Wrap {
     /// for far longer.
     fn has_come_further(&self) -> bool {
         /// Nanoseconds. A replay has more to do in between, and a kernel's clock may be coarse.
-        const FAR: u64 = 200_000_000;
+        const CLOCK_SKEW_MAX_NS: u64 = 200_000_000;
         let now = computed();
         match AT_END.get() {
             0 => AT_END.set(now),
-            began => return now.saturating_sub(began) > FAR,
+            began => return now.saturating_sub(began) > CLOCK_SKEW_MAX_NS,
         }
         false
     }
@@ -105,10 +105,10 @@ fn computed() -> u64 {
 /// It is null, or a time that can be read.
 pub(super) unsafe fn deadline(until: *const timespec) -> Option<timespec> {
     /// Seconds. No host is up for so long, and the time of day was this in 2001.
-    const WALL: time_t = 1_000_000_000;
+    const WALL_CLOCK_MIN_SECONDS: time_t = 1_000_000_000;
     // SAFETY: by the caller.
     let until = unsafe { until.as_ref() }?;
-    let is_wall = until.tv_sec >= WALL;
+    let is_wall = until.tv_sec >= WALL_CLOCK_MIN_SECONDS;
     let seconds = u64::try_from(until.tv_sec).ok()?;
     let at = seconds * 1_000_000_000 + u64::try_from(until.tv_nsec).ok()?;
     let kernels = with(|wrap| match (wrap.is_replay, is_wall) {

@@ -9,7 +9,7 @@ use libc::{
 };
 use north_abi::{
     Call, Record,
-    handover::{Message, Reach},
+    handover::{Message, UpstreamPosition},
     layout::Failure,
 };
 
@@ -23,8 +23,8 @@ use crate::{
     wrap::{self, Wrap, restarting, with},
 };
 
-/// More an address does not have, bytes.
-const ADDRESS: usize = size_of::<libc::sockaddr_storage>();
+/// Longest socket address.
+const SOCKADDR_MAX_BYTES: usize = size_of::<libc::sockaddr_storage>();
 
 /// What a socket's other end may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -214,7 +214,7 @@ impl Wrap {
             return;
         };
         let serial = connection.serial;
-        let process = Reach::opener_of(serial);
+        let process = UpstreamPosition::opener_of(serial);
         if connection.is_held
             && connection.is_last()
             && (process == own || connection.is_taken)
@@ -229,7 +229,10 @@ impl Wrap {
     pub(crate) fn lets_opened_go(&mut self) {
         let own = self.process;
         for (_, connection) in self.descriptors.connections() {
-            let (serial, process) = (connection.serial, Reach::opener_of(connection.serial));
+            let (serial, process) = (
+                connection.serial,
+                UpstreamPosition::opener_of(connection.serial),
+            );
             let is_own = process == own && !connection.is_shared && !connection.is_passed;
             if connection.is_held && (is_own || connection.is_taken) {
                 live::tell(&Message::Closed { process, serial }, None);
@@ -365,7 +368,7 @@ unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) 
     // Where the program has given none the kernel says so.
     let given = if to.is_null() { 0 } else { length as usize };
     // SAFETY: as the program has called us.
-    let address = unsafe { bytes(to.cast(), given.min(ADDRESS)) };
+    let address = unsafe { bytes(to.cast(), given.min(SOCKADDR_MAX_BYTES)) };
     let outcome = match way {
         Way::Stream { is_local } => restarting(|wrap| wrap.connect(fd, address, is_local, perform)),
         Way::Datagrams => with(|wrap| wrap.aim(fd, perform)),

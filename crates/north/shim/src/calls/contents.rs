@@ -21,7 +21,7 @@ use super::{
 use crate::{
     descriptors::{Backing, Kind},
     errno::answer,
-    say::Decimal,
+    messages::Decimal,
     sys::{self, Outcome, bytes, sys},
     wrap::Wrap,
 };
@@ -230,7 +230,7 @@ impl Wrap {
         if !is_done {
             self.fail(Failure::OtherFile, Call::Write, Some(Call::Write));
         }
-        self.has_appended_again(fd, length);
+        self.has_replayed_append(fd, length);
         outcome
     }
 
@@ -301,7 +301,7 @@ impl Wrap {
         entry.appends = appends;
     }
 
-    fn has_appended_again(&mut self, fd: c_int, length: usize) {
+    fn has_replayed_append(&mut self, fd: c_int, length: usize) {
         let file = self.descriptors.get(fd);
         if !file.appends || length == 0 {
             return;
@@ -327,7 +327,7 @@ impl Wrap {
     }
 
     /// Is what is written to it in this replay written again?
-    pub(super) fn writes_again(&self, fd: c_int) -> bool {
+    pub(super) fn replays_write(&self, fd: c_int) -> bool {
         self.descriptors.get(fd).backing == Backing::Remade
     }
 }

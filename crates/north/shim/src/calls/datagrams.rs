@@ -55,10 +55,10 @@ impl Filled {
     }
 
     /// How much of the address and of what came beside it is there.
-    fn lengths(&self, room: [usize; 2]) -> [usize; 2] {
+    fn lengths(&self, capacity: [usize; 2]) -> [usize; 2] {
         [
-            (self.name as usize).min(room[0]),
-            (self.control as usize).min(room[1]),
+            (self.name as usize).min(capacity[0]),
+            (self.control as usize).min(capacity[1]),
         ]
     }
 }
@@ -67,11 +67,11 @@ impl Wrap {
     fn receive_datagram(&mut self, fd: c_int, message: &mut msghdr, flags: c_int) -> Outcome {
         // SAFETY: the program vouches for its message.
         let pieces = unsafe { core::slice::from_raw_parts(message.msg_iov, message.msg_iovlen) };
-        let room = [message.msg_namelen as usize, message.msg_controllen];
+        let capacity = [message.msg_namelen as usize, message.msg_controllen];
         let replayed = self.replayed(Call::Input, fd, |record| {
             if let Some((front, rest)) = record.payload.split_first_chunk() {
                 // SAFETY: as above.
-                unsafe { fill(message, &Filled::from_bytes(front), rest, room, pieces) };
+                unsafe { fill(message, &Filled::from_bytes(front), rest, capacity, pieces) };
             }
             record.outcome
         });
@@ -87,7 +87,7 @@ impl Wrap {
                 [fd as usize, at, flags as usize, 0, 0, 0],
             )
         };
-        self.record_datagram(fd, message, room, pieces, outcome);
+        self.record_datagram(fd, message, capacity, pieces, outcome);
         outcome
     }
 
@@ -95,7 +95,7 @@ impl Wrap {
         &mut self,
         fd: c_int,
         message: &msghdr,
-        room: [usize; 2],
+        capacity: [usize; 2],
         pieces: &[iovec],
         outcome: Outcome,
     ) {
@@ -112,7 +112,7 @@ impl Wrap {
             );
         };
         let filled = Filled::of(message);
-        let [name, control] = filled.lengths(room);
+        let [name, control] = filled.lengths(capacity);
         // What was cut off is nowhere to be found.
         let length = FRONT + name + control + length.min(total(pieces));
         self.append(
@@ -141,15 +141,15 @@ impl Wrap {
 /// As the kernel has filled it in then.
 ///
 /// # Safety
-/// The program vouches for the message, which has so much room.
+/// The program vouches for the message, which has so much capacity.
 unsafe fn fill(
     message: &mut msghdr,
     filled: &Filled,
     from: &[u8],
-    room: [usize; 2],
+    capacity: [usize; 2],
     pieces: &[iovec],
 ) {
-    let [name, control] = filled.lengths(room);
+    let [name, control] = filled.lengths(capacity);
     let Some((from_name, rest)) = from.split_at_checked(name) else {
         return;
     };

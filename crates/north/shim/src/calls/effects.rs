@@ -16,11 +16,11 @@ use super::{
     opening::{identity, named, same},
 };
 use crate::{
-    beside::no_helper_in_a_rehearsal,
     descriptors::{Backing, Kind},
     errno::answer_int,
     inodes::Inodes,
     live,
+    shared_state_guard::refuse_helper_in_shadow_replay,
     sys::{Outcome, sys},
     wrap::{Wrap, with},
 };
@@ -46,7 +46,7 @@ impl Made {
         self.0
     }
 
-    pub(super) fn was_nothing(self) -> bool {
+    pub(super) fn did_not_exist(self) -> bool {
         self.0 == 0
     }
 }
@@ -182,14 +182,14 @@ impl Wrap {
         perform: impl FnOnce() -> Outcome,
     ) {
         if let (Effect::Rename(_, to), Some(Made(before))) = (effect, before) {
-            self.find_again(before, to);
+            self.find_replayed(before, to);
         }
-        self.affect_again(effect, perform);
+        self.replay_effect(effect, perform);
     }
 
     /// The file itself has this name now: what has it open goes on with that, and not with what was made again in its
     /// place.
-    fn find_again(&mut self, inode: u64, name: Name<'_>) {
+    fn find_replayed(&mut self, inode: u64, name: Name<'_>) {
         if inode == 0 || name.now() != inode {
             return;
         }
@@ -206,7 +206,7 @@ impl Wrap {
 
     /// What this replay has made again goes the way that it went then, but never over what is there: only a socket
     /// goes over one to which nobody listens any more.
-    fn affect_again(&mut self, effect: Effect<'_>, perform: impl FnOnce() -> Outcome) {
+    fn replay_effect(&mut self, effect: Effect<'_>, perform: impl FnOnce() -> Outcome) {
         let inode = effect.name().now();
         if !self.remade.has(inode) {
             return;
@@ -270,7 +270,7 @@ fn exchange(fd: c_int, name: Name<'_>) -> bool {
 }
 
 fn affect(effect: Effect<'_>, perform: impl Fn() -> Outcome) -> c_int {
-    no_helper_in_a_rehearsal();
+    refuse_helper_in_shadow_replay();
     answer_int(with(|wrap| wrap.affect(effect, &perform)).unwrap_or_else(perform))
 }
 
@@ -397,7 +397,7 @@ unsafe extern "C" fn truncate(path: *const c_char, length: off_t) -> c_int {
     // SAFETY: as the program has called us.
     unsafe {
         let name = named(Name::new(AT_FDCWD, path).path);
-        no_helper_in_a_rehearsal();
+        refuse_helper_in_shadow_replay();
         settle(name, || sys!(SYS_truncate, path, length))
     }
 }
@@ -412,7 +412,7 @@ fn settle_file(fd: c_int, perform: impl Fn() -> Outcome) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ftruncate(fd: c_int, length: off_t) -> c_int {
-    no_helper_in_a_rehearsal();
+    refuse_helper_in_shadow_replay();
     // SAFETY: no memory is involved.
     let perform = || unsafe { sys!(SYS_ftruncate, fd, length) };
     if super::kind(fd, "ftruncate") != Kind::File {
@@ -426,7 +426,7 @@ impl Wrap {
     fn truncate(&mut self, fd: c_int, length: off_t, perform: impl Fn() -> Outcome) -> Outcome {
         let is_replay = self.is_replay;
         let outcome = self.settle(fd, &perform);
-        if is_replay && self.is_replay && self.writes_again(fd) {
+        if is_replay && self.is_replay && self.replays_write(fd) {
             perform();
         }
         if let Some(entry) = self.descriptors.entry(fd).filter(|_| outcome == 0) {
@@ -438,7 +438,7 @@ impl Wrap {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, from: off_t, length: off_t) -> c_int {
-    no_helper_in_a_rehearsal();
+    refuse_helper_in_shadow_replay();
     // SAFETY: no memory is involved.
     settle_file(fd, || unsafe {
         sys!(SYS_fallocate, fd, mode, from, length)

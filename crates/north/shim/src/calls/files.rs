@@ -3,12 +3,12 @@
 use core::{ops::Range, sync::atomic::Ordering};
 
 use libc::{F_GETFD, c_int, c_uint, c_void};
-use north_abi::layout::{FILE_FD, HANDOVER_FD, Hold, SHIPPING_FD};
+use north_abi::layout::{FILE_FD, HANDOVER_FD, Hold, LOGGER_SOCKET_FD};
 
 use super::{failed, kind, locks, other_threads};
 use crate::{
     closing,
-    descriptors::{Kind, MOST},
+    descriptors::{DESCRIPTORS_MAX, Kind},
     errno::answer_int,
     helpers, live,
     sys::{Outcome, sys},
@@ -33,7 +33,7 @@ unsafe fn pair(outcome: Outcome, ends: *const c_int, kinds: [Kind; 2], is_stream
             }
             wrap.descriptors.pair(ends[0], ends[1]);
             if is_stream {
-                wrap.begin_talk(ends);
+                wrap.begin_ipc(ends);
             }
         });
     }
@@ -82,9 +82,9 @@ unsafe extern "C" fn eventfd(value: c_uint, flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn signalfd(fd: c_int, mask: *const libc::sigset_t, flags: c_int) -> c_int {
     /// A kernel's signal set, bytes.
-    const SIZE: usize = 8;
+    const SIGNAL_SET_BYTES: usize = 8;
     // SAFETY: as the program has called us.
-    let outcome = unsafe { sys!(SYS_signalfd4, fd, mask, SIZE, flags) };
+    let outcome = unsafe { sys!(SYS_signalfd4, fd, mask, SIGNAL_SET_BYTES, flags) };
     if fd < 0 {
         input(outcome)
     } else {
@@ -123,12 +123,12 @@ impl Wrap {
     fn close(&mut self, fd: c_int) {
         let (process, is_replay) = (self.process, self.is_replay);
         if let Some(connection) = self.descriptors.connection(fd) {
-            let (is_last, has_held) = (connection.is_last(), connection.room.holds());
+            let (is_last, has_held) = (connection.is_last(), connection.budget.has_reserved());
             let is_mine =
                 !connection.is_shared || connection.is_touched() || connection.is_outgoing();
             let is_mine = is_mine && (!connection.is_passed || connection.is_touched());
             if is_replay && is_last && is_mine && connection.received <= connection.outstream {
-                live::stands(process, connection, true);
+                live::report_position(process, connection, true);
             } else if !is_replay && (is_last && is_mine || has_held) {
                 self.commit();
                 self.let_go(fd);
@@ -148,13 +148,13 @@ fn ours() -> Range<c_int> {
     match page().map(|page| page.hold.load(Ordering::Relaxed)) {
         None => 0..0,
         Some(hold) if hold == Hold::Never as u32 => FILE_FD..HANDOVER_FD + 1,
-        Some(_) => FILE_FD..SHIPPING_FD + 1,
+        Some(_) => FILE_FD..LOGGER_SOCKET_FD + 1,
     }
 }
 
 fn is_ours(fd: c_int) -> bool {
     let ours = ours();
-    ours.contains(&fd) || !ours.is_empty() && helpers::FILES.contains(&fd)
+    ours.contains(&fd) || !ours.is_empty() && helpers::THREAD_FILE_FDS.contains(&fd)
 }
 
 #[unsafe(no_mangle)]
@@ -186,7 +186,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
         return answer_int(perform(first, last));
     }
     with(|wrap| {
-        for fd in first..last.saturating_add(1).min(MOST as c_uint) {
+        for fd in first..last.saturating_add(1).min(DESCRIPTORS_MAX as c_uint) {
             if wrap.descriptors.is_known(fd.cast_signed()) {
                 wrap.close(fd.cast_signed());
             }
@@ -194,7 +194,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
         wrap.let_go_of_listeners(); // or this would, and nobody knew
     });
     let ours = ours();
-    let end = helpers::FILES.end.max(ours.end);
+    let end = helpers::THREAD_FILE_FDS.end.max(ours.end);
     for fd in ours.end..end {
         if (first..=last).contains(&fd.cast_unsigned()) && !is_ours(fd) {
             perform(fd.cast_unsigned(), fd.cast_unsigned());

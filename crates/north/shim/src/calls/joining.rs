@@ -20,15 +20,15 @@ use crate::{
     wrap::Wrap,
 };
 
-/// Bytes of a header of TCP, and of IPv4 or IPv6, without options.
-const HEADERS: (u16, u16) = (20 + 20, 20 + 40);
+/// TCP header with an IPv4 or IPv6 header, without options, bytes.
+const TCP_IP_HEADER_BYTES: (u16, u16) = (20 + 20, 20 + 40);
 
 impl Wrap {
     /// It is about to be connected. Tells whether the program has said from which address: only then it may join.
     /// Segments that come by it are to leave room for what the way to the logger adds.
     pub(super) fn prepare_to_join(&self, fd: c_int) -> bool {
         let is_bound = has_port(&accepting::local(fd));
-        if let Some((_, there)) = self.page.shipping.get().filter(|_| is_bound) {
+        if let Some((_, there)) = self.page.destination.get().filter(|_| is_bound) {
             limit_segments(fd, there.datagram);
         }
         is_bound
@@ -40,9 +40,9 @@ impl Wrap {
             return;
         }
         if self.is_replay {
-            self.join_again(fd);
+            self.replay_join(fd);
         } else if let Some((joined, serial)) = self.joins(fd) {
-            self.record_arrival(Call::Joined, fd, 0, &joined);
+            self.record_accept(Call::Joined, fd, 0, &joined);
             // Until then the supervisor has the socket: whoever dies before it is noted has another one opened.
             let process = self.process;
             live::send(&Message::Closed { process, serial }, None, 0);
@@ -81,7 +81,7 @@ impl Wrap {
         }
     }
 
-    fn join_again(&mut self, fd: c_int) {
+    fn replay_join(&mut self, fd: c_int) {
         let is_next = matches!(self.stream.peek(), Some(Ok((record, _)))
             if record.call == Call::Joined && record.fd == fd.cast_unsigned());
         if !is_next {
@@ -115,7 +115,11 @@ impl Wrap {
 /// Their packets take so many bytes at most.
 fn limit_segments(fd: c_int, packet: u16) {
     let is_v4 = number(fd, libc::SO_DOMAIN) == libc::AF_INET;
-    let headers = if is_v4 { HEADERS.0 } else { HEADERS.1 };
+    let headers = if is_v4 {
+        TCP_IP_HEADER_BYTES.0
+    } else {
+        TCP_IP_HEADER_BYTES.1
+    };
     let most = c_int::from(packet.saturating_sub(headers));
     // SAFETY: a number on our stack, and its size. What the kernel does not take is longer than its devices' packets.
     unsafe {

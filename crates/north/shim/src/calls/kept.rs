@@ -20,13 +20,13 @@ use crate::{
     wrap::Wrap,
 };
 
-/// Files that were read, at once; where there are more, each that goes may be one.
-const READ: usize = 1024;
-/// Copies that a record has.
-const COPIES: usize = 1024;
-/// How much of a file is in one record, bytes; and how much of a stream is looked at at a time.
-const PIECE: usize = 16 << 10;
-const WINDOW: usize = 64 << 10;
+/// Read files that are tracked. With more, any removed file may have been read.
+const READ_FILES_MAX: usize = 1024;
+/// Copies of files in a record.
+const FILE_COPIES_MAX: usize = 1024;
+/// Bytes of a file in one record, and bytes of a stream that are searched at a time.
+const COPY_CHUNK_BYTES: usize = 16 << 10;
+const SEARCH_WINDOW_BYTES: usize = 64 << 10;
 
 /// Where a copy is.
 #[derive(Clone, Copy, Default)]
@@ -39,13 +39,13 @@ struct Copied {
 
 /// Which files have been read, and what the record has of them.
 pub(crate) struct Kept {
-    read: Inodes<READ>,
+    read: Inodes<READ_FILES_MAX>,
     has_read_more: bool,
-    copies: [Copied; COPIES],
+    copies: [Copied; FILE_COPIES_MAX],
     found: usize,
     is_searched: bool,
     /// Those that the supervisor has been given, as [`Identity::key`].
-    given: Inodes<READ>,
+    given: Inodes<READ_FILES_MAX>,
 }
 
 impl Default for Kept {
@@ -53,7 +53,7 @@ impl Default for Kept {
         Self {
             read: Inodes::default(),
             has_read_more: false,
-            copies: [Copied::default(); COPIES],
+            copies: [Copied::default(); FILE_COPIES_MAX],
             found: 0,
             is_searched: false,
             given: Inodes::default(),
@@ -142,7 +142,7 @@ impl Wrap {
     }
 
     fn copy(&mut self, file: c_int, of: &Identity) {
-        let mut room = [0; PIECE];
+        let mut room = [0; COPY_CHUNK_BYTES];
         let mut at = 0;
         loop {
             // SAFETY: room on our stack.
@@ -220,7 +220,7 @@ impl Wrap {
     fn each(&self, process: u32, from: u64, mut f: impl FnMut(&Record<'_>, u64) -> bool) {
         let entry = &self.page.processes.0[process as usize];
         let end = entry.replay_end.load(Ordering::Acquire);
-        let mut room = [0; WINDOW];
+        let mut room = [0; SEARCH_WINDOW_BYTES];
         let mut at = from;
         while at < end {
             let most = (room.len() as u64).min(end - at);

@@ -9,19 +9,19 @@ use libc::{c_int, off_t};
 use north_abi::{
     Call, Record,
     layout::Failure,
-    locks::{CORRECTION, How, LET_GO, Lock, Owner, PART},
+    locks::{How, IMPLICIT_UNLOCK_PAYLOAD, LOCK_RANGE_BYTES, Lock, Owner, UNLOCK_FAILED_PAYLOAD},
 };
 
 use super::{failed, refuse};
 use crate::{
-    beside::no_helper_in_a_rehearsal,
     clock, closing,
     errno::answer_int,
-    kinship::PACE,
-    say::say,
+    ipc_replay::SIBLING_REPLAY_TIMEOUT_NS,
+    messages::say,
+    process_group::REPLAY_POLL_INTERVAL_NS,
+    shared_state_guard::refuse_helper_in_shadow_replay,
     signals::blocking,
     sys::{self, Outcome, structure, sys},
-    talk::PATIENCE,
     wrap::{Wrap, restarting, with},
 };
 
@@ -191,7 +191,7 @@ impl Wrap {
             return perform();
         };
         let mut lock = Lock { file, ..asked.lock };
-        let outcome = match self.locked_again(&mut lock) {
+        let outcome = match self.replay_lock(&mut lock) {
             Some(outcome) => outcome,
             None if asked.is_locked && !self.weakens(&lock) => {
                 self.lock_now(&lock, asked.waits, perform)
@@ -220,7 +220,7 @@ impl Wrap {
         let is_other = |known: &Lock| is_same_owner(known, lock) && known.how != lock.how;
         if lock.owner == Owner::Whole && self.locks.all().iter().any(is_other) {
             // The kernel lets the one go before it looks for the other.
-            self.is_to_let_go(lock.fd, LET_GO);
+            self.is_to_let_go(lock.fd, IMPLICIT_UNLOCK_PAYLOAD);
             self.locks.retain(|known| !is_same_owner(known, lock));
         }
         if waits {
@@ -229,17 +229,17 @@ impl Wrap {
         let outcome = perform();
         if outcome == 0 {
             // Who had it may have died, and this process with it.
-            self.look_for_any_crash();
+            self.poll_any_crash();
         }
-        self.note_lock(lock.fd, outcome, lock.payload(&mut [0; PART]));
+        self.note_lock(lock.fd, outcome, lock.payload(&mut [0; LOCK_RANGE_BYTES]));
         outcome
     }
 
     fn let_go_now(&mut self, lock: &Lock, perform: impl FnOnce() -> Outcome) -> Outcome {
-        self.is_to_let_go(lock.fd, lock.payload(&mut [0; PART]));
+        self.is_to_let_go(lock.fd, lock.payload(&mut [0; LOCK_RANGE_BYTES]));
         let outcome = perform();
         if outcome < 0 {
-            self.note_lock(lock.fd, outcome, CORRECTION);
+            self.note_lock(lock.fd, outcome, UNLOCK_FAILED_PAYLOAD);
         }
         outcome
     }
@@ -262,8 +262,8 @@ impl Wrap {
     }
 
     /// In a replay: the record has the outcome, and which part of the file it was about.
-    fn locked_again(&mut self, lock: &mut Lock) -> Option<Outcome> {
-        if self.is_replay() && self.is_noted(lock.fd, LET_GO).is_some() {
+    fn replay_lock(&mut self, lock: &mut Lock) -> Option<Outcome> {
+        if self.is_replay() && self.is_noted(lock.fd, IMPLICIT_UNLOCK_PAYLOAD).is_some() {
             self.locks.retain(|known| !is_same_owner(known, lock));
         }
         let replayed = self.replayed(Call::Lock, lock.fd, |record| {
@@ -271,7 +271,8 @@ impl Wrap {
         });
         let (outcome, placed) = replayed?;
         *lock = placed;
-        self.is_noted(lock.fd, CORRECTION).or(Some(outcome))
+        self.is_noted(lock.fd, UNLOCK_FAILED_PAYLOAD)
+            .or(Some(outcome))
     }
 
     /// Is this what the record has next, of a lock on this? Then it is replayed: the outcome.
@@ -291,10 +292,10 @@ impl Wrap {
     pub(crate) fn unlocks(&mut self, fd: c_int) {
         if self.is_replay {
             // Where the record ends nobody else has it: that would have been noted before.
-            self.is_noted(fd, LET_GO);
+            self.is_noted(fd, IMPLICIT_UNLOCK_PAYLOAD);
             self.forget_locks(fd);
         } else if self.forget_locks(fd) {
-            self.is_to_let_go(fd, LET_GO);
+            self.is_to_let_go(fd, IMPLICIT_UNLOCK_PAYLOAD);
         }
     }
 
@@ -320,7 +321,7 @@ impl Wrap {
 
     /// The record has ended: take what it has locked.
     pub(crate) fn take_locks(&mut self) {
-        let until = clock::monotonic().saturating_add(PATIENCE);
+        let until = clock::monotonic().saturating_add(SIBLING_REPLAY_TIMEOUT_NS);
         for place in 0..self.locks.all().len() {
             let lock = self.locks.all()[place];
             while !closing::is_closed(lock.fd) {
@@ -335,7 +336,7 @@ impl Wrap {
                     say(&[b"another program has locked a file that the server had locked"]);
                     self.fail(Failure::LockTaken, Call::Lock, None);
                 }
-                clock::sleep(PACE);
+                clock::sleep(REPLAY_POLL_INTERVAL_NS);
             }
         }
     }
@@ -347,7 +348,7 @@ impl Wrap {
 }
 
 fn lock(asked: Option<Asked>, number: i64, arguments: [usize; 6]) -> c_int {
-    no_helper_in_a_rehearsal();
+    refuse_helper_in_shadow_replay();
     // SAFETY: as the program has called us.
     let perform = || unsafe { sys::raw(number, arguments) };
     let Some(asked) = asked else {

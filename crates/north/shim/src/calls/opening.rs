@@ -17,11 +17,11 @@ use north_abi::{
 
 use super::{effects::Made, failed, files::fd_of, writing::hash};
 use crate::{
-    beside::{self, no_fifo_in_a_rehearsal, no_helper_in_a_rehearsal},
     clock, closing,
     descriptors::{Backing, Kind},
     errno::answer_int,
-    say::say,
+    messages::say,
+    shared_state_guard::{self, refuse_fifo_in_shadow_replay, refuse_helper_in_shadow_replay},
     sys::{Outcome, sys},
     wrap::{Wrap, with},
 };
@@ -121,7 +121,7 @@ impl Wrap {
         });
         match replayed {
             Some((outcome, _)) if outcome < 0 => outcome,
-            Some((outcome, then)) => self.open_again(opening, outcome, then),
+            Some((outcome, then)) => self.replay_open(opening, outcome, then),
             None => self.open_now(opening, name, made),
         }
     }
@@ -132,7 +132,7 @@ impl Wrap {
         }
         let mut outcome = opening.perform(opening.flags);
         // The dead life has made it, and had no time to note that.
-        if outcome == failed(EEXIST) && made.is_some_and(|made| made.was_nothing()) {
+        if outcome == failed(EEXIST) && made.is_some_and(|made| made.did_not_exist()) {
             outcome = opening.perform(opening.flags & !O_EXCL);
         }
         let identity = identity(fd_of(outcome)).filter(|_| outcome >= 0);
@@ -152,7 +152,7 @@ impl Wrap {
     }
 
     /// In a replay: the same file, under the same number.
-    fn open_again(
+    fn replay_open(
         &mut self,
         opening: &Opening<'_>,
         outcome: Outcome,
@@ -160,7 +160,7 @@ impl Wrap {
     ) -> Outcome {
         let (opened, backing) = match then {
             None => {
-                no_fifo_in_a_rehearsal(opening.directory, opening.path);
+                refuse_fifo_in_shadow_replay(opening.directory, opening.path);
                 (opening.perform(opening.flags), Backing::Written)
             }
             Some(then) if opening.is_to_be_written() => self.reopen(opening, &then),
@@ -183,7 +183,7 @@ impl Wrap {
         let fd = match is_nameless {
             true => failed(libc::ENOENT), // each is another one
             // CRIU does not mind that a file has grown which is only appended to, but one that is read as well.
-            false if beside::is_rehearsal() => opening.perform(opening.tame()),
+            false if shared_state_guard::is_shadow_replay() => opening.perform(opening.tame()),
             false => opening.perform_readable(opening.tame()),
         };
         if fd < 0 {
@@ -191,7 +191,7 @@ impl Wrap {
             if !began_empty {
                 return (fd, Backing::Nothing);
             }
-            if beside::is_rehearsal() {
+            if shared_state_guard::is_shadow_replay() {
                 // The server beside it may have one of that name at any time.
                 return (nothing(opening.flags), Backing::Remade);
             }
@@ -350,11 +350,11 @@ fn nothing(flags: c_int) -> Outcome {
 /// What has just been opened gets the number that it had. One that a helper thread has not closed yet may have that
 /// number.
 pub(super) fn take_place(opened: Outcome, wanted: Outcome) -> bool {
-    const ATTEMPTS: usize = 1000;
+    const REOPEN_ATTEMPTS_MAX: usize = 1000;
     if opened < 0 || opened == wanted {
         return opened == wanted;
     }
-    for _ in 0..ATTEMPTS {
+    for _ in 0..REOPEN_ATTEMPTS_MAX {
         // SAFETY: no memory is involved but a structure on our stack.
         unsafe {
             let closes = sys!(SYS_fcntl, opened, libc::F_GETFD) & i64::from(libc::FD_CLOEXEC);
@@ -404,7 +404,7 @@ unsafe extern "C" fn openat(
     });
     answer_int(outcome.unwrap_or_else(|| {
         if flags & (O_ACCMODE | O_CREAT | O_TRUNC) != 0 {
-            no_helper_in_a_rehearsal();
+            refuse_helper_in_shadow_replay();
         }
         perform()
     }))
@@ -470,23 +470,24 @@ unsafe fn drawn(
     suffix: c_int,
     make: impl Fn(*const c_char) -> c_int,
 ) -> c_int {
-    const LETTERS: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
-    const DRAWN: usize = 6;
+    const TEMPLATE_ALPHABET: &[u8; 62] =
+        b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    const TEMPLATE_LETTERS: usize = 6;
     // SAFETY: as the program has called us.
     let length = unsafe { CStr::from_ptr(template) }.count_bytes();
     let end = usize::try_from(suffix)
         .ok()
         .and_then(|suffix| length.checked_sub(suffix));
-    let Some(at) = end.and_then(|end| end.checked_sub(DRAWN)) else {
+    let Some(at) = end.and_then(|end| end.checked_sub(TEMPLATE_LETTERS)) else {
         return answer_int(failed(libc::EINVAL));
     };
     loop {
         // SAFETY: within the string.
-        let place = unsafe { crate::sys::bytes_mut(template.add(at).cast(), DRAWN) };
+        let place = unsafe { crate::sys::bytes_mut(template.add(at).cast(), TEMPLATE_LETTERS) };
         for letter in place {
             // SAFETY: it takes nothing.
             let number = unsafe { super::randomness::arc4random_uniform(62) };
-            *letter = LETTERS[number as usize % LETTERS.len()];
+            *letter = TEMPLATE_ALPHABET[number as usize % TEMPLATE_ALPHABET.len()];
         }
         let made = make(template);
         // SAFETY: this thread's own.

@@ -7,7 +7,7 @@ use libc::{c_int, pollfd};
 
 use super::{accepting::local, kind, refuse};
 use crate::{
-    descriptors::{Kind, MOST, Watched, kind_of},
+    descriptors::{DESCRIPTORS_MAX, Kind, Watched, kind_of},
     wrap,
 };
 
@@ -17,7 +17,8 @@ const LISTENERS: usize = 64;
 /// The listeners of the first thread: the descriptor plus 1; 0: a free place.
 static LISTENING: [AtomicI32; LISTENERS] = [const { AtomicI32::new(0) }; LISTENERS];
 /// Instances of epoll in which other threads wait, or have waited: bit by bit.
-static WAITED_IN: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
+static WAITED_IN: [AtomicU64; DESCRIPTORS_MAX / 64] =
+    [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64];
 
 /// Refuses a call on the connection of a client, or on a listener of clients.
 #[cold]
@@ -48,40 +49,40 @@ fn is_of_clients(fd: c_int) -> bool {
 }
 
 /// A thread listens, or accepts, there.
-pub(super) fn look_at_listener(fd: c_int, call: &str) {
+pub(super) fn check_listener(fd: c_int, call: &str) {
     if wrap::is_helper() && is_where_clients_connect(fd) {
         refuse_thread(call, b" where clients connect");
     }
 }
 
 /// A thread waits for this descriptor.
-fn look_at_wait(fd: c_int, call: &'static str) {
+fn check_wait(fd: c_int, call: &'static str) {
     kind(fd, call);
     if kind_of(fd) == Kind::Listener {
-        look_at_listener(fd, call);
+        check_listener(fd, call);
     }
 }
 
 /// A thread waits for all of these descriptors, by poll.
-pub(super) fn look_at_poll(all: &[pollfd]) {
+pub(super) fn check_poll(all: &[pollfd]) {
     if wrap::is_helper() {
         for one in all {
-            look_at_wait(one.fd, "poll");
+            check_wait(one.fd, "poll");
         }
     }
 }
 
 /// A thread waits for all of these descriptors, by select.
-pub(super) fn look_at_select(all: impl Iterator<Item = c_int>) {
+pub(super) fn check_select(all: impl Iterator<Item = c_int>) {
     if wrap::is_helper() {
         for fd in all {
-            look_at_wait(fd, "select");
+            check_wait(fd, "select");
         }
     }
 }
 
 /// A thread is about to wait in this instance of epoll.
-pub(super) fn look_at_epoll(epoll: c_int) {
+pub(super) fn check_epoll_wait(epoll: c_int) {
     if !wrap::is_helper() {
         return;
     }
@@ -91,21 +92,21 @@ pub(super) fn look_at_epoll(epoll: c_int) {
     let listening = LISTENING.iter().map(|one| one.load(Ordering::Acquire) - 1);
     for listener in listening.filter(|fd| *fd >= 0) {
         if Watched::of(listener).is_in(epoll) {
-            look_at_event(listener);
+            check_event(listener);
         }
     }
 }
 
 /// A thread has a descriptor watched by epoll.
-pub(super) fn look_at_control(fd: c_int) {
+pub(super) fn check_epoll_control(fd: c_int) {
     if wrap::is_helper() {
-        look_at_wait(fd, "epoll_ctl");
+        check_wait(fd, "epoll_ctl");
     }
 }
 
 /// A thread is about to get an event of this descriptor from epoll.
-pub(super) fn look_at_event(fd: c_int) {
-    look_at_wait(fd, "epoll_wait");
+pub(super) fn check_event(fd: c_int) {
+    check_wait(fd, "epoll_wait");
 }
 
 /// The first thread listens on this descriptor.
@@ -118,12 +119,12 @@ pub(super) fn listens(fd: c_int) {
         place.store(fd + 1, Ordering::Release);
     }
     if let Some(epoll) = Watched::of(fd).epoll() {
-        look_at_watch(fd, epoll);
+        check_watch(fd, epoll);
     }
 }
 
 /// The first thread has a descriptor watched in this instance.
-pub(super) fn look_at_watch(fd: c_int, epoll: c_int) {
+pub(super) fn check_watch(fd: c_int, epoll: c_int) {
     let is_waited_in =
         place(epoll).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0);
     if is_waited_in && is_of_clients(fd) {

@@ -11,7 +11,7 @@ use libc::{
 use north_abi::{
     Call, Header, Record, Which,
     layout::{Failure, Fate},
-    passing::{ADDRESS, Passed},
+    passed_connections::{PACKED_ADDRESS_BYTES, Passed},
 };
 
 use super::{
@@ -22,10 +22,10 @@ use super::{
 use crate::{
     clock::{self, monotonic},
     descriptors::{Address, hidden, inode},
-    kinship::PACE,
-    say::say,
+    ipc_replay::SIBLING_REPLAY_TIMEOUT_NS,
+    messages::say,
+    process_group::REPLAY_POLL_INTERVAL_NS,
     sys::{Outcome, sys},
-    talk::PATIENCE,
     wrap::Wrap,
 };
 
@@ -124,28 +124,28 @@ impl Wrap {
         given: c_int,
         perform: impl FnOnce() -> Outcome,
     ) -> Outcome {
-        self.crosses(fd);
+        self.use_channel(fd);
         let Some(outcome) = self.replayed_write(fd, whole) else {
             self.before_writing(fd);
-            self.commit_word(fd);
+            self.commit_ipc(fd);
             self.is_to_pass(given);
             let outcome = perform();
             self.has_passed(given, outcome);
-            self.look_at_end(fd, outcome);
+            self.poll_crash_after(fd, outcome);
             self.record_write(fd, whole, outcome);
             return outcome;
         };
         if outcome > 0 {
             self.is_to_pass(given);
-            self.pass_again(fd, message, outcome);
+            self.replay_pass(fd, message, outcome);
             self.has_passed(given, outcome);
         }
         outcome
     }
 
-    fn pass_again(&mut self, fd: c_int, message: &msghdr, whole: Outcome) {
+    fn replay_pass(&mut self, fd: c_int, message: &msghdr, whole: Outcome) {
         loop {
-            let is_ready = self.await_relatives(fd, POLLOUT);
+            let is_ready = self.await_siblings(fd, POLLOUT);
             let flags = MSG_DONTWAIT | MSG_NOSIGNAL;
             // SAFETY: the program's message, as it has given it.
             let sent = unsafe { sys!(SYS_sendmsg, fd, &raw const *message, flags) };
@@ -153,7 +153,7 @@ impl Wrap {
                 return;
             }
             if !is_ready || sent != super::failed(libc::EAGAIN) {
-                self.is_contradicted();
+                self.fail_ipc_read();
             }
         }
     }
@@ -196,12 +196,12 @@ impl Wrap {
         flags: c_int,
         perform: impl FnOnce() -> Outcome,
     ) -> Outcome {
-        self.crosses(fd);
+        self.use_channel(fd);
         if self.is_replay() {
             let is_passed =
                 matches!(self.stream.peek(), Some(Ok((record, _))) if record.call == Call::Passed);
             if is_passed {
-                return self.receive_again(fd, pieces, message, flags);
+                return self.replay_receive(fd, pieces, message, flags);
             }
             (message.msg_controllen, message.msg_flags) = (0, 0);
             return self.receive(Call::Input, fd, pieces, flags, perform);
@@ -209,7 +209,7 @@ impl Wrap {
         self.before_reading(fd, flags);
         let outcome = perform();
         if total(pieces) > 0 {
-            self.look_at_end(fd, outcome);
+            self.poll_crash_after(fd, outcome);
         }
         // SAFETY: the kernel has filled it in.
         let given = (outcome >= 0).then(|| unsafe { beside(message) }).flatten();
@@ -242,14 +242,14 @@ impl Wrap {
     }
 
     /// What has arrived in the dead life does so again.
-    fn receive_again(
+    fn replay_receive(
         &mut self,
         fd: c_int,
         pieces: &[iovec],
         message: &mut msghdr,
         flags: c_int,
     ) -> Outcome {
-        let mut ends = [[0; ADDRESS]; 2];
+        let mut ends = [[0; PACKED_ADDRESS_BYTES]; 2];
         let replayed = self.replayed(Call::Passed, fd, |record: &Record<'_>| {
             let mut rest = record.payload;
             for end in &mut ends {
@@ -264,13 +264,13 @@ impl Wrap {
         let Some((outcome, length)) = replayed else {
             self.fail(Failure::BadRecord, Call::Passed, None);
         };
-        let taken = self.take_again(fd, pieces, length, flags);
+        let taken = self.replay_take(fd, pieces, length, flags);
         if !take_place(taken.into(), outcome) {
             self.fail(Failure::DescriptorTaken, Call::Passed, Some(Call::Passed));
         }
         let given = c_int::try_from(outcome).unwrap_or(-1);
         if self.arrives(given).ends != ends {
-            self.is_contradicted();
+            self.fail_ipc_read();
         }
         // SAFETY: the program's message.
         unsafe { put_beside(message, given) };
@@ -280,9 +280,9 @@ impl Wrap {
     }
 
     /// The placeholder, when it is there, and the bytes before it, which are the same. They may come one by one.
-    fn take_again(&mut self, fd: c_int, pieces: &[iovec], length: usize, flags: c_int) -> c_int {
+    fn replay_take(&mut self, fd: c_int, pieces: &[iovec], length: usize, flags: c_int) -> c_int {
         let mut done = 0;
-        while self.await_relatives(fd, POLLIN) {
+        while self.await_siblings(fd, POLLIN) {
             let mut beside = Beside::default();
             let flags = MSG_DONTWAIT | flags & MSG_CMSG_CLOEXEC;
             let got = beside.receive(fd, length - done, flags);
@@ -299,14 +299,14 @@ impl Wrap {
                 _ => break,
             }
         }
-        self.is_contradicted()
+        self.fail_ipc_read()
     }
 
     /// This process may have a client from here on.
     fn holds_one(&mut self) {
-        if !self.kinship.holds && self.process != 0 {
-            self.kinship.holds = true;
-            self.befalls(Fate::Holds, &[]);
+        if !self.group.holds && self.process != 0 {
+            self.group.holds = true;
+            self.record_fate(Fate::Holds, &[]);
         }
     }
 
@@ -315,10 +315,10 @@ impl Wrap {
     pub(crate) fn settle_passed(&mut self) {
         let (page, process) = (self.page, self.process);
         page.processes.0[process as usize].unset(Fate::Replays);
-        let until = monotonic().saturating_add(PATIENCE);
-        if self.kinship.has_ways {
-            while self.relatives_replay() && monotonic() < until {
-                clock::sleep(PACE);
+        let until = monotonic().saturating_add(SIBLING_REPLAY_TIMEOUT_NS);
+        if self.group.uses_session_ipc {
+            while self.siblings_replay() && monotonic() < until {
+                clock::sleep(REPLAY_POLL_INTERVAL_NS);
             }
             for fd in self.descriptors.ways() {
                 self.look_for_passed(fd);
@@ -330,19 +330,19 @@ impl Wrap {
     /// Those to whom this process has passed connections have them.
     pub(crate) fn await_receivers(&mut self) {
         let (page, process) = (self.page, self.process);
-        let until = monotonic().saturating_add(PATIENCE);
+        let until = monotonic().saturating_add(SIBLING_REPLAY_TIMEOUT_NS);
         while page.passing.is_under_way(process) {
             if monotonic() > until {
                 say(&[b"no process receives a connection that a process has passed on"]);
                 self.fail(Failure::NotSupported, Call::Passed, None);
             }
-            clock::sleep(PACE);
+            clock::sleep(REPLAY_POLL_INTERVAL_NS);
         }
     }
 
     /// This process ends, and receives nothing any more from where it might have.
     pub(crate) fn leaves_passed(&mut self) {
-        if !self.kinship.has_ways || !self.page.passing.is_any() {
+        if !self.group.uses_session_ipc || !self.page.passing.is_any() {
             return;
         }
         for fd in self.descriptors.ways() {
@@ -373,7 +373,7 @@ impl Wrap {
     }
 
     /// A placeholder that was on its way has arrived: the connection that this process has by now takes its place.
-    fn arrives_late(&mut self, fd: c_int) -> Option<[[u8; ADDRESS]; 2]> {
+    fn arrives_late(&mut self, fd: c_int) -> Option<[[u8; PACKED_ADDRESS_BYTES]; 2]> {
         let pending = inode(fd);
         let connection = self
             .descriptors

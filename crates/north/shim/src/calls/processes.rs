@@ -6,7 +6,7 @@ use north_abi::{Call, Record, layout::Fate};
 use super::refuse;
 use crate::{
     errno::{answer, answer_int},
-    life::{await_end, is_crash},
+    liveness::{await_service_kill, is_crash},
     real::real,
     signals::{self, blocking},
     sys::{self, Outcome, structure, sys},
@@ -102,7 +102,7 @@ unsafe extern "C" fn fork() -> pid_t {
 pub(super) fn fork_by(perform: impl Fn() -> Outcome) -> pid_t {
     with(Wrap::before_sleep); // what is held is not the child's
     with(Wrap::let_go_of_listeners); // nor are they
-    let Some(mut birth) = with(Wrap::conceive).flatten() else {
+    let Some(mut birth) = with(Wrap::fork_prepare).flatten() else {
         let outcome = perform();
         if outcome == 0 {
             wrap::end();
@@ -111,22 +111,22 @@ pub(super) fn fork_by(perform: impl Fn() -> Outcome) -> pid_t {
     };
     loop {
         let mut child = 0;
-        if with(|wrap| wrap.begins(&birth)) == Some(true) {
-            with(|wrap| wrap.expects(birth.number(), true));
+        if with(|wrap| wrap.begin_fork(&birth)) == Some(true) {
+            with(|wrap| wrap.expect_child(birth.number(), true));
             // What the C library and others do then is neither's.
             child = wrap::aside(&perform);
             if child == 0 {
-                with(|wrap| wrap.become_child(&birth));
+                with(|wrap| wrap.fork_child(&birth));
                 return 0;
             }
             if child < 0 {
-                with(|wrap| wrap.expects(birth.number(), false));
+                with(|wrap| wrap.expect_child(birth.number(), false));
             }
-            if child < 0 && birth.is_again() {
-                with(|wrap| wrap.is_childless());
+            if child < 0 && birth.is_replayed() {
+                with(|wrap| wrap.fail_fork());
             }
         }
-        if let Some(outcome) = with(|wrap| wrap.parented(&mut birth, child)).flatten() {
+        if let Some(outcome) = with(|wrap| wrap.fork_parent(&mut birth, child)).flatten() {
             return answer_int(outcome);
         }
     }
@@ -163,13 +163,13 @@ impl Wrap {
         });
         let outcome = match replayed {
             Some(outcome) => {
-                self.bury(pid_of(outcome));
+                self.reap(pid_of(outcome));
                 outcome
             }
             None => self.wait_now(pid, status, usage, perform),
         };
         if self.children.remove(pid_of(outcome)) {
-            signals::forget_heard(self);
+            signals::forget_received(self);
         }
         outcome
     }
@@ -220,15 +220,15 @@ impl Wrap {
         let known = self.children.known(real);
         if real > 0 && libc::WIFSIGNALED(status) {
             if is_crash(status) {
-                await_end();
+                await_service_kill();
             }
-            self.is_orphaned(known);
+            self.mark_orphaned(known);
         }
         known
     }
 
     /// A child that was begun again, and that the program hears of as ended: it ends by itself.
-    fn bury(&mut self, known: pid_t) {
+    fn reap(&mut self, known: pid_t) {
         let real = self.children.real(known);
         let Some(number) = self.children.number(known).filter(|_| real > 0) else {
             return;
@@ -236,7 +236,7 @@ impl Wrap {
         if self.page.processes.0[number as usize].has(Fate::Ends) {
             // SAFETY: no memory is involved.
             while unsafe { sys!(SYS_wait4, real, 0, 0, 0) } == super::failed(libc::EINTR) {}
-            signals::forget_heard(self);
+            signals::forget_received(self);
         }
     }
 }
@@ -282,7 +282,7 @@ unsafe extern "C" fn setrlimit64(resource: c_uint, limit: *const rlimit) -> c_in
 /// It ends without the C library's help.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _exit(status: c_int) -> ! {
-    with(Wrap::ends);
+    with(Wrap::record_exit);
     loop {
         // SAFETY: no more than that.
         unsafe { sys!(SYS_exit_group, status) };
@@ -319,7 +319,7 @@ macro_rules! executes {
     ($($name:ident($($argument:ident: $type:ty),*);)*) => {
         $(#[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
-            with(Wrap::executes);
+            with(Wrap::record_exec);
             with(Wrap::before_sleep); // that of a handler that has run meanwhile
             real!($name($($argument => $type),*) -> c_int)
         })*
@@ -347,8 +347,8 @@ unsafe extern "C" fn mmap(
     offset: libc::off_t,
 ) -> *mut c_void {
     if flags & libc::MAP_SHARED != 0 {
-        super::sharing::look_at_mapping(flags, fd);
-        with(|wrap| wrap.maps(access, flags));
+        super::sharing::check_mapping(flags, fd);
+        with(|wrap| wrap.record_mapping(access, flags));
     }
     // SAFETY: as the program has called us.
     let mapped = answer(unsafe { sys!(SYS_mmap, at, length, access, flags, fd, offset) });

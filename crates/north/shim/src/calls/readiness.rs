@@ -8,12 +8,12 @@ use north_abi::{Call, Header, Ready, ReadyReader, ReadyWriter};
 
 use crate::{sys::Outcome, wrap::Wrap};
 
-/// Most descriptors that are told of at once: a program that asks for more is given these first.
-const MOST_AT_ONCE: usize = 1024;
-/// For so many there is always room.
-const FEW: usize = 32;
-/// A kernel's signal set, bytes.
-pub(super) const SIGSET: usize = 8;
+/// Most ready descriptors of one answer. A program that asks for more gets these first.
+const READY_MAX: usize = 1024;
+/// Ready descriptors that need no memory mapping.
+const READY_ON_STACK: usize = 32;
+/// Size of the kernel's signal set.
+pub(super) const SIGNAL_SET_BYTES: usize = 8;
 
 impl Wrap {
     /// A list of what is ready: the recorded one, or the one that `perform` finds.
@@ -40,15 +40,15 @@ impl Wrap {
             self.has_slept();
             return outcome;
         }
-        self.turns();
+        self.begin_iteration();
         let outcome = perform(self);
         if outcome > 0 {
-            self.look_at_relatives();
+            self.poll_sibling_crash();
         }
         self.has_slept();
-        let mut room = [0; FEW * ReadyWriter::MAX_EACH];
-        if usize::try_from(outcome).is_ok_and(|count| count > FEW) {
-            let mut room = [0; MOST_AT_ONCE * ReadyWriter::MAX_EACH];
+        let mut room = [0; READY_ON_STACK * ReadyWriter::MAX_EACH];
+        if usize::try_from(outcome).is_ok_and(|count| count > READY_ON_STACK) {
+            let mut room = [0; READY_MAX * ReadyWriter::MAX_EACH];
             self.record_ready(call, fd, outcome, ReadyWriter::new(&mut room), list);
         } else {
             self.record_ready(call, fd, outcome, ReadyWriter::new(&mut room), list);

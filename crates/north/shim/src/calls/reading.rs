@@ -149,7 +149,7 @@ impl Wrap {
     ) -> Outcome {
         match call {
             Call::Read => self.serves(fd),
-            _ => self.crosses(fd),
+            _ => self.use_channel(fd),
         }
         // SAFETY: they are the program's, which has asked for this.
         let replayed = self.replayed(call, fd, |record| unsafe {
@@ -159,21 +159,21 @@ impl Wrap {
         let is_paired = self.descriptors.get(fd).is_paired() && flags & MSG_PEEK == 0;
         let is_taken = flags & MSG_PEEK == 0;
         if let Some((outcome, _)) = replayed
-            && self.is_talk(fd)
+            && self.is_ipc(fd)
         {
             if is_taken {
-                self.hear_again(fd, pieces, outcome);
+                self.replay_ipc_read(fd, pieces, outcome);
             }
         } else if let Some((outcome, _)) = replayed
             && is_taken
-            && self.leads_to_kin(fd)
+            && self.is_shared_channel(fd)
         {
             self.drain_kin(fd, pieces, usize::try_from(outcome).unwrap_or(0));
         } else if let (true, Some((outcome, first))) = (is_paired, replayed)
             && let Ok(length) = usize::try_from(outcome)
         {
             let descriptor = self.descriptors.get(fd);
-            let helpers_write = !descriptor.crosses;
+            let helpers_write = !descriptor.is_channel;
             match first.map(u64::from_le_bytes) {
                 Some(count) if descriptor.is_counter(fd) => {
                     drain_counter(self, fd, count, helpers_write);
@@ -196,20 +196,20 @@ impl Wrap {
             }
             let outcome = perform();
             if call == Call::Input && total(pieces) > 0 {
-                self.look_at_end(fd, outcome);
+                self.poll_crash_after(fd, outcome);
             }
             self.record_received(call, fd, pieces, flags, outcome);
             outcome
         });
         if is_paired && outcome > 0 {
-            self.has_heard_helpers(); // one of them may have written that, and be at work still
+            self.await_helper_effects(); // one of them may have written that, and be at work still
         }
         if let (Ok(length), true) = (u64::try_from(outcome), flags & MSG_PEEK == 0)
             && let Some(connection) = self.descriptors.connection(fd)
         {
             connection.instream += length;
             if call == Call::Read {
-                self.has_read(fd);
+                self.record_read(fd);
             }
         }
         outcome
@@ -220,7 +220,7 @@ impl Wrap {
     fn drain_kin(&mut self, fd: c_int, pieces: Pieces<'_>, length: usize) {
         let mut block = [0u8; 512];
         let mut done = 0;
-        while done < length && self.await_kin(|_| is_ready(fd, libc::POLLIN)) {
+        while done < length && self.await_service_replay(|_| is_ready(fd, libc::POLLIN)) {
             let part = (length - done).min(block.len());
             // SAFETY: into our own block.
             let read = unsafe { sys!(SYS_read, fd, block.as_mut_ptr(), part) };
@@ -230,7 +230,7 @@ impl Wrap {
             };
             // SAFETY: they are the program's, which has asked for this.
             if !unsafe { is_at(pieces, done, read) } {
-                self.kin_contradicts();
+                self.fail_sibling_output();
             }
             done += read.len();
         }
@@ -287,7 +287,7 @@ fn receive(
     let call = match kind(fd, name) {
         Kind::Connection => Call::Read,
         Kind::Input | Kind::Outgoing => Call::Input,
-        Kind::Datagrams => return datagrams::receive(fd, pieces, flags, NOBODY, perform),
+        Kind::Datagrams => return datagrams::receive(fd, pieces, flags, NO_SENDER, perform),
         Kind::File => return with_file_read(fd, pieces, None, perform),
         Kind::Other | Kind::Listener => {
             with(|wrap| wrap.before_reading(fd, flags));
@@ -300,8 +300,8 @@ fn receive(
     answer(outcome.unwrap_or_else(perform))
 }
 
-/// The program does not ask who has sent it.
-const NOBODY: (*mut c_void, *mut socklen_t) = (core::ptr::null_mut(), core::ptr::null_mut());
+/// No sender address wanted.
+const NO_SENDER: (*mut c_void, *mut socklen_t) = (core::ptr::null_mut(), core::ptr::null_mut());
 
 fn piece(buffer: *mut c_void, length: usize) -> [iovec; 1] {
     [iovec {
@@ -459,7 +459,7 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
 /// By what is no connection. What is beside the bytes is followed within a session.
 fn receive_beside(fd: c_int, pieces: Pieces<'_>, message: *mut msghdr, flags: c_int) -> ssize_t {
     let arguments = [fd as usize, message.addr(), flags as usize, 0, 0, 0];
-    if with(|wrap| wrap.maker(fd).is_some()) != Some(true) {
+    if with(|wrap| wrap.channel_maker(fd).is_some()) != Some(true) {
         return receive("recvmsg", fd, pieces, flags, libc::SYS_recvmsg, arguments);
     }
     // SAFETY: as the program has called us.

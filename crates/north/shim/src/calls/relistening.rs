@@ -22,12 +22,12 @@ use crate::{
     wrap::Wrap,
 };
 
-/// Most that are kept.
-const MOST: usize = 16;
+/// Closed listeners that are retained.
+const CLOSED_LISTENERS_MAX: usize = 16;
 
 /// Those that are closed, and whose addresses nobody listens at since.
 #[derive(Default)]
-pub(crate) struct ClosedListeners([Option<Listener>; MOST]);
+pub(crate) struct ClosedListeners([Option<Listener>; CLOSED_LISTENERS_MAX]);
 
 #[derive(Clone, Copy)]
 struct Listener {
@@ -67,7 +67,7 @@ impl Wrap {
 
     /// No other process may have it, or want its address.
     fn is_alone(&self) -> bool {
-        self.process == 0 && !self.others_replay()
+        self.process == 0 && !self.service_replays()
     }
 
     fn has_another_of(&self, fd: c_int) -> bool {
@@ -77,7 +77,7 @@ impl Wrap {
     }
 
     /// The program's new socket is to have this address. `true`: it is the one that had it.
-    pub(super) fn listens_again(&mut self, fd: c_int, wanted: &Address) -> bool {
+    pub(super) fn replay_listen(&mut self, fd: c_int, wanted: &Address) -> bool {
         if self.descriptors.get(fd).epoll != 0 {
             return false;
         }
@@ -131,7 +131,7 @@ fn out_of_the_way(fd: c_int) -> Option<c_int> {
     // SAFETY: room on our stack.
     unsafe { sys!(SYS_getrlimit, RLIMIT_NOFILE, &raw mut limit) };
     let limit = c_int::try_from(limit.rlim_cur).unwrap_or(c_int::MAX);
-    hidden_from(fd, limit.saturating_sub(MOST as c_int))
+    hidden_from(fd, limit.saturating_sub(CLOSED_LISTENERS_MAX as c_int))
 }
 
 /// Does what the program decides about a socket before it has an address make no difference?

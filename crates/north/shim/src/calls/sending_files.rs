@@ -43,8 +43,8 @@ impl Wrap {
         let from = unsafe { offset.as_ref() }.copied().unwrap_or(-1);
         let what = [i64::from(fd), i64::from(file), from, count as i64].map(i64::to_le_bytes);
         self.outstream = hash(self.outstream, what.as_flattened());
-        if !self.has_said_this() {
-            self.note_what_is_said();
+        if !self.is_output_replayed() {
+            self.record_output_hash();
             self.commit();
             let arguments = [fd as usize, file as usize, offset.addr(), count, 0, 0];
             // SAFETY: as the program has called us.
@@ -69,7 +69,7 @@ impl Wrap {
         }
         // SAFETY: as the program has called us.
         let from = unsafe { advance(file, offset, length) };
-        if self.said_file(fd, file, from, length) != length {
+        if self.replay_sent_file(fd, file, from, length) != length {
             self.fail(Failure::OtherOutput, Call::Write, Some(Call::Write));
         }
         outcome
@@ -81,7 +81,7 @@ impl Wrap {
     fn send_last(&mut self, fd: c_int, file: c_int, offset: *mut off_t, count: usize) -> Outcome {
         // SAFETY: as the program has called us.
         let from = unsafe { advance(file, offset, 0) };
-        let length = self.said_file(fd, file, from, count);
+        let length = self.replay_sent_file(fd, file, from, count);
         // SAFETY: as the program has called us.
         unsafe { advance(file, offset, length) };
         self.is_replay(); // no more
@@ -90,7 +90,7 @@ impl Wrap {
     }
 
     /// These bytes of the file were said; how many there are.
-    fn said_file(&mut self, fd: c_int, file: c_int, from: off_t, length: usize) -> usize {
+    fn replay_sent_file(&mut self, fd: c_int, file: c_int, from: off_t, length: usize) -> usize {
         let has_changed = self.descriptors.get(file).backing == Backing::Changed;
         let Some(connection) = self.descriptors.connection(fd) else {
             return length;

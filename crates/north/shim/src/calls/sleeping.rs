@@ -5,7 +5,7 @@ use core::{mem::MaybeUninit, ptr};
 use libc::{c_int, c_uint, clockid_t, siginfo_t, sigset_t, timespec, useconds_t};
 use north_abi::Call;
 
-use super::{clocks::deadline, failed, readiness::SIGSET};
+use super::{clocks::deadline, failed, readiness::SIGNAL_SET_BYTES};
 use crate::{
     errno::answer_int,
     helpers,
@@ -113,7 +113,10 @@ unsafe extern "C" fn pause() -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sigsuspend(mask: *const sigset_t) -> c_int {
-    sleep_until_signal(libc::SYS_rt_sigsuspend, [mask.addr(), SIGSET, 0, 0, 0, 0])
+    sleep_until_signal(
+        libc::SYS_rt_sigsuspend,
+        [mask.addr(), SIGNAL_SET_BYTES, 0, 0, 0, 0],
+    )
 }
 
 /// One of these signals, which are blocked, is taken, instead of delivered.
@@ -124,7 +127,14 @@ fn take_signal(
 ) -> Outcome {
     let mut told = MaybeUninit::<siginfo_t>::zeroed();
     let at = told.as_mut_ptr();
-    let arguments = [signals.addr(), at.addr(), time.addr(), SIGSET, 0, 0];
+    let arguments = [
+        signals.addr(),
+        at.addr(),
+        time.addr(),
+        SIGNAL_SET_BYTES,
+        0,
+        0,
+    ];
     // SAFETY: on our stack; any bytes are such a structure.
     let room = unsafe { structure(at) };
     let outcome = with(|wrap| {

@@ -28,9 +28,8 @@ unsafe extern "C" {
     ) -> *mut FILE;
 }
 
-/// Where a stream has its descriptor (`struct _IO_FILE`, `_fileno`): one of `fopencookie` has none, but `fileno` is to
-/// tell.
-const FILENO: usize = 112;
+/// Offset of `_fileno` in `struct _IO_FILE`, bytes: set for streams of `fopencookie`, so that `fileno` answers.
+const FILENO_OFFSET: usize = 112;
 
 fn fd_of(cookie: *mut c_void) -> c_int {
     c_int::try_from(cookie.addr()).unwrap_or(-1)
@@ -121,7 +120,7 @@ unsafe fn stream(fd: c_int, mode: *const c_char) -> *mut FILE {
     unsafe {
         let stream = fopencookie(ptr::without_provenance_mut(number), mode, functions);
         if !stream.is_null() {
-            stream.byte_add(FILENO).cast::<c_int>().write(fd);
+            stream.byte_add(FILENO_OFFSET).cast::<c_int>().write(fd);
         }
         stream
     }

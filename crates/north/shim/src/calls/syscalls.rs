@@ -4,7 +4,7 @@ use core::mem::MaybeUninit;
 
 use libc::{c_int, c_long, c_ulong};
 
-use super::{failed, kind, other_threads::look_at_listener, processes::fork_by, refuse};
+use super::{failed, kind, other_threads::check_listener, processes::fork_by, refuse};
 use crate::{
     descriptors::kind_of,
     errno::{answer, answer_int},
@@ -34,20 +34,24 @@ unsafe extern "C" fn syscall(
             if number == libc::SYS_io_uring_setup {
                 return answer(failed(libc::ENOSYS)) as c_long;
             }
-            look_at_thread(number, first);
+            check_thread(number, first);
         }
         return answer(perform()) as c_long;
     }
     match number {
         // In namespaces of its own, say: of those the record knows nothing, and needs nothing.
         libc::SYS_fork => return fork_by(perform).into(),
-        libc::SYS_clone if first & SHARES == 0 && second == 0 => return fork_by(perform).into(),
-        libc::SYS_clone if first & SHARES == 0 => refuse_clone(),
+        libc::SYS_clone if first & CLONE_SHARED_FLAGS == 0 && second == 0 => {
+            return fork_by(perform).into();
+        }
+        libc::SYS_clone if first & CLONE_SHARED_FLAGS == 0 => refuse_clone(),
         // SAFETY: the program's own structure, if it is one.
-        libc::SYS_clone3 if unsafe { flags_of(first, second) } & SHARES == 0 => refuse_clone(),
+        libc::SYS_clone3 if unsafe { flags_of(first, second) } & CLONE_SHARED_FLAGS == 0 => {
+            refuse_clone()
+        }
         libc::SYS_vfork => refuse_clone(),
         libc::SYS_seccomp => refuse_sandbox(),
-        libc::SYS_exit_group => drop(wrap::with(Wrap::ends)),
+        libc::SYS_exit_group => drop(wrap::with(Wrap::record_exit)),
         // What it says and hears by that nobody sees: libraries do without.
         libc::SYS_io_uring_setup => return answer(failed(libc::ENOSYS)) as c_long,
         _ if reads_or_writes(number)
@@ -76,19 +80,19 @@ fn reads_or_writes(number: c_long) -> bool {
 }
 
 /// Another thread does that to this descriptor: as by the functions.
-fn look_at_thread(number: c_long, first: usize) {
+fn check_thread(number: c_long, first: usize) {
     let Ok(fd) = c_int::try_from(first) else {
         return;
     };
     match number {
-        libc::SYS_listen => look_at_listener(fd, "listen"),
-        libc::SYS_accept | libc::SYS_accept4 => look_at_listener(fd, "accept"),
+        libc::SYS_listen => check_listener(fd, "listen"),
+        libc::SYS_accept | libc::SYS_accept4 => check_listener(fd, "accept"),
         _ if reads_or_writes(number) => drop(kind(fd, "syscall")),
         _ => {}
     }
 }
 
-const SHARES: usize = libc::CLONE_VM as usize;
+const CLONE_SHARED_FLAGS: usize = libc::CLONE_VM as usize;
 
 /// The first word of `struct clone_args`.
 ///
@@ -96,7 +100,7 @@ const SHARES: usize = libc::CLONE_VM as usize;
 /// The program vouches for it, as it would to the kernel.
 unsafe fn flags_of(at: usize, length: usize) -> usize {
     if length < size_of::<u64>() {
-        return SHARES; // the kernel refuses it
+        return CLONE_SHARED_FLAGS; // the kernel refuses it
     }
     let at: *const MaybeUninit<u64> = core::ptr::with_exposed_provenance(at);
     // SAFETY: by the caller.

@@ -16,8 +16,8 @@ use crate::{
     wrap::{Wrap, is_wrapped, with},
 };
 
-/// Conditions are another thing since then.
-const CONDITIONS: Option<&CStr> = Some(c"GLIBC_2.3.2");
+/// Version of the condition variables' present layout.
+const CONDITION_SYMBOL_VERSION: Option<&CStr> = Some(c"GLIBC_2.3.2");
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_create(
@@ -128,7 +128,7 @@ fn wake(thing: usize, perform: impl FnOnce() -> c_int) -> c_int {
 unsafe extern "C" fn pthread_cond_signal(condition: *mut pthread_cond_t) -> c_int {
     wake(
         condition.addr(),
-        || real_of!(CONDITIONS, pthread_cond_signal(condition => *mut pthread_cond_t) -> c_int),
+        || real_of!(CONDITION_SYMBOL_VERSION, pthread_cond_signal(condition => *mut pthread_cond_t) -> c_int),
     )
 }
 
@@ -136,7 +136,7 @@ unsafe extern "C" fn pthread_cond_signal(condition: *mut pthread_cond_t) -> c_in
 unsafe extern "C" fn pthread_cond_broadcast(condition: *mut pthread_cond_t) -> c_int {
     wake(
         condition.addr(),
-        || real_of!(CONDITIONS, pthread_cond_broadcast(condition => *mut pthread_cond_t) -> c_int),
+        || real_of!(CONDITION_SYMBOL_VERSION, pthread_cond_broadcast(condition => *mut pthread_cond_t) -> c_int),
     )
 }
 
@@ -188,7 +188,7 @@ unsafe extern "C" fn pthread_cond_wait(
     mutex: *mut pthread_mutex_t,
 ) -> c_int {
     wait(condition, mutex, ptr::null(), |_| {
-        real_of!(CONDITIONS, pthread_cond_wait(
+        real_of!(CONDITION_SYMBOL_VERSION, pthread_cond_wait(
             condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t
         ) -> c_int)
     })
@@ -201,7 +201,7 @@ unsafe extern "C" fn pthread_cond_timedwait(
     until: *const timespec,
 ) -> c_int {
     wait(condition, mutex, until, |until| {
-        real_of!(CONDITIONS, pthread_cond_timedwait(
+        real_of!(CONDITION_SYMBOL_VERSION, pthread_cond_timedwait(
             condition => *mut pthread_cond_t, mutex => *mut pthread_mutex_t, until => *const timespec
         ) -> c_int)
     })

@@ -9,20 +9,20 @@ use super::{
     reading::{is_ready, total},
 };
 use crate::{
-    beside::no_helper_in_a_rehearsal,
     descriptors::{Kind, kind_of},
     errno::answer,
     live,
+    shared_state_guard::refuse_helper_in_shadow_replay,
     signals::blocking,
     sys::{self, Outcome, bytes, sys},
     wrap::{Wrap, is_wrapped, restarting, with},
 };
 
-/// Bytes of a connection that are written at once, at the most, and pieces.
-const AT_ONCE: usize = 256 << 10;
-const PIECES: usize = 64;
+/// Most bytes, and most pieces, of one write to a connection.
+const WRITE_BYTES_MAX: usize = 256 << 10;
+const WRITE_PIECES_MAX: usize = 64;
 
-const NOTHING: iovec = iovec {
+const EMPTY_PIECE: iovec = iovec {
     iov_base: core::ptr::null_mut(),
     iov_len: 0,
 };
@@ -65,12 +65,12 @@ impl Wrap {
     ) -> Outcome {
         let whole = total(pieces);
         self.serves(fd);
-        if whole <= AT_ONCE || self.is_of_datagrams(fd) {
+        if whole <= WRITE_BYTES_MAX || self.is_of_datagrams(fd) {
             return self.send_part(fd, pieces, flags, perform);
         }
         let mut sent = 0;
         while sent < whole {
-            let mut room = [NOTHING; PIECES];
+            let mut room = [EMPTY_PIECE; WRITE_PIECES_MAX];
             let part = part_of(pieces, sent, &mut room);
             let outcome = self.send_part(fd, part, flags, || send_now(fd, part, flags));
             let Ok(length) = usize::try_from(outcome) else {
@@ -95,12 +95,12 @@ impl Wrap {
         let whole = total(pieces);
         // SAFETY: the program has given them to be written.
         self.outstream = unsafe { hash_of(self.outstream, fd, pieces) };
-        let outcome = if self.has_said_this() && !self.is_last_datagram(fd) {
+        let outcome = if self.is_output_replayed() && !self.is_last_datagram(fd) {
             self.may_be_new(fd);
-            self.said_again(fd, whole)
+            self.replay_write(fd, whole)
         } else {
-            self.note_what_is_said();
-            if self.hold(fd, pieces, flags) {
+            self.record_output_hash();
+            if self.defer(fd, pieces, flags) {
                 self.wrote_whole(whole as Outcome)
             } else {
                 self.commit();
@@ -120,9 +120,9 @@ impl Wrap {
     }
 
     /// Before it is said. From here on what was read before has been answered, or may have been.
-    pub(super) fn note_what_is_said(&mut self) {
+    pub(super) fn record_output_hash(&mut self) {
         self.append(Header::outstream(self.outstream), |_| {});
-        self.stream.speaks();
+        self.stream.record_output();
     }
 
     fn is_of_datagrams(&self, fd: c_int) -> bool {
@@ -136,7 +136,7 @@ impl Wrap {
 
     /// Had the dead life come as far as to say this? Its note was made before, so where the record ends nobody has
     /// heard it.
-    pub(super) fn has_said_this(&mut self) -> bool {
+    pub(super) fn is_output_replayed(&mut self) -> bool {
         if !self.is_replay() {
             return false;
         }
@@ -157,7 +157,7 @@ impl Wrap {
 
     /// What became of it. Where the record says nothing it was taken whole, or the crash has come first: then what the
     /// client lacks is kept for it.
-    fn said_again(&mut self, fd: c_int, whole: usize) -> Outcome {
+    fn replay_write(&mut self, fd: c_int, whole: usize) -> Outcome {
         let replayed = self.replayed_write(fd, whole);
         replayed.unwrap_or_else(|| self.wrote_whole(whole as Outcome))
     }
@@ -170,21 +170,23 @@ impl Wrap {
         perform: impl FnOnce() -> Outcome,
     ) -> Outcome {
         let whole = total(pieces);
-        self.crosses(fd);
+        self.use_channel(fd);
         let Some(outcome) = self.replayed_write(fd, whole) else {
             self.before_writing(fd);
-            self.commit_word(fd);
+            self.commit_ipc(fd);
             let outcome = perform();
             if whole > 0 {
-                self.look_at_end(fd, outcome);
+                self.poll_crash_after(fd, outcome);
             }
             self.record_write(fd, whole, outcome);
             return outcome;
         };
-        if self.is_talk(fd) {
-            self.say_again(fd, pieces, outcome);
-        } else if outcome > 0 && self.leads_to_kin(fd) {
-            if self.await_kin(|_| is_ready(fd, libc::POLLOUT)) && !is_ready(fd, libc::POLLERR) {
+        if self.is_ipc(fd) {
+            self.replay_ipc_write(fd, pieces, outcome);
+        } else if outcome > 0 && self.is_shared_channel(fd) {
+            if self.await_service_replay(|_| is_ready(fd, libc::POLLOUT))
+                && !is_ready(fd, libc::POLLERR)
+            {
                 perform();
             }
         } else if outcome > 0 && self.descriptors.get(fd).is_paired() {
@@ -292,8 +294,12 @@ unsafe fn hash_of(before: u64, fd: c_int, pieces: &[iovec]) -> u64 {
 }
 
 /// The next ones to be written at once, behind so many bytes.
-fn part_of<'a>(pieces: &[iovec], mut behind: usize, room: &'a mut [iovec; PIECES]) -> &'a [iovec] {
-    let (mut count, mut left) = (0, AT_ONCE);
+fn part_of<'a>(
+    pieces: &[iovec],
+    mut behind: usize,
+    room: &'a mut [iovec; WRITE_PIECES_MAX],
+) -> &'a [iovec] {
+    let (mut count, mut left) = (0, WRITE_BYTES_MAX);
     for piece in pieces {
         let skipped = behind.min(piece.iov_len);
         behind -= skipped;
@@ -307,7 +313,7 @@ fn part_of<'a>(pieces: &[iovec], mut behind: usize, room: &'a mut [iovec; PIECES
             iov_len: length,
         };
         (count, left) = (count + 1, left - length);
-        if count == PIECES || left == 0 {
+        if count == WRITE_PIECES_MAX || left == 0 {
             break;
         }
     }
@@ -336,8 +342,8 @@ fn is_of_the_kernel(fd: c_int) -> bool {
 
 /// Eight bytes at a time; nobody who could choose the bytes gains anything.
 pub(crate) fn hash(state: u64, bytes: &[u8]) -> u64 {
-    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mix = |state: u64, word: u64| (state ^ word).wrapping_mul(FACTOR).rotate_left(29);
+    const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mix = |state: u64, word: u64| (state ^ word).wrapping_mul(HASH_FACTOR).rotate_left(29);
     let (words, rest) = bytes.as_chunks();
     let state = words
         .iter()
@@ -354,7 +360,7 @@ pub(super) fn with_file_written(
     offset: Option<off_t>,
     perform: impl Fn() -> Outcome,
 ) -> ssize_t {
-    no_helper_in_a_rehearsal();
+    refuse_helper_in_shadow_replay();
     let outcome = with(|wrap| wrap.write_file(fd, pieces, offset, &perform));
     answer(outcome.unwrap_or_else(perform))
 }
@@ -472,7 +478,7 @@ unsafe fn send_beside(
     pieces: &[iovec],
     flags: c_int,
 ) -> Option<ssize_t> {
-    if with(|wrap| wrap.maker(fd).is_some()) != Some(true) {
+    if with(|wrap| wrap.channel_maker(fd).is_some()) != Some(true) {
         return None;
     }
     // SAFETY: by the caller.

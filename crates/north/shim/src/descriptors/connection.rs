@@ -3,7 +3,10 @@
 use core::{mem::MaybeUninit, ops::Range};
 
 use libc::{AF_INET, AF_INET6, c_int, sockaddr, sockaddr_storage, socklen_t};
-use north_abi::{Room, Which, addresses::mapped, handover::Place, passing::ADDRESS};
+use north_abi::{
+    SocketBudget, Which, addresses::mapped, handover::StreamOffsets,
+    passed_connections::PACKED_ADDRESS_BYTES,
+};
 
 /// Options of a socket that are not in an image if it is connected to nobody: level, name.
 pub(crate) const KEPT_OPTIONS: [(c_int, c_int); 4] = [
@@ -38,13 +41,13 @@ impl Address {
     }
 
     /// Its bytes, and how many.
-    pub(crate) fn to_bytes(self) -> [u8; ADDRESS] {
-        let mut all = [self.length; ADDRESS];
+    pub(crate) fn to_bytes(self) -> [u8; PACKED_ADDRESS_BYTES] {
+        let mut all = [self.length; PACKED_ADDRESS_BYTES];
         all[..self.bytes.len()].copy_from_slice(&self.bytes);
         all
     }
 
-    pub(crate) fn from_bytes(all: &[u8; ADDRESS]) -> Self {
+    pub(crate) fn from_bytes(all: &[u8; PACKED_ADDRESS_BYTES]) -> Self {
         let mut address = Self::NONE;
         if let Some((length, bytes)) = all.split_last() {
             address.bytes.copy_from_slice(bytes);
@@ -143,7 +146,7 @@ pub(crate) struct Connection {
     pub(crate) is_inherited: bool,
     /// It is this process that serves it, from there on.
     pub(crate) is_served: bool,
-    pub(crate) since: Place,
+    pub(crate) since: StreamOffsets,
     /// This process has passed it on: what becomes of it is another one's.
     pub(crate) is_passed: bool,
     /// The number of the socket by which it is still to arrive, when the dead life had not received it; 0: it has.
@@ -173,10 +176,10 @@ pub(crate) struct Connection {
     pub(crate) which: Which,
     /// It has said that it will write no more.
     pub(crate) is_shut: bool,
-    /// What is held of it ([`crate::later`]), and what its socket takes besides.
-    pub(crate) room: Room,
-    /// Which note says how far it was read ([`crate::noting`]), from 1; 0: none does so far.
-    pub(crate) note: u32,
+    /// What is held of it ([`crate::output_commit::deferred`]), and what its socket takes besides.
+    pub(crate) budget: SocketBudget,
+    /// Read cursor ([`crate::read_cursors`]), from 1; 0: none so far.
+    pub(crate) cursor: u32,
     /// It is known not to block.
     pub(crate) is_nonblocking: bool,
     /// The program has limited how much its socket takes.
@@ -204,8 +207,8 @@ impl Connection {
     }
 
     /// How far it is.
-    pub(crate) fn place(&self) -> Place {
-        Place {
+    pub(crate) fn place(&self) -> StreamOffsets {
+        StreamOffsets {
             instream: self.instream,
             outstream: self.outstream,
         }
@@ -222,7 +225,7 @@ impl Connection {
         is_shared: false,
         is_inherited: false,
         is_served: false,
-        since: Place {
+        since: StreamOffsets {
             instream: 0,
             outstream: 0,
         },
@@ -241,8 +244,8 @@ impl Connection {
         is_bound: false,
         which: Which::Unknown,
         is_shut: false,
-        room: Room::NONE,
-        note: 0,
+        budget: SocketBudget::NONE,
+        cursor: 0,
         is_nonblocking: false,
         is_limited: false,
         options: [0; KEPT_OPTIONS.len()],

@@ -12,14 +12,14 @@ use north_abi::layout::{FILE_FD, THREADS, THREADS_FD};
 use super::wait::Wait;
 use crate::{
     clock::{monotonic, time_of_day},
-    say::Decimal,
+    messages::Decimal,
     sys::sys,
 };
 
-/// One waits for ever.
-const FOREVER: u64 = u64::MAX;
-/// A deadline by the time of day.
-const WALL: u64 = 1 << 63;
+/// A wait without deadline.
+const NO_DEADLINE: u64 = u64::MAX;
+/// Flag of a deadline on the wall clock.
+const WALL_CLOCK_FLAG: u64 = 1 << 63;
 
 /// A thread, and what it waits for.
 pub(super) struct Thread {
@@ -88,7 +88,7 @@ impl Thread {
         perform: impl FnOnce() -> c_int,
     ) -> c_int {
         // SAFETY: as the program has called us.
-        let until = unsafe { until.as_ref() }.map_or(FOREVER, deadline);
+        let until = unsafe { until.as_ref() }.map_or(NO_DEADLINE, deadline);
         self.wait.begin(thing);
         self.until.store(until, Ordering::Release);
         let outcome = perform();
@@ -100,7 +100,7 @@ impl Thread {
     /// It has waited in vain.
     pub(super) fn is_held(&self) {
         self.until.store(0, Ordering::Release);
-        self.wait.hold();
+        self.wait.defer();
     }
 
     /// One that waits for ever and was woken by the first thread has come to rest since then.
@@ -108,8 +108,8 @@ impl Thread {
         self.is_there()
             && match self.until.load(Ordering::Acquire) {
                 0 => true,
-                FOREVER => false,
-                at if at & WALL != 0 => time_of_day() >= at & !WALL,
+                NO_DEADLINE => false,
+                at if at & WALL_CLOCK_FLAG != 0 => time_of_day() >= at & !WALL_CLOCK_FLAG,
                 at => monotonic() >= at,
             }
     }
@@ -197,9 +197,9 @@ fn deadline(until: &libc::timespec) -> u64 {
     let seconds = u64::try_from(until.tv_sec).unwrap_or(0);
     let at = seconds.saturating_mul(1_000_000_000) + u64::try_from(until.tv_nsec).unwrap_or(0);
     match until.tv_sec {
-        _ if at >= WALL => FOREVER,
+        _ if at >= WALL_CLOCK_FLAG => NO_DEADLINE,
         0..SINCE_1970 => at.max(1),
-        _ => at | WALL,
+        _ => at | WALL_CLOCK_FLAG,
     }
 }
 
@@ -239,5 +239,6 @@ pub(super) fn forget_all() {
     }
 }
 
-/// These descriptors are for their files.
-pub(crate) const FILES: core::ops::Range<c_int> = THREADS_FD..THREADS_FD + THREADS as c_int;
+/// Descriptors of the threads' files.
+pub(crate) const THREAD_FILE_FDS: core::ops::Range<c_int> =
+    THREADS_FD..THREADS_FD + THREADS as c_int;

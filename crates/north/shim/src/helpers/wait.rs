@@ -7,15 +7,15 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// It was woken.
-const WOKEN: u64 = 1;
-/// It has waited in vain, and is held.
-const HELD: u64 = 1 << 1;
+/// The waiter was woken.
+const WAIT_WOKEN: u64 = 1;
+/// The wait has failed, and the waiter is held.
+const WAIT_HELD: u64 = 1 << 1;
 /// The number of the wait is above these, so that the next one for the same thing is another one; above that is an
 /// address, of which there are fewer than 2^48.
-const ONE: u64 = 1 << 2;
-const ADDRESS: u32 = 16;
-const NUMBER: u64 = (1 << ADDRESS) - ONE;
+const WAIT_NUMBER_STEP: u64 = 1 << 2;
+const WAIT_ADDRESS_SHIFT: u32 = 16;
+const WAIT_NUMBER_MASK: u64 = (1 << WAIT_ADDRESS_SHIFT) - WAIT_NUMBER_STEP;
 
 pub(super) struct Wait(AtomicU64);
 
@@ -26,8 +26,8 @@ impl Wait {
 
     /// For a condition or a semaphore, which is there.
     pub(super) fn begin(&self, thing: usize) {
-        let number = self.number().wrapping_add(ONE) & NUMBER;
-        let wait = (thing as u64) << ADDRESS | number;
+        let number = self.number().wrapping_add(WAIT_NUMBER_STEP) & WAIT_NUMBER_MASK;
+        let wait = (thing as u64) << WAIT_ADDRESS_SHIFT | number;
         self.0.store(wait, Ordering::Release);
     }
 
@@ -36,37 +36,38 @@ impl Wait {
     }
 
     fn number(&self) -> u64 {
-        self.0.load(Ordering::Relaxed) & NUMBER
+        self.0.load(Ordering::Relaxed) & WAIT_NUMBER_MASK
     }
 
     /// The wait for this, if there is one.
     pub(super) fn of(&self, thing: usize) -> Option<u64> {
         let wait = self.0.load(Ordering::Acquire);
-        (wait >> ADDRESS == thing as u64).then_some(wait & !(WOKEN | HELD))
+        (wait >> WAIT_ADDRESS_SHIFT == thing as u64).then_some(wait & !(WAIT_WOKEN | WAIT_HELD))
     }
 
     /// Who waits is woken, if this wait has not ended.
     pub(super) fn wake(&self, wait: u64) {
-        let woken = |now: u64| (now & !(WOKEN | HELD) == wait).then_some(now | WOKEN);
+        let woken =
+            |now: u64| (now & !(WAIT_WOKEN | WAIT_HELD) == wait).then_some(now | WAIT_WOKEN);
         // If it has, it needs nobody.
         let _ = (self.0).fetch_update(Ordering::AcqRel, Ordering::Acquire, woken);
     }
 
-    pub(super) fn hold(&self) {
-        self.0.fetch_or(HELD, Ordering::AcqRel);
+    pub(super) fn defer(&self) {
+        self.0.fetch_or(WAIT_HELD, Ordering::AcqRel);
     }
 
     /// Was it woken meanwhile?
     pub(super) fn let_go(&self) -> bool {
-        self.0.fetch_and(!HELD, Ordering::AcqRel) & WOKEN != 0
+        self.0.fetch_and(!WAIT_HELD, Ordering::AcqRel) & WAIT_WOKEN != 0
     }
 
     pub(super) fn is_woken(&self) -> bool {
-        self.0.load(Ordering::Acquire) & WOKEN != 0
+        self.0.load(Ordering::Acquire) & WAIT_WOKEN != 0
     }
 
     /// It is held no longer, but does not know it yet.
     pub(super) fn is_to_go_on(&self) -> bool {
-        self.0.load(Ordering::Acquire) & (WOKEN | HELD) == WOKEN | HELD
+        self.0.load(Ordering::Acquire) & (WAIT_WOKEN | WAIT_HELD) == WAIT_WOKEN | WAIT_HELD
     }
 }

@@ -11,12 +11,12 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::{
-    LONGEST, OWN, PAUSE, is_over,
+    HELPER_POLL_INTERVAL_NS, HELPER_REST_TIMEOUT_NS, OWN, is_over,
     thread::{State, first},
 };
 use crate::{
-    beside,
     clock::{self, monotonic},
+    shared_state_guard,
 };
 
 /// The first thread sleeps for us: how often at the moment, in the lowest byte, and how often it has begun to, above
@@ -34,8 +34,8 @@ pub(crate) fn for_us<T>(perform: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// A helper has slept as long as it wanted to. One that has waited for longer than [`LONGEST`] goes on anyway: the
-/// first thread may look for what it does all the time. Was it woken after all?
+/// A helper's sleep is over. A helper that has waited longer than [`HELPER_REST_TIMEOUT_NS`] continues in any case: the
+/// first thread may poll for its work. Answers whether the helper was woken.
 #[cold]
 pub(crate) fn wakes_by_itself() -> bool {
     let Some(own) = OWN.get().filter(|_| first().is_there()) else {
@@ -46,10 +46,10 @@ pub(crate) fn wakes_by_itself() -> bool {
     while !own.wait.is_woken()
         && !is_over()
         && !first_sleeps()
-        && monotonic().saturating_sub(since) < LONGEST
+        && monotonic().saturating_sub(since) < HELPER_REST_TIMEOUT_NS
     {
-        clock::sleep(PAUSE);
-        if beside::is_paused() {
+        clock::sleep(HELPER_POLL_INTERVAL_NS);
+        if shared_state_guard::is_paused() {
             since = monotonic(); // it may go on much later, and by another host's clock
         }
     }

@@ -43,7 +43,7 @@ impl North {
         forgets: bool,
     ) -> Result<io::Result<()>, ServeError> {
         // What it has opened and closed is still to be heard; then nobody of the dead incarnation is.
-        if let Err(HandoverError::Io(error)) = self.handover.hear() {
+        if let Err(HandoverError::Io(error)) = self.handover.receive_messages() {
             return Err(error).doing(RECORD);
         }
         self.handle_messages();

@@ -3,7 +3,7 @@
 use std::{io, net::TcpStream, os::fd::AsFd as _};
 
 use north_host::{
-    Ends, Passed, Position, Which,
+    ConnectionReport, Ends, Position, Which,
     repair::{Blueprint, Options, say_again},
 };
 use recovery::ReplayPosition;
@@ -18,7 +18,7 @@ use super::{
 impl North {
     /// Where the server stands with this connection; `None`: it has never accepted it.
     pub(crate) fn replay_position(&self, key: FlowKey, flow: &Flow) -> Option<ReplayPosition> {
-        let standing = self.passed(key, flow)?.standing;
+        let standing = self.passed(key, flow)?.position;
         Some(ReplayPosition {
             instream: at(flow.client.isn, standing.instream),
             outstream: at(flow.server.isn, standing.outstream),
@@ -28,7 +28,7 @@ impl North {
     }
 
     /// The one among those that have the same ends.
-    fn passed(&self, key: FlowKey, flow: &Flow) -> Option<&Passed> {
+    fn passed(&self, key: FlowKey, flow: &Flow) -> Option<&ConnectionReport> {
         let ends = ends(key);
         if flow.is_opened_by_server() {
             return self.passed.get(&(ends, Which::Flow(flow.id.0)));
@@ -48,11 +48,11 @@ impl North {
         let Some(passed) = self.passed(key, flow) else {
             return Ok(None);
         };
-        let expected = at(flow.client.isn, passed.standing.instream);
+        let expected = at(flow.client.isn, passed.position.instream);
         let kept_from = at(flow.server.isn, passed.offset);
         // Neither what nobody has kept, nor what nobody has said.
         let known = outstream.distance_from(kept_from);
-        let said = known.and_then(|known| passed.said.get(known as usize..));
+        let said = known.and_then(|known| passed.output.get(known as usize..));
         let said = said.ok_or_else(|| io::Error::other("what its client lacks was not kept"))?;
         let window = flow.server.edge.distance_from(expected).unwrap_or(0);
         let blueprint = Blueprint {
@@ -73,8 +73,8 @@ impl North {
             socket: blueprint.build()?,
             window,
             said: said.to_vec(),
-            is_shut: passed.standing.is_shut,
-            is_closed: passed.standing.is_closed,
+            is_shut: passed.position.is_shut,
+            is_closed: passed.position.is_closed,
             is_opened_by_server: flow.is_opened_by_server(),
         }))
     }
@@ -96,7 +96,7 @@ impl North {
     /// The server gets its connections, and goes on. Those that are lost it finds reset. Tells what became of those
     /// that it has opened.
     pub(crate) fn hand_over(&mut self) -> io::Result<Outgoing> {
-        let open = self.passed.values().filter(|one| !one.standing.is_closed);
+        let open = self.passed.values().filter(|one| !one.position.is_closed);
         let (made, lost): (Vec<_>, Vec<_>) =
             open.partition(|one| self.made.contains_key(&one.connection));
         // Each has a descriptor less than before, and there may be none left for those that are lost.
@@ -111,7 +111,7 @@ impl North {
             self.handover.give(passed, reset_socket()?.as_fd())?;
         }
         // Clients of those that it has closed may still have to hear that.
-        self.passed.retain(|_, one| one.standing.is_closed);
+        self.passed.retain(|_, one| one.position.is_closed);
         let mut outgoing = self
             .upstream
             .hand_over(&self.handover, &self.memory.begun())?;

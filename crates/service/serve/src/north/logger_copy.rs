@@ -3,7 +3,7 @@
 use std::{collections::HashMap, io};
 
 use checkpoint::Unpack;
-use north_host::{Feed, Memory};
+use north_host::{LogFeed, Memory};
 use protocol::control::KeptImage;
 
 use super::{North, RECORD};
@@ -68,7 +68,7 @@ impl North {
     pub(crate) fn fetch(&self, logger: &mut LoggerClient) -> Result<io::Result<()>, ServeError> {
         // It may have been cut since it was asked for: another attempt was interrupted.
         for (process, length) in logger.determinants()?.streams {
-            let mut feed = Feed::new(process);
+            let mut feed = LogFeed::new(process);
             let mut fed = Ok(());
             let from = self.memory.base(process);
             logger.read_determinants(process, from, length, |bytes| {
@@ -98,13 +98,13 @@ impl North {
         if self.is_over() {
             return vec![(0, u64::MAX)];
         }
-        let streams = self.streams(Memory::told);
+        let streams = self.streams(Memory::ever_stable);
         self.logger_copy.add(self.memory.record(), &streams)
     }
 
     /// An earlier `serve` knew that: whatever was about to be said may have been.
     pub(super) fn assume_logger_has_all(&mut self) {
-        let streams = self.streams(Memory::said);
+        let streams = self.streams(Memory::last_output);
         self.logger_copy.begin(self.memory.record(), &streams);
     }
 

@@ -22,7 +22,7 @@ use std::{
 };
 
 use north_host::{
-    Handover, JOIN_ANSWER, Message, Passed, Reach,
+    ConnectionReport, Handover, JOIN_ANSWER, Message, UpstreamPosition,
     counts::{Counts, kernel_counts},
     repair::say_again,
 };
@@ -65,7 +65,7 @@ pub(super) struct Upstream {
     /// So many have to be held before it is looked which of them have ended.
     look_at: usize,
     /// As a process has left them.
-    passed: Vec<(u32, Passed<Reach>)>,
+    passed: Vec<(u32, ConnectionReport<UpstreamPosition>)>,
     /// Those that are to go on as clients' do, and where the process waits for an answer.
     joining: Vec<(Which, OwnedFd)>,
     /// Those that do, as far as we have not heard that this is noted.
@@ -171,9 +171,9 @@ impl Upstream {
     }
 
     /// What the processes say of theirs.
-    pub(super) fn pass(&mut self, passed: Vec<Passed<Reach>>) {
+    pub(super) fn pass(&mut self, passed: Vec<ConnectionReport<UpstreamPosition>>) {
         let passed = passed.into_iter();
-        self.passed = passed.map(|one| (one.standing.opener(), one)).collect();
+        self.passed = passed.map(|one| (one.position.opener(), one)).collect();
     }
 
     /// The processes get them: `begun` are those that there are.
@@ -186,13 +186,13 @@ impl Upstream {
         let mut known = HashSet::new();
         self.held.extend(self.unknown.drain()); // of an incarnation that did not come so far
         for (process, one) in std::mem::take(&mut self.passed) {
-            let which = (process, one.standing.serial);
+            let which = (process, one.position.serial);
             let mut socket = self.held.remove(&which);
             known.insert(which);
             if let Some(held) = socket.take_if(|held| go_on(held, &one).is_none()) {
                 end(held);
             }
-            if one.standing.is_closed {
+            if one.position.is_closed {
                 continue; // what was still to be said the kernel says
             }
             match socket {
@@ -203,7 +203,7 @@ impl Upstream {
                     told.kept += 1;
                 }
                 None => {
-                    handover.give(&one, reset(one.standing.is_local)?.as_fd())?;
+                    handover.give(&one, reset(one.position.is_local)?.as_fd())?;
                     told.reset += 1;
                 }
             }
@@ -261,12 +261,12 @@ fn has_ended(socket: &OwnedFd) -> bool {
 /// Has the socket be where the process is; `None`: it cannot be. What the process has recorded of what arrived is
 /// taken, as far as it had no time to do so, and what it has said since the record has ended is said, as far as it was
 /// not.
-fn go_on(held: &OwnedFd, passed: &Passed<Reach>) -> Option<()> {
-    let at = &passed.standing;
+fn go_on(held: &OwnedFd, passed: &ConnectionReport<UpstreamPosition>) -> Option<()> {
+    let at = &passed.position;
     let counts = Counts::of(held.as_fd()).ok().flatten()?;
     let known = usize::try_from(at.instream.checked_sub(counts.read)?).ok()?;
     let lacking = usize::try_from(counts.written.checked_sub(passed.offset)?).ok()?;
-    let lacking = passed.said.get(lacking..)?;
+    let lacking = passed.output.get(lacking..)?;
     if counts.is_shut && !(at.is_shut && lacking.is_empty()) {
         return None;
     }

@@ -36,7 +36,9 @@ impl Service {
         let settings = link.settings()?;
         let instance = link.instance();
         if let (Some(north), Some(settings)) = (&self.north, settings) {
-            north.memory().ship_to(&destination(&settings, instance));
+            north
+                .memory()
+                .set_destination(&destination(&settings, instance));
         }
         Ok(())
     }

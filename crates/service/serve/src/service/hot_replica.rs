@@ -304,7 +304,7 @@ impl Service {
             self.recovery.listening(clock::now());
         }
         if let Some(north) = &self.north {
-            north.memory().end_following();
+            north.memory().end_replica();
         }
         Ok(())
     }

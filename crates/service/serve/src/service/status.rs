@@ -239,9 +239,9 @@ fn record_status(of: Statistics) -> RecordStatus {
 fn commit_status(north: &North) -> CommitStatus {
     let so_far = north.committed();
     CommitStatus {
-        iterations: so_far.turns,
+        iterations: so_far.loop_iterations,
         waits: so_far.waits,
-        waited_ms: Duration::from_nanos(so_far.waited).as_secs_f64() * 1e3,
+        waited_ms: Duration::from_nanos(so_far.wait_ns).as_secs_f64() * 1e3,
     }
 }
 

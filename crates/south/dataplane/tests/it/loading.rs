@@ -4,7 +4,7 @@ use std::{fs, os::fd::AsRawFd as _};
 
 use dataplane::{Dataplane, DataplaneError, LAYOUT_VERSION, MOST_ADDRESSES, Settings};
 use libbpf_rs::{MapCore as _, MapHandle};
-use north_abi::notes::{NOTE_PROBES, NOTES, Note};
+use north_abi::read_cursors::{READ_CURSOR_PROBES, READ_CURSORS, ReadCursor};
 
 use crate::harness::*;
 
@@ -36,9 +36,9 @@ fn the_layout_has_one_version_and_room_for_so_many_addresses() {
 
 #[test]
 fn notes_are_the_same_to_those_who_write_and_who_read_them() {
-    assert_eq!(defined("NOTES "), Some(NOTES));
-    assert_eq!(defined("NOTE_PROBES "), Some(NOTE_PROBES));
-    for (notes, most) in [(Some(0), NOTES), (None, 1)] {
+    assert_eq!(defined("NOTES "), Some(READ_CURSORS));
+    assert_eq!(defined("NOTE_PROBES "), Some(READ_CURSOR_PROBES));
+    for (notes, most) in [(Some(0), READ_CURSORS), (None, 1)] {
         let place = Pinned::nowhere_else();
         let settings = Settings {
             link: true,
@@ -47,7 +47,7 @@ fn notes_are_the_same_to_those_who_write_and_who_read_them() {
         };
         let _kernel = Kernel::pinned(&settings, &place);
         let table = MapHandle::from_pinned_path(place.pins.pin("notes")).expect("pinned");
-        assert_eq!(table.value_size() as usize, size_of::<Note>());
+        assert_eq!(table.value_size() as usize, size_of::<ReadCursor>());
         assert_eq!(table.max_entries() as usize, most);
     }
 }

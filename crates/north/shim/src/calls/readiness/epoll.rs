@@ -5,7 +5,7 @@ use north_abi::{Call, Ready};
 
 use super::{
     super::{failed, other_threads, reading::is_ready, refuse},
-    MOST_AT_ONCE, SIGSET,
+    READY_MAX, SIGNAL_SET_BYTES,
 };
 use crate::{
     clock,
@@ -40,13 +40,13 @@ impl Wrap {
         timeout: Timeout,
         mask: *const sigset_t,
     ) -> Outcome {
-        let most = most.min(MOST_AT_ONCE as c_int);
+        let most = most.min(READY_MAX as c_int);
         let mut at = 0;
         let is_replay = self.is_replay();
         let outcome = self.ready(
             Call::Epoll,
             epoll,
-            |wrap| match wrap.has_business() {
+            |wrap| match wrap.awaits_logger() {
                 // SAFETY: as the program has called us.
                 false => unsafe {
                     let arguments = epoll_arguments(epoll, events, most, timeout.given(), mask);
@@ -54,7 +54,7 @@ impl Wrap {
                 },
                 true => {
                     let timeout = timeout.milliseconds() as usize;
-                    wrap.wait_and_release(epoll_arguments(epoll, events, most, timeout, mask))
+                    wrap.epoll_wait_and_release(epoll_arguments(epoll, events, most, timeout, mask))
                 }
             },
             |writer, count| {
@@ -100,7 +100,7 @@ impl Wrap {
         let descriptor = self.descriptors.get(fd);
         if event.events & EPOLLIN.cast_unsigned() != 0
             && descriptor.is_paired()
-            && !descriptor.crosses
+            && !descriptor.is_channel
             && !is_ready(fd, POLLIN)
         {
             self.awaits_helper(fd);
@@ -163,20 +163,20 @@ impl Wrap {
         if before.epoll != 0 && before.epoll != instance {
             refuse(&[b"the server watches one descriptor with two epoll instances"]);
         }
-        other_threads::look_at_watch(fd, epoll);
+        other_threads::check_watch(fd, epoll);
         outcome
     }
 }
 
 /// Another thread has been told of these events: it gets the program's own data, too. What is watched there no more is
 /// left out, as if that had been so before. How many are left?
-fn told_to_another(epoll: c_int, events: *mut epoll_event, count: usize) -> usize {
+fn is_in_other_epoll(epoll: c_int, events: *mut epoll_event, count: usize) -> usize {
     let mut left = 0;
     for index in 0..count {
         // SAFETY: so many were filled in by the kernel.
         let mut event = unsafe { events.add(index).read_unaligned() };
         if let Some(fd) = descriptor_of(event.u64) {
-            other_threads::look_at_event(fd);
+            other_threads::check_event(fd);
             let Some(data) = Watched::of(fd).data_in(epoll) else {
                 continue;
             };
@@ -198,7 +198,7 @@ fn wait_in_another(
     timeout: Timeout,
     mask: *const sigset_t,
 ) -> Outcome {
-    other_threads::look_at_epoll(epoll);
+    other_threads::check_epoll_wait(epoll);
     let end = timeout.end(clock::monotonic());
     let mut timeout = timeout;
     loop {
@@ -206,7 +206,7 @@ fn wait_in_another(
         // SAFETY: as the program has called us.
         let outcome = unsafe { crate::sys::raw(timeout.call(), arguments) };
         let count = usize::try_from(outcome).unwrap_or(0);
-        let left = told_to_another(epoll, events, count);
+        let left = is_in_other_epoll(epoll, events, count);
         if count == 0 || left > 0 || timeout.is_none() {
             return if count == 0 { outcome } else { left as Outcome };
         }
@@ -222,7 +222,7 @@ unsafe extern "C" fn epoll_ctl(
     event: *mut epoll_event,
 ) -> c_int {
     if operation != EPOLL_CTL_DEL {
-        other_threads::look_at_control(fd);
+        other_threads::check_epoll_control(fd);
     }
     let outcome = with(|wrap| wrap.control(epoll, operation, fd, event));
     // SAFETY: as the program has called us.
@@ -244,7 +244,7 @@ fn epoll_arguments(
         most as usize,
         timeout,
         mask.addr(),
-        SIGSET,
+        SIGNAL_SET_BYTES,
     ]
 }
 

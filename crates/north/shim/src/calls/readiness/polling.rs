@@ -5,7 +5,7 @@ use north_abi::{Call, Ready};
 
 use super::{
     super::{other_threads, refuse},
-    SIGSET,
+    SIGNAL_SET_BYTES,
 };
 use crate::{
     errno::answer_int,
@@ -35,7 +35,7 @@ impl Wrap {
                 // SAFETY: as the program has called us.
                 let mut left = unsafe { timeout.as_ref() }.copied();
                 let left = left.as_mut().map_or(0, |left| (&raw mut *left).addr());
-                let arguments = [at.addr(), count, left, mask.addr(), SIGSET, 0];
+                let arguments = [at.addr(), count, left, mask.addr(), SIGNAL_SET_BYTES, 0];
                 // SAFETY: as the program has called us.
                 unsafe { blocking(libc::SYS_ppoll, arguments) }
             },
@@ -93,7 +93,7 @@ impl Wrap {
                 // SAFETY: as the program has called us.
                 let mut left = unsafe { timeout.as_ref() }.copied();
                 let left = left.as_mut().map_or(0, |left| (&raw mut *left).addr());
-                let mask = [mask.addr(), SIGSET];
+                let mask = [mask.addr(), SIGNAL_SET_BYTES];
                 let [read, write, other] = sets.map(|set| set.addr());
                 let arguments = [
                     count as usize,
@@ -140,7 +140,7 @@ unsafe extern "C" fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     // SAFETY: as the program has called us.
-    other_threads::look_at_poll(unsafe { places(all, count) });
+    other_threads::check_poll(unsafe { places(all, count) });
     // SAFETY: as the program has called us.
     let outcome = with(|wrap| wrap.poll(unsafe { places(all, count) }, timeout, mask));
     let outcome = outcome.unwrap_or_else(|| {
@@ -148,7 +148,7 @@ unsafe extern "C" fn ppoll(
         let mut left = unsafe { timeout.as_ref() }.copied();
         let left = left.as_mut().map_or(0, |left| (&raw mut *left).addr());
         // SAFETY: as the program has called us.
-        unsafe { sys!(SYS_ppoll, all, count, left, mask, SIGSET) }
+        unsafe { sys!(SYS_ppoll, all, count, left, mask, SIGNAL_SET_BYTES) }
     });
     answer_int(outcome)
 }
@@ -203,10 +203,10 @@ unsafe extern "C" fn pselect(
         // SAFETY: as the program has called us; the descriptor is below what it said.
         sets.any(|set| !set.is_null() && unsafe { libc::FD_ISSET(*fd, set) })
     };
-    other_threads::look_at_select((0..count).filter(is_asked));
+    other_threads::check_select((0..count).filter(is_asked));
     let outcome = with(|wrap| wrap.select(count, [read, write, other], timeout, mask));
     let outcome = outcome.unwrap_or_else(|| {
-        let mask = [mask.addr(), SIGSET];
+        let mask = [mask.addr(), SIGNAL_SET_BYTES];
         // SAFETY: as the program has called us.
         let mut left = unsafe { timeout.as_ref() }.copied();
         let left = left.as_mut().map_or(0, |left| (&raw mut *left).addr());

@@ -28,11 +28,16 @@ fn connection() -> (OwnedFd, TcpStream) {
 }
 
 /// What a process says that has read so much, and of what it has written has kept `said`, from `offset` on.
-fn passed(instream: u64, offset: u64, said: &[u8], is_shut: bool) -> Passed<Reach> {
-    Passed {
+fn passed(
+    instream: u64,
+    offset: u64,
+    said: &[u8],
+    is_shut: bool,
+) -> ConnectionReport<UpstreamPosition> {
+    ConnectionReport {
         connection: 0,
         holders: vec![0],
-        standing: Reach {
+        position: UpstreamPosition {
             serial: 1,
             is_local: false,
             instream,
@@ -41,7 +46,7 @@ fn passed(instream: u64, offset: u64, said: &[u8], is_shut: bool) -> Passed<Reac
             is_closed: false,
         },
         offset,
-        said: said.to_vec(),
+        output: said.to_vec(),
     }
 }
 
@@ -228,7 +233,7 @@ fn unusable_socket_is_reset() {
     let (process, serial) = (0, 1);
     upstream.on_message(Message::Opened { process, serial }, Some(held));
     let mut known = passed(4, 2, b"", false); // it had said more
-    known.standing.is_closed = true;
+    known.position.is_closed = true;
     upstream.pass(vec![known]);
     let handover = Handover::new().expect("a handover");
     let begun = BTreeSet::from([0]);

@@ -15,7 +15,7 @@ use dataplane::{Dataplane, Event, PinDirectory, Ring, Settings};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys};
 use north_abi::{
     handover::Ends,
-    notes::{NOTES, Notes},
+    read_cursors::{READ_CURSORS, ReadCursors},
 };
 use protocol::{link::SegmentKind, mirror};
 use rustix::mm::{MapFlags as Mapping, ProtFlags, mmap};
@@ -110,7 +110,7 @@ pub(crate) struct Kernel {
     /// The link and the way to the logger.
     link: [MapHandle; 2],
     expected: Mutex<Vec<(FlowId, u32)>>,
-    noted: Option<Notes<'static>>,
+    noted: Option<ReadCursors<'static>>,
     taken: Mutex<Vec<u32>>,
     /// What the last packet has left for the next program.
     carried: Mutex<[u32; 5]>,
@@ -331,7 +331,7 @@ impl Kernel {
     }
 
     /// The notes as a process of the service has them.
-    pub(crate) fn noted(&self) -> Notes<'static> {
+    pub(crate) fn noted(&self) -> ReadCursors<'static> {
         self.noted.expect("with notes")
     }
 
@@ -545,8 +545,8 @@ fn numbers(packet: &Packet) -> (SeqNumber, SeqNumber) {
 }
 
 /// The notes as a process of the service has them.
-fn mapped(notes: BorrowedFd<'_>) -> Notes<'static> {
-    let length = size_of::<[north_abi::notes::Note; NOTES]>();
+fn mapped(notes: BorrowedFd<'_>) -> ReadCursors<'static> {
+    let length = size_of::<[north_abi::read_cursors::ReadCursor; READ_CURSORS]>();
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping.
     let at = unsafe {
@@ -561,7 +561,7 @@ fn mapped(notes: BorrowedFd<'_>) -> Notes<'static> {
     };
     let at = at.expect("it can be mapped");
     // SAFETY: it stays, is as large, and all atomics, so that anything is a valid value.
-    Notes(unsafe { &*at.cast() })
+    ReadCursors(unsafe { &*at.cast() })
 }
 
 fn decode(record: &[u8]) -> Note {
