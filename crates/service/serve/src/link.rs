@@ -6,7 +6,7 @@
 //! next in the list is tried, and all of them again each second; but with `--on-logger-loss=hold` only
 //! the same one, because it alone has the records of the connections that wait.
 //!
-//! What is to be done about it is told as [`News`] and done by `service::link_of`.
+//! What is to be done about it is told as [`News`] and done by `service::link`.
 
 mod checking;
 mod dialing;

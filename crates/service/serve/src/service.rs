@@ -441,7 +441,7 @@ pub(crate) use outbound::opened_by_server;
 mod adoption;
 mod determinant_sender;
 mod event_loop;
-mod link_of;
+mod link;
 mod log_truncation;
 mod logger;
 mod lost_events;
