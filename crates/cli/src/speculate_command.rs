@@ -29,8 +29,6 @@ use crate::{
 
 /// What its sockets are called.
 const KIND: &str = "outlive-speculate";
-/// Attempts to start the daemon.
-const DAEMON_START_ATTEMPTS: u32 = 3;
 /// Time for the daemon to start, and interval between two looks.
 const DAEMON_START_TIMEOUT: Duration = Duration::from_secs(30);
 const DAEMON_POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -129,12 +127,13 @@ fn create(tree: &Path, socket: &str, arguments: SpeculateRun) -> io::Result<Outc
             .timeout
             .map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
     }));
-    // Who keeps them ends when there are none, which may be just now.
-    let mut tries = 0..DAEMON_START_ATTEMPTS;
+    // A daemon without speculations ends, perhaps at this moment. The daemon accepts connections until its end, and
+    // closes each: on a busy machine that takes longer than a few attempts.
+    let until = Instant::now() + DAEMON_START_TIMEOUT;
     let reply = loop {
         match link::ask(socket, &request) {
             Ok(reply) => break reply,
-            Err(error) if link::is_disconnected(&error) && tries.next().is_some() => {
+            Err(error) if link::is_disconnected(&error) && Instant::now() < until => {
                 if let Err(missing) = preflight::look() {
                     eprintln!("outlive: {missing}");
                     return Ok(Outcome::Unsupported);
@@ -144,6 +143,7 @@ fn create(tree: &Path, socket: &str, arguments: SpeculateRun) -> io::Result<Outc
                     return Ok(Outcome::Usage);
                 }
                 begin_keeping(tree, socket)?;
+                thread::sleep(DAEMON_POLL_INTERVAL);
             }
             Err(error) => return Err(error),
         }

@@ -137,7 +137,7 @@ fn service_of_other_layout_is_refused() {
     let name = protected.name().to_owned();
     let pins = pins_of(&scene, &name);
     let layouts = pins.parent().and_then(Path::parent).expect("a layout");
-    let other = layouts.join("v999");
+    let other = layouts.join("replay-v999");
     fs::create_dir_all(&other).expect("make a directory");
     let moved = other.join(pins.file_name().expect("a name"));
     fs::rename(&pins, &moved).expect("move the pins");
