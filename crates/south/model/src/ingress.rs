@@ -21,6 +21,8 @@
 //! when the server, too, is there |
 //! | of a spliced flow, new payload of a client that has heard more than the new server has said | recorded, and
 //! dropped: the replay gives it |
+//! | of a spliced flow, beyond the window of the new server | payload or FIN dropped; an acknowledgement alone is given
+//! the number of the window's edge |
 //! | of a flow spliced to a later server | acknowledgement number, SACK blocks and echoed timestamp mapped to the new
 //! server's, then on; of a client without room the last acknowledgement is held back (`no_room`) |
 //!
@@ -36,7 +38,7 @@ use crate::{
     flow::{Flow, LogHalf, Mode, Restored, Said},
     no_room,
     packet::{
-        ACK, Network, Options, Packet, Segment, WINDOW, find_options, length32, read32, write,
+        ACK, Network, Options, Packet, SEQ, Segment, WINDOW, find_options, length32, read32, write,
     },
     south::{
         EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, Shared, SouthSide, Verdict, our_mark,
@@ -338,7 +340,8 @@ impl Shared {
         let gated = gated
             || ends_too_soon(flow, segment, now_ns)
             || waits_for_server(flow, segment)
-            || self.speaks_too_soon(flow, segment, now_ns);
+            || self.speaks_too_soon(flow, segment, now_ns)
+            || overshoots(flow, segment);
         self.counters.gated_in += u64::from(gated);
         if gated || !recorded {
             return Verdict::Drop;
@@ -436,6 +439,11 @@ impl Shared {
             no_room::note_told(flow, ack);
             held |= flow.splice.held;
             write(&mut header, ACK, ack.0.to_be_bytes());
+            // See `overshoots`. The server's TCP and a connection tracker take a number at the edge.
+            let is_bare = segment.sequence_len() == 0 && !segment.has(Flags::RST);
+            if is_bare && segment.seq.after(flow.splice.edge) {
+                write(&mut header, SEQ, flow.splice.edge.0.to_be_bytes());
+            }
             let room = no_room::self_ack_window(flow);
             if is_replaying && segment.window < room {
                 write(&mut header, WINDOW, room.to_be_bytes());
@@ -482,6 +490,23 @@ const FIN_PATIENCE: u64 = 30_000_000_000;
 /// What the client says may have been answered by its dead host: it is recorded, and the replay gives it to the server.
 fn waits_for_server(flow: &Flow, segment: &Segment) -> bool {
     flow.is_doubted(segment) && !segment.has(Flags::RST)
+}
+
+/// An earlier server may have offered the client a window that ends far behind the window of the new server. A segment
+/// beyond the new window is of no use to the new server's TCP (RFC 9293 3.10.7.4), and misleads a connection tracker.
+///
+/// In a replay a segment that crosses the edge stays here, too: the replay gives its bytes to the server, and the answer
+/// of the server's TCP would be withheld. Later the answer is needed: without it the client does not learn that the
+/// window is closed.
+fn overshoots(flow: &Flow, segment: &Segment) -> bool {
+    let brings = segment.sequence_len() > 0 && !segment.has(Flags::RST);
+    let is_replaying = flow.splice.ack.before(flow.server.ack);
+    let number = if is_replaying {
+        segment.end()
+    } else {
+        segment.seq
+    };
+    flow.mode == Mode::Spliced && !flow.server_closing && brings && number.after(flow.splice.edge)
 }
 
 /// The end of an instream whose client has heard more than the new server has said so far. The

@@ -24,6 +24,8 @@
  *     heard more than the new server has said      is there
  *   flow spliced, new payload of a client that  -> recorded, and dropped: the replay gives it
  *     has heard more than the new server has said
+ *   flow spliced, beyond the window of the new  -> payload or FIN dropped; an acknowledgement
+ *     server                                       alone is given the number of the window's edge
  *   flow spliced to a later server              -> acknowledgement number, SACK blocks and echoed
  *                                                  timestamp mapped to the new server's, then on;
  *                                                  of a client without room the last acknowledgement
@@ -131,6 +133,9 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s
 		note_told(f, ack);
 		held |= f->splice.held;
 		write32(&s->header.edit[TCP_ACK_SEQ], ack);
+		/* See overshoots(). The server's TCP and a connection tracker take a number at the edge. */
+		if (!sequence_len(p) && !(p->flags & TCP_RST) && after(p->seq, f->splice.edge))
+			write32(&s->header.edit[TCP_SEQ], f->splice.edge);
 		if (is_replaying(f) && p->window < self_ack_window(f))
 			write16(&s->header.edit[TCP_WINDOW], self_ack_window(f));
 	}
@@ -336,6 +341,23 @@ static __always_inline bool speaks_too_soon(struct service *s, const struct flow
 	       after(p->seq + p->payload_len, f->splice.ack) && !may_have_been_read(s, f, p) && !abandoned(s);
 }
 
+/* An earlier server may have offered the client a window that ends far behind the window of the new server. A segment
+ * beyond the new window is of no use to the new server's TCP (RFC 9293 3.10.7.4). But a connection tracker on this host
+ * (nf_conntrack since Linux 6.2) takes the end of such a segment for the end of all that the client has sent: the tracker
+ * ignores the acknowledgements of the new server, which are far behind that, calls the rest of the replay invalid, and a
+ * firewall drops it.
+ *
+ * In a replay a segment that crosses the edge stays here, too: the replay gives its bytes to the server, and the answer of the
+ * server's TCP would be withheld. Later the answer is needed: without it the client does not learn that the window is closed. */
+static __always_inline bool overshoots(const struct flow *f, const struct packet *p)
+{
+	__u32 end = p->seq + sequence_len(p);
+	if (f->mode != FLOW_SPLICED || is_closing(f) || end == p->seq || (p->flags & TCP_RST))
+		return false;
+	__u32 number = before(f->splice.ack, f->server.ack) ? end : p->seq;
+	return after(number, f->splice.edge);
+}
+
 /* A flow that lost its logger, and has one again: the record can begin where the client says what
  * comes after all that it and the server have said so far, if it had an `answer` to all that. Without
  * one it may be in the middle of its request, and a later server would hear the rest of it alone. */
@@ -392,7 +414,8 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 	} else if (is_progress(s, f, p)) {
 		link_instream(skb, key, f, p);
 	}
-	gated = gated || ends_too_soon(f, p) || waits_for_server(f, p) || speaks_too_soon(s, f, p);
+	gated = gated || ends_too_soon(f, p) || waits_for_server(f, p) || speaks_too_soon(s, f, p) ||
+		overshoots(f, p);
 	if (gated)
 		count(COUNT_GATED_IN);
 	if (gated || !recorded)

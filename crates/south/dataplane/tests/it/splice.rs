@@ -259,6 +259,74 @@ fn a_client_that_has_more_than_the_new_server_said_acknowledges_what_it_said() {
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nDate: Mon\r\nContent-Length: 600\r\n\r\n";
 
+/// The new server (its window is 50,000 bytes) is behind the earlier server, which had acknowledged 60,000 bytes.
+fn behind(both: Both, s2: SeqNumber) -> Both {
+    let mut both = both.open();
+    both.server(
+        segment(both.s + 1, both.c + 60_001)
+            .window(1_000)
+            .timestamps(901, 11),
+    );
+    both.splice(s2);
+    both
+}
+
+#[test]
+fn acknowledgement_beyond_window_of_new_server_is_numbered_at_its_edge() {
+    everywhere(|both, s2| {
+        let mut both = behind(both, s2);
+        let edge = both.flow().splice.edge;
+        assert_eq!(edge, both.c + 50_001);
+        for (seq, numbered) in [
+            (both.c + 60_001, edge),
+            (edge + 1, edge),
+            (edge, edge),
+            (edge - 1, edge - 1),
+        ] {
+            let out = both.client(segment(seq, both.s + 1).timestamps(20, 901));
+            assert_eq!((out.verdict, out.segment().seq()), (Next, numbered));
+        }
+        let reset = both.client(segment(both.c + 60_001, both.s + 1).flags(RST));
+        assert_eq!(reset.segment().seq(), both.c + 60_001);
+    });
+}
+
+#[test]
+fn payload_beyond_window_of_new_server_is_dropped() {
+    everywhere(|both, s2| {
+        let mut both = behind(both, s2);
+        let edge = both.flow().splice.edge;
+        let four = |both: &Both, seq: SeqNumber| {
+            let spec = segment(seq, both.s + 1).timestamps(20, 901);
+            spec.payload(b"four")
+        };
+        for (seq, verdict) in [
+            (edge + 1, DROP),
+            (edge, DROP),
+            (edge - 3, DROP),
+            (edge - 4, Next),
+        ] {
+            let spec = four(&both, seq);
+            assert_eq!(both.client(spec).verdict, verdict, "in the replay, {seq:?}");
+        }
+        // The new server has received all that the earlier server acknowledged, and has no room.
+        let told = both.c + 60_001;
+        both.server(segment(s2 + 1, told).window(0).timestamps(80, 11));
+        assert_eq!(
+            (both.flow().splice.edge, both.flow().server.ack),
+            (told, told)
+        );
+        for (seq, verdict) in [(told + 1, DROP), (told, Next), (told - 4, Next)] {
+            let spec = four(&both, seq);
+            assert_eq!(
+                both.client(spec).verdict,
+                verdict,
+                "after the replay, {seq:?}"
+            );
+        }
+    });
+}
+
 fn answer() -> Vec<u8> {
     let mut answer = ANSWER.to_vec();
     answer.resize(ANSWER.len() + 600, b'b');
