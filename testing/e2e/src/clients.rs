@@ -54,6 +54,26 @@ pub fn read_to_end(mut stream: &TcpStream) -> Vec<u8> {
     bytes
 }
 
+/// Reads until the connection is reset.
+///
+/// # Panics
+/// When the connection ends otherwise, or says nothing for [`EVENT_TIMEOUT`].
+#[track_caller]
+pub fn is_reset(stream: &TcpStream) {
+    let mut buffer = [0; 4096];
+    loop {
+        match read_some(stream, &mut buffer) {
+            Ok(0) => panic!("a proper end, not a reset"),
+            // What was on its way before.
+            Ok(_) => {}
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+                return;
+            }
+        }
+    }
+}
+
 /// Writes everything.
 ///
 /// # Panics

@@ -79,21 +79,6 @@ fn loss_reordering_and_duplication() {
     });
 }
 
-/// A stateful firewall on the server's host drops invalid packets.
-#[test]
-fn conntrack_drops_invalid() {
-    let scene = Scene::new("conntrack");
-    let rules = "table inet filter {
-        chain in { type filter hook input priority 0; policy accept;
-            ct state invalid counter drop; ct state established,new accept; }
-        chain out { type filter hook output priority 0; policy accept;
-            ct state invalid counter drop; ct state established,new accept; }
-    }\n";
-    let file = scene.write("rules.nft", rules);
-    run(&scene.server, &format!("nft -f {}", file.display()));
-    survives("conntrack", &scene, &[]);
-}
-
 #[test]
 fn reverse_path_filter() {
     let scene = Scene::new("rp-filter");

@@ -23,8 +23,8 @@ const MATRICES: &str =
     "binary_id(=e2e::kill_matrix) | (binary_id(=e2e::takeover) & test(/^matrix::/))";
 
 /// Tests that run once more, with a logger on another machine.
-const LINKED: &str =
-    "binary_id(=e2e::kill_matrix) | binary_id(=e2e::recovery) | binary_id(=e2e::network)";
+const LINKED: &str = "binary_id(=e2e::kill_matrix) | binary_id(=e2e::recovery) | binary_id(=e2e::network) | \
+    binary_id(=e2e::firewall)";
 
 /// Tests of `outlive make` and `outlive speculate`.
 const MAKING: &str = "package(e2e) & binary(/^(make|speculation)/)";

@@ -185,14 +185,43 @@ impl Addresses {
     ///
     /// When the kernel does not say.
     pub fn is_received(&mut self, ip: IpAddr) -> io::Result<bool> {
+        let route = self.route(ip, None)?;
+        Ok(route.is_some_and(|route| route.header.kind == RouteType::Local))
+    }
+
+    /// The number of the device on which packets from `from` to `to` leave. `None`: they stay on this host, or there is no way.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel does not say.
+    pub fn device_towards(&mut self, to: IpAddr, from: IpAddr) -> io::Result<Option<u32>> {
+        let route = self.route(to, Some(from))?;
+        let route = route.filter(|route| route.header.kind == RouteType::Unicast);
+        let attributes = route.map(|route| route.attributes).unwrap_or_default();
+        Ok(attributes
+            .into_iter()
+            .find_map(|attribute| match attribute {
+                RouteAttribute::Oif(device) => Some(device),
+                _ => None,
+            }))
+    }
+
+    /// The route that a packet would take.
+    fn route(&mut self, to: IpAddr, from: Option<IpAddr>) -> io::Result<Option<RouteMessage>> {
         let mut message = RouteMessage::default();
-        let (family, length, to) = match ip {
-            IpAddr::V4(ip) => (AddressFamily::Inet, 32, RouteAddress::Inet(ip)),
-            IpAddr::V6(ip) => (AddressFamily::Inet6, 128, RouteAddress::Inet6(ip)),
+        let (family, bits) = match to {
+            IpAddr::V4(_) => (AddressFamily::Inet, 32),
+            IpAddr::V6(_) => (AddressFamily::Inet6, 128),
         };
         message.header.address_family = family;
-        message.header.destination_prefix_length = length;
-        message.attributes.push(RouteAttribute::Destination(to));
+        message.header.destination_prefix_length = bits;
+        let destination = RouteAttribute::Destination(route_address(to));
+        message.attributes.push(destination);
+        if let Some(from) = from {
+            message.header.source_prefix_length = bits;
+            let source = RouteAttribute::Source(route_address(from));
+            message.attributes.push(source);
+        }
         let sequence = self.request(RouteNetlinkMessage::GetRoute(message), 0)?;
         loop {
             for message in self.netlink.receive::<RouteNetlinkMessage>()? {
@@ -201,10 +230,10 @@ impl Addresses {
                 }
                 return match message.payload {
                     NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => {
-                        Ok(route.header.kind == RouteType::Local)
+                        Ok(Some(route))
                     }
                     NetlinkPayload::Error(error) => match error.to_io() {
-                        error if error.raw_os_error() == Some(libc::ENETUNREACH) => Ok(false),
+                        error if is_unreachable(&error) => Ok(None),
                         error => Err(error),
                     },
                     _ => continue,
@@ -287,6 +316,20 @@ impl HostAddress {
             device: message.header.index,
             permanent: flags.contains(AddressFlags::Permanent),
         })
+    }
+}
+
+fn is_unreachable(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENETUNREACH | libc::EHOSTUNREACH)
+    )
+}
+
+fn route_address(ip: IpAddr) -> RouteAddress {
+    match ip {
+        IpAddr::V4(ip) => RouteAddress::Inet(ip),
+        IpAddr::V6(ip) => RouteAddress::Inet6(ip),
     }
 }
 

@@ -403,7 +403,7 @@ impl Service {
         };
         self.forget(key, id)?;
         for packet in resets_to_client(key, &flow)? {
-            if let Err(error) = self.resources.injector.to_client(&packet) {
+            if let Err(error) = self.resources.send_to_client(&flow, &packet) {
                 tracing::warn!(%error, %key, "the client could not be told");
             }
         }

@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
-use dataplane::{Dataplane, Injector, PinDirectory, Settings, ethernet_interfaces, netns_cookie};
+use dataplane::{
+    Dataplane, DataplaneError, Injector, PinDirectory, Settings, ethernet_interfaces, netns_cookie,
+};
 use protocol::control::Attach;
 use rand::Rng;
-use south_model::{DigestKey, Digests};
+use south_model::{DigestKey, Digests, Flow};
 use supervise::{
     Cgroup, become_subreaper,
     mounts::{self, Mount},
@@ -150,6 +152,12 @@ impl Resources {
             link.serves();
         }
         Ok(())
+    }
+
+    /// Sends a packet of ours to the client of a flow.
+    pub(crate) fn send_to_client(&self, flow: &Flow, packet: &[u8]) -> Result<(), DataplaneError> {
+        let interfaces = self.plane.interfaces();
+        self.injector.to_client(packet, flow.ifindex, interfaces)
     }
 
     /// Keeps programs, mounts and processes for the next `serve`.

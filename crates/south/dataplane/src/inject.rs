@@ -6,15 +6,21 @@
 //! `rp_filter` finds nothing strange. No helper device is needed. Long replays go as GSO frames
 //! with a partial checksum, as a NIC would deliver them.
 //!
-//! For the client: a raw socket, routed as usual, with the mark that the programs let pass.
+//! For the client: the way out is looked up; the packet socket sends a frame without link addresses on that
+//! device, and the egress program adds these (`bpf_redirect_neigh`). So the packet passes no filter of this host: a
+//! connection tracker has seen the numbers of the server's TCP, which are others after a splice, would call the packet
+//! invalid, and a firewall would drop it. A client on this host is sent the packet by a raw socket.
 
 use std::{
+    cell::RefCell,
     io::{self, IoSlice},
     net::{IpAddr, SocketAddr},
     os::fd::{AsRawFd, OwnedFd},
 };
 
 use rustix::net::{self, AddressFamily, Protocol, RawProtocol, SocketFlags, SocketType};
+use south_model::{MARK_TO_CLIENT, MARK_TO_NEIGHBOUR};
+use supervise::Addresses;
 use wire::{IpPacket, neighbour::ether_type};
 
 use crate::{
@@ -31,7 +37,6 @@ pub enum Space {
     /// As the server's socket numbers it.
     Server = 1,
 }
-const TO_CLIENT: u32 = 2;
 
 /// Payload of one segment of a GSO frame on a link that allows for more.
 const SEGMENT: usize = 1400;
@@ -59,7 +64,9 @@ const TCP_CHECKSUM_OFFSET: u16 = 16;
 pub struct Injector {
     client_space: OwnedFd,
     server_space: OwnedFd,
+    to_neighbour: OwnedFd,
     to_client: [OwnedFd; 2],
+    routes: RefCell<Addresses>,
 }
 
 impl Injector {
@@ -68,10 +75,10 @@ impl Injector {
     /// # Errors
     /// `CAP_NET_RAW` or `CAP_NET_ADMIN` is missing.
     pub fn new(mark: u32) -> Result<Self, DataplaneError> {
-        let packet = |space: Space| -> Result<OwnedFd, DataplaneError> {
+        let packet = |offset: u32| -> Result<OwnedFd, DataplaneError> {
             let socket = packet_socket::open().doing("open a packet socket")?;
             set_option(&socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
-            set_mark(&socket, mark.wrapping_add(space as u32))?;
+            set_mark(&socket, mark.wrapping_add(offset))?;
             Ok(socket)
         };
         let raw = |family| -> Result<OwnedFd, DataplaneError> {
@@ -80,13 +87,15 @@ impl Injector {
             let socket = net::socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, protocol)
                 .map_err(io::Error::from)
                 .doing("open a raw socket")?;
-            set_mark(&socket, mark.wrapping_add(TO_CLIENT))?;
+            set_mark(&socket, mark.wrapping_add(MARK_TO_CLIENT))?;
             Ok(socket)
         };
         Ok(Self {
-            client_space: packet(Space::Client)?,
-            server_space: packet(Space::Server)?,
+            client_space: packet(Space::Client as u32)?,
+            server_space: packet(Space::Server as u32)?,
+            to_neighbour: packet(MARK_TO_NEIGHBOUR)?,
             to_client: [raw(AddressFamily::INET)?, raw(AddressFamily::INET6)?],
+            routes: RefCell::new(Addresses::open().doing("open a socket to look up routes")?),
         })
     }
 
@@ -125,34 +134,42 @@ impl Injector {
             header.gso_size = offset(segment);
             header.hdr_len = offset(ETHERNET + headers);
         }
-        let mut ethernet = [0u8; ETHERNET];
-        ethernet[..6].copy_from_slice(&interface.mac);
-        ethernet[6..12].copy_from_slice(&interface.mac);
-        let ethertype = if v6 {
-            ether_type::IPV6
-        } else {
-            ether_type::IPV4
-        };
-        ethernet[12..].copy_from_slice(&ethertype.to_be_bytes());
         let socket = match space {
             Space::Client => &self.client_space,
             Space::Server => &self.server_space,
         };
-        let parts = [
-            IoSlice::new(bytes_of(&header)),
-            IoSlice::new(&ethernet),
-            IoSlice::new(packet),
-        ];
-        packet_socket::send(socket, interface.index, ethertype, &parts)
-            .doing("inject a packet for the server")
+        send_frame(socket, interface, &header, packet, v6).doing("inject a packet for the server")
     }
 
-    /// Send an IP packet of the service to a client, past the gate.
+    /// Send an IP packet of the service to a client, past the gate. `arrives_at`: the interface on which the client's
+    /// packets arrive; packets to a client with a link-local address leave there, too.
     ///
     /// # Errors
     /// The packet is malformed, or there is no route.
-    pub fn to_client(&self, packet: &[u8]) -> Result<(), DataplaneError> {
-        let destination = IpPacket::parse(packet)?.destination();
+    pub fn to_client<'a>(
+        &self,
+        packet: &[u8],
+        arrives_at: u32,
+        mut interfaces: impl Iterator<Item = &'a Interface>,
+    ) -> Result<(), DataplaneError> {
+        let ip = IpPacket::parse(packet)?;
+        let (source, destination) = (ip.source(), ip.destination());
+        let device = match destination {
+            IpAddr::V6(client) if client.is_unicast_link_local() => Some(arrives_at),
+            _ => self
+                .routes
+                .borrow_mut()
+                .device_towards(destination, source)
+                .doing("look up the way to a client")?,
+        };
+        // Without an Ethernet header, or without our programs: as any other packet of this host.
+        let leaves_there = |interface: &&Interface| Some(interface.index) == device;
+        if let Some(interface) = interfaces.find(leaves_there) {
+            let header = VirtioNetHeader::default();
+            let v6 = destination.is_ipv6();
+            return send_frame(&self.to_neighbour, interface, &header, packet, v6)
+                .doing("send a packet to a client");
+        }
         let socket = match destination {
             IpAddr::V4(_) => &self.to_client[0],
             IpAddr::V6(_) => &self.to_client[1],
@@ -167,6 +184,31 @@ impl Injector {
         .doing("send a packet to a client")?;
         Ok(())
     }
+}
+
+/// Sends an IP packet as a frame from the interface to itself: the egress program gives it its way.
+fn send_frame(
+    socket: &OwnedFd,
+    interface: &Interface,
+    header: &VirtioNetHeader,
+    packet: &[u8],
+    v6: bool,
+) -> io::Result<()> {
+    let mut ethernet = [0u8; ETHERNET];
+    ethernet[..6].copy_from_slice(&interface.mac);
+    ethernet[6..12].copy_from_slice(&interface.mac);
+    let ethertype = if v6 {
+        ether_type::IPV6
+    } else {
+        ether_type::IPV4
+    };
+    ethernet[12..].copy_from_slice(&ethertype.to_be_bytes());
+    let parts = [
+        IoSlice::new(bytes_of(header)),
+        IoSlice::new(&ethernet),
+        IoSlice::new(packet),
+    ];
+    packet_socket::send(socket, interface.index, ethertype, &parts)
 }
 
 fn set_mark(socket: &OwnedFd, mark: u32) -> Result<(), DataplaneError> {

@@ -45,8 +45,8 @@ use crate::{
         WINDOW, array, find_options, overwrite, write,
     },
     south::{
-        EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT, MARK_TO_LOGGER, Shared,
-        SouthSide, Verdict, our_mark,
+        EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT, MARK_TO_LOGGER,
+        MARK_TO_NEIGHBOUR, Shared, SouthSide, Verdict, our_mark,
     },
     tolerance::Expect,
     verify::{Divergence, verify_replayed},
@@ -71,7 +71,13 @@ impl SouthSide {
     pub fn egress(&mut self, packet: &mut Packet, now_ns: u64) -> Verdict {
         match our_mark(packet.mark, self.shared.settings.mark) {
             Some(MARK_CLIENT_SPACE | MARK_SERVER_SPACE) => return Verdict::RedirectIngress,
-            Some(MARK_TO_CLIENT) if self.shared.fenced(now_ns) => return self.shared.drop_fenced(),
+            Some(MARK_TO_CLIENT | MARK_TO_NEIGHBOUR) if self.shared.fenced(now_ns) => {
+                return self.shared.drop_fenced();
+            }
+            Some(MARK_TO_NEIGHBOUR) => {
+                packet.mark = self.shared.settings.mark.wrapping_add(MARK_TO_CLIENT);
+                return Verdict::Redirect;
+            }
             Some(MARK_TO_CLIENT | MARK_TO_LOGGER) => return Verdict::Next,
             _ => {}
         }

@@ -33,7 +33,9 @@ pub const MARK_TO_CLIENT: u32 = 2;
 pub(crate) const MARK_SEGMENT: u32 = 3;
 /// For the logger, as it is.
 pub(crate) const MARK_TO_LOGGER: u32 = 4;
-pub(crate) const MARKS: u32 = 5;
+/// For the client, as it is; the link address of its neighbour is still to be found.
+pub const MARK_TO_NEIGHBOUR: u32 = 5;
+pub(crate) const MARKS: u32 = 6;
 
 /// Size of the event ring and of a record in it (`struct event`), bytes.
 const EVENT_RING: usize = 1 << 20;

@@ -13,31 +13,13 @@ mod replay;
 mod server_start;
 mod unkillable_server;
 
-use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::path::PathBuf;
 
-use e2e::clients::read_some;
+use e2e::clients::is_reset;
 use e2e::exchange::{echoes, echoing, talks};
 use e2e::servers;
 use e2e::{Protected, Scene};
-
-/// The next thing on this connection is a RST.
-#[track_caller]
-fn is_reset(stream: &TcpStream) {
-    let mut buffer = [0; 4096];
-    loop {
-        match read_some(stream, &mut buffer) {
-            Ok(0) => panic!("a proper end, not a reset"),
-            // What was on its way before.
-            Ok(_) => {}
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
-                return;
-            }
-        }
-    }
-}
 
 /// The only `connection_reset` event, and that it is of this connection and for this reason.
 #[track_caller]

@@ -332,7 +332,7 @@ impl Service {
             let told = released_ack(key, flow)
                 .map_err(ServeError::from)
                 .and_then(|packet| match packet {
-                    Some(packet) => Ok(self.resources.injector.to_client(&packet)?),
+                    Some(packet) => Ok(self.resources.send_to_client(flow, &packet)?),
                     None => Ok(()),
                 });
             if let Err(error) = told {

@@ -423,7 +423,7 @@ impl Service {
         }
         let packet = make(key, &flow)?;
         // A full queue: it is asked again, or asks itself.
-        if let Err(error) = self.resources.injector.to_client(&packet) {
+        if let Err(error) = self.resources.send_to_client(&flow, &packet) {
             tracing::debug!(%error, %key, "a client was not spoken to");
         }
         Ok(())

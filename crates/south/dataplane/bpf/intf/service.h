@@ -63,7 +63,8 @@ struct service {
 #define MARK_TO_CLIENT 2    /* for the client, as it is */
 #define MARK_SEGMENT 3      /* a copy of a segment for the logger, still to be wrapped */
 #define MARK_TO_LOGGER 4    /* for the logger, as it is */
-#define MARKS 5
+#define MARK_TO_NEIGHBOUR 5 /* for the client, as it is; the link address of its neighbour is still to be found */
+#define MARKS 6
 
 enum counter {
 	COUNT_MIRRORED = 0,      /* instream segments recorded */

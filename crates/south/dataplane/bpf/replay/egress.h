@@ -3,7 +3,7 @@
  * Egress: from the server's TCP to the client's side.
  *
  *   our own packet for the server               -> turned round, into this interface's ingress
- *   our own packet for the client               -> others
+ *   our own packet for the client               -> others; first to the client's neighbour, if that is still to be found
  *   anything of the service that would leave,   -> dropped (fence.h)
  *     when the lease is over
  *   not from a protected address:port, nor of a -> others
@@ -499,6 +499,12 @@ int egress(struct __sk_buff *skb)
 		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 	if (ours == MARK_TO_CLIENT)
 		return fenced(s) ? drop_fenced() : TCX_NEXT;
+	if (ours == MARK_TO_NEIGHBOUR) {
+		if (fenced(s))
+			return drop_fenced();
+		skb->mark = s->mark + MARK_TO_CLIENT; /* it leaves this device again */
+		return bpf_redirect_neigh(skb->ifindex, NULL, 0, 0);
+	}
 	if (ours == MARK_TO_LOGGER)
 		return TCX_NEXT;
 	if (ours == MARK_SEGMENT && s->link)

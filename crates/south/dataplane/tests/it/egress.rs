@@ -1,6 +1,6 @@
 //! The rows of the table in `egress.h` that need no splice.
 
-use south_model::{MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT};
+use south_model::{MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT, MARK_TO_NEIGHBOUR};
 use wire::{Flags, SeqNumber};
 
 use crate::harness::*;
@@ -28,7 +28,13 @@ fn our_own_packets_are_turned_round_or_let_pass() {
             Next,
             "through the gate"
         );
-        assert_eq!(both.server(spec(5)).verdict, DROP, "not ours");
+        let out = both.server(spec(MARK_TO_NEIGHBOUR));
+        assert_eq!(
+            (out.verdict, out.packet.mark),
+            (Verdict::Redirect, MARK + MARK_TO_CLIENT),
+            "it leaves this device again"
+        );
+        assert_eq!(both.server(spec(6)).verdict, DROP, "not ours");
     }
 }
 

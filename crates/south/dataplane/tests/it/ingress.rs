@@ -468,8 +468,8 @@ fn our_own_packets_go_their_way() {
     // To the client: it is none of ours here; the mark of somebody else stays.
     let out = both.client(spec(south_model::MARK_TO_CLIENT));
     assert_eq!((out.verdict, out.packet.mark), (DROP, 0));
-    let out = both.client(spec(5));
-    assert_eq!((out.verdict, out.packet.mark), (DROP, MARK + 5));
+    let out = both.client(spec(6));
+    assert_eq!((out.verdict, out.packet.mark), (DROP, MARK + 6));
     both.key = other_key(false, 9);
     assert_eq!(
         both.client(spec(south_model::MARK_CLIENT_SPACE)).verdict,

@@ -50,6 +50,11 @@ fn our_own_packets_are_turned_round_or_pass() {
         let out = lab.egress(packet.clone());
         assert_eq!((out.verdict, out.packet), (verdict, packet));
     }
+    let spec = segment(lab.s, lab.c).mark(MARK + MARK_TO_NEIGHBOUR);
+    let mut packet = lab.server_packet(&spec);
+    let out = lab.egress(packet.clone());
+    packet.mark = MARK + MARK_TO_CLIENT; // it passes when it leaves again
+    assert_eq!((out.verdict, out.packet), (Verdict::Redirect, packet));
 }
 
 #[test]
