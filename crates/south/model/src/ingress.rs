@@ -21,6 +21,7 @@
 //! when the server, too, is there |
 //! | of a spliced flow, new payload of a client that has heard more than the new server has said | recorded, and
 //! dropped: the replay gives it |
+//! | of a spliced flow, in a replay: what the client was told has arrived | dropped: it is recorded, and not believed |
 //! | of a spliced flow, beyond the window of the new server | payload or FIN dropped; an acknowledgement alone is given
 //! the number of the window's edge |
 //! | of a flow spliced to a later server | acknowledgement number, SACK blocks and echoed timestamp mapped to the new
@@ -341,7 +342,8 @@ impl Shared {
             || ends_too_soon(flow, segment, now_ns)
             || waits_for_server(flow, segment)
             || self.speaks_too_soon(flow, segment, now_ns)
-            || overshoots(flow, segment);
+            || overshoots(flow, segment)
+            || lags(flow, segment);
         self.counters.gated_in += u64::from(gated);
         if gated || !recorded {
             return Verdict::Drop;
@@ -507,6 +509,17 @@ fn overshoots(flow: &Flow, segment: &Segment) -> bool {
         segment.seq
     };
     flow.mode == Mode::Spliced && !flow.server_closing && brings && number.after(flow.splice.edge)
+}
+
+/// Does it lie before what the client was told has arrived? In a replay the new server's TCP may take such a segment, and
+/// remember its timestamp (RFC 7323 4.3). Nothing of the segment is believed, so the replay has an older timestamp, and
+/// the server's TCP would discard the replay from then on (PAWS, RFC 7323 5.3).
+fn lags(flow: &Flow, segment: &Segment) -> bool {
+    flow.mode == Mode::Spliced
+        && !flow.server_closing
+        && !segment.has(Flags::RST)
+        && flow.splice.ack.before(flow.server.ack)
+        && segment.end().before(flow.server.ack)
 }
 
 /// The end of an instream whose client has heard more than the new server has said so far. The

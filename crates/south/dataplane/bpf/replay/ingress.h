@@ -24,6 +24,8 @@
  *     heard more than the new server has said      is there
  *   flow spliced, new payload of a client that  -> recorded, and dropped: the replay gives it
  *     has heard more than the new server has said
+ *   flow spliced, in a replay: what the client  -> dropped: it is recorded, and not believed
+ *     was told has arrived
  *   flow spliced, beyond the window of the new  -> payload or FIN dropped; an acknowledgement
  *     server                                       alone is given the number of the window's edge
  *   flow spliced to a later server              -> acknowledgement number, SACK blocks and echoed
@@ -358,6 +360,15 @@ static __always_inline bool overshoots(const struct flow *f, const struct packet
 	return after(number, f->splice.edge);
 }
 
+/* Does it lie before what the client was told has arrived? In a replay the new server's TCP may take such a segment, and
+ * remember its timestamp (RFC 7323 4.3). Nothing of the segment is believed, so the replay has an older timestamp, and the
+ * server's TCP would discard the replay from then on (PAWS, RFC 7323 5.3). */
+static __always_inline bool lags(const struct flow *f, const struct packet *p)
+{
+	return f->mode == FLOW_SPLICED && !is_closing(f) && !(p->flags & TCP_RST) &&
+	       before(f->splice.ack, f->server.ack) && before(p->seq + sequence_len(p), f->server.ack);
+}
+
 /* A flow that lost its logger, and has one again: the record can begin where the client says what
  * comes after all that it and the server have said so far, if it had an `answer` to all that. Without
  * one it may be in the middle of its request, and a later server would hear the rest of it alone. */
@@ -415,7 +426,7 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 		link_instream(skb, key, f, p);
 	}
 	gated = gated || ends_too_soon(f, p) || waits_for_server(f, p) || speaks_too_soon(s, f, p) ||
-		overshoots(f, p);
+		overshoots(f, p) || lags(f, p);
 	if (gated)
 		count(COUNT_GATED_IN);
 	if (gated || !recorded)

@@ -259,43 +259,39 @@ fn a_client_that_has_more_than_the_new_server_said_acknowledges_what_it_said() {
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nDate: Mon\r\nContent-Length: 600\r\n\r\n";
 
-/// The new server (its window is 50,000 bytes) is behind the earlier server, which had acknowledged 60,000 bytes.
-fn behind(both: Both, s2: SeqNumber) -> Both {
+/// The earlier server had acknowledged `told` bytes; the new server has acknowledged none. Its window is 50,000 bytes.
+fn behind(both: Both, s2: SeqNumber, told: u32) -> Both {
     let mut both = both.open();
-    both.server(
-        segment(both.s + 1, both.c + 60_001)
-            .window(1_000)
-            .timestamps(901, 11),
-    );
+    let acknowledged = segment(both.s + 1, both.c + 1 + told);
+    both.server(acknowledged.window(1_000).timestamps(901, 11));
     both.splice(s2);
+    assert_eq!(both.flow().splice.edge, both.c + 50_001);
     both
 }
 
 #[test]
 fn acknowledgement_beyond_window_of_new_server_is_numbered_at_its_edge() {
     everywhere(|both, s2| {
-        let mut both = behind(both, s2);
-        let edge = both.flow().splice.edge;
-        assert_eq!(edge, both.c + 50_001);
-        for (seq, numbered) in [
-            (both.c + 60_001, edge),
-            (edge + 1, edge),
-            (edge, edge),
-            (edge - 1, edge - 1),
-        ] {
+        for (told, numbered) in [(40_000, 40_000), (50_000, 50_000), (60_000, 50_000)] {
+            let mut both = behind(
+                Both::numbered(both.c.0, both.s.0, both.key.client().is_ipv6()),
+                s2,
+                told,
+            );
+            let (seq, numbered) = (both.c + 1 + told, both.c + 1 + numbered);
             let out = both.client(segment(seq, both.s + 1).timestamps(20, 901));
             assert_eq!((out.verdict, out.segment().seq()), (Next, numbered));
+            let reset = both.client(segment(seq, both.s + 1).flags(RST));
+            assert_eq!(reset.segment().seq(), seq);
         }
-        let reset = both.client(segment(both.c + 60_001, both.s + 1).flags(RST));
-        assert_eq!(reset.segment().seq(), both.c + 60_001);
     });
 }
 
 #[test]
 fn payload_beyond_window_of_new_server_is_dropped() {
     everywhere(|both, s2| {
-        let mut both = behind(both, s2);
-        let edge = both.flow().splice.edge;
+        let mut both = behind(both, s2, 40_000);
+        let (told, edge) = (both.c + 40_001, both.c + 50_001);
         let four = |both: &Both, seq: SeqNumber| {
             let spec = segment(seq, both.s + 1).timestamps(20, 901);
             spec.payload(b"four")
@@ -305,18 +301,18 @@ fn payload_beyond_window_of_new_server_is_dropped() {
             (edge, DROP),
             (edge - 3, DROP),
             (edge - 4, Next),
+            (told, Next),
         ] {
             let spec = four(&both, seq);
             assert_eq!(both.client(spec).verdict, verdict, "in the replay, {seq:?}");
         }
-        // The new server has received all that the earlier server acknowledged, and has no room.
-        let told = both.c + 60_001;
+        // The new server has received all that the earlier server acknowledged, and has no more room.
         both.server(segment(s2 + 1, told).window(0).timestamps(80, 11));
         assert_eq!(
             (both.flow().splice.edge, both.flow().server.ack),
-            (told, told)
+            (edge, told)
         );
-        for (seq, verdict) in [(told + 1, DROP), (told, Next), (told - 4, Next)] {
+        for (seq, verdict) in [(edge + 1, DROP), (edge, Next), (edge - 3, Next)] {
             let spec = four(&both, seq);
             assert_eq!(
                 both.client(spec).verdict,
@@ -324,6 +320,34 @@ fn payload_beyond_window_of_new_server_is_dropped() {
                 "after the replay, {seq:?}"
             );
         }
+    });
+}
+
+/// The server's TCP would take such a segment, and remember its timestamp, which the replay does not have.
+#[test]
+fn segment_before_what_client_was_told_is_dropped_in_replay() {
+    everywhere(|both, s2| {
+        let mut both = behind(both, s2, 40_000);
+        let told = both.c + 40_001;
+        let tsval = both.flow().client.tsval;
+        for (seq, verdict) in [(told - 5, DROP), (told - 4, Next)] {
+            let spec = segment(seq, both.s + 1).timestamps(tsval + 9, 901);
+            assert_eq!(both.client(spec.payload(b"four")).verdict, verdict);
+            let is_believed = both.flow().client.tsval == tsval + 9;
+            assert_eq!(
+                is_believed,
+                verdict == Next,
+                "a replay has the timestamp of what passes"
+            );
+        }
+        let probe = segment(told - 1, both.s + 1).timestamps(tsval + 10, 901);
+        assert_eq!(both.client(probe).verdict, DROP);
+        let reset = segment(told - 1, both.s + 1).flags(RST);
+        assert_eq!(both.client(reset).verdict, Next);
+        // After the replay the server's TCP answers.
+        both.server(segment(s2 + 1, told).timestamps(80, 11));
+        let probe = segment(told - 1, both.s + 1).timestamps(tsval + 10, 901);
+        assert_eq!(both.client(probe).verdict, Next);
     });
 }
 
