@@ -271,6 +271,7 @@ impl Place {
         link.set_nonblocking(true).expect("a socket");
         let unknown = LinkKey([0; 16]);
         let keys = LinkKeys {
+            version: protocol::link::VERSION,
             slot: KeySlot::Zero,
             up: unknown,
             down: unknown,

@@ -61,6 +61,7 @@ pub(crate) fn log_of_a_logger() -> Vec<Vec<u8>> {
             b"GET /12345 HTTP/1.1\n",
         );
         let flags = SegmentFlags {
+            version: protocol::link::VERSION,
             kind: SegmentKind::Plain,
             unfinished: false,
             slot: keys.slot,

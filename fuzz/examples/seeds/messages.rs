@@ -1,17 +1,17 @@
 //! Messages of the protocols.
 
+use north_abi::{Call, HEADER_MAX, Record, handover};
 use protocol::{
     Digest, DigestSeed, UnprotectedReason,
     control::{Attach, Claim, ErrorCode, Message, ReplayMode, Request, Response, Resume, encode},
     link::{
         Ack, DETERMINANTS_OVERHEAD, Determinants, Handshake, Head, KeySlot, LinkKey, Open, Probe,
-        ProbeKind, SegmentFlags, SegmentKind, Stable, StreamPosition, SynOptions, seal, seal_head,
-        seal_said,
+        ProbeKind, SegmentFlags, SegmentKind, Signer, Stable, StreamPosition, SynOptions, VERSION,
+        seal, seal_head, seal_said,
     },
     mirror::{CloseReason, FrameKind, MirrorFrame},
 };
 use wire::{ChecksumMode, Flags, FlowId, FlowKey, SegmentSpec, SeqNumber};
-use north_abi::{Call, HEADER_MAX, Record, handover};
 
 const FLOW: FlowId = FlowId(1);
 
@@ -160,6 +160,7 @@ fn handshake() -> Handshake {
 
 fn position() -> StreamPosition {
     StreamPosition {
+        version: VERSION,
         slot: KeySlot::One,
         instance: 5,
         record: 9,
@@ -180,6 +181,7 @@ pub(crate) fn datagrams() -> Vec<Vec<u8>> {
     ] {
         let unfinished = false;
         let flags = SegmentFlags {
+            version: VERSION,
             kind,
             unfinished,
             slot,
@@ -196,22 +198,26 @@ pub(crate) fn datagrams() -> Vec<Vec<u8>> {
         all.push(datagram);
     }
     let (after, keep, whole) = (SeqNumber(77), 9, 9);
-    for asked in [Some(SeqNumber(1019)), None] {
-        let mut datagram = Vec::new();
-        let head = Head {
-            after,
-            keep,
-            whole,
-            asked,
-        };
-        seal_head(&request_packet(), FLOW, head, (slot, &KEY), &mut datagram).expect("a packet");
-        all.push(datagram);
-    }
+    let signer = Signer {
+        version: VERSION,
+        slot,
+        key: &KEY,
+    };
+    let mut datagram = Vec::new();
+    let head = Head {
+        after,
+        keep,
+        whole,
+        asked: SeqNumber(1019),
+    };
+    seal_head(&request_packet(), FLOW, head, signer, &mut datagram).expect("a packet");
+    all.push(datagram);
     let mut datagram = Vec::new();
     let says = (digest(), SeqNumber(1019));
-    seal_said(&request_packet(), FLOW, says, (slot, &KEY), &mut datagram).expect("a packet");
+    seal_said(&request_packet(), FLOW, says, signer, &mut datagram).expect("a packet");
     all.push(datagram);
     let open = Open {
+        version: VERSION,
         slot,
         flow: FLOW,
         key: flow_key(false),
@@ -220,6 +226,7 @@ pub(crate) fn datagrams() -> Vec<Vec<u8>> {
         handshake: handshake(),
     };
     let ack = Ack {
+        version: VERSION,
         slot,
         counter: 9,
         flow: FLOW,
@@ -234,6 +241,7 @@ pub(crate) fn datagrams() -> Vec<Vec<u8>> {
         let counter = 3;
         all.push(
             Probe {
+                version: VERSION,
                 kind,
                 slot,
                 counter,

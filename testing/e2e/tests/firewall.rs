@@ -1,4 +1,5 @@
-//! A stateful firewall on the server's host: connection tracking judges each packet, and the firewall drops what is invalid.
+//! A stateful firewall on the server's host: connection tracking judges each packet, and invalid packets
+//! are dropped.
 
 use e2e::arrange::{StartGate, run, tcp_counter, wait_until};
 use e2e::clients::{is_reset, read_exactly, write};
@@ -29,8 +30,8 @@ fn exchange_survives_kills() {
     Exchange::default().survives(&scene, &server, &mut Seed::choose("conntrack"), connect);
 }
 
-/// The server sends its process number, which differs after the restart. The tracker knows the numbers of the new server's
-/// TCP; the reset has the numbers that the client knows.
+/// The server sends its process number, which differs after the restart. The tracker knows the numbers of the new
+/// server's TCP; the reset has the numbers that the client knows.
 #[test]
 fn client_of_differing_response_is_reset() {
     let scene = behind_firewall("conntrack-reset");
@@ -45,9 +46,9 @@ fn client_of_differing_response_is_reset() {
     server.stop();
 }
 
-/// The sockets of the dead server say RST. The programs keep that from the client, but the tracker has seen it, and forgets
-/// the connection soon. What `serve` says to the client then must not begin a connection in the other direction: the
-/// tracker would call the SYN for the new server invalid.
+/// The sockets of the dead server say RST. The programs keep the RST from the client, but the tracker has seen the RST,
+/// and forgets the connection soon. A word of `serve` to the client must not begin a connection in the other direction
+/// then: the tracker would call the SYN for the new server invalid.
 #[test]
 fn server_restarts_after_tracker_forgot_connection() {
     let scene = behind_firewall("conntrack-forgets");

@@ -42,13 +42,13 @@ pub(crate) fn settings(setup: &LinkSetup, instance: u8) -> LinkSettings {
         local: SERVER_ADDRESS,
         remote: LOGGER_ADDRESS,
         keys: LinkKeys {
+            version: protocol::link::VERSION,
             slot: KeySlot::Zero,
             up: up(instance),
             down: down(instance),
         },
         mtu: u16::MAX,
         strategy: setup.strategy,
-        former: false,
         digests: true,
     }
 }
@@ -64,6 +64,7 @@ const fn down(instance: u8) -> LinkKey {
 /// A packet that shows the programs the way.
 pub(crate) fn probe(instance: u8) -> Vec<u8> {
     let probe = Probe {
+        version: protocol::link::VERSION,
         kind: ProbeKind::Probe,
         slot: KeySlot::Zero,
         counter: 1,

@@ -107,6 +107,7 @@ fn from_memory(size: usize) -> Result<f64> {
     let (_, keys) = sessions.attach(&attach(1000), peer, "bench", &greeting, &mut out);
     for flow in (0..IDLE_CONNECTIONS).map(FlowId) {
         let open = Open {
+            version: protocol::link::VERSION,
             slot: keys.slot,
             flow,
             key: key(flow),
@@ -296,6 +297,7 @@ fn upload(keys: &LinkKeys, size: usize) -> Result<Vec<Vec<u8>>> {
 /// A segment from the client.
 fn segment(keys: &LinkKeys, seq: SeqNumber, payload: &[u8]) -> Result<Vec<u8>> {
     let flags = SegmentFlags {
+        version: protocol::link::VERSION,
         kind: SegmentKind::Plain,
         unfinished: false,
         slot: keys.slot,

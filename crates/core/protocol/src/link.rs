@@ -50,18 +50,20 @@ pub use keys::{KeySet, KeySlot, LinkKey, LinkKeys};
 pub use open::{OPEN_LEN, Open};
 pub use probe::{PROBE_LEN, Probe, ProbeKind};
 pub use segment::{
-    Head, SegmentFlags, SegmentKind, SegmentView, flow_low, heads_digest, seal, seal_head,
+    Head, SegmentFlags, SegmentKind, SegmentView, Signer, flow_low, heads_digest, seal, seal_head,
     seal_said,
 };
 
-/// The version of all formats of the link.
-pub const VERSION: u8 = 7;
+/// The newest version of all formats of the link. The control stream agrees on a version: [`LinkKeys::version`].
+pub const VERSION: u8 = 8;
+/// The versions that this program reads and writes.
+pub const VERSIONS: core::ops::RangeInclusive<u8> = VERSION..=VERSION;
 
 /// The format, for lists of versions.
 pub const FORMAT: types::Format = types::Format {
     name: "log link",
     version: VERSION as u32,
-    oldest: VERSION as u32,
+    oldest: *VERSIONS.start() as u32,
 };
 
 /// A datagram that is not one of ours, or not from who we share a key with.
@@ -79,6 +81,9 @@ pub enum LinkError {
     /// A kind that this version does not have, or not in this direction.
     #[error("kind {0} of datagram is not known here")]
     UnknownKind(u8),
+    /// A mode that this program does not have.
+    #[error("mode {0} of the log link is not known")]
+    UnknownMode(u8),
     /// A field that this kind of datagram does not use is not 0, or one is out of its range.
     #[error("field {0} of the datagram has a value that it cannot have")]
     BadField(&'static str),
@@ -88,6 +93,22 @@ pub enum LinkError {
     /// The key that it names is not known, or the tag was not made with it.
     #[error("the tag of the datagram is wrong")]
     BadTag,
+}
+
+/// Which way of masking failures a datagram belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Record and replay: `outlive serve`.
+    Replay = 1,
+}
+
+impl Mode {
+    const fn from_number(number: u8) -> Result<Self, LinkError> {
+        match number {
+            1 => Ok(Self::Replay),
+            _ => Err(LinkError::UnknownMode(number)),
+        }
+    }
 }
 
 /// The kinds of datagrams.

@@ -9,8 +9,8 @@ use crate::Digest;
 use crate::control::{ControlError, Decoder, MAX_MESSAGE, Message, Request, Response, encode};
 use crate::link::{
     ACK_LEN, Ack, Determinants, Head, KeySet, KeySlot, Kind, LinkKey, OPEN_LEN, Open, PROBE_LEN,
-    Probe, ProbeKind, STABLE_LEN, SegmentFlags, SegmentKind, SegmentView, Stable, heads_digest,
-    seal, seal_head, seal_said,
+    Probe, ProbeKind, STABLE_LEN, SegmentFlags, SegmentKind, SegmentView, Signer, Stable,
+    heads_digest, seal, seal_head, seal_said,
 };
 use crate::mirror::{HEADER_LEN, MirrorFrame};
 
@@ -170,6 +170,14 @@ fn segment(bytes: &[u8], keys: &KeySet) {
     let _ = segment.verify(keys, flow) && segment.is_undamaged(&FlowKey::new(nobody, nobody));
 }
 
+fn signer(key: &LinkKey) -> Signer<'_> {
+    Signer {
+        version: crate::link::VERSION,
+        slot: KeySlot::One,
+        key,
+    }
+}
+
 /// And one of which some of the payload is kept verifies as well.
 fn cut(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
     let flow = FlowId(7);
@@ -181,10 +189,10 @@ fn cut(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
         after,
         keep,
         whole: 9,
-        asked: Some(wire::SeqNumber(78)),
+        asked: wire::SeqNumber(78),
     };
     let mut datagram = Vec::new();
-    seal_head(bytes, flow, says, (KeySlot::One, key), &mut datagram).expect("a packet");
+    seal_head(bytes, flow, says, signer(key), &mut datagram).expect("a packet");
     let packet = wire::IpPacket::parse(bytes).expect("it was sealed");
     let whole = wire::Segment::of(&packet).expect("it was sealed");
     let head = SegmentView::parse(&datagram).expect("it was sealed");
@@ -219,7 +227,7 @@ fn told(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
     let digest = Digest::from_bytes(digest);
     let mut datagram = Vec::new();
     let says = (digest, wire::SeqNumber(77));
-    seal_said(bytes, flow, says, (KeySlot::One, key), &mut datagram).expect("a packet");
+    seal_said(bytes, flow, says, signer(key), &mut datagram).expect("a packet");
     let told = SegmentView::parse(&datagram).expect("it was sealed");
     assert!(told.verify(keys, flow));
     assert_eq!((told.said(), told.after()), (Some(digest), says.1));
@@ -230,6 +238,7 @@ fn told(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
 fn sealed(bytes: &[u8], kind: SegmentKind, key: &LinkKey, keys: &KeySet) {
     let flow = FlowId(0x0102_0304_0506_0708);
     let flags = SegmentFlags {
+        version: crate::link::VERSION,
         kind,
         unfinished: false,
         slot: KeySlot::One,

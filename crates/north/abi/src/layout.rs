@@ -21,7 +21,7 @@ pub use crate::{
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
 /// Of this file and of the records in it.
-pub const VERSION: u32 = 28;
+pub const VERSION: u32 = 29;
 
 /// The format, for lists of versions.
 pub const FORMAT: types::Format = types::Format {
@@ -325,6 +325,8 @@ pub struct Destination {
     pub scope: u32,
     /// Most bytes of a datagram.
     pub datagram: u16,
+    /// The agreed version of the log link.
+    pub version: u8,
     /// The slot of the keys.
     pub slot: u8,
     /// The instance of the service.
@@ -346,6 +348,7 @@ impl Destination {
         bytes[60..62].copy_from_slice(&self.port.to_le_bytes());
         bytes[62..64].copy_from_slice(&self.datagram.to_le_bytes());
         bytes[64] = self.slot;
+        bytes[65] = self.version;
         let (words, _) = bytes.as_chunks();
         core::array::from_fn(|index| u64::from_le_bytes(words[index]))
     }
@@ -365,6 +368,7 @@ impl Destination {
             port: u16::from_le_bytes(take(&mut read)),
             datagram: u16::from_le_bytes(take(&mut read)),
             slot: u8::from_le_bytes(take(&mut read)),
+            version: u8::from_le_bytes(take(&mut read)),
         }
     }
 }

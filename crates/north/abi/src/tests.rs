@@ -293,9 +293,9 @@ proptest! {
     #[test]
     fn destination_round_trip(
         ip: [u8; 16], up: [u8; 16], down: [u8; 16],
-        (port, scope, datagram, slot, instance) in any::<(u16, u32, u16, u8, u64)>(),
+        (port, scope, datagram, version, slot, instance) in any::<(u16, u32, u16, u8, u8, u64)>(),
     ) {
-        let there = Destination { ip, port, scope, datagram, slot, instance, up, down };
+        let there = Destination { ip, port, scope, datagram, version, slot, instance, up, down };
         let shipping = DestinationCell::default();
         prop_assert_eq!(shipping.get(), None);
         shipping.set(&there);

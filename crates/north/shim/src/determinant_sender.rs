@@ -146,6 +146,7 @@ impl Wrap {
     fn position(&self, process: u32, offset: u64, is_over: bool) -> StreamPosition {
         let destination = &self.sender.destination;
         StreamPosition {
+            version: destination.version,
             slot: KeySlot::from_number(destination.slot).unwrap_or(KeySlot::Zero),
             instance: destination.instance,
             record: self.page.record.load(Ordering::Relaxed),

@@ -189,7 +189,8 @@ impl Addresses {
         Ok(route.is_some_and(|route| route.header.kind == RouteType::Local))
     }
 
-    /// The number of the device on which packets from `from` to `to` leave. `None`: they stay on this host, or there is no way.
+    /// The number of the device on which packets from `from` to `to` leave. `None`: the packets stay on this host, or
+    /// there is no way.
     ///
     /// # Errors
     ///

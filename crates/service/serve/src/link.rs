@@ -81,8 +81,6 @@ pub(crate) struct Settings {
     pub(crate) keys: LinkKeys,
     /// Largest IP packet, bytes.
     pub(crate) mtu: u16,
-    /// The logger knows nothing of doubts.
-    pub(crate) former: bool,
     /// The logger takes digests.
     pub(crate) digests: bool,
 }
@@ -324,7 +322,6 @@ impl Link {
             remote: self.config.loggers[session.logger],
             keys: session.keys,
             mtu: session.prober.mtu().unwrap_or(LEAST_MTU),
-            former: session.former,
             digests: session.digests.is_some(),
         }))
     }

@@ -11,7 +11,7 @@ use std::{
 use crate::error::DataplaneError;
 
 /// Version of the layout of `bpf/intf` (`LAYOUT_VERSION` there; a test compares the two).
-pub const LAYOUT_VERSION: u32 = 14;
+pub const LAYOUT_VERSION: u32 = 15;
 
 /// The format, for lists of versions.
 pub const FORMAT: types::Format = types::Format {

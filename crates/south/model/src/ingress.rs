@@ -494,12 +494,13 @@ fn waits_for_server(flow: &Flow, segment: &Segment) -> bool {
     flow.is_doubted(segment) && !segment.has(Flags::RST)
 }
 
-/// An earlier server may have offered the client a window that ends far behind the window of the new server. A segment
-/// beyond the new window is of no use to the new server's TCP (RFC 9293 3.10.7.4), and misleads a connection tracker.
+/// An earlier server may have offered the client a window that ends far behind the window of the new server. A
+/// segment beyond the new window is of no use to the new server's TCP (RFC 9293 3.10.7.4), and misleads a connection
+/// tracker.
 ///
-/// In a replay a segment that crosses the edge stays here, too: the replay gives its bytes to the server, and the answer
-/// of the server's TCP would be withheld. Later the answer is needed: without it the client does not learn that the
-/// window is closed.
+/// In a replay a segment that crosses the edge stays here, too: the replay gives its bytes to the server, and the
+/// answer of the server's TCP would be withheld. Later the answer is needed: without it the client does not learn that
+/// the window is closed.
 fn overshoots(flow: &Flow, segment: &Segment) -> bool {
     let brings = segment.sequence_len() > 0 && !segment.has(Flags::RST);
     let is_replaying = flow.splice.ack.before(flow.server.ack);
@@ -511,9 +512,9 @@ fn overshoots(flow: &Flow, segment: &Segment) -> bool {
     flow.mode == Mode::Spliced && !flow.server_closing && brings && number.after(flow.splice.edge)
 }
 
-/// Does it lie before what the client was told has arrived? In a replay the new server's TCP may take such a segment, and
-/// remember its timestamp (RFC 7323 4.3). Nothing of the segment is believed, so the replay has an older timestamp, and
-/// the server's TCP would discard the replay from then on (PAWS, RFC 7323 5.3).
+/// Does it lie before what the client was told has arrived? In a replay the new server's TCP may take such a segment,
+/// and remember its timestamp (RFC 7323 4.3). Nothing of the segment is believed, so the replay has an older timestamp,
+/// and the server's TCP would discard the replay from then on (PAWS, RFC 7323 5.3).
 fn lags(flow: &Flow, segment: &Segment) -> bool {
     flow.mode == Mode::Spliced
         && !flow.server_closing

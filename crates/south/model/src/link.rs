@@ -20,7 +20,7 @@ use protocol::{
     Digest,
     link::{
         ACK_LEN, Ack, Handshake, Head, KeySet, Kind, LinkKeys, Open, SegmentFlags, SegmentKind,
-        SynOptions, seal, seal_head, seal_said,
+        Signer, SynOptions, seal, seal_head, seal_said,
     },
 };
 use types::UnprotectedReason;
@@ -73,8 +73,6 @@ pub struct LinkSettings {
     pub mtu: u16,
     /// What becomes of acknowledgements.
     pub strategy: AckStrategy,
-    /// The logger knows nothing of doubts: heads do not say how far the server had read, and no segment is in doubt.
-    pub former: bool,
     /// The logger takes digests of what clients were sent.
     pub digests: bool,
 }
@@ -158,16 +156,19 @@ impl SouthSide {
         let link = self.shared.link?;
         let (flags, slot) = (copy.flags, copy.flags.slot);
         let (bytes, key) = (&copy.packet.bytes, link.up.get(slot)?);
+        let signer = Signer {
+            version: flags.version,
+            slot,
+            key,
+        };
         let mut datagram = Vec::new();
         let id = copy.flow_id;
         let sealed = match (flags.kind, copy.said) {
             (SegmentKind::Said, Some(said)) => {
                 let says = (said, copy.head.after);
-                seal_said(bytes, id, says, (slot, key), &mut datagram)
+                seal_said(bytes, id, says, signer, &mut datagram)
             }
-            (SegmentKind::Head | SegmentKind::FormerHead, _) => {
-                seal_head(bytes, id, copy.head, (slot, key), &mut datagram)
-            }
+            (SegmentKind::Head, _) => seal_head(bytes, id, copy.head, signer, &mut datagram),
             _ => seal(bytes, id, (flags, copy.head.after), key, &mut datagram),
         };
         sealed.ok()?;
@@ -199,7 +200,8 @@ impl SouthSide {
         // All are heard before anything is said.
         let mut told = Vec::new();
         for (nth, word) in Ack::each(payload).enumerate() {
-            if Kind::of(word) != Ok(Kind::Ack) {
+            let is_agreed = word.get(4) == Some(&link.settings.keys.version);
+            if !is_agreed || Kind::of(word) != Ok(Kind::Ack) {
                 if nth == 0 {
                     return Verdict::Next;
                 }
@@ -311,6 +313,7 @@ impl SouthSide {
         }
         self.synacks.insert(key, header);
         let open = Open {
+            version: link.settings.keys.version,
             slot: link.settings.keys.slot,
             flow: embryo.id,
             key,
@@ -373,13 +376,14 @@ impl Shared {
         let is_near = segment.seq.0.wrapping_sub(noted.0) <= u16::MAX.into();
         let (kind, place) = if flow.log.is_noted && is_near {
             (SegmentKind::Noted, noted)
-        } else if !link.settings.former && flow.is_doubted(segment) {
+        } else if flow.is_doubted(segment) {
             let heard = flow.log.heard.max_seq(segment.ack);
             (SegmentKind::Doubted, heard)
         } else {
             (kind_of(flow, segment), flow.verify.heads_to)
         };
         let flags = SegmentFlags {
+            version: link.settings.keys.version,
             kind,
             unfinished: packet.checksum == ChecksumMode::Partial,
             slot: link.settings.keys.slot,
@@ -405,26 +409,21 @@ impl Shared {
         let (Some(link), Some(_), Ok(take)) = (self.link, self.path, u16::try_from(take)) else {
             return;
         };
-        let former = link.settings.former;
-        let asked = (!former).then_some(flow.verify.asked);
-        let behind = asked.map_or(0, |_| ASKED);
-        let headers = segment.headers_len() + behind + link.overhead();
+        let headers = segment.headers_len() + ASKED + link.overhead();
         let room = usize::from(link.settings.mtu).saturating_sub(headers);
         let jumbo = segment.network.v6 && segment.network.tcp_offset != V6_HEADER;
         let linked = self.linked(flow) && self.service.link_up && !self.abandoned(now_ns);
         let room = u16::try_from(room).unwrap_or(u16::MAX);
         let skip = u16::try_from(skip).unwrap_or(u16::MAX);
-        if !linked || jumbo || skip >= room || (former && take == 0) {
+        if !linked || jumbo || skip >= room {
             return;
         }
         let keep = skip.saturating_add(take).min(room);
         // What has no room is said only of a packet that begins with the head, which is then shorter than that.
         let whole = if skip == 0 { take } else { keep - skip };
         let flags = SegmentFlags {
-            kind: match former {
-                true => SegmentKind::FormerHead,
-                false => SegmentKind::Head,
-            },
+            version: link.settings.keys.version,
+            kind: SegmentKind::Head,
             unfinished: true,
             slot: link.settings.keys.slot,
         };
@@ -432,7 +431,7 @@ impl Shared {
             after: flow.verify.heads_to,
             keep,
             whole,
-            asked,
+            asked: flow.verify.asked,
         };
         self.send_copy(packet, flow, segment, flags, head);
         self.counters.link_heads += u64::from(take > 0);
@@ -463,6 +462,7 @@ impl Shared {
         };
         flow.digest.told = segment.ack;
         let flags = SegmentFlags {
+            version: link.settings.keys.version,
             kind: SegmentKind::Said,
             unfinished: true,
             slot: link.settings.keys.slot,

@@ -92,6 +92,7 @@ impl<'a> Cursor<'a> {
     pub(super) fn keys(&mut self) -> Result<LinkKeys, ControlError> {
         let unknown = ControlError::Malformed("the slot of a key is neither 0 nor 1");
         Ok(LinkKeys {
+            version: crate::link::VERSION,
             slot: KeySlot::from_number(self.u8()?).ok_or(unknown)?,
             up: self.array().map(LinkKey)?,
             down: self.array().map(LinkKey)?,

@@ -68,6 +68,7 @@ fn the_encoding_is_pinned() {
 }
 
 const LINK_KEYS: LinkKeys = LinkKeys {
+    version: crate::link::VERSION,
     slot: KeySlot::One,
     up: LinkKey([0xaa; 16]),
     down: LinkKey([0xbb; 16]),

@@ -7,10 +7,10 @@
 //!
 //! | offset | field | |
 //! |---|---|---|
-//! | 24 | flow_key | 36 bytes, as in OPEN |
-//! | 60 | stable_seq `u32` | lowest instream sequence number that is not recorded; a FIN counts one |
-//! | 64 | ranges `[u32; 2]` × 3 | start and end of what is recorded beyond it; unused ones are 0 |
-//! | 88 | tag `u64` | of the 88 bytes before it |
+//! | 32 | flow_key | 36 bytes, as in OPEN |
+//! | 68 | stable_seq `u32` | lowest instream sequence number that is not recorded; a FIN counts one |
+//! | 72 | ranges `[u32; 2]` × 3 | start and end of what is recorded beyond it; unused ones are 0 |
+//! | 96 | tag `u64` | of the 96 bytes before it |
 //!
 //! The range with the newest arrival comes first, as in RFC 2018, section 4: the programs in the
 //! kernel make SACK blocks of them.
@@ -25,7 +25,7 @@ use super::{
 };
 
 /// The length of an ACK, in bytes.
-pub const ACK_LEN: usize = 96;
+pub const ACK_LEN: usize = 104;
 
 /// The most that a datagram holds: with the headers of IPv6 and UDP it is not longer than the shortest path over which
 /// a link is taken up, 576 bytes.
@@ -35,13 +35,15 @@ pub const MAX_ACKS: usize = 5;
 pub const MAX_RANGES: usize = 3;
 
 const AT_FLOW_KEY: Range<usize> = HEAD_LEN..HEAD_LEN + FLOW_KEY_LEN;
-const AT_STABLE_SEQ: usize = 60;
-const AT_RANGES: usize = 64;
+const AT_STABLE_SEQ: usize = 68;
+const AT_RANGES: usize = 72;
 const RANGE_LEN: usize = 8;
 
 /// What is recorded of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ack {
+    /// The agreed version of the link.
+    pub version: u8,
     /// The slot of the key that the tag was made with.
     pub slot: KeySlot,
     /// Higher than in every ACK before it in this session: what was overtaken can be told.
@@ -72,6 +74,7 @@ impl Ack {
             count += 1;
         }
         let head = Head {
+            version: self.version,
             slot: self.slot,
             count,
             flow: self.flow,
@@ -119,6 +122,7 @@ impl Ack {
         let mut flow_key = [0; FLOW_KEY_LEN];
         flow_key.copy_from_slice(&datagram[AT_FLOW_KEY]);
         Ok(Self {
+            version: head.version,
             slot: head.slot,
             counter: head.counter,
             flow: head.flow,

@@ -6,9 +6,9 @@
 //!
 //! | offset | field | |
 //! |---|---|---|
-//! | 24 | record `u64` | drawn when the record was begun: another one has nothing to do with it |
-//! | 32 | process `u32` | whose stream |
-//! | 36 | bytes | DETERMINANTS only: of the stream, from `counter` on |
+//! | 32 | record `u64` | drawn when the record was begun: another one has nothing to do with it |
+//! | 40 | process `u32` | whose stream |
+//! | 44 | bytes | DETERMINANTS only: of the stream, from `counter` on |
 //! | end | tag `u64` | of all that is before it |
 //!
 //! `counter` of a STABLE is how far the stream is with the logger, all that is before it included. `count` is 1 if
@@ -18,7 +18,7 @@ use core::ops::Range;
 
 use wire::FlowId;
 
-use super::head::{HEAD_LEN, Head, TAG_LEN, sign, u32_at, u64_at};
+use super::head::{AT_FLOW, HEAD_LEN, Head, TAG_LEN, sign, u32_at, u64_at};
 use super::{KeySet, KeySlot, Kind, LinkError, LinkKey};
 
 const AT_RECORD: Range<usize> = HEAD_LEN..HEAD_LEN + 8;
@@ -33,6 +33,8 @@ pub const STABLE_LEN: usize = DETERMINANTS_OVERHEAD;
 /// Whose stream, and where in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamPosition {
+    /// The agreed version of the link.
+    pub version: u8,
     /// The slot of the key that the tag was made with.
     pub slot: KeySlot,
     /// The instance of the service.
@@ -50,6 +52,7 @@ pub struct StreamPosition {
 impl StreamPosition {
     fn write(&self, kind: Kind, datagram: &mut [u8]) {
         let head = Head {
+            version: self.version,
             slot: self.slot,
             count: self.is_over.into(),
             flow: FlowId(self.instance),
@@ -69,6 +72,7 @@ impl StreamPosition {
             return Err(LinkError::BadField("count"));
         }
         Ok(Self {
+            version: head.version,
             slot: head.slot,
             instance: head.flow.0,
             record: u64_at(datagram, AT_RECORD.start),
@@ -112,7 +116,7 @@ impl<'a> Determinants<'a> {
     #[must_use]
     pub fn instance(datagram: &[u8]) -> Option<u64> {
         let is_whole = datagram.len() >= DETERMINANTS_OVERHEAD;
-        is_whole.then(|| u64_at(datagram, 8))
+        is_whole.then(|| u64_at(datagram, AT_FLOW))
     }
 
     /// Reads a datagram from who knows one of `keys`.

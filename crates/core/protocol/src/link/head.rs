@@ -3,28 +3,35 @@
 //! | offset | field | |
 //! |---|---|---|
 //! | 0 | magic `u32` | `f1 4f 4c 6b` |
-//! | 4 | version `u8` | 7 |
+//! | 4 | version `u8` | the agreed version of the link |
 //! | 5 | kind `u8` | 1 OPEN, 3 ACK, 4 PROBE, 5 PROBED, 6 DETERMINANTS, 7 STABLE |
 //! | 6 | slot `u8` | that of the key of the tag |
 //! | 7 | count `u8` | of ACK: ranges; of DETERMINANTS and STABLE: see there; else 0 |
-//! | 8 | flow_id `u64` | of OPEN and ACK; of DETERMINANTS and STABLE: see there; else 0 |
-//! | 16 | counter `u64` | of all but OPEN; there 0 |
+//! | 8 | mode `u8` | [`Mode`] |
+//! | 9 | options `u8` | length of options between body and tag, in units of 8 bytes; in version 8 always 0 |
+//! | 10 | zeros | 6 bytes |
+//! | 16 | flow_id `u64` | of OPEN and ACK; of DETERMINANTS and STABLE: see there; else 0 |
+//! | 24 | counter `u64` | of all but OPEN; there 0 |
 
 use wire::FlowId;
 
-use super::{KeySet, KeySlot, Kind, LinkError, LinkKey, VERSION};
+use super::{KeySet, KeySlot, Kind, LinkError, LinkKey, Mode, VERSIONS};
 
 /// The first four bytes, read as a little-endian number. They begin with no IP version.
 pub const MAGIC: u32 = 0x6b4c_4ff1;
 
 /// The length of the head, in bytes.
-pub(super) const HEAD_LEN: usize = 24;
+pub(super) const HEAD_LEN: usize = 32;
+/// Where the number of the connection is.
+pub(super) const AT_FLOW: usize = 16;
+const AT_COUNTER: usize = 24;
 /// The length of a tag, in bytes.
 pub(super) const TAG_LEN: usize = 8;
 
 /// The fields of the head.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Head {
+    pub(super) version: u8,
     pub(super) slot: KeySlot,
     pub(super) count: u8,
     pub(super) flow: FlowId,
@@ -35,12 +42,13 @@ impl Head {
     /// Writes it to the beginning of `datagram`, which is long enough.
     pub(super) fn write(&self, kind: Kind, datagram: &mut [u8]) {
         datagram[..4].copy_from_slice(&MAGIC.to_le_bytes());
-        datagram[4] = VERSION;
+        datagram[4] = self.version;
         datagram[5] = code(kind);
         datagram[6] = self.slot.number();
         datagram[7] = self.count;
-        datagram[8..16].copy_from_slice(&self.flow.0.to_le_bytes());
-        datagram[16..HEAD_LEN].copy_from_slice(&self.counter.to_le_bytes());
+        datagram[8] = Mode::Replay as u8;
+        datagram[AT_FLOW..AT_COUNTER].copy_from_slice(&self.flow.0.to_le_bytes());
+        datagram[AT_COUNTER..HEAD_LEN].copy_from_slice(&self.counter.to_le_bytes());
     }
 
     /// Reads it, if the `N` bytes of `datagram` are of this kind and their tag, which stands at
@@ -64,15 +72,22 @@ impl Head {
             return Err(LinkError::UnknownKind(code(found)));
         }
         let slot = KeySlot::from_number(datagram[6]).ok_or(LinkError::BadField("slot"))?;
+        let Some((_, [options, zeros @ ..])) = datagram[..AT_FLOW].split_at_checked(9) else {
+            return Err(LinkError::BadLength(datagram.len()));
+        };
+        if *options != 0 || zeros.iter().any(|zero| *zero != 0) {
+            return Err(LinkError::BadField("options"));
+        }
         let signed = datagram.len() - TAG_LEN;
         if !keys.verify(slot, &datagram[..signed], u64_at(datagram, signed)) {
             return Err(LinkError::BadTag);
         }
         Ok(Self {
+            version: datagram[4],
             slot,
             count: datagram[7],
-            flow: FlowId(u64_at(datagram, 8)),
-            counter: u64_at(datagram, 16),
+            flow: FlowId(u64_at(datagram, AT_FLOW)),
+            counter: u64_at(datagram, AT_COUNTER),
         })
     }
 }
@@ -86,16 +101,17 @@ pub(super) fn sign(datagram: &mut [u8], key: &LinkKey) {
 
 /// The kind that the head says.
 pub(super) fn kind(datagram: &[u8]) -> Result<Kind, LinkError> {
-    let Some([a, b, c, d, version, kind]) = datagram.first_chunk() else {
+    let Some([a, b, c, d, version, kind, _, _, mode]) = datagram.first_chunk() else {
         return Err(LinkError::BadLength(datagram.len()));
     };
     let magic = u32::from_le_bytes([*a, *b, *c, *d]);
     if magic != MAGIC {
         return Err(LinkError::BadMagic(magic));
     }
-    if *version != VERSION {
+    if !VERSIONS.contains(version) {
         return Err(LinkError::UnknownVersion(*version));
     }
+    Mode::from_number(*mode)?;
     match kind {
         1 => Ok(Kind::Open),
         3 => Ok(Kind::Ack),

@@ -72,6 +72,8 @@ impl KeySlot {
 /// The keys of one slot, as the logger hands them out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkKeys {
+    /// The version of the link that both ends have agreed on.
+    pub version: u8,
     /// Where they belong.
     pub slot: KeySlot,
     /// From the serving host to the logger.

@@ -4,12 +4,12 @@
 //!
 //! | offset | field | |
 //! |---|---|---|
-//! | 24 | flow_key | 36 bytes: client's and server's address (16 each, IPv4 mapped), client's and server's port
+//! | 32 | flow_key | 36 bytes: client's and server's address (16 each, IPv4 mapped), client's and server's port
 //! (big-endian) |
-//! | 60 | client_isn `u32` | |
-//! | 64 | server_isn `u32` | |
-//! | 68 | handshake | 52 bytes, see `handshake` |
-//! | 120 | tag `u64` | of the 120 bytes before it |
+//! | 68 | client_isn `u32` | |
+//! | 72 | server_isn `u32` | |
+//! | 76 | handshake | 52 bytes, see `handshake` |
+//! | 128 | tag `u64` | of the 128 bytes before it |
 
 use core::ops::Range;
 
@@ -23,17 +23,19 @@ use super::{
 };
 
 /// The length of an OPEN, in bytes.
-pub const OPEN_LEN: usize = 128;
+pub const OPEN_LEN: usize = 136;
 
 const AT_FLOW_KEY: Range<usize> = HEAD_LEN..HEAD_LEN + FLOW_KEY_LEN;
-const AT_CLIENT_ISN: usize = 60;
-const AT_SERVER_ISN: usize = 64;
-const AT_HANDSHAKE: usize = 68;
+const AT_CLIENT_ISN: usize = 68;
+const AT_SERVER_ISN: usize = 72;
+const AT_HANDSHAKE: usize = 76;
 const AT_TAG: usize = AT_HANDSHAKE + HANDSHAKE_LEN;
 
 /// A handshake. It is sent again with each SYN-ACK until it is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Open {
+    /// The agreed version of the link.
+    pub version: u8,
     /// The slot of the key that the tag was made with.
     pub slot: KeySlot,
     /// The connection's number.
@@ -54,6 +56,7 @@ impl Open {
     pub fn encode(&self, key: &LinkKey) -> [u8; OPEN_LEN] {
         let mut datagram = [0; OPEN_LEN];
         let head = Head {
+            version: self.version,
             slot: self.slot,
             count: 0,
             flow: self.flow,
@@ -91,6 +94,7 @@ impl Open {
         let mut handshake = [0; HANDSHAKE_LEN];
         handshake.copy_from_slice(&datagram[AT_HANDSHAKE..AT_TAG]);
         Ok(Self {
+            version: head.version,
             slot: head.slot,
             flow: head.flow,
             key: flow_key_from(&flow_key),

@@ -34,6 +34,8 @@ impl ProbeKind {
 pub struct Probe {
     /// Which of the two.
     pub kind: ProbeKind,
+    /// The agreed version of the link.
+    pub version: u8,
     /// The slot of the key that the tag was made with.
     pub slot: KeySlot,
     /// The number that the asker chose, in the question and in its answer.
@@ -47,6 +49,7 @@ impl Probe {
     pub fn encode(&self, key: &LinkKey) -> [u8; PROBE_LEN] {
         let mut datagram = [0; PROBE_LEN];
         let head = Head {
+            version: self.version,
             slot: self.slot,
             count: 0,
             flow: FlowId(0),
@@ -78,6 +81,7 @@ impl Probe {
         }
         Ok(Self {
             kind,
+            version: head.version,
             slot: head.slot,
             counter: head.counter,
         })

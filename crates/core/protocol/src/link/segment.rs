@@ -6,6 +6,8 @@
 //! | IPv4: both addresses; IPv6: first half of the source | tag `u64`, little-endian |
 //! | IPv6: the rest of both addresses | 0 |
 //! | TTL, hop limit | [`SegmentFlags`] |
+//! | IPv4: TOS; IPv6: traffic class | the agreed version of the link |
+//! | IPv6: the highest 4 bits of the flow label | 0 |
 //! | TCP ports | low 32 bits of the flow's number, little-endian |
 //! | TCP urgent pointer | low 16 bits of the sequence number, big-endian |
 //! | TCP window | [`heads_digest`] of where the newest head ended then, big-endian; of [`SegmentKind::Noted`] how far
@@ -30,7 +32,7 @@
 //! how far the server's TCP has acknowledged in that of the acknowledgement number: what the client says from there on
 //! the server has not had yet.
 //!
-//! The tag is that of 16 bytes: flow_id `u64`, base_seq `u32` (both little-endian), the flags, a zero,
+//! The tag is that of 16 bytes: flow_id `u64`, base_seq `u32` (both little-endian), the flags, the version,
 //! and what has the place of the window.
 //!
 //! The TCP checksum is that of the segment with ports, urgent pointer and window replaced and with
@@ -45,17 +47,17 @@
 use wire::{FlowId, FlowKey, IpPacket, PROTOCOL_TCP, Segment, SeqNumber, WireError, checksum};
 
 use super::head::u64_at;
-use super::{KeySet, KeySlot, LinkError, LinkKey, VERSION};
+use super::{KeySet, KeySlot, LinkError, LinkKey, Mode, VERSIONS};
 use crate::Digest;
 
 const KINDS: u8 = 7;
 const UNFINISHED: u8 = 1 << 3;
 const SLOT: u8 = 1 << 4;
-/// The highest three bits hold the version, so that no SEGMENT looks like a packet that is merely lost.
-const VERSION_SHIFT: u32 = 5;
-const _: () = assert!(VERSION < 1 << (u8::BITS - VERSION_SHIFT));
+/// The highest three bits hold the mode.
+const MODE_SHIFT: u32 = 5;
 
 // Offsets in an IPv4 header.
+const V4_TOS: usize = 1;
 const V4_TTL: usize = 8;
 const V4_ADDRESSES: usize = 12;
 // Offsets in an IPv6 header.
@@ -90,8 +92,6 @@ pub enum SegmentKind {
     /// As [`SegmentKind::Plain`], of a connection whose server notes what it reads: all that lies before
     /// [`SegmentView::noted`] the logger has in the server's notes.
     Noted = 4,
-    /// A head as of version 7 of the control protocol: without [`SegmentView::asked`].
-    FormerHead = 3,
     /// Not the client's, but the server's: the head of an answer.
     Head = 5,
     /// The client's host of now is not the one that it has heard [`SegmentView::heard`] of: that one may have answered
@@ -104,6 +104,8 @@ pub enum SegmentKind {
 /// What the sender knew of the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentFlags {
+    /// The agreed version of the link. Not in the hop limit.
+    pub version: u8,
     /// What it is.
     pub kind: SegmentKind,
     /// The kernel has left the checksum for later and vouches for the packet.
@@ -116,7 +118,7 @@ impl SegmentFlags {
     /// The flags as in the hop limit.
     #[must_use]
     pub const fn byte(self) -> u8 {
-        let mut byte = VERSION << VERSION_SHIFT | self.kind as u8;
+        let mut byte = (Mode::Replay as u8) << MODE_SHIFT | self.kind as u8;
         if self.unfinished {
             byte |= UNFINISHED;
         }
@@ -126,16 +128,17 @@ impl SegmentFlags {
         byte
     }
 
-    const fn from_byte(byte: u8) -> Result<Self, LinkError> {
-        if byte >> VERSION_SHIFT != VERSION {
-            return Err(LinkError::UnknownVersion(byte >> VERSION_SHIFT));
+    fn from_bytes(version: u8, byte: u8) -> Result<Self, LinkError> {
+        if !VERSIONS.contains(&version) {
+            return Err(LinkError::UnknownVersion(version));
         }
+        Mode::from_number(byte >> MODE_SHIFT)?;
         Ok(Self {
+            version,
             kind: match byte & KINDS {
                 0 => SegmentKind::Plain,
                 1 => SegmentKind::HeardAll,
                 2 => SegmentKind::Turn,
-                3 => SegmentKind::FormerHead,
                 4 => SegmentKind::Noted,
                 5 => SegmentKind::Head,
                 6 => SegmentKind::Doubted,
@@ -182,12 +185,15 @@ impl<'a> SegmentView<'a> {
         let packet = IpPacket::parse(datagram)?;
         let segment = Segment::of(&packet)?;
         // The packet has been parsed: its header is there.
-        let (flags, tag) = if packet.source().is_ipv4() {
-            (datagram[V4_TTL], u64_at(datagram, V4_ADDRESSES))
+        let (version, flags, tag) = if packet.source().is_ipv4() {
+            let tag = u64_at(datagram, V4_ADDRESSES);
+            (datagram[V4_TOS], datagram[V4_TTL], tag)
         } else {
-            (datagram[V6_HOP_LIMIT], u64_at(datagram, V6_ADDRESSES))
+            let class = datagram[0] << 4 | datagram[1] >> 4;
+            let tag = u64_at(datagram, V6_ADDRESSES);
+            (class, datagram[V6_HOP_LIMIT], tag)
         };
-        let flags = SegmentFlags::from_byte(flags)?;
+        let flags = SegmentFlags::from_bytes(version, flags)?;
         let transport = packet.payload();
         let mut ports = [0; 4];
         ports.copy_from_slice(&transport[PORTS]);
@@ -234,11 +240,7 @@ impl<'a> SegmentView<'a> {
     pub fn head(&self) -> (SeqNumber, &'a [u8], u32) {
         let whole = self.segment.window();
         let payload = self.segment.payload();
-        let behind = match self.flags.kind {
-            SegmentKind::FormerHead => 0,
-            _ => ASKED,
-        };
-        let kept = payload.len().saturating_sub(behind);
+        let kept = payload.len().saturating_sub(ASKED);
         let payload = &payload[..kept];
         let skip = payload.len().saturating_sub(usize::from(whole));
         let head = &payload[skip..];
@@ -249,7 +251,7 @@ impl<'a> SegmentView<'a> {
     }
 
     /// Of a head: how far its client had sent when the answer began, or more that the logger has by now. `None`: it is
-    /// no head, or a former one.
+    /// no head.
     #[must_use]
     pub fn asked(&self) -> Option<SeqNumber> {
         let is_head = matches!(self.flags.kind, SegmentKind::Head);
@@ -341,6 +343,7 @@ fn signed(flow: FlowId, base_seq: SeqNumber, flags: SegmentFlags, window: u16) -
     signed[..8].copy_from_slice(&flow.0.to_le_bytes());
     signed[8..12].copy_from_slice(&base_seq.0.to_le_bytes());
     signed[12] = flags.byte();
+    signed[13] = flags.version;
     signed[14..].copy_from_slice(&window.to_be_bytes());
     signed
 }
@@ -392,9 +395,12 @@ fn replaced(
     out.extend_from_slice(&packet[..ip.total_len()]);
     let (header, transport) = out[start..].split_at_mut(ip.header_len());
     if ip.source().is_ipv4() {
+        header[V4_TOS] = flags.version;
         header[V4_TTL] = flags.byte();
         header[V4_ADDRESSES..][..tag.len()].copy_from_slice(&tag);
     } else {
+        header[0] = 6 << 4 | flags.version >> 4;
+        header[1] = flags.version << 4;
         header[V6_HOP_LIMIT] = flags.byte();
         header[V6_ADDRESSES..V6_ADDRESSES_END].fill(0);
         header[V6_ADDRESSES..][..tag.len()].copy_from_slice(&tag);
@@ -416,9 +422,8 @@ pub struct Head {
     /// How many bytes it is to have, with those that come later by another way.
     pub whole: u16,
     /// How far the client had sent when the answer began. What is before the packet's acknowledgement number, or far
-    /// behind it, is not told: it becomes that number, or 16 MiB more. `None`: the logger is of version 7 of the
-    /// control protocol, and gets a [`SegmentKind::FormerHead`].
-    pub asked: Option<SeqNumber>,
+    /// behind it, is not told: it becomes that number, or 16 MiB more.
+    pub asked: SeqNumber,
 }
 
 impl Head {
@@ -429,7 +434,29 @@ impl Head {
             after: place,
             keep: 0,
             whole: 0,
-            asked: None,
+            asked: SeqNumber(0),
+        }
+    }
+}
+
+/// What a copy is signed with.
+#[derive(Debug, Clone, Copy)]
+pub struct Signer<'a> {
+    /// The agreed version of the link.
+    pub version: u8,
+    /// The slot of the key.
+    pub slot: KeySlot,
+    /// The key.
+    pub key: &'a LinkKey,
+}
+
+impl Signer<'_> {
+    const fn flags(&self, kind: SegmentKind) -> SegmentFlags {
+        SegmentFlags {
+            version: self.version,
+            kind,
+            unfinished: true,
+            slot: self.slot,
         }
     }
 }
@@ -444,28 +471,15 @@ pub fn seal_head(
     packet: &[u8],
     flow: FlowId,
     head: Head,
-    (slot, key): (KeySlot, &LinkKey),
+    signer: Signer<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), WireError> {
-    let asked = match head.asked {
-        Some(asked) => {
-            let ack = Segment::of(&IpPacket::parse(packet)?)?.ack();
-            let ahead = asked.distance_from(ack).unwrap_or(0);
-            (ack + ahead.min(MOST_ASKED)).0.to_be_bytes().to_vec()
-        }
-        None => Vec::new(),
-    };
+    let ack = Segment::of(&IpPacket::parse(packet)?)?.ack();
+    let ahead = head.asked.distance_from(ack).unwrap_or(0);
+    let asked = (ack + ahead.min(MOST_ASKED)).0.to_be_bytes();
     let cut = cut(packet, head.keep.into(), &asked, head.after)?;
-    let kind = match head.asked {
-        Some(_) => SegmentKind::Head,
-        None => SegmentKind::FormerHead,
-    };
-    let flags = SegmentFlags {
-        kind,
-        unfinished: true,
-        slot,
-    };
-    replaced(&cut, flow, (flags, head.whole), key, out)
+    let flags = signer.flags(SegmentKind::Head);
+    replaced(&cut, flow, (flags, head.whole), signer.key, out)
 }
 
 /// Appends to `out` the SEGMENT that tells a digest, made of the client's `packet` that has acknowledged all before the
@@ -478,16 +492,12 @@ pub fn seal_said(
     packet: &[u8],
     flow: FlowId,
     (said, heard): (Digest, SeqNumber),
-    (slot, key): (KeySlot, &LinkKey),
+    signer: Signer<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), WireError> {
     let cut = cut(packet, 0, &said.to_bytes(), heard)?;
-    let flags = SegmentFlags {
-        kind: SegmentKind::Said,
-        unfinished: true,
-        slot,
-    };
-    replaced(&cut, flow, (flags, 0), key, out)
+    let flags = signer.flags(SegmentKind::Said);
+    replaced(&cut, flow, (flags, 0), signer.key, out)
 }
 
 /// A packet with this acknowledgement number, of whose payload so many bytes are kept, with others behind those; its

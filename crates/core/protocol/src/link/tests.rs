@@ -10,6 +10,12 @@ mod whatever;
 const KEY: LinkKey = LinkKey(*b"0123456789abcdef");
 const FLOW: FlowId = FlowId(0x1122_3344_5566_7788);
 
+const SIGNER: Signer<'static> = Signer {
+    version: VERSION,
+    slot: KeySlot::One,
+    key: &KEY,
+};
+
 fn keys() -> KeySet {
     let mut keys = KeySet::EMPTY;
     keys.put(KeySlot::One, KEY);
@@ -45,6 +51,7 @@ fn packet(key: &FlowKey, seq: SeqNumber, payload: &[u8], mode: ChecksumMode) -> 
 
 fn flags(turn: bool, unfinished: bool) -> SegmentFlags {
     SegmentFlags {
+        version: VERSION,
         kind: if turn {
             SegmentKind::Turn
         } else {
@@ -63,6 +70,7 @@ fn sealed(packet: &[u8], flags: SegmentFlags) -> Vec<u8> {
 
 fn open() -> Open {
     Open {
+        version: VERSION,
         slot: KeySlot::One,
         flow: FLOW,
         key: flow_key(false),
@@ -84,6 +92,7 @@ fn open() -> Open {
 
 fn ack() -> Ack {
     Ack {
+        version: VERSION,
         slot: KeySlot::One,
         counter: 9,
         flow: FLOW,
@@ -95,6 +104,7 @@ fn ack() -> Ack {
 
 fn stream_position() -> StreamPosition {
     StreamPosition {
+        version: VERSION,
         slot: KeySlot::One,
         instance: 0xa1a2,
         record: 0xb1b2,
@@ -104,7 +114,8 @@ fn stream_position() -> StreamPosition {
     }
 }
 
-const BEGINNING: [u8; 8] = [0xf1, 0x4f, 0x4c, 0x6b, 7, 0, 1, 0];
+/// Up to the number of the connection.
+const BEGINNING: [u8; 16] = [0xf1, 0x4f, 0x4c, 0x6b, 8, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0];
 
 #[test]
 #[rustfmt::skip]
@@ -119,8 +130,8 @@ fn the_layouts_are_pinned() {
     expected.extend([0xa4, 0xa3, 0xa2, 0xa1, 0xb4, 0xb3, 0xb2, 0xb1]);
     expected.extend([0xd4, 0xd3, 0xd2, 0xd1, 0xe2, 0xe1, 0xc2, 4, 0x87, 5, 2, 4, 5, 180]);
     expected.extend([0; 38]);
-    assert_eq!(datagram[..120], expected);
-    assert_eq!(datagram[120..], KEY.tag(&expected).to_le_bytes());
+    assert_eq!(datagram[..128], expected);
+    assert_eq!(datagram[128..], KEY.tag(&expected).to_le_bytes());
 
     let datagram = ack().encode(&KEY);
     let mut expected = BEGINNING.to_vec();
@@ -132,16 +143,16 @@ fn the_layouts_are_pinned() {
     expected.extend([0x9c, 0x40, 0, 80]);
     expected.extend([0xc4, 0xc3, 0xc2, 0xc1, 1, 0, 0, 0, 2, 0, 0, 0]);
     expected.extend([0; 16]);
-    assert_eq!(datagram[..88], expected);
-    assert_eq!(datagram[88..], KEY.tag(&expected).to_le_bytes());
+    assert_eq!(datagram[..96], expected);
+    assert_eq!(datagram[96..], KEY.tag(&expected).to_le_bytes());
 
     for (kind, code) in [(ProbeKind::Probe, 4), (ProbeKind::Probed, 5)] {
-        let datagram = Probe { kind, slot: KeySlot::One, counter: 3 }.encode(&KEY);
+        let datagram = Probe { version: VERSION, kind, slot: KeySlot::One, counter: 3 }.encode(&KEY);
         let mut expected = BEGINNING.to_vec();
         expected[5] = code;
         expected.extend([0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(datagram[..24], expected);
-        assert_eq!(datagram[24..], KEY.tag(&expected).to_le_bytes());
+        assert_eq!(datagram[..32], expected);
+        assert_eq!(datagram[32..], KEY.tag(&expected).to_le_bytes());
     }
 }
 
@@ -150,7 +161,8 @@ fn the_layout_of_a_segment_is_pinned() {
     let mut covered = [0; 16];
     covered[..8].copy_from_slice(&[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
     covered[8..12].copy_from_slice(&[0x04, 0x03, 0x02, 0x01]);
-    covered[12] = 0xf2; // version 7, slot 1, a turn
+    covered[12] = 0x32; // mode 1, slot 1, a turn
+    covered[13] = 8; // the version
     covered[14..].copy_from_slice(&heads_digest(SeqNumber(77)).to_be_bytes());
     let tag = KEY.tag(&covered).to_le_bytes();
     for v6 in [false, true] {
@@ -163,12 +175,14 @@ fn the_layout_of_a_segment_is_pinned() {
         let datagram = sealed(&packet, flags(true, false));
         let mut expected = packet.clone();
         let tcp = if v6 {
-            expected[7] = 0xf2;
+            expected[1] = 0x80; // the version, in the traffic class
+            expected[7] = 0x32;
             expected[8..16].copy_from_slice(&tag);
             expected[16..40].fill(0);
             40
         } else {
-            expected[8] = 0xf2;
+            expected[1] = 8; // the version, in the TOS
+            expected[8] = 0x32;
             expected[12..20].copy_from_slice(&tag);
             20
         };
@@ -209,14 +223,8 @@ fn a_head_is_cut_and_says_what_was_before_it() {
             (15, 0, b"", 0),
         ];
         let asked = SeqNumber(u32::from_be_bytes([1, 2, 3, 4]));
-        let both = [Some(asked), None];
-        for ((keep, whole, head_is, more), asked) in all
-            .map(|is| both.map(|asked| (is, asked)))
-            .into_iter()
-            .flatten()
-        {
+        for (keep, whole, head_is, more) in all {
             let mut datagram = Vec::new();
-            let by = (KeySlot::One, &KEY);
             let after = SeqNumber(4);
             let says = Head {
                 after,
@@ -224,26 +232,18 @@ fn a_head_is_cut_and_says_what_was_before_it() {
                 whole,
                 asked,
             };
-            seal_head(&packet, FLOW, says, by, &mut datagram).unwrap();
+            seal_head(&packet, FLOW, says, SIGNER, &mut datagram).unwrap();
             let head = SegmentView::parse(&datagram).unwrap();
-            let kind = asked.map_or(SegmentKind::FormerHead, |_| SegmentKind::Head);
-            assert_eq!(head.flags().kind, kind);
+            assert_eq!(head.flags().kind, SegmentKind::Head);
             assert_eq!((head.segment().seq(), head.after()), (SeqNumber(9), after));
             let end = usize::from(keep).min(kept.len());
             let told = Segment::of(&IpPacket::parse(&packet).unwrap())
                 .unwrap()
                 .ack();
-            let asked = asked.map(|asked| {
-                let ahead = asked.distance_from(told);
-                told + ahead.map_or(0, |ahead| ahead.min((1 << 24) - 1))
-            });
-            assert_eq!(head.asked(), asked);
-            let behind = asked.map(|asked| asked.0.to_be_bytes());
-            let payload = [
-                &kept[..end],
-                behind.as_ref().map_or(&[][..], |four| &four[..]),
-            ]
-            .concat();
+            let ahead = asked.distance_from(told);
+            let asked = told + ahead.map_or(0, |ahead| ahead.min((1 << 24) - 1));
+            assert_eq!(head.asked(), Some(asked));
+            let payload = [&kept[..end], &asked.0.to_be_bytes()].concat();
             assert_eq!(head.segment().payload(), payload);
             let skipped = u32::try_from(end - head_is.len()).unwrap();
             assert_eq!(head.head(), (SeqNumber(9) + skipped, head_is, more));
@@ -279,7 +279,7 @@ fn a_digest_takes_the_place_of_a_payload() {
         let packet = packet(&key, SeqNumber(9), payload, ChecksumMode::Full);
         let mut datagram = Vec::new();
         let says = (said, SeqNumber(8));
-        seal_said(&packet, FLOW, says, (KeySlot::One, &KEY), &mut datagram).unwrap();
+        seal_said(&packet, FLOW, says, SIGNER, &mut datagram).unwrap();
         let segment = SegmentView::parse(&datagram).unwrap();
         assert_eq!(segment.flags().kind, SegmentKind::Said);
         assert_eq!((segment.said(), segment.after()), (Some(said), says.1));
@@ -301,13 +301,12 @@ fn a_digest_takes_the_place_of_a_payload() {
 
 #[test]
 fn every_kind_of_segment_says_what_it_is() {
-    use SegmentKind::{Doubted, FormerHead, Head, HeardAll, Noted, Plain, Said, Turn};
+    use SegmentKind::{Doubted, Head, HeardAll, Noted, Plain, Said, Turn};
     let packet = packet(&flow_key(false), SeqNumber(1), b"", ChecksumMode::Full);
     let kinds = [
         (0, Plain),
         (1, HeardAll),
         (2, Turn),
-        (3, FormerHead),
         (4, Noted),
         (5, Head),
         (6, Doubted),
@@ -316,6 +315,7 @@ fn every_kind_of_segment_says_what_it_is() {
     for (code, kind) in kinds {
         for (unfinished, slot) in [(false, KeySlot::One), (true, KeySlot::Zero)] {
             let flags = SegmentFlags {
+                version: VERSION,
                 kind,
                 unfinished,
                 slot,
@@ -361,6 +361,7 @@ fn the_tag_is_siphash_2_4() {
 #[test]
 fn a_key_does_not_show_itself() {
     let keys = LinkKeys {
+        version: VERSION,
         slot: KeySlot::Zero,
         up: KEY,
         down: KEY,
@@ -378,8 +379,23 @@ fn what_is_not_ours_is_refused() {
     assert_eq!(Kind::of(&BEGINNING[..5]), Err(LinkError::BadLength(5)));
     assert_eq!(Kind::of(&BEGINNING), Err(LinkError::UnknownKind(0)));
     let mut newer = open().encode(&KEY);
-    newer[4] = 8;
-    assert_eq!(Kind::of(&newer), Err(LinkError::UnknownVersion(8)));
+    newer[4] = VERSION + 1;
+    assert_eq!(
+        Kind::of(&newer),
+        Err(LinkError::UnknownVersion(VERSION + 1))
+    );
+    let mut of_other_mode = open().encode(&KEY);
+    of_other_mode[8] = 2;
+    assert_eq!(Kind::of(&of_other_mode), Err(LinkError::UnknownMode(2)));
+    for at in [9, 15] {
+        let mut with_options = open().encode(&KEY);
+        with_options[at] = 1;
+        renew_tag(&mut with_options);
+        assert_eq!(
+            Open::decode(&with_options, &keys()),
+            Err(LinkError::BadField("options"))
+        );
+    }
     assert_eq!(
         SegmentView::parse(b"GET / HTTP"),
         Err(LinkError::Segment(WireError::Truncated {
@@ -390,15 +406,24 @@ fn what_is_not_ours_is_refused() {
     let packet = packet(&flow_key(false), SeqNumber(1), b"", ChecksumMode::Full);
     assert_eq!(
         SegmentView::parse(&packet),
-        Err(LinkError::UnknownVersion(2)),
-        "a packet with 64 hops"
+        Err(LinkError::UnknownVersion(0)),
+        "a packet without a type of service"
     );
-    let mut datagram = sealed(&packet, flags(false, false));
-    datagram[8] ^= 0x20;
-    assert_eq!(
-        SegmentView::parse(&datagram),
-        Err(LinkError::UnknownVersion(6))
-    );
+    for (at, flip, error) in [
+        (1, 1, LinkError::UnknownVersion(9)),
+        (8, 0x20, LinkError::UnknownMode(0)),
+        (8, 3, LinkError::BadField("kind")),
+    ] {
+        let mut datagram = sealed(&packet, flags(false, false));
+        datagram[at] ^= flip;
+        assert_eq!(SegmentView::parse(&datagram), Err(error));
+    }
+}
+
+fn renew_tag(datagram: &mut [u8]) {
+    let signed = datagram.len() - 8;
+    let tag = KEY.tag(&datagram[..signed]);
+    datagram[signed..].copy_from_slice(&tag.to_le_bytes());
 }
 
 #[test]
@@ -416,6 +441,7 @@ fn one_kind_is_not_taken_for_another() {
         Err(LinkError::BadLength(79))
     );
     let probe = Probe {
+        version: VERSION,
         kind: ProbeKind::Probe,
         slot: KeySlot::One,
         counter: 1,
@@ -429,13 +455,13 @@ fn a_field_out_of_range_is_refused_even_with_a_tag() {
     let resign = |datagram: &mut [u8]| head::sign(datagram, &KEY);
     for (at, value, name) in [
         (7, 1, "count"),
-        (16, 1, "counter"),
-        (75, 41, "syn_options"),
-        (76, 0x0f, "scales"),
-        (76, 0xf0, "scales"),
-        (77, 8, "agreed"),
-        (82, 1, "unused"),
-        (119, 1, "unused"),
+        (24, 1, "counter"),
+        (83, 41, "syn_options"),
+        (84, 0x0f, "scales"),
+        (84, 0xf0, "scales"),
+        (85, 8, "agreed"),
+        (90, 1, "unused"),
+        (127, 1, "unused"),
     ] {
         let mut datagram = open().encode(&KEY);
         datagram[at] = value;
@@ -443,7 +469,7 @@ fn a_field_out_of_range_is_refused_even_with_a_tag() {
         let error = Open::decode(&datagram, &keys());
         assert_eq!(error, Err(LinkError::BadField(name)));
     }
-    for (at, value, name) in [(7, 4, "count"), (72, 1, "ranges"), (6, 2, "slot")] {
+    for (at, value, name) in [(7, 4, "count"), (80, 1, "ranges"), (6, 2, "slot")] {
         let mut datagram = ack().encode(&KEY);
         datagram[at] = value;
         resign(&mut datagram);
@@ -470,6 +496,7 @@ fn only_the_keys_of_both_slots_are_taken() {
 fn a_probe_is_padded_its_answer_is_not() {
     for kind in [ProbeKind::Probe, ProbeKind::Probed] {
         let probe = Probe {
+            version: VERSION,
             kind,
             slot: KeySlot::One,
             counter: 5,

@@ -12,6 +12,8 @@ use super::outbox::{Outbox, Peer};
 pub(super) struct Acks {
     /// Where its service is; `None` if that has not attached since the log was read.
     pub(super) to: Option<Peer>,
+    /// The version of the link that its service has agreed on.
+    pub(super) version: u8,
     pub(super) down: KeySet,
     pub(super) slot: KeySlot,
     /// That of the last one.
@@ -34,6 +36,7 @@ impl Acks {
         self.counter += 1;
         self.said += 1;
         let ack = Ack {
+            version: self.version,
             slot: self.slot,
             counter: self.counter,
             flow: flow.id,

@@ -131,6 +131,7 @@ impl Session {
             newest: KeySlot::Zero,
             acks: Acks {
                 to: None,
+                version: protocol::link::VERSION,
                 down: KeySet::EMPTY,
                 slot: KeySlot::Zero,
                 counter: 0,
@@ -187,7 +188,12 @@ impl Session {
     pub fn rekey(&mut self, up: LinkKey, down: LinkKey) -> LinkKeys {
         let slot = self.acks.slot.other();
         self.put(slot, up, down);
-        LinkKeys { slot, up, down }
+        LinkKeys {
+            version: self.acks.version,
+            slot,
+            up,
+            down,
+        }
     }
 
     pub(super) const fn peer(&self) -> Option<Peer> {
@@ -325,6 +331,7 @@ impl Session {
             return;
         };
         let probed = Probe {
+            version: probe.version,
             kind: ProbeKind::Probed,
             slot: self.acks.slot,
             counter: probe.counter,

@@ -12,7 +12,7 @@ use wal::Storage;
 use wire::{FlowId, SeqNumber};
 
 use crate::{
-    host::{Host, frame},
+    host::{Host, frame, signer},
     lives::{Logger, OLD, listens, peer, served, upload},
 };
 
@@ -46,14 +46,9 @@ impl Asked {
 
     /// The head that this is comes by the link; the one before it ended at `after`.
     fn by_link(&mut self, said: &Said, after: SeqNumber) {
-        self.by_link_as(said, after, Some(SeqNumber(0)));
-    }
-
-    /// Without `asked` as a host of version 7 of the control protocol sends it.
-    fn by_link_as(&mut self, said: &Said, after: SeqNumber, asked: Option<SeqNumber>) {
         let keys = self.host.keys;
         let mut datagram = Vec::new();
-        let by = (keys.slot, &keys.up);
+        let by = signer(&keys, &keys.up);
         let whole = u16::try_from(self.host.connections[&FLOW].said).expect("short");
         let whole = whole
             - u16::try_from(said.0.distance_from(self.isn() + 1).expect("behind")).expect("short");
@@ -61,7 +56,7 @@ impl Asked {
             after,
             keep: 5,
             whole,
-            asked,
+            asked: SeqNumber(0),
         };
         seal_head(&said.1, FLOW, head, by, &mut datagram).expect("a packet");
         self.logger.take(peer(1, 1000), &[datagram]);
@@ -72,7 +67,7 @@ impl Asked {
         let connection = &self.host.connections[&FLOW];
         let packet = connection.packet(0, 0, wire::ChecksumMode::Full);
         let says = (digest, connection.client_isn + 1 + had);
-        let by = (self.host.keys.slot, &self.host.keys.up);
+        let by = signer(&self.host.keys, &self.host.keys.up);
         let mut datagram = Vec::new();
         seal_said(&packet, FLOW, says, by, &mut datagram).expect("a packet");
         self.logger.take(peer(1, 1000), &[datagram]);
@@ -164,27 +159,6 @@ impl Asked {
     }
 }
 
-/// It does not say how far its server had read. Who takes over takes all that is not recorded for answered, maybe.
-#[test]
-fn a_host_of_the_version_before_has_its_heads_recorded_and_hears_of_them() {
-    let mut asked = Asked::new();
-    let said = asked.says(b"short");
-    asked.by_link_as(&said, said.0, None);
-    assert_eq!((asked.end(), asked.bytes()), (Some(5), 5));
-    let long = asked.says(b"longer than that");
-    let from = long.0;
-    let kind = FrameKind::Outstream { from, asked: None };
-    let bytes = frame(FLOW, kind, &long.1);
-    assert_eq!(bytes[4], 2);
-    asked.logger.ask(OLD, &Request::Frames { bytes });
-    assert_eq!((asked.end(), asked.bytes()), (Some(21), 21));
-    let summary = asked.summary();
-    assert_eq!(summary.doubt, summary.stable_seq);
-    let former = asked.logger.ask(OLD, &Request::FormerSummaries);
-    let (summaries, last) = (vec![summary], true);
-    assert_eq!(former, [Response::FormerSummaries { summaries, last }]);
-}
-
 #[test]
 fn a_head_that_came_by_the_link_is_in_the_record_and_in_the_log() {
     let mut asked = Asked::new();
@@ -252,13 +226,13 @@ fn a_head_of_a_stranger_or_for_nobody_changes_nothing() {
         after: said.0,
         keep: 5,
         whole: 5,
-        asked: Some(SeqNumber(0)),
+        asked: SeqNumber(0),
     };
-    let by = (keys.slot, &keys.down);
+    let by = signer(&keys, &keys.down);
     seal_head(&said.1, FLOW, head, by, &mut datagram).expect("a packet");
     let unknown = FlowId(9);
     let mut other = Vec::new();
-    let by = (keys.slot, &keys.up);
+    let by = signer(&keys, &keys.up);
     seal_head(&said.1, unknown, head, by, &mut other).expect("a packet");
     asked.logger.take(peer(1, 1000), &[datagram, other]);
     assert_eq!(asked.end(), None);

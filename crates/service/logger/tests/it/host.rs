@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, net::SocketAddr};
 
 use protocol::{
     control::{Attach, ReplayMode},
-    link::{Ack, Handshake, KeySet, LinkKeys, Open, SegmentFlags, SegmentKind, SegmentView, seal},
+    link::{
+        Ack, Handshake, KeySet, LinkKey, LinkKeys, Open, SegmentFlags, SegmentKind, SegmentView,
+        Signer, seal,
+    },
     mirror::{FrameKind, MirrorFrame},
 };
 use rand::{Rng, RngCore, SeedableRng, rngs::SmallRng};
@@ -22,6 +25,15 @@ pub(crate) fn attach(instance: u64, udp_port: u16) -> Attach {
         udp_port,
         inherit: false,
         service: "test".into(),
+    }
+}
+
+/// What a datagram is signed with.
+pub(crate) fn signer<'a>(keys: &LinkKeys, key: &'a LinkKey) -> Signer<'a> {
+    Signer {
+        version: keys.version,
+        slot: keys.slot,
+        key,
     }
 }
 
@@ -216,6 +228,7 @@ impl Host {
 
     pub(crate) fn open(&self, connection: &Connection) -> Vec<u8> {
         let open = Open {
+            version: protocol::link::VERSION,
             slot: self.keys.slot,
             flow: connection.flow,
             key: connection.key,
@@ -256,6 +269,7 @@ impl Host {
     ) -> Vec<u8> {
         let (slot, key) = (self.keys.slot, &self.keys.up);
         let flags = SegmentFlags {
+            version: protocol::link::VERSION,
             kind,
             unfinished,
             slot,

@@ -99,6 +99,7 @@ fn all_connections_with_a_record_are_listed_with_what_they_agreed_on() {
                 SeqNumber(flow << 16),
             );
             let open = Open {
+                version: protocol::link::VERSION,
                 slot: keys.slot,
                 flow: connection.flow,
                 key: connection.key,

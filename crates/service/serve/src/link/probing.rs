@@ -200,6 +200,7 @@ impl Prober {
     fn probe(&mut self, size: u16, now: Duration) -> Vec<u8> {
         self.counter += 1;
         let probe = Probe {
+            version: self.keys.version,
             kind: ProbeKind::Probe,
             slot: self.keys.slot,
             counter: self.counter,

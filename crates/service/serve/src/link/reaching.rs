@@ -88,7 +88,6 @@ impl Link {
             .filter(|session| session.logger == logger)
         {
             Some(session) => {
-                session.former = client.is_former();
                 session.client = Some(client);
                 session.attached_at = now;
                 session.deaf = None;

@@ -19,8 +19,6 @@ pub(super) struct Session {
     pub(super) socket: UdpSocket,
     pub(super) prober: Prober,
     pub(super) keys: LinkKeys,
-    /// The logger knows nothing of doubts.
-    pub(super) former: bool,
     /// What the key of the digests in its records is made of, if it takes any.
     pub(super) digests: Option<DigestSeed>,
     pub(super) rekey_at: Duration,
@@ -93,7 +91,6 @@ impl Session {
             prober,
             socket,
             keys: attached.keys,
-            former: client.is_former(),
             digests: attached.digests,
             rekey_at: now + REKEY,
             client: Some(client),

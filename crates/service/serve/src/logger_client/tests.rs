@@ -202,6 +202,7 @@ fn logger_without_doubts_is_attached() {
         kept: false,
         session: 0,
         keys: LinkKeys {
+            version: protocol::link::VERSION,
             slot: KeySlot::Zero,
             up: LinkKey([1; 16]),
             down: LinkKey([2; 16]),

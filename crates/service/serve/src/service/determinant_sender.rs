@@ -199,6 +199,7 @@ fn destination(settings: &Settings, instance: u64) -> Destination {
         port: settings.remote.port(),
         scope,
         datagram: settings.mtu.saturating_sub(headers),
+        version: settings.keys.version,
         slot: settings.keys.slot.number(),
         instance,
         up: settings.keys.up.0,

@@ -213,12 +213,12 @@ impl Service {
             self.resources.plane.set_link(&dataplane::LinkSettings {
                 local: settings.local,
                 remote: settings.remote,
+                version: settings.keys.version,
                 slot: settings.keys.slot.number(),
                 up: settings.keys.up.0,
                 down: settings.keys.down.0,
                 mtu: settings.mtu,
                 strategy: config.strategy,
-                former: settings.former,
                 digests: settings.digests,
             })?;
             link.show_the_way(clock::now());

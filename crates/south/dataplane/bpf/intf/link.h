@@ -9,11 +9,9 @@
 #include "../lib/packet.h"
 #include "flow.h"
 
-/* ---- The log link: UDP to a logger on another machine. The formats are protocol::link's; tests
- * read what one side writes with the code of the other. Little endian, where it is not the
- * client's own packet. ---- */
 #define LINK_MAGIC 0x6b4c4ff1
-#define LINK_VERSION 7
+#define LINK_VERSION 8 /* the newest; the agreed one is that of `struct link` */
+#define LINK_MODE_REPLAY 1
 
 enum link_kind {
 	LINK_OPEN = 1, /* a SYN-ACK waits for this to be recorded */
@@ -25,7 +23,6 @@ enum segment_kind {
 	SEGMENT_PLAIN = 0,
 	SEGMENT_HEARD_ALL = 1, /* the client had heard everything: what is said next is a head */
 	SEGMENT_TURN = 2,      /* the same, and the server waits for this */
-	SEGMENT_FORMER_HEAD = 3, /* as SEGMENT_HEAD, without how far the client had sent */
 	SEGMENT_NOTED = 4,     /* what lies before it by a given distance is noted */
 	SEGMENT_HEAD = 5,      /* not the client's: the beginning of what the server says */
 	SEGMENT_DOUBTED = 6,   /* a host that is dead may have answered it, see restored.h */
@@ -35,7 +32,7 @@ enum segment_kind {
 #define SEGMENT_KINDS 0x07
 #define SEGMENT_UNFINISHED 0x08 /* as mirror_header.unfinished */
 #define SEGMENT_SLOT 0x10       /* which of the two keys */
-#define SEGMENT_VERSION (LINK_VERSION << 5)
+#define SEGMENT_MODE (LINK_MODE_REPLAY << 5)
 
 enum ack_strategy {
 	ACK_BASIC = 0,
@@ -61,7 +58,7 @@ struct link {
 	__u8 strategy;
 	__u8 slot; /* of the keys in use */
 	__u8 v6;
-	__u8 former; /* the logger knows nothing of doubts: see SEGMENT_FORMER_HEAD */
+	__u8 version; /* the agreed version of the link */
 	__u8 digests; /* it takes digests */
 	__u8 pad[6];
 	struct link_key up[2];   /* to the logger */
@@ -82,6 +79,9 @@ struct link_head {
 	__u8 kind;
 	__u8 slot;
 	__u8 count; /* of ranges */
+	__u8 mode;
+	__u8 options; /* 0: there are none in version 8 */
+	__u8 zeros[6];
 	__u64 flow_id;
 	__u64 counter;
 };

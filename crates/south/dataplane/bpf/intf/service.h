@@ -7,7 +7,7 @@
 #include "../lib/kernel.h"
 
 /* Counts from the first release on. */
-#define LAYOUT_VERSION 14
+#define LAYOUT_VERSION 15
 /* Addresses of a service, each port of a range counted. */
 #define MOST_ADDRESSES 1024
 

@@ -439,7 +439,8 @@ __noinline int hear_word(struct __sk_buff *skb, __u32 at)
 		return NO_WORD;
 	struct link_ack *a = &sc->frame.ack;
 	if (bpf_skb_load_bytes(skb, at, a, sizeof(*a)) || a->head.magic != LINK_MAGIC ||
-	    a->head.version != LINK_VERSION || a->head.kind != LINK_ACK)
+	    a->head.version != l->version || a->head.kind != LINK_ACK || a->head.mode != LINK_MODE_REPLAY ||
+	    a->head.options)
 		return NO_WORD;
 	/* A slot that was never used has a key that anybody knows. */
 	const struct link_key *secret = &l->down[a->head.slot & 1];

@@ -243,13 +243,13 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 	if (f->log.note && p->seq - noted <= 0xffff) {
 		kind = SEGMENT_NOTED;
 		after = p->seq - noted;
-	} else if (!l->former && is_doubted(f, p)) {
+	} else if (is_doubted(f, p)) {
 		kind = SEGMENT_DOUBTED;
 		after = heard_beyond(f, p);
 	} else {
 		kind = kind_of(f, p);
 	}
-	__u32 flags = SEGMENT_VERSION | kind | (l->slot ? SEGMENT_SLOT : 0);
+	__u32 flags = SEGMENT_MODE | kind | (l->slot ? SEGMENT_SLOT : 0);
 	if (unfinished(skb))
 		flags |= SEGMENT_UNFINISHED;
 	bool sent = send_copy(skb, s, f, path, flags, after);
@@ -279,21 +279,19 @@ __noinline int link_head(struct __sk_buff *skb, struct flow *f, const struct pac
 	const struct link_path *path = the_path();
 	if (!s || !f || !p || !l || !path)
 		return false;
-	__u32 headers = p->tcp_offset - ETH_HLEN + p->header_len + (l->former ? 0 : HEAD_ASKED) + LINK_OVERHEAD(l->v6);
+	__u32 headers = p->tcp_offset - ETH_HLEN + p->header_len + HEAD_ASKED + LINK_OVERHEAD(l->v6);
 	__be32 told = 0;
 	bool jumbo = p->version == 6 && p->tcp_offset != ETH_HLEN + sizeof(struct ipv6_header);
 	if (!linked(s, f) || !s->link_up || abandoned(s) || !path->ifindex || jumbo || take > 0xffff ||
-	    skip > 0xffff || headers + skip >= l->mtu || is_loopback(path) || (l->former && !take))
+	    skip > 0xffff || headers + skip >= l->mtu || is_loopback(path))
 		return false;
 	__u32 room = l->mtu - headers, all = skip + take;
 	__u32 keep = all > room ? room : all;
 	/* What has no room is said only of a packet that begins with the head, which is then shorter than that. */
 	skb->cb[CB_KEEP] = (skip ? keep - skip : take) << 16 | keep;
-	__u32 flags = SEGMENT_VERSION | (l->former ? SEGMENT_FORMER_HEAD : SEGMENT_HEAD) | SEGMENT_UNFINISHED |
-		      (l->slot ? SEGMENT_SLOT : 0);
+	__u32 flags = SEGMENT_MODE | SEGMENT_HEAD | SEGMENT_UNFINISHED | (l->slot ? SEGMENT_SLOT : 0);
 	bpf_skb_load_bytes(skb, p->tcp_offset + TCP_ACK_SEQ, &told, 4);
-	if (!l->former)
-		flags |= ahead_of(f->verify.asked, bpf_ntohl(told)) << CB_ASKED_SHIFT;
+	flags |= ahead_of(f->verify.asked, bpf_ntohl(told)) << CB_ASKED_SHIFT;
 	if (!send_copy(skb, s, f, path, flags, f->verify.heads_to))
 		return false;
 	if (take)
@@ -337,7 +335,7 @@ __noinline int link_said(struct __sk_buff *skb, struct flow *f, const struct pac
 	if (!l->digests || jumbo || abandoned(s) || !path->ifindex || is_loopback(path) || !take_said(&sc->said, f, p->ack))
 		return false;
 	skb->cb[CB_KEEP] = 0;
-	__u32 flags = SEGMENT_VERSION | SEGMENT_SAID | SEGMENT_UNFINISHED | (l->slot ? SEGMENT_SLOT : 0);
+	__u32 flags = SEGMENT_MODE | SEGMENT_SAID | SEGMENT_UNFINISHED | (l->slot ? SEGMENT_SLOT : 0);
 	/* In a replay the server's acknowledgements come back to its own TCP, and log.ack hears nothing of them. */
 	__u32 read = f->mode == FLOW_SPLICED && after(f->splice.ack, f->log.ack) ? f->splice.ack : f->log.ack;
 	if (!send_copy(skb, s, f, path, flags, read))
@@ -353,8 +351,9 @@ static __always_inline bool is_progress(const struct service *s, const struct fl
 	       !before(p->ack, f->log.told + progress_step(f));
 }
 
-/* Cut a head to its length, and say behind it what was asked, if its logger is to know. False: it does not have as much. */
-static __always_inline bool cut_head(struct __sk_buff *skb, struct packet *p, bool former)
+/* Cut a head to its length, and say behind it what was asked; of a digest nothing is asked. False: it does not have as
+ * much. */
+static __always_inline bool cut_head(struct __sk_buff *skb, struct packet *p, bool said)
 {
 	__u32 len = p->tcp_offset - ETH_HLEN + p->header_len + (skb->cb[CB_KEEP] & 0xffff);
 	bool v4 = p->version == 4;
@@ -362,12 +361,12 @@ static __always_inline bool cut_head(struct __sk_buff *skb, struct packet *p, bo
 	if (len > p->ip_len)
 		return false;
 	__u32 end = ETH_HLEN + len;
-	if (!former)
+	if (!said)
 		len += HEAD_ASKED;
 	__be16 field = bpf_htons(v4 ? len : len - sizeof(struct ipv6_header));
 	p->ip_len = len;
 	return !bpf_skb_change_tail(skb, ETH_HLEN + len, 0) &&
-	       (former || !bpf_skb_store_bytes(skb, end, &asked, HEAD_ASKED, 0)) &&
+	       (said || !bpf_skb_store_bytes(skb, end, &asked, HEAD_ASKED, 0)) &&
 	       !bpf_skb_store_bytes(skb, ETH_HLEN + (v4 ? 2 : 4), &field, 2, 0);
 }
 
@@ -422,16 +421,15 @@ __noinline int wrap_segment(struct __sk_buff *skb)
 		return TCX_DROP;
 	__u32 low = skb->cb[CB_FLOW_LOW];
 	__u8 flags = skb->cb[CB_FLAGS];
-	bool former = (flags & SEGMENT_KINDS) == SEGMENT_FORMER_HEAD, said = (flags & SEGMENT_KINDS) == SEGMENT_SAID;
-	bool head = former || said || (flags & SEGMENT_KINDS) == SEGMENT_HEAD;
-	if (head && (!cut_head(skb, &p, former || said) || (said && !add_said(skb, &p))))
+	bool said = (flags & SEGMENT_KINDS) == SEGMENT_SAID, head = said || (flags & SEGMENT_KINDS) == SEGMENT_HEAD;
+	if (head && (!cut_head(skb, &p, said) || (said && !add_said(skb, &p))))
 		return TCX_DROP;
 	__be16 window = head ? bpf_htons(skb->cb[CB_KEEP] >> 16)
 			: is_distance(flags) ? bpf_htons(at_most_64k(skb->cb[CB_AFTER]))
 					     : heads_digest(skb->cb[CB_AFTER]);
 	__u64 *words = sc->frame.words;
 	words[0] = ((__u64)skb->cb[CB_FLOW_HIGH] << 32) | low;
-	words[1] = ((__u64)window << 48) | ((__u64)flags << 32) | p.seq;
+	words[1] = ((__u64)window << 48) | ((__u64)l->version << 40) | ((__u64)flags << 32) | p.seq;
 	const struct link_key *key = &l->up[(flags & SEGMENT_SLOT) != 0];
 	/* Now an address: not on the stack, which has no room for it (Linux 6.1). */
 	words[0] = siphash((struct sip_input *)words, 2, key->k0, key->k1);
@@ -449,11 +447,15 @@ __noinline int wrap_segment(struct __sk_buff *skb)
 	    bpf_l4_csum_replace(skb, p.tcp_offset + TCP_CHECKSUM, 0, difference, 0) ||
 	    (head && !mark_head(skb, &p, ends)))
 		return TCX_DROP;
+	/* The version takes the place of the TOS or the traffic class. */
+	__be16 class = bpf_htons(6 << 12 | (__u32)l->version << 4);
 	if (p.version == 4) {
-		if (bpf_skb_store_bytes(skb, ETH_HLEN + 8, &flags, 1, 0) ||
+		if (bpf_skb_store_bytes(skb, ETH_HLEN + 1, &l->version, 1, 0) ||
+		    bpf_skb_store_bytes(skb, ETH_HLEN + 8, &flags, 1, 0) ||
 		    bpf_skb_store_bytes(skb, ETH_HLEN + 12, words, 8, 0))
 			return TCX_DROP;
-	} else if (bpf_skb_store_bytes(skb, ETH_HLEN + 7, &flags, 1, 0) ||
+	} else if (bpf_skb_store_bytes(skb, ETH_HLEN, &class, 2, 0) ||
+		   bpf_skb_store_bytes(skb, ETH_HLEN + 7, &flags, 1, 0) ||
 		   bpf_skb_store_bytes(skb, ETH_HLEN + 8, words, 32, 0)) {
 		return TCX_DROP;
 	}
@@ -486,7 +488,8 @@ __noinline int open_record(struct __sk_buff *skb, const struct flow_key *key, st
 	struct link_open *open = &sc->frame.open;
 	__builtin_memset(open, 0, sizeof(*open));
 	open->head.magic = LINK_MAGIC;
-	open->head.version = LINK_VERSION;
+	open->head.version = l->version;
+	open->head.mode = LINK_MODE_REPLAY;
 	open->head.kind = LINK_OPEN;
 	open->head.slot = l->slot & 1;
 	open->head.flow_id = e->id;

@@ -36,6 +36,8 @@ pub struct LinkSettings {
     pub local: SocketAddr,
     /// The logger's.
     pub remote: SocketAddr,
+    /// The agreed version of the link.
+    pub version: u8,
     /// Which of the two slots these keys are for: 0 or 1.
     pub slot: u8,
     /// Key of what goes to the logger.
@@ -47,8 +49,6 @@ pub struct LinkSettings {
     pub mtu: u16,
     /// What becomes of acknowledgements.
     pub strategy: AckStrategy,
-    /// The logger knows nothing of doubts (`SEGMENT_FORMER_HEAD`).
-    pub former: bool,
     /// The logger takes digests of what clients were sent.
     pub digests: bool,
 }
@@ -139,7 +139,7 @@ fn link_of(settings: &LinkSettings, before: &abi::link) -> abi::link {
         strategy: u8::try_from(strategy_of(settings.strategy).0).unwrap_or_default(),
         digests: u8::from(settings.digests),
         v6: u8::from(!settings.remote.ip().to_canonical().is_ipv4()),
-        former: u8::from(settings.former),
+        version: settings.version,
         up: before.up,
         down: before.down,
         ..Default::default()

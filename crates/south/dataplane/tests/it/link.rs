@@ -37,13 +37,13 @@ pub(crate) fn link(strategy: AckStrategy, v6: bool) -> LinkSettings {
             "10.0.0.99:7600"
         }),
         keys: LinkKeys {
+            version: protocol::link::VERSION,
             slot: KeySlot::One,
             up: UP,
             down: DOWN,
         },
         mtu: MTU,
         strategy,
-        former: false,
         digests: true,
     }
 }
@@ -130,6 +130,7 @@ impl Linked {
     /// `serve` sends one, and the programs see the way.
     fn probe(&mut self) {
         let probe = Probe {
+            version: protocol::link::VERSION,
             kind: ProbeKind::Probe,
             slot: KeySlot::One,
             counter: 1,
@@ -147,6 +148,7 @@ impl Linked {
             *place = Some((self.both.c + *start, self.both.c + *end));
         }
         Ack {
+            version: protocol::link::VERSION,
             slot: KeySlot::One,
             counter: self.counter,
             flow: FlowId(1),

@@ -325,7 +325,7 @@ fn payload_beyond_window_of_new_server_is_dropped() {
 
 /// The server's TCP would take such a segment, and remember its timestamp, which the replay does not have.
 #[test]
-fn segment_before_what_client_was_told_is_dropped_in_replay() {
+fn segment_before_acknowledged_number_is_dropped_in_replay() {
     everywhere(|both, s2| {
         let mut both = behind(both, s2, 40_000);
         let told = both.c + 40_001;

@@ -199,6 +199,7 @@ fn recorded() -> impl Strategy<Value = Recorded> {
 
 fn link_keys() -> impl Strategy<Value = LinkKeys> {
     any::<(bool, [u8; 16], [u8; 16])>().prop_map(|(slot, up, down)| LinkKeys {
+        version: crate::link::VERSION,
         slot: if slot { KeySlot::One } else { KeySlot::Zero },
         up: LinkKey(up),
         down: LinkKey(down),

@@ -6,6 +6,7 @@ use super::whatever::{piece, seq};
 use super::*;
 
 const NOTED: SegmentFlags = SegmentFlags {
+    version: crate::link::VERSION,
     kind: SegmentKind::Noted,
     unfinished: false,
     slot: KeySlot::One,
@@ -23,7 +24,7 @@ fn the_layout_is_pinned() {
         let seq = SeqNumber(0x0001_0010);
         let packet = packet(&flow_key(v6), seq, b"hello", ChecksumMode::Full);
         let datagram = noted(&packet, NOTED, SeqNumber(0xfff0));
-        assert_eq!(datagram[if v6 { 7 } else { 8 }], 0xf4);
+        assert_eq!(datagram[if v6 { 7 } else { 8 }], 0x34);
         assert_eq!(datagram[tcp + 14..tcp + 16], [0, 0x20]);
         let view = SegmentView::parse(&datagram).unwrap();
         assert_eq!(view.noted(), Some(SeqNumber(0xfff0)));

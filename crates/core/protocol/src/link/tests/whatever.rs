@@ -132,7 +132,7 @@ proptest! {
         datagram[garble.index(OPEN_LEN)] ^= 1 << bit;
         prop_assert!(Open::decode(&datagram, &keys()).is_err());
 
-        let probe = Probe { kind: ProbeKind::Probe, slot: KeySlot::One, counter };
+        let probe = Probe { version: crate::link::VERSION, kind: ProbeKind::Probe, slot: KeySlot::One, counter };
         let mut datagram = probe.encode(&KEY);
         prop_assert_eq!(Probe::decode(probe.kind, &datagram, &keys()), Ok(probe));
         datagram[garble.index(PROBE_LEN)] ^= 1 << bit;
@@ -145,7 +145,7 @@ proptest! {
         garble: prop::sample::Index,
         bit in 0u8..8,
     ) {
-        let at = StreamPosition { slot: KeySlot::One, instance, record, process, offset, is_over };
+        let at = StreamPosition { version: crate::link::VERSION, slot: KeySlot::One, instance, record, process, offset, is_over };
         let bytes = if is_over { Vec::new() } else { bytes };
         let mut datagram = vec![0; DETERMINANTS_OVERHEAD + bytes.len()];
         Determinants::room(&mut datagram).copy_from_slice(&bytes);

@@ -23,7 +23,7 @@ impl Session {
             return;
         };
         let is_taken = match view.flags().kind {
-            SegmentKind::Head | SegmentKind::FormerHead => {
+            SegmentKind::Head => {
                 self.head(id, &view, out);
                 true
             }

@@ -118,7 +118,7 @@ proptest! {
         link.send(1, 0, 100);
         link.settle(NOW);
         let before = link.ask(&Request::Summaries);
-        let forger = Host::new(protocol::link::LinkKeys {
+        let forger = Host::new(protocol::link::LinkKeys { version: protocol::link::VERSION,
             slot: KeySlot::Zero,
             up: LinkKey(key),
             down: LinkKey(key),

@@ -20,6 +20,7 @@ fn process() -> Peer {
 
 fn position(offset: usize) -> StreamPosition {
     StreamPosition {
+        version: protocol::link::VERSION,
         slot: KeySlot::Zero,
         instance: INSTANCE,
         record: RECORD,
@@ -216,6 +217,7 @@ fn an_heir_finds_them_and_the_dead_host_is_not_heard() {
     assert_eq!(ask(cut), []);
     // It goes on behind what it has taken up.
     let at = StreamPosition {
+        version: protocol::link::VERSION,
         slot: keys.slot,
         instance: INSTANCE + 1,
         ..position(7)

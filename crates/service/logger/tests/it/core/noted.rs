@@ -156,7 +156,7 @@ proptest! {
         for (at, len, behind) in said {
             let connection = &link.host.connections[&FlowId(1)];
             let packet = connection.packet(at, len, ChecksumMode::Full);
-            let flags = protocol::link::SegmentFlags {
+            let flags = protocol::link::SegmentFlags { version: protocol::link::VERSION,
                 kind: protocol::link::SegmentKind::Noted,
                 unfinished: false,
                 slot: link.host.keys.slot,

@@ -11,6 +11,7 @@ fn an_open_is_answered_again_and_another_one_refused() {
     assert_eq!(link.settle(NOW).len(), 1);
     let first = &link.host.connections[&FlowId(1)];
     let other = Open {
+        version: protocol::link::VERSION,
         slot: KeySlot::Zero,
         flow: first.flow,
         key: first.key,
@@ -131,6 +132,7 @@ fn new_keys_are_used_when_the_other_end_has_them() {
 fn a_probe_is_answered() {
     let mut link = Link::new(AckPolicy::EachBatch, 1);
     let probe = Probe {
+        version: protocol::link::VERSION,
         kind: ProbeKind::Probe,
         slot: KeySlot::Zero,
         counter: 17,

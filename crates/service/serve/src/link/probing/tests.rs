@@ -6,6 +6,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 fn keys(slot: KeySlot, byte: u8) -> LinkKeys {
     LinkKeys {
+        version: protocol::link::VERSION,
         slot,
         up: LinkKey([byte; 16]),
         down: LinkKey([byte + 1; 16]),
@@ -95,6 +96,7 @@ fn answers_of_strangers_and_old_answers_are_none() {
     let mut prober = prober();
     let datagram = prober.due(ms(0)).swap_remove(0);
     let stranger = Probe {
+        version: protocol::link::VERSION,
         kind: ProbeKind::Probed,
         slot: KeySlot::Zero,
         counter: 8,

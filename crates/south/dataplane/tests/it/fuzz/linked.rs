@@ -27,8 +27,6 @@ pub(super) enum LinkStep {
     Keys(KeySlot, u8),
     Strategy(AckStrategy),
     Mtu(u16),
-    /// The logger is of the version before, or not any more.
-    Former(bool),
     Word(Word),
     /// What a client says is acknowledged by its server and by the logger.
     Upload {
@@ -205,7 +203,6 @@ pub(super) fn link_step() -> impl Strategy<Value = LinkStep> {
         2 => select(strategies).prop_map(LinkStep::Strategy),
         1 => select(vec![0, 1, 40, 100, 576, 1280, 1400, 1500, 9000, u16::MAX])
             .prop_map(LinkStep::Mtu),
-        1 => prop::bool::weighted(0.3).prop_map(LinkStep::Former),
         25 => word().prop_map(LinkStep::Word),
         40 => (1usize..1400, any::<bool>(), word()).prop_map(|(len, server_first, word)| {
             LinkStep::Upload { len, server_first, word }
@@ -300,6 +297,7 @@ impl World<'_> {
 
     fn probe(&mut self) {
         let probe = Probe {
+            version: protocol::link::VERSION,
             kind: ProbeKind::Probe,
             slot: KeySlot::One,
             counter: 1,
@@ -315,6 +313,7 @@ impl World<'_> {
             LinkStep::Up(up) => self.both.link_up(*up),
             LinkStep::Keys(slot, byte) => {
                 let keys = LinkKeys {
+                    version: protocol::link::VERSION,
                     slot: *slot,
                     up: LinkKey([*byte; 16]),
                     down: LinkKey([0x80 | *byte; 16]),
@@ -326,10 +325,6 @@ impl World<'_> {
             }
             LinkStep::Strategy(strategy) => {
                 self.link().settings.strategy = *strategy;
-                self.set_link();
-            }
-            LinkStep::Former(former) => {
-                self.link().settings.former = *former;
                 self.set_link();
             }
             LinkStep::Mtu(mtu) => {
@@ -500,6 +495,7 @@ impl World<'_> {
             *place = Some((from, from + len.cast_unsigned()));
         }
         let ack = Ack {
+            version: protocol::link::VERSION,
             slot: word.slot,
             counter,
             flow: FlowId(number.map_or(1, |n| n.0).wrapping_add(word.stranger)),

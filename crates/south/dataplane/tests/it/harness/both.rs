@@ -194,7 +194,7 @@ impl Both {
             let [seen, wanted] = [self.kernel.carried(), carried(copy)];
             // Lengths are a head's.
             let count = match copy.flags.kind {
-                SegmentKind::Head | SegmentKind::FormerHead => 5,
+                SegmentKind::Head => 5,
                 _ => 4,
             };
             assert_eq!(
@@ -398,6 +398,7 @@ impl Both {
             digests: link.digests,
             local: link.local,
             remote: link.remote,
+            version: keys.version,
             slot: keys.slot.number(),
             up: keys.up.0,
             down: keys.down.0,
@@ -408,7 +409,6 @@ impl Both {
                 AckStrategy::Eager => dataplane::AckStrategy::Eager,
                 AckStrategy::Conditional => dataplane::AckStrategy::Conditional,
             },
-            former: link.former,
         };
         self.kernel.plane().set_link(&settings).expect("it runs");
         self.model.set_link(link);

@@ -530,8 +530,9 @@ pub(crate) fn carried(copy: &south_model::Copy) -> [u32; 5] {
         SegmentKind::Doubted => head.after.0.wrapping_sub(numbers(&copy.packet).1.0),
         _ => head.after.0,
     };
-    let ahead = |asked: SeqNumber| asked.distance_from(numbers(&copy.packet).1);
-    let asked = head.asked.and_then(ahead);
+    let is_head = copy.flags.kind == SegmentKind::Head;
+    let asked = head.asked.distance_from(numbers(&copy.packet).1);
+    let asked = asked.filter(|_| is_head);
     let asked = asked.map_or(0, |ahead| ahead.min((1 << 24) - 1));
     let flags = u32::from(copy.flags.byte()) | asked << 8;
     [low, high, flags, after, lengths[1] << 16 | lengths[0]]

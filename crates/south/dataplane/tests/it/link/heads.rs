@@ -36,11 +36,7 @@ impl Linked {
                 .options()
                 .any(|option| matches!(option, Ok(TcpOption::Timestamps { .. })));
             assert!(timed, "the options are where they were");
-            let kind = match self.link.former {
-                true => SegmentKind::FormerHead,
-                false => SegmentKind::Head,
-            };
-            (view.flags().kind == kind).then(|| {
+            (view.flags().kind == SegmentKind::Head).then(|| {
                 let (seq, known, more) = view.head();
                 let [at, after] = [seq, view.after()].map(|seq| from(seq, self.both.s));
                 let whole = length(known.len()) + more;
@@ -103,46 +99,6 @@ fn a_long_head_is_cut_to_what_the_link_carries() {
         let rest = linked.answers(3001, &long);
         assert_eq!(rest, [(3001, 3001, long[..1096].to_vec(), 1096)]);
         assert_eq!(linked.answers(6001, b"no head"), []);
-    }
-}
-
-/// One of the version before reads no other heads, and is told nothing else: not what the server has read since.
-#[test]
-fn a_former_logger_gets_heads_as_they_were() {
-    for (v6, room) in [(false, ROOM_V4 + 4), (true, ROOM_V6 + 4)] {
-        let mut linked = Linked::over(AckStrategy::Eager, v6, v6).open();
-        linked.link.former = true;
-        linked.both.set_link(linked.link);
-        linked.asks(1, 1, b"question");
-        assert_eq!(linked.answers(1, b"ans"), [(1, 1, b"ans".to_vec(), 3)]);
-        linked.asks(9, 4, b"another");
-        assert_eq!(linked.answers(1, b"ansx"), [(4, 4, b"x".to_vec(), 1)]);
-        let long = vec![b'l'; 3000];
-        let head = [(5, 5, long[..room].to_vec(), 3000)];
-        assert_eq!(linked.answers(5, &long), head);
-        assert_eq!(linked.answers(3005, &long).len(), 1, "the rest of it");
-        linked.asks(16, 5, b"meanwhile");
-        linked.both.server(
-            segment(linked.both.s + 6005, linked.both.c + 25)
-                .timestamps(911, 20)
-                .payload(b"no head"),
-        );
-        assert_eq!(linked.both.copies(), []);
-        // Others are told, from now on.
-        linked.link.former = false;
-        linked.both.set_link(linked.link);
-        linked.both.client(
-            segment(linked.both.c + 25, linked.both.s + 5)
-                .timestamps(50, 901)
-                .payload(b"more"),
-        );
-        linked.both.copies();
-        linked.both.server(
-            segment(linked.both.s + 6012, linked.both.c + 29)
-                .timestamps(912, 20)
-                .payload(b"no head"),
-        );
-        assert_eq!(linked.heads(), [(6012, 4100, Vec::new(), 0)]);
     }
 }
 

@@ -60,6 +60,7 @@ fn what_is_played_again_is_not_heard() {
 fn old_keys_are_valid_until_their_slot_is_used_again() {
     let mut linked = Linked::new(AckStrategy::Eager).open();
     let new = LinkKeys {
+        version: protocol::link::VERSION,
         slot: KeySlot::Zero,
         up: LinkKey([1; 16]),
         down: LinkKey([2; 16]),
@@ -90,6 +91,7 @@ fn old_keys_are_valid_until_their_slot_is_used_again() {
 fn the_answer_to_a_probe_is_for_the_socket() {
     let mut linked = Linked::new(AckStrategy::Eager);
     let probed = Probe {
+        version: protocol::link::VERSION,
         kind: ProbeKind::Probed,
         slot: KeySlot::One,
         counter: 1,

@@ -311,17 +311,6 @@ fn no_turn_begins_before_the_client_has_heard_something_new() {
     assert_eq!(asks(&mut linked, 71), doubted);
 }
 
-/// A logger of the version before knows no such segments: what may have been answered waits nevertheless.
-#[test]
-fn a_former_logger_hears_nothing_of_doubts() {
-    let mut linked = restored(AckStrategy::Eager, false);
-    linked.link.former = true;
-    linked.both.set_link(linked.link);
-    let asked = word(&linked, 100, 71).payload(b"what next?");
-    assert_eq!(linked.both.client(asked).verdict, DROP);
-    assert_eq!(last_copy(&mut linked), (SegmentKind::HeardAll, None));
-}
-
 /// What the newest copy is, and what its client had heard of a dead host.
 fn last_copy(linked: &mut Linked) -> (SegmentKind, Option<SeqNumber>) {
     let copies = linked.both.copies();
