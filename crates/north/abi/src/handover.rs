@@ -3,7 +3,7 @@
 //! Before the replay the supervisor has written how much of each outstream its client has ([`Position`]). A replica
 //! does not know these positions: it reports the start of each connection ([`Entry::Began`]) and the whole output. A
 //! process writes the output beyond its client's position into the *handover file* ([`Entry::Output`]), then the
-//! position of each connection ([`Entry::ReplayPosition`], [`Entry::UpstreamPosition`]), and sends
+//! position of each connection ([`Entry::ClientPosition`], [`Entry::UpstreamPosition`]), and sends
 //! [`Message::Replayed`] to the socket, with the end of another socket. When all processes of the service have
 //! reported, the supervisor answers there with datagrams of connection numbers, each with a descriptor, and at last
 //! with a datagram of one byte ([`GO`]). A process that has ended in its replay does not wait. Each process that has a
@@ -168,7 +168,7 @@ impl StreamOffsets {
 
 /// Position of a client's connection at the end of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReplayPosition {
+pub struct ClientPosition {
     /// Its ends.
     pub ends: Ends,
     /// Bytes that the program has read.
@@ -190,13 +190,13 @@ pub struct UpstreamPosition {
     pub serial: u64,
     /// A connection to another process of the host (`AF_UNIX`).
     pub is_local: bool,
-    /// As [`ReplayPosition::instream`].
+    /// As [`ClientPosition::instream`].
     pub instream: u64,
-    /// As [`ReplayPosition::outstream`].
+    /// As [`ClientPosition::outstream`].
     pub outstream: u64,
-    /// As [`ReplayPosition::is_shut`].
+    /// As [`ClientPosition::is_shut`].
     pub is_shut: bool,
-    /// As [`ReplayPosition::is_closed`].
+    /// As [`ClientPosition::is_closed`].
     pub is_closed: bool,
 }
 
@@ -242,13 +242,13 @@ pub enum Entry<'a> {
         ends: Ends,
     },
     /// Position of a client's connection.
-    ReplayPosition {
+    ClientPosition {
         /// The connection's number, the same in all processes.
         connection: u32,
         /// The process that has it.
         process: u32,
         /// Where.
-        position: ReplayPosition,
+        position: ClientPosition,
     },
     /// Position of an upstream connection.
     UpstreamPosition {
@@ -322,7 +322,7 @@ impl<'a> Entry<'a> {
                 put(4, &connection.to_le_bytes());
                 put(ENTRY_ENDS_RANGE.start, &ends.0);
             }
-            Self::ReplayPosition {
+            Self::ClientPosition {
                 connection,
                 process,
                 position,
@@ -418,7 +418,7 @@ impl<'a> Entry<'a> {
             KIND_REPLAY_POSITION => {
                 let mut ends = Ends::default();
                 ends.0.copy_from_slice(&header[ENTRY_ENDS_RANGE]);
-                let position = ReplayPosition {
+                let position = ClientPosition {
                     ends,
                     outstream: u64_at(8),
                     instream: u64_at(16),
@@ -426,7 +426,7 @@ impl<'a> Entry<'a> {
                     is_closed: u32_at(28) & FLAG_CLOSED != 0,
                     which: Which::from_u64(u64_at(ENTRY_ENDS_RANGE.end)),
                 };
-                let stands = Self::ReplayPosition {
+                let stands = Self::ClientPosition {
                     connection,
                     process: u32_at(24),
                     position,

@@ -5,7 +5,7 @@ use std::{vec, vec::Vec};
 use proptest::prelude::*;
 
 use super::{
-    handover::{Ends, Entry, Message, ReplayPosition, StreamOffsets, UpstreamPosition},
+    handover::{ClientPosition, Ends, Entry, Message, StreamOffsets, UpstreamPosition},
     layout::{Claimed, Destination, DestinationCell, Serving},
     passed_connections::Passed,
     *,
@@ -245,11 +245,11 @@ proptest! {
         let mut both = Ends::default();
         both.0[..32].copy_from_slice(&ends);
         let which = Which::from_u64(instream ^ outstream);
-        let position = ReplayPosition { ends: both, instream, outstream, is_shut, is_closed, which };
+        let position = ClientPosition { ends: both, instream, outstream, is_shut, is_closed, which };
         let upstream = UpstreamPosition { serial, is_local, instream, outstream, is_shut, is_closed };
         let entries = [
             Entry::Output { connection, offset: outstream, bytes: &bytes },
-            Entry::ReplayPosition { connection, process, position },
+            Entry::ClientPosition { connection, process, position },
             Entry::UpstreamPosition { connection, process, position: upstream },
             Entry::Began { connection, ends: both },
             Entry::Open { connection, fd: connection, ends: both },

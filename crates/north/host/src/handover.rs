@@ -354,7 +354,7 @@ mod tests {
 
     use north_abi::{
         Which,
-        handover::{Entry, ReplayPosition, UpstreamPosition},
+        handover::{ClientPosition, Entry, UpstreamPosition},
     };
 
     use super::*;
@@ -365,10 +365,10 @@ mod tests {
         counts: [u64; 2],
         is_closed: bool,
     ) -> Entry<'static> {
-        Entry::ReplayPosition {
+        Entry::ClientPosition {
             connection,
             process,
-            position: ReplayPosition {
+            position: ClientPosition {
                 ends: Ends::default(),
                 instream: counts[0],
                 outstream: counts[1],

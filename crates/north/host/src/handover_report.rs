@@ -6,14 +6,14 @@ use std::{
     mem,
 };
 
-use north_abi::handover::{Ends, Entry, Position, ReplayPosition, StreamOffsets, UpstreamPosition};
+use north_abi::handover::{ClientPosition, Ends, Entry, Position, StreamOffsets, UpstreamPosition};
 
 use crate::{handover::HandoverError, snapshot_tail::SnapshotTail};
 
-/// A connection at the end of a replay. `S` is the kind of position: of a client's connection ([`ReplayPosition`]) or
+/// A connection at the end of a replay. `S` is the kind of position: of a client's connection ([`ClientPosition`]) or
 /// of an upstream connection ([`UpstreamPosition`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ConnectionReport<S = ReplayPosition> {
+pub struct ConnectionReport<S = ClientPosition> {
     /// Its number.
     pub connection: u32,
     /// Processes that have the connection open.
@@ -137,7 +137,7 @@ type Known<S> = BTreeMap<u32, ConnectionReport<S>>;
 pub(crate) struct HandoverReport {
     /// Output by connection, with the ends where known.
     output: BTreeMap<u32, (Option<Ends>, Outstream)>,
-    clients: Known<ReplayPosition>,
+    clients: Known<ClientPosition>,
     opened: Known<UpstreamPosition>,
     /// Parts of shared connections that processes have served.
     served: BTreeMap<u32, Vec<(StreamOffsets, StreamOffsets)>>,
@@ -180,7 +180,7 @@ impl HandoverReport {
                 from,
                 to,
             } => self.served.entry(connection).or_default().push((from, to)),
-            Entry::ReplayPosition {
+            Entry::ClientPosition {
                 connection,
                 process,
                 position,
@@ -310,7 +310,7 @@ impl HandoverReport {
             all.extend_from_slice(&said.output);
         }
         for (connection, one) in &self.clients {
-            let entry = Entry::ReplayPosition {
+            let entry = Entry::ClientPosition {
                 connection: *connection,
                 process: one.holders.first().copied().unwrap_or(0),
                 position: one.position,
@@ -324,7 +324,7 @@ impl HandoverReport {
 /// Checks that processes served a connection one after another, from its start to its position.
 fn is_one_row(
     mut served: Vec<(StreamOffsets, StreamOffsets)>,
-    position: &ReplayPosition,
+    position: &ClientPosition,
 ) -> Result<(), HandoverError> {
     served.sort_unstable();
     let (mut at, is_known) = (StreamOffsets::default(), !served.is_empty());
@@ -411,7 +411,7 @@ macro_rules! stands {
     };
 }
 
-stands!(ReplayPosition(which), UpstreamPosition);
+stands!(ClientPosition(which), UpstreamPosition);
 
 #[cfg(test)]
 mod tests;

@@ -31,7 +31,7 @@ pub use log_feed::LogFeed;
 pub use memory::{Divergence, LogSection, Memory};
 pub use north_abi::{
     Call, Which,
-    handover::{Ends, JOIN_ANSWER, Message, Position, ReplayPosition, UpstreamPosition},
+    handover::{ClientPosition, Ends, JOIN_ANSWER, Message, Position, UpstreamPosition},
     layout,
 };
 pub use snapshot_tail::SnapshotTail;

@@ -14,7 +14,7 @@ use libc::{
 };
 use north_abi::{
     Call,
-    handover::{Ends, Entry, GO, JOIN_ANSWER, Message, Position, ReplayPosition, UpstreamPosition},
+    handover::{ClientPosition, Ends, Entry, GO, JOIN_ANSWER, Message, Position, UpstreamPosition},
     layout::{ALL_IS_KEPT, FILE_FD, Failure, Fate, HANDOVER_FD, POSITIONS_OFFSET, SOCKET_FD},
 };
 
@@ -169,7 +169,7 @@ pub(crate) fn report_position(process: u32, connection: &Connection, is_closed: 
         put(&upstream_entry(process, connection, is_closed), &[]);
         return;
     }
-    let position = ReplayPosition {
+    let position = ClientPosition {
         ends: ends(connection),
         instream: connection.instream,
         outstream: connection.outstream,
@@ -178,7 +178,7 @@ pub(crate) fn report_position(process: u32, connection: &Connection, is_closed: 
         which: connection.which,
     };
     put(
-        &Entry::ReplayPosition {
+        &Entry::ClientPosition {
             connection: connection.number,
             process,
             position,

@@ -11,8 +11,8 @@ fn ends(number: u8) -> Ends {
     ends
 }
 
-fn position(number: u8, outstream: u64, is_closed: bool) -> ReplayPosition {
-    ReplayPosition {
+fn position(number: u8, outstream: u64, is_closed: bool) -> ClientPosition {
+    ClientPosition {
         ends: ends(number),
         instream: 0,
         outstream,
@@ -71,7 +71,7 @@ proptest! {
                     *closed = true;
                     let position = position(one, said.len() as u64, true);
                     let connection = numbers[usize::from(one)];
-                    report.take(&Entry::ReplayPosition { connection, process: 0, position });
+                    report.take(&Entry::ClientPosition { connection, process: 0, position });
                 }
                 Step::Forget(part) => {
                     for (said, received, _) in all.values_mut() {
@@ -87,7 +87,7 @@ proptest! {
         for (one, (said, _, _)) in open {
             let position = position(*one, said.len() as u64, false);
             let connection = numbers[usize::from(*one)];
-            report.take(&Entry::ReplayPosition { connection, process: 0, position });
+            report.take(&Entry::ClientPosition { connection, process: 0, position });
             count += 1;
         }
         let passed = report.finish(count).expect("all of them").clients;
@@ -119,7 +119,7 @@ fn gone_client_takes_no_memory() {
         report.take(&said);
     }
     let position = position(1, 100, true);
-    report.take(&Entry::ReplayPosition {
+    report.take(&Entry::ClientPosition {
         connection: 1,
         process: 0,
         position,
@@ -181,10 +181,10 @@ fn next_owner_continues_connection() {
         offset,
         bytes,
     };
-    let stands = |process, outstream, instream, is_closed| Entry::ReplayPosition {
+    let stands = |process, outstream, instream, is_closed| Entry::ClientPosition {
         connection: 5,
         process,
-        position: ReplayPosition {
+        position: ClientPosition {
             instream,
             ..position(1, outstream, is_closed)
         },

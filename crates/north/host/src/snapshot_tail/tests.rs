@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use north_abi::{
     Which,
-    handover::{Position, ReplayPosition, UpstreamPosition},
+    handover::{ClientPosition, Position, UpstreamPosition},
 };
 use proptest::prelude::*;
 
@@ -25,7 +25,7 @@ fn said(connection: u32, offset: u64, bytes: &[u8]) -> Vec<u8> {
 }
 
 fn stands(connection: u32, client: u16, outstream: u64, is_closed: bool) -> Vec<u8> {
-    let position = ReplayPosition {
+    let position = ClientPosition {
         ends: ends(client),
         instream: 0,
         outstream,
@@ -33,7 +33,7 @@ fn stands(connection: u32, client: u16, outstream: u64, is_closed: bool) -> Vec<
         is_closed,
         which: Which::Unknown,
     };
-    let entry = Entry::ReplayPosition {
+    let entry = Entry::ClientPosition {
         connection,
         process: 0,
         position,
