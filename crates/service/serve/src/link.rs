@@ -81,8 +81,8 @@ pub(crate) struct Settings {
     pub(crate) keys: LinkKeys,
     /// Largest IP packet, bytes.
     pub(crate) mtu: u16,
-    /// The logger knows nothing of doubts.
-    pub(crate) former: bool,
+    /// The version of the log link.
+    pub(crate) version: u8,
     /// The logger takes digests.
     pub(crate) digests: bool,
 }
@@ -324,7 +324,7 @@ impl Link {
             remote: self.config.loggers[session.logger],
             keys: session.keys,
             mtu: session.prober.mtu().unwrap_or(LEAST_MTU),
-            former: session.former,
+            version: session.version,
             digests: session.digests.is_some(),
         }))
     }

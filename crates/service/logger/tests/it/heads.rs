@@ -180,9 +180,6 @@ fn a_host_of_the_version_before_has_its_heads_recorded_and_hears_of_them() {
     assert_eq!((asked.end(), asked.bytes()), (Some(21), 21));
     let summary = asked.summary();
     assert_eq!(summary.doubt, summary.stable_seq);
-    let former = asked.logger.ask(OLD, &Request::FormerSummaries);
-    let (summaries, last) = (vec![summary], true);
-    assert_eq!(former, [Response::FormerSummaries { summaries, last }]);
 }
 
 #[test]

@@ -88,7 +88,7 @@ impl Link {
             .filter(|session| session.logger == logger)
         {
             Some(session) => {
-                session.former = client.is_former();
+                session.version = attached.link;
                 session.client = Some(client);
                 session.attached_at = now;
                 session.deaf = None;

@@ -19,8 +19,8 @@ pub(super) struct Session {
     pub(super) socket: UdpSocket,
     pub(super) prober: Prober,
     pub(super) keys: LinkKeys,
-    /// The logger knows nothing of doubts.
-    pub(super) former: bool,
+    /// The version of the log link.
+    pub(super) version: u8,
     /// What the key of the digests in its records is made of, if it takes any.
     pub(super) digests: Option<DigestSeed>,
     pub(super) rekey_at: Duration,
@@ -93,7 +93,7 @@ impl Session {
             prober,
             socket,
             keys: attached.keys,
-            former: client.is_former(),
+            version: attached.link,
             digests: attached.digests,
             rekey_at: now + REKEY,
             client: Some(client),

@@ -218,7 +218,7 @@ impl Service {
                 down: settings.keys.down.0,
                 mtu: settings.mtu,
                 strategy: config.strategy,
-                former: settings.former,
+                former: false,
                 digests: settings.digests,
             })?;
             link.show_the_way(clock::now());
