@@ -22,7 +22,7 @@ use std::{
 use channel::{Channel, Key, Received};
 use host::{Host, attach};
 use protocol::{
-    control::{Decoder, RecordSummary, Request, Response, encode},
+    control::{Agreed, Decoder, Opening, RecordSummary, Request, Response, Role, VERSIONS, encode},
     link::{Ack, KeySlot, LinkKey, LinkKeys},
     mirror::{CloseReason, FrameKind},
 };
@@ -106,7 +106,7 @@ struct Control {
 impl Control {
     fn tell(&mut self, request: &Request) {
         let mut bytes = Vec::new();
-        encode(request, &mut bytes).expect("a message");
+        encode(request, Agreed::OWN, &mut bytes).expect("a message");
         self.channel.say(&bytes).expect("open");
         self.channel.flush().expect("it reads");
     }
@@ -150,8 +150,10 @@ fn connect(logger: &Logger, key: &Key, link: &UdpSocket, host: &mut Host) -> (Co
     let channel = Channel::connect(logger.address, key, PATIENCE, PATIENCE);
     let mut control = Control {
         channel: channel.expect("it listens"),
-        decoder: Decoder::new(),
+        decoder: Decoder::at_opening(VERSIONS),
     };
+    let opening = Opening::of(Role::Asks).encode();
+    control.channel.say(&opening).expect("open");
     let port = link.local_addr().expect("bound").port();
     match control.ask(&Request::Attach(attach(INSTANCE, port))) {
         Response::Attached { kept, keys, .. } => {

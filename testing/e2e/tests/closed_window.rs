@@ -83,9 +83,6 @@ fn record(packets: &[Packet], key: FlowKey) -> (Recorded, RecordSummary) {
         tsecr: times(&last).echo,
     };
     let summary = RecordSummary {
-        flow: beginning.flow,
-        client_isn,
-        server_isn,
         start: beginning.instream,
         stable_seq: last.end_seq(),
         client_fin: None,
@@ -94,7 +91,7 @@ fn record(packets: &[Packet], key: FlowKey) -> (Recorded, RecordSummary) {
         answers: [beginning.outstream; 2],
         outstream_end: None,
         doubt: last.end_seq(),
-        unprotected: None,
+        ..RecordSummary::fresh(beginning.flow, client_isn, server_isn)
     };
     (recorded, summary)
 }

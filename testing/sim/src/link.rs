@@ -112,6 +112,7 @@ impl Remote {
             udp_port: SERVER_ADDRESS.port(),
             inherit: false,
             service: "simulated".to_owned(),
+            ..Attach::PLAIN
         };
         let mut remote = Self {
             sessions: sessions(setup.policy, total),

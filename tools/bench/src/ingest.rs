@@ -14,7 +14,9 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use channel::{Channel, Key, KeyRing, Received};
 use logger::link::{AckPolicy, Greeting, Outbox, Peer, Sessions};
 use logger::{RpcHandler, Service, ServiceConfig, without_checksums};
-use protocol::control::{Attach, Decoder, ReplayMode, Request, Response, Resume, encode};
+use protocol::control::{
+    Agreed, Attach, Decoder, Opening, ReplayMode, Request, Response, Resume, Role, VERSIONS, encode,
+};
 use protocol::link::{
     Ack, Handshake, KeySet, LinkKey, LinkKeys, Open, SegmentFlags, SegmentKind, seal,
 };
@@ -176,7 +178,9 @@ fn send(address: SocketAddr, key: &Key, size: usize) -> Result<f64> {
     socket.connect(address)?;
     without_checksums(&socket, false)?;
     socket.set_read_timeout(Some(Duration::from_millis(200)))?;
-    let mut control = Channel::connect(address, key, LOGGER_TIMEOUT, LOGGER_TIMEOUT)?;
+    let channel = Channel::connect(address, key, LOGGER_TIMEOUT, LOGGER_TIMEOUT)?;
+    let mut control = (channel, Decoder::at_opening(VERSIONS));
+    control.0.say(&Opening::of(Role::Asks).encode())?;
     let attach = Request::Attach(attach(socket.local_addr()?.port()));
     let Response::Attached { keys, .. } = ask(&mut control, &[attach])? else {
         bail!("not attached");
@@ -226,14 +230,16 @@ fn send_one(socket: &UdpSocket, datagrams: &[Vec<u8>], step: u32, down: &KeySet)
 }
 
 /// Asks, and returns the one answer.
-fn ask(control: &mut Channel<TcpStream>, requests: &[Request]) -> Result<Response> {
+fn ask(
+    (control, decoder): &mut (Channel<TcpStream>, Decoder<Response>),
+    requests: &[Request],
+) -> Result<Response> {
     let mut bytes = Vec::new();
     for request in requests {
-        encode(request, &mut bytes)?;
+        encode(request, Agreed::OWN, &mut bytes)?;
     }
     control.say(&bytes)?;
     control.flush()?;
-    let mut decoder = Decoder::<Response>::new();
     let deadline = Instant::now() + LOGGER_TIMEOUT;
     loop {
         if let Some(response) = decoder.pull()? {
@@ -270,6 +276,7 @@ fn attach(udp_port: u16) -> Attach {
         udp_port,
         inherit: false,
         service: "bench".into(),
+        ..Attach::PLAIN
     }
 }
 

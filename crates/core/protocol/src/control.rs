@@ -1,18 +1,35 @@
 //! The control protocol: `serve` asks its logger, the logger answers.
 //!
-//! Both ends write messages on a byte stream:
+//! A stream begins with an [`Opening`] of each end, of a fixed layout: first the end that asks tells the versions that
+//! it speaks, then the end that answers. Both use the newest version that both speak. Without such a version the end
+//! that answers sends its opening, and both ends end the stream with [`ControlError::NoCommonVersion`]. An opening also
+//! tells the role of its end, so that a stream connected the wrong way round is noticed.
+//!
+//! Then both ends write messages:
 //!
 //! ```text
-//! u32 length | u8 version | u8 type | body
+//! u32 length (little-endian) | a Request or a Response
 //! ```
 //!
-//! The version is the one in which messages of this type became what they are. So a program understands all that one
-//! of the version before says, and is understood in all but the messages that are new; a stream on which one of those
-//! is said to a program that does not know it ends there.
+//! The length counts what follows it and is at most [`MAX_MESSAGE`]. A message is the encoding of its type by serde and
+//! [`postcard`](https://postcard.jamesmunns.com/wire-format): the number of the variant, then the fields in order, numbers
+//! in groups of seven bits. A struct in a struct and an element of a list have a length before them (`framed`).
 //!
-//! All numbers are little-endian; the length counts what follows it and is at most
-//! [`MAX_MESSAGE`]. Types of requests are below `0x80`, types of responses above, so that a stream
-//! connected the wrong way round is noticed at its first message.
+//! **How the protocol grows.** Two versions in a row understand each other. So:
+//!
+//! - [`VERSION`] is raised, and [`OLDEST`] becomes the version before.
+//! - A variant is only ever appended to its enum. A message with the variant goes over streams of its version only:
+//!   [`Message::since`] names the version, and [`encode`] and [`Decoder::pull`] refuse an earlier stream. The sender does
+//!   without the message there.
+//! - A field is only ever appended to its struct or variant, and has `#[serde(default)]`. The default (0, `None`, empty)
+//!   means "the peer does not know the field".
+//! - Tuples do not grow. But a tuple in a list becomes a struct with the same fields, and the struct grows.
+//! - When [`OLDEST`] passes the version of a field, the field loses its `#[serde(default)]`.
+//!
+//! If both ends speak the same newest version, a message is read strictly: each value has one encoding, and a message
+//! that is too short, too long or has a value out of range is [`ControlError::Malformed`]. Bytes behind the last field
+//! are ignored of a newer peer alone, and fields are missing in messages of an older peer alone. A stream that had an
+//! error cannot be read on.
 //!
 //! The logger is a process of the same host, or another machine. The first is greeted with
 //! [`Request::Hello`] and reads its frames from a ring; to the second a service attaches
@@ -24,33 +41,48 @@
 //! nobody waits for what is said of an image that is uploaded ([`Request::TellImage`], [`Request::CommitImage`]); a
 //! [`Response::Lease`] says itself which request it answers. A list too long for one message comes in several, the
 //! final one marked `last`; [`MAX_DATA`] and [`RecordSummary::PER_MESSAGE`] are the limits of a message.
-//!
-//! Encoding is deterministic, and decoding accepts nothing but the encoding: a body that is too
-//! short, too long or has a value out of range is [`ControlError::Malformed`]. A stream that had
-//! an error cannot be read on, since nothing says where the next message begins.
 
-mod body;
 mod claim;
-mod cursor;
+mod framed;
 mod lease;
 mod messages;
+mod opening;
 mod parts;
+mod reader;
 mod stream;
+mod values;
+
+use crate::Versions;
 
 pub use claim::Claim;
 pub use lease::{Former, LeaseAnswer, LeaseRequest, Standing, Verdict};
 pub use messages::{Request, Response};
+pub use opening::{Agreed, Opening, Role};
 pub use parts::{
-    Attach, Edition, ErrorCode, KeptImage, RecordSummary, Recorded, Resume, Statistics,
+    Attach, DIGEST_LEN, Edition, ErrorCode, HEAD_OVERHEAD, KeptImage, PLACE_LEN, RecordSummary,
+    Recorded, Resume, Statistics,
 };
 pub use stream::{Decoder, Message, encode};
 pub use types::{ClientFin, ReplayMode};
 
-/// The version of the protocol.
-pub const VERSION: u8 = 8;
+/// The first version with an [`Opening`], and the version of all messages that no later version has brought.
+const FIRST_NEGOTIATED: u8 = 9;
 
-/// The version before, which is understood, too.
-const OLDEST: u8 = 7;
+/// The version of the protocol.
+pub const VERSION: u8 = if cfg!(feature = "next-version") {
+    FIRST_NEGOTIATED + 1
+} else {
+    FIRST_NEGOTIATED
+};
+
+/// The oldest version that is understood.
+pub const OLDEST: u8 = FIRST_NEGOTIATED;
+
+/// The versions that this program speaks.
+pub const VERSIONS: Versions = match Versions::new(OLDEST, VERSION) {
+    Some(versions) => versions,
+    None => Versions::only(VERSION),
+};
 
 /// The format, for lists of versions.
 pub const FORMAT: types::Format = types::Format {
@@ -60,30 +92,57 @@ pub const FORMAT: types::Format = types::Format {
 };
 
 /// The most bytes of data that one [`Response::Data`] can carry; also for the heads in one
-/// [`Response::OutstreamHeads`] together, eight bytes for each head included.
+/// [`Response::OutstreamHeads`] together, [`HEAD_OVERHEAD`] for each head included.
 pub const MAX_DATA: usize = 1 << 20;
 
 /// The largest value of the length field: [`MAX_DATA`] and room for what surrounds the data.
 pub const MAX_MESSAGE: usize = MAX_DATA + 64;
 
 /// A stream that is not the control protocol, or a message that cannot be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
+    /// The stream does not begin with an opening.
+    #[error(
+        "the stream does not begin as a control stream of version {FIRST_NEGOTIATED} or later: the peer is an older outlive, or another program"
+    )]
+    NoOpening,
+    /// The peer has the same role as this end.
+    #[error(
+        "both ends of the control stream ask, or both answer: the stream is connected the wrong way round"
+    )]
+    WrongWay,
+    /// No version is common to both ends.
+    #[error(
+        "this program speaks {ours} of the control stream, the peer {theirs}: upgrade the older program, one version at a time"
+    )]
+    NoCommonVersion {
+        /// Versions of this program.
+        ours: Versions,
+        /// Versions of the peer.
+        theirs: Versions,
+    },
+    /// A message of a later version than that of the stream.
+    #[error(
+        "the message exists since version {since} of the control stream, and this stream has version {agreed}"
+    )]
+    NotSpoken {
+        /// The version that brought the message.
+        since: u8,
+        /// The version of the stream.
+        agreed: u8,
+    },
     /// The length is above [`MAX_MESSAGE`].
     #[error("a control message of {0} bytes is too long")]
     TooLong(usize),
-    /// The length leaves no room for version and type.
-    #[error("a control message of {0} bytes has no room for its header")]
-    TooShort(usize),
-    /// A version that this program does not speak.
-    #[error("version {0} of the control protocol is not known")]
-    UnknownVersion(u8),
-    /// A type that this version does not have, or not in this direction.
-    #[error("type {0:#04x} of control message is not known")]
-    UnknownType(u8),
-    /// The body is not the encoding of any message of its type. The value says what was expected.
-    #[error("the body of a control message is malformed: {0}")]
-    Malformed(&'static str),
+    /// A list of the message has more elements than a reader takes.
+    #[error("a list in a control message is too long")]
+    ListTooLong,
+    /// No message of this direction has this number.
+    #[error("no control message has the number {0}")]
+    UnknownMessage(u32),
+    /// The bytes are not the encoding of any message. The value says what was expected.
+    #[error("a control message is malformed: {0}")]
+    Malformed(String),
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use serde::{Deserialize, Serialize};
 use wire::SeqNumber;
 
 use crate::link::LinkKey;
@@ -10,7 +11,7 @@ use crate::link::LinkKey;
 /// if the bytes are, as far as anybody can tell who does not know the key.
 ///
 /// 24 bytes: `folded` and `sum`, `u64`; `base` and `next`, `u32`; all little-endian.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct Digest {
     /// The polynomial of whole chunks.
     pub folded: u64,
@@ -53,7 +54,7 @@ impl Digest {
 
 /// What the key of a service's digests is made of. It is a secret, and that of all hosts that serve the connections,
 /// one after another.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DigestSeed(
     /// 128 random bits.
     pub [u64; 2],

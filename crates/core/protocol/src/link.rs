@@ -54,16 +54,18 @@ pub use segment::{
     seal_said,
 };
 
+use crate::Versions;
+
 /// The newest version of all formats of the link. The control stream agrees on a version: [`LinkKeys::version`].
 pub const VERSION: u8 = 8;
 /// The versions that this program reads and writes.
-pub const VERSIONS: core::ops::RangeInclusive<u8> = VERSION..=VERSION;
+pub const VERSIONS: Versions = Versions::only(VERSION);
 
 /// The format, for lists of versions.
 pub const FORMAT: types::Format = types::Format {
     name: "log link",
     version: VERSION as u32,
-    oldest: *VERSIONS.start() as u32,
+    oldest: VERSIONS.oldest() as u32,
 };
 
 /// A datagram that is not one of ours, or not from who we share a key with.

@@ -5,14 +5,17 @@ use core::fmt::Debug;
 
 use wire::{FlowId, FlowKey};
 
-use crate::Digest;
-use crate::control::{ControlError, Decoder, MAX_MESSAGE, Message, Request, Response, encode};
+use crate::control::{
+    Agreed, ControlError, Decoder, MAX_MESSAGE, Message, Opening, Request, Response, VERSIONS,
+    encode,
+};
 use crate::link::{
     ACK_LEN, Ack, Determinants, Head, KeySet, KeySlot, Kind, LinkKey, OPEN_LEN, Open, PROBE_LEN,
     Probe, ProbeKind, STABLE_LEN, SegmentFlags, SegmentKind, SegmentView, Signer, Stable,
     heads_digest, seal, seal_head, seal_said,
 };
 use crate::mirror::{HEADER_LEN, MirrorFrame};
+use crate::{Digest, Versions};
 
 /// A frame that can be read is encoded as the bytes that it was read from.
 ///
@@ -31,9 +34,10 @@ pub fn mirror_frame(bytes: &[u8]) {
     assert_eq!(out, bytes[..out.len()]);
 }
 
-/// Any stream, read as either direction of the control protocol: pieces of any size give the same
-/// messages and the same end as the whole, and the messages are encoded as what was read. The
-/// first byte of `bytes` chooses the size of the pieces.
+/// Any stream, read as either direction of the control protocol, of a peer of the same version, of a newer and of an
+/// older peer: pieces of any size give the same messages and the same end as the whole. The messages of a peer of the
+/// same version are encoded as what was read; the messages of other peers are read again as they are. The first byte of
+/// `bytes` chooses the size of the pieces. The stream may also begin with an opening.
 ///
 /// # Panics
 ///
@@ -43,25 +47,56 @@ pub fn control_stream(bytes: &[u8]) {
         return;
     };
     let size = usize::from(*size) + 1;
-    same_in_pieces::<Request>(stream, size);
-    same_in_pieces::<Response>(stream, size);
+    from_any_peer::<Request>(stream, size);
+    from_any_peer::<Response>(stream, size);
 }
 
-fn same_in_pieces<M: Message + PartialEq + Debug>(stream: &[u8], size: usize) {
-    let (messages, error) = read_in_pieces::<M>(stream, stream.len().max(1));
+fn from_any_peer<M: Message + PartialEq + Debug>(stream: &[u8], size: usize) {
+    let newest = VERSIONS.newest();
+    let newer = Versions::new(newest, newest + 1).expect("a range");
+    let older = Versions::only(newest);
+    let agreed = |ours, theirs| Agreed::on(ours, theirs).expect("they agree");
+    for agreed in [Agreed::OWN, agreed(VERSIONS, newer), agreed(newer, older)] {
+        same_in_pieces::<M>(stream, agreed, size);
+    }
+    opened::<M>(stream, size);
+}
+
+fn same_in_pieces<M: Message + PartialEq + Debug>(stream: &[u8], agreed: Agreed, size: usize) {
+    let whole = || Decoder::<M>::new(agreed);
+    let (messages, error) = read_in_pieces(whole(), stream, stream.len().max(1));
     let mut out = Vec::new();
     for message in &messages {
-        encode(message, &mut out).expect("a message that was read can be written");
+        encode(message, agreed, &mut out).expect("a message that was read can be written");
     }
-    assert!(stream.starts_with(&out));
-    let unread = stream.len() - out.len();
-    assert!(error.is_some() || unread < 4 + MAX_MESSAGE);
-    assert_eq!(read_in_pieces::<M>(stream, size), (messages, error));
+    if agreed == Agreed::OWN {
+        assert!(stream.starts_with(&out));
+        let unread = stream.len() - out.len();
+        assert!(error.is_some() || unread < 4 + MAX_MESSAGE);
+    }
+    let own = Decoder::<M>::new(Agreed::OWN);
+    let again = read_in_pieces(own, &out, out.len().max(1));
+    assert_eq!((&again.0, again.1), (&messages, None));
+    let pieces = read_in_pieces(whole(), stream, size);
+    assert_eq!(pieces, (messages, error));
+}
+
+/// The opening is read as it is written, and a stream without an opening has no messages.
+fn opened<M: Message + PartialEq + Debug>(stream: &[u8], size: usize) {
+    let (messages, error) = read_in_pieces(Decoder::<M>::at_opening(VERSIONS), stream, size);
+    match Opening::read(M::FROM, stream) {
+        Ok(Some(opening)) => assert!(stream.starts_with(&opening.encode())),
+        Ok(None) => assert!(stream.len() < Opening::LEN && messages.is_empty() && error.is_none()),
+        Err(wrong) => assert_eq!((messages, error), (Vec::new(), Some(wrong))),
+    }
 }
 
 /// All messages of a stream that arrives in pieces of `size` bytes, and the error that ended it.
-fn read_in_pieces<M: Message>(stream: &[u8], size: usize) -> (Vec<M>, Option<ControlError>) {
-    let mut decoder = Decoder::new();
+fn read_in_pieces<M: Message>(
+    mut decoder: Decoder<M>,
+    stream: &[u8],
+    size: usize,
+) -> (Vec<M>, Option<ControlError>) {
     let mut messages = Vec::new();
     for piece in stream.chunks(size) {
         decoder.feed(piece);

@@ -4,6 +4,11 @@ use wire::SeqNumber;
 
 /// Part of a connection that is kept, and that the restarted server is given again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(into = "u8", try_from = "u8")
+)]
 pub enum ReplayMode {
     /// Everything from the handshake on (FT-TCP, section IV.E): the server executes earlier requests again.
     #[default]
@@ -33,8 +38,23 @@ impl ReplayMode {
     }
 }
 
+impl From<ReplayMode> for u8 {
+    fn from(mode: ReplayMode) -> Self {
+        mode.code()
+    }
+}
+
+impl TryFrom<u8> for ReplayMode {
+    type Error = &'static str;
+
+    fn try_from(code: u8) -> Result<Self, Self::Error> {
+        Self::from_code(code).ok_or("the code of the replay mode is unknown")
+    }
+}
+
 /// The end of an instream, in client space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ClientFin {
     /// Sequence number of the FIN.
     pub seq: SeqNumber,

@@ -5,6 +5,11 @@ use core::fmt;
 /// Reason for which a connection would not survive the death of the server. Each reason has a code whose meaning never
 /// changes, and a sentence for the operator (`Display`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(into = "u8", try_from = "u8")
+)]
 pub enum UnprotectedReason {
     /// The record exceeded the limit of a connection.
     ConnectionLimit,
@@ -60,6 +65,20 @@ impl UnprotectedReason {
     #[must_use]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|reason| reason.code() == code)
+    }
+}
+
+impl From<UnprotectedReason> for u8 {
+    fn from(reason: UnprotectedReason) -> Self {
+        reason.code()
+    }
+}
+
+impl TryFrom<u8> for UnprotectedReason {
+    type Error = &'static str;
+
+    fn try_from(code: u8) -> Result<Self, Self::Error> {
+        Self::from_code(code).ok_or("the reason for no protection is unknown")
     }
 }
 

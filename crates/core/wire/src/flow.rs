@@ -6,6 +6,7 @@ use core::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 /// The number of a connection, unique for as long as the service's record lives. A 4-tuple may be
 /// used again by a later connection, its number is not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct FlowId(
     /// The number.
     pub u64,

@@ -17,6 +17,7 @@ const HALF_SPACE: u32 = 1 << 31;
 
 /// A TCP sequence number (RFC 9293, 3.4), modulo 2^32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SeqNumber(
     /// The number in host byte order.
     pub u32,

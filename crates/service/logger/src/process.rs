@@ -12,7 +12,9 @@ use std::{
 
 use dataplane::{DataplaneError, PinDirectory, Ring};
 use journal::{Limits, ReplayMode};
-use protocol::control::{ControlError, Decoder, Request, Response, encode};
+use protocol::control::{
+    Agreed, ControlError, Decoder, Opening, Request, Response, Role, VERSIONS, encode,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{ingest::Ingest, rpc::RpcHandler};
@@ -58,6 +60,9 @@ pub enum LoggerError {
     /// The socket to `serve` failed.
     #[error("the connection to serve failed: {0}")]
     Socket(#[from] io::Error),
+    /// A program that has connected speaks no version of the control protocol that this program speaks.
+    #[error(transparent)]
+    NotAgreed(ControlError),
     /// `serve` said something that is not the control protocol.
     #[error(transparent)]
     Control(#[from] ControlError),
@@ -92,7 +97,8 @@ pub fn run(config: &LoggerConfig, listener: &UnixListener) -> Result<(), LoggerE
             Serve::Here(here) => match here.answer(&rpc, &mut ingest) {
                 Ok(Some(bytes)) => bytes,
                 Ok(None) => return Ok(()),
-                Err(LoggerError::Socket(_)) => {
+                // Another version has come, or a stranger: the records wait for the right one.
+                Err(LoggerError::Socket(_) | LoggerError::NotAgreed(_)) => {
                     serve = Serve::Gone(Instant::now());
                     0
                 }
@@ -123,6 +129,8 @@ enum Serve {
 struct Here {
     socket: UnixStream,
     requests: Decoder<Request>,
+    /// The terms of the stream, once both ends have opened it.
+    agreed: Option<Agreed>,
 }
 
 impl Serve {
@@ -142,7 +150,8 @@ impl Serve {
                     socket.set_nonblocking(false)?;
                     Ok(Self::Here(Here {
                         socket,
-                        requests: Decoder::default(),
+                        requests: Decoder::at_opening(VERSIONS),
+                        agreed: None,
                     }))
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Self::Gone(since)),
@@ -163,6 +172,23 @@ impl Serve {
 }
 
 impl Here {
+    /// The terms of the stream; `None`: the opening of `serve` has not arrived.
+    fn open(&mut self) -> Result<Option<Agreed>, LoggerError> {
+        if self.agreed.is_none() {
+            let opened = self.requests.open();
+            let is_ours = matches!(
+                opened,
+                Ok(Some(_)) | Err(ControlError::NoCommonVersion { .. })
+            );
+            if is_ours {
+                self.socket
+                    .write_all(&Opening::of(Role::Answers).encode())?;
+            }
+            self.agreed = opened.map_err(LoggerError::NotAgreed)?;
+        }
+        Ok(self.agreed)
+    }
+
     /// Say what there is to say, and answer what was asked. Tells how many bytes that took; `None`:
     /// it is enough.
     fn answer(
@@ -170,9 +196,12 @@ impl Here {
         rpc: &RpcHandler,
         ingest: &mut Ingest,
     ) -> Result<Option<usize>, LoggerError> {
+        let Some(agreed) = self.open()? else {
+            return Ok(Some(0));
+        };
         let mut out = Vec::new();
         for notice in std::mem::take(&mut ingest.notices) {
-            encode(&Response::from(notice), &mut out)?;
+            encode(&Response::from(notice), agreed, &mut out)?;
         }
         while out.len() < REPLY_BYTES_PER_PASS
             && let Some(request) = self.requests.pull()?
@@ -181,7 +210,7 @@ impl Here {
                 return Ok(None);
             }
             for answer in rpc.answer(ingest, &request) {
-                encode(&answer, &mut out)?;
+                encode(&answer, agreed, &mut out)?;
             }
         }
         self.socket.write_all(&out)?;

@@ -3,7 +3,10 @@
 use journal::{Journal, ReadError, State, Summary, Unprotected};
 use protocol::{
     Digest,
-    control::{ErrorCode, MAX_DATA, RecordSummary, Request, Response, Statistics},
+    control::{
+        DIGEST_LEN, ErrorCode, HEAD_OVERHEAD, MAX_DATA, PLACE_LEN, RecordSummary, Request,
+        Response, Statistics,
+    },
 };
 use wire::FlowId;
 
@@ -27,12 +30,7 @@ impl RpcHandler {
     pub fn answer(&self, ingest: &mut Ingest, request: &Request) -> Vec<Response> {
         match request {
             Request::Hello { .. } => vec![Response::Hello { pid: self.pid }],
-            Request::Summaries => summaries(&ingest.journal, |summaries, last| {
-                Response::Summaries { summaries, last }
-            }),
-            Request::FormerSummaries => summaries(&ingest.journal, |summaries, last| {
-                Response::FormerSummaries { summaries, last }
-            }),
+            Request::Summaries => summaries(&ingest.journal),
             Request::Read {
                 flow,
                 from,
@@ -71,27 +69,8 @@ impl RpcHandler {
                 Vec::new()
             }
             Request::Shutdown => Vec::new(),
-            Request::Attach(_)
-            | Request::FormerAttach(_)
-            | Request::Rekey
-            | Request::Frames { .. }
-            | Request::Barrier { .. }
-            | Request::Resume(_)
-            | Request::Connections
-            | Request::Determinants { .. }
-            | Request::TellDeterminants { .. }
-            | Request::Follow { .. }
-            | Request::ReadDeterminants { .. }
-            | Request::CutDeterminants { .. }
-            | Request::TellImage { .. }
-            | Request::CommitImage { .. }
-            | Request::DropImage
-            | Request::GiveUp { .. }
-            | Request::ReadImage { .. }
-            | Request::InUse { .. }
-            | Request::Claim(_)
-            | Request::DigestSeed(_)
-            | Request::Lease(_) => vec![Response::Error {
+            // All that only a logger on another machine does.
+            _ => vec![Response::Error {
                 code: ErrorCode::BadRequest,
                 message: "this logger reads a ring".into(),
             }],
@@ -107,15 +86,14 @@ fn code_of(error: ReadError) -> ErrorCode {
     }
 }
 
-fn summaries(
-    journal: &Journal,
-    message: impl Fn(Vec<RecordSummary>, bool) -> Response,
-) -> Vec<Response> {
+fn summaries(journal: &Journal) -> Vec<Response> {
     let all: Vec<RecordSummary> = journal
         .summaries()
         .map(|summary| record_summary(journal, &summary))
         .collect();
-    pages(&all, RecordSummary::PER_MESSAGE, message)
+    pages(&all, RecordSummary::PER_MESSAGE, |summaries, last| {
+        Response::Summaries { summaries, last }
+    })
 }
 
 /// A list in messages of so many each, of which there is at least one; the last is told so.
@@ -157,7 +135,7 @@ pub fn record_summary(journal: &Journal, summary: &Summary) -> RecordSummary {
     answer
 }
 
-/// In messages of at most [`MAX_DATA`], each head counting eight bytes more than it has.
+/// In messages of at most [`MAX_DATA`], with [`HEAD_OVERHEAD`] for each head.
 fn heads(journal: &Journal, flow: FlowId) -> Vec<Response> {
     const PAGE_BYTES: usize = MAX_DATA / 2;
     let mut messages = Vec::new();
@@ -166,7 +144,7 @@ fn heads(journal: &Journal, flow: FlowId) -> Vec<Response> {
     for (from, bytes) in journal.outstream_ranges(flow) {
         let mut from = from;
         for piece in bytes.chunks(PAGE_BYTES) {
-            if size + piece.len() + 8 > MAX_DATA {
+            if size + piece.len() + HEAD_OVERHEAD > MAX_DATA {
                 messages.push(Response::OutstreamHeads {
                     flow,
                     ranges: std::mem::take(&mut ranges),
@@ -174,7 +152,7 @@ fn heads(journal: &Journal, flow: FlowId) -> Vec<Response> {
                 });
                 size = 0;
             }
-            size += piece.len() + 8;
+            size += piece.len() + HEAD_OVERHEAD;
             ranges.push((from, piece.to_vec()));
             from += u32::try_from(piece.len()).unwrap_or(u32::MAX);
         }
@@ -187,11 +165,11 @@ fn heads(journal: &Journal, flow: FlowId) -> Vec<Response> {
     messages
 }
 
-/// In messages of at most [`MAX_DATA`], each place being eight bytes.
+/// In messages of at most [`MAX_DATA`].
 fn beginnings(journal: &Journal, flow: FlowId) -> Vec<Response> {
     let places = journal.beginnings(flow);
     let places: Vec<_> = places.map(|at| (at.instream, at.outstream)).collect();
-    let mut parts = places.chunks(MAX_DATA / 8).peekable();
+    let mut parts = places.chunks(MAX_DATA / PLACE_LEN).peekable();
     let mut messages = Vec::new();
     loop {
         let part = parts.next().unwrap_or_default();
@@ -209,7 +187,7 @@ fn beginnings(journal: &Journal, flow: FlowId) -> Vec<Response> {
 
 fn digests(journal: &Journal, flow: FlowId) -> Vec<Response> {
     let digests: Vec<Digest> = journal.marks(flow).map(digest_of).collect();
-    pages(&digests, MAX_DATA / Digest::LEN, |digests, last| {
+    pages(&digests, MAX_DATA / DIGEST_LEN, |digests, last| {
         Response::Digests {
             flow,
             digests,

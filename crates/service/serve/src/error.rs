@@ -276,13 +276,15 @@ pub enum ServeError {
     #[error("the logger: {0}")]
     NotKnown(String),
     /// The logger said something strange. It knows our key: it is no stranger, but of another version.
-    #[error(
-        "the logger has another version: {0}. Two versions of outlive in a row understand each other: upgrade the older version"
-    )]
+    #[error("the logger has another version: {}", advised(.0))]
     LoggerProtocol(#[from] ControlError),
-    /// It has ended the stream before it said anything, at what the version before this one says, too.
+    /// No version of the log link is common to this host and the logger.
+    #[error("the logger has another version: {0}")]
+    LinkVersion(String),
+    /// The logger has ended the stream before it told its versions, as a logger before version 9 of the control stream
+    /// does.
     #[error(
-        "the logger has closed the connection, as a logger of a much older version does. Two versions of outlive in a row understand each other: upgrade an older logger"
+        "the logger has closed the connection before it told its versions, as a much older logger does. Two versions of outlive in a row understand each other: upgrade an older logger"
     )]
     LoggerMayBeOlder,
     /// A fabricated packet could not be built: our own bug.
@@ -329,7 +331,7 @@ impl ServeError {
         }
     }
 
-    /// Of a logger that was told nothing but what the version before reads, and has not answered yet.
+    /// Of a logger that has told nothing yet.
     pub(crate) fn into_first_reply_error(self) -> Self {
         match self {
             Self::LoggerClosed => Self::LoggerMayBeOlder,
@@ -424,6 +426,16 @@ impl ServeError {
             }
             _ => Fault::Ours,
         }
+    }
+}
+
+/// What differs, and what to do, if the error itself does not say so.
+fn advised(error: &ControlError) -> String {
+    match error {
+        ControlError::NoCommonVersion { .. } => error.to_string(),
+        error => format!(
+            "{error}. Two versions of outlive in a row understand each other: upgrade the older version"
+        ),
     }
 }
 

@@ -423,9 +423,8 @@ impl RenewalThread {
             ..claim.clone()
         };
         // Whoever has an address besides is told of by the stream that attaches.
-        let (client, _) = LoggerClient::claiming(&claim, || {
-            LoggerClient::call(*at, key_file, LOGGER_CONNECT_TIMEOUT)
-        })?;
+        let client = LoggerClient::call(*at, key_file, LOGGER_CONNECT_TIMEOUT)?;
+        let (client, _) = client.claiming(&claim)?;
         Ok(client)
     }
 
@@ -475,14 +474,7 @@ impl RenewalThread {
         let Some(client) = &mut self.client else {
             return Ok(());
         };
-        if let Err(error) = client.listen() {
-            let is_first = !client.reads_claims() && self.shared.lock().answered == 0;
-            return Err(if is_first {
-                error.into_first_reply_error()
-            } else {
-                error
-            });
-        }
+        client.listen()?;
         let mut answers = Vec::new();
         while let Some(said) = client.next_message() {
             match said {

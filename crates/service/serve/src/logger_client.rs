@@ -22,8 +22,8 @@ use channel::{Channel, Key, KeyRing};
 use protocol::{
     UnprotectedReason,
     control::{
-        Attach, Claim, Decoder, Edition, ErrorCode, LeaseAnswer, LeaseRequest, RecordSummary,
-        Recorded, Request, Response, Resume, encode,
+        Agreed, Attach, Claim, Decoder, Edition, ErrorCode, LeaseAnswer, LeaseRequest, Opening,
+        RecordSummary, Recorded, Request, Response, Resume, Role, VERSIONS, encode,
     },
     link::LinkKeys,
     mirror::{FrameKind, HEADER_LEN, MirrorFrame},
@@ -109,37 +109,18 @@ fn compared_with(mut beginnings: Vec<Beginning>, digests: &[Digest]) -> Vec<Begi
     beginnings
 }
 
-/// What a logger reads: one of an earlier version ends the stream at what it does not know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
-enum Dialect {
-    /// What version 7 has.
-    Former,
-    /// Digests, too.
-    Digests,
-    /// And what is in doubt.
-    Doubts,
-}
-
-impl Dialect {
-    /// The frames as such a logger reads them; what is behind another one would be lost there.
-    fn frames(self, mut frames: &[u8], of_one_key: bool) -> Vec<u8> {
-        let mut kept = Vec::with_capacity(frames.len());
-        while let Ok(mut frame) = MirrorFrame::decode(frames) {
-            frames = &frames[HEADER_LEN + frame.packet.len()..];
-            if let FrameKind::Outstream { asked, .. } = &mut frame.kind
-                && self < Self::Doubts
-            {
-                *asked = None;
-            }
-            let takes_digests = self >= Self::Digests && of_one_key;
-            if takes_digests || frame.kind != FrameKind::Digest {
-                // What was read as a frame can be written as one.
-                let _ = frame.encode(&mut kept);
-            }
+/// The frames but for digests; what is behind a digest stays.
+fn without_digests(mut frames: &[u8]) -> Vec<u8> {
+    let mut kept = Vec::with_capacity(frames.len());
+    while let Ok(frame) = MirrorFrame::decode(frames) {
+        let (this, rest) = frames.split_at(HEADER_LEN + frame.packet.len());
+        frames = rest;
+        if frame.kind != FrameKind::Digest {
+            kept.extend_from_slice(this);
         }
-        kept.extend_from_slice(frames); // what cannot be read is the logger's to count
-        kept
     }
+    kept.extend_from_slice(frames); // what cannot be read is the logger's to count
+    kept
 }
 
 /// A piece of an instream.
@@ -163,11 +144,12 @@ enum Process {
 /// A logger, and the stream to it.
 pub(crate) struct LoggerClient {
     process: Process,
-    dialect: Dialect,
     /// Its digests have another key than ours, or none.
     has_other_key: bool,
     pid: u32,
     stream: Stream,
+    /// The terms of the stream.
+    agreed: Agreed,
     decoder: Decoder<Response>,
     messages: VecDeque<LoggerMessage>,
 }
@@ -209,7 +191,6 @@ impl LoggerClient {
         let patience = client.stream.set_patience(ANSWER_TIMEOUT);
         patience.doing("talk to the logger process")?;
         client.process = Process::Child(child);
-        client.dialect = Dialect::Doubts;
         Ok(client)
     }
 
@@ -219,7 +200,6 @@ impl LoggerClient {
         let mut client = Self::connect(&at, &config.name, ANSWER_TIMEOUT).ok()?;
         let pid = Pid::from_raw(i32::try_from(client.pid).ok()?)?;
         client.process = Process::Adopted(pidfd_open(pid, PidfdFlags::empty()).ok()?);
-        client.dialect = Dialect::Doubts; // it reads a ring of our layout
         Some(client)
     }
 
@@ -233,7 +213,7 @@ impl LoggerClient {
     fn connect(at: &Path, service: &str, timeout: Duration) -> Result<Self, ServeError> {
         let socket = UnixStream::connect(at).doing("connect to the logger process")?;
         let stream = Stream::local(socket, timeout).doing("connect to the logger process")?;
-        let mut client = Self::on(stream);
+        let mut client = Self::open(stream)?;
         let service = service.to_owned();
         match client.ask(&Request::Hello { service })? {
             Response::Hello { pid } => client.pid = pid,
@@ -242,64 +222,43 @@ impl LoggerClient {
         Ok(client)
     }
 
-    /// Call a logger, claim the addresses of the service there, if these are told, and attach. Answers also what
+    /// Claim the addresses of the service there, if these are told, and attach. Answers also what
     /// [`Self::claiming`] does.
     ///
     /// # Errors
     /// As of [`Self::claiming`], and what it says to who attaches.
     pub(crate) fn attaching(
+        self,
         asks: &Asks,
-        dial: impl Fn() -> Result<Self, ServeError>,
     ) -> Result<(Self, Attached, Option<String>), ServeError> {
         let Asks {
             claim,
             attach,
             digests,
         } = asks;
-        let called = || match claim {
-            Some(claim) => Self::claiming(claim, &dial),
-            None => Ok((dial()?, None)),
+        let (client, beside) = match claim {
+            Some(claim) => self.claiming(claim)?,
+            None => (self, None),
         };
-        let (client, beside) = called()?;
-        if claim.is_some() && client.dialect == Dialect::Former {
-            let (client, attached) = client.attach_as_before(attach)?;
-            return Ok((client, attached, beside));
-        }
-        match client.attach(Request::Attach(attach.clone())) {
-            Ok((mut client, attached)) => {
-                client.dialect = Dialect::Doubts;
-                let told = digests.map(|seed| client.send_digest_seed(seed));
-                let digests = told.transpose()?;
-                let attached = Attached {
-                    digests,
-                    ..attached
-                };
-                Ok((client, attached, beside))
-            }
-            // One of the version before does not know what that is.
-            Err(ServeError::LoggerClosed) => {
-                let (client, beside) = called()?;
-                let (client, attached) = client.attach_as_before(attach)?;
-                Ok((client, attached, beside))
-            }
-            Err(error) => Err(error),
-        }
+        let (mut client, attached) = client.attach(attach.clone())?;
+        let told = digests.map(|seed| client.send_digest_seed(seed));
+        let digests = told.transpose()?;
+        let attached = Attached {
+            digests,
+            ..attached
+        };
+        Ok((client, attached, beside))
     }
 
-    /// As the version before does.
-    fn attach_as_before(self, attach: &Attach) -> Result<(Self, Attached), ServeError> {
-        let attached = self.attach(Request::FormerAttach(attach.clone()));
-        attached.map_err(ServeError::into_first_reply_error)
-    }
-
-    fn attach(mut self, request: Request) -> Result<(Self, Attached), ServeError> {
-        match self.ask(&request) {
+    fn attach(mut self, attach: Attach) -> Result<(Self, Attached), ServeError> {
+        let offered = attach.link;
+        match self.ask(&Request::Attach(attach)) {
             Ok(Response::Attached {
                 pid,
                 kept,
                 session,
                 keys,
-            }) => {
+            }) if offered.contains(keys.version) => {
                 self.pid = pid;
                 let attached = Attached {
                     kept,
@@ -345,46 +304,42 @@ impl LoggerClient {
         // The heart must beat, whatever the operator allows.
         let stream = Stream::remote(channel, patience.min(ANSWER_TIMEOUT));
         let stream = stream.doing("talk to the logger")?;
-        Ok(Self::on(stream))
+        Self::open(stream)
     }
 
-    /// Call a logger, and claim the addresses of the service there. Answers who has one of them besides, in words, if a
+    /// Claim the addresses of the service there. Answers who has one of them besides, in words, if a
     /// service is not refused for that: it serves already.
     ///
     /// # Errors
     /// [`ServeError::AddressClaimed`]: another service has one of them.
-    pub(crate) fn claiming(
-        claim: &Claim,
-        dial: impl Fn() -> Result<Self, ServeError>,
-    ) -> Result<(Self, Option<String>), ServeError> {
-        let mut client = dial()?;
-        match client.ask(&Request::Claim(claim.clone())) {
-            Ok(Response::Claimed { beside }) => {
-                client.dialect = Dialect::Digests;
-                Ok((client, Some(beside).filter(|b| !b.is_empty())))
-            }
+    pub(crate) fn claiming(mut self, claim: &Claim) -> Result<(Self, Option<String>), ServeError> {
+        match self.ask(&Request::Claim(claim.clone())) {
+            Ok(Response::Claimed { beside }) => Ok((self, Some(beside).filter(|b| !b.is_empty()))),
             Ok(other) => Err(unexpected(&other)),
-            // One of the version before does not know what that is.
-            Err(ServeError::LoggerClosed) => Ok((dial()?, None)),
             Err(error) => Err(error),
         }
     }
 
-    /// It has read a claim: the version before does not.
-    pub(crate) fn reads_claims(&self) -> bool {
-        self.dialect > Dialect::Former
-    }
-
-    fn on(stream: Stream) -> Self {
-        Self {
+    /// Tells the versions that this program speaks, and waits for the versions of the logger.
+    fn open(mut stream: Stream) -> Result<Self, ServeError> {
+        stream.write(&Opening::of(Role::Asks).encode())?;
+        let mut decoder = Decoder::at_opening(VERSIONS);
+        let agreed = loop {
+            if let Some(agreed) = decoder.open()? {
+                break agreed;
+            }
+            let read = stream.read(&mut decoder);
+            read.map_err(ServeError::into_first_reply_error)?;
+        };
+        Ok(Self {
             process: Process::Elsewhere,
-            dialect: Dialect::Former,
             has_other_key: false,
             pid: 0,
             stream,
-            decoder: Decoder::default(),
+            agreed,
+            decoder,
             messages: VecDeque::new(),
-        }
+        })
     }
 
     /// Its process number, on its machine.
@@ -471,7 +426,7 @@ impl LoggerClient {
     fn send_all(&mut self, requests: impl IntoIterator<Item = Request>) -> Result<(), ServeError> {
         let mut out = Vec::new();
         for request in requests {
-            encode(&request, &mut out)?;
+            encode(&request, self.agreed, &mut out)?;
         }
         self.stream.write(&out)
     }
@@ -511,21 +466,11 @@ impl LoggerClient {
         }
     }
 
-    /// Whether it is one that knows nothing of doubts.
-    pub(crate) fn is_former(&self) -> bool {
-        self.dialect < Dialect::Doubts
-    }
-
     /// What is known of every connection.
     pub(crate) fn summaries(&mut self) -> Result<Vec<RecordSummary>, ServeError> {
-        let request = match self.is_former() {
-            true => Request::FormerSummaries,
-            false => Request::Summaries,
-        };
-        self.send(&request)?;
+        self.send(&Request::Summaries)?;
         self.pages(|response| match response {
-            Response::Summaries { summaries, last }
-            | Response::FormerSummaries { summaries, last } => Ok((summaries, last)),
+            Response::Summaries { summaries, last } => Ok((summaries, last)),
             other => Err(other),
         })
     }
@@ -558,7 +503,7 @@ impl LoggerClient {
     /// The recorded outstream of each of these, and where its client began to speak; `None` of one that is not known
     /// (any more).
     pub(crate) fn heads(&mut self, flows: &[FlowId]) -> Result<Vec<Option<Heads>>, ServeError> {
-        let takes_digests = self.dialect >= Dialect::Digests && !self.has_other_key;
+        let takes_digests = !self.has_other_key;
         let questions = flows.iter().flat_map(|flow| {
             let flow = *flow;
             let digests = takes_digests.then_some(Request::Digests { flow });
@@ -655,8 +600,8 @@ impl LoggerClient {
 
     /// Mirror frames, whole ones, at most [`protocol::control::MAX_DATA`] bytes.
     pub(crate) fn frames(&mut self, mut bytes: Vec<u8>) -> Result<(), ServeError> {
-        if self.is_former() || self.has_other_key {
-            bytes = self.dialect.frames(&bytes, !self.has_other_key);
+        if self.has_other_key {
+            bytes = without_digests(&bytes);
         }
         self.send(&Request::Frames { bytes })
     }
@@ -773,6 +718,7 @@ fn refused(code: ErrorCode, message: String) -> ServeError {
         ErrorCode::StillServed => ServeError::StillServed(message),
         ErrorCode::StillWritten => ServeError::StillWritten(message),
         ErrorCode::Taken => ServeError::AddressClaimed(message),
+        ErrorCode::LinkVersion => ServeError::LinkVersion(message),
         _ => ServeError::NotKnown(message),
     }
 }

@@ -311,6 +311,7 @@ fn attach(config: &ServeConfig, instance: &Instance) -> Attach {
         udp_port: 0,
         inherit: false,
         service: config.name.clone(),
+        ..Attach::PLAIN
     }
 }
 

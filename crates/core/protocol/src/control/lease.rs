@@ -1,12 +1,13 @@
 //! Who may speak for a service: a host asks, the logger answers. What the two do with it is the
 //! crate `lease`; `docs/internals/leases.md` says why it is safe.
 
-use super::ControlError;
-use super::cursor::{Cursor, Writer};
+use serde::{Deserialize, Serialize};
+
+use super::framed;
 
 /// A host says where it stands, and asks where it stands then. Sent again and again, by the host that
 /// serves and by its standbys; each is answered by at most one [`LeaseAnswer`].
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRequest {
     /// One life of the service on one host: drawn at random when the host has begun to take part
     /// since it was booted, or since it was superseded or released; the same when `serve` alone is
@@ -21,13 +22,14 @@ pub struct LeaseRequest {
     /// The order of standbys; the lowest is preferred.
     pub preference: u16,
     /// Where the asker stands.
+    #[serde(with = "framed")]
     pub standing: Standing,
     /// The name of the service.
     pub service: String,
 }
 
 /// Where one who asks stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Standing {
     /// It is silent and wants to serve; the operator vouches that no host serves by a permission that
     /// the logger may have forgotten.
@@ -57,7 +59,7 @@ pub enum Standing {
 }
 
 /// What becomes of the asker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseAnswer {
     /// Who asked.
     pub instance: u64,
@@ -66,11 +68,12 @@ pub struct LeaseAnswer {
     /// The life of the logger: drawn at random when its process starts, never 0.
     pub life: u64,
     /// What it is told.
+    #[serde(with = "framed")]
     pub verdict: Verdict,
 }
 
 /// What had become of the epoch before the one that is granted. For people: nothing is decided by it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Former {
     /// Nothing is known of it.
     #[default]
@@ -84,7 +87,7 @@ pub enum Former {
 }
 
 /// What one who asks is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// Nothing yet; ask again.
     Wait,
@@ -120,199 +123,4 @@ pub enum Verdict {
         /// The present epoch.
         epoch: u32,
     },
-}
-
-mod former {
-    pub(super) const UNKNOWN: u8 = 0;
-    pub(super) const GIVEN_UP: u8 = 1;
-    pub(super) const OTHER: u8 = 2;
-    pub(super) const SAME: u8 = 3;
-}
-
-mod standing {
-    pub(super) const FIRST: u8 = 1;
-    pub(super) const STANDBY: u8 = 2;
-    pub(super) const HOLDS: u8 = 3;
-    pub(super) const RELEASED: u8 = 4;
-}
-
-mod verdict {
-    pub(super) const WAIT: u8 = 1;
-    pub(super) const LEASE: u8 = 2;
-    pub(super) const FREE: u8 = 3;
-    pub(super) const STANDBY: u8 = 4;
-    pub(super) const SUPERSEDED: u8 = 5;
-}
-
-impl LeaseRequest {
-    pub(super) fn encode(&self, body: &mut Writer<'_>) {
-        body.u64(self.instance);
-        body.u64(self.host);
-        body.u64(self.number);
-        body.u64(self.life);
-        body.u16(self.preference);
-        self.standing.encode(body);
-        body.bytes(self.service.as_bytes());
-    }
-
-    pub(super) fn decode(body: &mut Cursor<'_>) -> Result<Self, ControlError> {
-        Ok(Self {
-            instance: body.u64()?,
-            host: body.u64()?,
-            number: body.u64()?,
-            life: body.u64()?,
-            preference: body.u16()?,
-            standing: Standing::decode(body)?,
-            service: body.text()?,
-        })
-    }
-}
-
-impl Standing {
-    fn encode(self, body: &mut Writer<'_>) {
-        match self {
-            Self::First => body.u8(standing::FIRST),
-            Self::Standby { effective_in } => {
-                body.u8(standing::STANDBY);
-                body.bool(effective_in.is_some());
-                if let Some(epoch) = effective_in {
-                    body.u32(epoch);
-                }
-            }
-            Self::Holds {
-                epoch,
-                speaks,
-                leased,
-                answered,
-            } => {
-                body.u8(standing::HOLDS);
-                body.u32(epoch);
-                body.bool(speaks);
-                body.bool(leased);
-                body.u64(answered);
-            }
-            Self::Released { epoch } => {
-                body.u8(standing::RELEASED);
-                body.u32(epoch);
-            }
-        }
-    }
-
-    fn decode(body: &mut Cursor<'_>) -> Result<Self, ControlError> {
-        Ok(match body.u8()? {
-            standing::FIRST => Self::First,
-            standing::STANDBY => Self::Standby {
-                effective_in: body.bool()?.then(|| body.u32()).transpose()?,
-            },
-            standing::HOLDS => Self::Holds {
-                epoch: body.u32()?,
-                speaks: body.bool()?,
-                leased: body.bool()?,
-                answered: body.u64()?,
-            },
-            standing::RELEASED => Self::Released { epoch: body.u32()? },
-            _ => return Err(ControlError::Malformed("where the asker stands is unknown")),
-        })
-    }
-}
-
-impl Former {
-    fn encode(self, body: &mut Writer<'_>) {
-        body.u8(match self {
-            Self::Unknown => former::UNKNOWN,
-            Self::GivenUp => former::GIVEN_UP,
-            Self::Other => former::OTHER,
-            Self::Same => former::SAME,
-        });
-    }
-
-    fn decode(body: &mut Cursor<'_>) -> Result<Self, ControlError> {
-        Ok(match body.u8()? {
-            former::UNKNOWN => Self::Unknown,
-            former::GIVEN_UP => Self::GivenUp,
-            former::OTHER => Self::Other,
-            former::SAME => Self::Same,
-            _ => {
-                return Err(ControlError::Malformed(
-                    "what has become of the epoch before is unknown",
-                ));
-            }
-        })
-    }
-}
-
-impl LeaseAnswer {
-    pub(super) fn encode(&self, body: &mut Writer<'_>) {
-        body.u64(self.instance);
-        body.u64(self.number);
-        body.u64(self.life);
-        self.verdict.encode(body);
-    }
-
-    pub(super) fn decode(body: &mut Cursor<'_>) -> Result<Self, ControlError> {
-        Ok(Self {
-            instance: body.u64()?,
-            number: body.u64()?,
-            life: body.u64()?,
-            verdict: Verdict::decode(body)?,
-        })
-    }
-}
-
-impl Verdict {
-    fn encode(self, body: &mut Writer<'_>) {
-        match self {
-            Self::Wait => body.u8(verdict::WAIT),
-            Self::Lease {
-                epoch,
-                term_us,
-                standby,
-                former,
-            } => {
-                body.u8(verdict::LEASE);
-                body.u32(epoch);
-                body.u32(term_us);
-                body.bool(standby);
-                former.encode(body);
-            }
-            Self::Free { epoch } => {
-                body.u8(verdict::FREE);
-                body.u32(epoch);
-            }
-            Self::Standby {
-                epoch,
-                effective,
-                again_us,
-            } => {
-                body.u8(verdict::STANDBY);
-                body.u32(epoch);
-                body.bool(effective);
-                body.u32(again_us);
-            }
-            Self::Superseded { epoch } => {
-                body.u8(verdict::SUPERSEDED);
-                body.u32(epoch);
-            }
-        }
-    }
-
-    fn decode(body: &mut Cursor<'_>) -> Result<Self, ControlError> {
-        Ok(match body.u8()? {
-            verdict::WAIT => Self::Wait,
-            verdict::LEASE => Self::Lease {
-                epoch: body.u32()?,
-                term_us: body.u32()?,
-                standby: body.bool()?,
-                former: Former::decode(body)?,
-            },
-            verdict::FREE => Self::Free { epoch: body.u32()? },
-            verdict::STANDBY => Self::Standby {
-                epoch: body.u32()?,
-                effective: body.bool()?,
-                again_us: body.u32()?,
-            },
-            verdict::SUPERSEDED => Self::Superseded { epoch: body.u32()? },
-            _ => return Err(ControlError::Malformed("the verdict is unknown")),
-        })
-    }
 }

@@ -1,16 +1,18 @@
 //! What the messages of the control protocol say.
 
+use serde::{Deserialize, Serialize};
 use wire::{FlowId, SeqNumber};
 
 use super::{
-    Attach, Claim, Edition, ErrorCode, KeptImage, LeaseAnswer, LeaseRequest, RecordSummary,
-    Recorded, Resume, Statistics,
+    Attach, Claim, Edition, ErrorCode, KeptImage, LeaseAnswer, LeaseRequest, Message,
+    RecordSummary, Recorded, Resume, Role, Statistics, framed,
+    values::{bytes, link_keys, runs},
 };
 use crate::link::LinkKeys;
 use crate::{Digest, DigestSeed, UnprotectedReason};
 
 /// What `serve` asks.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// Who is asking. The first message on a stream; answered by [`Response::Hello`].
     Hello {
@@ -19,8 +21,6 @@ pub enum Request {
     },
     /// What is recorded of each connection? Answered by [`Response::Summaries`].
     Summaries,
-    /// The same, from a program of version 7. Answered by [`Response::FormerSummaries`].
-    FormerSummaries,
     /// Recorded instream bytes of a connection. Answered by [`Response::Data`].
     Read {
         /// The connection.
@@ -64,8 +64,6 @@ pub enum Request {
     /// A service wants its record kept by a logger on another machine. The first message on such a
     /// stream, in the place of [`Request::Hello`]; answered by [`Response::Attached`].
     Attach(Attach),
-    /// The same, of a host of version 7: its heads do not say how far its server had read.
-    FormerAttach(Attach),
     /// The key of this service's digests is made of that. If the logger has records whose digests have another key,
     /// they stay of that one. Answered by [`Response::DigestSeed`].
     DigestSeed(DigestSeed),
@@ -76,6 +74,7 @@ pub enum Request {
     /// Not answered.
     Frames {
         /// At most [`super::MAX_DATA`].
+        #[serde(with = "bytes")]
         bytes: Vec<u8>,
     },
     /// Has everything before this been recorded? Answered by [`Response::Drained`].
@@ -115,6 +114,7 @@ pub enum Request {
         record: Option<u64>,
         /// So much of its streams (number of the process, length in bytes) was with a logger before, so that things
         /// may have been said on its account. What is less is not the record.
+        #[serde(with = "framed::list")]
         said: Vec<(u32, u64)>,
     },
     /// More of such a record, from who serves: a logger that has begun anew has to be told all of it. Not answered.
@@ -126,6 +126,7 @@ pub enum Request {
         /// Bytes of its stream before these.
         from: u64,
         /// At most [`super::MAX_DATA`].
+        #[serde(with = "bytes")]
         bytes: Vec<u8>,
     },
     /// A part of such a record. Answered by [`Response::DeterminantBytes`].
@@ -141,6 +142,7 @@ pub enum Request {
     /// what is missing before it is waited for no longer. Not answered.
     Release {
         /// Connections, and the first bytes of their instreams that are to be kept. At most [`super::MAX_DATA`] bytes.
+        #[serde(with = "framed::list")]
         places: Vec<(FlowId, SeqNumber)>,
     },
     /// What is behind there was never said whole, and is dropped. Not answered.
@@ -157,9 +159,11 @@ pub enum Request {
         /// The name of the service.
         service: String,
         /// What it has.
+        #[serde(with = "framed")]
         edition: Option<Edition>,
         /// Of that: number of the process and length in bytes. What is behind these comes next, if that is what is
         /// kept.
+        #[serde(with = "framed::list")]
         streams: Vec<(u32, u64)>,
     },
     /// The next bytes of an image of the server's first process; the first of them begin another one. Answered by
@@ -174,6 +178,7 @@ pub enum Request {
         /// Bytes of it before these.
         from: u64,
         /// At most [`super::MAX_DATA`].
+        #[serde(with = "bytes")]
         bytes: Vec<u8>,
     },
     /// From now on the record is this image, which was told as a whole, and what comes behind `base`. Answered by
@@ -200,10 +205,28 @@ pub enum Request {
         /// that image is not there.
         max_len: u32,
     },
+    /// Of the next version, for tests: refused as out of place.
+    #[cfg(feature = "next-version")]
+    Next {
+        /// Any number.
+        token: u64,
+    },
+}
+
+impl Message for Request {
+    const FROM: Role = Role::Asks;
+
+    fn since(&self) -> u8 {
+        match self {
+            #[cfg(feature = "next-version")]
+            Self::Next { .. } => super::VERSION,
+            _ => super::FIRST_NEGOTIATED,
+        }
+    }
 }
 
 /// What the logger answers, or tells unasked.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Response {
     /// To [`Request::Hello`].
     Hello {
@@ -218,13 +241,7 @@ pub enum Response {
     /// To [`Request::Summaries`].
     Summaries {
         /// At most [`RecordSummary::PER_MESSAGE`].
-        summaries: Vec<RecordSummary>,
-        /// Whether the list is complete with these.
-        last: bool,
-    },
-    /// To [`Request::FormerSummaries`]: without [`RecordSummary::doubt`], which version 7 does not know.
-    FormerSummaries {
-        /// At most [`RecordSummary::PER_MESSAGE`].
+        #[serde(with = "framed::list")]
         summaries: Vec<RecordSummary>,
         /// Whether the list is complete with these.
         last: bool,
@@ -236,6 +253,7 @@ pub enum Response {
         /// The sequence number of the first of these bytes.
         from: SeqNumber,
         /// At most [`super::MAX_DATA`]; empty if nothing is recorded from there on.
+        #[serde(with = "bytes")]
         bytes: Vec<u8>,
     },
     /// To [`Request::OutstreamHeads`].
@@ -243,6 +261,7 @@ pub enum Response {
         /// The connection.
         flow: FlowId,
         /// Recorded runs of the outstream, in the client's sequence space.
+        #[serde(with = "runs")]
         ranges: Vec<(SeqNumber, Vec<u8>)>,
         /// Whether the list is complete with these.
         last: bool,
@@ -253,6 +272,7 @@ pub enum Response {
         flow: FlowId,
         /// The first byte of what the client said, and the one after the last of what the server had said
         /// before that, in order. At most [`super::MAX_DATA`] bytes.
+        #[serde(with = "framed::list")]
         places: Vec<(SeqNumber, SeqNumber)>,
         /// Whether the list is complete with these.
         last: bool,
@@ -264,6 +284,7 @@ pub enum Response {
         /// The connection.
         flow: FlowId,
         /// In order. At most [`super::MAX_DATA`] bytes.
+        #[serde(with = "framed::list")]
         digests: Vec<Digest>,
         /// Whether the list is complete with these.
         last: bool,
@@ -293,13 +314,14 @@ pub enum Response {
         kept: bool,
         /// What [`Request::InUse`] has said of these records; 0 if nothing did.
         session: u64,
-        /// The keys of the link. Those of an earlier session of this instance stay valid in the
-        /// other slot.
+        /// The keys of the link, and the version that the logger has chosen from [`Attach::link`]. Those of an earlier
+        /// session of this instance stay valid in the other slot.
+        #[serde(with = "link_keys")]
         keys: LinkKeys,
     },
     /// To [`Request::Rekey`]: they are accepted from now on, and those in the other slot, too. The
     /// logger uses them when it has seen a datagram with a tag of theirs.
-    Keys(LinkKeys),
+    Keys(#[serde(with = "link_keys")] LinkKeys),
     /// Segments arrive that belong to no record. Unasked, at most once a second for each number.
     Unknown {
         /// The low 32 bits of the flow's number, which is all that a segment tells.
@@ -308,6 +330,7 @@ pub enum Response {
     /// To [`Request::Connections`]: those that have a whole record.
     Connections {
         /// At most [`Recorded::PER_MESSAGE`].
+        #[serde(with = "framed::list")]
         connections: Vec<Recorded>,
         /// Whether the list is complete with these.
         last: bool,
@@ -335,17 +358,21 @@ pub enum Response {
     /// To [`Request::Determinants`].
     Determinants {
         /// `None`: there is none.
+        #[serde(with = "framed")]
         edition: Option<Edition>,
         /// Nothing of it is missing on whose account things may have been said.
         is_whole: bool,
         /// What the stream of its first process begins behind.
+        #[serde(with = "framed")]
         image: Option<KeptImage>,
         /// Its streams: number of the process and length in bytes.
+        #[serde(with = "framed::list")]
         streams: Vec<(u32, u64)>,
     },
     /// To [`Request::ReadDeterminants`].
     DeterminantBytes {
         /// At most [`super::MAX_DATA`]; empty at the end of the stream.
+        #[serde(with = "bytes")]
         bytes: Vec<u8>,
     },
     /// To [`Request::TellImage`]: so much of it is there.
@@ -376,11 +403,13 @@ pub enum Response {
     /// To [`Request::ReadImage`].
     ImageBytes {
         /// At most [`super::MAX_DATA`].
+        #[serde(with = "bytes")]
         bytes: Vec<u8>,
     },
     /// To who follows: what comes is of this edition, from its beginning on.
     Followed {
         /// `None`: there is none.
+        #[serde(with = "framed")]
         edition: Option<Edition>,
     },
     /// To who follows: more of a stream.
@@ -390,6 +419,15 @@ pub enum Response {
         /// Bytes of its stream before these.
         from: u64,
         /// At most [`super::MAX_DATA`].
+        #[serde(with = "bytes")]
         bytes: Vec<u8>,
     },
+}
+
+impl Message for Response {
+    const FROM: Role = Role::Answers;
+
+    fn since(&self) -> u8 {
+        super::FIRST_NEGOTIATED
+    }
 }

@@ -1,13 +1,25 @@
 //! What messages of the control protocol are made of.
 
+use serde::{Deserialize, Serialize};
 use types::{ClientFin, ReplayMode, UnprotectedReason};
 use wire::{FlowId, FlowKey, SeqNumber};
 
-use super::MAX_DATA;
-use crate::link::Handshake;
+use super::{
+    MAX_DATA, framed,
+    values::{flow_key, handshake},
+};
+use crate::Versions;
+use crate::link::{self, FLOW_KEY_LEN, HANDSHAKE_LEN, Handshake, flow_key_from, flow_key_into};
+
+/// Most bytes of a number of 64 bits, and of 32 bits.
+const U64_LEN: usize = 10;
+const U32_LEN: usize = 5;
+/// Bytes of the length of a frame of at most 127 bytes, and of a longer frame below 16 KiB.
+const SHORT_FRAME_LEN: usize = 1;
+const FRAME_LEN: usize = 2;
 
 /// An image of a server's first process, which a record begins with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KeptImage {
     /// Its number.
     pub number: u64,
@@ -21,7 +33,7 @@ pub struct KeptImage {
 
 /// What is kept of what a server's processes were told. As long as this is the same, what is there was there before,
 /// and is only added to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Edition {
     /// The record's number.
     pub record: u64,
@@ -36,7 +48,7 @@ impl Edition {
 }
 
 /// Who attaches, and what it wants.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attach {
     /// Drawn at random when the service was first started, the same for as long as its connections
     /// may live: who attaches again with it finds its records.
@@ -57,16 +69,41 @@ pub struct Attach {
     pub inherit: bool,
     /// The name of the service.
     pub service: String,
+    /// The versions of the log link that the host speaks. The logger chooses one: [`super::Response::Attached`].
+    #[serde(with = "framed")]
+    pub link: Versions,
+    /// Of the next version, for tests.
+    #[cfg(feature = "next-version")]
+    #[serde(default)]
+    pub next: u32,
+}
+
+impl Attach {
+    /// A service without a name and without room, which speaks the versions of the link that this program speaks.
+    pub const PLAIN: Self = Self {
+        instance: 0,
+        replay: ReplayMode::Connection,
+        per_connection: 0,
+        total: 0,
+        connections: 0,
+        udp_port: 0,
+        inherit: false,
+        service: String::new(),
+        link: link::VERSIONS,
+        #[cfg(feature = "next-version")]
+        next: 0,
+    };
 }
 
 /// A connection whose record was lost, or never was, gets one from here on: everything before this
 /// place is answered and needed no more (the beginning of a turn). Also of a connection that is
 /// known: what it had is dropped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resume {
     /// The connection.
     pub flow: FlowId,
     /// Its addresses and ports.
+    #[serde(with = "flow_key")]
     pub key: FlowKey,
     /// The client's initial sequence number.
     pub client_isn: SeqNumber,
@@ -77,14 +114,77 @@ pub struct Resume {
     /// The first byte from the server that belongs to this turn.
     pub outstream: SeqNumber,
     /// What the two agreed on.
+    #[serde(with = "handshake")]
     pub handshake: Handshake,
+}
+
+impl Resume {
+    /// Length of the fixed layout, bytes.
+    pub const LEN: usize = 8 + FLOW_KEY_LEN + 4 * 4 + HANDSHAKE_LEN;
+
+    /// The fixed layout of files: flow, addresses and ports, the four numbers, handshake; little-endian.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut key = [0; FLOW_KEY_LEN];
+        flow_key_into(&self.key, &mut key);
+        let numbers = [
+            self.client_isn,
+            self.server_isn,
+            self.instream,
+            self.outstream,
+        ];
+        let numbers = numbers.map(|number| number.0.to_le_bytes());
+        let mut bytes = [0; Self::LEN];
+        let parts: [&[u8]; 4] = [
+            &self.flow.0.to_le_bytes(),
+            &key,
+            numbers.as_flattened(),
+            &self.handshake.encode(),
+        ];
+        for (to, from) in bytes.iter_mut().zip(parts.into_iter().flatten()) {
+            *to = *from;
+        }
+        bytes
+    }
+
+    /// Reads what [`Resume::to_bytes`] writes; `None`: the handshake has a value that no handshake has.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Option<Self> {
+        let (flow, rest) = bytes.split_first_chunk()?;
+        let (key, rest) = rest.split_first_chunk()?;
+        let (numbers, rest) = rest.split_first_chunk::<16>()?;
+        let (handshake, _) = rest.split_first_chunk()?;
+        let number = |at: usize| {
+            let bytes = [
+                numbers[at],
+                numbers[at + 1],
+                numbers[at + 2],
+                numbers[at + 3],
+            ];
+            SeqNumber(u32::from_le_bytes(bytes))
+        };
+        Some(Self {
+            flow: FlowId(u64::from_le_bytes(*flow)),
+            key: flow_key_from(key),
+            client_isn: number(0),
+            server_isn: number(4),
+            instream: number(8),
+            outstream: number(12),
+            handshake: Handshake::decode(handshake).ok()?,
+        })
+    }
+
+    /// Most bytes of the encoding, frame included.
+    const MAX_ENCODED: usize =
+        SHORT_FRAME_LEN + U64_LEN + flow_key::MAX_ENCODED + 4 * U32_LEN + handshake::MAX_ENCODED;
 }
 
 /// A connection that has a record: all that another host has to know of it, besides the record, to
 /// take it over. What was not seen of it, its client is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recorded {
     /// Who it is, and where its record begins.
+    #[serde(with = "framed")]
     pub beginning: Resume,
     /// How many bytes of the outstream the client has acknowledged at least, of the whole connection.
     pub acknowledged: u64,
@@ -95,15 +195,15 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// The most bytes that one takes in a message.
-    pub(super) const MAX_ENCODED: usize = 8 + 36 + 4 * 4 + 52 + 8 + 4 + 4;
+    /// Most bytes of the encoding in a list, frame included.
+    pub(super) const MAX_ENCODED: usize = FRAME_LEN + Resume::MAX_ENCODED + U64_LEN + 2 * U32_LEN;
 
     /// How many fit into one message.
     pub const PER_MESSAGE: usize = MAX_DATA / Self::MAX_ENCODED;
 }
 
 /// What is recorded of one connection. Sequence numbers are those of the client's connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordSummary {
     /// The connection.
     pub flow: FlowId,
@@ -117,6 +217,7 @@ pub struct RecordSummary {
     /// paper's `stable_seq`).
     pub stable_seq: SeqNumber,
     /// The client's FIN, if all before it is recorded.
+    #[serde(with = "framed")]
     pub client_fin: Option<ClientFin>,
     /// Where the last unanswered turn begins in the instream.
     pub turn_instream: SeqNumber,
@@ -132,6 +233,10 @@ pub struct RecordSummary {
     pub doubt: SeqNumber,
     /// Why the connection is not protected, if it is not.
     pub unprotected: Option<UnprotectedReason>,
+    /// Of the next version, for tests.
+    #[cfg(feature = "next-version")]
+    #[serde(default)]
+    pub next: Option<SeqNumber>,
 }
 
 impl RecordSummary {
@@ -152,18 +257,31 @@ impl RecordSummary {
             outstream_end: None,
             doubt: instream,
             unprotected: None,
+            #[cfg(feature = "next-version")]
+            next: None,
         }
     }
 
-    /// The most bytes that a summary takes in a message.
-    pub(super) const MAX_ENCODED: usize = 8 + 9 * 4 + 9 + 5 + 1;
+    /// Most bytes of the encoding in a list, frame included: the flow, nine numbers, the FIN in its frame, an optional
+    /// number and an optional reason.
+    pub(super) const MAX_ENCODED: usize = SHORT_FRAME_LEN
+        + U64_LEN
+        + 9 * U32_LEN
+        + (2 + 2 * U32_LEN)
+        + (1 + U32_LEN)
+        + 2
+        + if cfg!(feature = "next-version") {
+            1 + U32_LEN
+        } else {
+            0
+        };
 
     /// How many summaries fit into one message, whatever they say.
     pub const PER_MESSAGE: usize = MAX_DATA / Self::MAX_ENCODED;
 }
 
 /// Counters of the logger since it was started, and sizes as they are now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Statistics {
     /// Connections that are known now.
     pub flows: u64,
@@ -184,7 +302,7 @@ pub struct Statistics {
 }
 
 /// Why a request cannot be answered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ErrorCode {
     /// The logger does not know the connection, or the service that is to be given up.
     UnknownFlow,
@@ -202,38 +320,15 @@ pub enum ErrorCode {
     StillWritten,
     /// Another service has one of the addresses.
     Taken,
+    /// Host and logger have no version of the log link in common.
+    LinkVersion,
 }
 
-impl ErrorCode {
-    const ALL: [Self; 8] = [
-        Self::UnknownFlow,
-        Self::Unprotected,
-        Self::NotKept,
-        Self::BadRequest,
-        Self::Internal,
-        Self::StillServed,
-        Self::StillWritten,
-        Self::Taken,
-    ];
+/// Most bytes of an element of [`super::Response::Beginnings`], frame included.
+pub const PLACE_LEN: usize = 1 + 2 * U32_LEN;
 
-    /// The stable code, 1 to 8.
-    #[must_use]
-    pub const fn code(self) -> u8 {
-        match self {
-            Self::UnknownFlow => 1,
-            Self::Unprotected => 2,
-            Self::NotKept => 3,
-            Self::BadRequest => 4,
-            Self::Internal => 5,
-            Self::StillServed => 6,
-            Self::StillWritten => 7,
-            Self::Taken => 8,
-        }
-    }
+/// Most bytes of an element of [`super::Response::Digests`], frame included.
+pub const DIGEST_LEN: usize = 1 + 2 * U64_LEN + 2 * U32_LEN;
 
-    /// The error with this code.
-    #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|error| error.code() == code)
-    }
-}
+/// Most bytes that surround a head in [`super::Response::OutstreamHeads`]: frame, place, and length.
+pub const HEAD_OVERHEAD: usize = 3 + U32_LEN + 3;

@@ -2,45 +2,41 @@
 
 use core::marker::PhantomData;
 
-use super::{ControlError, MAX_MESSAGE, OLDEST, VERSION};
+use postcard::ser_flavors::Flavor;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::opening::{Agreed, Opening, Role};
+use super::reader::{self, ReadError};
+use super::{ControlError, MAX_MESSAGE};
+use crate::Versions;
 
 /// The length field.
 const LENGTH: usize = 4;
-/// Version and type, which the length counts.
-const HEADER: usize = 2;
 
 /// One direction of the control protocol: [`super::Request`] or [`super::Response`].
-pub trait Message: Sized {
-    /// The type of this message, as on the stream.
-    fn type_code(&self) -> u8;
+pub trait Message: Serialize + DeserializeOwned {
+    /// The end that sends these messages.
+    const FROM: Role;
 
-    /// Whether messages in this direction can have this type.
-    fn is_known(type_code: u8) -> bool;
-
-    /// The version of the protocol in which messages of this type became what they are: the one that they bear.
-    fn version(type_code: u8) -> u8;
-
-    /// Appends the body.
-    ///
-    /// # Errors
-    ///
-    /// [`ControlError::TooLong`]; what was appended by then is of no use.
-    fn encode_body(&self, out: &mut Vec<u8>) -> Result<(), ControlError>;
-
-    /// Reads a body of this type.
-    ///
-    /// # Errors
-    ///
-    /// [`ControlError::UnknownType`] or [`ControlError::Malformed`].
-    fn decode_body(type_code: u8, body: &[u8]) -> Result<Self, ControlError>;
+    /// The version since which this message means what it means: the version that brought its kind, or a value of an
+    /// enum in it.
+    fn since(&self) -> u8;
 }
 
-/// Appends a message to `out`.
+/// Appends a message to `out`, for a stream with these terms.
 ///
 /// # Errors
 ///
-/// [`ControlError::TooLong`], and nothing is appended.
-pub fn encode<M: Message>(message: &M, out: &mut Vec<u8>) -> Result<(), ControlError> {
+/// [`ControlError::NotSpoken`], [`ControlError::TooLong`] and [`ControlError::ListTooLong`]; nothing is appended then.
+pub fn encode<M: Message>(
+    message: &M,
+    agreed: Agreed,
+    out: &mut Vec<u8>,
+) -> Result<(), ControlError> {
+    let (since, agreed) = (message.since(), agreed.version());
+    if since > agreed {
+        return Err(ControlError::NotSpoken { since, agreed });
+    }
     let start = out.len();
     let result = append(message, out);
     if result.is_err() {
@@ -52,14 +48,35 @@ pub fn encode<M: Message>(message: &M, out: &mut Vec<u8>) -> Result<(), ControlE
 fn append<M: Message>(message: &M, out: &mut Vec<u8>) -> Result<(), ControlError> {
     let length_at = out.len();
     out.extend_from_slice(&[0; LENGTH]);
-    let type_code = message.type_code();
-    out.extend_from_slice(&[M::version(type_code), type_code]);
-    message.encode_body(out)?;
+    // Nothing else of a message can fail: memory grows, and all types are known.
+    postcard::serialize_with_flavor(message, Appended(out))
+        .map_err(|_| ControlError::ListTooLong)?;
     let len = out.len() - length_at - LENGTH;
     let field = u32::try_from(len).ok().filter(|_| len <= MAX_MESSAGE);
     let field = field.ok_or(ControlError::TooLong(len))?;
     out[length_at..length_at + LENGTH].copy_from_slice(&field.to_le_bytes());
     Ok(())
+}
+
+/// Bytes behind those that are there.
+struct Appended<'a>(&'a mut Vec<u8>);
+
+impl Flavor for Appended<'_> {
+    type Output = ();
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
 }
 
 /// Cuts a byte stream into messages. It holds what was fed and not yet pulled: feed what one read
@@ -70,29 +87,81 @@ pub struct Decoder<M> {
     buffer: Vec<u8>,
     /// Bytes at the beginning of the buffer that were pulled.
     pulled: usize,
-    /// What went wrong: from then on the stream makes no sense.
-    failed: Option<ControlError>,
+    state: State,
     message: PhantomData<fn() -> M>,
 }
 
+#[derive(Debug)]
+enum State {
+    /// The opening of the peer comes next; this end speaks these versions.
+    Opening(Versions),
+    Open(Agreed),
+    /// From then on the stream makes no sense.
+    Failed(ControlError),
+}
+
 impl<M: Message> Decoder<M> {
-    /// A decoder at the beginning of a stream.
+    /// A decoder behind the opening.
     #[must_use]
-    pub const fn new() -> Self {
+    pub const fn new(agreed: Agreed) -> Self {
+        Self::in_state(State::Open(agreed))
+    }
+
+    /// A decoder at the beginning of a stream, for an end that speaks `ours`.
+    #[must_use]
+    pub const fn at_opening(ours: Versions) -> Self {
+        Self::in_state(State::Opening(ours))
+    }
+
+    const fn in_state(state: State) -> Self {
         Self {
             buffer: Vec::new(),
             pulled: 0,
-            failed: None,
+            state,
             message: PhantomData,
         }
     }
 
     /// Takes the next bytes of the stream. After an error they are dropped.
     pub fn feed(&mut self, bytes: &[u8]) {
-        if self.failed.is_none() {
+        if !matches!(self.state, State::Failed(_)) {
             self.buffer.drain(..self.pulled);
             self.pulled = 0;
             self.buffer.extend_from_slice(bytes);
+        }
+    }
+
+    /// The terms of the stream; `None`: the opening has not arrived.
+    ///
+    /// # Errors
+    ///
+    /// [`ControlError`]. After [`ControlError::NoCommonVersion`] an end that answers still sends its [`Opening`], so
+    /// that the peer can name both ranges, too.
+    pub fn open(&mut self) -> Result<Option<Agreed>, ControlError> {
+        let ours = match &self.state {
+            State::Opening(ours) => *ours,
+            State::Open(agreed) => return Ok(Some(*agreed)),
+            State::Failed(error) => return Err(error.clone()),
+        };
+        let opening = Opening::read(M::FROM, &self.buffer[self.pulled..]);
+        let agreed = opening.and_then(|opening| {
+            let agreed = opening.map(|opening| Agreed::on(ours, opening.versions));
+            agreed.transpose()
+        });
+        if let Some(agreed) = agreed.map_err(|error| self.fail(error))? {
+            self.pulled += Opening::LEN;
+            self.state = State::Open(agreed);
+            return Ok(Some(agreed));
+        }
+        Ok(None)
+    }
+
+    /// The terms of the stream, if [`Decoder::open`] or [`Decoder::pull`] has found the opening.
+    #[must_use]
+    pub const fn agreed(&self) -> Option<Agreed> {
+        match &self.state {
+            State::Open(agreed) => Some(*agreed),
+            State::Opening(_) | State::Failed(_) => None,
         }
     }
 
@@ -102,26 +171,27 @@ impl<M: Message> Decoder<M> {
     ///
     /// [`ControlError`], from then on always the same: the stream has to be closed.
     pub fn pull(&mut self) -> Result<Option<M>, ControlError> {
-        if let Some(error) = self.failed {
-            return Err(error);
-        }
-        let result = self.next_message();
-        if let Err(error) = result {
-            self.failed = Some(error);
-            self.buffer = Vec::new();
-            self.pulled = 0;
-        }
-        result
+        let Some(agreed) = self.open()? else {
+            return Ok(None);
+        };
+        self.next_message(agreed).map_err(|error| self.fail(error))
     }
 
     /// Whether the stream may end here: nothing of an unfinished message has arrived, and there
     /// was no error.
     #[must_use]
     pub fn is_at_boundary(&self) -> bool {
-        self.failed.is_none() && self.pulled == self.buffer.len()
+        !matches!(self.state, State::Failed(_)) && self.pulled == self.buffer.len()
     }
 
-    fn next_message(&mut self) -> Result<Option<M>, ControlError> {
+    fn fail(&mut self, error: ControlError) -> ControlError {
+        self.state = State::Failed(error.clone());
+        self.buffer = Vec::new();
+        self.pulled = 0;
+        error
+    }
+
+    fn next_message(&mut self, agreed: Agreed) -> Result<Option<M>, ControlError> {
         let unread = &self.buffer[self.pulled..];
         let Some((length, rest)) = unread.split_first_chunk::<LENGTH>() else {
             return Ok(None);
@@ -131,37 +201,24 @@ impl<M: Message> Decoder<M> {
         if len > MAX_MESSAGE {
             return Err(ControlError::TooLong(len));
         }
-        if len < HEADER {
-            return Err(ControlError::TooShort(len));
-        }
-        check_header::<M>(rest)?;
-        let Some([_, type_code, body @ ..]) = rest.get(..len) else {
+        let Some(bytes) = rest.get(..len) else {
             return Ok(None);
         };
-        let message = M::decode_body(*type_code, body)?;
+        let message: M = reader::message(bytes, agreed.peer())?;
+        let (since, agreed) = (message.since(), agreed.version());
+        if since > agreed {
+            return Err(ControlError::NotSpoken { since, agreed });
+        }
         self.pulled += LENGTH + len;
         Ok(Some(message))
     }
 }
 
-impl<M: Message> Default for Decoder<M> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// Checks what has arrived of version and type, so that a stranger is not waited for.
-fn check_header<M: Message>(arrived: &[u8]) -> Result<(), ControlError> {
-    match arrived {
-        [version, ..] if !(OLDEST..=VERSION).contains(version) => {
-            Err(ControlError::UnknownVersion(*version))
+impl From<ReadError> for ControlError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::UnknownMessage(number) => Self::UnknownMessage(number),
+            ReadError::Malformed(why) => Self::Malformed(why),
         }
-        [_, type_code, ..] if !M::is_known(*type_code) => {
-            Err(ControlError::UnknownType(*type_code))
-        }
-        [version, type_code, ..] if *version != M::version(*type_code) => {
-            Err(ControlError::UnknownType(*type_code))
-        }
-        _ => Ok(()),
     }
 }

@@ -1,24 +1,32 @@
 use super::*;
 use crate::link::{Handshake, KeySlot, LinkKey, LinkKeys, SynOptions};
-use crate::{UnprotectedReason, properties};
+use crate::{Digest, UnprotectedReason, properties};
 use proptest::prelude::*;
 use wire::{FlowId, FlowKey, SeqNumber};
 
 mod claim;
+mod growth;
 mod lease;
+mod opening;
+mod pinned;
 mod round_trip;
-use lease::{LEASE_ANSWER, lease_request};
 
 fn bytes_of<M: Message>(message: &M) -> Vec<u8> {
     let mut out = Vec::new();
-    encode(message, &mut out).unwrap();
+    encode(message, Agreed::OWN, &mut out).unwrap();
     out
 }
 
 fn pull<M: Message>(bytes: &[u8]) -> Result<Option<M>, ControlError> {
-    let mut decoder = Decoder::new();
+    let mut decoder = Decoder::new(Agreed::OWN);
     decoder.feed(bytes);
     decoder.pull()
+}
+
+/// Bytes as a message, behind their length.
+fn message(bytes: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(bytes.len()).unwrap();
+    [&len.to_le_bytes(), bytes].concat()
 }
 
 /// The error, if any, of a stream of requests.
@@ -26,45 +34,26 @@ fn request_error(bytes: &[u8]) -> Option<ControlError> {
     pull::<Request>(bytes).err()
 }
 
-const SUMMARY: RecordSummary = RecordSummary {
-    flow: FlowId(1),
-    client_isn: SeqNumber(2),
-    server_isn: SeqNumber(3),
-    start: SeqNumber(4),
-    stable_seq: SeqNumber(5),
-    client_fin: Some(ClientFin {
-        seq: SeqNumber(0),
-        heard: SeqNumber(8),
-    }),
-    turn_instream: SeqNumber(6),
-    turn_outstream: SeqNumber(7),
-    answers: [SeqNumber(9), SeqNumber(10)],
-    doubt: SeqNumber(13),
-    outstream_end: None,
-    unprotected: Some(UnprotectedReason::MirrorLost),
-};
+fn malformed(why: &str) -> ControlError {
+    ControlError::Malformed(why.into())
+}
 
-#[test]
-#[rustfmt::skip]
-fn the_encoding_is_pinned() {
-    let read = Request::Read { flow: FlowId(0x0102), from: SeqNumber(0xa0b0_c0d0), max_len: 9 };
-    assert_eq!(bytes_of(&read), [
-        18, 0, 0, 0, 7, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0xd0, 0xc0, 0xb0, 0xa0, 9, 0, 0, 0,
-    ]);
-    let hello = Request::Hello { service: "web".into() };
-    assert_eq!(bytes_of(&hello), [5, 0, 0, 0, 7, 1, b'w', b'e', b'b']);
-    let summaries = Response::Summaries { summaries: vec![SUMMARY], last: true };
-    assert_eq!(bytes_of(&summaries), [
-        58, 0, 0, 0, 8, 0x9b, 1,
-        1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0,
-        1, 0, 0, 0, 0, 8, 0, 0, 0, 6, 0, 0, 0, 7, 0, 0, 0, 9, 0, 0, 0, 10, 0, 0, 0, 0, 13, 0, 0, 0, 3,
-    ]);
-    let ranges = vec![(SeqNumber(7), vec![0xaa]), (SeqNumber(9), vec![])];
-    let heads = Response::OutstreamHeads { flow: FlowId(1), ranges, last: false };
-    assert_eq!(bytes_of(&heads), [
-        28, 0, 0, 0, 7, 0x85, 1, 0, 0, 0, 0, 0, 0, 0, 0,
-        7, 0, 0, 0, 1, 0, 0, 0, 0xaa, 9, 0, 0, 0, 0, 0, 0, 0,
-    ]);
+fn summary() -> RecordSummary {
+    RecordSummary {
+        start: SeqNumber(4),
+        stable_seq: SeqNumber(5),
+        client_fin: Some(ClientFin {
+            seq: SeqNumber(0),
+            heard: SeqNumber(8),
+        }),
+        turn_instream: SeqNumber(6),
+        turn_outstream: SeqNumber(7),
+        answers: [SeqNumber(9), SeqNumber(10)],
+        doubt: SeqNumber(13),
+        outstream_end: None,
+        unprotected: Some(UnprotectedReason::MirrorLost),
+        ..RecordSummary::fresh(FlowId(1), SeqNumber(2), SeqNumber(3))
+    }
 }
 
 const LINK_KEYS: LinkKeys = LinkKeys {
@@ -84,6 +73,8 @@ fn attach() -> Attach {
         udp_port: 0x0607,
         inherit: true,
         service: "web".into(),
+        link: crate::Versions::only(7),
+        ..Attach::PLAIN
     }
 }
 
@@ -111,142 +102,10 @@ fn resume() -> Resume {
 }
 
 #[test]
-#[rustfmt::skip]
-fn the_encoding_of_what_a_link_needs_is_pinned() {
-    assert_eq!(bytes_of(&Request::Attach(attach())), [
-        37, 0, 0, 0, 8, 0x20, 2, 1, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0, 0, 0, 0, 0,
-        4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 7, 6, 1, b'w', b'e', b'b',
-    ]);
-    let mut resumed = vec![114, 0, 0, 0, 7, 13, 1, 0, 0, 0, 0, 0, 0, 0];
-    resumed.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
-    resumed.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
-    resumed.extend([0x9c, 0x40, 0, 80, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0]);
-    resumed.extend([6, 0, 0, 0, 7, 0, 2, 1, 8, 2, 1]);
-    resumed.extend([0; 41]);
-    assert_eq!(bytes_of(&Request::Resume(resume())), resumed);
-    let recorded = Recorded { beginning: resume(), acknowledged: 0x0a0b, tsval: 12, tsecr: 13 };
-    let connections = Response::Connections { connections: vec![recorded], last: false };
-    let mut listed = vec![131, 0, 0, 0, 7, 0x8c, 0];
-    listed.extend(&resumed[6..]);
-    listed.extend([0x0b, 0x0a, 0, 0, 0, 0, 0, 0, 12, 0, 0, 0, 13, 0, 0, 0]);
-    assert_eq!(bytes_of(&connections), listed);
-    let mut attached = vec![48, 0, 0, 0, 7, 0x89, 9, 0, 0, 0, 1, 8, 0, 0, 0, 0, 0, 0, 0, 1];
-    attached.extend([0xaa; 16]);
-    attached.extend([0xbb; 16]);
-    let message = Response::Attached { pid: 9, kept: true, session: 8, keys: LINK_KEYS };
-    assert_eq!(bytes_of(&message), attached);
-    let frames = Request::Frames { bytes: vec![7, 8] };
-    assert_eq!(bytes_of(&frames), [4, 0, 0, 0, 7, 11, 7, 8]);
-    let in_use = Request::InUse { session: 9 };
-    assert_eq!(bytes_of(&in_use), [10, 0, 0, 0, 7, 16, 9, 0, 0, 0, 0, 0, 0, 0]);
-    let unknown = Response::Unknown { flow_low: 0x0102 };
-    assert_eq!(bytes_of(&unknown), [6, 0, 0, 0, 7, 0x8b, 2, 1, 0, 0]);
-}
-
-#[test]
-fn types_are_pinned() {
-    let flow = FlowId(1);
-    let requests = [
-        Request::Hello {
-            service: String::new(),
-        },
-        Request::FormerSummaries,
-        Request::Read {
-            flow,
-            from: SeqNumber(0),
-            max_len: 0,
-        },
-        Request::OutstreamHeads { flow },
-        Request::Unprotect { flow },
-        Request::Statistics,
-        Request::Shutdown,
-        Request::HoldTurns { hold: true },
-        Request::FormerAttach(attach()),
-        Request::Rekey,
-        Request::Frames { bytes: vec![] },
-        Request::Barrier { token: 1 },
-        Request::Resume(resume()),
-        Request::Connections,
-        Request::Lease(lease_request()),
-        Request::InUse { session: 1 },
-    ];
-    assert_eq!(
-        requests.map(|message| message.type_code()),
-        [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]
-    );
-    let reason = UnprotectedReason::TotalLimit;
-    let responses = [
-        Response::Hello { pid: 1 },
-        Response::Drained { token: 1 },
-        Response::FormerSummaries {
-            summaries: vec![],
-            last: true,
-        },
-        Response::Data {
-            flow,
-            from: SeqNumber(0),
-            bytes: vec![],
-        },
-        Response::OutstreamHeads {
-            flow,
-            ranges: vec![],
-            last: true,
-        },
-        Response::Unprotected { flow, reason },
-        Response::Statistics(Statistics::default()),
-        Response::Error {
-            code: ErrorCode::Internal,
-            message: String::new(),
-        },
-        Response::Attached {
-            pid: 1,
-            kept: false,
-            session: 2,
-            keys: LINK_KEYS,
-        },
-        Response::Keys(LINK_KEYS),
-        Response::Unknown { flow_low: 1 },
-        Response::Connections {
-            connections: vec![],
-            last: true,
-        },
-        Response::Lease(LEASE_ANSWER),
-    ];
-    let types = responses.map(|message| message.type_code());
-    assert_eq!(
-        types,
-        [
-            0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87, 0x88, 0x89, 0x8a, 0x8b, 0x8c, 0x8d
-        ]
-    );
-}
-
-#[test]
-fn error_codes_lead_back() {
-    for code in 0..=u8::MAX {
-        let error = ErrorCode::from_code(code);
-        assert_eq!(error.is_some(), (1..=8).contains(&code));
-        assert!(error.is_none_or(|error| error.code() == code));
-    }
-}
-
-#[test]
-fn a_stranger_is_refused_before_the_body_arrives() {
+fn too_long_message_is_refused_before_it_arrives() {
     let too_long = u32::try_from(MAX_MESSAGE).unwrap() + 1;
     let error = request_error(&too_long.to_le_bytes());
     assert_eq!(error, Some(ControlError::TooLong(MAX_MESSAGE + 1)));
-    assert_eq!(
-        request_error(&[1, 0, 0, 0]),
-        Some(ControlError::TooShort(1))
-    );
-    assert_eq!(
-        request_error(&[9, 0, 0, 0, 1]),
-        Some(ControlError::UnknownVersion(1))
-    );
-    assert_eq!(
-        request_error(&[9, 0, 0, 0, 7, 30]),
-        Some(ControlError::UnknownType(30))
-    );
     assert_eq!(
         request_error(b"GET / HTTP/1.0"),
         Some(ControlError::TooLong(0x2054_4547))
@@ -254,97 +113,284 @@ fn a_stranger_is_refused_before_the_body_arrives() {
 }
 
 #[test]
-fn the_two_directions_are_told_apart() {
-    let hello = bytes_of(&Response::Hello { pid: 1 });
-    assert_eq!(request_error(&hello), Some(ControlError::UnknownType(0x81)));
-    let shutdown = bytes_of(&Request::Shutdown);
-    assert_eq!(
-        pull::<Response>(&shutdown),
-        Err(ControlError::UnknownType(7))
-    );
+fn unknown_message_is_refused_by_its_number() {
+    for number in [90, 127] {
+        let error = ControlError::UnknownMessage(number);
+        let bytes = message(&[u8::try_from(number).unwrap()]);
+        assert_eq!(request_error(&bytes), Some(error.clone()));
+        assert_eq!(pull::<Response>(&bytes), Err(error));
+    }
 }
 
 #[test]
-fn a_body_that_is_no_encoding_is_malformed() {
-    let malformed: [(&[u8], &str); 7] = [
-        (&[3, 0, 0, 0, 7, 0x82, 0], "it ends within a field"),
+fn bytes_without_a_message_are_malformed() {
+    let cases: [(Vec<u8>, &str); 8] = [
+        (vec![], "it ends within a field"),
+        (vec![1, 0x80], "it ends within a field"),
+        (vec![0, 1, 0], "bytes behind the last field"),
+        (vec![1, 0x80, 0], "a number is longer than necessary"),
         (
-            &[7, 0, 0, 0, 7, 0x81, 1, 0, 0, 0, 0],
-            "bytes behind the last field",
+            vec![0, 0xff, 0xff, 0xff, 0xff, 0x1f],
+            "a number is too large",
         ),
-        (
-            &[3, 0, 0, 0, 8, 0x9b, 2],
-            "a truth value is neither 0 nor 1",
-        ),
-        (&[4, 0, 0, 0, 7, 0x88, 1, 0xff], "the text is not UTF-8"),
-        (&[3, 0, 0, 0, 7, 0x88, 9], "the error code is unknown"),
-        (
-            &[11, 0, 0, 0, 7, 0x86, 0, 0, 0, 0, 0, 0, 0, 0, 10],
-            "the reason for no protection is unknown",
-        ),
-        (
-            &[11, 0, 0, 0, 7, 0x86, 0, 0, 0, 0, 0, 0, 0, 0, 0],
-            "the reason for no protection is unknown",
-        ),
+        (vec![2, 0, 2], "a truth value is neither 0 nor 1"),
+        (vec![10, 4, 1, 0xff], "the text is not UTF-8"),
+        (vec![10, 77, 0], "no value has the number 77"),
     ];
-    for (bytes, what) in malformed {
-        assert_eq!(pull::<Response>(bytes), Err(ControlError::Malformed(what)));
+    for (bytes, why) in cases {
+        assert_eq!(pull::<Response>(&message(&bytes)), Err(malformed(why)));
     }
-    let mut keys = bytes_of(&Response::Keys(LINK_KEYS));
-    keys[6] = 2;
-    let error = ControlError::Malformed("the slot of a key is neither 0 nor 1");
-    assert_eq!(pull::<Response>(&keys), Err(error));
-    let mut attach = bytes_of(&Request::Attach(attach()));
-    attach[14] = 2;
-    let error = ControlError::Malformed("how much is to be replayed is unknown");
-    assert_eq!(request_error(&attach), Some(error));
+    let reason = message(&[8, 0, 10]);
+    let why = "the reason for no protection is unknown";
+    assert_eq!(pull::<Response>(&reason), Err(malformed(why)));
+}
+
+/// Changes the only byte with this value.
+fn with_other_byte(message: &impl Message, before: u8, after: u8) -> Vec<u8> {
+    let mut bytes = bytes_of(message);
+    let mut places = bytes[5..].iter_mut().filter(|byte| **byte == before);
+    *places.next().expect("it is there") = after;
+    assert_eq!(places.next(), None, "the byte is not the only one");
+    bytes
+}
+
+#[test]
+fn value_out_of_range_is_malformed() {
+    let keys = with_other_byte(&Response::Keys(LINK_KEYS), 1, 2);
+    let why = "the slot of a key is neither 0 nor 1";
+    assert_eq!(pull::<Response>(&keys), Err(malformed(why)));
+    let connection = |scale| {
+        let handshake = Handshake {
+            window_scale: 11,
+            ..resume().handshake
+        };
+        let resume = Resume {
+            handshake,
+            ..resume()
+        };
+        request_error(&with_other_byte(&Request::Resume(resume), 11, scale))
+    };
+    assert_eq!(connection(14), None);
+    assert_eq!(
+        connection(15),
+        Some(malformed("a window scale is above 14"))
+    );
+    let attach = |replay| {
+        let attach = Attach {
+            instance: 77,
+            replay,
+            ..Attach::PLAIN
+        };
+        bytes_of(&Request::Attach(attach))
+    };
+    let mut unknown = attach(ReplayMode::Request);
+    let differs = |(a, b)| a != b;
+    let other = attach(ReplayMode::Connection);
+    let at = unknown.iter().zip(&other).position(differs).unwrap();
+    unknown[at] = 2;
+    let why = "the code of the replay mode is unknown";
+    assert_eq!(request_error(&unknown), Some(malformed(why)));
+    let last = attach(ReplayMode::Request).len() - 1;
+    if VERSION == FIRST_NEGOTIATED {
+        let mut empty = attach(ReplayMode::Request);
+        empty[last] = 0;
+        let why = "a range of versions has no version";
+        assert_eq!(request_error(&empty), Some(malformed(why)));
+    }
 }
 
 #[test]
 fn after_an_error_the_stream_is_dead() {
-    let mut decoder = Decoder::<Request>::new();
+    let mut decoder = Decoder::<Request>::new(Agreed::OWN);
     decoder.feed(&bytes_of(&Request::Summaries));
-    decoder.feed(&[1, 0, 0, 0]);
+    decoder.feed(&message(&[]));
     assert_eq!(decoder.pull(), Ok(Some(Request::Summaries)));
-    assert_eq!(decoder.pull(), Err(ControlError::TooShort(1)));
+    let error = malformed("it ends within a field");
+    assert_eq!(decoder.pull(), Err(error.clone()));
     decoder.feed(&bytes_of(&Request::Summaries));
-    assert_eq!(decoder.pull(), Err(ControlError::TooShort(1)));
+    assert_eq!(decoder.pull(), Err(error));
     assert!(!decoder.is_at_boundary());
+    assert_eq!(decoder.agreed(), None);
+}
+
+const FLOW: FlowId = FlowId(u64::MAX);
+const SEQ: SeqNumber = SeqNumber(u32::MAX);
+
+/// Values whose encodings are as long as they get.
+fn widest_summary() -> RecordSummary {
+    RecordSummary {
+        start: SEQ,
+        stable_seq: SEQ,
+        client_fin: Some(ClientFin {
+            seq: SEQ,
+            heard: SEQ,
+        }),
+        turn_instream: SEQ,
+        turn_outstream: SEQ,
+        answers: [SEQ; 2],
+        doubt: SEQ,
+        outstream_end: Some(SEQ),
+        unprotected: Some(UnprotectedReason::MirrorLost),
+        #[cfg(feature = "next-version")]
+        next: Some(SEQ),
+        ..RecordSummary::fresh(FLOW, SEQ, SEQ)
+    }
+}
+
+fn widest_connection() -> Recorded {
+    Recorded {
+        beginning: Resume {
+            flow: FLOW,
+            client_isn: SEQ,
+            server_isn: SEQ,
+            instream: SEQ,
+            outstream: SEQ,
+            handshake: Handshake {
+                tsval: u32::MAX,
+                syn_window: u16::MAX,
+                syn_flags: u8::MAX,
+                syn_options: SynOptions::new(&[1; 40]).unwrap(),
+                ..Handshake::PLAIN
+            },
+            ..resume()
+        },
+        acknowledged: u64::MAX,
+        tsval: u32::MAX,
+        tsecr: u32::MAX,
+    }
+}
+
+const DIGEST: Digest = Digest {
+    folded: u64::MAX,
+    sum: u64::MAX,
+    base: SEQ,
+    next: SEQ,
+};
+
+/// A list of so many of the widest elements fills a message and fits; each element is as long as promised.
+fn list_fits(message: impl Fn(usize) -> Response, promised: usize) {
+    let one = bytes_of(&message(2)).len() - bytes_of(&message(1)).len();
+    assert_eq!(one, promised);
+    let full = message(MAX_DATA / promised);
+    let bytes = bytes_of(&full);
+    assert!(bytes.len() > MAX_DATA - promised);
+    assert_eq!(pull(&bytes), Ok(Some(full)));
 }
 
 #[test]
-fn the_promised_sizes_fit_and_larger_ones_are_refused() {
-    let flow = FlowId(u64::MAX);
-    let widest = RecordSummary {
-        outstream_end: Some(SeqNumber(1)),
-        ..SUMMARY
-    };
-    let summaries = |count| Response::Summaries {
-        summaries: vec![widest; count],
-        last: false,
-    };
-    let one = bytes_of(&summaries(1)).len() - bytes_of(&summaries(0)).len();
-    assert_eq!(one, RecordSummary::MAX_ENCODED);
-    let full = summaries(RecordSummary::PER_MESSAGE);
-    assert_eq!(pull(&bytes_of(&full)), Ok(Some(full)));
+fn lists_of_promised_length_fit() {
+    let (last, flow) = (false, FLOW);
+    list_fits(
+        |count| Response::Summaries {
+            summaries: vec![widest_summary(); count],
+            last,
+        },
+        MAX_DATA / RecordSummary::PER_MESSAGE,
+    );
+    list_fits(
+        |count| Response::Connections {
+            connections: vec![widest_connection(); count],
+            last,
+        },
+        MAX_DATA / Recorded::PER_MESSAGE,
+    );
+    list_fits(
+        |count| Response::Beginnings {
+            flow,
+            places: vec![(SEQ, SEQ); count],
+            last,
+        },
+        PLACE_LEN,
+    );
+    list_fits(
+        |count| Response::Digests {
+            flow,
+            digests: vec![DIGEST; count],
+            last,
+        },
+        DIGEST_LEN,
+    );
+}
 
+#[test]
+fn bytes_of_promised_length_fit_and_longer_ones_are_refused() {
+    let flow = FLOW;
     let data = |len| Response::Data {
         flow,
-        from: SeqNumber(0),
+        from: SEQ,
         bytes: vec![7; len],
     };
     assert_eq!(pull(&bytes_of(&data(MAX_DATA))), Ok(Some(data(MAX_DATA))));
-    let heads = |len| Response::OutstreamHeads {
+    let heads = |lens: &[usize]| Response::OutstreamHeads {
         flow,
-        ranges: vec![(SeqNumber(0), vec![7; len])],
+        ranges: lens.iter().map(|len| (SEQ, vec![7; *len])).collect(),
         last: false,
     };
-    assert_eq!(
-        pull(&bytes_of(&heads(MAX_DATA - 8))),
-        Ok(Some(heads(MAX_DATA - 8)))
-    );
+    let half = MAX_DATA / 2 - HEAD_OVERHEAD;
+    let many = vec![0; MAX_DATA / HEAD_OVERHEAD];
+    for lens in [&[MAX_DATA - HEAD_OVERHEAD][..], &[half, half], &many] {
+        assert_eq!(pull(&bytes_of(&heads(lens))), Ok(Some(heads(lens))));
+    }
+    let image = Request::TellImage {
+        record: u64::MAX,
+        image: u64::MAX,
+        length: u64::MAX,
+        from: u64::MAX,
+        bytes: vec![7; MAX_DATA],
+    };
+    assert_eq!(pull(&bytes_of(&image)), Ok(Some(image)));
     let mut out = vec![1];
-    let error = encode(&data(MAX_MESSAGE), &mut out);
-    assert_eq!(error, Err(ControlError::TooLong(MAX_MESSAGE + 14)));
+    let error = encode(&data(MAX_MESSAGE), Agreed::OWN, &mut out);
+    assert_eq!(error, Err(ControlError::TooLong(MAX_MESSAGE + 19)));
     assert_eq!(out, [1]);
+}
+
+#[test]
+fn list_of_too_many_elements_is_refused_at_both_ends() {
+    let heads = |count| Response::OutstreamHeads {
+        flow: FlowId(0),
+        ranges: vec![(SeqNumber(0), vec![]); count],
+        last: false,
+    };
+    let most = framed::list::most::<(SeqNumber, Vec<u8>)>();
+    assert_eq!(pull(&bytes_of(&heads(most))), Ok(Some(heads(most))));
+    let error = encode(&heads(most + 1), Agreed::OWN, &mut Vec::new());
+    assert_eq!(error, Err(ControlError::ListTooLong));
+    // As a peer would write it: number, flow, count, and elements of two bytes in frames.
+    let mut bytes = vec![4, 0];
+    let count = u32::try_from(most + 1).unwrap();
+    bytes.extend(postcard::to_allocvec(&count).unwrap());
+    bytes.extend([2, 0, 0].repeat(most + 1));
+    bytes.push(0);
+    let error = pull::<Response>(&message(&bytes));
+    assert_eq!(error, Err(malformed("a list is too long")));
+}
+
+/// An announced length is a number, and nothing is allocated for it.
+#[test]
+fn announced_length_beyond_the_message_is_malformed() {
+    for number in [0xff_u32, u32::MAX] {
+        let length = postcard::to_allocvec(&number).unwrap();
+        for kind in [2, 4, 5, 16] {
+            for fields in [&[][..], &[0]] {
+                let bytes = [&[kind], fields, &length[..]].concat();
+                let error = pull::<Response>(&message(&bytes)).err();
+                assert!(
+                    matches!(error, Some(ControlError::Malformed(_))),
+                    "{error:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn fixed_layout_of_a_connection_leads_back() {
+    for resume in [resume(), widest_connection().beginning] {
+        let bytes = resume.to_bytes();
+        assert_eq!(Resume::from_bytes(&bytes), Some(resume));
+        let mut wrong = bytes;
+        wrong[Resume::LEN - 1] = 1;
+        assert_eq!(Resume::from_bytes(&wrong), None);
+    }
 }

@@ -108,7 +108,7 @@ pub(super) fn kind(datagram: &[u8]) -> Result<Kind, LinkError> {
     if magic != MAGIC {
         return Err(LinkError::BadMagic(magic));
     }
-    if !VERSIONS.contains(version) {
+    if !VERSIONS.contains(*version) {
         return Err(LinkError::UnknownVersion(*version));
     }
     Mode::from_number(*mode)?;

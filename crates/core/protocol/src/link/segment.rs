@@ -129,7 +129,7 @@ impl SegmentFlags {
     }
 
     fn from_bytes(version: u8, byte: u8) -> Result<Self, LinkError> {
-        if !VERSIONS.contains(&version) {
+        if !VERSIONS.contains(version) {
             return Err(LinkError::UnknownVersion(version));
         }
         Mode::from_number(byte >> MODE_SHIFT)?;

@@ -10,17 +10,14 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use journal::{ClientFin, InstreamSegment, OutstreamSegment, Position, ServerProgress};
-use protocol::{
-    Digest, DigestSeed,
-    control::{Message, Request, Resume},
-};
+use protocol::{Digest, DigestSeed, control::Resume};
 use wire::{FlowId, SeqNumber, Timestamps};
 
 use crate::link::{Attachment, progress::Progress};
 
 mod parts;
 
-use parts::{known, number, numbers, take, truth};
+use parts::{known, number, numbers, read_attach, take, truth, write_attach};
 
 /// The entries of which version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -189,7 +186,7 @@ impl<'a> Entry<'a> {
                 let len = u8::try_from(key.len()).unwrap_or(u8::MAX);
                 out.push(len);
                 out.extend_from_slice(key.get(..len.into()).unwrap_or(key));
-                body(&Request::Attach(attachment.attach.clone()), out);
+                write_attach(&attachment.attach, out);
             }
             Self::Inherited { from } => out.extend_from_slice(&from.to_le_bytes()),
             Self::TurnsHeld(hold) => out.push(u8::from(*hold)),
@@ -199,7 +196,9 @@ impl<'a> Entry<'a> {
                     out.extend_from_slice(&half.to_le_bytes());
                 }
             }
-            Self::Opened(resume) | Self::CopyBegins(resume) => body(&Request::Resume(*resume), out),
+            Self::Opened(resume) | Self::CopyBegins(resume) => {
+                out.extend_from_slice(&resume.to_bytes());
+            }
             Self::Changed(_, change) | Self::Copied(_, change) => change.write(out),
             Self::CopyBeginnings(_, places) => {
                 for seq in places.iter().flat_map(|at| [at.instream, at.outstream]) {
@@ -240,11 +239,10 @@ impl<'a> Entry<'a> {
                 from: u64::from_le_bytes(take(&mut rest)?),
             },
             OPENED | COPY_BEGINS => {
-                let body = std::mem::take(&mut rest);
-                match Request::decode_body(REQUEST_RESUME, body).ok()? {
-                    Request::Resume(resume) if kind == OPENED => Self::Opened(resume),
-                    Request::Resume(resume) => Self::CopyBegins(resume),
-                    _ => return None,
+                let resume = Resume::from_bytes(&take(&mut rest)?)?;
+                match kind {
+                    OPENED => Self::Opened(resume),
+                    _ => Self::CopyBegins(resume),
                 }
             }
             TURNS_HELD => Self::TurnsHeld(truth(&mut rest)?),
@@ -307,16 +305,13 @@ fn attachment(mut bytes: &[u8]) -> Option<Attachment> {
     let [len] = take(&mut bytes)?;
     let (key, body) = bytes.split_at_checked(len.into())?;
     let key = std::str::from_utf8(key).ok()?.to_owned();
-    match Request::decode_body(REQUEST_ATTACH, body).ok()? {
-        Request::Attach(attach) => Some(Attachment {
-            attach,
-            from,
-            key,
-            number,
-            session,
-        }),
-        _ => None,
-    }
+    Some(Attachment {
+        attach: read_attach(body)?,
+        from,
+        key,
+        number,
+        session,
+    })
 }
 
 impl<'a> Change<'a> {
@@ -487,16 +482,6 @@ impl<'a> Change<'a> {
             _ => return None,
         })
     }
-}
-
-/// The types of the requests whose bodies entries borrow.
-const REQUEST_ATTACH: u8 = 0x20;
-const REQUEST_RESUME: u8 = 13;
-
-/// The body of a message that has no limit of its length.
-fn body(request: &Request, out: &mut Vec<u8>) {
-    // Neither Attach nor Resume can be too long to be written.
-    let _ = request.encode_body(out);
 }
 
 #[cfg(test)]

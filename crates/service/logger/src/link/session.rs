@@ -7,7 +7,8 @@ use protocol::{
     DigestSeed, UnprotectedReason,
     control::{Attach, Response, Resume},
     link::{
-        KeySet, KeySlot, Kind, LinkKey, LinkKeys, Open, Probe, ProbeKind, StreamPosition, flow_low,
+        KeySet, KeySlot, Kind, LinkKey, LinkKeys, Open, Probe, ProbeKind, StreamPosition, VERSION,
+        VERSIONS, flow_low,
     },
 };
 use wire::FlowId;
@@ -131,7 +132,7 @@ impl Session {
             newest: KeySlot::Zero,
             acks: Acks {
                 to: None,
-                version: protocol::link::VERSION,
+                version: VERSION,
                 down: KeySet::EMPTY,
                 slot: KeySlot::Zero,
                 counter: 0,
@@ -162,6 +163,8 @@ impl Session {
     ) -> LinkKeys {
         self.drop_upload();
         self.acks.to = Some(peer);
+        // A service without a common version was refused.
+        self.acks.version = VERSIONS.agree(attach.link).unwrap_or(VERSION);
         self.acks.counter = self.acks.counter.max(greeting.counter);
         self.wanted = attach.total;
         if self.first_history == 0 {

@@ -9,7 +9,12 @@ use std::{
 
 use channel::{Channel, ChannelError, KeyRing, Received};
 use lease::{Claimant, Taken};
-use protocol::control::{Attach, ControlError, Decoder, Request, Response, encode};
+use protocol::{
+    Versions,
+    control::{
+        Agreed, Attach, ControlError, Decoder, Opening, Request, Response, Role, VERSIONS, encode,
+    },
+};
 use rustix::net::sockopt;
 
 use super::sockets::peer_of;
@@ -55,6 +60,12 @@ pub(super) enum ClientError {
         /// Who has it.
         taken: Taken,
     },
+    /// No version of the log link is common to the logger and a service that attaches.
+    #[error(
+        "the logger speaks {speaks} of the log link, the host {0}: upgrade the older outlive, one version at a time",
+        speaks = protocol::link::VERSIONS
+    )]
+    LinkVersion(Versions),
     /// It asked for something before it had attached, or attached twice.
     #[error("a message out of the order of the control protocol")]
     OutOfOrder,
@@ -73,6 +84,8 @@ pub(super) enum Over {
 pub(super) struct Client {
     channel: Channel<TcpStream>,
     requests: Decoder<Request>,
+    /// The terms of the stream, once both ends have opened it.
+    agreed: Option<Agreed>,
     /// Requests may be left, because too many answers waited to be sent.
     stalled: bool,
     /// On which of our addresses it came in.
@@ -113,7 +126,8 @@ impl Client {
         let local = stream.local_addr()?;
         Ok(Self {
             channel: Channel::accept(stream, keys, now),
-            requests: Decoder::new(),
+            requests: Decoder::at_opening(VERSIONS),
+            agreed: None,
             stalled: false,
             via,
             local,
@@ -161,10 +175,27 @@ impl Client {
     /// The next request; none, while too many answers wait to be sent.
     pub(super) fn request(&mut self) -> Result<Option<Request>, ClientError> {
         self.stalled = !self.wants_read();
-        if self.stalled {
+        if self.stalled || !self.is_open()? {
             return Ok(None);
         }
         Ok(self.requests.pull()?)
+    }
+
+    /// Whether the opening of the stream has arrived, and is answered.
+    fn is_open(&mut self) -> Result<bool, ClientError> {
+        if self.agreed.is_none() {
+            let opened = self.requests.open();
+            let is_ours = matches!(
+                opened,
+                Ok(Some(_)) | Err(ControlError::NoCommonVersion { .. })
+            );
+            if is_ours {
+                self.channel.say(&Opening::of(Role::Answers).encode())?;
+                self.channel.flush()?;
+            }
+            self.agreed = opened?;
+        }
+        Ok(self.agreed.is_some())
     }
 
     /// Requests may be left that can be answered now: nothing will come that says so.
@@ -173,8 +204,10 @@ impl Client {
     }
 
     pub(super) fn say(&mut self, response: &Response) -> Result<(), ClientError> {
+        // Answers come after requests, and these after the opening.
+        let agreed = self.agreed.ok_or(ClientError::OutOfOrder)?;
         let mut bytes = Vec::new();
-        encode(response, &mut bytes)?;
+        encode(response, agreed, &mut bytes)?;
         Ok(self.channel.say(&bytes)?)
     }
 

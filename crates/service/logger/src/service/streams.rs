@@ -9,7 +9,7 @@ use std::{
 
 use protocol::{
     control::{Attach, ErrorCode, Request, Response},
-    link::LinkKey,
+    link::{self, LinkKey},
 };
 use rand::{TryRngCore, rngs::OsRng};
 
@@ -100,9 +100,7 @@ impl Service {
                 (_, Request::Lease(request)) => self.lease(at, &request, tell)?,
                 (None, Request::Claim(claim)) => self.claim(at, &claim, tell)?,
                 (None, Request::GiveUp { service }) => self.give_up(at, service, tell)?,
-                (None, Request::Attach(attach) | Request::FormerAttach(attach)) => {
-                    self.attach(at, &attach, tell)?
-                }
+                (None, Request::Attach(attach)) => self.attach(at, &attach, tell)?,
                 (
                     None,
                     Request::Follow {
@@ -175,6 +173,16 @@ impl Service {
             }
         };
         let instance = attach.instance;
+        if link::VERSIONS.agree(attach.link).is_none() {
+            let refused = ClientError::LinkVersion(attach.link);
+            let client = &mut self.clients[at];
+            client.say(&Response::Error {
+                code: ErrorCode::LinkVersion,
+                message: refused.to_string(),
+            })?;
+            client.flush()?;
+            return Err(refused);
+        }
         if self.leases.is_over(&attach.service, instance) {
             // It may not have heard yet. Records of its own would be taken for the newest.
             let message = format!("{} is served by another host", attach.service);

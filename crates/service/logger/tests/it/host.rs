@@ -25,6 +25,7 @@ pub(crate) fn attach(instance: u64, udp_port: u16) -> Attach {
         udp_port,
         inherit: false,
         service: "test".into(),
+        ..Attach::PLAIN
     }
 }
 

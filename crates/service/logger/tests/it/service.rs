@@ -12,9 +12,10 @@ use std::{
 use channel::{Channel, Key, KeyRing, Received};
 use logger::{Event, Service, ServiceConfig, ServiceError, link::AckPolicy, without_checksums};
 use protocol::{
+    Versions,
     control::{
-        Attach, Claim, Decoder, ErrorCode, LeaseRequest, Request, Response, Standing, Verdict,
-        encode,
+        Agreed, Attach, Claim, ControlError, Decoder, ErrorCode, LeaseRequest, Opening, Request,
+        Response, Role, Standing, VERSIONS, Verdict, encode,
     },
     link::{Ack, LinkKeys},
 };
@@ -116,8 +117,13 @@ impl Attached {
         }
     }
 
-    /// Nothing is said yet.
+    /// Nothing is said yet but the opening.
     fn open(logger: &Running, key: &Key) -> Self {
+        Self::open_as(logger, key, VERSIONS)
+    }
+
+    /// As a program that speaks these versions.
+    fn open_as(logger: &Running, key: &Key, versions: Versions) -> Self {
         let any: SocketAddr = match logger.address {
             SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
             SocketAddr::V6(_) => ([0; 16], 0).into(),
@@ -127,9 +133,14 @@ impl Attached {
         link.set_nonblocking(true).expect("a socket");
         without_checksums(&link, any.is_ipv6()).expect("a socket");
         let channel = Channel::connect(logger.address, key, PATIENCE, PATIENCE);
+        let mut channel = channel.expect("it listens");
+        let role = Role::Asks;
+        let opening = Opening { role, versions };
+        channel.say(&opening.encode()).expect("open");
+        channel.flush().expect("it reads");
         Self {
-            channel: channel.expect("it listens"),
-            decoder: Decoder::new(),
+            channel,
+            decoder: Decoder::at_opening(versions),
             link,
             kept: false,
             keys: LinkKeys {
@@ -143,15 +154,11 @@ impl Attached {
 
     /// The answer, if that is none of welcome.
     fn attach(&mut self, attach: &Attach) -> Option<Response> {
-        self.attach_by(Request::Attach, attach)
-    }
-
-    fn attach_by(&mut self, by: fn(Attach) -> Request, attach: &Attach) -> Option<Response> {
         let attach = Attach {
             udp_port: self.link.local_addr().expect("bound").port(),
             ..attach.clone()
         };
-        match self.ask(&by(attach)) {
+        match self.ask(&Request::Attach(attach)) {
             Response::Attached { kept, keys, .. } => {
                 (self.kept, self.keys) = (kept, keys);
                 None
@@ -162,7 +169,7 @@ impl Attached {
 
     fn say(&mut self, request: &Request) {
         let mut bytes = Vec::new();
-        encode(request, &mut bytes).expect("a message");
+        encode(request, Agreed::OWN, &mut bytes).expect("a message");
         self.channel.say(&bytes).expect("open");
         self.channel.flush().expect("it reads");
     }
@@ -435,13 +442,96 @@ fn who_has_no_key_is_refused() {
 }
 
 #[test]
+fn client_without_common_version_hears_the_versions_of_the_logger() {
+    let (key, ring) = keys();
+    let logger = Running::start(config(ring, "127.0.0.1:0"));
+    let theirs = Versions::only(VERSIONS.newest() + 1);
+    let mut client = Attached::open_as(&logger, &key, theirs);
+    let error = loop {
+        match client.decoder.open() {
+            Ok(agreed) => assert_eq!(agreed, None),
+            Err(error) => break error,
+        }
+        match client.channel.receive().expect("the opening comes first") {
+            Received::Plain(bytes) => client.decoder.feed(&bytes),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (ours, theirs) = (theirs, VERSIONS);
+    assert_eq!(error, ControlError::NoCommonVersion { ours, theirs });
+    let refused = logger.event(|event| matches!(event, Event::Refused { .. }));
+    let (ours, theirs) = (theirs, ours);
+    let why = ControlError::NoCommonVersion { ours, theirs }.to_string();
+    assert!(refused.to_string().contains(&why), "{refused}");
+}
+
+#[test]
+fn newer_client_is_served_in_the_version_of_the_logger() {
+    let (key, ring) = keys();
+    let logger = Running::start(config(ring, "127.0.0.1:0"));
+    let newest = VERSIONS.newest();
+    let theirs = Versions::new(newest, newest + 1).expect("a range");
+    let mut client = Attached::open_as(&logger, &key, theirs);
+    assert_eq!(client.attach(&attach(7, 0)), None);
+    let agreed = client.decoder.agreed().expect("the stream is open");
+    assert_eq!(agreed.version(), newest);
+}
+
+/// A logger of version 8 or earlier was spoken to without an opening.
+#[test]
+fn client_without_opening_is_refused() {
+    let (key, ring) = keys();
+    let logger = Running::start(config(ring, "127.0.0.1:0"));
+    let channel = Channel::connect(logger.address, &key, PATIENCE, PATIENCE);
+    let mut channel = channel.expect("it listens");
+    channel
+        .say(&[5, 0, 0, 0, 7, 1, b'w', b'e', b'b'])
+        .expect("open");
+    channel.flush().expect("it reads");
+    let refused = logger.event(|event| matches!(event, Event::Refused { .. }));
+    let why = ControlError::NoOpening.to_string();
+    assert!(refused.to_string().contains(&why), "{refused}");
+}
+
+#[test]
+fn version_of_the_link_is_chosen_or_refused() {
+    let (key, ring) = keys();
+    let logger = Running::start(config(ring, "127.0.0.1:0"));
+    let newest = protocol::link::VERSIONS.newest();
+    let speaks = |oldest, newest| Attach {
+        link: Versions::new(oldest, newest).expect("a range"),
+        ..attach(7, 0)
+    };
+    let mut client = Attached::open(&logger, &key);
+    match client.ask(&Request::Attach(speaks(newest, newest + 1))) {
+        Response::Attached { keys, .. } => assert_eq!(keys.version, newest),
+        other => panic!("{other:?}"),
+    }
+    let mut client = Attached::open(&logger, &key);
+    let refused = client.attach(&speaks(newest + 1, newest + 2));
+    let Some(Response::Error { code, message }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(code, ErrorCode::LinkVersion);
+    let told = format!(
+        "the logger speaks {} of the log link, the host versions {} to {}: upgrade the older outlive, one version at a time",
+        protocol::link::VERSIONS,
+        newest + 1,
+        newest + 2
+    );
+    assert_eq!(message, told);
+    assert_eq!(client.next(), None, "the stream is closed");
+    logger.event(|event| matches!(event, Event::Refused { .. }));
+}
+
+#[test]
 fn who_does_not_attach_first_is_refused() {
     let (key, ring) = keys();
     let logger = Running::start(config(ring, "127.0.0.1:0"));
     let channel = Channel::connect(logger.address, &key, PATIENCE, PATIENCE);
     let mut channel = channel.expect("it listens");
-    let mut bytes = Vec::new();
-    encode(&Request::Summaries, &mut bytes).expect("a message");
+    let mut bytes = Opening::of(Role::Asks).encode().to_vec();
+    encode(&Request::Summaries, Agreed::OWN, &mut bytes).expect("a message");
     channel.say(&bytes).expect("open");
     channel.flush().expect("it reads");
     logger.event(|event| matches!(event, Event::Refused { .. }));
@@ -561,7 +651,7 @@ fn many_questions_at_once_are_answered_without_a_pause() {
     };
     let mut questions = Vec::new();
     for _ in 0..16 {
-        encode(&request, &mut questions).expect("a message");
+        encode(&request, Agreed::OWN, &mut questions).expect("a message");
     }
     let begun = Instant::now();
     service.channel.say(&questions).expect("open");
@@ -642,12 +732,20 @@ fn streams_are_asked_whether_somebody_is_there() {
     let attached = Attached::open(&logger, &key);
     let ours = attached.channel.stream().local_addr().expect("bound");
     let ends = [logger.address, ours].map(|end| format!(":{:04X}", end.port()));
-    let sockets = std::fs::read_to_string("/proc/thread-self/net/tcp").expect("sockets");
-    let timers = sockets.lines().filter_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        let is_it = fields[1].ends_with(&ends[0]) && fields[2].ends_with(&ends[1]);
-        is_it.then(|| fields[5].split_once(':').map(|(timer, _)| timer.to_owned()))
-    });
-    let timers: Vec<_> = timers.collect();
-    assert_eq!(timers, [Some(KEEPALIVE.to_owned())], "{sockets}");
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let sockets = std::fs::read_to_string("/proc/thread-self/net/tcp").expect("sockets");
+        let timers = sockets.lines().filter_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let is_it = fields[1].ends_with(&ends[0]) && fields[2].ends_with(&ends[1]);
+            is_it.then(|| fields[5].split_once(':').map(|(timer, _)| timer.to_owned()))
+        });
+        let timers: Vec<_> = timers.collect();
+        if timers == [Some(KEEPALIVE.to_owned())] {
+            break;
+        }
+        // The answer to the opening is not acknowledged yet.
+        assert!(Instant::now() < deadline, "{sockets}");
+        thread::sleep(Duration::from_millis(1));
+    }
 }

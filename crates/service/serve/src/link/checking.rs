@@ -35,6 +35,7 @@ pub(crate) fn check(at: SocketAddr, key_file: &Path) -> Result<String, ServeErro
         connections: 0,
         inherit: false,
         udp_port: socket.local_addr().doing("ask for our own port")?.port(),
+        ..Attach::PLAIN
     };
     let asks = Asks {
         claim: None,

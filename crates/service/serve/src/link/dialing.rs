@@ -100,8 +100,8 @@ pub(super) fn dial(
     patience: Duration,
 ) -> Result<Dialed, ServeError> {
     let patience = patience.max(LEAST);
-    let dial = || LoggerClient::dial(at, key, patience);
-    let (client, attached, beside) = LoggerClient::attaching(asks, dial)?;
+    let client = LoggerClient::dial(at, key, patience)?;
+    let (client, attached, beside) = client.attaching(asks)?;
     Ok(Dialed {
         client,
         attached,

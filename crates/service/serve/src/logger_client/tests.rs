@@ -1,5 +1,5 @@
 use std::{
-    io::Write,
+    io::{Read, Write},
     net::{TcpListener, TcpStream},
     sync::Arc,
     thread,
@@ -7,6 +7,7 @@ use std::{
 };
 
 use channel::Received;
+use protocol::Versions;
 use protocol::control::{Former, Standing, Verdict};
 use protocol::link::{KeySlot, LinkKey};
 
@@ -14,58 +15,95 @@ use super::*;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A logger that takes as many streams as there are lists of answers, and says on each these, one whenever it has heard
-/// something; then it ends the stream when it hears more. Answers with version and type of each thing that it has
-/// heard.
-fn logger(answers: Vec<Vec<Response>>) -> (SocketAddr, Key, thread::JoinHandle<Vec<[u8; 2]>>) {
-    let written = |answer: &Response| {
-        let mut bytes = Vec::new();
-        encode(answer, &mut bytes).expect("a message");
-        bytes
-    };
-    let streams = answers.iter();
-    logger_with_bytes(
-        streams
-            .map(|all| all.iter().map(written).collect())
-            .collect(),
-    )
+/// A logger that takes as many streams as there are lists of answers. On each it answers the opening, and then one
+/// message after the other; then it ends the stream when it hears more. Answers with what it has heard.
+fn logger(answers: Vec<Vec<Response>>) -> (SocketAddr, Key, thread::JoinHandle<Vec<Request>>) {
+    listening(move |channel, at| {
+        let mut requests = Decoder::<Request>::at_opening(VERSIONS);
+        let mut heard = Vec::new();
+        let agreed = loop {
+            match requests.open().expect("an opening") {
+                Some(agreed) => break agreed,
+                None => assert!(hear(channel, &mut requests)),
+            }
+        };
+        say(channel, &Opening::of(Role::Answers).encode());
+        for answer in &answers[at] {
+            heard.extend(hear_request(channel, &mut requests));
+            let mut bytes = Vec::new();
+            encode(answer, agreed, &mut bytes).expect("a message");
+            say(channel, &bytes);
+        }
+        heard.extend(hear_request(channel, &mut requests)); // the end, behind the last
+        (heard, at + 1 < answers.len())
+    })
 }
 
-/// The same, whose answers are these bytes.
-fn logger_with_bytes(
-    answers: Vec<Vec<Vec<u8>>>,
-) -> (SocketAddr, Key, thread::JoinHandle<Vec<[u8; 2]>>) {
+/// A logger that answers each stream with these bytes, whatever it hears first, and ends the stream.
+fn logger_with_bytes(answers: Vec<Vec<u8>>) -> (SocketAddr, Key, thread::JoinHandle<Vec<Request>>) {
+    listening(move |channel, at| {
+        while let Ok(Received::Plain(bytes)) = channel.receive() {
+            channel.flush().expect("it reads");
+            if !bytes.is_empty() {
+                break;
+            }
+        }
+        say(channel, &answers[at]);
+        (Vec::new(), at + 1 < answers.len())
+    })
+}
+
+/// `talk` is done on each stream, with the number of the stream, until it says that none will come.
+fn listening(
+    talk: impl Fn(&mut Channel<TcpStream>, usize) -> (Vec<Request>, bool) + Send + 'static,
+) -> (SocketAddr, Key, thread::JoinHandle<Vec<Request>>) {
     let key = Key::generate("test").expect("randomness");
     let ring = Arc::new(KeyRing::of(vec![key.clone()]));
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let at = listener.local_addr().expect("it is bound");
     let thread = thread::spawn(move || {
-        let mut heard = Vec::new();
-        for answers in answers {
+        let mut all = Vec::new();
+        for number in 0.. {
             let (stream, _) = listener.accept().expect("a stream");
             let mut channel = Channel::accept(stream, Arc::clone(&ring), Instant::now());
-            heard.extend(hear_something(&mut channel));
-            for bytes in answers {
-                channel.say(&bytes).expect("open");
-                channel.flush().expect("it reads");
-                heard.extend(hear_something(&mut channel)); // the end, behind the last
+            let (heard, more) = talk(&mut channel, number);
+            all.extend(heard);
+            if !more {
+                break;
             }
         }
-        heard
+        all
     });
     (at, key, thread)
 }
 
-/// Version and type of a message; `None`: the stream is at its end.
-fn hear_something(channel: &mut Channel<TcpStream>) -> Option<[u8; 2]> {
+fn say(channel: &mut Channel<TcpStream>, bytes: &[u8]) {
+    channel.say(bytes).expect("open");
+    channel.flush().expect("it reads");
+}
+
+/// Reads once; false: the stream is at its end.
+fn hear(channel: &mut Channel<TcpStream>, requests: &mut Decoder<Request>) -> bool {
+    match channel.receive() {
+        Ok(Received::Plain(bytes)) => requests.feed(&bytes),
+        Ok(Received::Nothing) => {}
+        _ => return false,
+    }
+    channel.flush().is_ok()
+}
+
+/// `None`: the stream is at its end.
+fn hear_request(
+    channel: &mut Channel<TcpStream>,
+    requests: &mut Decoder<Request>,
+) -> Option<Request> {
     loop {
-        match channel.receive() {
-            Ok(Received::Plain(bytes)) if bytes.is_empty() => {}
-            Ok(Received::Plain(bytes)) => return Some([bytes[4], bytes[5]]),
-            Ok(Received::Nothing) => {}
-            _ => return None,
+        if let Some(request) = requests.pull().expect("a request") {
+            return Some(request);
         }
-        channel.flush().expect("it reads");
+        if !hear(channel, requests) {
+            return None;
+        }
     }
 }
 
@@ -80,20 +118,82 @@ fn claim() -> Claim {
     }
 }
 
-/// One of version 7 ends the stream at a claim.
+fn asks() -> Asks {
+    Asks {
+        claim: Some(claim()),
+        attach: attach(),
+        digests: Some(DigestSeed([3, 4])),
+    }
+}
+
+fn attached(link: u8) -> Response {
+    Response::Attached {
+        pid: 7,
+        kept: false,
+        session: 0,
+        keys: LinkKeys {
+            version: link,
+            slot: KeySlot::Zero,
+            up: LinkKey([1; 16]),
+            down: LinkKey([2; 16]),
+        },
+    }
+}
+
+fn claimed() -> Response {
+    Response::Claimed {
+        beside: String::new(),
+    }
+}
+
 #[test]
-fn previous_version_logger_gets_no_claim() {
-    let hello = Response::Hello { pid: 7 };
-    let (at, key, logger) = logger(vec![vec![], vec![hello.clone()]]);
-    let dial = || LoggerClient::dial(at, &key, TEST_TIMEOUT);
-    let (mut client, beside) = LoggerClient::claiming(&claim(), dial).expect("it goes on");
-    assert_eq!(beside, None);
-    let service = "web".into();
-    assert_eq!(
-        client.ask(&Request::Hello { service }).expect("it answers"),
-        hello
-    );
+fn logger_is_attached_by_claim_and_seed() {
+    let seed = DigestSeed([1, 2]);
+    let none = Response::Summaries {
+        summaries: Vec::new(),
+        last: true,
+    };
+    let link = protocol::link::VERSIONS.newest();
+    let answers = vec![claimed(), attached(link), Response::DigestSeed(seed), none];
+    let (at, key, logger) = logger(vec![answers]);
+    let client = LoggerClient::dial(at, &key, TEST_TIMEOUT).expect("it listens");
+    let (mut client, attached, beside) = client.attaching(&asks()).expect("it answers");
+    assert_eq!((attached.digests, beside), (Some(seed), None));
+    assert_eq!((attached.keys.version, client.pid), (link, 7));
+    assert_eq!(client.summaries().expect("they are told"), []);
     drop(client);
+    let said = [
+        Request::Claim(claim()),
+        Request::Attach(attach()),
+        Request::DigestSeed(DigestSeed([3, 4])),
+        Request::Summaries,
+    ];
+    assert_eq!(logger.join().expect("no panic"), said);
+}
+
+#[test]
+fn link_version_that_was_not_offered_is_an_error() {
+    let link = protocol::link::VERSIONS.newest() + 1;
+    let (at, key, logger) = logger(vec![vec![claimed(), attached(link)]]);
+    let client = LoggerClient::dial(at, &key, TEST_TIMEOUT).expect("it listens");
+    let error = client.attaching(&asks()).err().expect("it is refused");
+    assert!(matches!(error, ServeError::Logger(_)), "{error}");
+    logger.join().expect("no panic");
+}
+
+#[test]
+fn logger_without_common_link_version_is_named() {
+    let refused = Response::Error {
+        code: ErrorCode::LinkVersion,
+        message: "the logger speaks version 3".into(),
+    };
+    let (at, key, logger) = logger(vec![vec![claimed(), refused]]);
+    let client = LoggerClient::dial(at, &key, TEST_TIMEOUT).expect("it listens");
+    let error = client.attaching(&asks()).err().expect("it is refused");
+    assert_eq!(
+        error.to_string(),
+        "the logger has another version: the logger speaks version 3"
+    );
     logger.join().expect("no panic");
 }
 
@@ -109,157 +209,67 @@ fn lease_request() -> LeaseRequest {
     }
 }
 
-/// What a logger answers to who asks for a lease, in the bytes of version 7.
-const GRANTED_BY_VERSION_7: [u8; 41] = [
-    37, 0, 0, 0, 7, 0x8d, // a lease
-    1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, // to whom
-    2, 6, 0, 0, 0, 64, 66, 15, 0, 1,
-    2, // epoch 6, for 1 s, with a standby, after another host
-];
-
-/// Asks for a lease on a stream without a claim, of a logger that ends the stream at one, and answers these bytes.
-fn asks_for_a_lease(answer: Vec<u8>) -> Result<Option<LoggerMessage>, ServeError> {
-    let (at, key, logger) = logger_with_bytes(vec![vec![], vec![answer]]);
-    let dial = || LoggerClient::dial(at, &key, TEST_TIMEOUT);
-    let (mut client, _) = LoggerClient::claiming(&claim(), dial).expect("it goes on");
-    assert!(!client.reads_claims());
-    client.ask_for_lease(lease_request()).expect("it reads");
-    let until = Instant::now() + TEST_TIMEOUT;
-    let mut heard = Ok(());
-    while heard.is_ok() && !client.has_message() && Instant::now() < until {
-        heard = client.listen();
-    }
-    let said = heard.map(|()| client.next_message());
-    drop(client);
-    let heard = logger.join().expect("no panic");
-    assert_eq!(heard, [[8, 0x1d], [7, 15]]);
-    said
-}
-
 #[test]
-fn logger_of_version_7_grants_a_lease() {
-    let said = asks_for_a_lease(GRANTED_BY_VERSION_7.to_vec());
-    let Ok(Some(LoggerMessage::Lease(answer))) = said else {
-        panic!("no lease");
-    };
+fn lease_is_heard_unasked() {
     let verdict = Verdict::Lease {
         epoch: 6,
         term_us: 1_000_000,
         standby: true,
         former: Former::Other,
     };
-    assert_eq!((answer.number, answer.verdict), (3, verdict));
+    let answer = LeaseAnswer {
+        instance: 1,
+        number: 3,
+        life: 4,
+        verdict,
+    };
+    let (at, key, logger) = logger(vec![vec![claimed(), Response::Lease(answer)]]);
+    let client = LoggerClient::dial(at, &key, TEST_TIMEOUT).expect("it listens");
+    let (mut client, _) = client.claiming(&claim()).expect("it answers");
+    client.ask_for_lease(lease_request()).expect("it reads");
+    let until = Instant::now() + TEST_TIMEOUT;
+    while !client.has_message() && Instant::now() < until {
+        client.listen().expect("it answers");
+    }
+    assert_eq!(client.next_message(), Some(LoggerMessage::Lease(answer)));
+    drop(client);
+    let said = [Request::Claim(claim()), Request::Lease(lease_request())];
+    assert_eq!(logger.join().expect("no panic"), said);
 }
 
-/// There were two versions 7 for an hour: where one has not all fields of the other, people are told what that means.
 #[test]
-fn other_logger_version_is_named() {
-    let mut shorter = GRANTED_BY_VERSION_7[..40].to_vec();
-    shorter[0] -= 1;
-    let newer = vec![6, 0, 0, 0, 10, 0x8d, 0, 0, 0, 0];
-    for (answer, what) in [
-        (
-            shorter,
-            "the body of a control message is malformed: it ends within a field",
-        ),
-        (newer, "version 10 of the control protocol is not known"),
-    ] {
-        let Err(error) = asks_for_a_lease(answer) else {
-            panic!("it is not understood");
-        };
-        let told = format!(
-            "the logger has another version: {what}. Two versions of outlive in a row understand each other: upgrade the older version"
-        );
-        assert_eq!(error.to_string(), told);
-    }
+fn logger_without_common_version_is_named() {
+    let newest = VERSIONS.newest();
+    let theirs = Versions::new(newest + 1, newest + 2).expect("a range");
+    let opening = Opening {
+        role: Role::Answers,
+        versions: theirs,
+    };
+    let (at, key, logger) = logger_with_bytes(vec![opening.encode().to_vec()]);
+    let error = LoggerClient::dial(at, &key, TEST_TIMEOUT);
+    let error = error.err().expect("it is not understood");
+    let told = format!(
+        "the logger has another version: this program speaks {VERSIONS} of the control stream, the peer {theirs}: upgrade the older program, one version at a time"
+    );
+    assert_eq!(error.to_string(), told);
+    logger.join().expect("no panic");
 }
 
-/// It ends the stream at all that is said to it: without a word it cannot be known from one that dies.
+/// A logger of version 8 takes an opening for the length of a message, and ends the stream without a word.
 #[test]
-fn possibly_older_logger_version_is_named() {
-    let claims = Some(claim());
-    for (claim, streams) in [(claims, 2), (None, 2)] {
-        let (at, key, logger) = logger(vec![vec![]; streams]);
-        let told = Asks {
-            claim,
-            attach: attach(),
-            digests: None,
-        };
-        let attached =
-            LoggerClient::attaching(&told, || LoggerClient::dial(at, &key, TEST_TIMEOUT));
-        let error = attached.err().expect("it is not attached to");
-        assert!(matches!(error, ServeError::LoggerMayBeOlder), "{error}");
-        assert!(error.to_string().ends_with("upgrade an older logger"));
-        logger.join().expect("no panic");
-    }
-}
-
-/// One of version 7 ends the stream at a claim, and one that has digests, and no doubts, at who attaches.
-#[test]
-fn logger_without_doubts_is_attached() {
-    let attached = Response::Attached {
-        pid: 7,
-        kept: false,
-        session: 0,
-        keys: LinkKeys {
-            version: protocol::link::VERSION,
-            slot: KeySlot::Zero,
-            up: LinkKey([1; 16]),
-            down: LinkKey([2; 16]),
-        },
-    };
-    let claimed = Response::Claimed {
-        beside: String::new(),
-    };
-    let none = |former| {
-        let (summaries, last) = (Vec::new(), true);
-        match former {
-            true => Response::FormerSummaries { summaries, last },
-            false => Response::Summaries { summaries, last },
-        }
-    };
-    let seed = Response::DigestSeed(DigestSeed([1, 2]));
-    let (claims, attaches, asks) = ([8, 0x1d], [8, 0x20], [8, 0x1f]);
-    let tells = [8, 0x21];
-    let (former_attaches, former_asks) = ([7, 0x09], [7, 0x02]);
-    let loggers = [
-        (
-            Dialect::Former,
-            vec![vec![], vec![attached.clone(), none(true)]],
-            vec![claims, former_attaches, former_asks],
-        ),
-        (
-            Dialect::Digests,
-            vec![
-                vec![claimed.clone()],
-                vec![claimed.clone(), attached.clone(), none(true)],
-            ],
-            vec![claims, attaches, claims, former_attaches, former_asks],
-        ),
-        (
-            Dialect::Doubts,
-            vec![vec![claimed, attached, seed.clone(), none(false)]],
-            vec![claims, attaches, tells, asks],
-        ),
-    ];
-    for (knows, answers, said) in loggers {
-        let (at, key, logger) = logger(answers);
-        let dial = || LoggerClient::dial(at, &key, TEST_TIMEOUT);
-        let told = Asks {
-            claim: Some(claim()),
-            attach: attach(),
-            digests: Some(DigestSeed([3, 4])),
-        };
-        let attached = LoggerClient::attaching(&told, dial);
-        let (mut client, attached, _) = attached.expect("it is attached to");
-        let known = (knows == Dialect::Doubts).then_some(DigestSeed([1, 2]));
-        assert_eq!(attached.digests, known);
-        assert_eq!(client.dialect, knows);
-        assert_eq!(client.is_former(), knows != Dialect::Doubts);
-        assert_eq!(client.summaries().expect("they are told"), []);
-        drop(client);
-        assert_eq!(logger.join().expect("no panic"), said);
-    }
+fn possibly_older_logger_is_named() {
+    let (at, key, logger) = logger_with_bytes(vec![Vec::new(), vec![3, 0, 0, 0, 7, 0x88, 4]]);
+    let error = LoggerClient::dial(at, &key, TEST_TIMEOUT);
+    let error = error.err().expect("it is not understood");
+    assert!(matches!(error, ServeError::LoggerMayBeOlder), "{error}");
+    assert!(error.to_string().ends_with("upgrade an older logger"));
+    let error = LoggerClient::dial(at, &key, TEST_TIMEOUT);
+    let error = error.err().expect("it is not understood");
+    assert!(
+        error.to_string().ends_with("upgrade the older version"),
+        "{error}"
+    );
+    logger.join().expect("no panic");
 }
 
 fn attach() -> Attach {
@@ -272,12 +282,12 @@ fn attach() -> Attach {
         udp_port: 7000,
         inherit: false,
         service: "web".into(),
+        ..Attach::PLAIN
     }
 }
 
-/// Each kind of logger is sent what it reads, and nothing is lost behind what it does not.
 #[test]
-fn previous_version_logger_gets_known_frames() {
+fn logger_with_other_key_gets_no_digests() {
     let frame = |kind, packet: &'static [u8]| MirrorFrame {
         kind,
         flow_id: FlowId(1),
@@ -295,22 +305,18 @@ fn previous_version_logger_gets_known_frames() {
         }
         bytes
     };
-    let from = SeqNumber(5);
-    let head = |asked| frame(FrameKind::Outstream { from, asked }, b"a head");
+    let (from, asked) = (SeqNumber(5), Some(SeqNumber(6)));
+    let head = frame(FrameKind::Outstream { from, asked }, b"a head");
     let digest = frame(FrameKind::Digest, &[7; 24]);
     let closed = frame(
         FrameKind::Closed(protocol::mirror::CloseReason::Finished),
         b"",
     );
-    let all = bytes(&[digest, head(Some(SeqNumber(6))), closed]);
-    let with_digests = bytes(&[digest, head(None), closed]);
-    let former = bytes(&[head(None), closed]);
-    assert_eq!(Dialect::Digests.frames(&all, true), with_digests);
-    assert_eq!(Dialect::Former.frames(&all, true), former);
-    let versions = [4, former.len() - HEADER_LEN + 4].map(|at| former[at]);
-    assert_eq!(versions, [2, 2]);
-    let damaged = [&former[..], b"damaged"].concat();
-    assert_eq!(Dialect::Former.frames(&damaged, true), damaged);
+    let all = bytes(&[digest, head, digest, closed]);
+    let kept = bytes(&[head, closed]);
+    assert_eq!(without_digests(&all), kept);
+    let damaged = [&all[..], b"damaged"].concat();
+    assert_eq!(without_digests(&damaged), [&kept[..], b"damaged"].concat());
 }
 
 #[test]
@@ -323,15 +329,15 @@ fn refused_claim_has_its_own_error() {
         beside: "site".into(),
     };
     let (at, key, logger) = logger(vec![vec![refused], vec![beside]]);
-    let dial = || LoggerClient::dial(at, &key, TEST_TIMEOUT);
-    let error = LoggerClient::claiming(&claim(), dial).err();
+    let dial = || LoggerClient::dial(at, &key, TEST_TIMEOUT).expect("it listens");
+    let error = dial().claiming(&claim()).err();
     let error = error.expect("it is refused");
     assert!(
         matches!(&error, ServeError::AddressClaimed(why) if why == "10.0.0.10:80 is another's"),
         "{error}"
     );
     assert_eq!(error.fault(), crate::Fault::InTheWay);
-    let (client, beside) = LoggerClient::claiming(&claim(), dial).expect("it serves");
+    let (client, beside) = dial().claiming(&claim()).expect("it serves");
     assert_eq!(beside.as_deref(), Some("site"));
     drop(client);
     logger.join().expect("no panic");
@@ -372,10 +378,12 @@ fn slow_logger_start_is_awaited() {
             for _ in timeouts {
                 let (mut stream, _) = listener.accept().expect("a stream");
                 thread::sleep(Duration::from_millis(200));
-                let mut bytes = Vec::new();
-                encode(&Response::Hello { pid: 7 }, &mut bytes).expect("a message");
+                let mut bytes = Opening::of(Role::Answers).encode().to_vec();
+                let hello = Response::Hello { pid: 7 };
+                encode(&hello, Agreed::OWN, &mut bytes).expect("a message");
                 // The client may have left.
                 let _ = stream.write_all(&bytes);
+                let _ = stream.read_to_end(&mut Vec::new());
             }
         });
         timeouts.map(|timeout| LoggerClient::connect(&at, "web", timeout).map(|client| client.pid))

@@ -29,18 +29,9 @@ fn flow(received: u32) -> Flow {
 
 fn summary(stable_seq: SeqNumber) -> RecordSummary {
     RecordSummary {
-        flow: FlowId(5),
-        client_isn: CLIENT,
-        server_isn: SERVER,
-        start: CLIENT + 1,
         stable_seq,
-        client_fin: None,
-        turn_instream: CLIENT + 1,
-        turn_outstream: SERVER + 1,
-        answers: [SERVER + 1; 2],
-        outstream_end: None,
         doubt: stable_seq,
-        unprotected: None,
+        ..RecordSummary::fresh(FlowId(5), CLIENT, SERVER)
     }
 }
 

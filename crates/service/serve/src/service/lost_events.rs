@@ -142,18 +142,8 @@ mod tests {
     fn summary(number: u64, unprotected: Option<protocol::UnprotectedReason>) -> RecordSummary {
         let at = SeqNumber(0);
         RecordSummary {
-            flow: FlowId(number),
-            client_isn: at,
-            server_isn: at,
-            start: at,
-            stable_seq: at,
-            client_fin: None,
-            turn_instream: at,
-            turn_outstream: at,
-            answers: [at; 2],
-            outstream_end: None,
-            doubt: at,
             unprotected,
+            ..RecordSummary::fresh(FlowId(number), at, at)
         }
     }
 

@@ -97,36 +97,3 @@ pub(super) fn answer() -> impl Strategy<Value = LeaseAnswer> {
         }
     })
 }
-
-#[test]
-#[rustfmt::skip]
-fn the_encoding_of_leases_is_pinned() {
-    let mut asked = vec![54, 0, 0, 0, 7, 15, 2, 1, 0, 0, 0, 0, 0, 0];
-    asked.extend([3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 7, 6]);
-    asked.extend([3, 8, 0, 0, 0, 1, 0, 9, 0, 0, 0, 0, 0, 0, 0, b'w', b'e', b'b']);
-    assert_eq!(bytes_of(&Request::Lease(lease_request())), asked);
-    let mut answered = vec![37, 0, 0, 0, 7, 0x8d, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0];
-    answered.extend([3, 0, 0, 0, 0, 0, 0, 0, 2, 4, 0, 0, 0, 6, 5, 0, 0, 1, 2]);
-    assert_eq!(bytes_of(&Response::Lease(LEASE_ANSWER)), answered);
-}
-
-#[test]
-fn what_nobody_can_mean_is_malformed() {
-    let request = bytes_of(&Request::Lease(lease_request()));
-    let standing_at = 4 + 2 + 34;
-    for (at, value) in [(standing_at, 5), (standing_at, 0), (standing_at + 5, 2)] {
-        let mut request = request.clone();
-        request[at] = value;
-        let error = request_error(&request);
-        assert!(matches!(error, Some(ControlError::Malformed(_))));
-    }
-    let verdict_at = 4 + 2 + 24;
-    for (at, value) in [(verdict_at, 6), (verdict_at + 10, 4)] {
-        let mut answer = bytes_of(&Response::Lease(LEASE_ANSWER));
-        answer[at] = value;
-        assert!(matches!(
-            pull::<Response>(&answer),
-            Err(ControlError::Malformed(_))
-        ));
-    }
-}

@@ -1,5 +1,6 @@
 //! Parts of an entry.
 
+use protocol::control::{Attach, ReplayMode};
 use wire::SeqNumber;
 
 pub(super) fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
@@ -34,4 +35,31 @@ pub(super) fn known<T>(is_known: bool, numbers: [SeqNumber; 2], value: T) -> Opt
         true => Some(Some(value)),
         false => (numbers == [SeqNumber(0); 2]).then_some(None),
     }
+}
+
+/// The service of a session, without the versions of the link: a host tells these again when the host attaches. All
+/// numbers have a fixed length; the name of the service reaches to the end.
+pub(super) fn write_attach(attach: &Attach, out: &mut Vec<u8>) {
+    out.extend_from_slice(&attach.instance.to_le_bytes());
+    out.push(attach.replay.code());
+    out.extend_from_slice(&attach.per_connection.to_le_bytes());
+    out.extend_from_slice(&attach.total.to_le_bytes());
+    out.extend_from_slice(&attach.connections.to_le_bytes());
+    out.extend_from_slice(&attach.udp_port.to_le_bytes());
+    out.push(u8::from(attach.inherit));
+    out.extend_from_slice(attach.service.as_bytes());
+}
+
+pub(super) fn read_attach(mut bytes: &[u8]) -> Option<Attach> {
+    Some(Attach {
+        instance: u64::from_le_bytes(take(&mut bytes)?),
+        replay: ReplayMode::from_code(u8::from_le_bytes(take(&mut bytes)?))?,
+        per_connection: u64::from_le_bytes(take(&mut bytes)?),
+        total: u64::from_le_bytes(take(&mut bytes)?),
+        connections: u32::from_le_bytes(take(&mut bytes)?),
+        udp_port: u16::from_le_bytes(take(&mut bytes)?),
+        inherit: truth(&mut bytes)?,
+        service: String::from_utf8(bytes.to_vec()).ok()?,
+        ..Attach::PLAIN
+    })
 }

@@ -1,7 +1,9 @@
 use protocol::{
     DigestSeed,
     control::{Attach, ReplayMode},
+    link::{Handshake, SynOptions},
 };
+use wire::FlowKey;
 
 use super::*;
 
@@ -133,6 +135,7 @@ fn an_attachment_is_that_of_its_instance() {
             udp_port: 4,
             inherit: false,
             service: "web".to_owned(),
+            ..Attach::PLAIN
         },
         from: IpAddr::from([10, 0, 0, 1]),
         key: "key".to_owned(),
@@ -145,6 +148,46 @@ fn an_attachment_is_that_of_its_instance() {
         Some((3, entry.clone()))
     );
     assert_eq!(Entry::read(Layout::Own, &written(4, &entry)), None);
+    let mut bytes = vec![1, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
+    bytes.extend([5, 0, 0, 0, 0, 0, 0, 0, 6, 0, 0, 0, 0, 0, 0, 0]);
+    bytes.extend([3, b'k', b'e', b'y', 3, 0, 0, 0, 0, 0, 0, 0, 1]);
+    bytes.extend([1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+    bytes.extend([3, 0, 0, 0, 4, 0, 0, b'w', b'e', b'b']);
+    assert_eq!(written(3, &entry), bytes, "the layout of the log changes");
+}
+
+/// The control stream may change; files keep their layout.
+#[test]
+fn layout_of_a_connection_is_pinned() {
+    let handshake = Handshake {
+        tsval: 6,
+        syn_window: 7,
+        syn_options: SynOptions::new(&[1]).expect("short"),
+        window_scale: 8,
+        sack: true,
+        ..Handshake::PLAIN
+    };
+    let resume = Resume {
+        flow: FlowId(1),
+        key: FlowKey::new(
+            "10.0.0.1:40000".parse().expect("an address"),
+            "[fd00::1]:80".parse().expect("an address"),
+        ),
+        client_isn: SeqNumber(2),
+        server_isn: SeqNumber(3),
+        instream: SeqNumber(4),
+        outstream: SeqNumber(5),
+        handshake,
+    };
+    let mut bytes = vec![4, 3, 0, 0, 0, 0, 0, 0, 0];
+    bytes.extend([1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+    bytes.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
+    bytes.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    bytes.extend([0x9c, 0x40, 0, 80, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0]);
+    bytes.extend([5, 0, 0, 0, 6, 0, 0, 0, 7, 0, 2, 1, 8, 2, 1]);
+    bytes.extend([0; 41]);
+    assert_eq!(written(3, &Entry::Opened(resume)), bytes);
 }
 
 /// What version 5 wrote of this instance and connection, in its layout.

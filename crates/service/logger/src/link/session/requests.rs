@@ -65,7 +65,6 @@ impl Session {
                 Vec::new()
             }
             Request::Attach(_)
-            | Request::FormerAttach(_)
             | Request::Rekey
             | Request::Shutdown
             | Request::InUse { .. }

@@ -1,0 +1,144 @@
+//! The beginning of a stream: each end tells the versions that it speaks.
+//!
+//! | offset | field | |
+//! |---|---|---|
+//! | 0 | magic | `OLctl` |
+//! | 5 | role `u8` | 1: the end that asks; 2: the end that answers |
+//! | 6 | oldest `u8` | oldest version of the control stream that this end speaks, above 0 |
+//! | 7 | newest `u8` | newest version |
+//!
+//! The layout is the same in all versions: an end that reads an opening does not know the version of the peer yet.
+
+use super::{ControlError, VERSIONS};
+use crate::Versions;
+
+const MAGIC: [u8; 5] = *b"OLctl";
+
+/// Which end of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// `serve`, a standby or an operator: begins the stream and sends requests.
+    Asks,
+    /// The logger: answers.
+    Answers,
+}
+
+impl Role {
+    const fn code(self) -> u8 {
+        match self {
+            Self::Asks => 1,
+            Self::Answers => 2,
+        }
+    }
+}
+
+/// The first bytes of each direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Opening {
+    /// The end that sends the opening.
+    pub role: Role,
+    /// The versions that this end speaks.
+    pub versions: Versions,
+}
+
+impl Opening {
+    /// The length of an opening, bytes.
+    pub const LEN: usize = 8;
+
+    /// The opening of this program in this role.
+    #[must_use]
+    pub const fn of(role: Role) -> Self {
+        Self {
+            role,
+            versions: VERSIONS,
+        }
+    }
+
+    /// The bytes of the opening.
+    #[must_use]
+    pub const fn encode(self) -> [u8; Self::LEN] {
+        let [a, b, c, d, e] = MAGIC;
+        let (oldest, newest) = (self.versions.oldest(), self.versions.newest());
+        [a, b, c, d, e, self.role.code(), oldest, newest]
+    }
+
+    /// Reads the opening of the end with this role from the beginning of a stream; `None`: some of it has not arrived.
+    /// A stranger is noticed at the first wrong byte.
+    ///
+    /// # Errors
+    ///
+    /// [`ControlError::NoOpening`] and [`ControlError::WrongWay`].
+    pub fn read(from: Role, stream: &[u8]) -> Result<Option<Self>, ControlError> {
+        let arrived = stream.len().min(MAGIC.len());
+        if stream[..arrived] != MAGIC[..arrived] {
+            return Err(ControlError::NoOpening);
+        }
+        match stream.get(MAGIC.len()) {
+            Some(role) if *role == from.code() => {}
+            Some(1 | 2) => return Err(ControlError::WrongWay),
+            Some(_) => return Err(ControlError::NoOpening),
+            None => return Ok(None),
+        }
+        let Some([oldest, newest]) = stream.get(MAGIC.len() + 1..Self::LEN) else {
+            return Ok(None);
+        };
+        let versions = Versions::new(*oldest, *newest).ok_or(ControlError::NoOpening)?;
+        Ok(Some(Self {
+            role: from,
+            versions,
+        }))
+    }
+}
+
+/// The newest version of the peer, compared with ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Peer {
+    /// The peer knows exactly the fields that we know.
+    Same,
+    /// The peer may send fields that we do not know.
+    Newer,
+    /// The peer may not know all fields that we know.
+    Older,
+}
+
+/// The terms of a stream after both openings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Agreed {
+    version: u8,
+    peer: Peer,
+}
+
+impl Agreed {
+    /// Two ends of this version of the program.
+    pub const OWN: Self = Self {
+        version: VERSIONS.newest(),
+        peer: Peer::Same,
+    };
+
+    /// The terms for an end that speaks `ours`, with a peer that speaks `theirs`.
+    ///
+    /// # Errors
+    ///
+    /// [`ControlError::NoCommonVersion`].
+    pub fn on(ours: Versions, theirs: Versions) -> Result<Self, ControlError> {
+        let Some(version) = ours.agree(theirs) else {
+            return Err(ControlError::NoCommonVersion { ours, theirs });
+        };
+        let peer = match theirs.newest().cmp(&ours.newest()) {
+            core::cmp::Ordering::Less => Peer::Older,
+            core::cmp::Ordering::Equal => Peer::Same,
+            core::cmp::Ordering::Greater => Peer::Newer,
+        };
+        Ok(Self { version, peer })
+    }
+
+    /// The version that both ends speak: no message of a later version goes over this stream.
+    #[must_use]
+    pub const fn version(self) -> u8 {
+        self.version
+    }
+
+    pub(super) const fn peer(self) -> Peer {
+        self.peer
+    }
+}

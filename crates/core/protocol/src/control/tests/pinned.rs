@@ -1,0 +1,274 @@
+//! The encoding of one example of each message, so that no change of the format is made by accident.
+
+use super::lease::{LEASE_ANSWER, lease_request};
+use super::*;
+use crate::DigestSeed;
+
+const IMAGE: KeptImage = KeptImage {
+    number: 1,
+    length: 2,
+    base: 3,
+    processes: 4,
+};
+
+const EDITION: Edition = Edition {
+    record: 300,
+    history: 2,
+};
+
+fn requests() -> Vec<Request> {
+    let (flow, from, max_len) = (FlowId(300), SeqNumber(0xa0b0_c0d0), 9);
+    let service = String::from("web");
+    let all = vec![
+        Request::Hello {
+            service: service.clone(),
+        },
+        Request::Summaries,
+        Request::Read {
+            flow,
+            from,
+            max_len,
+        },
+        Request::OutstreamHeads { flow },
+        Request::Beginnings { flow },
+        Request::Digests { flow },
+        Request::Unprotect { flow },
+        Request::Statistics,
+        Request::Shutdown,
+        Request::HoldTurns { hold: true },
+        Request::Attach(attach()),
+        Request::DigestSeed(DigestSeed([1, 300])),
+        Request::Rekey,
+        Request::Frames { bytes: vec![7, 8] },
+        Request::Barrier { token: 1 },
+        Request::Resume(resume()),
+        Request::InUse { session: 9 },
+        Request::Connections,
+        Request::Lease(lease_request()),
+        Request::GiveUp {
+            service: service.clone(),
+        },
+        Request::Claim(Claim {
+            host: 0x0102,
+            serves: true,
+            shared: false,
+            host_name: "a".into(),
+            service: service.clone(),
+            addresses: vec![
+                "10.0.0.1:80".parse().unwrap(),
+                "[fd00::1]:443".parse().unwrap(),
+            ],
+        }),
+        Request::Determinants {
+            record: Some(9),
+            said: vec![(1, 300), (2, 3)],
+        },
+        Request::TellDeterminants {
+            record: 1,
+            process: 2,
+            from: 3,
+            bytes: vec![4],
+        },
+        Request::ReadDeterminants {
+            process: 1,
+            from: 2,
+            max_len,
+        },
+        Request::Release {
+            places: vec![(flow, from)],
+        },
+        Request::CutDeterminants {
+            process: 1,
+            length: 2,
+        },
+        Request::Follow {
+            service,
+            edition: Some(EDITION),
+            streams: vec![(1, 2)],
+        },
+        Request::TellImage {
+            record: 1,
+            image: 2,
+            length: 3,
+            from: 4,
+            bytes: vec![5],
+        },
+        Request::CommitImage {
+            record: 1,
+            image: 2,
+            base: 3,
+            processes: 4,
+        },
+        Request::DropImage,
+        Request::ReadImage {
+            image: 1,
+            from: 2,
+            max_len,
+        },
+    ];
+    #[cfg(feature = "next-version")]
+    let all = [all, vec![Request::Next { token: 1 }]].concat();
+    all
+}
+
+fn responses() -> Vec<Response> {
+    let (flow, from) = (FlowId(300), SeqNumber(0xa0b0_c0d0));
+    let bytes = vec![7, 8];
+    let recorded = Recorded {
+        beginning: resume(),
+        acknowledged: 0x0a0b,
+        tsval: 12,
+        tsecr: 13,
+    };
+    vec![
+        Response::Hello { pid: 300 },
+        Response::Drained { token: 1 },
+        Response::Summaries {
+            summaries: vec![summary()],
+            last: true,
+        },
+        Response::Data {
+            flow,
+            from,
+            bytes: bytes.clone(),
+        },
+        Response::OutstreamHeads {
+            flow,
+            ranges: vec![(from, vec![0xaa]), (SeqNumber(9), vec![])],
+            last: false,
+        },
+        Response::Beginnings {
+            flow,
+            places: vec![(from, SeqNumber(1))],
+            last: true,
+        },
+        Response::DigestSeed(DigestSeed([1, 300])),
+        Response::Digests {
+            flow,
+            digests: vec![DIGEST],
+            last: true,
+        },
+        Response::Unprotected {
+            flow,
+            reason: UnprotectedReason::AwaitsTurn,
+        },
+        Response::Statistics(Statistics {
+            flows: 1,
+            unprotected_flows: 2,
+            instream_bytes: 3,
+            outstream_bytes: 4,
+            held: 5,
+            frames: 6,
+            malformed_frames: 7,
+            unknown_flow_frames: 300,
+        }),
+        Response::Error {
+            code: ErrorCode::LinkVersion,
+            message: "no".into(),
+        },
+        Response::Attached {
+            pid: 9,
+            kept: true,
+            session: 8,
+            keys: LINK_KEYS,
+        },
+        Response::Keys(LINK_KEYS),
+        Response::Unknown { flow_low: 0x0102 },
+        Response::Connections {
+            connections: vec![recorded],
+            last: false,
+        },
+        Response::GivenUp { epoch: 1 },
+        Response::Claimed {
+            beside: "so".into(),
+        },
+        Response::Lease(LEASE_ANSWER),
+        Response::Hosts {
+            serves: "a".into(),
+            stands_by: "b".into(),
+        },
+        Response::Determinants {
+            edition: Some(EDITION),
+            is_whole: true,
+            image: Some(IMAGE),
+            streams: vec![(1, 2)],
+        },
+        Response::DeterminantBytes {
+            bytes: bytes.clone(),
+        },
+        Response::ImageTaken {
+            record: 1,
+            image: 2,
+            there: 3,
+        },
+        Response::ImageKept {
+            record: 1,
+            image: 2,
+        },
+        Response::ImageRefused {
+            record: 1,
+            image: 2,
+            why: "no".into(),
+        },
+        Response::ImageBytes {
+            bytes: bytes.clone(),
+        },
+        Response::Followed { edition: None },
+        Response::Grown {
+            process: 1,
+            from: 2,
+            bytes,
+        },
+    ]
+}
+
+/// Each message is there, and no number is left out.
+fn are_all<M: Message + PartialEq + core::fmt::Debug>(examples: &[M]) {
+    for (number, example) in examples.iter().enumerate() {
+        let bytes = bytes_of(example);
+        assert_eq!(usize::from(bytes[4]), number, "{example:?}");
+        assert_eq!(pull::<M>(&bytes).unwrap().as_ref(), Some(example));
+    }
+    let next = u32::try_from(examples.len()).unwrap();
+    let unknown = message(&postcard::to_allocvec(&next).unwrap());
+    let error = ControlError::UnknownMessage(next);
+    assert_eq!(pull::<M>(&unknown), Err(error));
+}
+
+#[test]
+fn every_message_has_an_example() {
+    are_all(&requests());
+    are_all(&responses());
+}
+
+#[cfg(not(feature = "next-version"))]
+fn table<M: Message + core::fmt::Debug>(examples: &[M]) -> String {
+    use core::fmt::Write;
+    let mut table = String::new();
+    for example in examples {
+        let named = format!("{example:?}");
+        let name = named.split([' ', '(', '{']).next().unwrap_or_default();
+        write!(table, "{name}:").unwrap();
+        for byte in &bytes_of(example)[4..] {
+            write!(table, " {byte:02x}").unwrap();
+        }
+        table.push('\n');
+    }
+    table
+}
+
+/// A change here is a change of the protocol: `CONTRIBUTING.md`, "Versions of formats".
+#[cfg(not(feature = "next-version"))]
+#[test]
+fn encodings_are_pinned() {
+    insta::assert_snapshot!("requests", table(&requests()));
+    insta::assert_snapshot!("responses", table(&responses()));
+}
+
+#[test]
+fn older_stream_takes_all_messages_of_its_version() {
+    let first = Agreed::on(VERSIONS, crate::Versions::only(FIRST_NEGOTIATED)).unwrap();
+    let can_be_said = |message: &Request| encode(message, first, &mut Vec::new()).is_ok();
+    let refused = requests().iter().filter(|one| !can_be_said(one)).count();
+    assert_eq!(refused, usize::from(VERSION - FIRST_NEGOTIATED));
+}
