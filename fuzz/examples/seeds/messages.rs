@@ -444,7 +444,10 @@ pub(crate) fn control_socket() -> Vec<Vec<u8>> {
         all_requests,
     ]
     .concat();
-    all.extend([ring, link]);
+    // No connection has this number: copies of records are read under it.
+    let reserved = Request::Resume(resume(FlowId::RESERVED.0));
+    let reserved = [said(&reserved), said(&heads), said(&Request::Summaries)].concat();
+    all.extend([ring, link, reserved]);
     all.extend(
         requests()
             .iter()
