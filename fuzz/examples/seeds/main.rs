@@ -11,8 +11,8 @@ use std::{fs, path::Path};
 
 use logs::{damaged_logs, entries, log_of_a_logger, one_of_each_kind, segments_of};
 use messages::{
-    control_socket, datagrams, frames, north, packets, requests, responses, said, strangers,
-    with_size,
+    control_socket, datagrams, frames, north, openings, packets, requests, responses, said,
+    strangers, with_size,
 };
 
 fn main() {
@@ -44,6 +44,7 @@ fn main() {
                 .into_iter()
                 .map(|request| said(&request))
                 .chain(responses())
+                .chain(openings())
                 .collect(),
         ),
     );

@@ -3,7 +3,10 @@
 use north_abi::{Call, HEADER_MAX, Record, handover};
 use protocol::{
     Digest, DigestSeed, UnprotectedReason,
-    control::{Attach, Claim, ErrorCode, Message, ReplayMode, Request, Response, Resume, encode},
+    control::{
+        Agreed, Attach, Claim, ErrorCode, Message, Opening, ReplayMode, Request, Response, Resume,
+        Role, encode,
+    },
     link::{
         Ack, DETERMINANTS_OVERHEAD, Determinants, Handshake, Head, KeySlot, LinkKey, Open, Probe,
         ProbeKind, SegmentFlags, SegmentKind, Signer, Stable, StreamPosition, SynOptions, VERSION,
@@ -259,7 +262,7 @@ pub(crate) fn datagrams() -> Vec<Vec<u8>> {
 
 pub(crate) fn said<M: Message>(message: &M) -> Vec<u8> {
     let mut bytes = Vec::new();
-    encode(message, &mut bytes).expect("a message");
+    encode(message, Agreed::OWN, &mut bytes).expect("a message");
     bytes
 }
 
@@ -294,6 +297,7 @@ pub(crate) fn attach() -> Attach {
         udp_port: 1000,
         inherit: false,
         service: "web".into(),
+        ..Attach::PLAIN
     }
 }
 
@@ -352,8 +356,6 @@ pub(crate) fn requests() -> Vec<Request> {
             service: "web".into(),
             addresses: [false, true].map(|v6| flow_key(v6).server()).to_vec(),
         }),
-        Request::FormerAttach(attach()),
-        Request::FormerSummaries,
     ]
 }
 
@@ -403,6 +405,17 @@ pub(crate) fn responses() -> Vec<Vec<u8>> {
     all.iter().map(said).collect()
 }
 
+/// Openings of a control stream, alone and with a message behind them.
+pub(crate) fn openings() -> Vec<Vec<u8>> {
+    let asks = Opening::of(Role::Asks).encode().to_vec();
+    let answers = Opening::of(Role::Answers).encode().to_vec();
+    vec![
+        [&asks[..], &said(&Request::Summaries)].concat(),
+        [&answers[..], &said(&Response::Hello { pid: 1 })].concat(),
+        asks[..6].to_vec(),
+    ]
+}
+
 /// Some targets read the size of the pieces first.
 pub(crate) fn with_size(all: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     all.into_iter()
@@ -439,11 +452,13 @@ pub(crate) fn control_socket() -> Vec<Vec<u8>> {
         all_requests,
     ]
     .concat();
-    all.extend([ring, link]);
+    // No connection has this number: copies of records are read under it.
+    let reserved = Request::Resume(resume(FlowId::RESERVED.0));
+    let reserved = [said(&reserved), said(&heads), said(&Request::Summaries)].concat();
+    all.extend([ring, link, reserved]);
     all.extend(
         requests()
             .iter()
-            .filter(|request| request.type_code() > 8)
             .map(|request| [said(&Request::Resume(resume(1))), said(request)].concat()),
     );
     all

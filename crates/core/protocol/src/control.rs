@@ -12,17 +12,17 @@
 //! ```
 //!
 //! The length counts what follows it and is at most [`MAX_MESSAGE`]. A message is the encoding of its type by serde and
-//! [`postcard`](https://postcard.jamesmunns.com/wire-format): the number of the variant, then the fields in order, numbers
-//! in groups of seven bits. A struct in a struct and an element of a list have a length before them (`framed`).
+//! [`postcard`](https://postcard.jamesmunns.com/wire-format): the number of the variant, then the fields in order,
+//! numbers in groups of seven bits. A struct in a struct and an element of a list have a length before them (`framed`).
 //!
 //! **How the protocol grows.** Two versions in a row understand each other. So:
 //!
 //! - [`VERSION`] is raised, and [`OLDEST`] becomes the version before.
-//! - A variant is only ever appended to its enum. A message with the variant goes over streams of its version only:
-//!   [`Message::since`] names the version, and [`encode`] and [`Decoder::pull`] refuse an earlier stream. The sender does
-//!   without the message there.
-//! - A field is only ever appended to its struct or variant, and has `#[serde(default)]`. The default (0, `None`, empty)
-//!   means "the peer does not know the field".
+//! - A variant is only ever appended to its enum. A message with the variant goes over streams of its version and of
+//!   later versions: [`Message::since`] names the version, and [`encode`] and [`Decoder::pull`] refuse an earlier
+//!   stream. The sender does without the message there.
+//! - A field is only ever appended to its struct or variant, and has `#[serde(default)]`. The default (0, `None`,
+//!   empty) means "the peer does not know the field".
 //! - Tuples do not grow. But a tuple in a list becomes a struct with the same fields, and the struct grows.
 //! - When [`OLDEST`] passes the version of a field, the field loses its `#[serde(default)]`.
 //!

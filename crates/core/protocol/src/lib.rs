@@ -11,8 +11,9 @@
 //! And [`awake`]: how who waits for the other end of the log link does so.
 //!
 //! Nothing here does I/O. Each value has exactly one encoding, and what is not that encoding is an
-//! error. A change of a layout changes its version. [`mirror`] and [`link`] are little-endian, and a reader never guesses
-//! what a newer writer meant. The ends of a [`control`] stream agree on a version, and messages grow by fixed rules.
+//! error. A change of a layout changes its version. [`mirror`] and [`link`] are little-endian, and a reader never
+//! guesses what a newer writer meant. The ends of a [`control`] stream agree on a version, and messages grow by fixed
+//! rules.
 //!
 //! **Panics.** No function of this crate panics on any byte string that it is given.
 

@@ -129,8 +129,6 @@ enum Serve {
 struct Here {
     socket: UnixStream,
     requests: Decoder<Request>,
-    /// The terms of the stream, once both ends have opened it.
-    agreed: Option<Agreed>,
 }
 
 impl Serve {
@@ -151,7 +149,6 @@ impl Serve {
                     Ok(Self::Here(Here {
                         socket,
                         requests: Decoder::at_opening(VERSIONS),
-                        agreed: None,
                     }))
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Self::Gone(since)),
@@ -174,19 +171,16 @@ impl Serve {
 impl Here {
     /// The terms of the stream; `None`: the opening of `serve` has not arrived.
     fn open(&mut self) -> Result<Option<Agreed>, LoggerError> {
-        if self.agreed.is_none() {
-            let opened = self.requests.open();
-            let is_ours = matches!(
-                opened,
-                Ok(Some(_)) | Err(ControlError::NoCommonVersion { .. })
-            );
-            if is_ours {
-                self.socket
-                    .write_all(&Opening::of(Role::Answers).encode())?;
-            }
-            self.agreed = opened.map_err(LoggerError::NotAgreed)?;
+        let known = self.requests.agreed();
+        if known.is_some() {
+            return Ok(known);
         }
-        Ok(self.agreed)
+        let opened = self.requests.open();
+        if let Ok(Some(_)) | Err(ControlError::NoCommonVersion { .. }) = opened {
+            self.socket
+                .write_all(&Opening::of(Role::Answers).encode())?;
+        }
+        opened.map_err(LoggerError::NotAgreed)
     }
 
     /// Say what there is to say, and answer what was asked. Tells how many bytes that took; `None`:

@@ -73,7 +73,6 @@ fn attach() -> Attach {
         udp_port: 0x0607,
         inherit: true,
         service: "web".into(),
-        link: crate::Versions::only(7),
         ..Attach::PLAIN
     }
 }

@@ -181,14 +181,14 @@ pub(super) mod runs {
     use wire::SeqNumber;
 
     #[derive(Serialize)]
-    struct Said<'a> {
+    struct WrittenRun<'a> {
         from: SeqNumber,
         #[serde(with = "bytes")]
         bytes: &'a [u8],
     }
 
     #[derive(Deserialize)]
-    struct Heard {
+    struct ReadRun {
         from: SeqNumber,
         #[serde(with = "bytes")]
         bytes: Vec<u8>,
@@ -199,10 +199,10 @@ pub(super) mod runs {
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         // The reader's elements are larger than the writer's.
-        list::check::<Heard, S>(runs.len())?;
-        let all: Vec<Said<'_>> = runs
+        list::check::<ReadRun, S>(runs.len())?;
+        let all: Vec<WrittenRun<'_>> = runs
             .iter()
-            .map(|(from, bytes)| Said { from: *from, bytes })
+            .map(|(from, bytes)| WrittenRun { from: *from, bytes })
             .collect();
         list::serialize(&all, serializer)
     }
@@ -210,8 +210,8 @@ pub(super) mod runs {
     pub(in crate::control) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Vec<(SeqNumber, Vec<u8>)>, D::Error> {
-        let heard: Vec<Heard> = list::deserialize(deserializer)?;
-        Ok(heard.into_iter().map(|run| (run.from, run.bytes)).collect())
+        let read: Vec<ReadRun> = list::deserialize(deserializer)?;
+        Ok(read.into_iter().map(|run| (run.from, run.bytes)).collect())
     }
 }
 
@@ -246,11 +246,11 @@ pub(super) mod addresses {
     pub(in crate::control) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Vec<SocketAddr>, D::Error> {
-        let heard: Vec<Address> = list::deserialize(deserializer)?;
+        let read: Vec<Address> = list::deserialize(deserializer)?;
         let address = |Address { ip, port }| {
             let ip = IpAddr::V6(Ipv6Addr::from(ip)).to_canonical();
             SocketAddr::new(ip, port)
         };
-        Ok(heard.into_iter().map(address).collect())
+        Ok(read.into_iter().map(address).collect())
     }
 }

@@ -12,7 +12,7 @@ use lease::{Claimant, Taken};
 use protocol::{
     Versions,
     control::{
-        Agreed, Attach, ControlError, Decoder, Opening, Request, Response, Role, VERSIONS, encode,
+        Attach, ControlError, Decoder, Opening, Request, Response, Role, VERSIONS, encode,
     },
 };
 use rustix::net::sockopt;
@@ -84,8 +84,6 @@ pub(super) enum Over {
 pub(super) struct Client {
     channel: Channel<TcpStream>,
     requests: Decoder<Request>,
-    /// The terms of the stream, once both ends have opened it.
-    agreed: Option<Agreed>,
     /// Requests may be left, because too many answers waited to be sent.
     stalled: bool,
     /// On which of our addresses it came in.
@@ -127,7 +125,6 @@ impl Client {
         Ok(Self {
             channel: Channel::accept(stream, keys, now),
             requests: Decoder::at_opening(VERSIONS),
-            agreed: None,
             stalled: false,
             via,
             local,
@@ -183,19 +180,15 @@ impl Client {
 
     /// Whether the opening of the stream has arrived, and is answered.
     fn is_open(&mut self) -> Result<bool, ClientError> {
-        if self.agreed.is_none() {
-            let opened = self.requests.open();
-            let is_ours = matches!(
-                opened,
-                Ok(Some(_)) | Err(ControlError::NoCommonVersion { .. })
-            );
-            if is_ours {
-                self.channel.say(&Opening::of(Role::Answers).encode())?;
-                self.channel.flush()?;
-            }
-            self.agreed = opened?;
+        if self.requests.agreed().is_some() {
+            return Ok(true);
         }
-        Ok(self.agreed.is_some())
+        let opened = self.requests.open();
+        if let Ok(Some(_)) | Err(ControlError::NoCommonVersion { .. }) = opened {
+            self.channel.say(&Opening::of(Role::Answers).encode())?;
+            self.channel.flush()?;
+        }
+        Ok(opened?.is_some())
     }
 
     /// Requests may be left that can be answered now: nothing will come that says so.
@@ -205,7 +198,7 @@ impl Client {
 
     pub(super) fn say(&mut self, response: &Response) -> Result<(), ClientError> {
         // Answers come after requests, and these after the opening.
-        let agreed = self.agreed.ok_or(ClientError::OutOfOrder)?;
+        let agreed = self.requests.agreed().ok_or(ClientError::OutOfOrder)?;
         let mut bytes = Vec::new();
         encode(response, agreed, &mut bytes)?;
         Ok(self.channel.say(&bytes)?)

@@ -442,7 +442,7 @@ fn who_has_no_key_is_refused() {
 }
 
 #[test]
-fn client_without_common_version_hears_the_versions_of_the_logger() {
+fn client_without_common_version_gets_the_versions_of_the_logger() {
     let (key, ring) = keys();
     let logger = Running::start(config(ring, "127.0.0.1:0"));
     let theirs = Versions::only(VERSIONS.newest() + 1);

@@ -24,17 +24,17 @@ fn logger(answers: Vec<Vec<Response>>) -> (SocketAddr, Key, thread::JoinHandle<V
         let agreed = loop {
             match requests.open().expect("an opening") {
                 Some(agreed) => break agreed,
-                None => assert!(hear(channel, &mut requests)),
+                None => assert!(receive_once(channel, &mut requests)),
             }
         };
         say(channel, &Opening::of(Role::Answers).encode());
         for answer in &answers[at] {
-            heard.extend(hear_request(channel, &mut requests));
+            heard.extend(next_request(channel, &mut requests));
             let mut bytes = Vec::new();
             encode(answer, agreed, &mut bytes).expect("a message");
             say(channel, &bytes);
         }
-        heard.extend(hear_request(channel, &mut requests)); // the end, behind the last
+        heard.extend(next_request(channel, &mut requests)); // the end, behind the last
         (heard, at + 1 < answers.len())
     })
 }
@@ -83,7 +83,7 @@ fn say(channel: &mut Channel<TcpStream>, bytes: &[u8]) {
 }
 
 /// Reads once; false: the stream is at its end.
-fn hear(channel: &mut Channel<TcpStream>, requests: &mut Decoder<Request>) -> bool {
+fn receive_once(channel: &mut Channel<TcpStream>, requests: &mut Decoder<Request>) -> bool {
     match channel.receive() {
         Ok(Received::Plain(bytes)) => requests.feed(&bytes),
         Ok(Received::Nothing) => {}
@@ -93,7 +93,7 @@ fn hear(channel: &mut Channel<TcpStream>, requests: &mut Decoder<Request>) -> bo
 }
 
 /// `None`: the stream is at its end.
-fn hear_request(
+fn next_request(
     channel: &mut Channel<TcpStream>,
     requests: &mut Decoder<Request>,
 ) -> Option<Request> {
@@ -101,7 +101,7 @@ fn hear_request(
         if let Some(request) = requests.pull().expect("a request") {
             return Some(request);
         }
-        if !hear(channel, requests) {
+        if !receive_once(channel, requests) {
             return None;
         }
     }
@@ -210,7 +210,7 @@ fn lease_request() -> LeaseRequest {
 }
 
 #[test]
-fn lease_is_heard_unasked() {
+fn lease_arrives_unasked() {
     let verdict = Verdict::Lease {
         epoch: 6,
         term_us: 1_000_000,

@@ -36,7 +36,10 @@ fn requests() -> Vec<Request> {
         Request::Statistics,
         Request::Shutdown,
         Request::HoldTurns { hold: true },
-        Request::Attach(attach()),
+        Request::Attach(Attach {
+            link: crate::Versions::only(7),
+            ..attach()
+        }),
         Request::DigestSeed(DigestSeed([1, 300])),
         Request::Rekey,
         Request::Frames { bytes: vec![7, 8] },
