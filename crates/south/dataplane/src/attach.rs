@@ -6,6 +6,8 @@
 
 mod adopting;
 
+#[cfg(test)]
+pub(crate) use adopting::program_in_filter;
 pub(crate) use adopting::replace_everywhere;
 
 use std::{io, os::fd::AsFd, ptr::NonNull};

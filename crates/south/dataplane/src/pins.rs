@@ -80,7 +80,7 @@ impl PinDirectory {
     }
 
     /// The directory of the same service in another directory of the mode.
-    fn beside(&self, directory: &str) -> Self {
+    pub(crate) fn beside(&self, directory: &str) -> Self {
         let name = self.0.file_name().unwrap_or_default();
         let all = self.0.parent().and_then(Path::parent);
         Self(all.unwrap_or(Path::new("")).join(directory).join(name))

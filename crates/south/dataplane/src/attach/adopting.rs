@@ -157,3 +157,9 @@ fn replace_linked(link: &Link, program: BorrowedFd<'_>) -> Result<(), libbpf_rs:
         error => Err(libbpf_rs::Error::from_raw_os_error(-error)),
     }
 }
+
+/// Number of the program in our filter for packets that arrive.
+#[cfg(test)]
+pub(crate) fn program_in_filter(interface: &Interface, any: BorrowedFd<'_>) -> Option<u32> {
+    filter_of("ingress", interface, any).query().ok()
+}

@@ -156,17 +156,29 @@ pub(super) fn migrate(
     let (mut object, copies) = load_beside(object, former)?;
     copy_all(&copies)?;
     let loaded = began.elapsed();
-    if let Err(error) = change_over(&mut object, &copies, former, &staged) {
-        undo(former, &staged);
-        return Err(error);
-    }
+    let held = change_over(&mut object, &copies, former, &staged)
+        .inspect_err(|_| undo(former, &staged))?;
     publish(&staged, own)?;
     tracing::info!(
         ?loaded,
+        ?held,
         maps = copies.len(),
         "maps of the former layout were taken over"
     );
     Ok(object)
+}
+
+/// For how long segments were held back.
+#[derive(Debug)]
+#[expect(
+    dead_code,
+    reason = "for the log, and for tests that print the figures"
+)]
+struct Held {
+    /// In all.
+    all: Duration,
+    /// Of that, the grace period.
+    grace_period: Duration,
 }
 
 /// Steps 2 to 7.
@@ -175,7 +187,7 @@ fn change_over(
     copies: &[MapCopy],
     former: &PinDirectory,
     staged: &PinDirectory,
-) -> Result<(), DataplaneError> {
+) -> Result<Held, DataplaneError> {
     let mark = mark_of(object)?;
     let hold = Hold::prepare(former, mark)?;
     attach::replace_everywhere(former, hold.programs())?;
@@ -189,17 +201,16 @@ fn change_over(
     let began = Instant::now();
     hold.begin([next[0].as_fd(), next[1].as_fd()], HOLD_LIMIT)?;
     wait_for_grace_period();
-    let waited = began.elapsed();
+    let grace_period = began.elapsed();
     copy_until_equal(copies)?;
     for (name, mut link) in latch {
         attach::pin_link(&mut link, staged, name)?;
     }
     match hold.end(HoldState::Committed)? {
-        HoldState::Committed => {
-            let held = began.elapsed();
-            tracing::info!(?held, ?waited, "segments were held back");
-            Ok(())
-        }
+        HoldState::Committed => Ok(Held {
+            all: began.elapsed(),
+            grace_period,
+        }),
         _ => Err(DataplaneError::HeldTooLong { limit: HOLD_LIMIT }),
     }
 }

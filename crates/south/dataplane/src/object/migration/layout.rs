@@ -191,7 +191,8 @@ impl Reader<'_> {
             1 => {
                 let encoding = self.next_word()?;
                 let signed = encoding >> 24 & 1 != 0;
-                let is_whole = encoding & 0xffff_ffff & 0x00ff_00ff == size_or_type * 8;
+                // The number of bits, and of the first of these.
+                let is_whole = Some(encoding & 0x00ff_00ff) == size_or_type.checked_mul(8);
                 if is_whole {
                     Type::Integer { size, signed }
                 } else {
