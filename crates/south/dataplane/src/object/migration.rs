@@ -1,23 +1,33 @@
 //! Taking over the maps of the layout before ours, under the traffic.
 //!
-//! The old programs go on all the time, and change their maps. So this is done in steps, each of which leaves a state
-//! that the next `serve` can take up if this one is killed there. *Former* is the directory of the old pins, *staged* is a
-//! directory that no `serve` adopts from, *own* is the directory of this version.
+//! The old programs run all the time, and change their maps. So a migration has steps, and each step leaves a state
+//! that the next `serve` can take up if this `serve` is killed there. *Former* is the directory of the old pins,
+//! *staged* is a directory from which no `serve` adopts, *own* is the directory of this version.
 //!
-//! | step | killed there |
-//! |---|---|
-//! | 1. Our object is loaded. A map whose definition and types are equal is the old map (the rings always are). Each other map is new, and gets what the old map has, converted member by member. | Nothing is pinned. The next `serve` begins again. |
-//! | 2. The programs of `bpf/hold.bpf.c` are pinned in *former*, and take the places of the old programs. These hold nothing yet, and call the old programs. | The old programs are called through the hold. The next `serve` uses the hold again. |
-//! | 3. Our maps, programs and links are pinned in *staged*. The links are the old links, by a second name. | *staged* is removed by the next `serve`. |
-//! | 4. Our latch is attached beside the old latch. From here on a death or a close is seen in both sets of maps. | The kernel detaches our latch with its descriptors. |
-//! | 5. The hold begins, on all interfaces at once: no segment of the service passes. After a grace period of the kernel no old program runs any more. | The hold ends by itself after [`HOLD_LIMIT`], and calls the old programs, whose maps are as they were. |
-//! | 6. All entries that differ are copied again, until none differs: only the latches still change entries. | As in step 5. |
-//! | 7. Our latch is pinned in *staged*. The hold is committed by one compare-and-swap: from here on the hold calls our programs. | The hold says which directory is right: before the commit it is *former*, afterwards it is *staged*. |
-//! | 8. *staged* becomes *own* by one rename. | The next `serve` finds the committed hold in *former*, and renames. |
-//! | 9. As in each adoption, our programs take the places, now of the hold; then *former* is removed, and the old latch with it. | The next `serve` adopts from *own*, and removes *former*. |
+//! 1. Our object is loaded. A map with an equal definition and equal types is the old map (a ring always is). Each other
+//!    map is new, and gets the entries of the old map, converted member by member. Killed here: nothing is pinned, and
+//!    the next `serve` begins anew.
+//! 2. The programs of `bpf/hold.bpf.c` are pinned in *former*, and take the places of the old programs. Until step 5
+//!    the hold only calls the old programs. Killed here: the hold goes on with these calls; the next migration uses the
+//!    same hold.
+//! 3. Our maps, programs and links are pinned in *staged*. The links are the old links, by a second name. Killed here:
+//!    the next `serve` removes *staged*.
+//! 4. Our latch is attached beside the old latch. From here on a death or a close is noted in both sets of maps. Killed
+//!    here: the kernel detaches our latch with its descriptors.
+//! 5. The hold begins, on all interfaces at once: no segment of the service passes. After a grace period of the kernel
+//!    no old program runs. Killed here: the hold ends by itself after [`HOLD_LIMIT`], and calls the old programs, whose
+//!    maps are unchanged.
+//! 6. Entries that differ are copied until none differs: only the latches still change entries. Killed here: as in step
+//!    5.
+//! 7. Our latch is pinned in *staged*. One compare-and-swap commits the hold: from here on the hold calls our programs.
+//!    Killed here: the hold says which directory is right, *former* before the commit and *staged* afterwards.
+//! 8. One rename makes *staged* to *own*. Killed here: the next `serve` finds the committed hold, and renames.
+//! 9. As in each adoption, our programs take the places, now of the hold. Then *former* is removed, with the old latch.
+//!    Killed here: the next `serve` adopts from *own*, and removes *former*.
 //!
-//! This is no use of the gate (`service.gated`). Behind the shut gate the old programs would still change flows and fill
-//! the ring, and the latch would take no note: a death, or a close by the server, in just this moment would be lost.
+//! The gate (`service.gated`) would be the wrong tool. Behind the shut gate the old programs still change flows and
+//! fill the ring, and the latch takes no note: a death of the server, or a close by the server, in this moment would
+//! be lost.
 //!
 //! If a step before the commit fails, the hold ends, the old programs return to their places and *staged* is removed.
 
@@ -107,8 +117,8 @@ const MOST_COPIES: u32 = 50;
 const GRACE_PERIOD: Duration = Duration::from_millis(100);
 
 /// The programs by direction.
-const PROGRAMS: [&str; 2] = ["ingress", "egress"];
-const LATCH: [&str; 2] = ["on_exit", "on_state"];
+const PACKET_PROGRAMS: [&str; 2] = ["ingress", "egress"];
+const LATCH_PROGRAMS: [&str; 2] = ["on_exit", "on_state"];
 
 /// Completes or undoes a migration whose `serve` was killed.
 ///
@@ -174,7 +184,7 @@ pub(super) fn migrate(
     dead_code,
     reason = "for the log, and for tests that print the figures"
 )]
-struct Held {
+struct HoldDuration {
     /// In all.
     all: Duration,
     /// Of that, the grace period.
@@ -187,7 +197,7 @@ fn change_over(
     copies: &[MapCopy],
     former: &PinDirectory,
     staged: &PinDirectory,
-) -> Result<Held, DataplaneError> {
+) -> Result<HoldDuration, DataplaneError> {
     let mark = mark_of(object)?;
     let hold = Hold::prepare(former, mark)?;
     attach::replace_everywhere(former, hold.programs())?;
@@ -195,8 +205,8 @@ fn change_over(
     let latch = latch_of(object)?;
     copy_all(copies)?; // so that little is left to be copied while segments wait
     let next = [
-        attach::program(object, PROGRAMS[0])?,
-        attach::program(object, PROGRAMS[1])?,
+        attach::program(object, PACKET_PROGRAMS[0])?,
+        attach::program(object, PACKET_PROGRAMS[1])?,
     ];
     let began = Instant::now();
     hold.begin([next[0].as_fd(), next[1].as_fd()], HOLD_LIMIT)?;
@@ -207,7 +217,7 @@ fn change_over(
         attach::pin_link(&mut link, staged, name)?;
     }
     match hold.end(HoldState::Committed)? {
-        HoldState::Committed => Ok(Held {
+        HoldState::Committed => Ok(HoldDuration {
             all: began.elapsed(),
             grace_period,
         }),
@@ -289,21 +299,21 @@ fn stage(
             pinned.map_err(|error| failed(path, error))?;
         }
     }
-    for name in PROGRAMS {
+    for name in PACKET_PROGRAMS {
         let path = staged.pin(name);
         let pinned = attach::program(object, name)?.pin(&path);
         pinned.map_err(|error| failed(path, io::Error::other(error)))?;
     }
-    let again = |name: &str| {
+    let link_twice = |name: &str| {
         let path = staged.pin(name);
         fs::hard_link(former.pin(name), &path).map_err(|error| failed(path, error))
     };
     for name in former.names() {
         let link = name.strip_prefix(LINK_PREFIX);
-        let is_of_interface = link.is_some_and(|link| !LATCH.contains(&link));
+        let is_of_interface = link.is_some_and(|link| !LATCH_PROGRAMS.contains(&link));
         // By its programs an adoption knows the filters that are ours.
-        if is_of_interface || hold::PROGRAMS.contains(&&*name) {
-            again(&name)?;
+        if is_of_interface || hold::HOLD_PROGRAMS.contains(&&*name) {
+            link_twice(&name)?;
         }
     }
     Ok(())
@@ -333,7 +343,7 @@ fn undo(former: &PinDirectory, staged: &PinDirectory) {
             }
         }
         staged.remove()?;
-        let old = PROGRAMS.map(|name| Program::fd_from_pinned_path(former.pin(name)));
+        let old = PACKET_PROGRAMS.map(|name| Program::fd_from_pinned_path(former.pin(name)));
         if let [Ok(ingress), Ok(egress)] = &old {
             attach::replace_everywhere(former, [ingress.as_fd(), egress.as_fd()])?;
             wait_for_grace_period();

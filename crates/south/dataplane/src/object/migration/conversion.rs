@@ -5,17 +5,17 @@ use super::{
     layout::{Layout, Member},
 };
 
-/// Moves the bytes of a value to where another layout has them. All that no step writes is 0.
+/// Moves the bytes of a value to where another layout has them. All that no transfer writes is 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Conversion {
-    steps: Vec<Step>,
+    transfers: Vec<Transfer>,
     /// Length of a value of the other layout, bytes.
     size: usize,
     is_identity: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Step {
+enum Transfer {
     Copy {
         from: usize,
         to: usize,
@@ -37,10 +37,10 @@ impl Conversion {
     /// # Errors
     /// A member is of another kind, an integer is smaller than it was, or members of a union differ.
     pub(crate) fn between(old: &Layout, new: &Layout) -> Result<Self, MigrationError> {
-        let mut steps = Vec::new();
-        add_steps(&mut steps, (old, 0), (new, 0))?;
+        let mut transfers = Vec::new();
+        add_transfers(&mut transfers, (old, 0), (new, 0))?;
         Ok(Self {
-            steps: joined(steps),
+            transfers: joined(transfers),
             size: new.size(),
             is_identity: old == new,
         })
@@ -54,14 +54,14 @@ impl Conversion {
     /// The value in the new layout. Bytes that are missing are 0.
     pub(crate) fn apply(&self, value: &[u8]) -> Vec<u8> {
         let mut converted = vec![0; self.size];
-        for step in &self.steps {
-            step.apply(value, &mut converted);
+        for transfer in &self.transfers {
+            transfer.apply(value, &mut converted);
         }
         converted
     }
 }
 
-impl Step {
+impl Transfer {
     fn apply(&self, value: &[u8], converted: &mut [u8]) {
         let (from, to, bytes) = match *self {
             Self::Copy { from, to, length } => (value.get(from..from + length), to, None),
@@ -83,14 +83,14 @@ impl Step {
     }
 }
 
-fn add_steps(
-    steps: &mut Vec<Step>,
+fn add_transfers(
+    transfers: &mut Vec<Transfer>,
     (old, from): (&Layout, usize),
     (new, to): (&Layout, usize),
 ) -> Result<(), MigrationError> {
     if old == new {
         let length = old.size();
-        steps.push(Step::Copy { from, to, length });
+        transfers.push(Transfer::Copy { from, to, length });
         return Ok(());
     }
     match (old, new) {
@@ -98,13 +98,13 @@ fn add_steps(
             if new < old {
                 return Err(MigrationError::Narrower);
             }
-            steps.push(match old == new {
-                true => Step::Copy {
+            transfers.push(match old == new {
+                true => Transfer::Copy {
                     from,
                     to,
                     length: *old,
                 },
-                false => Step::Widen {
+                false => Transfer::Widen {
                     from,
                     to,
                     sizes: [*old, *new],
@@ -124,7 +124,7 @@ fn add_steps(
             },
         ) => (0..*had.min(has)).try_for_each(|at| {
             let (from, to) = (from + at * old.size(), to + at * new.size());
-            add_steps(steps, (old, from), (new, to))
+            add_transfers(transfers, (old, from), (new, to))
         }),
         (Layout::Structure { members: old, .. }, Layout::Structure { members: new, .. }) => {
             for Member {
@@ -137,7 +137,7 @@ fn add_steps(
                     continue;
                 };
                 let old = (&before.layout, from + before.offset);
-                add_steps(steps, old, (layout, to + offset))
+                add_transfers(transfers, old, (layout, to + offset))
                     .map_err(|error| error.in_member(name))?;
             }
             Ok(())
@@ -146,20 +146,20 @@ fn add_steps(
     }
 }
 
-/// Copies of neighbours in one step.
-fn joined(steps: Vec<Step>) -> Vec<Step> {
-    let mut joined: Vec<Step> = Vec::with_capacity(steps.len());
-    for step in steps {
-        match (joined.last_mut(), &step) {
+/// Copies of neighbours in one transfer.
+fn joined(transfers: Vec<Transfer>) -> Vec<Transfer> {
+    let mut joined: Vec<Transfer> = Vec::with_capacity(transfers.len());
+    for transfer in transfers {
+        match (joined.last_mut(), &transfer) {
             (
-                Some(Step::Copy { from, to, length }),
-                Step::Copy {
+                Some(Transfer::Copy { from, to, length }),
+                Transfer::Copy {
                     from: next_from,
                     to: next_to,
                     length: more,
                 },
             ) if *from + *length == *next_from && *to + *length == *next_to => *length += more,
-            _ => joined.push(step),
+            _ => joined.push(transfer),
         }
     }
     joined

@@ -18,13 +18,13 @@ use crate::{
     object::batches::{ROOM, each_entry},
 };
 
-const READING: &str = "read a map of the former layout";
-const WRITING: &str = "write what a map of the former layout had";
+const READING_MAP: &str = "read a map of the former layout";
+const WRITING_MAP: &str = "write what a map of the former layout had";
 
 /// The maps whose size is decided when a service is begun.
-const SIZED: [&str; 3] = ["mirror", "flows", "notes"];
+const SIZED_MAPS: [&str; 3] = ["mirror", "flows", "notes"];
 /// Each program fills it anew for each packet.
-const SCRATCHES: &str = "scratches";
+const SCRATCH_MAP: &str = "scratches";
 
 /// A map of ours, and the map that had its entries.
 pub(super) struct MapCopy {
@@ -66,9 +66,9 @@ impl Pair {
         own: &Types,
     ) -> Result<Option<Self>, DataplaneError> {
         let name = map.name().to_string_lossy().into_owned();
-        let info = MapInfo::new(former.as_fd()).doing(READING)?.info;
-        if SIZED.contains(&&*name) {
-            map.set_max_entries(info.max_entries).doing(WRITING)?;
+        let info = MapInfo::new(former.as_fd()).doing(READING_MAP)?.info;
+        if SIZED_MAPS.contains(&&*name) {
+            map.set_max_entries(info.max_entries).doing(WRITING_MAP)?;
         }
         let refused = |why| DataplaneError::Migration {
             map: name.clone(),
@@ -80,7 +80,7 @@ impl Pair {
             && map.value_size() == info.value_size
             && map.max_entries() == info.max_entries
             && map.map_flags() == info.map_flags;
-        if name == SCRATCHES {
+        if name == SCRATCH_MAP {
             return Ok(None); // a map of its own, and nothing to be copied
         }
         let own_layouts = own_layouts(map, own).map_err(refused)?;
@@ -169,7 +169,7 @@ impl MapCopy {
     fn copy_array(&self) -> Result<usize, DataplaneError> {
         let mut differed = 0;
         for index in self.indices() {
-            let read = |map: &MapHandle| map.lookup(&index, MapFlags::ANY).doing(READING);
+            let read = |map: &MapHandle| map.lookup(&index, MapFlags::ANY).doing(READING_MAP);
             let Some(former) = read(&self.former)? else {
                 continue;
             };
@@ -206,7 +206,7 @@ impl MapCopy {
         each_entry(&self.own, ROOM, |key, value| {
             present.insert(key.to_vec(), value.to_vec());
         })
-        .doing(READING)?;
+        .doing(READING_MAP)?;
         let mut wanted = Vec::new();
         each_entry(&self.former, ROOM, |key, value| {
             let (key, value) = (self.key.apply(key), self.value.apply(value));
@@ -214,12 +214,12 @@ impl MapCopy {
                 wanted.push((key, value));
             }
         })
-        .doing(READING)?;
+        .doing(READING_MAP)?;
         let differed = present.len() + wanted.len();
         for key in present.keys() {
             match self.own.delete(key) {
                 Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
-                    return Err(error).doing(WRITING);
+                    return Err(error).doing(WRITING_MAP);
                 }
                 _ => {} // the latch may have been faster
             }
@@ -233,18 +233,20 @@ impl MapCopy {
     fn copy_per_cpu(&self) -> Result<usize, DataplaneError> {
         for index in self.indices() {
             let former = self.former.lookup_percpu(&index, MapFlags::ANY);
-            let Some(former) = former.doing(READING)? else {
+            let Some(former) = former.doing(READING_MAP)? else {
                 continue;
             };
             let values: Vec<_> = former.iter().map(|value| self.value.apply(value)).collect();
             let written = self.own.update_percpu(&index, &values, MapFlags::ANY);
-            written.doing(WRITING)?;
+            written.doing(WRITING_MAP)?;
         }
         Ok(0)
     }
 
     fn write(&self, key: &[u8], value: &[u8]) -> Result<(), DataplaneError> {
-        self.own.update(key, value, MapFlags::ANY).doing(WRITING)
+        self.own
+            .update(key, value, MapFlags::ANY)
+            .doing(WRITING_MAP)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     pins::PinDirectory,
 };
 
-const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hold.bpf.o"));
+const HOLD_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hold.bpf.o"));
 
 /// The states of a hold (`enum hold_state`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,10 +43,10 @@ impl HoldState {
 }
 
 /// The map `hold` is pinned last: where that is, all are.
-const STATE: &str = "hold";
-const END: &str = "end_hold";
-pub(crate) const PROGRAMS: [&str; 2] = ["hold_ingress", "hold_egress"];
-const ARRAYS: [&str; 2] = ["held_ingress", "held_egress"];
+const STATE_PIN: &str = "hold";
+const END_PIN: &str = "end_hold";
+pub(crate) const HOLD_PROGRAMS: [&str; 2] = ["hold_ingress", "hold_egress"];
+const PROGRAM_ARRAYS: [&str; 2] = ["held_ingress", "held_egress"];
 /// Places in the arrays.
 const OLD_PROGRAM: u32 = 0;
 const NEW_PROGRAM: u32 = 1;
@@ -73,10 +73,10 @@ impl Hold {
         let map = |name| MapHandle::from_pinned_path(pins.pin(name)).doing(doing);
         let program = |name| Program::fd_from_pinned_path(pins.pin(name)).doing(doing);
         Ok(Self {
-            state: map(STATE)?,
-            arrays: [map(ARRAYS[0])?, map(ARRAYS[1])?],
-            programs: [program(PROGRAMS[0])?, program(PROGRAMS[1])?],
-            end: program(END)?,
+            state: map(STATE_PIN)?,
+            arrays: [map(PROGRAM_ARRAYS[0])?, map(PROGRAM_ARRAYS[1])?],
+            programs: [program(HOLD_PROGRAMS[0])?, program(HOLD_PROGRAMS[1])?],
+            end: program(END_PIN)?,
         })
     }
 
@@ -86,12 +86,14 @@ impl Hold {
     /// # Errors
     /// The kernel does not load it, or it cannot be pinned.
     pub(super) fn prepare(pins: &PinDirectory, mark: u32) -> Result<Self, DataplaneError> {
-        if pins.pin(STATE).exists() {
+        if pins.pin(STATE_PIN).exists() {
             return Self::open(pins);
         }
         remove(pins); // half of one
         let load = crate::object::not_loaded;
-        let mut open = ObjectBuilder::default().open_memory(OBJECT).map_err(load)?;
+        let mut open = ObjectBuilder::default()
+            .open_memory(HOLD_OBJECT)
+            .map_err(load)?;
         for mut map in open.maps_mut() {
             if map.name() == "addresses" {
                 map.reuse_pinned_map(pins.pin("addresses"))
@@ -110,7 +112,7 @@ impl Hold {
             let name = program.name().to_string_lossy().into_owned();
             program.pin(pins.pin(&name)).map_err(pinned(&name))?;
         }
-        let by_pinning_order = |name: &str| name == STATE;
+        let by_pinning_order = |name: &str| name == STATE_PIN;
         let mut maps: Vec<_> = object.maps_mut().collect();
         maps.sort_by_key(|map| by_pinning_order(&map.name().to_string_lossy()));
         for map in &mut maps {
@@ -118,11 +120,11 @@ impl Hold {
             let former = match &*name {
                 "held_ingress" => "ingress",
                 "held_egress" => "egress",
-                STATE => {
+                STATE_PIN => {
                     let value = state_bytes(0, HoldState::Expired, mark);
                     map.update(&0_u32.to_ne_bytes(), &value, MapFlags::ANY)
                         .doing("prepare a hold")?;
-                    map.pin(pins.pin(STATE)).map_err(pinned(STATE))?;
+                    map.pin(pins.pin(STATE_PIN)).map_err(pinned(STATE_PIN))?;
                     continue;
                 }
                 _ => continue,
@@ -187,14 +189,14 @@ impl Hold {
         if result < 0 {
             return Err(io::Error::from_raw_os_error(-result)).doing_socket(doing);
         }
-        HoldState::of(u32::from_ne_bytes(word)).ok_or(DataplaneError::Missing(STATE))
+        HoldState::of(u32::from_ne_bytes(word)).ok_or(DataplaneError::Missing(STATE_PIN))
     }
 
     fn value(&self) -> Result<Vec<u8>, DataplaneError> {
         let value = self.state.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
         let value = value.doing("read the state of a hold")?;
         let value = value.filter(|value| value.len() > STATE_END);
-        value.ok_or(DataplaneError::Missing(STATE))
+        value.ok_or(DataplaneError::Missing(STATE_PIN))
     }
 }
 
@@ -211,7 +213,10 @@ impl<T> SystemDoing<T> for io::Result<T> {
 /// Removes the pins of a hold that is in no place any more. What is not there is no error.
 pub(super) fn remove(pins: &PinDirectory) {
     // The map that says that all are there goes first.
-    let names = [STATE, END].into_iter().chain(ARRAYS).chain(PROGRAMS);
+    let names = [STATE_PIN, END_PIN]
+        .into_iter()
+        .chain(PROGRAM_ARRAYS)
+        .chain(HOLD_PROGRAMS);
     for name in names {
         let _ = fs::remove_file(pins.pin(name));
     }
@@ -219,7 +224,7 @@ pub(super) fn remove(pins: &PinDirectory) {
 
 /// Whether there is one.
 pub(super) fn is_pinned(pins: &PinDirectory) -> bool {
-    pins.pin(STATE).exists()
+    pins.pin(STATE_PIN).exists()
 }
 
 fn state_bytes(until: u64, state: HoldState, mark: u32) -> Vec<u8> {

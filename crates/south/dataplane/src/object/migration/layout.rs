@@ -2,10 +2,10 @@
 
 use super::MigrationError;
 
-const MAGIC: u16 = 0xeb9f;
+const BTF_MAGIC: u16 = 0xeb9f;
 const HEADER_BYTES: usize = 24;
 /// Deeper than any structure of ours: types of a damaged BTF may name each other in a circle.
-const DEEPEST: u32 = 32;
+const MOST_NESTED_TYPES: u32 = 32;
 
 /// The memory of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,7 +87,7 @@ impl Types {
     /// The bytes are not a BTF.
     pub(crate) fn parse(raw: &[u8]) -> Result<Self, MigrationError> {
         let word = |at: usize| word(raw, at);
-        if raw.get(..2) != Some(&MAGIC.to_ne_bytes()) || raw.len() < HEADER_BYTES {
+        if raw.get(..2) != Some(&BTF_MAGIC.to_ne_bytes()) || raw.len() < HEADER_BYTES {
             return Err(MigrationError::Malformed);
         }
         let header = word(4)?;
@@ -110,7 +110,7 @@ impl Types {
     /// # Errors
     /// There is no such type, or values of the type do not lie in a map of ours.
     pub(crate) fn layout(&self, number: u32) -> Result<Layout, MigrationError> {
-        self.layout_within(number, DEEPEST)
+        self.layout_within(number, MOST_NESTED_TYPES)
     }
 
     fn layout_within(&self, number: u32, depth: u32) -> Result<Layout, MigrationError> {
@@ -260,7 +260,7 @@ mod tests {
         let length = |bytes: &[u8]| u32::try_from(bytes.len()).unwrap().to_ne_bytes();
         let header = u32::try_from(HEADER_BYTES).unwrap().to_ne_bytes();
         let parts: [&[u8]; 9] = [
-            &MAGIC.to_ne_bytes(),
+            &BTF_MAGIC.to_ne_bytes(),
             &[1, 0],
             &header,
             &[0; 4],
@@ -273,14 +273,14 @@ mod tests {
         parts.concat()
     }
 
-    const SHORT: [u32; 4] = [0, 1 << 24, 2, 16];
+    const SHORT_INTEGER: [u32; 4] = [0, 1 << 24, 2, 16];
 
     #[test]
     fn types_of_btf_become_layouts() {
         let array = [0, 3 << 24, 0, 1, 1, 3];
         let structure = [0, 4 << 24 | 2, 8, 1, 1, 0, 3, 4, 16];
         let alias = [0, 8 << 24, 2];
-        let raw = btf(&[&SHORT, &array, &structure, &alias], b"\0a\0bc\0");
+        let raw = btf(&[&SHORT_INTEGER, &array, &structure, &alias], b"\0a\0bc\0");
         let types = Types::parse(&raw).unwrap();
         let short = Layout::Integer {
             size: 2,
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn bitfield_is_refused() {
         let structure = [0, 1 << 31 | 4 << 24 | 1, 4, 1, 1, 3 << 24];
-        let types = Types::parse(&btf(&[&SHORT, &structure], b"\0a\0")).unwrap();
+        let types = Types::parse(&btf(&[&SHORT_INTEGER, &structure], b"\0a\0")).unwrap();
         assert!(matches!(types.layout(2), Err(MigrationError::Unsupported)));
     }
 
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn damaged_btf_is_refused_without_panic() {
         let structure = [0, 4 << 24 | 2, 8, 1, 1, 0, 3, 1, 16];
-        let whole = btf(&[&SHORT, &structure], b"\0a\0bc\0");
+        let whole = btf(&[&SHORT_INTEGER, &structure], b"\0a\0bc\0");
         for length in 0..whole.len() {
             let _ = Types::parse(&whole[..length]);
         }

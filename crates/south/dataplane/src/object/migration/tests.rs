@@ -15,12 +15,12 @@ use crate::{
 };
 
 /// Bytes of the members that only the other object has.
-const MORE: usize = 8;
+const ADDED_BYTES: usize = 8;
 
 /// The object of another layout.
 fn other_object() -> &'static [u8] {
-    static OBJECT: OnceLock<Vec<u8>> = OnceLock::new();
-    OBJECT.get_or_init(|| {
+    static COMPILED_OBJECT: OnceLock<Vec<u8>> = OnceLock::new();
+    COMPILED_OBJECT.get_or_init(|| {
         let place = tempfile::tempdir().unwrap();
         let object = place.path().join("other.bpf.o");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf/replay.bpf.c");
@@ -65,7 +65,7 @@ impl Former {
                 map.pin(former.pin(&name)).unwrap();
             }
         }
-        for name in PROGRAMS {
+        for name in PACKET_PROGRAMS {
             let path = former.pin(name);
             attach::program(&object, name).unwrap().pin(path).unwrap();
         }
@@ -150,7 +150,7 @@ fn ingress_of(object: &Object) -> u32 {
 
 /// A value of the other layout that is 0 but for its end.
 fn other(size: usize, end: &[u8]) -> Vec<u8> {
-    let mut value = vec![0; size + MORE - end.len()];
+    let mut value = vec![0; size + ADDED_BYTES - end.len()];
     value.extend_from_slice(end);
     value
 }
@@ -165,7 +165,7 @@ fn service_bytes(mark: u32, gated: u8) -> Vec<u8> {
     };
     let at = std::mem::offset_of!(abi::service, next_flow_id);
     let (before, after) = own.as_bytes().split_at(at);
-    [before, &[0xff; MORE], after].concat()
+    [before, &[0xff; ADDED_BYTES], after].concat()
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn maps_of_other_layout_are_copied_and_programs_replaced() {
             let key = [5; size_of::<abi::flow_key>()];
             // Two members more: in the flow, and in a half.
             let syn_options = [9; 40];
-            let flow = other(size_of::<abi::flow>() + MORE, &syn_options);
+            let flow = other(size_of::<abi::flow>() + ADDED_BYTES, &syn_options);
             service.put("flows", &key, &flow);
             let before = ["mirror", "events", "addresses", "expected"]
                 .map(|map| id_of(&service.former, map));
@@ -265,7 +265,7 @@ fn map_in_use_of_another_definition_is_refused() {
 }
 
 #[test]
-fn migration_that_was_killed_before_its_commit_is_undone_and_done_again() {
+fn migration_that_was_killed_before_its_commit_is_undone() {
     alone(|bpffs| {
         let service = Former::pinned(bpffs, AttachMode::Auto, 16);
         {
@@ -273,7 +273,7 @@ fn migration_that_was_killed_before_its_commit_is_undone_and_done_again() {
             let hold = Hold::prepare(&service.former, 0).unwrap();
             attach::replace_everywhere(&service.former, hold.programs()).unwrap();
             stage(&mut object, &service.former, &service.own.staged()).unwrap();
-            let next = [0, 1].map(|at| attach::program(&object, PROGRAMS[at]).unwrap());
+            let next = [0, 1].map(|at| attach::program(&object, PACKET_PROGRAMS[at]).unwrap());
             let next = [next[0].as_fd(), next[1].as_fd()];
             hold.begin(next, HOLD_LIMIT).unwrap();
         }
@@ -304,11 +304,11 @@ fn migration_that_was_killed_after_its_commit_is_completed() {
 }
 
 #[test]
-fn hold_that_nobody_ends_expires() {
+fn hold_without_end_expires() {
     alone(|bpffs| {
         let service = Former::pinned(bpffs, AttachMode::Auto, 16);
         let hold = Hold::prepare(&service.former, 0).unwrap();
-        let next = PROGRAMS.map(|name| attach::program(&service.object, name).unwrap());
+        let next = PACKET_PROGRAMS.map(|name| attach::program(&service.object, name).unwrap());
         let next = [next[0].as_fd(), next[1].as_fd()];
         hold.begin(next, Duration::ZERO).unwrap();
         assert_eq!(hold.end(HoldState::Committed).unwrap(), HoldState::Expired);
@@ -324,21 +324,21 @@ fn hold_that_nobody_ends_expires() {
 /// Prints for how long segments are held back with so many connections.
 #[test]
 fn ten_thousand_flows_are_copied() {
-    const FLOWS: u32 = 10_000;
+    const FLOW_COUNT: u32 = 10_000;
     alone(|bpffs| {
-        let service = Former::pinned(bpffs, AttachMode::Auto, FLOWS);
+        let service = Former::pinned(bpffs, AttachMode::Auto, FLOW_COUNT);
         let mut key = [0; size_of::<abi::flow_key>()];
-        for number in 0..FLOWS {
+        for number in 0..FLOW_COUNT {
             key[..4].copy_from_slice(&number.to_ne_bytes());
-            let flow = other(size_of::<abi::flow>() + MORE, &number.to_ne_bytes());
+            let flow = other(size_of::<abi::flow>() + ADDED_BYTES, &number.to_ne_bytes());
             service.put("flows", &key, &flow);
         }
         let (mut object, copies) = load_beside(abi::OBJECT, &service.former).unwrap();
         copy_all(&copies).unwrap();
         let staged = service.own.staged();
         let held = change_over(&mut object, &copies, &service.former, &staged).unwrap();
-        println!("{FLOWS} flows: {held:?}");
+        println!("{FLOW_COUNT} flows: {held:?}");
         let flows = Maps::of(&object).unwrap().flows;
-        assert_eq!(flows.keys().count(), FLOWS as usize);
+        assert_eq!(flows.keys().count(), FLOW_COUNT as usize);
     });
 }
