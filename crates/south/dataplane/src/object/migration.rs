@@ -4,9 +4,9 @@
 //! that the next `serve` can take up if this `serve` is killed there. *Former* is the directory of the old pins,
 //! *staged* is a directory from which no `serve` adopts, *own* is the directory of this version.
 //!
-//! 1. Our object is loaded. A map with an equal definition and equal types is the old map (a ring always is). Each other
-//!    map is new, and gets the entries of the old map, converted member by member. Killed here: nothing is pinned, and
-//!    the next `serve` begins anew.
+//! 1. Our object is loaded. A map with an equal definition and equal types is the old map (a ring always is). Each
+//!    other map is new, and gets the entries of the old map, converted member by member. Killed here: nothing is
+//!    pinned, and the next `serve` begins anew.
 //! 2. The programs of `bpf/hold.bpf.c` are pinned in *former*, and take the places of the old programs. Until step 5
 //!    the hold only calls the old programs. Killed here: the hold goes on with these calls; the next migration uses the
 //!    same hold.

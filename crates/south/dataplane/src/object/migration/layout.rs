@@ -145,7 +145,7 @@ impl Types {
 
     /// A member without a name cannot be found again, and none of ours is a part of a byte.
     fn member(&self, field: &Field, depth: u32) -> Result<Member, MigrationError> {
-        if field.name.is_empty() || field.is_bitfield || field.bits % 8 != 0 {
+        if field.name.is_empty() || field.is_bitfield || !field.bits.is_multiple_of(8) {
             return Err(MigrationError::Unsupported);
         }
         Ok(Member {
