@@ -7,12 +7,21 @@ use libbpf_cargo::SkeletonBuilder;
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let object = out.join("replay.bpf.o");
-    let built = SkeletonBuilder::new()
+    let mut flags = vec!["-mcpu=v3", "-nostdinc", "-Wall", "-Werror"];
+    let hold = SkeletonBuilder::new()
+        .source("bpf/hold.bpf.c")
+        .obj(out.join("hold.bpf.o"))
+        .clang_args(&flags)
+        .build();
+    if env::var_os("CARGO_FEATURE_NEXT_VERSION").is_some() {
+        flags.push("-DOUTLIVE_NEXT_VERSION");
+    }
+    let replay = SkeletonBuilder::new()
         .source("bpf/replay.bpf.c")
         .obj(&object)
-        .clang_args(["-mcpu=v3", "-nostdinc", "-Wall", "-Werror"])
+        .clang_args(&flags)
         .build_and_generate(out.join("replay.skel.rs"));
-    if let Err(error) = built {
+    if let Err(error) = hold.and(replay) {
         eprintln!("{error:?}");
         eprintln!(
             "the BPF programs need clang 14 or later and libelf: apt-get install clang libelf-dev"

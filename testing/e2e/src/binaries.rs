@@ -18,6 +18,30 @@ pub fn outlive() -> PathBuf {
     path
 }
 
+/// The `outlive` of the next version, which lays maps out otherwise (feature `next-version`): what `OUTLIVE_NEXT_BIN`
+/// names, else the program in `next` beside the directory of this build.
+///
+/// # Panics
+/// When there is none.
+#[must_use]
+pub fn next_outlive() -> PathBuf {
+    let built = || {
+        let own = built("outlive");
+        let target = own.parent().and_then(|profile| profile.parent());
+        target
+            .expect("a profile has a directory")
+            .join("next/debug/outlive")
+    };
+    let path = std::env::var_os("OUTLIVE_NEXT_BIN").map_or_else(built, PathBuf::from);
+    assert!(
+        path.is_file(),
+        "there is no {}: `make test` builds it (cargo build --profile test --package outlive --features next-version \
+         --target-dir target/next), or set OUTLIVE_NEXT_BIN",
+        path.display()
+    );
+    path
+}
+
 /// Our own small server, see `src/bin/test-server.rs`. Cargo builds it with these tests.
 ///
 /// # Panics

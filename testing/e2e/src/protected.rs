@@ -46,16 +46,18 @@ struct At {
     environment: Vec<(String, String)>,
     /// The command that runs `outlive`, if there is one in between.
     within: &'static [&'static str],
+    /// The program `outlive`.
+    binary: PathBuf,
 }
 
 impl At {
     fn spawn(&self, server: &Server, flags: &[&str], said: &Path) -> Process {
-        let outlive = binaries::outlive();
+        let outlive = &self.binary;
         let mut command = match self.within {
             [] => self.host.command(&outlive.to_string_lossy()),
             [first, others @ ..] => {
                 let mut within = self.host.command(first);
-                within.args(others).arg(&outlive);
+                within.args(others).arg(outlive);
                 within
             }
         };
@@ -134,6 +136,7 @@ impl Protected {
             name,
             environment: Vec::new(),
             within,
+            binary: binaries::outlive(),
         };
         Self::start_at(at, server, flags)
     }
@@ -166,6 +169,7 @@ impl Protected {
             name: self.at.name.clone(),
             environment: Vec::new(),
             within: &[],
+            binary: binaries::outlive(),
         };
         Self::start_at(at, server, flags)
     }
@@ -185,6 +189,7 @@ impl Protected {
             name: name.to_owned(),
             environment: Vec::new(),
             within: &[],
+            binary: binaries::outlive(),
         };
         Self::start_at(at, server, flags)
     }
@@ -229,6 +234,12 @@ impl Protected {
     /// When it does not take the service over.
     #[track_caller]
     pub fn succeed(&mut self, scene: &Scene, server: &Server, flags: &[&str]) -> Value {
+        self.begin_succession(scene, server, flags);
+        self.wait_for("adopted", 1)
+    }
+
+    /// As [`Protected::succeed`], without waiting.
+    pub fn begin_succession(&mut self, scene: &Scene, server: &Server, flags: &[&str]) {
         let number = self.former.len() + 1;
         self.said = self.said.with_extension(format!("events-{number}"));
         let linked = scene.linked(flags);
@@ -236,7 +247,11 @@ impl Protected {
         let flags = [flags, &linked].concat();
         let new = self.at.spawn(server, &flags, &self.said);
         self.former.push(std::mem::replace(&mut self.process, new));
-        self.wait_for("adopted", 1)
+    }
+
+    /// From now on `outlive` is this program.
+    pub fn set_binary(&mut self, outlive: PathBuf) {
+        self.at.binary = outlive;
     }
 
     /// Takes the power from the server's host and gives it back: the host knows nothing then of what
@@ -474,7 +489,7 @@ impl Protected {
     pub fn outlive(&self, verb: &str, arguments: &[&str]) -> Answer {
         let mut command = self.at.host.command("timeout");
         let limit = EVENT_TIMEOUT.as_secs().to_string();
-        command.args(["-k", "1", &limit]).arg(binaries::outlive());
+        command.args(["-k", "1", &limit]).arg(&self.at.binary);
         command.arg(verb).args(arguments);
         command.env("OUTLIVE_RUN_DIR", &self.at.run_dir);
         let output = crate::scene::run(&mut command);

@@ -175,7 +175,18 @@ fn beside_load(tools: &Tools, jobs: usize, seed: u64) -> Result<Counts> {
 fn build(tools: &Tools) -> Result<Counts> {
     let nextest = succeeds(&mut tools.script("nextest.sh"))?;
     let mut tests = tools.cargo(&["nextest", "run", "--locked", "--workspace", "--no-run"]);
-    Ok(Counts::one(nextest && succeeds(&mut tests)?))
+    Ok(Counts::one(
+        nextest && succeeds(&mut tests)? && succeeds(&mut next_version(tools))?,
+    ))
+}
+
+/// The program with the maps of the next layout, which takes services over from the program under test. A directory of
+/// its own, because crates with other features would take the place of the tested crates.
+fn next_version(tools: &Tools) -> std::process::Command {
+    let mut build = tools.cargo(&["build", "--locked", "--profile", "test"]);
+    build.args(["--package", "outlive", "--features", "next-version"]);
+    build.arg("--target-dir").arg(tools.target.join("next"));
+    build
 }
 
 /// Limits of words, names, structure, constants and columns.

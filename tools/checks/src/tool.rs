@@ -31,11 +31,12 @@ impl Tools {
         })
     }
 
-    /// The command `cargo`; the environment names the binary that the tests run.
+    /// The command `cargo`; the environment names the binaries that the tests run.
     pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.cargo);
         command.args(arguments);
         command.env("OUTLIVE_BIN", self.target.join("debug/outlive"));
+        command.env("OUTLIVE_NEXT_BIN", self.target.join("next/debug/outlive"));
         command
     }
 

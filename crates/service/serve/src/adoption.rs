@@ -109,6 +109,8 @@ fn take_over(
     instance: &Instance,
 ) -> Result<Parts, ServeError> {
     options::check(lock.directory(), config)?;
+    // Before maps of the layout before are migrated: afterwards the version that made these could not adopt any more.
+    let cgroup = cgroup_of(config, cgroup2)?;
     let (mut plane, plane_state) = Dataplane::adopt(pins)?;
     let expired = clock::now().saturating_sub(plane_state.heartbeat) >= HEARTBEAT_TIMEOUT;
     // From here on nothing passes unseen any more.
@@ -122,7 +124,6 @@ fn take_over(
     }
     plane.adopt_latch()?;
     sysctl_backup::keep(lock.directory(), &plane)?;
-    let cgroup = cgroup_of(config, cgroup2)?;
     become_subreaper().doing("become the reaper of the server's orphans")?;
     let injector = Injector::new(plane.mark())?;
     let (logger, kept) = match &config.link {

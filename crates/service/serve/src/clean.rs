@@ -114,10 +114,10 @@ pub(crate) fn remove_rest(
         destroy_sockets(&options::addresses(lock.directory()), |_, _, _| true)?;
     }
     cleaned.addresses = vip::take_down(lock.directory())?;
-    let pins = PinDirectory::new(bpffs.path(), host_name);
-    if pins.exists() {
+    let pins = PinDirectory::new(bpffs.path(), host_name).all();
+    for pins in pins.iter().filter(|pins| pins.exists()) {
         cleaned.programs = true;
-        detach_clsact(&pins)?;
+        detach_clsact(pins)?;
         pins.remove()?;
     }
     drop(cgroup2);

@@ -146,7 +146,7 @@ pub enum ServeError {
     },
     /// The service that runs belongs to another version of this program.
     #[error(
-        "another version of outlive runs {name} (layout {layout}; this version has {}): start that version again and stop the service, or stop the server and run `outlive clean {name}` of that version",
+        "another version of outlive runs {name} (layout {layout}; this version has {}): install the versions between one after the other, or start that version again and stop the service, or stop the server and run `outlive clean {name}` of that version",
         dataplane::LAYOUT_VERSION
     )]
     OtherLayout {

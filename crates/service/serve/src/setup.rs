@@ -74,7 +74,7 @@ impl Resources {
             }
         };
         let pins = PinDirectory::new(bpffs.path(), &host_name);
-        if pins.exists() && instance.has_begun() {
+        if pins.can_be_adopted() && instance.has_begun() {
             let (resources, adopted) = adoption::adopt(config, lock, bpffs, pins, instance)?;
             return Ok((resources, Some(adopted)));
         }
@@ -83,7 +83,7 @@ impl Resources {
         // Before it had begun nobody was served: what runs has followed another host's server.
         let kill = !instance.has_begun();
         if let Err(error) = clean::remove_rest(&lock, &bpffs, &host_name, kill, removed) {
-            if pins.exists() || instance.has_begun() {
+            if pins.can_be_adopted() || instance.has_begun() {
                 bpffs.leave();
             } else {
                 drop(bpffs);

@@ -6,6 +6,10 @@
 
 mod adopting;
 
+#[cfg(test)]
+pub(crate) use adopting::program_in_filter;
+pub(crate) use adopting::replace_everywhere;
+
 use std::{io, os::fd::AsFd, ptr::NonNull};
 
 use libbpf_rs::{
@@ -235,7 +239,13 @@ fn has_filters(interface: &str) -> bool {
 /// The interfaces cannot be listed.
 pub fn detach_clsact(pins: &PinDirectory) -> Result<(), DataplaneError> {
     crate::object::log_libbpf();
-    for (name, point) in [("ingress", TC_INGRESS), ("egress", TC_EGRESS)] {
+    // The programs of an interrupted migration may be in the places of ours.
+    for (name, point) in [
+        ("ingress", TC_INGRESS),
+        ("egress", TC_EGRESS),
+        ("hold_ingress", TC_INGRESS),
+        ("hold_egress", TC_EGRESS),
+    ] {
         let Ok(fd) = libbpf_rs::Program::fd_from_pinned_path(pins.pin(name)) else {
             continue;
         };

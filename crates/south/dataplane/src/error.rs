@@ -82,6 +82,22 @@ pub enum DataplaneError {
         /// Why.
         source: std::io::Error,
     },
+    /// A map of the layout before cannot be taken over: the old programs go on.
+    #[error("the map {map} of the former layout cannot be taken over: {why}")]
+    Migration {
+        /// Its name.
+        map: String,
+        /// The reason.
+        why: crate::object::MigrationError,
+    },
+    /// Maps were not copied in time: the old programs go on.
+    #[error(
+        "the maps of the former layout were not copied within {limit:?}, and the old programs go on: start outlive serve again when the host is less busy"
+    )]
+    HeldTooLong {
+        /// So long may segments be held back.
+        limit: std::time::Duration,
+    },
     /// A packet could not be put on an interface.
     #[error("{what}: {source}")]
     Socket {

@@ -3,6 +3,7 @@
 //! | module | |
 //! |---|---|
 //! | `adopting` | taking over what an earlier `serve` has left |
+//! | `migration` | taking over the maps of the layout before ours |
 //! | `settings` | what is decided before anything is attached |
 //! | `fence` | how long this host may speak |
 //! | `control` | changing the state of the service and of its flows |
@@ -16,6 +17,7 @@ mod batches;
 mod control;
 mod fence;
 mod log_link;
+mod migration;
 mod reading;
 mod renewing;
 mod settings;
@@ -29,6 +31,7 @@ pub use self::{
     control::SplicePoint,
     fence::Fence,
     log_link::{AckStrategy, LinkSettings},
+    migration::MigrationError,
     reading::Counters,
     renewing::Renewer,
     settings::Settings,
@@ -191,7 +194,7 @@ impl Dataplane {
     /// # Errors
     /// The kernel has no BTF tracepoints.
     pub fn attach_latch(&self) -> Result<(), DataplaneError> {
-        for (name, mut link) in self.latch()? {
+        for (name, mut link) in latch_of(&self.object)? {
             attach::pin_link(&mut link, &self.pins, name)?;
         }
         Ok(())
@@ -202,20 +205,7 @@ impl Dataplane {
     /// # Errors
     /// The kernel has no BTF tracepoints.
     pub fn latch(&self) -> Result<Vec<(&'static str, libbpf_rs::Link)>, DataplaneError> {
-        let tracepoints = [
-            ("on_exit", "sched_process_exit"),
-            ("on_state", "inet_sock_set_state"),
-        ];
-        let attach = |(name, tracepoint)| {
-            let link = attach::program(&self.object, name)?.attach_trace();
-            let link = link.map_err(|source| DataplaneError::Attach {
-                program: name,
-                target: format!("tracepoint {tracepoint}"),
-                source,
-            })?;
-            Ok((name, link))
-        };
-        tracepoints.into_iter().map(attach).collect()
+        latch_of(&self.object)
     }
 
     /// Attach to `interface`. One that has the programs already, or belongs to a bridge or bond, is
@@ -330,6 +320,24 @@ impl Dataplane {
         // SAFETY: the descriptor belongs to the object, which `self` keeps open.
         Ok(unsafe { BorrowedFd::borrow_raw(raw) })
     }
+}
+
+/// The death latch, by the names of its programs, which is attached as long as the links live.
+fn latch_of(object: &Object) -> Result<Vec<(&'static str, libbpf_rs::Link)>, DataplaneError> {
+    let tracepoints = [
+        ("on_exit", "sched_process_exit"),
+        ("on_state", "inet_sock_set_state"),
+    ];
+    let attach = |(name, tracepoint)| {
+        let link = attach::program(object, name)?.attach_trace();
+        let link = link.map_err(|source| DataplaneError::Attach {
+            program: name,
+            target: format!("tracepoint {tracepoint}"),
+            source,
+        })?;
+        Ok((name, link))
+    };
+    tracepoints.into_iter().map(attach).collect()
 }
 
 /// What libbpf says goes to our own log; what matters of it is in its errors.

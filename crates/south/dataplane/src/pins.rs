@@ -10,18 +10,32 @@ use std::{
 
 use crate::error::DataplaneError;
 
-/// Version of the layout of `bpf/intf` (`LAYOUT_VERSION` there; a test compares the two).
-pub const LAYOUT_VERSION: u32 = 15;
+/// Version of the layout of `bpf/intf` (`LAYOUT_VERSION` there; a test compares the two). The feature `next-version`
+/// builds the version after this.
+pub const LAYOUT_VERSION: u32 = 15 + if cfg!(feature = "next-version") { 1 } else { 0 };
+
+/// The oldest layout that any version of this program adopts: of older layouts, the meaning of members has changed
+/// under the same name.
+const FIRST_ADOPTED_LAYOUT: u32 = 15;
+
+/// The oldest layout that this version adopts: that before its own.
+const OLDEST_LAYOUT: u32 = if LAYOUT_VERSION > FIRST_ADOPTED_LAYOUT {
+    LAYOUT_VERSION - 1
+} else {
+    LAYOUT_VERSION
+};
 
 /// The format, for lists of versions.
 pub const FORMAT: types::Format = types::Format {
     name: "BPF maps",
     version: LAYOUT_VERSION,
-    oldest: LAYOUT_VERSION,
+    oldest: OLDEST_LAYOUT,
 };
 
 /// Directory of the mode `replay`, without the version.
 const LAYOUT_PREFIX: &str = "replay-v";
+/// The same while pins are not complete.
+const STAGED_PREFIX: &str = "staged-v";
 
 /// Most addresses of a service, each port of a range counted (`MOST_ADDRESSES` in `bpf/intf`; a test compares the
 /// two).
@@ -53,6 +67,52 @@ impl PinDirectory {
         Self(path)
     }
 
+    /// The directory of the same service in the layout before, if this version adopts that layout.
+    #[must_use]
+    pub fn former(&self) -> Option<Self> {
+        let has_former = OLDEST_LAYOUT < LAYOUT_VERSION;
+        has_former.then(|| self.beside(&format!("{LAYOUT_PREFIX}{OLDEST_LAYOUT}")))
+    }
+
+    /// Where pins are made that no `serve` adopts yet.
+    pub(crate) fn staged(&self) -> Self {
+        self.beside(&format!("{STAGED_PREFIX}{LAYOUT_VERSION}"))
+    }
+
+    /// The directory of the same service in another directory of the mode.
+    pub(crate) fn beside(&self, directory: &str) -> Self {
+        let name = self.0.file_name().unwrap_or_default();
+        let all = self.0.parent().and_then(Path::parent);
+        Self(all.unwrap_or(Path::new("")).join(directory).join(name))
+    }
+
+    /// Names of the pins.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        entries
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect()
+    }
+
+    /// Is something pinned there, not only a directory made?
+    pub(crate) fn has_pins(&self) -> bool {
+        !self.names().is_empty()
+    }
+
+    /// Directories in which pins of the same service may be that this version can adopt or remove: its own first.
+    #[must_use]
+    pub fn all(&self) -> Vec<Self> {
+        let mut all = vec![self.clone(), self.staged()];
+        all.extend(self.former());
+        all
+    }
+
+    /// Is there something that this version can adopt?
+    #[must_use]
+    pub fn can_be_adopted(&self) -> bool {
+        self.exists() || self.former().is_some_and(|former| former.exists())
+    }
+
     /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -71,8 +131,8 @@ impl PinDirectory {
         self.0.exists()
     }
 
-    /// Versions of the layout with which other versions of this program have pinned `service` under
-    /// this bpffs.
+    /// Layouts in which other versions of this program have pinned `service` under this bpffs, and which this version
+    /// cannot adopt.
     #[must_use]
     pub fn other_layouts(bpffs: &Path, service: &str) -> Vec<u32> {
         let service = service.replace('.', ":");
@@ -89,7 +149,7 @@ impl PinDirectory {
                     .parse()
                     .ok()
             })
-            .filter(|version| *version != LAYOUT_VERSION)
+            .filter(|version| !(OLDEST_LAYOUT..=LAYOUT_VERSION).contains(version))
             .collect();
         versions.sort_unstable();
         versions

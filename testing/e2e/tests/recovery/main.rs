@@ -7,6 +7,7 @@ mod full_event_ring;
 mod half_close;
 mod history;
 mod kills;
+mod layouts;
 mod orderly_ends;
 mod repeated_execution;
 mod replay;

@@ -94,6 +94,9 @@ struct verify_half {
 	__u64 head_sent; /* server.sent when this turn began */
 	__u32 head_next; /* where the record of this turn's output goes on */
 	__u32 head_left; /* bytes of it still to be recorded */
+#ifdef OUTLIVE_NEXT_VERSION
+	__u64 next_version;
+#endif
 	__u32 heads_to;  /* where what was to be recorded last ended */
 	__u32 asked;     /* how far the client had sent when this answer began */
 	__u32 end;       /* compare up to here */
@@ -185,6 +188,9 @@ struct flow {
 	__u64 id; /* in the order of the handshakes */
 	__u64 closed_ns; /* the server's socket is gone since then; 0: it lives */
 	__u64 given_ns; /* when it was last given to a server: its SYN, or to a later one, to be spliced */
+#ifdef OUTLIVE_NEXT_VERSION
+	__u64 next_version;
+#endif
 	__u32 incarnation; /* the life of the server that owns the socket */
 	__u32 ifindex; /* where the client's packets arrive */
 	__u8 mode;

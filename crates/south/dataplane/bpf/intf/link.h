@@ -62,6 +62,9 @@ struct link {
 	__u8 digests; /* it takes digests */
 	__u8 pad[6];
 	struct link_key up[2];   /* to the logger */
+#ifdef OUTLIVE_NEXT_VERSION
+	__u64 next_version;
+#endif
 	struct link_key down[2]; /* from it */
 };
 

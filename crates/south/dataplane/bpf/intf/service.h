@@ -6,7 +6,8 @@
 
 #include "../lib/kernel.h"
 
-/* Counts from the first release on. */
+/* Counts from the first release on. A build with OUTLIVE_NEXT_VERSION, for tests, is of the version after this
+ * (src/pins.rs). */
 #define LAYOUT_VERSION 15
 /* Addresses of a service, each port of a range counted. */
 #define MOST_ADDRESSES 1024
@@ -38,6 +39,9 @@ struct service {
 	__u64 heartbeat_ns; /* of `serve`, CLOCK_MONOTONIC */
 	__u64 speak_until_ns; /* CLOCK_BOOTTIME: nothing leaves from then on; 0: no lease is needed */
 	__u64 gated_ns;
+#ifdef OUTLIVE_NEXT_VERSION
+	__u64 next_version;
+#endif
 	__u64 next_flow_id;
 	__u64 copies_since_ns; /* of what was counted in `copies` */
 	__u32 copies; /* segments that need none */

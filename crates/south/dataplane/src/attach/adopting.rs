@@ -1,13 +1,15 @@
 //! Replacing the programs that an earlier `serve` has left on an interface.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use libbpf_rs::{Link, Object, Program, TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder};
+use libbpf_rs::{
+    Link, Object, Program, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook, TcHookBuilder, libbpf_sys,
+};
 
 use super::{Attachment, HANDLE, Hooks, LinkDetails, PRIORITY};
 use crate::{
     error::DataplaneError,
-    interfaces::Interface,
+    interfaces::{Interface, ethernet_interfaces},
     link::{Arranged, Change},
     pins::{LINK_PREFIX, PinDirectory},
 };
@@ -74,34 +76,90 @@ fn replace_filters(
     interface: &Interface,
     pins: &PinDirectory,
 ) -> Result<Option<[TcHook; 2]>, DataplaneError> {
-    let ifindex = i32::try_from(interface.index).unwrap_or(i32::MAX);
-    let is_there = |name: &str, point| {
-        let fd = libbpf_rs::Program::fd_from_pinned_path(pins.pin(name)).ok()?;
-        let id = libbpf_rs::Program::id_from_fd(fd.as_fd()).ok()?;
-        let mut hook = TcHookBuilder::new(fd.as_fd())
-            .ifindex(ifindex)
-            .handle(HANDLE)
-            .priority(PRIORITY)
-            .hook(point);
-        hook.query().is_ok_and(|found| found == id).then_some(())
-    };
-    let both = is_there("ingress", TC_INGRESS).and_then(|()| is_there("egress", TC_EGRESS));
-    if both.is_none() {
+    let both = has_filter("ingress", interface, pins) && has_filter("egress", interface, pins);
+    if !both {
         return Ok(None);
     }
-    let replace = |name, point| -> Result<TcHook, DataplaneError> {
+    let replace = |name| {
         let program = loaded(object, name).map_err(|source| failed(name, interface, source))?;
-        TcHookBuilder::new(program.as_fd())
-            .ifindex(ifindex)
-            .replace(true)
-            .handle(HANDLE)
-            .priority(PRIORITY)
-            .hook(point)
-            .attach()
-            .map_err(|source| failed(name, interface, source))
+        replace_filter(name, interface, program.as_fd())
     };
-    Ok(Some([
-        replace("ingress", TC_INGRESS)?,
-        replace("egress", TC_EGRESS)?,
-    ]))
+    Ok(Some([replace("ingress")?, replace("egress")?]))
+}
+
+fn point_of(name: &str) -> TcAttachPoint {
+    match name {
+        "ingress" => TC_INGRESS,
+        _ => TC_EGRESS,
+    }
+}
+
+fn filter_of(name: &str, interface: &Interface, program: BorrowedFd<'_>) -> TcHook {
+    let ifindex = i32::try_from(interface.index).unwrap_or(i32::MAX);
+    TcHookBuilder::new(program)
+        .ifindex(ifindex)
+        .replace(true)
+        .handle(HANDLE)
+        .priority(PRIORITY)
+        .hook(point_of(name))
+}
+
+/// Is the pinned program of that name in the filter, or the program that a migration has put in its place?
+fn has_filter(name: &str, interface: &Interface, pins: &PinDirectory) -> bool {
+    [name.to_owned(), format!("hold_{name}")].iter().any(|pin| {
+        let Ok(fd) = Program::fd_from_pinned_path(pins.pin(pin)) else {
+            return false;
+        };
+        let id = Program::id_from_fd(fd.as_fd()).ok();
+        let found = filter_of(name, interface, fd.as_fd()).query().ok();
+        found.is_some() && found == id
+    })
+}
+
+fn replace_filter(
+    name: &'static str,
+    interface: &Interface,
+    program: BorrowedFd<'_>,
+) -> Result<TcHook, DataplaneError> {
+    filter_of(name, interface, program)
+        .attach()
+        .map_err(|source| failed(name, interface, source))
+}
+
+/// Puts other programs in the places of those of a service, on every interface: `[ingress, egress]`.
+///
+/// # Errors
+/// The kernel refuses a program.
+pub(crate) fn replace_everywhere(
+    pins: &PinDirectory,
+    with: [BorrowedFd<'_>; 2],
+) -> Result<(), DataplaneError> {
+    for interface in ethernet_interfaces()? {
+        for (name, program) in ["ingress", "egress"].into_iter().zip(with) {
+            let pin = pins.pin(&format!("{LINK_PREFIX}{name}_{}", interface.index));
+            if pin.exists() {
+                let replaced = Link::open(&pin).and_then(|link| replace_linked(&link, program));
+                replaced.map_err(|source| failed(name, &interface, source))?;
+            } else if has_filter(name, &interface, pins) {
+                replace_filter(name, &interface, program)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// As `Link::update_prog`, with a program that is known by its descriptor alone.
+fn replace_linked(link: &Link, program: BorrowedFd<'_>) -> Result<(), libbpf_rs::Error> {
+    let (link, program) = (link.as_fd().as_raw_fd(), program.as_raw_fd());
+    // SAFETY: both descriptors are open while they are borrowed; null options mean the defaults.
+    match unsafe { libbpf_sys::bpf_link_update(link, program, std::ptr::null()) } {
+        0 => Ok(()),
+        error => Err(libbpf_rs::Error::from_raw_os_error(-error)),
+    }
+}
+
+/// Number of the program in our filter for packets that arrive.
+#[cfg(test)]
+pub(crate) fn program_in_filter(interface: &Interface, any: BorrowedFd<'_>) -> Option<u32> {
+    filter_of("ingress", interface, any).query().ok()
 }

@@ -3,7 +3,7 @@
 //! Maps, programs and links are pinned, so they go on without anybody. Whoever comes next loads its own
 //! programs upon the maps that are there, and puts them in the place of the old ones, link by link:
 //! there is no moment without programs. The layout of the maps is the same, because its version is
-//! part of the path of the pins.
+//! part of the path of the pins; what the layout before has pinned is migrated first (`migration`).
 
 use std::{
     fs,
@@ -11,9 +11,9 @@ use std::{
     time::Duration,
 };
 
-use libbpf_rs::{MapCore, MapFlags, ObjectBuilder};
+use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder};
 
-use super::{Dataplane, Maps, is_internal, log_libbpf};
+use super::{Dataplane, Maps, is_internal, latch_of, log_libbpf, migration};
 use crate::{
     abi::{self, Abi},
     attach::{self, AttachMode, Attachment},
@@ -44,24 +44,23 @@ pub struct Life {
 
 impl Dataplane {
     /// Take over the maps of a service, and load programs upon them. The old programs run on until
-    /// [`Dataplane::adopt_interface`] and [`Dataplane::adopt_latch`] have replaced them.
+    /// [`Dataplane::adopt_interface`] and [`Dataplane::adopt_latch`] have replaced them. Maps of the layout before are
+    /// migrated: ours are pinned then, and our programs run.
     ///
     /// # Errors
-    /// Maps are missing, or are other ones than this program's.
+    /// Maps are missing, or are other ones than this program's, or of a layout that cannot be migrated.
     pub fn adopt(pins: PinDirectory) -> Result<(Self, Life), DataplaneError> {
         log_libbpf();
-        let load = super::not_loaded;
-        let mut open = ObjectBuilder::default()
-            .open_memory(abi::OBJECT)
-            .map_err(load)?;
-        for mut map in open.maps_mut() {
-            let name = map.name().to_string_lossy().into_owned();
-            if !is_internal(&name) {
-                map.reuse_pinned_map(pins.pin(&name))
-                    .doing("take over a map of an earlier outlive serve")?;
+        let object = match pins.former() {
+            Some(former) if former.exists() => {
+                migration::settle(&former, &pins)?;
+                match pins.exists() {
+                    true => load_upon(&pins)?,
+                    false => migration::migrate(abi::OBJECT, &former, &pins)?,
+                }
             }
-        }
-        let object = open.load().map_err(load)?;
+            _ => load_upon(&pins)?,
+        };
         let maps = Maps::of(&object)?;
         let service = maps.the_service()?;
         let mut addresses = Vec::new();
@@ -127,12 +126,13 @@ impl Dataplane {
     }
 
     /// Put our death latch in the place of the old one, and our programs where `outlive clean` looks
-    /// for them. For a moment both latches are there: a death is told twice, which is no harm.
+    /// for them. For a moment both latches are there: a death is told twice, which is no harm. Nothing of the layout
+    /// before is left.
     ///
     /// # Errors
     /// As [`Dataplane::attach_latch`], or a pin cannot be replaced.
     pub fn adopt_latch(&self) -> Result<(), DataplaneError> {
-        let links = self.latch()?;
+        let links = latch_of(&self.object)?;
         for (name, mut link) in links {
             self.unpin(&format!("{LINK_PREFIX}{name}"))?;
             attach::pin_link(&mut link, &self.pins, name)?;
@@ -140,7 +140,11 @@ impl Dataplane {
         for name in ["ingress", "egress"] {
             self.unpin(name)?;
         }
-        self.pin_programs()
+        self.pin_programs()?;
+        match self.pins.former() {
+            Some(former) => migration::finish(&former, &self.pins),
+            None => Ok(()),
+        }
     }
 
     fn unpin(&self, name: &str) -> Result<(), DataplaneError> {
@@ -149,8 +153,24 @@ impl Dataplane {
     }
 }
 
+/// Our programs upon maps of our layout.
+fn load_upon(pins: &PinDirectory) -> Result<Object, DataplaneError> {
+    let load = super::not_loaded;
+    let mut open = ObjectBuilder::default()
+        .open_memory(abi::OBJECT)
+        .map_err(load)?;
+    for mut map in open.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if !is_internal(&name) {
+            map.reuse_pinned_map(pins.pin(&name))
+                .doing("take over a map of an earlier outlive serve")?;
+        }
+    }
+    open.load().map_err(load)
+}
+
 impl Maps {
-    fn the_service(&self) -> Result<abi::service, DataplaneError> {
+    pub(super) fn the_service(&self) -> Result<abi::service, DataplaneError> {
         self.service
             .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
             .doing("read the service's settings")?

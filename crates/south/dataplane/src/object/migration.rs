@@ -1,0 +1,364 @@
+//! Taking over the maps of the layout before ours, under the traffic.
+//!
+//! The old programs run all the time, and change their maps. So a migration has steps, and each step leaves a state
+//! that the next `serve` can take up if this `serve` is killed there. *Former* is the directory of the old pins,
+//! *staged* is a directory from which no `serve` adopts, *own* is the directory of this version.
+//!
+//! 1. Our object is loaded. A map with an equal definition and equal types is the old map (a ring always is). Each
+//!    other map is new, and gets the entries of the old map, converted member by member. Killed here: nothing is
+//!    pinned, and the next `serve` begins anew.
+//! 2. The programs of `bpf/hold.bpf.c` are pinned in *former*, and take the places of the old programs. Until step 5
+//!    the hold only calls the old programs. Killed here: the hold goes on with these calls; the next migration uses the
+//!    same hold.
+//! 3. Our maps, programs and links are pinned in *staged*. The links are the old links, by a second name. Killed here:
+//!    the next `serve` removes *staged*.
+//! 4. Our latch is attached beside the old latch. From here on a death or a close is noted in both sets of maps. Killed
+//!    here: the kernel detaches our latch with its descriptors.
+//! 5. The hold begins, on all interfaces at once: no segment of the service passes. After a grace period of the kernel
+//!    no old program runs. Killed here: the hold ends by itself after [`HOLD_LIMIT`], and calls the old programs, whose
+//!    maps are unchanged.
+//! 6. Entries that differ are copied until none differs: only the latches still change entries. Killed here: as in step
+//!    5.
+//! 7. Our latch is pinned in *staged*. One compare-and-swap commits the hold: from here on the hold calls our programs.
+//!    Killed here: the hold says which directory is right, *former* before the commit and *staged* afterwards.
+//! 8. One rename makes *staged* to *own*. Killed here: the next `serve` finds the committed hold, and renames.
+//! 9. As in each adoption, our programs take the places, now of the hold. Then *former* is removed, with the old latch.
+//!    Killed here: the next `serve` adopts from *own*, and removes *former*.
+//!
+//! The gate (`service.gated`) would be the wrong tool. Behind the shut gate the old programs still change flows and
+//! fill the ring, and the latch takes no note: a death of the server, or a close by the server, in this moment would
+//! be lost.
+//!
+//! If a step before the commit fails, the hold ends, the old programs return to their places and *staged* is removed.
+
+mod conversion;
+mod copying;
+mod hold;
+mod layout;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fs, io,
+    os::fd::AsFd as _,
+    thread,
+    time::{Duration, Instant},
+};
+
+use libbpf_rs::{MapCore as _, MapHandle, Object, ObjectBuilder, Program};
+use rustix::thread::{MembarrierCommand, membarrier};
+
+use self::{
+    copying::{KernelTypes, MapCopy, Pair},
+    hold::{Hold, HoldState},
+};
+use super::{Maps, is_internal, latch_of, not_loaded};
+use crate::{
+    attach,
+    error::{DataplaneError, MapContext},
+    pins::{LINK_PREFIX, PinDirectory},
+};
+
+/// Why a map of the former layout cannot be taken over.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MigrationError {
+    /// The kernel knows no types of the map.
+    #[error("the kernel has no types (BTF) of it")]
+    NoTypes,
+    /// The types cannot be read from the kernel.
+    #[error("its types (BTF) cannot be read: {0}")]
+    Unread(io::Error),
+    /// The types are damaged, or of a newer kind.
+    #[error("its types (BTF) are malformed")]
+    Malformed,
+    /// A type that no map of ours has.
+    #[error("a type in it cannot be converted")]
+    Unsupported,
+    /// An integer became smaller.
+    #[error("an integer in it is smaller than before")]
+    Narrower,
+    /// A member became another kind of type.
+    #[error("a type in it is of another kind than before")]
+    OtherKind,
+    /// As the others, of a member.
+    #[error("member {path}: {why}")]
+    Member {
+        /// Names from the outside in, with dots between.
+        path: String,
+        /// The reason.
+        why: Box<MigrationError>,
+    },
+    /// A definition differs of a map that other processes have in use.
+    #[error("it is defined otherwise than before, and other processes have it in use")]
+    InUse,
+}
+
+impl MigrationError {
+    fn in_member(self, name: &str) -> Self {
+        match self {
+            Self::Member { path, why } => Self::Member {
+                path: format!("{name}.{path}"),
+                why,
+            },
+            why => Self::Member {
+                path: name.to_owned(),
+                why: Box::new(why),
+            },
+        }
+    }
+}
+
+/// Longest time for which segments are held back. Clients and server repeat segments for far longer.
+const HOLD_LIMIT: Duration = Duration::from_secs(2);
+/// Copies until nothing differs: each one more is needed only if connections are closed meanwhile.
+const MOST_COPIES: u32 = 50;
+/// Where the kernel does not wait for a grace period on demand (`nohz_full`).
+const GRACE_PERIOD: Duration = Duration::from_millis(100);
+
+/// The programs by direction.
+const PACKET_PROGRAMS: [&str; 2] = ["ingress", "egress"];
+const LATCH_PROGRAMS: [&str; 2] = ["on_exit", "on_state"];
+
+/// Completes or undoes a migration whose `serve` was killed.
+///
+/// # Errors
+/// A pin cannot be changed.
+pub(super) fn settle(former: &PinDirectory, own: &PinDirectory) -> Result<(), DataplaneError> {
+    let staged = own.staged();
+    if hold::is_pinned(former) {
+        let ended = Hold::open(former)?.end(HoldState::Expired)?;
+        if ended == HoldState::Committed && staged.exists() && !own.has_pins() {
+            return publish(&staged, own);
+        }
+    }
+    if !own.has_pins() {
+        own.remove()?;
+    }
+    staged.remove()
+}
+
+/// After the last step of an adoption: nothing of the former layout runs any more.
+///
+/// # Errors
+/// A pin cannot be removed.
+pub(super) fn finish(former: &PinDirectory, own: &PinDirectory) -> Result<(), DataplaneError> {
+    if former.exists() {
+        // A program of the hold may be about to call ours on another processor.
+        wait_for_grace_period();
+        former.remove()?;
+    }
+    hold::remove(own);
+    Ok(())
+}
+
+/// `object`, our programs, upon what is pinned in `former`; afterwards all is pinned in `own`, and our programs run.
+///
+/// # Errors
+/// A map cannot be taken over, or the kernel refuses a step: then the old programs go on.
+pub(super) fn migrate(
+    object: &[u8],
+    former: &PinDirectory,
+    own: &PinDirectory,
+) -> Result<Object, DataplaneError> {
+    let began = Instant::now();
+    let staged = own.staged();
+    let (mut object, copies) = load_beside(object, former)?;
+    copy_all(&copies)?;
+    let loaded = began.elapsed();
+    let held = change_over(&mut object, &copies, former, &staged)
+        .inspect_err(|_| undo(former, &staged))?;
+    publish(&staged, own)?;
+    tracing::info!(
+        ?loaded,
+        ?held,
+        maps = copies.len(),
+        "maps of the former layout were taken over"
+    );
+    Ok(object)
+}
+
+/// For how long segments were held back.
+#[derive(Debug)]
+#[expect(
+    dead_code,
+    reason = "for the log, and for tests that print the figures"
+)]
+struct HoldDuration {
+    /// In all.
+    all: Duration,
+    /// Of that, the grace period.
+    grace_period: Duration,
+}
+
+/// Steps 2 to 7.
+fn change_over(
+    object: &mut Object,
+    copies: &[MapCopy],
+    former: &PinDirectory,
+    staged: &PinDirectory,
+) -> Result<HoldDuration, DataplaneError> {
+    let mark = mark_of(object)?;
+    let hold = Hold::prepare(former, mark)?;
+    attach::replace_everywhere(former, hold.programs())?;
+    stage(object, former, staged)?;
+    let latch = latch_of(object)?;
+    copy_all(copies)?; // so that little is left to be copied while segments wait
+    let next = [
+        attach::program(object, PACKET_PROGRAMS[0])?,
+        attach::program(object, PACKET_PROGRAMS[1])?,
+    ];
+    let began = Instant::now();
+    hold.begin([next[0].as_fd(), next[1].as_fd()], HOLD_LIMIT)?;
+    wait_for_grace_period();
+    let grace_period = began.elapsed();
+    copy_until_equal(copies)?;
+    for (name, mut link) in latch {
+        attach::pin_link(&mut link, staged, name)?;
+    }
+    match hold.end(HoldState::Committed)? {
+        HoldState::Committed => Ok(HoldDuration {
+            all: began.elapsed(),
+            grace_period,
+        }),
+        _ => Err(DataplaneError::HeldTooLong { limit: HOLD_LIMIT }),
+    }
+}
+
+/// Loads the object with the maps of `former` that are of the same layout, and new ones.
+fn load_beside(
+    object: &[u8],
+    former: &PinDirectory,
+) -> Result<(Object, Vec<MapCopy>), DataplaneError> {
+    let mut open = ObjectBuilder::default()
+        .open_memory(object)
+        .map_err(not_loaded)?;
+    let own = copying::types_of_object(&open).map_err(|why| DataplaneError::Migration {
+        map: "service".to_owned(),
+        why,
+    })?;
+    let mut kernel = KernelTypes::default();
+    let mut pairs = Vec::new();
+    for mut map in open.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        let pin = former.pin(&name);
+        // A map that the former layout has not is a new one, and empty.
+        if !is_internal(&name) && pin.exists() {
+            let pinned = MapHandle::from_pinned_path(pin)
+                .doing("take over a map of an earlier outlive serve")?;
+            pairs.extend(Pair::of(&mut map, pinned, &mut kernel, &own)?);
+        }
+    }
+    let object = open.load().map_err(not_loaded)?;
+    let mut copies = Vec::new();
+    for pair in pairs {
+        let map = object.maps().find(|map| map.name() == pair.name());
+        let map = map.ok_or(DataplaneError::Missing("map of its own"))?;
+        let own = MapHandle::try_from(&map).doing("duplicate a map's descriptor")?;
+        copies.push(pair.copied_to(own)?);
+    }
+    Ok((object, copies))
+}
+
+/// Whatever may go on changing meanwhile. The others are copied only when segments are held back.
+fn copy_all(copies: &[MapCopy]) -> Result<usize, DataplaneError> {
+    let converging = copies.iter().filter(|copy| copy.converges());
+    converging.map(MapCopy::copy).sum()
+}
+
+fn copy_until_equal(copies: &[MapCopy]) -> Result<(), DataplaneError> {
+    for copy in copies.iter().filter(|copy| !copy.converges()) {
+        copy.copy()?;
+    }
+    for _ in 0..MOST_COPIES {
+        if copy_all(copies)? == 0 {
+            return Ok(());
+        }
+    }
+    Err(DataplaneError::HeldTooLong { limit: HOLD_LIMIT })
+}
+
+fn mark_of(object: &Object) -> Result<u32, DataplaneError> {
+    Ok(Maps::of(object)?.the_service()?.mark)
+}
+
+/// Pins all that an adoption looks for, but the latch.
+fn stage(
+    object: &mut Object,
+    former: &PinDirectory,
+    staged: &PinDirectory,
+) -> Result<(), DataplaneError> {
+    staged.remove()?;
+    staged.create()?;
+    let failed = |path, source| DataplaneError::Pin { path, source };
+    for mut map in object.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if !is_internal(&name) {
+            let path = staged.pin(&name);
+            let pinned = map.pin(&path).map_err(io::Error::other);
+            pinned.map_err(|error| failed(path, error))?;
+        }
+    }
+    for name in PACKET_PROGRAMS {
+        let path = staged.pin(name);
+        let pinned = attach::program(object, name)?.pin(&path);
+        pinned.map_err(|error| failed(path, io::Error::other(error)))?;
+    }
+    let link_twice = |name: &str| {
+        let path = staged.pin(name);
+        fs::hard_link(former.pin(name), &path).map_err(|error| failed(path, error))
+    };
+    for name in former.names() {
+        let link = name.strip_prefix(LINK_PREFIX);
+        let is_of_interface = link.is_some_and(|link| !LATCH_PROGRAMS.contains(&link));
+        // By its programs an adoption knows the filters that are ours.
+        if is_of_interface || hold::HOLD_PROGRAMS.contains(&&*name) {
+            link_twice(&name)?;
+        }
+    }
+    Ok(())
+}
+
+/// Step 8.
+fn publish(staged: &PinDirectory, own: &PinDirectory) -> Result<(), DataplaneError> {
+    // The empty directory keeps the directories above, which another service that ends would remove.
+    own.create()?;
+    fs::rename(staged.path(), own.path()).map_err(|source| DataplaneError::Pin {
+        path: own.path().to_owned(),
+        source,
+    })?;
+    if let Some(above) = staged.path().parent() {
+        let _ = fs::remove_dir(above); // another service may be there
+    }
+    Ok(())
+}
+
+/// The old programs return. What fails here is found again by the next `serve`.
+fn undo(former: &PinDirectory, staged: &PinDirectory) {
+    let undone = (|| {
+        if hold::is_pinned(former) {
+            let hold = Hold::open(former)?;
+            if hold.end(HoldState::Expired)? == HoldState::Committed {
+                return Ok(()); // then this is no way back
+            }
+        }
+        staged.remove()?;
+        let old = PACKET_PROGRAMS.map(|name| Program::fd_from_pinned_path(former.pin(name)));
+        if let [Ok(ingress), Ok(egress)] = &old {
+            attach::replace_everywhere(former, [ingress.as_fd(), egress.as_fd()])?;
+            wait_for_grace_period();
+            hold::remove(former);
+        }
+        Ok::<_, DataplaneError>(())
+    })();
+    if let Err(error) = undone {
+        tracing::warn!(%error, "the old programs go on, but are called by others");
+    }
+}
+
+/// Until no program runs any more that was running when this was called.
+fn wait_for_grace_period() {
+    if membarrier(MembarrierCommand::Global).is_err() {
+        thread::sleep(GRACE_PERIOD);
+    }
+}

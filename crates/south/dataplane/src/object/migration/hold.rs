@@ -1,0 +1,245 @@
+//! The programs of `bpf/hold.bpf.c`, pinned beside those that they hold.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
+    time::Duration,
+};
+
+use libbpf_rs::{
+    MapCore, MapFlags, MapHandle, ObjectBuilder, Program,
+    libbpf_sys::{bpf_prog_test_run_opts, bpf_test_run_opts},
+};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::{
+    error::{DataplaneError, MapContext, SocketContext},
+    pins::PinDirectory,
+};
+
+const HOLD_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hold.bpf.o"));
+
+/// The states of a hold (`enum hold_state`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HoldState {
+    Holds,
+    Expired,
+    Committed,
+}
+
+impl HoldState {
+    fn of(code: u32) -> Option<Self> {
+        let states = [Self::Holds, Self::Expired, Self::Committed];
+        states.into_iter().find(|state| state.code() == code)
+    }
+
+    fn code(self) -> u32 {
+        match self {
+            Self::Holds => 0,
+            Self::Expired => 1,
+            Self::Committed => 2,
+        }
+    }
+}
+
+/// The map `hold` is pinned last: where that is, all are.
+const STATE_PIN: &str = "hold";
+const END_PIN: &str = "end_hold";
+pub(crate) const HOLD_PROGRAMS: [&str; 2] = ["hold_ingress", "hold_egress"];
+const PROGRAM_ARRAYS: [&str; 2] = ["held_ingress", "held_egress"];
+/// Places in the arrays.
+const OLD_PROGRAM: u32 = 0;
+const NEW_PROGRAM: u32 = 1;
+
+/// `struct hold` in its parts.
+const UNTIL_BYTES: usize = 8;
+const STATE_END: usize = 12;
+
+/// The programs that hold segments back, of one service.
+pub(super) struct Hold {
+    state: MapHandle,
+    arrays: [MapHandle; 2],
+    programs: [OwnedFd; 2],
+    end: OwnedFd,
+}
+
+impl Hold {
+    /// The hold that is pinned there.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(super) fn open(pins: &PinDirectory) -> Result<Self, DataplaneError> {
+        let doing = "open the programs that hold segments back";
+        let map = |name| MapHandle::from_pinned_path(pins.pin(name)).doing(doing);
+        let program = |name| Program::fd_from_pinned_path(pins.pin(name)).doing(doing);
+        Ok(Self {
+            state: map(STATE_PIN)?,
+            arrays: [map(PROGRAM_ARRAYS[0])?, map(PROGRAM_ARRAYS[1])?],
+            programs: [program(HOLD_PROGRAMS[0])?, program(HOLD_PROGRAMS[1])?],
+            end: program(END_PIN)?,
+        })
+    }
+
+    /// Pins a hold there that holds nothing yet: it calls the programs that are pinned there, which run now. One that
+    /// an interrupted migration has left may be in its place already, so it is used again.
+    ///
+    /// # Errors
+    /// The kernel does not load it, or it cannot be pinned.
+    pub(super) fn prepare(pins: &PinDirectory, mark: u32) -> Result<Self, DataplaneError> {
+        if pins.pin(STATE_PIN).exists() {
+            return Self::open(pins);
+        }
+        remove(pins); // half of one
+        let load = crate::object::not_loaded;
+        let mut open = ObjectBuilder::default()
+            .open_memory(HOLD_OBJECT)
+            .map_err(load)?;
+        for mut map in open.maps_mut() {
+            if map.name() == "addresses" {
+                map.reuse_pinned_map(pins.pin("addresses"))
+                    .doing("take over the protected addresses")?;
+            }
+        }
+        let mut object = open.load().map_err(load)?;
+        let pinned = |name: &str| {
+            let path = pins.pin(name);
+            move |error| DataplaneError::Pin {
+                path,
+                source: io::Error::other(error),
+            }
+        };
+        for mut program in object.progs_mut() {
+            let name = program.name().to_string_lossy().into_owned();
+            program.pin(pins.pin(&name)).map_err(pinned(&name))?;
+        }
+        let by_pinning_order = |name: &str| name == STATE_PIN;
+        let mut maps: Vec<_> = object.maps_mut().collect();
+        maps.sort_by_key(|map| by_pinning_order(&map.name().to_string_lossy()));
+        for map in &mut maps {
+            let name = map.name().to_string_lossy().into_owned();
+            let former = match &*name {
+                "held_ingress" => "ingress",
+                "held_egress" => "egress",
+                STATE_PIN => {
+                    let value = state_bytes(0, HoldState::Expired, mark);
+                    map.update(&0_u32.to_ne_bytes(), &value, MapFlags::ANY)
+                        .doing("prepare a hold")?;
+                    map.pin(pins.pin(STATE_PIN)).map_err(pinned(STATE_PIN))?;
+                    continue;
+                }
+                _ => continue,
+            };
+            let running = Program::fd_from_pinned_path(pins.pin(former)).doing("find a program")?;
+            put(map, OLD_PROGRAM, running.as_fd())?;
+            map.pin(pins.pin(&name)).map_err(pinned(&name))?;
+        }
+        drop(maps);
+        Self::open(pins)
+    }
+
+    /// The programs for `[ingress, egress]`.
+    pub(super) fn programs(&self) -> [BorrowedFd<'_>; 2] {
+        [self.programs[0].as_fd(), self.programs[1].as_fd()]
+    }
+
+    /// Hold from now on, for `limit` at most; `next`: the programs for after a commit.
+    ///
+    /// # Errors
+    /// A map cannot be written.
+    pub(super) fn begin(
+        &self,
+        next: [BorrowedFd<'_>; 2],
+        limit: Duration,
+    ) -> Result<(), DataplaneError> {
+        for (array, program) in self.arrays.iter().zip(next) {
+            put(array, NEW_PROGRAM, program)?;
+        }
+        let key = 0_u32.to_ne_bytes();
+        let mut value = self.value()?;
+        let until = now().saturating_add(limit).as_nanos();
+        let until = u64::try_from(until).unwrap_or(u64::MAX).to_ne_bytes();
+        value[..UNTIL_BYTES].copy_from_slice(&until);
+        // The programs may look between: the end is there before it counts.
+        for state in [HoldState::Expired, HoldState::Holds] {
+            value[UNTIL_BYTES..STATE_END].copy_from_slice(&state.code().to_ne_bytes());
+            self.state
+                .update(&key, &value, MapFlags::ANY)
+                .doing("hold segments back")?;
+        }
+        Ok(())
+    }
+
+    /// End it by a commit, or without; answers how it has ended.
+    ///
+    /// # Errors
+    /// The program cannot be run.
+    pub(super) fn end(&self, to: HoldState) -> Result<HoldState, DataplaneError> {
+        let doing = "let segments pass again";
+        let mut word = to.code().to_ne_bytes();
+        let mut options = bpf_test_run_opts {
+            sz: size_of::<bpf_test_run_opts>()
+                .try_into()
+                .unwrap_or_default(),
+            ctx_in: word.as_mut_ptr().cast(),
+            ctx_size_in: 4,
+            ..Default::default()
+        };
+        // SAFETY: the descriptor is open for as long as `self`; the kernel reads and writes the four bytes of `word`.
+        let result = unsafe { bpf_prog_test_run_opts(self.end.as_raw_fd(), &raw mut options) };
+        if result < 0 {
+            return Err(io::Error::from_raw_os_error(-result)).doing_socket(doing);
+        }
+        HoldState::of(u32::from_ne_bytes(word)).ok_or(DataplaneError::Missing(STATE_PIN))
+    }
+
+    fn value(&self) -> Result<Vec<u8>, DataplaneError> {
+        let value = self.state.lookup(&0_u32.to_ne_bytes(), MapFlags::ANY);
+        let value = value.doing("read the state of a hold")?;
+        let value = value.filter(|value| value.len() > STATE_END);
+        value.ok_or(DataplaneError::Missing(STATE_PIN))
+    }
+}
+
+trait SystemDoing<T> {
+    fn doing_socket(self, what: &'static str) -> Result<T, DataplaneError>;
+}
+
+impl<T> SystemDoing<T> for io::Result<T> {
+    fn doing_socket(self, what: &'static str) -> Result<T, DataplaneError> {
+        SocketContext::doing(self, what)
+    }
+}
+
+/// Removes the pins of a hold that is in no place any more. What is not there is no error.
+pub(super) fn remove(pins: &PinDirectory) {
+    // The map that says that all are there goes first.
+    let names = [STATE_PIN, END_PIN]
+        .into_iter()
+        .chain(PROGRAM_ARRAYS)
+        .chain(HOLD_PROGRAMS);
+    for name in names {
+        let _ = fs::remove_file(pins.pin(name));
+    }
+}
+
+/// Whether there is one.
+pub(super) fn is_pinned(pins: &PinDirectory) -> bool {
+    pins.pin(STATE_PIN).exists()
+}
+
+fn state_bytes(until: u64, state: HoldState, mark: u32) -> Vec<u8> {
+    let parts = [state.code().to_ne_bytes(), mark.to_ne_bytes()].concat();
+    [&until.to_ne_bytes()[..], &parts].concat()
+}
+
+fn put(array: &impl MapCore, place: u32, program: BorrowedFd<'_>) -> Result<(), DataplaneError> {
+    let descriptor = program.as_raw_fd().to_ne_bytes();
+    array
+        .update(&place.to_ne_bytes(), &descriptor, MapFlags::ANY)
+        .doing("name a program that a hold calls")
+}
+
+/// `CLOCK_MONOTONIC`, as the programs read it.
+fn now() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
+}

@@ -1,0 +1,344 @@
+//! On real maps: the object with `OUTLIVE_NEXT_VERSION` is the former version here, so members go.
+
+use std::{path::Path, process::Command, sync::OnceLock, thread};
+
+use libbpf_cargo::SkeletonBuilder;
+use libbpf_rs::{Link as BpfLink, MapFlags, query::LinkInfo};
+use supervise::mounts;
+
+use super::*;
+use crate::{
+    abi::{self, Abi},
+    attach::{AttachMode, Attachment},
+    interfaces::{Interface, ethernet_interfaces},
+    link::Link,
+};
+
+/// Bytes of the members that only the other object has.
+const ADDED_BYTES: usize = 8;
+
+/// The object of another layout.
+fn other_object() -> &'static [u8] {
+    static COMPILED_OBJECT: OnceLock<Vec<u8>> = OnceLock::new();
+    COMPILED_OBJECT.get_or_init(|| {
+        let place = tempfile::tempdir().unwrap();
+        let object = place.path().join("other.bpf.o");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf/replay.bpf.c");
+        let flags = ["-mcpu=v3", "-nostdinc", "-DOUTLIVE_NEXT_VERSION"];
+        let mut builder = SkeletonBuilder::new();
+        builder.source(source).obj(&object).clang_args(flags);
+        builder.build().expect("clang compiles it");
+        fs::read(&object).unwrap()
+    })
+}
+
+/// A network namespace with a loopback, a service of the other layout on it, and the places of its pins.
+struct Former {
+    object: Object,
+    interface: Interface,
+    former: PinDirectory,
+    own: PinDirectory,
+    _attachment: Attachment,
+}
+
+impl Former {
+    fn pinned(bpffs: &Path, mode: AttachMode, max_flows: u32) -> Self {
+        let own = PinDirectory::new(bpffs, "web");
+        let former = own.beside("replay-v0");
+        let mut open = ObjectBuilder::default()
+            .open_memory(other_object())
+            .unwrap();
+        for mut map in open.maps_mut() {
+            let entries = match map.name().to_str() {
+                Some("mirror") => 1 << 16,
+                Some("flows") => max_flows,
+                Some("notes") => 1,
+                _ => continue,
+            };
+            map.set_max_entries(entries).unwrap();
+        }
+        let mut object = open.load().unwrap();
+        former.create().unwrap();
+        for mut map in object.maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if !is_internal(&name) {
+                map.pin(former.pin(&name)).unwrap();
+            }
+        }
+        for name in PACKET_PROGRAMS {
+            let path = former.pin(name);
+            attach::program(&object, name).unwrap().pin(path).unwrap();
+        }
+        for (name, mut link) in latch_of(&object).unwrap() {
+            attach::pin_link(&mut link, &former, name).unwrap();
+        }
+        let interface = ethernet_interfaces().unwrap().remove(0);
+        let link = Link::of(&interface).unwrap();
+        let attachment =
+            Attachment::new(&object, interface.clone(), &link, false, mode, &former, &[]);
+        Self {
+            object,
+            interface,
+            former,
+            own,
+            _attachment: attachment.unwrap(),
+        }
+    }
+
+    fn migrate(&self) -> Result<Object, DataplaneError> {
+        migrate(abi::OBJECT, &self.former, &self.own)
+    }
+
+    fn put(&self, map: &str, key: &[u8], value: &[u8]) {
+        let map = MapHandle::from_pinned_path(self.former.pin(map)).unwrap();
+        map.update(key, value, MapFlags::ANY).unwrap();
+    }
+
+    /// Number of the program that sees packets which arrive.
+    fn running(&self) -> u32 {
+        let pin = format!("{LINK_PREFIX}ingress_{}", self.interface.index);
+        let places = [&self.former, &self.own].map(|pins| pins.pin(&pin));
+        let pin = places.iter().find(|pin| pin.exists());
+        match pin {
+            Some(pin) => {
+                let link = BpfLink::open(pin).unwrap();
+                LinkInfo::from_fd(link.as_fd()).unwrap().prog_id
+            }
+            None => {
+                let program = attach::program(&self.object, "ingress").unwrap();
+                attach::program_in_filter(&self.interface, program.as_fd()).unwrap()
+            }
+        }
+    }
+}
+
+/// Runs the test in a network namespace and with a bpffs of its own.
+fn alone(test: impl FnOnce(&Path) + Send) {
+    let run = || {
+        // SAFETY: the call concerns this thread alone, which does nothing else.
+        let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+        assert_eq!(result, 0, "{}: run it as root", io::Error::last_os_error());
+        let status = Command::new("ip")
+            .args(["link", "set", "lo", "up"])
+            .status();
+        assert!(status.unwrap().success());
+        let directory = tempfile::tempdir().unwrap();
+        let bpffs = mounts::bpffs(directory.path()).unwrap();
+        test(bpffs.path());
+        let all = PinDirectory::new(bpffs.path(), "web");
+        for pins in [all.beside("replay-v0"), all.staged(), all] {
+            pins.remove().unwrap();
+        }
+        bpffs.unmount().unwrap();
+    };
+    thread::scope(|scope| scope.spawn(run).join().unwrap());
+}
+
+fn id_of(pins: &PinDirectory, map: &str) -> u32 {
+    let map = MapHandle::from_pinned_path(pins.pin(map)).unwrap();
+    libbpf_rs::MapInfo::new(map.as_fd()).unwrap().info.id
+}
+
+fn id(program: &Program<'_>) -> u32 {
+    Program::id_from_fd(program.as_fd()).unwrap()
+}
+
+fn ingress_of(object: &Object) -> u32 {
+    let program = object.progs().find(|program| program.name() == "ingress");
+    id(&program.unwrap())
+}
+
+/// A value of the other layout that is 0 but for its end.
+fn other(size: usize, end: &[u8]) -> Vec<u8> {
+    let mut value = vec![0; size + ADDED_BYTES - end.len()];
+    value.extend_from_slice(end);
+    value
+}
+
+fn service_bytes(mark: u32, gated: u8) -> Vec<u8> {
+    let own = abi::service {
+        mark,
+        gated,
+        digest_rate: 7,
+        next_flow_id: 99,
+        ..Default::default()
+    };
+    let at = std::mem::offset_of!(abi::service, next_flow_id);
+    let (before, after) = own.as_bytes().split_at(at);
+    [before, &[0xff; ADDED_BYTES], after].concat()
+}
+
+#[test]
+fn maps_of_other_layout_are_copied_and_programs_replaced() {
+    for mode in [AttachMode::Tcx, AttachMode::Clsact] {
+        alone(|bpffs| {
+            let service = Former::pinned(bpffs, mode, 16);
+            service.put("service", &[0; 4], &service_bytes(0x5000_0000, 1));
+            service.put("addresses", &[3; 16], &[1]);
+            let key = [5; size_of::<abi::flow_key>()];
+            // Two members more: in the flow, and in a half.
+            let syn_options = [9; 40];
+            let flow = other(size_of::<abi::flow>() + ADDED_BYTES, &syn_options);
+            service.put("flows", &key, &flow);
+            let before = ["mirror", "events", "addresses", "expected"]
+                .map(|map| id_of(&service.former, map));
+            let object = service.migrate().expect("it migrates");
+            let maps = Maps::of(&object).unwrap();
+            let state = maps.the_service().unwrap();
+            assert_eq!(
+                (state.mark, state.gated, state.digest_rate),
+                (0x5000_0000, 1, 7)
+            );
+            assert_eq!(state.next_flow_id, 99);
+            let found = maps.flows.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+            let found = abi::flow::from_bytes(&found).unwrap();
+            assert_eq!(found.syn_options, syn_options);
+            assert_eq!(maps.flows.max_entries(), 16);
+            let after =
+                ["mirror", "events", "addresses", "expected"].map(|map| id_of(&service.own, map));
+            assert_eq!(before, after, "the same maps");
+            assert_ne!(
+                id_of(&service.former, "flows"),
+                id_of(&service.own, "flows")
+            );
+            assert!(!service.own.staged().exists());
+            // As an adoption goes on.
+            let link = Link::of(&service.interface).unwrap();
+            let adopted =
+                Attachment::adopt(&object, service.interface.clone(), &link, &service.own, &[]);
+            assert!(adopted.unwrap().is_some());
+            finish(&service.former, &service.own).unwrap();
+            assert!(!service.former.exists());
+            assert_eq!(service.running(), ingress_of(&object));
+            let mut names = service.own.names();
+            names.retain(|name| name.contains("hold") || name.contains("held"));
+            assert!(names.is_empty(), "{names:?}");
+        });
+    }
+}
+
+#[test]
+fn failed_migration_returns_to_old_programs() {
+    for mode in [AttachMode::Tcx, AttachMode::Clsact] {
+        alone(|bpffs| {
+            let service = Former::pinned(bpffs, mode, 16);
+            let old = ingress_of(&service.object);
+            assert_eq!(service.running(), old);
+            // Nothing can be pinned under a name that belongs to a directory.
+            let in_the_way = service.former.pin("link_directory");
+            fs::create_dir(&in_the_way).unwrap();
+            let Err(error) = service.migrate() else {
+                panic!("it was migrated");
+            };
+            assert!(matches!(error, DataplaneError::Pin { .. }), "{error}");
+            assert_eq!(service.running(), old);
+            assert!(!service.own.staged().exists() && !service.own.exists());
+            assert!(!hold::is_pinned(&service.former));
+            fs::remove_dir(&in_the_way).unwrap();
+            service.migrate().expect("the next time");
+        });
+    }
+}
+
+#[test]
+fn map_in_use_of_another_definition_is_refused() {
+    alone(|bpffs| {
+        let service = Former::pinned(bpffs, AttachMode::Auto, 16);
+        let pin = service.former.pin("events");
+        fs::remove_file(&pin).unwrap();
+        // Another ring than the programs have.
+        let mut options = libbpf_rs::libbpf_sys::bpf_map_create_opts::default();
+        options.sz = size_of_val(&options).try_into().unwrap();
+        let kind = libbpf_rs::MapType::RingBuf;
+        let mut ring = MapHandle::create(kind, Some("events"), 0, 0, 1 << 16, &options).unwrap();
+        ring.pin(&pin).unwrap();
+        let Err(error) = service.migrate() else {
+            panic!("it was migrated");
+        };
+        let text = error.to_string();
+        assert!(
+            text.contains("map events") && text.contains("in use"),
+            "{text}"
+        );
+        assert_eq!(service.running(), ingress_of(&service.object));
+    });
+}
+
+#[test]
+fn migration_that_was_killed_before_its_commit_is_undone() {
+    alone(|bpffs| {
+        let service = Former::pinned(bpffs, AttachMode::Auto, 16);
+        {
+            let (mut object, _) = load_beside(abi::OBJECT, &service.former).unwrap();
+            let hold = Hold::prepare(&service.former, 0).unwrap();
+            attach::replace_everywhere(&service.former, hold.programs()).unwrap();
+            stage(&mut object, &service.former, &service.own.staged()).unwrap();
+            let next = [0, 1].map(|at| attach::program(&object, PACKET_PROGRAMS[at]).unwrap());
+            let next = [next[0].as_fd(), next[1].as_fd()];
+            hold.begin(next, HOLD_LIMIT).unwrap();
+        }
+        settle(&service.former, &service.own).unwrap();
+        assert!(!service.own.exists() && !service.own.staged().exists());
+        let hold = Hold::open(&service.former).unwrap();
+        assert_eq!(hold.end(HoldState::Holds).unwrap(), HoldState::Expired);
+        drop(hold);
+        service.migrate().expect("again");
+    });
+}
+
+#[test]
+fn migration_that_was_killed_after_its_commit_is_completed() {
+    alone(|bpffs| {
+        let service = Former::pinned(bpffs, AttachMode::Auto, 16);
+        {
+            let (mut object, copies) = load_beside(abi::OBJECT, &service.former).unwrap();
+            let staged = service.own.staged();
+            change_over(&mut object, &copies, &service.former, &staged).unwrap();
+        }
+        settle(&service.former, &service.own).unwrap();
+        assert!(service.own.has_pins() && !service.own.staged().exists());
+        // And so it would be, if it was killed after that.
+        settle(&service.former, &service.own).unwrap();
+        assert!(service.own.has_pins());
+    });
+}
+
+#[test]
+fn hold_without_end_expires() {
+    alone(|bpffs| {
+        let service = Former::pinned(bpffs, AttachMode::Auto, 16);
+        let hold = Hold::prepare(&service.former, 0).unwrap();
+        let next = PACKET_PROGRAMS.map(|name| attach::program(&service.object, name).unwrap());
+        let next = [next[0].as_fd(), next[1].as_fd()];
+        hold.begin(next, Duration::ZERO).unwrap();
+        assert_eq!(hold.end(HoldState::Committed).unwrap(), HoldState::Expired);
+        hold.begin(next, HOLD_LIMIT).unwrap();
+        assert_eq!(
+            hold.end(HoldState::Committed).unwrap(),
+            HoldState::Committed
+        );
+        assert_eq!(hold.end(HoldState::Expired).unwrap(), HoldState::Committed);
+    });
+}
+
+/// Prints for how long segments are held back with so many connections.
+#[test]
+fn ten_thousand_flows_are_copied() {
+    const FLOW_COUNT: u32 = 10_000;
+    alone(|bpffs| {
+        let service = Former::pinned(bpffs, AttachMode::Auto, FLOW_COUNT);
+        let mut key = [0; size_of::<abi::flow_key>()];
+        for number in 0..FLOW_COUNT {
+            key[..4].copy_from_slice(&number.to_ne_bytes());
+            let flow = other(size_of::<abi::flow>() + ADDED_BYTES, &number.to_ne_bytes());
+            service.put("flows", &key, &flow);
+        }
+        let (mut object, copies) = load_beside(abi::OBJECT, &service.former).unwrap();
+        copy_all(&copies).unwrap();
+        let staged = service.own.staged();
+        let held = change_over(&mut object, &copies, &service.former, &staged).unwrap();
+        println!("{FLOW_COUNT} flows: {held:?}");
+        let flows = Maps::of(&object).unwrap().flows;
+        assert_eq!(flows.keys().count(), FLOW_COUNT as usize);
+    });
+}

@@ -1,0 +1,179 @@
+//! Adoption of a service whose maps are of the layout before: by the program that is built with the feature
+//! `next-version`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use e2e::binaries::{next_outlive, outlive};
+use e2e::clients::{read_exactly, write};
+use e2e::exchange::Exchange;
+use e2e::servers::{self, SERVER_PORT, nginx};
+use e2e::{EVENT_TIMEOUT, Protected, Scene, Seed, assert_same_bytes};
+use lab::Signal;
+
+use crate::{echoes, echoing};
+
+/// Directories of the service's pins under a name that begins so.
+fn pins(scene: &Scene, name: &str, prefix: &str) -> Vec<PathBuf> {
+    let entries = |path: &PathBuf, prefix: &str| -> Vec<PathBuf> {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        let named = |path: &PathBuf| {
+            let file = path.file_name().map(|file| file.to_string_lossy());
+            file.is_some_and(|file| file.starts_with(prefix))
+        };
+        entries.map(|entry| entry.path()).filter(named).collect()
+    };
+    let places = [
+        PathBuf::from("/sys/fs/bpf/outlive"),
+        scene.run_dir().join(name).join("bpf/outlive"),
+    ];
+    let layouts = places.iter().flat_map(|place| entries(place, prefix));
+    layouts.flat_map(|layout| entries(&layout, name)).collect()
+}
+
+fn staged(scene: &Scene, protected: &Protected) -> Vec<PathBuf> {
+    pins(scene, protected.name(), "staged-v")
+}
+
+/// Waits until the next `serve` is about to hold segments back, or has adopted.
+fn await_migration(scene: &Scene, protected: &Protected) {
+    let deadline = Instant::now() + EVENT_TIMEOUT;
+    while staged(scene, protected).is_empty() && protected.events_of("adopted").is_empty() {
+        assert!(Instant::now() < deadline, "{}", protected.log());
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn connections_survive_upgrade_to_next_layout_and_next_crash() {
+    for flags in [&[][..], &["--attach", "clsact"]] {
+        let scene = Scene::new("layout-load");
+        let server = servers::test_server(&scene);
+        let mut protected = scene.protect_with(&server, flags);
+        let pid = protected.main_pid();
+        let recording = scene.record(SERVER_PORT);
+        let exchange = Exchange {
+            kills: 3,
+            ..Exchange::default()
+        };
+        let early = echoing(&scene);
+        let connect = || scene.connect(SERVER_PORT);
+        let mut seed = Seed::choose("layout-load");
+        exchange.disturbed(&mut seed, connect, |moment| match moment {
+            0 => protected.kill_serve_itself(),
+            1 => {
+                protected.set_binary(next_outlive());
+                let adopted = protected.succeed(&scene, &server, flags);
+                assert_eq!(adopted["pid"], pid.as_raw_pid(), "{adopted}");
+                assert!(staged(&scene, &protected).is_empty());
+            }
+            _ => {
+                protected.kill_main(Signal::KILL);
+                let serving = protected.wait_serving(1);
+                assert_eq!(serving["reset"], 0, "{serving}");
+            }
+        });
+        echoes(&early, b"afterwards");
+        drop(early);
+        let endings = recording.finish();
+        assert!(endings.iter().all(|ending| !ending.rst), "{endings:?}");
+        protected.stop();
+    }
+}
+
+#[test]
+fn server_death_during_upgrade_is_recovered() {
+    let scene = Scene::new("layout-death");
+    let server = servers::test_server(&scene);
+    let mut seed = Seed::choose("layout-death");
+    for _ in 0..3 {
+        let mut protected = scene.protect(&server);
+        let stream = echoing(&scene);
+        let recording = scene.record(SERVER_PORT);
+        let pid = protected.main_pid();
+        protected.kill_serve_itself();
+        protected.set_binary(next_outlive());
+        protected.begin_succession(&scene, &server, &[]);
+        await_migration(&scene, &protected);
+        thread::sleep(Duration::from_micros(seed.between(0, 60_000) as u64));
+        servers::signal_all(&[pid], Signal::KILL);
+        write(&stream, b"into the void");
+        protected.wait_for("died", 1);
+        let serving = protected.wait_serving(1);
+        let counts = (&serving["recovered"], &serving["reset"]);
+        assert_eq!(counts, (&1.into(), &0.into()), "{serving}");
+        assert_same_bytes("echo", b"into the void", &read_exactly(&stream, 13));
+        let endings = recording.finish();
+        let is_open = endings.iter().all(|ending| !ending.rst && !ending.fin);
+        assert!(is_open, "{endings:?}");
+        drop(stream);
+        protected.stop();
+    }
+}
+
+#[test]
+fn killed_upgrade_is_taken_up() {
+    let scene = Scene::new("layout-killed");
+    let server = servers::test_server(&scene);
+    let mut seed = Seed::choose("layout-killed");
+    let mut protected = scene.protect(&server);
+    let stream = echoing(&scene);
+    protected.kill_serve_itself();
+    for longest in [0, 5_000, 40_000, 200_000] {
+        protected.set_binary(next_outlive());
+        protected.begin_succession(&scene, &server, &[]);
+        await_migration(&scene, &protected);
+        thread::sleep(Duration::from_micros(seed.between(0, longest + 1) as u64));
+        protected.kill_serve_itself();
+        echoes(&stream, b"between");
+        if pins(&scene, protected.name(), "replay-v15").is_empty() {
+            // The version before can still go on, too.
+            protected.set_binary(outlive());
+            protected.succeed(&scene, &server, &[]);
+            echoes(&stream, b"as before");
+            protected.kill_serve_itself();
+        }
+    }
+    protected.set_binary(next_outlive());
+    protected.succeed(&scene, &server, &[]);
+    echoes(&stream, b"adopted");
+    protected.kill_main(Signal::KILL);
+    let serving = protected.wait_serving(1);
+    assert_eq!(serving["recovered"], 1, "{serving}");
+    echoes(&stream, b"afterwards");
+    protected.stop();
+}
+
+#[test]
+fn nginx_is_adopted_by_next_layout_and_downgrade_is_refused() {
+    let scene = Scene::new("layout-nginx");
+    let server = nginx(&scene);
+    let mut protected = scene.protect(&server);
+    protected.kill_serve_itself();
+    protected.set_binary(next_outlive());
+    let adopted = protected.succeed(&scene, &server, &[]);
+    assert!(adopted["pid"].is_number(), "{adopted}");
+    protected.kill_serve_itself();
+    protected.set_binary(outlive());
+    let name = protected.name().to_owned();
+    let address = scene.ipv4(SERVER_PORT).to_string();
+    let flags = [
+        "--name",
+        &name,
+        "--address",
+        &address,
+        "--",
+        "sleep",
+        "1000",
+    ];
+    let refused = protected.outlive("serve", &flags);
+    assert_eq!(refused.status, Some(78), "{refused:?}");
+    assert!(refused.stderr.contains("layout 15"), "{refused:?}");
+    protected.set_binary(next_outlive());
+    protected.succeed(&scene, &server, &[]);
+    protected.kill_worker(Signal::KILL);
+    protected.wait_serving(1);
+    protected.stop();
+}
