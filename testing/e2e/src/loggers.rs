@@ -36,11 +36,20 @@ impl Logger {
     /// When it does not.
     #[must_use]
     pub fn start(scene: &Scene, host: &Host, keys: &Path, flags: &[&str]) -> Self {
+        Self::start_of(&binaries::outlive(), scene, host, (keys, flags))
+    }
+
+    fn start_of(
+        outlive: &Path,
+        scene: &Scene,
+        host: &Host,
+        (keys, flags): (&Path, &[&str]),
+    ) -> Self {
         let said = scene
             .directory()
             .join(format!("logger-{}.said", host.name()));
         let at = SocketAddr::from((host.address().ipv4(), LOGGER_PORT));
-        let mut command = host.command(&binaries::outlive().to_string_lossy());
+        let mut command = host.command(&outlive.to_string_lossy());
         command.args(["logger", "--listen", &at.to_string(), "--key-file"]);
         command.arg(keys).args(flags);
         let process = host
@@ -113,6 +122,17 @@ impl Logger {
         let more = self.more.clone();
         let more: Vec<&str> = more.iter().map(String::as_str).collect();
         self.replace_dead_with(scene, &more);
+    }
+
+    /// The same, but with this build of `outlive`.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn replace_dead_by(&mut self, outlive: &Path, scene: &Scene) {
+        let more = self.more.clone();
+        let more: Vec<&str> = more.iter().map(String::as_str).collect();
+        let (host, keys) = (self.host.clone(), self.keys.clone());
+        *self = Self::start_of(outlive, scene, &host, (&keys, &more));
     }
 
     /// The same, but it is told this.

@@ -57,9 +57,12 @@ pub use segment::{
 use crate::Versions;
 
 /// The newest version of all formats of the link. The control stream agrees on a version: [`LinkKeys::version`].
-pub const VERSION: u8 = 8;
+pub const VERSION: u8 = 8 + cfg!(feature = "next-version") as u8;
 /// The versions that this program reads and writes.
-pub const VERSIONS: Versions = Versions::only(VERSION);
+pub const VERSIONS: Versions = match Versions::new(8, VERSION) {
+    Some(versions) => versions,
+    None => panic!("the newest version is older than the oldest"),
+};
 
 /// The format, for lists of versions.
 pub const FORMAT: types::Format = types::Format {

@@ -128,7 +128,7 @@ fn killed_upgrade_is_taken_up() {
         thread::sleep(Duration::from_micros(seed.between(0, longest + 1) as u64));
         protected.kill_serve_itself();
         echoes(&stream, b"between");
-        if pins(&scene, protected.name(), "replay-v15").is_empty() {
+        if pins(&scene, protected.name(), "replay-v16").is_empty() {
             // The version before can still go on, too.
             protected.set_binary(outlive());
             protected.succeed(&scene, &server, &[]);

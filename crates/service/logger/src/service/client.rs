@@ -11,9 +11,7 @@ use channel::{Channel, ChannelError, KeyRing, Received};
 use lease::{Claimant, Taken};
 use protocol::{
     Versions,
-    control::{
-        Attach, ControlError, Decoder, Opening, Request, Response, Role, VERSIONS, encode,
-    },
+    control::{Attach, ControlError, Decoder, Opening, Request, Response, Role, VERSIONS, encode},
 };
 use rustix::net::sockopt;
 
