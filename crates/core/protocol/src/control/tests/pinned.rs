@@ -268,6 +268,18 @@ fn encodings_are_pinned() {
     insta::assert_snapshot!("responses", table(&responses()));
 }
 
+/// A new message without a version of its own would be sent to peers that do not know the message.
+#[test]
+fn messages_of_each_version_are_counted() {
+    let of_first = |since: &u8| *since == FIRST_NEGOTIATED;
+    let requests: Vec<u8> = requests().iter().map(Message::since).collect();
+    let responses: Vec<u8> = responses().iter().map(Message::since).collect();
+    let first = |all: &[u8]| all.iter().copied().filter(|since| of_first(since)).count();
+    assert_eq!((first(&requests), first(&responses)), (31, 27));
+    let later = [requests, responses].concat();
+    assert!(later.iter().all(|since| VERSIONS.contains(*since)));
+}
+
 #[test]
 fn older_stream_takes_all_messages_of_its_version() {
     let first = Agreed::on(VERSIONS, crate::Versions::only(FIRST_NEGOTIATED)).unwrap();
