@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -175,5 +176,39 @@ fn nginx_is_adopted_by_next_layout_and_downgrade_is_refused() {
     protected.succeed(&scene, &server, &[]);
     protected.kill_worker(Signal::KILL);
     protected.wait_serving(1);
+    protected.stop();
+}
+
+/// A close in the moment of the copy is noted in both sets of maps: no connection stays known.
+#[test]
+fn short_connections_during_upgrade_are_served_and_forgotten() {
+    let scene = Scene::new("layout-short");
+    let server = servers::test_server(&scene);
+    let mut protected = scene.protect(&server);
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    drop(echoing(&scene));
+                }
+            });
+        }
+        protected.kill_serve_itself();
+        protected.set_binary(next_outlive());
+        protected.succeed(&scene, &server, &[]);
+        thread::sleep(Duration::from_millis(100));
+        is_over.store(true, Ordering::Relaxed);
+    });
+    let name = protected.name().to_owned();
+    let connections = || {
+        let answer = protected.outlive("status", &["--json", &name]);
+        answer.json()[0]["connections"].clone()
+    };
+    let deadline = Instant::now() + EVENT_TIMEOUT;
+    while connections() != 0 {
+        assert!(Instant::now() < deadline, "{}", connections());
+        thread::sleep(Duration::from_millis(50));
+    }
     protected.stop();
 }

@@ -10,8 +10,7 @@
 //! 2. The programs of `bpf/hold.bpf.c` are pinned in *former*, and take the places of the old programs. Until step 5
 //!    the hold only calls the old programs. Killed here: the hold goes on with these calls; the next migration uses the
 //!    same hold.
-//! 3. Our maps, programs and links are pinned in *staged*. The links are the old links, by a second name. Killed here:
-//!    the next `serve` removes *staged*.
+//! 3. Our maps and programs are pinned in *staged*. Killed here: the next `serve` removes *staged*.
 //! 4. Our latch is attached beside the old latch. From here on a death or a close is noted in both sets of maps. Killed
 //!    here: the kernel detaches our latch with its descriptors.
 //! 5. The hold begins, on all interfaces at once: no segment of the service passes. After a grace period of the kernel
@@ -19,8 +18,9 @@
 //!    maps are unchanged.
 //! 6. Entries that differ are copied until none differs: only the latches still change entries. Killed here: as in step
 //!    5.
-//! 7. Our latch is pinned in *staged*. One compare-and-swap commits the hold: from here on the hold calls our programs.
-//!    Killed here: the hold says which directory is right, *former* before the commit and *staged* afterwards.
+//! 7. Our latch is pinned in *staged*, and so are the old links, by a second name. One compare-and-swap commits the
+//!    hold: from here on the hold calls our programs. Killed here: the hold says which directory is right, *former*
+//!    before the commit and *staged* afterwards.
 //! 8. One rename makes *staged* to *own*. Killed here: the next `serve` finds the committed hold, and renames.
 //! 9. As in each adoption, our programs take the places, now of the hold. Then *former* is removed, with the old latch.
 //!    Killed here: the next `serve` adopts from *own*, and removes *former*.
@@ -149,7 +149,7 @@ pub(super) fn finish(former: &PinDirectory, own: &PinDirectory) -> Result<(), Da
         former.remove()?;
     }
     hold::remove(own);
-    Ok(())
+    own.staged().remove()
 }
 
 /// `object`, our programs, upon what is pinned in `former`; afterwards all is pinned in `own`, and our programs run.
@@ -201,7 +201,7 @@ fn change_over(
     let mark = mark_of(object)?;
     let hold = Hold::prepare(former, mark)?;
     attach::replace_everywhere(former, hold.programs())?;
-    stage(object, former, staged)?;
+    stage(object, staged)?;
     let latch = latch_of(object)?;
     copy_all(copies)?; // so that little is left to be copied while segments wait
     let next = [
@@ -213,6 +213,7 @@ fn change_over(
     wait_for_grace_period();
     let grace_period = began.elapsed();
     copy_until_equal(copies)?;
+    stage_links(former, staged)?;
     for (name, mut link) in latch {
         attach::pin_link(&mut link, staged, name)?;
     }
@@ -282,12 +283,8 @@ fn mark_of(object: &Object) -> Result<u32, DataplaneError> {
     Ok(Maps::of(object)?.the_service()?.mark)
 }
 
-/// Pins all that an adoption looks for, but the latch.
-fn stage(
-    object: &mut Object,
-    former: &PinDirectory,
-    staged: &PinDirectory,
-) -> Result<(), DataplaneError> {
+/// Pins our maps and programs.
+fn stage(object: &mut Object, staged: &PinDirectory) -> Result<(), DataplaneError> {
     staged.remove()?;
     staged.create()?;
     let failed = |path, source| DataplaneError::Pin { path, source };
@@ -304,9 +301,16 @@ fn stage(
         let pinned = attach::program(object, name)?.pin(&path);
         pinned.map_err(|error| failed(path, io::Error::other(error)))?;
     }
+    Ok(())
+}
+
+/// Gives the links on interfaces, and the programs of the hold, a second name. At the last moment: a link with two
+/// names outlives a `serve` of the version before, which knows only the first name.
+fn stage_links(former: &PinDirectory, staged: &PinDirectory) -> Result<(), DataplaneError> {
     let link_twice = |name: &str| {
         let path = staged.pin(name);
-        fs::hard_link(former.pin(name), &path).map_err(|error| failed(path, error))
+        fs::hard_link(former.pin(name), &path)
+            .map_err(|source| DataplaneError::Pin { path, source })
     };
     for name in former.names() {
         let link = name.strip_prefix(LINK_PREFIX);

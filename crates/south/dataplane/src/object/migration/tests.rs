@@ -272,10 +272,11 @@ fn migration_that_was_killed_before_its_commit_is_undone() {
             let (mut object, _) = load_beside(abi::OBJECT, &service.former).unwrap();
             let hold = Hold::prepare(&service.former, 0).unwrap();
             attach::replace_everywhere(&service.former, hold.programs()).unwrap();
-            stage(&mut object, &service.former, &service.own.staged()).unwrap();
+            stage(&mut object, &service.own.staged()).unwrap();
             let next = [0, 1].map(|at| attach::program(&object, PACKET_PROGRAMS[at]).unwrap());
             let next = [next[0].as_fd(), next[1].as_fd()];
             hold.begin(next, HOLD_LIMIT).unwrap();
+            stage_links(&service.former, &service.own.staged()).unwrap();
         }
         settle(&service.former, &service.own).unwrap();
         assert!(!service.own.exists() && !service.own.staged().exists());
