@@ -98,6 +98,11 @@ pub enum DataplaneError {
         /// So long may segments be held back.
         limit: std::time::Duration,
     },
+    /// The next version was killed in the moment after its programs took the places of ours.
+    #[error(
+        "a newer version of outlive has taken the service over, and was killed: start that version again"
+    )]
+    Superseded,
     /// A packet could not be put on an interface.
     #[error("{what}: {source}")]
     Socket {

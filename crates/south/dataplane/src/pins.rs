@@ -1,7 +1,8 @@
 //! Where programs, links and maps are pinned, so that they outlive our own process.
 //!
 //! `<bpffs>/outlive/replay-v<layout>/<service>/`: mode and layout version are parts of the path, so that a
-//! later version of this program never adopts maps that it would misread.
+//! later version of this program never adopts maps that it would misread. Maps of the layout before are migrated
+//! (`object/migration.rs`).
 
 use std::{
     fs, io,

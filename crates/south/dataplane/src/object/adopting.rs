@@ -51,6 +51,7 @@ impl Dataplane {
     /// Maps are missing, or are other ones than this program's, or of a layout that cannot be migrated.
     pub fn adopt(pins: PinDirectory) -> Result<(Self, Life), DataplaneError> {
         log_libbpf();
+        migration::end_hold_of_next(&pins)?;
         let object = match pins.former() {
             Some(former) if former.exists() => {
                 migration::settle(&former, &pins)?;
@@ -141,10 +142,7 @@ impl Dataplane {
             self.unpin(name)?;
         }
         self.pin_programs()?;
-        match self.pins.former() {
-            Some(former) => migration::finish(&former, &self.pins),
-            None => Ok(()),
-        }
+        migration::finish(self.pins.former().as_ref(), &self.pins)
     }
 
     fn unpin(&self, name: &str) -> Result<(), DataplaneError> {

@@ -138,14 +138,31 @@ pub(super) fn settle(former: &PinDirectory, own: &PinDirectory) -> Result<(), Da
     staged.remove()
 }
 
-/// After the last step of an adoption: nothing of the former layout runs any more.
+/// The next version may have been killed when it migrated our maps: the hold ends.
+///
+/// # Errors
+/// The next version has migrated all.
+pub(super) fn end_hold_of_next(own: &PinDirectory) -> Result<(), DataplaneError> {
+    if hold::is_pinned(own) && Hold::open(own)?.end(HoldState::Expired)? == HoldState::Committed {
+        return Err(DataplaneError::Superseded);
+    }
+    Ok(())
+}
+
+/// After the last step of an adoption: nothing of the former layout runs any more, and no hold.
 ///
 /// # Errors
 /// A pin cannot be removed.
-pub(super) fn finish(former: &PinDirectory, own: &PinDirectory) -> Result<(), DataplaneError> {
-    if former.exists() {
-        // A program of the hold may be about to call ours on another processor.
+pub(super) fn finish(
+    former: Option<&PinDirectory>,
+    own: &PinDirectory,
+) -> Result<(), DataplaneError> {
+    let former = former.filter(|former| former.exists());
+    if former.is_some() || hold::is_pinned(own) {
+        // A program of the hold may be about to call another on another processor.
         wait_for_grace_period();
+    }
+    if let Some(former) = former {
         former.remove()?;
     }
     hold::remove(own);

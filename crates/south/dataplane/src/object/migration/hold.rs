@@ -86,8 +86,13 @@ impl Hold {
     /// # Errors
     /// The kernel does not load it, or it cannot be pinned.
     pub(super) fn prepare(pins: &PinDirectory, mark: u32) -> Result<Self, DataplaneError> {
+        let running = |name| Program::fd_from_pinned_path(pins.pin(name)).doing("find a program");
         if pins.pin(STATE_PIN).exists() {
-            return Self::open(pins);
+            let hold = Self::open(pins)?;
+            for (array, name) in hold.arrays.iter().zip(["ingress", "egress"]) {
+                put(array, OLD_PROGRAM, running(name)?.as_fd())?; // another adoption may have replaced it
+            }
+            return Ok(hold);
         }
         remove(pins); // half of one
         let load = crate::object::not_loaded;
@@ -129,8 +134,7 @@ impl Hold {
                 }
                 _ => continue,
             };
-            let running = Program::fd_from_pinned_path(pins.pin(former)).doing("find a program")?;
-            put(map, OLD_PROGRAM, running.as_fd())?;
+            put(map, OLD_PROGRAM, running(former)?.as_fd())?;
             map.pin(pins.pin(&name)).map_err(pinned(&name))?;
         }
         drop(maps);

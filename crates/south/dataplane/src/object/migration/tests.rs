@@ -207,7 +207,7 @@ fn maps_of_other_layout_are_copied_and_programs_replaced() {
             let adopted =
                 Attachment::adopt(&object, service.interface.clone(), &link, &service.own, &[]);
             assert!(adopted.unwrap().is_some());
-            finish(&service.former, &service.own).unwrap();
+            finish(Some(&service.former), &service.own).unwrap();
             assert!(!service.former.exists());
             assert_eq!(service.running(), ingress_of(&object));
             let mut names = service.own.names();
@@ -319,6 +319,11 @@ fn hold_without_end_expires() {
             HoldState::Committed
         );
         assert_eq!(hold.end(HoldState::Expired).unwrap(), HoldState::Committed);
+        let refused = end_hold_of_next(&service.former);
+        assert!(
+            matches!(refused, Err(DataplaneError::Superseded)),
+            "{refused:?}"
+        );
     });
 }
 
