@@ -1,5 +1,5 @@
-//! `serve` and its logger are upgraded one after the other, to the program with the feature `next-version`: the formats of
-//! that program are of the next version.
+//! `serve` and its logger are upgraded one after the other, to the program with the feature `next-version`: the
+//! formats of that program are of the next version.
 
 use e2e::arrange::wait_until;
 use e2e::binaries::next_outlive;
