@@ -417,8 +417,10 @@ impl Shared {
         let mut header = segment.header.clone();
         let mut seq = segment.seq + flow.splice.delta_seq;
         let reset = segment.has(Flags::RST);
-        if reset {
-            // In the middle of a replay it would lie below the client's window, and be ignored.
+        let acknowledges = segment.sequence_len() == 0 && segment.seq == flow.splice.nxt;
+        if reset || acknowledges {
+            // In the middle of a replay a RST or an acknowledgement would lie below the client's window, and the
+            // client would ignore it. (A probe lies there on purpose: the client answers.)
             seq = seq.max_seq(flow.client.ack);
         }
         write(&mut header, SEQ, seq.0.to_be_bytes());

@@ -99,6 +99,11 @@ fn upgraded(label: &str, order: [End; 2]) {
 }
 
 #[test]
+fn connections_survive_upgrade_of_logger_then_serve() {
+    upgraded("upgrade-logger", [End::Logger, End::Serve]);
+}
+
+#[test]
 fn connections_survive_upgrade_of_serve_then_logger() {
     upgraded("upgrade-serve", [End::Serve, End::Logger]);
 }

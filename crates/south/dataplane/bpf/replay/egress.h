@@ -254,9 +254,11 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct service *
 					 const struct options *o)
 {
 	__u32 seq = p->seq + f->splice.delta_seq;
-	/* A server that resets in the middle of its replay must be heard: a RST below the client's
-	 * window is not (RFC 5961 3.2). */
-	if ((p->flags & TCP_RST) && before(seq, f->client.ack))
+	/* A server that resets or only acknowledges in the middle of its replay must be heard: a client takes no RST
+	 * (RFC 5961 3.2) and no acknowledgement (RFC 9293 3.10.7.4) with a number below its window. A probe, which has a
+	 * number before the newest of its server, is below the window on purpose: the client answers. */
+	bool acknowledges = !sequence_len(p) && p->seq == f->splice.nxt;
+	if (((p->flags & TCP_RST) || acknowledges) && before(seq, f->client.ack))
 		seq = f->client.ack;
 	begin_edit(&sc->header);
 	write32(&sc->header.edit[TCP_SEQ], seq);

@@ -374,6 +374,25 @@ fn replaying(both: Both, s2: SeqNumber, heard: u32, recorded: &[u8]) -> Both {
     both
 }
 
+/// A client takes no acknowledgement with a number below its window, and would wait for ever.
+#[test]
+fn acknowledgement_in_replay_has_number_that_client_takes() {
+    everywhere(|both, s2| {
+        let heard = length(&answer());
+        let mut both = replaying(both, s2, heard, &answer());
+        let (c, s) = (both.c + 1, both.s + 1);
+        let out = both.server(segment(s2 + 1, c + 5).timestamps(80, 12));
+        assert_eq!(out.verdict, Next);
+        assert_eq!(
+            (out.segment().seq(), out.segment().ack()),
+            (s + heard, c + 5)
+        );
+        assert_eq!(both.flow().server.nxt, s + heard);
+        let probe = both.server(segment(s2, c + 5).timestamps(81, 12));
+        assert_eq!(probe.segment().seq(), s - 1, "the client answers");
+    });
+}
+
 #[test]
 fn what_the_client_has_is_compared_and_acknowledged_for_it() {
     everywhere(|both, s2| {
