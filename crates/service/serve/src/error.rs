@@ -284,7 +284,7 @@ pub enum ServeError {
     /// The logger has ended the stream before it told its versions, as a logger before version 9 of the control stream
     /// does.
     #[error(
-        "the logger has closed the connection before it told its versions, as a much older logger does. Two versions of outlive in a row understand each other: upgrade an older logger"
+        "the logger has closed the connection without a version, as an older logger does. Two versions of outlive in a row understand each other: upgrade an older logger"
     )]
     LoggerMayBeOlder,
     /// A fabricated packet could not be built: our own bug.

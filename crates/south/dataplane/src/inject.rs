@@ -7,9 +7,10 @@
 //! with a partial checksum, as a NIC would deliver them.
 //!
 //! For the client: the way out is looked up; the packet socket sends a frame without link addresses on that
-//! device, and the egress program adds these (`bpf_redirect_neigh`). So the packet passes no filter of this host: a
-//! connection tracker has seen the numbers of the server's TCP, which are others after a splice, would call the packet
-//! invalid, and a firewall would drop it. A client on this host is sent the packet by a raw socket.
+//! device, and the egress program adds the addresses (`bpf_redirect_neigh`). So the packet passes no filter of this
+//! host. A connection tracker knows the numbers of the server's TCP. After a splice the client's numbers differ, the
+//! tracker would call the packet invalid, and a firewall would drop the packet. A client on this host gets the packet
+//! by a raw socket.
 
 use std::{
     cell::RefCell,
@@ -186,7 +187,7 @@ impl Injector {
     }
 }
 
-/// Sends an IP packet as a frame from the interface to itself: the egress program gives it its way.
+/// Sends an IP packet as a frame from the interface to the same interface: the egress program decides the way.
 fn send_frame(
     socket: &OwnedFd,
     interface: &Interface,

@@ -21,7 +21,8 @@
 //! when the server, too, is there |
 //! | of a spliced flow, new payload of a client that has heard more than the new server has said | recorded, and
 //! dropped: the replay gives it |
-//! | of a spliced flow, in a replay: what the client was told has arrived | dropped: it is recorded, and not believed |
+//! | of a spliced flow, in a replay: a segment before the number that the client was told | dropped: the record has
+//! the bytes |
 //! | of a spliced flow, beyond the window of the new server | payload or FIN dropped; an acknowledgement alone is given
 //! the number of the window's edge |
 //! | of a flow spliced to a later server | acknowledgement number, SACK blocks and echoed timestamp mapped to the new
@@ -512,9 +513,9 @@ fn overshoots(flow: &Flow, segment: &Segment) -> bool {
     flow.mode == Mode::Spliced && !flow.server_closing && brings && number.after(flow.splice.edge)
 }
 
-/// Does it lie before what the client was told has arrived? In a replay the new server's TCP may take such a segment,
-/// and remember its timestamp (RFC 7323 4.3). Nothing of the segment is believed, so the replay has an older timestamp,
-/// and the server's TCP would discard the replay from then on (PAWS, RFC 7323 5.3).
+/// Does the segment end before the number that the client was told? In a replay the new server's TCP may accept such a
+/// segment, and remember the timestamp (RFC 7323 4.3). The programs do not believe the segment, and keep the older
+/// timestamp. With that timestamp the server's TCP would discard the rest of the replay (PAWS, RFC 7323 5.3).
 fn lags(flow: &Flow, segment: &Segment) -> bool {
     flow.mode == Mode::Spliced
         && !flow.server_closing

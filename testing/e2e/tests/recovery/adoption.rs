@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use e2e::binaries::outlive;
 use e2e::clients::{read_exactly, write};
 use e2e::exchange::Exchange;
 use e2e::manager::Manager;
@@ -12,13 +13,14 @@ use e2e::servers::{self, SERVER_PORT, nginx};
 use e2e::{Scene, Seed, assert_same_bytes};
 use lab::{Output, Signal};
 
+use crate::layouts::pins;
 use crate::{echoes, echoing, needy, talks};
 
-#[test]
-fn adopted_connections_survive_next_crash() {
-    let scene = Scene::new("adopt-load");
+/// Clients are at work. `serve` is killed, a `serve` of the program `next` adopts, and then the server dies.
+pub(crate) fn is_adopted_under_load(label: &str, flags: &[&str], next: PathBuf) {
+    let scene = Scene::new(label);
     let server = servers::test_server(&scene);
-    let mut protected = scene.protect(&server);
+    let mut protected = scene.protect_with(&server, flags);
     let pid = protected.main_pid();
     let recording = scene.record(SERVER_PORT);
     let exchange = Exchange {
@@ -27,11 +29,12 @@ fn adopted_connections_survive_next_crash() {
     };
     let early = echoing(&scene);
     let connect = || scene.connect(SERVER_PORT);
-    let mut seed = Seed::choose("adopt-load");
+    let mut seed = Seed::choose(label);
     exchange.disturbed(&mut seed, connect, |moment| match moment {
         0 => protected.kill_serve_itself(),
         1 => {
-            let adopted = protected.succeed(&scene, &server, &[]);
+            protected.set_binary(next.clone());
+            let adopted = protected.succeed(&scene, &server, flags);
             assert_eq!(adopted["pid"], pid.as_raw_pid(), "{adopted}");
         }
         _ => {
@@ -44,7 +47,13 @@ fn adopted_connections_survive_next_crash() {
     drop(early);
     let endings = recording.finish();
     assert!(endings.iter().all(|ending| !ending.rst), "{endings:?}");
+    assert!(pins(&scene, protected.name(), "staged-v").is_empty());
     protected.stop();
+}
+
+#[test]
+fn adopted_connections_survive_next_crash() {
+    is_adopted_under_load("adopt-load", &[], outlive());
 }
 
 #[test]

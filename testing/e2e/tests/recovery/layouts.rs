@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use e2e::binaries::{next_outlive, outlive};
 use e2e::clients::{read_exactly, write};
-use e2e::exchange::Exchange;
 use e2e::servers::{self, SERVER_PORT, nginx};
 use e2e::{EVENT_TIMEOUT, Protected, Scene, Seed, assert_same_bytes};
 use lab::Signal;
 
+use crate::adoption::is_adopted_under_load;
 use crate::{echoes, echoing};
 
 /// Directories of the service's pins under a name that begins so.
-fn pins(scene: &Scene, name: &str, prefix: &str) -> Vec<PathBuf> {
+pub(crate) fn pins(scene: &Scene, name: &str, prefix: &str) -> Vec<PathBuf> {
     let entries = |path: &PathBuf, prefix: &str| -> Vec<PathBuf> {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
         let named = |path: &PathBuf| {
@@ -50,37 +50,7 @@ fn await_migration(scene: &Scene, protected: &Protected) {
 #[test]
 fn connections_survive_upgrade_to_next_layout_and_next_crash() {
     for flags in [&[][..], &["--attach", "clsact"]] {
-        let scene = Scene::new("layout-load");
-        let server = servers::test_server(&scene);
-        let mut protected = scene.protect_with(&server, flags);
-        let pid = protected.main_pid();
-        let recording = scene.record(SERVER_PORT);
-        let exchange = Exchange {
-            kills: 3,
-            ..Exchange::default()
-        };
-        let early = echoing(&scene);
-        let connect = || scene.connect(SERVER_PORT);
-        let mut seed = Seed::choose("layout-load");
-        exchange.disturbed(&mut seed, connect, |moment| match moment {
-            0 => protected.kill_serve_itself(),
-            1 => {
-                protected.set_binary(next_outlive());
-                let adopted = protected.succeed(&scene, &server, flags);
-                assert_eq!(adopted["pid"], pid.as_raw_pid(), "{adopted}");
-                assert!(staged(&scene, &protected).is_empty());
-            }
-            _ => {
-                protected.kill_main(Signal::KILL);
-                let serving = protected.wait_serving(1);
-                assert_eq!(serving["reset"], 0, "{serving}");
-            }
-        });
-        echoes(&early, b"afterwards");
-        drop(early);
-        let endings = recording.finish();
-        assert!(endings.iter().all(|ending| !ending.rst), "{endings:?}");
-        protected.stop();
+        is_adopted_under_load("layout-load", flags, next_outlive());
     }
 }
 

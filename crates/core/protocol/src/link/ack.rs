@@ -8,8 +8,8 @@
 //! | offset | field | |
 //! |---|---|---|
 //! | 32 | flow_key | 36 bytes, as in OPEN |
-//! | 68 | stable_seq `u32` | lowest instream sequence number that is not recorded; a FIN counts one |
-//! | 72 | ranges `[u32; 2]` × 3 | start and end of what is recorded beyond it; unused ones are 0 |
+//! | 68 | stable_seq `u32` | lowest sequence number of the instream that is not recorded; a FIN counts 1 |
+//! | 72 | ranges `[u32; 2]` × 3 | start and end of each recorded range beyond `stable_seq`; unused ranges are 0 |
 //! | 96 | tag `u64` | of the 96 bytes before it |
 //!
 //! The range with the newest arrival comes first, as in RFC 2018, section 4: the programs in the

@@ -6,7 +6,7 @@
 //!
 //! | offset | field | |
 //! |---|---|---|
-//! | 32 | record `u64` | drawn when the record was begun: another one has nothing to do with it |
+//! | 32 | record `u64` | number of the record, drawn at random when the record begins |
 //! | 40 | process `u32` | whose stream |
 //! | 44 | bytes | DETERMINANTS only: of the stream, from `counter` on |
 //! | end | tag `u64` | of all that is before it |

@@ -16,7 +16,7 @@ use super::*;
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A logger that takes as many streams as there are lists of answers. On each it answers the opening, and then one
-/// message after the other; then it ends the stream when it hears more. Answers with what it has heard.
+/// message for each request; the next request ends the stream. Returns the requests.
 fn logger(answers: Vec<Vec<Response>>) -> (SocketAddr, Key, thread::JoinHandle<Vec<Request>>) {
     listening(move |channel, at| {
         let mut requests = Decoder::<Request>::at_opening(VERSIONS);

@@ -10,7 +10,6 @@
 #include "flow.h"
 
 #define LINK_MAGIC 0x6b4c4ff1
-#define LINK_VERSION 8 /* the newest; the agreed one is that of `struct link` */
 #define LINK_MODE_REPLAY 1
 
 enum link_kind {

@@ -3,7 +3,7 @@
  * Egress: from the server's TCP to the client's side.
  *
  *   our own packet for the server               -> turned round, into this interface's ingress
- *   our own packet for the client               -> others; first to the client's neighbour, if that is still to be found
+ *   our own packet for the client               -> others; without a link address: first to the neighbour
  *   anything of the service that would leave,   -> dropped (fence.h)
  *     when the lease is over
  *   not from a protected address:port, nor of a -> others

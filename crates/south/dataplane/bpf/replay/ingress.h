@@ -24,8 +24,8 @@
  *     heard more than the new server has said      is there
  *   flow spliced, new payload of a client that  -> recorded, and dropped: the replay gives it
  *     has heard more than the new server has said
- *   flow spliced, in a replay: what the client  -> dropped: it is recorded, and not believed
- *     was told has arrived
+ *   flow spliced, in a replay: a segment that   -> dropped: the record has the bytes
+ *     the client was told has arrived
  *   flow spliced, beyond the window of the new  -> payload or FIN dropped; an acknowledgement
  *     server                                       alone is given the number of the window's edge
  *   flow spliced to a later server              -> acknowledgement number, SACK blocks and echoed
@@ -360,9 +360,9 @@ static __always_inline bool overshoots(const struct flow *f, const struct packet
 	return after(number, f->splice.edge);
 }
 
-/* Does it lie before what the client was told has arrived? In a replay the new server's TCP may take such a segment, and
- * remember its timestamp (RFC 7323 4.3). Nothing of the segment is believed, so the replay has an older timestamp, and the
- * server's TCP would discard the replay from then on (PAWS, RFC 7323 5.3). */
+/* Does the segment end before the number that the client was told? In a replay the new server's TCP may accept such a
+ * segment, and remember the timestamp (RFC 7323 4.3). The programs do not believe the segment (observe_client), and keep the
+ * older timestamp. With that timestamp the server's TCP would discard the rest of the replay (PAWS, RFC 7323 5.3). */
 static __always_inline bool lags(const struct flow *f, const struct packet *p)
 {
 	return f->mode == FLOW_SPLICED && !is_closing(f) && !(p->flags & TCP_RST) &&

@@ -351,8 +351,8 @@ static __always_inline bool is_progress(const struct service *s, const struct fl
 	       !before(p->ack, f->log.told + progress_step(f));
 }
 
-/* Cut a head to its length, and say behind it what was asked; of a digest nothing is asked. False: it does not have as
- * much. */
+/* Cut a head to its length, and put the client's position behind a head (not behind a digest). False: the packet is too
+ * short. */
 static __always_inline bool cut_head(struct __sk_buff *skb, struct packet *p, bool said)
 {
 	__u32 len = p->tcp_offset - ETH_HLEN + p->header_len + (skb->cb[CB_KEEP] & 0xffff);

@@ -90,7 +90,7 @@ pub enum MigrationError {
         why: Box<MigrationError>,
     },
     /// A definition differs of a map that other processes have in use.
-    #[error("it is defined otherwise than before, and other processes have it in use")]
+    #[error("the definition differs, and other processes use the map")]
     InUse,
 }
 
@@ -278,7 +278,7 @@ fn load_beside(
     Ok((object, copies))
 }
 
-/// Whatever may go on changing meanwhile. The others are copied only when segments are held back.
+/// Copies the maps that a repeated copy completes. The other maps are copied while segments are held back.
 fn copy_all(copies: &[MapCopy]) -> Result<usize, DataplaneError> {
     let converging = copies.iter().filter(|copy| copy.converges());
     converging.map(MapCopy::copy).sum()
@@ -354,7 +354,7 @@ fn publish(staged: &PinDirectory, own: &PinDirectory) -> Result<(), DataplaneErr
     Ok(())
 }
 
-/// The old programs return. What fails here is found again by the next `serve`.
+/// The old programs return. The next `serve` completes a step that fails here.
 fn undo(former: &PinDirectory, staged: &PinDirectory) {
     let undone = (|| {
         if hold::is_pinned(former) {

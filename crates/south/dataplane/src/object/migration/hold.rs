@@ -80,8 +80,8 @@ impl Hold {
         })
     }
 
-    /// Pins a hold there that holds nothing yet: it calls the programs that are pinned there, which run now. One that
-    /// an interrupted migration has left may be in its place already, so it is used again.
+    /// Pins a hold that holds nothing yet: the hold calls the pinned programs, which run now. A hold of an interrupted
+    /// migration may be on the interfaces already, and is used again.
     ///
     /// # Errors
     /// The kernel does not load it, or it cannot be pinned.
@@ -214,7 +214,7 @@ impl<T> SystemDoing<T> for io::Result<T> {
     }
 }
 
-/// Removes the pins of a hold that is in no place any more. What is not there is no error.
+/// Removes the pins of a hold that no interface uses any more. A missing pin is no error.
 pub(super) fn remove(pins: &PinDirectory) {
     // The map that says that all are there goes first.
     let names = [STATE_PIN, END_PIN]

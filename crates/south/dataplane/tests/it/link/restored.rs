@@ -43,18 +43,10 @@ pub(crate) fn record(
         tsecr: 950,
     };
     let summary = RecordSummary {
-        flow,
-        client_isn: c,
-        server_isn: s,
-        start: c + 1,
         stable_seq: c + 101,
-        client_fin: None,
-        turn_instream: c + 1,
-        turn_outstream: s + 1,
-        answers: [s + 1; 2],
         outstream_end: Some(s + 61),
         doubt: c + 101,
-        unprotected: None,
+        ..RecordSummary::fresh(flow, c, s)
     };
     (recorded, summary)
 }
