@@ -90,7 +90,7 @@ pub enum MigrationError {
         why: Box<MigrationError>,
     },
     /// A definition differs of a map that other processes have in use.
-    #[error("the definition differs, and other processes use the map")]
+    #[error("the definition differs, and other processes have the map in use")]
     InUse,
 }
 
