@@ -363,7 +363,8 @@ impl Shared {
         let end = segment.seq + length32(segment.payload_len);
         let brings = segment.payload_len > 0 && end.after(flow.splice.ack);
         let is_ahead = segment.ack.after(flow.said_so_far()) && !segment.ack.after(flow.server.nxt);
-        flow.is_behind()
+        flow.mode == Mode::Spliced
+            && flow.splice.delta_seq != 0
             && brings
             && !segment.has(Flags::RST)
             && is_ahead

@@ -439,12 +439,11 @@ __noinline int hear_word(struct __sk_buff *skb, __u32 at)
 		return NO_WORD;
 	struct link_ack *a = &sc->frame.ack;
 	if (bpf_skb_load_bytes(skb, at, a, sizeof(*a)) || a->head.magic != LINK_MAGIC ||
-	    a->head.version != l->version || a->head.kind != LINK_ACK || a->head.mode != LINK_MODE_REPLAY ||
-	    a->head.options)
+	    a->head.version != l->version || a->head.kind != LINK_ACK || a->head.mode != LINK_MODE_REPLAY)
 		return NO_WORD;
 	/* A slot that was never used has a key that anybody knows. */
 	const struct link_key *secret = &l->down[a->head.slot & 1];
-	if (!(secret->k0 | secret->k1) || a->head.slot > 1 || a->head.count > LINK_RANGES ||
+	if (!(secret->k0 | secret->k1) || a->head.slot > 1 || a->head.options || a->head.count > LINK_RANGES ||
 	    siphash((struct sip_input *)sc->frame.words, offsetof(struct link_ack, tag) / 8, secret->k0,
 		    secret->k1) != a->tag) {
 		count(COUNT_LINK_FORGED);

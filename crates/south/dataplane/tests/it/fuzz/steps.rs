@@ -128,7 +128,7 @@ pub(super) fn any_options() -> impl Strategy<Value = Vec<u8>> {
 pub(super) fn syn_like() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         4 => (800u32..1000, 0u8..16).prop_map(|(tsval, scale)| syn_options(tsval, 0, scale)),
-        1 => Just([&syn_options(810, 0, 3)[..], &[30, 4, 0, 0x81]].concat()),
+        3 => Just([&syn_options(810, 0, 3)[..], &[30, 4, 0, 0x81]].concat()),
         1 => any_options(),
     ]
 }
