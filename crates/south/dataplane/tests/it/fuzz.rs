@@ -29,7 +29,7 @@ mod steps;
 /// Histories in CI, and steps of each.
 const CASES: u32 = 120;
 /// Rounds of [`CASES`] histories, until each counter of interest has grown.
-const ROUNDS: u32 = 10;
+const MAX_ROUNDS: u32 = 10;
 const STEPS: std::ops::Range<usize> = 20..80;
 
 /// Counters that grow in any reasonable number of plausible histories.
@@ -355,7 +355,7 @@ fn agree_on_any_history(
         }
         Ok(())
     };
-    for _ in 0..ROUNDS {
+    for _ in 0..MAX_ROUNDS {
         let mut runner = TestRunner::new_with_rng(config.clone(), rng);
         rng = runner.new_rng();
         if let Err(error) = runner.run(&histories, live) {
