@@ -8,6 +8,7 @@ use std::{
 };
 
 use recovery::Count;
+use serde::de::DeserializeOwned;
 use serve::{
     JSON_VERSION, Priority, RunDir, Status as ServiceStatus,
     control::{Question, REPLY_TIMEOUT, Restarted, Switchover, ask},
@@ -235,22 +236,44 @@ pub(crate) fn history(arguments: &ShowHistory) -> Outcome {
     }
 }
 
+/// An order to a service, obeyed or not.
+struct Order<T> {
+    name: String,
+    /// `None`: the `serve` of the service ended before the reply.
+    reply: Option<T>,
+    took: Duration,
+}
+
+impl<T: DeserializeOwned> Order<T> {
+    /// Waits for the reply while `serve` lives.
+    fn give(arguments: &OfService, question: Question) -> Result<Self, Outcome> {
+        let run_dir = RunDir::new(arguments.run.run_dir.clone());
+        let name = named(arguments.service.as_deref(), &arguments.run.run_dir)?;
+        let began = Instant::now();
+        let mut reply = None;
+        let read = |text: &str| {
+            reply = serde_json::from_str(text).ok();
+            false
+        };
+        match ask(&run_dir.socket(&name), question, read) {
+            Ok(()) => Ok(Self {
+                name,
+                reply,
+                took: began.elapsed(),
+            }),
+            Err(error) => Err(not_served(&run_dir, &name, &error)),
+        }
+    }
+}
+
 pub(crate) fn switch_over(arguments: &OfService) -> Outcome {
-    let run_dir = RunDir::new(arguments.run.run_dir.clone());
-    let name = match named(arguments.service.as_deref(), &arguments.run.run_dir) {
-        Ok(name) => name,
+    let Order { name, reply, took } = match Order::give(arguments, Question::Switchover {}) {
+        Ok(order) => order,
         Err(outcome) => return outcome,
     };
-    let began = Instant::now();
-    let mut answer = None;
-    let asked = ask(&run_dir.socket(&name), Question::Switchover {}, |text| {
-        answer = serde_json::from_str(text).ok();
-        false
-    });
-    let took_ms = began.elapsed().as_secs_f64() * 1e3;
-    match (asked, answer) {
-        (Err(error), _) => not_served(&run_dir, &name, &error),
-        (Ok(()), Some(Switchover::Done)) => {
+    let took_ms = took.as_secs_f64() * 1e3;
+    match reply {
+        Some(Switchover::Done) => {
             if arguments.json {
                 json(&serde_json::json!({
                     "version": JSON_VERSION, "service": name, "switched_over": true, "took_ms": took_ms
@@ -262,14 +285,14 @@ pub(crate) fn switch_over(arguments: &OfService) -> Outcome {
             }
             Outcome::Done
         }
-        (Ok(()), Some(Switchover::Refused(why))) => {
+        Some(Switchover::Refused(why)) => {
             stdout::fail(
                 "not_switched_over",
                 &format_args!("the standby does not take over {name}: {why}"),
             );
             Outcome::Failed
         }
-        (Ok(()), None) => {
+        None => {
             stdout::fail(
                 "switchover_unknown",
                 &format_args!(
@@ -282,21 +305,13 @@ pub(crate) fn switch_over(arguments: &OfService) -> Outcome {
 }
 
 pub(crate) fn restart(arguments: &OfService) -> Outcome {
-    let run_dir = RunDir::new(arguments.run.run_dir.clone());
-    let name = match named(arguments.service.as_deref(), &arguments.run.run_dir) {
-        Ok(name) => name,
+    let Order { name, reply, took } = match Order::give(arguments, Question::Restart {}) {
+        Ok(order) => order,
         Err(outcome) => return outcome,
     };
-    let began = Instant::now();
-    let mut answer = None;
-    let asked = ask(&run_dir.socket(&name), Question::Restart {}, |text| {
-        answer = serde_json::from_str(text).ok();
-        false
-    });
-    let took_ms = began.elapsed().as_millis();
-    match (asked, answer) {
-        (Err(error), _) => not_served(&run_dir, &name, &error),
-        (Ok(()), Some(Restarted::Restarted { recovered, reset })) => {
+    let took_ms = took.as_millis();
+    match reply {
+        Some(Restarted::Restarted { recovered, reset }) => {
             if arguments.json {
                 json(&serde_json::json!({
                     "version": JSON_VERSION, "service": name, "restarted": true, "recovered": recovered, "reset": reset, "took_ms": took_ms
@@ -309,21 +324,21 @@ pub(crate) fn restart(arguments: &OfService) -> Outcome {
             }
             Outcome::Done
         }
-        (Ok(()), Some(Restarted::Refused(why))) => {
+        Some(Restarted::Refused(why)) => {
             stdout::fail(
                 "not_restarted",
                 &format_args!("{name} is not restarted: {why}"),
             );
             Outcome::NotNow
         }
-        (Ok(()), Some(Restarted::Failed(why))) => {
+        Some(Restarted::Failed(why)) => {
             stdout::fail(
                 "not_restarted",
                 &format_args!("the server of {name} is ended, and cannot be restarted: {why}"),
             );
             Outcome::Failed
         }
-        (Ok(()), None) => {
+        None => {
             stdout::fail(
                 "restart_unknown",
                 &format_args!(
