@@ -89,7 +89,7 @@ fn removed(directory: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// The reason why a name is not allowed: a list of names must stay readable.
+/// The reason why a name is not allowed: in a list, such names could not be told apart.
 fn misnamed(name: &str) -> Option<&'static str> {
     if name.is_empty() {
         return Some("a name has at least one character");

@@ -308,7 +308,7 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Moves processes into this service. The move waits for an RCU grace period (see [`crate::birth`]).
+    /// Moves processes into this service. The move waits for an RCU grace period.
     ///
     /// # Errors
     ///

@@ -51,8 +51,8 @@ pub struct Destroyed {
 }
 
 /// Destroys TCP sockets whose local address and port are in `service`, except listening sockets, in the network
-/// namespace of the calling thread: IPv4, IPv6, and IPv4 connections held by IPv6 sockets. `choose(local, remote,
-/// state)` selects the sockets, and sees IPv4-mapped addresses as IPv4.
+/// namespace of the calling thread: IPv4, IPv6, and IPv4 connections held by IPv6 sockets. The function
+/// `choose(local, remote, state)` selects the sockets, and sees IPv4-mapped addresses as IPv4.
 ///
 /// A socket that ends by itself meanwhile is not counted.
 ///

@@ -222,8 +222,8 @@ impl Drop for Mount {
 /// `<run_dir>/cgroup`.
 ///
 /// # Errors
+///
 /// When no mount is usable and a mount fails; [`MountError::CgroupNamespace`] when only a part of the tree is visible.
-/// see only a part of the tree.
 pub fn cgroup2(run_dir: &Path) -> Result<Mount, MountError> {
     let found = find_or_mount(&CGROUP2, run_dir, is_cgroup_root)?;
     if is_cgroup_root(found.path()) {

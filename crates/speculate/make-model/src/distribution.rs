@@ -14,8 +14,8 @@ pub struct LogNormal {
 }
 
 impl LogNormal {
-    /// The distribution with this median and this mean, which is not less than the median: `mean = median * exp(sigma^2
-    /// / 2)`.
+    /// The distribution with this median and this mean, which is not less than the median:
+    /// `mean = median * exp(sigma^2 / 2)`.
     #[must_use]
     pub fn of(median: f64, mean: f64) -> Self {
         let mu = median.ln();
