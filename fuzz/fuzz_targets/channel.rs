@@ -1,4 +1,4 @@
-//! Any bytes as what a stranger sends to a logger.
+//! Any bytes from an unknown peer of a logger.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| channel::properties::strangers_bytes(bytes));

@@ -1,4 +1,4 @@
-//! Any bytes as a record of the north side wrap, and as what a replayed process says of its connections.
+//! Any bytes as a record of the north side wrap, and as the message of a replayed process about its connections.
 #![no_main]
 
 use north_abi::{

@@ -21,7 +21,7 @@ use crate::{
     serve_command, stdout, units,
 };
 
-/// Print a line; false when nobody reads any more.
+/// Prints a line; returns false when the reader of the output is gone.
 pub(crate) fn line(text: &str) -> bool {
     writeln!(io::stdout(), "{text}").is_ok()
 }
@@ -30,7 +30,7 @@ pub(crate) fn json(value: &impl serde::Serialize) -> bool {
     serde_json::to_string(value).is_ok_and(|text| line(&text))
 }
 
-/// A directory that may not be read is not an empty one: the user hears of that.
+/// A directory without permission is not an empty directory: the user gets an error.
 fn may_list(directory: &Path) -> Result<(), Outcome> {
     match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -142,7 +142,7 @@ fn not_served(run_dir: &RunDir, name: &str, error: &io::Error) -> Outcome {
     }
 }
 
-/// The service that was named, or the only one. Else it is said which there are.
+/// The named service, or the only service. Otherwise an error lists the services.
 fn named(service: Option<&str>, directory: &Path) -> Result<String, Outcome> {
     may_list(directory)?;
     let run_dir = RunDir::new(directory.to_owned());
@@ -363,7 +363,7 @@ fn only(mut names: Vec<String>) -> Option<String> {
     if names.len() == 1 { names.pop() } else { None }
 }
 
-/// What is to be said to who names no service.
+/// The sentence for a command line without a service.
 fn which(run_dir: &RunDir) -> String {
     let known = known(run_dir);
     match run_dir.services().is_empty() {
@@ -437,7 +437,7 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
                     Count(cleaned.settings, "setting")
                 ));
             }
-            // One that runs is not ours to clean, and not an error unless it was named.
+            // A running service is not to be cleaned. This is an error only if the user named the service.
             Err(serve::ServeError::AlreadyServed { .. }) if all => running.push(name),
             Err(serve::ServeError::AlreadyServed { .. }) => {
                 stdout::fail(

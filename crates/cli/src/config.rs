@@ -1,9 +1,9 @@
 //! Options from a file.
 //!
-//! `--config FILE` reads TOML whose keys are the long names of the verb's options, and `command`, the
-//! server's. There is no list of keys: the file's table becomes arguments, which are parsed in front of
-//! those of the command line. What was given there, or in the environment, is left out of the file, and
-//! so is what contradicts it.
+//! `--config FILE` reads TOML. The keys are the long names of the verb's options, and `command`, the server's command.
+//! There is no list of keys: the file's table becomes arguments, which are parsed before the arguments of the command
+//! line. Options from the command line or the environment are left out of the file, and so are options that contradict
+//! these options.
 
 use std::{
     any::TypeId,
@@ -25,7 +25,7 @@ use crate::arguments::Arguments;
 /// The option that names the file.
 const OPTION: &str = "config";
 
-/// What is wrong with a file, and where.
+/// A mistake in a file, with its position.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Mistake {
     path: PathBuf,
@@ -43,9 +43,9 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// The arguments, with those of the file that they name, if they do, and its path.
+/// The arguments, together with the arguments of the file if an option names a file, and the path of the file.
 pub(crate) fn resolve(given: Vec<OsString>) -> Result<(Vec<OsString>, Option<PathBuf>), Mistake> {
-    // What is wrong or missing on the command line is told when all is there.
+    // Errors of the command line are reported after the merge.
     let known = Arguments::command()
         .ignore_errors(true)
         .try_get_matches_from(&given);
@@ -97,7 +97,7 @@ struct File<'a> {
 }
 
 impl File<'_> {
-    /// What is said about the byte at this place.
+    /// A mistake at this byte of the file.
     fn mistake(&self, at: usize, what: String) -> Mistake {
         let before = self.text.get(..at).unwrap_or_default();
         Mistake {
@@ -164,7 +164,7 @@ impl File<'_> {
         )
     }
 
-    /// Whether it was said elsewhere, or contradicts what was.
+    /// Whether the option was given elsewhere, or contradicts a given option.
     fn is_given(&self, argument: &Arg, given: &ArgMatches) -> bool {
         let is = |argument: &Arg| {
             let source = given.value_source(argument.get_id().as_str());
@@ -184,7 +184,7 @@ impl File<'_> {
         is(argument) || rivals.any(is)
     }
 
-    /// The option's own parser has to like the value. Whether others are missing is seen later.
+    /// The option's own parser checks the value. A later parse finds missing options.
     fn check(&self, argument: &Arg, words: Vec<OsString>) -> Result<Vec<OsString>, String> {
         if argument.is_positional() {
             return Ok(words);
@@ -201,7 +201,7 @@ impl File<'_> {
     }
 }
 
-/// Why a value is none; nothing if it is one.
+/// The reason why a value is wrong; `None` for other errors.
 fn why(error: &clap::Error) -> Option<String> {
     match error.kind() {
         ErrorKind::ValueValidation => {
@@ -254,7 +254,7 @@ fn words(argument: &Arg, value: &DeValue<'_>) -> Result<Vec<OsString>, String> {
     }
 }
 
-/// One value. A number is one if it would be on the command line, too.
+/// A value as text. A number is accepted if the command line would accept the number.
 fn text(argument: &Arg, value: &DeValue<'_>) -> Result<OsString, String> {
     let kind = argument.get_value_parser().type_id();
     let is_text = [

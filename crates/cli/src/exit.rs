@@ -1,20 +1,20 @@
-//! Exit codes, all in one place: those of `sysexits.h`, so that whoever starts `outlive` again knows whether that
-//! helps.
+//! Exit codes, all in a single place. The codes are those of `sysexits.h`: a program that restarts `outlive` learns
+//! whether a restart helps.
 //!
 //! | | | again? |
 //! |---|---|---|
 //! | 0 | done | |
-//! | 1 | the server, or what was asked about, failed | yes |
+//! | 1 | the server, or the subject of the question, failed | yes |
 //! | 64 | the command line is wrong | no |
-//! | 69 | something is not there: an address, a device, a logger | later |
-//! | 70 | our own fault | yes |
+//! | 69 | a resource is missing: an address, a device, a logger | later |
+//! | 70 | an internal error | yes |
 //! | 71 | this host or kernel cannot do it | no |
-//! | 75 | something is in the way: a port in use, another `serve` | later |
+//! | 75 | another program is in the way: a port in use, another `serve` | later |
 //! | 77 | no permission: privileges, a key that a logger does not know | no |
-//! | 78 | the configuration is wrong, or asks for what cannot be | no |
+//! | 78 | the configuration is wrong, or impossible | no |
 //!
-//! The units in `packaging/systemd` start again on 1, 69, 70 and 75. A verb that wraps a command would pass its status
-//! on; `serve` outlives its command, so it does not.
+//! The units in `packaging/systemd` restart on 1, 69, 70 and 75. A verb that wraps a command would pass on the
+//! command's status; `serve` outlives the command, and therefore has its own status.
 
 use std::{process::ExitCode, thread, time::Duration};
 
@@ -26,10 +26,10 @@ use crate::stdout;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Done,
-    /// The server, or what was asked about, failed.
+    /// The server, or the subject of the question, failed.
     Failed,
     Usage,
-    /// Something is not there, and may be later.
+    /// A resource is missing, and may exist later.
     Unavailable,
     Internal,
     Unsupported,
@@ -69,11 +69,11 @@ impl From<Fault> for Outcome {
     }
 }
 
-/// Say what went wrong, and whose fault it was.
+/// Prints the error, and returns the outcome by the fault.
 pub(crate) fn failed(error: &ServeError) -> Outcome {
     stdout::fail(error.code(), error);
     match error {
-        // Typing errors.
+        // Mistakes in the command line.
         ServeError::NoService { .. } | ServeError::NeverGranted(_) => Outcome::Usage,
         _ => error.fault().into(),
     }
@@ -83,12 +83,12 @@ pub(crate) fn failed(error: &ServeError) -> Outcome {
 const UNIT_RESTART_DELAY: Duration = Duration::from_secs(5);
 
 impl Outcome {
-    /// What is to be said of options that do not go together: they may be in a file.
+    /// Outcome of options that exclude each other: the options may be in a file.
     pub(crate) const fn of_options(in_file: bool) -> Self {
         if in_file { Self::Config } else { Self::Usage }
     }
 
-    /// Of a service that a service manager starts again: not at once, where only time helps.
+    /// Outcome of a service under a service manager, after a delay if only time can help.
     pub(crate) fn of_service(self) -> Self {
         let waits = matches!(self, Self::Unavailable | Self::NotNow);
         if waits && std::env::var_os("NOTIFY_SOCKET").is_some() {

@@ -16,8 +16,8 @@ use crate::{
     stdout,
 };
 
-/// Our own failure where a command's exit status is passed on, and the command's that cannot be
-/// run or found: as env(1) and timeout(1) have them.
+/// Exit status of an internal failure, and of a command that cannot be run or found, in a verb that passes on the
+/// command's exit status. The numbers are those of env(1) and timeout(1).
 const OUR_FAILURE: u8 = 125;
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
@@ -85,7 +85,7 @@ fn ask_status(place: &Place) -> Result<Status, AskError> {
     }
 }
 
-/// Asks for something of which there is nothing to tell.
+/// Sends a request without an answer to print.
 fn done(which: &Which, request: &Request) -> Outcome {
     match ask(which, request) {
         Ok(_) => Outcome::Done,
@@ -126,8 +126,7 @@ fn kill(kill: Kill) -> Outcome {
     }
 }
 
-/// Becomes the command. What it does with its terminal, its signals and its exit status is its
-/// own affair then.
+/// Becomes the command, which then has the terminal, the signals and the exit status.
 fn exec(exec: &Exec) -> ExitCode {
     let Ok((namespace, run_directory)) = host(exec) else {
         return OUR_FAILURE.into();

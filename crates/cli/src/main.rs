@@ -1,7 +1,7 @@
-//! The `outlive` command: arguments, output, exit codes. What it does is in the libraries.
+//! The `outlive` command: arguments, output, exit codes. The work is in the libraries.
 
 #![forbid(unsafe_code)]
-// These end us with a panic when nobody reads: `commands::line` does not.
+// These macros panic when the reader is gone: `commands::line` does not.
 #![deny(clippy::print_stdout)]
 
 mod arguments;
@@ -29,10 +29,11 @@ use clap::{
 };
 use exit::Outcome;
 
-/// What is told unless `OUTLIVE_LOG` says otherwise. (The FUSE library takes an answer to who is gone for an error.)
+/// Log filter, unless `OUTLIVE_LOG` is set. (The FUSE library logs an error for each reply to a process that has
+/// ended.)
 const USUAL: &str = "warn,fuser=off";
 
-/// Is `--json` among the words before the server's command?
+/// Handles `--json` among the words before the server's command.
 fn heed_json(line: &[OsString]) {
     let mut words = line.iter().take_while(|word| *word != "--");
     if words.any(|word| word == "--json") {
@@ -40,7 +41,7 @@ fn heed_json(line: &[OsString]) {
     }
 }
 
-/// What is to be said of a word that may begin the server's command.
+/// A hint for a word that may begin the server's command.
 fn command_hint(error: &clap::Error) -> Option<String> {
     let word = match error.get(ContextKind::InvalidArg)? {
         ContextValue::String(word) => word,
@@ -63,7 +64,7 @@ fn not_parsed(error: &clap::Error, file: Option<&Path>) -> Outcome {
         .or_else(|| command_hint(error));
     if stdout::are_json() {
         let words = error.to_string();
-        // What follows is for people: usage, and where there is help.
+        // The rest of the text is for people: usage, and the place of the help.
         let said = words.split("\n\n").next().unwrap_or_default();
         let said = said.strip_prefix("error: ").unwrap_or(said);
         let hint = hint.unwrap_or_default();
@@ -82,7 +83,7 @@ fn not_parsed(error: &clap::Error, file: Option<&Path>) -> Outcome {
 fn main() -> std::process::ExitCode {
     serve::begins();
     tracing_subscriber::fmt()
-        // Where nobody reads what is told, that is no reason to panic.
+        // A missing reader of the log is no reason to panic.
         .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .with_ansi(false)

@@ -183,16 +183,16 @@ fn no_answer(tree: &Path, error: &io::Error) -> Outcome {
     Outcome::Failed
 }
 
-/// A directory in which a tool keeps what is of use to later runs: the variable that says where it is, the usual
-/// place, and the variable that says where such places are, if that is another one than `HOME`.
+/// A cache directory of a tool: the variable with the path, the usual place, and the variable with the parent
+/// directory, if another variable than `HOME` names the parent.
 struct Cache {
     variable: Option<&'static str>,
     among: Option<(&'static str, &'static str)>,
     at_home: &'static str,
 }
 
-/// Each is sound whatever of it is missing or old: a tool checks what it finds, and makes new what is not there
-/// (`docs/make.md` says more).
+/// Each cache is sound with missing or old entries: a tool checks each entry, and makes missing entries anew (see
+/// `docs/make.md`).
 const CACHES: [Cache; 6] = [
     Cache {
         variable: Some("CCACHE_DIR"),
@@ -227,7 +227,7 @@ const CACHES: [Cache; 6] = [
     },
 ];
 
-/// Those that there may be.
+/// The possible caches.
 fn caches(environment: &Environment) -> impl Iterator<Item = PathBuf> {
     let variable = |name| environment.get(name).map(PathBuf::from);
     CACHES.iter().flat_map(move |cache| {
@@ -242,13 +242,13 @@ fn caches(environment: &Environment) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// Makes a file without a name there, which is gone at once: such files are what conceals.
+/// Makes a file without a name in the directory; the file is gone at once. Concealed files are such files.
 fn nameless_in(directory: &Path) -> Result<(), Errno> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR).map(drop)
 }
 
-/// Why what is done to that directory cannot be concealed.
+/// The reason why changes of that directory cannot be concealed.
 pub(crate) fn unfit(tree: &Path) -> Option<String> {
     let place = tree.display();
     let is_kernels = |root: &&Path| tree.starts_with(root) && !tree.starts_with(SHARED_MEMORY);
@@ -274,8 +274,8 @@ pub(crate) fn unfit(tree: &Path) -> Option<String> {
     ))
 }
 
-/// Directories whose changes are concealed: the tree, what the repository keeps that it is in, and where programs keep
-/// what they need for a while.
+/// Directories whose changes are concealed: the tree, the directory of the tree's git repository, and the directories
+/// of temporary files and caches.
 pub(crate) fn concealed(tree: &Path, environment: &Environment) -> Vec<PathBuf> {
     let mut all = vec![tree.to_owned(), "/tmp".into(), "/var/tmp".into()];
     let temporary = environment.get("TMPDIR");
@@ -283,7 +283,7 @@ pub(crate) fn concealed(tree: &Path, environment: &Environment) -> Vec<PathBuf> 
     all.extend(caches(environment).filter(|cache| nameless_in(cache).is_ok()));
     all.extend(repositories::git_directory_of(tree));
     all.retain(|path| path.is_absolute());
-    // As they are: the same directory by two names would be concealed twice.
+    // With resolved paths: the same directory by two names would be concealed twice.
     let all = all.iter().filter_map(|path| path.canonicalize().ok());
     let mut all: Vec<_> = all.filter(|path| path.is_dir()).collect();
     let whole = all.clone();
@@ -330,8 +330,8 @@ fn watch(directory: &Path, command: Command) -> Outcome {
     }
 }
 
-/// What is set when this process is told to end. Signals that it ignores it goes on to ignore, but not so that its
-/// commands do, which are somebody else's.
+/// A flag that is set when this process is told to end. Signals that this process ignores stay ignored here, but not in
+/// the commands, which belong to the user.
 pub(crate) fn stop_signals() -> io::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let heeded = link::unignored_signals(&[SIGHUP, SIGINT, SIGQUIT, SIGTERM]);
@@ -351,9 +351,9 @@ fn anticipate(
     command: Command,
     (socket, listener): (String, std::os::unix::net::UnixListener),
 ) -> Result<(), Box<dyn std::error::Error>> {
-    // What comes first would fail of what is missing, too, and say something else.
+    // The later steps would fail for the same reason, with a less clear error.
     preflight::look()?;
-    // Before there are threads.
+    // This call must come before the first thread.
     guard::begin()?;
     let runtime = preload::place(env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))?;
     let make = Path::new(&command.program);
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn directories_are_concealed_once() {
-        // Not in `/tmp`, which has all that is below it.
+        // Not in `/tmp`, because all directories below `/tmp` are concealed with `/tmp`.
         let all = tempfile::TempDir::new_in("/dev/shm").expect("a directory");
         let place = |name: &str| all.path().join(name);
         for name in ["tree", "tree/in", "cache", "other"] {

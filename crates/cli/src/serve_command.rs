@@ -20,12 +20,12 @@ use crate::{
 /// Bounds of a connection's record, bytes: a few requests, and half of the sequence space.
 const RECORD_BYTES_MIN: u64 = 4 << 10;
 const RECORD_BYTES_MAX: u64 = 2 << 30;
-/// Least of all records together, unless one connection may have less, bytes.
+/// Least total size of all records, unless a single connection may have less, bytes.
 const TOTAL_BYTES_MIN: u64 = 1 << 20;
-/// Least record that is worth a checkpoint, or a restart, bytes, and least time between two checkpoints.
+/// Least record size for a checkpoint or a restart, bytes, and least time between two checkpoints.
 const CHECKPOINT_BYTES_MIN: u64 = 1 << 20;
 const CHECKPOINT_INTERVAL_MIN: Duration = Duration::from_secs(1);
-/// Least silence of a logger that means something: a probe goes out four times as often.
+/// Least silence of a logger with a meaning: probes go out four times as often.
 const LOGGER_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 
 /// Serve, or wait for that; with `standby` the logger says when.
@@ -67,7 +67,7 @@ fn run(
     mut config: ServeConfig,
     mut tell: impl FnMut(&EventRecord) + Copy + 'static,
 ) -> Result<(), ServeError> {
-    // First of all: being asked to stop while things are set up must leave nothing behind.
+    // The signals come first: a stop during the setup must leave no remains.
     let signals = Signals::watch_all()?;
     supervise::limits::raise();
     let mut past = History::default();
@@ -98,8 +98,8 @@ fn run(
     }
 }
 
-/// What `outlive serve` would do with these options; those that are not given are not asked about, unless they should
-/// be in the file.
+/// The configuration of `outlive serve` with these options. A missing option is an error only if the option should be
+/// in the file.
 pub(crate) fn to_check(mut arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
     if arguments.file.config.is_some() {
         let missing = [
@@ -201,13 +201,13 @@ fn config(arguments: Serve, standby: bool) -> Result<ServeConfig, String> {
         without: false,
         checkpoints,
         renew_at,
-        // A server with state is given all that it has read: what was answered, too.
+        // A server with state gets all input again, also the answered input.
         replay: match arguments.replay {
             _ if has_state => ReplayMode::Connection,
             Replay::Connection => ReplayMode::Connection,
             Replay::Request => ReplayMode::Request,
         },
-        // A server with state compares by itself what it says again: all of it.
+        // A server with state compares all of its repeated output by itself.
         verify: match arguments.verify {
             _ if has_state => Verify::Off,
             arguments::Verify::Full => Verify::Full,
@@ -280,7 +280,7 @@ fn checkpoints(arguments: &Serve) -> Result<Option<CheckpointConfig>, String> {
     }))
 }
 
-/// How large the record of a server that keeps nothing may become before both begin anew.
+/// Record size at which a server without lasting state (`--stateless`) and its record start again.
 fn renewal(arguments: &Serve) -> Result<Option<u64>, String> {
     let given = &arguments.bounding;
     if !given.stateless {
@@ -328,7 +328,7 @@ fn link(arguments: &Serve) -> Result<Option<LinkConfig>, String> {
     }))
 }
 
-/// What a server with state has said without its logger, nobody could rebuild.
+/// Output that a server with state sends without a logger could not be rebuilt.
 fn on_loss(arguments: &Serve) -> Result<OnLoggerLoss, String> {
     let has_state = arguments.stateful.is_wanted();
     match arguments.on_logger_loss {
@@ -359,7 +359,7 @@ mod tests {
         to_check(*serve, false).expect("good options")
     }
 
-    /// A server with state is given from the beginning also what was answered, whatever `--replay` says.
+    /// A server with state gets all input from the beginning, also answered input, with any `--replay`.
     #[test]
     fn request_replay_requires_stateless() {
         let turns = ["--replay", "request"];

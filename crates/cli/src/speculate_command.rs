@@ -27,7 +27,7 @@ use crate::{
     make_command,
 };
 
-/// What its sockets are called.
+/// Prefix of the names of sockets.
 const KIND: &str = "outlive-speculate";
 /// Time for the daemon to start, and interval between two looks.
 const DAEMON_START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -76,7 +76,7 @@ pub(crate) fn speculate(arguments: Speculate) -> Outcome {
     })
 }
 
-/// Where a directory was that is not there: in one that is.
+/// The path of a removed directory, in the nearest directory that exists.
 fn removed(directory: &Path) -> io::Result<PathBuf> {
     let whole = std::path::absolute(directory)?;
     let (parent, name) = whole
@@ -89,7 +89,7 @@ fn removed(directory: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// Why it cannot be called so: who lists them could not tell them apart.
+/// The reason why a name is not allowed: in a list, such names could not be told apart.
 fn misnamed(name: &str) -> Option<&'static str> {
     if name.is_empty() {
         return Some("a name has at least one character");
@@ -184,7 +184,7 @@ fn abort(socket: &str, name: &str) -> io::Result<Outcome> {
 }
 
 fn show(socket: &str, as_json: bool) -> io::Result<Outcome> {
-    // Where nobody keeps any there are none.
+    // Without a daemon there are no speculations.
     let all = match link::ask(socket, &Request::List) {
         Ok(Reply::Listed(all)) => all,
         Ok(other) => return Ok(refused(other)),
@@ -229,7 +229,7 @@ fn state(of: &Listed) -> String {
 
 fn check_reply(reply: io::Result<Reply>) -> io::Result<Reply> {
     reply.map_err(|error| match link::is_disconnected(&error) {
-        // It may have just ended: nothing is left.
+        // The daemon may have just ended: then no speculation is left.
         true => io::Error::other(
             "this tree has no speculation: `outlive speculate run -- COMMAND` begins a speculation",
         ),
@@ -264,14 +264,14 @@ pub(crate) fn program_at(name: &OsStr) -> io::Result<PathBuf> {
         .ok_or_else(|| io::Error::other("no directory of PATH has it"))
 }
 
-/// Begins a process that keeps them, and waits until it does. What it says before is said here.
+/// Starts the daemon, and waits until the daemon answers. Errors of the start are returned.
 fn begin_keeping(tree: &Path, socket: &str) -> io::Result<()> {
     let mut keep = process::Command::new(env::current_exe()?);
     keep.args(["speculate", "keep", "--tree"]).arg(tree);
     keep.stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
-    // Not one of the shell's jobs: `^C` is not for it.
+    // The daemon is no job of the shell: `^C` must not reach the daemon.
     keep.process_group(0);
     let until = Instant::now() + DAEMON_START_TIMEOUT;
     let mut keeper = keep.spawn()?;
@@ -288,20 +288,20 @@ fn begin_keeping(tree: &Path, socket: &str) -> io::Result<()> {
             return Err(io::Error::other(said.to_owned()));
         }
         if ended.is_some() {
-            keeper = keep.spawn()?; // another one was there, which is gone by now
+            keeper = keep.spawn()?; // another daemon was there, and has ended by now
         }
         thread::sleep(DAEMON_POLL_INTERVAL);
     }
     Ok(())
 }
 
-/// This process keeps them. Once somebody is answered nobody hears what it says.
+/// Runs the daemon in this process. After the first answer the output of the daemon has no reader.
 fn keep(tree: &Path, socket: &str) -> Outcome {
     input::leave_terminal();
     runner::close_inherited_in_children();
     let listener = match link::listen(socket) {
         Ok(listener) => listener,
-        // Another one was faster.
+        // Another daemon was faster.
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Outcome::Done,
         Err(error) => {
             eprintln!("outlive: cannot listen: {error}");

@@ -25,7 +25,7 @@ static JOURNAL: LazyLock<bool> = LazyLock::new(|| {
     stat.is_ok_and(|stat| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 });
 
-/// `<3>`, as sd-daemon(3) has it; nothing where nobody takes it away again.
+/// `<3>`, as in sd-daemon(3); empty if no journal removes the prefix.
 fn prefix(priority: Priority) -> String {
     if *JOURNAL {
         format!("<{}>", priority.number())
@@ -34,8 +34,8 @@ fn prefix(priority: Priority) -> String {
     }
 }
 
-/// Tells a line, by one `write`: of two, what a server says would come in between, and who
-/// reads events as JSON would not find this one. That nobody reads it must not end us.
+/// Writes a line by a single `write`. Between two writes, output of the server could appear, and a reader of JSON
+/// events would not find the line. A missing reader must not end this process.
 pub(crate) fn say(priority: Priority, line: &str) {
     let line = format!("{}{line}\n", prefix(priority));
     let _ = io::stderr().write_all(line.as_bytes());
@@ -68,7 +68,7 @@ pub(crate) fn are_json() -> bool {
     JSON.load(Ordering::Relaxed)
 }
 
-/// Tells why something was not done: for a script in one word.
+/// Reports why a command was not carried out; the code is a single word for scripts.
 pub(crate) fn fail(code: &str, why: &dyn fmt::Display) {
     let line = match are_json() {
         true => {
@@ -82,7 +82,7 @@ pub(crate) fn fail(code: &str, why: &dyn fmt::Display) {
     say(Priority::Error, &line);
 }
 
-/// What the libraries tell, in the same format, and without the colours of a terminal.
+/// Log lines of the libraries, in the same format, and without colours.
 pub(crate) struct Lines;
 
 impl<S, N> FormatEvent<S, N> for Lines

@@ -1,4 +1,4 @@
-//! Numbers with units, as people write them.
+//! Numbers with units, as in command lines.
 
 use std::{
     net::SocketAddr,
@@ -100,7 +100,7 @@ pub(crate) fn addresses(text: &str) -> Result<Addresses, String> {
     Ok(Addresses(all.collect()))
 }
 
-/// `10.0.0.1:80`, `[fd00::1]:80`: one address and port.
+/// `10.0.0.1:80`, `[fd00::1]:80`: an address and a port.
 pub(crate) fn socket(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
         let hint = hint(text);
@@ -132,7 +132,7 @@ fn hint(text: &str) -> String {
 /// From when on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Since {
-    /// So long ago.
+    /// A time before now.
     Ago(Duration),
     /// Since 1970.
     At(Duration),

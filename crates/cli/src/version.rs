@@ -25,7 +25,7 @@ const FORMATS: [Format; 9] = [
 
 #[derive(Serialize)]
 struct Listed {
-    /// One word for scripts.
+    /// A single word for scripts.
     name: String,
     version: u32,
     oldest: u32,

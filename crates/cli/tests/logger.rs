@@ -1,5 +1,5 @@
-//! `outlive logger` with a log, killed again and again while clients upload: what they were told has
-//! been received is there afterwards.
+//! `outlive logger` with a log, killed again and again while clients upload: acknowledged bytes are in the log
+//! afterwards.
 
 #[path = "../../service/logger/tests/it/host.rs"]
 #[allow(
@@ -38,7 +38,7 @@ const KILLS: u32 = 40;
 const UPLOADS: usize = 4;
 const LENGTH: usize = 400_000;
 
-/// A logger of its own process. It is killed when this is dropped.
+/// A logger in a separate process. A drop kills the process.
 struct Logger {
     process: Child,
     address: SocketAddr,
@@ -63,7 +63,7 @@ impl Logger {
         thread::spawn(move || {
             for line in BufReader::new(output).lines() {
                 let line = line.expect("text");
-                // Who does not read holds it up; the test may not want to hear any more.
+                // A reader that stops would block the logger; the test may need no more events.
                 let _ = tell.send(serde_json::from_str(&line).expect(&line));
             }
         });
@@ -189,7 +189,7 @@ fn traffic(link: &UdpSocket, host: &mut Host, end: Instant) {
         }
         datagrams.shuffle(&mut host.random);
         for datagram in datagrams {
-            // Nobody may be there.
+            // The logger may be dead.
             let _ = link.send(&datagram);
         }
         thread::sleep(Duration::from_micros(300));
@@ -212,7 +212,7 @@ fn next_clients(host: &mut Host, control: &mut Control) {
     }
 }
 
-/// What clients were told is in the record, and what is in the record is what they sent.
+/// Acknowledged bytes are in the record, and the record has only bytes that the clients sent.
 fn check(control: &mut Control, host: &Host) {
     let summaries = control.summaries();
     for (flow, connection) in &host.connections {
@@ -253,7 +253,7 @@ fn read(control: &mut Control, flow: FlowId, start: SeqNumber) -> Vec<u8> {
     }
 }
 
-/// What every test here has: a key, a place for the log, and a serving host with its link.
+/// Common parts of every test: a key, a directory for the log, and a serving host with its link.
 struct Place {
     directory: tempfile::TempDir,
     key: Key,
@@ -322,7 +322,7 @@ fn acknowledged_bytes_survive_kill_9() {
         acknowledged += host.connections.values().map(|c| c.stable).sum::<usize>();
         drop(control);
         drop(logger);
-        // What it had sent is still under way, and the client is told.
+        // The logger's last ACKs are still under way, and reach the client.
         hear(link, host);
         logger = place.start(&listen);
     }

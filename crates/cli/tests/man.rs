@@ -110,7 +110,7 @@ fn man_pages_have_exit_status_and_examples() {
     assert!(!serve.contains(".SH ADDRESSES"), "{serve}");
 }
 
-/// As roff(7) has it: no page has anything that its reader would complain of.
+/// According to roff(7): no page has an element of which a reader would complain.
 #[test]
 fn man_pages_are_well_formed() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -191,7 +191,7 @@ fn fish_completes_services() {
     assert!(!completed("outlive serve we").contains(&"web".to_owned()));
 }
 
-/// zsh does, too. It completes only what is typed at a terminal.
+/// zsh, too. zsh completes only text that is typed at a terminal.
 #[test]
 fn zsh_completes_services() {
     const TYPES: &str = r#"

@@ -1,4 +1,4 @@
-//! What is told on standard error, which a server shares with its `serve`.
+//! Lines on standard error, which a server shares with its `serve`.
 
 use std::{
     fs::OpenOptions,
@@ -24,7 +24,7 @@ fn output_line_is_one_write() {
     file.write_all(&key.expect("our own binary").stdout)
         .expect("written");
     for json in [true, false] {
-        // Each write to it is a datagram.
+        // Each write to the socket is a datagram.
         let (writes, stderr) = UnixDatagram::pair().expect("sockets");
         let patience = Some(Duration::from_secs(30));
         writes.set_read_timeout(patience).expect("a time limit");

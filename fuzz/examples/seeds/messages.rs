@@ -405,7 +405,7 @@ pub(crate) fn responses() -> Vec<Vec<u8>> {
     all.iter().map(said).collect()
 }
 
-/// Openings of a control stream, alone and with a message behind them.
+/// Openings of a control stream, alone and with a message after the opening.
 pub(crate) fn openings() -> Vec<Vec<u8>> {
     let asks = Opening::of(Role::Asks).encode().to_vec();
     let answers = Opening::of(Role::Answers).encode().to_vec();
@@ -452,7 +452,7 @@ pub(crate) fn control_socket() -> Vec<Vec<u8>> {
         all_requests,
     ]
     .concat();
-    // No connection has this number: copies of records are read under it.
+    // No connection has this number: copies of records are read under this number.
     let reserved = Request::Resume(resume(FlowId::RESERVED.0));
     let reserved = [said(&reserved), said(&heads), said(&Request::Summaries)].concat();
     all.extend([ring, link, reserved]);

@@ -51,7 +51,7 @@ impl Case {
         }
     }
 
-    /// What is said, behind the name of the file.
+    /// The error sentence after the name of the file.
     fn mistake(&self, verb: &str) -> String {
         let mistake = resolve(self.line(verb, &[]))
             .expect_err("a mistake")
@@ -113,7 +113,7 @@ fn command_line_wins() {
     let case = file(logger);
     let delayed = case.logger(&[]);
     assert!(delayed.ack_delay.is_some() && !delayed.ack_each_frame && !delayed.json);
-    // What contradicts it is not taken from the file, either.
+    // An option of the file that contradicts the command line is dropped, too.
     let each = case.logger(&["--ack-each-frame"]);
     assert!(each.ack_delay.is_none() && each.ack_each_frame);
 }
@@ -192,7 +192,7 @@ fn every_option_is_a_key() {
         let command = program.find_subcommand(verb).expect("a verb");
         for argument in command.get_arguments().filter(|a| a.get_id() != "config") {
             let name = argument.get_long().unwrap_or("command");
-            // A table is no value of any: it is known if that is what is said.
+            // A table is no value of any option: an error about the value shows that the option is known.
             let mistake = file(&format!("{name} = {{}}")).mistake(verb);
             assert!(mistake.starts_with(&format!("1: {name}: ")), "{mistake}");
         }
@@ -205,7 +205,7 @@ fn example_files_are_valid() {
     assert_eq!(serve.logger.len(), 1);
     let logger = file(include_str!("../../../../packaging/config/logger.toml")).logger(&[]);
     assert!(logger.metrics.is_some());
-    // What they propose, too.
+    // The proposed options in the files, too.
     for (verb, text) in [
         (
             "serve",

@@ -16,7 +16,7 @@ use crate::{
     exit::Outcome,
 };
 
-/// What the process in the background prints when the lab is there.
+/// Output of the background process when the lab is ready.
 const READY: &str = "ready";
 
 /// Starts the process that holds the lab, and waits until the lab is there.
@@ -32,7 +32,7 @@ fn try_up(up: &Up) -> Result<(), Outcome> {
         return Err(lab_failure(&lab::Error::NotRoot));
     }
     let place = place(&up.which)?;
-    // What is wrong with the names is said before anything is made.
+    // Mistakes in the names are reported before any part of the lab is made.
     held::plan(&up.hosts, layout(up.layout)).map_err(|error| lab_failure(&error))?;
     place.take().map_err(|error| lab_failure(&error))?;
     let started = start(&place, up).map_err(|error| {
@@ -56,7 +56,7 @@ fn try_up(up: &Up) -> Result<(), Outcome> {
     }
 }
 
-/// Whether it said that it is ready.
+/// Whether the process has reported that the lab is ready.
 fn start(place: &Place, up: &Up) -> io::Result<bool> {
     let log = File::create(place.log())?;
     let mut command = Command::new(std::env::current_exe()?);
@@ -89,7 +89,7 @@ fn start(place: &Place, up: &Up) -> io::Result<bool> {
 
 /// The process in the background.
 pub(crate) fn hold(up: &Up) -> Outcome {
-    // Away from the terminal that it was started at; it fails only for who is there already.
+    // The holder leaves the terminal of its start. The call fails only for a leader of a process group (setsid(2)).
     let _ = rustix::process::setsid();
     let layout = layout(up.layout);
     let held = Place::new(&up.which.labs.lab_dir, &up.which.name).and_then(|place| {
@@ -101,7 +101,7 @@ pub(crate) fn hold(up: &Up) -> Outcome {
             up.rate.and_then(|rate| rate.0),
             &outlive()?,
             || {
-                // Who reads it has waited for it, or has gone.
+                // The reader has waited for the line, or has ended.
                 let _ = writeln!(io::stdout(), "{READY}");
             },
         )
@@ -112,7 +112,7 @@ pub(crate) fn hold(up: &Up) -> Outcome {
     }
 }
 
-/// Removes a lab, also one whose holder has died.
+/// Removes a lab, also a lab whose holder has died.
 pub(crate) fn down(which: &Which) -> Outcome {
     let place = match place(which) {
         Ok(place) => place,
@@ -136,7 +136,7 @@ fn layout(layout: Layout) -> held::Layout {
     }
 }
 
-/// This program, which cleans what its services leave.
+/// This program, which cleans up after its services.
 fn outlive() -> Result<PathBuf, lab::Error> {
     std::env::current_exe().map_err(|source| lab::Error::Io {
         action: "find out where this program is".to_owned(),

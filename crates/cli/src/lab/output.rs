@@ -10,7 +10,7 @@ use crate::{
     exit::Outcome,
 };
 
-/// Print a line; nobody may read any more.
+/// Prints a line; the reader may be gone.
 fn line(text: &str) {
     let _ = writeln!(io::stdout(), "{text}");
 }
@@ -41,7 +41,7 @@ pub(super) fn list(arguments: &List) -> Outcome {
         match ask_status(&place) {
             Ok(status) if arguments.json => json(&status),
             Ok(status) => line(&format!("{}: {}", status.name, hosts(&status))),
-            // One that has just gone is none of the list's.
+            // A lab that has just ended does not belong in the list.
             Err(AskError::NoLab(_)) => {}
             Err(error) => {
                 refused(&error);
@@ -88,7 +88,7 @@ fn show_host(host: &HostStatus) {
     }
 }
 
-/// What is wrong with a link, each way if they differ.
+/// The impairments of a link, per direction if the directions differ.
 fn condition(link: &LinkStatus) -> String {
     let mut said = String::new();
     if link.mtu != 1500 {

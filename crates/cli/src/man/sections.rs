@@ -2,7 +2,7 @@
 
 use super::roff::plain;
 
-/// A word, and its meaning.
+/// A word, and the meaning of the word.
 type Item = (&'static str, &'static str);
 
 /// The sections of a page, in the order of the page.

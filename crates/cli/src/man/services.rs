@@ -1,5 +1,5 @@
-//! Names of services, in the completions of shells: they are the directories of the run directory, which everybody may
-//! list.
+//! Names of services in the completions of shells. The names are the directories of the run directory, which every user
+//! may list.
 
 use clap_complete::Shell;
 
@@ -35,7 +35,7 @@ _outlive_services() {
 const FISH: &str = r#"complete -c outlive -n "__fish_seen_subcommand_from VERBS" -f -a '(set -q OUTLIVE_RUN_DIR; or set -l OUTLIVE_RUN_DIR /run/outlive; command ls $OUTLIVE_RUN_DIR 2>/dev/null)' -d 'Service'
 "#;
 
-/// The script of a shell, which knows them; of another shell it stays as it is.
+/// The script of a shell, with the names of services. The script of any other shell is unchanged.
 pub(super) fn known_to(shell: Shell, script: String) -> String {
     let verbs = VERBS.join(" ");
     match shell {

@@ -1,26 +1,26 @@
-//! What goes wrong between the two ends.
+//! Errors between the two ends of a channel.
 
 use std::io;
 
 use crate::greeting::VERSION;
 
-/// Why a responder does not go on with an initiator.
+/// The reason why a responder refuses an initiator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It speaks another version; this one.
+    /// The responder has another version: this version.
     #[error(
         "the other side speaks version {0} of the channel, and this program version {VERSION}: run the same version of outlive on both sides"
     )]
     Version(u8),
-    /// It has no key of the name that the initiator uses.
+    /// The responder has no key of the name that the initiator uses.
     #[error("no key of this name is in the key file of the other side")]
     UnknownKey,
-    /// It has a key of that name, but another one.
+    /// The responder has another key of that name.
     #[error("the key file of the other side has another key of this name")]
     WrongKey,
 }
 
-/// A channel that cannot be used (any more). After any of these the connection is to be closed.
+/// A channel that cannot be used (any more). After any of these errors the connection is to be closed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
     /// The other end does not speak this protocol.
@@ -32,7 +32,7 @@ pub enum ChannelError {
     /// The initiator names a key that is not in the key file.
     #[error("no key is called {0:?} in the key file")]
     UnknownKey(String),
-    /// The initiator has a key of this name, but not the one in the key file.
+    /// The initiator has a key of this name, but not the key in the key file.
     #[error("the key {0:?} of the other side differs from the key file")]
     WrongKey(String),
     /// The responder has refused our key or our version.
@@ -40,13 +40,13 @@ pub enum ChannelError {
     Refused {
         /// The key's name.
         name: String,
-        /// Why.
+        /// The reason.
         refusal: Refusal,
     },
     /// The responder does not prove that it has the key.
     #[error("the other side does not prove the possession of key {0:?}")]
     NotProven(String),
-    /// A message that the other end has not sent in this way.
+    /// A message that the other end has not sent, or has sent in another form.
     #[error("a message was changed on the way, or comes from another sender")]
     Tampered,
     /// The connection ended within a message, or before the handshake was complete.
@@ -58,13 +58,13 @@ pub enum ChannelError {
     /// The operating system does not let us.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The cryptographic library refused what cannot be refused.
+    /// The cryptographic library refused an operation that cannot fail.
     #[error("internal error of the channel: {0}")]
     Internal(snow::Error),
 }
 
 impl ChannelError {
-    /// Whether it will not help to try again before somebody has changed a key file or a program.
+    /// Whether a retry cannot help before a person has changed a key file or a program.
     #[must_use]
     pub const fn is_configuration(&self) -> bool {
         matches!(

@@ -1,4 +1,4 @@
-//! The bytes before the handshake: who speaks what, with which key.
+//! The bytes before the handshake: version and name of the key.
 
 use crate::{ChannelError, Key, Refusal};
 
@@ -19,14 +19,14 @@ pub(crate) fn of(key: &Key) -> Vec<u8> {
     let name = key.name().as_bytes();
     let mut greeting = MAGIC.to_vec();
     greeting.push(VERSION);
-    // A name's length is checked where it is parsed.
+    // The parser of key files limits the length of a name.
     greeting.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
     greeting.extend_from_slice(name);
     greeting
 }
 
-/// The length of the greeting that begins like this, and the key's name; `None` if it has not
-/// arrived as a whole. Whatever cannot become a greeting any more is an error at once.
+/// Length of the greeting at the beginning of `bytes`, and name of the key. `None` if the greeting is incomplete. Bytes
+/// that cannot become a greeting are an error at once.
 pub(crate) fn read(bytes: &[u8]) -> Result<Option<(usize, &str)>, ChannelError> {
     let magic = bytes.iter().zip(&MAGIC);
     if magic.clone().any(|(a, b)| a != b) {
@@ -58,7 +58,7 @@ pub(crate) const LONGEST: usize = FIXED_BYTES + Key::LONGEST_NAME;
 /// Verdict and detail, as the responder writes them.
 pub(crate) const VERDICT: usize = 2;
 
-/// What is written to an initiator that is accepted, or refused.
+/// Encodes the answer to an accepted (`None`) or refused initiator.
 pub(crate) fn verdict(refusal: Option<Refusal>) -> [u8; VERDICT] {
     match refusal {
         None => [0, 0],
@@ -68,7 +68,7 @@ pub(crate) fn verdict(refusal: Option<Refusal>) -> [u8; VERDICT] {
     }
 }
 
-/// What the responder has written.
+/// Decodes the answer of the responder.
 pub(crate) fn read_verdict(verdict: [u8; VERDICT]) -> Result<Option<Refusal>, ChannelError> {
     match verdict {
         [0, 0] => Ok(None),

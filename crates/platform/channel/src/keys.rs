@@ -5,9 +5,9 @@
 //! name:64 hexadecimal digits
 //! ```
 //!
-//! The first key is used to speak, all are accepted. So keys are changed without an interruption:
-//! add the new key on both sides, make it the first, remove the old one. The file is read again
-//! when it has changed ([`KeyRing::reload_if_changed`]).
+//! A program uses the first key for its own channels, and accepts all keys. Therefore keys can be changed without an
+//! interruption: add the new key on both sides, make the new key the first, remove the old key. A changed file is read
+//! again ([`KeyRing::reload_if_changed`]).
 
 use std::{
     fmt,
@@ -19,7 +19,7 @@ use std::{
 
 use rand::{TryRngCore, rngs::OsRng};
 
-/// A pre-shared key and the name by which both ends know it.
+/// A pre-shared key and the name of the key at both ends.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     name: String,
@@ -69,13 +69,13 @@ impl Key {
         Ok(format!("key-{number:08x}"))
     }
 
-    /// Its name.
+    /// Name of the key.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The line of a key file that says it: **secret**.
+    /// The line of a key file with this key: **secret**.
     #[must_use]
     pub fn line(&self) -> String {
         let digits: String = self.secret.iter().map(|b| format!("{b:02x}")).collect();
@@ -107,7 +107,7 @@ impl Key {
     }
 }
 
-/// Without the secret: it must not get into a log.
+/// Without the secret: a secret must not get into a log.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Key")
@@ -119,30 +119,30 @@ impl fmt::Debug for Key {
 /// A key file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
-    /// The operating system does not let us read it.
+    /// The operating system does not let this process read the file.
     #[error(
         "key file {path}: {error}; create the file with `outlive key > {path}; chmod 600 {path}`"
     )]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What it says.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// Others can read or write it.
+    /// Other users can read or write the file.
     #[error(
         "key file {path} is open to other users than the owner (mode {mode:03o}): chmod 600 {path}"
     )]
     Exposed {
         /// The file.
         path: PathBuf,
-        /// Its permissions.
+        /// Permissions of the file.
         mode: u32,
     },
-    /// It is a directory, a pipe or the like.
+    /// The file is a directory, a pipe or the like.
     #[error("key file {0} is not an ordinary file")]
     NotAFile(PathBuf),
-    /// It is longer than [`KeyRing::LONGEST_FILE`].
+    /// The file is longer than [`KeyRing::LONGEST_FILE`].
     #[error("key file {0} has more than {most} bytes", most = KeyRing::LONGEST_FILE)]
     TooLong(PathBuf),
     /// A line is neither a comment nor a key. The line is not shown: it may be a secret.
@@ -155,7 +155,7 @@ pub enum KeyFileError {
         /// The line's number, from 1.
         line: usize,
     },
-    /// Two keys have one name.
+    /// Two keys have the same name.
     #[error("key file {path}, line {line}: there is another key of this name")]
     Twice {
         /// The file.
@@ -163,13 +163,12 @@ pub enum KeyFileError {
         /// The number of the second line, from 1.
         line: usize,
     },
-    /// There is none in it.
+    /// The file has no key.
     #[error("key file {0} has no key: `outlive key` prints a key")]
     NoKey(PathBuf),
 }
 
-/// By what a changed file is noticed: it is replaced (inode), written to (times, length), or its
-/// permissions change (change time).
+/// Signs of a changed file: a replacement (inode), a write (times, length), or new permissions (change time).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -191,7 +190,7 @@ impl Stamp {
     }
 }
 
-/// The keys of a key file: at least one, each with a name of its own.
+/// The keys of a key file: at least one key, each with a different name.
 #[derive(Debug, Clone)]
 pub struct KeyRing {
     path: PathBuf,
@@ -206,18 +205,18 @@ impl KeyRing {
     /// Read a key file.
     ///
     /// # Errors
-    /// [`KeyFileError`]: it cannot be read, others can read it, or it is not a key file.
+    /// [`KeyFileError`]: the file cannot be read, other users can read the file, or the file is no key file.
     pub fn load(path: &Path) -> Result<Self, KeyFileError> {
         let unreadable = |error| KeyFileError::Unreadable {
             path: path.to_owned(),
             error,
         };
-        // Before it is opened: to open a pipe would wait for a writer.
+        // The check comes before the open, because the open of a pipe would wait for a writer.
         if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
             return Err(KeyFileError::NotAFile(path.to_owned()));
         }
         let file = File::open(path).map_err(unreadable)?;
-        // What is checked is what is read, even if the name means another file by now.
+        // The metadata belongs to the open file, even if the name means another file by now.
         let metadata = file.metadata().map_err(unreadable)?;
         let mode = metadata.mode() & 0o777;
         if mode & 0o077 != 0 {
@@ -250,8 +249,7 @@ impl KeyRing {
         }
     }
 
-    /// Read the file again if it is not as it was, and tell whether the keys are others now. One
-    /// system call if it is.
+    /// Reads a changed file again. Returns whether the keys have changed. An unchanged file costs a single system call.
     ///
     /// # Errors
     /// [`KeyFileError`], once for each change; the old keys stay in use.

@@ -1,9 +1,8 @@
 //! An authenticated, encrypted stream between a service and its logger.
 //!
-//! Both ends have a file of pre-shared keys ([`KeyRing`]). They agree on fresh session keys by
-//! `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s` (The Noise Protocol Framework, revision 34): who does
-//! not have the pre-shared key can neither speak nor listen, and who gets hold of it later cannot
-//! read what was said before.
+//! Both ends have a file of pre-shared keys ([`KeyRing`]), and agree on fresh session keys by
+//! `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s` (The Noise Protocol Framework, revision 34). Without the pre-shared key an
+//! attacker can neither send nor read. An attacker who gets the pre-shared key later cannot read earlier messages.
 //!
 //! ```text
 //! initiator -> responder   greeting:  "OLCH" | u8 version | u8 length | the key's name
@@ -14,16 +13,15 @@
 //! both                     u16 length | transport message: at most 65,519 bytes of plain text
 //! ```
 //!
-//! Lengths are big-endian. The greeting is the prologue of the handshake: it cannot be changed on
-//! the way. The verdict is not protected: who can write into the connection can also end it.
-//! A first message that is sent again by somebody who has recorded it is answered, but nothing that
-//! he can say is a confirmation; until that has come the responder takes nothing to be said.
+//! Lengths are big-endian. The greeting is the prologue of the handshake, and therefore cannot be changed on the way.
+//! The verdict is not protected: an attacker who can write into the connection can also end the connection. The
+//! responder answers a replayed first message, but only the holder of the key can send a confirmation. Before the
+//! confirmation the responder takes no message.
 //!
-//! [`Session`] is the protocol without a socket. [`Channel`] is a session on a socket, blocking or
-//! not. A responder keeps at most [`Session::MOST_UNCONFIRMED`] bytes for a stranger, and
-//! [`HANDSHAKE_LIMIT`] long.
+//! [`Session`] is the protocol without a socket. [`Channel`] is a session on a socket, blocking or non-blocking. For an
+//! unconfirmed peer, a responder keeps at most [`Session::MOST_UNCONFIRMED`] bytes, for at most [`HANDSHAKE_LIMIT`].
 //!
-//! **Panics.** No function of this crate panics on any byte string that it is given.
+//! **Panics.** No function of this crate panics on any input bytes.
 
 #![forbid(unsafe_code)]
 

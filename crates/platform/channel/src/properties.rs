@@ -1,5 +1,5 @@
-//! What holds for every byte string. The property tests of this crate and the fuzz targets run the
-//! same functions; each panics if its property does not hold.
+//! Properties for all byte strings. The property tests of this crate and the fuzz targets run the same functions; each
+//! function panics if the property does not hold.
 
 use std::{path::Path, sync::Arc};
 
@@ -50,8 +50,8 @@ fn own((name, secret): (&str, &str)) -> (String, String) {
     (name.to_owned(), secret.to_owned())
 }
 
-/// A responder that is sent anything, in pieces: it takes nothing to be said, keeps little, and the
-/// pieces make no difference. The first byte of `bytes` chooses the size of the pieces.
+/// A responder that receives arbitrary bytes in pieces takes no message and keeps few bytes, and the size of the pieces
+/// makes no difference. The first byte of `bytes` chooses the size of the pieces.
 ///
 /// # Panics
 ///
@@ -67,8 +67,8 @@ pub fn strangers_bytes(bytes: &[u8]) {
     assert_eq!(whole, pieces);
 }
 
-/// What is told to the stranger, and the error. (Of a handshake that succeeds the bytes are
-/// random; a stranger's never does.)
+/// The answer to the unconfirmed peer, and the error. (A successful handshake has random bytes; the handshake of
+/// arbitrary bytes never succeeds.)
 fn outcome(mut session: Session, stream: &[u8], size: usize) -> (Vec<u8>, Option<String>) {
     let mut rest = stream;
     while !rest.is_empty() {

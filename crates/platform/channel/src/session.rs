@@ -13,7 +13,7 @@ const LENGTH_BYTES: usize = 2;
 const TAG_BYTES: usize = 16;
 /// Both messages of the handshake: an ephemeral public key and the tag of an empty payload.
 const HANDSHAKE_BYTES: usize = 32 + TAG_BYTES;
-/// The longest message of Noise (section 3 of its specification).
+/// The longest message of Noise (section 3 of the specification).
 const LONGEST: usize = 65_535;
 
 enum State {
@@ -21,8 +21,7 @@ enum State {
     Asking(Box<HandshakeState>),
     /// The responder waits for greeting and first message.
     Listening(Arc<KeyRing>),
-    /// The responder has answered, and waits for the proof that it is not a recording that it
-    /// has answered.
+    /// The responder has answered, and waits for the confirmation: the first message may have been a recording.
     Confirming(Box<TransportState>),
     Open(Box<TransportState>),
     /// Nothing more is read.
@@ -31,28 +30,27 @@ enum State {
 
 /// One end of a channel.
 ///
-/// Feed what arrives, write what is [`Self::outgoing`], pull plain text. After an error only what
-/// is outgoing is of use: it may tell the other end why.
+/// Feed bytes that arrive, write [`Self::outgoing`], take plain text. After an error only the outgoing bytes are of
+/// use: the bytes may tell the other end the reason.
 pub struct Session {
     state: State,
     /// The key in use; the responder does not know it until the greeting has arrived.
     key: Option<Key>,
-    /// What arrived and was not read.
+    /// Bytes that arrived and were not read.
     incoming: Vec<u8>,
     outgoing: Vec<u8>,
-    /// Decrypted, and not pulled.
+    /// Decrypted bytes that were not taken.
     plain: Vec<u8>,
 }
 
 impl Session {
-    /// The most bytes that a responder keeps of what an initiator has sent before that has proven
-    /// that it has a key: greeting, first message and confirmation. [`Self::wants`] says how many
-    /// more make sense.
+    /// Most bytes that a responder keeps of an unconfirmed initiator: greeting, first message and confirmation.
+    /// [`Self::wants`] returns the number of further bytes.
     pub const MOST_UNCONFIRMED: usize = greeting::LONGEST + 3 * LENGTH_BYTES + 2 * HANDSHAKE_BYTES;
-    /// The most bytes of plain text in one message.
+    /// Most bytes of plain text in a message.
     pub const MOST_PLAIN: usize = LONGEST - TAG_BYTES;
 
-    /// The end that connects. Its first bytes are outgoing at once.
+    /// The end that connects. The first bytes are outgoing at once.
     ///
     /// # Errors
     /// [`ChannelError::Internal`].
@@ -70,7 +68,7 @@ impl Session {
         Ok(session)
     }
 
-    /// The end that is connected to, with all keys that it accepts.
+    /// The end that accepts a connection, with all accepted keys.
     #[must_use]
     pub fn responder(keys: Arc<KeyRing>) -> Self {
         Self::new(State::Listening(keys), None)
@@ -86,7 +84,7 @@ impl Session {
         }
     }
 
-    /// Whether the other end has proven that it has the key, so that something can be said.
+    /// Whether the other end has proven the possession of the key, after which messages can be sent.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self.state, State::Open(_))
@@ -98,8 +96,8 @@ impl Session {
         self.key.as_ref()
     }
 
-    /// How many bytes may be fed now: few until the session is open, so that a stranger costs
-    /// little.
+    /// Number of bytes that may be fed now. The number is small until the session is open: an unconfirmed peer must
+    /// cost little.
     #[must_use]
     pub fn wants(&self) -> usize {
         match self.state {
@@ -109,10 +107,10 @@ impl Session {
         }
     }
 
-    /// What the other end has sent next, in pieces of any size.
+    /// Takes the next bytes of the other end, in pieces of any size.
     ///
     /// # Errors
-    /// [`ChannelError`]: the channel is of no more use. What was decrypted before can be pulled.
+    /// [`ChannelError`]: the channel is of no more use. Earlier plain text can still be taken.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), ChannelError> {
         if matches!(self.state, State::Failed) {
             return Err(ChannelError::Truncated);
@@ -146,7 +144,7 @@ impl Session {
         }
     }
 
-    /// Say something: it is outgoing then.
+    /// Sends a message: the message becomes outgoing.
     ///
     /// # Errors
     /// [`ChannelError::Truncated`] if the session is not open.
@@ -164,26 +162,26 @@ impl Session {
         Ok(())
     }
 
-    /// What is to be sent.
+    /// Bytes to be sent.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
         &self.outgoing
     }
 
-    /// So many bytes of [`Self::outgoing`] have been sent.
+    /// The first `len` bytes of [`Self::outgoing`] have been sent.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If fewer bytes are outgoing.
     pub fn sent(&mut self, len: usize) {
         self.outgoing.drain(..len);
     }
 
-    /// What the other end has said and was not taken yet.
+    /// Takes the received plain text.
     pub fn take_plain(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.plain)
     }
 
-    /// Read one thing from `incoming`, from `at` on: its length, 0 if it has not arrived.
+    /// Reads the next message from `incoming`, from `at` on. Returns the length, or 0 if the message is incomplete.
     fn step(&mut self, at: usize) -> Result<usize, ChannelError> {
         match &mut self.state {
             State::Listening(keys) => {
@@ -314,7 +312,7 @@ impl Session {
 }
 
 fn append(outgoing: &mut Vec<u8>, message: &[u8]) {
-    // No message of Noise is longer than its length can say.
+    // A message of Noise fits the length field.
     let len = u16::try_from(message.len()).unwrap_or(u16::MAX);
     outgoing.extend_from_slice(&len.to_be_bytes());
     outgoing.extend_from_slice(message);
@@ -328,13 +326,13 @@ fn builder<'a>(key: &'a Key, prologue: &'a [u8]) -> Result<Builder<'a>, ChannelE
         .map_err(ChannelError::Internal)
 }
 
-/// The message at the beginning of `bytes`, if it has arrived as a whole.
+/// The message at the beginning of `bytes`, if the message is complete.
 fn framed(bytes: &[u8]) -> Option<&[u8]> {
     let (len, rest) = bytes.split_first_chunk::<LENGTH_BYTES>()?;
     rest.get(..usize::from(u16::from_be_bytes(*len)))
 }
 
-/// The same, of a message that has this length and no other: a stranger is not waited for.
+/// Like [`framed`], for a message of exactly this length: a responder does not wait for bytes of an unconfirmed peer.
 fn of_length(bytes: &[u8], len: usize) -> Result<Option<&[u8]>, ChannelError> {
     let expected = u16::try_from(len).map_or([0; LENGTH_BYTES], u16::to_be_bytes);
     if bytes.iter().zip(&expected).any(|(a, b)| a != b) {

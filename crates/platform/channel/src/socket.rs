@@ -16,12 +16,12 @@ pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// The most that is read at once.
 const MAX_READ_BYTES: usize = 64 * 1024;
 
-/// What came of one look at the socket.
+/// Result of a single read of the socket.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
-    /// This was said; possibly nothing as a whole yet.
+    /// Received plain text; empty if no message is complete.
     Plain(Vec<u8>),
-    /// A non-blocking socket has nothing now, or a blocking one's time limit has passed.
+    /// A non-blocking socket has no bytes now, or the time limit of a blocking socket has passed.
     Nothing,
     /// The other end has closed the connection, in order.
     End,
@@ -29,18 +29,18 @@ pub enum Received {
 
 /// An authenticated, encrypted stream over `stream`.
 ///
-/// For a loop that serves many: when the socket can be read [`Self::receive`], when it can be
-/// written and [`Self::wants_write`] then [`Self::flush`]; drop it when it [`Self::has_expired`].
-/// With a blocking socket each of these waits.
+/// For a loop with many channels: when the socket can be read, [`Self::receive`]; when the socket can be written and
+/// [`Self::wants_write`], [`Self::flush`]. Drop the channel when [`Self::has_expired`]. With a blocking socket each of
+/// these calls waits.
 pub struct Channel<S> {
     stream: S,
     session: Session,
-    /// The handshake's end at the latest.
+    /// Latest end of the handshake.
     deadline: Instant,
 }
 
 impl<S: Read + Write> Channel<S> {
-    /// The end that connected. Its first bytes are sent by [`Self::flush`].
+    /// The end that connected. [`Self::flush`] sends the first bytes.
     ///
     /// # Errors
     /// [`ChannelError::Internal`].
@@ -48,7 +48,7 @@ impl<S: Read + Write> Channel<S> {
         Ok(Self::new(stream, Session::initiator(key)?, now))
     }
 
-    /// The end that was connected to.
+    /// The end that accepted the connection.
     pub fn accept(stream: S, keys: Arc<KeyRing>, now: Instant) -> Self {
         Self::new(stream, Session::responder(keys), now)
     }
@@ -61,13 +61,13 @@ impl<S: Read + Write> Channel<S> {
         }
     }
 
-    /// Whether the other end has proven that it has the key.
+    /// Whether the other end has proven the possession of the key.
     pub const fn is_open(&self) -> bool {
         self.session.is_open()
     }
 
-    /// The key in use; `None` if a responder does not know it yet. If it is no longer in the key
-    /// file, the channel should be closed.
+    /// The key in use; `None` if the responder does not know the key yet. When the key is no longer in the key file,
+    /// the channel should be closed.
     pub const fn key(&self) -> Option<&Key> {
         self.session.key()
     }
@@ -77,12 +77,12 @@ impl<S: Read + Write> Channel<S> {
         &self.stream
     }
 
-    /// The handshake is not complete, and its time is over.
+    /// The handshake is not complete after its time limit.
     pub fn has_expired(&self, now: Instant) -> bool {
         !self.is_open() && now >= self.deadline
     }
 
-    /// When [`Self::has_expired`] will hold, while the channel is not open.
+    /// Time at which [`Self::has_expired`] becomes true, while the channel is not open.
     pub fn deadline(&self) -> Option<Instant> {
         (!self.is_open()).then_some(self.deadline)
     }
@@ -107,7 +107,7 @@ impl<S: Read + Write> Channel<S> {
             Ok(len) => {
                 let result = self.session.feed(&buffer[..len]);
                 if !self.is_open() || result.is_err() {
-                    // Answers of the handshake are short: they fit into the socket.
+                    // Answers of the handshake are short, and fit into the socket buffer.
                     let flushed = self.flush();
                     result?;
                     flushed?;
@@ -119,7 +119,7 @@ impl<S: Read + Write> Channel<S> {
         }
     }
 
-    /// Say something. It is sent by [`Self::flush`].
+    /// Sends a message. [`Self::flush`] writes the message to the socket.
     ///
     /// # Errors
     /// [`ChannelError::Truncated`] if the channel is not open.
@@ -127,22 +127,21 @@ impl<S: Read + Write> Channel<S> {
         self.session.say(plain)
     }
 
-    /// How many bytes wait to be sent: a responder should not read on from who does not take its
-    /// answers.
+    /// Number of bytes that wait to be sent. A responder should stop reading from a peer that does not take answers.
     pub fn queued(&self) -> usize {
         self.session.outgoing().len()
     }
 
-    /// Whether there is something to send.
+    /// Whether bytes wait to be sent.
     pub fn wants_write(&self) -> bool {
         self.queued() > 0
     }
 
-    /// Send what waits, as much of it as the socket takes.
+    /// Sends the waiting bytes, as many as the socket takes.
     ///
     /// # Errors
-    /// The connection is of no more use; [`ChannelError::TimedOut`] if a blocking socket's time
-    /// limit has passed is not among them: then something is left ([`Self::wants_write`]).
+    /// The connection is of no more use. A passed time limit of a blocking socket is no error: the remaining bytes wait
+    /// ([`Self::wants_write`]).
     pub fn flush(&mut self) -> Result<(), ChannelError> {
         while self.wants_write() {
             match self.stream.write(self.session.outgoing()) {
@@ -164,11 +163,11 @@ impl<S: AsFd> AsFd for Channel<S> {
 }
 
 impl Channel<TcpStream> {
-    /// Connect and shake hands, in `limit` at the most. The socket is blocking, with `patience`
-    /// as its time limit for reading and writing.
+    /// Connects and shakes hands, within `limit`. The socket is blocking, with `patience` as the time limit of reads
+    /// and writes.
     ///
     /// # Errors
-    /// Nobody listens there, or [`ChannelError`].
+    /// The connection is refused, or [`ChannelError`].
     pub fn connect(
         to: SocketAddr,
         key: &Key,

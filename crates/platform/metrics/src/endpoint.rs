@@ -29,30 +29,30 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Listens there. Who connects waits until [`Endpoint::run`].
+    /// Listens on the address. A peer waits until [`Endpoint::run`].
     ///
     /// # Errors
-    /// Those of the system: the port is taken, or the host does not have the address.
+    /// Errors of the system: the port is taken, or the host does not have the address.
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
-        // A peer that is gone before it is accepted must not make us wait for the next one.
+        // A peer may be gone before the accept: then the accept must not wait for the next peer.
         listener.set_nonblocking(true)?;
         Ok(Self { listener })
     }
 
-    /// Where it listens.
+    /// The address on which the endpoint listens.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Answers until what this returns is dropped. `ask` is called, in a thread of its own, whenever
-    /// somebody wants to know; it says why, if it does not know.
+    /// Answers peers until the returned value is dropped. For each request, a separate thread calls `ask`, which
+    /// returns the numbers, or the reason why there are no numbers.
     ///
     /// # Errors
-    /// Those of the system, which has no thread or descriptors for us.
+    /// The system has no thread or descriptors left.
     pub fn run<N: Numbers>(
         self,
         mut ask: impl FnMut() -> Result<N, String> + Send + 'static,
@@ -63,7 +63,7 @@ impl Endpoint {
             .spawn(move || {
                 while waits(&self.listener, &stopped) {
                     match self.listener.accept() {
-                        // A peer that does not stay is its own trouble.
+                        // A broken connection is the problem of the peer alone.
                         Ok((mut peer, _)) => drop(answer(&mut peer, &mut ask)),
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                         Err(_) => thread::sleep(ACCEPT_RETRY_DELAY),
@@ -74,13 +74,13 @@ impl Endpoint {
     }
 }
 
-/// An endpoint that answers. It ends when this is dropped.
+/// An endpoint that answers, until this value is dropped.
 #[derive(Debug)]
 pub struct Running {
     _stop: UnixStream,
 }
 
-/// Waits for a peer. Answers false when it is to end.
+/// Waits for a peer. Returns false when the endpoint is to end.
 fn waits(listener: &TcpListener, stopped: &UnixStream) -> bool {
     let mut fds = [
         PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),

@@ -17,7 +17,7 @@ use crate::{Histogram, Numbers};
 /// A name and its value.
 pub type Label = (&'static str, Cow<'static, str>);
 
-/// What a value is a number of. The name of the family ends with it.
+/// The unit of a value. The name of the family ends with the unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Things.
@@ -44,7 +44,7 @@ pub struct Families<'a>(DescriptorEncoder<'a>);
 type Sample<V> = (Vec<Label>, V);
 
 impl Families<'_> {
-    /// Something that is counted.
+    /// A counter.
     ///
     /// # Errors
     /// There is no room for the text.
@@ -75,7 +75,7 @@ impl Families<'_> {
         )
     }
 
-    /// Something that is as it is now.
+    /// A value of this moment.
     ///
     /// # Errors
     /// As [`Families::counter`].
@@ -89,7 +89,7 @@ impl Families<'_> {
         self.gauges(name, unit, help, [(Vec::new(), value)])
     }
 
-    /// Things of some kinds, as they are now.
+    /// Values of this moment, each with labels.
     ///
     /// # Errors
     /// As [`Families::counter`].
@@ -105,7 +105,7 @@ impl Families<'_> {
         })
     }
 
-    /// Which of these states it is in: 1 for that one, 0 for the others.
+    /// The present state: 1 for this state, 0 for all other states.
     ///
     /// # Errors
     /// As [`Families::counter`].
@@ -122,7 +122,7 @@ impl Families<'_> {
         self.gauges(name, Unit::None, help, values)
     }
 
-    /// What never changes while it runs.
+    /// Labels that never change while the role runs.
     ///
     /// # Errors
     /// As [`Families::counter`].

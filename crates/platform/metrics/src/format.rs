@@ -1,13 +1,13 @@
-//! The two formats in which numbers are told, and which of them a peer takes.
+//! The two formats of the numbers, and the choice for a peer.
 
 use std::fmt::Write as _;
 
 /// A format of `/metrics`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// `application/openmetrics-text`: for who asks for it, as Prometheus does.
+    /// `application/openmetrics-text`: for a peer that asks for the format, as Prometheus does.
     OpenMetrics,
-    /// Prometheus' older one, which everybody reads.
+    /// The older format of Prometheus, which all readers support.
     Plain,
 }
 
@@ -36,7 +36,7 @@ impl Format {
     }
 }
 
-/// A media range and its quality.
+/// A media range and its quality (RFC 9110 12.5.1).
 fn range(text: &str) -> (&str, f32) {
     let mut parts = text.split(';').map(str::trim);
     let name = parts.next().unwrap_or_default();
@@ -47,8 +47,8 @@ fn range(text: &str) -> (&str, f32) {
     )
 }
 
-/// OpenMetrics text in the older format: there counters have their whole names, what never changes is a gauge, and
-/// there are neither units nor an end.
+/// OpenMetrics text in the older format. There a counter has its whole name, an info is a gauge, and there are neither
+/// units nor an end mark.
 pub(crate) fn plain(open: &str) -> String {
     let mut out = String::with_capacity(open.len());
     let mut help = None;

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Upper bounds of the classes, seconds; one more has none. From a fast disk's commit to the longest time
-/// that connections usually wait for a server.
+/// Upper bounds of the classes, seconds; a further class has no bound. From the commit of a fast disk to the usual
+/// longest wait of a connection for a server.
 const BUCKET_BOUNDS: [f64; 16] = [
     0.000_1, 0.000_25, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
     10.0, 60.0,
@@ -12,13 +12,13 @@ const BUCKET_BOUNDS: [f64; 16] = [
 /// Times in classes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// In the order of the bounds; what is missing at the end is 0.
+    /// Counts in the order of the bounds; missing counts at the end are 0.
     classes: Vec<u64>,
     sum: f64,
 }
 
 impl Histogram {
-    /// It took so long, seconds, once more.
+    /// Counts a duration, seconds.
     pub fn observe(&mut self, seconds: f64) {
         let class = BUCKET_BOUNDS.iter().position(|bound| seconds <= *bound);
         self.classes.resize(BUCKET_BOUNDS.len() + 1, 0);
@@ -26,7 +26,7 @@ impl Histogram {
         self.sum += seconds;
     }
 
-    /// All together, seconds.
+    /// Sum of all durations, seconds.
     pub(crate) const fn sum(&self) -> f64 {
         self.sum
     }

@@ -1,12 +1,12 @@
-//! How a role of `outlive` is, for Prometheus and for whoever asks whether it is well.
+//! Numbers of a role of `outlive` for Prometheus, and the health of the role.
 //!
 //! An [`Endpoint`] answers `GET /metrics` (OpenMetrics text, or Prometheus' older format) and `GET /health` (200 or
-//! 503, and a line that says why) over HTTP. It has a thread of its own and asks for the numbers when somebody
-//! wants them, so that nothing is spent when nobody does. One peer is served at a time, for two
-//! seconds at the most: whoever reaches the port can keep others from the numbers, but costs the role
-//! one thread and one descriptor, and never more.
+//! 503, and a line with the reason) over HTTP. The endpoint has a separate thread, and asks for the numbers only at a
+//! request: without requests the endpoint costs no time. A single peer is served at a time: a request must arrive
+//! within two seconds, and a write may stall for at most two seconds. A peer that reaches the port can keep other peers
+//! from the numbers, but costs the role at most a thread and a descriptor.
 //!
-//! A role says what it has by [`Numbers`]: names, units and help texts are where the values are.
+//! A role describes its numbers by [`Numbers`]: names, units and help texts are beside the values.
 
 #![forbid(unsafe_code)]
 
@@ -24,27 +24,27 @@ pub use manual::table;
 
 use std::fmt;
 
-/// Whether all is well, and a line that says what is meant by that.
+/// Whether the role is well, and a line with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// It does what it is there for.
+    /// The role does its work.
     Well(String),
-    /// It does not, or not all of it.
+    /// The role does not do all of its work.
     Ill(String),
 }
 
-/// What a role has to tell at one moment.
+/// Numbers of a role at a moment.
 pub trait Numbers: fmt::Debug + Send + Sync + 'static {
     /// Labels that all values have.
     fn labels(&self) -> Vec<Label>;
 
-    /// All families, each with its values. The same families always, whatever their values.
+    /// All families with values. The set of families never depends on the values.
     ///
     /// # Errors
-    /// Those of `families`.
+    /// Errors of `families`.
     fn families(&self, families: &mut Families<'_>) -> fmt::Result;
 
-    /// How it is.
+    /// Health of the role.
     fn health(&self) -> Health;
 }
 

@@ -1,12 +1,12 @@
-//! What a manual says of the numbers: made of them, so that a test can compare.
+//! The table of metrics of a manual page, made from the numbers for comparison in a test.
 
 use std::collections::BTreeSet;
 
-/// Labels that tell whose a value is, or that belong to the kind of a family.
+/// Labels that name the owner of a value, or belong to the kind of a family.
 const COMMON_LABELS: [&str; 3] = ["service", "session", "le"];
 
-/// The families of a text ([`crate::text`]) as a table in Markdown, by their names in queries, each with
-/// its type, the labels of the values that are there, and its help text.
+/// The families of a text ([`crate::text`]) as a table in Markdown, by the names in queries. Each row has the type, the
+/// labels of the present values, and the help text.
 #[must_use]
 pub fn table(text: &str) -> String {
     let mut table = String::from("| metric | type | labels | |\n|---|---|---|---|\n");

@@ -1,4 +1,4 @@
-//! What a peer asks.
+//! Requests of peers.
 
 use std::{
     io::{self, Read},
@@ -8,27 +8,27 @@ use std::{
 
 use crate::format::Format;
 
-/// How long a peer may take to say what it wants, and to take the answer.
+/// Time limit of a whole request, and of each write of the answer.
 const PEER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest head of a request, bytes, and most fields in it.
+/// Longest head of a request, bytes, and most fields in the head.
 const MAX_HEAD_BYTES: usize = 8192;
 const MAX_FIELDS: usize = 64;
 
-/// What is wanted.
+/// The kind of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     Metrics(Format),
     Health,
-    /// Something that is not here.
+    /// A path that the endpoint does not have.
     Other,
-    /// It is not to be had by this method.
+    /// A method other than GET and HEAD.
     Method,
-    /// This is no request.
+    /// Bytes that are no request.
     Nonsense,
 }
 
-/// Reads one request. A peer that is too slow, or says too much, is given up. Tells, too, whether only
-/// the head of the answer is wanted.
+/// Reads a request. A peer that is too slow, or sends too much, is given up. Returns also whether the peer wants only
+/// the head of the answer.
 pub(crate) fn read(stream: &mut TcpStream) -> io::Result<(Wanted, bool)> {
     stream.set_write_timeout(Some(PEER_TIMEOUT))?;
     let deadline = Instant::now() + PEER_TIMEOUT;

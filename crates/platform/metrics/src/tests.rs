@@ -86,7 +86,7 @@ fn prometheus_parser_reads_metrics() {
     assert_eq!(things.count(), 2, "{read:?}");
 }
 
-/// What `promtool check metrics` wants: names of counters with their ends, and no type `info`.
+/// The rules of `promtool check metrics`: names of counters with suffixes, and no type `info`.
 #[test]
 fn text_format_is_offered() {
     let text = crate::format::plain(&text(numbers()).expect("text"));
@@ -181,7 +181,7 @@ fn endpoint_responds_until_dropped() {
         );
     }
     drop(running);
-    // The port is free again when the thread has heard of it.
+    // The port is free after the thread has noticed the end.
     while Endpoint::bind(address).is_err() {
         std::thread::yield_now();
     }

@@ -1,8 +1,8 @@
-//! Builds what is preloaded into programs: for build scripts of the crates that have it in them.
+//! Builds shims: for the build scripts of the crates that embed a shim.
 
 use std::{env, path::PathBuf, process::Command};
 
-/// What would make it another one than what is shipped.
+/// Variables that would make the built shim differ from the shipped shim.
 const NOT_PASSED_ON: [&str; 4] = [
     "RUSTFLAGS",
     "CARGO_ENCODED_RUSTFLAGS",
@@ -10,8 +10,8 @@ const NOT_PASSED_ON: [&str; 4] = [
     "CARGO_TARGET_DIR",
 ];
 
-/// Builds the crate in a directory beside the directory of the crate that is built now. A change in a directory of
-/// `others`, the crates that the crate depends on, builds it again. Returns the directory of the built files.
+/// Builds the crate in `directory`, a sibling of the directory of the crate that is built now. A change in a directory
+/// of `others`, the crates that the crate depends on, triggers a new build. Returns the directory of the built files.
 ///
 /// # Panics
 /// Cargo cannot build the crate.
@@ -22,8 +22,8 @@ pub fn build(directory: &str, others: &[&str]) -> PathBuf {
     for source in others.iter().chain([&directory]) {
         println!("cargo::rerun-if-changed={}", beside.join(source).display());
     }
-    // Always as it is shipped: it runs in the middle of somebody else's program. In a directory of its own,
-    // since the one around us is locked.
+    // The profile is always that of the shipped shim, because a shim runs inside of another program. The build has a
+    // target directory of its own, because the outer build locks the outer directory.
     let target = variable("OUT_DIR").join("shim");
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets it"));
     cargo.current_dir(beside.join(directory));

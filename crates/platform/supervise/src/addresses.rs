@@ -1,8 +1,8 @@
-//! Addresses that a host has for a while (rtnetlink(7)).
+//! Addresses that a host has for a limited time (rtnetlink(7)).
 //!
-//! An address that somebody else is to have when we are gone must not stay for ever behind a supervisor
-//! that was killed. The kernel does that by itself: an address may be given for a number of seconds,
-//! IPv4 as well as IPv6 (`valid_lft` in ip-address(8)), and is held by being given again and again.
+//! A killed supervisor must not leave behind an address that another host is to have. The kernel prevents this: an
+//! address may have a lifetime in seconds, for IPv4 as well as IPv6 (`valid_lft` in ip-address(8)). The supervisor
+//! renews the lifetime again and again.
 
 use std::io;
 use std::net::IpAddr;
@@ -31,13 +31,13 @@ use crate::netlink::{Netlink, encode};
 pub struct HostAddress {
     /// The address.
     pub ip: IpAddr,
-    /// The number of the device that has it.
+    /// Number of the device with the address.
     pub device: u32,
-    /// It stays until somebody takes it away. Ours never do.
+    /// The address has no lifetime. Addresses of [`Addresses::hold`] always have a lifetime.
     pub permanent: bool,
 }
 
-/// The addresses of the host: of the network namespace in which this was opened.
+/// The addresses of the host, in the network namespace in which this value was opened.
 #[derive(Debug)]
 pub struct Addresses {
     netlink: Netlink,
@@ -70,11 +70,11 @@ impl Addresses {
         }
     }
 
-    /// All that there are.
+    /// Returns all addresses.
     ///
     /// # Errors
     ///
-    /// When the kernel does not list them.
+    /// When the kernel does not list the addresses.
     pub fn list(&mut self) -> io::Result<Vec<HostAddress>> {
         loop {
             if let Some(complete) = self.list_once()? {
@@ -83,7 +83,7 @@ impl Addresses {
         }
     }
 
-    /// `None`: something changed meanwhile, and may be missing.
+    /// `None` if the list changed meanwhile, and may be incomplete.
     fn list_once(&mut self) -> io::Result<Option<Vec<HostAddress>>> {
         let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
         self.dump(request, |message| match message {
@@ -92,10 +92,10 @@ impl Addresses {
         })
     }
 
-    /// Gives up all packets that wait for the link-layer address of a neighbour which has not answered yet.
+    /// Gives up all packets that wait for the link-layer address of a neighbour that has not answered yet.
     ///
-    /// They have passed no tc program: it sees them when they leave, whenever that is. Where a fence held
-    /// back what was asked in the name of an address, that may be when the fence is gone.
+    /// No tc program has seen these packets: tc sees a packet when the packet leaves the device. If a fence held back
+    /// the question for the neighbour, the packets could leave after the end of the fence.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl Addresses {
             let request = RouteNetlinkMessage::DelNeighbour(neighbour);
             let sequence = self.request(request, NLM_F_ACK)?;
             match self.acknowledgement(sequence) {
-                // It is gone, or its device is.
+                // The neighbour is gone, or the device is.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {
                 }
                 done => done?,
@@ -126,7 +126,7 @@ impl Addresses {
         Ok(())
     }
 
-    /// What `choose` finds in the answers; `None`: something changed meanwhile, and may be missing.
+    /// Chosen parts of the answers; `None` if the list changed meanwhile, and may be incomplete.
     fn dump<T>(
         &mut self,
         request: RouteNetlinkMessage,
@@ -150,18 +150,19 @@ impl Addresses {
         }
     }
 
-    /// Gives a device this address for so long, in whole seconds, one at least; if it has it, from now on.
+    /// Gives a device this address for `lifetime`, in whole seconds, at least 1 s. A lifetime of an address that the
+    /// device has begins again.
     ///
-    /// It is alone in its network (`/32`, `/128`): nothing else is routed by it. An IPv6 address can be
-    /// used at once, without duplicate address detection, which takes a second or more; and it is
-    /// deprecated (RFC 4862 5.5.4): the host answers with it, and begins nothing of its own with it,
-    /// which would end when the address moves.
+    /// The address is alone in its network (`/32`, `/128`): no other address is routed by this address. An IPv6 address
+    /// can be used at once, without duplicate address detection, which takes a second or more. An IPv6 address is also
+    /// deprecated (RFC 4862 5.5.4): the host answers with the address, but does not begin connections, which would end
+    /// when the address moves.
     ///
     /// # Errors
     ///
-    /// When the kernel refuses: there is no such device, IPv6 is switched off, we may not.
+    /// When the kernel refuses: the device does not exist, IPv6 is switched off, or the permission is missing.
     pub fn hold(&mut self, ip: IpAddr, device: u32, lifetime: Duration) -> io::Result<()> {
-        // The largest number means for ever.
+        // The largest number means an unlimited lifetime.
         let seconds = u32::try_from(lifetime.as_secs()).unwrap_or(u32::MAX);
         let seconds = seconds.clamp(1, u32::MAX - 1);
         let mut cache = CacheInfo::default();
@@ -178,12 +179,12 @@ impl Addresses {
         self.acknowledgement(sequence)
     }
 
-    /// Whether what comes for this address is taken. Of an IPv6 address that was just given that is so a moment
-    /// later: a thread of the kernel makes its route. What comes before is lost, and nobody is told.
+    /// Whether the host accepts packets to this address. For a new IPv6 address, this takes a moment: a thread of the
+    /// kernel makes the route. Earlier packets are lost without a report.
     ///
     /// # Errors
     ///
-    /// When the kernel does not say.
+    /// When the kernel does not answer.
     pub fn is_received(&mut self, ip: IpAddr) -> io::Result<bool> {
         let route = self.route(ip, None)?;
         Ok(route.is_some_and(|route| route.header.kind == RouteType::Local))
@@ -258,7 +259,7 @@ impl Addresses {
         self.acknowledgement(sequence)
     }
 
-    /// Takes it away from the device. False: it was gone.
+    /// Removes the address from the device. Returns false if the address was gone already.
     ///
     /// # Errors
     ///
@@ -275,7 +276,7 @@ impl Addresses {
         }
     }
 
-    /// Returns its number.
+    /// Returns the sequence number of the request.
     fn request(&mut self, request: RouteNetlinkMessage, flags: u16) -> io::Result<u32> {
         let sequence = self.netlink.next_sequence();
         let mut bytes = Vec::new();

@@ -1,8 +1,7 @@
-//! When to start a dead server again.
+//! The time at which a dead server is started again.
 //!
-//! A server that dies now and then is restarted at once. One that dies again and again
-//! is given longer and longer pauses, so that it does not eat the machine, and is
-//! forgiven once it has lived for a while. Pure: the clock is an input.
+//! After rare deaths a server is restarted at once. After repeated deaths the pauses grow, because restarts must not
+//! take all processor time. After a long enough run the earlier deaths are forgotten. Pure: the clock is an input.
 
 #[cfg(test)]
 mod tests;
@@ -16,7 +15,7 @@ pub struct BackoffConfig {
     pub first_pause: Duration,
     /// No pause is longer than this.
     pub longest_pause: Duration,
-    /// A server that lived at least this long is forgiven its earlier deaths.
+    /// A server that lived at least this long starts without a pause again.
     pub forgiven_after: Duration,
 }
 
@@ -25,7 +24,7 @@ impl Default for BackoffConfig {
         Self {
             first_pause: Duration::from_millis(100),
             longest_pause: Duration::from_secs(5),
-            // It had begun to serve: its clients should not wait for the sins of its forebears.
+            // The server had begun to serve: the clients should not wait because of earlier deaths.
             forgiven_after: Duration::from_secs(1),
         }
     }
@@ -33,8 +32,8 @@ impl Default for BackoffConfig {
 
 /// Restart back-off of one service.
 ///
-/// Times are durations since any fixed point on a clock that does not go backwards (if
-/// it does, the server counts as having lived for no time).
+/// Times are durations since any fixed point on a clock that does not go backwards. After a backward step the server
+/// counts as having lived for no time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backoff {
     config: BackoffConfig,

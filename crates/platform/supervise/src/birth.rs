@@ -1,12 +1,11 @@
-//! Starting a process that is in its cgroup from its first instruction.
+//! Starting a process that is in the cgroup of its service from the first instruction.
 //!
-//! Moving a process between cgroups waits for an RCU grace period, measured here at 16 ms and
-//! more: half of what a whole recovery takes otherwise. clone3(2) with `CLONE_INTO_CGROUP` (Linux
-//! 5.7) creates it in the right one and costs nothing; the standard library cannot ask for that,
-//! so the few steps between clone and exec are written out here.
+//! Moving a process between cgroups waits for an RCU grace period, measured here at 16 ms and more: half of the rest of
+//! a recovery. clone3(2) with `CLONE_INTO_CGROUP` (Linux 5.7) creates the process in the right cgroup and costs no
+//! time. The standard library has no such option: therefore the few steps between clone and exec are written out here.
 //!
-//! Rules of the child, which shares its parent's heap and locks as they were: only system calls,
-//! no allocation, no drop, no panic, and `_exit` at the end.
+//! Rules of the child, which shares the parent's heap and locks in the state of the clone: only system calls, no
+//! allocation, no drop, no panic, and `_exit` at the end.
 
 use std::{
     ffi::{CString, OsStr, OsString, c_char},
@@ -23,7 +22,7 @@ use std::{
 
 use rustix::process::Pid;
 
-/// Everything that the child needs, made before it exists.
+/// Strings and pointers for the child, made before the child exists.
 pub(crate) struct Birth {
     program: CString,
     arguments: Vec<CString>,
@@ -37,7 +36,7 @@ pub(crate) struct Birth {
 /// Gets the number of a process before the program of that process begins.
 pub type Announce<'a> = &'a mut dyn FnMut(Pid) -> io::Result<()>;
 
-/// A process that has begun to run its program.
+/// A process that runs the program.
 pub(crate) struct Born {
     pub(crate) pid: Pid,
     pub(crate) pidfd: OwnedFd,
@@ -79,21 +78,22 @@ impl Birth {
         })
     }
 
-    /// New namespaces of these kinds (`CLONE_NEW*`) are its own.
+    /// The process gets new namespaces of these kinds (`CLONE_NEW*`).
     pub(crate) fn with_namespaces(mut self, kinds: i32) -> Self {
         self.namespaces = kinds;
         self
     }
 
-    /// Whether its memory is at the same addresses each time.
+    /// Whether the memory of the process is at the same addresses in each run.
     pub(crate) fn with_fixed_addresses(mut self, has: bool) -> Self {
         self.has_fixed_addresses = has;
         self
     }
 
-    /// Start the process in the cgroup whose directory is `cgroup`, or in our own, with a session of its own and with
-    /// the `inherited` descriptors under those numbers. Returns when its program runs. `announce` gets the process
-    /// number before the program begins: a program that dies at once is known already.
+    /// Starts the process in the cgroup whose directory is `cgroup`, or in the cgroup of the caller. The process leads
+    /// a new session and has the `inherited` descriptors under the given numbers. Returns when the program runs.
+    /// `announce` gets the process number before the program begins: the caller knows the number even if the program
+    /// dies at once.
     ///
     /// # Errors
     /// The errors of clone3, chdir, execve and `announce`. No process is left then.
@@ -129,7 +129,7 @@ impl Birth {
             .ok()
             .and_then(Pid::from_raw)
             .ok_or_else(io::Error::last_os_error)?;
-        // SAFETY: the kernel has just opened it for us, and nobody else knows it.
+        // SAFETY: the kernel has just opened the descriptor for this process, and no other code knows the number.
         let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
         drop((waits, write));
         let announced = announce(pid).and_then(|()| Ok(rustix::io::write(&go, &[1])?));
@@ -142,14 +142,14 @@ impl Birth {
         match failed {
             None => Ok(Born { pid, pidfd }),
             Some(error) => {
-                // It has ended, or is about to: it must not stay a zombie.
+                // The child has ended, or is about to end: the child must not stay a zombie.
                 let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
                 Err(error)
             }
         }
     }
 
-    /// The child's life until exec; if that fails, its errno goes through the pipe.
+    /// Runs the child until exec. If a step fails, the errno goes through the pipe.
     #[allow(clippy::multiple_unsafe_ops_per_block)] // one sequence with one reason
     fn run_child(
         &self,
@@ -162,9 +162,8 @@ impl Birth {
             .directory
             .as_ref()
             .map_or(ptr::null(), |path| path.as_ptr());
-        // SAFETY: bare system calls on memory that outlives them. The signal mask is emptied and
-        // SIGPIPE gets its default back, which our own runtime has ignored, as the standard
-        // library does for its children.
+        // SAFETY: bare system calls on memory that outlives the calls. The signal mask is emptied, and SIGPIPE gets its
+        // default back, as the standard library does for children: the Rust runtime ignores SIGPIPE.
         unsafe {
             let mut none = MaybeUninit::<libc::sigset_t>::uninit();
             libc::sigemptyset(none.as_mut_ptr());
@@ -172,7 +171,7 @@ impl Birth {
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
             libc::setsid();
             if self.has_fixed_addresses {
-                // A sandbox may forbid it: most programs do not depend on it.
+                // A sandbox may forbid the call: most programs do not depend on fixed addresses.
                 let now = libc::personality(QUERY_PERSONALITY);
                 if now >= 0 {
                     let wanted = (now | libc::ADDR_NO_RANDOMIZE).cast_unsigned();
@@ -202,8 +201,8 @@ impl Birth {
 #[allow(clippy::multiple_unsafe_ops_per_block)] // one sequence with one reason
 fn wait_for_go(waits: RawFd, go: RawFd) {
     let mut byte = 0u8;
-    // SAFETY: bare system calls in the child of a fork, with a buffer on the stack. The write end is closed first, so
-    // that the end of the starting process ends the wait.
+    // SAFETY: bare system calls in the child of a fork, with a buffer on the stack. The write end is closed first,
+    // because then the end of the starting process ends the wait.
     unsafe {
         libc::close(go);
         loop {
@@ -216,10 +215,10 @@ fn wait_for_go(waits: RawFd, go: RawFd) {
     }
 }
 
-/// linux/sched.h; libc's constant is an `int` that cannot hold it.
+/// linux/sched.h; the constant of libc is an `int`, which is too small.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// personality(2): what it is, without changing it.
+/// personality(2): returns the present value without a change.
 const QUERY_PERSONALITY: libc::c_ulong = 0xffff_ffff;
 
 fn c_string(text: &OsStr) -> io::Result<CString> {
@@ -235,7 +234,7 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
         .collect()
 }
 
-/// The errno that the child wrote; `None`: its end of the pipe was closed by exec.
+/// The errno that the child wrote; `None` if exec closed the child's end of the pipe.
 fn reported_error(pipe: &OwnedFd) -> io::Result<Option<io::Error>> {
     let mut errno = [0u8; 4];
     loop {

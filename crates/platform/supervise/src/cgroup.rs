@@ -1,11 +1,10 @@
-//! The cgroup of one service: a box that no process leaves by forking.
+//! The cgroup of a service, which no process leaves by a fork.
 //!
-//! It is `<cgroup2>/outlive/<name>`, with no controller enabled: it limits nothing, it
-//! only says who belongs to the service. The kernel side asks for that with
-//! `bpf_get_current_ancestor_cgroup_id(level)`, hence [`Cgroup::id`] and
-//! [`Cgroup::level`]; sub-cgroups that the server makes for itself belong to it too.
+//! The path is `<cgroup2>/outlive/<name>`, without any controller: the cgroup sets no limit, and only marks the
+//! processes of the service. The BPF programs ask for the mark by `bpf_get_current_ancestor_cgroup_id(level)`, hence
+//! [`Cgroup::id`] and [`Cgroup::level`]. Sub-cgroups that the server makes belong to the service, too.
 //!
-//! A zombie is no longer in any box: a cgroup of zombies is empty.
+//! A zombie is no longer in any cgroup: a cgroup of zombies is empty.
 
 #[cfg(test)]
 mod tests;
@@ -33,10 +32,10 @@ const PARENT_DIRECTORY: &str = "outlive";
 /// for that long is stuck in the kernel.
 const KILL_LOOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why something with a cgroup failed, and what to do.
+/// A failed operation on a cgroup, with advice.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    /// The name cannot be that of a cgroup.
+    /// The name cannot name a cgroup.
     #[error(
         "{name:?} cannot name a cgroup; use 1 to 200 bytes, no '/' and no newline, \
          not beginning with a dot or \"cgroup.\""
@@ -45,7 +44,7 @@ pub enum CgroupError {
         /// The name.
         name: String,
     },
-    /// Processes of an earlier server are still in it.
+    /// Processes of an earlier server are still in the cgroup.
     #[error(
         "an earlier server still runs in {path} (pids {pids}); \
          stop it, or kill it with `outlive clean --kill`",
@@ -54,7 +53,7 @@ pub enum CgroupError {
     Occupied {
         /// The cgroup's directory.
         path: PathBuf,
-        /// Its processes.
+        /// Processes in the cgroup.
         pids: Vec<Pid>,
     },
     /// Processes were killed and do not go away.
@@ -66,17 +65,17 @@ pub enum CgroupError {
     Unkillable {
         /// The cgroup's directory.
         path: PathBuf,
-        /// Its processes.
+        /// Processes in the cgroup.
         pids: Vec<Pid>,
     },
-    /// The file system said no.
+    /// The file system returned an error.
     #[error("cannot {action} {path}: {source}; cgroups need root and a writable cgroup2 mount")]
     Io {
-        /// What was tried.
+        /// The attempted action.
         action: &'static str,
-        /// On what.
+        /// Path of the action.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }
@@ -91,7 +90,7 @@ fn list(pids: &[Pid]) -> String {
     out
 }
 
-/// For `map_err`: what was tried, on what.
+/// For `map_err`: the attempted action, and its path.
 fn failed<E: Into<io::Error>>(action: &'static str, path: &Path) -> impl FnOnce(E) -> CgroupError {
     let path = path.to_owned();
     move |source| CgroupError::Io {
@@ -101,30 +100,29 @@ fn failed<E: Into<io::Error>>(action: &'static str, path: &Path) -> impl FnOnce(
     }
 }
 
-/// Names of the sub-cgroups of the server's lives begin so.
+/// Prefix of the names of sub-cgroups, of which each incarnation of the server has a new sub-cgroup.
 const SUB_CGROUP_PREFIX: &str = "life-";
 
-/// The cgroup of one service. Dropping it removes nothing.
+/// The cgroup of a service. A drop removes no cgroup.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
-    /// Its name in `/proc/<pid>/cgroup`.
+    /// Name of the cgroup in `/proc/<pid>/cgroup`.
     hierarchy_path: String,
     id: u64,
-    /// `cgroup.events`: says "populated 0|1", and polls as POLLPRI when that changed
-    /// since the last read.
+    /// `cgroup.events`: contains "populated 0|1", and polls as POLLPRI when the value has changed since the last read.
     events: File,
 }
 
 impl Cgroup {
-    /// Makes the cgroup `outlive/<name>`. An empty one that was left behind is replaced.
+    /// Makes the cgroup `outlive/<name>`. An empty cgroup of an earlier service is replaced.
     ///
-    /// Two callers must not do this for one name at the same time: the later one would
-    /// replace the cgroup of the other as long as no process is in it.
+    /// Two callers must not do this for the same name at the same time: the second caller would replace the cgroup of
+    /// the first while the cgroup is empty.
     ///
     /// # Errors
     ///
-    /// [`CgroupError::Occupied`] when an earlier server still runs in it.
+    /// [`CgroupError::Occupied`] when an earlier server still runs in the cgroup.
     pub fn create(mount: &Mount, name: &str) -> Result<Self, CgroupError> {
         let path = path_of(mount, name)?;
         if path.exists() {
@@ -135,8 +133,7 @@ impl Cgroup {
             }
             old.remove()?;
         }
-        // The end of another service removes the parent when it was the last in it,
-        // perhaps between our two steps; then once more.
+        // The end of another service removes an empty parent, perhaps between the two steps: then the loop tries again.
         let mut tries = 0;
         while let Err(source) = fs::create_dir_all(&path) {
             tries += 1;
@@ -165,43 +162,41 @@ impl Cgroup {
         })
     }
 
-    /// Its directory.
+    /// Directory of the cgroup.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The kernel's 64-bit id of this cgroup: its directory's inode number.
+    /// The kernel's 64-bit id of this cgroup: the inode number of the directory.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Depth below the root of the tree, which is 0, as
-    /// `bpf_get_current_ancestor_cgroup_id` counts.
+    /// Depth below the root of the tree, which is 0, in the counting of `bpf_get_current_ancestor_cgroup_id`.
     #[must_use]
     pub fn level(&self) -> u32 {
         // `mounts::cgroup2` hands out only mounts that show the real root.
         2
     }
 
-    /// The processes in it and in its sub-cgroups, ascending. It may be out of date
-    /// when it returns.
+    /// The processes in the cgroup and in its sub-cgroups, ascending. The list may be out of date at the return.
     ///
     /// # Errors
     ///
     /// When cgroupfs cannot be read.
     pub fn procs(&self) -> Result<Vec<Pid>, CgroupError> {
         match tree::procs(&self.path) {
-            // Removed by somebody, which needs it empty. But if it was only unmounted
-            // under us, "no processes" would be a lie.
+            // A removed cgroup was empty. But an unmounted cgroup may have processes: then an empty list would be
+            // wrong.
             Err(e) if tree::has_gone(&e) && !self.populated()? => Ok(Vec::new()),
             result => result.map_err(failed("read the processes of", &self.path)),
         }
     }
 
-    /// Whether a living process is in it or in a sub-cgroup. Also arms
-    /// [`Cgroup::events_fd`] for the next change.
+    /// Whether a living process is in the cgroup or in a sub-cgroup. The call also arms [`Cgroup::events_fd`] for the
+    /// next change.
     ///
     /// # Errors
     ///
@@ -210,21 +205,20 @@ impl Cgroup {
         let mut text = [0; 256];
         match self.events.read_at(&mut text, 0) {
             Ok(n) => Ok(is_populated(&text[..n])),
-            // Somebody removed it, which is possible only while it is empty.
+            // The cgroup was removed, which is possible only while the cgroup is empty.
             Err(e) if e.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => Ok(false),
             Err(e) => Err(failed("read the events of", &self.path)(e)),
         }
     }
 
-    /// A descriptor for an event loop: it is ready for priority events (POLLPRI,
-    /// EPOLLPRI) when [`Cgroup::populated`] changed since that was last called. Do not
-    /// wait for it to be readable: it always is.
+    /// A descriptor for an event loop: ready for priority events (POLLPRI, EPOLLPRI) when [`Cgroup::populated`] has
+    /// changed since the last call. Do not wait for readability: the descriptor is always readable.
     #[must_use]
     pub fn events_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
 
-    /// Waits until no process is left in it; `false` when `timeout` passed before.
+    /// Waits until the cgroup has no process; returns `false` after `timeout`.
     ///
     /// # Errors
     ///
@@ -242,13 +236,13 @@ impl Cgroup {
         Ok(true)
     }
 
-    /// Sends SIGKILL to every process in it, also to those that are just being forked.
-    /// They are gone when [`Cgroup::wait_empty`] says so.
+    /// Sends SIGKILL to every process in the cgroup, also to processes of a fork under way. [`Cgroup::wait_empty`]
+    /// waits for the end of the processes.
     ///
     /// # Errors
     ///
-    /// When cgroupfs cannot be written; before Linux 5.14, where the processes are killed
-    /// one by one, also [`CgroupError::Unkillable`].
+    /// When cgroupfs cannot be written; before Linux 5.14, where each process is killed singly, also
+    /// [`CgroupError::Unkillable`].
     pub fn kill(&self) -> Result<(), CgroupError> {
         match self.write("cgroup.kill", b"1") {
             Err(e) if e.kind() == io::ErrorKind::NotFound => self.kill_each(),
@@ -256,14 +250,14 @@ impl Cgroup {
         }
     }
 
-    /// What [`Cgroup::kill`] does on kernels without `cgroup.kill`.
+    /// [`Cgroup::kill`] on kernels without `cgroup.kill`.
     fn kill_each(&self) -> Result<(), CgroupError> {
-        // Frozen, nobody forks while we go through the list. Kernels before 5.2 cannot:
-        // the repetition alone is then what catches the newly forked.
+        // In a frozen cgroup no process forks during the walk through the list. Kernels before 5.2 cannot freeze: then
+        // only the repetition catches new processes.
         let frozen = self.write("cgroup.freeze", b"1").is_ok();
         let result = self.kill_each_until_empty();
         if frozen {
-            // A server that is started here later must not be born frozen.
+            // A later server in this cgroup must not start frozen.
             self.write("cgroup.freeze", b"0")
                 .map_err(failed("thaw", &self.path))?;
         }
@@ -291,12 +285,12 @@ impl Cgroup {
         }
     }
 
-    /// Removes it with its sub-cgroups, and `outlive` if that was the last one in it.
-    /// It is fine if it is gone already.
+    /// Removes the cgroup with its sub-cgroups, and also `outlive` if no other service is left. A missing cgroup is no
+    /// error.
     ///
     /// # Errors
     ///
-    /// [`CgroupError::Occupied`] when processes are in it.
+    /// [`CgroupError::Occupied`] when processes are in the cgroup.
     pub fn remove(self) -> Result<(), CgroupError> {
         if let Err(source) = tree::remove(&self.path) {
             let pids = self.procs()?;
@@ -308,17 +302,17 @@ impl Cgroup {
             });
         }
         if let Some(parent) = self.path.parent() {
-            // Refused while other services are in it, as it should be.
+            // The kernel refuses while other services are in the parent, which is right.
             let _ = fs::remove_dir(parent);
         }
         Ok(())
     }
 
-    /// Processes that were born elsewhere are of this service from now on. That takes the kernel a while.
+    /// Moves processes into this service. The move waits for an RCU grace period.
     ///
     /// # Errors
     ///
-    /// When one has ended, or cgroupfs cannot be written.
+    /// When a process has ended, or cgroupfs cannot be written.
     pub fn take_in(&self, pids: &[Pid]) -> Result<(), CgroupError> {
         let (home, _) = self
             .new_home()
@@ -331,12 +325,12 @@ impl Cgroup {
         Ok(())
     }
 
-    /// A new sub-cgroup for one life of the server, opened for [`crate::birth`]; those of earlier
-    /// lives are removed if nothing is left in them.
+    /// A new sub-cgroup for an incarnation of the server, opened for [`crate::birth`]. Empty sub-cgroups of earlier
+    /// incarnations are removed.
     ///
-    /// Each life needs its own: Linux 6.18 kills a process that is born by `CLONE_INTO_CGROUP`
-    /// into a cgroup on which `cgroup.kill` was ever used, because it compares the kill count of
-    /// that cgroup with the one of its parent's.
+    /// Each incarnation needs a new sub-cgroup: Linux 6.18 kills a process that is born by `CLONE_INTO_CGROUP` into a
+    /// cgroup on which `cgroup.kill` was ever used, because the kernel compares the kill count of that cgroup with the
+    /// count of the parent's cgroup.
     pub(crate) fn new_life(&self) -> io::Result<File> {
         self.new_home().map(|(_, home)| home)
     }
@@ -350,7 +344,7 @@ impl Cgroup {
                 .and_then(|name| name.strip_prefix(SUB_CGROUP_PREFIX));
             if let Some(number) = number.and_then(|number| number.parse::<u64>().ok()) {
                 highest = highest.max(number);
-                // Refused while processes are in it, as it should be.
+                // The kernel refuses while processes are in the sub-cgroup, which is right.
                 let _ = fs::remove_dir(entry.path());
             }
         }

@@ -1,10 +1,9 @@
-//! What to start, and starting it.
+//! The command of a server, and the start of the server.
 //!
-//! The server is not modified and its output is not ours: environment, standard streams
-//! and limits are inherited. Three things differ from a plain start, all arranged in the
-//! child before exec: it is in the service's cgroup (so that not one instruction of it
-//! runs outside), it leads a session of its own (so that Ctrl-C on our terminal reaches
-//! only us, and our terminal's end does not reach it), and no signal is blocked.
+//! The server is not modified and keeps its output: environment, standard streams and limits are inherited. Three
+//! things differ from a plain start, all set up in the child before exec. The server is in the service's cgroup from
+//! the first instruction. The server leads a new session: Ctrl-C on the terminal reaches only the supervisor, and the
+//! end of the terminal does not reach the server. No signal is blocked.
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +24,7 @@ use crate::server::Server;
 /// Where execvp(3) looks when PATH is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// Why a server cannot be started, and what to do.
+/// A failed start of a server, with advice.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
     /// There is no program in the command.
@@ -66,7 +65,7 @@ pub enum SpawnError {
         /// The path as given.
         path: PathBuf,
     },
-    /// The program is there, and something that it needs to begin is not.
+    /// The program exists, but its interpreter does not.
     #[error(
         "{path} cannot begin: its interpreter (the one after `#!`, or the ELF loader) \
          does not exist; install it"
@@ -75,12 +74,12 @@ pub enum SpawnError {
         /// The program.
         path: PathBuf,
     },
-    /// The cgroup to start it in takes no processes.
+    /// The cgroup of the service takes no processes.
     #[error("cannot start a process in {path}: {source}; was the cgroup removed?")]
     Cgroup {
         /// The cgroup's directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// Starting failed for another reason.
@@ -88,12 +87,12 @@ pub enum SpawnError {
     Start {
         /// The program.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
-/// What to start: a program, its arguments and its working directory.
+/// A command: a program, the arguments and the working directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
     argv: Vec<OsString>,
@@ -113,7 +112,7 @@ pub enum Isolation {
 }
 
 impl Command {
-    /// A command from its arguments, the first of which names the program.
+    /// A command from arguments; the first argument names the program.
     #[must_use]
     pub fn new<A: Into<OsString>>(argv: impl IntoIterator<Item = A>) -> Self {
         Self {
@@ -135,45 +134,44 @@ impl Command {
         self
     }
 
-    /// Its memory is at the same addresses each time it is started (`ADDR_NO_RANDOMIZE`, personality(2)), where the
-    /// system allows that.
+    /// The memory of the program is at the same addresses in each run (`ADDR_NO_RANDOMIZE`, personality(2)), if the
+    /// system allows the setting.
     #[must_use]
     pub fn fixed_addresses(mut self) -> Self {
         self.has_fixed_addresses = true;
         self
     }
 
-    /// Its environment has this, too.
+    /// Adds a variable to the environment of the program.
     #[must_use]
     pub fn variable(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.variables.push((name.into(), value.into()));
         self
     }
 
-    /// Runs it in `path` instead of our own working directory. A relative path of the
-    /// program is still taken from ours.
+    /// Runs the program in `path` instead of the caller's working directory. A relative path of the program still
+    /// refers to the caller's working directory.
     #[must_use]
     pub fn working_directory(mut self, path: impl Into<PathBuf>) -> Self {
         self.working_directory = Some(path.into());
         self
     }
 
-    /// Starts it in `cgroup`. Returns when the program has begun to run.
+    /// Starts the program in `cgroup`. Returns when the program has begun to run.
     ///
     /// # Errors
     ///
-    /// When there is no such program (see [`resolve`]) or it cannot be run. Nothing is
-    /// left running then.
+    /// When there is no such program (see [`resolve`]), or the program cannot be run. In this case no process is left.
     pub fn start(&self, cgroup: &Cgroup) -> Result<Server, SpawnError> {
         self.start_with(cgroup, &[], &mut |_| Ok(()))
     }
 
-    /// The same; these descriptors are in the program under those numbers. `announce` gets the process number before
-    /// the program begins.
+    /// As [`Command::start`]; the program also has these descriptors under the given numbers. `announce` gets the
+    /// process number before the program begins.
     ///
     /// # Errors
     ///
-    /// As [`Command::start`]; also when it may not have descriptors with such numbers, and the errors of `announce`.
+    /// As [`Command::start`]; also when descriptor numbers exceed the limit, and the errors of `announce`.
     pub fn start_with(
         &self,
         cgroup: &Cgroup,
@@ -234,8 +232,8 @@ impl Command {
     }
 }
 
-/// Finds the program that execvp(3) would run for `argv0`, as an absolute path: a name
-/// with a slash is a path, another one is looked up in PATH.
+/// Finds the program that execvp(3) would run for `argv0`, as an absolute path. A name with a slash is a path; another
+/// name is looked up in PATH.
 ///
 /// # Errors
 ///
@@ -253,8 +251,8 @@ fn resolve_in(argv0: &OsStr, path: &OsStr) -> Result<PathBuf, SpawnError> {
     if argv0.as_bytes().contains(&b'/') {
         return check(Path::new(argv0));
     }
-    // Like execvp, go on after a file that cannot be run, and say so only if nothing
-    // better comes.
+    // Like execvp, the search continues after a file that cannot be run. The error is returned only if no later file
+    // can be run.
     let mut refused = None;
     for directory in std::env::split_paths(path) {
         // An empty element of PATH means the working directory.
@@ -271,7 +269,7 @@ fn resolve_in(argv0: &OsStr, path: &OsStr) -> Result<PathBuf, SpawnError> {
     }))
 }
 
-/// Whether `path` is a program; if so, its absolute name.
+/// Whether `path` is a program; returns the absolute name of a program.
 fn check(path: &Path) -> Result<PathBuf, SpawnError> {
     let absolute = std::path::absolute(path);
     let (Ok(metadata), Ok(absolute)) = (path.metadata(), absolute) else {

@@ -16,14 +16,14 @@ impl Deadline {
         Self(Instant::now().checked_add(timeout))
     }
 
-    /// Whether it has passed.
+    /// Whether the deadline has passed.
     pub(crate) fn passed(self) -> bool {
         self.0.is_some_and(|at| at <= Instant::now())
     }
 
-    /// Waits until one of `fds` is ready or the deadline has passed.
+    /// Waits until a descriptor of `fds` is ready or the deadline has passed.
     ///
-    /// May return early with nothing ready (a signal arrived): callers look again.
+    /// A signal may end the wait early: callers look again.
     pub(crate) fn poll(self, fds: &mut [PollFd<'_>]) -> io::Result<()> {
         let left = self
             .0

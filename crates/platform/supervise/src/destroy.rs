@@ -1,13 +1,12 @@
 //! Closing the kernel sockets that a dead server left behind (`SOCK_DESTROY`).
 //!
-//! A connection outlives its process in the kernel: in FIN_WAIT, in LAST_ACK with unsent
-//! data, in TIME_WAIT. Such an orphan would answer the client in the dead server's name,
-//! and it holds the 4-tuple on which the client's connection is to be spliced onto the
-//! restarted server. The kernel lists the sockets by sock_diag(7); each is then destroyed
-//! by its address and its cookie, so that a newer socket with the same address is safe.
+//! A connection outlives the process in the kernel: in FIN_WAIT, in LAST_ACK with unsent data, in TIME_WAIT. Such an
+//! orphan would answer the client in the dead server's name, and occupies the 4-tuple of the client's connection, which
+//! is to be spliced to the restarted server. The kernel lists the sockets by sock_diag(7). A socket is then destroyed
+//! by address and cookie: a newer socket with the same address has another cookie, and stays.
 //!
-//! Destroying a connection that is not yet closed on both sides makes the kernel send a
-//! RST to the client: the service must be gated when this is called.
+//! Destroying a connection that is not yet closed on both sides makes the kernel send a RST to the client: the caller
+//! must shut the gate of the service before.
 
 pub(crate) mod diag;
 
@@ -18,10 +17,10 @@ use std::net::SocketAddr;
 use crate::tcp_state::TcpState;
 use diag::{DiagSocket, Entry, Outcome};
 
-/// Why sockets cannot be destroyed, and what to do.
+/// A failed destruction of sockets, with advice.
 #[derive(Debug, thiserror::Error)]
 pub enum DestroyError {
-    /// The kernel was built without it.
+    /// The kernel was built without the function.
     #[error(
         "this kernel cannot destroy sockets: use a kernel with CONFIG_INET_DIAG_DESTROY \
          (zgrep INET_DIAG /proc/config.gz)"
@@ -41,22 +40,21 @@ pub enum DestroyError {
     Netlink(#[from] io::Error),
 }
 
-/// What [`destroy_sockets`] has done.
+/// Result of [`destroy_sockets`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Destroyed {
-    /// Sockets that are no more.
+    /// Number of destroyed sockets.
     pub destroyed: usize,
-    /// Sockets that this kernel could not destroy, and that are still there. Older
-    /// kernels refuse those in TIME_WAIT, and let some orphans survive the attempt.
+    /// Number of sockets that this kernel could not destroy, and that still exist. Older kernels refuse sockets in
+    /// TIME_WAIT, and let some orphans survive the attempt.
     pub remaining: usize,
 }
 
-/// Destroys every TCP socket whose local address and port are one of `service`, except
-/// listening ones, in the network namespace of the calling thread: IPv4, IPv6, and IPv4
-/// connections held by IPv6 sockets. Only those for which `choose(local, remote, state)`
-/// says so; it sees IPv4-mapped addresses as IPv4.
+/// Destroys TCP sockets whose local address and port are in `service`, except listening sockets, in the network
+/// namespace of the calling thread: IPv4, IPv6, and IPv4 connections held by IPv6 sockets. The function
+/// `choose(local, remote, state)` selects the sockets, and sees IPv4-mapped addresses as IPv4.
 ///
-/// A socket that goes away by itself meanwhile is not counted.
+/// A socket that ends by itself meanwhile is not counted.
 ///
 /// # Errors
 ///
@@ -92,9 +90,9 @@ pub fn destroy_sockets(
     Ok(result)
 }
 
-/// Destroys the socket of one connection, whatever its state, in the network namespace of the
-/// calling thread. A listener is never meant. Answers whether there was one, and it is gone;
-/// a kernel that refuses (older ones do so in TIME_WAIT) leaves it where it is.
+/// Destroys the socket of a connection in any state, in the network namespace of the calling thread. A listener is
+/// never destroyed. Returns whether the socket existed and is destroyed. A kernel that refuses keeps the socket; older
+/// kernels refuse in TIME_WAIT.
 ///
 /// # Errors
 ///
@@ -108,8 +106,8 @@ pub fn destroy_socket(local: SocketAddr, remote: SocketAddr) -> Result<bool, Des
     Ok(outcomes.contains(&Outcome::Destroyed))
 }
 
-/// The connections that are open at one of these addresses in the network namespace of the calling thread: local and
-/// remote end of each, IPv4-mapped ends as IPv4.
+/// The open connections of these addresses in the network namespace of the calling thread: local and remote end of each
+/// connection, IPv4-mapped ends as IPv4.
 ///
 /// # Errors
 ///
@@ -123,21 +121,21 @@ pub fn open_connections(
     Ok(open.map(|one| (one.local, one.remote)).collect())
 }
 
-/// Whether this kernel can destroy sockets, and lets us. Destroys none.
+/// Whether this kernel can destroy sockets, and permits the call. Destroys no socket.
 ///
 /// # Errors
 ///
-/// What is missing.
+/// The reason why sockets cannot be destroyed.
 pub fn check_destroy_supported() -> Result<(), DestroyError> {
     DiagSocket::open()?.check_destroy_supported()
 }
 
-/// As many ports are looked for one by one, which the kernel does; of more it tells all that it has.
+/// Up to this number of ports, the kernel looks up each port. For more ports, the kernel lists all sockets.
 const MAX_SINGLE_LOOKUPS: usize = 4;
-/// Whatever its port.
+/// Matches any port.
 const ANY_PORT: u16 = 0;
 
-/// The sockets whose local address is one of `service`.
+/// The sockets whose local address is in `service`.
 pub(crate) fn list(
     diag: &mut DiagSocket,
     service: &[SocketAddr],
@@ -158,8 +156,7 @@ pub(crate) fn list(
     Ok(found)
 }
 
-/// The address as plain IPv4 if it is IPv4-mapped, and without flow label and scope,
-/// which the kernel's list does not have.
+/// The address as plain IPv4 if IPv4-mapped, and without flow label and scope, which the kernel's list does not have.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

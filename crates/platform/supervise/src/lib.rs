@@ -1,23 +1,20 @@
-//! Starting, watching and killing an unmodified server in a cgroup of its own.
+//! Starting, watching and killing an unmodified server in a separate cgroup.
 //!
-//! This is a thin outer crate: it touches processes, mounts, cgroupfs and kernel
-//! sockets, and decides nothing about recovery. It needs root. In the order of a
-//! service's life:
+//! This is a thin outer crate: the crate touches processes, mounts, cgroupfs and kernel sockets, and makes no decisions
+//! about recovery. Root is needed. In the order of a service's life:
 //!
 //! 1. [`mounts`] finds the cgroup v2 and bpf filesystems, or mounts them.
-//! 2. [`Cgroup`] is the box around everything that the server starts. The kernel side
-//!    recognises the service's processes by its id; killing the box kills them all,
-//!    however they forked.
-//! 3. [`listener_on`] and [`address_is_local`] refuse early what could not work; [`Addresses`] gives
-//!    the host an address of the service for as long as it is served.
-//! 4. [`Command`] starts the server, already in its box when its first instruction runs.
-//! 5. [`Server`] watches the main process by a pidfd; [`reap_orphans`] buries the
-//!    descendants that were left to us.
-//! 6. After a death, [`destroy_sockets`] closes what the dead server left in the
-//!    kernel ([`destroy_socket`]: that of one connection), and [`Backoff`] says when to start again.
+//! 2. [`Cgroup`] contains all processes that the server starts. The BPF programs recognise the service's processes by
+//!    the id of the cgroup. Killing the cgroup kills all processes, also after forks.
+//! 3. [`listener_on`] and [`address_is_local`] refuse early a start that could not work; [`Addresses`] gives the host
+//!    an address of the service while the host serves.
+//! 4. [`Command`] starts the server, which is in the cgroup from the first instruction.
+//! 5. [`Server`] watches the main process by a pidfd; [`reap_orphans`] reaps descendants whose parents have ended.
+//! 6. After a death, [`destroy_sockets`] closes the kernel sockets of the dead server ([`destroy_socket`]: the socket
+//!    of a single connection), and [`Backoff`] determines the time of the next start.
 //!
-//! Nothing here is undone by dropping a [`Cgroup`] or a [`Server`]: the death of the
-//! supervisor must not take the server with it. Only a [`mounts::Mount`] unmounts itself.
+//! A drop of a [`Cgroup`] or a [`Server`] undoes no step: the death of the supervisor must not end the server. Only a
+//! [`mounts::Mount`] unmounts its filesystem.
 
 mod addresses;
 mod backoff;

@@ -1,5 +1,5 @@
-//! The limit of open files: this process has as many as it may, for it opens one for each connection that it makes
-//! anew, or each file that it conceals. Its children have the limit that it had.
+//! The limit of open files. This process takes the highest permitted limit, because a descriptor is open for each
+//! connection that is made anew, and for each concealed file. Children get the original limit.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use rustix::{
 
 static ORIGINAL_LIMIT: OnceLock<Rlimit> = OnceLock::new();
 
-/// As many as this process may ever have.
+/// Raises the limit to the highest permitted value.
 pub fn raise() {
     let before = ORIGINAL_LIMIT.get_or_init(|| getrlimit(Resource::Nofile));
     let most = Rlimit {
@@ -22,7 +22,7 @@ pub fn raise() {
     }
 }
 
-/// As it was before, for a child. Makes calls of the system only.
+/// Restores the original limit, for a child. Makes system calls only.
 ///
 /// # Errors
 /// The kernel refuses.

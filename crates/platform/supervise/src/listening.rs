@@ -1,8 +1,8 @@
-//! Does somebody already listen where the service is to listen?
+//! Whether another process already listens on an address of the service.
 //!
-//! Better asked before anything is set up than learned from the server's own "address
-//! in use". The kernel's tables `/proc/net/tcp` and `tcp6` say it for the network
-//! namespace of the calling thread; sock_diag(7) does, too, but for whose sockets they are.
+//! An early check gives a better error than the server's own "address in use". The kernel's tables `/proc/net/tcp` and
+//! `tcp6` show listeners in the network namespace of the calling thread. sock_diag(7) shows listeners, too, but not the
+//! owners.
 
 mod proc_net;
 #[cfg(test)]
@@ -24,13 +24,13 @@ use crate::destroy::diag::DiagSocket;
 use crate::tcp_state::TcpState;
 use proc_net::Row;
 
-/// Who listens on an address.
+/// A process that listens on an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// What it is bound to: the address asked for, or the wildcard.
+    /// The bound address: the address asked for, or the wildcard.
     pub address: SocketAddr,
-    /// The process, if it is visible from here. Of several that share the socket, the
-    /// one with the lowest pid: as a rule the master.
+    /// The process, if visible from here. If several processes share the socket, the process with the lowest pid, which
+    /// usually is the master.
     pub pid: Option<Pid>,
     /// Name of that process (`/proc/<pid>/comm`).
     pub program: Option<String>,
@@ -47,8 +47,8 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Who, in the network namespace of the calling thread, listens on TCP `address`, or on
-/// a wildcard that covers it. Asked for a wildcard, anybody on that port counts.
+/// The process that listens on TCP `address`, or on a wildcard that covers the address, in the network namespace of the
+/// calling thread. For a wildcard `address`, any listener on that port counts.
 ///
 /// # Errors
 ///
@@ -65,13 +65,13 @@ pub fn listener_on(address: SocketAddr) -> io::Result<Option<Owner>> {
     }))
 }
 
-/// Whether [`listener_on`] would find anybody. To say who it is, it looks at all files of all processes, which
-/// takes tens of milliseconds, and at the tables, which have all connections of all network namespaces gone through,
-/// three times each.
+/// Whether [`listener_on`] would find a listener. [`listener_on`] also looks for the owner: through all files of all
+/// processes, which takes tens of milliseconds, and three times through the tables, for which the kernel walks through
+/// the connections of all network namespaces.
 ///
 /// # Errors
 ///
-/// As there.
+/// As [`listener_on`].
 pub fn is_listened_on(address: SocketAddr) -> io::Result<bool> {
     let listed = DiagSocket::open().and_then(|mut diag| diag.listeners(address.port()));
     let Ok(listed) = listed else {
@@ -85,7 +85,7 @@ pub fn is_listened_on(address: SocketAddr) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Where, in the network namespace of the calling thread, the processes of `cgroup` listen.
+/// Addresses on which the processes of `cgroup` listen, in the network namespace of the calling thread.
 ///
 /// # Errors
 ///
@@ -103,7 +103,7 @@ pub fn listening_in(cgroup: &Cgroup) -> io::Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
-/// The sockets that a process has open, by their inodes; none of one that has ended.
+/// Inodes of the sockets that a process has open; empty for a process that has ended.
 fn sockets_of(pid: Pid) -> Vec<u64> {
     let Ok(fds) = fs::read_dir(format!("/proc/{pid}/fd")) else {
         return Vec::new();
@@ -185,7 +185,7 @@ fn owner_of(inode: u64) -> Option<Pid> {
 }
 
 fn holds(pid: Pid, link: &str) -> bool {
-    // Processes end while we look: what cannot be read holds nothing.
+    // Processes may end during the walk: an unreadable process holds no socket.
     fs::read_dir(format!("/proc/{pid}/fd")).is_ok_and(|fds| {
         fds.flatten()
             .any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == Path::new(link)))

@@ -9,7 +9,7 @@ use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 /// An address of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalAddress {
-    /// The network interface that has it.
+    /// The network interface with the address.
     pub interface: String,
     /// The address.
     pub ip: IpAddr,
@@ -31,9 +31,9 @@ pub fn local_addresses() -> io::Result<Vec<LocalAddress>> {
     Ok(all.filter_map(|interface| ip_of(&interface)).collect())
 }
 
-/// Whether a server on this host can be reached at `ip`: an interface has it, it is in
-/// the loopback network, or it is the wildcard. Addresses that are local only by a route
-/// (`ip route add local …`) are not recognised.
+/// Whether a server on this host can be reached at `ip`: an interface has the address, or the address is in the
+/// loopback network or is the wildcard. Addresses that are local only by a route (`ip route add local …`) are not
+/// recognised.
 ///
 /// # Errors
 ///

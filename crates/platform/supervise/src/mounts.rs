@@ -1,14 +1,12 @@
-//! The cgroup v2 and bpf filesystems: found where the host has them, else mounted; and one in memory of
-//! our own.
+//! The cgroup v2 and bpf filesystems, found or mounted, and a filesystem in memory for this program.
 //!
-//! Where they are is the host's choice: `/sys/fs/cgroup` on a unified layout,
-//! `/sys/fs/cgroup/unified` on a hybrid one, nowhere inside `ip netns exec`, which
-//! mounts a fresh `/sys`. So `/proc/thread-self/mountinfo` is read (a thread can be in
-//! a mount namespace of its own), and each candidate is asked what it really is, since
-//! a later mount may cover it. Where there is none, one is mounted in our run
-//! directory: a second mount of either is cheap, and cgroup2 shows the same tree
-//! wherever it is mounted. A mount elsewhere is somebody's private one, perhaps another
-//! supervisor's, and may vanish at any time: it is not used.
+//! The host chooses the mount points: `/sys/fs/cgroup` on a unified layout, `/sys/fs/cgroup/unified` on a hybrid
+//! layout, and no mount point inside `ip netns exec`, which mounts a fresh `/sys`. Therefore
+//! `/proc/thread-self/mountinfo` is read (a thread can be in a separate mount namespace). The type of each candidate is
+//! checked by statfs(2), because a later mount may cover the candidate. Without a candidate, the filesystem is mounted
+//! in the run directory: a second mount of either filesystem is cheap, and each mount of cgroup2 shows the same tree. A
+//! mount in any other place is not used: the mount may be private, perhaps of another supervisor, and may vanish at any
+//! time.
 
 mod mountinfo;
 #[cfg(test)]
@@ -26,43 +24,42 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 
 use mountinfo::MountPoint;
 
-/// Inode number of the root directory of the cgroup2 hierarchy. A directory that looks
-/// like a root and has another number is the root of a cgroup namespace, some unknown
-/// number of levels below the real one.
+/// Inode number of the root directory of the cgroup2 hierarchy. A directory that looks like a root and has another
+/// number is the root of a cgroup namespace, an unknown number of levels below the real root.
 const CGROUP_ROOT_INODE: u64 = 1;
 
-/// One of the two filesystems that we need.
+/// A filesystem that `serve` needs.
 struct Filesystem {
-    /// Its name for mount(2) and in mountinfo.
+    /// Name of the filesystem for mount(2) and in mountinfo.
     name: &'static str,
     /// `f_type` of statfs(2) (`include/uapi/linux/magic.h`).
     magic: u64,
-    /// The host's mount is here or below.
+    /// The host's mount point is this directory or below.
     usual: &'static str,
-    /// Directory under the run directory where we mount it ourselves.
+    /// Directory under the run directory for a mount of this program.
     own_directory: &'static str,
     /// Mount options.
     options: Option<&'static CStr>,
-    /// What a kernel that does not know it lacks.
+    /// Build option that a kernel without this filesystem lacks.
     kernel_option: &'static str,
 }
 
 const CGROUP2: Filesystem = Filesystem {
     name: "cgroup2",
     magic: 0x6367_7270,
-    // Itself on a unified layout, a directory in it on a hybrid one.
+    // The directory itself on a unified layout, a subdirectory on a hybrid layout.
     usual: "/sys/fs/cgroup",
     own_directory: "cgroup",
     options: None,
     kernel_option: "CONFIG_CGROUPS",
 };
 
-/// Of all that we mount.
+/// Flags of all mounts of this program.
 const MOUNT_FLAGS: MountFlags = MountFlags::NOSUID
     .union(MountFlags::NODEV)
     .union(MountFlags::NOEXEC);
 
-/// Not the host's `/run`, which may be small: what does not fit there ends whoever writes it.
+/// Not the host's `/run`, which may be small: a write beyond the size of the mount kills the writer.
 const TMPFS: Filesystem = Filesystem {
     name: "tmpfs",
     magic: 0x0102_1994,
@@ -81,7 +78,7 @@ const BPFFS: Filesystem = Filesystem {
     kernel_option: "CONFIG_BPF_SYSCALL",
 };
 
-/// Why a filesystem is not to be had, and what to do.
+/// A filesystem that is not available, with advice.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The list of mounts cannot be read.
@@ -92,15 +89,15 @@ pub enum MountError {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// We may not mount.
+    /// The permission to mount is missing.
     #[error("mounting {filesystem} on {path} is not permitted; run as root (CAP_SYS_ADMIN)")]
     NotPermitted {
         /// Name of the filesystem.
         filesystem: &'static str,
-        /// Where it was to be mounted.
+        /// Mount point.
         path: PathBuf,
     },
     /// The kernel does not know the filesystem.
@@ -108,7 +105,7 @@ pub enum MountError {
     Unknown {
         /// Name of the filesystem.
         filesystem: &'static str,
-        /// The kernel's build option for it.
+        /// The kernel's build option of the filesystem.
         kernel_option: &'static str,
     },
     /// mount(2) failed for another reason.
@@ -118,13 +115,12 @@ pub enum MountError {
     Mount {
         /// Name of the filesystem.
         filesystem: &'static str,
-        /// Where it was to be mounted.
+        /// Mount point of the attempt.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Only a part of the cgroup tree is visible, so that the kernel's idea of a
-    /// cgroup's level cannot be known.
+    /// Only a part of the cgroup tree is visible: then the level of a cgroup in the kernel is unknown.
     #[error(
         "the root of the cgroup2 tree is hidden by a cgroup namespace; \
          run in the host's (for a container: --cgroupns=host)"
@@ -133,14 +129,14 @@ pub enum MountError {
     /// umount(2) failed.
     #[error("cannot unmount {path}: {source}; run `umount -l {path}`")]
     Unmount {
-        /// Where it is mounted.
+        /// Mount point.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
-/// A mounted filesystem. If we mounted it, dropping this unmounts it, but in a panic.
+/// A mounted filesystem. A drop unmounts a filesystem that this program mounted, except in a panic.
 #[derive(Debug)]
 pub struct Mount {
     path: PathBuf,
@@ -148,20 +144,20 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Where it is mounted.
+    /// Mount point.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether we mounted it (now, or in an earlier life that left it behind).
+    /// Whether this program mounted the filesystem, now or in an earlier run that left the mount behind.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         self.ours
     }
 
-    /// Unmounts it if it is ours, and removes the directory made for it. Files in it
-    /// that are still open stay usable; pins in a bpf filesystem of ours are released.
+    /// Unmounts a filesystem that this program mounted, and removes the mount point. Open files stay usable; pins in a
+    /// bpf filesystem of this program are released.
     ///
     /// # Errors
     ///
@@ -173,29 +169,29 @@ impl Mount {
         })
     }
 
-    /// Of one in memory: it has room for `bytes` now. What is in it is not touched.
+    /// Changes the size of a filesystem in memory to `bytes`. The files are not touched.
     ///
     /// # Errors
     ///
-    /// When there is more in it.
+    /// When the files need more.
     pub fn resize(&self, bytes: u64) -> Result<(), MountError> {
         let options = size_of_memory(bytes);
         mount_remount(&self.path, MOUNT_FLAGS, &*options)
             .map_err(|errno| mount_error(&TMPFS, self.path.clone(), errno))
     }
 
-    /// Of one in memory: what is in it, bytes, names or not.
+    /// Bytes of the files in a filesystem in memory, with and without names.
     ///
     /// # Errors
     ///
-    /// When it cannot be asked.
+    /// When statfs(2) fails.
     pub fn used(&self) -> io::Result<u64> {
         let about = statfs(&self.path)?;
         let block = u64::try_from(about.f_bsize).unwrap_or(0);
         Ok(about.f_blocks.saturating_sub(about.f_bfree) * block)
     }
 
-    /// Leaves it mounted for a supervisor that comes after us.
+    /// Leaves the filesystem mounted for a later supervisor.
     pub fn leave(mut self) {
         self.ours = false;
     }
@@ -205,7 +201,7 @@ impl Mount {
             return Ok(());
         }
         unmount(&self.path, UnmountFlags::DETACH)?;
-        // Only tidiness: an empty directory in our run directory harms nobody.
+        // Only tidiness: an empty directory in the run directory does no harm.
         let _ = fs::remove_dir(&self.path);
         Ok(())
     }
@@ -214,7 +210,7 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            return; // what is pinned in it may be all that is left of a service
+            return; // the pins may be the last remains of a service
         }
         if let Err(error) = self.release() {
             tracing::warn!(path = %self.path.display(), %error, "cannot unmount");
@@ -227,8 +223,7 @@ impl Drop for Mount {
 ///
 /// # Errors
 ///
-/// When none is usable and none can be mounted; [`MountError::CgroupNamespace`] when we
-/// see only a part of the tree.
+/// When no mount is usable and a mount fails; [`MountError::CgroupNamespace`] when only a part of the tree is visible.
 pub fn cgroup2(run_dir: &Path) -> Result<Mount, MountError> {
     let found = find_or_mount(&CGROUP2, run_dir, is_cgroup_root)?;
     if is_cgroup_root(found.path()) {
@@ -238,20 +233,20 @@ pub fn cgroup2(run_dir: &Path) -> Result<Mount, MountError> {
     }
 }
 
-/// A bpf filesystem: the host's at `/sys/fs/bpf`, else our own at `<run_dir>/bpf`.
+/// A bpf filesystem: the host's at `/sys/fs/bpf`, else a mount of this program at `<run_dir>/bpf`.
 ///
 /// # Errors
 ///
-/// When there is none and none can be mounted.
+/// When the host has no mount and a mount fails.
 pub fn bpffs(run_dir: &Path) -> Result<Mount, MountError> {
     find_or_mount(&BPFFS, run_dir, |_| true)
 }
 
-/// A filesystem in memory for at most `bytes`, at `<run_dir>/memory`, which outlives us.
+/// A filesystem in memory for at most `bytes`, at `<run_dir>/memory`, which outlives this process.
 ///
 /// # Errors
 ///
-/// When it cannot be mounted.
+/// When the mount fails.
 pub fn memory(run_dir: &Path, bytes: u64) -> Result<Mount, MountError> {
     if let Some(found) = memory_left(run_dir) {
         return Ok(found);
@@ -264,7 +259,7 @@ fn size_of_memory(bytes: u64) -> CString {
     CString::new(format!("mode=0700,size={bytes}")).unwrap_or_default()
 }
 
-/// The one that an earlier life has left in `run_dir`.
+/// The filesystem in memory that an earlier run has left in `run_dir`.
 #[must_use]
 pub fn memory_left(run_dir: &Path) -> Option<Mount> {
     let path = run_dir.join(TMPFS.own_directory);
@@ -277,8 +272,7 @@ fn is_cgroup_root(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|m| m.ino() == CGROUP_ROOT_INODE)
 }
 
-/// The host's writable mount of `filesystem`, or one that we left in `run_dir`, if it is
-/// `acceptable`, else a new one.
+/// The host's writable mount of `filesystem`, or an earlier mount in `run_dir`, if `acceptable`; else a new mount.
 fn find_or_mount(
     filesystem: &Filesystem,
     run_dir: &Path,
@@ -286,7 +280,7 @@ fn find_or_mount(
 ) -> Result<Mount, MountError> {
     let table = fs::read("/proc/thread-self/mountinfo").map_err(MountError::Mountinfo)?;
     let own = run_dir.join(filesystem.own_directory);
-    // mountinfo has no symbolic links; the run directory's name may.
+    // mountinfo has resolved paths; the path of the run directory may have symbolic links.
     let own_resolved = fs::canonicalize(&own).ok();
     let is_own = |path: &Path| own_resolved.as_deref() == Some(path);
     mountinfo::parse(&table)
@@ -321,7 +315,7 @@ fn mount_own(
     match mount(name, &path, name, MOUNT_FLAGS, options) {
         Ok(()) => Ok(Mount { path, ours: true }),
         Err(errno) => {
-            // It was made a moment ago, for this mount alone.
+            // The directory was made a moment ago, for this mount alone.
             let _ = fs::remove_dir(&path);
             Err(mount_error(filesystem, path, errno))
         }

@@ -11,10 +11,10 @@ use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
 };
 
-/// The kernel puts at most 32 KiB into one answer.
+/// The kernel puts at most 32 KiB into an answer.
 const MAX_REPLY_BYTES: usize = 64 * 1024;
 
-/// A socket of one of netlink's families.
+/// A socket of a netlink family.
 #[derive(Debug)]
 pub(crate) struct Netlink {
     fd: OwnedFd,
@@ -23,8 +23,8 @@ pub(crate) struct Netlink {
 }
 
 impl Netlink {
-    /// Opens one of a family, `None` for rtnetlink's (whose number is 0), in the network namespace of
-    /// the calling thread.
+    /// Opens a socket of a family in the network namespace of the calling thread. `None` means rtnetlink, whose number
+    /// is 0.
     pub(crate) fn open(family: Option<Protocol>) -> Result<Self, Errno> {
         let (domain, kind) = (AddressFamily::NETLINK, SocketType::RAW);
         Ok(Self {
@@ -69,7 +69,7 @@ impl Netlink {
     }
 }
 
-/// Appends `request` to `out`. Its length is a multiple of 4, as netlink wants it.
+/// Appends `request` to `out`, padded to a multiple of 4 bytes, as netlink requires.
 pub(crate) fn encode<M>(request: M, flags: u16, sequence: u32, out: &mut Vec<u8>)
 where
     M: NetlinkSerializable + Into<NetlinkPayload<M>>,
@@ -84,7 +84,7 @@ where
     message.serialize(&mut out[start..]);
 }
 
-/// The messages in one datagram.
+/// The messages in a datagram.
 pub(crate) fn decode<M: NetlinkDeserializable>(
     mut datagram: &[u8],
 ) -> io::Result<Vec<NetlinkMessage<M>>> {

@@ -1,11 +1,10 @@
-//! Burying the descendants that a server leaves behind.
+//! Reaping the descendants that a server leaves behind.
 //!
-//! A server that daemonises forks twice and lets its parent die; its daemon then belongs
-//! to the nearest subreaper. That is us, so that the daemon's end is seen and its zombie
-//! does not stay. But other children of this process (a logger, say) are waited for by
-//! whoever started them, and a wait for "any child" would steal their status. So an
-//! orphan is buried only if it belongs to the service's cgroup, which a zombie still
-//! shows, and is not one of the processes whose status is wanted.
+//! A server that becomes a daemon forks twice, and the parent ends. The daemon then belongs to the nearest subreaper.
+//! The supervisor is the subreaper: the supervisor notices the end of the daemon, and no zombie stays. But other
+//! children of the supervisor, such as a logger, have other waiters, and a wait for "any child" would steal the status.
+//! Therefore an orphan is reaped only if the orphan belongs to the service's cgroup, which a zombie still shows, and if
+//! no other code wants the status.
 
 #[cfg(test)]
 mod tests;
@@ -21,7 +20,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, getpid, set_child_subreaper, w
 use crate::cgroup::Cgroup;
 use crate::deadline::Deadline;
 
-/// Makes this process the one to which orphaned descendants fall. Once is enough.
+/// Makes this process the subreaper of orphaned descendants. A single call is enough.
 ///
 /// # Errors
 ///
@@ -30,9 +29,9 @@ pub fn become_subreaper() -> io::Result<()> {
     Ok(set_child_subreaper(Some(getpid()))?)
 }
 
-/// Reaps the zombies among our children that belong to `cgroup`, except those in `keep`
-/// (the main process, whose status [`crate::Server::try_wait`] is to get). Returns how
-/// many. Never blocks; costs one system call when we have no zombies at all.
+/// Reaps the zombies among the children of this process that belong to `cgroup`, except processes in `keep` (the main
+/// process, whose status [`crate::Server::try_wait`] is to get). Returns the number of reaped zombies. Never blocks;
+/// costs a single system call when there is no zombie.
 ///
 /// # Errors
 ///
@@ -44,9 +43,8 @@ pub fn reap_orphans(cgroup: &Cgroup, keep: &[Pid]) -> io::Result<usize> {
     Ok(bury(cgroup, keep)?.reaped)
 }
 
-/// Reaps the orphans of an emptied `cgroup`, waiting for those that are on their way out:
-/// a process leaves its cgroup a moment before it becomes a zombie. Gives up at
-/// `deadline`.
+/// Reaps the orphans of an emptied `cgroup`, and waits for orphans that are about to end: a process leaves its cgroup a
+/// moment before the process becomes a zombie. Gives up at `deadline`.
 pub(crate) fn reap_last_orphans(
     cgroup: &Cgroup,
     keep: &[Pid],
@@ -58,9 +56,9 @@ pub(crate) fn reap_last_orphans(
     Ok(())
 }
 
-/// What a pass over the members of a cgroup found.
+/// Result of a pass over the members of a cgroup.
 struct Burial {
-    /// Zombies of ours that were reaped.
+    /// Reaped zombies.
     reaped: usize,
     /// Members that still exist: running, dying, or waiting for another parent.
     left: usize,
@@ -117,8 +115,8 @@ fn is_member(pid: Pid, cgroup: &Cgroup) -> bool {
         .is_ok_and(|text| names_cgroup(&text, cgroup.hierarchy_path()))
 }
 
-/// State letter and parent from `/proc/<pid>/stat` (proc_pid_stat(5)). The program's
-/// name before them may contain anything, also parentheses and spaces.
+/// State letter and parent from `/proc/<pid>/stat` (proc_pid_stat(5)). The program's name before these fields may
+/// contain any characters, also parentheses and spaces.
 fn state_and_parent(stat: &[u8]) -> Option<(u8, Option<Pid>)> {
     let name_end = stat.iter().rposition(|&b| b == b')')?;
     let rest = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
@@ -128,11 +126,11 @@ fn state_and_parent(stat: &[u8]) -> Option<(u8, Option<Pid>)> {
     Some((state, Pid::from_raw(parent.max(0)))) // -1: reaped by now
 }
 
-/// Whether `/proc/<pid>/cgroup` names `path` or a sub-cgroup of it in the v2 hierarchy.
+/// Whether `/proc/<pid>/cgroup` names `path` or a sub-cgroup of `path` in the v2 hierarchy.
 fn names_cgroup(text: &str, path: &str) -> bool {
     text.lines()
         .filter_map(|line| line.strip_prefix("0::"))
-        // A removed cgroup is still shown for its zombies, so marked.
+        // A removed cgroup is still shown for its zombies, with a mark.
         .map(|name| name.strip_suffix(" (deleted)").unwrap_or(name))
         .filter_map(|name| name.strip_prefix(path))
         .any(|rest| rest.is_empty() || rest.starts_with('/'))

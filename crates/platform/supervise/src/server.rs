@@ -21,33 +21,31 @@ use crate::cgroup::{Cgroup, CgroupError};
 use crate::deadline::Deadline;
 use crate::orphans::{reap_last_orphans, reap_orphans};
 
-/// How long killed processes may take to go away. They need no time of their own, only
-/// the kernel's for tearing down their memory and files.
+/// Time limit for the end of killed processes. Only the kernel needs time, for tearing down memory and files.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long to wait for the zombies of a cgroup that is empty; one whose parent lives
-/// elsewhere is that parent's affair.
+/// Time limit of the wait for zombies of an empty cgroup. A zombie with another parent is the task of that parent.
 const ORPHAN_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// It left by itself.
+    /// The process exited by itself.
     Status(i32),
     /// A signal killed it.
     Signal {
         /// Number of the signal.
         signal: i32,
-        /// Whether it left a core dump.
+        /// Whether the process left a core dump.
         core_dumped: bool,
     },
-    /// It was not our child, and its status went to somebody else.
+    /// The process was no child of this process, and another process got the status.
     Unseen,
 }
 
 impl Exit {
-    /// Whether it is known to have died rather than finished: by a signal, or with a non-zero
-    /// status, as a Go or Rust program does that panics.
+    /// Whether the end is known as a failure: by a signal, or with a non-zero status, as after a panic of a Go or Rust
+    /// program.
     #[must_use]
     pub fn is_failure(self) -> bool {
         !matches!(self, Self::Status(0) | Self::Unseen)
@@ -90,19 +88,19 @@ pub enum StopError {
     /// A system call about the main process failed.
     #[error("cannot stop the server: {0}")]
     Io(#[from] io::Error),
-    /// Something with its cgroup failed, or its processes do not die.
+    /// An operation on the cgroup failed, or the processes do not die.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
 }
 
-/// A started server: its main process. Dropping it does not end the process.
+/// A started server: its main process. A drop does not end the process.
 ///
-/// As a file descriptor it is readable when the main process has ended.
+/// As a file descriptor, the server is readable when the main process has ended.
 #[derive(Debug)]
 pub struct Server {
     pid: Pid,
     pidfd: OwnedFd,
-    /// We started it, so its status is for us.
+    /// This process started the server, and therefore gets the status.
     is_child: bool,
     exit: Option<Exit>,
 }
@@ -118,8 +116,8 @@ impl Server {
         }
     }
 
-    /// Takes over the main process of a service whose supervisor has died; `None` if it is not
-    /// there any more, or `pid` is the number of somebody outside `cgroup` by now.
+    /// Takes over the main process of a service whose supervisor has died; `None` if the process is gone, or if `pid`
+    /// is the number of a process outside of `cgroup` by now.
     ///
     /// # Errors
     ///
@@ -130,8 +128,8 @@ impl Server {
             Err(Errno::SRCH) => return Ok(None),
             Err(e) => return Err(e.into()),
         };
-        // Only now: the number cannot be given to another process unnoticed. A zombie is in
-        // no cgroup's list.
+        // The check comes after the open of the pidfd, because then another process cannot get the number unnoticed. A
+        // zombie is in no list of a cgroup.
         if !cgroup.procs().map_err(io::Error::other)?.contains(&pid) {
             return Ok(None);
         }
@@ -143,17 +141,17 @@ impl Server {
         }))
     }
 
-    /// Its process id. Meaningful to others only until its end was seen.
+    /// Process id. Meaningful for callers only until the end of the process was seen.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// How it ended, or `None` while it runs. Never blocks.
+    /// The end of the process, or `None` while the process runs. Never blocks.
     ///
     /// # Errors
     ///
-    /// When somebody else in this process has taken the status of our child.
+    /// When other code in this process has taken the status of the child.
     pub fn try_wait(&mut self) -> io::Result<Option<Exit>> {
         if self.exit.is_none() && !self.is_child {
             let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
@@ -168,7 +166,7 @@ impl Server {
         Ok(self.exit)
     }
 
-    /// How it ended, or `None` if it still ran when `timeout` had passed.
+    /// The end of the process, or `None` if the process still ran after `timeout`.
     ///
     /// # Errors
     ///
@@ -188,7 +186,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// When we may not.
+    /// When the permission is missing.
     pub fn terminate(&self) -> io::Result<()> {
         match pidfd_send_signal(&self.pidfd, Signal::TERM) {
             Ok(()) | Err(Errno::SRCH) => Ok(()),
@@ -196,11 +194,11 @@ impl Server {
         }
     }
 
-    /// Ends it (SIGKILL) and waits for that.
+    /// Kills the process (SIGKILL) and waits for the end, at most 10 s.
     ///
     /// # Errors
     ///
-    /// When we may not.
+    /// When the permission is missing.
     pub fn end(&mut self) -> io::Result<()> {
         match pidfd_send_signal(&self.pidfd, Signal::KILL) {
             Ok(()) | Err(Errno::SRCH) => {}
@@ -209,10 +207,9 @@ impl Server {
         self.wait(EXIT_TIMEOUT).map(drop)
     }
 
-    /// Stops the whole service: SIGTERM to the main process, up to `grace` for all of
-    /// `cgroup` to end, then SIGKILL to what is left. Where the main process has ended
-    /// before (a daemon), SIGTERM goes to every process of the cgroup. Blocks until all
-    /// are gone and reaped; returns how the main process ended.
+    /// Stops the whole service: SIGTERM to the main process, up to `grace` for the end of all processes in `cgroup`,
+    /// then SIGKILL to the rest. If the main process has ended before (a daemon), SIGTERM goes to every process of the
+    /// cgroup. Blocks until all processes are gone and reaped; returns the end of the main process.
     ///
     /// # Errors
     ///
@@ -252,7 +249,7 @@ impl Server {
             }
             let cgroup_events = PollFd::from_borrowed_fd(cgroup.events_fd(), PollFlags::PRI);
             let main_ended = PollFd::new(&self.pidfd, PollFlags::IN);
-            // The pidfd of an ended process stays readable: only poll it before.
+            // The pidfd of an ended process stays readable: the pidfd is polled only before the end.
             if exit.is_some() {
                 deadline.poll(&mut [cgroup_events])?;
             } else {

@@ -1,10 +1,9 @@
-//! The states of a TCP socket, as the kernel numbers them.
+//! The states of a TCP socket, by the kernel's numbers.
 
-/// State of a TCP socket (RFC 9293, section 3.3.2), without CLOSED, which no socket in
-/// the kernel's tables has.
+/// State of a TCP socket (RFC 9293, section 3.3.2), without CLOSED: no socket in the kernel's tables is CLOSED.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TcpState {
-    /// Open, data flows both ways.
+    /// Open: data flows in both directions.
     Established,
     /// A SYN was sent.
     SynSent,

@@ -1,4 +1,4 @@
-//! What servers have not read yet, and whether anybody is connected to them.
+//! Bytes that servers have not read yet, and whether clients are connected.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ pub struct Unread {
     pub bytes: u32,
 }
 
-/// Of all connections to these addresses, in the network namespace of the calling thread.
+/// Unread bytes of all connections to these addresses, in the network namespace of the calling thread.
 ///
 /// # Errors
 ///
@@ -34,8 +34,8 @@ pub fn unread(service: &[SocketAddr]) -> Result<Vec<Unread>, DestroyError> {
     Ok(unread.collect())
 }
 
-/// Whether there is a connection to one of these addresses, in the network namespace of the calling thread: one that
-/// is not over on both sides.
+/// Whether there is a connection to an address of `service` that is not over on both sides, in the network namespace of
+/// the calling thread.
 ///
 /// # Errors
 ///

@@ -1,19 +1,19 @@
-//! Going before others who wait for a processor.
+//! Precedence over other threads that wait for a processor.
 //!
-//! What a server's answers were must be on its way to the logger before the host dies that a client has
-//! them from, and a lease must be asked for in time, also where the server keeps all processors busy.
+//! A server's response must be on the way to the logger before the host dies, if the client may have the response. A
+//! lease must be asked for in time. Both must also hold while the server keeps all processors busy.
 
 use std::io;
 
-/// The lowest of the real-time priorities: before every ordinary thread, behind whatever the
-/// administrator has made real-time.
+/// The lowest real-time priority: before every ordinary thread, behind all threads that the administrator has made
+/// real-time.
 const LOWEST_REALTIME_PRIORITY: libc::c_int = 1;
 
-/// Make the calling thread go before ordinary ones. Threads and processes that it begins do not inherit
-/// that: a server is not to know of it.
+/// Gives the calling thread precedence over ordinary threads. New threads and processes do not inherit the priority: a
+/// server must not notice the priority.
 ///
 /// # Errors
-/// We may not (CAP_SYS_NICE; some containers).
+/// The permission is missing (CAP_SYS_NICE; some containers).
 pub fn become_urgent() -> io::Result<()> {
     // SAFETY: all fields of the structure may be zero.
     let mut parameters: libc::sched_param = unsafe { std::mem::zeroed() };
@@ -36,7 +36,7 @@ mod tests {
             // SAFETY: 0 is the calling thread.
             unsafe { libc::sched_getscheduler(0) }
         };
-        // In a thread of its own: other tests are not urgent.
+        // A separate thread, because other tests must not be urgent.
         let urgent = std::thread::spawn(move || {
             if let Err(error) = become_urgent() {
                 assert_eq!(error.raw_os_error(), Some(libc::EPERM));

@@ -1,4 +1,4 @@
-//! What the decisions ask of the outside.
+//! Actions that the recovery asks its caller to carry out.
 
 use south_model::Digest;
 use wire::{FlowId, FlowKey, SeqNumber};
@@ -8,7 +8,7 @@ use crate::{event::LostReason, replay::Segment};
 /// Where a replay begins and how far its output can be checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SplicePoint {
-    /// Sequence number of the fabricated SYN; the replay begins one after it.
+    /// Sequence number of the fabricated SYN; the replay begins with the next number.
     pub instream: SeqNumber,
     /// Client-space number of the first byte that the new server will send.
     pub outstream: SeqNumber,
@@ -19,14 +19,13 @@ pub struct SplicePoint {
 /// Something to be done, in the order given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Shut the gate (it may be shut already).
+    /// Shut the gate, which may be shut already.
     Gate,
     /// Kill every process of the service; then report [`crate::Recovery::service_empty`].
     KillService,
     /// Remove the kernel's leftover sockets of earlier incarnations.
     RemoveOrphans,
-    /// Ask the logger to say when it has read everything recorded so far; then report
-    /// [`crate::Recovery::drained`] with this token.
+    /// Ask the logger to read everything recorded until now; then report [`crate::Recovery::drained`] with this token.
     Drain {
         /// The token.
         token: u64,
@@ -37,8 +36,8 @@ pub enum Action {
     StartServer,
     /// Read flows and records; then report [`crate::Recovery::connections`].
     ListConnections,
-    /// Put the recorded outstream of this connection in place for comparison; and report
-    /// [`crate::Recovery::beginnings`], before its splice.
+    /// Put the recorded outstream of this connection in place for comparison. Report [`crate::Recovery::beginnings`]
+    /// before the splice of the connection.
     Expect {
         /// The connection's number.
         flow: FlowId,
@@ -47,68 +46,69 @@ pub enum Action {
     Splice {
         /// The connection.
         key: FlowKey,
-        /// Its number: another connection may have its ends by now.
+        /// Number of the connection: by now another connection may have the 4-tuple.
         flow: FlowId,
-        /// Where its replay begins.
+        /// Begin of the replay.
         point: SplicePoint,
     },
-    /// Let the data plane compare what the server says again with this digest. The first is not asked for like this,
-    /// but is [`crate::Recovery::compared_first`].
+    /// Let the data plane compare repeated output with this digest. The first digest of a connection is not an action:
+    /// [`crate::Recovery::compared_first`] returns that digest.
     Compare {
         /// The connection.
         key: FlowKey,
-        /// Its number: another connection may have its ends by now.
+        /// Number of the connection: by now another connection may have the 4-tuple.
         flow: FlowId,
-        /// Of what the client had heard before the next request that waits.
+        /// Digest of the output that the client had before the next waiting request.
         digest: Digest,
     },
-    /// Make a socket that goes on with the connection where both sides are, for the server that has replayed it.
+    /// Make a socket for a server that has replayed the connection. The socket continues at the positions of both
+    /// sides.
     Graft {
         /// The connection.
         key: FlowKey,
-        /// Its number: another connection may have its ends by now.
+        /// Number of the connection: by now another connection may have the 4-tuple.
         flow: FlowId,
-        /// The next byte of the server's stream that the client lacks, and (plus one) the next of the
-        /// client's that the server does.
+        /// Next outstream byte that the client lacks, and the number before the next instream byte that the server
+        /// lacks.
         point: SplicePoint,
     },
-    /// Give the server the sockets that were made, and let it go on.
+    /// Hand the grafted sockets to the server, and let the server continue.
     HandOver,
-    /// Ask the client where it stands: a flow of a host that has died.
+    /// Ask the client for its sequence numbers: the flow comes from a host that has died.
     ProbeClient {
         /// The connection.
         key: FlowKey,
-        /// Its number: another connection may have its ends by now.
+        /// Number of the connection: by now another connection may have the 4-tuple.
         flow: FlowId,
     },
     /// Deliver the fabricated SYN again.
     RepeatSyn {
         /// The connection.
         key: FlowKey,
-        /// Its number: another connection may have its ends by now.
+        /// Number of the connection: by now another connection may have the 4-tuple.
         flow: FlowId,
     },
     /// Deliver a piece of the record.
     Replay {
         /// The connection.
         key: FlowKey,
-        /// Its number in the record.
+        /// Number of the connection in the record.
         flow: FlowId,
-        /// Which piece.
+        /// The piece to deliver.
         segment: Segment,
     },
     /// Read how far the record reaches now; then report [`crate::Recovery::more_record`].
     MoreRecord {
         /// The connection's number.
         flow: FlowId,
-        /// What was replayed so far ends here.
+        /// End of the replayed input.
         from: SeqNumber,
     },
     /// Tell the server the client's own window; the replay is over.
     OpenWindow {
         /// The connection.
         key: FlowKey,
-        /// Its number: another connection may have its ends by now.
+        /// Number of the connection: by now another connection may have the 4-tuple.
         flow: FlowId,
     },
     /// Read the flows; then report [`crate::Recovery::waiting`].
@@ -117,7 +117,7 @@ pub enum Action {
     ZeroWindow {
         /// The connection.
         key: FlowKey,
-        /// Its number: another connection may have its ends by now.
+        /// Number of the connection: by now another connection may have the 4-tuple.
         flow: FlowId,
     },
     /// Tell a client that waits, or was another host's, that all that was acknowledged has arrived, and
@@ -125,7 +125,7 @@ pub enum Action {
     UpdateWindow {
         /// The connection.
         key: FlowKey,
-        /// Its number: another connection may have its ends by now.
+        /// Number of the connection: by now another connection may have the 4-tuple.
         flow: FlowId,
     },
     /// The recorded outstream is not needed any more.
@@ -133,20 +133,20 @@ pub enum Action {
         /// The connection's number.
         flow: FlowId,
     },
-    /// Strangers get their ordinary RST again.
+    /// Unknown segments are answered with RST again.
     Recovered,
     /// Forget the flow; the client has gone already.
     Forget {
         /// The connection.
         key: FlowKey,
-        /// Its number: another connection may have its ends by now.
+        /// Number of the connection: by now another connection may have the 4-tuple.
         flow: FlowId,
     },
     /// Reset the client's connection and forget the flow.
     ResetClient {
         /// The connection.
         key: FlowKey,
-        /// Its number: another connection may have its ends by now.
+        /// Number of the connection: by now another connection may have the 4-tuple.
         flow: FlowId,
         /// Why.
         reason: LostReason,
@@ -154,8 +154,8 @@ pub enum Action {
 }
 
 impl Action {
-    /// Nothing else would ever do this, and somebody waits for it: the service, or a client that is lost. What is done
-    /// on a connection's way back is done again when a timer says so, or the connection is given up.
+    /// Without this action the service, or a client whose connection is lost, would wait forever. Other actions need no
+    /// repetition here: a timer repeats an action of a splice or a replay, or the connection is given up.
     #[must_use]
     pub const fn is_indispensable(&self) -> bool {
         matches!(

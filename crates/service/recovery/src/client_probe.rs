@@ -1,6 +1,6 @@
-//! Clients of which another host knew more, and that must say where they stand before anything can be
-//! done for them (FT-TCP IV.E): asked again and again, ever less often, until they answer or nobody
-//! believes any more that they will. Nothing else waits for them, but a server that knows them ([`super::graft`]).
+//! Clients of another host that must confirm their sequence numbers before a splice (FT-TCP IV.E). Each client is
+//! probed with growing pauses until the client answers or a timeout ends. Only a server that knows such a connection
+//! waits ([`super::graft`]).
 
 use std::time::Duration;
 
@@ -17,18 +17,18 @@ const PROBE_DELAY_MAX: Duration = Duration::from_secs(15);
 #[derive(Debug, Clone)]
 pub(crate) struct SilentClient {
     pub(crate) key: FlowKey,
-    /// Until when it has to answer.
+    /// Deadline of the answer.
     until: Duration,
     ask_at: Duration,
     pause: Duration,
-    /// The server knows the connection, and waits for it.
+    /// The server knows the connection and waits for this client.
     pub(crate) is_known: bool,
 }
 
 impl Recovery {
-    /// The data plane has not heard this client yet.
+    /// The client of this flow has not answered yet: probes begin.
     pub(crate) fn probe(&mut self, key: FlowKey, flow: &Flow, is_known: bool, now: Duration) {
-        // Who never said anything may be nobody: a SYN with an invented source.
+        // A client without any data or acknowledgement may not exist: a SYN may have an invented source.
         let spoken = flow.client.nxt != flow.client.isn + 1;
         let patience = if spoken || flow.client.ack != flow.server.isn + 1 {
             self.config.answer_timeout

@@ -1,4 +1,4 @@
-//! What the decisions depend on, and where a service can stand.
+//! Settings of a recovery, and the stages of a service.
 
 use std::time::Duration;
 
@@ -6,36 +6,35 @@ use types::ReplayMode;
 
 use crate::replay::Replay;
 
-/// What the decisions depend on.
+/// Settings of a recovery.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Where replays begin.
     pub replay: ReplayMode,
-    /// The server replays a record of its own before it is given its connections (the north side wrap).
+    /// The server replays a determinant log before the server receives connections (the north side wrap).
     pub wrapped: bool,
-    /// Connections that may wait for the answer to their fabricated SYN at the same time.
+    /// Most connections whose fabricated SYN may wait for an answer at a time.
     pub splice_window: usize,
-    /// How long connections wait for a server that does not come back before they are reset.
+    /// Time after which waiting connections are reset if the server has not come back.
     pub give_up_after: Duration,
-    /// How long the restarted server may leave a fabricated SYN unanswered.
+    /// Time within which the restarted server must answer a fabricated SYN.
     pub accept_timeout: Duration,
-    /// How long a client that must say where it stands may be silent.
+    /// Time within which a probed client must answer.
     pub answer_timeout: Duration,
-    /// How long a server waits for clients that it knows, and that must say where they stand, before it goes on
-    /// without them.
+    /// Time that a server waits for probed clients of known connections. After this time the server continues without
+    /// these clients.
     pub hear_timeout: Duration,
-    /// How long one that must say where it stands may be silent if it has neither sent a byte nor acknowledged one, as
-    /// far as is known.
+    /// Time within which a probed client must answer if no data and no acknowledgement of the client are known.
     pub half_open_timeout: Duration,
-    /// How long the server may leave a replay unread.
+    /// Time within which the server must read more of a replay.
     pub replay_timeout: Duration,
     /// How long the server may be silent when old output is due in a replay: as long as the longest request takes.
     pub output_repeat_timeout: Duration,
-    /// How long a server must survive a replay before it is thought to have done so.
+    /// Time that a server must survive after a replay before the replay counts as survived.
     pub settle: Duration,
-    /// Deaths during a connection's replay after which it is given up.
+    /// Deaths during the replay of a connection after which the connection is given up.
     pub quarantine_after: u32,
-    /// How much of each turn's output is recorded for comparison, bytes.
+    /// Bytes of each response that are recorded for comparison.
     pub verify_head: u32,
     /// Longest piece of record delivered at a time, bytes.
     pub max_segment: u32,
@@ -72,16 +71,16 @@ impl Config {
     }
 }
 
-/// Where the service stands; see the crate's table.
+/// The stage of a service; see the crate's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// All is well.
     Serving,
-    /// What is left of a dead server is being removed.
+    /// The rest of a dead server is being removed.
     Clearing,
     /// The server is being started.
     Starting,
-    /// It listens; flows and records are being read.
+    /// The server listens; flows and records are being read.
     Listing,
     /// Connections are being spliced and replayed.
     Recovering,

@@ -1,4 +1,4 @@
-//! One connection on its way back.
+//! A connection during a recovery.
 
 use std::time::Duration;
 
@@ -14,49 +14,48 @@ use crate::{
     replay::{Beginning, Given, Replay},
 };
 
-/// Where a server stands with a connection that has replayed its own record (the north side wrap's), client space.
+/// Positions of a server in a connection after the replay of the determinant log (north side wrap), in client space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplayPosition {
-    /// The next byte that it is to be given.
+    /// The next byte for the server to read.
     pub instream: SeqNumber,
-    /// The next byte that it will say. What it has said before that, and its client lacks, is kept for it.
+    /// The next byte that the server will send. Earlier output that the client lacks is kept for the client.
     pub outstream: SeqNumber,
-    /// It has closed it, as the dead incarnation may have been about to.
+    /// The server has closed the connection, as the dead incarnation may have been about to do.
     pub is_closed: bool,
-    /// It is this connection, and not one before it that had the same ends.
+    /// The position belongs to this connection, not to an earlier connection with the same 4-tuple.
     pub is_certain: bool,
 }
 
 /// A connection that was found when the server had died.
 #[derive(Debug, Clone)]
 pub struct Candidate {
-    /// Its ends.
+    /// The 4-tuple of the connection.
     pub key: FlowKey,
-    /// Its state in the data plane.
+    /// State of the connection in the data plane.
     pub flow: Flow,
-    /// Its record; `None` if the logger knows nothing of it.
+    /// Record of the connection; `None` if the logger has no record.
     pub record: Option<RecordSummary>,
-    /// Where the new server stands with it; `None`: it has never heard of it.
+    /// Position of the new server in the connection; `None` if the server does not know the connection.
     pub replay_position: Option<ReplayPosition>,
 }
 
-/// What is to become of a candidate.
+/// The decision about a candidate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Splice it here and replay up to `end`, and the FIN after the server has said what `fin`
-    /// says.
+    /// Splice here and replay up to `end`. The client's FIN follows after the server's output has reached `fin`.
     Keep {
         point: SplicePoint,
         end: SeqNumber,
         fin: Option<SeqNumber>,
     },
-    /// Its client must say first where it stands.
+    /// The client must first confirm its sequence numbers.
     Silent,
-    /// A living server closed it: the kernel finishes.
+    /// A living server closed the connection: the kernel finishes.
     Finished,
-    /// The client reset it.
+    /// The client reset the connection.
     Reset,
-    /// It cannot be kept.
+    /// The connection cannot be kept.
     Lose(LostReason),
 }
 
@@ -69,8 +68,7 @@ pub(crate) fn judge(
 ) -> Verdict {
     let flow = &candidate.flow;
     if flow.server_closing || flow.closed_ns != 0 {
-        // Of a replay that contradicted the record nothing reaches the client, so the kernel
-        // cannot finish it either.
+        // Output of a diverged replay does not reach the client, so the kernel cannot finish the connection either.
         if flow.mode == Mode::Diverged {
             return Verdict::Lose(contradiction(flow));
         }
@@ -97,7 +95,8 @@ pub(crate) fn judge(
     if flow.log.restored == Restored::Untold {
         return Verdict::Lose(LostReason::HoleUnknown);
     }
-    // One that has replayed a record of its own is beyond that: nothing was said that is not in it.
+    // Output that a determinant log has replayed needs no comparison: the server sent only output that the log
+    // explains.
     if flow.log.restored != Restored::Not
         && candidate.replay_position.is_none()
         && let Some(lost) = incomparable(flow, &record, config.verify_head)
@@ -106,11 +105,11 @@ pub(crate) fn judge(
     }
     let fin = record.client_fin.map(|fin| fin.heard);
     let recorded = record.stable_seq + u32::from(fin.is_some());
-    // What a server with state has read is in its own record, and may be in no other.
+    // A server with state has read bytes that may be only in the determinant log.
     let read = candidate.replay_position.map(|standing| standing.instream);
     let recorded = read.map_or(recorded, |read| recorded.max_seq(read));
     if recorded.before(flow.server.ack) {
-        // It knew of that by the server's own record, which is gone.
+        // The determinant log had these bytes, and the determinant log is lost.
         if config.wrapped && candidate.replay_position.is_none() {
             return Verdict::Lose(LostReason::Forgotten);
         }
@@ -122,11 +121,11 @@ pub(crate) fn judge(
     if let Some(standing) = candidate.replay_position {
         return judge_graft(flow, &record, standing);
     }
-    // To a connection that the server has opened itself it does not listen.
+    // The server does not listen for a connection that the server opened itself.
     if flow.is_opened_by_server() {
         return Verdict::Lose(LostReason::Forgotten);
     }
-    // What it has heard was said by a server of whose record nothing is left: nobody could compare it.
+    // The client has output of a server whose determinant log is lost: no comparison is possible.
     if config.wrapped && flow.server.sent > 0 {
         return Verdict::Lose(LostReason::Forgotten);
     }
@@ -135,7 +134,7 @@ pub(crate) fn judge(
         ReplayMode::Request => (record.turn_instream, record.turn_outstream),
     };
     if record.start.after(instream) {
-        // What it had read was in its own record, which is gone.
+        // The determinant log had the bytes that the server had read, and the determinant log is lost.
         if config.wrapped {
             return Verdict::Lose(LostReason::Forgotten);
         }
@@ -144,7 +143,7 @@ pub(crate) fn judge(
             acknowledged: flow.server.ack,
         });
     }
-    // Also beyond half of the sequence space: where such a replay is cannot be told.
+    // Beyond half of the sequence space the position of a replay is ambiguous (RFC 9293 3.4).
     if record.stable_seq.distance_from(instream).is_none() {
         return Verdict::Lose(LostReason::RecordIncomplete {
             stable_seq: record.stable_seq,
@@ -169,15 +168,15 @@ pub(crate) fn judge(
     }
 }
 
-/// The server has lived through the record by itself: nothing of the connection is said again, and it goes on
-/// where both sides are.
+/// The server has replayed the determinant log: no output is repeated, and the connection continues at the positions of
+/// both sides.
 fn judge_graft(flow: &Flow, record: &RecordSummary, standing: ReplayPosition) -> Verdict {
-    // Nobody has read what its client has not sent: what the server stands with is one before it, with the same ends.
-    // (How far the clients of a dead host are is not known.)
+    // A server cannot have read bytes that the client has not sent: the position belongs to an earlier connection with
+    // the same 4-tuple. (For clients of a dead host the end of the client's data is unknown.)
     if flow.log.restored == Restored::Not && standing.instream.after(flow.client.nxt) {
         return Verdict::Lose(LostReason::Forgotten);
     }
-    // A connection to which nothing was ever said may be a later one with the same ends, which was never accepted.
+    // A connection without output may be a later connection with the same 4-tuple that was never accepted.
     if standing.is_closed && flow.server.sent == 0 && !standing.is_certain {
         return Verdict::Lose(LostReason::Forgotten);
     }
@@ -187,7 +186,7 @@ fn judge_graft(flow: &Flow, record: &RecordSummary, standing: ReplayPosition) ->
             acknowledged: flow.server.ack,
         });
     }
-    // What it has not said, nobody can have heard: but for its FIN, which it may say again.
+    // A client cannot have output that the server has not sent, except the server's FIN, which the server may repeat.
     if flow.client.ack.after(standing.outstream + 1) {
         let offset = standing.outstream.0.wrapping_sub((flow.server.isn + 1).0);
         return Verdict::Lose(LostReason::Diverged { offset });
@@ -208,29 +207,29 @@ fn judge_graft(flow: &Flow, record: &RecordSummary, standing: ReplayPosition) ->
     }
 }
 
-/// Whether too little is recorded of what the client has heard, of the beginning of an answer: of the
-/// turn's first one, or of a later one. On a host that lives on, what is on its way to the logger is safe;
-/// what a host had said when it stopped is not.
+/// Whether too little is recorded of the beginning of a response that the client has: the first response of the
+/// request, or a later response. On a host that lives, output on the way to the logger is safe. Output on the way is
+/// lost when a host stops.
 fn incomparable(flow: &Flow, record: &RecordSummary, verify_head: u32) -> Option<LostReason> {
     let [oldest, next] = record.answers;
     [record.turn_outstream, oldest, next]
         .into_iter()
         .find_map(|answer| {
             let since = |end: SeqNumber| end.distance_from(answer).unwrap_or(0);
-            // The client may have bytes behind a hole: the beginning of that answer has to be known, too.
+            // The client may have bytes beyond a gap: the beginning of that response must be recorded, too.
             let heard = since(flow.client.ack.max_seq(flow.log.heard)).min(verify_head);
             let recorded = record.outstream_end.map_or(0, since);
-            // The server's FIN is a number, too, and no byte.
+            // The server's FIN takes a sequence number, and is no byte.
             (heard > recorded + 1).then_some(LostReason::NotComparable { heard, recorded })
         })
 }
 
-/// What lies further apart than half of the sequence space is in no order (RFC 9293 3.4): a server
-/// that has to say so much again would seem to be ahead of the client, and not behind.
+/// Sequence numbers more than half of the space apart have no order (RFC 9293 3.4). A server with more output to repeat
+/// would seem ahead of the client instead of behind.
 const HALF_SEQUENCE_SPACE: u64 = 1 << 31;
 
-/// How much the server had sent before what a replay makes it say again. `None`: that is not known,
-/// because the sequence numbers have come round since.
+/// Number of bytes that the server had sent before the first repeated byte. `None` if the number is unknown, because
+/// the sequence numbers have wrapped since.
 fn first_repeated(flow: &Flow, record: &RecordSummary, mode: ReplayMode) -> Option<u64> {
     let place = match mode {
         ReplayMode::Connection => return Some(0),
@@ -242,12 +241,12 @@ fn first_repeated(flow: &Flow, record: &RecordSummary, mode: ReplayMode) -> Opti
     if flow.server.sent <= u64::from(u32::MAX) {
         return Some(u64::from(place));
     }
-    // Then only the last turn's place is known to the data plane.
+    // After a wrap the data plane knows only the place of the last request.
     let last = flow.verify.head_sent;
     (last % (1 << 32) == u64::from(place)).then_some(last)
 }
 
-/// What a replay said that its record does not say.
+/// The reason to lose a connection whose replay contradicts the record.
 pub(crate) fn contradiction(flow: &Flow) -> LostReason {
     let at = flow.verify.diverged_at;
     let offset = at.0.wrapping_sub(flow.server.isn.0).wrapping_sub(1);
@@ -281,10 +280,10 @@ fn since(start: SeqNumber, end: SeqNumber) -> u32 {
     end.distance_from(start).unwrap_or(0)
 }
 
-/// How far a kept connection is.
+/// Progress of a kept connection.
 #[derive(Debug, Clone)]
 pub(crate) enum ConnectionStep {
-    /// Its turn has not come.
+    /// The connection waits for a splice.
     Waiting,
     /// The fabricated SYN is out.
     Splicing {
@@ -292,21 +291,20 @@ pub(crate) enum ConnectionStep {
         repeat_at: Duration,
         pause: Duration,
     },
-    /// Its record is being delivered.
+    /// The record is being delivered.
     Replaying(Replay),
-    /// The record was delivered; the server has yet to live through it, and its output is still
-    /// being compared.
+    /// The record was delivered. The server must survive the replay, and the output is still being compared.
     Settling { since: Duration, look_at: Duration },
 }
 
-/// What a server had said, as far as that is to be compared.
+/// Old output of the server, as far as the output is to be compared.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ComparedOutput {
-    /// Where its replay waits for the server.
+    /// Places at which the replay waits for the server.
     pub(crate) beginnings: Vec<Beginning>,
-    /// Of all that it had said by some places.
+    /// Digests of all output before some places.
     pub(crate) digests: Vec<Digest>,
-    /// What its client has heard of another host, if it was made anew.
+    /// Acknowledgement of the client, if the flow was made anew and the output came from another host.
     pub(crate) heard_elsewhere: Option<SeqNumber>,
 }
 
@@ -315,14 +313,14 @@ pub(crate) struct ComparedOutput {
 pub(crate) struct Connection {
     pub(crate) key: FlowKey,
     pub(crate) flow: FlowId,
-    /// The earlier incarnation of the server that it comes from.
+    /// The earlier incarnation of the server that had the connection.
     pub(crate) incarnation: u32,
     pub(crate) point: SplicePoint,
     end: SeqNumber,
     fin: Option<SeqNumber>,
-    /// What of its server's words is to be compared.
+    /// Old output to compare.
     pub(crate) words: ComparedOutput,
-    /// So much was given to the server.
+    /// Input that the server was given.
     pub(crate) given: Given,
     /// The server has repeated all output that can be compared.
     pub(crate) is_compared: bool,
@@ -330,26 +328,26 @@ pub(crate) struct Connection {
     pub(crate) is_late: bool,
     /// Bytes that the client was sent, as far as the new server has to repeat the bytes.
     sent: u32,
-    /// What the client says from there on is in doubt, and waits for this.
+    /// Input from this place on is in doubt and waits for output.
     doubt: Option<Beginning>,
-    /// That was so, and is no more.
+    /// An earlier doubt is resolved.
     is_resolved: bool,
-    /// The server has not said again all that the client was sent.
+    /// The server has not yet repeated all output that the client was sent.
     pub(crate) is_behind: bool,
-    /// That was so when nobody had looked yet whether the client has spoken meanwhile.
+    /// `is_behind` was set at some time since [`Self::resume`] last looked for new input of the client.
     was_behind: bool,
-    /// What the client says from there on waits for that.
+    /// Input from this place on waits until the server has repeated all output.
     pub(crate) later: Option<Beginning>,
-    /// What the record had when it was asked for more since.
+    /// End of the record at the last request for more.
     asked_for: SeqNumber,
     asked: RecordRequest,
-    /// What the server has said so far, client space, and since when.
+    /// End of the server's output so far, in client space, and the time of the last change.
     said: Option<(SeqNumber, Duration)>,
-    /// Its replay was involved in a death: it goes last, and alone.
+    /// The server died during a replay of this connection: the connection is spliced last, and alone.
     pub(crate) suspect: bool,
-    /// Another host has served it before, and its client was not told yet what is recorded.
+    /// Another host had the connection, and the client has not been sent the acknowledgement of the recorded bytes.
     pub(crate) to_be_told: bool,
-    /// The server knows it already, and gets a socket that goes on with it.
+    /// The server knows the connection and gets a socket that continues the connection.
     pub(crate) is_graft: bool,
     pub(crate) step: ConnectionStep,
 }
@@ -361,19 +359,19 @@ const SLOW_SERVER_AFTER: Duration = Duration::from_secs(1);
 /// First pause before a SYN is repeated; doubles up to [`SYN_DELAY_MAX`].
 const SYN_FIRST_DELAY: Duration = Duration::from_millis(1);
 const SYN_DELAY_MAX: Duration = Duration::from_millis(64);
-/// A record that lacks what a client has said is asked for that again after this time, and then twice as long each
-/// time: a client says that again no sooner.
+/// Delay before a record is asked again for bytes that the client has sent; the delay doubles. The client retransmits
+/// no sooner.
 const RECORD_REQUEST_DELAY: Duration = Duration::from_millis(200);
 
-/// The last question for more of what a client has said.
+/// The last request for more bytes of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct RecordRequest {
-    /// How far the client had spoken.
+    /// End of the bytes that the client had sent.
     said: SeqNumber,
-    /// The end of the record at the other end of a log link.
+    /// End of the record at the other end of a log link.
     recorded: SeqNumber,
     at: Duration,
-    /// How long the next question for the same waits.
+    /// Delay of the next request for the same bytes.
     pause: Duration,
 }
 
@@ -425,7 +423,7 @@ impl Connection {
                     .nxt
                     .distance_from(point.outstream)
                     .unwrap_or(0),
-                Some(_) => 0, // a server with state has compared that by itself
+                Some(_) => 0, // a server with state has compared the output itself
             },
             doubt: None,
             is_resolved: false,
@@ -442,7 +440,7 @@ impl Connection {
         }
     }
 
-    /// One that was found at the end of its way, which somebody else has watched so far.
+    /// A connection found at the end of a recovery that an earlier `serve` watched.
     pub(crate) fn found(key: FlowKey, flow: &Flow, now: Duration) -> Self {
         let given = since(flow.splice.instream + 1, flow.splice.ack);
         Self {
@@ -522,8 +520,7 @@ impl Connection {
         }
     }
 
-    /// Look at its flow in the data plane. Returns whether the server's socket took the
-    /// connection just now.
+    /// Reads the state of the flow in the data plane. Returns whether the server's socket took the connection just now.
     pub(crate) fn observe(&mut self, flow: Option<&Flow>, now: Duration) -> bool {
         let Some(flow) = flow else { return false };
         let mut spliced = false;
@@ -562,7 +559,7 @@ impl Connection {
         spliced
     }
 
-    /// Everything was delivered; the server has yet to live through it.
+    /// All input was delivered; the server must survive the replay.
     pub(crate) fn settles(&mut self, now: Duration) {
         if let ConnectionStep::Replaying(replay) = &mut self.step {
             self.words.beginnings = replay.later_gates();
@@ -573,16 +570,16 @@ impl Connection {
         };
     }
 
-    /// What the client says from there on no earlier server has read: it waits until this one has said again all that
-    /// the client was sent. (Where a dead host may have read and answered anything, that is not known.)
+    /// No earlier server has read the client's bytes from there on. These bytes wait until this server has repeated all
+    /// output that the client was sent. (Where a dead host may have read and answered any bytes, the place is unknown.)
     fn waits_for(&self, flow: &Flow) -> Option<Beginning> {
         let log = &flow.log;
         let is_known = log.restored == Restored::Not || log.doubt.is_some();
         if !is_known || !self.is_behind {
             return None;
         }
-        // Who says something acknowledges what led to that, though its client may not be told. (Without a log link
-        // there are no such places, and what is there has no meaning.)
+        // A server that answers acknowledges the input of the answer, even if the client never gets the
+        // acknowledgement. (Without a log link there are no such places, and the fields have no meaning.)
         let read = flow.server.ack;
         let is_place = |at: &SeqNumber| at.after(read) && at.at_or_before(flow.client.nxt);
         let doubt = log.doubt.filter(|_| log.restored != Restored::Not);
@@ -594,15 +591,14 @@ impl Connection {
         })
     }
 
-    /// Something was said since the record was asked last, or came to the record; or may have come late, or again to a
-    /// logger that was killed.
+    /// Since the last request the client has sent bytes, or the record has grown; or bytes may have come late, or again
+    /// to a logger that was killed.
     fn may_have_more(&self, flow: &Flow, now: Duration) -> bool {
         !self.asked.is_of(flow) || now.saturating_sub(self.asked.at) >= self.asked.pause
     }
 
-    /// Everything was delivered, and what is recorded since of what the client has said was in doubt, and is no more;
-    /// or it is not, but was held with something that is; or the client has spoken when the server had not said again
-    /// all that the client was sent. There is a replay again, which gives that to the server.
+    /// Begins another replay when more input may be given. Either the doubt about recorded input is resolved; or
+    /// recorded input was held together with resolved input; or the client sent input while the server was behind.
     pub(crate) fn resume(&mut self, flow: &Flow, now: Duration) -> bool {
         let start = self.point.instream + 1;
         let end = (start + self.given.bytes).max_seq(flow.splice.ack);
@@ -636,17 +632,17 @@ impl Connection {
         may_give
     }
 
-    /// What its client says next is in doubt, and has to wait.
+    /// The client's next input is in doubt and must wait.
     pub(crate) fn is_doubted(&self) -> bool {
         self.doubt.is_some()
     }
 
-    /// But the last number that the client has heard is missing, which may be the end of what the dead server said.
+    /// Only the last number that the client has is missing, which may be the FIN of the dead server.
     fn lacks_end(&self, doubt: Beginning) -> bool {
         self.said.is_some_and(|(said, _)| said + 1 == doubt.heard)
     }
 
-    /// The server has not said again what the client waits for that says something next.
+    /// The reason to lose a connection whose next input waits for output that the server has not repeated.
     pub(crate) fn output_not_repeated(&self) -> LostReason {
         let heard = self.doubt.or(self.later).map(|waits| waits.heard);
         let bytes = heard.and_then(|heard| heard.distance_from(self.point.outstream));
@@ -656,7 +652,7 @@ impl Connection {
         }
     }
 
-    /// For how long the server has said nothing more, while something that the client has said waits for that.
+    /// Time since the last output of the server, while input of the client waits for more output.
     pub(crate) fn client_waits(&self, flow: &Flow, now: Duration) -> Duration {
         let waits = self.doubt.or(self.later);
         let given = (self.point.instream + 1 + self.given.bytes).max_seq(flow.splice.ack);
@@ -666,8 +662,8 @@ impl Connection {
         since.map_or(Duration::ZERO, |(_, at)| now.saturating_sub(at))
     }
 
-    /// Delivering it has begun and it is not known whether the server survives it, which it has to for
-    /// `settle`. That its output is still being compared does not count.
+    /// Delivery has begun, and the server has not yet survived the replay for `settle`. A comparison that still runs
+    /// does not count.
     pub(crate) fn in_replay(&self, now: Duration, settle: Duration) -> bool {
         match &self.step {
             ConnectionStep::Waiting | ConnectionStep::Splicing { .. } => false,
@@ -678,7 +674,7 @@ impl Connection {
         }
     }
 
-    /// Its turn has come, and is not over: the next suspect waits.
+    /// The turn of this connection has come and is not over: the next suspect waits.
     pub(crate) fn is_in_replay_slot(&self, now: Duration, settle: Duration) -> bool {
         match &self.step {
             ConnectionStep::Waiting => false,
@@ -687,8 +683,8 @@ impl Connection {
         }
     }
 
-    /// Its record has not been delivered yet. A FIN that has to wait for what the server says
-    /// does not count: that takes as long as the server takes.
+    /// The record has not been delivered yet. A FIN that waits for output of the server does not count: the wait takes
+    /// as long as the server takes.
     pub(crate) fn to_be_replayed(&self) -> bool {
         match &self.step {
             ConnectionStep::Waiting | ConnectionStep::Splicing { .. } => true,
@@ -702,8 +698,8 @@ impl Connection {
         matches!(&self.step, ConnectionStep::Replaying(replay) if replay.awaits().is_some() && replay.idle(now) >= SLOW_SERVER_AFTER)
     }
 
-    /// The data plane was asked for a comparison when the server had said all of that already, and something else: a
-    /// server that waits for the next request says no more, and the data plane compares before the next byte only.
+    /// The data plane was asked for a comparison when the server had already sent the whole output, and other output. A
+    /// server that waits for the next request sends no more, and the data plane compares only before the next byte.
     pub(crate) fn contradicted(&self, flow: &Flow, now: Duration) -> Option<LostReason> {
         let (wanted, said) = (flow.digest.wanted?, flow.digest.now);
         // The server's next byte may be on the way: the data plane changes the digest meanwhile.
@@ -731,7 +727,7 @@ impl Connection {
         });
         let heads = flow.verify.compared.min(self.sent);
         let sampled = by_digest.saturating_sub(whole.max(heads));
-        // Of what another host has said the digest may be older than the newest heads.
+        // For output of another host, the digest may be older than the newest response heads.
         let behind = flow.verify.behind.min(self.sent - by_digest);
         let compared = heads.max(whole + behind);
         Compared {

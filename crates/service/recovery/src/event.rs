@@ -1,4 +1,4 @@
-//! What is told to people: one event for each thing that they may want to know.
+//! Events for operators, and the sentences of the events.
 
 use std::{fmt, time::Duration};
 
@@ -52,7 +52,7 @@ impl fmt::Display for SignalName {
     }
 }
 
-/// What the server died of.
+/// The cause of the server's death.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Cause {
@@ -63,32 +63,33 @@ pub enum Cause {
         /// The signal's number.
         signal: u32,
     },
-    /// A process left with a status other than 0.
+    /// A process exited with a status other than 0.
     Status {
         /// The process.
         pid: u32,
         /// The status.
         status: u32,
     },
-    /// It could not be started, or left by itself before it served.
+    /// The server could not be started, or exited before serving.
     NotServing,
-    /// The host has stopped, and runs again, or another host serves: the connections are known from the records.
+    /// The host has stopped and runs again, or another host serves: the records name the connections.
     Host,
-    /// Another host has given the service up: by a move, or by a stop.
+    /// Another host has handed the service over, by a switchover or by a stop.
     Moved,
     /// `serve` has ended the server: a user has asked for a restart.
     Restart,
-    /// We have ended it, so that its record begins anew: nobody was connected.
+    /// `serve` has ended the server for a reset of the record: no client was connected.
     RecordReset,
-    /// The server was about to act in a way that cannot be replayed, and has ended before a client heard of that.
+    /// The server was about to make a call that cannot be replayed, and ended before a client got any output of the
+    /// call.
     NotReplayable {
-        /// The process that has ended so.
+        /// The process that ended.
         pid: u32,
     },
 }
 
 impl Cause {
-    /// The process that has ended; `None`: it was not one.
+    /// The process that ended; `None` if the cause is no process.
     #[must_use]
     pub fn pid(self) -> Option<u32> {
         match self {
@@ -99,7 +100,7 @@ impl Cause {
         }
     }
 
-    /// A user has asked for this end, and was told: no death.
+    /// A user has asked for this end and was answered: no death.
     #[must_use]
     pub fn is_asked_for(self) -> bool {
         matches!(self, Self::Moved | Self::Restart)
@@ -153,7 +154,7 @@ pub enum GaveUp {
     Stopped,
     /// The service ends by an error.
     Failed,
-    /// The server does what cannot be replayed.
+    /// The server made a call that cannot be replayed.
     NotReplayable,
 }
 
@@ -168,46 +169,46 @@ impl From<GaveUp> for LostReason {
     }
 }
 
-/// Why a connection could not be kept.
+/// The reason why a connection could not be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LostReason {
     /// The connection had lost its protection earlier.
     Unprotected {
-        /// The reason for that.
+        /// The reason for the loss of protection.
         reason: UnprotectedReason,
     },
-    /// The logger knows nothing of it.
+    /// The logger has no record of the connection.
     NoRecord,
-    /// The record ends before what the client was told has been received.
+    /// The record ends before an acknowledgement that the client has.
     RecordIncomplete {
         /// Lowest sequence number that is not in the record.
         stable_seq: SeqNumber,
-        /// What the client was told.
+        /// Newest acknowledgement that the client has.
         acknowledged: SeqNumber,
     },
-    /// The replayed server said something else than the client was sent.
+    /// The output of the restarted server differs from the output that the client was sent.
     Diverged {
         /// Offset in the outstream of the first byte that differs.
         offset: u32,
     },
-    /// The restarted server said something else, as the hash of the output shows.
+    /// The output of the restarted server differs, as the hash of the output shows.
     DivergedBefore {
         /// The hash was compared before this byte of the outstream, counted from 0.
         offset: u32,
     },
-    /// The replayed server closed the connection before the end of what the client was sent.
+    /// The restarted server closed the connection before the end of the output that the client was sent.
     EndedEarly {
-        /// Offset in the outstream at which it closed.
+        /// Offset in the outstream of the close.
         offset: u32,
     },
-    /// The server has sent so much that, said again, it could not be told from what is new.
+    /// The server has sent so much output that repeated output could not be told from new output.
     OutstreamTooLong {
-        /// How much, bytes.
+        /// Bytes that the server has sent.
         sent: u64,
     },
     /// The server died several times while this connection was replayed.
     Quarantined {
-        /// How often.
+        /// Number of deaths.
         deaths: u32,
     },
     /// The restarted server did not take the connection in time.
@@ -219,7 +220,7 @@ pub enum LostReason {
     },
     /// The restarted server has not repeated in time the output before a later request of the client.
     OutputNotRepeated {
-        /// Bytes of output that the client had heard before that request, from the beginning of the replay.
+        /// Bytes of output that the client had before that request, from the beginning of the replay.
         bytes: u32,
         /// Bytes of that request and later requests: the server was not given these.
         missing: u32,
@@ -235,18 +236,18 @@ pub enum LostReason {
     /// The host was restarted, and too little of the output that the client had received is recorded for a comparison:
     /// the newest output had not reached the logger.
     NotComparable {
-        /// Bytes of the last answer that the client had, as far as they should be recorded.
+        /// Bytes of the last response that the client has, up to the number that should be recorded.
         heard: u32,
-        /// Bytes of it that are.
+        /// Bytes of this response that are recorded.
         recorded: u32,
     },
-    /// The host was restarted, and what the client may have of an answer that was not recorded, behind a hole, it
-    /// cannot say: it has no selective acknowledgements.
+    /// The host was restarted, and the client may have bytes of an unrecorded response beyond a gap. The client cannot
+    /// say so, without selective acknowledgements.
     HoleUnknown,
-    /// The server has state of its own that could not be rebuilt: it does not know the connection any more.
+    /// The state of the server could not be rebuilt: the server does not know the connection any more.
     Forgotten,
-    /// The host was restarted, and the client has not said in time where it stands; or what it said
-    /// showed that it was told of more than is recorded, or it has never sent again what is not.
+    /// The host was restarted, and the client has not confirmed its sequence numbers in time. Or the client has an
+    /// acknowledgement beyond the record, or has never retransmitted bytes that are missing in the record.
     ClientSilent,
 }
 
@@ -332,28 +333,28 @@ impl Serialize for LostReason {
     }
 }
 
-/// How long the steps of a recovery took; each from the death, in milliseconds.
+/// Durations of the steps of a recovery, each from the death, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Timings {
-    /// Until we knew.
+    /// Until `serve` knew of the death.
     pub detected_ms: f64,
     /// Until nothing of the old server was left.
     pub cleared_ms: f64,
     /// Until the new server's main process ran.
     pub restarted_ms: f64,
-    /// Until it listened.
+    /// Until the server listened.
     pub listening_ms: f64,
-    /// Until it had replayed its own record, if it has one.
+    /// Until the server had replayed the determinant log, if there is a determinant log.
     pub replayed_ms: f64,
     /// Until the first connection was spliced.
     pub first_spliced_ms: f64,
-    /// Until the last one was.
+    /// Until the last connection was spliced.
     pub spliced_ms: f64,
     /// Until every record was replayed.
     pub live_ms: f64,
 }
 
-/// What was given to the new server of a connection.
+/// The part of the record of a connection that the new server was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Replayed {
     /// Which.
@@ -371,9 +372,9 @@ pub struct Replayed {
 pub enum Event {
     /// The server died and the gate is shut.
     Died {
-        /// Of what.
+        /// The cause.
         cause: Cause,
-        /// From the death to our knowing it, milliseconds.
+        /// Time from the death to the detection, milliseconds.
         detected_ms: f64,
     },
     /// The server runs again.
@@ -410,7 +411,7 @@ pub enum Event {
         replayed_bytes: u64,
         /// The connections of which the most was given to the new server.
         replayed: Vec<Replayed>,
-        /// How long everything took.
+        /// Durations of all steps.
         timings: Timings,
     },
     /// Connections that were still compared go on.
@@ -430,7 +431,7 @@ pub enum Event {
         /// Bytes of these requests.
         replayed_bytes: u32,
     },
-    /// A client reset its connection while nobody served it.
+    /// A client reset a connection while no server had the connection.
     ClientReset {
         /// Which.
         #[serde(serialize_with = "display")]

@@ -12,19 +12,19 @@ use crate::{
     service::Recovery,
 };
 
-/// What is known of what a server on another host has said.
+/// Digests of the output that a server on another host has sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutputBefore {
-    /// As far as the client has heard it.
+    /// Digest of the output that the client has.
     pub said: Digest,
-    /// What a replay leaves out of it.
+    /// Digest of the output that a replay leaves out.
     pub turn: Digest,
 }
 
 impl Recovery {
-    /// Where the client of this connection began to speak after it had heard everything, in order: there its replay
-    /// waits until the server has said as much again. RecordRequest for by [`Action::Expect`].
-    /// And digests of what its server had said, in order.
+    /// Places at which the client sent after the client had all output, in order: at each place the replay waits until
+    /// the server has repeated the output. Also digests of the server's output, in order. [`Action::Expect`] asks for
+    /// both.
     pub fn beginnings(&mut self, id: FlowId, beginnings: Vec<Beginning>, digests: Vec<Digest>) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.words.digests = digests;
@@ -35,7 +35,7 @@ impl Recovery {
         }
     }
 
-    /// What another host's server has said, of a connection that was made anew: before its splice.
+    /// Output of another host's server, for a connection that was made anew. Called before the splice.
     #[must_use]
     pub fn output_before(&self, id: FlowId) -> Option<OutputBefore> {
         let connection = self.connections.get(&id)?;
@@ -55,8 +55,8 @@ impl Recovery {
         (turn.base == said.base).then_some(OutputBefore { said, turn })
     }
 
-    /// The digest that is to be compared first on this connection ([`Action::Compare`]): before its SYN, for a server
-    /// may speak at once.
+    /// The digest that is compared first on this connection ([`Action::Compare`]). The digest is set before the SYN,
+    /// because a server may send at once.
     #[must_use]
     pub fn compared_first(&self, id: FlowId) -> Option<Digest> {
         let beginnings = &self.connections.get(&id)?.words.beginnings;

@@ -1,8 +1,11 @@
-//! Connections that the server knows, since it has replayed a record of its own: each gets a socket that goes on
-//! with it, and the server waits until it has them all. Clients of which another host knew more have to say
-//! first where they stand, which takes a round trip or so; who does not say it in time is lost, so that one that is
-//! away does not keep all others waiting. One that the server has closed nobody waits for: its socket is never the
-//! server's, and is made when its client speaks, even after the server has gone on.
+//! Connections that the server knows after the replay of the determinant log. Each connection gets a socket that
+//! continues the connection, and the server waits for all sockets.
+//!
+//! A client of another host must first confirm its sequence numbers, which takes about a round trip. A silent client's
+//! connection is lost after a timeout: an absent client must not delay the other clients.
+//!
+//! The server does not wait for a connection that the server has closed. The socket of such a connection is never
+//! handed over; the socket is made when the client answers, even after the server has continued.
 
 use std::time::Duration;
 
@@ -11,19 +14,20 @@ use wire::FlowId;
 use crate::{action::Action, connection::ConnectionStep, event::LostReason, service::Recovery};
 
 impl Recovery {
-    /// The connections are known, and what the server knows of them.
+    /// The connections are known, together with the server's positions.
     pub(crate) fn start_grafts(&mut self, now: Duration) {
         if self.config.wrapped {
             self.hand_over_by = Some(now + self.config.hear_timeout);
         }
     }
 
-    /// Has the server got its connections, if it waits for them?
+    /// Whether the server has received all sockets, if the server waits for sockets.
     pub(crate) fn has_handed_over(&self) -> bool {
         self.hand_over_by.is_none()
     }
 
-    /// Those whose clients have spoken go on at once, and when nobody is missing any more, the server does.
+    /// Connections of clients that have answered continue at once. When no client is missing any more, the server
+    /// continues.
     pub(crate) fn graft_ready(&mut self, now: Duration) {
         for connection in self.connections.values_mut() {
             if connection.is_graft && matches!(connection.step, ConnectionStep::Waiting) {

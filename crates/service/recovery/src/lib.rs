@@ -1,25 +1,23 @@
-//! How a service and its connections are brought back: the decisions, without any I/O.
+//! Decisions of the recovery of a service and its connections, without any I/O.
 //!
-//! [`Recovery`] is told what happened (a process died, the cgroup is empty, the server listens, a
-//! flow's state in the data plane) and what time it is; it answers with [`Action`]s for others to
-//! carry out. `serve` does so with processes and kernel maps, the simulator with models of them.
+//! [`Recovery`] receives events (a process died, the cgroup is empty, the server listens, a flow's state in the data
+//! plane) with the time, and answers with [`Action`]s for the caller to carry out. `serve` carries out actions with
+//! processes and kernel maps, the simulator with models of processes and maps.
 //!
-//! The way of a failure (FT-TCP IV.E), with the stage in which each step happens:
+//! The steps after a failure (FT-TCP IV.E), with the stage of each step:
 //!
 //! | stage | waits for | then |
 //! |---|---|---|
-//! | `Serving` | a death | the gate is shut, what is left of the server is killed |
-//! | `Clearing` | no process of the service is left | orphaned sockets are removed, the record is flushed, a new
-//! incarnation begins, the server is started |
+//! | `Serving` | a death | the gate is shut, the rest of the server is killed |
+//! | `Clearing` | no process is left | orphaned sockets go, the record is flushed, a new incarnation is started |
 //! | `Starting` | the server listens, the record is flushed | the connections are listed |
 //! | `Listing` | flows and their records | each is judged: kept, or lost with a reason |
-//! | `Recovering` | every kept connection is spliced and replayed | the lost ones are reset, strangers get their RST
-//! again |
+//! | `Recovering` | kept connections are spliced and replayed | lost connections and unknown segments get RST |
 //!
-//! A death in any stage leads back to `Clearing`. A connection is never recovered on a guess: if
-//! its record has a hole, if its replay differs from what the client was sent, if it seems to kill
-//! the server again and again, it is reset, and an event says why. A client that waits for longer than a
-//! second is told meanwhile that there is no room now.
+//! A death in any stage leads back to `Clearing`. A connection is never recovered on a guess. A connection is reset,
+//! with an event that gives the reason, if the record has a gap, if the replay differs from the output that the client
+//! was sent, or if the replay seems to kill the server each time. A client that waits for longer than a second gets
+//! zero-window ACKs meanwhile.
 
 #![forbid(unsafe_code)]
 

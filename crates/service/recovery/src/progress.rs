@@ -1,4 +1,4 @@
-//! The way of the connections back: splicing, replaying, settling.
+//! Steps of the connections in a recovery: splicing, replaying, settling.
 
 use std::time::Duration;
 
@@ -31,8 +31,8 @@ impl Recovery {
             .map(|connection| (connection.flow, connection.key))
     }
 
-    /// The present state of a connection in the data plane; `None`: it is gone, or another
-    /// connection has its 4-tuple.
+    /// Takes the present state of a connection in the data plane; `None` if the connection is gone, or another
+    /// connection has the 4-tuple.
     pub fn observe(&mut self, id: FlowId, flow: Option<&Flow>, now: Duration) {
         let flow = flow.filter(|flow| flow.id == id);
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -42,13 +42,14 @@ impl Recovery {
         let awaited = connection.to_be_replayed();
         match flow {
             _ if matches!(connection.step, ConnectionStep::Waiting) => return,
-            // It was spliced and has ended since we looked last; its 4-tuple is not ours any more.
+            // The connection was spliced and has ended since the last look; the 4-tuple may belong to another
+            // connection now.
             None if awaited => return self.settle(id, None),
             Some(flow) if awaited && flow.client.reset => {
                 self.remove_connection(id);
                 return self.forget_reset(id, key);
             }
-            // The splice was asked for, but not carried out: this is its state in an earlier incarnation.
+            // The splice was asked for, but not carried out: this state belongs to an earlier incarnation.
             Some(flow) if flow.incarnation == connection.incarnation => return,
             Some(flow) if flow.mode == Mode::Diverged => {
                 return self.diverged(key, flow);
@@ -76,9 +77,9 @@ impl Recovery {
                 .push_back(Action::UpdateWindow { key, flow: id });
         }
         match &mut connection.step {
-            // During a long replay the client has sent again what nobody acknowledged; its timer
-            // doubles with each try. What it sent is in the record by now, and delivering it
-            // spares the client the next wait. A moment is enough for that, of one that goes on.
+            // During a long replay the client has retransmitted bytes without an acknowledgement, and the client's
+            // timer doubles with each try. The record has these bytes by now, and a delivery now spares the client the
+            // next timeout. A single question is enough, even for a client that goes on sending.
             ConnectionStep::Replaying(replay) if replay.complete() => {
                 let sent = flow.map_or(replay.end(), |flow| flow.client.nxt);
                 if replay.ask_for_more(sent) {
@@ -103,7 +104,7 @@ impl Recovery {
                 }
                 let (lasted, answer) = (now.saturating_sub(*since), self.config.answer_timeout);
                 let ahead = flow.is_some_and(|f| f.log.ahead && !ended);
-                // What is missing would have come by now: somebody else had acknowledged it.
+                // The missing bytes would have come by now: another host had acknowledged these bytes.
                 if ahead && lasted >= answer {
                     return self.drop_connection(id, LostReason::ClientSilent);
                 }
@@ -113,7 +114,7 @@ impl Recovery {
                     return;
                 }
                 if (doubted || is_behind) && !ended {
-                    // What nobody says anything after needs no end.
+                    // A doubt without waiting input needs no timeout.
                     let waits = flow.map(|flow| connection.client_waits(flow, now));
                     if waits.is_some_and(|waits| waits >= self.config.output_repeat_timeout) {
                         let reason = connection.output_not_repeated();
@@ -169,15 +170,15 @@ impl Recovery {
         }
     }
 
-    /// A logger that was killed has lost what it had acknowledged to nobody: the record of this connection, of which
-    /// the client was told `told`, ends at `end`. The client has the rest still, and sends that again when it hears of
-    /// room: a replay that waited for the rest would never end.
+    /// A killed logger has lost bytes without an acknowledgement to any client: the record of this connection ends at
+    /// `end`, and the client has acknowledgements up to `told`. The client still has the rest, and retransmits the rest
+    /// after a window update. A replay that waited for the rest would never end.
     pub fn record_ends(&mut self, id: FlowId, end: SeqNumber, told: SeqNumber, now: Duration) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
         if end.before(told) {
-            return; // more is lost than the client can say again
+            return; // more is lost than the client can retransmit
         }
         connection.record_ends(end);
         if matches!(&connection.step, ConnectionStep::Replaying(replay) if replay.complete()) {
@@ -214,7 +215,7 @@ impl Recovery {
         self.emit_verified();
     }
 
-    /// Tells `verified`, once for all connections but the late ones.
+    /// Emits `verified`, once for all connections except late connections.
     pub(crate) fn emit_verified(&mut self) {
         self.emit_outcome(None);
         let others_done = self.connections.values().all(|one| one.is_late);
@@ -254,8 +255,8 @@ impl Recovery {
         }
     }
 
-    /// Begin with the connections whose turn it is: in the order of their handshakes, as many at
-    /// a time as may wait for an answer; suspects after all others, and one at a time.
+    /// Begins with the connections whose turn has come, in the order of the handshakes. At most `splice_window`
+    /// connections wait for an answer at a time. Suspects follow after all other connections, and alone.
     fn splice_next(&mut self, now: Duration) {
         if self.awaits_logger {
             return;
@@ -371,7 +372,7 @@ impl Recovery {
         self.open_serving_report(now);
     }
 
-    /// When to call [`Recovery::poll`] at the latest; `None`: nothing is due by itself.
+    /// Latest time of the next call of [`Recovery::poll`]; `None` if no timer runs.
     #[must_use]
     pub fn deadline(&self) -> Option<Duration> {
         let is_down =
@@ -416,7 +417,7 @@ fn pause(since: Duration, is_compared: bool, now: Duration, settle: Duration) ->
     }
 }
 
-/// The new server has said everything again that can be compared.
+/// The new server has repeated all output that can be compared.
 fn has_repeated_output(flow: &Flow) -> bool {
     flow.mode != Mode::Spliced
         || !flow.digest.says_again()

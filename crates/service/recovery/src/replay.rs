@@ -1,53 +1,54 @@
-//! The replay sender: a TCP sender for a record that is complete, towards a receiver on the same
-//! host. It obeys the receiver's window, and sends again from the last acknowledged byte when
-//! nothing moves (RFC 9293 3.8.1, with a timer that suits a path without a network).
+//! The replay sender: a TCP sender of a complete record, towards a receiver on the same host. The sender obeys the
+//! receiver's window, and retransmits from the last acknowledged byte after a timeout (RFC 9293 3.8.1, with a timer
+//! that suits a path without a network).
 //!
-//! The server gets no more than the client would have sent: input after an answer waits until the server has repeated
-//! all output before it, and output counts only when equal to the record (`verify.h`). So no request is executed for a
-//! connection that the comparison is going to end: the digest (`digest.h`) of the output that is not recorded is
-//! recorded at the place at which the client spoke next, and is compared there.
+//! The server gets no more input than the client would have sent: input after a response waits until the server has
+//! repeated all output before that input, and output counts only when equal to the record (`verify.h`). Therefore the
+//! server executes no request of a connection whose comparison fails before the request. For output that is not
+//! recorded, the record has a digest (`digest.h`) at the place of the client's next request, and the comparison takes
+//! place there.
 
 use std::time::Duration;
 
 use south_model::{Digest, DigestHalf};
 use wire::SeqNumber;
 
-/// Nothing was acknowledged for this long: send again. The path is a function call, but the
-/// server may be busy, and its receive queue may have refused a frame.
+/// A replay retransmits after this time without an acknowledgement. The path is a function call, but the server may be
+/// busy, and a full receive queue may have refused a frame.
 const RETRANSMISSION_TIMEOUT: Duration = Duration::from_millis(40);
 
-/// The server has said all but the last number that the client had heard before its FIN, and no more for
-/// this long: that number was the server's own FIN, and it waits for the client's before it says it
-/// again. (The client's FIN was recorded when it was sent for the second time.)
+/// The server has repeated all but the last number that the client had before its FIN, and has sent no more for this
+/// time. That number was the FIN of the server, and the server waits for the client's FIN before the repetition. (The
+/// record has a retransmission of the client's FIN.)
 const SERVER_FIN_WAIT: Duration = Duration::from_secs(1);
-/// It may wait for the FIN even longer before its own end: then it has to get it at last, as from the
+/// A server may wait even longer for the FIN before its own end. After this time the server gets the FIN, as from the
 /// client itself (`ingress.h`).
 const CLIENT_FIN_DELAY_MAX: Duration = Duration::from_secs(30);
 
 /// A piece of the record to be delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Sequence number of its first byte.
+    /// Sequence number of the first byte.
     pub from: SeqNumber,
-    /// Number of payload bytes; may be 0 when only the FIN is left.
+    /// Number of payload bytes; may be 0 when only the FIN remains.
     pub len: u32,
     /// The client's FIN follows the last byte.
     pub fin: bool,
 }
 
-/// A place at which a client began to speak after having heard all output of the server.
+/// A place at which a client began to send after all output of the server had arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beginning {
     /// The first byte of the client.
     pub instream: SeqNumber,
     /// The end of the output before this place.
     pub heard: SeqNumber,
-    /// The digest of that, if not all of it is recorded.
+    /// Digest of the output before this place, if the output is not recorded completely.
     pub said: Option<Digest>,
 }
 
 impl Beginning {
-    /// Here all of that is compared with a digest, before what lies behind is given to the server.
+    /// Whether all output up to `heard` is compared with a digest here, before the server gets later input.
     pub(crate) fn compares(&self, heard: SeqNumber) -> bool {
         self.said.is_some() && self.heard.at_or_after(heard)
     }
@@ -56,17 +57,17 @@ impl Beginning {
 /// The part of a client's input that the restarted server was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Given {
-    /// How often the client had begun to speak.
+    /// Number of requests.
     pub(crate) requests: u32,
     pub(crate) bytes: u32,
 }
 
-/// What of a replay waits for digests.
+/// Digests of a replay that are still to be compared.
 #[derive(Debug, Clone, Copy, Default)]
 struct Comparing {
-    /// Of so many gates it is known whether they have one, and all were asked for.
+    /// Number of gates whose digests are known, and were asked for.
     up_to: usize,
-    /// What lies before this number is not compared yet.
+    /// Output before this number is not compared yet.
     due: Option<SeqNumber>,
 }
 
@@ -79,7 +80,7 @@ pub(crate) struct Replay {
     edge: SeqNumber,
     /// End of the payload.
     end: SeqNumber,
-    /// The FIN follows when the server has said everything before this.
+    /// The FIN follows when the server has sent all output before this number.
     fin: Option<SeqNumber>,
     /// The places at which the client waited for the server, in order.
     gates: Vec<Beginning>,
@@ -88,30 +89,29 @@ pub(crate) struct Replay {
     /// The number of gates behind which the first byte was sent.
     begun: usize,
     comparing: Comparing,
-    /// What the client says from there on may have been answered by its dead host.
+    /// Input from this place on may have been answered by the dead host.
     doubt: Option<Beginning>,
-    /// What the client has said since the death of the server before, and of which no earlier server has read
-    /// anything, waits until all that the client was sent is said again.
+    /// The client's new input since the death, which no earlier server has read, waits until all output is repeated.
     later: Option<Beginning>,
-    /// The server rests before the last number of what the client has heard: that is taken for the server's end.
+    /// The server pauses before the last number that the client has: this number counts as the FIN of the server.
     trusts_end: Option<SeqNumber>,
     /// The first byte that was never sent.
     reached: SeqNumber,
-    /// Times that the client had begun to speak, in what was given before.
+    /// Number of requests in earlier input.
     earlier: u32,
-    /// End of what the server has said, if it has said anything; client space.
+    /// End of the server's output, if there is any; client space.
     said: Option<SeqNumber>,
     /// The question for more record was asked.
     asked: bool,
-    /// When the receiver last took something or opened its window.
+    /// Time at which the receiver last took bytes or opened the window.
     moved: Duration,
-    /// When to send again from the last acknowledged byte.
+    /// Time of the next retransmission from the last acknowledged byte.
     resend_at: Duration,
 }
 
 impl Replay {
-    /// A replay of the record from `start` to `end`, and of the FIN behind it, which the client
-    /// sent when it had heard what `fin` says.
+    /// A replay of the record from `start` to `end`, and of the FIN behind the end. The client sent the FIN when the
+    /// client had the output up to `fin`.
     pub(crate) fn new(
         start: SeqNumber,
         end: SeqNumber,
@@ -147,7 +147,7 @@ impl Replay {
         self.gates = gates;
         self.gates
             .retain(|gate| gate.instream.at_or_after(self.next));
-        let _ = self.want(); // the first was asked for with the splice
+        let _ = self.want(); // the first digest was asked for with the splice
         self
     }
 
@@ -156,15 +156,15 @@ impl Replay {
         self.gates.split_off(self.open)
     }
 
-    /// What the client has said in the record since the death of the server before waits for this.
+    /// New input in the record since the death waits for this place of the output.
     pub(crate) fn set_later(&mut self, later: Option<Beginning>) {
         self.wait_from(self.start, later);
     }
 
-    /// The next digest to be compared, once: before the server is given what lets it say so much.
+    /// The next digest to be compared, returned once: before the server gets the input that leads to this output.
     pub(crate) fn want(&mut self) -> Option<Digest> {
         if self.open < self.comparing.up_to {
-            return None; // there is one at a time
+            return None; // only a single digest is compared at a time
         }
         let mut later = self.gates.iter().enumerate().skip(self.open);
         let next = later.find_map(|(at, gate)| Some((at, gate.said?)));
@@ -172,7 +172,7 @@ impl Replay {
         next.map(|(_, digest)| digest)
     }
 
-    /// What the data plane is still to compare.
+    /// Takes the digest that the data plane has still to compare.
     pub(crate) fn compare(&mut self, digest: &DigestHalf) {
         let due = digest.wanted.filter(|wanted| *wanted != digest.now);
         self.comparing.due = due.map(|wanted| wanted.next);
@@ -190,14 +190,14 @@ impl Replay {
         }
     }
 
-    /// At one of the places to come all that a client in doubt has heard is compared with a digest: what the dead
-    /// server had read by then waits for nothing else.
+    /// Whether a later gate compares all output that a client in doubt has with a digest. Then input that the dead
+    /// server had read waits for no more output.
     pub(crate) fn compares(&self, doubt: Beginning) -> bool {
         let mut later = self.gates[self.open..].iter();
         later.any(|gate| gate.compares(doubt.heard))
     }
 
-    /// What is in doubt waits for what the client has heard. When it is in doubt no more, the record may have grown.
+    /// Input in doubt waits for the output that the client has. After the end of the doubt, the record may have grown.
     pub(crate) fn doubt(&mut self, doubt: Option<Beginning>, now: Duration) {
         let rests = |doubt: &Beginning| {
             let lacks_end = self.said.is_some_and(|said| said + 1 == doubt.heard);
@@ -228,8 +228,8 @@ impl Replay {
         }
     }
 
-    /// The server has said everything before `said`, in client space. What the client had heard
-    /// before its FIN, the server must have said before it hears the FIN.
+    /// The server's output has reached `said`, in client space. The server must repeat the output that the client had
+    /// before its FIN, and only then gets the FIN.
     pub(crate) fn on_output(&mut self, said: SeqNumber, now: Duration) {
         if self.said.is_none_or(|before| said.after(before)) {
             self.said = Some(said);
@@ -253,8 +253,7 @@ impl Replay {
         is_there.then_some(gate.heard)
     }
 
-    /// The next place at which the input waits: what is in doubt may begin before the next place at which the client
-    /// waited.
+    /// The next place at which the input waits. Input in doubt may begin before the next gate.
     fn next_gate(&self) -> Option<&Beginning> {
         let gate = self.gates.get(self.open).into_iter();
         let shut = gate.chain(&self.doubt).chain(&self.later);
@@ -270,7 +269,7 @@ impl Replay {
         next.map_or(self.end, |next| next.min_seq(self.end))
     }
 
-    /// Nothing waits but what the client has said since the server died.
+    /// Only new input since the server's death waits.
     pub(crate) fn awaits_later_only(&self) -> bool {
         let before = self.later.map(|later| later.instream);
         before.is_some_and(|before| self.acked.at_or_after(before))
@@ -291,7 +290,7 @@ impl Replay {
         Given { requests, bytes }
     }
 
-    /// The server has all but the FIN, and has to speak before it gets that.
+    /// The server has all bytes except the FIN, and must send output before the FIN.
     pub(crate) fn holds_fin(&self) -> bool {
         self.has_all_bytes() && !self.complete() && !self.fin_is_due()
     }
@@ -325,14 +324,14 @@ impl Replay {
         self.acked.at_or_after(self.last())
     }
 
-    /// Whether the record may have grown, of a client that has sent up to `sent`: true once, for one that has bytes,
-    /// or of which more is known, and no FIN.
+    /// Whether the record may have grown, for a client that has sent up to `sent`. True once, if the record has bytes
+    /// or the client has sent more, and no FIN is recorded.
     pub(crate) fn ask_for_more(&mut self, sent: SeqNumber) -> bool {
         let may_have = self.len() > 0 || sent.after(self.end);
         !std::mem::replace(&mut self.asked, true) && may_have && self.fin.is_none()
     }
 
-    /// What the client has sent since: the record ends at `end` now. What of that waits for the server is behind
+    /// The record has more bytes of the client and ends at `end` now. New bytes that must wait for the server begin at
     /// `later`.
     pub(crate) fn extend(&mut self, end: SeqNumber, later: Option<Beginning>, now: Duration) {
         if self.fin.is_none() && end.after(self.end) {
@@ -351,7 +350,7 @@ impl Replay {
         self.later = self.later.or(later);
     }
 
-    /// The record ends at `end`: what lies behind is lost, but for what the server has taken.
+    /// The record ends at `end`: later bytes are lost, except bytes that the server has taken.
     pub(crate) fn shorten(&mut self, end: SeqNumber) {
         let end = end.max_seq(self.acked);
         if end.before(self.end) {
@@ -377,7 +376,7 @@ impl Replay {
         self.end.distance_from(self.start).unwrap_or(0)
     }
 
-    /// How long the receiver has taken nothing, however often it was sent.
+    /// Time since the receiver last took bytes, retransmissions not counted.
     pub(crate) fn idle(&self, now: Duration) -> Duration {
         now.saturating_sub(self.moved)
     }
@@ -403,9 +402,9 @@ impl Replay {
             && len < window
             && self.next.at_or_before(self.end);
         if len == 0 && !fin {
-            // A closed window. The server may have stopped reading because it cannot write, and it
-            // cannot write because the client's window, as it knows it, is closed: a segment
-            // without payload tells it what the client's window is now.
+            // The window is closed. The server may have stopped reading because the server cannot write, while the
+            // client's window, as the server knows the window, is closed. A segment without payload carries the
+            // client's present window.
             return due.then_some(Segment {
                 from: self.next,
                 len: 0,

@@ -1,4 +1,4 @@
-//! The life of a service: from a death to serving again.
+//! The state of a service during a recovery: from a death to serving again.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -28,33 +28,33 @@ pub struct Recovery {
     pub(crate) stage: Stage,
     pub(crate) connections: BTreeMap<FlowId, Connection>,
     pub(crate) suspicion: Suspicion,
-    /// Those whose clients must say where they stand.
+    /// Connections whose clients must confirm their sequence numbers.
     pub(crate) silent: BTreeMap<FlowId, SilentClient>,
-    /// Those whose clients wait.
+    /// Connections whose clients wait.
     pub(crate) waiting: BTreeMap<FlowId, WaitingClient>,
-    /// When the flows are looked at again for those.
+    /// Time of the next look at the flows for `waiting`.
     pub(crate) list_waiting_at: Duration,
-    /// Those that are reset when the recovery is over.
+    /// Connections that are reset when the recovery is over.
     pub(crate) lost: BTreeMap<FlowId, Loss>,
-    /// How many were reset since the clients began to wait.
+    /// Number of resets since the clients began to wait.
     pub(crate) resets: usize,
     pub(crate) actions: VecDeque<Action>,
     pub(crate) events: VecDeque<Event>,
     pub(crate) drain_token: u64,
     pub(crate) drained: bool,
     pub(crate) listening: bool,
-    /// The server has replayed its own record, or has none.
+    /// The server has replayed the determinant log, or has no determinant log.
     pub(crate) replayed: bool,
-    /// The server knows nothing of its connections, and has no record of its own.
+    /// The server does not know its connections, and has no determinant log.
     pub(crate) state_lost: bool,
-    /// The next splice waits: the logger does not answer.
+    /// The next splice waits, because the logger does not answer.
     pub(crate) awaits_logger: bool,
-    /// The server waits for its connections, until then at the most.
+    /// The server waits for its connections, at most until this time.
     pub(crate) hand_over_by: Option<Duration>,
-    /// Connections were given up, and why.
+    /// The reason why connections were given up, if connections were given up.
     pub(crate) gave_up: Option<GaveUp>,
     pub(crate) died_at: Duration,
-    /// Since when clients have been waiting: the first of several deaths in a row.
+    /// Time since which clients have been waiting: the first of several deaths in a row.
     pub(crate) down_since: Duration,
     pub(crate) timings: Timings,
     pub(crate) spliced_all: bool,
@@ -123,43 +123,43 @@ impl Recovery {
         }
     }
 
-    /// Where the service stands.
+    /// The stage of the service.
     #[must_use]
     pub fn stage(&self) -> Stage {
         self.stage
     }
 
-    /// Why clients that had waited were reset, if the server has not come back since.
+    /// The reason why waiting clients were reset, if the server has not come back since.
     #[must_use]
     pub fn gave_up(&self) -> Option<GaveUp> {
         self.gave_up
     }
 
-    /// Connections that are on the way back, or were so a moment ago. Late connections do not count: a server may never
-    /// repeat the old output.
+    /// Connections in a recovery, or shortly after. Late connections do not count, because a server may never repeat
+    /// their old output.
     #[must_use]
     pub fn unsettled(&self) -> usize {
         self.connections.values().filter(|one| !one.is_late).count()
     }
 
-    /// The next thing to be done.
+    /// Returns the next action.
     pub fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// The action could not be carried out now: it is the next one again, if it is indispensable.
+    /// The action could not be carried out now. An indispensable action becomes the next action again.
     pub fn failed(&mut self, action: Action) {
         if action.is_indispensable() {
             self.actions.push_front(action);
         }
     }
 
-    /// What is to be done after that, as far as it is known, in order. A death may change it.
+    /// The later actions that are known, in order. A death may change these actions.
     pub fn upcoming(&self) -> impl Iterator<Item = &Action> {
         self.actions.iter()
     }
 
-    /// The next thing to be told.
+    /// Returns the next event.
     pub fn next_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
@@ -168,7 +168,7 @@ impl Recovery {
         millis(now.saturating_sub(self.died_at))
     }
 
-    /// The server died at `at`; we know it `now`. In any stage.
+    /// The server died at `at`, and `serve` knows of the death at `now`. Possible in any stage.
     pub fn on_death(&mut self, cause: Cause, at: Duration, now: Duration) {
         if self.stage == Stage::Clearing {
             return; // one death has many witnesses
@@ -196,13 +196,13 @@ impl Recovery {
         };
         self.spliced_all = false;
         self.kept = 0;
-        // They are found, and judged, again.
+        // The next list has these connections again, and each connection is judged again.
         self.lost.clear();
         self.silent.clear();
         self.awaits_logger = false;
         self.hand_over_by = None;
         self.verified = Verified::default();
-        // What was still to be done for the dead incarnation must not be done to the next one.
+        // Actions for the dead incarnation must not be carried out on the next incarnation.
         self.actions.retain(|action| {
             matches!(
                 action,
@@ -247,8 +247,8 @@ impl Recovery {
         ]);
     }
 
-    /// The host that served has ended, and the server is here already: it has followed what that one did. It is neither
-    /// ended nor started.
+    /// The active host has ended, and the replica runs here already. The replica has replayed the log of the active
+    /// host, and is neither killed nor started.
     pub fn promote(&mut self, cause: Cause, now: Duration) {
         self.on_death(cause, now, now);
         self.service_empty(now);
@@ -268,7 +268,7 @@ impl Recovery {
         }
     }
 
-    /// It listens on a protected port.
+    /// The server listens on a protected port.
     pub fn listening(&mut self, now: Duration) {
         if self.stage == Stage::Starting && !self.listening {
             self.listening = true;
@@ -280,25 +280,25 @@ impl Recovery {
         }
     }
 
-    /// The server has died so often in replaying its record, and each time of what this connection has said.
+    /// Input of this connection is the known cause of `deaths` deaths in replays of the determinant log.
     pub fn quarantine(&mut self, flow: FlowId, deaths: u32) {
         self.suspicion.quarantine(flow, deaths);
     }
 
-    /// There is nothing that it could replay, or it has replayed something else: it knows nothing of its connections.
-    /// Until it serves.
+    /// The server has no determinant log to replay, or the replay has diverged: the server does not know its
+    /// connections. Valid until the server serves.
     pub fn on_state_lost(&mut self) {
         self.state_lost = true;
     }
 
-    /// The server goes on without a record of the server's own input: as a server without state.
+    /// The server continues without a determinant log, as a server without state.
     pub fn continue_without_record(&mut self, now: Duration) {
         self.config.wrapped = false;
         self.state_lost = false;
         self.replayed(now);
     }
 
-    /// It has replayed its own record, and waits for its connections.
+    /// The server has replayed the determinant log and waits for its connections.
     pub fn replayed(&mut self, now: Duration) {
         if self.stage == Stage::Starting && !self.replayed {
             self.replayed = true;
@@ -315,8 +315,8 @@ impl Recovery {
         }
     }
 
-    /// The logger process is another one now. What it was to drain may have been drained by the
-    /// old one, which cannot say so any more.
+    /// Another logger process runs now. The old logger process may have drained the ring, and cannot report the drain
+    /// any more.
     pub fn logger_restarted(&mut self) {
         if self.stage == Stage::Starting && !self.drained {
             self.drain_token += 1;
@@ -326,8 +326,8 @@ impl Recovery {
         }
     }
 
-    /// Nobody will serve any more: reset what waits. Connections that are served already, by a
-    /// server that is to be stopped in an orderly way, are not touched.
+    /// The server will not serve again: waiting connections are reset. Connections that are served already, by a server
+    /// that is to be stopped in an orderly way, are not touched.
     pub fn give_up(&mut self, why: GaveUp) {
         if self.stage == Stage::Serving {
             return self.reset_unfinished(why);
@@ -340,7 +340,7 @@ impl Recovery {
         match self.stage {
             Stage::Clearing | Stage::Starting => self.actions.push_back(Action::ListConnections),
             Stage::Recovering => self.reset_unfinished(why),
-            Stage::Serving | Stage::Listing => {} // nobody waits; the list is on its way
+            Stage::Serving | Stage::Listing => {} // no client waits; the list is on its way
         }
     }
 
@@ -385,11 +385,11 @@ impl Recovery {
                 self.start_grafts(now);
                 self.poll(now);
             }
-            _ => {} // of an incarnation that has ended meanwhile
+            _ => {} // a list for an incarnation that has ended meanwhile
         }
     }
 
-    /// Nobody serves and the clients have waited long enough.
+    /// No server serves, and the clients have waited long enough.
     fn reset_all(&mut self, candidates: &[Candidate], why: GaveUp) {
         for Candidate { key, flow, .. } in candidates {
             if flow.server_closing || flow.closed_ns != 0 {
@@ -403,7 +403,7 @@ impl Recovery {
         }
     }
 
-    /// The client is gone.
+    /// The client has reset the connection.
     pub(crate) fn forget_reset(&mut self, flow: FlowId, key: FlowKey) {
         self.events
             .push_back(Event::ClientReset { connection: key });
@@ -413,7 +413,7 @@ impl Recovery {
     /// A client completed its handshake with an earlier incarnation of the server just now.
     pub fn late_connection(&mut self, candidate: &Candidate, now: Duration) {
         match self.stage {
-            // It will be among those listed.
+            // The connection will be in the next list.
             Stage::Clearing | Stage::Starting | Stage::Listing => {}
             Stage::Serving | Stage::Recovering => {
                 self.consider(candidate, now);
@@ -422,9 +422,9 @@ impl Recovery {
         }
     }
 
-    /// The service was found serving this connection, of which nobody knows yet whether its client has to send again
-    /// what the host before had acknowledged ([`south_model::LogHalf::ahead`]); or whose client waits until all that
-    /// it was sent is said again ([`Flow::is_behind`]).
+    /// A service that already serves has this connection of an earlier `serve`. Either the client may have to
+    /// retransmit bytes that the host before had acknowledged ([`south_model::LogHalf::ahead`]), or the client waits
+    /// until all output is repeated ([`Flow::is_behind`]).
     pub fn track_unacked(&mut self, key: FlowKey, flow: &Flow, now: Duration) {
         if self.stage == Stage::Serving {
             let found = Connection::found(key, flow, now);
@@ -434,7 +434,7 @@ impl Recovery {
 
     fn consider(&mut self, candidate: &Candidate, now: Duration) {
         let (key, id) = (candidate.key, candidate.flow.id);
-        // It may have been listed, and then be reported as late.
+        // A connection may first be in the list, and then be reported as late.
         if self.connections.contains_key(&id) || self.lost.contains_key(&id) {
             return;
         }
@@ -461,7 +461,7 @@ impl Recovery {
         }
     }
 
-    /// It is told when it happens: until then another death may give the connection a new chance.
+    /// The loss is reported when the reset takes place: until then another death may give the connection a new chance.
     pub(crate) fn lose(&mut self, flow: FlowId, key: FlowKey, reason: LostReason) {
         self.lose_given(flow, Loss::of(key, reason));
     }
@@ -515,7 +515,7 @@ impl Recovery {
     }
 
     /// The record of a connection is gone, for this reason. A replay that has not read the whole record fails; a
-    /// connection whose whole record was read goes on.
+    /// connection whose whole record was read continues.
     pub fn unprotected(&mut self, flow: FlowId, reason: UnprotectedReason) {
         if let Some(silent) = self.silent.remove(&flow) {
             return self.lose(flow, silent.key, LostReason::Unprotected { reason });
@@ -526,12 +526,12 @@ impl Recovery {
         }
     }
 
-    /// The data plane saw a replay contradict its record; `flow` is its state there. Whether the
-    /// replay is over for us or not: nothing of this flow reaches the client any more.
+    /// The data plane saw a replay contradict the record; `flow` is the state there. Whether the replay is over or not,
+    /// no more output of this flow reaches the client.
     pub fn diverged(&mut self, key: FlowKey, flow: &Flow) {
         let reason = contradiction(flow);
         match self.stage {
-            // It will be among those listed, and the next server may say the right thing.
+            // The connection will be in the next list, and the next server may repeat the right output.
             Stage::Clearing | Stage::Starting | Stage::Listing => {}
             _ if self.connections.contains_key(&flow.id) => self.drop_connection(flow.id, reason),
             _ if self.lost.contains_key(&flow.id) => {}

@@ -1,7 +1,7 @@
-//! The words about a recovery, and the time for the words. A connection is `recovered` when all repeated output was
-//! compared, and not before. Most comparisons end within a moment; for some connections a server may need as long as
-//! for the first answer. So `serving` is told after a second at the latest, with the number of connections that are
-//! still compared. `connections_recovered` follows for these.
+//! Events at the end of a recovery, and the times of these events. A connection is `recovered` after all repeated
+//! output was compared, and not before. Most comparisons end within a moment; for some connections a server may need as
+//! long as for the first response. Therefore `serving` comes after a second at the latest, with the number of
+//! connections that are still compared. `connections_recovered` follows for these connections.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const SERVING_DELAY_MAX: Duration = Duration::from_secs(1);
 /// Connections listed in `serving`: the connections with the most replayed requests.
 const LISTED_CONNECTIONS_MAX: usize = 100;
 
-/// The words that are due about a recovery that is over.
+/// Events that are due about a finished recovery.
 #[derive(Debug, Default)]
 pub(crate) struct ServingReport {
     /// The end of the recovery, if `serving` is still due.

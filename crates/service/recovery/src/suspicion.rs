@@ -1,18 +1,18 @@
 //! Which connection kills the server?
 //!
-//! A request that crashed the server crashes it again when it is replayed. Whoever was being
-//! replayed when the server died is a suspect; suspects are replayed last and one at a time, so
-//! that the next death names its culprit; a connection in whose replay the server died a few
-//! times is poison. Whoever lives through its replay is cleared.
+//! A request that crashed the server crashes the server again in a replay. A connection whose replay was under way at a
+//! death is a suspect. Suspects are replayed last and alone, because then the next death names the culprit. A
+//! connection is quarantined after a few deaths during the replay. A connection whose replay the server survives is
+//! cleared.
 //!
-//! SIGKILL is usually somebody's hand and says nothing about a request; but it may be the kernel's,
-//! out of memory because of one. Such deaths count for less.
+//! SIGKILL usually comes from a person and says little about a request. But the kernel may send SIGKILL when a request
+//! exhausts the memory. Such deaths count for less.
 
 use std::collections::BTreeMap;
 
 use wire::FlowId;
 
-/// As many deaths by SIGKILL make one.
+/// Number of deaths by SIGKILL that count as a crash.
 const KILLS_PER_DEATH: u32 = 4;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,7 +26,7 @@ struct Deaths {
 pub(crate) struct Suspicion(BTreeMap<FlowId, Deaths>);
 
 impl Suspicion {
-    /// The server died while these were being replayed; `killed`: by SIGKILL.
+    /// The server died during the replay of these connections; `killed` means by SIGKILL.
     pub(crate) fn accuse(&mut self, flows: impl Iterator<Item = FlowId>, killed: bool) {
         for flow in flows {
             let deaths = self.0.entry(flow).or_default();
@@ -38,7 +38,7 @@ impl Suspicion {
         }
     }
 
-    /// It is known to be its request.
+    /// A request of this connection is the known cause of the deaths.
     pub(crate) fn quarantine(&mut self, flow: FlowId, deaths: u32) {
         self.0.entry(flow).or_default().crashes += deaths;
     }
@@ -48,7 +48,7 @@ impl Suspicion {
         self.0.remove(&flow);
     }
 
-    /// In how many deaths it was involved.
+    /// Number of deaths during replays of the connection.
     pub(crate) fn deaths(&self, flow: FlowId) -> u32 {
         self.0
             .get(&flow)

@@ -1,5 +1,5 @@
-//! The decisions, driven by a small model of what they decide about ([`world`]): tests by stage,
-//! and properties over random histories.
+//! Tests of the decisions with a small [`model`] of the environment: tests by stage, and properties over random
+//! histories.
 
 mod client_probe;
 mod deaths;

@@ -1,9 +1,9 @@
-//! Clients that wait for longer than a moment (FT-TCP IV.E.1): each is told that there is no room now, again
-//! and again, so that it neither gives up nor sends what nobody takes; and of room as soon as it is
-//! served, so that it does not wait for its next question (IV.E.2).
+//! Clients that wait for longer than a moment. Each client gets zero-window ACKs, repeatedly, and therefore neither
+//! gives up nor sends data that the gate drops (FT-TCP IV.E.1). When the client is served, the client gets a window
+//! update at once, instead of waiting for its next window probe (IV.E.2).
 //!
-//! Until the connections are listed, when the server listens, the flows themselves say who waits. A
-//! client of another host that has not spoken yet is asked where it stands instead (`calling`).
+//! Until the connections are listed, when the server listens, the flows show which clients wait. A client of another
+//! host that has not answered yet is probed instead ([`super::client_probe`]).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{action::Action, config::Stage, service::Recovery};
 const ZERO_WINDOW_DELAY: Duration = Duration::from_secs(1);
 /// Interval between two zero-window ACKs to a client, and between two lists of waiting clients.
 const ZERO_WINDOW_INTERVAL: Duration = Duration::from_secs(5);
-/// Clients that are sent an ACK in one pass: others have to be heard meanwhile.
+/// Clients that are sent an ACK in a pass: in between, the loop must handle other events.
 const ZERO_WINDOW_BATCH: usize = 64;
 
 /// A client that waits.
@@ -24,17 +24,17 @@ const ZERO_WINDOW_BATCH: usize = 64;
 pub(crate) struct WaitingClient {
     key: FlowKey,
     zero_window_at: Duration,
-    /// It was told that there is no room.
+    /// The client was sent a zero window.
     told: bool,
-    /// It must say first where it stands.
+    /// The client must first confirm its sequence numbers.
     silent: bool,
 }
 
 impl Recovery {
-    /// The flows of earlier incarnations, as they are now; asked for by [`Action::ListWaiting`].
+    /// The flows of earlier incarnations in the present state; asked for by [`Action::ListWaiting`].
     pub fn waiting<'a>(&mut self, flows: impl Iterator<Item = (FlowKey, &'a Flow)>, now: Duration) {
         if !self.is_down() {
-            return; // they were listed meanwhile
+            return; // the connections were listed meanwhile
         }
         let mut before = std::mem::take(&mut self.waiting);
         for (key, flow) in flows.filter(|(_, flow)| waits(flow)) {
@@ -52,7 +52,7 @@ impl Recovery {
         }
     }
 
-    /// Nobody serves, and it is not known yet which connections there are.
+    /// No server serves, and the connections are not known yet.
     const fn is_down(&self) -> bool {
         let down = matches!(
             self.stage,
@@ -84,7 +84,7 @@ impl Recovery {
         waiting.silent = false;
     }
 
-    /// All connections are known: whoever is not among them does not wait.
+    /// All connections are known: a client of no kept connection does not wait.
     pub(crate) fn retain_recovered_clients(&mut self) {
         let kept = &self.connections;
         self.waiting.retain(|flow, _| kept.contains_key(flow));
@@ -94,7 +94,7 @@ impl Recovery {
         if self.is_down() && now >= self.list_waiting_at {
             self.list_waiting_at = now + ZERO_WINDOW_INTERVAL;
             self.actions.push_back(Action::ListWaiting);
-            return; // who has spoken meanwhile is asked no more
+            return; // a client that has answered meanwhile is not probed
         }
         let due = self.waiting.iter_mut();
         let due = due.filter(|(_, waiting)| now >= waiting.zero_window_at);
@@ -117,13 +117,13 @@ impl Recovery {
     }
 }
 
-/// It waits no more. Whether it was told that there is no room.
+/// The client waits no more. Returns whether the client was sent a zero window.
 pub(crate) fn remove(waiting: &mut BTreeMap<FlowId, WaitingClient>, flow: FlowId) -> bool {
     waiting.remove(&flow).is_some_and(|waiting| waiting.told)
 }
 
-/// Whether somebody at the other end waits for a server: whoever is lost anyway is told so in the end,
-/// and whom a living server has closed the kernel looks after.
+/// Whether a client waits for a server. A client of a lost connection is reset in the end anyway, and the kernel
+/// finishes a connection that a living server closed.
 fn waits(flow: &Flow) -> bool {
     let over = flow.server_closing || flow.closed_ns != 0 || flow.client.reset;
     !over && flow.unprotected.is_none() && flow.mode != Mode::Diverged

@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use encapsulation::{Identity, Kind, Stat, Time};
 use fuser::{FileAttr, FileType, INodeNo};
 
-/// What the kernel has set, as the library tells it: of what is before 1970 it takes away the fraction, too.
+/// A time that the kernel has set. For a time before 1970 the library subtracts the fraction instead of adding the
+/// fraction; this function undoes the mistake.
 pub(crate) fn time_of(at: SystemTime) -> Time {
     let (since, sign) = match at.duration_since(UNIX_EPOCH) {
         Ok(since) => (since, 1),
@@ -40,7 +41,7 @@ pub(crate) fn file_type(kind: Kind, mode: Option<u32>) -> FileType {
     }
 }
 
-/// What the kernel is to be told; `details` is what it says itself of what is below, where there is something.
+/// Attributes for the kernel. `details` are the attributes of the file below, if there is a file below.
 pub(crate) fn attributes(number: u64, stat: &Stat, details: Option<&rustix::fs::Stat>) -> FileAttr {
     let changed = details.map_or(stat.modified, |below| Time {
         seconds: below.st_ctime,
@@ -70,7 +71,7 @@ pub(crate) fn attributes(number: u64, stat: &Stat, details: Option<&rustix::fs::
     }
 }
 
-/// Nothing, for the kernel to remember.
+/// Attributes of an absent file: the kernel may remember the absence.
 pub(crate) fn nothing() -> FileAttr {
     let stat = Stat {
         identity: Identity::Real {

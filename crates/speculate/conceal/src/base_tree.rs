@@ -238,7 +238,7 @@ impl BaseTree {
 
 impl BaseTree {
     /// Attributes that later changes must alter. A file with a change in the present clock tick could change again in
-    /// that tick with the same time: so this waits for the next tick.
+    /// that tick with the same time. Therefore this function waits for the next tick.
     fn settled(&self, path: &TreePath) -> Result<rustix::fs::Stat, Errno> {
         let mut stat = self.stat(path)?;
         for _ in 0..CLOCK_POLL_LIMIT {

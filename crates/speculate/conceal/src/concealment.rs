@@ -23,7 +23,7 @@ use crate::{
     tree::{Gate, Tree},
 };
 
-/// The file system of one encapsulation. Clones share the state.
+/// The file system of an encapsulation. Clones share the state.
 #[derive(Debug, Clone)]
 pub struct Concealment {
     shared: Arc<Shared>,
@@ -185,8 +185,8 @@ impl Concealment {
         self.state().tree.concealed.as_mut().map(look)
     }
 
-    /// Hidden files that the encapsulation needs: before the commit those of the effects, afterwards those that its
-    /// processes know.
+    /// Hidden files that the encapsulation needs: before the commit the files of the effects, afterwards the files that
+    /// its processes know.
     pub fn needed(&self, into: &mut BTreeSet<HiddenId>) {
         let state = self.state();
         match &state.tree.concealed {
@@ -230,7 +230,8 @@ impl Concealment {
         let _ = self.shared.passthrough.set(());
     }
 
-    /// Whether the kernel does so. Writes to mapped memory are then in the file at once.
+    /// Whether the kernel reads and writes by itself (FUSE passthrough). Writes to mapped memory are then in the file
+    /// at once.
     #[must_use]
     pub fn passes_through(&self) -> bool {
         self.shared.passthrough.get().is_some()
@@ -242,7 +243,7 @@ impl Concealment {
         self.expire_names(&places);
     }
 
-    /// No lock is held here: the kernel asks before it forgets a name.
+    /// No lock is held here, because the kernel asks this file system before the kernel forgets a name.
     fn expire_names(&self, places: &[(u64, OsString)]) {
         let invalidator = self.invalidator().clone();
         if let Some(invalidator) = invalidator {
@@ -262,7 +263,7 @@ impl Concealment {
         }
     }
 
-    /// Reveals all effects if the inputs are as they were `there`. From then on no effect is concealed, and waiting
+    /// Reveals all effects if the inputs are unchanged in `there`. From then on no effect is concealed, and waiting
     /// calls continue. Returns the number of effects.
     ///
     /// # Errors

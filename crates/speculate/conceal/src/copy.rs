@@ -44,7 +44,7 @@ fn bytes(from: &OwnedFd, to: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Copies extended attributes with access lists: a new file may have those of its directory.
+/// Copies extended attributes with access lists: a new file may have attributes of its directory.
 fn extended(from: &OwnedFd, to: &OwnedFd, all: bool) -> Result<(), Errno> {
     let (names, has) = (names(from)?, names(to)?);
     for name in has.difference(&names) {

@@ -1,12 +1,12 @@
-//! The file system of an encapsulation, as the kernel asks for it.
+//! The file system of an encapsulation, for the requests of the kernel.
 //!
-//! It is one superblock for one encapsulation: the kernel may remember for ever what it was told, since nobody else
-//! changes what is seen here while it is concealed (around that it may for a moment only); so each name is asked for
-//! once, which is when it counts as read. (Directories are asked for with `READDIR`, never `READDIRPLUS`: that would
-//! count every name in them.) A file that is written to for the first time becomes another one: the kernel is told
-//! that it is stale, and looks it up again.
+//! Each encapsulation has a superblock. The kernel may cache answers without a time limit, because no other program
+//! changes the concealed tree. (The surroundings can change, and the kernel caches their answers only for a moment.)
+//! Therefore the kernel asks for each name once, and that request counts as the read of the name. (Directories are read
+//! by `READDIR`, never by `READDIRPLUS`, which would count as a read of every name in the directory.) The first write
+//! to a file makes another file: the kernel learns that the name is stale, and looks up the name again.
 //!
-//! What cannot be concealed is not answered before it may be done: who asked for it waits in the call.
+//! A call that cannot be concealed gets no answer until the call may be performed: the caller waits in the call.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -53,7 +53,7 @@ impl Filesystem for Concealment {
         Ok(())
     }
 
-    /// Also if a thread of it has panicked.
+    /// Also called after a panic of a thread of the file system.
     fn destroy(&mut self) {
         self.end();
     }
@@ -63,9 +63,9 @@ impl Filesystem for Concealment {
         let long = state.validity();
         match said(state.attributes_of(parent, name)) {
             Ok(attributes) => reply.entry(&long, &attributes, Generation(0)),
-            // Number 0: the kernel may remember that there is nothing.
+            // Number 0: the kernel may remember the absence.
             Err(error) if i32::from(error) == i32::from(Errno::ENOENT) && !long.is_zero() => {
-                // Around nobody says that all is to be asked for again.
+                // In the surroundings no event tells the kernel to ask for all names again.
                 if !state.is_around() {
                     state.nodes.absence_sent(parent.0, name);
                 }
@@ -264,7 +264,7 @@ impl Filesystem for Concealment {
         reply: ReplyCreate,
     ) {
         if self.state().is_around() {
-            // The kernel makes it by `mknod`, and opens it without asking.
+            // The kernel makes the file by `mknod`, and opens the file without a request.
             return reply.error(Errno::ENOSYS);
         }
         let (writes, _) = State::flags(OFlags::from_bits_retain(flags.cast_unsigned()));
@@ -468,7 +468,7 @@ impl Filesystem for Concealment {
         empty(said(done), reply);
     }
 
-    // Attributes beyond those of stat(2), and lists of who may do what, are not there: the kernel asks once.
+    // There are no extended attributes and no access control lists: the kernel asks only once.
 
     fn getxattr(&self, _: &Request, _: INodeNo, _: &OsStr, _: u32, reply: ReplyXattr) {
         reply.error(Errno::ENOSYS);

@@ -1,8 +1,8 @@
 //! Files and directories of the surroundings that the kernel reads without an open.
 //!
-//! All programs see the same surroundings, and most programs read the same files. So the kernel learns (by `ENOSYS`)
-//! that an open needs no request, caches the content, and checks now and then whether the content is still valid. A
-//! file that is renamed stays the same file: it is held open for as long as the kernel knows the node number.
+//! All programs see the same surroundings, and most programs read the same files. Therefore the kernel learns (by
+//! `ENOSYS`) that an open needs no request, caches the content, and checks now and then whether the content is still
+//! valid. A renamed file stays the same file, because the file is held open while the kernel knows the node number.
 
 use std::{collections::HashMap, ffi::OsString, os::fd::OwnedFd, sync::Arc};
 

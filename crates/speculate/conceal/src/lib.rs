@@ -1,9 +1,8 @@
-//! Encapsulations of real programs: a file system of their own conceals their effects until the commit.
+//! Encapsulations of real programs: a separate file system conceals the effects of a program until the commit.
 //!
-//! The crate [`encapsulation`] keeps changes and inputs. Here an encapsulation is a FUSE file system
-//! ([`concealment`]) above the real trees ([`base_tree`]). New files have no name yet ([`store`]). A commit gives
-//! names to these files in the order in which they were made ([`reveal`]), and the file system then passes all calls
-//! to the real tree.
+//! The crate [`encapsulation`] keeps changes and inputs. Here an encapsulation is a FUSE file system ([`concealment`])
+//! above the real trees ([`base_tree`]). New files have no name yet ([`store`]). A commit gives names to these files in
+//! the order of their creation ([`reveal`]), and the file system then passes all calls to the real tree.
 
 pub mod activity;
 mod attributes;

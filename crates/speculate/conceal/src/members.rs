@@ -50,14 +50,15 @@ impl Members {
         Self::with(std::process::id()).is_ok_and(|ours| self.has_below(process, ours))
     }
 
-    /// The mounts of this process, unless the members have the same: processes in our mounts are the rest of the
-    /// machine, and a signal to all of them would end the machine.
+    /// The mounts of this process, unless the members have the same mounts. Processes in the mounts of this process are
+    /// the rest of the machine, and a signal to all of them would end the machine.
     fn ours(self) -> Option<Self> {
         let ours = Self::with(std::process::id()).ok()?;
         (ours != self).then_some(ours)
     }
 
-    /// The search ends at a process in our mounts: its ancestors have started this program.
+    /// The search ends at a process in the mounts of this program, because the ancestors of that process have started
+    /// this program.
     fn has_below(self, process: u32, ours: Self) -> bool {
         let mut process = process;
         for _ in 0..ANCESTOR_LIMIT {
@@ -99,8 +100,8 @@ impl Members {
             .collect()
     }
 
-    /// Sends a signal: to whole process groups, so that forked children get the signal, unless other processes are in
-    /// the group. Processes of that `session` are members in any mounts.
+    /// Sends a signal to whole process groups, because then forked children get the signal, unless other processes are
+    /// in the group. Processes of that `session` are members in any mounts.
     pub fn signal(self, signal: Signal, session: u32) {
         let Some(ours) = self.ours() else {
             return;
@@ -180,7 +181,7 @@ pub(crate) fn may_hurry() -> bool {
     effective.is_ok_and(|all| all.contains(CapabilitySet::SYS_NICE))
 }
 
-/// Gives the process, which has one thread, and later children the lowest priority.
+/// Gives the process, which has a single thread, and later children the lowest priority.
 pub(crate) fn rest(process: u32) {
     // A process that has ended needs no processor.
     if let Ok(process) = process.try_into() {
@@ -195,7 +196,7 @@ pub fn rest_as_session(process: u32) {
     let _ = fs::write(format!("/proc/{process}/autogroup"), LOWEST_PRIORITY);
 }
 
-/// Gives the session of that process the priority of this session, if it had the lowest one.
+/// Gives the session of that process the priority of this session, if the session had the lowest priority.
 fn hurry_session(process: Pid) {
     let process = process.as_raw_pid().to_string();
     let of = |process: &str| fs::read_to_string(format!("/proc/{process}/autogroup"));
@@ -222,7 +223,7 @@ fn hurried(process: Pid) -> usize {
     });
     numbers
         .filter(|thread| {
-            // SAFETY: a number is all that it takes.
+            // SAFETY: the call takes only a number.
             let policy = unsafe { libc::sched_getscheduler(*thread) };
             policy == libc::SCHED_IDLE && set_policy(*thread, libc::SCHED_OTHER).is_ok()
         })
@@ -296,7 +297,7 @@ mod tests {
         let session = number(this, 2).expect("this runs");
         assert!(session == 0 || is_in(this, session));
         assert!(!is_in(this, 0) && !is_in(0, 0));
-        // A thread of the kernel's, where they can be seen.
+        // A thread of the kernel, where kernel threads are visible.
         assert!(!is_in(2, 0));
     }
 

@@ -1,4 +1,4 @@
-//! What the real trees would refuse later, as they are mounted, or paths are long, is refused now.
+//! Refuses early the changes that the real trees would refuse at the reveal, because of mounts or long paths.
 
 use encapsulation::{Identity, Kind, Refused, TreePath};
 use rustix::{
@@ -8,12 +8,12 @@ use rustix::{
 
 use crate::tree::Tree;
 
-/// The kernel takes paths of 4095 bytes (`PATH_MAX`); some of them are for what is beside a file for a moment
+/// The kernel takes paths of 4095 bytes (`PATH_MAX`); some bytes are reserved for the temporary name beside a file
 /// ([`crate::reveal`]).
 const LONGEST_PATH_BYTES: usize = 4000;
 
 impl Tree {
-    /// Whether what is there can be changed when it is revealed.
+    /// Whether a file at this path can be changed by the reveal.
     pub(crate) fn revealable(&self, path: &TreePath) -> Result<(), Refused> {
         if path.as_path().as_os_str().len() > LONGEST_PATH_BYTES {
             return Err(Refused::Unconcealable("a path is too long"));
@@ -29,7 +29,7 @@ impl Tree {
         mounted.is_ok_and(|mounted| mounted.f_flag.contains(StatVfsMountFlags::RDONLY))
     }
 
-    /// Which mount that is in: a directory can be in two of one device.
+    /// Number of the mount of this path: a directory can be in two mounts of a device.
     fn mount(&self, path: &TreePath) -> Result<u64, Errno> {
         let (empty, about) = (AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
         Ok(statx(self.real.innermost(path)?, c"", empty, about)?.stx_mnt_id)
@@ -39,7 +39,7 @@ impl Tree {
         Ok(self.device(one)? == self.device(other)? && self.mount(one)? == self.mount(other)?)
     }
 
-    /// The device of a directory: what was made is where it was made.
+    /// The device of a directory. A new directory is on the device of its parent.
     fn device(&mut self, directory: &TreePath) -> Result<u64, Errno> {
         let mut at = directory.clone();
         loop {
@@ -50,7 +50,7 @@ impl Tree {
         }
     }
 
-    /// Names in different mounts are never of one thing.
+    /// Names in different mounts never belong to the same file.
     pub(crate) fn in_one_mount(&mut self, one: &TreePath, other: &TreePath) -> Result<(), Errno> {
         let (one, _) = one.split().ok_or(Errno::BUSY)?;
         let (other, _) = other.split().ok_or(Errno::BUSY)?;

@@ -18,7 +18,7 @@ pub enum Missing {
         "concealing programs takes root (CAP_SYS_ADMIN), for mounts: begin this as root, or with sudo"
     )]
     Root,
-    /// The user namespace does not map the owners of files, so that these files cannot change.
+    /// The user namespace does not map the owners of files: then these files cannot change.
     #[error(
         "this root is in a user namespace that does not map all users (/proc/self/uid_map has no {0}): \
          run this outside, or in a user namespace that maps all users (podman: --userns=host)"

@@ -1,26 +1,26 @@
-//! What the kernel tells of processes, as text (proc(5)).
+//! The kernel's information about processes, as text (proc(5)).
 
 use std::{fs, io, path::Path, str::FromStr};
 
 use rustix::{io::Errno, process::Pid};
 
-/// What that file has behind a key that a line begins with.
+/// The text after a key at the beginning of a line of the file.
 pub(crate) fn line(file: impl AsRef<Path>, key: &str) -> io::Result<String> {
     let about = fs::read_to_string(file)?;
     let line = about.lines().find_map(|line| line.strip_prefix(key));
     Ok(line.ok_or(io::ErrorKind::NotFound)?.trim().to_owned())
 }
 
-/// One of the numbers that `stat` has of a process, or of a thread, behind its name and its state: the first one is
-/// its parent.
+/// A number in the `stat` of a process or a thread, counted from the field after name and state: number 0 is the
+/// parent.
 pub(crate) fn number<T: FromStr>(process: u32, which: usize) -> Option<T> {
     let about = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name may have anything in it.
+    // The name may contain any characters.
     let (_, after) = about.rsplit_once(')')?;
     after.split_whitespace().nth(which + 1)?.parse().ok()
 }
 
-/// The process that a thread is of.
+/// The process of a thread.
 pub(crate) fn process_of(thread: u32) -> Result<Pid, Errno> {
     let process = line(format!("/proc/{thread}/status"), "Tgid:");
     let process = process.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::SRCH))?;

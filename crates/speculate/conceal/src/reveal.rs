@@ -1,4 +1,4 @@
-//! Making visible what was concealed.
+//! Reveals concealed effects.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -15,10 +15,10 @@ use crate::{
     store::{Hidden, name_of},
 };
 
-/// Carries the effects out, in order.
+/// Carries out the effects, in order.
 ///
 /// # Errors
-/// Which one could not be, and why. Those before it have been.
+/// Index and error of the effect that failed. Earlier effects have been carried out.
 pub fn reveal(effects: &[Effect], real: &BaseTree, hidden: &Hidden) -> Result<(), (usize, Errno)> {
     for (number, effect) in effects.iter().enumerate() {
         carry_out(effect, real, hidden).map_err(|errno| (number, errno))?;
@@ -26,10 +26,10 @@ pub fn reveal(effects: &[Effect], real: &BaseTree, hidden: &Hidden) -> Result<()
     Ok(())
 }
 
-/// Directories that were made or dated, or in which names were changed, get the times that they had above the tree.
+/// Directories that were made or dated, or in which names were changed, get the times that the encapsulation showed.
 pub fn set_directory_times(times: &[(TreePath, Time)], real: &BaseTree) {
     for (path, time) in times {
-        // One that is gone again needs none.
+        // A directory that is gone again needs no time.
         let _ = set_attributes_at(real, path, &Attributes::default().at(*time));
     }
 }
@@ -59,10 +59,10 @@ fn carry_out(effect: &Effect, real: &BaseTree, hidden: &Hidden) -> Result<(), Er
     }
 }
 
-/// Carries out what takes no hidden file.
+/// Carries out an effect without a hidden file.
 ///
 /// # Errors
-/// The kernel's; `EINVAL`, if it takes one.
+/// Errors of the kernel; `EINVAL` for an effect with a hidden file.
 pub(crate) fn change(effect: &Effect, real: &BaseTree) -> Result<(), Errno> {
     match effect {
         Effect::Create { .. } | Effect::Replace { .. } => Err(Errno::INVAL),
@@ -87,7 +87,7 @@ pub(crate) fn change(effect: &Effect, real: &BaseTree) -> Result<(), Errno> {
     }
 }
 
-/// Makes something without content, and opens it as no more than a place.
+/// Makes a file without content, and opens the file by `O_PATH`.
 fn make(effect: &Effect, real: &BaseTree) -> Result<OwnedFd, Errno> {
     let (place, kind, attributes) = match effect {
         Effect::Directory { path, new } => {
@@ -114,17 +114,17 @@ fn make(effect: &Effect, real: &BaseTree) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let made = rustix::fs::openat(&place, place.name, flags, Mode::empty())?;
     if FileType::from_raw_mode(rustix::fs::fstat(&made)?.st_mode) != kind {
-        // Somebody has put something else there since.
+        // Another program has put another file there since.
         return Err(Errno::NOENT);
     }
     set_attributes(&made, &attributes)?;
     Ok(made)
 }
 
-/// As renameat2(2) has it.
+/// As renameat2(2).
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of the kernel.
 pub(crate) fn rename(
     from: &TreePath,
     to: &TreePath,
@@ -135,8 +135,8 @@ pub(crate) fn rename(
     rustix::fs::renameat_with(&from, from.name, &to, to.name, flags)
 }
 
-/// At once: whoever opens the file sees the old one or the new one. For the program that wrote to it its directory has
-/// not changed.
+/// Replaces a file in a single step: an opener sees the old file or the new file. The directory keeps its time, because
+/// the directory has not changed for the program that wrote to the file.
 fn replace(path: &TreePath, id: HiddenId, real: &BaseTree, hidden: &Hidden) -> Result<(), Errno> {
     let place = real.place(path)?;
     let beside = format!(".outlive-{}-{}", std::process::id(), id.0);
@@ -149,7 +149,7 @@ fn replace(path: &TreePath, id: HiddenId, real: &BaseTree, hidden: &Hidden) -> R
     set_attributes(&place, &Attributes::default().at(modified)).and(renamed)
 }
 
-/// What something new has: of its mode a process that makes it takes its own umask away.
+/// Attributes of a new file. The mode is set explicitly, because the umask of this process applies to a new file.
 pub(crate) fn own(owner: (u32, u32), mode: Option<u32>) -> Attributes {
     Attributes {
         mode,
@@ -159,10 +159,10 @@ pub(crate) fn own(owner: (u32, u32), mode: Option<u32>) -> Attributes {
     }
 }
 
-/// Of what is there; a symbolic link is not followed.
+/// Sets the attributes of a path; a symbolic link is not followed.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of the kernel.
 pub(crate) fn set_attributes_at(
     real: &BaseTree,
     path: &TreePath,
@@ -171,10 +171,10 @@ pub(crate) fn set_attributes_at(
     set_attributes(real.file(path, OFlags::PATH)?, attributes)
 }
 
-/// Of what is open, if only as a place.
+/// Sets the attributes of an open file; `O_PATH` suffices.
 ///
 /// # Errors
-/// The kernel's.
+/// Errors of the kernel.
 pub(crate) fn set_attributes(file: impl AsFd, attributes: &Attributes) -> Result<(), Errno> {
     let (file, itself) = (file.as_fd(), AtFlags::EMPTY_PATH);
     if attributes.user.is_some() || attributes.group.is_some() {

@@ -129,7 +129,8 @@ pub(crate) fn read(process: u32, at: u64, into: &mut [u8]) -> io::Result<()> {
         iov_base: at as *mut libc::c_void,
         iov_len: into.len(),
     };
-    // SAFETY: what is written to is ours, and as long as said; what is read is checked by the kernel.
+    // SAFETY: the memory to write belongs to this process, and has the stated length; the kernel checks the memory to
+    // read.
     let read = unsafe {
         libc::process_vm_readv(
             process.cast_signed(),

@@ -74,7 +74,7 @@ pub(crate) struct State {
     listings: HashMap<u64, Option<Vec<(OsString, Kind)>>>,
     next: u64,
     pub(crate) texts: Texts,
-    /// Whether the encapsulation is only prepared, so that later answers may differ.
+    /// Whether the encapsulation is only prepared: later answers may differ.
     pub(crate) is_spare: bool,
 }
 

@@ -135,7 +135,7 @@ impl Hidden {
         Ok(kept)
     }
 
-    /// Does the file still have the content of its creation? A user may have written to a visible file.
+    /// Whether the file still has the content of its creation. A user may have written to a visible file.
     ///
     /// # Errors
     /// The errors of the kernel, and of [`Hidden::file`].
@@ -194,7 +194,7 @@ impl Hidden {
         rustix::fs::openat(directory, ".", flags, Mode::RUSR | Mode::WUSR)
     }
 
-    /// Drops files with numbers below `before`, but for the needed ones and those with a name.
+    /// Drops files with numbers below `before`, except needed files and files with a name.
     pub fn keep_only(&self, before: HiddenId, needed: &BTreeSet<HiddenId>) {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         files.retain(|id, file| {

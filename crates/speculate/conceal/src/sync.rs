@@ -81,7 +81,7 @@ pub(crate) fn unsafe_yet(
     files.chain(directories).collect()
 }
 
-/// Syncs files. The files are visible already, so an error is only logged.
+/// Syncs files. The files are visible already, and therefore an error is only logged.
 pub(crate) fn make_safe(all: &[Arc<OwnedFd>]) {
     for file in all {
         if let Err(error) = rustix::fs::fsync(file) {

@@ -1,9 +1,9 @@
 //! Effects beyond mounts: network, signals to other processes, state of the machine. Such calls wait at a seccomp
 //! gate until the commit.
 //!
-//! A seccomp filter lets the kernel ask before such a call begins. A call without an effect on others continues at
-//! once, any other call after the commit. A program of another architecture, with other call numbers, waits at its
-//! first call.
+//! A seccomp filter makes the kernel ask this program before such a call begins. A call without an effect on other
+//! processes continues at once, any other call after the commit. A program of another architecture, with other call
+//! numbers, waits at the first call.
 
 mod calls;
 mod files;
@@ -44,7 +44,7 @@ pub(crate) use filter::install;
 /// Names of sockets that may be connected before the commit.
 pub(crate) type KnownSockets = Arc<[Vec<u8>]>;
 
-/// The waiting calls of one encapsulation.
+/// The waiting calls of an encapsulation.
 #[derive(Debug, Clone)]
 pub struct SyscallGate(Arc<Shared>);
 
@@ -197,9 +197,9 @@ impl Shared {
     }
 
     fn receive_call(&self) -> Option<Call> {
-        // SAFETY: all fields of the structure may be zero, and the kernel wants them to be.
+        // SAFETY: all fields of the structure may be zero, and the kernel requires zeros.
         let mut receive_call: libc::seccomp_notif = unsafe { std::mem::zeroed() };
-        // SAFETY: the structure is the kernel's, and lives as long as the call.
+        // SAFETY: the structure is the kernel's structure, and lives as long as the call.
         let done = unsafe {
             libc::ioctl(
                 self.listener.as_raw_fd(),
@@ -240,10 +240,10 @@ impl Shared {
         }
     }
 
-    /// Whether the call still waits. Otherwise the process number may belong to another process, and so may all that
-    /// was read of the process.
+    /// Whether the call still waits. Otherwise the process number may belong to another process, and earlier reads of
+    /// the process are worthless.
     fn is_valid(&self, call: &Call) -> bool {
-        // SAFETY: the number lives as long as the call, which only reads it.
+        // SAFETY: the number lives as long as the call, and the call only reads the number.
         let done = unsafe {
             libc::ioctl(
                 self.listener.as_raw_fd(),
@@ -313,8 +313,8 @@ fn signed(register: u64) -> i32 {
     register as u32 as i32
 }
 
-/// Synchronous wake-ups: caller and supervisor alternate on one processor, and no other processor has to wake, which
-/// would take longer than all the rest. (Since Linux 6.6.)
+/// Synchronous wake-ups: caller and supervisor alternate on a processor. No other processor must wake, which would take
+/// longer than the rest of the call. (Since Linux 6.6.)
 fn be_quick(listener: &OwnedFd) {
     const SYNC_WAKE_UP: libc::c_ulong = 1; // SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP
     let set = libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS;

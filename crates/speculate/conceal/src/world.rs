@@ -1,7 +1,7 @@
 //! The mounts of concealed programs: some trees are concealed, and reads of all surrounding files are recorded.
 //!
-//! One file system serves the surroundings for all programs of a [`World`], so that the kernel's cache of names
-//! serves all programs. Each encapsulation has a file system of its own for the trees ([`World::begin`]).
+//! A single file system serves the surroundings for all programs of a [`World`], because then the kernel's cache of
+//! names serves all programs. Each encapsulation has a separate file system for the trees ([`World::begin`]).
 
 use std::{
     ffi::CString,
@@ -119,7 +119,7 @@ struct Root {
     _mount_points: Vec<OwnedFd>,
 }
 
-/// The mounts of one encapsulation. They exist as long as this value and the last process.
+/// The mounts of an encapsulation. The mounts exist as long as this value and the last process.
 #[derive(Debug)]
 pub struct View {
     namespace: OwnedFd,
@@ -270,7 +270,7 @@ impl ViewTemplate {
         })
     }
 
-    /// Mounts for the concealed trees: the base alone has nothing there.
+    /// Makes mount points for the concealed trees: the base alone is empty there.
     fn make_places_in(&self, empty: &Path) -> Result<(), WorldError> {
         let places = self.real.places().map(|(_, place)| place);
         let mut places = places.filter(|place| place.starts_with(empty));
@@ -349,15 +349,16 @@ impl View {
             move_into_link_name_space(namespace.as_fd(), Some(mounts))?;
             chdir(&*directory)?;
             // System V IPC objects are private to the command.
-            // SAFETY: this leaves files and memory as they are.
+            // SAFETY: the call does not change files or memory.
             unsafe { unshare_unsafe(UnshareFlags::NEWIPC) }?;
             syscall_gate::install(theirs.as_fd())?;
             limited()
         };
-        // SAFETY: between fork and exec this makes some calls of the system, and allocates nothing.
+        // SAFETY: the closure makes some system calls between fork and exec, and allocates no memory.
         unsafe { command.pre_exec(enter) };
         let mut child = command.spawn()?;
-        // Only now: before the exec the watcher waits for the child, which must not have a low priority then.
+        // The priority is lowered only now: before the exec the watcher waits for the child, and the child needs its
+        // priority.
         if members::may_hurry() {
             members::rest(child.id());
         }
@@ -371,12 +372,12 @@ impl View {
     }
 }
 
-/// The root directory of a world: everything as it is, by a file system that records what is looked for.
+/// The root directory of a world: the real files, through a file system that records lookups.
 ///
-/// One thread looks up the mount points here, before any other thread can. From Linux 6.16 on, the second of two
-/// threads that look up a new name together may take the name out of the kernel's cache: `fuse_dentry_revalidate` reads
-/// `d_time`, and `fuse_lookup` sets that when other threads can see the name already. A mount on that name, or below,
-/// then fails with ENOENT.
+/// A single thread looks up the mount points here, before any other thread can. From Linux 6.16 on, if two threads look
+/// up a new name together, the second thread may remove the name from the kernel's cache: `fuse_dentry_revalidate`
+/// reads `d_time`, and `fuse_lookup` sets `d_time` when other threads can see the name already. A mount on that name,
+/// or below, then fails with ENOENT.
 fn new_root(
     around: Concealment,
     instead: &[(&Path, &Path)],
@@ -474,7 +475,7 @@ fn path_of(descriptor: &OwnedFd) -> String {
 }
 
 fn own_mounts() -> Result<(), WorldError> {
-    // SAFETY: the thread has a root and a directory of its own (`apart`), and hands on nothing that depends on mounts.
+    // SAFETY: the thread has a separate root and directory (`apart`), and hands on no value that depends on mounts.
     unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.to("have mounts of its own")
 }
 
@@ -484,8 +485,8 @@ fn this_namespace() -> Result<OwnedFd, WorldError> {
     rustix::fs::open(path, flags, Mode::empty()).to("open its mounts")
 }
 
-/// Starts the threads that serve file systems, in the real mounts: a thread in the mounts that it serves would wait
-/// for itself.
+/// Starts the threads that serve file systems, in the real mounts: a thread in the mounts of its own file system would
+/// wait for itself.
 struct Servers(Sender<(Concealment, OwnedFd, Sender<io::Result<()>>)>);
 
 impl Servers {
@@ -499,14 +500,14 @@ impl Servers {
     }
 }
 
-/// Runs a closure in a thread with a root, directory and mounts of its own.
+/// Runs a closure in a thread with separate root, directory and mounts.
 fn apart<T: Send>(
     work: impl FnOnce(&Servers) -> Result<T, WorldError> + Send,
 ) -> Result<T, WorldError> {
     let (ask, asked) = channel();
     thread::scope(|scope| {
         let work = scope.spawn(move || {
-            // SAFETY: nothing else runs in this thread, and it ends with this.
+            // SAFETY: no other code runs in this thread, and the thread ends with this closure.
             unsafe { unshare_unsafe(UnshareFlags::FS) }.to("have a root directory of its own")?;
             work(&Servers(ask))
         });

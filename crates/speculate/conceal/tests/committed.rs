@@ -1,4 +1,4 @@
-//! What is there when programs have been committed, beside what they would have made. Needs root and `/dev/fuse`.
+//! Results of committed programs, compared with the real results. Needs root and `/dev/fuse`.
 
 mod context;
 
@@ -34,7 +34,7 @@ fn empty_directory_keeps_its_time() {
     assert!(modified("obj") < modified("stamp"));
 }
 
-/// Another directory, with a file in it, and that it is as it was.
+/// Acts on another directory with a file, and checks that the act leaves the directory unchanged.
 fn elsewhere(context: &Context, act: impl FnOnce(&std::path::Path)) {
     let at = context.outside();
     fs::create_dir(&at).expect("a directory");
@@ -116,11 +116,11 @@ fn path_turned_symlink_is_not_followed() {
     }
 }
 
-/// In a thread with mounts of its own.
+/// Runs the test in a thread with separate mounts.
 fn apart(test: impl FnOnce() + Send) {
     thread::scope(|scope| {
         let test = scope.spawn(|| {
-            // SAFETY: the thread that works has a file system context of its own; nothing of it is handed on.
+            // SAFETY: the thread has a separate file system context, and hands on no part of the context.
             unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) }.expect("root");
             let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
             mount_change("/", private).expect("mounts of its own");
@@ -151,7 +151,7 @@ fn surroundings_without_tmpfile_can_change() {
     });
 }
 
-/// A script, run above what another one has made so far.
+/// Runs a script above the present tree of another encapsulation.
 fn above(context: &Context, it: &Concealment, script: &str) -> Concealment {
     let snapshot = it.with_encapsulation(Encapsulation::snapshot);
     let base = Arc::new(snapshot.expect("it is one"));
@@ -254,7 +254,7 @@ fn future_date_leaves_others_redated() {
     let it = context.run(": >a; mkdir d; ln -s a s; touch -d tomorrow lease");
     let took = began.elapsed();
     context.write("saved", "");
-    // Longer than that took, by more than a tick of the file clock: distances stay as they are.
+    // Longer than the run took, by more than a tick of the file clock: the distances of times must stay.
     thread::sleep(took + Duration::from_millis(50));
     it.date_now(Time::default());
     context.commit(&it).expect("nothing has changed");
@@ -305,8 +305,7 @@ fn free_space_equals_real_trees() {
     });
 }
 
-/// Two that have taken over what a third one has made; the tree when the first one has been committed, and something
-/// was done since.
+/// Two encapsulations that have absorbed a third encapsulation. Commits the first, acts, and commits the second.
 fn committed_twice(since: impl FnOnce(&Context)) -> (Context, Result<usize, CommitError>) {
     let context = Context::new();
     let made = context.run("echo made >out");
@@ -363,7 +362,8 @@ fn foreign_write_to_committed_file_refuses_commit() {
     assert!(!context.tree().join("out").exists());
 }
 
-/// What is made of what another one has made is not older, however long the other one took for the rest.
+/// A file made from another encapsulation's file is not older than that file, however long the other encapsulation ran
+/// on.
 #[test]
 fn derived_file_is_not_older_than_source() {
     let context = Context::new();

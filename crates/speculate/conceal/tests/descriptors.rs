@@ -1,5 +1,5 @@
-//! What cannot be looked at, as this process has run out of descriptors, waits. It has a process of its own, as its
-//! limit is that of all that runs here. Needs root, `/dev/fuse` and Python.
+//! A call that cannot be checked, because this process has run out of descriptors, waits. The test has a separate
+//! process, because the limit of descriptors concerns all tests of a process. Needs root, `/dev/fuse` and Python.
 
 use std::{
     io::{BufRead as _, BufReader},

@@ -1,4 +1,4 @@
-//! A process that has a world ends when it wants to. Needs root and `/dev/fuse`.
+//! A process with a world can end at any time. Needs root and `/dev/fuse`.
 
 use std::{
     process::{Command, Stdio},
@@ -9,18 +9,18 @@ use std::{
 
 use conceal::world::World;
 
-/// Time after which a process counts as one that never ends.
+/// Time after which a process counts as a process that never ends.
 const PROCESS_END_TIMEOUT: Duration = Duration::from_secs(120);
 /// Number of processes.
 const PROCESS_COUNT: u64 = 400;
-/// Microseconds by which a process ends later than the one before.
+/// Microseconds between the end times of two processes.
 const STEP_US: u64 = 20;
 /// Environment variable: microseconds from the first view to the end of the process.
 const ENDS_AFTER: &str = "OUTLIVE_TEST_ENDS_AFTER_US";
 
-/// The mounts of the next encapsulation are made by another thread. A process that was ended while that
-/// thread waited for an answer of the process's own file system never was gone, and `outlive make
-/// --stop` waited for ever: without [`World::end`] one of some 1,500 processes on one processor.
+/// Another thread makes the mounts of the next encapsulation. Without [`World::end`], a process that was killed while
+/// that thread waited for an answer of the process's own file system never ended, and `outlive make --stop` waited
+/// forever. This happened to about 1 of 1,500 processes on a single processor.
 #[test]
 fn process_killed_during_mounts_leaves_no_hang() {
     if let Ok(after) = std::env::var(ENDS_AFTER) {

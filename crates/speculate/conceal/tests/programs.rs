@@ -71,7 +71,7 @@ fn changed_input_refuses_commit() {
     let changes: [Change; 4] = [
         |context| context.write("b.c", "#include \"a.h\"\nint b(void) { return 8; }\n"),
         |context| context.write("a.h", "int b(void); \n"),
-        // Make has looked for it in vain.
+        // Make has looked for this file in vain.
         |context| context.write("GNUmakefile", ""),
         |context| fs::remove_file(context.tree().join("a.c")).expect("it is there"),
     ];
@@ -306,7 +306,7 @@ fn call_held_during_release_continues() {
     until("it asks", || asked.load(Ordering::Acquire));
     context.may_change.store(true, Ordering::Release);
     let around = context.world.around().clone();
-    // Who is asked about them may ask who waits.
+    // The decision about a waiting call may ask for the waiting calls.
     let released = thread::spawn(move || around.release(|_| !around.waiting().is_empty()));
     until("all are told", || released.is_finished());
     until("it ends", || child.try_wait().expect("a child").is_some());
@@ -351,7 +351,7 @@ fn unpermitted_process_is_refused_surroundings() {
     let outside = context.outside();
     let script = format!("echo 1 >{} || echo refused >a", outside.display());
     let (it, mut child, calls) = context.begin(&script);
-    // What is not held at the call is held by the file system.
+    // A call that the gate does not hold is held by the file system.
     calls.release();
     until("it waits", || !context.world.around().waiting().is_empty());
     context.world.around().refuse(|_| true);

@@ -128,8 +128,8 @@ pub trait Base {
     /// The reason of a failed lookup: `EACCES`, `EIO`…
     fn look(&self, path: &TreePath) -> Result<Seen, Errno>;
 
-    /// Looks up a path for a comparison with an earlier result. No later comparison depends on this result, so that
-    /// the next change need not show in the file's dates.
+    /// Looks up a path for a comparison with an earlier result. No later comparison depends on this result, and
+    /// therefore the next change need not show in the file's dates.
     ///
     /// # Errors
     /// As [`Base::look`].

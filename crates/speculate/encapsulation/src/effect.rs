@@ -66,7 +66,7 @@ impl Attributes {
 /// A new file without content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct New {
-    /// Its hidden number.
+    /// Hidden number of the file.
     pub id: HiddenId,
     /// Permissions; with the kind if the call has no other argument for the kind (`mknod`).
     pub mode: u32,

@@ -20,7 +20,7 @@ use crate::{
 
 pub use absorbing::Conflict;
 
-/// Longest name of the usual file systems, bytes. A longer one could not be revealed.
+/// Longest name of the usual file systems, bytes. A longer name could not be revealed.
 const NAME_MAX: usize = 255;
 
 /// A computation with concealed changes of files.
@@ -133,7 +133,7 @@ impl Encapsulation {
         self.peek()
     }
 
-    /// The present tree for a look: later writes to its files show.
+    /// The present tree for a look: later writes to files of the tree show.
     #[must_use]
     pub fn peek(&self) -> Snapshot {
         Snapshot {
@@ -161,7 +161,7 @@ impl Encapsulation {
         self.inputs.check(&*self.base)
     }
 
-    /// Last changes of the directories, as their times have to be after all effects.
+    /// Times of the last changes of the directories. The directories must have these times after all effects.
     #[must_use]
     pub fn directory_times(&self) -> Vec<(TreePath, Time)> {
         let mut times = Vec::new();

@@ -43,7 +43,7 @@ impl Inputs {
     }
 
     /// As [`Inputs::check`], and also checks the modification times of directories, which make compares. The roots of
-    /// trees are excepted, because one of them has the temporary files of all programs.
+    /// trees are excepted, because the temporary files of all programs are in such a root.
     ///
     /// # Errors
     /// The errors of [`Inputs::check`].
@@ -84,8 +84,8 @@ impl Inputs {
     }
 }
 
-/// Compares what a program can depend on. The link count is excepted, because a reveal adds a name. For directories,
-/// identity and times are excepted: their entries are inputs of their own, and the times change with each entry.
+/// Compares the properties on which a program can depend. The link count is excepted, because a reveal adds a name. For
+/// directories, identity and times are excepted: the entries are separate inputs, and the times change with each entry.
 fn is_same(then: &Seen, now: &Seen) -> bool {
     let (then, now) = match (then, now) {
         (Seen::There(then), Seen::There(now)) => (then, now),

@@ -1,7 +1,7 @@
 //! The changes of an encapsulation, as a tree above the base.
 //!
-//! A directory of the layer has the changed names. Below, the names of a directory of the base show through, if there
-//! is one. Copies of a tree share directories until a change.
+//! A directory of the layer has the changed names. The unchanged names of a base directory show through, if there is a
+//! base directory. Copies of a tree share directories until a change.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -94,37 +94,37 @@ pub(crate) struct Made {
 pub struct Found {
     /// Attributes.
     pub stat: Stat,
-    /// Where its content is.
+    /// Place of the content.
     pub content: Content,
 }
 
-/// Where the content of something is.
+/// Place of the content of a tree entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
-    /// It is what the base has there.
+    /// The content of the base at this path.
     Base(TreePath),
-    /// A file that was made; or a FIFO or socket.
+    /// A new file, FIFO or socket.
     Hidden(HiddenId),
-    /// A symbolic link that was made: where it leads.
+    /// A new symbolic link, with its target.
     Target(OsString),
-    /// It is a directory of the layer.
+    /// A directory of the layer.
     Names,
 }
 
-/// Where a path leads.
+/// Place of a path in layer or base.
 pub(crate) enum Location<'a> {
     EmptyBase,
-    /// There the layer has nothing of its own.
+    /// The layer has no entry for the path.
     Base(TreePath),
     Directory(&'a Directory),
     Leaf(&'a Leaf),
 }
 
-/// What was asked of the base for an answer.
+/// The lookup in the base that an answer needed.
 pub(crate) type BaseLookup = Option<(TreePath, Seen)>;
 
 impl Directory {
-    /// The files that were made in it and below.
+    /// Adds the new files in this directory and below.
     pub(crate) fn hidden(&self, into: &mut BTreeSet<HiddenId>) {
         for entry in self.names.values() {
             match entry {
@@ -166,7 +166,7 @@ impl Directory {
         Location::Directory(directory)
     }
 
-    /// What is there, and what was asked of the base to know it.
+    /// The entry at a path, and the lookup in the base that the answer needed.
     pub(crate) fn look(
         &self,
         path: &TreePath,
@@ -197,7 +197,7 @@ impl Directory {
         Ok((Some(Found { stat, content }), asked))
     }
 
-    /// The names in it, and what the base was asked for them.
+    /// The names in this directory, and the listing of the base that the answer needed.
     pub(crate) fn list(
         &self,
         base: &dyn Base,
@@ -230,19 +230,19 @@ impl Directory {
         self.touch(now);
     }
 
-    /// A name in it was changed: that is later than what it was dated before.
+    /// A name in this directory was changed, later than the earlier date of the directory.
     pub(crate) fn touch(&mut self, at: Time) {
         self.touched = Some(at);
         self.attributes.modified = None;
     }
 
-    /// What it is dated, as far as the layer says that.
+    /// Modification time of the directory, if the layer determines the time.
     pub(crate) fn modified(&self) -> Option<Time> {
         let made = self.made.map(|made| made.at);
         self.attributes.modified.or(self.touched).or(made)
     }
 
-    /// Let the name stand for this.
+    /// Sets the entry of a name.
     pub(crate) fn put(&mut self, name: &Name, entry: Entry, now: Time) {
         self.names.insert(name.clone(), entry);
         self.touch(now);

@@ -1,14 +1,14 @@
 //! Encapsulations: computations whose outputs are concealed until they are *committed*
 //! (Bubenik and Zwaenepoel, *Optimistic Make*, section 2).
 //!
-//! An encapsulation sees a tree of files, its *base*: the real one, or what other encapsulations make of
-//! it (its *input encapsulations*). What it does to files goes into a layer above that, which nobody
-//! else sees, and is kept as a list of [`Effect`]s in the order in which they were produced. What it has read of the
-//! base goes into its [`Inputs`], names that it looked for in vain included. It is committed by showing that all of
-//! its inputs are as they were ([`Inputs::check`]), and carrying out its effects, in that order.
+//! An encapsulation sees a tree of files, its *base*: the real tree, or the output of other encapsulations (its *input
+//! encapsulations*). Changes of files go into a layer above the base. No other program sees the layer. The changes are
+//! kept as a list of [`Effect`]s in the order of production. Reads of the base go into [`Inputs`], lookups of
+//! missing names included. A commit checks that all inputs are unchanged ([`Inputs::check`]), and carries out the
+//! effects in order.
 //!
-//! This crate is the pure part: it touches no file. Contents are elsewhere, under numbers ([`HiddenId`]); the
-//! base is asked through a trait ([`Base`]). **Panics:** none.
+//! This crate is the pure part, and touches no file. Contents are elsewhere, under numbers ([`HiddenId`]); a trait
+//! ([`Base`]) gives access to the base. **Panics:** none.
 
 #![forbid(unsafe_code)]
 

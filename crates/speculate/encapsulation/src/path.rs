@@ -6,10 +6,10 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
-/// One name in a directory.
+/// A name in a directory.
 pub type Name = OsString;
 
-/// A path within a tree: relative to its root, which is the empty path, without `.` and `..`.
+/// A path within a tree, relative to the root of the tree, without `.` and `..`. The root is the empty path.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct TreePath(PathBuf);
 
@@ -34,13 +34,13 @@ impl TreePath {
         Some(Self(normal))
     }
 
-    /// What is called `name` in this directory.
+    /// The path of `name` in this directory.
     #[must_use]
     pub fn join(&self, name: &OsStr) -> Self {
         Self(self.0.join(name))
     }
 
-    /// The directory that it is in, and its name there; `None` for the root.
+    /// The parent directory, and the name in the parent; `None` for the root.
     #[must_use]
     pub fn split(&self) -> Option<(Self, &OsStr)> {
         let name = self.0.file_name()?;
@@ -53,7 +53,7 @@ impl TreePath {
         self.0.iter()
     }
 
-    /// Whether this is `other`, or in it.
+    /// Whether this path is `other`, or within `other`.
     #[must_use]
     pub fn is_within(&self, other: &Self) -> bool {
         self.0.starts_with(&other.0)

@@ -1,5 +1,5 @@
-//! What an encapsulation has made of its base so far, as the base of others (its *output*, their *input
-//! encapsulation*).
+//! The present tree of an encapsulation, as the base of other encapsulations (the *output* of the former, the *input
+//! encapsulation* of the latter).
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -10,7 +10,7 @@ use crate::{
     layer::{Directory, LinkCounts, Location},
 };
 
-/// The tree as one encapsulation saw it at one moment: what it changes later is not in it.
+/// The tree as an encapsulation saw the tree at a moment, without later changes.
 #[derive(Clone)]
 pub struct Snapshot {
     pub(crate) root: Arc<Directory>,
@@ -20,10 +20,10 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// What is there, and where its content is.
+    /// The entry at a path, with the place of its content.
     ///
     /// # Errors
-    /// Those of the base.
+    /// Errors of the base.
     pub fn find(&self, path: &TreePath) -> Result<Option<Found>, Errno> {
         let (found, _) = self.root.look(path, &*self.base, &*self.store)?;
         Ok(found.map(|found| self.names.counted(found)))
@@ -66,7 +66,7 @@ impl Base for Snapshot {
     }
 }
 
-/// A base at which it is looked to compare.
+/// A base with lookups for comparison.
 struct ComparingBase<'a>(&'a dyn Base);
 
 impl Base for ComparingBase<'_> {

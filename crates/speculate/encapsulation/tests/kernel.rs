@@ -1,5 +1,5 @@
-//! Random histories, each twice: concealed above one directory, and by the kernel in another one that is alike. What
-//! each call answers, and what is seen after it, has to be the same; so has what is there when all was revealed.
+//! Random histories, each twice: concealed above a directory, and by the kernel in an equal directory. The answers of
+//! the calls and the visible tree must be the same, and so must the tree after the reveal.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ use rustix::{
 };
 use tempfile::TempDir;
 
-/// What a program does.
+/// A call of a program.
 #[derive(Debug, Clone)]
 enum Act {
     Create(PathBuf),
@@ -160,7 +160,7 @@ impl Store for Hidden {
     }
 }
 
-/// A place with two directories that are alike, and one for what is hidden.
+/// A place with two equal directories, and a directory for hidden files.
 struct Scene {
     _all: TempDir,
     below: PathBuf,
@@ -169,7 +169,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// After what was done before.
+    /// The scene after earlier acts.
     fn new(before: &[Act]) -> Self {
         let all = TempDir::new().expect("a directory");
         let place = |name: &str| {
@@ -202,7 +202,7 @@ impl Scene {
     }
 }
 
-/// What the kernel does, in `at`; `number` is what is written.
+/// The kernel's act in `at`; a write writes `number`.
 fn by_kernel(at: &Path, act: &Act, number: usize) -> Result<(), Errno> {
     let real = |path: &Path| at.join(path);
     let rename =
@@ -215,7 +215,7 @@ fn by_kernel(at: &Path, act: &Act, number: usize) -> Result<(), Errno> {
             fs::write(real(path), number.to_string()).map_err(|error| errno(&error))
         }
         Act::Write(path) => {
-            // Only what is a file: a FIFO would wait, a link lead elsewhere.
+            // Only a file is written: the open of a FIFO would wait, and a link may lead elsewhere.
             let there = fs::symlink_metadata(real(path)).map_err(|error| errno(&error))?;
             match kind(there.file_type()) {
                 Kind::File => fs::write(real(path), number.to_string()).map_err(|e| errno(&e)),
@@ -451,7 +451,8 @@ fn reveal(effects: &[Effect], at: &Path, hidden: &Hidden) {
     }
 }
 
-/// One history, or its part in one encapsulation. What cannot be concealed is not done at all.
+/// Runs a history, or a part of a history in an encapsulation. An act that cannot be concealed is left out on both
+/// sides.
 fn run(
     it: &mut Encapsulation,
     scene: &Scene,

@@ -14,7 +14,8 @@ pub struct LogNormal {
 }
 
 impl LogNormal {
-    /// The one with this median and this mean, which is not less: `mean = median * exp(sigma^2 / 2)`.
+    /// The distribution with this median and this mean, which is not less than the median:
+    /// `mean = median * exp(sigma^2 / 2)`.
     #[must_use]
     pub fn of(median: f64, mean: f64) -> Self {
         let mu = median.ln();
@@ -22,7 +23,7 @@ impl LogNormal {
         Self { mu, sigma }
     }
 
-    /// The one with this median, and this deviation of the logarithm.
+    /// The distribution with this median, and this deviation of the logarithm.
     #[must_use]
     pub fn with(median: f64, sigma: f64) -> Self {
         Self {
@@ -31,44 +32,44 @@ impl LogNormal {
         }
     }
 
-    /// Its mean.
+    /// Mean of the distribution.
     #[must_use]
     pub fn mean(&self) -> f64 {
         (self.mu + self.sigma * self.sigma / 2.0).exp()
     }
 
-    /// Its median.
+    /// Median of the distribution.
     #[must_use]
     pub fn median(&self) -> f64 {
         self.mu.exp()
     }
 
-    /// One of it.
+    /// Draws a value.
     pub fn draw(&self, random: &mut impl Rng) -> f64 {
         (self.mu + self.sigma * normal(random)).exp()
     }
 }
 
-/// Times of something: what they are drawn from.
+/// The distribution of times.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Times {
-    /// One peak.
+    /// A single peak.
     LogNormal(LogNormal),
     /// Two kinds of times, of which the second is rarer.
     Two {
-        /// Most of them.
+        /// The frequent times.
         usual: LogNormal,
-        /// The others.
+        /// The rare times.
         other: LogNormal,
-        /// How many are others, of one.
+        /// Share of the rare times, between 0 and 1.
         others: f64,
     },
-    /// One of these, each as likely as the others. None: 0.
+    /// Measured times, each with the same probability. An empty list means 0.
     Measured(Vec<f64>),
 }
 
 impl Times {
-    /// Their mean.
+    /// Mean of the distribution.
     #[must_use]
     pub fn mean(&self) -> f64 {
         match self {
@@ -82,7 +83,7 @@ impl Times {
         }
     }
 
-    /// One of them.
+    /// Draws a time.
     pub fn draw(&self, random: &mut impl Rng) -> f64 {
         match self {
             Self::LogNormal(times) => times.draw(random),
@@ -99,12 +100,12 @@ impl Times {
     }
 }
 
-/// Each as likely as the others.
+/// Draws an element; all elements have the same probability.
 fn one_of<T: Copy>(all: &[T], random: &mut impl Rng) -> Option<T> {
     (!all.is_empty()).then(|| all[random.random_range(0..all.len())])
 }
 
-/// Box and Muller.
+/// A standard normal value, by the method of Box and Muller.
 fn normal(random: &mut impl Rng) -> f64 {
     let radius = (-2.0 * (1.0 - random.random::<f64>()).ln()).sqrt();
     radius * (std::f64::consts::TAU * random.random::<f64>()).cos()
@@ -118,21 +119,23 @@ pub(crate) fn exponential(mean: f64, random: &mut impl Rng) -> f64 {
 /// How many commands a request has.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Commands {
-    /// One with some probability, two with another, and else two and a geometric number more.
+    /// A single command with some probability, two commands with another probability, and else two and a geometric
+    /// number more.
     Fitted {
-        /// How many have one, of one.
+        /// Share of requests with a single command, between 0 and 1.
         one: f64,
-        /// How many have two.
+        /// Share of requests with two commands.
         two: f64,
-        /// The probability of one more, again and again.
+        /// Probability of a further command, again and again.
         more: f64,
     },
-    /// One of these, each as likely as the others. None: 1.
+    /// Measured numbers, each with the same probability. An empty list means 1.
     Measured(Vec<usize>),
 }
 
 impl Commands {
-    /// The paper's, if at most half have one and at least half one or two: the median is 2. Their mean is 4.39.
+    /// The distribution of the paper, if at most half of the requests have a single command, and at least half have a
+    /// single command or two: the median is 2. The mean of the paper is 4.39.
     #[must_use]
     pub fn of(one: f64, two: f64, mean: f64) -> Self {
         // mean = one + 2 two + (1 - one - two) (2 + 1 / (1 - more))
@@ -142,7 +145,7 @@ impl Commands {
         Self::Fitted { one, two, more }
     }
 
-    /// The mean of it.
+    /// Mean of the distribution.
     #[must_use]
     pub fn mean(&self) -> f64 {
         match self {
@@ -153,7 +156,7 @@ impl Commands {
         }
     }
 
-    /// The mean of those that need no other command: all but the last, or the only one (figure 4).
+    /// Mean number of commands that need no other command: all commands but the last, or the only command (figure 4).
     #[must_use]
     pub fn mean_sources(&self) -> f64 {
         match self {
@@ -165,7 +168,7 @@ impl Commands {
         }
     }
 
-    /// One of it.
+    /// Draws a number of commands.
     pub fn draw(&self, random: &mut impl Rng) -> usize {
         let (one, two, more) = match self {
             Self::Fitted { one, two, more } => (*one, *two, *more),
@@ -186,7 +189,7 @@ impl Commands {
     }
 }
 
-/// Of so many commands, how many need no other.
+/// Number of commands that need no other command, of this number of commands.
 pub(crate) fn sources(commands: usize) -> usize {
     commands.saturating_sub(1).max(1)
 }

@@ -14,7 +14,7 @@ const MINIMUM_RUNS: usize = 10;
 /// Required precision.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Precision {
-    /// Half of the 95 % interval of the medians, as a part of them; the paper's is 0.03.
+    /// Half of the 95 % interval of the medians, relative to the medians; 0.03 in the paper.
     pub within: f64,
     /// Most runs.
     pub runs: usize,
@@ -39,17 +39,17 @@ pub struct Measured {
     pub aborted: Interval,
     /// Share of requests that optimistic make answers later than pessimistic make.
     pub worse: Interval,
-    /// Minutes with so many busy machines, with pessimistic and with optimistic make.
+    /// Minutes by number of busy machines, with pessimistic and with optimistic make.
     pub utilization: [Vec<usize>; 2],
 }
 
-/// Results of one run.
+/// Results of a run.
 struct Run {
     figures: [f64; 7],
     utilization: [Vec<usize>; 2],
 }
 
-/// Simulates it until the three medians are known well enough. The same seed gives the same.
+/// Simulates a setting until the three medians are known precisely enough. Equal seeds give equal results.
 #[must_use]
 pub fn measure(
     workload: &Workload,
@@ -61,7 +61,7 @@ pub fn measure(
     let mut columns: [Vec<f64>; 7] = Default::default();
     let mut utilization: [Vec<usize>; 2] = Default::default();
     loop {
-        // With one user it may be that nobody asks in all of the time.
+        // With a single user, there may be no request in the whole time.
         if let Some(run) = one(workload, setting, &mut random) {
             for (column, figure) in columns.iter_mut().zip(run.figures) {
                 column.push(figure);

@@ -1,12 +1,12 @@
-//! The simulation of *Optimistic Make* (Bubenik and Zwaenepoel, section 5): N machines that run one command at a time,
-//! M users who ask for something to be made after an exponential think time, and two ways to do it. *Pessimistic*: all
-//! commands are begun when they are asked for. *Optimistic*: each is begun when its target goes out of date, and
-//! what is ready when it is asked for costs only its mandate. Both see the same requests. What matters is the
-//! *improvement* of each request: its pessimistic response time by its optimistic one.
+//! The simulation of *Optimistic Make* (Bubenik and Zwaenepoel, section 5). N machines run a command at a time, and M
+//! users send a request after an exponential think time. There are two strategies. *Pessimistic*: all commands begin at
+//! the request. *Optimistic*: each command begins when the target goes out of date; a command that is ready at the
+//! request costs only its mandate. Both strategies get the same requests. The result is the *improvement* of each
+//! request: the pessimistic response time divided by the optimistic response time.
 //!
-//! The paper's distributions are empirical and are not in its text, only some of their figures. [`Workload::paper`] is
-//! fitted to those. [`measure`] simulates a setting until its medians are known well enough. Randomness is an
-//! argument, times are seconds. **Panics:** none.
+//! The distributions of the paper are empirical, and the text has only some figures of the distributions.
+//! [`Workload::paper`] is fitted to these figures. [`measure`] simulates a setting until the medians are known
+//! precisely enough. Randomness is an argument, times are seconds. **Panics:** none.
 
 #![forbid(unsafe_code)]
 

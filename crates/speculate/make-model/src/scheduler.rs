@@ -164,7 +164,7 @@ impl<'a> Simulation<'a> {
             EventKind::Ready(task) => self.ready(task),
             EventKind::Changed(task) => self.abort(task),
             EventKind::Done(task, machine) => {
-                // One that was aborted has left the machine before.
+                // The task of an aborted command has left the machine before.
                 if self
                     .running
                     .get(&task)
@@ -192,7 +192,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Removes the task from its queue: a request may come in the moment of a change.
+    /// Removes the task from the queues: a request may come in the moment of a change.
     fn abort(&mut self, task: Task) {
         self.unasked.retain(|waiting| *waiting != task);
         self.asked.retain(|waiting| *waiting != task);
@@ -208,7 +208,7 @@ impl<'a> Simulation<'a> {
                 self.outcome.aborted += self.now - since;
             }
             self.idle.push(machine);
-            // The fast ones first: they have the lowest numbers, and the last is taken.
+            // Fast machines come first: fast machines have the lowest numbers, and the last entry is taken.
             self.idle.sort_unstable_by(|a, b| b.cmp(a));
         }
     }

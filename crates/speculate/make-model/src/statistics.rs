@@ -1,11 +1,11 @@
-//! Medians, and how sure of them one may be.
+//! Medians with confidence intervals.
 
-/// A value and how far from it the true one is, with 95 %.
+/// A value with its 95 % confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
-    /// In the middle.
+    /// Middle of the interval.
     pub value: f64,
-    /// To either side.
+    /// Half of the width.
     pub half: f64,
 }
 
@@ -17,7 +17,7 @@ impl Interval {
     }
 }
 
-/// The middle one; NaN of nothing.
+/// The median; NaN for an empty list.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
@@ -29,14 +29,14 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// NaN of nothing.
+/// The mean; NaN for an empty list.
 #[must_use]
 pub fn mean(values: &[f64]) -> f64 {
     let count = u32::try_from(values.len()).unwrap_or(u32::MAX);
     values.iter().sum::<f64>() / f64::from(count)
 }
 
-/// Of what independent runs have come to: their mean, and Student's interval. Of fewer than two runs nothing is sure.
+/// Mean and Student's interval of the results of independent runs. With fewer than two runs the interval is infinite.
 #[must_use]
 pub fn interval(runs: &[f64]) -> Interval {
     let value = mean(runs);

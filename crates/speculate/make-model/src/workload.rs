@@ -9,8 +9,8 @@ use crate::distribution::{Commands, LogNormal, Times, exponential};
 pub struct Workload {
     /// Commands of a request (figure 5).
     pub commands: Commands,
-    /// Seconds of a command, of a request with one, with two, and with more (figure 3): many of those with few end
-    /// early with an error (section 4.3).
+    /// Seconds of a command, for requests with a single command, with two, and with more commands (figure 3). Many
+    /// commands of small requests end early with an error (section 4.3).
     pub times: [Times; 3],
     /// Seconds between a change of a target's sources and the request (figure 2).
     pub out_of_date: Times,
@@ -27,23 +27,25 @@ pub struct Setting {
     pub users: usize,
     /// Mean seconds between a user's requests.
     pub think: f64,
-    /// Seconds that are simulated.
+    /// Simulated seconds.
     pub horizon: f64,
-    /// Speed of all machines, relative to the measured ones.
+    /// Speed of all machines, relative to the measured machines.
     pub speed: f64,
     /// Factor of the out-of-date times.
     pub out_of_date: f64,
-    /// Commands that are begun once more than is needed, and aborted, for each that is needed. Those are all sources,
-    /// since what needs others begins when these have ended; each source once at most.
+    /// Aborted commands for each needed command. An aborted command is begun once in vain, and must be a source: a
+    /// command that needs other commands begins only after these commands have ended. Each source is aborted at most
+    /// once.
     pub aborted: f64,
-    /// Seconds that concealment adds to a command; they shrink with `speed`.
+    /// Seconds that concealment adds to a command, divided by `speed`.
     pub conceal: f64,
-    /// Seconds that a mandate takes, whatever `speed` is. The paper says that it shrinks, too (section 6.2); then the
-    /// improvement could only grow with the speed, as with the out-of-date times, and the paper's does not.
+    /// Seconds of a mandate, for any `speed`. The paper says that the mandate shrinks, too (section 6.2). But then the
+    /// improvement could only grow with the speed, as with the out-of-date times, and the improvement in the paper does
+    /// not.
     pub mandate: f64,
 }
 
-/// A command of a request: the last one needs the results of all others (figure 4).
+/// A command of a request: the last command needs the results of all other commands (figure 4).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Command {
     /// Seconds on a measured machine.
@@ -83,12 +85,12 @@ impl Setting {
 }
 
 impl Workload {
-    /// Fitted to the figures that the paper states. Given are median and mean of out-of-date times and of the number of
-    /// commands (section 4.3); all else was searched for, at random and then around the best, until the median
-    /// improvement came near 1.72, 2.88, 2.79 and 2.73 (one user, ten machines, 0, 2, 6 and 10 of them fast: table 2)
-    /// and 1.7, 5.1 and 3.3 (machines for all, 1, 8 and 16 times the speed), and not above 5.1 in between, and the
-    /// mean near 8.28. Most requests come soon after a change and some much later, as the text has it; requests with
-    /// few commands have shorter ones, which it has, too. Nothing says that no other distributions would do.
+    /// Fitted to the figures in the paper. The paper states median and mean of out-of-date times and of the number of
+    /// commands (section 4.3). All other parameters come from a search, at random and then around the best, until the
+    /// median improvement came near 1.72, 2.88, 2.79 and 2.73 (a user, ten machines, 0, 2, 6 and 10 of these fast:
+    /// table 2) and 1.7, 5.1 and 3.3 (machines for all, 1, 8 and 16 times the speed), and not above 5.1 in between, and
+    /// the mean near 8.28. As in the text, most requests come soon after a change and some much later, and requests
+    /// with few commands have shorter commands. Other distributions may fit, too.
     #[must_use]
     pub fn paper() -> Self {
         let times = |median, sigma| Times::LogNormal(LogNormal::with(median, sigma));
@@ -121,8 +123,7 @@ impl Workload {
         requests
     }
 
-    /// Nothing is changed before the last request was made: who asks often has changed things not long ago (section
-    /// 6.1).
+    /// No source changes before the last request: a user with frequent requests has made recent changes (section 6.1).
     fn request(&self, before: f64, at: f64, setting: &Setting, random: &mut impl Rng) -> Request {
         let count = self.commands.draw(random);
         let times = &self.times[count.clamp(1, 3) - 1];
@@ -143,7 +144,7 @@ impl Workload {
                 }
             })
             .collect();
-        // The last waits for the others, and so begins once.
+        // The last command waits for all other commands, and therefore begins only once.
         if let [others @ .., last] = &mut commands[..]
             && let Some(first) = others
                 .iter()

@@ -1,4 +1,4 @@
-//! What has to be true of any requests on any machines.
+//! Properties of any requests on any machines.
 
 use make_model::{Command, Commands, LogNormal, Outcome, Request, Setting, Times, Workload, run};
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use rand::{SeedableRng as _, rngs::SmallRng};
 
 const TOLERANCE: f64 = 1e-6;
 
-/// No overhead, nothing in vain, and machines for all.
+/// No overhead, no aborted command, and machines for all commands.
 fn ideal() -> Setting {
     Setting {
         machines: None,
@@ -22,7 +22,7 @@ fn drawn(setting: &Setting, seed: u64) -> Vec<Request> {
     Workload::paper().requests(setting, &mut SmallRng::seed_from_u64(seed))
 }
 
-/// One request at that time, of commands of these times whose sources were changed then.
+/// A request at that time, with commands of these times and of these change times of the sources.
 fn request(at: f64, commands: &[(f64, f64)]) -> Request {
     let command = |(time, changed): &(f64, f64)| Command {
         time: *time,
@@ -131,7 +131,7 @@ proptest! {
         let requests = [request(100.0, &commands)];
         let sum: f64 = times.iter().sum();
         prop_assert!(is_near(response(&requests, &setting, false)[0], sum));
-        // All had been changed at 0: what is left is what 100 s do not suffice for.
+        // All sources changed at 0: the optimistic response takes the rest beyond 100 s.
         prop_assert!(is_near(response(&requests, &setting, true)[0], (sum - 100.0).max(0.0)));
     }
 
@@ -167,14 +167,14 @@ proptest! {
     }
 }
 
-/// Two sources and what needs both.
+/// Two sources and a command that needs both.
 fn chain() -> [Request; 1] {
     [request(100.0, &[(10.0, 95.0), (20.0, 70.0), (5.0, 70.0)])]
 }
 
 #[test]
 fn last_command_follows_all_others() {
-    // Of the sources the longer one ends 20 s, resp. the later one 5 s after the question.
+    // The longer source ends 20 s after the request (pessimistic), the later source 5 s after the request (optimistic).
     assert!(is_near(response(&chain(), &ideal(), false)[0], 25.0));
     assert!(is_near(response(&chain(), &ideal(), true)[0], 10.0));
 }
@@ -214,7 +214,7 @@ fn requested_commands_go_first() {
         machines: Some(1),
         ..ideal()
     };
-    // The machine is busy until 20; the second has waited longer, but nobody asks for it before 50.
+    // The machine is busy until 20. The second command has waited longer, but the request comes only at 50.
     let requests = [
         request(10.0, &[(15.0, 10.0)]),
         request(50.0, &[(10.0, 5.0)]),
@@ -237,7 +237,7 @@ fn aborted_commands_only_add_load() {
     assert!(is_near(outcome.responses[0], 10.0));
     assert!(is_near(outcome.aborted, 10.0));
     assert!(is_near(outcome.busy, 45.0));
-    // It had ended before its source was changed: no more than its time.
+    // The command had ended before the change of the source: only its time counts.
     requests[0].commands[1].aborted = Some(1.0);
     assert!(is_near(run(&requests, &ideal(), true).aborted, 20.0));
     assert!(is_near(run(&requests, &ideal(), false).aborted, 0.0));
@@ -277,7 +277,7 @@ fn fast_machines_are_used_first() {
 
 #[test]
 fn aborted_share_is_as_requested() {
-    // 0.72 is what the paper says where each source is aborted once; here that is a little more of all commands.
+    // The paper states 0.72 for a single abort of each source; here the share of all commands is a little higher.
     for (said, expected) in [(0.0, 0.0), (0.39, 0.39), (0.72, 0.72)] {
         let setting = Setting {
             aborted: said,
@@ -286,7 +286,7 @@ fn aborted_share_is_as_requested() {
         };
         let requests = drawn(&setting, 5);
         let commands: Vec<_> = requests.iter().flat_map(|it| &it.commands).collect();
-        // The last of several never is: it has not begun.
+        // The last of several commands is never aborted, because the command has not begun.
         let aborted = requests.iter().flat_map(|request| {
             let all = &request.commands;
             all[..(all.len() - 1).max(1)].iter()

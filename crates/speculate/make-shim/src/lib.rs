@@ -1,11 +1,11 @@
-//! Preloaded into make: what it would begin, a runner begins.
+//! Preloaded into make: a runner begins the commands of make.
 //!
-//! GNU make begins each command of a recipe, and each of `$(shell)`, by `posix_spawn`. The runner is a
-//! [copy](spawning) of make that has the streams and signals and the environment of the command; where that cannot be,
-//! it is a program, `RUNNER make-command SOCKET PROGRAM ARGUMENTS…`, begun as make would begin the command.
-//! The library removes its own variables before make reads the environment. A make that executes make again, for a new
-//! makefile, gets the variables back.
-//! Make itself begins a command that cannot be begun here, and prints the error; the same if the runner is gone.
+//! GNU make begins each command of a recipe, and each command of `$(shell)`, by `posix_spawn`. The runner is a
+//! [copy](spawning) of make that has the streams, signals and environment of the command. If a copy is impossible, the
+//! runner is a program, `RUNNER make-command SOCKET PROGRAM ARGUMENTS…`, begun as make would begin the command. The
+//! library removes its own variables before make reads the environment. A make that executes make again, for a new
+//! makefile, gets the variables back. If a command cannot be begun here, or if the runner is gone, make begins the
+//! command itself and prints the error.
 
 use std::{
     env,
@@ -29,7 +29,7 @@ const SOCKET: &str = "OUTLIVE_MAKE_SOCKET";
 const TELLS: &str = "OUTLIVE_MAKE_TELLS";
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// What the environment said when make began.
+/// Settings from the environment, at the start of make.
 struct ShimSettings {
     runner: CString,
     socket: CString,
@@ -80,7 +80,7 @@ extern "C" fn at_load() {
 #[unsafe(link_section = ".fini_array")]
 static AT_END: extern "C" fn() = at_end;
 
-/// When make has said all that it says. Its copies end otherwise.
+/// Runs at the end of make, after all output of make. Copies of make end in another way.
 extern "C" fn at_end() {
     let Some(Some(settings)) = SETTINGS.get() else {
         return;
@@ -113,30 +113,30 @@ fn own(name: &CStr) -> *mut libc::c_void {
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
-/// Whether it can be begun, as far as can be seen.
+/// Whether the program can be begun, as far as can be seen.
 fn is_program(path: &CStr) -> bool {
     let file = fs::metadata(OsStr::from_bytes(path.to_bytes()));
     // SAFETY: the path ends with a zero.
     file.is_ok_and(|file| file.is_file()) && unsafe { libc::access(path.as_ptr(), libc::X_OK) } == 0
 }
 
-/// What such a list has.
+/// The strings of an argument list.
 ///
 /// # Safety
 /// The list ends with a null; list and words stay.
 unsafe fn arguments_of<'a>(list: *const *mut c_char) -> impl Iterator<Item = &'a CStr> {
     let at = move |place| {
-        // SAFETY: those before it are no null.
+        // SAFETY: the entries before this entry are not null.
         let words = unsafe { list.add(place) };
-        // SAFETY: nor is the list over.
+        // SAFETY: the list has not ended.
         let words = unsafe { *words };
-        // SAFETY: it is a word of the list, which ends with a zero.
+        // SAFETY: the entry is a string of the list, which ends with a zero.
         (!words.is_null()).then(|| unsafe { CStr::from_ptr(words) })
     };
     (0..).map_while(at)
 }
 
-/// Begins the runner, which begins that.
+/// Begins the runner, which begins the program.
 ///
 /// # Safety
 /// As `posix_spawn(3)`.
@@ -153,14 +153,14 @@ pub unsafe extern "C" fn posix_spawn(
     if own.is_null() {
         return libc::ENOSYS;
     }
-    // SAFETY: it is the C library's function of that name, and not null.
+    // SAFETY: the pointer is the C library's function of that name, and not null.
     let spawn = unsafe { std::mem::transmute::<*mut libc::c_void, Spawn>(own) };
-    // SAFETY: the caller's own words.
+    // SAFETY: the caller's own arguments.
     let plainly = || unsafe { spawn(pid, path, actions, attributes, arguments, environment) };
     let Some(Some(settings)) = SETTINGS.get() else {
         return plainly();
     };
-    // SAFETY: it is a path, which ends with a zero.
+    // SAFETY: the argument is a path, which ends with a zero.
     let program = unsafe { CStr::from_ptr(path) };
     if !is_program(program) {
         return plainly();
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn execvp(file: *const c_char, arguments: *const *const c_
         && !spawning::is_copy()
     {
         let text = |words: &CString| OsString::from_vec(words.as_bytes().to_vec());
-        // SAFETY: make has one thread.
+        // SAFETY: make has a single thread.
         unsafe { env::set_var(RUNNER, text(&settings.runner)) };
         // SAFETY: as above.
         unsafe { env::set_var(SOCKET, text(&settings.socket)) };
@@ -221,8 +221,8 @@ pub unsafe extern "C" fn execvp(file: *const c_char, arguments: *const *const c_
     if own.is_null() {
         return -1;
     }
-    // SAFETY: it is the C library's function of that name, and not null.
+    // SAFETY: the pointer is the C library's function of that name, and not null.
     let execvp = unsafe { std::mem::transmute::<*mut libc::c_void, Execvp>(own) };
-    // SAFETY: the caller's own words.
+    // SAFETY: the caller's own arguments.
     unsafe { execvp(file, arguments) }
 }

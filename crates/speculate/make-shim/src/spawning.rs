@@ -1,7 +1,8 @@
-//! A copy of make is the runner: a program takes longer to begin than many a command takes.
+//! The runner is a copy of make, because a program takes longer to begin than many commands take.
 //!
-//! `posix_spawn` is told what to do with descriptors by a list that nobody can read but the C library: what make puts
-//! there is noted. Whoever wants more than make does today is refused here, and has the runner begun as a program.
+//! `posix_spawn` gets actions on descriptors as a list that only the C library can read. Therefore the actions that
+//! make adds are recorded. A caller with other actions than those of make today is refused here, and the runner is
+//! begun as a program.
 
 use std::{
     ffi::{OsStr, c_char, c_int, c_short},
@@ -26,21 +27,21 @@ use crate::{arguments_of, own};
 
 /// `POSIX_SPAWN_USEVFORK`, without an effect today.
 const USE_VFORK: c_short = 0x40;
-/// A make with more memory than this is not copied: the kernel would copy the pages one by one.
+/// Memory limit of a copied make: for a larger make, a copy would take long, because the kernel copies the page tables.
 const ARGUMENT_LIMIT_BYTES: usize = 64 << 20;
 
 /// Most descriptors of make: a few, behind the inherited descriptors.
 const FILE_ACTION_DESCRIPTORS: c_int = 300;
 
-/// What is done to descriptors.
+/// Recorded actions on descriptors.
 struct List {
-    /// Where the C library's own one is.
+    /// Address of the C library's list.
     of: usize,
-    /// From and to, in order; `None`: something else is to be done, too.
+    /// From and to, in order; `None` if the list has other actions, too.
     moves: Option<Vec<(c_int, c_int)>>,
 }
 
-/// Whether this process is a copy: what it becomes is no make.
+/// Whether this process is a copy: a copy does not end as a make.
 static IS_COPY: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn is_copy() -> bool {
@@ -60,7 +61,7 @@ fn change(of: *const posix_spawn_file_actions_t, change: impl FnOnce(&mut List))
     }
 }
 
-/// What that list does, if that is nothing but moving descriptors.
+/// The moves of a list that only moves descriptors.
 fn moves(of: *const posix_spawn_file_actions_t) -> Option<Vec<(c_int, c_int)>> {
     if of.is_null() {
         return Some(Vec::new());
@@ -70,13 +71,13 @@ fn moves(of: *const posix_spawn_file_actions_t) -> Option<Vec<(c_int, c_int)>> {
     list?.moves.clone()
 }
 
-/// The C library's functions, and what is noted before each.
+/// The C library's functions, with a record before each call.
 macro_rules! noted {
     ($($name:ident($list:ident $(, $argument:ident: $kind:ty)*) $note:block)*) => {$(
-        /// Noted.
+        /// Recorded, and passed to the C library.
         ///
         /// # Safety
-        /// As that of the C library.
+        /// As for the function of the C library.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             $list: *mut posix_spawn_file_actions_t
@@ -97,9 +98,9 @@ macro_rules! noted {
             }
             $note
             type Own = unsafe extern "C" fn(*mut posix_spawn_file_actions_t $(, $kind)*) -> c_int;
-            // SAFETY: it is the C library's function of that name, and not null.
+            // SAFETY: the pointer is the C library's function of that name, and not null.
             let own = unsafe { std::mem::transmute::<*mut libc::c_void, Own>(own) };
-            // SAFETY: the caller's own words.
+            // SAFETY: the caller's own arguments.
             unsafe { own($list $(, $argument)*) }
         }
     )*};
@@ -143,13 +144,13 @@ noted! {
     }
 }
 
-/// What signals are for who is begun.
+/// Signals of a new process.
 struct Signals {
     mask: Option<sigset_t>,
     usual: Option<sigset_t>,
 }
 
-/// What signals are to be, if nothing else is wanted.
+/// The signals that the attributes ask for, if the attributes ask for no other change.
 fn signals(attributes: *const posix_spawnattr_t) -> Option<Signals> {
     let mut signals = Signals {
         mask: None,
@@ -171,7 +172,7 @@ fn signals(attributes: *const posix_spawnattr_t) -> Option<Signals> {
     if c_int::from(flags) & !known != 0 || has(libc::POSIX_SPAWN_RESETIDS) && is_another() {
         return None;
     }
-    // SAFETY: all of it may be zero, and what is asked for is written over it.
+    // SAFETY: all fields may be zero, and the call overwrites the set.
     let mut set: sigset_t = unsafe { std::mem::zeroed() };
     if has(libc::POSIX_SPAWN_SETSIGMASK) {
         // SAFETY: the caller's attributes, and a set that lives as long as the call.
@@ -186,7 +187,7 @@ fn signals(attributes: *const posix_spawnattr_t) -> Option<Signals> {
     Some(signals)
 }
 
-/// Whether this process acts for another user or group than who has begun it.
+/// Whether this process acts for another user or group than the user or group that began the process.
 fn is_another() -> bool {
     getuid() != geteuid() || getgid() != getegid()
 }
@@ -195,19 +196,19 @@ fn is_another() -> bool {
 fn is_plain() -> bool {
     // SAFETY: the name ends with a zero.
     let one = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
-    // SAFETY: if it is there it is the C library's, a byte that lives for ever. Others' locks may be held in a copy,
-    // and nobody is there to let go of them.
+    // SAFETY: a symbol that exists is the C library's, a byte with static lifetime. In a process with several threads,
+    // a copy could inherit locks of threads that do not exist in the copy.
     if one.is_null() || unsafe { *one.cast::<u8>() } == 0 {
         return false;
     }
-    // What it has had at most would be that of who has become this make, too.
+    // The peak of the memory would include the peak of the program that executed this make.
     let memory = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let resident = memory.split_ascii_whitespace().nth(1);
     let resident = resident.and_then(|pages| pages.parse::<usize>().ok());
     resident.is_some_and(|pages| pages.saturating_mul(page_size()) < ARGUMENT_LIMIT_BYTES)
 }
 
-/// What is to be begun.
+/// A runner to begin.
 pub(crate) struct StartedRunner<'a> {
     pub(crate) socket: &'a str,
     pub(crate) path: &'a OsStr,
@@ -215,7 +216,7 @@ pub(crate) struct StartedRunner<'a> {
     pub(crate) environment: *const *mut c_char,
 }
 
-/// A copy of this process is the runner of that. `None`: it has to be begun as a program.
+/// Makes a copy of this process, which is the runner. `None` if the runner must be begun as a program.
 pub(crate) fn copied(
     begun: &StartedRunner<'_>,
     actions: *const posix_spawn_file_actions_t,
@@ -225,15 +226,15 @@ pub(crate) fn copied(
         return None;
     }
     let (moves, signals) = (moves(actions)?, signals(attributes)?);
-    // SAFETY: all of it may be zero.
+    // SAFETY: all fields may be zero.
     let mut all: sigset_t = unsafe { std::mem::zeroed() };
     let mut before = all;
     // SAFETY: a set that lives as long as the call.
     unsafe { libc::sigfillset(&raw mut all) };
-    // Until handlers of make's are no more, none may run.
+    // No handler may run until the copy has forgotten make's handlers.
     // SAFETY: sets that live as long as the call.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
-    // SAFETY: this process has one thread, so that the copy may do all that it may.
+    // SAFETY: this process has a single thread, and therefore the copy may call any function.
     let child = unsafe { libc::fork() };
     if child == 0 {
         forget_handlers(signals.usual.as_ref());
@@ -245,35 +246,35 @@ pub(crate) fn copied(
     (child > 0).then_some(child)
 }
 
-/// As a new program has them: what was ignored is, but for these.
+/// Sets signals as for a new program: ignored signals stay ignored, except the signals in `usual`.
 fn forget_handlers(usual: Option<&sigset_t>) {
     for signal in 1..=libc::SIGRTMAX() {
         // SAFETY: all fields of the structure may be zero.
         let mut does: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: it is asked what is done, into a structure that lives as long as the call.
+        // SAFETY: the call only reads the present action, into a structure that lives as long as the call.
         let asked = unsafe { libc::sigaction(signal, ptr::null(), &raw mut does) };
         // SAFETY: the set is the caller's.
         let is_usual = usual.is_some_and(|usual| unsafe { libc::sigismember(usual, signal) } == 1);
         if asked == 0 && (is_usual || does.sa_sigaction != libc::SIG_IGN) {
-            // SAFETY: what the system does of itself needs nothing of this process.
+            // SAFETY: the default action needs no memory of this process.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
     }
 }
 
-/// Descriptors that are make's own: who reads from a pipe, and holds its other end, too, waits for ever.
+/// Closes make's own descriptors: a reader of a pipe that also holds the other end would wait forever.
 fn close_own() {
     for number in 3..=FILE_ACTION_DESCRIPTORS {
-        // SAFETY: numbers are all that it takes.
+        // SAFETY: the call takes only numbers.
         let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
         if flags >= 0 && flags & libc::FD_CLOEXEC != 0 {
-            // SAFETY: nothing of this process uses it from here on.
+            // SAFETY: no code of this process uses the descriptor from here on.
             unsafe { libc::close(number) };
         }
     }
 }
 
-/// In the copy.
+/// Becomes the runner in the copy.
 fn begin(begun: &StartedRunner<'_>, moves: &[(c_int, c_int)], mask: &sigset_t) -> ! {
     unsafe extern "C" {
         static mut environ: *const *mut c_char;
@@ -281,20 +282,20 @@ fn begin(begun: &StartedRunner<'_>, moves: &[(c_int, c_int)], mask: &sigset_t) -
     IS_COPY.store(true, Ordering::Relaxed);
     for (from, to) in moves {
         let moved = match from == to {
-            // SAFETY: numbers are all that it takes.
+            // SAFETY: the call takes only numbers.
             true => unsafe { libc::fcntl(*from, libc::F_SETFD, 0) },
             // SAFETY: as above.
             false => unsafe { libc::dup2(*from, *to) },
         };
         if moved < 0 {
-            // SAFETY: nothing of this process is to be done at its end.
+            // SAFETY: the end of this process needs no cleanup.
             unsafe { libc::_exit(127) };
         }
     }
     close_own();
     // SAFETY: a set that lives as long as the call.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, ptr::null_mut()) };
-    // SAFETY: one thread is there, and what the caller has given stays.
+    // SAFETY: there is a single thread, and the caller's environment stays.
     unsafe { environ = begun.environment };
     // SAFETY: the caller's list.
     let arguments = unsafe { arguments_of(begun.arguments) };

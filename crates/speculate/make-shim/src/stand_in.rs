@@ -1,5 +1,5 @@
-//! In the place of make, where programs are concealed: whoever begins a make, also in the middle of a shell script,
-//! begins the real one with the library in it.
+//! Stands in the place of make where programs are concealed: a program that begins make, also in the middle of a shell
+//! script, begins the real make with the library.
 
 use std::{
     env,

@@ -83,7 +83,7 @@ impl Daemon {
             asked: AtomicUsize::new(0),
             began: Instant::now(),
         });
-        // It is there once only.
+        // The weak reference is set only here.
         let _ = here.set(Arc::downgrade(&daemon));
         Ok(daemon)
     }
@@ -132,7 +132,7 @@ impl Daemon {
     /// set.
     ///
     /// # Errors
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn run(self: &Arc<Self>, listener: UnixListener, stop: &AtomicBool) -> io::Result<()> {
         let this = Arc::clone(self);
         thread::Builder::new()

@@ -121,7 +121,7 @@ impl Engine {
             let engine = engine.get().and_then(Weak::upgrade);
             engine.is_some_and(|engine| engine.is_committed(process))
         });
-        // A make speaks to this before it is asked for.
+        // A make connects to this socket before any request for the make.
         let known = vec![preload.socket().into()];
         let (new, old) = preload.instead();
         let instead = (new.to_owned(), old.to_owned());
@@ -142,7 +142,7 @@ impl Engine {
             _reserved: reserved,
             preload,
         });
-        // It is there once only.
+        // The weak reference is set only here.
         let _ = here.set(Arc::downgrade(&engine));
         Ok(engine)
     }
@@ -166,7 +166,7 @@ impl Engine {
     pub fn is_busy(&self) -> bool {
         let is_own = |job: &Arc<Job>| {
             let progress = job.progress();
-            // Also while it is being shown.
+            // Also while the effects of the job are being shown.
             progress.is_wanted && !(progress.is_committed && progress.ended.is_some())
         };
         if self.jobs().values().any(is_own) {
@@ -272,7 +272,7 @@ impl Engine {
     /// Begins a make over the present trees, and ends stale makes.
     ///
     /// # Errors
-    /// If it cannot be begun.
+    /// If the make cannot be begun.
     pub fn anticipate(&self) -> Result<Arc<Job>, BeginError> {
         let job = self.begin_expected()?;
         self.begun.fetch_add(1, Ordering::AcqRel);

@@ -34,8 +34,8 @@ impl ExpectedTargets {
         self.lately.push_back(command);
     }
 
-    /// The most frequent of the latest requests, and of equally frequent ones the latest; then the next one, if that
-    /// was requested more than once. Both have the environment of the last request.
+    /// The most frequent of the latest requests; the latest of equally frequent requests comes first. Then the next
+    /// request, if that request came more than once. Both have the environment of the last request.
     ///
     /// # Panics
     /// Never: there is always a request.

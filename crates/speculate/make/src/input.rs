@@ -38,7 +38,7 @@ pub fn leave_terminal() {
     if let Ok(terminal) = terminal.as_ref()
         && !is_leader
     {
-        // SAFETY: it takes no argument, and the descriptor is open.
+        // SAFETY: the call takes no argument, and the descriptor is open.
         unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCNOTTY) };
     }
 }
@@ -60,7 +60,7 @@ enum End {
 }
 
 impl Input {
-    /// The input of a command that reads nothing.
+    /// The input of a command that does not read.
     #[must_use]
     pub fn none() -> Self {
         Self(Arc::new(Mutex::new(End::Nothing)))

@@ -1,4 +1,4 @@
-//! One concealed command: a make, or a command of make.
+//! A concealed command: a make, or a command of make.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -121,7 +121,7 @@ impl Job {
     /// Begins the command above the base of the encapsulation.
     ///
     /// # Errors
-    /// If it cannot be begun.
+    /// If the command cannot be begun.
     pub fn begin(
         id: JobId,
         command: Command,
@@ -145,7 +145,7 @@ impl Job {
         run.stdin(ends.input).stdout(ends.out).stderr(ends.err);
         let umask = command.umask;
         let jobserver = Jobserver::of(&command).map_err(not_run)?;
-        // SAFETY: between fork and exec this makes some calls of the system, and allocates nothing.
+        // SAFETY: the closure makes some system calls between fork and exec, and allocates no memory.
         unsafe {
             run.pre_exec(move || {
                 rustix::process::umask(rustix::fs::Mode::from_bits_truncate(umask));

@@ -3,9 +3,9 @@
 //!
 //! The real make runs. Make and each command of make is a [`job`] of its own: an encapsulation above the files that
 //! make sees at that moment. The request ([`command`]) and the inputs identify a job. For an equal request with equal
-//! inputs the [`engine`] reuses the job, finished or still running. So each save starts a new make over an empty
-//! view, in which only stale commands cost time. A user who runs `make` gets the effects of the finished make, or
-//! runs a make of the user, for which each command is looked up.
+//! inputs the [`engine`] reuses the job, finished or still running. Therefore each save starts a new make over an empty
+//! view, in which only stale commands cost time. A user who runs `make` gets the effects of the finished make, or runs
+//! a make of the user, for which each command is looked up.
 //!
 //! A make has a preloaded library ([`preload`]), which starts each command by a [`runner`]. The runner asks the
 //! [`engine`] over a socket ([`link`]). The same holds for every make in a concealed command.

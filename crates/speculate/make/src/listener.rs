@@ -11,7 +11,7 @@ use std::{
 /// Pause after an accept without a free descriptor or thread.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// Answers all clients, each in a thread of its own, for ever.
+/// Answers all clients forever, each client in a separate thread.
 pub(crate) fn listen_to<A>(listener: &UnixListener, answer: impl Fn() -> A)
 where
     A: FnOnce(UnixStream) -> io::Result<()> + Send + 'static,
@@ -32,7 +32,7 @@ where
     }
 }
 
-/// Counts one more while this value exists.
+/// Increases a count while this value exists.
 #[derive(Debug)]
 pub(crate) struct CountGuard<'a>(&'a AtomicUsize);
 

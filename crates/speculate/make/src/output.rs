@@ -79,7 +79,7 @@ struct OutputState {
     /// Bytes that the client has not read.
     unread_bytes: usize,
     sources: Vec<(Stream, File)>,
-    /// Kept open, so that the terminal does not hang up between two processes.
+    /// The descriptor stays open, because otherwise the terminal would hang up between two processes.
     terminal: Option<OwnedFd>,
 }
 
@@ -309,7 +309,8 @@ impl Shared {
         }
     }
 
-    /// The next chunk, as soon as there is one. Closes the sink of a stream that has ended; `None` when both have.
+    /// The next chunk, after a wait if necessary. Closes the sink of a stream that has ended; `None` after the end of
+    /// both streams.
     fn next(&self, sinks: &mut [Option<File>; 2]) -> Option<Chunk> {
         let mut state = self.state();
         loop {
@@ -399,7 +400,7 @@ fn write_chunk(sink: &File, mut bytes: &[u8], is_abandoned: impl Fn() -> bool) {
     }
 }
 
-/// A terminal that adds nothing to what is said and typed: that is done by the one that it is said to in the end.
+/// A terminal without echo or translation: the user's terminal at the end of the chain does both.
 fn pseudo_terminal(size: Option<Winsize>) -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let master = openpt(flags)?;

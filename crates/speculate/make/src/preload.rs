@@ -196,7 +196,7 @@ mod tests {
             assert_eq!(trailer::read(&told[..cut]), None, "{cut}");
             let mut other = told.clone();
             other[cut] ^= 0x80;
-            // Any answer but a panic; a text may be another one.
+            // Any answer except a panic; a text may differ.
             let _ = trailer::read(&other);
         }
     }

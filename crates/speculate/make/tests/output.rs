@@ -1,4 +1,4 @@
-//! Who hears what a command says, and until when.
+//! The readers of a command's output, and the end of the output.
 
 use std::{
     fs::{self, File},
@@ -52,13 +52,13 @@ fn says(given: &command::Command, script: &str) -> (Output, Child) {
     (output, child)
 }
 
-/// A reader, and what it reads from.
+/// A pipe: the reader, and the writer.
 fn pipe() -> (File, File) {
     let (from, to) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
     (from.into(), to.into())
 }
 
-/// All of it: the end has to come.
+/// Reads all output: the end must come.
 fn heard(mut reader: File) -> String {
     let mut said = String::new();
     reader.read_to_string(&mut said).expect("what was said");
@@ -77,7 +77,7 @@ fn terminal_output_stays_off_the_pipe() {
     }
 }
 
-/// What it leaves running has closed its ends, or some of them.
+/// A background process has closed its ends, or some of the ends.
 #[test]
 fn reader_sees_end_before_background_process() {
     let (output, mut child) = says(
@@ -142,7 +142,7 @@ fn command_with_excess_output_waits() {
     assert_eq!(said.join().expect("it is heard"), OUTPUT_BYTES);
 }
 
-/// Somebody else may take it over at the same time.
+/// Another client may take over the output at the same time.
 #[test]
 fn shown_output_can_be_repeated() {
     let (output, mut child) = says(&given([false; 3], false), "echo out; echo err >&2");
@@ -158,7 +158,7 @@ fn shown_output_can_be_repeated() {
     assert_eq!(heard(out), "out\n");
 }
 
-/// The user's pipe, or terminal, may be one that does not wait.
+/// The user's pipe or terminal may be non-blocking.
 #[test]
 fn nonblocking_sink_loses_no_output() {
     const OUTPUT_BYTES: usize = 1_000_000;

@@ -11,7 +11,7 @@ fn ring(keys: &[Key]) -> Arc<KeyRing> {
     Arc::new(KeyRing::of(keys.to_vec()))
 }
 
-/// Carry what one end has to send to the other, in pieces of this size.
+/// Carries the outgoing bytes of an end to the other end, in pieces of this size.
 fn carry(from: &mut Session, to: &mut Session, size: usize) -> Result<(), ChannelError> {
     let bytes = from.outgoing().to_vec();
     from.sent(bytes.len());

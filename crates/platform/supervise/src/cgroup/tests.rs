@@ -42,7 +42,7 @@ fn pids_are_listed_with_commas() {
     assert_eq!(list(&pids), "1, 20, 300");
 }
 
-/// Kernels before 5.14 have only this, and they are not the ones that run the tests.
+/// Kernels before 5.14 need this function, and the tests run on newer kernels.
 #[test]
 fn processes_are_killed_singly_without_cgroup_kill() {
     let run = tempfile::tempdir().expect("a run directory");
@@ -66,7 +66,7 @@ fn processes_are_killed_singly_without_cgroup_kill() {
 
     let killed = cgroup.kill_each();
     for child in &mut children {
-        // Whatever came of it, leave nothing behind.
+        // Also after a failure, no child is left behind.
         let _ = child.kill();
         let _ = child.wait();
     }

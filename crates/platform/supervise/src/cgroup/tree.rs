@@ -1,4 +1,4 @@
-//! Walking a cgroup and its sub-cgroups, which may come and go meanwhile.
+//! Walks through a cgroup and its sub-cgroups, which may come and go meanwhile.
 
 use std::fs;
 use std::io;
@@ -24,7 +24,7 @@ fn collect(path: &Path, pids: &mut Vec<Pid>) -> io::Result<()> {
             text.lines()
                 .filter_map(|line| line.parse().ok().and_then(Pid::from_raw)),
         ),
-        // Below a threaded cgroup the processes are listed in the one above.
+        // Below a threaded cgroup, a cgroup above lists the processes.
         Err(e) if is(&e, Errno::OPNOTSUPP) => {}
         Err(e) => return Err(e),
     }
@@ -37,7 +37,7 @@ fn collect(path: &Path, pids: &mut Vec<Pid>) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes `path` and everything below; it is fine if it is gone.
+/// Removes `path` and all sub-cgroups. A missing cgroup is no error.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     for child in children(path)? {
         remove(&child)?;
@@ -64,7 +64,7 @@ fn children(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Whether `e` says that a cgroup is not there, or was removed while its file was open.
+/// Whether `e` means that a cgroup does not exist, or was removed while a file of the cgroup was open.
 pub(super) fn has_gone(e: &io::Error) -> bool {
     is(e, Errno::NOENT) || is(e, Errno::NODEV)
 }

@@ -18,11 +18,11 @@ use super::{DestroyError, canonical};
 use crate::netlink::{Netlink, encode};
 use crate::tcp_state::TcpState;
 
-/// Requests sent before their acknowledgements are read: those wait in the receive
-/// buffer, at about a kilobyte each, and it must not overflow.
+/// Requests sent before the acknowledgements are read. The acknowledgements wait in the receive buffer, with about a
+/// kilobyte each, and the buffer must not overflow.
 const MAX_BATCH_REQUESTS: usize = 64;
 
-/// Whatever its cookie (`INET_DIAG_NOCOOKIE`): in a search for one socket, where a list takes any.
+/// Matches any cookie (`INET_DIAG_NOCOOKIE`) in a search for a single socket; a list matches all cookies anyway.
 const ANY_COOKIE: [u8; 8] = [0xff; 8];
 
 /// A socket in the kernel's list.
@@ -33,16 +33,16 @@ pub(crate) struct Entry {
     /// Canonical remote address.
     pub(crate) remote: SocketAddr,
     pub(crate) state: TcpState,
-    /// Bytes that nobody has read.
+    /// Bytes that the process has not read.
     pub(crate) unread: u32,
     /// `AF_INET` or `AF_INET6`; the latter also for IPv4-mapped addresses.
     family: u8,
-    /// What the kernel finds it by.
+    /// Key of the socket in the kernel.
     id: SocketId,
 }
 
 impl Entry {
-    /// The number that the kernel gives to no second socket.
+    /// The cookie, which the kernel never uses for a second socket.
     pub(super) fn cookie(&self) -> [u8; 8] {
         self.id.cookie
     }
@@ -61,12 +61,12 @@ impl Entry {
     }
 }
 
-/// What became of a request to destroy a socket.
+/// Outcome of a request to destroy a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// The kernel has done it.
+    /// The kernel has destroyed the socket.
     Destroyed,
-    /// It had gone already.
+    /// The socket was gone already.
     Gone,
     /// EOPNOTSUPP.
     Refused,
@@ -79,7 +79,7 @@ pub(crate) struct DiagSocket {
 }
 
 impl DiagSocket {
-    /// Opens one in the network namespace of the calling thread.
+    /// Opens a socket in the network namespace of the calling thread.
     pub(crate) fn open() -> Result<Self, DestroyError> {
         match Netlink::open(Some(netlink::SOCK_DIAG)) {
             Ok(netlink) => Ok(Self { netlink }),
@@ -88,26 +88,26 @@ impl DiagSocket {
         }
     }
 
-    /// Where sockets with the local port `port` listen. The kernel looks at no others for that.
+    /// Addresses of listening sockets with the local port `port`. The kernel looks at no other socket for this.
     pub(crate) fn listeners(&mut self, port: u16) -> Result<Vec<SocketAddr>, DestroyError> {
         let mut found = self.dump(AF_INET6, SocketId::new_v6(), port, StateFlags::LISTEN)?;
         found.extend(self.dump(AF_INET, SocketId::new_v4(), port, StateFlags::LISTEN)?);
         Ok(found.into_iter().map(|entry| entry.local).collect())
     }
 
-    /// The IPv4 sockets with the local port `port`, except listening ones.
+    /// The IPv4 sockets with the local port `port`, except listening sockets.
     pub(super) fn dump_v4(&mut self, port: u16) -> Result<Vec<Entry>, DestroyError> {
         self.dump(AF_INET, SocketId::new_v4(), port, connections())
     }
 
-    /// The IPv6 sockets with the local port `port`, except listening ones; those with
-    /// IPv4-mapped addresses are among them.
+    /// The IPv6 sockets with the local port `port`, except listening sockets, and including sockets with IPv4-mapped
+    /// addresses.
     pub(super) fn dump_v6(&mut self, port: u16) -> Result<Vec<Entry>, DestroyError> {
         self.dump(AF_INET6, SocketId::new_v6(), port, connections())
     }
 
-    /// The socket with these canonical ends, if there is one. (The kernel finds an IPv6 socket
-    /// with IPv4-mapped addresses by its IPv4 addresses; and a listener, where there is none.)
+    /// The socket with these canonical ends, if the socket exists. (The kernel finds an IPv6 socket with IPv4-mapped
+    /// addresses by the IPv4 addresses. Without a matching connection, the kernel returns a listener.)
     pub(super) fn find(
         &mut self,
         local: SocketAddr,
@@ -192,7 +192,7 @@ impl DiagSocket {
         }
     }
 
-    /// Destroys `targets`; one outcome for each, in their order.
+    /// Destroys `targets`; returns an outcome for each target, in the same order.
     pub(super) fn destroy(&mut self, targets: &[Entry]) -> Result<Vec<Outcome>, DestroyError> {
         let mut outcomes = Vec::with_capacity(targets.len());
         for batch in targets.chunks(MAX_BATCH_REQUESTS) {
@@ -206,7 +206,7 @@ impl DiagSocket {
                 sequences.push(sequence);
             }
             self.netlink.send(&bytes)?;
-            // The kernel works through the batch, and answers, in its order.
+            // The kernel handles and answers the batch in the order of the requests.
             for sequence in sequences {
                 let code = self.acknowledgement(sequence)?;
                 outcomes.push(outcome(code)?);
@@ -215,8 +215,7 @@ impl DiagSocket {
         Ok(outcomes)
     }
 
-    /// Asks to destroy a socket that cannot exist: a kernel that could have would not
-    /// find it.
+    /// Asks to destroy a socket that cannot exist: a kernel with the function does not find the socket.
     pub(super) fn check_destroy_supported(&mut self) -> Result<(), DestroyError> {
         let nobody = Entry {
             local: SocketAddr::from(([0, 0, 0, 0], 0)),
@@ -226,7 +225,7 @@ impl DiagSocket {
             family: AF_INET,
             id: SocketId::new_v4(),
         };
-        // That TCP sockets can be listed at all shows that ENOENT means this one socket.
+        // A successful list of TCP sockets shows that ENOENT refers to this socket.
         self.dump_v4(0)?;
         match self.destroy(&[nobody])?.first() {
             Some(Outcome::Refused) => Err(DestroyError::Unsupported),
@@ -234,10 +233,10 @@ impl DiagSocket {
         }
     }
 
-    /// The code (0, or minus an errno) with which the request `sequence` was answered.
+    /// The code (0, or minus an errno) of the answer to the request `sequence`.
     fn acknowledgement(&mut self, sequence: u32) -> Result<i32, DestroyError> {
         loop {
-            // An acknowledgement comes alone in its datagram.
+            // An acknowledgement is alone in a datagram.
             for message in self.netlink.receive::<SockDiagMessage>()? {
                 if message.header.sequence_number == sequence
                     && let NetlinkPayload::Error(error) = message.payload
@@ -249,7 +248,7 @@ impl DiagSocket {
     }
 }
 
-/// A request for the socket `id`, or for all that match it.
+/// A request for the socket `id`, or for all sockets that match `id`.
 fn request(family: u8, id: SocketId) -> InetRequest {
     InetRequest {
         family,

@@ -1,27 +1,26 @@
-//! `/proc/net/tcp` and `/proc/net/tcp6` (proc_net_tcp(5)): one socket per line,
+//! `/proc/net/tcp` and `/proc/net/tcp6` (proc_net_tcp(5)): a socket per line,
 //!
 //! ```text
 //!   sl  local_address rem_address   st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode …
 //!    0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000   0       0 12345 …
 //! ```
 //!
-//! An address is its 32-bit words, each printed as a number of the host's byte order; a
-//! port is plain.
+//! An address consists of 32-bit words, each printed as a number in the host's byte order; a port is a plain number.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::tcp_state::TcpState;
 
-/// One socket.
+/// A socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Row {
     pub(super) local: SocketAddr,
     pub(super) state: TcpState,
-    /// Of the socket's file; `None` where no process has it open.
+    /// Inode of the socket's file; `None` if no process has the socket open.
     pub(super) inode: Option<u64>,
 }
 
-/// The sockets in `table`; lines that make no sense (the heading) are passed over.
+/// The sockets in `table`. Lines of another form, such as the heading, are skipped.
 pub(super) fn parse(table: &[u8]) -> impl Iterator<Item = Row> {
     table
         .split(|&b| b == b'\n')

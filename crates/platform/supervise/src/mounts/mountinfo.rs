@@ -1,4 +1,4 @@
-//! `/proc/<pid>/mountinfo` (proc_pid_mountinfo(5)): one mount per line,
+//! `/proc/<pid>/mountinfo` (proc_pid_mountinfo(5)): a mount per line,
 //!
 //! ```text
 //! 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
@@ -11,10 +11,10 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// What we want to know of one mount.
+/// The fields of a mount that this program needs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MountPoint<'a> {
-    /// Where it is mounted, unescaped.
+    /// Mount point, unescaped.
     point: Vec<u8>,
     /// Type of the filesystem.
     pub(super) filesystem: &'a [u8],
@@ -23,13 +23,13 @@ pub(super) struct MountPoint<'a> {
 }
 
 impl MountPoint<'_> {
-    /// Where it is mounted.
+    /// Mount point.
     pub(super) fn into_path(self) -> PathBuf {
         OsString::from_vec(self.point).into()
     }
 }
 
-/// The mounts in `table`; lines that make no sense are passed over.
+/// The mounts in `table`. Lines of another form are skipped.
 pub(super) fn parse(table: &[u8]) -> impl Iterator<Item = MountPoint<'_>> {
     table.split(|&b| b == b'\n').filter_map(parse_line)
 }

@@ -10,7 +10,7 @@ use supervise::{Addresses, HostAddress, address_is_local};
 
 const LIFETIME: Duration = Duration::from_secs(600);
 
-/// Runs on a thread of its own, on a host without any address, which has the device 1 (`lo`).
+/// Runs on a separate thread, on a host without any address, which has the device 1 (`lo`).
 fn elsewhere(work: impl FnOnce(&mut Addresses) + Send) {
     let run = || {
         unshare(CloneFlags::CLONE_NEWNET).expect("a namespace");

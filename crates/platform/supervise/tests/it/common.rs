@@ -1,4 +1,4 @@
-//! What the tests share: a cgroup that is gone afterwards, also when a test fails.
+//! Shared parts of the tests: a cgroup that is removed afterwards, also when a test fails.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use supervise::{Cgroup, become_subreaper, reap_orphans};
 /// that fails.
 pub(crate) const EVENT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A cgroup of a test, with everything around it.
+/// A cgroup of a test, with mount, name and run directory.
 pub(crate) struct Service {
     pub(crate) mount: Mount,
     pub(crate) name: String,
@@ -40,7 +40,7 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         let Ok(cgroup) = Cgroup::open(&self.mount, &self.name) else {
-            return; // The test has removed it.
+            return; // the test has removed the cgroup
         };
         let _ = cgroup.kill();
         let _ = cgroup.wait_empty(EVENT_TIMEOUT);

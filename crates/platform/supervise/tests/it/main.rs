@@ -1,4 +1,4 @@
-//! Tests against the real kernel: they need root, and leave no process, cgroup or mount.
+//! Tests against the real kernel: the tests need root, and leave no process, cgroup or mount.
 
 mod addresses;
 mod common;

@@ -9,8 +9,8 @@ use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use supervise::mounts;
 use supervise::{Cgroup, Command, Exit};
 
-/// Runs `test` on a thread with a mount namespace of its own and without `/sys`, as
-/// `ip netns exec` leaves it before it mounts a new one.
+/// Runs `test` on a thread with a separate mount namespace and without `/sys`, as `ip netns exec` does before the mount
+/// of a new `/sys`.
 fn without_sys(test: impl FnOnce() + Send) {
     let hidden = || {
         unshare(CloneFlags::CLONE_NEWNS).expect("a namespace");
@@ -51,7 +51,7 @@ fn missing_cgroup2_is_mounted_privately() {
         assert!(mount.is_ours());
         assert_eq!(mount.path(), own);
 
-        // It is the same tree as everywhere: a server can run in it.
+        // The tree is the same as in every mount: a server can run in the tree.
         let name = format!("private-{}", std::process::id());
         let cgroup = Cgroup::create(&mount, &name).expect("a cgroup");
         let mut server = Command::new(["sh", "-c", "exit 4"])
@@ -61,7 +61,7 @@ fn missing_cgroup2_is_mounted_privately() {
         assert_eq!(exit, Some(Exit::Status(4)));
         cgroup.remove().expect("empty");
 
-        // A supervisor that comes after us takes over what was left.
+        // A later supervisor takes over the mount that was left.
         mount.leave();
         assert!(is_mounted(&own));
         let mount = mounts::cgroup2(run.path()).expect("found");
@@ -72,7 +72,7 @@ fn missing_cgroup2_is_mounted_privately() {
     });
 }
 
-/// Another supervisor's mount goes away when that one ends.
+/// Another supervisor's mount goes away when that supervisor ends.
 #[test]
 fn foreign_private_mount_is_not_used() {
     require_root();

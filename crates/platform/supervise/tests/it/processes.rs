@@ -1,4 +1,4 @@
-//! Real processes in real cgroups: started, watched, killed, and nothing left.
+//! Real processes in real cgroups: started, watched, killed, and without remains.
 
 use std::time::{Duration, Instant};
 use std::{fs, io};
@@ -32,7 +32,7 @@ fn procs(cgroup: &Cgroup) -> Vec<Pid> {
     cgroup.procs().expect("readable")
 }
 
-/// Removes the cgroup and checks that nothing of the service is left.
+/// Removes the cgroup and checks that no part of the service remains.
 fn assert_nothing_left(cgroup: Cgroup, pids: &[Pid]) {
     assert!(cgroup.wait_empty(EVENT_TIMEOUT).expect("readable"));
     eventually("no process and no zombie is left", || {
@@ -64,7 +64,7 @@ fn process_runs_in_cgroup_and_session_until_killed() {
     assert_nothing_left(cgroup, &[pid]);
 }
 
-/// Not even the first instruction may run outside: it is what the kernel side relies on.
+/// Not even the first instruction may run outside of the cgroup: the BPF programs rely on this.
 #[test]
 fn first_instruction_runs_in_cgroup() {
     let (service, cgroup) = Service::new();
@@ -248,8 +248,8 @@ fn occupied_cgroup_is_refused_and_empty_cgroup_replaced() {
     cgroup.remove().expect("gone already");
 }
 
-/// What the kernel side compares: `/proc/<pid>/cgroup` is the kernel's own view of the
-/// depth, and a live server's id stays while another service has a different one.
+/// Level and id as the BPF programs compare: `/proc/<pid>/cgroup` is the kernel's own view of the depth, and the id of
+/// a live server stays while another service has a different id.
 #[test]
 fn cgroup_id_and_level_match_kernel() {
     let (_service, cgroup) = Service::new();
@@ -257,14 +257,14 @@ fn cgroup_id_and_level_match_kernel() {
     let server = start(&Command::new(["sleep", "1000"]), &cgroup);
     let seen = fs::read_to_string(format!("/proc/{}/cgroup", server.pid())).expect("it lives");
     let path = seen.lines().find_map(|l| l.strip_prefix("0::/"));
-    // Its own cgroup is that of its life, one below the service's.
+    // The cgroup of the process is the sub-cgroup of the incarnation, a level below the service's cgroup.
     let depth = path.expect("a v2 line").split('/').count() - 1;
     assert_eq!(usize::try_from(cgroup.level()), Ok(depth));
     assert_ne!(cgroup.id(), other.id());
     assert!(cgroup.id() > 1, "1 is the root");
 }
 
-/// After `cgroup.kill` nothing can be born into the same cgroup (see `Cgroup::new_life`).
+/// After `cgroup.kill` no process can be born into the same cgroup (see `Cgroup::new_life`).
 #[test]
 fn killed_server_is_started_again() {
     let (_service, cgroup) = Service::new();
@@ -372,7 +372,7 @@ fn stop_terminates_daemon_without_main_process() {
     );
     let mut server = start(&shell(&script), &cgroup);
     assert_eq!(exit_of(&mut server), Exit::Status(0));
-    // The trap is set once its loop runs.
+    // The trap is set once the loop of the script runs.
     eventually("the daemon runs", || {
         procs(&cgroup).iter().any(|&pid| comm(pid) == "sleep")
     });
@@ -479,7 +479,7 @@ fn server_is_adopted_by_pid_and_cgroup() {
     let mut adopted = adopt(pid).expect("it runs");
     assert_eq!(adopted.try_wait().expect("it can be asked"), None);
     kill_process(pid, Signal::KILL).expect("it lives");
-    // Whose child it is gets its status; the other one sees that it has ended.
+    // The parent gets the status of the process; the adopter only sees the end.
     assert_eq!(
         adopted.wait(EVENT_TIMEOUT).expect("poll"),
         Some(Exit::Unseen)

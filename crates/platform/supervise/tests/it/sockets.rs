@@ -15,8 +15,7 @@ fn everything(_: SocketAddr, _: SocketAddr, _: TcpState) -> bool {
     true
 }
 
-/// What the kernel has with the local address `service`, listeners aside; nothing is
-/// destroyed.
+/// The kernel's sockets with the local address `service`, except listeners. No socket is destroyed.
 fn leftovers(service: SocketAddr) -> Vec<(SocketAddr, TcpState)> {
     let mut found = Vec::new();
     let look = |_, remote, state| {
@@ -71,8 +70,7 @@ fn fin_wait_connections_are_destroyed_and_listener_stays() {
         );
         assert_eq!(states(service), []);
 
-        // The clients' own sockets have other addresses: they live on until they learn
-        // that nobody is there.
+        // The clients' own sockets have other addresses, and live on until the clients learn that the peer is gone.
         for client in &mut clients {
             assert_eq!(client.read(&mut [0]).unwrap_or(0), 0);
             eventually("reset", || client.write_all(b"x").is_err());
@@ -175,8 +173,8 @@ fn mapped_connection_is_destroyed_by_ipv4_address() {
     server.write_all(b"x").expect_err("aborted");
 }
 
-/// Destroys what has the address `service`, which is one socket, and checks the report:
-/// on kernels that cannot, it must say so.
+/// Destroys the single socket with the address `service`, and checks the report: a kernel that cannot destroy sockets
+/// must report so.
 fn assert_report_is_true(service: SocketAddr) {
     let result = destroy_sockets(&[service], everything).expect("no error");
     assert_eq!(result.destroyed + result.remaining, 1);
@@ -192,8 +190,8 @@ fn time_wait_is_reported() {
     assert_report_is_true(service);
 }
 
-/// A full socket without a process, with data that the client has not taken: what a
-/// killed server leaves of a download. Before Linux 6.12 such orphans survive.
+/// A full socket without a process, with data that the client has not taken: the remains of a download from a killed
+/// server. Before Linux 6.12 such orphans survive.
 #[test]
 fn orphans_with_unsent_data_are_reported() {
     let (listener, service) = listener(Ipv4Addr::LOCALHOST);
@@ -262,7 +260,7 @@ fn kernel_destroys_sockets() {
     check_destroy_supported().expect("CONFIG_INET_DIAG_DESTROY");
 }
 
-/// A child that another test is just forking may hold the closed socket until its exec.
+/// A fork in another test may hold the closed socket until its exec.
 fn assert_no_listener_soon(address: SocketAddr) {
     eventually("nobody listens", || {
         listener_on(address).expect("/proc/net").is_none()

@@ -1,4 +1,4 @@
-//! Flows of a host that has died: their clients are asked where they stand.
+//! Flows of a dead host: the clients are probed.
 
 use south_model::Restored;
 
@@ -15,7 +15,7 @@ fn calls(model: &Model, id: u64) -> usize {
     model.done.iter().filter(ours).count()
 }
 
-/// It speaks: the data plane tells.
+/// The client answers a probe, and the data plane reports the connection.
 fn speak(model: &mut Model, id: u64) {
     let mut peer = model.peer(id).clone();
     peer.flow.log.restored = Restored::Heard;
@@ -46,7 +46,8 @@ fn silent_clients_are_probed() {
     assert!(model.reset.is_empty());
 }
 
-/// It has shown that its record is whole, and is asked on; without selective acknowledgements it could not answer.
+/// The client has shown that the record is whole, and is probed further. A client without SACK cannot report bytes
+/// beyond a gap.
 #[test]
 fn client_without_sack_is_probed_or_reset() {
     let untold = |id, sack| {
@@ -80,7 +81,7 @@ fn silent_client_is_reset_at_timeout() {
     assert_eq!(model.recovery.deadline(), None);
 }
 
-/// What the dead host had said last may not have reached the logger.
+/// The last output of the dead host may not have reached the logger.
 #[test]
 fn client_ahead_of_record_is_reset() {
     let heard = |id, recorded: Option<u32>| {
@@ -94,7 +95,7 @@ fn client_ahead_of_record_is_reset() {
     let all = [
         heard(1, None),
         heard(2, Some(4_094)),
-        heard(3, Some(4_095)), // perhaps it was a FIN
+        heard(3, Some(4_095)), // the missing number may be a FIN
         heard(4, Some(4_096)),
     ];
     let mut model = Model::new(all);
@@ -107,7 +108,7 @@ fn client_ahead_of_record_is_reset() {
     assert!(model.reset.contains_key(&key(1)));
 }
 
-/// The client has acknowledged all that is recorded, and has a later part of what followed, behind a hole.
+/// The client has acknowledged all recorded output, and has a later part of the output beyond a gap.
 #[test]
 fn sacked_output_counts_as_received() {
     let behind = |id, bytes: u32| {
@@ -126,11 +127,11 @@ fn sacked_output_counts_as_received() {
     assert_eq!(model.reported_losses(), [(key(2), lost)]);
 }
 
-/// Behind an answer of which enough is recorded there may be others, of which nothing is: what a new
-/// server says in their place must not be taken for them.
+/// A recorded response may be followed by unrecorded responses. New output of the restarted server must not count as
+/// these responses.
 #[test]
 fn each_unrecorded_response_resets() {
-    // The turn began at 5000; the client has 10,000. The head of its first answer is recorded.
+    // The request began at 5000; the client has 10,000. The head of the first response is recorded.
     let heard = |id, answers: [u32; 2], recorded: u32| {
         Peer::new(id, 10, 10_000).change(|peer| {
             peer.flow.log.restored = Restored::Heard;
@@ -140,14 +141,14 @@ fn each_unrecorded_response_resets() {
         })
     };
     let all = [
-        heard(1, [0, 0], 4_096),         // one answer
-        heard(2, [4_900, 4_900], 4_096), // 100 bytes of another one
+        heard(1, [0, 0], 4_096),         // a single response
+        heard(2, [4_900, 4_900], 4_096), // 100 bytes of a second response
         heard(3, [4_900, 4_900], 4_998),
-        heard(4, [4_900, 4_900], 4_999), // perhaps it was a FIN
+        heard(4, [4_900, 4_900], 4_999), // the missing number may be a FIN
         heard(5, [0, 4_900], 4_096),     // the oldest is whole, the next is missing
-        heard(6, [0, 5_000], 4_096),     // nothing was heard of the next
-        heard(7, [0, 4_096], 4_096),     // one may begin where the record ends
-        heard(8, [4_096, 5_500], 5_000), // and one behind what was heard
+        heard(6, [0, 5_000], 4_096),     // the client has no byte of the next response
+        heard(7, [0, 4_096], 4_096),     // a response may begin at the end of the record
+        heard(8, [4_096, 5_500], 5_000), // and a response beyond the client's data
     ];
     let mut model = Model::new(all);
     model.die_and_return();
@@ -188,7 +189,7 @@ fn closed_and_unrecorded_clients_are_not_probed() {
     assert!(model.forgotten.contains(&key(1)));
     assert_eq!(model.reset[&key(2)], LostReason::NoRecord);
     let mut peer = model.peer(3).clone();
-    peer.flow.client.reset = true; // it answers so
+    peer.flow.client.reset = true; // the client's answer is a reset
     model.late(peer);
     assert!(model.forgotten.contains(&key(3)));
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Deaths at awkward moments, and who is to blame for them.
+//! Deaths at awkward moments, and the connections to blame for these deaths.
 
 use super::model::{Manner, Model, Peer, SEGFAULT, key, ms};
 use crate::{Action, Cause, Config, Event, LostReason, Stage};
@@ -95,7 +95,7 @@ fn two_more_deaths_at_any_stage_reset_none() {
     }
 }
 
-/// Nothing else would ever do it.
+/// No timer would repeat an indispensable action.
 #[test]
 fn failed_actions_are_repeated() {
     let mut model = Model::new(three());
@@ -110,7 +110,7 @@ fn failed_actions_are_repeated() {
     assert_eq!(model.done.iter().filter(recovered).count(), 1);
 }
 
-/// What was decided for the dead incarnation must not be done to it, nor to its successor.
+/// Actions for the dead incarnation must reach neither that incarnation nor the next incarnation.
 #[test]
 fn death_cancels_pending_actions() {
     let mut model = Model::new(three());
@@ -160,7 +160,7 @@ fn another_death_gives_lost_connection_a_chance() {
         Peer::new(2, 10, 0).window(0),
     ]);
     model.die_and_return();
-    model.pass_in_steps(ms(12_000), ms(10)); // given up, but the other one is not yet
+    model.pass_in_steps(ms(12_000), ms(10)); // given up, but the other connection is not yet
     assert_eq!(model.stage(), Stage::Recovering);
     model.peer(1).manner = Manner::Reads;
     model.peer(2).window = 100;
@@ -268,7 +268,8 @@ fn suspects_are_replayed_last_and_alone() {
     assert_eq!(model.serving(), (3, 0, 3_000));
 }
 
-/// A client that does not read keeps a server from saying everything again: that takes as long as it takes.
+/// A client that does not read keeps the server from repeating all output: the verification takes as long as the
+/// client.
 #[test]
 fn suspects_do_not_wait_for_verification() {
     let mute = |id| Peer::new(id, 1_000, 100).manner(Manner::Mute);
@@ -281,14 +282,14 @@ fn suspects_do_not_wait_for_verification() {
     model.die_and_return();
     model.until_serving(300);
     assert_eq!(model.serving(), (0, 0, 2_000));
-    // They live, so they are no suspects any more.
+    // The server survives the replay of both, so neither is a suspect any more.
     model.pass_in_steps(ms(150), ms(1));
     model.spliced.clear();
     model.die_and_return();
     assert_eq!(model.spliced, [1, 2], "both at once");
 }
 
-/// Nothing of it was given to the server: it cannot have been the cause.
+/// The server was given no input of the connection, so the connection cannot be the cause of the death.
 #[test]
 fn connection_without_replay_is_no_suspect() {
     let idle = [1, 2].map(|id| Peer::new(id, 0, 100));
@@ -313,7 +314,7 @@ fn survived_replay_clears_suspect() {
     for _ in 0..5 {
         model.die_and_return();
         model.pass_in_steps(ms(4), ms(1));
-        model.die(); // in its replay: one accusation
+        model.die(); // during the replay: an accusation
         model.until_serving(1_000);
         model.pass_in_steps(ms(200), ms(1)); // settled
     }

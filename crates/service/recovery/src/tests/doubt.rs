@@ -1,4 +1,4 @@
-//! What a dead host may have answered, and a digest of what its client has heard.
+//! Input that a dead host may have answered, and a digest of the output that the client has.
 
 use south_model::{Comparison, Digest, Restored};
 use wire::SeqNumber;
@@ -13,8 +13,8 @@ fn digest(next: SeqNumber) -> Digest {
     }
 }
 
-/// The client has heard `heard` bytes, of which 40 are recorded. The dead server had said 100 when it had read 20, of
-/// which 10 were recorded then, and so many are by now.
+/// The client has `heard` bytes, of which 40 are recorded. The dead server had sent 100 bytes when the server had read
+/// 20. Of these 20, 10 were recorded then, and `recorded` bytes are recorded by now.
 fn doubted(recorded: u32, heard: u32) -> Peer {
     Peer::new(1, recorded, heard).change(|peer| {
         peer.beginnings = vec![(20, 100)];
@@ -50,7 +50,7 @@ fn piece(from: u32, len: u32) -> Segment {
     }
 }
 
-/// What the dead server had read by then waits for nothing else, and what lies behind waits for the comparison.
+/// Input that the dead server had read waits for no output; later input waits for the comparison.
 #[test]
 fn hashed_output_is_not_in_doubt() {
     let mut model = model(doubted(30, 100));
@@ -60,7 +60,7 @@ fn hashed_output_is_not_in_doubt() {
     assert_eq!(model.reported_losses(), []);
 }
 
-/// The client sends again what the dead host had not recorded when all that is recorded was given to the server.
+/// The server has all recorded input when the client retransmits input that the dead host had not recorded.
 #[test]
 fn late_hash_releases_input() {
     let mut model = model(doubted(10, 100));
@@ -76,8 +76,8 @@ fn late_hash_releases_input() {
     assert_eq!(model.reported_losses(), []);
 }
 
-/// The client has heard a byte more: that may be of the answer to what it says again. The server says that byte only
-/// when it has been given what waits for the byte.
+/// The client has a further byte, which may belong to the response to the retransmitted input. The server repeats that
+/// byte only after the server got the waiting input.
 #[test]
 fn unhashed_input_waits_for_output() {
     let mut model = model(doubted(30, 101));

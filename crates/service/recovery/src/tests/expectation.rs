@@ -1,4 +1,4 @@
-//! The logger does not say what a server had said, or knows nothing of it.
+//! The logger does not answer for old output, or has no record of the output.
 
 use south_model::Digest;
 use wire::SeqNumber;
@@ -66,7 +66,7 @@ fn lost_record_resets_waiting_connection() {
     );
 }
 
-/// Nothing would be compared of what its server says again, nor would its requests wait for that.
+/// No repeated output would be compared, and no request would wait for the output.
 #[test]
 fn unknown_connection_is_not_spliced() {
     let mut model = Model::new([Peer::new(1, 10, 100)]);
@@ -77,7 +77,7 @@ fn unknown_connection_is_not_spliced() {
     assert_eq!(model.reported_losses(), [(key(1), LostReason::NoRecord)]);
 }
 
-/// The frame that opens its record may still be on its way.
+/// The frame that opens the record may still be on the way.
 #[test]
 fn fresh_connection_needs_no_record() {
     let mut model = Model::new([Peer::new(1, 0, 0)]);
@@ -87,7 +87,7 @@ fn fresh_connection_needs_no_record() {
     assert_eq!(model.serving(), (1, 0, 0));
 }
 
-/// What its server says again differs behind the recorded beginning of an answer.
+/// Repeated output differs beyond the recorded head of a response.
 #[test]
 fn different_hash_stops_replay() {
     for differs in [false, true] {
@@ -139,8 +139,8 @@ fn early_output_is_compared_with_late_hash() {
     }
 }
 
-/// The client speaks when the server has all that the record had, and has not said all again. What the client says is
-/// held back in the data plane, and given when the server has said that.
+/// The client sends when the server has all recorded input and has not repeated all output. The data plane holds the
+/// new input back until the server has repeated the output.
 #[test]
 fn input_waits_for_slow_server() {
     for when in [5, 50, 5000] {
@@ -158,7 +158,7 @@ fn input_waits_for_slow_server() {
     }
 }
 
-/// Nor does it wait for ever.
+/// The wait has a timeout.
 #[test]
 fn unrepeated_output_resets_client() {
     let mut model = Model::new([Peer::new(1, 100, 50_000).manner(Manner::Mute)]);
@@ -173,7 +173,7 @@ fn unrepeated_output_resets_client() {
     assert_eq!(model.reported_losses(), [(key(1), reason)]);
 }
 
-/// Whoever looks after the service next looks after that, too.
+/// The next `serve` watches the connection, too.
 #[test]
 fn adopted_connection_with_slow_server_is_tracked() {
     let mut model = Model::new([Peer::new(1, 100, 50_000).manner(Manner::Mute)]);

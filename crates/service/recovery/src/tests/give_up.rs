@@ -76,7 +76,7 @@ fn late_server_serves_new_connections() {
     model.until_serving(10);
     assert_eq!(model.serving(), (0, 2, 0));
 
-    // The next outage has a limit of its own, and a count of its own.
+    // The next outage has a new limit and a new count.
     model.peers.insert(key(3), Peer::new(3, 10, 0));
     model.die();
     model.pass(ms(90));
@@ -106,7 +106,7 @@ fn give_up_during_listing_resets_once() {
         model.die();
         model.clear();
         if performed_late {
-            model.recovery.give_up(GaveUp::Stopped); // asks for a list, and the next step does so, too
+            model.recovery.give_up(GaveUp::Stopped); // asks for a list, as does the next step
         }
         model.recovery.listening(model.now);
         model.recovery.drained(model.drain.take().expect("a drain"));

@@ -1,4 +1,4 @@
-//! Servers that replay a record of their own before they are given their connections.
+//! Servers that replay a determinant log before the servers receive connections.
 
 use south_model::Restored;
 
@@ -53,7 +53,7 @@ fn known_connections_are_grafted_before_handover() {
 
 #[test]
 fn graft_continues_at_both_positions() {
-    // Of 100 bytes it has read 60; of 50 that it said the client has 30.
+    // Of 100 bytes the server has read 60; of 50 bytes of output the client has 30.
     let peer = Peer::new(1, 100, 50)
         .stands(60, 50)
         .change(|peer| peer.flow.client.ack = SERVER + 30);
@@ -138,7 +138,8 @@ fn ack_of_unsent_output_resets() {
     );
 }
 
-/// The dead incarnation may have been about to close it: it is not to be executed again by a server that has done so.
+/// The dead incarnation may have been about to close the connection. A server that has closed must not execute the
+/// connection again.
 #[test]
 fn closed_connection_is_grafted_or_reset() {
     let closed = |id, outstream, is_certain| {
@@ -168,7 +169,7 @@ fn closed_connection_is_grafted_or_reset() {
     }
 }
 
-/// A connection of a host that has died, of which the server has lived through so much.
+/// A connection of a dead host; the server has replayed all 100 bytes of input and 50 bytes of output.
 fn unheard(id: u64) -> Peer {
     let peer = Peer::new(id, 100, 50).stands(100, 50);
     peer.change(|peer| peer.flow.log.restored = Restored::Silent)
@@ -219,7 +220,7 @@ fn handover_wait_is_bounded() {
     assert_eq!(model.reset.len(), 1);
 }
 
-/// Nobody waits for its client, which may still have to hear the end; what it had asked for is not executed again.
+/// The server does not wait for the client, which may still lack the end of the output. No request is executed again.
 #[test]
 fn closed_connection_is_grafted_after_handover() {
     let closed = |id| {
@@ -239,7 +240,7 @@ fn closed_connection_is_grafted_after_handover() {
         peer.flow.log.restored = Restored::Heard;
         model.late(peer);
     };
-    // One after the other, before anything is done.
+    // Both clients answer before any action is carried out.
     heard(1);
     heard(2);
     let grafted = model.done.iter().filter_map(|action| match action {
@@ -251,7 +252,7 @@ fn closed_connection_is_grafted_after_handover() {
     assert!(model.reset.is_empty());
 }
 
-/// What it had sent to the host that has died it sends again: until then it may have been acknowledged.
+/// The client retransmits input that the dead host may have acknowledged: until then the connection waits.
 #[test]
 fn unlogged_input_is_awaited_after_takeover() {
     let ahead = |id| Peer::new(id, 100, 50).stands(100, 50).change(acked_ahead);
@@ -271,7 +272,7 @@ fn unlogged_input_is_awaited_after_takeover() {
     assert_eq!((model.reset.len(), model.recovery.unsettled()), (1, 0));
 }
 
-/// Whoever looks after the service next looks after that, too.
+/// The next `serve` watches the connection, too.
 #[test]
 fn adopted_connection_with_unlogged_input_is_tracked() {
     let ahead = |id| Peer::new(id, 100, 50).change(acked_ahead);
@@ -293,7 +294,7 @@ fn adopted_connection_with_unlogged_input_is_tracked() {
     assert_eq!((model.reset.len(), model.recovery.unsettled()), (1, 0));
 }
 
-/// Who ends it needs nothing any more.
+/// A connection that ends needs no retransmission any more.
 #[test]
 fn connection_with_unlogged_input_may_end() {
     let mut model = wrapped([Peer::new(1, 100, 50).stands(100, 50).change(acked_ahead)]);
@@ -307,7 +308,7 @@ fn connection_with_unlogged_input_may_end() {
     assert_eq!((model.reset.len(), model.recovery.unsettled()), (0, 0));
 }
 
-/// It may have sent it while the gate was shut: then it is recorded, and need not be sent again.
+/// The client may have sent input while the gate was shut. Such input is recorded, and needs no retransmission.
 #[test]
 fn input_during_graft_is_requested() {
     let more = Peer::new(1, 100, 50).stands(100, 50);

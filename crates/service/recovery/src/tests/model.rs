@@ -1,7 +1,6 @@
-//! A model of everything around a [`Recovery`]: the data plane's flows, the logger's records, the
-//! server's TCP, and a clock. It carries out each action the moment it is asked for, as `serve`
-//! does, and panics where an action would be wrong whatever the circumstances: a piece outside of
-//! the record or of the window, a splice while the server is dead, a second reset.
+//! A model of everything around a [`Recovery`]: the data plane's flows, the logger's records, the server's TCP, and a
+//! clock. The model carries out each action at once, as `serve` does, and panics at an action that is wrong in any
+//! circumstances: a piece outside of the record or the window, a splice while the server is dead, a second reset.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,7 +28,7 @@ pub(super) fn key(id: u64) -> FlowKey {
     FlowKey::new(at(1, port), at(2, 80))
 }
 
-/// What the logger says to who asks for what a server had said.
+/// Behaviour of the logger when asked for old output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Logger {
     Answers,
@@ -46,15 +45,15 @@ pub(super) struct Model {
     pub(super) told: Vec<Event>,
     pub(super) drain: Option<u64>,
     pub(super) incarnation: u32,
-    /// What the server dies of.
+    /// Cause of the next death.
     pub(super) cause: Cause,
     pub(super) start_wanted: bool,
     pub(super) logger: Logger,
-    /// A server runs, or may.
+    /// A server runs, or may run.
     alive: bool,
     pub(super) reset: BTreeMap<FlowKey, LostReason>,
     pub(super) forgotten: BTreeSet<FlowKey>,
-    /// Clients that were told that there is no room, and not yet that there is.
+    /// Clients with a zero window that have not been sent a window update yet.
     pub(super) closed: BTreeSet<FlowKey>,
     /// The server was given its connections.
     pub(super) handed_over: bool,
@@ -109,7 +108,7 @@ impl Model {
         self.recovery.stage()
     }
 
-    // What happens.
+    // Events.
 
     pub(super) fn die(&mut self) {
         self.alive = false;
@@ -160,7 +159,7 @@ impl Model {
         self.act();
     }
 
-    /// Time passes; whoever can do something does it, and is looked at.
+    /// Time passes: the server works on each connection, and the recovery looks at the flows.
     pub(super) fn pass(&mut self, time: Duration) {
         self.now += time;
         if self.alive {
@@ -218,7 +217,7 @@ impl Model {
         panic!("not serving again: {:#?}", self.recovery);
     }
 
-    // What is asked for.
+    // Actions.
 
     pub(super) fn act(&mut self) {
         while let Some(action) = self.recovery.next_action() {
@@ -388,7 +387,7 @@ impl Model {
         }
     }
 
-    /// The data plane sees a contradiction at `at`, and tells it.
+    /// The data plane sees a divergence at `at`, and reports the divergence.
     pub(super) fn diverge(&mut self, id: u64, at: SeqNumber) {
         let flow = &mut self.peer(id).flow;
         flow.mode = Mode::Diverged;
@@ -396,7 +395,7 @@ impl Model {
         self.report_diverged(id);
     }
 
-    /// The event about a contradiction is read, if its flow is still there.
+    /// The event about a divergence is read, if the flow still exists.
     pub(super) fn report_diverged(&mut self, id: u64) {
         if let Some(peer) = self.peers.get(&key(id)) {
             self.recovery.diverged(key(id), &peer.flow);
@@ -433,9 +432,9 @@ impl Model {
             .collect()
     }
 
-    // What was seen.
+    // Observations.
 
-    /// Forget what was done and told so far.
+    /// Forgets all actions and events so far.
     pub(super) fn turn_page(&mut self) {
         self.done.clear();
         self.told.clear();

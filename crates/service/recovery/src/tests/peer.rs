@@ -1,5 +1,5 @@
-//! One connection of the model: its flow in the data plane, its record, and the restarted server's
-//! TCP, which receives the replay.
+//! A connection of the model: the flow in the data plane, the record, and the restarted server's TCP, which receives
+//! the replay.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -16,37 +16,37 @@ pub(super) const SERVER: SeqNumber = SeqNumber(500_000);
 /// How the restarted server's side of a connection behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Manner {
-    /// It takes everything.
+    /// The server takes all input.
     Reads,
-    /// It never answers the SYN.
+    /// The server never answers the SYN.
     Deaf,
-    /// It answers the SYN, and then acknowledges nothing.
+    /// The server answers the SYN, and then acknowledges no input.
     Stuck,
-    /// It reads this many bytes and closes.
+    /// The server reads this many bytes and closes.
     ClosesAfter(u32),
-    /// It takes everything, but does not say again what it had said.
+    /// The server takes all input, but does not repeat the output.
     Mute,
-    /// What it says again differs from this offset on.
+    /// Repeated output differs from this offset on.
     SaysElse(u32),
     /// The server dies as soon as it has read a byte.
     Kills,
 }
 
-/// One connection.
+/// A connection.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
     pub(super) flow: Flow,
     pub(super) record: Option<RecordSummary>,
-    /// Where the client spoke after it had heard something, as offsets.
+    /// Places at which the client sent after the client had output, as offsets.
     pub(super) beginnings: Vec<(u32, u32)>,
-    /// Digests of what it had heard by then.
+    /// Digests of the output that the client had at these places.
     pub(super) digests: Vec<Digest>,
-    /// The server replays its own record, and stands here then.
+    /// The server replays the determinant log, and ends at this position.
     pub(super) replay_position: Option<ReplayPosition>,
     pub(super) manner: Manner,
     /// Receive window of the server's socket, bytes.
     pub(super) window: u32,
-    /// So many fabricated SYNs are still to be lost.
+    /// Number of fabricated SYNs that are still to be lost.
     pub(super) syns_lost: u32,
     /// Pieces of replay still to be lost.
     pub(super) pieces_lost: u32,
@@ -129,7 +129,7 @@ impl Peer {
         self
     }
 
-    /// The server has read and written so much when its record ends.
+    /// Sets the position of the server at the end of the determinant log.
     pub(super) fn stands(mut self, instream: u32, outstream: u32) -> Self {
         self.replay_position = Some(ReplayPosition {
             instream: self.flow.client.isn + 1 + instream,
@@ -140,7 +140,7 @@ impl Peer {
         self
     }
 
-    /// A socket at its numbers, in this incarnation.
+    /// A socket at the numbers of the connection, in this incarnation.
     pub(super) fn graft(&mut self, incarnation: u32, point: SplicePoint) {
         self.flow.mode = Mode::Spliced;
         self.flow.incarnation = incarnation;
@@ -164,7 +164,7 @@ impl Peer {
         self.flow.splice.instream + 1
     }
 
-    /// Length of what is to be replayed from the splice on, FIN included.
+    /// Number of sequence numbers to be replayed from the splice on, FIN included.
     pub(super) fn owed(&self) -> u32 {
         let record = self.record.expect("a spliced connection has a record");
         let end = record.stable_seq + u32::from(record.client_fin.is_some());
@@ -172,7 +172,7 @@ impl Peer {
             .expect("a record that ends after it began")
     }
 
-    /// How much of it arrived without a gap.
+    /// Number of sequence numbers that arrived without a gap.
     pub(super) fn received(&self) -> u32 {
         self.arrived.iter().fold(
             0,
@@ -187,7 +187,7 @@ impl Peer {
             .expect("a piece before the start");
         let to = from + segment.len + u32::from(segment.fin);
         if to == from {
-            return; // it only tells the client's window
+            return; // the segment only carries the client's window
         }
         assert!(to <= self.owed(), "{segment:?} is beyond the record");
         let edge = self
@@ -264,7 +264,7 @@ impl Peer {
         self.flow.verify.compared = said;
     }
 
-    /// So many bytes of its outstream.
+    /// The server has sent `said` bytes of the outstream.
     fn say(&mut self, said: u32) {
         self.flow.splice.nxt = self.flow.splice.isn + 1 + said;
         let (first, digest) = (self.flow.server.isn + 1, &mut self.flow.digest);

@@ -1,5 +1,4 @@
-//! Random histories. The model checks each action as it carries it out; here it is checked what
-//! became of each connection.
+//! Random histories. The model checks each action; the tests here check the end of each connection.
 
 use std::time::Duration;
 
@@ -44,7 +43,7 @@ fn input() -> impl Strategy<Value = Input> {
     ]
 }
 
-/// An ordinary connection, wherever its sequence numbers are.
+/// An ordinary connection, with any sequence numbers.
 fn good_peer(id: u64) -> impl Strategy<Value = Peer> {
     let near_wrap = prop_oneof![
         any::<u32>(),
@@ -128,7 +127,7 @@ fn config() -> impl Strategy<Value = Config> {
     )
 }
 
-/// Only inputs that can be: a server listens when it was started, nothing dies twice.
+/// Applies possible inputs only: a server listens after a start, and no server dies twice.
 fn apply(model: &mut Model, input: Input, latecomers: &mut Vec<Peer>) {
     match input {
         Input::Die => model.die(),
@@ -147,7 +146,7 @@ fn apply(model: &mut Model, input: Input, latecomers: &mut Vec<Peer>) {
         Input::ClientResets(id) => {
             let incarnation = model.incarnation;
             if let Some(peer) = model.peers.get_mut(&key(id)) {
-                // Noted by the data plane while nobody serves it.
+                // The data plane notes the reset while no server has the connection.
                 let gated =
                     peer.flow.incarnation != incarnation || peer.flow.mode == Mode::Splicing;
                 peer.flow.client.reset |= gated;
@@ -179,7 +178,7 @@ fn apply(model: &mut Model, input: Input, latecomers: &mut Vec<Peer>) {
     model.act();
 }
 
-/// Between a death and the next incarnation nothing is delivered.
+/// Between a death and the next incarnation no segment is delivered.
 fn nothing_for_the_dead(done: &[Action]) {
     let mut dead = false;
     for action in done {
@@ -197,7 +196,7 @@ fn nothing_for_the_dead(done: &[Action]) {
     }
 }
 
-/// Each connection met exactly one end.
+/// Each connection had exactly a single end.
 fn each_has_one_fate(model: &Model, all: &[(u64, bool)]) {
     for &(id, client_was_gone) in all {
         let (reset, forgotten) = (
@@ -247,7 +246,7 @@ fn run(config: Config, mut peers: Vec<Peer>, inputs: Vec<Input>) -> Model {
             .into_iter()
             .map(|peer| (key(peer.flow.id.0), peer)),
     );
-    model.die(); // so that whoever came late is among those listed
+    model.die(); // late connections are in the next list
     model.until_serving(20_000);
     nothing_for_the_dead(&model.done);
     each_has_one_fate(&model, &all);
@@ -262,7 +261,7 @@ proptest! {
         run(config, peers, inputs);
     }
 
-    /// If nothing but deaths and losses of packets happens, nobody is lost.
+    /// If only deaths and packet losses happen, no connection is reset.
     #[test]
     fn deaths_alone_reset_none(
         turn: bool,
@@ -289,15 +288,15 @@ proptest! {
         prop_assert_eq!(model.recovery.deadline(), None, "all settled");
     }
 
-    /// Giving up at any time, too, resets nobody twice and touches nobody who is served.
+    /// A give-up at any time resets no connection twice, and leaves served connections alone.
     #[test]
     fn give_up_at_any_time_ends_in_serving(peers in peers(true), before in vec(input(), 0..30), after in vec(input(), 0..30)) {
         let inputs = before.into_iter().chain([Input::GiveUp]).chain(after).collect();
         run(Config { accept_timeout: ms(400), replay_timeout: ms(400), ..Config::default() }, peers, inputs);
     }
 
-    /// Inputs without any sense, from a data plane gone mad, do no harm here: no panic, no piece
-    /// outside of the record or beyond any window that was ever offered, no busy loop.
+    /// Senseless inputs from a broken data plane do no harm here: no panic, no piece outside of the record or beyond
+    /// any window that was ever offered, no busy loop.
     #[test]
     fn arbitrary_flows_are_survived(
         peers in peers(true),

@@ -40,7 +40,7 @@ fn zero_window_sends_empty_segments() {
     assert_eq!(all(&mut replay, 50, ms(200)), [piece(0, 0, false)]);
 }
 
-/// The record has lost its end with a logger that was killed.
+/// The end of the record was lost with a killed logger.
 #[test]
 fn shortened_record_completes_at_its_end() {
     let mut replay = replay(100, true);
@@ -145,7 +145,7 @@ fn lost_fin_is_retransmitted() {
     assert_eq!(all(&mut replay, 40, ms(41)), [piece(10, 0, true)]);
 }
 
-/// Else a server that takes nothing would never be given up.
+/// Otherwise a server that takes no input would never be given up.
 #[test]
 fn retransmission_is_no_progress() {
     let mut replay = replay(100, false);
@@ -167,7 +167,7 @@ fn ack_and_window_never_shrink() {
     assert_eq!(all(&mut replay, 100, NEVER), [piece(50, 30, false)]);
 }
 
-/// Live segments of the client may follow the record before its end is acknowledged to us.
+/// Live segments of the client may follow the record before the end of the record is acknowledged.
 #[test]
 fn ack_beyond_record_completes() {
     let mut replay = replay(100, true);
@@ -214,8 +214,8 @@ fn fin_waits_for_earlier_output() {
     assert!(replay.complete());
 }
 
-/// What was recorded is a FIN that was sent again, after the server had answered the first: it will not
-/// say the last of what the client had heard before it hears the end.
+/// The record has a retransmitted FIN: the server had answered the first FIN. The server does not repeat the last
+/// number that the client has before the server gets the FIN.
 #[test]
 fn fin_wait_is_bounded() {
     for (said, patience) in [(6, 1_000), (3, 30_000)] {
@@ -236,7 +236,7 @@ fn gate(offset: u32, heard: u32) -> Beginning {
     }
 }
 
-/// Else it would be executed for a client to which something else was said.
+/// Otherwise a request would be executed for a client that was sent other output.
 #[test]
 fn input_waits_for_earlier_output() {
     let replay = Replay::new(START, START + 100, None, NEVER);
@@ -256,7 +256,7 @@ fn input_waits_for_earlier_output() {
     replay.on_output(SeqNumber(49), ms(7));
     assert_eq!(all(&mut replay, 50, ms(8)), []);
     assert_eq!(replay.idle(ms(10)), ms(3), "the server speaks");
-    // It may say more than it was asked for.
+    // The server may send more output than the gate needs.
     replay.on_output(SeqNumber(77), ms(11));
     assert_eq!(all(&mut replay, 70, ms(11)), [piece(30, 70, false)]);
     assert_eq!((replay.awaits(), replay.given().requests), (None, 3));
@@ -276,7 +276,7 @@ fn no_bytes_count_no_request() {
     }
 }
 
-/// What lies before the replay, as all requests but the last one do if only that is replayed, is not waited for.
+/// Gates before the replay are ignored. If only the last request is replayed, all other requests lie before the replay.
 #[test]
 fn gates_beyond_replay_are_ignored() {
     let gates = vec![gate(0, 1_000), gate(60, 2_000)];
@@ -286,14 +286,14 @@ fn gates_beyond_replay_are_ignored() {
     replay.on_output(SeqNumber(2_001), NEVER);
     replay.update(START + 60, START + 1_000, NEVER);
     assert_eq!(all(&mut replay, 50, NEVER), [piece(60, 40, false)]);
-    // Nor what lies behind what was replayed.
+    // Gates behind the replayed input are ignored, too.
     let mut replay = Replay::new(START, START + 10, None, NEVER).with_gates(vec![gate(10, 20)]);
     replay.update(START, START + 1_000, NEVER);
     assert_eq!(all(&mut replay, 50, NEVER), [piece(0, 10, false)]);
     assert_eq!(replay.awaits(), None);
 }
 
-/// The FIN comes behind everything, and waits for its own.
+/// The FIN follows all input, and also waits for its own output.
 #[test]
 fn fin_waits_behind_gate() {
     let replay = Replay::new(START, START + 10, Some(SeqNumber(50)), NEVER);
@@ -307,7 +307,7 @@ fn fin_waits_behind_gate() {
     assert_eq!(all(&mut replay, 50, ms(50)), [piece(0, 10, true)]);
 }
 
-/// Equal beginnings of answers are not enough: what lies behind these is compared before the next request is given.
+/// Equal response heads are not enough: the rest of each response is compared before the next request is given.
 #[test]
 fn request_waits_for_output_hash() {
     let said = |next| Digest {
@@ -345,14 +345,14 @@ fn request_waits_for_output_hash() {
     assert_eq!(replay.want(), Some(said(60)));
     assert_eq!(replay.want(), None, "once");
     assert_eq!(all(&mut replay, 50, NEVER), [piece(10, 20, false)]);
-    // It was asked for when the server had said as much already.
+    // The comparison was asked for when the server had already sent as much output.
     replay.compare(&pending(said(60), Some(said(60))));
     replay.on_output(SeqNumber(60), NEVER);
     assert_eq!(
         all(&mut replay, 50, NEVER),
         [piece(30, 50, false), piece(80, 10, false)]
     );
-    // The server says more than it was asked for, and nobody compares that there.
+    // The server sends more output than the gate needs, and the data plane compares no digest at that place.
     assert_eq!(replay.want(), Some(said(80)));
     replay.compare(&pending(said(90), None));
     replay.on_output(SeqNumber(90), NEVER);
@@ -360,7 +360,7 @@ fn request_waits_for_output_hash() {
     assert_eq!(all(&mut replay, 50, NEVER), [piece(90, 10, false)]);
 }
 
-/// Who waits for the nearer place is told how long another answer may take.
+/// A place in doubt may lie before the next gate: the input waits at the nearer place.
 #[test]
 fn doubt_may_begin_before_next_gate() {
     let mut replay = Replay::new(START, START + 100, None, NEVER).with_gates(vec![gate(70, 60)]);

@@ -1,9 +1,9 @@
-//! What is told is true when it is told.
+//! Each event is true at the time of the event.
 
 use super::model::{Manner, Model, Peer, SERVER, key, ms};
 use crate::{Event, LostReason, Replayed};
 
-/// What of kept connections was told so far: kept and still compared, or kept since.
+/// Numbers of kept connections in the events so far: (recovered, still compared), or (recovered later, none).
 fn told(model: &Model) -> Vec<(usize, Option<usize>)> {
     let numbers = |event: &Event| match event {
         Event::Serving {
@@ -17,7 +17,7 @@ fn told(model: &Model) -> Vec<(usize, Option<usize>)> {
     model.told.iter().filter_map(numbers).collect()
 }
 
-/// It was told to be kept, and a moment later it was lost.
+/// Without the wait a connection would be reported as recovered, and lost a moment later.
 #[test]
 fn connection_is_recovered_after_verification() {
     let mute = |id| Peer::new(id, 10, 100).manner(Manner::Mute);
@@ -70,7 +70,7 @@ fn next_death_does_not_lose_serving_event() {
     assert_eq!(told(&model)[1..], [(1, Some(0))]);
 }
 
-/// Which requests ran again, of those that are kept and of those that are lost.
+/// The requests that ran again, of kept and of lost connections.
 #[test]
 fn replayed_requests_are_reported() {
     let beginnings = vec![(10, 20), (30, 40), (60, 70)];
@@ -78,7 +78,7 @@ fn replayed_requests_are_reported() {
         |id| Peer::new(id, 90, 100).change(|peer| peer.beginnings = beginnings.clone());
     let mut model = Model::new([with_turns(1), with_turns(2), Peer::new(3, 0, 0)]);
     model.die_and_return();
-    model.peer(2).beginnings.pop(); // of that the server has not said so much
+    model.peer(2).beginnings.pop(); // the server has not sent the output before this request
     model.pass_in_steps(ms(50), ms(1));
     model.diverge(2, SERVER + 45);
     model.until_serving(10);

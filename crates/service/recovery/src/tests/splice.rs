@@ -33,7 +33,7 @@ fn splice_window_limits_pending_splices() {
     }
 }
 
-/// Whoever gets no answer holds its place, but not the places of others.
+/// A connection without an answer keeps a place, but other connections do not wait for that place.
 #[test]
 fn unaccepted_connection_does_not_block_splices() {
     let peers = (2..=20)
@@ -193,11 +193,11 @@ fn stalled_replay_times_out() {
             LostReason::ReplayStalled { missing: 1_000 }
         );
     }
-    // It may have read, and not said so.
+    // The server may have read these bytes without an acknowledgement.
     assert_eq!(model.serving(), (1, 2, 1_010));
 }
 
-/// Its answer needs no more: say, 413 to an upload.
+/// A response may need no more input, such as status 413 to an upload (RFC 9110 15.5.14).
 #[test]
 fn early_server_close_is_accepted() {
     let closes = Peer::new(1, 1_000, 0)
@@ -211,7 +211,7 @@ fn early_server_close_is_accepted() {
     assert!(model.pieces(1).iter().map(|piece| piece.len).sum::<u32>() < 1_000);
 }
 
-/// Spliced, reset by its client, closed by the server and replaced between two looks at it.
+/// The connection is spliced, reset by the client, closed by the server and replaced between two looks at the flow.
 #[test]
 fn successor_on_same_4_tuple_is_left_alone() {
     for looks_before in [false, true] {
@@ -264,7 +264,7 @@ fn late_connection_waits_for_listing() {
     assert_eq!(model.serving(), (2, 0, 20));
 }
 
-/// The report may have been on its way while the connections were listed.
+/// The report of a late connection may be on the way while the connections are listed.
 #[test]
 fn listed_and_late_connection_is_recovered_once() {
     let unknown = Peer::new(2, 10, 0).change(|peer| peer.record = None);
@@ -281,7 +281,7 @@ fn listed_and_late_connection_is_recovered_once() {
     assert_eq!(model.reported_losses().len(), 1);
 }
 
-/// A report may come between the decision to splice and its being carried out.
+/// A report may come between the decision to splice and the splice.
 #[test]
 fn flow_of_earlier_incarnation_is_ignored() {
     let mut model = Model::new([]);
@@ -308,7 +308,7 @@ fn flow_of_earlier_incarnation_is_ignored() {
 fn deadline_is_next_due_time() {
     let mut model = Model::new([Peer::new(1, 10, 0).manner(Manner::Deaf)]);
     model.die();
-    // Somebody may wait.
+    // A client may wait.
     assert_eq!(model.recovery.deadline(), Some(model.now + ms(1_000)));
     model.come_back();
     assert_eq!(model.recovery.deadline(), Some(model.now + ms(1)));
@@ -363,12 +363,12 @@ fn record_lost_after_replay_is_ignored() {
         .unprotected(FlowId(1), UnprotectedReason::ConnectionLimit);
     model
         .recovery
-        .unprotected(FlowId(7), UnprotectedReason::ConnectionLimit); // of nobody whom we know
+        .unprotected(FlowId(7), UnprotectedReason::ConnectionLimit); // an unknown connection
     model.pass_in_steps(ms(500), ms(10));
     assert_eq!((model.reported_losses(), model.reset.len()), (vec![], 0));
 }
 
-/// That lasts as long as the server takes to say what the client had heard before it.
+/// A FIN waits as long as the server needs for the output before the FIN.
 #[test]
 fn waiting_fin_blocks_no_connection() {
     let mute = Peer::new(1, 100, 100)

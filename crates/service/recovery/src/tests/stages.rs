@@ -88,7 +88,7 @@ fn only_newest_drain_counts() {
     assert_eq!(model.stage(), Stage::Recovering);
 }
 
-/// What the second incarnation received was recorded after the first drain.
+/// Input of the second incarnation was recorded after the first drain.
 #[test]
 fn drain_of_earlier_incarnation_is_ignored() {
     let mut model = Model::new([Peer::new(1, 100, 0)]);
@@ -96,7 +96,7 @@ fn drain_of_earlier_incarnation_is_ignored() {
     model.clear();
     let old = model.drain.expect("a drain");
     model.die();
-    model.recovery.drained(old); // while it is being cleared
+    model.recovery.drained(old); // while the service is being cleared
     model.clear();
     model.listen();
     assert_eq!(model.stage(), Stage::Starting);

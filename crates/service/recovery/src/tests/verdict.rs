@@ -1,4 +1,4 @@
-//! The decision table, one test a row; each later row needs that the earlier ones do not apply.
+//! The decision table, with a test for each row. Each later row applies only if the earlier rows do not.
 
 use south_model::{Mode, UnprotectedReason};
 use wire::{FlowId, SeqNumber};
@@ -159,7 +159,7 @@ fn record_without_beginning_serves_request_replay_only() {
     ));
 }
 
-/// A server with a record of its own has what it had read in that; without it nobody knows what that was.
+/// A server with state has its input in the determinant log. Without the log the input is unknown.
 #[test]
 fn input_of_lost_record_is_forgotten() {
     let config = Config {
@@ -169,7 +169,7 @@ fn input_of_lost_record_is_forgotten() {
     let judged = |peer: &Peer| judge(&candidate(key(1), peer), ReplayMode::Connection, 0, &config);
     let short = with_record(|record| record.start = record.turn_instream + 1);
     assert_eq!(judged(&short), Verdict::Lose(LostReason::Forgotten));
-    // One that it had never read from is served as by any server, but not if it was told something all the same.
+    // A connection without any earlier input is served as by any server, but not if the client has output.
     let mut untold = candidate(key(1), &peer());
     untold.flow.server.sent = 0;
     let judged = |candidate: &Candidate| judge(candidate, ReplayMode::Connection, 0, &config);
@@ -187,7 +187,7 @@ fn request_beyond_record_is_incomplete() {
     ));
 }
 
-/// "Before" and "after" mean nothing beyond half of the sequence space (RFC 9293 3.4).
+/// "Before" and "after" have no meaning beyond half of the sequence space (RFC 9293 3.4).
 #[test]
 fn record_of_2_gib_is_not_replayed() {
     for (bytes, kept) in [
@@ -346,7 +346,7 @@ fn client_reset_during_replay_is_forgotten() {
     }
 }
 
-/// Sequence numbers of what is said again must be in order with those of what the client has.
+/// Sequence numbers of repeated output must be in order with the numbers that the client has.
 #[test]
 fn output_of_2_gib_is_not_repeated() {
     let sent = |sent: u64| peer().change(|peer| peer.flow.server.sent = sent);

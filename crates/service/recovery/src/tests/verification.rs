@@ -1,4 +1,4 @@
-//! What the restarted server says again, and whether it lives.
+//! Verification of repeated output, and survival of the restarted server.
 
 use wire::FlowId;
 
@@ -58,8 +58,8 @@ fn verification_before_death_is_not_recounted() {
     assert_eq!(verified(&model), [(2, 200)]);
 }
 
-/// What is compared would differ without the record: it stays until everything was said again. Others do not wait for
-/// that word.
+/// The comparison needs the record: the record stays until all output was repeated. Other connections do not wait for
+/// the comparison.
 #[test]
 fn slow_server_is_verified_late() {
     let config = Config {
@@ -134,7 +134,7 @@ fn divergence_after_recovery_resets_at_once() {
     assert_eq!(verified(&model), [(1, 100)]);
 }
 
-/// The flow's state may be seen before the event about it is read.
+/// The flow's state may be seen before the event about the divergence is read.
 #[test]
 fn divergence_is_no_regular_end() {
     let mut model = Model::new([
@@ -249,7 +249,8 @@ fn request_follows_repeated_output() {
     assert_eq!(model.serving(), (1, 0, 90));
 }
 
-/// It may have forgotten what it said by itself, or say it much later: its client is not left behind for ever.
+/// The server may have sent some output by itself, or may repeat the output much later. The client does not wait
+/// forever.
 #[test]
 fn unrepeated_output_stops_replay() {
     let timeout = Config::default().output_repeat_timeout;
@@ -280,7 +281,7 @@ fn unrepeated_output_stops_replay() {
     assert!(model.told.iter().any(given), "what was given to it counts");
 }
 
-/// As a long poll does: its client waits as it has waited before, and nobody else does.
+/// Like a long poll: the client waits as before, and no other connection waits.
 #[test]
 fn slow_response_blocks_one_client() {
     let mut peer = Peer::new(1, 90, 100).manner(Manner::Mute);
@@ -295,7 +296,7 @@ fn slow_response_blocks_one_client() {
     model.pass_in_steps(ms(300_000), ms(10));
     assert_eq!(model.peer(1).received(), 30);
 
-    // Another death is none of its replay.
+    // A further death is not blamed on a replay that waits for output.
     model.die();
     model.until_serving(2_000);
     model.pass_in_steps(ms(300_000), ms(10));
@@ -310,7 +311,7 @@ fn slow_response_blocks_one_client() {
     assert!(model.reset.is_empty());
 }
 
-/// What it was not given it will not get.
+/// Input that was not given before the stop is never given.
 #[test]
 fn end_reaches_waiting_client() {
     let mut peer = Peer::new(1, 90, 100).manner(Manner::Mute);

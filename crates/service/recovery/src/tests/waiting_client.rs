@@ -1,4 +1,4 @@
-//! Clients that wait for long: they are told so, and that it is over.
+//! Clients that wait for long: each client gets zero-window ACKs, and a window update at the end.
 
 use south_model::Restored;
 
@@ -34,7 +34,7 @@ fn short_recovery_sends_no_acks() {
 
 #[test]
 fn slow_server_sends_zero_window_then_update() {
-    // The second one is idle.
+    // The second connection is idle.
     let mut model = Model::new([Peer::new(1, 10, 5), Peer::new(2, 0, 0)]);
     model.die();
     model.clear();
@@ -56,7 +56,7 @@ fn slow_server_sends_zero_window_then_update() {
     assert_eq!(model.recovery.deadline(), None);
 }
 
-/// The server takes its time with one of them; a death in between changes nothing.
+/// The server takes long for a connection; a death in between changes no schedule.
 #[test]
 fn queued_client_gets_zero_window() {
     let slow = Peer::new(1, 10, 5).change(|peer| peer.syns_lost = 1_000);
@@ -65,7 +65,7 @@ fn queued_client_gets_zero_window() {
     model.pass_in_steps(ms(2_000), ms(10));
     assert_eq!(model.stage(), Stage::Recovering);
     assert_eq!((words(&model, 1), words(&model, 2)), ((1, 0), (0, 0)));
-    // The other one is served, and waits again.
+    // The second connection is served, and waits again.
     model.die();
     model.pass_in_steps(ms(100), ms(10));
     assert_eq!((words(&model, 1), words(&model, 2)), ((1, 0), (1, 0)));
@@ -75,7 +75,7 @@ fn queued_client_gets_zero_window() {
     assert_eq!((words(&model, 1), words(&model, 2)), ((1, 1), (1, 1)));
 }
 
-/// Who has not said where it stands is asked, and only then told.
+/// A client of another host is probed first, and gets zero-window ACKs only after an answer.
 #[test]
 fn client_of_other_host_is_probed_first() {
     let silent = Peer::new(1, 10, 5).change(|peer| peer.flow.log.restored = Restored::Silent);

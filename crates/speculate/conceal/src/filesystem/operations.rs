@@ -1,4 +1,4 @@
-//! What several of the kernel's requests have in common.
+//! Common parts of several requests of the kernel.
 
 use std::{ffi::OsStr, os::fd::OwnedFd, sync::Arc};
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Concealment {
-    /// What is read or written: open, or opened for this.
+    /// The file to read or write: the open file, or a file opened for this call.
     pub(super) fn file(
         &self,
         node: INodeNo,
@@ -31,13 +31,13 @@ impl Concealment {
         state.writable(handle)
     }
 
-    /// Whether that process may write to what it has open: who may not waits in open(2) ([`crate::outside`]). The
-    /// kernel itself (0) writes what somebody has written to memory.
+    /// Whether that process may write to open files; a process without permission waits in open(2)
+    /// ([`crate::syscall_gate`]). The kernel itself (0) writes data that a process has written to memory.
     pub(super) fn may_write(&self, process: u32) -> bool {
         process == 0 || self.state().tree.gate.is_open(process)
     }
 
-    /// A name is made, and told of.
+    /// Makes a name, and replies with the entry.
     pub(super) fn make(
         &self,
         request: &Request,
@@ -75,7 +75,7 @@ impl Concealment {
         });
     }
 
-    /// Bytes of one open file go into another one.
+    /// Copies bytes of an open file to another open file.
     pub(super) fn copy(
         &self,
         process: u32,
@@ -96,7 +96,7 @@ impl Concealment {
         )?)
     }
 
-    /// What is left where it is: other file systems may be mounted in the tree.
+    /// The free space at the real place, because other file systems may be mounted in the tree.
     pub(super) fn room(&self, node: INodeNo) -> Answer<StatFs> {
         let state = self.state();
         let (path, real) = (state.path(node)?, Arc::clone(&state.tree.real));

@@ -1,4 +1,4 @@
-//! What the kernel is answered.
+//! Replies to the kernel.
 
 use std::{cell::RefCell, io, os::fd::OwnedFd, sync::Arc};
 
@@ -14,8 +14,8 @@ use crate::{
     store::read_only,
 };
 
-/// What is open, and what the kernel reads and writes by itself if it can: then by a descriptor of its own for each
-/// who has opened it, and as they have.
+/// Registers an open file. If possible, the kernel reads and writes the file by itself, through a separate descriptor
+/// for each opener, with the opener's access.
 fn kept(
     this: &Concealment,
     state: &mut State,
@@ -72,11 +72,12 @@ pub(super) fn created(
 }
 
 thread_local! {
-    /// The kernel makes new memory page by page, which takes longer than to read a file into it.
+    /// New memory is expensive: the kernel makes new memory page by page, which takes longer than reading a file into
+    /// the memory.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// So many bytes from there on, or all that there are.
+/// Replies with `size` bytes from `offset` on, or with all bytes up to the end.
 pub(super) fn read(file: &OwnedFd, offset: u64, size: u32, reply: ReplyData) {
     let size = size.try_into().unwrap_or(0);
     BUFFER.with_borrow_mut(|buffer| {
@@ -104,7 +105,7 @@ fn fill(file: &OwnedFd, offset: u64, buffer: &mut [u8]) -> rustix::io::Result<us
     Ok(have)
 }
 
-/// What is never kept waiting.
+/// The result of a request that never waits.
 pub(super) fn said<T>(answer: Answer<T>) -> Result<T, Errno> {
     answer.map_err(|refusal| match refusal {
         Refusal::Errno(errno) => errno,
@@ -141,7 +142,7 @@ pub(super) fn empty(done: Result<(), Errno>, reply: ReplyEmpty) {
     }
 }
 
-/// What is left.
+/// Replies with the free space.
 pub(super) fn room(s: &StatFs, reply: ReplyStatfs) {
     reply.statfs(
         s.f_blocks,

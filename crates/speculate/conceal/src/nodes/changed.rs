@@ -1,4 +1,4 @@
-//! What the kernel knows of what was changed.
+//! The kernel's knowledge of changed names.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,7 +10,7 @@ use encapsulation::{Effect, TreePath};
 use super::{Nodes, ROOT_NODE};
 
 impl Nodes {
-    /// Where the kernel knows something of what these have changed: directories, and names in them.
+    /// Names in the kernel's cache that the effects have changed: node number of the directory, and name.
     pub(crate) fn changed(&self, effects: &[Effect]) -> Vec<(u64, OsString)> {
         let known = Known::of(self);
         let (mut places, mut moves) = (Vec::new(), Moves::default());
@@ -33,10 +33,10 @@ impl Nodes {
     }
 }
 
-/// Numbers by the names that they have, or had.
+/// Node numbers by present and earlier names.
 struct Known<'a> {
     names: HashMap<(u64, &'a OsStr), Vec<u64>>,
-    /// Those that have names in them.
+    /// Nodes with names below.
     directories: HashSet<u64>,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Known<'a> {
         Self { names, directories }
     }
 
-    /// What is called so, and what was before.
+    /// The nodes that have this path, or had this path before.
     fn all(&self, path: &TreePath) -> Vec<u64> {
         path.names().fold(vec![ROOT_NODE], |parents, name| {
             let there = parents
@@ -64,17 +64,17 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Which directories have been moved so far. The paths of an effect are those that hold when the ones before it have
-/// been carried out; what the kernel knows is from before them all.
+/// Moved directories so far. The paths of an effect are valid after all earlier effects; the kernel's knowledge is from
+/// the time before all effects.
 #[derive(Default)]
 struct Moves<'a> {
     time: usize,
-    /// When, from where and to where.
+    /// Time, source and destination of each move.
     all: Vec<(usize, &'a TreePath, &'a TreePath)>,
 }
 
 impl<'a> Moves<'a> {
-    /// Only what it is of use to know: most moves are of files.
+    /// Records a move only if the kernel knows names below: most moves are moves of files.
     fn add(&mut self, known: &Known<'_>, from: &'a TreePath, to: &'a TreePath) {
         let moved = known.all(&self.before(from.clone()));
         if moved.iter().any(|it| known.directories.contains(it)) {
@@ -82,7 +82,7 @@ impl<'a> Moves<'a> {
         }
     }
 
-    /// Where that was.
+    /// The path before the moves.
     fn before(&self, mut path: TreePath) -> TreePath {
         let mut until = self.time;
         for (time, from, to) in self.all.iter().rev() {

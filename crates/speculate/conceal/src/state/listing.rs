@@ -1,4 +1,4 @@
-//! What is told of directories that are open.
+//! Listings of open directories.
 
 use std::ffi::OsString;
 
@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::{Answer, State};
 
 impl State {
-    /// Who opens it has read nothing of it yet.
+    /// A new handle has no listing yet.
     pub(crate) fn open_directory(&mut self, node: INodeNo) -> Answer<FileHandle> {
         let path = self.path(node)?;
         if let Err(errno) = self.tree.look(&path)
@@ -25,13 +25,13 @@ impl State {
     fn names_in(&mut self, node: INodeNo) -> Answer<Vec<(OsString, Kind)>> {
         let path = self.path(node)?;
         match self.tree.list(&path) {
-            // It has no name any more, and no names in it.
+            // The directory has no name any more, and has no entries.
             Err(Errno::NOENT) if self.nodes.nameless(node.0).is_some() => Ok(Vec::new()),
             listing => Ok(listing?.into_iter().collect()),
         }
     }
 
-    /// At its beginning, and from there once more (rewinddir(3)), it is told as it is then.
+    /// The listing of an open directory. A read from the beginning (rewinddir(3)) makes a new listing.
     pub(crate) fn listing(
         &mut self,
         node: INodeNo,

@@ -1,4 +1,4 @@
-//! Which calls concern others.
+//! The calls that concern other processes.
 
 use std::path::PathBuf;
 
@@ -17,19 +17,19 @@ const SOCKET_REASON: &str = "a socket of another process";
 const SIGNAL_REASON: &str = "a signal to another process";
 const MACHINE_REASON: &str = "the state of the machine";
 
-/// What is begun by that name looks for interfaces (`npm` at each start), and has no means to change one.
+/// A program of this name lists interfaces (`npm` at each start), and has no means to change an interface.
 const ASKS_ONLY: &str = "node";
 
 /// Targets of `setpriority` (sys/resource.h).
 const PRIO_PROCESS: i32 = 0;
 const PRIO_PGRP: i32 = 1;
 const PRIO_USER: i32 = 2;
-/// What changes the kernel's log, or where it is shown (`SYSLOG_ACTION_READ_CLEAR` to `_CONSOLE_LEVEL`), and what
-/// takes from it.
+/// Actions that change the kernel's log or its display (`SYSLOG_ACTION_READ_CLEAR` to `_CONSOLE_LEVEL`), and the action
+/// that takes from the log.
 const WRITING_LOG: [i32; 6] = [2, 4, 5, 6, 7, 8];
 
 impl Shared {
-    /// Why it has to wait, if it has to.
+    /// The reason why the call must wait, if the call must wait.
     pub(super) fn waiting_reason(&self, call: &Call) -> Option<&'static str> {
         if call.architecture != filter::ARCHITECTURE {
             return Some("a program of another architecture");
@@ -39,10 +39,10 @@ impl Shared {
         }
         let [first, second, ..] = call.arguments;
         match call.number {
-            libc::SYS_openat2 => None, // what cannot be read is an error
+            libc::SYS_openat2 => None, // a structure that cannot be read is an error
             // The size of a terminal.
             libc::SYS_ioctl => None,
-            // One that speaks without being connected says so nowhere else.
+            // A connectionless socket could send later without a further gated call.
             libc::SYS_socket | libc::SYS_socketpair if signed(first) == libc::AF_UNIX => {
                 Some(SOCKET_REASON)
             }
@@ -72,25 +72,25 @@ impl Shared {
             | libc::SYS_sched_setparam
             | libc::SYS_sched_setattr => (!self.is_own(signed(first))).then_some(PROCESS_REASON),
             libc::SYS_setpriority => self.priority(signed(first), signed(second)),
-            // Its numbers for the same begin with 1.
+            // The corresponding numbers of `ioprio_set` begin with 1.
             libc::SYS_ioprio_set => self.priority(signed(first).wrapping_sub(1), signed(second)),
             libc::SYS_syslog if !WRITING_LOG.contains(&signed(first)) => None,
             _ => Some(MACHINE_REASON),
         }
     }
 
-    /// A socket is given a name: that of a file, or one that everybody sees.
+    /// A socket gets a name: the name of a file, or an abstract name, which all programs see.
     fn binding(&self, call: &Call) -> Option<&'static str> {
         let [_, at, length, ..] = call.arguments;
         match Address::of(call.process, at, length) {
             Ok(Address::Abstract(_)) => Some(SOCKET_REASON),
             Ok(Address::Path(path)) => self.caller(call).makes(&path),
-            // The kernel chooses one, or it is an error.
+            // The kernel chooses a name, or the call fails.
             Err(_) => None,
         }
     }
 
-    /// That of a process, a group or a user is set.
+    /// A call sets the priority of a process, a group or a user.
     fn priority(&self, whose: i32, which: i32) -> Option<&'static str> {
         let is_own = match whose {
             _ if which == 0 => whose != PRIO_USER,
@@ -111,11 +111,11 @@ impl Shared {
 
     fn is_own(&self, process: i32) -> bool {
         let process = process.cast_unsigned();
-        // None at all: that is an error, and concerns nobody.
+        // A call for an absent process fails, and concerns no process.
         self.members.has(process) || Members::with(process).is_err()
     }
 
-    /// The process that the first argument, a descriptor, stands for.
+    /// Whether the first argument is a descriptor of an own process.
     fn is_own_behind(&self, call: &Call) -> bool {
         let process = process_behind(call.process, call.arguments[0]);
         process.is_some_and(|process| self.is_own(process))
@@ -138,8 +138,8 @@ impl Shared {
     }
 }
 
-/// Whether a program asks the kernel for the interfaces that there are. By the same socket others change them: those
-/// are known that do not.
+/// Whether a program asks the kernel for the present interfaces. The same kind of socket could change interfaces; only
+/// known programs are trusted not to.
 fn is_about_interfaces(call: &Call) -> bool {
     let [family, _, protocol, ..] = call.arguments;
     let program = || std::fs::read_link(format!("/proc/{}/exe", call.process)).ok();
@@ -149,12 +149,12 @@ fn is_about_interfaces(call: &Call) -> bool {
         && program().is_some_and(is_known)
 }
 
-/// Whether that process is of that group. One of a namespace outside is 0, which `rustix` does not take.
+/// Whether the process is in the group. The group of an outside namespace is 0, which `rustix` does not accept.
 fn is_in_group(process: i32, group: i32) -> bool {
     getpgid(Some(Pid::from_raw(process))).is_ok_and(|its| its.as_raw() == group)
 }
 
-/// The process that a descriptor of another one stands for.
+/// The process behind a descriptor of another process.
 fn process_behind(of: u32, descriptor: u64) -> Option<i32> {
     let about = format!("/proc/{of}/fdinfo/{}", signed(descriptor));
     line(about, "Pid:").ok()?.parse().ok()

@@ -1,7 +1,7 @@
-//! Files that are not the command's own: what is done to them concerns others at once.
+//! Files that do not belong to the command: a change of such a file concerns other processes at once.
 //!
-//! Its own are those on the devices that are its own. What is done to them is most of what a build does: it is decided
-//! by one look. All else is looked at carefully ([`walk`]).
+//! The files of the command are on the devices of the command. Changes of these files are most of the work of a build,
+//! and a single look decides about these files. For all other files, a careful walk decides ([`walk`]).
 
 use std::{
     ffi::OsStr,
@@ -38,29 +38,29 @@ const UNNAMED_FILE_SYSTEMS: [u64; 3] = [0x5049_5045, 0x534f_434b, 0x0904_1934];
 /// Where files are.
 #[derive(Debug, Clone)]
 pub(crate) struct Devices {
-    /// Around what is concealed: everybody's.
+    /// Device of the surroundings, which all programs share.
     pub(crate) around: u64,
-    /// Nobody else's.
+    /// Devices of this command alone.
     pub(crate) own: Vec<u64>,
 }
 
-/// Who does something to a file.
+/// The caller of a call on a file.
 pub(super) struct Caller<'a> {
     pub(super) thread: u32,
     pub(super) members: Members,
     pub(super) devices: &'a Devices,
 }
 
-/// What matters of a file.
+/// The relevant properties of a file.
 struct FileInfo {
     device: u64,
     kind: FileType,
-    /// What it stands for, if it is a device.
+    /// Number of the device, for a device file.
     stands_for: u64,
     links: u32,
 }
 
-/// The device of what is there. A file system in user space is not asked: it may be waiting for us.
+/// The device of a path. The call does not query a file system in user space, which may be waiting for this process.
 pub(crate) fn device_of(path: &Path) -> Result<u64, Errno> {
     Ok(about(CWD, path, AtFlags::empty())?.device)
 }
@@ -77,7 +77,7 @@ fn about(from: impl std::os::fd::AsFd, path: &Path, flags: AtFlags) -> Result<Fi
 }
 
 impl Caller<'_> {
-    /// Why it has to wait, if it has to.
+    /// The reason why the call must wait, if the call must wait.
     pub(super) fn waiting_reason(&self, named: &FileCall) -> Option<&'static str> {
         let path = self.path(named.place)?;
         let path = match named.is_rooted {
@@ -91,12 +91,13 @@ impl Caller<'_> {
         }
     }
 
-    /// The same if it makes that name where it is.
+    /// The reason why a call must wait that makes this name at its place.
     pub(super) fn makes(&self, path: &Path) -> Option<&'static str> {
         self.name(FileCall::made(), path)
     }
 
-    /// The path that it has in its memory; none where a descriptor says it all. If it cannot be read, the call fails.
+    /// The path in the memory of the caller; empty if a descriptor is enough. If the path cannot be read, the call
+    /// fails.
     fn path(&self, place: PathArgument) -> Option<PathBuf> {
         match place.at {
             0 => Some(PathBuf::new()),
@@ -104,7 +105,7 @@ impl Caller<'_> {
         }
     }
 
-    /// The same from the root directory on, where that can be told.
+    /// The absolute path, if the path can be determined.
     pub(super) fn whole(&self, place: PathArgument) -> Option<PathBuf> {
         let (path, thread) = (self.path(place)?, self.thread);
         let from = match place.directory {
@@ -118,8 +119,8 @@ impl Caller<'_> {
         }
     }
 
-    /// A look at what is there, that may lead us elsewhere, but not to what is the command's own: that is only there
-    /// where its mounts are.
+    /// A simple look at a path. The look may lead elsewhere, but never to the command's own devices by mistake: these
+    /// devices are visible only in the mounts of the command.
     fn glance(&self, directory: i32, path: &Path, follows: bool) -> Result<FileInfo, Errno> {
         let mut seen = walk::start(self.thread, directory, path);
         let below = path.strip_prefix("/").unwrap_or(path);
@@ -166,10 +167,10 @@ impl Caller<'_> {
         }
     }
 
-    /// Whether one look tells that it is its own.
+    /// Whether a single look shows that the file belongs to the command.
     fn is_clear(&self, named: &FileCall, path: &Path) -> bool {
         let directory = named.place.directory;
-        // It would look above that root.
+        // The look would not stop at that root.
         if named.is_rooted {
             return false;
         }
@@ -180,7 +181,7 @@ impl Caller<'_> {
         }
     }
 
-    /// Whether what is not there would be: it may be a link to nothing that is elsewhere.
+    /// Whether a missing file would be made on an own device: the name may be a dangling link to another place.
     fn is_made_in_own(&self, directory: i32, path: &Path) -> bool {
         let Some(parent) = path.parent() else {
             return false;
@@ -190,10 +191,10 @@ impl Caller<'_> {
             && matches!(self.glance(directory, path, false), Err(Errno::NOENT))
     }
 
-    /// What is done to a name is done to the directory that it is in.
+    /// A change of a name is a change of the directory of the name.
     fn name(&self, named: FileCall, path: &Path) -> Option<&'static str> {
         let directory = named.place.directory;
-        // What has none (`..`) is an error.
+        // A path without a last name (`..`) is an error.
         let (parent, name) = path.parent().zip(path.file_name())?;
         if self
             .glance(directory, parent, true)
@@ -232,7 +233,7 @@ impl Caller<'_> {
         })
     }
 
-    /// Why what is done to that file has to wait, if it has to.
+    /// The reason why a call on that file must wait, if the call must wait.
     fn judge(&self, file: &OwnedFd, access: Access) -> Option<&'static str> {
         let Ok(about) = about(file, Path::new(""), AtFlags::EMPTY_PATH) else {
             return Some(UNKNOWN_REASON);
@@ -270,7 +271,7 @@ impl Caller<'_> {
     }
 }
 
-/// It says nothing of the program's call: this process has run out of something.
+/// Whether the error is a lack of resources in this process, and not a result of the program's call.
 fn is_ours(error: Errno) -> bool {
     matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
 }
@@ -316,7 +317,7 @@ mod tests {
         asked_from(libc::AT_FDCWD, false, path, access)
     }
 
-    /// What is in `/dev/shm` counts as own.
+    /// Files in `/dev/shm` count as own.
     fn asked_from(
         directory: i32,
         is_rooted: bool,

@@ -19,7 +19,7 @@ compile_error!("which calls are made is known for x86-64 and 64-bit ARM");
 /// Calls with numbers from here on have 32-bit pointers (x86-64 only).
 const X32: u32 = 0x4000_0000;
 
-/// A call that concerns others, or may.
+/// A call that concerns other processes, or may.
 #[derive(Clone, Copy)]
 struct GatedCall {
     number: libc::c_long,
@@ -29,15 +29,15 @@ struct GatedCall {
 #[derive(Clone, Copy)]
 enum Condition {
     Always,
-    /// That argument has one of these bits.
+    /// The argument has a bit of this mask.
     Has(u32, u32),
-    /// That argument, a process, is not 0: oneself.
+    /// The argument, a process, is not 0: 0 means the caller.
     Other(u32),
-    /// That argument is that.
+    /// The argument has this value.
     Is(u32, u32),
-    /// It is not there at all.
+    /// The call does not exist for the program.
     Never,
-    /// A socket that is not of this host, or can be spoken through without being connected.
+    /// A socket to other hosts, or a socket that can send without a connection.
     Network,
 }
 
@@ -70,7 +70,7 @@ const GATED_CALLS: &[GatedCall] = &[
         number: libc::SYS_ioctl,
         when: Condition::Is(1, SIZE_REQUEST),
     },
-    // Who begins children by this does it by clone(2) where that is not there.
+    // A caller that begins children by clone3(2) falls back to clone(2) if clone3(2) is missing.
     GatedCall {
         number: libc::SYS_clone3,
         when: Condition::Never,
@@ -186,13 +186,13 @@ const GATED_X86_CALLS: &[GatedCall] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const GATED_X86_CALLS: &[GatedCall] = &[];
 
-/// Of a file: it is made, or written to.
+/// Flags of a file that is made, or written to.
 const WRITE_FLAGS: u32 =
     (libc::O_WRONLY | libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC).cast_unsigned();
-/// Of a terminal: how large it is.
+/// Request for the size of a terminal.
 #[expect(clippy::cast_possible_truncation, reason = "requests have 32 bits")]
 const SIZE_REQUEST: u32 = libc::TIOCGWINSZ as u32;
-/// Of a child: it would be none of the encapsulation's any more.
+/// Flags of a child that would no longer belong to the encapsulation.
 const NAMESPACE_FLAGS: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -215,18 +215,18 @@ const BPF_RETURN: u16 = 0x06;
 /// The bits of a socket's type that are no flags.
 const SOCKET_TYPE_MASK: u32 = 0xf;
 
-/// Who has been heard waits until it has an answer, or is killed: other signals would have calls fail (`EINTR`) that
-/// never do.
+/// A caller whose call was received waits until the answer or a kill: other signals would make calls fail (`EINTR`)
+/// that never fail so.
 const FILTER_FLAGS: libc::c_ulong =
     libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
 
-/// Instructions before those of the calls, and of the whole program.
+/// Instructions before the instructions of the calls, and number of instructions of the whole program.
 const CALLS_AT: usize = 5;
 const PROGRAM_LENGTH: usize = CALLS_AT + total(GATED_CALLS) + total(GATED_X86_CALLS) + 1;
 static PROGRAM: [libc::sock_filter; PROGRAM_LENGTH] = program();
 
-/// Has the kernel ask for this thread and all that it begets, and sends what it asks by through that socket. Allocates
-/// nothing: it is called between fork and exec.
+/// Makes the kernel ask for this thread and all its descendants, and sends the listener through that socket. Allocates
+/// no memory, because the call takes place between fork and exec.
 pub(crate) fn install(through: BorrowedFd<'_>) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: PROGRAM_LENGTH.try_into().map_err(io::Error::other)?,
@@ -244,7 +244,7 @@ pub(crate) fn install(through: BorrowedFd<'_>) -> io::Result<()> {
     let Ok(listener @ 0..) = i32::try_from(listener) else {
         return Err(io::Error::last_os_error());
     };
-    // SAFETY: the kernel has just made it, and nobody else knows it.
+    // SAFETY: the kernel has just made the descriptor, and no other code knows the number.
     let listener = unsafe { OwnedFd::from_raw_fd(listener) };
     let descriptors = [listener.as_fd()];
     let mut room = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -299,8 +299,8 @@ const fn total(all: &[GatedCall]) -> usize {
     total
 }
 
-/// Whether it is that call, and what then. (What is behind it may be further away than a jump goes: each call answers
-/// for itself.)
+/// Instructions that recognise a call and check the condition. (The end of the program may be too far for a jump: each
+/// call has its own answer.)
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -340,7 +340,7 @@ const fn part(asked: GatedCall) -> [libc::sock_filter; 9] {
     all
 }
 
-/// What is asked, of whom, and whether it matters.
+/// The filter program: architecture, number, and condition of each call.
 const fn program() -> [libc::sock_filter; PROGRAM_LENGTH] {
     let mut all = [ALLOW_CALL; PROGRAM_LENGTH];
     all[0] = instruction(BPF_LOAD_WORD, 0, 0, ARCHITECTURE_OFFSET);
@@ -353,7 +353,7 @@ const fn program() -> [libc::sock_filter; PROGRAM_LENGTH] {
     all
 }
 
-/// From there on. Where it ends.
+/// Writes the instructions of `asked` from `from` on. Returns the end.
 const fn fill(
     all: &mut [libc::sock_filter; PROGRAM_LENGTH],
     from: usize,

@@ -1,22 +1,22 @@
-//! Calls that change files which they name, and how.
+//! Calls that change files by name, and the kind of the change.
 
 use super::{Call, signed};
 use crate::socket_address::read;
 
-// Of later kernels than the numbers that are known here; the same everywhere.
+// Calls of later kernels than the known numbers; the numbers are the same on all architectures.
 pub(super) const SYS_FCHMODAT2: libc::c_long = 452;
 pub(super) const SYS_SETXATTRAT: libc::c_long = 463;
 pub(super) const SYS_REMOVEXATTRAT: libc::c_long = 466;
 pub(super) const SYS_FILE_SETATTR: libc::c_long = 469;
 
-/// What is done to what is named.
+/// The kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Access {
-    /// It is opened, with these flags.
+    /// The file is opened, with these flags.
     Open(i32),
-    /// Its attributes or its length change.
+    /// Attributes or length of the file change.
     Change,
-    /// Attributes change that file systems of ours do not have.
+    /// Attributes change that the file systems of this program do not have.
     Extend,
     /// The name is made.
     Make,
@@ -24,8 +24,8 @@ pub(super) enum Access {
     Remove,
 }
 
-/// Where a call has a path: from that directory on, at that place of the thread's memory; 0: what the descriptor
-/// stands for.
+/// Place of a path of a call: the start directory, and the address in the thread's memory. Address 0 means the file of
+/// the descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PathArgument {
     pub(super) directory: i32,
@@ -37,11 +37,11 @@ pub(super) struct PathArgument {
 pub(super) struct FileCall {
     pub(super) place: PathArgument,
     pub(super) access: Access,
-    /// It is what a symbolic link leads to.
+    /// A symbolic link is followed.
     pub(super) follows: bool,
-    /// What is to be there for it.
+    /// A file that must exist for the call.
     pub(super) from: Option<PathArgument>,
-    /// The directory is the root that it is looked for in.
+    /// The directory is the root of the lookup.
     pub(super) is_rooted: bool,
 }
 
@@ -50,12 +50,12 @@ impl Access {
         matches!(self, Self::Open(_))
     }
 
-    /// What is not there is made.
+    /// Whether the call makes a missing file.
     pub(super) fn makes(self) -> bool {
         matches!(self, Self::Open(flags) if flags & libc::O_CREAT != 0)
     }
 
-    /// What is there is written to.
+    /// Whether the call writes to an existing file.
     pub(super) fn writes(self) -> bool {
         let Self::Open(flags) = self else {
             return true;
@@ -94,7 +94,7 @@ fn opened(directory: u64, at: u64, flags: i32) -> FileCall {
     }
 }
 
-/// As `struct open_how` says, which is there: flags, mode, and how it is looked for.
+/// Reads flags, mode and lookup flags from the caller's `struct open_how`.
 fn opened_so(call: &Call) -> Option<FileCall> {
     let [directory, at, how, ..] = call.arguments;
     let mut all = [0; 24];
@@ -112,7 +112,7 @@ fn opened_so(call: &Call) -> Option<FileCall> {
 }
 
 fn renamed(from: (u64, u64), to: (u64, u64)) -> FileCall {
-    // From one file system to another one it fails: where it goes to says it all.
+    // A rename from a file system to another file system fails: the destination alone decides.
     FileCall {
         from: Some(PathArgument {
             directory: signed(from.0),
@@ -122,7 +122,7 @@ fn renamed(from: (u64, u64), to: (u64, u64)) -> FileCall {
     }
 }
 
-/// Its attributes change; of a link only if the flags do not say otherwise.
+/// The attributes change; the attributes of a link only if the flags forbid following.
 fn changed(directory: u64, at: u64, flags: u64) -> FileCall {
     FileCall {
         follows: signed(flags) & libc::AT_SYMLINK_NOFOLLOW == 0,
@@ -138,7 +138,7 @@ fn extended(directory: u64, at: u64, flags: u64) -> FileCall {
     }
 }
 
-/// What a call names, and what it does to that.
+/// The file that a call names, and the kind of the change.
 pub(super) fn of(call: &Call) -> Option<FileCall> {
     let [a, b, c, d, e, _] = call.arguments;
     Some(match call.number {
@@ -168,7 +168,7 @@ const WORKING_DIRECTORY: u64 = libc::AT_FDCWD.cast_unsigned() as u64;
 /// The link itself, not the target.
 const NO_FOLLOW: u64 = libc::AT_SYMLINK_NOFOLLOW.cast_unsigned() as u64;
 
-/// Those that begin where the thread is.
+/// Calls without a directory argument, which begin in the working directory.
 #[cfg(target_arch = "x86_64")]
 fn of_older(call: &Call) -> Option<FileCall> {
     let [a, b, ..] = call.arguments;

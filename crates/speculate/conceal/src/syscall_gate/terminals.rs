@@ -26,11 +26,11 @@ const PTY_MULTIPLEXERS: [&str; 2] = ["/dev/ptmx", "/dev/pts/ptmx"];
 /// Programs that ask for a terminal's size for the lines that they quote in messages.
 const COMPILERS: [&str; 7] = ["cc1", "cc1plus", "f951", "lto1", "gcc", "clang", "rustc"];
 
-/// Programs with a library that asks for the size in the place of each command, and that do not ask for themselves.
+/// Programs with a library that asks for the size instead of each command, and that do not need the size.
 const ASKING_FOR_OTHERS: [&str; 3] = ["make", "gmake", "outlive"];
 
 impl Shared {
-    /// The size of a terminal is asked for: what is done may depend on it.
+    /// Notes a request for the size of a terminal: the result of the program may depend on the size.
     pub(super) fn note_size(&self, call: &Call) {
         if call.number != libc::SYS_ioctl || call.architecture != filter::ARCHITECTURE {
             return;
@@ -39,7 +39,7 @@ impl Shared {
         let program = program.unwrap_or_default();
         let name = program.file_name().and_then(|name| name.to_str());
         let name = name.unwrap_or_default();
-        // With the version, and what it compiles for, in its name.
+        // The file name may contain version and target.
         let is_one_of = |all: &[&str]| name.split('-').any(|word| all.contains(&word));
         let by = match is_one_of(&COMPILERS) {
             _ if is_one_of(&ASKING_FOR_OTHERS) => return,
@@ -51,7 +51,7 @@ impl Shared {
     }
 }
 
-/// Whether the thread speaks to that terminal already, or one of the members has made it.
+/// Whether the thread already uses that terminal, or a member has made the terminal.
 pub(super) fn is_own(thread: u32, members: Members, device: u64) -> bool {
     if !(FIRST_PTY_MAJOR..=LAST_PTY_MAJOR).contains(&major(device)) {
         return false;
@@ -69,14 +69,14 @@ pub(super) fn is_own(thread: u32, members: Members, device: u64) -> bool {
         )
 }
 
-/// That of the session, as proc(5) tells it: a number for both parts.
+/// Controlling terminal of the session from proc(5): a single number with major and minor.
 fn controlling(thread: u32) -> Option<u64> {
     let number: u32 = number(thread, 3)?;
     let minor = (number & 0xff) | ((number >> 12) & 0xf_ff00);
     Some(makedev((number >> 8) & 0xfff, minor))
 }
 
-/// Whether one of them has the other end.
+/// Whether a member has the other end.
 fn is_made_by(members: Members, which: u32) -> bool {
     let is_other_end = |descriptor: PathBuf| {
         let is_master = fs::read_link(&descriptor)

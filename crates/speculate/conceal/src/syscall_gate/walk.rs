@@ -1,7 +1,7 @@
-//! Where a path leads the thread that has it.
+//! The walk along a path, as the thread with the path would go.
 //!
-//! The kernel, asked by us, would take us elsewhere: symbolic links begin at our root, and `/proc/self` is this
-//! process.
+//! A lookup by the kernel for this process would lead elsewhere: symbolic links would begin at the root of this
+//! process, and `/proc/self` would be this process.
 
 use std::{
     ffi::OsString,
@@ -23,41 +23,41 @@ use crate::{
     processes::{line, process_of},
 };
 
-/// Symbolic links that the kernel follows in one path (`MAXSYMLINKS`).
+/// Symbolic links that the kernel follows in a path (`MAXSYMLINKS`).
 const MAX_SYMLINKS: usize = 40;
 const PROC_SUPER_MAGIC: u64 = 0x9fa0; // PROC_SUPER_MAGIC
 
-/// What a path leads to.
+/// The target of a path.
 #[derive(Debug)]
 pub(super) enum Target {
     There {
         file: OwnedFd,
-        /// By a descriptor of an own process, that is open to be written to.
+        /// Reached by a descriptor of an own process that is open for writing.
         is_written: bool,
     },
-    /// There is nothing by the last name in this directory.
+    /// The last name is missing in this directory.
     Nothing(OwnedFd),
-    /// By what another process has: its root, its descriptors.
+    /// A property of another process: its root or its descriptors.
     Elsewhere,
 }
 
-/// A path, and how a thread goes by it.
+/// A path, and the rules of a thread's lookup.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PathLookup<'a> {
     pub(super) directory: i32,
     pub(super) path: &'a Path,
-    /// What it leads to, if that is a link, is gone by, too.
+    /// A link at the end of the path is followed, too.
     pub(super) follows: bool,
     /// The directory is the root.
     pub(super) is_rooted: bool,
 }
 
-/// What there is of a process in `/proc`.
+/// Directory of a process in `/proc`.
 fn of(thread: u32) -> PathBuf {
     Path::new("/proc").join(thread.to_string())
 }
 
-/// Where a path of a thread begins, as we reach it.
+/// Start of a thread's path, as reachable from this process.
 pub(super) fn start(thread: u32, directory: i32, path: &Path) -> PathBuf {
     match directory {
         _ if path.is_absolute() => of(thread).join("root"),
@@ -66,12 +66,12 @@ pub(super) fn start(thread: u32, directory: i32, path: &Path) -> PathBuf {
     }
 }
 
-/// No more than the place: nothing is read or written by it.
+/// Opens a path by `O_PATH`: no data is read or written.
 pub(super) fn open(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Where a descriptor of ours is.
+/// Path of a descriptor of this process.
 pub(super) fn place(file: &OwnedFd) -> Option<PathBuf> {
     fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }
@@ -122,7 +122,7 @@ struct Walk {
     members: Members,
     root: OwnedFd,
     here: OwnedFd,
-    /// The names that have not been gone by yet, the next one last.
+    /// The remaining names, the next name last.
     left: Vec<OsString>,
     links: usize,
     is_written: bool,
@@ -135,7 +135,7 @@ impl Walk {
         self.left.extend(names.map(|it| it.as_os_str().to_owned()));
     }
 
-    /// One name further; where that leads if it ends there.
+    /// Goes a name further. Returns the target if the path ends there.
     fn step(&mut self, name: &OsString, follows: bool) -> Result<Option<Target>, Errno> {
         let is_last = self.left.is_empty();
         if name == ".." {
@@ -166,7 +166,7 @@ impl Walk {
         let place = is_of_processes(link).then(|| place(link)).flatten();
         let place = place.unwrap_or_default();
         if let Some(process) = process_in(&place) {
-            // No text: what the process has.
+            // The link has no text, but leads to a property of the process.
             if !self.members.has(process.cast_unsigned()) {
                 return Ok(Some(Target::Elsewhere));
             }
@@ -208,7 +208,7 @@ fn is_same(one: impl AsFd, other: impl AsFd) -> Result<bool, Errno> {
     Ok((one.st_dev, one.st_ino) == (other.st_dev, other.st_ino))
 }
 
-/// Whether that is a descriptor in `/proc`, and what it stands for may be written to by it.
+/// Whether the place is a descriptor in `/proc` that is open for writing.
 fn is_open_to_write(place: &Path) -> bool {
     let Some((process, number)) = place.parent().zip(place.file_name()) else {
         return false;

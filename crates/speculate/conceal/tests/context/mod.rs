@@ -1,6 +1,6 @@
 //! Where programs run concealed.
 
-// Each test has a use for some of it.
+// Each test uses only some parts.
 #![allow(dead_code)]
 
 use std::{
@@ -37,7 +37,8 @@ impl Context {
         Self::asking(|may_change| may_change)
     }
 
-    /// Who may change what is around is told by `answer`, which is told what was so when it was asked.
+    /// A context in which `answer` decides about changes of the surroundings. The argument of `answer` is the
+    /// permission at the time of the question.
     pub(crate) fn asking(answer: impl Fn(bool) -> bool + Send + Sync + 'static) -> Self {
         // Not in `/tmp`, which is concealed as well.
         let directory = TempDir::new_in("/var/lib").expect("a directory");
@@ -101,7 +102,7 @@ impl Context {
         self.run_in(self.world.encapsulation(), script)
     }
 
-    /// Above another one.
+    /// Runs a script above another encapsulation.
     pub(crate) fn run_in(&self, it: Encapsulation, script: &str) -> Concealment {
         let (concealment, mut child, _) = self.begin_in(it, script);
         assert!(child.wait().expect("it ends").success(), "{script}");
@@ -128,7 +129,7 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Says that all is as it was.
+/// A base in which all inputs are unchanged.
 pub(crate) struct AsItWas(pub(crate) encapsulation::Inputs);
 
 impl encapsulation::Base for AsItWas {

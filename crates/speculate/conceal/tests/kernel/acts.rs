@@ -1,4 +1,4 @@
-//! What programs do to files: kinds of calls, at random.
+//! Random calls of programs on files.
 
 use std::path::PathBuf;
 
@@ -7,10 +7,10 @@ use proptest::prelude::*;
 /// Files that are held open at a time.
 pub(crate) const SLOT_COUNT: usize = 3;
 
-/// Where another file system is mounted, if one is.
+/// Mount point of another file system, if another file system is mounted.
 pub(crate) const MOUNT_NAME: &str = "m";
 
-/// What a program does.
+/// A call of a program.
 #[derive(Debug, Clone)]
 pub(crate) enum Act {
     Create(PathBuf, u32),
@@ -35,7 +35,7 @@ pub(crate) enum Act {
     Times(PathBuf, i64),
     Through(PathBuf),
     Commit,
-    /// One and then the other, before anybody looks.
+    /// Two acts, without a look in between.
     Then(Box<Act>, Box<Act>),
 }
 

@@ -48,10 +48,10 @@ impl Mounted {
         config.acl = SessionACL::All;
         let session = Session::new(system.clone(), path, &config).expect("a mount");
         let session = Some(session.spawn().expect("a thread"));
-        // The directory itself, over the tree that it is in.
+        // The directory itself, mounted over the same directory in the tree.
         rustix::mount::mount_bind(path.join("0"), path).expect("it is there");
         let below = Side::new(below);
-        // What cannot be concealed would wait: here it is refused.
+        // A call that cannot be concealed would wait: the test refuses such calls.
         let over = Arc::new(AtomicBool::new(false));
         let (refusing, ended) = (system.clone(), Arc::clone(&over));
         thread::spawn(move || {
@@ -86,7 +86,7 @@ pub(crate) fn history(before: &[Act], acts: &[Act]) -> Result<(), TestCaseError>
     history_with(before, acts, |_| {})
 }
 
-/// Both have had something else done to them before it begins.
+/// Runs a history after other acts in both directories.
 pub(crate) fn history_with(
     before: &[Act],
     acts: &[Act],
@@ -108,7 +108,7 @@ pub(crate) fn history_with(
     theirs.open = [const { None }; SLOT_COUNT];
     besides(&tree);
     besides(&beside);
-    // What is mounted over the one name does not hide the other.
+    // A mount over the first name does not hide the second name.
     rustix::mount::mount_bind_recursive(&tree, &again).expect("the same tree under another name");
     let mounted = Mounted::over(&tree, &again);
     let outcome = compare(&mounted, &mut ours, &mut theirs, acts);
@@ -148,7 +148,7 @@ pub(crate) fn compare(
         let number = 1000 + number;
         let answer = ours.act(act, number);
         if answer == Err(Errno::PERM) && !matches!(act, Act::Link(..)) {
-            // It cannot be concealed.
+            // The call cannot be concealed.
             continue;
         }
         prop_assert_eq!(&answer, &theirs.act(act, number), "{:?}", act);
@@ -173,13 +173,13 @@ pub(crate) fn compare(
     Ok(())
 }
 
-/// In a thread with mounts of its own.
+/// Runs the test in a thread with separate mounts.
 pub(crate) fn apart(
     test: impl FnOnce() -> Result<(), TestCaseError> + Send,
 ) -> Result<(), TestCaseError> {
     thread::scope(|scope| {
         let test = scope.spawn(|| {
-            // SAFETY: the thread that works has a file system context of its own; nothing of it is handed on.
+            // SAFETY: the thread has a separate file system context, and hands on no part of the context.
             unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) }
                 .expect("root");
             let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
@@ -191,7 +191,7 @@ pub(crate) fn apart(
     })
 }
 
-/// A single one, which random ones come upon rarely.
+/// A single history that random tests rarely draw.
 pub(crate) fn one(before: &[Act], acts: &[Act]) {
     apart(|| history(before, acts)).expect("it is as it would be");
 }

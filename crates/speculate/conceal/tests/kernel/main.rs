@@ -1,5 +1,5 @@
-//! Random histories of real calls, each twice: in a concealing file system and in a directory that is alike. What a
-//! call answers has to be the same, and so has what is there: before, after, and whenever it is committed. Needs root.
+//! Random histories of real calls, each twice: in a concealing file system and in an equal directory. The answers of
+//! the calls must be the same, and so must the trees: before, after, and at each commit. Needs root.
 
 mod acts;
 mod histories;
@@ -101,7 +101,7 @@ fn hard_links_of_fifo_share_attributes() {
     one(&[], &acts);
 }
 
-/// A file system of its own, or a directory from beside, with a file in it.
+/// Mounts a file system, or a directory from beside, with a file.
 fn mount_within(at: &Path, is_own: bool, flags: MountFlags) {
     let from = at.with_extension("from");
     let at = at.join(MOUNT_NAME);

@@ -1,4 +1,4 @@
-//! One of the two directories: what calls answer there, and what is there then.
+//! A side of the comparison: the answers of calls in a directory, and the files of the directory.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use rustix::{
 
 use crate::acts::{Act, SLOT_COUNT};
 
-/// truncate(2): without opening it.
+/// truncate(2): without an open.
 pub(crate) fn cut(path: &Path, size: u64) -> Result<(), Errno> {
     let path = CString::new(path.as_os_str().as_bytes()).expect("a path");
     // SAFETY: the path ends with a zero, and lives as long as the call.
@@ -29,12 +29,11 @@ pub(crate) fn cut(path: &Path, size: u64) -> Result<(), Errno> {
     }
 }
 
-/// One of the two.
+/// A directory of the comparison.
 pub(crate) struct Side {
     pub(crate) at: PathBuf,
     pub(crate) open: [Option<File>; SLOT_COUNT],
-    /// Opened for reading before something was written: what is read there is known to be what was there then, as with
-    /// overlayfs (`docs/make.md`).
+    /// Opened for reading before a write: such a descriptor reads the old content, as with overlayfs (`docs/make.md`).
     pub(crate) is_old: [bool; SLOT_COUNT],
     pub(crate) reads: [bool; SLOT_COUNT],
 }
@@ -64,7 +63,7 @@ impl Side {
         }
     }
 
-    /// Does it; what it answers.
+    /// Performs the act and returns the answer.
     pub(crate) fn act(&mut self, act: &Act, number: usize) -> Result<Vec<u8>, Errno> {
         let at = self.at.clone();
         let real = |path: &Path| at.join(path);
@@ -193,7 +192,7 @@ impl Side {
                 let follow = AtFlags::SYMLINK_NOFOLLOW;
                 rustix::fs::utimensat(CWD, real(path), &times, follow).map(done)
             }
-            // Through symbolic links, whatever they lead to.
+            // Through symbolic links, to any target.
             Act::Through(path) => {
                 let there = fs::metadata(real(path)).map_err(errno)?;
                 Ok(if there.is_file() {
@@ -251,7 +250,7 @@ pub(crate) fn draw(at: &Path, below: &Path, picture: &mut Picture) {
             mode: there.mode(),
             links: if directory { 0 } else { there.nlink() },
             content,
-            // Times that were not set are those of the moment.
+            // A time that was not set is the time of the moment.
             set_time: (there.mtime() < 1000).then(|| there.mtime()),
         };
         picture.insert(path.clone(), seen);

@@ -1,4 +1,4 @@
-//! Where concealed scripts are begun, and what becomes of them.
+//! Start and end of concealed scripts.
 
 use std::{
     io::Read as _,
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 /// How long something may take that has to happen.
 pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long nothing happens that must not.
+/// Time for which a forbidden event must not happen.
 pub(crate) const QUIET_TIME: Duration = Duration::from_millis(300);
 
 pub(crate) struct Context {
@@ -26,7 +26,7 @@ pub(crate) struct Context {
     pub(crate) world: World,
     /// A name that scripts may speak to. No other run of this test has the same name.
     pub(crate) known: String,
-    /// What is around may be changed.
+    /// The surroundings may be changed.
     pub(crate) may_change: Arc<AtomicBool>,
 }
 
@@ -48,7 +48,7 @@ impl Context {
         }
     }
 
-    /// What that does waits for as long as it is not committed, and never happens.
+    /// Checks that the effect of the script waits as long as the script is not committed, and never happens.
     pub(crate) fn is_held(&self, script: &str, why: &str) {
         let mut begun = self.begin(&format!("import os\n{script}\nprint('leaked')"));
         begun.waits(why);
@@ -56,7 +56,7 @@ impl Context {
         assert!(!begun.child.wait().expect("it ends").success());
     }
 
-    /// What that does does not wait.
+    /// Checks that the script does not wait.
     pub(crate) fn is_not_held(&self, script: &str) {
         let begun = self.begin(&format!("import os\n{script}"));
         begun.ends_by_itself();
@@ -100,7 +100,7 @@ pub(crate) struct Begun {
 }
 
 impl Begun {
-    /// Until it waits for that.
+    /// Waits until the script waits for this reason.
     pub(crate) fn waits(&mut self, why: &str) {
         let began = Instant::now();
         while !self.outside.waiting().iter().any(|it| it.1 == why) {
@@ -117,7 +117,7 @@ impl Begun {
         assert_eq!(self.outside.waiting().len(), 1);
     }
 
-    /// It is committed, and ends. What it says.
+    /// Commits the script, waits for the end, and returns the output.
     pub(crate) fn goes_on(mut self, context: &Context) -> String {
         self.concealment
             .commit(&**context.world.real())
@@ -127,7 +127,7 @@ impl Begun {
         self.ends()
     }
 
-    /// It ends without being let through.
+    /// Waits for the end of a script that no commit lets through. Returns the output.
     pub(crate) fn ends_by_itself(mut self) -> String {
         let began = Instant::now();
         while self.child.try_wait().expect("a child").is_none() {

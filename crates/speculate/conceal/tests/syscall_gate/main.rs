@@ -1,4 +1,4 @@
-//! What reaches beyond files waits until it is committed. Needs root, `/dev/fuse` and Python.
+//! Effects beyond files wait for the commit. Needs root, `/dev/fuse` and Python.
 
 use std::{
     fs,
@@ -246,7 +246,8 @@ fn waiting_surroundings_change_blocks_no_other_call() {
         ("os.truncate('file', 2)", there),
         ("os.fchown(os.open('file', 0), 1, 1)", there),
     ];
-    // All of them at once: what is remembered of one that is gone would be taken for the next one's.
+    // All directories exist at the same time: otherwise knowledge about a removed directory would be used for the next
+    // directory.
     let directories = changes.map(|_| TempDir::new_in("/var/lib").expect("a directory"));
     for ((change, after), around) in changes.into_iter().zip(&directories) {
         let at = |name: &str| around.path().join(name);

@@ -1,26 +1,28 @@
-//! Taking up what another encapsulation, of which this one is the base, has done.
+//! Merging the effects of another encapsulation whose base is this encapsulation.
 
 use super::{Effect, Encapsulation, Location, Refused, Stale, Time};
 use crate::{Inputs, Snapshot};
 
-/// Why another one's effects cannot be taken up: it has to be run again.
+/// The reason why another encapsulation's effects cannot be absorbed: the other encapsulation must run again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Conflict {
-    /// It has read what is different by now.
+    /// The other encapsulation has read a state that has changed.
     Stale(Stale),
-    /// It has done what cannot be done any more.
+    /// An effect of the other encapsulation is no longer possible.
     Impossible(Effect, Refused),
 }
 
 impl Encapsulation {
-    /// Takes up what was done and read by one that had a [`Snapshot`] of this as its base: merging (section 3.2). What
-    /// it made is not changed any more, by nobody; what it read of the common base, this one has read, too.
+    /// Absorbs the effects and inputs of an encapsulation whose base was a [`Snapshot`] of this encapsulation: merging
+    /// (section 3.2). Absorbed files do not change any more. The other encapsulation's inputs of the common base become
+    /// inputs of this encapsulation, too.
     ///
     /// # Errors
-    /// If they exclude each other; then nothing has changed, but that it has read what the other one has.
+    /// If the two encapsulations exclude each other. Then only the inputs have changed: the other encapsulation's
+    /// inputs stay added.
     pub fn absorb(&mut self, other: &Self, now: Time) -> Result<(), Conflict> {
         let before = self.peek();
-        // In this order: what changes in between is a conflict, and what changes later is stale.
+        // The order matters: a change in between is a conflict, and a later change makes the result stale.
         self.read_through(&before, &other.inputs);
         other.inputs.check(&before).map_err(Conflict::Stale)?;
         let done = self.effects.len();
@@ -40,7 +42,7 @@ impl Encapsulation {
         Ok(())
     }
 
-    /// What of these inputs is read of the base, where the layer was `before`.
+    /// Adds those of the other encapsulation's inputs that come from the base, with the layer in the state `before`.
     fn read_through(&mut self, before: &Snapshot, inputs: &Inputs) {
         for (path, _) in inputs.names() {
             let Ok((_, Some((path, seen)))) = before.root.look(path, &*self.base, &*self.store)

@@ -152,7 +152,7 @@ impl Encapsulation {
     /// Sets attributes. `Some`: an own file, whose attributes the caller sets in the store.
     ///
     /// # Errors
-    /// `ENOENT`. The attributes of a file with several names cannot be set, unless the file is an own one.
+    /// `ENOENT`. The attributes of a file with several names cannot be set, unless the file is an own file.
     pub fn set_attributes(
         &mut self,
         path: &TreePath,

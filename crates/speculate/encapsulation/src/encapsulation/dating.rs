@@ -26,7 +26,7 @@ impl Encapsulation {
         times
     }
 
-    /// Replaces each time of that `period` by its entry in `dates`, or `otherwise`: a directory has the date of the
+    /// Replaces each time of that `period` by its entry in `dates`, or by `otherwise`: a directory has the date of the
     /// last change.
     pub fn date(
         &mut self,

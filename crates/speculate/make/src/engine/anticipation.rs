@@ -41,7 +41,7 @@ impl Engine {
     /// Begins the next expected make that has not begun yet.
     ///
     /// # Errors
-    /// If it cannot be begun.
+    /// If the make cannot be begun.
     pub fn anticipate_more(&self) -> Result<Option<Arc<Job>>, BeginError> {
         let (expected, world) = (self.asked().expected(), self.worlds.current());
         let jobs: Vec<_> = self.jobs().values().cloned().collect();

@@ -30,9 +30,9 @@ impl Engine {
         is_better && job.abort_in_background()
     }
 
-    /// Returns when a requested command has ended, or has to be shown before the end. While a command is concealed,
-    /// the kernel caches names. For a shown command the kernel asks for each name each time: several times as often.
-    /// So a command that works is shown at the end. A command that waits for its user or for other processes, or
+    /// Returns when a requested command has ended, or has to be shown before the end. While a command is concealed, the
+    /// kernel caches names. For a shown command the kernel asks for each name each time: several times as often.
+    /// Therefore a working command is shown at the end. A command that waits for its user or for other processes, or
     /// begins a make, is shown at once.
     pub(super) fn await_or_reveal(&self, job: &Arc<Job>, asker: &mut UnixStream) {
         let before = self.costs().of(&job.command).unwrap_or_default();

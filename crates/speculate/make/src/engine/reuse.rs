@@ -354,7 +354,7 @@ enum WaitOutcome {
 /// Result of the absorption of a job by its parent.
 enum AbsorbOutcome {
     Done,
-    /// The job has read a file that is different by now.
+    /// The job has read a file that has changed.
     Conflict,
     /// One of the two is committed.
     IsCommitted,
