@@ -174,7 +174,8 @@ impl Channel<TcpStream> {
         limit: Duration,
         patience: Duration,
     ) -> Result<Self, ChannelError> {
-        let deadline = Instant::now() + limit.min(HANDSHAKE_LIMIT);
+        let limit = limit.min(HANDSHAKE_LIMIT);
+        let deadline = Instant::now() + limit;
         let stream = TcpStream::connect_timeout(&to, limit)?;
         stream.set_nodelay(true)?;
         let mut channel = Self::initiate(stream, key, Instant::now())?;

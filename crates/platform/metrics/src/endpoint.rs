@@ -14,7 +14,7 @@ use crate::{
     Health, Numbers,
     families::text,
     format::{self, Format},
-    request::{self, Wanted},
+    request::{self, Timed, Wanted},
 };
 
 /// After a connection that could not be taken (there may be no descriptor left just now).
@@ -116,7 +116,7 @@ fn answer<N: Numbers>(
             Ok(Health::Ill(why)) | Err(why) => plain("503 Service Unavailable", &why),
         },
         Wanted::Other => plain("404 Not Found", "there are /metrics and /health"),
-        Wanted::Method => plain("405 Method Not Allowed", "there is only GET"),
+        Wanted::Method => plain("405 Method Not Allowed", "there are only GET and HEAD"),
         Wanted::Nonsense => plain("400 Bad Request", "this is no request of HTTP"),
     };
     let length = body.len();
@@ -126,5 +126,5 @@ fn answer<N: Numbers>(
     if !only_head {
         answer += &body;
     }
-    peer.write_all(answer.as_bytes())
+    Timed::new(peer).write_all(answer.as_bytes())
 }

@@ -1,14 +1,14 @@
 //! Requests of peers.
 
 use std::{
-    io::{self, Read},
+    io::{self, Read, Write},
     net::TcpStream,
     time::{Duration, Instant},
 };
 
 use crate::format::Format;
 
-/// Time limit of a whole request, and of each write of the answer.
+/// Time limit of a whole request, and of a whole answer.
 const PEER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest head of a request, bytes, and most fields in the head.
 const MAX_HEAD_BYTES: usize = 8192;
@@ -27,22 +27,57 @@ pub(crate) enum Wanted {
     Nonsense,
 }
 
+/// A stream that a peer cannot hold for longer than [`PEER_TIMEOUT`], however slowly the peer reads or writes.
+pub(crate) struct Timed<'a> {
+    stream: &'a mut TcpStream,
+    deadline: Instant,
+}
+
+impl<'a> Timed<'a> {
+    pub(crate) fn new(stream: &'a mut TcpStream) -> Self {
+        Self::until(stream, Instant::now() + PEER_TIMEOUT)
+    }
+
+    pub(crate) fn until(stream: &'a mut TcpStream, deadline: Instant) -> Self {
+        Self { stream, deadline }
+    }
+
+    fn left(&self) -> io::Result<Option<Duration>> {
+        match self.deadline.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(io::ErrorKind::TimedOut.into()),
+            left => Ok(Some(left)),
+        }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
 /// Reads a request. A peer that is too slow, or sends too much, is given up. Returns also whether the peer wants only
 /// the head of the answer.
 pub(crate) fn read(stream: &mut TcpStream) -> io::Result<(Wanted, bool)> {
-    stream.set_write_timeout(Some(PEER_TIMEOUT))?;
-    let deadline = Instant::now() + PEER_TIMEOUT;
+    let mut stream = Timed::new(stream);
     let mut head = Vec::new();
     let mut piece = [0; 1024];
     loop {
         if let Some(wanted) = parse(&head) {
             return Ok(wanted);
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
         match stream.read(&mut piece)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             len => head.extend_from_slice(&piece[..len]),

@@ -1,7 +1,8 @@
 use std::{
     fmt,
-    io::{Read, Write},
-    net::{SocketAddr, TcpStream},
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    time::Instant,
 };
 
 use crate::{Endpoint, Families, Health, Histogram, Label, Numbers, Unit, request, text};
@@ -195,4 +196,18 @@ fn request_head_is_bounded() {
     assert_eq!(request::parse(&long), nonsense);
     let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(100));
     assert_eq!(request::parse(many.as_bytes()), nonsense);
+}
+
+#[test]
+fn peer_has_no_time_after_deadline() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let address = listener.local_addr().expect("its address");
+    let mut peer = TcpStream::connect(address).expect("a connection");
+    peer.write_all(b"GET").expect("room");
+    let (mut stream, _) = listener.accept().expect("the peer");
+    let mut timed = request::Timed::until(&mut stream, Instant::now());
+    let read = timed.read(&mut [0; 3]).map_err(|error| error.kind());
+    assert_eq!(read, Err(ErrorKind::TimedOut));
+    let written = timed.write(b"HTTP").map_err(|error| error.kind());
+    assert_eq!(written, Err(ErrorKind::TimedOut));
 }
