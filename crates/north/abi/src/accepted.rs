@@ -1,15 +1,16 @@
 //! Identity of an accepted connection.
 
-/// Which one of those that have the same ends, one after another. Ordered: who knows is after who does not.
+/// Tells connections with the same ends apart, which follow each other. Ordered: an unknown connection is before a
+/// known connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Which {
-    /// Nobody knows: the kernel has kept no SYN (it does not under a flood of them).
+    /// The kernel has kept no SYN (under a flood of SYNs the kernel keeps none).
     #[default]
     Unknown,
-    /// A client's, by the sequence number of its SYN (RFC 9293, 3.4.1: no two of the same ends have the same within
-    /// minutes).
+    /// A client's connection, by the sequence number of the SYN (RFC 9293, 3.4.1: no two connections of the same ends
+    /// have the same number within minutes).
     Isn(u32),
-    /// One that the server has opened, by its number in the data plane, below 2^62.
+    /// A connection that the server opened, by the number in the data plane, below 2^62.
     Flow(u64),
 }
 
@@ -17,7 +18,7 @@ const ISN_FLAG: u64 = 1 << 62;
 const FLOW_FLAG: u64 = 1 << 63;
 
 impl Which {
-    /// As one number.
+    /// Encodes the value in one number.
     #[must_use]
     pub fn to_u64(self) -> u64 {
         match self {
@@ -27,7 +28,7 @@ impl Which {
         }
     }
 
-    /// From that.
+    /// Decodes the number of [`Self::to_u64`].
     #[must_use]
     pub fn from_u64(number: u64) -> Self {
         if number & FLOW_FLAG != 0 {
@@ -37,14 +38,14 @@ impl Which {
         }
     }
 
-    /// The client's whose SYN this is, from its IP header on.
+    /// The connection of a client from the packet with the client's SYN, which begins with the IP header.
     #[must_use]
     pub fn of_syn(packet: &[u8]) -> Self {
         let isn = || {
             let first = packet.first()?;
             let header = match (first >> 4, usize::from(first & 15) * 4) {
                 (4, length @ 20..) if packet.get(9) == Some(&TCP) => length,
-                // What is in between, if anything, the kernel does not skip for us.
+                // The kernel skips no extension header between the IP and TCP headers for us.
                 (6, _) if packet.get(6) == Some(&TCP) => 40,
                 _ => return None,
             };
@@ -62,28 +63,28 @@ const TCP: u8 = 6;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// A connection, as the record of its arrival tells it: `u8` bytes of the peer's address | u64 which | the peer's
-/// address | the server's.
+/// A connection in the record of its arrival: `u8` length of the peer's address | u64 which | the peer's address |
+/// the server's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AcceptedConnection<'a> {
-    /// Which.
+    /// Identity among connections with the same ends.
     pub which: Which,
     /// The peer's `sockaddr`, at most 255 bytes.
     pub peer: &'a [u8],
-    /// The server's.
+    /// The server's `sockaddr`.
     pub local: &'a [u8],
 }
 
 const ACCEPTED_HEADER_BYTES: usize = 9;
 
 impl<'a> AcceptedConnection<'a> {
-    /// Bytes that it takes.
+    /// Encoded length, bytes.
     #[must_use]
     pub fn length(&self) -> usize {
         ACCEPTED_HEADER_BYTES + self.peer.len() + self.local.len()
     }
 
-    /// Into a record of this length. What there is no room for is left out.
+    /// Writes the payload of a record. Bytes beyond the end of `room` are left out.
     pub fn write(&self, room: &mut [u8]) {
         let length = u8::try_from(self.peer.len()).unwrap_or(u8::MAX);
         let which = self.which.to_u64().to_le_bytes();
@@ -93,7 +94,7 @@ impl<'a> AcceptedConnection<'a> {
         }
     }
 
-    /// From a record's payload; `None`: it is none.
+    /// From a record's payload. `None`: the payload is no connection.
     #[must_use]
     pub fn read(payload: &'a [u8]) -> Option<Self> {
         let (length, rest) = payload.split_first()?;

@@ -1,13 +1,14 @@
-//! Where the clients of a service connect to.
+//! Addresses to which the clients of a service connect.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Most rows of ports: as many as a service may have addresses.
 const PORT_ROWS_MAX: usize = 1024;
-/// The prefix of an IPv4 address, as IPv6 has it.
+/// Prefix of an IPv4-mapped IPv6 address (RFC 4291, 2.5.5.2).
 const IPV4_MAPPED_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-/// The addresses of a service. Written by the supervisor before there are processes, and read by the processes.
+/// The addresses of a service. The supervisor writes the table before there are processes, and the processes read the
+/// table.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Addresses {
@@ -15,11 +16,11 @@ pub struct Addresses {
     all: [Ports; PORT_ROWS_MAX],
 }
 
-/// Ports of one IP address that follow each other.
+/// Consecutive ports of one IP address.
 #[derive(Debug)]
 #[repr(C)]
 struct Ports {
-    /// As IPv6 has it.
+    /// IPv4 addresses are mapped to IPv6.
     ip: [AtomicU64; 2],
     first: AtomicU32,
     last: AtomicU32,
@@ -53,8 +54,8 @@ impl Ports {
         self.last.store(ports[1].into(), Ordering::Relaxed);
     }
 
-    /// Does a socket at this address have clients of these? One at the address of no host has those of all of its
-    /// family; one of IPv6 has those of both.
+    /// Whether a socket at this address has clients of these ports. A socket at the unspecified address has the
+    /// clients of all addresses of the family; the unspecified IPv6 address covers both families.
     fn are_at(&self, ip: [u8; 16], port: u16) -> bool {
         let own = [&self.ip[0], &self.ip[1]].map(|word| word.load(Ordering::Relaxed));
         let is_host = own == words(ip) || ip == [0; 16] || ip == mapped([0; 4]) && is_mapped(own);
@@ -64,7 +65,7 @@ impl Ports {
 }
 
 impl Addresses {
-    /// These, in an order in which ports of one IP address that follow each other do.
+    /// Stores the addresses. Consecutive ports of one IP address follow each other in the iterator.
     pub fn set(&self, addresses: impl IntoIterator<Item = ([u8; 16], u16)>) {
         let mut count = 0;
         let mut last: Option<([u8; 16], [u16; 2])> = None;
@@ -87,7 +88,7 @@ impl Addresses {
             .store(u32::try_from(count).unwrap_or(0), Ordering::Release);
     }
 
-    /// Does a socket at this address have clients of the service?
+    /// Whether a socket at this address has clients of the service.
     #[must_use]
     pub fn are_at(&self, ip: [u8; 16], port: u16) -> bool {
         let count = self.count.load(Ordering::Acquire) as usize;
@@ -95,7 +96,7 @@ impl Addresses {
     }
 }
 
-/// An IPv4 address, as IPv6 has it.
+/// An IPv4-mapped IPv6 address.
 #[must_use]
 pub fn mapped(ip: [u8; 4]) -> [u8; 16] {
     let mut all = [0; 16];

@@ -1,29 +1,28 @@
-//! Clocks that can be read again.
+//! Clocks whose readings a replay repeats.
 //!
-//! A server reads its clocks several times for each request. Recording each would be most of the record.
-//! So the process has clocks of its own, which stand still but for a nanosecond for each time that they are read
-//! (no two readings are equal), and are put forward when the real ones are [`Clock::GRAIN`] ahead. Only
-//! that is recorded: a [`Tick`], with how often the clocks were read since the last one.
+//! A server reads clocks several times for each request. Most of the record would be clock readings. Each process has
+//! clocks in memory instead. A clock stands still, except for one nanosecond for each reading, and no two readings
+//! are equal. When the real clocks are [`Clock::GRAIN`] ahead, the process puts the clocks in memory forward. Only
+//! this step is recorded: a [`Tick`], with the number of readings since the last tick.
 //!
-//! The clock that tells the time of day is the monotonic one and an offset, which changes only when somebody
-//! sets the time. In the next life the monotonic clock goes on where it stood, plus the time that has passed since by
-//! the time of day.
+//! The time of day is the monotonic time plus an offset, which changes only when the system time is set. In the next
+//! incarnation the monotonic clock continues at the last reading, plus the time that has passed by the time of day.
 
 use crate::{Call, Record};
 
-/// The clocks were put forward.
+/// A step by which the clocks were put forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tick {
-    /// How often they were read since the last tick.
+    /// Readings since the last tick.
     pub reads: u32,
-    /// By how much, microseconds.
+    /// Length of the step, microseconds.
     pub advance: u64,
-    /// Time of day minus monotonic time, nanoseconds, if it is not what it was.
+    /// Time of day minus monotonic time, nanoseconds, if the difference has changed.
     pub wall: Option<i64>,
 }
 
 impl Tick {
-    /// Its record, for whose payload it needs room.
+    /// The record of the tick. `payload` is memory for the record's payload.
     pub fn record<'a>(&self, payload: &'a mut [u8; 8]) -> Record<'a> {
         let length = match self.wall {
             Some(wall) => {
@@ -40,7 +39,7 @@ impl Tick {
         }
     }
 
-    /// The tick in this record; `None`: it is none.
+    /// The tick in this record. `None`: the record is no tick.
     #[must_use]
     pub fn from_record(record: &Record<'_>) -> Option<Self> {
         let wall = match record.payload {
@@ -60,7 +59,7 @@ impl Tick {
 pub struct Clock {
     /// Monotonic time at the last tick, nanoseconds.
     at: u64,
-    /// How often they were read since.
+    /// Readings since the last tick.
     reads: u32,
     /// Time of day minus monotonic time, nanoseconds.
     wall: i64,
@@ -69,13 +68,14 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// How far the real clocks may be ahead, nanoseconds: a tick for each command of a busy redis would be a third of
-    /// its record.
+    /// Lead of the real clocks that makes a tick due, nanoseconds. A tick for each command of a busy redis would be a
+    /// third of the record.
     pub const GRAIN: u64 = 20_000;
-    /// The time of day was set if it is off by more than that, nanoseconds: two clocks cannot be read at once.
+    /// A larger change of the offset means that the time of day was set, nanoseconds. A smaller change is noise: two
+    /// clocks cannot be read at once.
     const WALL_NOISE: u64 = 20_000;
 
-    /// Has enough time passed for a tick, if the kernel's monotonic clock shows `monotonic` nanoseconds?
+    /// Whether a tick is due when the kernel's monotonic clock shows `monotonic` nanoseconds.
     #[must_use]
     #[inline]
     pub fn is_due(&self, monotonic: u64) -> bool {
@@ -83,7 +83,7 @@ impl Clock {
         real.saturating_sub(self.at) >= Self::GRAIN || self.reads == u32::MAX
     }
 
-    /// Put the clocks forward to what the kernel's show, in nanoseconds. The tick is to be recorded.
+    /// Puts the clocks forward to the kernel's clocks, in nanoseconds. The caller records the tick.
     pub fn tick(&mut self, monotonic: u64, time_of_day: u64) -> Tick {
         let real = monotonic.wrapping_add_signed(self.shift);
         let behind = real.saturating_sub(self.at).max(u64::from(self.reads));
@@ -100,7 +100,7 @@ impl Clock {
         tick
     }
 
-    /// The same in a replay. `false`: the clocks were not read as often as they should have been by now.
+    /// Applies a tick of a replay. `false`: the number of readings since the last tick differs from the record.
     pub fn replay(&mut self, tick: &Tick) -> bool {
         let agrees = tick.reads == self.reads;
         self.apply(tick);
@@ -113,19 +113,19 @@ impl Clock {
         self.wall = tick.wall.unwrap_or(self.wall);
     }
 
-    /// How often they were read since the last tick.
+    /// Readings since the last tick.
     #[must_use]
     pub fn reads(&self) -> u32 {
         self.reads
     }
 
-    /// Where the monotonic clock stands, nanoseconds: nobody has read it for that.
+    /// Monotonic time, nanoseconds, without a reading.
     #[must_use]
     pub fn stands(&self) -> u64 {
         self.at.saturating_add(u64::from(self.reads))
     }
 
-    /// Read the monotonic clock, nanoseconds.
+    /// Reads the monotonic clock, nanoseconds.
     #[inline]
     pub fn monotonic(&mut self) -> u64 {
         let now = self.stands();
@@ -133,28 +133,28 @@ impl Clock {
         now
     }
 
-    /// Read the time of day, nanoseconds since 1970.
+    /// Reads the time of day, nanoseconds since 1970.
     #[inline]
     pub fn time_of_day(&mut self) -> u64 {
         self.monotonic().wrapping_add_signed(self.wall)
     }
 
-    /// When this clock shows `deadline`, the kernel's monotonic clock shows this; nanoseconds.
+    /// Time of the kernel's monotonic clock at the moment at which this clock shows `deadline`, nanoseconds.
     #[must_use]
     pub fn kernels(&self, deadline: u64) -> u64 {
         deadline.saturating_add_signed(self.shift.saturating_neg())
     }
 
-    /// How long it is until this clock shows `deadline`, or, if it is a time of day, until that; nanoseconds. For a
-    /// replay, where the clocks stand still.
+    /// Time until this clock, or the time of day with `is_wall`, shows `deadline`, nanoseconds. For a replay, where
+    /// the clocks stand still.
     #[must_use]
     pub fn until(&self, deadline: u64, is_wall: bool) -> u64 {
         let wall = if is_wall { self.wall } else { 0 };
         deadline.saturating_sub(self.stands().saturating_add_signed(wall))
     }
 
-    /// A replay is over, and the kernel's clocks show this, in nanoseconds: go on from where these stand, plus
-    /// the time that has passed since.
+    /// Ends a replay, with the present time of the kernel's clocks in nanoseconds: the clock continues at the last
+    /// reading, plus the time that has passed since.
     pub fn go_on(&mut self, monotonic: u64, time_of_day: u64) {
         let stood = self.stands();
         let passed = time_of_day.saturating_sub(stood.wrapping_add_signed(self.wall));

@@ -4,9 +4,10 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::handover::StreamOffsets;
 
-/// Of connections that several processes have: the one that reads from it, or writes to it, or how far it was when
-/// that one has let it go. By the connection's number, modulo the size of the table: one may be forgotten for another,
-/// which is found out when they are handed over ([`crate::handover::Entry::Served`]).
+/// For each connection that several processes have: the process that reads and writes, or the position at which the
+/// last owner let the connection go. The index is the connection's number modulo the size of the table. A second
+/// connection with the same index overwrites the entry; the handover finds that out
+/// ([`crate::handover::Entry::Served`]).
 #[derive(Debug)]
 #[repr(C)]
 pub struct Serving([Served; OWNER_SLOTS]);
@@ -16,25 +17,25 @@ const OWNER_SLOTS: usize = 1 << 16;
 #[derive(Debug)]
 #[repr(C)]
 struct Served {
-    /// The connection's number, and the process's and 1; 0: none is known.
+    /// The connection's number, and the process's number plus 1; 0: no owner is known.
     who: AtomicU64,
-    /// How far it was.
+    /// Position at which the owner let the connection go.
     instream: AtomicU64,
     outstream: AtomicU64,
 }
 
-/// Instead of a process: no owner, and an update in progress.
+/// In place of a process: no owner, and an update in progress.
 const OWNER_NONE: u32 = u32::MAX - 1;
 const OWNER_BUSY: u32 = u32::MAX;
 
-/// What became of a claim.
+/// Outcome of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claimed {
-    /// Another process serves it.
+    /// Another process is the owner.
     No,
-    /// It is this one's, or was.
+    /// The process is the owner: already, or because no owner was known.
     Own,
-    /// It was another one's, which has let it go there.
+    /// The process is the owner. The owner before let the connection go at this position.
     From(StreamOffsets),
 }
 
@@ -57,7 +58,7 @@ fn who(connection: u32, process: u32) -> u64 {
 }
 
 impl Served {
-    /// Who serves this connection, as it is in `who`; `None`: that is not known.
+    /// The word `who` and the owner of this connection in the word. `None`: the owner is not known.
     fn server(&self, connection: u32) -> (u64, Option<u32>) {
         loop {
             let now = self.who.load(Ordering::Acquire);
@@ -89,7 +90,7 @@ impl Serving {
         &self.0[connection as usize % OWNER_SLOTS]
     }
 
-    /// This process is to serve the connection.
+    /// The process claims the connection.
     #[must_use]
     pub fn claim(&self, connection: u32, process: u32) -> Claimed {
         let (served, own) = (self.at(connection), process + 1);
@@ -107,8 +108,8 @@ impl Serving {
         }
     }
 
-    /// This process serves it no more, and has come so far. Unless another one does, or has come further: replays are
-    /// at once.
+    /// The process lets the connection go at this position. No effect if another process is the owner, or if the
+    /// known position is further: several replays run at once.
     pub fn let_go(&self, connection: u32, process: u32, place: StreamOffsets) {
         let (served, own) = (self.at(connection), process + 1);
         loop {
@@ -130,7 +131,7 @@ impl Serving {
         }
     }
 
-    /// Nobody serves any of these connections, which are all there were.
+    /// Forgets the owners of all connections: `connections` is the number of connections that existed.
     pub fn clear(&self, connections: u32) {
         for served in self.0.iter().take(connections as usize) {
             served.who.store(0, Ordering::Relaxed);

@@ -1,24 +1,24 @@
 //! Deferred output: writes that the program has made, before output commit.
 //!
-//! With a far logger the program does not wait. Its output is stored here, and written when the logger has all
+//! With a far logger the program does not wait. The output is stored here, and written when the logger has all
 //! determinants on which the output may depend (`ft-tcp-infocom-2001`, IV.D).
 
-/// Deferred bytes at once.
+/// Most deferred bytes.
 const DEFERRED_BYTES_MAX: usize = 1 << 20;
-/// Deferred writes at once.
+/// Most deferred writes.
 const DEFERRED_WRITES_MAX: usize = 1024;
 
 /// A deferred write.
 #[derive(Debug, Clone, Copy)]
 struct Item {
     fd: i32,
-    /// End of its bytes, which begin at the end of the write before.
+    /// End of the bytes, which begin at the end of the write before.
     end: usize,
     /// Stable position at which the write may leave.
     mark: u64,
 }
 
-/// Deferred writes in order: at least 512, and 512 KiB. Unused memory is never touched.
+/// Deferred writes in order. At least 512 writes and 512 KiB fit. Unused memory is never touched.
 #[derive(Debug)]
 pub struct DeferredOutput {
     bytes: [u8; DEFERRED_BYTES_MAX],
@@ -30,7 +30,7 @@ pub struct DeferredOutput {
 }
 
 impl DeferredOutput {
-    /// Nothing is held.
+    /// No deferred output.
     pub const EMPTY: Self = Self {
         bytes: [0; DEFERRED_BYTES_MAX],
         items: [Item {
@@ -43,7 +43,6 @@ impl DeferredOutput {
         start: 0,
     };
 
-    /// Is nothing held?
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -1,21 +1,21 @@
-//! Which file is meant.
+//! Identity of files.
 
-/// What a regular file was when it was opened.
+/// Properties of a regular file at the time of open(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Identity {
-    /// Its number in its file system.
+    /// Inode number in the file system.
     pub inode: u64,
-    /// How long it was, bytes.
+    /// Size, bytes.
     pub size: u64,
-    /// When it was last written to, nanoseconds since 1970.
+    /// Last modification, nanoseconds since 1970.
     pub modified: u64,
 }
 
 impl Identity {
-    /// Bytes that one takes.
+    /// Encoded size, bytes.
     pub const SIZE: usize = 24;
 
-    /// One number that stands for all of it (FNV-1a).
+    /// A hash of the identity (FNV-1a).
     #[must_use]
     pub fn key(&self) -> u64 {
         let bytes = self.to_bytes();
@@ -23,7 +23,7 @@ impl Identity {
         bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
     }
 
-    /// As it is in a record.
+    /// Encoded for a record.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
@@ -34,7 +34,7 @@ impl Identity {
         bytes
     }
 
-    /// From a record; `None`: it was no regular file.
+    /// From a record. `None`: the file was not regular.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::SIZE] = bytes.try_into().ok()?;

@@ -1,21 +1,20 @@
 //! Handover: after a replay each process receives the sockets of its connections.
 //!
-//! Before the replay the supervisor has written how much of each outstream its client has ([`Position`]). A replica
-//! does not know these positions: it reports the start of each connection ([`Entry::Began`]) and the whole output. A
-//! process writes the output beyond its client's position into the *handover file* ([`Entry::Output`]), then the
+//! Before the replay the supervisor has written the received bytes of each outstream ([`Position`]). A replica does
+//! not know these positions: a replica reports the start of each connection ([`Entry::Began`]) and the whole output.
+//! A process writes the output beyond the client's position into the *handover file* ([`Entry::Output`]), then the
 //! position of each connection ([`Entry::ClientPosition`], [`Entry::UpstreamPosition`]), and sends
 //! [`Message::Replayed`] to the socket, with the end of another socket. When all processes of the service have
 //! reported, the supervisor answers there with datagrams of connection numbers, each with a descriptor, and at last
-//! with a datagram of one byte ([`GO`]). A process that has ended in its replay does not wait. Each process that has a
-//! connection reports its position, under the same number.
+//! with a datagram of one byte ([`GO`]). A process that has ended in its replay does not wait. Each process that has
+//! a connection reports its position, under the same number.
 //!
 //! ```text
-//! entry:   u8 kind | 3 bytes 0 | u32 connection | u64 outstream | u64 instream | u32 length, or process | u32 flags |
-//! ends
-//!          | u64 which ([`Which::to_u64`], of a standing) | bytes, if something was said
-//! ends:    16 bytes and u16 of the client, the same of the server; IPv4 addresses as IPv6 has them.
-//!          For a connection that the server has opened: u64, which, and zeros. For one that a process has served: u64
-//!          and u64 of where it has begun, and zeros
+//! entry:   u8 kind | 3 bytes 0 | u32 connection | u64 outstream | u64 instream | u32 length, process or descriptor |
+//!          u32 flags | ends | u64 which ([`Which::to_u64`], of a client position) | bytes of output
+//! ends:    16 bytes and u16 of the client, the same of the server; IPv4 addresses are mapped to IPv6.
+//!          For an upstream connection: u64 serial number, and zeros. For a part that a process has served:
+//!          u64 instream and u64 outstream of the start, and zeros
 //! ```
 //!
 //! Numbers are little-endian.
@@ -58,7 +57,7 @@ impl Ends {
         Self(ends)
     }
 
-    /// From what `accept` and `getsockname` fill in: `sockaddr_in` or `sockaddr_in6`. `None`: it is neither.
+    /// From the `sockaddr_in` or `sockaddr_in6` of `accept` and `getsockname`. `None`: another address family.
     #[must_use]
     pub fn from_sockaddrs(client: &[u8], server: &[u8]) -> Option<Self> {
         let mut ends = [0; 36];
@@ -87,10 +86,10 @@ fn end(sockaddr: &[u8], out: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// How much of an outstream its client has.
+/// Bytes of an outstream that the client has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Position {
-    /// Which.
+    /// Ends of the connection.
     pub ends: Ends,
     /// Bytes of the outstream that the client has acknowledged.
     pub received: u64,
@@ -143,7 +142,7 @@ pub struct StreamOffsets {
 }
 
 impl StreamOffsets {
-    /// Bytes that one takes.
+    /// Encoded size, bytes.
     pub const SIZE: usize = 16;
 
     /// Encoded for a record.
@@ -169,17 +168,17 @@ impl StreamOffsets {
 /// Position of a client's connection at the end of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientPosition {
-    /// Its ends.
+    /// Ends of the connection.
     pub ends: Ends,
     /// Bytes that the program has read.
     pub instream: u64,
-    /// Bytes that it has written.
+    /// Bytes that the program has written.
     pub outstream: u64,
     /// The program has shut the connection down for writing.
     pub is_shut: bool,
     /// The program has closed the connection, and needs no descriptor.
     pub is_closed: bool,
-    /// Which one of those that have the same ends.
+    /// Identity among connections with the same ends.
     pub which: Which,
 }
 
@@ -238,25 +237,25 @@ pub enum Entry<'a> {
     Began {
         /// The connection's number, the same in all processes.
         connection: u32,
-        /// Its ends.
+        /// Ends of the connection.
         ends: Ends,
     },
     /// Position of a client's connection.
     ClientPosition {
         /// The connection's number, the same in all processes.
         connection: u32,
-        /// The process that has it.
+        /// The process that has the connection.
         process: u32,
-        /// Where.
+        /// The position.
         position: ClientPosition,
     },
     /// Position of an upstream connection.
     UpstreamPosition {
         /// The connection's number.
         connection: u32,
-        /// The process that has it.
+        /// The process that has the connection.
         process: u32,
-        /// Where.
+        /// The position.
         position: UpstreamPosition,
     },
     /// A process has served a part of a connection. Other processes may have served the parts before and after.
@@ -272,9 +271,9 @@ pub enum Entry<'a> {
     Open {
         /// The process's number for the connection.
         connection: u32,
-        /// Its descriptor.
+        /// The descriptor of the connection.
         fd: u32,
-        /// Its ends.
+        /// Ends of the connection.
         ends: Ends,
     },
 }
@@ -300,7 +299,7 @@ const ENTRY_HEADER_BYTES: usize = 76;
 const ENTRY_ENDS_RANGE: core::ops::Range<usize> = 32..68;
 
 impl<'a> Entry<'a> {
-    /// The entry without its output, which follows unencoded.
+    /// The entry without the output, which follows unencoded.
     #[must_use]
     pub fn header(&self) -> [u8; ENTRY_HEADER_BYTES] {
         let mut out = [0; ENTRY_HEADER_BYTES];
@@ -391,7 +390,8 @@ impl<'a> Entry<'a> {
         out
     }
 
-    /// The entry that `bytes` begins with, and how many it takes; `None`: it is none.
+    /// The entry at the beginning of `bytes`, and the number of bytes of the entry. `None`: `bytes` does not begin
+    /// with an entry.
     #[must_use]
     pub fn read(bytes: &'a [u8]) -> Option<(Self, usize)> {
         let (header, rest) = bytes.split_first_chunk::<ENTRY_HEADER_BYTES>()?;
@@ -476,64 +476,66 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// What a process says on the socket.
+/// A message of a process on the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Message {
-    /// The record of the process with this number is replayed; so many connections stand in the file.
+    /// The process has replayed the record, and written the positions of `connections` connections to the file.
     Replayed {
         /// The process.
         process: u32,
-        /// How many.
+        /// Number of connections.
         connections: u32,
     },
-    /// It is about to open a connection to another server, or has just begun to, if an epoll instance watches it. Its
-    /// descriptor is beside the message: held by the supervisor, it does not end with the process.
+    /// The process is about to open an upstream connection, or has just begun if an epoll instance watches the
+    /// socket. The descriptor comes with the message: the supervisor keeps the connection when the process ends.
     Opened {
         /// The process.
         process: u32,
         /// As [`UpstreamPosition::serial`].
         serial: u64,
     },
-    /// That connection is there, and nothing was said in it yet: is it to go on elsewhere, too, as those of clients
-    /// do? Beside the message is the end of a socket for the answer ([`JOIN_ANSWER`] bytes, little-endian). If that
-    /// ends without one, the supervisor may have died while it looked at the connection, which nobody may use any more.
+    /// The connection is established, and no data was sent yet. The process asks whether another host is to continue
+    /// the connection, too, like a client's. The end of a socket comes with the message, for the answer
+    /// ([`JOIN_ANSWER`] bytes, little-endian). If that socket ends without an answer, the supervisor may have died
+    /// while it examined the connection, and the connection must not be used any more.
     Joins {
         /// The process.
         process: u32,
         /// As [`UpstreamPosition::serial`].
         serial: u64,
     },
-    /// It has closed that connection, or has noted that it [joins](Self::Joins).
+    /// The process has closed the connection, or has recorded that the connection [joins](Self::Joins).
     Closed {
         /// The process.
         process: u32,
         /// As [`UpstreamPosition::serial`].
         serial: u64,
     },
-    /// The process with this number has stopped, for an image. When it has closed the socket, too, it has nothing open
-    /// that is not its own.
+    /// The process has stopped for an image. When the socket is closed, too, all open descriptors belong to the
+    /// process.
     Paused {
         /// The process.
         process: u32,
     },
-    /// It has opened a file to read it, whose descriptor is beside the message: what it says can be read again when
-    /// another one has its name.
+    /// The process has opened a file for reading. The descriptor comes with the message: the content can be read
+    /// again after another file took the name.
     Reads {
         /// The process.
         process: u32,
-        /// [`Identity::key`](crate::Identity::key), as it was when it was opened.
+        /// [`Identity::key`](crate::Identity::key) at the time of open(2).
         file: u64,
     },
-    /// Such a file is wanted. Beside the message is the end of a socket for the answer: one byte, and beside that the
-    /// descriptor. If that ends without one, nobody has it.
+    /// The process wants such a file. The end of a socket comes with the message, for the answer: one byte with the
+    /// descriptor. If the socket ends without an answer, no descriptor of the file is kept.
     Wants {
         /// The process.
         process: u32,
         /// As of [`Message::Reads`].
         file: u64,
     },
-    /// Behind its replay it is about to open this one for the first time. Has the life before opened it, too, and died
-    /// before it has noted that? Answered as [`Message::Wants`].
+    /// After the replay the process is about to open this connection for the first time. The process asks whether the
+    /// incarnation before opened the connection, too, and died before the record had that. Answered as
+    /// [`Message::Wants`].
     Opens {
         /// The process.
         process: u32,
@@ -548,10 +550,10 @@ pub enum Message {
 }
 
 impl Message {
-    /// Bytes that one takes.
+    /// Encoded size, bytes.
     pub const SIZE: usize = 16;
 
-    /// As it is sent.
+    /// Encoded for the socket.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::SIZE] {
         let (kind, process, number) = match *self {
@@ -575,7 +577,7 @@ impl Message {
         bytes
     }
 
-    /// As it was sent; `None`: it is none.
+    /// From the socket. `None`: the bytes are no message.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::SIZE] = bytes.try_into().ok()?;

@@ -1,13 +1,12 @@
-//! The memory file that a service's processes share with those who keep its record.
+//! The memory file that the processes of a service share with the supervisor.
 //!
 //! ```text
 //! offset 0              Page: one for the service, with an entry for each process
 //! (1 + number) << 36    the stream of the process with this number
 //! ```
 //!
-//! The file is sparse: what nobody has written takes no memory, and what is on the logger is punched out. It
-//! outlives every process that writes to it, so a record that was written is there whatever
-//! the process died of.
+//! The file is sparse: unwritten parts take no memory, and parts that the logger has are punched out. The file
+//! outlives every process of the service, so a written record survives any death.
 
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 
@@ -20,7 +19,7 @@ pub use crate::{
 
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
-/// Of this file and of the records in it.
+/// Version of this file and of the records in the file.
 pub const VERSION: u32 = 29;
 
 /// The format, for lists of versions.
@@ -30,49 +29,49 @@ pub const FORMAT: types::Format = types::Format {
     oldest: VERSION,
 };
 
-/// Processes of a service that can be followed, those that have ended included.
+/// Most processes of a service, ended processes included.
 pub const PROCESSES: usize = 1 << 14;
 
-/// The file's descriptor in the service's processes. A server may be limited to 1024 descriptors, and takes the
-/// lowest that are free.
+/// The file's descriptor in the service's processes. High, because a server takes the lowest free descriptors; below
+/// 1024, because a server may be limited to 1024 descriptors.
 pub const FILE_FD: i32 = 1000;
-/// The socket to the supervisor, in the same way.
+/// Descriptor of the socket to the supervisor, high as [`FILE_FD`].
 pub const SOCKET_FD: i32 = 1001;
 
-/// The file in which connections are handed over ([`crate::handover`]), in the same way.
+/// Descriptor of the handover file ([`crate::handover`]), high as [`FILE_FD`].
 pub const HANDOVER_FD: i32 = 1002;
-/// The socket by which a process tells the logger what it was told, in the same way; only where there is one.
+/// Descriptor of the socket on which a process sends determinants to the logger, high as [`FILE_FD`]. Absent without
+/// a logger on another machine.
 pub const LOGGER_SOCKET_FD: i32 = 1003;
-/// The preloaded library, in the same way, until it is there.
+/// Descriptor of the preloaded library until the library is loaded, high as [`FILE_FD`].
 pub const LIBRARY_FD: i32 = 1004;
-/// From here on the shim has so many for looking at a process's threads.
+/// First of the [`THREADS`] descriptors with which the shim observes the threads of a process.
 pub const THREADS_FD: i32 = 1005;
-/// As many, so that all are below 1024: the first one, and its helpers.
+/// Observed threads: the first thread and the helper threads. All descriptors stay below 1024.
 pub const THREADS: usize = 17;
 
-/// The variable that says that the file is there. Its value is the version.
+/// Environment variable that announces the file. The value is the version.
 pub const VARIABLE: &str = "OUTLIVE_WRAP";
 
-/// Where in the file it says how far clients are: a row of [`crate::handover::Position`]s, in the order of their
-/// ends. Only for a replay.
+/// Offset of the positions of clients: [`crate::handover::Position`]s, sorted by the ends. Only for a replay.
 pub const POSITIONS_OFFSET: u64 = (PROCESSES as u64 + 1) << STREAM_SHIFT;
 
-/// In place of the number of positions: nothing is known of clients, and all that is said is to be kept.
+/// In place of the number of positions: the positions of clients are unknown, and all output is kept.
 pub const ALL_IS_KEPT: u64 = u64::MAX;
 
 const STREAM_SHIFT: u32 = 36;
 
-/// No stream is longer, bytes.
+/// Most bytes of a stream.
 pub const STREAM_MAX: u64 = 1 << STREAM_SHIFT;
 
-/// Where the stream of a process begins in the file.
+/// Offset of a process's stream in the file.
 #[must_use]
 pub fn stream_offset(process: u32) -> u64 {
     (u64::from(process) + 1) << STREAM_SHIFT
 }
 
-/// The name of the abstract socket on which whoever has restored the image with this number waits for its process,
-/// without the leading 0.
+/// Name of the abstract socket for the image with this number, without the leading 0. The supervisor that has
+/// restored the image waits on this socket for the process.
 #[must_use]
 pub fn resume_name(image: u64) -> [u8; 24] {
     let mut name = *b"outlive-0000000000000000";
@@ -88,27 +87,27 @@ pub fn resume_name(image: u64) -> [u8; 24] {
     name
 }
 
-/// Descriptors that it is given there, beside one byte: the file, the socket, the handover file, the three standard
-/// streams, and, where there is one, the socket to the logger.
+/// Descriptors that a restored process receives there, with one byte: the file, the socket, the handover file, the
+/// three standard streams, and the socket to the logger, if there is one.
 pub const RESUMED: usize = 6;
 
-/// The standard streams of a rehearsal are `/dev/null`, opened for reading and writing with these flags, by which they
-/// are known when it becomes the service (`O_APPEND` and `O_NOATIME`: of no effect there).
+/// The standard streams of a shadow replay are `/dev/null`, opened for reading and writing with these flags, which
+/// have no effect there (`O_APPEND` and `O_NOATIME`). At the promotion to the service the flags identify the streams.
 pub const MUTE_FLAGS: i32 = 0o2_000 | 0o1_000_000;
 
-/// What is done about outcomes.
+/// Treatment of outcomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Mode {
-    /// They are recorded. Where a stream has records already, these are replayed first.
+    /// Outcomes are recorded. Records that a stream already has are replayed first.
     Record = 0,
-    /// Nothing is recorded any more: the record is lost, and the service goes on without.
+    /// Recording has stopped: the record is lost, and the service continues without.
     Off = 1,
-    /// The same, for there was no room for more in this file.
+    /// Recording has stopped because this file was full.
     Full = 2,
-    /// The same, for there was none with the logger.
+    /// Recording has stopped because the logger's memory was full.
     LoggerFull = 3,
-    /// The same, for there were more processes than can be followed.
+    /// Recording has stopped because there were more than [`PROCESSES`] processes.
     Crowded = 4,
 }
 
@@ -127,20 +126,20 @@ impl Mode {
     }
 }
 
-/// When output may leave.
+/// Condition for output to leave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Hold {
-    /// At once: what is in this file is safe enough.
+    /// None: output leaves at once, because this file is safe enough.
     Never = 0,
-    /// To clients when all that was recorded before it is on the logger (*output commit*).
+    /// Output to clients waits until the logger has all determinants before the output (*output commit*).
     UntilStable = 1,
-    /// Into files and pipes, too (`ft-tcp-infocom-2001`, VI.B).
+    /// Output to files and pipes waits, too (`ft-tcp-infocom-2001`, VI.B).
     EffectsToo = 2,
 }
 
 impl Hold {
-    /// The one with this number.
+    /// The condition with this number.
     #[must_use]
     pub fn from_code(code: u32) -> Option<Self> {
         match code {
@@ -152,7 +151,7 @@ impl Hold {
     }
 }
 
-/// One for the service.
+/// State of the service.
 #[derive(Debug, Default)]
 #[repr(C, align(4096))]
 pub struct Page {
@@ -166,59 +165,61 @@ pub struct Page {
     pub hold: AtomicU32,
     /// The number of the next process.
     pub next_process: AtomicU32,
-    /// Which processes need not be looked at again.
+    /// Processes whose determinants need no further check.
     pub settled: Settled,
-    /// A number that was drawn for this record.
+    /// Random number of this record.
     pub record: AtomicU64,
-    /// Where determinants go.
+    /// Destination of determinants.
     pub destination: DestinationCell,
-    /// How many positions there are at [`POSITIONS_OFFSET`], or [`ALL_IS_KEPT`].
+    /// Number of positions at [`POSITIONS_OFFSET`], or [`ALL_IS_KEPT`].
     pub positions: AtomicU64,
-    /// The process is a *rehearsal*: it stops where this much of its stream is replayed, so that an image of it can be
-    /// made, and makes no files; 0: it is the service.
+    /// Not 0: the process runs a *shadow replay*. The process stops at this position of the stream for an image, and
+    /// makes no files. 0: the process is of the service.
     pub pause_at: AtomicU64,
-    /// Where a process that has stopped so finds what it goes on with ([`resume_name`]). Of the service: its last
+    /// Image for which a stopped process continues, as a name of a socket ([`resume_name`]). In the service: the last
     /// image; 0: none.
     pub image: AtomicU64,
-    /// Why replay has failed: a [`Failure`], or 0.
+    /// Reason of a failed replay: a [`Failure`], or 0.
     pub failure: AtomicU32,
     /// The process whose replay failed.
     pub failed_process: AtomicU32,
-    /// Where in its stream.
+    /// Position in the stream of that process.
     pub failed_at: AtomicU64,
-    /// What was called there, and what the record has: [`crate::Call`]s.
+    /// The call of the process, and the call in the record: [`crate::Call`]s.
     pub failed_calls: [AtomicU32; 2],
-    /// The record is still being made on another host: who has replayed all that there is waits for more (a futex),
-    /// which is there when this is another number. 0: what there is is all.
+    /// Not 0: another host still makes the record. A process that has replayed the whole record waits for a change of
+    /// this number (a futex), which announces more records. 0: the record is complete.
     pub follow: AtomicU32,
-    /// The number of the next connection of this life.
+    /// Number of the next connection of this incarnation.
     pub next_connection: AtomicU32,
-    /// Why helper threads of a process are not waited for any more: a [`Restless`], or 0.
+    /// Reason why helper threads are not waited for any more: a [`Restless`], or 0.
     pub restless: AtomicU32,
-    /// The processes, by their numbers.
+    /// One entry for each process number.
     pub processes: Processes,
-    /// Which process serves a connection that several have.
+    /// Owners of connections that several processes have.
     pub serving: Serving,
     /// Connections that one process passes to another.
     pub passing: Passing,
-    /// Which processes are dead.
+    /// Death marks of the processes.
     pub liveness: LivenessTable,
-    /// Not 0: the service is ended on purpose, and who sees others end may go on until it is its turn.
+    /// Not 0: the supervisor ends the service on purpose. A process that sees another process end continues until its
+    /// own end.
     pub is_ending: AtomicU32,
-    /// Not 0: a process with the library in it has listened to clients.
+    /// Not 0: a process with the shim has listened to clients.
     pub listens: AtomicU32,
-    /// Files that replays on this host have made again.
+    /// Files that replays on this host have recreated.
     pub remade: RemadeFiles,
-    /// What output commit costs.
+    /// Cost of output commit.
     pub commits: CommitCounters,
-    /// Where clients connect to.
+    /// Addresses to which clients connect.
     pub addresses: Addresses,
-    /// What the server does that cannot be replayed.
+    /// An action of the server that cannot be replayed.
     pub reason: Reason,
 }
 
-/// Processes before a number, but for 0, have ended, and all that they have recorded is with the logger: until that is
-/// taken back, for the logger is another one. The upper half of the word is how often it was.
+/// All processes before this number, except process 0, have ended, and the logger has all determinants of these
+/// processes. The number is revoked when another logger takes over. The upper half of the word counts the
+/// revocations.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Settled(AtomicU64);
@@ -226,7 +227,6 @@ pub struct Settled(AtomicU64);
 impl Settled {
     const NUMBER: u64 = u32::MAX as u64;
 
-    /// The number.
     #[must_use]
     pub fn number(&self) -> u32 {
         Self::of(self.0.load(Ordering::Acquire))
@@ -236,7 +236,7 @@ impl Settled {
         u32::try_from(word & Self::NUMBER).map_or(1, |number| number.max(1))
     }
 
-    /// `look` tells how far it goes by now, and from where on it was known; unless it is taken back meanwhile.
+    /// `look` receives the known number and returns the present number. A revocation during `look` wins.
     pub fn advance(&self, look: impl FnOnce(u32) -> u32) {
         let before = self.0.load(Ordering::Acquire);
         let after = (before & !Self::NUMBER) | u64::from(look(Self::of(before)));
@@ -244,7 +244,7 @@ impl Settled {
         let _ = self.0.compare_exchange(before, after, made, known);
     }
 
-    /// What is with the logger may be less by now.
+    /// Revokes the number: another logger may have fewer determinants.
     pub fn take_back(&self) {
         let next = |word: u64| Some((word | Self::NUMBER).wrapping_add(1));
         let _ = self
@@ -259,34 +259,36 @@ pub use crate::{
     passed_connections::Passing,
 };
 
-/// What becomes of a process, as its stream says ([`crate::Call::Fate`]).
+/// Fate of a process, recorded in the stream ([`crate::Call::Fate`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Fate {
-    /// It serves a connection that it has from its parent: the payload says which, as [`crate::handover::Ends`], and
-    /// from where on, as [`crate::handover::StreamOffsets`].
+    /// The process serves a connection that the parent accepted: the payload has the [`crate::handover::Ends`], and
+    /// the [`crate::handover::StreamOffsets`] of the start.
     Serves = 1,
-    /// It ends.
+    /// The process ends.
     Ends = 2,
-    /// It becomes another program, which is not part of the service. (Or it has died of a client's going away, which
-    /// nobody's record says but its parent's.)
+    /// The process becomes another program, which is not part of the service. (Or the process died of SIGPIPE, which
+    /// only the parent's record shows.)
     Executes = 4,
-    /// It has a connection from its parent which neither has served yet.
+    /// The process has a connection from the parent, and neither process has served the connection yet.
     Holds = 8,
-    /// It talks to other processes of the service by what the first one has made, or to other programs.
+    /// The process communicates with other processes of the service over channels that the first process made, or
+    /// with other programs.
     Talks = 16,
-    /// It has died with the service, and is not begun again. That is in no record.
+    /// The process has died with the service and is not started again. No record has this fate.
     Gone = 32,
-    /// It has memory that other processes of the service write to as well.
+    /// The process has memory to which other processes of the service write, too.
     Shares = 64,
-    /// It is replaying, and not at the end of its record. That is in no record.
+    /// The process replays and is not at the end of the record. No record has this fate.
     Replays = 128,
-    /// It talks to others by what another one than the first has made: the payload says which one that is.
+    /// The process communicates over channels that a process other than the first made: the payload has the number of
+    /// the maker.
     Confers = 256,
 }
 
 impl Fate {
-    /// The one with this number.
+    /// The fate with this number.
     #[must_use]
     pub fn from_code(code: i64) -> Option<Self> {
         let all = [
@@ -302,11 +304,11 @@ impl Fate {
     }
 }
 
-/// Where determinants go. Written by the supervisor, read by the processes.
+/// Destination of determinants. The supervisor writes the cell, the processes read the cell.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct DestinationCell {
-    /// Odd while the rest is being written; 0: it never was.
+    /// Odd during a write; 0: no destination yet.
     generation: AtomicU32,
     /// [`Destination`], in words.
     words: [AtomicU64; DESTINATION_WORDS],
@@ -314,14 +316,14 @@ pub struct DestinationCell {
 
 const DESTINATION_WORDS: usize = 9;
 
-/// A logger, and how what goes there is signed.
+/// A logger, and the keys of the tags.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Destination {
-    /// Its address, as IPv6 has it.
+    /// The logger's address; IPv4 addresses are mapped to IPv6.
     pub ip: [u8; 16],
-    /// Its port.
+    /// The logger's port.
     pub port: u16,
-    /// The interface by which it is reached, if its address is a link's own; else 0.
+    /// Interface index for a link-local address; else 0.
     pub scope: u32,
     /// Most bytes of a datagram.
     pub datagram: u16,
@@ -331,9 +333,9 @@ pub struct Destination {
     pub slot: u8,
     /// The instance of the service.
     pub instance: u64,
-    /// The key of what goes there.
+    /// Key of datagrams to the logger.
     pub up: [u8; 16],
-    /// The key of what comes from there.
+    /// Key of datagrams from the logger.
     pub down: [u8; 16],
 }
 
@@ -373,7 +375,7 @@ impl Destination {
     }
 }
 
-/// The next bytes, of which there are enough.
+/// Takes the next bytes. `from` is long enough.
 fn take<const N: usize>(from: &mut &[u8]) -> [u8; N] {
     let (taken, rest) = from.split_first_chunk().unwrap_or((&[0; N], &[]));
     *from = rest;
@@ -381,7 +383,7 @@ fn take<const N: usize>(from: &mut &[u8]) -> [u8; N] {
 }
 
 impl DestinationCell {
-    /// Another destination. Only one writes at a time.
+    /// Sets another destination. The caller is the only writer.
     pub fn set(&self, destination: &Destination) {
         let generation = self.generation.load(Ordering::Relaxed) | 1;
         self.generation.store(generation, Ordering::Relaxed);
@@ -393,13 +395,13 @@ impl DestinationCell {
             .store(generation.wrapping_add(1), Ordering::Release);
     }
 
-    /// Which destination there is by now: another one has another number.
+    /// Number of the present destination: another destination has another number.
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The destination with its number; `None`: there is none now.
+    /// The destination with its number; `None`: there is no destination now.
     #[must_use]
     pub fn get(&self) -> Option<(u32, Destination)> {
         let generation = self.generation();
@@ -431,29 +433,29 @@ impl Default for Processes {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Process {
-    /// How far its stream reaches. Written by the process after the bytes: they are whole records.
+    /// Length of the stream. The process writes the length after the bytes: the stream ends with a whole record.
     pub head: AtomicU64,
-    /// How far of it is on the logger.
+    /// Stable position: the logger has the stream up to here.
     pub stable: AtomicU64,
-    /// How far of it is to be replayed by the next life.
+    /// The next incarnation replays the stream up to here.
     pub replay_end: AtomicU64,
-    /// How far it was when the process was last about to say something to a client.
+    /// Position before the last output to a client.
     pub said: AtomicU64,
-    /// Where it begins: what was before is in an image of the process.
+    /// Start of the stream: an image of the process has replaced the records before.
     pub base: AtomicU64,
-    /// The number of its parent.
+    /// Number of the parent.
     pub parent: AtomicU32,
-    /// The process id of its first life; 0: it was never begun.
+    /// Process id in the first incarnation; 0: the process was never started.
     pub pid: AtomicI32,
-    /// Its [`Fate`]s, as bits, and behind all of them the number of the process of [`Fate::Confers`].
+    /// [`Fate`]s as bits. The number of the maker ([`Fate::Confers`]) is above the bits.
     pub fate: AtomicU32,
-    /// Not 0: it is begun again in a replay.
+    /// Not 0: a replay has started the process again.
     pub is_begun: AtomicU32,
-    /// How far it has replayed. Written by the process.
+    /// Replayed bytes of the stream. Written by the process.
     pub replayed: AtomicU64,
 }
 
-/// Behind all [`Fate`]s.
+/// Place of the maker's number, above all [`Fate`]s.
 const GROUP_SHIFT: u32 = 16;
 const _: () = assert!(PROCESSES <= 1 << (u32::BITS - GROUP_SHIFT));
 
@@ -473,45 +475,46 @@ impl Process {
         }
     }
 
-    /// Is this its fate?
+    /// Whether the process has this fate.
     #[must_use]
     pub fn has(&self, fate: Fate) -> bool {
         self.fate.load(Ordering::Acquire) & fate as u32 != 0
     }
 
-    /// This is its fate.
+    /// Adds a fate.
     pub fn set(&self, fate: Fate) {
         self.fate.fetch_or(fate as u32, Ordering::AcqRel);
     }
 
-    /// It talks by what this process has made.
+    /// The process communicates over channels of this maker.
     pub fn confers(&self, maker: u32) {
         let fate = (maker << GROUP_SHIFT) | Fate::Confers as u32;
         self.fate.fetch_or(fate, Ordering::AcqRel);
     }
 
-    /// The process that has made what it talks by; `None`: it does not.
+    /// The maker of the channels; `None`: no maker is known.
     #[must_use]
     pub fn maker(&self) -> Option<u32> {
         let maker = self.fate.load(Ordering::Acquire) >> GROUP_SHIFT;
         (maker != 0).then_some(maker)
     }
 
-    /// It is not any more.
+    /// Removes a fate.
     pub fn unset(&self, fate: Fate) {
         self.fate.fetch_and(!(fate as u32), Ordering::AcqRel);
     }
 }
 
-/// Why a process's helper threads are not waited for: its first thread may see then what a replay does not find.
+/// Reason why a process does not wait for its helper threads. The first thread may then see effects of helper threads
+/// that a replay does not repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Restless {
-    /// One has run for too long.
+    /// A helper thread has run for too long.
     Runs = 1,
-    /// There are too many.
+    /// The process has more than the observed threads.
     TooMany = 2,
-    /// What they do cannot be looked at.
+    /// The state of a helper thread cannot be observed.
     Unseen = 3,
 }
 
@@ -524,47 +527,48 @@ impl Restless {
     }
 }
 
-/// Why a replay was given up.
+/// Reason of a failed replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Failure {
     /// The server made another call than the record has.
     OtherCall = 1,
-    /// The same, on another descriptor.
+    /// The server made the recorded call on another descriptor.
     OtherDescriptor = 2,
     /// The record cannot be read.
     BadRecord = 3,
-    /// It wrote something else.
+    /// The server wrote other output.
     OtherOutput = 4,
-    /// It read its clocks more or less often.
+    /// The server read its clocks more or less often.
     OtherClock = 5,
-    /// A descriptor could not be given the number that it had.
+    /// The recorded number of a descriptor was not free.
     DescriptorTaken = 6,
-    /// It asked for more, or less, than it got then.
+    /// The server asked for more, or fewer, bytes than the recorded call returned.
     OtherLength = 7,
-    /// It runs another program, or another version of it.
+    /// The server is another program, or another version of the program.
     OtherProgram = 8,
-    /// It does what cannot be replayed; it has said what.
+    /// The server's action cannot be replayed; [`Page::reason`] has the action.
     NotSupported = 9,
-    /// A file is not what it was.
+    /// A file has changed.
     OtherFile = 10,
-    /// A port that the kernel had chosen, and that clients may know, is another program's by now.
+    /// Another program has the port that the kernel had chosen, and that clients may know.
     PortTaken = 16,
-    /// Another thread than the first does not come to rest, where it had.
+    /// A helper thread does not come to rest, where it had rested.
     HelperRuns = 17,
-    /// One has not said again what it had said.
+    /// A helper thread has not repeated its output.
     HelperIsSilent = 18,
-    /// The record is another version's of ours.
+    /// Another version of the shim made the record.
     OtherVersion = 19,
-    /// A file that it had locked another program has locked by now.
+    /// Another program has locked a file that the server had locked.
     LockTaken = 20,
-    /// Of a rehearsal, as all that follow: it would take the name of a socket in the file system.
+    /// Only in a shadow replay, as the following failures: the server would take the name of a socket in the file
+    /// system.
     NamedSocket = 11,
-    /// It would have a file in its memory, and write to it there.
+    /// The server would map a file for shared writing.
     SharedMemory = 12,
-    /// It would open a FIFO.
+    /// The server would open a FIFO.
     Fifo = 14,
-    /// Another thread than the first would change files.
+    /// A helper thread would change files.
     HelperChanges = 15,
 }
 

@@ -1,16 +1,16 @@
-//! What crosses the boundary between the north side wrap, which runs inside a server's processes,
-//! and those who keep its record.
+//! Data that the north side wrap, which runs inside the processes of a server, exchanges with the supervisor and the
+//! logger.
 //!
-//! - [`Record`]: one *determinant*, the outcome of one call whose result the program cannot compute by
-//!   itself (`ft-tcp-infocom-2001`, III.B: the lengths of reads, extended to everything else that a server asks
-//!   its kernel). Records of one process are a *stream*, in the order of its calls.
-//! - [`Ready`]: which descriptors a call such as `epoll_wait` found ready, and when.
-//! - [`layout`]: the memory file in which the streams are, and how far they reach.
+//! - [`Record`]: one *determinant*, the outcome of one call whose result the program cannot compute itself
+//!   (`ft-tcp-infocom-2001`, III.B: the lengths of reads, extended to all other questions of a server to the kernel).
+//!   Records of one process are a *stream*, in the order of the calls.
+//! - [`Ready`]: the descriptors that a call such as `epoll_wait` found ready, and the events.
+//! - [`layout`]: the memory file with the streams and the length of each stream.
 //!
-//! What of the wrap is pure is here, too: [`Clock`], [`DeferredOutput`].
+//! The pure parts of the wrap are here, too: [`Clock`], [`DeferredOutput`].
 //!
-//! All of it is versioned together ([`layout::VERSION`]): a stream of another version is refused, not guessed
-//! at. No I/O, no allocation. **Panics:** no function panics on any content of a stream.
+//! All formats share one version ([`layout::VERSION`]): a stream of another version is refused, not guessed at. No
+//! I/O, no allocation. **Panics:** no function panics on any content of a stream.
 
 #![no_std]
 #![forbid(unsafe_code)]

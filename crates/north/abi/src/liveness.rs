@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::layout::PROCESSES;
 
-/// The processes, by their numbers.
+/// One entry for each process number.
 #[derive(Debug)]
 #[repr(C)]
 pub struct LivenessTable(pub [Liveness; PROCESSES]);
@@ -30,7 +30,7 @@ pub struct Liveness {
 
 /// `FUTEX_OWNER_DIED`.
 const FUTEX_OWNER_DIED: u32 = 1 << 30;
-/// No thread has this number, and the kernel leaves such a word alone.
+/// Not the number of a thread. The kernel ignores a word with this value.
 const FORK_PENDING: u32 = 1 << 29;
 
 impl Liveness {

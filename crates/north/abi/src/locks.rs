@@ -1,39 +1,39 @@
-//! Which parts of files a process has locked (fcntl(2), flock(2)).
+//! Locks of a process on parts of files (fcntl(2), flock(2)).
 
-/// Whose a lock is.
+/// Owner of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
-    /// The process's (`F_SETLK`): it is gone when that closes the file, by whatever descriptor.
+    /// The process (`F_SETLK`): the lock ends when the process closes the file by any descriptor.
     Process,
-    /// The open file's, and all have it who have that (`F_OFD_SETLK`).
+    /// The open file description (`F_OFD_SETLK`): all processes with this open file have the lock.
     OpenFile,
-    /// The same, of the whole (`flock`).
+    /// The open file description, for the whole file (`flock`).
     Whole,
 }
 
-/// What others may not do meanwhile.
+/// Kind of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
-    /// Lock it so that nobody else does.
+    /// Excludes exclusive locks of other owners.
     Shared,
-    /// Lock it.
+    /// Excludes all locks of other owners.
     Exclusive,
 }
 
-/// A part of a file that is locked.
+/// A locked part of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lock {
-    /// Device and inode, or what else files are told apart by.
+    /// Device and inode, or other numbers that identify the file.
     pub file: [u64; 2],
-    /// By which it was locked.
+    /// Descriptor of the lock call.
     pub fd: i32,
-    /// Whose it is.
+    /// Owner of the lock.
     pub owner: Owner,
-    /// The first byte.
+    /// First byte.
     pub start: i64,
-    /// The first one behind; `i64::MAX`: there is no end.
+    /// End of the part, exclusive; `i64::MAX`: no end.
     pub end: i64,
-    /// In which way.
+    /// Kind of the lock.
     pub how: How,
 }
 
@@ -54,7 +54,7 @@ impl Lock {
         how: How::Shared,
     };
 
-    /// Which part it is of, as a record has it: nothing, if it is the whole.
+    /// The range for a record: empty for the whole file.
     #[must_use]
     pub fn payload<'a>(&self, room: &'a mut [u8; LOCK_RANGE_BYTES]) -> &'a [u8] {
         if (self.start, self.end) == (0, i64::MAX) {
@@ -65,7 +65,7 @@ impl Lock {
         room
     }
 
-    /// The same of the part that a record tells of ([`Self::payload`]).
+    /// The same lock with the range of a record ([`Self::payload`]).
     #[must_use]
     pub fn placed(&self, payload: &[u8]) -> Self {
         let number = |at: usize| {
@@ -86,7 +86,7 @@ impl Lock {
         }
     }
 
-    /// What of it lies before and behind a part.
+    /// The parts of the lock before and after a range.
     fn without(&self, start: i64, end: i64) -> [Self; 2] {
         let before = Self {
             end: self.end.min(start),
@@ -100,7 +100,7 @@ impl Lock {
     }
 }
 
-/// Some locks, of which no two of one owner have a byte in common.
+/// Locks. No two locks of one owner overlap.
 #[derive(Debug)]
 pub struct Locks<const MOST: usize> {
     all: [Lock; MOST],
@@ -117,14 +117,14 @@ impl<const MOST: usize> Default for Locks<MOST> {
 }
 
 impl<const MOST: usize> Locks<MOST> {
-    /// All of them.
+    /// All locks.
     #[must_use]
     pub fn all(&self) -> &[Lock] {
         &self.all[..self.count]
     }
 
-    /// The part of `lock` is locked in its way, or not any more, whatever of it `is_its_owner`'s was locked before.
-    /// `false`: there is no room for that, and nothing is as it should be.
+    /// Locks or unlocks the range of `lock`, in place of the locks that overlap and of which `is_its_owner` is true.
+    /// `false`: the table was full, and is no longer correct.
     #[must_use]
     pub fn set(
         &mut self,
@@ -142,7 +142,7 @@ impl<const MOST: usize> Locks<MOST> {
             }
             self.count -= 1;
             self.all.swap(place, self.count);
-            // They have nothing in common with it any more: they may stand where they are looked at again.
+            // The remaining parts do not overlap `lock`, so the loop may meet them again.
             for rest in known.without(lock.start, lock.end) {
                 has_room &= self.add(rest);
             }
@@ -163,7 +163,7 @@ impl<const MOST: usize> Locks<MOST> {
         has_room
     }
 
-    /// Those go on of which that is so. It may change by which descriptor they are locked.
+    /// Keeps the locks for which `is_kept` is true. `is_kept` may change the descriptor.
     pub fn retain(&mut self, mut is_kept: impl FnMut(&mut Lock) -> bool) {
         let mut place = 0;
         while place < self.count {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     proptest! {
-        /// As if each byte had its own.
+        /// The locks agree with a model that has one lock for each byte.
         #[test]
         fn last_lock_of_each_byte_counts(asked in prop::collection::vec(lock(), 0..40)) {
             let mut locks = Locks::<64>::default();
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    /// What does not fit is said, not forgotten.
+    /// A full table is reported.
     #[test]
     fn full_lock_table_refuses_lock() {
         let mut locks = Locks::<2>::default();

@@ -4,30 +4,30 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::Which;
 
-/// Connections under way at once.
+/// Most connections under way.
 const PASSED_CONNECTIONS_MAX: usize = 1024;
-/// Size of an address with its length, bytes.
+/// Size of an address with the length, bytes.
 pub const PACKED_ADDRESS_BYTES: usize = 29;
 const CONNECTION_WORDS: usize = 8;
 
-/// A connection that is on its way.
+/// A connection under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passed {
-    /// Its number in this life.
+    /// Number of the connection in this incarnation.
     pub number: u32,
-    /// Who has sent it.
+    /// Number of the sending process.
     pub sender: u32,
-    /// Which one of those that the service has opened; 0: a client's.
+    /// Serial number of a connection that the service opened; 0: a client's connection.
     pub serial: u64,
-    /// The supervisor has it, too.
+    /// The supervisor has a descriptor, too.
     pub is_held: bool,
-    /// Which one of those that have the same ends.
+    /// Identity among connections with the same ends.
     pub which: Which,
-    /// The client's address, and the server's: bytes, and how many.
+    /// Addresses of client and server: each with the bytes and the length.
     pub ends: [[u8; PACKED_ADDRESS_BYTES]; 2],
 }
 
-/// Those that are on their way, by the sockets' own numbers, which are the same for whoever has them.
+/// Connections under way, by the inode of the socket, which is the same in all processes.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Passing([StreamOffsets; PASSED_CONNECTIONS_MAX]);
@@ -123,12 +123,13 @@ impl StreamOffsets {
 }
 
 impl Passing {
-    /// This one is about to be sent. `false`: there is no room, or it is on its way already.
+    /// A process is about to pass the connection. `false`: the table is full, or the connection is already under way.
     #[must_use]
     pub fn send(&self, inode: u64, passed: &Passed) -> bool {
         if let Some(before) = self.0.iter().find(|place| place.is(inode)) {
             let is_this = before.number.load(Ordering::Relaxed) == passed.number;
-            // Of another one that was never received the socket is not there any more.
+            // The inode is reused: the socket of the connection before was closed before a process received the
+            // connection.
             if is_this || !before.becomes(SLOT_SENT, SLOT_FREE) {
                 return false;
             }
@@ -145,7 +146,7 @@ impl Passing {
         true
     }
 
-    /// It has arrived. `None`: it was not sent.
+    /// The connection has arrived. `None`: no process has passed a connection with this inode.
     #[must_use]
     pub fn take(&self, inode: u64) -> Option<Passed> {
         let mut all = self.0.iter();
@@ -155,14 +156,14 @@ impl Passing {
         Some(passed)
     }
 
-    /// Is any on its way?
+    /// Whether a connection is under way.
     #[must_use]
     pub fn is_any(&self) -> bool {
         let mut all = self.0.iter();
         all.any(|place| place.state.load(Ordering::Acquire) != SLOT_FREE)
     }
 
-    /// Is one on its way that this process has sent?
+    /// Whether a connection from this process is under way.
     #[must_use]
     pub fn is_under_way(&self, sender: u32) -> bool {
         self.0.iter().any(|place| {
@@ -171,7 +172,7 @@ impl Passing {
         })
     }
 
-    /// None is.
+    /// Removes all connections.
     pub fn clear(&self) {
         for place in &self.0 {
             place.state.store(SLOT_FREE, Ordering::Relaxed);

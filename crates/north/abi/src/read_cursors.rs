@@ -15,7 +15,7 @@ const CURSOR_PROBES: u32 = 4;
 
 const CURSOR_FREE: u32 = 0;
 const CURSOR_TAKEN: u32 = 1;
-/// A process is about to take the entry. (State 3 is set by the data plane: the entry is distrusted, and not taken.)
+/// A process is about to take the entry. (The data plane sets state 3: the entry is distrusted, and not taken.)
 const CURSOR_BUSY: u32 = 2;
 
 /// The cursor of one connection.
@@ -179,7 +179,7 @@ mod tests {
         cursors.advance(place, 7, 110);
         cursors.advance(place, 8, 130);
         assert_eq!(seq.load(Ordering::Relaxed), 120);
-        // Another one with the same ends is another one.
+        // A different ISN makes a different connection, in spite of equal ends.
         assert_ne!(cursors.take(&ends(4000), 8, 1), Some(place));
     }
 

@@ -1,5 +1,5 @@
-//! Which descriptors were found ready. The outcome of such a record is the length of its payload: how many
-//! there are is seen there.
+//! Ready descriptors. The outcome of such a record is the length of the payload; the payload ends after the last
+//! descriptor.
 //!
 //! ```text
 //! for each:  varint  descriptor * 2, + 1 if the events follow
@@ -8,19 +8,19 @@
 
 use crate::{VARINT_MAX, varint};
 
-/// `EPOLLIN`, `POLLIN`: there is something to read, the ordinary case.
+/// `EPOLLIN`, `POLLIN`: data to read, the ordinary case.
 const IN: u32 = 1;
 
-/// One of them.
+/// One ready descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ready {
-    /// The descriptor, or its place in the caller's array.
+    /// The descriptor, or the place in the caller's array.
     pub fd: u32,
-    /// What it is ready for, as the kernel's bits.
+    /// Events as the kernel's bits.
     pub events: u32,
 }
 
-/// Writes a list of them.
+/// Writes a list of ready descriptors.
 #[derive(Debug)]
 pub struct ReadyWriter<'a> {
     out: &'a mut [u8],
@@ -28,7 +28,7 @@ pub struct ReadyWriter<'a> {
 }
 
 impl<'a> ReadyWriter<'a> {
-    /// No one takes more bytes.
+    /// Most bytes of one ready descriptor.
     pub const MAX_EACH: usize = 2 * VARINT_MAX;
 
     /// An empty list at the beginning of `out`.
@@ -36,7 +36,7 @@ impl<'a> ReadyWriter<'a> {
         Self { out, at: 0 }
     }
 
-    /// One more; `false`: there is no room for it.
+    /// Adds one ready descriptor. `false`: `out` may be too short.
     #[must_use]
     pub fn push(&mut self, ready: Ready) -> bool {
         if self.out.len() - self.at < Self::MAX_EACH {
@@ -58,12 +58,11 @@ impl<'a> ReadyWriter<'a> {
     }
 }
 
-/// Reads a list. Ends early at what is none.
+/// Reads a list. Ends at the first malformed entry.
 #[derive(Debug, Clone)]
 pub struct ReadyReader<'a>(&'a [u8]);
 
 impl<'a> ReadyReader<'a> {
-    /// The list in this payload.
     #[must_use]
     pub fn new(payload: &'a [u8]) -> Self {
         Self(payload)

@@ -1,11 +1,11 @@
-//! What a process says of itself once, for people.
+//! A sentence of a process for the operator.
 
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 /// Longest reason.
 const REASON_MAX_BYTES: usize = 400;
 
-/// A sentence in memory that outlives who has said it.
+/// A sentence in memory that outlives the process.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Reason {
@@ -23,7 +23,7 @@ impl Default for Reason {
 }
 
 impl Reason {
-    /// These parts, one behind the other; what there is no room for is left out. Only the first sentence is kept.
+    /// Stores the parts as one sentence; bytes beyond the limit are left out. Only the first sentence is kept.
     pub fn say(&self, parts: &[&[u8]]) {
         if self.length.load(Ordering::Acquire) != 0 {
             return;
@@ -37,12 +37,12 @@ impl Reason {
         self.length.store(length, Ordering::Release);
     }
 
-    /// Nothing was said.
+    /// Removes the sentence.
     pub fn forget(&self) {
         self.length.store(0, Ordering::Release);
     }
 
-    /// What was said, byte by byte.
+    /// The bytes of the sentence.
     pub fn said(&self) -> impl Iterator<Item = u8> {
         let length = self.length.load(Ordering::Acquire) as usize;
         let said = self.bytes.iter().take(length);

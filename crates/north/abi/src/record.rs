@@ -8,12 +8,12 @@
 //! bytes   payload
 //! ```
 //!
-//! Without a length there is no payload, or, for calls that bring bytes, one as long as the outcome
-//! says. A read of a hundred bytes takes three bytes and these.
+//! Without a length there is no payload, or, for calls that bring bytes, a payload as long as the outcome. A read of
+//! a hundred bytes takes three bytes and the payload.
 
 use crate::{Call, varint};
 
-/// No record takes more bytes before its payload.
+/// Most bytes of a record before the payload.
 pub const HEADER_MAX: usize = 1 + 3 * varint::VARINT_MAX;
 
 const TAG_FAILED: u8 = 0x40;
@@ -23,31 +23,31 @@ const TAG_CALL_MASK: u8 = 0x3f;
 /// The outcome of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Which.
+    /// Kind of the call.
     pub call: Call,
-    /// The descriptor that it was about; 0 where it was about none.
+    /// Descriptor of the call; 0 for a call without descriptor.
     pub fd: u32,
-    /// What it returned, or `-errno`.
+    /// Return value, or `-errno`.
     pub outcome: i64,
-    /// What it filled in.
+    /// Data that the call filled in.
     pub payload: &'a [u8],
 }
 
 /// Why bytes are no record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// The stream ends in the middle of it.
+    /// The stream ends in the middle of a record.
     #[error("the stream ends in the middle of a record")]
     CutOff,
-    /// No such kind of call is known.
+    /// No kind of call has this number.
     #[error("no kind of call has the number {0}")]
     UnknownCall(u8),
-    /// A number in it is out of its range.
+    /// A number in the record is out of range.
     #[error("a number in a record is out of its range")]
     BadNumber,
 }
 
-/// All of a record but its payload.
+/// All parts of a record except the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// As [`Record::call`].
@@ -56,14 +56,14 @@ pub struct Header {
     pub fd: u32,
     /// As [`Record::outcome`].
     pub outcome: i64,
-    /// How long the payload is, bytes.
+    /// Length of the payload, bytes.
     pub length: usize,
 }
 
 impl Header {
-    /// The program is about to write to a connection: 21 bits of a hash of all that it has written so far, this
-    /// included, in the place of a descriptor and an outcome. Four bytes, since there is one for each write; a replay
-    /// that says something else is let through once in two million.
+    /// The program is about to write to a connection. In the place of descriptor and outcome are 21 bits of a hash of
+    /// the outstream, this write included. The record takes only four bytes, because each write has a record. A
+    /// replay with other output passes once in two million.
     #[must_use]
     pub fn outstream(hash: u64) -> Self {
         Self {
@@ -74,7 +74,7 @@ impl Header {
         }
     }
 
-    /// Write it at the beginning of `out`; how many bytes that took. The payload follows as it is.
+    /// Writes the header at the beginning of `out`. Returns the number of bytes. The payload follows unencoded.
     pub fn write(&self, out: &mut [u8; HEADER_MAX]) -> usize {
         let has_length = self.length as u64 != implied_length(self.call, self.outcome);
         out[0] = self.call.code()
@@ -91,10 +91,11 @@ impl Header {
 }
 
 impl Header {
-    /// The header that `bytes` begins with, and how many bytes it takes; the payload follows, or a part of it.
+    /// The header at the beginning of `bytes`, and the number of bytes of the header; the payload, or a part of the
+    /// payload, follows.
     ///
     /// # Errors
-    /// It is none.
+    /// `bytes` does not begin with a header.
     pub fn read(bytes: &[u8]) -> Result<(Self, usize), DecodeError> {
         let tag = *bytes.first().ok_or(DecodeError::CutOff)?;
         let call = Call::from_code(tag & TAG_CALL_MASK)
@@ -138,7 +139,6 @@ fn implied_length(call: Call, outcome: i64) -> u64 {
 }
 
 impl<'a> Record<'a> {
-    /// Its header.
     #[must_use]
     pub fn header(&self) -> Header {
         Header {
@@ -149,10 +149,10 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// The record that `bytes` begins with, and how many bytes it takes.
+    /// The record at the beginning of `bytes`, and the number of bytes of the record.
     ///
     /// # Errors
-    /// It is not one.
+    /// `bytes` does not begin with a record.
     pub fn read(bytes: &'a [u8]) -> Result<(Self, usize), DecodeError> {
         let (header, at) = Header::read(bytes)?;
         let end = at
@@ -168,8 +168,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// The records of a stream, one after another, with where each begins. Ends after the first that is
-/// none.
+/// The records of a stream in order, each with the offset. Ends after the first error.
 #[derive(Debug, Clone)]
 pub struct Records<'a> {
     bytes: &'a [u8],
@@ -177,7 +176,6 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// All of `bytes`.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }

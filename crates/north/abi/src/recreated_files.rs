@@ -1,4 +1,5 @@
-//! Files that a replay has recreated. The record has their earlier inodes. Records and files are of one host.
+//! Files that a replay has recreated. The record has the inodes of the files before. Records and files are of one
+//! host.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,13 +27,13 @@ const STATE_MASK: u64 = 3;
 #[derive(Debug, Default)]
 #[repr(C)]
 struct File {
-    /// Its inode as the record has it; 0: this place is free.
+    /// Inode in the record; 0: this place is free.
     then: AtomicU64,
-    /// The one that it has now above [`SHIFT`] bits that say whether it is whole.
+    /// Present inode above [`INODE_SHIFT`] bits of state.
     now: AtomicU64,
 }
 
-/// The files.
+/// Recreated files of a host.
 #[derive(Debug)]
 #[repr(C)]
 pub struct RemadeFiles([File; RECREATED_FILES_MAX]);

@@ -84,15 +84,15 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Step {
-        /// The program says so much.
+        /// The program writes a number of bytes.
         Says(usize),
-        /// The oldest that is held leaves.
+        /// The oldest deferred write leaves.
         Leaves,
-        /// The client acknowledges the oldest that is in the socket.
+        /// The client acknowledges the oldest write in the socket.
         Acknowledged,
-        /// The program changes how much the socket takes.
+        /// The program changes the size of the socket's buffer.
         Resized(u32),
-        /// Another process writes so much.
+        /// Another process writes a number of bytes.
         OtherSays(usize),
     }
 
@@ -108,7 +108,8 @@ mod tests {
     }
 
     proptest! {
-        /// Deferred output fits when it leaves, unless the socket was made smaller, and stays within the budget.
+        /// Deferred output fits into the socket, unless the program made the socket smaller, and stays within the
+        /// budget.
         #[test]
         fn deferred_output_fits_socket(
             sharing in any::<bool>(),
@@ -127,7 +128,7 @@ mod tests {
                             room.reserve(length);
                             held.push_back(length);
                         } else {
-                            // It is written at once, behind all that is held, as far as there is room.
+                            // The write is not deferred: first all deferred output leaves, then this write.
                             for length in held.drain(..) {
                                 room.release(length);
                                 queue.push_back(length);
@@ -146,7 +147,7 @@ mod tests {
                     }
                     Step::Acknowledged => drop(queue.pop_front()),
                     Step::Resized(to) => {
-                        // What is held was taken by what it was.
+                        // The socket cannot become smaller than the bytes that the budget has promised.
                         size = to.max(sum(&held) + sum(&queue));
                         room.forget();
                     }

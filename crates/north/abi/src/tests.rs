@@ -1,4 +1,4 @@
-//! What is written is read again, and nothing else is taken for a record.
+//! Encoded data decodes to the same data, and malformed data is no record.
 
 use std::{vec, vec::Vec};
 
@@ -48,7 +48,7 @@ proptest! {
     fn decoded_tail_encodes_equal(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
         if let Ok((record, length)) = Record::read(&bytes) {
             let again = write(&record);
-            // A length may be given where it is implied: longer, but no other record.
+            // A length may be given although the outcome implies the length. Such a record is longer, and equal.
             prop_assert!(again.len() <= length);
             prop_assert_eq!(Record::read(&again), Ok((record, again.len())));
         }
@@ -76,7 +76,7 @@ proptest! {
         prop_assert_eq!(ReadyReader::new(bytes).collect::<Vec<_>>(), list);
     }
 
-    /// However the real clocks run, be it backwards, whoever reads the ticks reads the same clocks.
+    /// A replay of the ticks reads the same clocks, however the real clocks run, also backwards.
     #[test]
     fn replayed_clock_equals_recorded_clock(
         steps in prop::collection::vec((0u64..50_000, -3i64..3, any::<bool>()), 1..200),
@@ -112,7 +112,7 @@ proptest! {
         prop_assert_eq!(clock, again);
     }
 
-    /// In the next life the clocks go on, by as much as the time of day has.
+    /// In the next incarnation the clocks continue, by as much as the time of day has passed.
     #[test]
     fn clock_continues_in_next_incarnation(down in 0u64..1_000_000_000_000, booted in 0u64..1_000_000_000_000) {
         let mut clock = Clock::default();
@@ -208,7 +208,7 @@ fn syn_identifies_connection() {
     for packet in [v4(5), v4(15), v6.clone()] {
         assert_eq!(Which::of_syn(&packet), Which::Isn(0xdead_beef));
     }
-    // An extension header, no IP, another protocol, no SYN, and what was cut off.
+    // An extension header, no IP, another protocol, no SYN, and packets that are cut off.
     v6[6] = 60;
     let (mut udp, mut answer) = (v4(5), v4(5));
     (udp[9], answer[33]) = (17, 0x12);
@@ -230,7 +230,7 @@ proptest! {
         let mut payload = vec![0; accepted.length()];
         accepted.write(&mut payload);
         prop_assert_eq!(AcceptedConnection::read(&payload), Some(accepted));
-        // Whatever is there, reading it is no panic.
+        // No payload makes the reader panic.
         let _ = AcceptedConnection::read(&payload[..cut.min(payload.len())]);
     }
 
@@ -325,7 +325,7 @@ fn connection_has_one_owner_at_a_time() {
         serving.let_go(connection, 2, place(9));
         assert_eq!(serving.claim(connection, 0), Claimed::No);
         serving.let_go(connection, 1, place(5));
-        // Of replays the one that has come furthest counts.
+        // Of several replays the furthest position counts.
         serving.let_go(connection, 3, place(4));
         assert_eq!(serving.claim(connection, 2), Claimed::From(place(5)));
         assert_eq!(serving.claim(connection, 1), Claimed::No);
@@ -333,7 +333,7 @@ fn connection_has_one_owner_at_a_time() {
         serving.let_go(connection, 1, place(8));
         assert_eq!(serving.claim(connection, 2), Claimed::From(place(8)));
     }
-    // One is forgotten for another.
+    // A second connection with the same index overwrites the first.
     let other = 7 + (1 << 16);
     assert_eq!(serving.claim(other, 4), Claimed::Own);
     assert_eq!(serving.claim(7, 5), Claimed::Own);
@@ -382,7 +382,7 @@ fn passed_connection_table_has_limit() {
 }
 
 proptest! {
-    /// On a host that has been up for another time, a deadline by this clock comes when it should.
+    /// A deadline by this clock comes at the right time on a host with another uptime.
     #[test]
     fn deadline_uses_kernel_clock(
         stood in 0..u64::MAX / 8,

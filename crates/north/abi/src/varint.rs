@@ -1,12 +1,12 @@
 //! Numbers in seven bits a byte, lowest first (LEB128).
 
-/// No number takes more bytes.
+/// Most bytes of a number.
 pub const VARINT_MAX: usize = 10;
 
-/// Write `value` at the beginning of `out`; how many bytes that took.
+/// Writes `value` at the beginning of `out`. Returns the number of bytes.
 ///
 /// # Panics
-/// `out` is shorter than the number needs; [`VARINT_MAX`] is enough for any.
+/// `out` is shorter than the number; [`VARINT_MAX`] bytes are always enough.
 pub(crate) fn write(mut value: u64, out: &mut [u8]) -> usize {
     let mut at = 0;
     loop {
@@ -21,8 +21,8 @@ pub(crate) fn write(mut value: u64, out: &mut [u8]) -> usize {
     }
 }
 
-/// The number that `bytes` begins with, and how many bytes it takes. `None`: it is cut off, is longer than
-/// 64 bits, or is not the shortest way to write it (so that equal streams are equal bytes).
+/// The number at the beginning of `bytes`, and the number of bytes. `None`: the number is cut off, longer than 64
+/// bits, or not encoded in the shortest way (equal streams must be equal bytes).
 pub(crate) fn read(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0u64;
     for (at, byte) in bytes.iter().take(VARINT_MAX).enumerate() {

@@ -1,4 +1,4 @@
-//! The program that makes images of processes, and processes of images.
+//! CRIU: the program that makes images of processes, and restores processes from images.
 
 use std::{
     fs, io,
@@ -6,52 +6,52 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// The first version that was tried.
+/// The oldest version that was tested.
 const OLDEST_VERSION: (u32, u32) = (4, 0);
 
-/// CRIU, where it can be used.
+/// A usable CRIU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Criu {
     path: PathBuf,
 }
 
-/// Why it cannot, or could not.
+/// CRIU is unusable, or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CriuError {
-    /// There is none.
+    /// The program does not exist.
     #[error(
         "checkpoints need CRIU, and the program {0:?} does not exist: install CRIU, build CRIU (make criu), or give the path (--criu PATH)"
     )]
     NotFound(PathBuf),
-    /// It is not new enough.
+    /// The version is too old.
     #[error(
         "checkpoints need CRIU {}.{} or newer, and {path:?} is {found}: build CRIU (make criu) and give the path (--criu PATH)",
         OLDEST_VERSION.0, OLDEST_VERSION.1
     )]
     TooOld {
-        /// Which.
+        /// Path of the program.
         path: PathBuf,
-        /// What it says of itself.
+        /// The version that CRIU printed.
         found: String,
     },
-    /// It says that the kernel, or our privileges, are not enough.
+    /// `criu check` failed: the kernel or the privileges are not sufficient.
     #[error("CRIU cannot work here: {0}; `criu check` tells more")]
     NotUsable(String),
-    /// It could not be run.
+    /// The program could not be run.
     #[error("CRIU could not be run: {0}")]
     Io(#[from] io::Error),
-    /// It ran, and failed.
+    /// A run of CRIU failed.
     #[error("CRIU could not {what}: {why}")]
     Failed {
-        /// What was asked for.
+        /// The task.
         what: &'static str,
-        /// The last that it said of it.
+        /// The first errors of the log.
         why: String,
     },
 }
 
-/// What is said of all images alike. Nobody's terminal is concerned; cgroups are ours to choose; what is connected to
-/// a socket by its name, such as the system's log, is connected again.
+/// Options for dump and restore. No terminal is involved. Cgroups are the supervisor's choice. A socket that is
+/// connected to a named socket, such as the socket of the system log, is connected again.
 const COMMON_OPTIONS: [&str; 7] = [
     "-v2",
     "--shell-job",
@@ -63,10 +63,10 @@ const COMMON_OPTIONS: [&str; 7] = [
 ];
 
 impl Criu {
-    /// The one at this path, or of this name.
+    /// Finds CRIU by path or name, and checks version and usability.
     ///
     /// # Errors
-    /// It is missing, too old, or of no use here.
+    /// CRIU is missing, too old, or unusable on this host.
     pub fn find(path: &Path) -> Result<Self, CriuError> {
         let found = supervise::resolve(path.as_os_str());
         let path = found.map_err(|_| CriuError::NotFound(path.to_owned()))?;
@@ -86,25 +86,24 @@ impl Criu {
         Ok(Self { path })
     }
 
-    /// One that was found before.
+    /// The CRIU of an earlier [`Self::find`].
     #[must_use]
     pub fn at(path: PathBuf) -> Self {
         Self { path }
     }
 
-    /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Make an image of the process, which ends by that.
+    /// Makes an image of the process. The process ends.
     pub(crate) fn dump(&self, pid: u32, into: &Path) -> Result<(), CriuError> {
         let pid = pid.to_string();
         self.run("make an image", "dump", into, &["--tree", &pid])
     }
 
-    /// Make a process of the image, a child of the first process of its namespace.
+    /// Restores the process of an image, as a child of the first process of the namespace.
     pub(crate) fn restore(&self, from: &Path) -> Result<(), CriuError> {
         let what = "make a process of an image";
         self.run(what, "restore", from, &["--restore-detached"])
@@ -141,7 +140,7 @@ impl Criu {
     }
 }
 
-/// `Version: 4.2.1`.
+/// Parses the version from a line such as `Version: 4.2.1`.
 fn version(said: &str) -> Option<(u32, u32)> {
     let number = said
         .lines()
@@ -150,7 +149,7 @@ fn version(said: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
-/// What went wrong first, which is what the rest is about.
+/// The first errors of a log. Later errors are consequences.
 fn errors(log: &str) -> String {
     const MAX_ERRORS: usize = 2;
     let lines = log.lines().filter(|line| line.contains("Error"));

@@ -55,7 +55,7 @@ pub enum ProcessSource<'a> {
     Command(&'a [OsString]),
     /// The image with this number, in this directory, as a shadow replay.
     Image(u64, &'a Path),
-    /// The same image as the service: the process waits for [`Sandbox::go`].
+    /// The same as the service: the process waits for [`Sandbox::go`].
     Service(u64, &'a Path),
 }
 
@@ -97,7 +97,7 @@ impl Sandbox {
             ProcessSource::Service(..) => supervise::Isolation::Open,
             ProcessSource::Command(_) | ProcessSource::Image(..) => supervise::Isolation::Closed,
         };
-        // Not in the service's cgroup: CRIU kills helpers of its own.
+        // Not in the service's cgroup, because CRIU kills its own helpers.
         let command = Command::new(words).isolated(kind);
         let first = command.start_beside(&[(theirs.as_fd(), 0)])?;
         let first = Some(first);

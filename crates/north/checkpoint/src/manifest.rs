@@ -1,4 +1,4 @@
-//! Is an image what it was when it was made? CRIU makes a process of one that was cut off.
+//! The manifest of an image: lengths and checksums of the files. CRIU itself would restore a truncated image.
 
 use std::{
     collections::BTreeMap,
@@ -9,12 +9,12 @@ use std::{
 
 use crc32fast::Hasher;
 
-/// The lengths and checksums of all other files.
+/// File with the lengths and checksums of all other files.
 pub(crate) const MANIFEST_FILE: &str = "manifest";
-/// The longest file that a file system takes.
+/// Longest file of a file system.
 pub(crate) const MAX_FILE_BYTES: u64 = i64::MAX.cast_unsigned();
 
-/// Note what is in this directory: an image is whole from then on.
+/// Writes the manifest of this directory: from then on the image is complete.
 pub(crate) fn write(directory: &Path) -> io::Result<()> {
     let mut text = String::new();
     for entry in fs::read_dir(directory)? {
@@ -47,7 +47,7 @@ pub(crate) fn is_name(name: &str) -> bool {
     is_plain && !name.contains(['\n', '\0']) && name != MANIFEST_FILE
 }
 
-/// The files that belong to the image in this directory, and their lengths; the one that says so is the last.
+/// Files of the image in this directory, with lengths; the manifest is the last.
 pub(crate) fn files(directory: &Path) -> io::Result<Vec<(String, u64)>> {
     let text = fs::read_to_string(directory.join(MANIFEST_FILE))?;
     let noted = parse(&text).ok_or_else(|| torn(MANIFEST_FILE))?;
@@ -59,7 +59,7 @@ pub(crate) fn files(directory: &Path) -> io::Result<Vec<(String, u64)>> {
     Ok(files)
 }
 
-/// Are all that were noted as they were?
+/// Compares the files with the manifest.
 pub(crate) fn check(directory: &Path) -> io::Result<()> {
     let text = fs::read_to_string(directory.join(MANIFEST_FILE))?;
     let noted = parse(&text).ok_or_else(|| torn(MANIFEST_FILE))?;

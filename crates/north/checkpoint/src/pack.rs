@@ -1,4 +1,4 @@
-//! An image as one row of bytes, on its way to another host: its files, one behind the other, the manifest last.
+//! An image as a single byte stream for the transfer to another host: the files in a row, the manifest last.
 //!
 //! ```text
 //! u16    length of the name
@@ -16,20 +16,20 @@ use std::{
 
 use crate::{manifest, store::Image};
 
-/// The two lengths.
+/// Size of the two lengths of a header.
 const LENGTHS_BYTES: usize = 2 + 8;
 
-/// An image that is whole, to be read.
+/// A complete image for reading.
 #[derive(Debug)]
 pub struct Pack {
     files: Vec<Packed>,
     length: u64,
 }
 
-/// One of its files.
+/// A file of the image.
 #[derive(Debug)]
 struct Packed {
-    /// Where in all of it.
+    /// Start in the pack.
     begin: u64,
     /// End in the pack.
     end: u64,
@@ -38,7 +38,8 @@ struct Packed {
 }
 
 impl Packed {
-    /// Bytes of it from this place on, as many as there are and `into` has room for.
+    /// Reads bytes of the file from offset `from` of the pack, as many as remain and fit into `into`. Returns the
+    /// number of bytes.
     fn read(&self, from: u64, into: &mut [u8]) -> io::Result<usize> {
         let at = from - self.begin;
         let header = usize::try_from(at)
@@ -58,10 +59,10 @@ impl Packed {
 }
 
 impl Pack {
-    /// Of this image.
+    /// Packs an image.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The manifest cannot be read.
     pub fn of(image: &Image) -> io::Result<Self> {
         Self::of_files(&image.directory, manifest::files(&image.directory)?)
     }
@@ -89,16 +90,16 @@ impl Pack {
         })
     }
 
-    /// How long it is, bytes.
+    /// Length of the pack, bytes.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// So many bytes of it from this place on, fewer at its end.
+    /// At most `most` bytes from this offset, fewer at the end.
     ///
     /// # Errors
-    /// A file is not what it was.
+    /// A file cannot be read, or is shorter than before.
     pub fn read(&self, from: u64, most: usize) -> io::Result<Vec<u8>> {
         let left = usize::try_from(self.length.saturating_sub(from)).unwrap_or(usize::MAX);
         let mut bytes = vec![0; most.min(left)];
@@ -123,20 +124,20 @@ pub(crate) fn header(name: &str, length: u64) -> io::Result<Vec<u8>> {
     Ok([&lengths.concat(), name.as_bytes()].concat())
 }
 
-/// An image that comes from another host.
+/// An image that arrives from another host.
 #[derive(Debug)]
 pub struct Unpack {
     image: Image,
-    /// The beginning of a header.
+    /// Received bytes of an incomplete header.
     header: Vec<u8>,
-    /// The file that is being written, and how much of it is missing.
+    /// The file that is being written, and the number of missing bytes.
     file: Option<(File, u64)>,
-    /// The files so far, with lengths.
+    /// The files up to now, with lengths.
     taken: Vec<(String, u64)>,
 }
 
 impl Unpack {
-    /// Into this place, where nothing is.
+    /// Unpacks into this directory, which must be empty.
     #[must_use]
     pub fn into(image: Image) -> Self {
         Self {
@@ -147,10 +148,10 @@ impl Unpack {
         }
     }
 
-    /// The next bytes.
+    /// Writes the next bytes.
     ///
     /// # Errors
-    /// They are none of an image, or there is no room for them.
+    /// The bytes are not a pack, or a file cannot be written.
     pub fn take(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             bytes = match &mut self.file {
@@ -169,7 +170,7 @@ impl Unpack {
         Ok(())
     }
 
-    /// Tells what is behind it.
+    /// Takes bytes of a header. Returns the rest.
     fn take_header<'a>(&mut self, bytes: &'a [u8]) -> io::Result<&'a [u8]> {
         let missing = match self.header.split_first_chunk::<2>() {
             Some((named, _)) => LENGTHS_BYTES + usize::from(u16::from_le_bytes(*named)),
@@ -193,10 +194,10 @@ impl Unpack {
         Ok(rest)
     }
 
-    /// That was all.
+    /// Ends the transfer, and checks the image.
     ///
     /// # Errors
-    /// It is not whole, or not what it was when it was made.
+    /// The image is incomplete, or differs from the manifest.
     pub fn finish(self) -> io::Result<Image> {
         if self.file.is_some() || !self.header.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -212,7 +213,7 @@ impl Unpack {
     }
 }
 
-/// The name of a file in the image's directory, and nowhere else.
+/// Checks the name of a file: the name must stay in the image's directory.
 fn plain(name: &[u8]) -> io::Result<&str> {
     let text = std::str::from_utf8(name).ok();
     let plain = text.filter(|name| manifest::is_name(name) || *name == manifest::MANIFEST_FILE);

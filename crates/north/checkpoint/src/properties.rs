@@ -111,7 +111,7 @@ fn with_manifest(stream: &[u8]) -> Option<Vec<u8>> {
         number: 1,
         directory: directory.path().to_owned(),
     };
-    // A manifest is missing, or is not right.
+    // The files have no manifest, or a wrong one: an error is fine.
     let _ = unpack(&image, stream, usize::MAX);
     manifest::write(directory.path()).ok()?;
     let text = fs::read(directory.path().join(manifest::MANIFEST_FILE)).ok()?;

@@ -137,7 +137,7 @@ fn run_until_done(purpose: &Purpose, control: BorrowedFd<'_>) -> Result<(), Fail
 
 /// Sets up mounts, network and standard streams of the sandbox.
 fn prepare(serves: bool) -> Result<(), Failure> {
-    // Whatever is mounted outside is mounted here, and nothing the other way.
+    // Mounts of the host appear in the sandbox, and mounts of the sandbox stay in the sandbox.
     let kind = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     mount_change("/", kind).doing("keep mounts apart")?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
@@ -146,10 +146,11 @@ fn prepare(serves: bool) -> Result<(), Failure> {
         return Ok(());
     }
     for name in ["ipv4", "ipv6"] {
-        // Addresses that are not here can be bound. A host without IPv6 has none of those.
+        // A socket can bind addresses that the sandbox does not have. A kernel without IPv6 has no such file for
+        // IPv6.
         let _ = fs::write(format!("/proc/sys/net/{name}/ip_nonlocal_bind"), "1");
     }
-    // CRIU tries what the kernel can, there.
+    // CRIU probes features of the kernel on the loopback device.
     let mut network = Addresses::open().doing("reach the room's network")?;
     network
         .switch_on(LOOPBACK_INDEX)
@@ -161,7 +162,8 @@ fn prepare(serves: bool) -> Result<(), Failure> {
     rustix::stdio::dup2_stderr(&mute).doing("mute")
 }
 
-/// As the service is started: what it does may depend on where things are, such as the order of objects.
+/// Sets the command up as the service is started: the replay may depend on addresses, such as the order of objects in
+/// memory.
 #[must_use]
 pub fn preloaded(command: Command) -> Command {
     let command = command.fixed_addresses();
@@ -171,7 +173,7 @@ pub fn preloaded(command: Command) -> Command {
     })
 }
 
-/// A standard stream that leads nowhere, and by which a rehearsal's are known.
+/// A standard stream of a shadow replay: `/dev/null`, recognizable by the flags.
 fn null_stream() -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let flags = flags | OFlags::from_bits_retain(MUTE_FLAGS.cast_unsigned());
@@ -204,7 +206,7 @@ fn make(
     let guest = accept_guest(&listener)?;
     send_report(control, &SandboxReport::Resumed, &[guest.as_fd()]).doing("tell of the process")?;
     if purpose.serves || given.is_empty() {
-        // One that is only to be seen never may.
+        // The process of a trial never gets permission.
         let heard = receive_request(control).doing("hear what to do")?;
         let Some(SandboxRequest::Go) = heard else {
             return Err(Failure::Alone);
@@ -213,7 +215,7 @@ fn make(
     let own = (io::stdin(), io::stdout(), io::stderr());
     let mut rights: Vec<_> = given.iter().map(AsFd::as_fd).collect();
     if !purpose.serves {
-        rights.extend([own.0.as_fd(), own.1.as_fd(), own.2.as_fd()]); // those of a rehearsal
+        rights.extend([own.0.as_fd(), own.1.as_fd(), own.2.as_fd()]); // the standard streams of a shadow replay
     }
     send_rights(guest.as_fd(), &[0], &rights).doing("give the process what it needs")
 }
@@ -257,7 +259,7 @@ fn reap_all() {
 /// Beginning of the link text of an anonymous memory file in `/proc/PID/fd`.
 const MEMFD_PREFIX: &[u8] = b"/memfd:";
 
-/// CRIU compares the lengths of files, but of those that are only appended to.
+/// Refuses files for which CRIU compares lengths: all open files except files that are only appended to.
 fn refuse_open_files() -> Result<(), Failure> {
     let of = |what: &str| PathBuf::from(format!("/proc/{FIRST_PID}/{what}"));
     let doing = "look at the rehearsal's files";
@@ -275,7 +277,7 @@ fn refuse_open_files() -> Result<(), Failure> {
         let appends = flags.contains(OFlags::WRONLY | OFlags::APPEND);
         let path = fs::read_link(entry.path()).unwrap_or_default();
         let is_gone = about.nlink() == 0;
-        // What is in memory only is in the image.
+        // The image contains files that exist in memory only.
         let is_shared =
             about.is_file() && !(is_gone && path.as_os_str().as_bytes().starts_with(MEMFD_PREFIX));
         if is_shared && writes && (is_gone || !appends) {

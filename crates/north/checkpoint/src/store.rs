@@ -1,8 +1,8 @@
-//! Images on disk: a directory for each, named by its number, which is drawn when it is begun.
+//! Images on disk: a directory for each image, named by a random number.
 //!
-//! Which one is in use stands in the record's memory, and only once it is whole ([`north_host::Memory::is_in_image`]):
-//! whenever somebody is killed, the image that is named there is whole, and all others are rests. They hold whatever
-//! the server knows: nobody but their owner may look at them.
+//! The memory of the record names the image in use, and only after the image is complete
+//! ([`north_host::Memory::is_in_image`]). At any death the named image is complete, and all other images are
+//! leftovers. Images contain all data of the server: only the owner has access.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -15,7 +15,7 @@ use north_host::SnapshotTail;
 
 use crate::manifest;
 
-/// Of an image: what is not in it.
+/// File of an image with the [`SnapshotTail`].
 const RETAINED_DIRECTORY: &str = "kept";
 
 /// Images of one service.
@@ -24,20 +24,20 @@ pub struct Store {
     directory: PathBuf,
 }
 
-/// An image that is whole, or is being made.
+/// An image, complete or in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
-    /// Its number.
+    /// Number of the image.
     pub number: u64,
-    /// Where it is.
+    /// Directory of the image.
     pub directory: PathBuf,
 }
 
 impl Store {
-    /// In this directory, which is made where it is missing.
+    /// Opens the store in this directory, and makes a missing directory.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The directory cannot be made.
     pub fn new(directory: PathBuf) -> io::Result<Self> {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&directory)?;
@@ -48,20 +48,20 @@ impl Store {
         self.directory.join(name(number))
     }
 
-    /// A place for a new image.
+    /// Makes the directory of a new image.
     ///
     /// # Errors
-    /// It cannot be made.
+    /// The directory cannot be made.
     pub fn begin(&self, number: u64) -> io::Result<Image> {
         let directory = self.path(number);
         DirBuilder::new().mode(0o700).create(&directory)?;
         Ok(Image { number, directory })
     }
 
-    /// The image with this number, and what belongs to it.
+    /// The image with this number, and the snapshot tail.
     ///
     /// # Errors
-    /// It is not there, or cannot be read.
+    /// The image does not exist, or cannot be read.
     pub fn find(&self, number: u64) -> io::Result<(Image, SnapshotTail)> {
         let directory = self.path(number);
         let kept = fs::read(directory.join(RETAINED_DIRECTORY))?;
@@ -69,10 +69,10 @@ impl Store {
         Ok((Image { number, directory }, kept))
     }
 
-    /// Remove all but the one with this number.
+    /// Removes all images except the image with this number.
     ///
     /// # Errors
-    /// One stays.
+    /// An image cannot be removed.
     pub fn remove_others(&self, number: u64) -> io::Result<()> {
         let keep = self.path(number);
         for entry in fs::read_dir(&self.directory)? {
@@ -84,10 +84,10 @@ impl Store {
         Ok(())
     }
 
-    /// Remove all of them, and the directory if nothing else is in it.
+    /// Removes all images, and the directory if nothing else remains.
     ///
     /// # Errors
-    /// One stays.
+    /// An image cannot be removed.
     pub fn remove(self) -> io::Result<()> {
         for entry in fs::read_dir(&self.directory)? {
             let path = entry?.path();
@@ -95,33 +95,33 @@ impl Store {
                 fs::remove_dir_all(path)?;
             }
         }
-        let _ = fs::remove_dir(&self.directory); // not if something of others is in it
+        let _ = fs::remove_dir(&self.directory); // fails if foreign files remain
         Ok(())
     }
 }
 
 impl Image {
-    /// Keep this with it.
+    /// Stores the snapshot tail with the image.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// The file cannot be written.
     pub fn keep(&self, kept: &SnapshotTail) -> io::Result<()> {
         let mut file = File::create_new(self.directory.join(RETAINED_DIRECTORY))?;
         file.write_all(&kept.to_bytes())
     }
 
-    /// Is it what it was when it was made?
+    /// Compares the image with the manifest.
     ///
     /// # Errors
-    /// It is not, or cannot be read.
+    /// The image has changed, or cannot be read.
     pub fn check(&self) -> io::Result<()> {
         manifest::check(&self.directory)
     }
 
-    /// How large it is, bytes.
+    /// Size of the image, bytes.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// A file cannot be read.
     pub fn bytes(&self) -> io::Result<u64> {
         let mut bytes = 0;
         for entry in fs::read_dir(&self.directory)? {

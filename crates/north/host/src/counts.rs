@@ -1,8 +1,8 @@
-//! How much has gone through a TCP socket, as its kernel has counted: what the program that had it has read, and what
-//! it has written, to the byte.
+//! Bytes that have gone through a TCP socket: the exact number of bytes that the program has read and written, from
+//! the counters of the kernel.
 //!
-//! A connection whose descriptor somebody else has, too, does not end with the program. Its next life, which knows
-//! what it had read and written, may go on with it if the kernel says the same.
+//! A connection whose descriptor the supervisor has, too, survives the program. The next incarnation knows the bytes
+//! that the program had read and written, and continues the connection if the kernel's numbers agree.
 
 use std::{
     io,
@@ -12,7 +12,7 @@ use std::{
 
 use libc::{c_int, c_void, socklen_t};
 
-/// The beginning of `struct tcp_info` (linux/tcp.h; Linux 4.1).
+/// The start of `struct tcp_info` (linux/tcp.h; Linux 4.1).
 #[repr(C)]
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct TcpInfo {
@@ -35,22 +35,22 @@ mod state {
     pub(super) const CLOSING: u8 = 11;
 }
 
-/// What has gone through a connection that was opened from here.
+/// Bytes that have gone through an upstream connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     /// Bytes that the program has read.
     pub read: u64,
-    /// Bytes that it has written.
+    /// Bytes that the program has written.
     pub written: u64,
-    /// It has said that it writes no more.
+    /// The program has shut the connection down for writing.
     pub is_shut: bool,
 }
 
 impl Counts {
-    /// Of this socket; `None`: it is no TCP connection, it has ended, or it does not stand still.
+    /// The counts of this socket. `None`: no TCP connection, an ended connection, or counters that do not rest.
     ///
     /// # Errors
-    /// The kernel does not say.
+    /// The kernel does not answer.
     pub fn of(socket: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         const DIAG_ATTEMPTS_MAX: usize = 100;
         let mut protocol: c_int = 0;
@@ -58,7 +58,7 @@ impl Counts {
         if protocol != libc::IPPROTO_TCP {
             return Ok(None);
         }
-        // What arrives between two questions would be counted once.
+        // Bytes that arrive between the two questions would be counted in one answer only.
         for _ in 0..DIAG_ATTEMPTS_MAX {
             let before = passing(socket)?;
             let (unread, unsent) = (
@@ -74,7 +74,7 @@ impl Counts {
 
     fn from_kernel(info: &TcpInfo, unread: u64, unsent: u64) -> Option<Self> {
         use state::{CLOSE_WAIT, CLOSING, ESTABLISHED, FIN_WAIT1, FIN_WAIT2, LAST_ACK, SYN_SENT};
-        // The beginning and the end of a stream have numbers, too.
+        // SYN and FIN take sequence numbers, too.
         let (syn, their_end, our_end) = match info.state {
             SYN_SENT => (0, 0, 0),
             ESTABLISHED => (1, 0, 0),
@@ -93,19 +93,19 @@ impl Counts {
     }
 }
 
-/// What the two ends of a connection have agreed to do.
+/// Options that the two ends of a connection have agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// How far window fields are shifted: the other end's, and ours.
+    /// Window scales: the peer's, and ours.
     pub(crate) scales: Option<(u8, u8)>,
     pub(crate) sack: bool,
     pub(crate) timestamps: bool,
 }
 
 impl Shape {
-    /// Of a connection in which nothing was said yet; `None`: it is none.
+    /// The options of a connection without data up to now. `None`: the socket is no such connection.
     pub(crate) fn of(socket: BorrowedFd<'_>) -> io::Result<Option<Self>> {
-        /// Places among the small numbers, and flags (`TCPI_OPT_…`).
+        /// Indices into `small`, and flags (`TCPI_OPT_…`).
         const OPTIONS: usize = 4;
         const SCALES: usize = 5;
         const TIMESTAMPS: u8 = 1;
@@ -125,20 +125,20 @@ impl Shape {
     }
 }
 
-/// Is this a connection in which nothing was said yet, by either end?
+/// Whether the socket is a connection on which neither end has sent data.
 ///
 /// # Errors
-/// The kernel does not say.
+/// The kernel does not answer.
 pub fn is_unused(socket: BorrowedFd<'_>) -> io::Result<bool> {
     let info = passing(socket)?;
     let unsent = queue(socket, libc::TIOCOUTQ)?;
-    // The SYN has a number, too.
+    // The SYN takes a sequence number, too.
     Ok(info.state == state::ESTABLISHED
         && (info.bytes_received, unsent) == (0, 0)
         && info.bytes_acked <= 1)
 }
 
-/// What the kernel counts, without what goes on by itself.
+/// The counters of the kernel, without fields that change by themselves.
 fn passing(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     let mut info = TcpInfo::default();
     option(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info)?;
@@ -150,7 +150,7 @@ fn passing(socket: BorrowedFd<'_>) -> io::Result<TcpInfo> {
     })
 }
 
-/// An option of a socket that is so many plain numbers.
+/// Reads a socket option of plain numbers.
 pub(crate) fn option<T: Copy>(
     socket: BorrowedFd<'_>,
     level: c_int,
@@ -169,7 +169,7 @@ pub(crate) fn option<T: Copy>(
     }
 }
 
-/// How many bytes are in one of its queues.
+/// Bytes in a queue of the socket.
 fn queue(socket: BorrowedFd<'_>, request: libc::Ioctl) -> io::Result<u64> {
     let mut bytes: c_int = 0;
     // SAFETY: these requests fill in an `int`.
@@ -180,7 +180,7 @@ fn queue(socket: BorrowedFd<'_>, request: libc::Ioctl) -> io::Result<u64> {
     u64::try_from(bytes).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// Does this kernel count as we think that kernels do? Tried once, with a connection to ourselves.
+/// Whether this kernel counts as expected. Tried once, with a connection to this process.
 #[must_use]
 pub fn kernel_counts() -> bool {
     static COUNTS: OnceLock<bool> = OnceLock::new();
@@ -201,7 +201,7 @@ fn try_kernel() -> io::Result<bool> {
     other.write_all(b"eleven.....")?;
     other.shutdown(Shutdown::Write)?;
     socket.read_exact(&mut [0; 4])?;
-    // By its end we know that it has arrived, and by what is read there that ours has.
+    // The FIN of the peer shows that the peer's data has arrived, and the peer's read shows that our data has.
     socket.peek(&mut [0; 11])?;
     other.read_exact(&mut [0; 7])?;
     let goes_on = Counts::of(socket.as_fd())?;
@@ -218,7 +218,7 @@ fn try_kernel() -> io::Result<bool> {
     };
     Ok(
         [begins, goes_on] == [counts(0, 0, false), counts(4, 7, false)]
-        // It may be over by then.
+        // The connection may have ended by then.
         && (ends.is_none() || ends == counts(11, 7, true)),
     )
 }
@@ -266,7 +266,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is still under way, and whoever ends first.
+        /// The counts are exact, with bytes under way and with either end closed first.
         #[test]
         fn read_and_written_bytes_are_counted(
             steps in prop::collection::vec((0usize..3, 1usize..20_000), 1..30),
@@ -301,7 +301,7 @@ mod tests {
             if is_shut {
                 socket.shutdown(Shutdown::Write).expect("shut");
             }
-            // Both ends known to both is no connection any more.
+            // A connection that both ends have shut down may have ended.
             if let Some(counts) = Counts::of(socket.as_fd()).expect("counted") {
                 let expected = Counts { read: read as u64, written: written as u64, is_shut };
                 prop_assert_eq!(counts, expected);

@@ -6,7 +6,8 @@ use north_abi::{DecodeError, Record};
 
 use crate::Memory;
 
-/// Calls `look` with offset and record for each whole record at the start of `bytes`. Answers their length.
+/// Calls `look` with offset and record for each whole record at the start of `bytes`. Returns the length of the whole
+/// records.
 ///
 /// # Errors
 /// Malformed bytes follow.

@@ -39,7 +39,7 @@ pub struct Handover {
     report: HandoverReport,
     supervisor_socket: OwnedFd,
     process_socket: Option<OwnedFd>,
-    /// By process that has reported: its socket, and the number of its open connections.
+    /// By process that has reported: the socket to the process, and the number of open connections.
     replayed: BTreeMap<u32, (OwnedFd, u32)>,
     /// Other messages.
     requests: Vec<(Message, Option<OwnedFd>)>,
@@ -50,22 +50,23 @@ const PAGE_BYTES: u64 = 4096;
 /// Longest wait for a process whose socket is full.
 const PROCESS_RECEIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Why connections cannot be handed over.
+/// Failure of a handover.
 #[derive(Debug, thiserror::Error)]
 pub enum HandoverError {
     /// The file or the socket failed.
     #[error("the handover of connections failed: {0}")]
     Io(#[from] io::Error),
-    /// The process has written what is no entry.
+    /// A process has written a malformed entry.
     #[error("what the replayed process says of its connections makes no sense after {at} bytes")]
     Malformed {
-        /// Where.
+        /// Offset in the file.
         at: u64,
     },
-    /// Of a process that has stopped for an image: what it has said to others is not kept with that.
+    /// A process that stops for an image has an upstream connection: the image does not keep the output to that
+    /// connection.
     #[error("the server has opened connections to others")]
     Opened,
-    /// What it has said is not one piece.
+    /// The retained output of a connection has a gap.
     #[error("the replayed process has not kept all that its client may lack")]
     Gap,
     /// Processes have not served a connection one after another.
@@ -73,12 +74,12 @@ pub enum HandoverError {
         "replayed processes do not go on with a connection where those before them have let it go"
     )]
     Row,
-    /// It has passed on more connections than it says, or fewer.
+    /// The number of open connections differs from the announced number.
     #[error("the replayed process has passed on {passed} open connections, and says {said}")]
     OtherCount {
-        /// Those that it has passed on, and not closed.
+        /// Open connections in the file.
         passed: usize,
-        /// What it says.
+        /// The announced number.
         said: u32,
     },
 }
@@ -87,10 +88,10 @@ impl Handover {
     /// A new file and a new pair of sockets.
     ///
     /// # Errors
-    /// There is no room for them.
+    /// The file or the sockets cannot be made.
     pub fn new() -> io::Result<Self> {
         let file = File::from(memfd_create("outlive-handover", MemfdFlags::CLOEXEC)?);
-        // Processes that write at once share its position, which of a file in memory the kernel does not lock.
+        // Concurrent writers share the file position. The kernel does not lock the position of a file in memory.
         fcntl_setfl(&file, OFlags::APPEND)?;
         let flags = SocketFlags::CLOEXEC;
         let (supervisor_socket, process_socket) =
@@ -221,7 +222,7 @@ impl Handover {
             &mut beside,
             flags,
         ) {
-            Ok(received) if received.bytes == 0 => return Ok(None), // nobody has the other end
+            Ok(received) if received.bytes == 0 => return Ok(None), // the other end is closed
             Ok(received) => received.bytes,
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNRESET) => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -282,7 +283,7 @@ impl Handover {
         self.all()?.finish(open)
     }
 
-    /// All entries of the file.
+    /// Reads the rest of the file.
     fn all(&mut self) -> Result<HandoverReport, HandoverError> {
         self.read_entries()?;
         if self.read != self.file.metadata()?.len() {
@@ -379,7 +380,7 @@ mod tests {
         }
     }
 
-    /// Each at once, as processes do that have it from each other.
+    /// Writers run at once, like processes that inherit the file.
     #[test]
     fn concurrent_writers_lose_no_entry() {
         const EACH: u32 = 5000;

@@ -14,7 +14,7 @@ use crate::{handover::HandoverError, snapshot_tail::SnapshotTail};
 /// of an upstream connection ([`UpstreamPosition`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionReport<S = ClientPosition> {
-    /// Its number.
+    /// The connection's number.
     pub connection: u32,
     /// Processes that have the connection open.
     pub holders: Vec<u32>,
@@ -47,7 +47,7 @@ impl ServiceReport {
 /// Retained output of a connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Outstream {
-    /// Where the bytes begin.
+    /// Offset of `output` in the outstream.
     offset: u64,
     output: Vec<u8>,
     /// Output of other processes by offset, before or behind `output`.
@@ -69,8 +69,8 @@ impl Outstream {
         self.offset.saturating_add(self.output.len() as u64)
     }
 
-    /// Adds output. A gap before the first output behind an image is no loss: the restored process knew that the client
-    /// has those bytes.
+    /// Adds output. A gap before the first output after an image is no loss: the restored process knew that the
+    /// client has the bytes of the gap.
     fn add(&mut self, offset: u64, bytes: &[u8]) {
         if mem::take(&mut self.is_of_image) && offset > self.end() {
             *self = Self::nothing(offset);
@@ -132,7 +132,7 @@ impl Outstream {
 /// Connections with a reported position, by number, without output.
 type Known<S> = BTreeMap<u32, ConnectionReport<S>>;
 
-/// The reports so far.
+/// The reports up to now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct HandoverReport {
     /// Output by connection, with the ends where known.
@@ -145,11 +145,11 @@ pub(crate) struct HandoverReport {
     stopped: Vec<(u32, Ends)>,
 }
 
-/// Least memory of a connection besides its output.
+/// Memory of a connection besides the output, at least.
 const CONNECTION_OVERHEAD_BYTES: usize = 128;
 
 impl HandoverReport {
-    /// Reads all complete entries. Answers their length, bytes.
+    /// Reads all complete entries. Returns their length, bytes.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         while let Some((entry, length)) = Entry::read(&bytes[at..]) {
@@ -211,7 +211,7 @@ impl HandoverReport {
                 later.insert(ends);
             }
         }
-        // Where others have the same ends by now, the client of the earlier connection is gone.
+        // If a later connection has the same ends, the client of the earlier connection is gone.
         let passed = self.clients.iter().rev();
         let gone: Vec<u32> = passed
             .filter(|(_, one)| {
@@ -249,7 +249,7 @@ impl HandoverReport {
         said + self.opened.len() * CONNECTION_OVERHEAD_BYTES
     }
 
-    /// The connections with a position. `open` is the number of open ones that the processes announced.
+    /// The connections with a position. `open` is the number of open connections that the processes announced.
     pub(crate) fn finish(mut self, open: u32) -> Result<ServiceReport, HandoverError> {
         for (_, outstream) in self.output.values_mut() {
             outstream.join()?;
@@ -381,8 +381,8 @@ fn passed<S: HasPosition>(
     Ok(all)
 }
 
-/// The position of a connection in one process. Of several processes, one has served the connection, and the last has
-/// closed it.
+/// The position of a connection in a process. Of several processes one has served the connection, and the last has
+/// closed the connection.
 trait HasPosition {
     fn outstream(&self) -> u64;
     fn is_closed(&self) -> bool;

@@ -1,15 +1,16 @@
-//! The supervisor's side of the north side wrap: what a server's processes are given, and what is read from them.
+//! The supervisor's side of the north side wrap: descriptors and environment for the processes of a server, and
+//! readers of their data.
 //!
-//! - [`Library`]: the preloaded library itself, which is part of this crate.
-//! - [`Memory`]: the memory file in which the processes record what they are told.
+//! - [`Library`]: the preloaded library, which is part of this crate.
+//! - [`Memory`]: the memory file in which the processes record determinants.
 //! - [`LogFeed`]: a record that comes from the logger.
-//! - [`Handover`]: what a process whose record was replayed says of its connections, and how it is given the
-//!   sockets that go on with them.
-//! - [`SnapshotTail`]: what belongs to an image of a process that has stopped in its replay.
-//! - [`Suspect`]: who said last what a server has died of.
+//! - [`Handover`]: connections that a process reports after a replay, and the sockets with which the process
+//!   continues.
+//! - [`SnapshotTail`]: the data beside the image of a process that has stopped in its replay.
+//! - [`Suspect`]: the client whose request has killed the server.
 //! - [`program`]: whether a program can take the library.
-//! - [`counts`]: what has gone through a connection that the process had opened.
-//! - [`repair`]: such a socket, made at exact sequence numbers (`TCP_REPAIR`).
+//! - [`counts`]: bytes that have gone through an upstream connection.
+//! - [`repair`]: a socket made at exact sequence numbers (`TCP_REPAIR`).
 
 mod children;
 pub mod counts;

@@ -1,4 +1,4 @@
-//! The preloaded library, as a file that only exists while somebody has it open.
+//! The preloaded library as an anonymous file, which disappears with the last descriptor.
 
 use std::{
     fs::File,
@@ -11,28 +11,28 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 const LIBRARY_BYTES: &[u8] = include_bytes!(env!("OUTLIVE_WRAP_LIBRARY"));
 
-/// The library, to be inherited by a server.
+/// The library, for a server to inherit.
 #[derive(Debug)]
 pub struct Library(File);
 
 impl Library {
-    /// A file with the library in it, which nobody can change.
+    /// A file with the library, sealed against changes.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// No memory is left.
     pub fn new() -> io::Result<Self> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let mut file = File::from(memfd_create("outlive-wrap", flags)?);
         file.write_all(LIBRARY_BYTES)?;
-        // `WRITE` fails with `EBUSY` while anybody in the kernel still holds one of the pages just written. Nothing has
-        // the file mapped yet, so that no write that is to come is no write at all.
+        // `F_SEAL_WRITE` fails with `EBUSY` while the kernel still holds a page that was just written. No process has
+        // mapped the file yet, so the seal against future writes covers all writes.
         let no_writes = SealFlags::FUTURE_WRITE;
         let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | no_writes;
         fcntl_add_seals(&file, seals)?;
         Ok(Self(file))
     }
 
-    /// The environment in which a program takes it, which inherits it as [`LIBRARY_FD`].
+    /// Environment variables with which a program loads the library, inherited as [`LIBRARY_FD`].
     #[must_use]
     pub fn variables() -> [(&'static str, String); 2] {
         [
@@ -67,7 +67,7 @@ mod tests {
             assert!(ftruncate(&file, length).is_err(), "{length} bytes");
         }
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping, wherever there is room for it, which nobody uses.
+        // SAFETY: a new mapping at a free address, which is never used.
         let mapped = unsafe {
             mmap(
                 std::ptr::null_mut(),

@@ -24,10 +24,10 @@ impl LogFeed {
         }
     }
 
-    /// The next bytes of the stream.
+    /// Feeds the next bytes of the stream.
     ///
     /// # Errors
-    /// There is no room for them.
+    /// The memory file is full.
     pub fn take(&mut self, memory: &Memory, bytes: &[u8]) -> io::Result<()> {
         self.torn.extend_from_slice(bytes);
         // The replay finds and reports malformed records.

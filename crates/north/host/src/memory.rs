@@ -40,46 +40,46 @@ use crate::framing::each;
 /// Name of the file in its directory.
 const FILE_NAME: &str = "record";
 
-/// The record of a service's processes, in memory that outlives them.
+/// The record of a service's processes, in memory that outlives the processes.
 #[derive(Debug)]
 pub struct Memory {
     file: File,
     page: NonNull<Page>,
 }
 
-// SAFETY: the page is nothing but atomics, and is mapped as long as this lives.
+// SAFETY: the page has only atomics, and is mapped as long as this value lives.
 unsafe impl Send for Memory {}
 
 impl Memory {
     /// Memory of a record besides its determinants, bytes. Two records can exist at a time.
     pub const OVERHEAD: u64 = size_of::<Page>() as u64;
 
-    /// An empty record, in nobody's file system.
+    /// An empty record in anonymous memory.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// No memory is left.
     pub fn new() -> io::Result<Self> {
         let file = memfd_create("outlive-record", MemfdFlags::CLOEXEC)?;
         Self::begin(File::from(file), 0)
     }
 
-    /// An empty record in this directory of a file system in memory; one that is there is not any more. `record` is
-    /// its number.
+    /// An empty record in this directory of a file system in memory. An existing record is removed. `record` is the
+    /// number of the new record.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// The file cannot be made, or no memory is left.
     pub fn create(directory: &Path, record: u64) -> io::Result<Self> {
         Self::remove(directory)?;
         let mut options = File::options();
-        // Random numbers are in it, and so the keys of TLS.
+        // The record has random numbers, such as the keys of TLS: only the owner may read.
         options.read(true).write(true).create_new(true).mode(0o600);
         Self::begin(options.open(directory.join(FILE_NAME))?, record)
     }
 
-    /// The record in this directory is nobody's any more but of those who have it open.
+    /// Removes the record from this directory. Processes that have the record open keep the memory.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// The file cannot be removed.
     pub fn remove(directory: &Path) -> io::Result<()> {
         match fs::remove_file(directory.join(FILE_NAME)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -87,7 +87,7 @@ impl Memory {
         }
     }
 
-    /// The record that an earlier life has begun in this directory; `None`: there is none of this version.
+    /// The record of an earlier incarnation in this directory. `None`: no record of this version.
     #[must_use]
     pub fn leftover(directory: &Path) -> Option<Self> {
         let file = File::options()
@@ -99,7 +99,7 @@ impl Memory {
 
     fn begin(file: File, record: u64) -> io::Result<Self> {
         ftruncate(&file, POSITIONS_OFFSET + STREAM_MAX)?;
-        // Whoever wrote to a page for which there is no memory later would be ended.
+        // A write to a page without memory would kill the process later (SIGBUS).
         fallocate(&file, FallocateFlags::empty(), 0, Self::OVERHEAD)?;
         let memory = Self::open(file)?;
         let page = memory.page();
@@ -109,12 +109,12 @@ impl Memory {
         Ok(memory)
     }
 
-    /// One that is there already.
+    /// Maps an existing file.
     ///
     /// # Errors
-    /// It is not one, or one of another version.
+    /// The file cannot be mapped.
     fn open(file: File) -> io::Result<Self> {
-        // SAFETY: a new mapping, wherever there is room for it.
+        // SAFETY: a new mapping at a free address.
         let page = unsafe {
             let access = ProtFlags::READ | ProtFlags::WRITE;
             mmap(
@@ -130,21 +130,21 @@ impl Memory {
         Ok(Self { file, page })
     }
 
-    /// Is it of this version?
+    /// Whether the record has this version.
     fn is_current(&self) -> bool {
         let page = self.page();
         page.magic.load(Ordering::Acquire) == MAGIC
             && page.version.load(Ordering::Acquire) == VERSION
     }
 
-    /// What all share.
+    /// The shared page.
     #[must_use]
     pub fn page(&self) -> &Page {
-        // SAFETY: mapped as long as this lives; atomics, of which any bytes are valid.
+        // SAFETY: mapped as long as this value lives; atomics, for which all bytes are valid.
         unsafe { self.page.as_ref() }
     }
 
-    /// The numbers of the processes that have a stream.
+    /// The numbers of the processes with a stream.
     #[must_use]
     pub fn processes(&self) -> std::ops::Range<u32> {
         let count = self.page().next_process.load(Ordering::Acquire);
@@ -152,7 +152,7 @@ impl Memory {
         0..count.min(most)
     }
 
-    /// How long the stream of a process is, bytes.
+    /// Length of a process's stream, bytes.
     #[must_use]
     pub fn length(&self, process: u32) -> u64 {
         let all = &self.page().processes.0;
@@ -160,15 +160,15 @@ impl Memory {
             .map_or(0, |process| process.head.load(Ordering::Acquire))
     }
 
-    /// A part of a stream.
+    /// Reads a part of a stream.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The file cannot be read.
     pub fn read(&self, process: u32, from: u64, into: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(into, stream_offset(process) + from)
     }
 
-    /// Where the stream of a process begins, bytes: what was before is in an image of it.
+    /// Start of a process's stream, bytes: an image has replaced the records before.
     #[must_use]
     pub fn base(&self, process: u32) -> u64 {
         let all = &self.page().processes.0;
@@ -176,16 +176,16 @@ impl Memory {
             .map_or(0, |process| process.base.load(Ordering::Acquire))
     }
 
-    /// The image with which a replay begins; 0: there is none.
+    /// The image at the start of a replay; 0: no image.
     #[must_use]
     pub fn image(&self) -> u64 {
         self.page().image.load(Ordering::Acquire)
     }
 
-    /// What the only process's stream has up to there is in the image with this number, and not needed any more.
+    /// The image with this number replaces the only process's stream before `base`.
     ///
     /// # Errors
-    /// The file does not give memory back. Nobody needs it all the same.
+    /// The memory cannot be freed. The replacement holds all the same.
     pub fn is_in_image(&self, image: u64, base: u64) -> io::Result<()> {
         let page = self.page();
         let before = page.processes.0[0].base.load(Ordering::Acquire);
@@ -199,11 +199,11 @@ impl Memory {
         Ok(())
     }
 
-    /// This record, which comes from elsewhere, begins with the image with this number: what is before `base` in the
-    /// first process's stream is not here. So many processes had been begun.
+    /// Starts a record from elsewhere with this image: the records before `base` of the first process are not here.
+    /// The service had started `processes` processes.
     ///
     /// # Errors
-    /// No record can begin so.
+    /// The numbers are out of range.
     pub fn begins_with(&self, image: u64, base: u64, processes: u32) -> io::Result<()> {
         if image == 0 || base > STREAM_MAX || processes as usize > PROCESSES {
             return Err(io::ErrorKind::InvalidData.into());
@@ -218,10 +218,10 @@ impl Memory {
         Ok(())
     }
 
-    /// The streams are of no use, and nobody is there who has them: their memory is given back.
+    /// Frees the memory of all streams. No process may use the streams any more.
     ///
     /// # Errors
-    /// The file does not give it back.
+    /// The memory cannot be freed.
     pub fn release(&self) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let (from, to) = (stream_offset(0), POSITIONS_OFFSET + STREAM_MAX);
@@ -229,10 +229,10 @@ impl Memory {
         Ok(())
     }
 
-    /// The only process's stream as it is now, to be rehearsed.
+    /// The present stream of the only process, for a shadow replay.
     ///
     /// # Errors
-    /// Too many files are open.
+    /// The process has too many open files.
     pub fn log_section(&self) -> io::Result<LogSection> {
         Ok(LogSection {
             file: self.file.try_clone()?,
@@ -241,17 +241,16 @@ impl Memory {
         })
     }
 
-    /// The number of the record.
     #[must_use]
     pub fn record(&self) -> u64 {
         self.page().record.load(Ordering::Relaxed)
     }
 
-    /// More of a stream, as the logger has it; nobody writes to it yet. Of what was said on its account nothing is
-    /// known here: anything may have been.
+    /// Appends bytes of the logger to a stream that no process writes yet. The output of the earlier host is unknown,
+    /// so all appended records count as followed by output.
     ///
     /// # Errors
-    /// There is no room for it, or no such stream.
+    /// The file is full, or the stream does not exist.
     pub fn append(&self, process: u32, bytes: &[u8]) -> io::Result<()> {
         let all = &self.page().processes.0;
         let stream = all
@@ -272,13 +271,13 @@ impl Memory {
         Ok(())
     }
 
-    /// No other process gets this number.
+    /// Reserves the number of a process.
     fn has_number(&self, process: u32) {
         let page = self.page();
         page.next_process.fetch_max(process + 1, Ordering::AcqRel);
     }
 
-    /// What a record says of its process, whose stream comes from elsewhere.
+    /// Learns the properties of a process from a record that comes from elsewhere.
     pub(crate) fn learn(&self, process: u32, record: &Record<'_>) {
         let Some(entry) = self.page().processes.0.get(process as usize) else {
             return;
@@ -298,7 +297,7 @@ impl Memory {
                     (None, _) => {}
                 }
             }
-            // A child of which nothing else may have arrived.
+            // Perhaps no record of the child has arrived.
             Call::Fork if record.fd == 0 => {
                 if let Ok(child) = u32::try_from(record.outcome)
                     && (child as usize) < PROCESSES
@@ -310,7 +309,7 @@ impl Memory {
         }
     }
 
-    /// The stream of the only process ends there, and the record is another one from now on.
+    /// Cuts the stream of the only process, and gives the record a new number.
     pub fn cut(&self, length: u64, record: u64) {
         let page = self.page();
         page.record.store(record, Ordering::Release);
@@ -318,17 +317,17 @@ impl Memory {
         self.set_stable(0, 0);
     }
 
-    /// Determinants go there from now on.
+    /// Sets the destination of determinants.
     pub fn set_destination(&self, destination: &Destination) {
         self.page().destination.set(destination);
     }
 
-    /// When output may leave.
+    /// Sets the condition for output to leave.
     pub fn hold(&self, hold: Hold) {
         self.page().hold.store(hold as u32, Ordering::Release);
     }
 
-    /// How long a stream was when its process was last about to say something, bytes.
+    /// Length of a stream before the last output of the process, bytes.
     #[must_use]
     pub fn last_output(&self, process: u32) -> u64 {
         let all = &self.page().processes.0;
@@ -336,7 +335,7 @@ impl Memory {
             .map_or(0, |process| process.said.load(Ordering::Acquire))
     }
 
-    /// How much of a stream is with the logger, bytes.
+    /// Stable position of a stream, bytes.
     #[must_use]
     pub fn stable(&self, process: u32) -> u64 {
         let all = &self.page().processes.0;
@@ -344,7 +343,7 @@ impl Memory {
             .map_or(0, |process| process.stable.load(Ordering::Acquire))
     }
 
-    /// So much of a stream is with the logger, and no more.
+    /// Sets the stable position of a stream, which may go back.
     pub fn set_stable(&self, process: u32, bytes: u64) {
         if let Some(stream) = self.page().processes.0.get(process as usize) {
             stream.stable.store(bytes, Ordering::Release);
@@ -352,7 +351,8 @@ impl Memory {
         self.page().settled.take_back();
     }
 
-    /// Has this child clients, or may it have? If it has ended: has it had one that is still to hear of it?
+    /// Whether this child has a client, or may have. An ended child counts if `positions` has its client, to whom the
+    /// end must be repeated.
     fn serves(&self, process: u32, positions: &[Position]) -> io::Result<bool> {
         let entry = &self.page().processes.0[process as usize];
         let is_gone = entry.has(Fate::Executes) || entry.has(Fate::Gone);
@@ -372,7 +372,7 @@ impl Memory {
         Ok(serves)
     }
 
-    /// Have other processes than the first one clients, or had?
+    /// Whether processes other than the first have or had clients.
     #[must_use]
     pub fn is_served_by_children(&self) -> bool {
         let all = &self.page().processes.0;
@@ -380,7 +380,7 @@ impl Memory {
             .any(|number| all[number as usize].has(Fate::Serves))
     }
 
-    /// Has one of them a connection of which nobody knows yet whose it is?
+    /// Whether a process has a connection that neither parent nor child has served yet.
     #[must_use]
     pub fn may_be_served_by_children(&self) -> bool {
         let all = &self.page().processes.0;
@@ -390,7 +390,8 @@ impl Memory {
         })
     }
 
-    /// Is one of them at work, or might it be begun again? An image of the first process is without it.
+    /// Whether a child is at work, or might be started again. An image of the first process does not contain
+    /// children.
     #[must_use]
     pub fn has_children_at_work(&self) -> bool {
         let all = &self.page().processes.0;
@@ -405,7 +406,7 @@ impl Memory {
             })
     }
 
-    /// The processes that are begun again in a replay.
+    /// The processes that a replay starts again.
     #[must_use]
     pub fn begun(&self) -> BTreeSet<u32> {
         let begun = |number: &u32| {
@@ -415,45 +416,45 @@ impl Memory {
         self.processes().filter(begun).collect()
     }
 
-    /// Why the helper threads of a process are not waited for any more; `None`: they are.
+    /// Reason why the helper threads of a process are not waited for any more; `None`: the process waits.
     #[must_use]
     pub fn restless(&self) -> Option<Restless> {
         Restless::from_code(self.page().restless.load(Ordering::Acquire))
     }
 
-    /// Is everything recorded? Not if there was no room for it, or it was given up.
+    /// Whether outcomes are recorded.
     #[must_use]
     pub fn is_recording(&self) -> bool {
         self.ended().is_none()
     }
 
-    /// Why nothing is recorded any more; `None`: everything is.
+    /// Reason why recording has stopped; `None`: recording continues.
     #[must_use]
     pub fn ended(&self) -> Option<Mode> {
         let mode = self.page().mode.load(Ordering::Acquire);
         Some(Mode::from_code(mode).unwrap_or(Mode::Off)).filter(|mode| *mode != Mode::Record)
     }
 
-    /// So much of a stream has been with a logger at some time, bytes.
+    /// Bytes of a stream that a logger has had at some time.
     #[must_use]
     pub fn ever_stable(&self, process: u32) -> u64 {
         self.stable(process).max(self.base(process))
     }
 
-    /// The logger has no room for what it lacks: nothing is recorded from now on, and nothing waited for.
+    /// Stops recording because the logger's memory is full. Output no longer waits.
     pub fn logger_is_full(&self) {
         let ended = Mode::LoggerFull as u32;
         self.page().mode.store(ended, Ordering::Release);
     }
 
-    /// What the server does that cannot be replayed, in its own words; `None`: nothing that it has told.
+    /// The action of the server that cannot be replayed, in the words of the shim; `None`: no such action.
     #[must_use]
     pub fn reason(&self) -> Option<String> {
         let said: Vec<u8> = self.page().reason.said().collect();
         (!said.is_empty()).then(|| String::from_utf8_lossy(&said).into_owned())
     }
 
-    /// Clients of the service connect there.
+    /// Sets the addresses to which clients connect.
     pub fn clients_connect_to(&self, addresses: &[SocketAddr]) {
         let ip = |address: &SocketAddr| match address.ip() {
             IpAddr::V4(ip) => mapped(ip.octets()),
@@ -465,18 +466,18 @@ impl Memory {
         self.page().addresses.set(all);
     }
 
-    /// The service is ended on purpose: nobody waits for more than that.
+    /// The supervisor ends the service on purpose: processes stop waiting.
     pub fn is_ending(&self) {
         self.page().is_ending.store(1, Ordering::Release);
     }
 
-    /// Has a process that is recorded listened to clients?
+    /// Whether a recorded process has listened to clients.
     #[must_use]
     pub fn has_listener(&self) -> bool {
         self.page().listens.load(Ordering::Acquire) != 0
     }
 
-    /// The record is worth nothing any more: nothing is recorded from now on, and nothing waited for.
+    /// Stops recording and gives the record up. Output no longer waits.
     pub fn give_up(&self) {
         let page = self.page();
         page.mode.store(Mode::Off as u32, Ordering::Release);
@@ -484,7 +485,7 @@ impl Memory {
     }
 }
 
-/// It has a connection that it has not served yet, and may serve.
+/// Whether the process has a connection that neither parent nor child has served yet.
 fn may_serve(process: &Process) -> bool {
     let has = |fate| process.has(fate);
     has(Fate::Holds) && !has(Fate::Talks) && !has(Fate::Ends)
@@ -498,7 +499,7 @@ impl AsFd for Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: mapped by us, and nothing refers to it any more.
+        // SAFETY: our mapping, and all references have ended.
         let _ = unsafe { munmap(self.page.as_ptr().cast(), size_of::<Page>()) };
     }
 }

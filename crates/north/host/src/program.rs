@@ -1,4 +1,5 @@
-//! Can a program take the preloaded library? Said from its file, before it runs.
+//! Whether a program can take the preloaded library. The answer comes from the program's file, before the program
+//! runs.
 
 use std::{
     ffi::OsStr,
@@ -17,42 +18,42 @@ use object::{
     read::elf::{FileHeader as _, ProgramHeader as _},
 };
 
-/// Interpreters that name interpreters: nobody writes more.
+/// Longest chain of interpreters that name interpreters. No real script has more.
 const MOST_SCRIPTS: usize = 4;
-/// The kernel looks at this many bytes of a script's first line.
+/// Bytes of a script's first line that the kernel reads.
 const LONGEST_LINE: usize = 256;
 /// Set-user-id and set-group-id.
 const CHANGES_IDENTITY: u32 = 0o6000;
 
-/// Why not.
+/// Reasons against preloading.
 #[derive(Debug, thiserror::Error)]
 pub enum NotWrappable {
-    /// Its file cannot be read.
+    /// The file of the program cannot be read.
     #[error("{path} cannot be read: {source}")]
     Unreadable {
         /// The program.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// It is no program that this machine runs by itself.
+    /// The file is no program for this machine.
     #[error("{0} is neither an ELF program of this machine nor a script")]
     Foreign(PathBuf),
-    /// It is for another kind of processor than the library.
+    /// The program is for another processor than the library.
     #[error("{0} is not an x86-64 program, and only these can be recorded so far")]
     OtherProcessor(PathBuf),
-    /// It has no loader that could load the library.
+    /// The program has no loader, and only a loader can preload.
     #[error("{0} is statically linked: no library can be preloaded")]
     Static(PathBuf),
-    /// The loader does not preload into what runs with another's rights.
+    /// The loader does not preload into a program with the rights of another user.
     #[error("{0} is set-user-id or set-group-id: no library can be preloaded")]
     ChangesIdentity(PathBuf),
 }
 
-/// Can the library be preloaded into this program, or the interpreter of this script?
+/// Checks that the library can be preloaded into this program, or into the interpreter of this script.
 ///
 /// # Errors
-/// Why not.
+/// The reason against preloading.
 pub fn check(path: &Path) -> Result<(), NotWrappable> {
     let mut path = path.to_owned();
     for _ in 0..MOST_SCRIPTS {
@@ -65,7 +66,7 @@ pub fn check(path: &Path) -> Result<(), NotWrappable> {
     Err(NotWrappable::Foreign(path))
 }
 
-/// The interpreter of a script; `None`: it is none.
+/// The interpreter of a script; `None`: the file is no script.
 #[must_use]
 pub fn script_of(path: &Path) -> Option<PathBuf> {
     interpreter(&read(path).ok()?).map(|interpreter| interpreter.program())
@@ -186,7 +187,7 @@ pub mod properties {
             assert!(check_elf(bytes).is_err(), "it is a script");
             return;
         }
-        // Where memory from the allocator begins, numbers may.
+        // The allocator aligns the bytes, as the parser needs for numbers.
         let bytes = bytes.to_vec();
         let loader = names_loader(&bytes);
         assert_eq!(
@@ -216,7 +217,7 @@ pub mod properties {
         if bytes.len() < 64 || !is_program || ![2, 3].contains(&kind) || machine != 62 {
             return None;
         }
-        // More than 65,534 headers are counted elsewhere: no program has so many.
+        // A file with more than 65,534 headers stores the count elsewhere: no program has that many.
         if begin == 0 || count == 0 || count == 0xffff {
             return Some(false);
         }
@@ -299,7 +300,7 @@ mod tests {
         changed(&[]).expect("it has a loader");
         let endless = changed(&[(40, 0xff), (41, 0xff), (42, 0xff), (43, 0xff)]);
         endless.expect("nobody reads its sections");
-        // A big-endian machine.
+        // A program for a big-endian machine.
         let big = changed(&[(5, 2), (16, 0), (17, 3), (18, 0), (19, 62)]);
         assert!(matches!(big, Err(NotWrappable::Foreign(_))));
         for kind in [1, 4] {

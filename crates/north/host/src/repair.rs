@@ -1,8 +1,8 @@
-//! A TCP socket that goes on where another one stood.
+//! A TCP socket that continues the connection of another socket.
 //!
-//! The kernel lets a privileged process say what a socket's sequence numbers, options and queues are
-//! (`TCP_REPAIR`; Linux 3.5, for checkpoints). So the new server's socket needs no handshake and no translation: its
-//! numbers are those that the client knows.
+//! A privileged process may set the sequence numbers, options and queues of a socket (`TCP_REPAIR`; Linux 3.5, for
+//! checkpoints). With the numbers that the client knows, the new server's socket needs no handshake and no
+//! translation.
 
 use std::{
     io::{self, Write as _},
@@ -19,35 +19,35 @@ use wire::SeqNumber;
 
 use crate::counts::{Shape, is_unused, option};
 
-/// What a socket is to be like.
+/// State of a socket to build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blueprint {
-    /// The server's end.
+    /// The server's address.
     pub local: SocketAddr,
-    /// The client's.
+    /// The client's address.
     pub peer: SocketAddr,
-    /// The first number that the client has not acknowledged: the next byte that is written has it.
+    /// The first number that the client has not acknowledged: the number of the next written byte.
     pub acknowledged: SeqNumber,
-    /// The next number that is expected from the client.
+    /// The next number that the server expects from the client.
     pub expected: SeqNumber,
-    /// What the client has agreed to.
+    /// Options of the client.
     pub options: Options,
     /// The TSval of the first segment, if timestamps were agreed.
     pub timestamp: Option<u32>,
-    /// What the client has room for from `acknowledged` on, bytes.
+    /// The client's receive window from `acknowledged` on, bytes.
     pub send_window: u32,
-    /// What the client was told that there is room for from `expected` on, bytes.
+    /// The receive window from `expected` on that the client knows, bytes.
     pub receive_window: u32,
 }
 
-/// What was agreed in the handshake.
+/// Options of the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
-    /// The largest segment that the client takes, bytes; `None`: it has not said so.
+    /// The client's MSS, bytes; `None`: the client sent no MSS.
     pub mss: Option<u16>,
-    /// How far window fields are shifted: the client's, and the server's.
+    /// Window scales: the client's, and the server's.
     pub window_scales: Option<(u8, u8)>,
-    /// Selective acknowledgements.
+    /// SACK is agreed.
     pub sack: bool,
 }
 
@@ -73,19 +73,19 @@ struct RepairWindow {
 const QUEUE_RECEIVED: c_int = 1;
 const QUEUE_SENT: c_int = 2;
 const REPAIR_ON: c_int = 1;
-/// Off, without a window probe: the client hears nothing of it.
+/// Leaves repair without a window probe: no segment goes to the client.
 const REPAIR_OFF: c_int = -1;
 const OPTION_MSS: u32 = 2;
 const OPTION_WINDOW: u32 = 3;
 const OPTION_SACK: u32 = 4;
 const OPTION_TIMESTAMP: u32 = 8;
 
-/// What the kernel lets a program say of the largest segment, bytes (`TCP_MIN_MSS`, `MAX_TCP_WINDOW`).
+/// Bounds of the kernel for a largest segment, bytes (`TCP_MIN_MSS`, `MAX_TCP_WINDOW`).
 const LEAST_SEGMENT: c_int = 88;
 const MOST_SEGMENT: c_int = 32767;
 
-/// The same TSval, or the next one. An odd one would be the beginning of a clock of microseconds (Linux 6.7): that
-/// comes round while a client rests for half an hour, which takes what comes then for something old (RFC 7323 5.5).
+/// The next even TSval. An odd TSval would switch the socket to a clock of microseconds (Linux 6.7). Such a clock
+/// wraps around in half an hour of silence, and then the client takes new segments for old segments (RFC 7323 5.5).
 fn in_milliseconds(timestamp: u32) -> u32 {
     timestamp.wrapping_add(timestamp & 1)
 }
@@ -107,11 +107,10 @@ fn set_tcp<T: Copy>(socket: &impl AsRawFd, name: c_int, value: T) -> io::Result<
 }
 
 impl Blueprint {
-    /// The socket, connected. The client hears nothing of it.
+    /// Builds the connected socket. No segment goes to the client.
     ///
     /// # Errors
-    /// We may not (CAP_NET_ADMIN), the kernel cannot (CONFIG_CHECKPOINT_RESTORE), or there is such a connection
-    /// already.
+    /// The process lacks CAP_NET_ADMIN, the kernel lacks CONFIG_CHECKPOINT_RESTORE, or the connection already exists.
     pub fn build(&self) -> io::Result<TcpStream> {
         let family = match self.local {
             SocketAddr::V4(_) => AddressFamily::INET,
@@ -123,7 +122,7 @@ impl Blueprint {
         set_tcp(&socket, libc::TCP_QUEUE_SEQ, self.acknowledged.0)?;
         set_tcp(&socket, libc::TCP_REPAIR_QUEUE, QUEUE_RECEIVED)?;
         set_tcp(&socket, libc::TCP_QUEUE_SEQ, self.expected.0)?;
-        // The listener has the port, too: in repair that is no obstacle.
+        // The listener has the port, too: repair allows both.
         bind(&socket, &self.local)?;
         self.connect(&socket)?;
         self.agree(&socket)?;
@@ -132,17 +131,17 @@ impl Blueprint {
         }
         self.open_windows(&socket)?;
         set_tcp(&socket, libc::TCP_REPAIR, REPAIR_OFF)?;
-        // As one that was accepted: what of it outlives the server, since a client still lacks something, is
-        // not to keep the next life from the port.
+        // As after accept: after the server's death the socket may stay, because a client still lacks data. Such a
+        // socket must not keep the next incarnation from the port.
         set(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)?;
         Ok(TcpStream::from(socket))
     }
 
-    /// That of a connection that is there, and in which nothing was said yet; `None`: it is none, or something was.
-    /// Its program must not touch it meanwhile.
+    /// The blueprint of a connection without data up to now. `None`: the socket is no such connection. The program
+    /// must not use the socket meanwhile.
     ///
     /// # Errors
-    /// We may not (CAP_NET_ADMIN), or the kernel does not say.
+    /// The process lacks CAP_NET_ADMIN, or the kernel does not answer.
     pub fn of(socket: BorrowedFd<'_>) -> io::Result<Option<Self>> {
         let Some(shape) = Shape::of(socket)? else {
             return Ok(None);
@@ -151,7 +150,7 @@ impl Blueprint {
         let (Some(local), Some(peer)) = (internet(local), peer.and_then(internet)) else {
             return Ok(None);
         };
-        // To be in repair sets this one, too.
+        // Repair changes this option, too.
         let mut reuse: c_int = 0;
         option(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, &mut reuse)?;
         set_tcp(&socket, libc::TCP_REPAIR, REPAIR_ON)?;
@@ -206,15 +205,15 @@ impl Blueprint {
         })
     }
 
-    /// The kernel decides here how large segments are, and looks at that again when the route is another one. In
-    /// repair no client has said what it takes by then: it would be 536 bytes.
+    /// Sets the MSS before connect: the kernel computes the size of segments here, and again when the route changes.
+    /// In repair the client's MSS is not known yet, and without this step segments would have 536 bytes.
     fn connect(&self, socket: &OwnedFd) -> io::Result<()> {
         if let Some(mss) = self.options.mss {
             let mss = c_int::from(mss).clamp(LEAST_SEGMENT, MOST_SEGMENT);
             set_tcp(socket, libc::TCP_MAXSEG, mss)?;
         }
         connect(socket, &self.peer)?;
-        // As in one that was accepted, the program has said nothing of it.
+        // Removes the program's limit again, as in an accepted socket.
         set_tcp(socket, libc::TCP_MAXSEG, 0)
     }
 
@@ -257,13 +256,13 @@ impl Blueprint {
     }
 }
 
-/// An address of a network, as it is written.
+/// An IP address with port; IPv4-mapped addresses become IPv4.
 fn internet(address: SocketAddrAny) -> Option<SocketAddr> {
     let address = SocketAddr::try_from(address).ok()?;
     Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
 }
 
-/// What the kernel counts for what is in the socket already, bytes.
+/// Memory of the data in the socket as the kernel counts, bytes.
 fn queued(socket: &TcpStream) -> io::Result<usize> {
     /// `SK_MEMINFO_WMEM_QUEUED` of linux/sock_diag.h.
     const QUEUED: usize = 5;
@@ -277,11 +276,11 @@ fn queued(socket: &TcpStream) -> io::Result<usize> {
     Ok(numbers[QUEUED] as usize)
 }
 
-/// Write what the server had said, and its client may not have: all of it at once, since the program that is given the
-/// socket has written it, and does not wait for it again.
+/// Writes the output that the client may lack, all at once: the program has written these bytes already, and does not
+/// wait again.
 ///
 /// # Errors
-/// We may not (CAP_NET_ADMIN), the kernel has no room, or the client [is gone](is_gone).
+/// The process lacks CAP_NET_ADMIN, the kernel has no memory, or the client [is gone](is_gone).
 pub fn say_again(socket: &TcpStream, said: &[u8]) -> io::Result<()> {
     /// The kernel counts more than the bytes.
     const OVERHEAD: usize = 2;
@@ -300,13 +299,13 @@ pub fn say_again(socket: &TcpStream, said: &[u8]) -> io::Result<()> {
             "the socket does not take what was said already",
         ));
     }
-    // From here on the kernel may size it again (Linux 5.14; without, it stays that large).
+    // Lets the kernel adapt the size again (Linux 5.14; an older kernel keeps the large buffer).
     let _ = set(socket, libc::SOL_SOCKET, SO_BUF_LOCK, 0);
     Ok(())
 }
 
-/// How many bytes. A client that resets the connection meanwhile ends a call that has written some; the next call says
-/// so.
+/// Writes until the socket is full. Returns the number of bytes. If the client resets the connection meanwhile, a
+/// call may write a part, and the next call fails.
 fn write_all_that_fits(mut socket: &TcpStream, said: &[u8]) -> io::Result<usize> {
     let mut written = 0;
     while written < said.len() {
@@ -320,7 +319,7 @@ fn write_all_that_fits(mut socket: &TcpStream, said: &[u8]) -> io::Result<usize>
     Ok(written)
 }
 
-/// Is it the client that has ended the connection?
+/// Whether the client has ended the connection.
 #[must_use]
 pub fn is_gone(error: &io::Error) -> bool {
     let gone = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset];

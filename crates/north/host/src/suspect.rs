@@ -1,6 +1,5 @@
-//! Which request has killed the server? The one that was read last, if the server dies again and again before it reads
-//! another one, and has not said anything since it read that. Where a child has died, what is the matter is the
-//! child's.
+//! The request that has killed the server: the last read, if the server dies again and again after the same read and
+//! without output since then. After the death of a child the child's session is given up.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,20 +11,20 @@ use north_abi::{AcceptedConnection, Call, Record, Which, layout::Fate};
 
 use crate::{Ends, Memory, framing::each};
 
-/// What a client said last.
+/// The last read of a client's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Suspect {
-    /// Where in the stream it is read.
+    /// Position of the read in the stream.
     pub at: u64,
-    /// Its connection; `None`: that cannot be told.
+    /// The connection; `None`: unknown.
     pub ends: Option<Ends>,
-    /// Something was said since: what was answered cannot be taken back.
+    /// Output has left since the read, and cannot be taken back.
     pub is_answered: bool,
 }
 
 impl Suspect {
-    /// Of a service whose first process serves all clients; `None`: nothing was read, or others do. `known` are the
-    /// connections, with their descriptors, that were open where the record begins.
+    /// The suspect of a service whose first process serves all clients. `None`: no read, or other processes serve.
+    /// `known` are the open connections at the start of the record, with their descriptors.
     ///
     /// # Errors
     /// The record cannot be read.
@@ -60,7 +59,7 @@ impl Suspect {
 }
 
 impl Memory {
-    /// Has this process noted that its connection goes on as its clients' do, by this number?
+    /// Whether this process has recorded that its connection joins the clients' connections, under this number.
     ///
     /// # Errors
     /// The record cannot be read.
@@ -74,8 +73,8 @@ impl Memory {
         Ok(has_joined)
     }
 
-    /// The child that has crashed, which is no first process: the one with this number (the kernel's), or the only one
-    /// that is dead and has not ended by itself. To be asked before the others are killed.
+    /// The crashed child: the process with this process id, or else the only process that is dead and has not ended
+    /// by itself. Never the first process. The caller asks before killing the other processes.
     #[must_use]
     pub fn crashed_child(&self, pid: u32) -> Option<u32> {
         let page = self.page();
@@ -88,18 +87,18 @@ impl Memory {
         let present = || self.processes().filter(|number| !has_left(number));
         let its = |number: &u32| pid > 1 && liveness(number).pid() == pid;
         let mut dead = present().filter(|number| liveness(number).is_dead());
-        // In a namespace of its own it has another number there.
+        // In another PID namespace the process has another process id.
         let only = dead.next().filter(|_| dead.next().is_none());
         let known = present().rfind(its);
         known.or(only).filter(|number| *number > 0)
     }
 
-    /// This child is not begun again, nor is who is of its session: of the oldest of its ancestors that has a client,
-    /// or may have. Their parent hears that they were killed. Tells which clients they have, or had, and no other
-    /// process of the service.
+    /// Gives up the session of this child: the child, its ancestors up to the oldest with a client, or with a
+    /// possible client, and all descendants of that ancestor. A replay does not start these processes again, and
+    /// their parent sees a kill. Returns the clients that only this session has or had.
     ///
     /// # Errors
-    /// Their records cannot be read.
+    /// The records cannot be read.
     pub fn give_up_session(&self, child: u32) -> io::Result<BTreeSet<Ends>> {
         let all = &self.page().processes.0;
         let parent = |number: u32| all[number as usize].parent.load(Ordering::Acquire);

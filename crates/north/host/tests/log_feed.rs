@@ -1,4 +1,4 @@
-//! A record that comes in pieces: whole records are in the file, and nothing else.
+//! A record that arrives in pieces: the file has whole records only.
 
 use north_abi::{HEADER_MAX, Record};
 use north_host::{Call, LogFeed, Memory};

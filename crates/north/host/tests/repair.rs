@@ -1,4 +1,4 @@
-//! A client's connection goes on with a socket that was made at its numbers.
+//! A client's connection continues with a socket that was made at the connection's sequence numbers.
 
 use std::{
     io::{Read as _, Write as _},
@@ -38,7 +38,7 @@ fn set(socket: &TcpStream, name: c_int, value: c_int) {
     assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Where the socket stands. It is gone afterwards, and its client has not heard of that.
+/// The state of the socket, which is then closed in repair: no segment goes to the client.
 fn take_down(socket: TcpStream) -> Blueprint {
     set(&socket, libc::TCP_REPAIR, 1);
     set(&socket, libc::TCP_REPAIR_QUEUE, 2);
@@ -63,7 +63,7 @@ fn take_down(socket: TcpStream) -> Blueprint {
     }
 }
 
-/// How many bytes the other end has not acknowledged.
+/// Bytes that the other end has not acknowledged.
 fn unacknowledged(socket: &TcpStream) -> libc::c_int {
     let mut count = 0;
     // SAFETY: the kernel writes a number, which lives as long as the call.
@@ -109,7 +109,7 @@ fn accepted_connection_moves_to_new_socket() {
     goes_on((Ipv4Addr::LOCALHOST, 0).into(), 0);
 }
 
-/// What the kernel says of a connection from here is what one is built by that goes on with it.
+/// A socket built from the kernel's answers continues an upstream connection.
 #[test]
 fn opened_connection_moves_to_new_socket() {
     for address in [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()] {
@@ -154,7 +154,7 @@ fn unacknowledged_output_is_retransmitted() {
     goes_on((Ipv6Addr::LOCALHOST, 0).into(), 3_000_000);
 }
 
-/// Parts of `struct tcp_info`: what was agreed, and the largest segment that is sent, bytes.
+/// Parts of `struct tcp_info`: the agreed options, and the largest sent segment, bytes.
 fn agreed_and_segment(socket: &TcpStream) -> (u8, u32) {
     const OPTIONS: usize = 5;
     const SEGMENT: usize = 16;
@@ -163,7 +163,7 @@ fn agreed_and_segment(socket: &TcpStream) -> (u8, u32) {
     (information[OPTIONS], u32::from_ne_bytes(*segment))
 }
 
-/// A connection with a socket of ours at one end, which is like this.
+/// A connection with a built socket at the server's end. `change` adapts the blueprint.
 fn built(address: SocketAddr, change: impl FnOnce(&mut Blueprint)) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(address).expect("a port");
     let client = TcpStream::connect(listener.local_addr().expect("an address"));
@@ -176,10 +176,10 @@ fn built(address: SocketAddr, change: impl FnOnce(&mut Blueprint)) -> (TcpStream
     )
 }
 
-/// They were 524 bytes long until the kernel looked at the route again.
+/// Without [`Blueprint::build`]'s MSS the segments had 524 bytes until the route changed.
 #[test]
 fn repaired_socket_keeps_mss() {
-    /// What timestamps take of it, bytes.
+    /// Size of the timestamps option in a segment, bytes.
     const TIMESTAMPS: u32 = 12;
     for address in [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()] {
         for mss in [88, 536, 1400, 8960, 32_767, u16::MAX] {
@@ -194,7 +194,7 @@ fn repaired_socket_keeps_mss() {
     }
 }
 
-/// Since Linux 6.7 every second TSval was the beginning of a clock of microseconds.
+/// Since Linux 6.7 an odd TSval switches the socket to a clock of microseconds.
 #[test]
 fn repaired_timestamps_count_milliseconds() {
     /// `TCPI_OPT_USEC_TS` of linux/tcp.h.
@@ -207,13 +207,14 @@ fn repaired_timestamps_count_milliseconds() {
         set(&server, libc::TCP_REPAIR, 1);
         let now: u32 = get(&server, libc::TCP_TIMESTAMP);
         set(&server, libc::TCP_REPAIR, -1);
-        // The kernel says an even one, too.
+        // The kernel may report an even value, too.
         let passed = (now | 1).wrapping_sub(timestamp);
         assert!(passed < 1 << 31, "{timestamp} {now}");
     }
 }
 
-/// A client that has closed a connection resets it when more comes. That is no trouble of ours.
+/// A client that has closed a connection resets the connection when more data arrives. This is no error of the
+/// repair.
 #[test]
 fn repair_after_client_close_finds_client_gone() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");

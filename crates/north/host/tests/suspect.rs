@@ -1,4 +1,4 @@
-//! What a server has read last, and of whom.
+//! The last read of a server, and the client whose data was read.
 
 use std::{net::SocketAddr, sync::atomic::Ordering};
 
@@ -18,7 +18,7 @@ fn sockaddr(address: &str) -> Vec<u8> {
     bytes
 }
 
-/// Appends a record, and tells where it begins.
+/// Appends a record. Returns the offset of the record.
 fn append(memory: &Memory, call: Call, fd: u32, outcome: i64, payload: &[u8]) -> u64 {
     let record = Record {
         call,
@@ -57,7 +57,7 @@ fn reused_descriptor_names_last_client() {
     assert_eq!(Suspect::of(&memory, &[]).expect("read"), None);
     accept(&memory, 7, "10.0.0.1:1000");
     append(&memory, Call::Read, 7, 5, b"hello");
-    // Longer than what is looked at at once; and the descriptor is another one's by now.
+    // A record longer than a read of the stream. Afterwards the descriptor has another connection.
     let long = vec![b'x'; 3 << 20];
     append(&memory, Call::Read, 7, long.len() as i64, &long);
     accept(&memory, 7, "10.0.0.1:2000");
@@ -78,7 +78,7 @@ fn reused_descriptor_names_last_client() {
     assert_eq!(Suspect::of(&memory, &[]).expect("read"), Some(answered));
 }
 
-/// What came from elsewhere may have been answered there.
+/// The earlier host may have answered a read of a record from elsewhere.
 #[test]
 fn read_on_earlier_host_is_answered() {
     let memory = Memory::new().expect("memory");
@@ -88,7 +88,7 @@ fn read_on_earlier_host_is_answered() {
     assert_eq!((suspect.ends, suspect.is_answered), (None, true));
 }
 
-/// Who was connected already when an image was made is known from that, until the descriptor is another one's.
+/// The image knows the connections at its snapshot point, until a descriptor is reused.
 #[test]
 fn connection_older_than_log_is_known() {
     let memory = Memory::new().expect("memory");

@@ -1,4 +1,4 @@
-//! Which processes are begun again in a replay.
+//! Processes that a replay starts again.
 
 use std::collections::BTreeSet;
 
@@ -22,12 +22,12 @@ fn add_of(bytes: &mut Vec<u8>, call: Call, fd: u32, outcome: i64, payload: &[u8]
     bytes.extend_from_slice(payload);
 }
 
-/// A stream: its process has this parent, and these fates.
+/// Feeds the stream of a process with this parent and these fates.
 fn process(memory: &Memory, number: u32, parent: u32, fates: &[Fate], ends: Ends) {
     process_of(memory, number, parent, parent, fates, ends);
 }
 
-/// The same with the one that has made what it talks by.
+/// As [`process`], with the maker of the process's channels.
 fn process_of(memory: &Memory, number: u32, parent: u32, maker: u32, fates: &[Fate], ends: Ends) {
     let mut bytes = Vec::new();
     let pid = i64::from(number) + 100;
@@ -46,7 +46,7 @@ fn process_of(memory: &Memory, number: u32, parent: u32, maker: u32, fates: &[Fa
         .expect("room for it");
 }
 
-/// Also if the streams come from elsewhere.
+/// The same holds for streams from elsewhere.
 #[test]
 fn children_with_clients_start_with_parents() {
     let memory = Memory::new().expect("memory");
@@ -55,14 +55,14 @@ fn children_with_clients_start_with_parents() {
         (0, &[], gone),
         (0, &[Fate::Talks], gone),                  // 1: its child serves
         (1, &[Fate::Holds, Fate::Serves], here),    // 2
-        (0, &[Fate::Holds], gone),                  // 3: it may have a client
-        (0, &[Fate::Holds, Fate::Talks], gone),     // 4: that is no server's way
-        (0, &[Fate::Serves, Fate::Ends], here),     // 5: its client is to hear the end
+        (0, &[Fate::Holds], gone),                  // 3: may have a client
+        (0, &[Fate::Holds, Fate::Talks], gone),     // 4: no server works like this
+        (0, &[Fate::Serves, Fate::Ends], here),     // 5: the client must receive the end
         (0, &[Fate::Serves, Fate::Ends], gone),     // 6
         (0, &[Fate::Serves, Fate::Executes], here), // 7
         (0, &[Fate::Holds, Fate::Ends], gone),      // 8
         (8, &[], gone),                             // 9
-        (0, &[Fate::Serves], gone), // 10: its client is gone, and it may not know that
+        (0, &[Fate::Serves], gone),                 // 10: the client is gone, perhaps unnoticed
     ];
     for (number, (parent, fates, ends)) in (0..).zip(all) {
         process(&memory, number, parent, fates, ends);
@@ -76,7 +76,7 @@ fn children_with_clients_start_with_parents() {
     assert!(memory.is_served_by_children());
 }
 
-/// A process has begun these.
+/// Records of a process that has forked these children.
 fn forks(bytes: &mut Vec<u8>, numbers: impl IntoIterator<Item = u32>) {
     for number in numbers {
         add(bytes, Call::Fork, number.into(), &[]);
@@ -84,7 +84,7 @@ fn forks(bytes: &mut Vec<u8>, numbers: impl IntoIterator<Item = u32>) {
     }
 }
 
-/// Those that have no clients go on where they were, if that is known, and their parents wait for them.
+/// Children without clients continue if their state is known, because their parents wait for them.
 #[test]
 fn running_children_are_started() {
     let memory = Memory::new().expect("memory");
@@ -92,16 +92,16 @@ fn running_children_are_started() {
         (0, &[]),
         (0, &[]),                         // 1
         (0, &[Fate::Holds, Fate::Talks]), // 2
-        (0, &[Fate::Ends]),               // 3: its parent has not heard of that
-        (0, &[Fate::Ends]),               // 4: it has
-        (0, &[]),                         // 5: it was sent a signal
-        (0, &[]),                         // 6: another one was begun in its place
+        (0, &[Fate::Ends]),               // 3: the parent has not waited
+        (0, &[Fate::Ends]),               // 4: the parent has waited
+        (0, &[]),                         // 5: got a signal
+        (0, &[]),                         // 6: the fork failed, and a later fork succeeded
         (0, &[]),                         // 7
         (7, &[]),                         // 8
         (0, &[Fate::Executes]),           // 9
         (0, &[Fate::Shares]),             // 10
         (4, &[]),                         // 11
-        (0, &[Fate::Ends, Fate::Talks]),  // 12: its parent has heard of that
+        (0, &[Fate::Ends, Fate::Talks]),  // 12: the parent has waited
     ];
     for (number, (parent, fates)) in (0..).zip(all) {
         process(&memory, number, parent, fates, Ends::default());
@@ -116,7 +116,7 @@ fn running_children_are_started() {
     add(&mut first, Call::Wait, 104, &[]);
     add_of(&mut first, Call::Kill, 105, 0, &[]);
     add(&mut first, Call::Fork, 6, &[]);
-    forks(&mut first, [7, 9, 10, 12, 14]); // 14 has noted nothing yet
+    forks(&mut first, [7, 9, 10, 12, 14]); // 14 has no records yet
     add(&mut first, Call::Wait, 112, &[]);
     feed(0, &first);
     for (parent, child) in [(7, 8), (4, 11)] {
@@ -126,14 +126,14 @@ fn running_children_are_started() {
     }
     memory.to_be_replayed(&mut []).expect("memory");
     assert_eq!(memory.begun(), BTreeSet::from([0, 1, 2, 3, 7, 8, 14]));
-    // Of what two write to one pipe, nobody knows the order.
+    // No record has the order of two writers to one pipe.
     process(&memory, 15, 0, &[Fate::Talks], Ends::default());
     let mut more = Vec::new();
     forks(&mut more, [15]);
     feed(0, &more);
     memory.to_be_replayed(&mut []).expect("memory");
     assert_eq!(memory.begun(), BTreeSet::from([0, 1, 3, 7, 8, 14]));
-    // A signal to a group may have been for any of them that was at work.
+    // A signal to a group may have been for any running child.
     let mut last = Vec::new();
     let group = (-100_i32).cast_unsigned();
     add_of(&mut last, Call::Kill, group, 0, &[]);
@@ -142,7 +142,7 @@ fn running_children_are_started() {
     assert_eq!(memory.begun(), BTreeSet::from([0, 3]));
 }
 
-/// What was on its way between them is to be there again.
+/// Bytes in a channel must be there again after the replay.
 #[test]
 fn ipc_peers_of_started_process_are_started() {
     let memory = Memory::new().expect("memory");
@@ -152,7 +152,7 @@ fn ipc_peers_of_started_process_are_started() {
     process(&memory, 2, 1, &[Fate::Confers, Fate::Serves], here);
     process(&memory, 3, 1, &[Fate::Confers, Fate::Ends], gone);
     process(&memory, 4, 1, &[Fate::Ends], gone);
-    process_of(&memory, 5, 4, 1, &[Fate::Confers], gone); // by what its parent has from 1
+    process_of(&memory, 5, 4, 1, &[Fate::Confers], gone); // over the channels of 1 that its parent has
     process(&memory, 6, 1, &[Fate::Confers, Fate::Executes], gone);
     process(&memory, 7, 0, &[], gone);
     process(&memory, 8, 7, &[Fate::Confers], gone);
@@ -164,7 +164,7 @@ fn ipc_peers_of_started_process_are_started() {
     assert_eq!(memory.begun(), BTreeSet::from([0, 1, 2, 3, 4, 5]));
 }
 
-/// Who follows begins the first process only, and is of use as long as no child may have a client.
+/// A replica starts the first process only, and is usable as long as no child may have a client.
 #[test]
 fn replica_starts_main_process_only() {
     let memory = Memory::new().expect("memory");
@@ -181,7 +181,7 @@ fn replica_starts_main_process_only() {
     assert_eq!(memory.begun(), BTreeSet::from([0]));
 }
 
-/// Of a child nothing may have arrived but that it was to be begun: no other one gets its number.
+/// Only the announcement of a child may have arrived. The number is reserved all the same.
 #[test]
 fn process_number_is_unique() {
     let memory = Memory::new().expect("memory");
@@ -192,7 +192,7 @@ fn process_number_is_unique() {
     assert_eq!(memory.length(7), 0);
 }
 
-/// An image is of the first process alone: children must be over, and nobody may wait for what they have said.
+/// An image has the first process only: all children must have ended, and no client may depend on their output.
 #[test]
 fn running_children_prevent_image() {
     let at_work = |fates: &[Fate]| {
@@ -213,14 +213,14 @@ fn running_children_prevent_image() {
     for fates in over {
         assert!(!at_work(fates).has_children_at_work(), "{fates:?}");
     }
-    // One that was at work when the server died has died with it.
+    // A child at work died with the server.
     let memory = at_work(&[Fate::Talks]);
     assert!(memory.has_children_at_work());
     memory.to_be_replayed(&mut []).expect("memory");
     assert!(!memory.has_children_at_work());
 }
 
-/// It is begun no more, nor is who is of its session; the others are.
+/// A replay starts neither the child nor its session again, and starts all other processes.
 #[test]
 fn abandoned_session_is_not_started() {
     let memory = Memory::new().expect("memory");
@@ -231,7 +231,7 @@ fn abandoned_session_is_not_started() {
         (0, &[Fate::Serves], other),            // 1
         (0, &[Fate::Serves], its),              // 2: its child dies
         (2, &[Fate::Serves], childs),           // 3
-        (2, &[Fate::Confers], gone),            // 4: has talked by what 2 has made
+        (2, &[Fate::Confers], gone),            // 4: uses channels of 2
         (0, &[Fate::Serves, Fate::Ends], gone), // 5
     ];
     for (number, (parent, fates, ends)) in (0..).zip(all) {
@@ -246,8 +246,8 @@ fn abandoned_session_is_not_started() {
     assert_eq!(memory.begun(), BTreeSet::from([0, 1]));
 }
 
-/// A manager that has no client is nobody's session; and a client that somebody else has, or had, is not the child's
-/// alone.
+/// A manager without clients belongs to no session. A client that another process has or had does not belong to the
+/// session.
 #[test]
 fn quarantine_spares_manager_and_shared_clients() {
     let memory = Memory::new().expect("memory");

@@ -1,7 +1,7 @@
-//! Allocators read clocks, to give memory back now and then, and where the next piece of memory is depends on what was
-//! given back. Addresses are part of what a program computes: it prints them, sorts and hashes by them. So what
-//! allocators see is the process's clock as it stands, which is not put forward for them and counts no reading: it is
-//! the same in a replay, at no note.
+//! The clock of allocators. Allocators read clocks in order to give memory back from time to time, and the address of
+//! the next allocation depends on the memory given back. A program computes with addresses: prints, sorts and hashes
+//! them. An allocator therefore reads the process's clock without putting the clock forward, and without a counted
+//! reading: a replay shows the same time without a record.
 
 use core::{
     ffi::{CStr, c_int, c_void},
@@ -10,19 +10,19 @@ use core::{
 
 use libc::{PF_X, PT_LOAD, dl_phdr_info};
 
-/// How their libraries are called.
+/// Names of allocator libraries.
 const NAMES: [&[u8]; 3] = [b"libjemalloc", b"libtcmalloc", b"libmimalloc"];
 
-/// The code of the one that the program uses.
+/// Code of the program's allocator.
 static START: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
-/// It was looked for.
+/// The search for the allocator is over.
 static IS_FOUND: AtomicBool = AtomicBool::new(false);
 
-/// What the process's monotonic clock showed when it was put forward last, nanoseconds; 0 before that.
+/// Monotonic time of the process at the last tick, nanoseconds; 0 before the first tick.
 static TIME: AtomicU64 = AtomicU64::new(0);
 
-/// Nothing is recorded, so they have the kernel's clocks.
+/// Without recording allocators read the kernel's clocks.
 pub(crate) fn leave_alone() {
     END.store(0, Ordering::Relaxed);
     IS_FOUND.store(true, Ordering::Relaxed);
@@ -34,16 +34,16 @@ pub(crate) fn tell(monotonic: u64) {
     TIME.store(monotonic, Ordering::Relaxed);
 }
 
-/// What they are told the time is, nanoseconds; helper threads, too, for they share what is allocated.
+/// Time that allocators read, nanoseconds; also in helper threads, because all threads share the memory.
 pub(crate) fn time() -> u64 {
     TIME.load(Ordering::Relaxed)
 }
 
-/// An allocator is at work, and has looked at its clock, before the program has begun.
+/// An allocator may read its clock before the program has begun.
 #[cold]
 fn find() {
     IS_FOUND.store(true, Ordering::Relaxed);
-    // SAFETY: our own function, which takes what it is given.
+    // SAFETY: our own function, with matching arguments.
     unsafe { libc::dl_iterate_phdr(Some(look), core::ptr::null_mut()) };
 }
 
@@ -59,7 +59,7 @@ unsafe extern "C" fn look(library: *mut dl_phdr_info, _: usize, _: *mut c_void) 
     if !NAMES.iter().any(|known| file.starts_with(known)) {
         return 0;
     }
-    // SAFETY: so many headers are there.
+    // SAFETY: the library has this number of headers.
     let headers =
         unsafe { core::slice::from_raw_parts(library.dlpi_phdr, library.dlpi_phnum.into()) };
     for header in headers {
@@ -73,7 +73,7 @@ unsafe extern "C" fn look(library: *mut dl_phdr_info, _: usize, _: *mut c_void) 
     0
 }
 
-/// Was this called from there?
+/// Whether the caller with this return address is the allocator.
 #[inline]
 pub(crate) fn has(return_address: usize) -> bool {
     if !IS_FOUND.load(Ordering::Relaxed) {

@@ -1,7 +1,7 @@
-//! The calls that we stand in for, under the C library's names.
+//! The calls that the shim replaces, under the C library's names.
 //!
-//! Each asks for the wrap ([`crate::wrap::with`]) and does without where there is none: in another thread, in a
-//! process that is not wrapped, or when the call comes from inside of the wrap.
+//! Each call asks for the wrap ([`crate::wrap::with`]) and continues without recording if there is none: in a helper
+//! thread, in a process that is not wrapped, or in a call from inside the shim.
 
 pub(crate) mod accepting;
 mod binding;
@@ -46,8 +46,8 @@ use crate::{
     wrap,
 };
 
-/// What this descriptor is to the thread that asks. A helper thread that touches a client's connection ends the
-/// service: nobody could replay what it does.
+/// Kind of the descriptor for the calling thread. A helper thread that uses a client's connection ends the service:
+/// no replay could repeat such a use.
 fn kind(fd: c_int, call: &'static str) -> Kind {
     let kind = kind_of(fd);
     match kind {
@@ -61,7 +61,7 @@ fn kind(fd: c_int, call: &'static str) -> Kind {
     }
 }
 
-/// The server does what cannot be replayed.
+/// The server has made a call that cannot be replayed.
 #[cold]
 pub(crate) fn refuse(why: &[&[u8]]) -> ! {
     // SAFETY: no memory is involved.

@@ -1,5 +1,5 @@
-//! Child processes. Those that a replay does not begin again have done what they did, and what they told their parent
-//! is in the parent's record. One of them that was still at work has died with the earlier life.
+//! Child processes. A child that a replay does not start again has done its work, and the parent's record has the
+//! child's output to the parent. A child that was at work has died with the earlier incarnation.
 
 use core::mem::MaybeUninit;
 
@@ -10,21 +10,21 @@ use crate::sys::sys;
 /// Children at once.
 const CHILDREN_MAX: usize = 4096;
 
-/// One whose end the program has not heard of.
+/// A child whose end the program has not seen.
 #[derive(Clone, Copy, Default)]
 struct Child {
-    /// Its process id, as the program knows it; 0: none.
+    /// Process id as the program knows the child; 0: none.
     known: pid_t,
-    /// The one that it has; 0: it has died with an earlier life.
+    /// Present process id; 0: the child died with an earlier incarnation.
     real: pid_t,
-    /// The number of its stream.
+    /// Number of the child's stream.
     number: u32,
-    /// Its signal is in the record; its own, in a replay, is none.
+    /// The record has the SIGCHLD of this child; a second SIGCHLD in a replay is not delivered.
     is_heard: bool,
 }
 
 impl Child {
-    /// What the kernel says, if it has ended and the program has not waited for it.
+    /// The end of the child according to the kernel, if the program has not waited yet.
     fn end(&self) -> Option<End> {
         if self.real <= 0 {
             return None;
@@ -41,24 +41,24 @@ impl Child {
     }
 }
 
-/// How a child has ended.
+/// The end of a child.
 #[derive(Clone, Copy)]
 pub(crate) struct End(pub(crate) siginfo_t);
 
 impl End {
-    /// Has a signal ended it?
+    /// Whether a signal killed the child.
     pub(crate) fn is_kill(&self) -> bool {
         matches!(self.0.si_code, libc::CLD_KILLED | libc::CLD_DUMPED)
     }
 
-    /// Has it died of its client's going away?
+    /// Whether the child died of SIGPIPE, because a client had left.
     pub(crate) fn is_broken(&self) -> bool {
         // SAFETY: of a child's end this field is filled in.
         self.is_kill() && unsafe { self.0.si_status() } == libc::SIGPIPE
     }
 }
 
-/// Those whose end the program has not heard of.
+/// The children whose end the program has not seen.
 pub(crate) struct Children([Child; CHILDREN_MAX]);
 
 impl Default for Children {
@@ -68,7 +68,7 @@ impl Default for Children {
 }
 
 impl Children {
-    /// One was begun, or was once. `false`: there are too many.
+    /// Adds a child. `false`: there are too many.
     pub(crate) fn add(&mut self, known: pid_t, real: pid_t, number: u32) -> bool {
         let place = self.0.iter_mut().find(|place| place.known == 0);
         let child = Child {
@@ -86,7 +86,8 @@ impl Children {
             .find(|child| known > 0 && child.known == known)
     }
 
-    /// The program has heard of this one's end. Was it told by a signal of the record, so that its own is no news?
+    /// The program has seen this child's end. Returns whether the record had the SIGCHLD, which makes a second
+    /// SIGCHLD superfluous.
     pub(crate) fn remove(&mut self, known: pid_t) -> bool {
         let mut was_heard = false;
         for place in self.0.iter_mut().filter(|child| child.known == known) {
@@ -96,14 +97,14 @@ impl Children {
         was_heard
     }
 
-    /// One that has died with the earlier life, and is the one that the program waits for (-1: any).
+    /// A child that died with the earlier incarnation, among the children that the program waits for (-1: any).
     pub(crate) fn lost(&self, wanted: pid_t) -> Option<pid_t> {
         let lost = |child: &&Child| child.known != 0 && child.real == 0;
         let mut lost = self.0.iter().filter(lost).map(|child| child.known);
         lost.find(|known| wanted <= 0 || wanted == *known)
     }
 
-    /// Is one of them known by this number?
+    /// Whether a child is known by this process id.
     pub(crate) fn has(&self, known: pid_t) -> bool {
         self.get(known).is_some()
     }
@@ -113,13 +114,13 @@ impl Children {
         self.get(known).map_or(known, |child| child.real)
     }
 
-    /// How the program knows this process.
+    /// The process id that the program knows.
     pub(crate) fn known(&self, real: pid_t) -> pid_t {
         let child = self.0.iter().find(|child| real > 0 && child.real == real);
         child.map_or(real, |child| child.known)
     }
 
-    /// The record has the signal that tells of this one's end.
+    /// The record has the SIGCHLD of this child.
     pub(crate) fn hear(&mut self, known: pid_t) {
         let mut all = self.0.iter_mut();
         if let Some(child) = all.find(|child| known > 0 && child.known == known) {
@@ -127,18 +128,18 @@ impl Children {
         }
     }
 
-    /// What the kernel says of one that has ended, and that the program has not waited for.
+    /// The kernel's information about an ended child for which the program has not waited.
     pub(crate) fn ended(&self) -> Option<siginfo_t> {
         self.ends().next().map(|(_, end)| end.0)
     }
 
-    /// How those have ended that the program has not waited for, and how it knows them.
+    /// The ends of children for which the program has not waited, with the process ids that the program knows.
     pub(crate) fn ends(&self) -> impl Iterator<Item = (pid_t, End)> {
         let all = self.0.iter();
         all.filter_map(|child| Some((child.known, child.end()?)))
     }
 
-    /// The number of its stream.
+    /// Number of the child's stream.
     pub(crate) fn number(&self, known: pid_t) -> Option<u32> {
         self.get(known).map(|child| child.number)
     }

@@ -4,17 +4,17 @@ use libc::{CLOCK_MONOTONIC, CLOCK_REALTIME, c_int, clockid_t, timespec};
 
 use crate::{real::real, sys::sys};
 
-/// What it shows, nanoseconds.
+/// Time of the monotonic clock, nanoseconds.
 pub(crate) fn monotonic() -> u64 {
     read(CLOCK_MONOTONIC)
 }
 
-/// What it shows, nanoseconds since 1970.
+/// Time of day, nanoseconds since 1970.
 pub(crate) fn time_of_day() -> u64 {
     read(CLOCK_REALTIME)
 }
 
-/// For so many nanoseconds, less than a second; a signal ends it.
+/// Sleeps, less than a second, in nanoseconds; a signal ends the sleep.
 pub(crate) fn sleep(nanoseconds: i64) {
     let time = timespec {
         tv_sec: 0,

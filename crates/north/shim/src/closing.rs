@@ -1,5 +1,5 @@
-//! Files that helper threads close: which number the next one gets depends on when that is. So a number stays taken
-//! until the first thread comes by, has noted that, and gives it free.
+//! Files that helper threads close. The moment of a close decides the number of the next file. A closed number
+//! therefore stays in use until the first thread comes by, records the close, and frees the number.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -16,10 +16,10 @@ use crate::{
     wrap::{Wrap, is_helper_thread},
 };
 
-/// Those that are closed and not given free: bit by bit.
+/// Closed numbers that are not free yet, as a bit set.
 static CLOSED: [AtomicU64; DESCRIPTORS_MAX / 64] =
     [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64];
-/// How many they are.
+/// Size of the set.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 fn place(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
@@ -27,7 +27,7 @@ fn place(fd: c_int) -> Option<(&'static AtomicU64, u64)> {
     Some((CLOSED.get(index / 64)?, 1 << (index % 64)))
 }
 
-/// A thread closes this. `None`: it is not a helper, or no file.
+/// Closes a file of a helper thread. `None`: another thread, or another kind of descriptor.
 pub(crate) fn close(fd: c_int) -> Option<Outcome> {
     let (word, bit) = place(fd).filter(|_| kind_of(fd) == Kind::File && is_helper_thread())?;
     if word.load(Ordering::Acquire) & bit != 0 {
@@ -39,7 +39,7 @@ pub(crate) fn close(fd: c_int) -> Option<Outcome> {
     Some(taken.min(0))
 }
 
-/// A descriptor of ours takes the place of the program's, which is closed by that.
+/// Puts a descriptor of ours in the place of the program's descriptor, which closes the file.
 fn take(fd: c_int) -> Outcome {
     // SAFETY: no memory is involved.
     let taken = unsafe { sys!(SYS_dup3, FILE_FD, fd, O_CLOEXEC) };
@@ -52,7 +52,7 @@ fn take(fd: c_int) -> Outcome {
     let nothing = unsafe { sys!(SYS_openat, AT_FDCWD, path.as_ptr(), flags) };
     // SAFETY: no memory is involved.
     let taken = unsafe { sys!(SYS_dup3, nothing, fd, O_CLOEXEC) };
-    // SAFETY: it is ours.
+    // SAFETY: the descriptor is ours.
     unsafe { sys!(SYS_close, nothing) };
     taken
 }
@@ -64,7 +64,7 @@ pub(crate) fn let_go_of_file() {
     }
 }
 
-/// Every one that is closed and not given free.
+/// All numbers of the set.
 fn closed() -> impl Iterator<Item = c_int> {
     (0..).zip(&CLOSED).flat_map(|(index, word)| {
         let mut closed = word.load(Ordering::Acquire);
@@ -77,18 +77,18 @@ fn closed() -> impl Iterator<Item = c_int> {
     })
 }
 
-/// Has a helper closed it, and is its number not free yet?
+/// Whether a helper has closed the file, and the number is not free yet.
 pub(crate) fn is_closed(fd: c_int) -> bool {
     place(fd).is_some_and(|(word, bit)| word.load(Ordering::Acquire) & bit != 0)
 }
 
-/// Is there anything to give free?
+/// Whether a number waits to be freed.
 #[inline]
 pub(crate) fn is_pending() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// This process is a child: the helpers are its parent's.
+/// This process is a child: the helpers are the parent's.
 pub(crate) fn forget() {
     for word in &CLOSED {
         word.store(0, Ordering::Relaxed);
@@ -97,7 +97,7 @@ pub(crate) fn forget() {
 }
 
 impl Wrap {
-    /// Give free what helpers have closed.
+    /// Records the closes of helpers, and frees the numbers.
     #[cold]
     pub(crate) fn free_numbers(&mut self) {
         for fd in closed() {
@@ -111,7 +111,7 @@ impl Wrap {
         }
     }
 
-    /// The same in a replay: as many as then, and when the helpers have come so far.
+    /// Frees the numbers of the record in a replay, after a wait for the helpers.
     pub(crate) fn replay_free_numbers(&mut self) {
         const CLOSE_ATTEMPTS_MAX: usize = 5000;
         while let Some(Ok((record, length))) = self.stream.peek()
@@ -135,7 +135,7 @@ impl Wrap {
         let Some((word, bit)) = place(fd) else { return };
         self.unlocks(fd);
         self.descriptors.close(fd);
-        // SAFETY: it is ours by now.
+        // SAFETY: the number is ours by now.
         unsafe { sys!(SYS_close, fd) };
         word.fetch_and(!bit, Ordering::AcqRel);
         COUNT.fetch_sub(1, Ordering::AcqRel);

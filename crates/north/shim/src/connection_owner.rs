@@ -1,4 +1,5 @@
-//! Connections that several processes have: one serves, and another one goes on where it has let go.
+//! Connections that several processes have: one process serves, and another process continues at the position where
+//! the first has let the connection go.
 
 use libc::c_int;
 use north_abi::{
@@ -19,8 +20,8 @@ fn let_go(page: &Page, process: u32, connection: &mut Connection, is_replay: boo
 }
 
 impl Wrap {
-    /// Connections that this process serves are its own, whoever has them from now on. In a replay all are served as
-    /// they were.
+    /// This process claims the connections that it serves, before other processes inherit them. A replay serves all
+    /// connections as recorded.
     pub(crate) fn claim_all(&mut self) {
         let (page, process, is_replay) = (self.page, self.process, self.is_replay);
         for connection in self.descriptors.connections_mut() {
@@ -31,7 +32,7 @@ impl Wrap {
         }
     }
 
-    /// The program is about to read from this connection, or to write to it.
+    /// The program is about to read from this connection, or to write.
     #[inline]
     pub(crate) fn serves(&mut self, fd: c_int) {
         let is_first = self.process == 0;
@@ -51,7 +52,7 @@ impl Wrap {
         let (own, is_outgoing) = (connection.place(), connection.is_outgoing());
         let (number, ends) = (connection.number, live::ends(connection));
         let since = if self.process == 0 || is_outgoing {
-            // Nobody's record would say where it has taken that over.
+            // No record would have the position of a takeover.
             match self.claim(number) {
                 Claimed::Own => own,
                 Claimed::No | Claimed::From(_) => self.is_served_by_two(),
@@ -67,7 +68,7 @@ impl Wrap {
         }
     }
 
-    /// In a replay all is served as it was, which is looked at when it is over.
+    /// A replay serves as recorded; the claims are checked after the replay.
     fn claim(&self, connection: u32) -> Claimed {
         match self.is_replay {
             true => Claimed::Own,
@@ -79,7 +80,7 @@ impl Wrap {
         refuse(&[b"two processes of the server serve one connection"]);
     }
 
-    /// From where on a child serves this connection: `own`, if nobody has before.
+    /// Start of this child's part of the connection: `own`, if no process has served before.
     fn serves_from(&mut self, connection: u32, ends: &Ends, own: StreamOffsets) -> StreamOffsets {
         let noted = self.replayed(Call::Fate, 0, |record| {
             let place = record.payload.last_chunk().map(StreamOffsets::from_bytes);
@@ -106,7 +107,7 @@ impl Wrap {
         since
     }
 
-    /// It serves this connection no more: whoever has it may.
+    /// This process serves the connection no longer: any holder may continue.
     pub(crate) fn lets_go_of(&mut self, fd: c_int) {
         let (page, process, is_replay) = (self.page, self.process, self.is_replay);
         if let Some(connection) = self.descriptors.connection(fd)
@@ -118,7 +119,7 @@ impl Wrap {
         }
     }
 
-    /// The replay is over: what this process serves is its own.
+    /// After the replay: this process claims the connections that it serves.
     pub(crate) fn serves_on(&mut self) {
         let (page, process) = (self.page, self.process);
         for (_, connection) in self.descriptors.connections() {
@@ -129,7 +130,7 @@ impl Wrap {
         }
     }
 
-    /// What it serves others may from now on.
+    /// Other processes may continue all connections that this process serves.
     pub(crate) fn lets_all_go(&mut self) {
         let (page, process, is_replay) = (self.page, self.process, self.is_replay);
         for connection in self.descriptors.connections_mut() {

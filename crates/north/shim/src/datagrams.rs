@@ -1,5 +1,5 @@
-//! Datagrams for the logger that leave together: the kernel is given all of them at once, and cuts them as late as it
-//! can (`UDP_SEGMENT`, udp(7)). Where it cannot, each leaves by a call of its own.
+//! Datagrams for the logger that leave together: the kernel gets all datagrams at once, and segments as late as
+//! possible (`UDP_SEGMENT`, udp(7)). Without this feature each datagram leaves by a call of its own.
 
 use core::{cell::UnsafeCell, mem, ptr};
 
@@ -17,15 +17,15 @@ const DATAGRAM_MAX_BYTES: usize = 1472;
 /// Datagrams of one batch: the kernel segments more (`UDP_MAX_SEGMENTS`), but not more bytes.
 const BATCH_DATAGRAMS_MAX: usize = 44;
 
-/// Space for those that leave together.
+/// Memory for a batch.
 pub(crate) struct Datagrams {
     budget: [u8; BATCH_DATAGRAMS_MAX * DATAGRAM_MAX_BYTES],
-    /// Nobody cuts them on the way that they go.
+    /// The device cannot segment a batch.
     is_each_alone: bool,
 }
 
 struct Static(UnsafeCell<Datagrams>);
-// SAFETY: `datagrams` gives it to one.
+// SAFETY: `datagrams` gives the value to one caller.
 unsafe impl Sync for Static {}
 static DATAGRAMS: Static = Static(UnsafeCell::new(Datagrams {
     budget: [0; BATCH_DATAGRAMS_MAX * DATAGRAM_MAX_BYTES],
@@ -42,12 +42,12 @@ pub(crate) unsafe fn datagrams() -> &'static mut Datagrams {
 }
 
 impl Datagrams {
-    /// They go another way from here on.
+    /// The datagrams take another route from here on.
     pub(crate) fn reset_route(&mut self) {
         self.is_each_alone = false;
     }
 
-    /// How many bytes of a stream leave together at most, in datagrams that have at most `longest` bytes.
+    /// Most bytes of a stream in one batch of datagrams, each of at most `longest` bytes.
     pub(crate) fn capacity(longest: usize) -> u64 {
         (BATCH_DATAGRAMS_MAX * (Self::each(longest) - DETERMINANTS_OVERHEAD)) as u64
     }
@@ -56,7 +56,8 @@ impl Datagrams {
         longest.clamp(DETERMINANTS_OVERHEAD + 1, DATAGRAM_MAX_BYTES)
     }
 
-    /// Read `length` bytes of a stream, from where `at` says; at most [`Self::capacity`]. `None`: they are not there.
+    /// Reads `length` bytes of a stream from the position `at`, at most [`Self::capacity`]. `None`: the bytes cannot
+    /// be read.
     pub(crate) fn read(
         &mut self,
         at: &StreamPosition,
@@ -92,7 +93,7 @@ const fn nothing() -> iovec {
     }
 }
 
-/// What was read of a stream, in datagrams that are still to be sealed.
+/// Bytes of a stream in datagrams, not sealed yet.
 pub(crate) struct Read<'a> {
     all: &'a mut [u8],
     each: usize,
@@ -100,7 +101,7 @@ pub(crate) struct Read<'a> {
 }
 
 impl Read<'_> {
-    /// They leave. One that does not go is one that is lost.
+    /// Seals and sends the datagrams. A datagram that the kernel refuses counts as lost.
     pub(crate) fn send(self, mut at: StreamPosition, key: &LinkKey) {
         for datagram in self.all.chunks_mut(self.each) {
             Determinants::seal(&at, key, datagram);
@@ -119,11 +120,11 @@ impl Read<'_> {
 
 pub(crate) fn send(datagram: &[u8]) {
     let (at, size) = (datagram.as_ptr(), datagram.len());
-    // SAFETY: what is there lives.
+    // SAFETY: the datagram lives.
     unsafe { sys!(SYS_sendto, LOGGER_SOCKET_FD, at, size, 0, 0, 0) };
 }
 
-/// `UDP_SEGMENT`, as it is given with what is sent.
+/// `UDP_SEGMENT` as control data of a message.
 #[repr(C)]
 struct Cut {
     header: cmsghdr,
@@ -153,11 +154,11 @@ fn send_together(all: &[u8], each: usize) -> bool {
     (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
     message.msg_control = (&raw const cut).cast::<c_void>().cast_mut();
     message.msg_controllen = size_of::<Cut>();
-    // SAFETY: what is referred to lives, and is only read.
+    // SAFETY: all referenced memory lives, and is only read.
     let send = || unsafe { sys!(SYS_sendmsg, LOGGER_SOCKET_FD, &raw const message, 0) };
     let unable = [EIO, libc::EINVAL, EMSGSIZE, ENOPROTOOPT, EOPNOTSUPP];
     let outcome = match send() {
-        told @ ..0 if !unable.map(|code| -Outcome::from(code)).contains(&told) => send(), // of what was sent before
+        told @ ..0 if !unable.map(|code| -Outcome::from(code)).contains(&told) => send(), // an earlier error
         outcome => outcome,
     };
     !unable.map(|code| -Outcome::from(code)).contains(&outcome)

@@ -1,4 +1,4 @@
-//! What this process's descriptors are, as far as that matters.
+//! The descriptors of this process, as far as the shim must know them.
 
 mod connection;
 
@@ -23,10 +23,10 @@ pub(crate) const CONNECTIONS_MAX: usize = 1 << 16;
 /// Channels of a session that are polled for passed connections.
 const CHANNELS_MAX: usize = 64;
 
-/// The number of the file that this is; 0: it is none.
+/// Inode of the file; 0: no file.
 pub(crate) fn inode(fd: c_int) -> u64 {
     let mut about = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: room on our stack, which is read if it was filled in.
+    // SAFETY: memory on our stack, which is read only after success.
     unsafe {
         match sys!(SYS_fstat, fd, about.as_mut_ptr()) {
             0 => about.assume_init().st_ino,
@@ -35,12 +35,12 @@ pub(crate) fn inode(fd: c_int) -> u64 {
     }
 }
 
-/// The same file once more, where the program's own descriptors are not; `None`: there is no room.
+/// Duplicates the descriptor to a number above the program's descriptors; `None`: no such number is free.
 pub(crate) fn hidden(fd: c_int) -> Option<c_int> {
     hidden_from(fd, 0)
 }
 
-/// The same, by a number that is this at least.
+/// As [`hidden`], to a number of at least `least`.
 pub(crate) fn hidden_from(fd: c_int, least: c_int) -> Option<c_int> {
     let at = least.max(THREADS_FD + THREADS as c_int);
     // SAFETY: no memory is involved.
@@ -48,46 +48,46 @@ pub(crate) fn hidden_from(fd: c_int, least: c_int) -> Option<c_int> {
     c_int::try_from(hidden).ok().filter(|fd| *fd >= 0)
 }
 
-/// What a descriptor is.
+/// Kind of a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Nothing that matters: a regular file, or closed.
+    /// Unrecorded or closed.
     #[default]
     Other,
     /// A socket that listens to clients.
     Listener,
-    /// A client's connection; the number is its place among the connections.
+    /// A client's connection; `connection` is the place among the connections.
     Connection,
-    /// A stream that the program has opened itself, to another server; the number is its place among the connections.
+    /// An upstream connection; `connection` is the place among the connections.
     Outgoing,
     /// A socket of datagrams to and from anywhere.
     Datagrams,
-    /// What is read from there is not the program's own doing: a pipe, `/dev/urandom`, a file below `/proc`.
+    /// Input that the program does not determine: a pipe, `/dev/urandom`, a file below `/proc`.
     Input,
     /// A regular file that the program has opened.
     File,
 }
 
-/// What a replay has of a file that was opened to be written to.
+/// State in a replay of a file that was opened for writing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub(crate) enum Backing {
-    /// The file: what was written is in it.
+    /// The original file, with all writes.
     #[default]
     Written,
-    /// One that was made again, for it is not there any more: what was written is written again.
+    /// A recreated file in place of a missing file: the writes are repeated.
     Remade,
-    /// Another file, which goes by its name now: what is appended comes behind its end.
+    /// Another file that has the name now: appends go to its end.
     Successor,
-    /// One to be read that may say something else by now: what is read is compared, and the rest is not to be believed.
+    /// A file for reading that may have changed: reads are compared, and unread parts are not trusted.
     Changed,
-    /// Nothing.
+    /// No file.
     Nothing,
 }
 
 impl Kind {
-    /// Has it a place among the connections?
+    /// Whether the kind has a place among the connections.
     pub(crate) fn is_stream(self) -> bool {
         matches!(self, Self::Connection | Self::Outgoing)
     }
@@ -99,34 +99,35 @@ pub(crate) struct Descriptor {
     pub(crate) kind: Kind,
     /// Which connection.
     pub(crate) connection: u32,
-    /// What the program wants to be told by epoll: the instance (its descriptor and 1, 0: none), events, data.
+    /// Interest of the program in epoll: the instance (its descriptor plus 1, 0: none), events, data.
     pub(crate) epoll: u32,
     pub(crate) events: u32,
     pub(crate) data: u64,
-    /// It was to be told once, and was.
+    /// The interest was for one event (EPOLLONESHOT), and the event has come.
     pub(crate) is_spent: bool,
-    /// That was wanted before this process was begun: the instance is its parent's, which knows whether it still is.
+    /// The parent set the interest before the fork. The instance is the parent's, which may have ended the interest.
     pub(crate) is_watched_by_parent: bool,
-    /// Of a file that is only appended to.
+    /// A file that is only appended to.
     pub(crate) appends: bool,
-    /// Of a file that is read where it is written to: what was read may not be there any more.
+    /// A file that is read and written: bytes of an earlier read may be overwritten.
     pub(crate) is_in_place: bool,
     pub(crate) backing: Backing,
-    /// Where such a file ends, as far as this process knows.
+    /// End of such a file, as far as this process knows.
     pub(crate) end: u64,
-    /// Its number when it was opened first.
+    /// Inode at the first open(2).
     pub(crate) inode: u64,
-    /// It is an end of a pipe or a pair of sockets.
+    /// An end of a pipe or of a pair of sockets.
     is_end: bool,
     /// Other processes have that, too.
     pub(crate) is_channel: bool,
-    /// The process that has made it ([`crate::ipc_replay`]); 0: the first one, or it is not followed.
+    /// The process that made the channel ([`crate::ipc_replay`]); 0: the main process, or the channel is not
+    /// replayed.
     pub(crate) maker: u32,
-    /// When a file was changed last that is only read, as it was when it was opened.
+    /// Last modification, at open(2), of a file that is only read.
     pub(crate) modified: u64,
-    /// Of a socket whose port the kernel had chosen: it has another one in this life.
+    /// A socket whose port the kernel had chosen: the port of this incarnation differs.
     pub(crate) lacks_port: bool,
-    /// The other end of a pipe (its descriptor and 1), as long as this process has both; 0: there is none.
+    /// The other end of a pipe (its descriptor plus 1), as long as this process has both ends; 0: none.
     partner: u32,
 }
 
@@ -152,38 +153,38 @@ impl Descriptor {
         partner: 0,
     };
 
-    /// What is written to the one can be read from the other, by this process itself.
+    /// Whether this process has both ends, and reads its own writes.
     pub(crate) fn is_paired(&self) -> bool {
         self.partner != 0
     }
 
-    /// Is it both ends, under this number?
+    /// Whether the descriptor is both ends (`eventfd`).
     pub(crate) fn is_counter(&self, own: c_int) -> bool {
         self.partner == own.cast_unsigned() + 1
     }
 
-    /// Is it the connection at this place?
+    /// Whether the descriptor is the connection at this place.
     pub(crate) fn is_connection(&self, place: u32) -> bool {
         self.kind.is_stream() && self.connection == place
     }
 }
 
-/// All of them. Memory that was never used is never touched.
+/// All descriptors. Unused memory is never touched.
 pub(crate) struct Descriptors {
     all: [Descriptor; DESCRIPTORS_MAX],
     connections: [Connection; CONNECTIONS_MAX],
-    /// No place from here on was ever used.
+    /// All places from here on were never used.
     unused: u32,
-    /// The first free place before that, plus 1; 0: there is none. Each names the next one.
+    /// The first free place below `unused`, plus 1; 0: none. Each free place names the next.
     free: u32,
-    /// How many connections the program has opened.
+    /// Number of connections that the program has opened.
     opened: u64,
     /// Read cursors of closed connections.
     pub(crate) retired: Retired,
 }
 
 struct Static(UnsafeCell<Descriptors>);
-// SAFETY: only the process's first thread refers to it (`crate::wrap::with`).
+// SAFETY: only the process's first thread refers to the value (`crate::wrap::with`).
 unsafe impl Sync for Static {}
 
 static TABLE: Static = Static(UnsafeCell::new(Descriptors {
@@ -204,7 +205,7 @@ pub(crate) unsafe fn table() -> &'static mut Descriptors {
     unsafe { &mut *TABLE.0.get() }
 }
 
-/// What this descriptor is, as other threads may ask; it may be another thing a moment later.
+/// Kind of the descriptor, for any thread; may change a moment later.
 pub(crate) fn kind_of(fd: c_int) -> Kind {
     let Some(index) = usize::try_from(fd)
         .ok()
@@ -212,11 +213,11 @@ pub(crate) fn kind_of(fd: c_int) -> Kind {
     else {
         return Kind::Other;
     };
-    // SAFETY: in bounds; one byte, which is read whole.
+    // SAFETY: in bounds; a single byte, which is read whole.
     unsafe { core::ptr::addr_of!((*TABLE.0.get()).all[index].kind).read_volatile() }
 }
 
-/// What epoll was told of a descriptor, as other threads may ask.
+/// Interest of a descriptor in epoll, for any thread.
 pub(crate) struct Watched {
     /// The instance and 1; 0: none.
     epoll: u32,
@@ -248,7 +249,7 @@ impl Watched {
         self.epoll() == Some(epoll)
     }
 
-    /// The program's own data, if it is watched in this instance.
+    /// The program's own data, if this instance watches the descriptor.
     pub(crate) fn data_in(&self, epoll: c_int) -> Option<u64> {
         self.is_in(epoll).then_some(self.data)
     }
@@ -260,7 +261,7 @@ impl Descriptors {
         self.all.get(index).copied().unwrap_or_default()
     }
 
-    /// Is anything known of it?
+    /// Whether the shim knows the descriptor.
     pub(crate) fn is_known(&self, fd: c_int) -> bool {
         self.get(fd) != Descriptor::default()
     }
@@ -269,32 +270,32 @@ impl Descriptors {
         self.all.get_mut(usize::try_from(fd).ok()?)
     }
 
-    /// One by which a file that had this number is made again.
+    /// A descriptor of the recreated file in place of this inode.
     pub(crate) fn remaking(&self, inode: u64) -> Option<c_int> {
         let is = |one: &Descriptor| one.backing == Backing::Remade && one.inode == inode;
         let fd = self.all.iter().position(is)?;
         c_int::try_from(fd).ok()
     }
 
-    /// Every descriptor of a file that a replay has nothing of.
+    /// Descriptors of files that a replay lacks, or that have changed.
     pub(crate) fn without_file(&self) -> impl Iterator<Item = (c_int, Backing)> {
         let all = (0..).zip(self.all.iter().map(|one| one.backing));
         all.filter(|(_, backing)| matches!(backing, Backing::Nothing | Backing::Changed))
     }
 
-    /// Every descriptor of a regular file, by its number.
+    /// Descriptors of regular files.
     pub(crate) fn all_files(&self) -> impl Iterator<Item = c_int> {
         let all = (0..).zip(self.all.iter());
         all.filter_map(|(fd, one)| (one.kind == Kind::File).then_some(fd))
     }
 
-    /// The same, to be changed.
+    /// Descriptors of regular files, mutable.
     pub(crate) fn files_mut(&mut self) -> impl Iterator<Item = (c_int, &mut Descriptor)> {
         let all = (0..).zip(&mut self.all);
         all.filter(|(_, one)| one.kind == Kind::File)
     }
 
-    /// Every descriptor of a file that a replay has made again.
+    /// Descriptors of files that a replay has recreated.
     pub(crate) fn remade(&self) -> impl Iterator<Item = c_int> {
         let all = (0..).zip(self.all.iter().map(|one| one.backing));
         all.filter_map(|(fd, backing)| (backing == Backing::Remade).then_some(fd))
@@ -316,7 +317,7 @@ impl Descriptors {
             .then(|| self.connections.get_mut(descriptor.connection as usize))?
     }
 
-    /// A new connection. `false`: there is no room for it.
+    /// Adds an accepted connection. `false`: the table is full.
     pub(crate) fn accept(
         &mut self,
         fd: c_int,
@@ -336,12 +337,12 @@ impl Descriptors {
         self.add(fd, Kind::Connection, connection)
     }
 
-    /// What the next connection is known by that the program opens.
+    /// Serial number of the next upstream connection.
     pub(crate) fn next_serial(&self, process: u32) -> u64 {
         UpstreamPosition::serial_of(process, self.opened + 1)
     }
 
-    /// A connection that the program opens. What epoll knows of the descriptor stays. `false`: there is no room for it.
+    /// Adds an upstream connection. The interest in epoll stays. `false`: the table is full.
     pub(crate) fn open(&mut self, fd: c_int, number: u32, process: u32, is_local: bool) -> bool {
         let connection = Connection {
             number,
@@ -355,7 +356,7 @@ impl Descriptors {
         has_room
     }
 
-    /// One that another process has opened, and passed on. `false`: there is no room for it.
+    /// Adds an upstream connection that another process has opened and passed on. `false`: the table is full.
     pub(crate) fn take_over(&mut self, fd: c_int, number: u32, serial: u64, is_held: bool) -> bool {
         self.close(fd);
         let connection = Connection {
@@ -368,7 +369,7 @@ impl Descriptors {
         self.add(fd, Kind::Outgoing, connection)
     }
 
-    /// The descriptor is this connection, and the only one that is. `false`: there is no room for it.
+    /// Makes the descriptor the only descriptor of this connection. `false`: the table is full.
     fn add(&mut self, fd: c_int, kind: Kind, connection: Connection) -> bool {
         let Some(place) = self.free_place() else {
             return false;
@@ -386,7 +387,7 @@ impl Descriptors {
         true
     }
 
-    /// It is not connected any more. What epoll knows of the descriptor stays.
+    /// The descriptor is no longer connected. The interest in epoll stays.
     pub(crate) fn disconnect(&mut self, fd: c_int) {
         self.leave(fd);
         if let Some(entry) = self.entry(fd) {
@@ -405,7 +406,7 @@ impl Descriptors {
         Some(place)
     }
 
-    /// `to` is now what `from` is.
+    /// `to` becomes a copy of `from`.
     pub(crate) fn duplicate(&mut self, from: c_int, to: c_int) {
         self.close(to);
         let original = Descriptor {
@@ -420,7 +421,7 @@ impl Descriptors {
         }
     }
 
-    /// The connection at `from` is at `to` from here on.
+    /// The connection moves from the descriptor `from` to `to`.
     pub(crate) fn moves(&mut self, from: c_int, to: c_int) {
         self.duplicate(from, to);
         self.close(from);
@@ -429,7 +430,7 @@ impl Descriptors {
         }
     }
 
-    /// It is closed.
+    /// The descriptor is closed.
     pub(crate) fn close(&mut self, fd: c_int) {
         self.leave(fd);
         let partner = self.get(fd).partner;
@@ -443,7 +444,7 @@ impl Descriptors {
         }
     }
 
-    /// It is the connection no more that it is.
+    /// Detaches the descriptor from its connection.
     fn leave(&mut self, fd: c_int) {
         let place = self.get(fd).connection;
         let free = self.free;
@@ -458,7 +459,7 @@ impl Descriptors {
         }
     }
 
-    /// These are the two ends of a pipe; one descriptor can be both.
+    /// Registers the two ends of a pipe; a single descriptor can be both.
     pub(crate) fn pair(&mut self, one: c_int, other: c_int) {
         for (end, partner) in [(one, other), (other, one)] {
             if let Some(entry) = self.entry(end) {
@@ -480,14 +481,14 @@ impl Descriptors {
         }
     }
 
-    /// Every open connection, with its place.
+    /// Open connections with their places.
     pub(crate) fn connections(&self) -> impl Iterator<Item = (u32, &Connection)> {
         let used = &self.connections[..self.unused as usize];
         let numbered = (0u32..).zip(used);
         numbered.filter(|(_, connection)| connection.references > 0)
     }
 
-    /// The same, to be changed.
+    /// Open connections, mutable.
     pub(crate) fn connections_mut(&mut self) -> impl Iterator<Item = &mut Connection> {
         let used = &mut self.connections[..self.unused as usize];
         used.iter_mut()
@@ -508,7 +509,7 @@ impl Descriptors {
             .map(|(place, _)| place)
     }
 
-    /// What others have, too, each with who has made it.
+    /// Channels that other processes have, too, each with its maker.
     pub(crate) fn makers(&self) -> impl Iterator<Item = (c_int, u32)> {
         let all = (0..)
             .zip(&self.all)
@@ -516,14 +517,14 @@ impl Descriptors {
         all.map(|(fd, one)| (fd, one.maker))
     }
 
-    /// Every descriptor by which clients are waited for.
+    /// Descriptors of the listeners for clients.
     pub(crate) fn listeners(&self) -> impl Iterator<Item = c_int> {
         let all = (0..).zip(&self.all);
         all.filter(|(_, one)| one.kind == Kind::Listener)
             .map(|(fd, _)| fd)
     }
 
-    /// Every descriptor that leads to others of the session.
+    /// Descriptors of channels to other processes of the session.
     pub(crate) fn ways(&self) -> [c_int; CHANNELS_MAX] {
         let mut ways = [-1; CHANNELS_MAX];
         let all = self.makers().filter(|(fd, _)| !self.get(*fd).is_paired());
@@ -533,7 +534,7 @@ impl Descriptors {
         ways
     }
 
-    /// This process has been begun by the one that has wanted to be told of these.
+    /// This process is a new child: its parent owns the interests in epoll.
     pub(crate) fn are_watched_by_parent(&mut self) {
         for entry in &mut self.all {
             entry.is_watched_by_parent |= entry.epoll != 0;

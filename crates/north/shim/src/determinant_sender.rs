@@ -46,7 +46,7 @@ pub(crate) enum LoggerReply {
     Progress,
     /// The logger takes no more determinants of this record.
     Full,
-    /// Of another record, or known.
+    /// The datagram is of another record, or has no news.
     Ignored,
     /// No datagram within the timeout.
     TimedOut,
@@ -107,7 +107,7 @@ impl Wrap {
         true
     }
 
-    /// How far this process's stream was sent there.
+    /// End of the part of this process's stream that was sent to the logger.
     pub(crate) fn sent_position(&self) -> u64 {
         self.sender.sent
     }
@@ -236,7 +236,7 @@ impl Wrap {
         {
             return LoggerReply::Ignored;
         }
-        // The position is of an earlier logger, and says nothing of the present one.
+        // The position is of an earlier logger, and not valid for the present logger.
         if self.page.destination.generation() != self.sender.generation {
             process.stable.store(0, Ordering::Release);
             self.page.settled.take_back();

@@ -13,8 +13,8 @@ pub(crate) fn answer(outcome: Outcome) -> ssize_t {
     outcome as ssize_t
 }
 
-/// The same for calls that return an `int`.
-#[allow(clippy::cast_possible_truncation)] // they return no more than that
+/// As [`answer`], for calls that return an `int`.
+#[allow(clippy::cast_possible_truncation)] // these calls return an `int`
 pub(crate) fn answer_int(outcome: Outcome) -> c_int {
     answer(outcome) as c_int
 }

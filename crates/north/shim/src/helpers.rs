@@ -1,13 +1,13 @@
-//! Helper threads come to rest before the first thread looks at what they have done.
+//! Helper threads come to rest before the first thread looks at their work.
 //!
-//! How far a helper is, the first thread can see in many ways: a counter under a mutex, a queue that is empty. That
-//! depends on the machine, and in a replay it would be another thing. So whenever the first thread has begun a helper,
-//! or has woken some by a condition or a semaphore, it waits until all of them sleep, before it can look: at once, or,
-//! if it holds a mutex that they may want first, when it gives one back, and before it takes one. Then they have done
-//! all that there was to do, in each life. One that sleeps may wait for a mutex that the first thread holds
-//! ([`mutexes`]): when it gives that back, they rest once more.
+//! The first thread can see the progress of a helper in many ways: a counter under a mutex, an empty queue. The
+//! progress depends on the machine, and would differ in a replay. When the first thread has started a helper, or has
+//! woken helpers by a condition or a semaphore, the first thread therefore waits until all helpers sleep. The wait is
+//! at once; if the first thread holds a mutex that the helpers may need, the wait is at the unlock, and before the
+//! next lock. The helpers have then done all available work, in each incarnation. A sleeping helper may wait for a
+//! mutex of the first thread ([`mutexes`]): after the unlock the helpers rest once more.
 //!
-//! One that waits for a disk does not sleep: it is waited for.
+//! A helper that waits for a disk does not sleep: the first thread waits for the helper.
 
 mod thread;
 mod wait;
@@ -48,21 +48,21 @@ const HELPER_REPLAY_TIMEOUT_NS: u64 = 30_000_000_000;
 const YIELDS_BEFORE_SLEEP: u32 = 16;
 const HELPER_POLL_INTERVAL_NS: i64 = 50_000;
 
-/// They are not waited for any more: a [`Restless`], or 0.
+/// Why helpers are not waited for any more: a [`Restless`], or 0.
 static IS_OVER: AtomicU32 = AtomicU32::new(0);
-/// One of them may have woken another one that waits for ever.
+/// A helper may have woken another helper that waits without a deadline.
 static HAVE_WOKEN: AtomicBool = AtomicBool::new(false);
-/// Why the one that begins now cannot be waited for.
+/// Why the helper that begins now cannot be waited for.
 static UNKNOWN: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// The first thread has woken somebody since they rested.
+    /// The first thread may have woken a thread since the helpers rested.
     static HAS_WOKEN: Cell<bool> = const { Cell::new(false) };
-    /// Which of them this thread is.
+    /// The helper of this thread.
     static OWN: Cell<Option<&'static Thread>> = const { Cell::new(None) };
 }
 
-/// A helper waits for this, which others wake it by, by `perform`, not longer than until then: null is for ever.
+/// A helper waits by `perform` for this object, which other threads signal. `until` is the deadline; null: none.
 pub(crate) fn waits(
     thing: usize,
     until: *const libc::timespec,
@@ -74,10 +74,10 @@ pub(crate) fn waits(
     }
 }
 
-/// A thread wakes those that wait for this by `perform`, also a helper that has waited in vain, and is held.
+/// A thread wakes the waiters of this object by `perform`, and also a held helper whose wait has timed out.
 #[inline]
 pub(crate) fn wakes(thing: usize, perform: impl FnOnce() -> c_int) -> c_int {
-    // One that is woken may wait again at once: that is another wait.
+    // A woken helper may wait again at once: a wait with another number.
     let waits: [_; THREADS - 1] = array::from_fn(|place| helpers()[place].wait.of(thing));
     let outcome = perform();
     for (helper, wait) in helpers().iter().zip(waits) {
@@ -88,7 +88,7 @@ pub(crate) fn wakes(thing: usize, perform: impl FnOnce() -> c_int) -> c_int {
     outcome
 }
 
-/// A helper may have woken another one.
+/// A helper may have woken another helper.
 #[inline]
 pub(crate) fn helper_woke() {
     if OWN.get().is_some() {
@@ -96,7 +96,7 @@ pub(crate) fn helper_woke() {
     }
 }
 
-/// The first thread has woken somebody, maybe.
+/// The first thread may have woken a thread.
 pub(crate) fn woke() {
     HAS_WOKEN.set(true);
     if !mutexes::any_is_new() {
@@ -104,7 +104,7 @@ pub(crate) fn woke() {
     }
 }
 
-/// A helper has woken the first thread, maybe, and goes on.
+/// A helper may have woken the first thread, and continues.
 pub(crate) fn was_woken() {
     HAS_WOKEN.set(true);
     settle();
@@ -132,7 +132,7 @@ fn is_over() -> bool {
 }
 
 impl Wrap {
-    /// The first thread has slept: meanwhile they may have gone on by themselves.
+    /// The first thread has slept: helpers may have continued by themselves meanwhile.
     #[inline]
     pub(crate) fn has_slept(&mut self) {
         if helpers().iter().any(Thread::may_run) || HAVE_WOKEN.load(Ordering::Relaxed) {
@@ -141,12 +141,12 @@ impl Wrap {
         }
     }
 
-    /// The first thread knows that one of them has done something.
+    /// The first thread knows of the work of a helper.
     pub(crate) fn await_helper_effects(&mut self) {
         self.await_rest();
     }
 
-    /// In a replay: is one of them about to write what can be read here? It has done so in the dead life.
+    /// In a replay: waits for a helper to write to this descriptor, as in the dead incarnation.
     #[cold]
     pub(crate) fn awaits_helper(&mut self, fd: c_int) -> bool {
         if is_over() || !helpers().iter().any(Thread::is_there) {
@@ -165,7 +165,7 @@ impl Wrap {
         if is_over() || self.replays_giving_up() {
             return;
         }
-        // Where the record goes on, they did rest.
+        // If the record continues, the helpers did rest.
         let did_rest = self.is_replay && self.stream.peek().is_some();
         let longest = if did_rest {
             HELPER_REPLAY_TIMEOUT_NS
@@ -179,7 +179,7 @@ impl Wrap {
         self.rests.add(self.stream.position());
     }
 
-    /// The dead life has not waited for them any more from here on.
+    /// The dead incarnation stopped waiting for helpers here.
     fn replays_giving_up(&mut self) -> bool {
         if !self.is_replay {
             return false;
@@ -196,7 +196,7 @@ impl Wrap {
         true
     }
 
-    /// They are not waited for any more, which the next lives are to know.
+    /// Helpers are not waited for any more. The record tells the next incarnations.
     #[cold]
     fn give_up_helpers(&mut self, reason: Restless) {
         if is_over() || self.replays_giving_up() {
@@ -222,12 +222,12 @@ impl Wrap {
     }
 }
 
-/// Within so many nanoseconds.
+/// Waits at most `longest` nanoseconds until all helpers rest.
 fn all_rest(longest: u64) -> bool {
     let since = monotonic();
     let mut rounds = 0;
     let mut passes = 0;
-    // Twice in a row: the one that was looked at first may have been woken by the last.
+    // Twice in a row: the last helper may have woken the first after the check of the first.
     while passes < 2 {
         passes = match helpers().iter().all(Thread::rests) {
             true => passes + 1,
@@ -252,7 +252,7 @@ fn give_way(rounds: u32) {
     }
 }
 
-/// This thread is one of them from here on.
+/// Registers this thread as a helper.
 fn begin() {
     let is_free = |helper: &&Thread| !helper.is_there();
     let Some(helper) = helpers().iter().find(is_free) else {
@@ -266,29 +266,29 @@ fn begin() {
     }
 }
 
-/// What was made again of an image has the same threads.
+/// A process restored from an image has the same threads.
 pub(crate) fn open_files(wrap: &Wrap) {
     thread::open_files();
     wrap.are_over(IS_OVER.load(Ordering::Relaxed));
 }
 
-/// This process is a child: they are its parent's.
+/// This process is a child: the helpers are the parent's.
 pub(crate) fn forget() {
     thread::forget_all();
     IS_OVER.store(0, Ordering::Relaxed);
     HAS_WOKEN.set(false);
 }
 
-/// How a thread begins.
+/// Start function of a thread.
 pub(crate) type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 
-/// What a thread that is begun now is to do; only the first thread begins them like this, one after the other.
+/// Start function and argument of the next thread. Only the first thread starts helpers like this, one after another.
 static START: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static ARGUMENT: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-/// 0 until it has begun.
+/// 0 until the thread has begun.
 static HAS_BEGUN: AtomicU32 = AtomicU32::new(0);
 
-/// Begins a helper by `perform`, and returns when it rests.
+/// Starts a helper by `perform`, and returns when the helper rests.
 pub(crate) fn create(
     start: Start,
     argument: *mut c_void,
@@ -298,7 +298,7 @@ pub(crate) fn create(
     ARGUMENT.store(argument, Ordering::Relaxed);
     HAS_BEGUN.store(0, Ordering::Release);
     if !first().is_there() {
-        first().becomes_me(); // if not, nobody waits until it sleeps
+        first().becomes_me(); // after a failure no helper waits for its sleep
     }
     let outcome = perform(begun, ptr::null_mut());
     if outcome == 0 {
@@ -318,7 +318,7 @@ pub(crate) fn create(
 extern "C" fn begun(_: *mut c_void) -> *mut c_void {
     let start = START.load(Ordering::Relaxed);
     let argument = ARGUMENT.load(Ordering::Relaxed);
-    // SAFETY: it is what the program has given.
+    // SAFETY: the program's own start function.
     let start = unsafe { core::mem::transmute::<*mut c_void, Start>(start) };
     begin();
     HAS_BEGUN.store(1, Ordering::Release);

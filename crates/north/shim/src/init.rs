@@ -41,16 +41,16 @@ const PASSED_ON: &CStr = c"OUTLIVE_WRAP";
 static BEGIN: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = begin;
 
 extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
-    // SAFETY: what the C library gives to every such function.
+    // SAFETY: the arguments that the C library gives to all such functions.
     if unsafe { is_wanted(environment) } {
         start();
     }
 }
 
-/// Does the environment say that the memory file is there?
+/// Whether the environment announces the memory file.
 ///
 /// # Safety
-/// It is an environment: strings, and a null pointer at the end.
+/// `environment` is an array of strings with a null pointer at the end.
 unsafe fn is_wanted(mut environment: *const *const c_char) -> bool {
     loop {
         // SAFETY: by the caller.
@@ -75,9 +75,9 @@ unsafe fn is_wanted(mut environment: *const *const c_char) -> bool {
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
 
-/// What the kernel closes when the program has ended, its clients hear of.
+/// At exit the kernel closes the sockets, and the clients see the close.
 extern "C" fn end() {
-    // What the C library's streams still have is written now, or is not recorded.
+    // Writes the rest of the C library's streams now, because later writes are not recorded.
     // SAFETY: no stream is named.
     unsafe { libc::fflush(ptr::null_mut()) };
     wrap::with(Wrap::record_exit);
@@ -105,7 +105,7 @@ fn start() {
     let Ok(page) = usize::try_from(page) else {
         refuse(b"its memory file is missing");
     };
-    // SAFETY: mapped for good, and large enough; it is all atomics, so that anything is a valid value.
+    // SAFETY: mapped for good, and large enough; the page has only atomics, for which all bytes are valid.
     let page: &'static Page = unsafe { &*ptr::with_exposed_provenance::<Page>(page) };
     if page.magic.load(Ordering::Acquire) != MAGIC
         || page.version.load(Ordering::Acquire) != VERSION
@@ -113,15 +113,15 @@ fn start() {
         refuse(b"its memory file is another version's");
     }
     for fd in [FILE_FD, SOCKET_FD, HANDOVER_FD, LOGGER_SOCKET_FD] {
-        // What the program executes is not part of the service.
+        // A program that this program executes is not part of the service.
         // SAFETY: no memory is involved.
         unsafe { sys!(SYS_fcntl, fd, libc::F_SETFD, libc::FD_CLOEXEC) };
     }
-    // It is loaded: the number is the program's.
+    // The library is loaded: the program may use the number.
     // SAFETY: no memory is involved.
     unsafe { sys!(SYS_close, LIBRARY_FD) };
     helpers::keep_numbers();
-    // What the program executes has its addresses at random again; its own it has already.
+    // An executed program gets random addresses again; the addresses of this program are already fixed.
     // SAFETY: no memory is involved.
     unsafe {
         let now = sys!(SYS_personality, u32::MAX);
@@ -130,7 +130,7 @@ fn start() {
         }
     }
     for name in [c"LD_PRELOAD", PASSED_ON] {
-        // SAFETY: a string; nobody else runs yet.
+        // SAFETY: a string; no other thread runs yet.
         unsafe { libc::unsetenv(name.as_ptr()) };
     }
     if page.mode.load(Ordering::Acquire) != Mode::Record as u32 {

@@ -1,6 +1,6 @@
-//! Some files, by their inodes.
+//! A set of files, by inode.
 
-/// So many at most, none of them twice.
+/// At most `MOST` inodes, each once.
 pub(crate) struct Inodes<const MOST: usize> {
     inodes: [u64; MOST],
     count: usize,
@@ -16,7 +16,7 @@ impl<const MOST: usize> Default for Inodes<MOST> {
 }
 
 impl<const MOST: usize> Inodes<MOST> {
-    /// One more, if it is not there. `false`: there is no room for it.
+    /// Adds an inode. `false`: the set is full.
     pub(crate) fn add(&mut self, inode: u64) -> bool {
         if self.has(inode) {
             return true;

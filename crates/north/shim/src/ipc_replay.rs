@@ -18,7 +18,7 @@ use crate::{
 
 /// Full channels at once.
 const PENDING_CHANNELS_MAX: usize = 16;
-/// Bytes of one read or write; a writable pipe takes as many (PIPE_BUF).
+/// Bytes of one read or write; a writable pipe takes this many bytes (PIPE_BUF).
 const IPC_BLOCK_BYTES: usize = 4096;
 /// Longest wait for siblings that replay.
 pub(crate) const SIBLING_REPLAY_TIMEOUT_NS: u64 = 30_000_000_000;
@@ -52,11 +52,11 @@ fn write_now(fd: c_int, said: &[u8]) -> Outcome {
     }
 }
 
-/// Output of a replay that a full channel did not take. The reader had read more before the crash than its determinants
-/// show.
+/// Output of a replay that a full channel did not take. The reader had read more before the crash than the reader's
+/// determinants show.
 #[derive(Clone, Copy)]
 struct PendingIpcWrite {
-    /// A descriptor of our own for the channel, since the program may close its descriptors; -1: free entry.
+    /// A descriptor of our own for the channel, because the program may close its descriptors; -1: free entry.
     fd: c_int,
     /// Inode of the channel.
     inode: u64,
@@ -123,7 +123,7 @@ impl PendingIpcWrite {
     }
 
     fn let_go(&mut self) {
-        // SAFETY: both are ours, and nothing refers to them.
+        // SAFETY: descriptor and memory are ours, and all references have ended.
         unsafe {
             sys!(SYS_munmap, self.at, self.budget);
             sys!(SYS_close, self.fd);
@@ -147,7 +147,7 @@ fn is_retry(outcome: Outcome) -> bool {
 }
 
 impl Wrap {
-    /// These two were made, which are each other's ends.
+    /// The process has made these two ends of a channel.
     pub(crate) fn begin_ipc(&mut self, ends: [c_int; 2]) {
         for fd in ends {
             if let Some(entry) = self.descriptors.entry(fd) {
@@ -156,8 +156,7 @@ impl Wrap {
         }
     }
 
-    /// The process that has made the way between this one and others of its session; `None`: it leads nowhere, or
-    /// elsewhere.
+    /// The process that made the channel between this process and its session; `None`: not such a channel.
     pub(crate) fn channel_maker(&self, fd: c_int) -> Option<u32> {
         let descriptor = self.descriptors.get(fd);
         let leads = descriptor.is_channel && !descriptor.is_paired() && descriptor.maker != 0;
@@ -170,8 +169,8 @@ impl Wrap {
             .is_some_and(|maker| self.is_ipc_replayed(maker))
     }
 
-    /// Before a write to another process. A sibling records the bytes, so no host may have that determinant without its
-    /// causes.
+    /// Before a write to another process. A sibling records the bytes, and no host may have that determinant without
+    /// its causes.
     pub(crate) fn commit_ipc(&mut self, fd: c_int) {
         match self.channel_maker(fd) {
             Some(_) => self.commit(),
@@ -183,7 +182,7 @@ impl Wrap {
     pub(crate) fn await_siblings(&self, fd: c_int, events: i16) -> bool {
         let until = clock::monotonic().saturating_add(SIBLING_REPLAY_TIMEOUT_NS);
         loop {
-            // In this order.
+            // In this order: a sibling may make the descriptor ready just before the end of its replay.
             let is_last = !self.siblings_replay() || clock::monotonic() > until;
             let within = if is_last { 0 } else { SIBLING_POLL_INTERVAL_NS };
             let is_ready = becomes_ready(fd, events | POLLHUP | POLLERR, within);
@@ -208,7 +207,7 @@ impl Wrap {
                 continue;
             }
             let read = usize::try_from(read).unwrap_or(0);
-            // SAFETY: they are the program's, which has asked for this.
+            // SAFETY: the pieces are the program's, and the program asked for this read.
             if read == 0 || !unsafe { is_at(pieces, done, &block[..read]) } {
                 self.fail_ipc_read();
             }
@@ -228,7 +227,7 @@ impl Wrap {
         for piece in pieces {
             let length = piece.iov_len.min(left);
             left -= length;
-            // SAFETY: the program has given them to be written.
+            // SAFETY: the program passed the pieces for writing.
             let mut rest = unsafe { bytes(piece.iov_base, length) };
             while !rest.is_empty() {
                 if self.has_pending_ipc(fd) || !self.await_siblings(fd, POLLOUT) {

@@ -1,19 +1,19 @@
-//! The north side wrap: what is preloaded into a server's processes (`ft-tcp-infocom-2001`, III.B).
+//! The north side wrap: the library that is preloaded into a server's processes (`ft-tcp-infocom-2001`, III.B).
 //!
-//! It stands between the program and its C library, under the names of the calls whose outcomes a program cannot
-//! compute by itself. In the first life of a server it performs each call and *records* the outcome in memory that
-//! outlives the process (`stream`); where output must not leave before its causes are safe, it holds
-//! it until then (`commit`, `later`). In the next life it *replays*: the same program, given the same outcomes in the
-//! same order, comes to the same state, and what it says is compared instead of sent. At the end of the record the
-//! supervisor hands it its clients' connections (`live`), and it records on from there.
+//! The shim stands between the program and the C library, under the names of the calls whose outcomes a program
+//! cannot compute itself. In the first incarnation of a server the shim performs each call and *records* the outcome
+//! in memory that outlives the process (`stream`). Where output must not leave before its causes are safe, the shim
+//! defers the output (`output_commit`). In the next incarnation the shim *replays*: the same program with the same
+//! outcomes in the same order reaches the same state, and the output is compared instead of sent. At the end of the
+//! record the supervisor hands over the clients' connections (`live`), and recording continues.
 //!
-//! Rules of this crate, which runs inside programs that know nothing of it: no allocation, no lock, no
-//! panic; system calls of its own only (`sys`), since the C library's names are ours. `errno` is
-//! what the call said. Everything is done by each process's first thread (`tree`); calls of others pass through,
-//! and are refused loudly where they concern a client.
+//! Rules of this crate, which runs inside programs that do not know the shim: no allocation, no lock, no panic;
+//! system calls of its own only (`sys`), because the C library's names are ours. `errno` is the outcome of the call.
+//! The first thread of each process does all work (`process_tree`). Calls of other threads pass through, and are
+//! refused loudly where a client is concerned.
 
-// The words that go to the kernel are what C has made of them; and a call of the program's is one operation, with
-// one reason.
+// System calls take the bits of C's types. And a call of the program is a single operation, with a single reason for
+// all unsafe steps.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

@@ -1,9 +1,9 @@
 //! From a replayed record to live connections.
 //!
-//! In a replay a connection is a *placeholder*: a TCP socket that is connected to nobody, with the descriptor and the
-//! options that the program expects. What the program writes to it is kept as far as the client may not have it
-//! ([`said`]). At the end of the record the supervisor makes the sockets that go on where the old ones stood,
-//! and each takes the place of its placeholder.
+//! In a replay a connection is a *placeholder*: an unconnected TCP socket with the descriptor and the options that
+//! the program expects. Writes of the program to the placeholder are kept if the client may lack the bytes
+//! ([`said`]). At the end of the record the supervisor makes the sockets that continue the connections, and each
+//! socket replaces its placeholder.
 
 use core::{mem::MaybeUninit, ptr};
 
@@ -55,11 +55,11 @@ pub(crate) fn placeholder(peer: &[u8], flags: c_int) -> i64 {
     unsafe { sys!(SYS_socket, family, kind, 0) }
 }
 
-/// How far clients are, as the supervisor has said.
+/// Positions of the clients, from the supervisor.
 #[derive(Clone, Copy)]
 pub(crate) enum Positions {
     Row(&'static [u8]),
-    /// It could not say: all is kept.
+    /// The positions are unknown: all output is kept.
     Unknown,
 }
 
@@ -94,18 +94,18 @@ impl Positions {
         Self::Row(unsafe { bytes(ptr::with_exposed_provenance(row), length) })
     }
 
-    /// The row is not there any more.
+    /// Unmaps the positions.
     pub(crate) fn unmap(&mut self) {
         let row = core::mem::replace(self, Self::Row(&[]));
         if let Self::Row(row) = row
             && !row.is_empty()
         {
-            // SAFETY: it was ours, and nothing refers to it any more.
+            // SAFETY: our mapping, and all references have ended.
             unsafe { sys!(SYS_munmap, row.as_ptr(), row.len()) };
         }
     }
 
-    /// What this client has; nothing is to be kept for one that is gone.
+    /// Received bytes of this client. `u64::MAX` for a client that is gone: no output is kept.
     pub(crate) fn of(&self, peer: &[u8], local: &[u8]) -> u64 {
         match self {
             Self::Unknown => 0,
@@ -130,7 +130,7 @@ pub(crate) fn put(entry: &Entry<'_>, said: &[u8]) {
     }
 }
 
-/// The program writes this in a replay. `connection` has not counted it yet.
+/// The program writes these bytes in a replay. `connection` does not count the bytes yet.
 pub(crate) fn said(connection: &Connection, written: &[u8]) {
     let known = connection.received.saturating_sub(connection.outstream);
     let known = usize::try_from(known).unwrap_or(usize::MAX);
@@ -145,7 +145,7 @@ pub(crate) fn said(connection: &Connection, written: &[u8]) {
     put(&entry, new);
 }
 
-/// The program accepts it in a replay. Who knows how far clients are need not be told.
+/// The program accepts the connection in a replay. Reported only if the positions of clients are unknown.
 pub(crate) fn began(wrap: &mut Wrap, fd: c_int) {
     if let (Positions::Unknown, Some(connection)) =
         (wrap.positions, wrap.descriptors.connection(fd))
@@ -163,7 +163,7 @@ pub(crate) fn ends(connection: &Connection) -> Ends {
         .unwrap_or_default()
 }
 
-/// The connection stands here.
+/// Reports the position of the connection.
 pub(crate) fn report_position(process: u32, connection: &Connection, is_closed: bool) {
     if connection.is_outgoing() {
         put(&upstream_entry(process, connection, is_closed), &[]);
@@ -187,7 +187,7 @@ pub(crate) fn report_position(process: u32, connection: &Connection, is_closed: 
     );
 }
 
-/// This process has served it from there on up to here.
+/// Reports the part of the connection that this process has served.
 pub(crate) fn report_served(connection: &Connection) {
     if connection.received < u64::MAX {
         let entry = Entry::Served {
@@ -215,7 +215,7 @@ fn upstream_entry(process: u32, known: &Connection, is_closed: bool) -> Entry<'s
     }
 }
 
-/// The record has ended: become what it was the record of.
+/// The record has ended: the process becomes live.
 #[cold]
 pub(crate) fn go(wrap: &mut Wrap) {
     find_files(wrap);
@@ -223,7 +223,7 @@ pub(crate) fn go(wrap: &mut Wrap) {
     wrap.take_locks();
     wrap.let_go_of_listeners();
     wrap.page.remade.are_whole(wrap.remade.all());
-    // What it has said in the replay and its clients lack is said by the supervisor.
+    // The supervisor sends the output of the replay that clients lack.
     wrap.commit_replayed();
     wrap.clock.go_on(clock::monotonic(), clock::time_of_day());
     for (_, connection) in wrap.descriptors.connections() {
@@ -239,7 +239,7 @@ pub(crate) fn go(wrap: &mut Wrap) {
             None => wrap.fail(Failure::BadRecord, Call::Accept, None),
         }
     }
-    // SAFETY: it is ours.
+    // SAFETY: the descriptor is ours.
     unsafe { sys!(SYS_close, socket) };
     wrap.may_have_opened = true;
     signals::forget_received(wrap);
@@ -251,8 +251,7 @@ pub(crate) fn go(wrap: &mut Wrap) {
     }
 }
 
-/// Everything that this process has to say of its connections is in the handover file. The answer comes by a socket of
-/// its own.
+/// Reports that the handover file has the positions of all connections. Returns the socket for the answer.
 pub(crate) fn report(wrap: &Wrap) -> c_int {
     wrap.page.processes.0[wrap.process as usize].unset(Fate::Replays);
     let connections = wrap.descriptors.connections().count();
@@ -266,7 +265,7 @@ pub(crate) fn report(wrap: &Wrap) -> c_int {
     })
 }
 
-/// Say it to the supervisor, with a socket for its answer; ours is returned. `None`: it is gone.
+/// Sends a message to the supervisor, with a socket for the answer. Returns our end. `None`: the supervisor is gone.
 fn send_for_answer(message: &Message) -> Option<c_int> {
     let mut ends = [-1; 2];
     // SAFETY: room on our stack.
@@ -279,26 +278,26 @@ fn send_for_answer(message: &Message) -> Option<c_int> {
     }
     let is_sent = send(message, Some(ends[1]), 0);
     let [ours, theirs] = ends;
-    // SAFETY: these are ours.
+    // SAFETY: both ends are ours.
     unsafe { sys!(SYS_close, theirs) };
     if !is_sent {
-        // SAFETY: so is this.
+        // SAFETY: this end is ours, too.
         unsafe { sys!(SYS_close, ours) };
     }
     is_sent.then_some(ours)
 }
 
-/// What the supervisor says to [`Message::Joins`].
+/// Answer of the supervisor to [`Message::Joins`].
 pub(crate) enum Answer {
-    /// It is known by this number from here on.
+    /// The connection has this number in the data plane from here on.
     Joined(u64),
-    /// It stays as it is. One that was gone before it was asked has not touched it.
+    /// The connection stays as before. A supervisor that died before the question has not touched the connection.
     Stays,
-    /// It has died, perhaps while it looked at the socket in a way in which nobody may use it.
+    /// The supervisor has died, perhaps with the socket in repair: the connection must not be used any more.
     Lost,
 }
 
-/// Ask the supervisor, and wait for its answer, however long that takes.
+/// Asks the supervisor, and waits for the answer without a limit.
 pub(crate) fn ask(message: &Message) -> Answer {
     let Some(socket) = send_for_answer(message) else {
         return Answer::Stays;
@@ -312,7 +311,7 @@ pub(crate) fn ask(message: &Message) -> Answer {
             break received;
         }
     };
-    // SAFETY: it is ours.
+    // SAFETY: the descriptor is ours.
     unsafe { sys!(SYS_close, socket) };
     match u64::from_le_bytes(answer) {
         _ if received != JOIN_ANSWER as i64 => Answer::Lost,
@@ -321,34 +320,36 @@ pub(crate) fn ask(message: &Message) -> Answer {
     }
 }
 
-/// Ask the supervisor for a descriptor, and wait for it. `None`: it does not have it.
+/// Asks the supervisor for a descriptor, and waits for the answer. `None`: the supervisor does not have the
+/// descriptor.
 pub(crate) fn ask_for_file(message: &Message) -> Option<c_int> {
     let socket = send_for_answer(message)?;
     let (length, descriptor) = received(socket, &mut [0; 4]);
-    // SAFETY: it is ours.
+    // SAFETY: the descriptor is ours.
     unsafe { sys!(SYS_close, socket) };
     descriptor.filter(|_| length == 1)
 }
 
-/// The same, if that is answered within so many nanoseconds.
+/// As [`ask_for_file`], with a wait of at most `within` nanoseconds.
 pub(crate) fn ask_soon(message: &Message, within: u64) -> Option<c_int> {
     let socket = send_for_answer(message)?;
     let (length, descriptor) = match becomes_ready(socket, libc::POLLIN, within) {
         true => received(socket, &mut [0; 4]),
         false => (0, None),
     };
-    // SAFETY: it is ours.
+    // SAFETY: the descriptor is ours.
     unsafe { sys!(SYS_close, socket) };
     descriptor.filter(|_| length == 1)
 }
 
-/// It has ended in its replay, as it had: it has no connections any more, and waits for nobody.
+/// The process has ended in its replay, as recorded: no connection is left, and no answer is needed.
 pub(crate) fn ended(wrap: &mut Wrap) {
     wrap.descriptors.forget();
     report(wrap);
 }
 
-/// Nobody goes on with a file that is not there any more. One that a helper thread is about to close is waited for.
+/// Fails if the process would continue with a file that is gone. Waits for a helper that is about to close such a
+/// file.
 pub(crate) fn find_files(wrap: &mut Wrap) {
     const STALE_FILE_ATTEMPTS_MAX: usize = 100;
     for _ in 0..STALE_FILE_ATTEMPTS_MAX {
@@ -362,7 +363,7 @@ pub(crate) fn find_files(wrap: &mut Wrap) {
     wrap.fail(Failure::OtherFile, Call::File, None);
 }
 
-/// Is this descriptor still open, and not another file?
+/// Whether the descriptor is still open: with the changed file, or with the substitute of a file that is gone.
 fn is_open_still(fd: c_int, backing: Backing) -> bool {
     if closing::is_closed(fd) {
         return false;
@@ -372,7 +373,7 @@ fn is_open_still(fd: c_int, backing: Backing) -> bool {
         return unsafe { sys!(SYS_fcntl, fd, F_GETFD) } >= 0;
     }
     let mut about = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: room on our stack, which is read if it was filled in.
+    // SAFETY: memory on our stack, which is read only after success.
     unsafe { sys!(SYS_fstat, fd, about.as_mut_ptr()) == 0 && about.assume_init().st_nlink == 0 }
 }
 
@@ -383,7 +384,8 @@ struct Control {
     fd: c_int,
 }
 
-/// Say it to the supervisor, with this descriptor. `false`: nobody listens, or not now.
+/// Sends a message to the supervisor, with this descriptor, without a wait. `false`: the supervisor does not take the
+/// message.
 pub(crate) fn tell(message: &Message, beside: Option<c_int>) -> bool {
     send(message, beside, libc::MSG_DONTWAIT)
 }
@@ -412,7 +414,7 @@ pub(crate) fn send(message: &Message, beside: Option<c_int>, flags: c_int) -> bo
     }
     let flags = flags | libc::MSG_NOSIGNAL;
     loop {
-        // SAFETY: the message and what it refers to are on our stack.
+        // SAFETY: the message and its buffers are on our stack.
         let sent = unsafe { sys!(SYS_sendmsg, SOCKET_FD, &raw const message, flags) };
         if sent != -i64::from(libc::EINTR) {
             return sent == bytes.len() as i64;
@@ -420,8 +422,8 @@ pub(crate) fn send(message: &Message, beside: Option<c_int>, flags: c_int) -> bo
     }
 }
 
-/// A connection's number and its socket; `None`: these were all. A supervisor that dies first has made nothing of them:
-/// the process ends, and its next life is another one's.
+/// The number of a connection, and its socket; `None`: all sockets have arrived. If the supervisor dies first, the
+/// process ends, and another supervisor starts the next incarnation.
 fn receive(from: c_int) -> Option<(u32, c_int)> {
     let mut place = [0u8; 4];
     match received(from, &mut place) {
@@ -434,7 +436,7 @@ fn receive(from: c_int) -> Option<(u32, c_int)> {
     }
 }
 
-/// How many bytes have come, and the descriptor beside them.
+/// Length of the received message, and its descriptor.
 fn received(from: c_int, place: &mut [u8; 4]) -> (i64, Option<c_int>) {
     let mut control = MaybeUninit::<Control>::zeroed();
     let mut piece = iovec {
@@ -449,7 +451,7 @@ fn received(from: c_int, place: &mut [u8; 4]) -> (i64, Option<c_int>) {
     loop {
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of::<Control>();
-        // SAFETY: the message and what it refers to are on our stack.
+        // SAFETY: the message and its buffers are on our stack.
         let length = unsafe { sys!(SYS_recvmsg, from, &raw mut *message, libc::MSG_CMSG_CLOEXEC) };
         if length == -i64::from(libc::EINTR) {
             continue;
@@ -479,11 +481,11 @@ fn install(wrap: &mut Wrap, place: u32, socket: c_int) {
             connection.is_held = connection.is_outgoing() && !connection.is_local;
         }
     }
-    // SAFETY: it is ours.
+    // SAFETY: the descriptor is ours.
     unsafe { sys!(SYS_close, socket) };
 }
 
-/// The program has this socket by that number from here on, instead of one that nothing has gone through.
+/// Replaces an unused socket of the program by this socket, under the same number.
 pub(crate) fn put_in_place(wrap: &mut Wrap, fd: c_int, socket: c_int) {
     let descriptor = wrap.descriptors.get(fd);
     copy_options(fd, socket);
@@ -491,15 +493,15 @@ pub(crate) fn put_in_place(wrap: &mut Wrap, fd: c_int, socket: c_int) {
 }
 
 fn replace(wrap: &mut Wrap, fd: c_int, descriptor: &Descriptor, socket: c_int) {
-    // The instance is the parent's, which has the connection as well, and may not watch it any more.
+    // The instance is the parent's. The parent has the connection, too, and may have ended its interest.
     let epoll = descriptor.epoll.checked_sub(1);
     let epoll = epoll.filter(|_| !descriptor.is_watched_by_parent);
-    // A child that has the placeholder, too, would keep it watched under this number, and ready for ever.
+    // A child with the same placeholder would keep the placeholder watched under this number, and ready for ever.
     if let Some(epoll) = epoll {
         // SAFETY: no memory is involved.
         unsafe { sys!(SYS_epoll_ctl, epoll, EPOLL_CTL_DEL, fd, 0) };
     }
-    // SAFETY: descriptors of ours; the placeholder is closed by this.
+    // SAFETY: descriptors of ours; the call closes the placeholder.
     let replaced = unsafe {
         let flags = sys!(SYS_fcntl, fd, F_GETFD);
         let closes = flags & i64::from(libc::FD_CLOEXEC) != 0;
@@ -547,7 +549,7 @@ fn watch(fd: c_int, epoll: u32, descriptor: &Descriptor) {
         u64: own_data(fd),
     };
     if descriptor.is_spent {
-        event.events = EPOLLONESHOT.cast_unsigned(); // it has had its one event
+        event.events = EPOLLONESHOT.cast_unsigned(); // the program has had its one event
     }
     let at: *const c_void = (&raw const event).cast();
     // SAFETY: an event on our stack.

@@ -23,7 +23,7 @@ const DEAD_PROCESSES_MAX: usize = 64;
 /// A process that has seen a sibling crash waits this long for `serve` to kill the service. `serve` does not kill after
 /// `SIGPIPE`, or while `serve` ends the service itself; then the process continues.
 const SERVICE_KILL_TIMEOUT_NS: u64 = 10_000_000_000;
-/// The same for a dead process of another process session, which may have ended by itself.
+/// As [`SERVICE_KILL_TIMEOUT_NS`], for a dead process of another process session, which may have ended by itself.
 const UNRELATED_KILL_TIMEOUT_NS: u64 = 250_000_000;
 
 /// Whether a process with this wait status has crashed, and the service with the process.
@@ -37,7 +37,7 @@ pub(crate) fn await_service_kill() {
     await_service_kill_while(SERVICE_KILL_TIMEOUT_NS, || true);
 }
 
-/// Waits at most `patience` nanoseconds, while `is_so`. Answers whether the time is over without a kill.
+/// Waits at most `patience` nanoseconds, while `is_so`. Returns whether the time is over without a kill.
 pub(crate) fn await_service_kill_while(patience: u64, is_so: impl Fn() -> bool) -> bool {
     let until = clock::monotonic().saturating_add(patience);
     let is_ending = || wrap::page().is_some_and(|page| page.is_ending.load(Ordering::Acquire) != 0);
@@ -68,7 +68,7 @@ impl Wrap {
         link(liveness);
         // SAFETY: no memory is involved.
         let (process, thread) = unsafe { (sys!(SYS_getpid), sys!(SYS_gettid)) };
-        // Not before the kernel knows where to say it.
+        // Only after the kernel knows the robust list.
         liveness.begin(number(process), number(thread));
     }
 
@@ -144,7 +144,7 @@ impl Wrap {
         self.poll_crashes_from(self.session(self.process), SERVICE_KILL_TIMEOUT_NS);
     }
 
-    /// The same, if any process of the service may be the cause.
+    /// As [`Self::poll_crashes`], if any process of the service may be the cause.
     pub(crate) fn poll_any_crash(&self) {
         if self.page.next_process.load(Ordering::Acquire) > 1 {
             self.poll_crashes();
@@ -219,7 +219,7 @@ fn is_other_program(pid: u32) -> bool {
     path.copy_within(6 + zeros.., 6);
     let program = |path: *const u8| {
         let mut about = MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: a string, and room on our stack, which is read if it was filled in.
+        // SAFETY: a string, and memory on our stack, which is read only after success.
         unsafe {
             match sys!(SYS_newfstatat, libc::AT_FDCWD, path, about.as_mut_ptr(), 0) {
                 0 => Some((
@@ -243,15 +243,15 @@ fn link(liveness: &Liveness) {
     if head.is_null() {
         head = ROBUST_LIST_HEAD.load(Ordering::Relaxed);
     }
-    // SAFETY: the C library's own, which stays where it is; only this thread changes it.
+    // SAFETY: the C library's own list, which stays in place; only this thread changes the list.
     let Some(known) = (unsafe { head.as_mut() }) else {
         return;
     };
     if known.offset != Liveness::ROBUST_LIST_OFFSET {
-        return; // another C library's: its crashes are not seen
+        return; // another C library: crashes are not visible
     }
     ROBUST_LIST_HEAD.store(head, Ordering::Relaxed);
     known.next = liveness.link(head.addr() as u64).cast_mut().cast();
-    // SAFETY: it is the C library's, and has been given to the kernel before, or was its parent's.
+    // SAFETY: the C library's list, which the kernel has had before, or which was the parent's.
     unsafe { sys!(SYS_set_robust_list, head, size_of::<RobustListHead>()) };
 }

@@ -9,8 +9,8 @@ use crate::{
     sys::sys,
 };
 
-/// Say it, in one piece. Where a client's connection is the standard error, as servers have it that inetd could begin,
-/// nobody is to hear it there.
+/// Writes a message to the standard error, in one piece. A standard error that is a client's connection, as in
+/// servers under inetd, gets no message.
 pub(crate) fn say(parts: &[&[u8]]) {
     let kind = kind_of(libc::STDERR_FILENO);
     if !matches!(kind, Kind::Other | Kind::File | Kind::Input) {
@@ -30,7 +30,7 @@ pub(crate) fn say(parts: &[&[u8]]) {
         });
         count += 1;
     }
-    // SAFETY: so many pieces, all of which live.
+    // SAFETY: `count` pieces, all of which live.
     unsafe { sys!(SYS_writev, libc::STDERR_FILENO, pieces.as_ptr(), count) };
 }
 

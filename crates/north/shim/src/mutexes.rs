@@ -1,8 +1,8 @@
 //! The mutexes that the first thread holds.
 //!
-//! A helper may sleep because it waits for one of them, and then it goes on when that is given back. So it matters
-//! which of them were held while the helpers came to rest. Some programs hold one for ever (redis: that of its
-//! modules).
+//! A sleeping helper may wait for a mutex of the first thread, and continues after the unlock. The shim therefore
+//! knows which mutexes were held while the helpers came to rest. Some programs hold a mutex for ever (redis: the
+//! mutex of its modules).
 
 use core::cell::Cell;
 
@@ -11,11 +11,11 @@ const TRACKED_MUTEXES_MAX: usize = 16;
 
 #[derive(Clone, Copy)]
 struct Mutex {
-    /// 0: there is none.
+    /// 0: no mutex.
     address: usize,
-    /// How often it was taken, if it can be more than once.
+    /// Number of locks, for a recursive mutex.
     depth: u32,
-    /// It was held when the helpers came to rest.
+    /// Held since before the helpers came to rest.
     is_old: bool,
 }
 
@@ -31,7 +31,7 @@ thread_local! {
     static HELD: [Cell<Mutex>; TRACKED_MUTEXES_MAX] = const { [const { Cell::new(Mutex::NONE) }; TRACKED_MUTEXES_MAX] };
 }
 
-/// One was taken.
+/// The first thread has locked this mutex.
 #[inline]
 pub(crate) fn taken(address: usize) {
     HELD.with(|held| {
@@ -47,7 +47,7 @@ pub(crate) fn taken(address: usize) {
     });
 }
 
-/// One was given back. May a helper have waited for it when it came to rest?
+/// The first thread has unlocked this mutex. Returns whether a resting helper may have waited for the mutex.
 #[inline]
 pub(crate) fn given_back(address: usize) -> bool {
     HELD.with(|held| {
@@ -70,7 +70,7 @@ fn find(held: &[Cell<Mutex>; TRACKED_MUTEXES_MAX], address: usize) -> Option<&Ce
     held.iter().find(|place| place.get().address == address)
 }
 
-/// Is one of them held that was taken since the helpers came to rest?
+/// Whether the first thread holds a mutex that was locked after the helpers came to rest.
 pub(crate) fn any_is_new() -> bool {
     HELD.with(|held| {
         let mut held = held.iter().map(Cell::get);

@@ -15,7 +15,7 @@ pub(crate) const REPLAY_POLL_INTERVAL_NS: i64 = 100_000;
 /// Advice in the refusal of children that share state with other processes.
 const SEPARATE_PROCESSES_ADVICE: &[u8] = b"; --stateful=require needs processes that are on their own, or one that serves (nginx: `master_process off; daemon off;`)";
 
-/// How a process is related to the others. A child starts from the state of its parent.
+/// Relations of a process to other processes. A child starts from the state of its parent.
 #[derive(Default)]
 pub(crate) struct ProcessGroup {
     /// The parent's process id in the first incarnation, and now.
@@ -100,14 +100,14 @@ impl Wrap {
         number
     }
 
-    /// Waits for a state that other processes reach in their replays. Answers whether the state was reached before the
-    /// last replay ended.
+    /// Waits for a state that other processes reach in their replays. Returns whether the state was reached before
+    /// the last replay ended.
     pub(crate) fn await_service_replay(
         &mut self,
         mut is_so: impl FnMut(&mut Self) -> bool,
     ) -> bool {
         loop {
-            // In this order.
+            // In this order: the last replay may reach the state just before its end.
             let service_replays = self.service_replays();
             if is_so(self) || !service_replays {
                 return is_so(self);
@@ -121,7 +121,7 @@ impl Wrap {
     pub(crate) fn may_skip_replay(&self) -> bool {
         let own = &self.page.processes.0[self.process as usize];
         let may_serve = own.has(Fate::Holds) && !own.has(Fate::Talks);
-        // Siblings depend on its output, and may have clients.
+        // Siblings depend on the output of this process, and may have clients.
         let confers = own.has(Fate::Confers)
             || self.group.uses_session_ipc && self.is_ipc_replayed(self.process);
         self.process != 0 && !own.has(Fate::Serves) && !may_serve && !confers

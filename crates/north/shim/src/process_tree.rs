@@ -38,8 +38,8 @@ pub(crate) struct PendingFork {
     number: u32,
     /// The fork is in the record.
     is_replayed: bool,
-    /// The child's socket to the logger; -1: none. Opened before the fork, since the child may have a network namespace
-    /// of its own.
+    /// The child's socket to the logger; -1: none. Opened before the fork, because the child may enter its own
+    /// network namespace.
     logger_socket: c_int,
 }
 
@@ -55,7 +55,7 @@ impl PendingFork {
     /// In the parent: the socket is the child's.
     fn close_logger_socket(&self) {
         if self.logger_socket >= 0 {
-            // SAFETY: it is ours.
+            // SAFETY: the descriptor is ours.
             unsafe { sys!(SYS_close, self.logger_socket) };
         }
     }
@@ -82,7 +82,7 @@ impl Wrap {
         })
     }
 
-    /// A child that was forked anew after a replay has another number: the last one counts.
+    /// A child that was forked again after a replay has another number: the last number counts.
     fn last_fork_number(&mut self, mut number: i64) -> Option<u32> {
         while let Some(Ok((record, length))) = self.stream.peek()
             && (record.call, record.fd) == (Call::Fork, 0)
@@ -138,10 +138,10 @@ impl Wrap {
         self.fail(Failure::NotSupported, Call::Fork, Some(Call::Fork))
     }
 
-    /// After the fork, in the parent; `real` is the child's process id, or 0 without a child. Answers the outcome for
+    /// After the fork, in the parent; `real` is the child's process id, or 0 without a child. Returns the outcome for
     /// the program. `None`: the dead incarnation had not forked, and the child is to be forked now.
     pub(crate) fn fork_parent(&mut self, fork: &mut PendingFork, real: i64) -> Option<i64> {
-        // An earlier replay has begun another one in its place, after a signal.
+        // After a signal an earlier replay has started another child in place of this child.
         if fork.is_replayed
             && real == 0
             && let Some(Ok((record, _))) = self.stream.peek()
@@ -160,7 +160,7 @@ impl Wrap {
                 fork.number = self.new_stream()?;
                 return None;
             }
-            // In a namespace of its own it knows itself by another number.
+            // In its own PID namespace the child has another process id.
             let is_known = fork.is_replayed && first > 1;
             let outcome = match is_known {
                 true => first.into(),
@@ -199,7 +199,7 @@ impl Wrap {
         }
     }
 
-    /// The parent's process id for the program. It changes only if the parent has ended by itself.
+    /// The parent's process id for the program. The id changes only if the parent has ended by itself.
     pub(crate) fn parent(&self, now: pid_t) -> pid_t {
         let Some([then, real]) = self.group.parent else {
             return now;
@@ -244,7 +244,7 @@ impl Wrap {
             }
         }
         say(&[b"a child with unfinished work says something else and is not started again"]);
-        // Not an end that it has chosen.
+        // The end of this process is no choice of the program.
         // SAFETY: no memory is involved.
         unsafe { sys!(SYS_kill, sys!(SYS_getpid), libc::SIGKILL) };
         exit();
@@ -315,7 +315,7 @@ impl Wrap {
         }
     }
 
-    /// A socket to the logger for one process: no other process may take its answers.
+    /// A socket to the logger for one process, because answers must reach the process that asked.
     fn new_logger_socket(&self) -> c_int {
         if self.page.hold.load(Ordering::Relaxed) == Hold::Never as u32 {
             return -1;
@@ -327,9 +327,10 @@ impl Wrap {
                 continue;
             }
             let socket = socket as c_int;
-            // Where there is no room for it, it is not ours to take from the program: the child looks for itself.
+            // If no high number is free, the shim takes no low number from the program: the child opens a socket
+            // itself.
             let way = hidden(socket);
-            // SAFETY: it is ours.
+            // SAFETY: the descriptor is ours.
             unsafe { sys!(SYS_close, socket) };
             return way.unwrap_or(-1);
         }
@@ -344,7 +345,7 @@ impl Wrap {
         if fork.logger_socket < 0 {
             return self.open_logger_socket();
         }
-        // SAFETY: both are ours.
+        // SAFETY: both descriptors are ours.
         unsafe { sys!(SYS_dup3, fork.logger_socket, LOGGER_SOCKET_FD, O_CLOEXEC) };
         fork.close_logger_socket();
     }
@@ -372,7 +373,7 @@ impl Wrap {
         self.page.next_connection.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Records, or replays, a change of the process. Answers whether the change was replayed.
+    /// Records, or replays, a change of the process. Returns whether the change was replayed.
     pub(crate) fn record_fate(&mut self, fate: Fate, payload: &[u8]) -> bool {
         let replayed = self.replayed(Call::Fate, 0, |record| record.outcome == fate as i64);
         match replayed {
@@ -414,7 +415,7 @@ impl Wrap {
         let own = &self.page.processes.0[self.process as usize];
         let is_again = self.record_fate(Fate::Ends, &[]);
         if !self.locks.all().is_empty() && !is_again {
-            self.commit(); // who has them next may note that at once
+            self.commit(); // the next holder of a lock may record the lock at once
         }
         self.lets_all_go();
         self.leaves_passed();
@@ -423,7 +424,7 @@ impl Wrap {
             return;
         }
         self.require_ipc_flushed();
-        own.unset(Fate::Replays); // who receives from it may wait for that
+        own.unset(Fate::Replays); // a reader of this process's output may wait for that
         for (_, connection) in self.descriptors.connections() {
             if connection.is_touched() && connection.received <= connection.outstream {
                 live::report_position(self.process, connection, true);
@@ -440,7 +441,7 @@ impl Wrap {
                 b"the server executes another program: give that program to serve, without the wrapper",
             ]);
         }
-        self.before_sleep(); // what is held would go with it
+        self.before_sleep(); // deferred output would be lost with the program
         let own = self.process;
         for (fd, maker) in self.descriptors.makers() {
             // SAFETY: no memory is involved.

@@ -1,4 +1,4 @@
-//! Which program this process runs: a record of one is nothing to another.
+//! Identity of the program of this process: a record is valid for a single program.
 
 use core::ffi::CStr;
 
@@ -7,14 +7,15 @@ use north_abi::layout::VERSION;
 
 use crate::{calls::writing::hash, sys::sys};
 
-/// Compared bytes of a program's file: an ELF file has its build id and its section headers' offsets there.
+/// Compared bytes of a program's file: the start of an ELF file has the build id and the offset of the section
+/// headers.
 const ELF_PREFIX_BYTES: usize = 64 << 10;
 
-/// The record's [`VERSION`], the file's size, a hash of its beginning, and a hash of the command line, as the record
-/// of a process's beginning has them. Nothing in it belongs to one host.
+/// The record's [`VERSION`], the file's size, a hash of the file's start, and a hash of the command line. The record
+/// of a process's start has these 32 bytes. All parts are valid on other hosts.
 pub(crate) struct Program([u8; 32]);
 
-/// Another program, or the same as another version of ours has recorded it.
+/// The record is of another program, or another version of the shim made the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Other {
     Version,
@@ -22,11 +23,11 @@ pub(crate) enum Other {
 }
 
 impl Program {
-    /// The one that runs. `None`: the kernel does not say (no `/proc`).
+    /// The running program. `None`: there is no `/proc`.
     pub(crate) fn running() -> Option<Self> {
         let file = open(c"/proc/self/exe")?;
         let beginning = contents(file, ELF_PREFIX_BYTES);
-        // SAFETY: no memory is involved; it is ours.
+        // SAFETY: no memory is involved; the descriptor is ours.
         let size = unsafe {
             let size = sys!(SYS_lseek, file, 0, SEEK_END);
             sys!(SYS_close, file);
@@ -34,7 +35,7 @@ impl Program {
         };
         let command = open(c"/proc/self/cmdline")?;
         let line = contents(command, usize::MAX);
-        // SAFETY: it is ours.
+        // SAFETY: the descriptor is ours.
         unsafe { sys!(SYS_close, command) };
         let words = [VERSION.into(), size.cast_unsigned(), beginning?, line?];
         let mut bytes = [0; 32];
@@ -48,7 +49,7 @@ impl Program {
         &self.0
     }
 
-    /// Is it the one that was recorded like this?
+    /// Compares this program with the recorded program.
     pub(crate) fn compare(&self, recorded: &[u8]) -> Result<(), Other> {
         let version = |bytes: &[u8]| bytes.first_chunk().copied().map(u64::from_le_bytes);
         if recorded == self.0 {
@@ -67,7 +68,7 @@ fn open(path: &CStr) -> Option<c_int> {
     c_int::try_from(fd).ok().filter(|fd| *fd >= 0)
 }
 
-/// A hash of so many bytes at the most.
+/// A hash of at most `most` bytes.
 fn contents(fd: c_int, most: usize) -> Option<u64> {
     let (mut state, mut left) = (0, most);
     let mut block = [0u8; 4096];

@@ -19,13 +19,13 @@ use crate::{clock, live, places, sys::sys, wrap::Wrap};
 /// Unstable reads at once. Beyond that the oldest is dropped: the next read of the connection includes it, or its
 /// segment is mirrored when the client retransmits.
 const UNSTABLE_READS_MAX: usize = 4096;
-/// From so many unstable reads on determinants are sent, even without output.
+/// From this many unstable reads on, determinants are sent even without output.
 const UNSTABLE_READS_BEFORE_SEND: usize = 256;
 /// A program that sleeps in read(2) serves few connections.
 const SLEEPING_READER_READS_MAX: usize = 4;
 /// Closed connections that keep their cursors, while their last segments are under way.
 const RETIRED_CURSORS: usize = 64;
-/// Bytes so far behind a read are stable.
+/// Bytes this far behind a read are stable.
 const STABLE_DISTANCE_BYTES: u64 = 1 << 29;
 /// Instead of a cursor: the connection has none.
 const NO_CURSOR: u32 = u32::MAX;
@@ -54,7 +54,7 @@ pub(crate) struct UnstableReads {
 }
 
 struct Static(UnsafeCell<UnstableReads>);
-// SAFETY: only the process's first thread refers to it (`crate::wrap::with`).
+// SAFETY: only the process's first thread refers to the value (`crate::wrap::with`).
 unsafe impl Sync for Static {}
 
 static READS: Static = Static(UnsafeCell::new(UnstableReads {
@@ -142,7 +142,7 @@ static IS_MAPPED: AtomicBool = AtomicBool::new(false);
 fn table() -> Option<ReadCursors<'static>> {
     let at: *const [ReadCursor; READ_CURSORS] =
         core::ptr::with_exposed_provenance(places::READ_CURSORS);
-    // SAFETY: mapped for good, and large enough; it is all atomics, so that anything is a valid value.
+    // SAFETY: mapped for good, and large enough; the table has only atomics, for which all bytes are valid.
     IS_MAPPED
         .load(Ordering::Relaxed)
         .then(|| ReadCursors(unsafe { &*at }))
@@ -226,7 +226,7 @@ impl Wrap {
 
     fn publish_stable_reads(&mut self) {
         let Some(cursors) = table().filter(|_| self.requires_commit()) else {
-            return self.reads.forget(); // nobody is told any more
+            return self.reads.forget(); // the data plane needs no cursors any more
         };
         let stable = self.stable().min(self.others_stable_position());
         while let Some(read) = self.reads.pop(stable) {
@@ -272,7 +272,7 @@ impl Wrap {
 }
 
 fn map(given: c_int) -> bool {
-    // SAFETY: a new mapping, at a place where nothing of ours is, nor of the program's.
+    // SAFETY: a new mapping, at an address that neither the shim nor the program uses.
     let mapped = unsafe {
         let length = size_of::<[ReadCursor; READ_CURSORS]>();
         let access = PROT_READ | PROT_WRITE;
@@ -287,7 +287,7 @@ fn map(given: c_int) -> bool {
             0
         )
     };
-    // SAFETY: it was given to us.
+    // SAFETY: the descriptor is ours.
     unsafe { sys!(SYS_close, given) };
     usize::try_from(mapped) == Ok(places::READ_CURSORS)
 }

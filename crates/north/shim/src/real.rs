@@ -9,7 +9,7 @@ use core::{
 /// A function of the C library, found once.
 pub(crate) struct Real {
     name: &'static CStr,
-    /// Of those by this name the one of this version; `None`: there is one.
+    /// The version of the symbol; `None`: the symbol has a single version.
     version: Option<&'static CStr>,
     found: AtomicPtr<c_void>,
 }
@@ -23,10 +23,10 @@ impl Real {
         }
     }
 
-    /// As the function that it is.
+    /// The address as a function.
     ///
     /// # Safety
-    /// `F` is its type, a function pointer.
+    /// `F` is the function's pointer type.
     #[inline]
     pub(crate) unsafe fn get<F: Copy>(&self) -> F {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
@@ -52,7 +52,7 @@ impl Real {
     }
 }
 
-/// Is there one by this name behind ours?
+/// Whether a library after the shim defines this name.
 pub(crate) fn is_there(name: &CStr) -> bool {
     // SAFETY: a string.
     !unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }.is_null()
@@ -66,17 +66,17 @@ macro_rules! real {
 }
 pub(crate) use real;
 
-/// The same, of a version: where there are several, others are of programs that are older than that.
+/// As `real!`, for a version of the symbol: older programs use the other versions.
 macro_rules! real_of {
     ($version:expr, $name:ident ( $($argument:expr => $kind:ty),* $(,)? ) -> $result:ty) => {{
         static REAL: $crate::real::Real = $crate::real::Real::new(
-            // SAFETY: it ends with the one zero byte.
+            // SAFETY: the string ends with its only zero byte.
             unsafe {
                 core::ffi::CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes())
             },
             $version,
         );
-        // SAFETY: the types are those of the function's declaration.
+        // SAFETY: the types are from the function's declaration.
         let function: unsafe extern "C" fn($($kind),*) -> $result = unsafe { REAL.get() };
         // SAFETY: the program has called us with these arguments.
         unsafe { function($($argument),*) }

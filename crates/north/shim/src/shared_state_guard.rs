@@ -54,7 +54,7 @@ pub(crate) fn refuse_shadow_replay(failure: Failure) {
     }
 }
 
-/// The same for calls that are recorded in the first thread only.
+/// As [`refuse_shadow_replay`], for calls that are recorded in the first thread only.
 #[inline]
 pub(crate) fn refuse_helper_in_shadow_replay() {
     if ROLE.load(Ordering::Relaxed) != Role::Service as u32 && wrap::is_helper() {
@@ -69,7 +69,7 @@ pub(crate) fn refuse_fifo_in_shadow_replay(directory: c_int, path: &CStr) {
     }
     let mut about = core::mem::MaybeUninit::<libc::stat>::uninit();
     let to = about.as_mut_ptr();
-    // SAFETY: a string, and room on our stack that is read if it was filled in.
+    // SAFETY: a string, and memory on our stack that is read only after success.
     let is_fifo = unsafe {
         sys!(SYS_newfstatat, directory, path.as_ptr(), to, 0) == 0
             && about.assume_init().st_mode & libc::S_IFMT == libc::S_IFIFO

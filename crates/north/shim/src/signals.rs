@@ -1,8 +1,8 @@
-//! Signals arrive where a call ends, not in the middle of a computation.
+//! Signals arrive at the end of a call, not in the middle of a computation.
 //!
-//! The kernel's signal only leaves a mark. The program's handler is run when the next call that leaves a record has
-//! done so, and that is recorded; in a replay it runs after the same call. A call that blocks is
-//! interrupted, or not begun, if there is a mark: [`blocking`] leaves no gap between looking and sleeping.
+//! The kernel's signal only sets a mark. The program's handler runs after the next call that leaves a record, and the
+//! signal is recorded; a replay runs the handler after the same call. A mark interrupts a call that blocks, or keeps
+//! such a call from starting: [`blocking`] leaves no gap between the check and the sleep.
 
 use core::{
     cell::UnsafeCell,
@@ -23,26 +23,26 @@ use crate::{
 /// Offset of `si_pid` in `siginfo_t`, bytes.
 const SIGINFO_PID_OFFSET: usize = 16;
 
-/// The kernel has sent it by itself.
+/// `si_code` of a signal from the kernel itself.
 const SI_KERNEL: c_int = 0x80;
 
 /// Highest signal number.
 const SIGNAL_MAX: usize = 64;
 
-/// Those that have arrived and were not delivered yet: bit n - 1 is signal n.
+/// Arrived signals that are not delivered yet: bit n - 1 is signal n.
 static PENDING: AtomicU64 = AtomicU64::new(0);
 
-/// What is known of one signal.
+/// State of a signal.
 struct Slot {
-    /// What the program wants to be done.
+    /// The program's action.
     wanted: sigaction,
-    /// What the kernel said when it arrived.
+    /// The kernel's information at the arrival.
     information: siginfo_t,
 }
 
 struct Slots(UnsafeCell<[MaybeUninit<Slot>; SIGNAL_MAX + 1]>);
-// SAFETY: `wanted` is written while the signal is not yet caught, or by the thread that reads it;
-// `information` by whoever sets the mark, and read by who has taken it.
+// SAFETY: `wanted` is written before the signal is caught, or by the reading thread. The thread that sets the mark
+// writes `information`, and the thread that takes the mark reads `information`.
 unsafe impl Sync for Slots {}
 static SLOTS: Slots = Slots(UnsafeCell::new(
     [const { MaybeUninit::zeroed() }; SIGNAL_MAX + 1],
@@ -56,7 +56,7 @@ fn slot(signal: c_int) -> Option<*mut Slot> {
     Some(unsafe { SLOTS.0.get().cast::<Slot>().add(index) })
 }
 
-/// Those that the program raises itself by what it does: they cannot wait.
+/// Signals that an instruction of the program raises, which cannot wait.
 fn is_synchronous(signal: c_int) -> bool {
     use libc::{SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
     matches!(
@@ -65,7 +65,7 @@ fn is_synchronous(signal: c_int) -> bool {
     )
 }
 
-/// The program wants this action for that signal: what the kernel is to be told instead.
+/// The program sets this action for the signal. Returns the action for the kernel instead.
 pub(crate) fn wanted(signal: c_int, action: &sigaction) -> Option<sigaction> {
     let place = slot(signal).filter(|_| !is_synchronous(signal))?;
     let handler = action.sa_sigaction;
@@ -76,25 +76,25 @@ pub(crate) fn wanted(signal: c_int, action: &sigaction) -> Option<sigaction> {
     unsafe { (*place).wanted = *action };
     let mut ours = *action;
     ours.sa_sigaction = arrived as *const () as usize;
-    // Blocking calls are to end, whatever the program wants to see of that: the record tells.
+    // Blocking calls must end, whatever flags the program sets: the record needs the interruption.
     ours.sa_flags = (action.sa_flags | SA_SIGINFO) & !(SA_RESETHAND | libc::SA_RESTART);
     Some(ours)
 }
 
-/// What the program has wanted last, as far as that was ours to do.
+/// The last action of the program for this signal.
 pub(crate) fn last_wanted(signal: c_int) -> Option<sigaction> {
     // SAFETY: see `Slots`.
     slot(signal).map(|place| unsafe { (*place).wanted })
 }
 
-/// Is this action, which the kernel has, ours?
+/// Whether an action of the kernel is the shim's.
 pub(crate) fn is_ours(action: &sigaction) -> bool {
     action.sa_sigaction == arrived as *const () as usize
 }
 
 extern "C" fn arrived(signal: c_int, information: *mut siginfo_t, context: *mut c_void) {
     let Some(place) = slot(signal) else { return };
-    // SAFETY: the kernel gives both; the context is the one of the interrupted thread.
+    // SAFETY: the kernel gives both; the context is of the interrupted thread.
     unsafe {
         (*place).information = *information;
         leave_gap(context.cast());
@@ -102,18 +102,18 @@ extern "C" fn arrived(signal: c_int, information: *mut siginfo_t, context: *mut 
     PENDING.fetch_or(1 << (signal - 1), Ordering::Release);
 }
 
-/// This process is a child of the one that had the marks.
+/// This process is a child: the marks are the parent's.
 pub(crate) fn forget() {
     PENDING.store(0, Ordering::Release);
 }
 
-/// Is there a mark?
+/// Whether there is a mark.
 #[inline]
 pub(crate) fn are_pending() -> bool {
     PENDING.load(Ordering::Relaxed) != 0
 }
 
-/// Take a mark and record it: the signal is to be delivered now.
+/// Takes a mark and records the signal, which is to be delivered now.
 #[cold]
 pub(crate) fn take(wrap: &mut Wrap) -> Option<c_int> {
     let pending = PENDING.load(Ordering::Acquire);
@@ -140,7 +140,7 @@ pub(crate) fn take(wrap: &mut Wrap) -> Option<c_int> {
         }
     }
     if wrap.process != 0 {
-        wrap.poll_crashes(); // it may be the signal that it is to have then (`PR_SET_PDEATHSIG`)
+        wrap.poll_crashes(); // may be the signal of its parent's death (`PR_SET_PDEATHSIG`)
     }
     // SAFETY: see `Slots`; a plain structure's bytes.
     let payload = unsafe {
@@ -156,7 +156,8 @@ pub(crate) fn take(wrap: &mut Wrap) -> Option<c_int> {
     Some(signal)
 }
 
-/// A child's end that the record has had is no news, though it has ended once more. Is there any?
+/// Takes the information about an ended child for which the program has not waited. An end that the program already
+/// knows from the record does not count. Returns whether there is such a child.
 fn is_news(wrap: &Wrap, place: *mut Slot) -> bool {
     let other = wrap.children.ended();
     if let Some(other) = other {
@@ -166,7 +167,7 @@ fn is_news(wrap: &Wrap, place: *mut Slot) -> bool {
     other.is_some()
 }
 
-/// The same of the mark of a replay that is over, or has come to where a child's end was heard of.
+/// Removes a SIGCHLD mark without news after a replay, or where the record had a child's end.
 pub(crate) fn forget_received(wrap: &Wrap) {
     let bit = 1 << (libc::SIGCHLD - 1);
     let is_marked = PENDING.load(Ordering::Acquire) & bit != 0;
@@ -176,10 +177,10 @@ pub(crate) fn forget_received(wrap: &Wrap) {
     }
 }
 
-/// The signal that the record has here, if the next record is one.
+/// The next record, if that record is a signal.
 pub(crate) fn replayed(wrap: &mut Wrap) -> Option<c_int> {
     let Ok((record, length)) = wrap.stream.peek()? else {
-        return None; // whoever wants a record finds out
+        return None; // a later read of the record reports the error
     };
     if record.call != Call::Signal {
         return None;
@@ -197,7 +198,7 @@ pub(crate) fn replayed(wrap: &mut Wrap) -> Option<c_int> {
     wrap.advance(length);
     // SAFETY: see `Slots`; any bytes are such a structure.
     let (code, child) = unsafe { ((*place).information.si_code, (*place).information.si_pid()) };
-    // Not of one that was stopped, or goes on.
+    // A stopped or continued child has not ended.
     let tells_of_end = [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED].contains(&code);
     if signal == libc::SIGCHLD && tells_of_end {
         wrap.children.hear(child);
@@ -208,7 +209,7 @@ pub(crate) fn replayed(wrap: &mut Wrap) -> Option<c_int> {
     Some(signal)
 }
 
-/// A timer that the program has set runs in a replay, too: what the record has of it does not come once more.
+/// A timer of the program also runs in a replay: after the recorded expiry the timer must not expire again.
 fn has_come(signal: c_int) {
     let timer = match signal {
         libc::SIGALRM => libc::ITIMER_REAL,
@@ -236,7 +237,7 @@ fn has_come(signal: c_int) {
     PENDING.fetch_and(!(1 << (signal - 1)), Ordering::AcqRel);
 }
 
-/// Run the program's handler. Is a call that the signal has interrupted to be begun again?
+/// Runs the program's handler. Returns whether an interrupted call starts again.
 #[cold]
 pub(crate) fn deliver(signal: c_int) -> bool {
     let Some(place) = slot(signal) else {
@@ -250,7 +251,7 @@ pub(crate) fn deliver(signal: c_int) -> bool {
     }
     let mut before = MaybeUninit::uninit();
     let mut blocked = wanted.sa_mask;
-    // SAFETY: the masks are on our stack; the handler is what the program gave for this signal.
+    // SAFETY: the masks are on our stack; the program gave the handler for this signal.
     unsafe {
         if wanted.sa_flags & SA_NODEFER == 0 {
             libc::sigaddset(&raw mut blocked, signal);
@@ -270,7 +271,7 @@ pub(crate) fn deliver(signal: c_int) -> bool {
     wanted.sa_flags & libc::SA_RESTART != 0
 }
 
-/// A system call that may sleep: not begun if there is a mark, and interrupted by one.
+/// A system call that may sleep: a mark interrupts the call, or keeps the call from starting.
 ///
 /// # Safety
 /// As the system call.
@@ -301,9 +302,9 @@ core::arch::global_asm!(
     "    cmp qword ptr [r11], 0",
     "    jne outlive_blocking_interrupted",
     "    syscall",
-    // ... to here, which is after the call has begun if it was not seen, ...
+    // ... to here, after the start of the call if there was no mark, ...
     "    ret",
-    // ... makes the thread go on there.
+    // ... moves the thread to this label.
     "outlive_blocking_interrupted:",
     "    mov rax, -4",
     "    ret",
@@ -316,17 +317,17 @@ unsafe extern "C" {
     static outlive_blocking_interrupted: [u8; 0];
 }
 
-/// A thread that was about to sleep is not to.
+/// Keeps a thread that was about to sleep from the sleep.
 ///
 /// # Safety
-/// The context is the one that the kernel gave with a signal.
+/// The context is the kernel's context of a signal.
 unsafe fn leave_gap(context: *mut libc::ucontext_t) {
     let from = (&raw const outlive_blocking_gap).addr();
     let interrupted = (&raw const outlive_blocking_interrupted).addr();
     // SAFETY: by the caller.
     let register = unsafe { &mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize] };
     let at = usize::try_from(*register).unwrap_or(0);
-    // `ret` is the one byte between the end of `syscall` and the other label.
+    // `ret` is the single byte between the end of `syscall` and the other label.
     let end = interrupted - 1;
     if (from..end).contains(&at) {
         *register = i64::try_from(interrupted).unwrap_or(*register);

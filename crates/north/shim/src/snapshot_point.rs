@@ -1,9 +1,10 @@
-//! A *rehearsal* stops in the middle of its replay, so that an image of it can be made; and what was made again of an
-//! image goes on with the replay, in another rehearsal or as the service.
+//! A *shadow replay* stops in the middle of its replay for an image. A process restored from an image continues the
+//! replay, in another shadow replay or as the service.
 //!
-//! It stops right behind a record, before the program has made anything of it, so that whatever the record says next,
-//! be it of a write or a clock, is met as in any replay. Nothing is open then that is not the program's own: neither
-//! the memory file, which is the size of all that there is, nor the supervisor's sockets. All of them it is given anew.
+//! The process stops directly after a record, before the program has used the outcome. The next record, of a write or
+//! a clock for instance, is then met as in any replay. At that moment the process has open only the program's own
+//! descriptors: neither the memory file, which is as large as all streams, nor the supervisor's sockets. The restored
+//! process receives new descriptors.
 
 use core::{mem::MaybeUninit, sync::atomic::Ordering};
 
@@ -43,19 +44,19 @@ const NO_DESCRIPTOR: c_int = -1;
 /// First process of a sandbox.
 const SANDBOX_INIT_PID: libc::pid_t = 1;
 
-/// Stop here. What returns from this is another process, made from the image of this one.
+/// Stops here. The process that returns was restored from the image of this process.
 #[cold]
 pub(crate) fn pause(wrap: &mut Wrap) {
-    // Helpers that want to go on by themselves wait for the program to sleep.
+    // Helpers whose sleep is over wait until the program sleeps.
     helpers::for_us(|| stop(wrap));
 }
 
 fn stop(wrap: &mut Wrap) {
-    // What a rehearsal makes again is nowhere but in its memory.
+    // Only the memory of a shadow replay has the recreated files.
     if wrap.descriptors.remade().any(|fd| !closing::is_closed(fd)) {
         wrap.fail(Failure::OtherFile, Call::File, None);
     }
-    live::find_files(wrap); // nobody would go on with an image that lacks one
+    live::find_files(wrap); // an image that lacks a file would be useless
     let image = wrap.page.image.load(Ordering::Acquire);
     let connections = wrap.page.next_connection.load(Ordering::Acquire);
     for connection in wrap.descriptors.connections_mut() {
@@ -91,7 +92,7 @@ fn open(connection: &Connection) -> Entry<'static> {
     }
 }
 
-/// What an image of a socket that is connected to nobody does not have.
+/// Saves the options that an image of an unconnected socket lacks.
 fn keep_options(connection: &mut Connection) {
     let fd = connection.fd();
     for ((level, name), kept) in KEPT_OPTIONS.into_iter().zip(&mut connection.options) {
@@ -112,35 +113,35 @@ fn restore_options(connection: &Connection) {
     }
 }
 
-/// Let go of all that is not the program's. The socket is the last: that it is closed says that all the rest is.
+/// Closes everything that is not the program's. The socket is the last: its close shows that the rest is closed.
 fn forget(wrap: &mut Wrap) {
     wrap.let_go_of_listeners();
     wrap.stream.unmap();
     wrap.positions.unmap();
-    // Other threads may look at it at any time: nothing is there that could mislead them.
+    // Other threads may read the page at any time: a page of zeros does not mislead these threads.
     let (at, length) = (&raw const *wrap.page, size_of::<Page>());
     let access = PROT_READ | PROT_WRITE;
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
-    // SAFETY: it takes the place of what is mapped there, and all zeros is a page.
+    // SAFETY: replaces the present mapping, and all zeros is a valid page.
     if unsafe { sys!(SYS_mmap, at, length, access, flags, NO_DESCRIPTOR, 0) } < 0 {
         exit();
     }
     for fd in [FILE_FD, HANDOVER_FD, LOGGER_SOCKET_FD] {
-        // SAFETY: no memory is involved; they are ours.
+        // SAFETY: no memory is involved; the descriptors are ours.
         unsafe { sys!(SYS_close, fd) };
     }
     closing::let_go_of_file();
     helpers::close_files();
-    // SAFETY: no memory is involved; it is ours.
+    // SAFETY: no memory is involved; the descriptor is ours.
     unsafe { sys!(SYS_close, SOCKET_FD) };
 }
 
-/// For a while.
+/// Sleeps for a short time.
 pub(crate) fn sleep() {
     clock::sleep(PAUSED_POLL_INTERVAL_NS);
 }
 
-/// What the process goes on with, if somebody is there who has made it again.
+/// The descriptors for the continuation, if a sandbox has restored the process.
 fn given(image: u64) -> Option<[c_int; RESUMED + 1]> {
     // SAFETY: a new socket.
     let socket = unsafe { sys!(SYS_socket, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0) };
@@ -207,7 +208,7 @@ fn receive(socket: c_int) -> Option<[c_int; RESUMED + 1]> {
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of::<Control>();
-    // SAFETY: the message and what it refers to are on our stack.
+    // SAFETY: the message and its buffers are on our stack.
     let length: Outcome = unsafe {
         let flags = libc::MSG_CMSG_CLOEXEC;
         sys!(SYS_recvmsg, socket, &raw mut message, flags)
@@ -226,10 +227,10 @@ fn receive(socket: c_int) -> Option<[c_int; RESUMED + 1]> {
     Some(fds)
 }
 
-/// Go on with the replay, which has had so many connections.
+/// Continues the replay, with this number of connections before.
 fn take_up(wrap: &mut Wrap, given: [c_int; RESUMED + 1], connections: u32) {
     let [file, socket, handover, input, output, error, shipping] = given;
-    // They may have any numbers, those of the others among them.
+    // The received descriptors may have any numbers, also the numbers of the others.
     let ours = [
         (file, FILE_FD),
         (socket, SOCKET_FD),
@@ -263,7 +264,7 @@ fn take_up(wrap: &mut Wrap, given: [c_int; RESUMED + 1], connections: u32) {
         keep_syns(listener); // an image has no such option
     }
     wrap.stream.resume();
-    wrap.round_trip = RoundTrip::new(); // it was another network's
+    wrap.round_trip = RoundTrip::new(); // measured on another network
     wrap.kept.forget_copies();
     wrap.compare_files();
     wrap.finds_locked_files();
@@ -271,7 +272,7 @@ fn take_up(wrap: &mut Wrap, given: [c_int; RESUMED + 1], connections: u32) {
     let positions = &wrap.positions;
     for connection in wrap.descriptors.connections_mut() {
         restore_options(connection);
-        // Nobody else is there that could.
+        // No other process can be the owner.
         if connection.is_served {
             let claimed = page.serving.claim(connection.number, wrap.process);
             connection.is_served = claimed == Claimed::Own;
@@ -283,7 +284,7 @@ fn take_up(wrap: &mut Wrap, given: [c_int; RESUMED + 1], connections: u32) {
     }
 }
 
-/// The descriptor gets its number.
+/// Moves the descriptor to its number.
 fn place(from: c_int, to: c_int, flags: c_int) {
     if from == to {
         return;
@@ -297,7 +298,7 @@ fn place(from: c_int, to: c_int, flags: c_int) {
     }
 }
 
-/// Is it still the standard stream that a rehearsal began with?
+/// Whether the descriptor is still the standard stream of a shadow replay.
 fn is_mute(fd: c_int) -> bool {
     // SAFETY: no memory is involved.
     let flags = unsafe { sys!(SYS_fcntl, fd, libc::F_GETFL) };
@@ -308,7 +309,7 @@ fn is_mute(fd: c_int) -> bool {
 fn map_page(wrap: &Wrap) {
     let (at, length) = (&raw const *wrap.page, size_of::<Page>());
     let access = PROT_READ | PROT_WRITE;
-    // SAFETY: it takes the place of what was put there when the process stopped.
+    // SAFETY: replaces the page of zeros of [`forget`].
     let mapped = unsafe {
         sys!(
             SYS_mmap,
@@ -337,5 +338,5 @@ fn refuse(why: &[u8]) -> ! {
     exit();
 }
 
-// What other threads find in a page of zeros.
+// Values that other threads find in a page of zeros.
 const _: () = assert!(Hold::Never as u32 == 0);

@@ -1,7 +1,6 @@
-//! The record of this process: read while it is replayed, then appended to.
+//! The stream of this process: read in a replay, then appended to.
 //!
-//! A piece of the memory file is mapped at a time, so that the server's own limits on memory
-//! are not concerned.
+//! Only a piece of the memory file is mapped at a time, and the server's own limits on memory stay valid.
 
 use core::{ptr, sync::atomic::Ordering};
 
@@ -21,16 +20,16 @@ const FIRST_MAPPING_BYTES: u64 = 64 << 10;
 const MAPPING_BYTES: u64 = 512 << 10;
 const PAGE_SIZE: u64 = 4096;
 
-/// Why nothing can be recorded any more.
+/// Why recording stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamError {
     /// The file cannot be mapped.
     NoMemory,
-    /// The stream is as long as it can be, or there is no memory for more.
+    /// The stream has its largest length, or no memory is left.
     Full,
 }
 
-/// One process's stream.
+/// The stream of a process.
 pub(crate) struct Stream {
     page: &'static Page,
     entry: &'static Process,
@@ -39,11 +38,11 @@ pub(crate) struct Stream {
     /// Which part of the stream is mapped.
     start: u64,
     length: u64,
-    /// Where the next record is read or written.
+    /// Position of the next record to read or write.
     at: u64,
-    /// Up to here it is replayed.
+    /// The replay ends here.
     replay_end: u64,
-    /// Behind the record that ends here the process stops; 0: nowhere.
+    /// The process stops after the record that ends here; 0: nowhere.
     pause_at: u64,
 }
 
@@ -63,22 +62,23 @@ impl Stream {
         }
     }
 
-    /// The process was made again from an image, and the page is another one.
+    /// The process was restored from an image, and the page is another page.
     pub(crate) fn resume(&mut self) {
         self.replay_end = self.entry.replay_end.load(Ordering::Acquire);
         self.pause_at = self.page.pause_at.load(Ordering::Acquire);
     }
 
-    /// Nothing of the file is mapped any more, until it is needed.
+    /// Unmaps the memory file until the next access.
     pub(crate) fn unmap(&mut self) {
         if self.length > 0 {
-            // SAFETY: it is ours, and nothing in it is referred to any more.
+            // SAFETY: our mapping, and all references have ended.
             unsafe { sys!(SYS_munmap, self.window, self.length) };
         }
         (self.start, self.length) = (0, 0);
     }
 
-    /// Is there anything left to replay? Where the record is still being made this waits until that is known.
+    /// Whether records are left to replay. While another host still makes the record, this function waits for the
+    /// answer.
     #[inline]
     pub(crate) fn is_replay(&mut self) -> bool {
         self.at < self.replay_end || self.await_more()
@@ -87,7 +87,7 @@ impl Stream {
     #[cold]
     fn await_more(&mut self) -> bool {
         loop {
-            // In this order: what was the last of it was there before it was said to be.
+            // In this order: the supervisor appends the last records before the end of the replica.
             let turn = self.page.follow.load(Ordering::Acquire);
             self.replay_end = self.entry.replay_end.load(Ordering::Acquire);
             if self.at < self.replay_end || turn == 0 {
@@ -98,24 +98,24 @@ impl Stream {
         }
     }
 
-    /// Where the next record is.
+    /// Position of the next record.
     pub(crate) fn position(&self) -> u64 {
         self.at
     }
 
-    /// Something is said that is known from what was recorded so far.
+    /// Output is about to leave that depends on the records up to here.
     #[inline]
     pub(crate) fn record_output(&self) {
         self.entry.said.store(self.at, Ordering::Relaxed);
     }
 
-    /// Somebody hears of what was recorded up to there.
+    /// Output has left that depends on the records up to `at`.
     #[inline]
     pub(crate) fn record_ack(&self, at: u64) {
         self.entry.said.fetch_max(at, Ordering::Relaxed);
     }
 
-    /// Make the bytes from `at` on accessible, so many.
+    /// Maps `length` bytes from `at` on.
     fn map(&mut self, at: u64, length: u64) -> Result<*mut libc::c_void, StreamError> {
         let end = at.checked_add(length).ok_or(StreamError::Full)?;
         if at < self.start || end > self.start + self.length {
@@ -136,12 +136,12 @@ impl Stream {
         let length = (end - start).next_multiple_of(PAGE_SIZE).max(least);
         self.unmap();
         let offset = stream_offset(self.number) + start;
-        // Memory that is not there would end the server when it is written to.
+        // A write to a page without memory would kill the server.
         // SAFETY: no memory is involved.
         if unsafe { sys!(SYS_fallocate, FILE_FD, 0, offset, length) } < 0 {
             return Err(StreamError::Full);
         }
-        // What is as large as usual is going to be used: one fault instead of one for each page.
+        // A mapping of the usual size will be used: a single fault instead of a fault for each page.
         let all_at_once = if length <= MAPPING_BYTES {
             MAP_POPULATE
         } else {
@@ -171,7 +171,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Append a record whose payload is filled in by `fill`, which gets exactly the room for it.
+    /// Appends a record. `fill` gets memory of exactly the payload's length.
     #[inline]
     pub(crate) fn append(
         &mut self,
@@ -182,19 +182,19 @@ impl Stream {
         let length = header.write(&mut front);
         let whole = length + header.length;
         let room = self.map(self.at, whole as u64)?;
-        // SAFETY: mapped, and nobody else writes there.
+        // SAFETY: mapped, and no other thread or process writes there.
         let room = unsafe { bytes_mut(room, whole) };
         let (head, payload) = room.split_at_mut(length);
         head.copy_from_slice(&front[..length]);
         fill(payload);
         self.at += whole as u64;
         self.replay_end = self.at;
-        // Whatever happens to us now, whole records are what is found.
+        // After a death from here on the stream still ends with a whole record.
         self.entry.head.store(self.at, Ordering::Release);
         Ok(())
     }
 
-    /// The next record of the replay, which stays the next one; `None` at the end.
+    /// The next record of the replay, without moving on; `None` at the end.
     pub(crate) fn peek(&mut self) -> Option<Result<(Record<'_>, u64), DecodeError>> {
         if !self.is_replay() {
             return None;
@@ -208,7 +208,7 @@ impl Stream {
             let Ok(length) = usize::try_from(seen) else {
                 return Some(Err(DecodeError::BadNumber));
             };
-            // SAFETY: mapped; it was written by an earlier life, which is over.
+            // SAFETY: mapped; an earlier incarnation wrote the bytes, and has ended.
             match Record::read(unsafe { bytes(from, length) }) {
                 Err(DecodeError::CutOff) if seen < rest => seen = rest.min(seen * 8),
                 Err(error) => return Some(Err(error)),
@@ -217,7 +217,7 @@ impl Stream {
         }
     }
 
-    /// The record with this length was replayed. Does the process stop here?
+    /// Passes the record of this length. Returns whether the process must stop here.
     #[must_use]
     pub(crate) fn advance(&mut self, length: u64) -> bool {
         self.at += length;

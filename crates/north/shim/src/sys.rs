@@ -2,7 +2,7 @@
 
 use core::arch::asm;
 
-/// What a system call returned: a result, or `-errno`.
+/// Result of a system call, or `-errno`.
 pub(crate) type Outcome = i64;
 
 /// # Safety
@@ -24,7 +24,7 @@ pub(crate) unsafe fn raw(number: i64, arguments: [usize; 6]) -> Outcome {
     outcome
 }
 
-/// A system call, with its arguments as they are: numbers and pointers.
+/// A system call with unconverted arguments: numbers and pointers.
 macro_rules! sys {
     ($name:ident $(, $argument:expr)* $(,)?) => {{
         let given = [$(($argument) as usize),*];
@@ -35,10 +35,10 @@ macro_rules! sys {
 }
 pub(crate) use sys;
 
-/// Bytes at an address of the program's.
+/// Bytes at an address of the program.
 ///
 /// # Safety
-/// The program vouches for them, as it would to the kernel.
+/// The program vouches for the bytes, as to the kernel.
 pub(crate) unsafe fn bytes<'a>(at: *const libc::c_void, length: usize) -> &'a [u8] {
     if length == 0 {
         return &[]; // whatever `at` is
@@ -47,7 +47,7 @@ pub(crate) unsafe fn bytes<'a>(at: *const libc::c_void, length: usize) -> &'a [u
     unsafe { core::slice::from_raw_parts(at.cast(), length) }
 }
 
-/// The same, to be written to.
+/// As [`bytes`], mutable.
 ///
 /// # Safety
 /// As [`bytes`].
@@ -59,7 +59,7 @@ pub(crate) unsafe fn bytes_mut<'a>(at: *mut libc::c_void, length: usize) -> &'a 
     unsafe { core::slice::from_raw_parts_mut(at.cast(), length) }
 }
 
-/// The structure that a call fills in, as bytes; none, if the program does not want it.
+/// The structure that a call fills in, as bytes; empty for a null pointer.
 ///
 /// # Safety
 /// As [`bytes`].

@@ -1,4 +1,4 @@
-//! What is done about a call: record its outcome, or replay it.
+//! The common path of all calls: record an outcome, or replay an outcome.
 
 use core::{
     cell::{Cell, UnsafeCell},
@@ -38,7 +38,7 @@ const FILE_LOCKS_MAX: usize = 256;
 pub(crate) struct Wrap {
     pub(crate) page: &'static Page,
     pub(crate) process: u32,
-    /// Its process id in its first life, and now.
+    /// Process id in the first incarnation, and now.
     pub(crate) pid: pid_t,
     pub(crate) pid_now: pid_t,
     pub(crate) stream: Stream,
@@ -47,19 +47,19 @@ pub(crate) struct Wrap {
     /// A hash of all that was written to connections.
     pub(crate) outstream: u64,
     pub(crate) unrecorded: Unrecorded,
-    /// How often its helpers have come to rest.
+    /// Rests of helpers without a record.
     pub(crate) rests: Unrecorded,
     pub(crate) children: Children,
     pub(crate) group: ProcessGroup,
-    /// What is still to be said to others of its session when a replay is over.
+    /// Output of a replay to other processes of the session, not written yet.
     pub(crate) pending_ipc: PendingIpcWrites,
-    /// How many descriptors the program allows itself when its record is replayed.
+    /// The program's limit of descriptors in a replay, set at the end of the replay.
     pub(crate) limit: Option<rlimit>,
-    /// What it has locked, and in a replay had.
+    /// Locks on files; in a replay the recorded locks.
     pub(crate) locks: Locks<FILE_LOCKS_MAX>,
-    /// Listeners that it has closed in a replay.
+    /// Listeners that the program has closed in a replay.
     pub(crate) closed_listeners: ClosedListeners,
-    /// Files that are made again in a replay.
+    /// Files that a replay has recreated.
     pub(crate) remade: Remade,
     /// Files that were read, and that may go.
     pub(crate) kept: Kept,
@@ -67,53 +67,53 @@ pub(crate) struct Wrap {
     pub(crate) sender: DeterminantSender,
     pub(crate) datagrams: &'static mut Datagrams,
     pub(crate) round_trip: RoundTrip,
-    /// What was said and leaves when it may.
+    /// Deferred output.
     pub(crate) deferred: &'static mut DeferredOutput,
     pub(crate) commit_wait: CommitWait,
-    /// What was read, and the logger may not know of.
+    /// Reads that may be unstable.
     pub(crate) reads: &'static mut UnstableReads,
     /// Earliest time of the next request for the table of read cursors, nanoseconds.
     pub(crate) next_table_request: u64,
-    /// Which logger has what other processes had recorded when this one's record was so long.
+    /// A logger, and the position of this stream at which the logger had all determinants of other processes.
     pub(crate) confirmed: (u32, u64),
-    /// How far clients are, while a record is replayed.
+    /// Positions of the clients in a replay.
     pub(crate) positions: Positions,
-    /// The life before may have opened the next connection to another server already.
+    /// The incarnation before may have opened the next upstream connection already.
     pub(crate) may_have_opened: bool,
-    /// A record is being replayed; once it has ended, it is not again.
+    /// A replay runs. After its end no second replay begins.
     pub(crate) is_replay: bool,
 }
 
 struct Static(UnsafeCell<Option<Wrap>>);
-// SAFETY: only the thread that has `IS_FIRST` set refers to it, and never twice at once.
+// SAFETY: only the thread with `IS_FIRST` set refers to the value, and never twice at once.
 unsafe impl Sync for Static {}
 static WRAP: Static = Static(UnsafeCell::new(None));
 
 thread_local! {
-    /// This is the process's first thread, and nothing of ours is running in it.
+    /// This is the process's first thread, outside the shim.
     static IS_FREE: Cell<bool> = const { Cell::new(false) };
     /// This is the process's first thread.
     static IS_FIRST: Cell<bool> = const { Cell::new(false) };
-    /// Signals were delivered after the last call, and a call that they interrupt is to be begun again.
+    /// Signals were delivered after the last call, and the interrupted call starts again.
     static RESTARTS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The wrap begins; this thread is the process's first.
 pub(crate) fn begin(wrap: Wrap) {
-    // SAFETY: nobody refers to it before the flag is set.
+    // SAFETY: no other reference exists before the flag is set.
     unsafe { *WRAP.0.get() = Some(wrap) };
     IS_FIRST.set(true);
     IS_FREE.set(true);
 }
 
-/// This process is a child of one that is wrapped, and is not.
+/// This process is a child of a recorded process, and is not recorded.
 pub(crate) fn end() {
     IS_FIRST.set(false);
     IS_FREE.set(false);
     allocators::leave_alone();
 }
 
-/// Do it with nothing of it recorded.
+/// Runs `f` without recording.
 pub(crate) fn aside<T>(f: impl FnOnce() -> T) -> T {
     let was_free = IS_FREE.replace(false);
     let result = f();
@@ -121,23 +121,23 @@ pub(crate) fn aside<T>(f: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Is this the thread that is wrapped, and nothing of ours running in it?
+/// Whether this is the recorded thread, outside the shim.
 pub(crate) fn is_wrapped() -> bool {
     IS_FREE.get()
 }
 
-/// What all share, of a process that is wrapped.
+/// The shared page, in a recorded process.
 pub(crate) fn page() -> Option<&'static Page> {
-    // SAFETY: it is set once, before there are threads, and does not change.
+    // SAFETY: set once, before there are threads, and never changed.
     unsafe { (*WRAP.0.get()).as_ref() }.map(|wrap| wrap.page)
 }
 
-/// Is this another thread of a process that is wrapped?
+/// Whether this is a helper thread of a wrapped process.
 pub(crate) fn is_helper() -> bool {
     page().is_some() && !IS_FIRST.get()
 }
 
-/// Is this another thread of the process that is wrapped, and not of a child of its?
+/// Whether this is another thread of the recorded process, and not of a child.
 pub(crate) fn is_helper_thread() -> bool {
     // SAFETY: as in `page`.
     let wrap = unsafe { (*WRAP.0.get()).as_ref() };
@@ -146,8 +146,8 @@ pub(crate) fn is_helper_thread() -> bool {
     is_helper() && wrap.is_some_and(|wrap| i64::from(wrap.pid_now) == own)
 }
 
-/// The same for a call that sleeps: it is begun again if it was interrupted, and those who did want it so
-/// (`SA_RESTART`).
+/// As [`with`], for a call that sleeps: an interrupted call starts again if all interrupting handlers were set with
+/// `SA_RESTART`.
 pub(crate) fn restarting(mut f: impl FnMut(&mut Wrap) -> Outcome) -> Option<Outcome> {
     loop {
         let outcome = with(&mut f);
@@ -157,13 +157,13 @@ pub(crate) fn restarting(mut f: impl FnMut(&mut Wrap) -> Outcome) -> Option<Outc
     }
 }
 
-/// Do it with the wrap. `None`: this thread has none, or the call comes from inside of it.
+/// Runs `f` with the wrap. `None`: this thread has no wrap, or the call comes from inside the shim.
 #[inline]
 pub(crate) fn with<T>(f: impl FnOnce(&mut Wrap) -> T) -> Option<T> {
     if !IS_FREE.replace(false) {
         return None;
     }
-    // SAFETY: the flag was set, so this is the one thread, and nobody else refers to it now.
+    // SAFETY: the flag was set, so this is the only thread with access, and no other reference exists now.
     let wrap = unsafe { (*WRAP.0.get()).as_mut() };
     let mut signal = None;
     let result = wrap.map(|wrap| {
@@ -185,8 +185,8 @@ pub(crate) fn with<T>(f: impl FnOnce(&mut Wrap) -> T) -> Option<T> {
 }
 
 impl Wrap {
-    /// The recorded outcome of this call, of which `take` gets the record. `None`: it is to be performed,
-    /// for the record has ended or never was.
+    /// The recorded outcome of this call; `take` gets the record. `None`: the call is to be performed, because the
+    /// record has ended, or no replay runs.
     #[inline]
     pub(crate) fn replayed<T>(
         &mut self,
@@ -231,13 +231,12 @@ impl Wrap {
         }
     }
 
-    /// Nothing is recorded any more. What the kernel was told instead of what the program wanted is still to be
-    /// translated.
+    /// Recording has stopped. Values that the kernel got in place of the program's values must still be translated.
     pub(crate) fn is_off(&self) -> bool {
         self.page.mode.load(Ordering::Relaxed) != Mode::Record as u32
     }
 
-    /// A signal that is to be delivered here.
+    /// A signal to deliver now.
     #[inline]
     fn signal(&mut self) -> Option<c_int> {
         if self.is_replay {
@@ -254,7 +253,7 @@ impl Wrap {
         }
     }
 
-    /// Is there anything left to replay? At the end of the record the process goes live.
+    /// Whether records are left to replay. At the end of the record the process goes live.
     pub(crate) fn is_replay(&mut self) -> bool {
         if self.is_replay && !self.stream.is_replay() {
             self.is_replay = false;
@@ -269,7 +268,7 @@ impl Wrap {
         self.append(record.header(), |room| room.copy_from_slice(record.payload));
     }
 
-    /// The same, with a payload that is filled in.
+    /// As [`Self::record`]: `fill` writes the payload.
     #[inline]
     pub(crate) fn append(&mut self, header: Header, fill: impl FnOnce(&mut [u8])) {
         if !self.is_off() && self.stream.append(header, fill).is_err() {
@@ -277,15 +276,15 @@ impl Wrap {
         }
     }
 
-    /// There is no room for the record: the service goes on without one, rather than not at all.
+    /// The stream is full: the service continues without a record.
     #[cold]
     fn lose_record(&mut self) {
         say(&[b"the record is full: recording has stopped"]);
         self.end_record(Mode::Full);
     }
 
-    /// The call with its recorded outcome, or performed and recorded. What it fills in is `filled`, once it
-    /// has succeeded.
+    /// The recorded outcome of the call, or the outcome of `perform`, which is recorded. `filled` is the memory that
+    /// the call fills in after success.
     pub(crate) fn filled(
         &mut self,
         call: Call,
@@ -322,7 +321,7 @@ impl Wrap {
         self.filled(call, fd, &mut [], |_| perform())
     }
 
-    /// The replay contradicts the record, or cannot go on: nothing of this life may reach a client.
+    /// The replay contradicts the record, or cannot continue: no output of this incarnation may reach a client.
     #[cold]
     pub(crate) fn fail(&mut self, failure: Failure, call: Call, found: Option<Call>) -> ! {
         let page = self.page;
@@ -340,9 +339,9 @@ impl Wrap {
     }
 }
 
-/// The process ends here. Of a child nobody but its parent would hear that: it dies of a signal.
+/// The process ends. A child dies of a signal, because only its parent would see an exit status.
 pub(crate) fn exit() -> ! {
-    // SAFETY: it is set once, before there are threads; what is read does not change while there are any.
+    // SAFETY: set once, before there are threads; the read field never changes.
     let is_child = unsafe { (*WRAP.0.get()).as_ref() }.is_some_and(|wrap| wrap.process != 0);
     loop {
         // SAFETY: no more than that.
@@ -356,7 +355,7 @@ pub(crate) fn exit() -> ! {
     }
 }
 
-/// The first process of a namespace is spared its own signals, but not its faults.
+/// The first process of a PID namespace survives its own signals, but not its own faults.
 fn fault() {
     let default = [0u64; 4]; // `struct kernel_sigaction`
     // SAFETY: a structure on our stack.

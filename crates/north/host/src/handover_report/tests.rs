@@ -1,4 +1,4 @@
-//! What processes say of their connections is put together, whoever says it first.
+//! Reports of several processes make one report, in any order.
 
 use north_abi::Which;
 use proptest::prelude::*;
@@ -26,7 +26,7 @@ fn position(number: u8, outstream: u64, is_closed: bool) -> ClientPosition {
 enum Step {
     Say(u8, Vec<u8>),
     Close(u8),
-    /// In thousandths of what was said.
+    /// Acknowledged part of the output, in thousandths.
     Forget(u64),
 }
 
@@ -40,13 +40,13 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever was forgotten in between: what clients lack is there, and nothing else is said to be.
+    /// The output that clients lack is complete after any number of `forget`, and other output is absent.
     #[test]
     fn tail_has_unacknowledged_output(steps in prop::collection::vec(step(), 0..60)) {
         let mut report = HandoverReport::default();
-        // What the connection with these ends has said, and how much of that its client has.
+        // By ends: the output of the latest connection, the acknowledged bytes, and whether the connection is closed.
         let mut all: BTreeMap<u8, (Vec<u8>, u64, bool)> = BTreeMap::new();
-        // The connection that has these ends now.
+        // By ends: the number of the latest connection.
         let mut numbers = [0; 4];
         let mut last = 0;
         for step in steps {
@@ -92,7 +92,7 @@ proptest! {
         }
         let passed = report.finish(count).expect("all of them").clients;
         for (one, (said, received, _)) in &all {
-            // The last one with these ends is the one that goes on.
+            // The latest connection with these ends continues.
             let its = passed.iter().rfind(|passed| passed.position.ends == ends(*one));
             let its = its.expect("its client was never gone");
             prop_assert!(its.offset <= *received);
@@ -164,7 +164,7 @@ fn closed_upstream_connections_take_no_memory() {
     assert_eq!(report.finish(1).expect("one").opened.len(), 1);
 }
 
-/// Three processes, one after another, which replay at once.
+/// Three processes serve a connection one after another, and replay at once.
 #[test]
 fn next_owner_continues_connection() {
     let place = |instream, outstream| StreamOffsets {
@@ -213,7 +213,7 @@ fn next_owner_continues_connection() {
     };
     assert_eq!((one.offset, &one.output[..]), (2, &b"fisecthird"[..]));
     assert_eq!((one.position.instream, &one.holders[..]), (9, &[3][..]));
-    // Without any of them, but for who has served nothing, it is not told what is missing.
+    // Each entry is needed, except the output of the process that has served no part.
     for missing in [0, 1, 2, 4, 5, 8] {
         let mut some = all.to_vec();
         some.remove(missing);

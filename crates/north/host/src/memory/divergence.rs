@@ -1,4 +1,4 @@
-//! Why a replay was given up.
+//! Reasons of a failed replay.
 
 use std::{fmt, sync::atomic::Ordering};
 
@@ -6,18 +6,18 @@ use north_abi::{Call, layout::Failure};
 
 use super::Memory;
 
-/// Why a replay was given up.
+/// Reason and place of a failed replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Divergence {
-    /// In which process.
+    /// The process whose replay failed.
     pub process: u32,
-    /// Where in its stream, bytes.
+    /// Position in the stream, bytes.
     pub at: u64,
-    /// What went wrong; `None`: something that this version does not know.
+    /// The reason; `None`: unknown to this version.
     pub failure: Option<Failure>,
-    /// What the server called there.
+    /// The call of the server.
     pub called: Option<Call>,
-    /// What the record has.
+    /// The call in the record.
     pub recorded: Option<Call>,
 }
 
@@ -69,7 +69,7 @@ impl fmt::Display for Divergence {
 }
 
 impl Memory {
-    /// Why the replay was given up; `None`: it was not.
+    /// The divergence; `None`: no replay has failed.
     #[must_use]
     pub fn divergence(&self) -> Option<Divergence> {
         let page = self.page();

@@ -11,16 +11,16 @@ use super::Memory;
 pub struct LogSection {
     pub(super) file: File,
     pub(super) base: u64,
-    /// End of the part, bytes.
+    /// End of the section, bytes.
     pub end: u64,
 }
 
 impl LogSection {
-    /// A copy in a memory file of its own, for a shadow replay that stops at the end and becomes the image with this
-    /// number.
+    /// Copies the section to a memory file of its own, for a shadow replay that stops at the end and becomes the
+    /// image with this number.
     ///
     /// # Errors
-    /// There is no memory for it.
+    /// No memory is left.
     pub fn copy_log(&self, image: u64, positions: &mut [Position]) -> io::Result<Memory> {
         let memory = Memory::new()?;
         let mut piece = vec![0; 1 << 20];

@@ -17,8 +17,8 @@ use super::Memory;
 use crate::children::Children;
 
 impl Memory {
-    /// The next processes replay the log, and then follow as another host appends to the log. Only the main process is
-    /// started: which children have clients is not known.
+    /// The next processes replay the log, and then follow as another host appends to the log. Only the main process
+    /// is started, because the children with clients are unknown.
     pub fn follow(&self) {
         let page = self.page();
         self.replay_all();
@@ -99,8 +99,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Of children without clients those that go on: they were at work, or their parents have not heard yet that they
-    /// have ended. Each as its parent's record has it, which is begun, too.
+    /// Children without clients that a replay starts again: children at work, and ended children for which the parent
+    /// has not waited yet. The record of a parent that is started, too, names each child.
     fn running_children(&self) -> io::Result<Vec<u32>> {
         let all = &self.page().processes.0;
         let has = |number: u32, fate| all[number as usize].has(fate);
@@ -122,7 +122,7 @@ impl Memory {
                 }
             }
         }
-        // The order of several writers to one pipe is in no record.
+        // No record has the order of several writers to one pipe.
         let talks = |number: &u32| has(*number, Fate::Talks);
         if found.keys().filter(|number| talks(number)).count() > 1 {
             found.retain(|number, _| !talks(number));
@@ -197,7 +197,7 @@ impl Memory {
     }
 }
 
-/// Whether the process can be started again without clients of its own: no other program, no shared memory.
+/// Whether the process can be started again without clients: no other program, no shared memory.
 fn may_go_on(process: &Process) -> bool {
     let others = [Fate::Serves, Fate::Executes, Fate::Gone, Fate::Shares];
     !others.into_iter().any(|fate| process.has(fate))

@@ -1,4 +1,4 @@
-//! What clients lack is kept, whatever was said before and after an image, and nothing else.
+//! The snapshot tail has exactly the output that clients lack.
 
 use std::net::SocketAddr;
 
@@ -57,7 +57,7 @@ fn report_all(report: &mut HandoverReport, entries: &[Vec<u8>]) -> Result<(), Ha
 }
 
 proptest! {
-    /// A connection through one image after another: what its client lacks at the end is there, byte by byte.
+    /// One connection through several images: the output that the client lacks at the end is complete.
     #[test]
     fn unacknowledged_output_is_retained(
         pieces in prop::collection::vec((0usize..50, 0u64..100), 1..8),
@@ -68,9 +68,9 @@ proptest! {
         let mut kept = SnapshotTail::default();
         for (length, more) in pieces {
             let end = written + length as u64;
-            // What was acknowledged when the rehearsal was begun: it may be more than it has said by its end.
+            // Acknowledged bytes at the start of the shadow replay: may be more than the output up to the image.
             received = (received + more).min(end + 20);
-            // The process that is made from the image is told anew how far its client is.
+            // The restored process receives the client's present position.
             known = known.max(received);
             let from = written.max(known.min(end));
             let new: Vec<u8> = (from..end).map(byte).collect();
@@ -133,7 +133,7 @@ fn output_of_gone_client_is_dropped() {
     assert_eq!(kept.open, [(104, ends(3)), (105, ends(5))]);
 }
 
-/// Only the first words behind an image may leave something out, and only to a client.
+/// Only the first output after an image may leave a gap, and only on a client's connection.
 #[test]
 fn output_gap_is_refused() {
     let image = || {

@@ -1,4 +1,4 @@
-//! Programs that have children.
+//! Programs with children.
 
 use std::{
     collections::BTreeSet,
@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::incarnation::Incarnation;
 
-/// Waits for a child without asking how it has ended.
+/// Waits for a child without reading the status.
 const WAITS: &str = r#"
 import ctypes, os, time
 child = os.fork()
@@ -29,13 +29,13 @@ while True:
     time.sleep(0.01)
 "#;
 
-/// It is not begun again: nobody would wait for its end once more.
+/// A replay does not start the child again, because the parent would not wait for the end a second time.
 #[test]
 fn killed_child_is_detected_without_wait() {
     let memory = Memory::new().expect("memory");
     let mut incarnation = Incarnation::begin(&memory, WAITS, false);
     let child: i32 = incarnation.line().trim().parse().expect("a number");
-    memory.is_ending(); // else it waits for that
+    memory.is_ending(); // without this the program would wait for the kill
     let child = Pid::from_raw(child).expect("a process");
     kill_process(child, Signal::KILL).expect("killed");
     assert_eq!(incarnation.line(), "heard\n");
@@ -43,7 +43,8 @@ fn killed_child_is_detected_without_wait() {
     incarnation.end_all();
 }
 
-/// Has a child that is there for long, and more that end at once, until it knows one by a number that is no process's.
+/// Has a long-lived child, and more children that end at once, until a child has a process id above the range of the
+/// kernel.
 const NUMBERS: &str = r#"
 import os, time
 first = os.fork()
@@ -72,7 +73,7 @@ while True:
     time.sleep(0.1)
 "#;
 
-/// The kernel may give a new child the number that an older one has had in an earlier incarnation.
+/// The kernel may give a new child the process id of a child of an earlier incarnation.
 #[test]
 fn replayed_children_have_distinct_pids() {
     let directory = tempfile::tempdir().expect("a directory");

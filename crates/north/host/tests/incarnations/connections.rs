@@ -1,4 +1,4 @@
-//! Programs that open connections.
+//! Programs with upstream connections.
 
 use std::{
     io::{IoSlice, Read as _, Write as _},
@@ -16,7 +16,7 @@ use rustix::{
 
 use crate::incarnation::Incarnation;
 
-/// Says something to a server, and what that has answered.
+/// Sends data to a server, and prints the response.
 const CONNECTS: &str = r#"
 import socket
 with socket.socket() as one:
@@ -26,7 +26,7 @@ with socket.socket() as one:
     one.recv(1)
 "#;
 
-/// Waits until it says something of one that it opens, or has closed, and takes that.
+/// The next message about an opened or closed upstream connection.
 fn next_opening(incarnation: &mut Incarnation) -> (Message, Option<OwnedFd>) {
     loop {
         incarnation
@@ -38,7 +38,7 @@ fn next_opening(incarnation: &mut Incarnation) -> (Message, Option<OwnedFd>) {
                 Message::Opened { .. } | Message::Opens { .. } | Message::Closed { .. }
             )
         };
-        // Those behind it may be here already.
+        // Later messages may have arrived already.
         while let Some(said) = incarnation.requests.pop_front() {
             if is_of_one(&said.0) {
                 return said;
@@ -58,7 +58,7 @@ fn next_request(incarnation: &mut Incarnation) -> (Message, OwnedFd) {
     (message, beside.expect("a descriptor"))
 }
 
-/// The record up to where it was noted that it was connected.
+/// The record before the first [`Call::Connect`].
 fn until_connected(from: &Memory) -> Memory {
     let mut bytes = vec![0; usize::try_from(from.length(0)).expect("short")];
     from.read(0, 0, &mut bytes).expect("read");
@@ -75,7 +75,7 @@ fn until_connected(from: &Memory) -> Memory {
     memory
 }
 
-/// The other end knows of one connection, and of no death.
+/// The other end sees a single connection, and no death.
 #[test]
 fn unrecorded_connect_is_not_repeated() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a listener");
@@ -113,7 +113,7 @@ fn unrecorded_connect_is_not_repeated() {
     assert!(listener.accept().is_err(), "it has opened another one");
 }
 
-/// Has a child that ends without closing what it has opened.
+/// Has a child that ends without closing its connection.
 const ENDS: &str = r#"
 import os, socket, time
 if os.fork() == 0:

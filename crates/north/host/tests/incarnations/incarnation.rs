@@ -1,4 +1,4 @@
-//! A incarnation of a program.
+//! One incarnation of a Python program.
 
 use std::{
     collections::VecDeque,
@@ -22,18 +22,18 @@ use rustix::{
 /// Longest wait for a step of a test.
 pub(super) const REPLAY_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A program under the library.
+/// A program with the preloaded library.
 pub(super) struct Incarnation {
     pub(super) child: Child,
     pub(super) handover: Handover,
     pub(super) stdout: BufReader<ChildStdout>,
-    /// Requests of its processes that no test has taken.
+    /// Requests of the processes that no test has taken.
     pub(super) requests: VecDeque<(Message, Option<OwnedFd>)>,
 }
 
 impl Drop for Incarnation {
     fn drop(&mut self) {
-        // With its children, which would hold the output of the tests.
+        // Kills the children, too, which would keep the output of the tests open.
         let group = Pid::from_child(&self.child);
         let _ = kill_process_group(group, Signal::KILL);
         let _ = self.child.wait();
@@ -41,12 +41,12 @@ impl Drop for Incarnation {
 }
 
 impl Incarnation {
-    /// Its addresses are at random, or as those of a service are.
+    /// Starts the program, with random addresses or with the fixed addresses of a service.
     pub(super) fn begin(memory: &Memory, program: &str, has_fixed_addresses: bool) -> Self {
         Self::begin_with(None, memory, program, has_fixed_addresses)
     }
 
-    /// With another library.
+    /// Starts the program with a second preloaded library.
     pub(super) fn begin_with(
         other: Option<&str>,
         memory: &Memory,
@@ -112,7 +112,7 @@ impl Incarnation {
         line
     }
 
-    /// With its children, which hold its output.
+    /// Kills the program and its children, which have the output open.
     pub(super) fn end_all(mut self) {
         let group = Pid::from_child(&self.child);
         kill_process_group(group, Signal::KILL).expect("killed");
@@ -120,10 +120,10 @@ impl Incarnation {
         self.stdout.read_to_end(&mut rest).expect("their end");
     }
 
-    /// Waits until it has replayed its record.
+    /// Waits until the program has replayed the record.
     pub(super) fn replays(&mut self, memory: &Memory) {
         let at_most = Timespec::try_from(REPLAY_TIMEOUT).expect("a time");
-        // It says before which files it has opened.
+        // Other messages come first, such as opened files.
         while !self.handover.has_reports_of(&memory.begun()) {
             let mut fds = [PollFd::from_borrowed_fd(
                 self.handover.supervisor_socket(),

@@ -19,7 +19,8 @@ use rustix::{
 
 use crate::incarnation::Incarnation;
 
-/// The parent has the lock first, then the child, which keeps it. The parent takes longer to come so far.
+/// The parent has the lock first, then the child, which keeps the lock. The parent reaches its lock later than the
+/// child.
 const ONE_AFTER_ANOTHER: &str = r#"
 import fcntl, os, time
 child = os.fork()
@@ -40,7 +41,7 @@ while True:
     time.sleep(0.1)
 "#;
 
-/// Locks files in each way there is, lets some go, and is refused one.
+/// Locks files in all ways, unlocks some parts, and is refused one lock.
 const IN_EACH_WAY: &str = r#"
 import fcntl, os, struct, time
 def begin(name):
@@ -95,13 +96,13 @@ while True:
     time.sleep(0.01)
 "#;
 
-/// A program, about this file.
+/// The program, with the path of this file.
 fn about(program: &str, place: &Path) -> String {
     fs::write(place, "").expect("a file");
     program.replace("PLACE", place.to_str().expect("a name"))
 }
 
-/// Another incarnation of it, which goes on.
+/// The next incarnation, after the replay.
 fn again(memory: &Memory, program: &str) -> Incarnation {
     memory.to_be_replayed(&mut []).expect("memory");
     let mut incarnation = Incarnation::begin(memory, program, false);
@@ -109,8 +110,8 @@ fn again(memory: &Memory, program: &str) -> Incarnation {
     incarnation
 }
 
-/// What `/proc/locks` says, in one piece (the kernel gives as much as a page has): between two of them locks of other
-/// tests come and go, and where the second begins is counted in locks, so that one may be missed.
+/// The content of `/proc/locks` in one read (the kernel returns at most a page). The offset of a second read counts
+/// locks, and locks of other tests come and go, so a lock could be missed.
 fn all_locks() -> String {
     let mut piece = [0; 1 << 16];
     let mut locks = File::open("/proc/locks").expect("all");
@@ -118,7 +119,7 @@ fn all_locks() -> String {
     String::from_utf8_lossy(&piece[..length]).into_owned()
 }
 
-/// What is locked of the files of a directory: in which way, and from where to where.
+/// Locks of the files in a directory: kind and range.
 fn locked(directory: &Path) -> BTreeSet<String> {
     let inodes: Vec<String> = fs::read_dir(directory)
         .expect("it")
@@ -129,7 +130,7 @@ fn locked(directory: &Path) -> BTreeSet<String> {
         .filter_map(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
             let [_, kind, _, access, _, file, start, end] = words[..] else {
-                return None; // somebody waits
+                return None; // a waiting lock
             };
             let is_its = inodes.iter().any(|inode| file.ends_with(inode.as_str()));
             is_its.then(|| [kind, access, file, start, end].join(" "))
@@ -137,7 +138,8 @@ fn locked(directory: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// Who has it at the end of its record waits for the others, and they are not to wait for it.
+/// A process that has the lock at the end of its record waits for the other processes, which must not wait for the
+/// lock.
 #[test]
 fn replayed_lock_does_not_wait() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -160,7 +162,8 @@ fn replayed_lock_does_not_wait() {
     incarnation.end_all();
 }
 
-/// What was free then is nobody else's concern in a replay, and what is locked at its end is what was.
+/// A lock of another program does not disturb the replay, and the locks at the end of the replay are the recorded
+/// locks.
 #[test]
 fn replay_restores_file_locks() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -172,7 +175,7 @@ fn replay_restores_file_locks() {
     let mut incarnation = Incarnation::begin(&memory, &program, false);
     let said = incarnation.line();
     assert_eq!(said, "taken, refused, nobody's\n");
-    // The child comes to it in its own time.
+    // The child takes its lock later.
     while locked(directory.path())
         .iter()
         .filter(|one| one.starts_with("POSIX"))
@@ -194,7 +197,7 @@ fn replay_restores_file_locks() {
     incarnation.end_all();
 }
 
-/// What the record of a process has of locks.
+/// Outcomes and payload lengths of the lock records of a process.
 fn noted(memory: &Memory, process: u32) -> Vec<(i64, usize)> {
     let mut bytes = vec![0; usize::try_from(memory.length(process)).expect("short")];
     memory.read(process, 0, &mut bytes).expect("read");
@@ -205,7 +208,7 @@ fn noted(memory: &Memory, process: u32) -> Vec<(i64, usize)> {
         .collect()
 }
 
-/// Locks, and lets go by closing the file, whatever the descriptor, and by asking for another kind of lock.
+/// Unlocks by closing the file by either descriptor, and by a conversion of the lock.
 const LETS_GO: &str = r#"
 import fcntl, os, time
 one = os.open("PLACE", os.O_RDWR)
@@ -221,7 +224,7 @@ while True:
     time.sleep(0.01)
 "#;
 
-/// Else two records might end with the same lock.
+/// Without the record of the unlock, two records could end with the same lock.
 #[test]
 fn implicit_unlock_is_recorded() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -244,7 +247,7 @@ fn implicit_unlock_is_recorded() {
     incarnation.end_all();
 }
 
-/// One child has the lock, and another one waits for it.
+/// One child has the lock, and another child waits for the lock.
 const WAITS: &str = r#"
 import fcntl, os, time
 children = []
@@ -263,7 +266,7 @@ while True:
     time.sleep(0.1)
 "#;
 
-/// Else the records of both would end with it.
+/// Otherwise the records of both children would end with the lock.
 #[test]
 fn lock_freed_by_crash_is_not_recorded() {
     let directory = tempfile::tempdir().expect("a directory");

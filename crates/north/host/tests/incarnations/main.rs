@@ -1,4 +1,4 @@
-//! Programs that say what they know, and their next lives.
+//! Programs that print their state, and their next incarnations.
 
 mod children;
 mod connections;
@@ -20,7 +20,7 @@ use north_host::{Ends, Handover, LogFeed, Memory, Position};
 
 use incarnation::{Incarnation, REPLAY_TIMEOUT};
 
-/// Makes keys in each of the ways there are, then says them again and again. The library is loaded by a module.
+/// Makes keys in all ways of OpenSSL, and prints the keys again and again. A Python module loads the library.
 const KEYS: &str = r#"
 import ctypes, os, ssl, time
 crypto = ctypes.CDLL("libcrypto.so.3")
@@ -36,7 +36,7 @@ while True:
     time.sleep(0.01)
 "#;
 
-/// Says where its objects are.
+/// Prints the addresses of objects.
 const OBJECTS: &str = r#"
 import time
 objects = [bytes(1000 * number) for number in range(400)]
@@ -45,7 +45,7 @@ while True:
     time.sleep(0.01)
 "#;
 
-/// Says how much memory its allocator held when it began, of which it takes more or less in each incarnation.
+/// Prints the memory of the allocator after the first allocation, whose size is random in each incarnation.
 const MEMORY: &str = r#"
 import ctypes, os, time
 every = ctypes.CDLL(None)
@@ -65,7 +65,7 @@ while True:
     time.sleep(0.01)
 "#;
 
-/// What OpenSSL draws is in the record, wherever a incarnation has its memory.
+/// The record has the random numbers of OpenSSL, whatever the addresses of an incarnation.
 #[test]
 fn openssl_random_is_replayed() {
     let memory = Memory::new().expect("memory");
@@ -88,7 +88,7 @@ fn openssl_random_is_replayed() {
     );
 }
 
-/// What an allocator says of itself is in the record.
+/// The record has the allocator's answers about memory.
 #[test]
 fn allocator_statistics_are_replayed() {
     let begin =
@@ -104,12 +104,12 @@ fn allocator_statistics_are_replayed() {
         incarnation.handover.go().expect("gone on");
         assert_eq!(incarnation.line(), said);
     }
-    // Allocators round up: two lives may have the same by chance, all of these have not.
+    // Allocators round up: two incarnations may have equal numbers by chance, seventeen do not.
     let is_other = |_| begin(&Memory::new().expect("memory")).line() != said;
     assert!((0..16).any(is_other), "it is not random");
 }
 
-/// Whoever waits for its connections, and loses who would give them, does not go on without.
+/// A process that waits for its connections ends when the supervisor dies.
 #[test]
 fn replay_ends_with_supervisor() {
     let memory = Memory::new().expect("memory");
@@ -127,7 +127,7 @@ fn replay_ends_with_supervisor() {
     assert_eq!(status.code(), Some(125));
 }
 
-/// Neither how long a record is nor how much is told of clients changes where a program's own memory is.
+/// Neither the length of the record nor the number of positions changes the addresses of a program's objects.
 #[test]
 fn replay_keeps_object_addresses() {
     let memory = Memory::new().expect("memory");
@@ -150,7 +150,7 @@ fn replay_keeps_object_addresses() {
     }
 }
 
-/// Has one memory what is in the other, from where it ends on, in pieces of any size.
+/// Feeds the new records of one memory into another, in pieces.
 fn pass_on(from: &Memory, to: &Memory, feed: &mut LogFeed) {
     let (begin, end) = (feed.position(to), from.length(0));
     let length = usize::try_from(end - begin).expect("short");
@@ -162,7 +162,7 @@ fn pass_on(from: &Memory, to: &Memory, feed: &mut LogFeed) {
     }
 }
 
-/// Says what it drew, and how often it looked at a pipe that has something each time.
+/// Prints a random number, and a count of reads from a device that always has data.
 const COUNTS: &str = r#"
 import os, time
 drawn = os.urandom(16).hex()
@@ -173,7 +173,7 @@ while True:
     time.sleep(0.002)
 "#;
 
-/// A program that follows another one does what that one does, waits where that one is, and goes on as it.
+/// A replica repeats the output of the program, waits at the end of the record, and continues after the promotion.
 #[test]
 fn replica_waits_for_determinants() {
     let (first, second) = (
@@ -189,7 +189,7 @@ fn replica_waits_for_determinants() {
         serves.line();
         pass_on(&first, &second, &mut feed);
     }
-    // What is not there yet is waited for, without an end.
+    // A replica waits for missing records without a limit.
     let deadline = Instant::now() + REPLAY_TIMEOUT;
     while second.lag() > 0 {
         assert!(Instant::now() < deadline, "{} behind", second.lag());
@@ -212,7 +212,7 @@ fn replica_waits_for_determinants() {
     assert!(second.length(0) >= first.length(0), "what follows is noted");
 }
 
-/// Makes a file, does something to its name, and says that it has.
+/// Makes a file, changes the file's name, and reports.
 const NAMES: &str = r#"
 import os, time
 os.chdir("DIRECTORY")
@@ -224,7 +224,7 @@ while True:
     time.sleep(0.01)
 "#;
 
-/// The record up to where it was noted that something is about to be done to a name for the last time.
+/// The record up to the last [`Call::Intent`].
 fn until_last_intent(from: &Memory) -> Memory {
     let mut bytes = vec![0; usize::try_from(from.length(0)).expect("short")];
     from.read(0, 0, &mut bytes).expect("read");
@@ -242,8 +242,8 @@ fn until_last_intent(from: &Memory) -> Memory {
     memory
 }
 
-/// A death between what was done to a name and the note of that: a replay makes the file again, for the name is gone,
-/// but it does not stay beside what became of the one before.
+/// A death between a change of a name and its record: the replay makes the file again, because the name is gone. The
+/// new file does not stay beside the file that the change has left.
 #[test]
 fn unrecorded_rename_applies_to_recreated_file() {
     let all = ["os.rename('temporary', 'kept')", "os.unlink('temporary')"];
@@ -278,7 +278,7 @@ fn unrecorded_rename_applies_to_recreated_file() {
     }
 }
 
-/// A child makes a file, for which it needs a while, and has it open when it says that it has.
+/// A child writes a file, and reports with the file open.
 const MAKES: &str = r#"
 import os, time
 os.chdir("DIRECTORY")
@@ -292,7 +292,7 @@ with open("made", "w") as file:
         time.sleep(0.01)
 "#;
 
-/// A replay that ended early has left a part of it; the next one makes it anew.
+/// A replay that ended early has left a part of the file, and the next replay makes the file again.
 #[test]
 fn file_of_interrupted_replay_is_recreated() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -306,7 +306,7 @@ fn file_of_interrupted_replay_is_recreated() {
     incarnation.end_all();
     let then = inode();
     let beside = directory.path().join("beside");
-    fs::rename(&made, &beside).expect("gone"); // and its number is not another's
+    fs::rename(&made, &beside).expect("gone"); // keeps the inode in use
     fs::write(&made, "a part").expect("as a replay leaves it");
     memory.page().remade.begin(then, inode());
     for _ in 0..2 {

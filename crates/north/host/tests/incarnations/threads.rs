@@ -1,11 +1,11 @@
-//! Programs whose helper threads wait for something no longer than for a while.
+//! Programs whose helper threads wait with a timeout.
 
 use north_host::Memory;
 
 use crate::incarnation::Incarnation;
 
-/// Wakes helpers, which want the interpreter's lock, and keeps that for longer than they wait before they ask for it.
-/// Then a call gives it to them, and how much they have done is looked at.
+/// Wakes helpers, which need the interpreter's lock, and keeps the lock for longer than the helpers' timeout. Then a
+/// call releases the lock, and the program counts the work of the helpers.
 const LOCK: &str = r#"
 import os, sys, threading, time
 sys.setswitchinterval(1e-4)
@@ -30,7 +30,7 @@ while True:
     time.sleep(0.01)
 "#;
 
-/// The same by a semaphore, for which the helper waits in vain before it is told that it can have it.
+/// The same with a semaphore: the helper's wait times out before the semaphore is posted.
 const SEMAPHORE: &str = r#"
 import os, threading, time
 done, in_vain, work, nowhere = 0, 0, threading.Lock(), os.open("/dev/null", os.O_WRONLY)
@@ -56,7 +56,7 @@ while True:
     time.sleep(0.01)
 "#;
 
-/// Each incarnation of it says this.
+/// All incarnations of the program print this line.
 fn assert_said(program: &str, expected: &str) {
     let memory = Memory::new().expect("memory");
     let mut incarnation = Incarnation::begin(&memory, program, false);
@@ -71,7 +71,7 @@ fn assert_said(program: &str, expected: &str) {
     }
 }
 
-/// How long the first thread needs until it wakes them is another time in each incarnation.
+/// The first thread wakes the helpers after a different time in each incarnation.
 #[test]
 fn late_wakeup_of_helper_is_in_time() {
     for (helpers, expected) in [("1", "1 2 3 4\n"), ("2", "2 4 6 8\n")] {
@@ -79,7 +79,7 @@ fn late_wakeup_of_helper_is_in_time() {
     }
 }
 
-/// And find what they had given up.
+/// The helper finds the semaphore that the helper had given up.
 #[test]
 fn late_semaphore_post_reaches_helper() {
     assert_said(SEMAPHORE, "1 0 2 0 3 0 4 0\n");

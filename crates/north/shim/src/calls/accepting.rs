@@ -15,7 +15,7 @@ use crate::{
     wrap::{self, Wrap, restarting, with},
 };
 
-/// What `accept` and its kin do, for real.
+/// The system call of `accept` and its variants.
 fn perform(listener: c_int, flags: c_int) -> (Outcome, Address) {
     let mut peer = MaybeUninit::<sockaddr_storage>::uninit();
     let mut length = u32::try_from(size_of::<sockaddr_storage>()).unwrap_or(0);
@@ -112,7 +112,7 @@ impl Wrap {
         self.append(header, |room| accepted.write(room));
     }
 
-    /// A connection that an earlier life was given.
+    /// A connection that an earlier incarnation accepted.
     fn replay_accept(
         &mut self,
         outcome: Outcome,
@@ -147,7 +147,7 @@ impl Wrap {
     }
 }
 
-/// A connection that was accepted, or one that is recorded as such.
+/// A connection that was accepted, or has joined the accepted connections.
 #[derive(Clone, Copy)]
 pub(super) struct Arrived {
     pub(super) which: Which,
@@ -155,7 +155,7 @@ pub(super) struct Arrived {
     pub(super) local: Address,
 }
 
-/// What a record says of it.
+/// The outcome and the connection of a record.
 pub(super) fn arrived(record: &Record<'_>) -> (Outcome, Arrived) {
     let mut arrived = Arrived {
         which: Which::Unknown,
@@ -173,12 +173,12 @@ pub(super) fn arrived(record: &Record<'_>) -> (Outcome, Arrived) {
 /// Longest headers of a SYN: IPv4 or IPv6, and TCP.
 const SYN_HEADERS_MAX_BYTES: usize = 120;
 
-/// Which connection it is, by its SYN, if the kernel has kept that.
+/// Identity of the connection by the SYN, if the kernel has kept the SYN.
 fn which(fd: c_int) -> Which {
     let mut syn = [0; SYN_HEADERS_MAX_BYTES];
     let mut length: socklen_t = SYN_HEADERS_MAX_BYTES as socklen_t;
     let (level, name) = (libc::IPPROTO_TCP, libc::TCP_SAVED_SYN);
-    // SAFETY: room on our stack, and its size.
+    // SAFETY: memory on our stack, and its size.
     let outcome = unsafe {
         let (at, length) = (syn.as_mut_ptr(), &raw mut length);
         sys!(SYS_getsockopt, fd, level, name, at, length)
@@ -187,8 +187,7 @@ fn which(fd: c_int) -> Which {
     kept.map_or(Which::Unknown, Which::of_syn)
 }
 
-/// The kernel is to keep the SYN of each connection until it is accepted ([`which`]). Sockets that are none of TCP
-/// keep nothing.
+/// Asks the kernel to keep the SYN of each connection until accept ([`which`]). A socket that is not TCP has no SYN.
 pub(crate) fn keep_syns(listener: c_int) {
     let (level, name) = (libc::IPPROTO_TCP, libc::TCP_SAVE_SYN);
     let on: c_int = 1;
@@ -252,7 +251,7 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     }
     let outcome = with(|wrap| wrap.listen_at(fd, backlog)).unwrap_or_else(perform);
     if outcome == 0 && local(fd).port().is_some() {
-        // It may be watched already.
+        // The listener may already be watched.
         with(|wrap| {
             if let Some(descriptor) = wrap.descriptors.entry(fd) {
                 descriptor.kind = Kind::Listener;
@@ -263,7 +262,7 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     answer_int(outcome)
 }
 
-/// An end of a client's connection; `None`: it is none.
+/// An end of a client's connection; `None`: the descriptor has no client.
 fn end(fd: c_int, which: impl FnOnce(&Connection) -> Address) -> Option<Address> {
     let known = |wrap: &mut Wrap| {
         let known = wrap.descriptors.connection(fd)?;
@@ -318,7 +317,7 @@ unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 impl Wrap {
-    /// As a write of nothing: it leaves a record if it failed, for the client was gone.
+    /// As a write of nothing: a failure leaves a record, because the client was gone.
     fn shut(&mut self, fd: c_int, how: c_int, perform: impl FnOnce() -> Outcome) -> Outcome {
         self.serves(fd);
         self.may_be_new(fd);
@@ -337,7 +336,7 @@ impl Wrap {
     }
 }
 
-/// Options whose values are not the program's own: what the network is like.
+/// Options whose values come from the network and not from the program.
 fn is_measured(level: c_int, name: c_int) -> bool {
     match level {
         libc::IPPROTO_TCP => matches!(name, libc::TCP_INFO | libc::TCP_CC_INFO),
@@ -393,7 +392,7 @@ unsafe extern "C" fn getsockopt(
         })
     });
     if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
-        with(|wrap| wrap.may_join(fd)); // that is how programs hear that they are connected
+        with(|wrap| wrap.may_join(fd)); // programs find out here that the connection is established
     }
     answer_int(outcome.unwrap_or_else(perform))
 }
@@ -406,8 +405,8 @@ unsafe extern "C" fn setsockopt(
     value: *const libc::c_void,
     length: socklen_t,
 ) -> c_int {
-    // What the kernel would do of TLS then, it could not be told to go on with: libraries do without. And SYNs are
-    // read once.
+    // The kernel's TLS state could not be carried to another socket: libraries work without kernel TLS. And the shim
+    // reads the saved SYN, which can be read once only.
     let is_ours = name == libc::TCP_ULP && kind(fd, "setsockopt").is_stream()
         || name == libc::TCP_SAVE_SYN && wrap::is_wrapped();
     if level == libc::IPPROTO_TCP && is_ours {

@@ -1,4 +1,4 @@
-//! Addresses that a server listens on, and that are another host's as long as that one serves.
+//! Addresses that a server listens on. On a replica the addresses belong to another host as long as that host serves.
 
 use core::{ffi::CStr, sync::atomic::Ordering};
 
@@ -18,7 +18,7 @@ use crate::{
     wrap::{Wrap, with},
 };
 
-/// What of an address may fail because others have it.
+/// Steps that fail if another socket has the address.
 #[derive(Clone, Copy)]
 enum Step {
     Bind = 0,
@@ -26,12 +26,13 @@ enum Step {
 }
 
 impl Wrap {
-    /// Is the record that is replayed still being made, on another host?
+    /// Whether this is a replica: another host still makes the record.
     fn follows(&self) -> bool {
         self.is_replay && self.page.follow.load(Ordering::Relaxed) != 0
     }
 
-    /// A name for a socket of this host. In a replay it is the dead life's, to which nobody listens any more.
+    /// A name for a socket of this host. In a replay the socket with the name belonged to the dead incarnation, and
+    /// has no listener any more.
     fn bind_name(&mut self, path: &CStr, perform: impl Fn() -> Outcome) -> Outcome {
         let name = named(path);
         let replayed = self.replayed(Call::File, name, |record| record.outcome);
@@ -60,8 +61,8 @@ impl Wrap {
 }
 
 impl Wrap {
-    /// The kernel is to choose the port of a stream. Clients may be told which it is, so it stays. Where that is
-    /// another program's by now, any other one does as well, as long as nobody listens there.
+    /// The kernel chooses the port of a stream socket. Clients may know the port, so the replay takes the same port.
+    /// If another program has the port by then, another port is as good for a socket that never listens.
     fn bind_any_port(&mut self, fd: c_int, wanted: &Address) -> Outcome {
         let replayed = self.replayed(Call::Value, fd, |record| {
             (record.outcome, record.payload.first_chunk().copied())
@@ -88,8 +89,9 @@ impl Wrap {
         outcome
     }
 
-    /// An address that others may have, whose processes replay at another pace than they lived: where it could not be
-    /// had then, it cannot; where it could, they are waited for. `None`: it could, and cannot.
+    /// Binds or listens where other processes may have the address, which replay at another pace. A recorded failure
+    /// fails again; after a recorded success the replay waits for the other processes. `None`: recorded success, and
+    /// the wait was in vain.
     fn have_or_not(
         &mut self,
         fd: c_int,
@@ -126,10 +128,10 @@ impl Wrap {
         Some(outcome)
     }
 
-    /// The record says here that it could not be had.
+    /// Replays a failure of this step, if the record has one here.
     fn was_not_had(&mut self, fd: c_int, step: Step) -> Option<Outcome> {
         let Ok((record, length)) = self.stream.peek()? else {
-            return None; // whoever wants a record finds out
+            return None; // a later read of the record reports the error
         };
         let is_this = (record.call, record.fd) == (Call::Bind, fd.cast_unsigned());
         if !is_this || record.payload != [step as u8] {
@@ -140,7 +142,7 @@ impl Wrap {
         Some(outcome)
     }
 
-    /// One port, and no other. A server that is to listen there had it, in a replay.
+    /// Binds the given port. In a replay a listening server had this port.
     fn bind_port(&mut self, fd: c_int, wanted: &Address) -> Outcome {
         let outcome = self.have_or_not(fd, Step::Bind, |wrap| wrap.bind_here(fd, wanted));
         if outcome.is_none()
@@ -167,7 +169,7 @@ impl Wrap {
         outcome.unwrap_or_else(|| self.fail(Failure::PortTaken, Call::Bind, None))
     }
 
-    /// It is to be listened on. One that has no port is given one by that.
+    /// The socket is about to listen. A socket without a port gets a port by that.
     fn is_to_listen(&mut self, fd: c_int) {
         let own = local(fd);
         if own.port() == Some([0; 2]) {
@@ -188,7 +190,7 @@ impl Wrap {
         }
         let mut outcome = bind();
         if outcome == failed(EADDRINUSE) && self.let_go_of_port(address.port()) {
-            outcome = bind(); // the one that was closed had more of it, or less
+            outcome = bind(); // the closed listener had a wider or a narrower address
         }
         if outcome == failed(EADDRNOTAVAIL) && self.follows() {
             allow_absent(fd);
@@ -198,10 +200,7 @@ impl Wrap {
     }
 }
 
-/// The address of a network that a socket is to have; `None`: it is another one.
-///
-/// # Safety
-/// As `bind(2)`.
+/// The IP address for a socket; `None`: another family.
 unsafe fn internet(address: *const sockaddr, length: socklen_t) -> Option<Address> {
     let mut copy = Address::NONE;
     // SAFETY: by the caller.
@@ -210,8 +209,8 @@ unsafe fn internet(address: *const sockaddr, length: socklen_t) -> Option<Addres
 }
 
 impl Wrap {
-    /// The kernel tells answers to a netlink socket by a number, which it chooses if the program does not; programs
-    /// compare it, so it stays.
+    /// The kernel identifies a netlink socket by a number, and chooses the number if the program does not. Programs
+    /// compare the number, so the replay takes the same number.
     fn bind_netlink(
         &mut self,
         fd: c_int,
@@ -224,7 +223,7 @@ impl Wrap {
         });
         if let Some((outcome, number)) = replayed {
             if outcome == 0 && bind_to(fd, &with_number(wanted, number)) != 0 {
-                perform(); // somebody else has it
+                perform(); // another socket has the number
             }
             return outcome;
         }
@@ -256,12 +255,12 @@ fn number_of(fd: c_int) -> u32 {
     // SAFETY: all zeros is an address.
     let mut address: sockaddr_nl = unsafe { core::mem::zeroed() };
     let mut length = size_of::<sockaddr_nl>() as socklen_t;
-    // SAFETY: room for it on our stack, and its size.
+    // SAFETY: memory on our stack, and its size.
     unsafe { sys!(SYS_getsockname, fd, &raw mut address, &raw mut length) };
     address.nl_pid
 }
 
-/// A netlink socket's address; `None`: it is another one's.
+/// The address of a netlink socket; `None`: another family.
 ///
 /// # Safety
 /// As `bind(2)`.
@@ -274,10 +273,10 @@ unsafe fn netlink(address: *const sockaddr, length: socklen_t) -> Option<sockadd
     }
 }
 
-/// The name in the file system that an address is.
+/// The name in the file system of an `AF_UNIX` address.
 ///
 /// # Safety
-/// As `bind(2)`; `path` has room for it.
+/// As `bind(2)`; `path` has room for the name.
 unsafe fn name_of(
     address: *const sockaddr,
     length: socklen_t,
@@ -303,10 +302,10 @@ unsafe fn name_of(
 /// Bytes of a socket's name in the file system.
 const NAME_MAX: usize = 108;
 
-/// The address comes when this host serves, and the server with it.
+/// Allows an address that the host does not have yet: a replica starts its server before the address arrives.
 fn allow_absent(fd: c_int) {
     let yes: c_int = 1;
-    // Which of the two the socket knows depends on its family.
+    // The family of the socket decides which option the socket has.
     for (level, name) in [(IPPROTO_IP, IP_FREEBIND), (IPPROTO_IPV6, IPV6_FREEBIND)] {
         // SAFETY: an `int` on our stack, and its size.
         unsafe {

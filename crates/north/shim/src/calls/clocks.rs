@@ -32,8 +32,8 @@ impl Wrap {
         }
     }
 
-    /// At the end of the record they stand still: had they been put forward before anything left, the record
-    /// would say so. A program that does nothing but wait for them has come further than the dead life.
+    /// At the end of the record the clocks stand still: before any output a tick would have been recorded. A program
+    /// that only waits for its clocks has come further than the dead incarnation.
     #[cold]
     fn replay_tick(&mut self) {
         let reads = self.clock.reads();
@@ -43,7 +43,7 @@ impl Wrap {
             }
             return;
         };
-        // Another call may be next in the record: then the clocks stood still here.
+        // If another call is next in the record, the clocks stood still here.
         let tick = Tick::from_record(&record).filter(|tick| tick.reads <= reads);
         if let Some(tick) = tick {
             self.advance(length);
@@ -56,14 +56,13 @@ impl Wrap {
 }
 
 thread_local! {
-    /// How long the process had computed when it first looked at its clocks at the end of its record, nanoseconds; 0:
-    /// it has not.
+    /// Computing time of the process at the first reading at the end of the record, nanoseconds; 0: no reading yet.
     static AT_END: Cell<u64> = const { Cell::new(0) };
 }
 
 impl Wrap {
-    /// At the end of the record: the dead life had [`Clock::GRAIN`] from its last tick on, and this one has computed
-    /// for far longer.
+    /// At the end of the record: the dead incarnation had at most [`Clock::GRAIN`] after its last tick, and this
+    /// process has computed for far longer.
     fn has_come_further(&self) -> bool {
         /// Nanoseconds. A replay has more to do in between, and a kernel's clock may be coarse.
         const CLOCK_SKEW_MAX_NS: u64 = 200_000_000;
@@ -76,12 +75,12 @@ impl Wrap {
     }
 }
 
-/// This process is a child, with a record of its own.
+/// This process is a child with its own record.
 pub(crate) fn forget() {
     AT_END.set(0);
 }
 
-/// How long this thread has, nanoseconds.
+/// Computing time of this thread, nanoseconds.
 fn computed() -> u64 {
     let mut time = timespec {
         tv_sec: 0,
@@ -98,13 +97,13 @@ fn computed() -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// The kernel's clock is to show this when the process's own shows `until`: a deadline of the program, by monotonic
-/// time or (what is so large) the time of day. `None`: it is the kernel's already.
+/// Converts a deadline of the program, by the process's monotonic clock or (a very large number) by the time of day,
+/// to the kernel's clock. `None`: the deadline is the kernel's already.
 ///
 /// # Safety
-/// It is null, or a time that can be read.
+/// `until` is null or readable.
 pub(super) unsafe fn deadline(until: *const timespec) -> Option<timespec> {
-    /// Seconds. No host is up for so long, and the time of day was this in 2001.
+    /// Seconds. No host is up for that long, and the time of day passed this number in 2001.
     const WALL_CLOCK_MIN_SECONDS: time_t = 1_000_000_000;
     // SAFETY: by the caller.
     let until = unsafe { until.as_ref() }?;
@@ -142,7 +141,7 @@ fn own(clock: clockid_t) -> Option<u64> {
     })
 }
 
-/// The return address tells who asks.
+/// The return address identifies the caller.
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
 unsafe extern "C" fn clock_gettime(clock: clockid_t, time: *mut timespec) -> c_int {
@@ -178,9 +177,9 @@ unsafe extern "C" fn clock_gettime_for(
             unsafe { time.write(timespec { tv_sec, tv_nsec }) };
             0
         }
-        // Of a process or thread: how long it has computed.
+        // Clocks of processes and threads: computing time.
         _ => {
-            // SAFETY: this call fills it in.
+            // SAFETY: the call fills the structure in.
             let room = unsafe { structure(time) };
             let outcome = with(|wrap| wrap.filled(Call::Filled, clock, room, |_| perform().into()));
             outcome.map_or_else(perform, answer_int)
@@ -223,7 +222,7 @@ unsafe extern "C" fn clock() -> libc::clock_t {
 unsafe extern "C" fn times(buffer: *mut tms) -> libc::clock_t {
     // SAFETY: as the program has called us.
     let perform = || unsafe { sys!(SYS_times, buffer) };
-    // SAFETY: this call fills it in.
+    // SAFETY: the call fills the structure in.
     let room = unsafe { structure(buffer) };
     let outcome = with(|wrap| wrap.filled(Call::Filled, 0, room, |_| perform()));
     answer(outcome.unwrap_or_else(perform)) as libc::clock_t

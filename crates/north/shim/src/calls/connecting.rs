@@ -1,7 +1,8 @@
-//! Connections that the program opens itself: to a database, to the server that it stands before, to its own master.
+//! Upstream connections: connections that the program opens, to a database, to the server behind a proxy, or to a
+//! replication master.
 //!
-//! No south side records what comes from there, so the bytes are in the record. In a replay nobody is connected to and
-//! nothing is said: the program's own socket is a placeholder, as a client's is ([`crate::live`]).
+//! No south side wrap records the peer's bytes, so the record has the bytes. A replay neither connects nor sends: the
+//! program's socket is a placeholder, like a client's socket ([`crate::live`]).
 
 use libc::{
     AF_INET, AF_INET6, AF_NETLINK, AF_UNIX, AF_UNSPEC, c_int, iovec, msghdr, sa_family_t, sockaddr,
@@ -26,14 +27,14 @@ use crate::{
 /// Longest socket address.
 const SOCKADDR_MAX_BYTES: usize = size_of::<libc::sockaddr_storage>();
 
-/// What a socket's other end may be.
+/// Kind of a socket's peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// A server, by a stream of bytes.
     Stream { is_local: bool },
-    /// Anybody on a network, or the kernel, by datagrams.
+    /// Any peer on a network, or the kernel, by datagrams.
     Datagrams,
-    /// What is left to the program: the system's log.
+    /// Not recorded: the socket of the system log.
     Unrecorded,
 }
 
@@ -56,7 +57,7 @@ pub(super) fn number(fd: c_int, name: c_int) -> c_int {
     number_at(fd, libc::SOL_SOCKET, name)
 }
 
-/// The same of this level; -1: the socket has no such option.
+/// An option of this level; -1: the socket has no such option.
 pub(super) fn number_at(fd: c_int, level: c_int, name: c_int) -> c_int {
     let (mut value, mut length): (c_int, socklen_t) = (-1, 4);
     // SAFETY: an `int` and its size, on our stack.
@@ -73,7 +74,7 @@ pub(super) fn number_at(fd: c_int, level: c_int, name: c_int) -> c_int {
     value
 }
 
-/// Has it begun?
+/// Whether the connect has begun.
 fn is_under_way(outcome: Outcome) -> bool {
     let codes = [
         libc::EINPROGRESS,
@@ -85,7 +86,8 @@ fn is_under_way(outcome: Outcome) -> bool {
 }
 
 impl Wrap {
-    /// A new socket, with the number that it had: one that a helper thread has not closed yet may have that now.
+    /// A new socket with the recorded descriptor number. A file that a helper thread has not closed yet may still
+    /// have the number.
     fn socket(&mut self, family: c_int, perform: impl Fn() -> Outcome) -> Outcome {
         let replayed = self.replayed(Call::Value, family, |record| record.outcome);
         let Some(outcome) = replayed else {
@@ -97,7 +99,7 @@ impl Wrap {
         outcome
     }
 
-    /// To be connected is to say something.
+    /// A connect is output.
     fn connect(
         &mut self,
         fd: c_int,
@@ -112,14 +114,14 @@ impl Wrap {
             return outcome;
         }
         self.commit();
-        // Asked about again, one has the port that the kernel chose. Only of TCP the kernel says how much has gone
-        // through.
+        // A later question about the address shows the port that the kernel chose now. And only of TCP the kernel
+        // counts the bytes that have gone through.
         let is_first = self.descriptors.get(fd).kind != Kind::Outgoing;
         let is_opened = !is_local && !ends && is_first;
         let is_bound = is_opened && self.prepare_to_join(fd);
         let is_there = is_opened && self.has_been_opened(fd, to);
-        // Before there is anything that a death could end. One that is watched, and could not be opened, would be
-        // watched for as long as the supervisor has it.
+        // The supervisor gets the socket first, before a death could end the connection. A watched socket whose
+        // connect fails would stay watched as long as the supervisor has the socket.
         let is_watched = self.descriptors.get(fd).epoll != 0;
         let mut is_held = is_there || is_opened && !is_watched && self.have_it_held(fd);
         let outcome = match perform() {
@@ -169,22 +171,23 @@ impl Wrap {
         }
     }
 
-    /// The supervisor is to have it, too, so that it does not end with this life.
+    /// Gives the supervisor a descriptor, and the connection survives this incarnation.
     fn have_it_held(&self, fd: c_int) -> bool {
         let process = self.process;
         let serial = self.descriptors.next_serial(process);
         live::tell(&Message::Opened { process, serial }, Some(fd))
     }
 
-    /// It was not opened after all, and another one will be known by that.
+    /// The connection was not opened, and another connection will get this serial number.
     fn is_held_in_vain(&self) {
         let process = self.process;
         let serial = self.descriptors.next_serial(process);
         live::tell(&Message::Closed { process, serial }, None);
     }
 
-    /// Has the life before opened it, and died before it has noted that? Its other end knows nothing of a death, and
-    /// would take the end of that one for the end of all. Then it is there, in the place of the new one.
+    /// Whether the incarnation before opened the connection, and died before the record had that. The peer has seen
+    /// no death, and would take the end of that connection for the end of the service. If so, the earlier connection
+    /// replaces the new socket.
     fn has_been_opened(&mut self, fd: c_int, to: &[u8]) -> bool {
         if !core::mem::take(&mut self.may_have_opened) {
             return false;
@@ -195,19 +198,19 @@ impl Wrap {
             return false;
         };
         if !accepting::peer(there).is(to) {
-            disconnect(there); // nobody has accepted it yet, or it leads elsewhere
-            // SAFETY: it is ours.
+            disconnect(there); // the peer has not accepted yet, or the address differs
+            // SAFETY: the descriptor is ours.
             unsafe { sys!(SYS_close, there) };
             return false;
         }
         live::put_in_place(self, fd, there);
-        // SAFETY: it is ours; the program has it under its own number.
+        // SAFETY: the descriptor is ours; the program has its own number for the socket.
         unsafe { sys!(SYS_close, there) };
         true
     }
 
-    /// The program closes it, and with it goes what the supervisor has. Where that one does not listen, the other
-    /// server is to hear of the end all the same.
+    /// The program closes the connection, and the supervisor closes its descriptor. If the supervisor does not
+    /// listen, the peer must see the end all the same.
     pub(super) fn let_go(&mut self, fd: c_int) {
         let own = self.process;
         let Some(connection) = self.descriptors.connection(fd) else {
@@ -225,7 +228,7 @@ impl Wrap {
         }
     }
 
-    /// The process ends, and with it what it has opened.
+    /// The process ends, and its upstream connections end.
     pub(crate) fn lets_opened_go(&mut self) {
         let own = self.process;
         for (_, connection) in self.descriptors.connections() {
@@ -240,8 +243,8 @@ impl Wrap {
         }
     }
 
-    /// Looks at what has arrived, and takes it when it is recorded: whatever this life dies of, the supervisor's
-    /// socket has what the record has not.
+    /// Peeks at the arrived bytes, and takes the bytes after the record: after any death the supervisor's socket
+    /// still has the unrecorded bytes.
     pub(super) fn receive_held(&mut self, fd: c_int, pieces: &[iovec], flags: c_int) -> Outcome {
         // SAFETY: all zeros is an empty message.
         let mut message: msghdr = unsafe { core::mem::zeroed() };
@@ -254,7 +257,7 @@ impl Wrap {
         self.record_received(Call::Input, fd, pieces, flags, outcome);
         if outcome > 0 {
             let take = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
-            // SAFETY: TCP copies nothing then (tcp(7)).
+            // SAFETY: with `MSG_TRUNC` TCP copies nothing (tcp(7)).
             let taken = unsafe { sys!(SYS_recvfrom, fd, 0, outcome, take, 0, 0) };
             if taken != outcome {
                 refuse(&[b"bytes that another server sent are no longer available"]);
@@ -263,8 +266,7 @@ impl Wrap {
         outcome
     }
 
-    /// A socket of datagrams says nothing by that: in a replay it is connected, too, and can be used when the
-    /// replay is over.
+    /// Connect of a datagram socket is no output: a replay connects, too, and the socket is usable after the replay.
     fn aim(&mut self, fd: c_int, perform: impl Fn() -> Outcome) -> Outcome {
         if self.is_replay {
             perform();
@@ -272,7 +274,7 @@ impl Wrap {
         self.value(Call::Connect, fd, perform)
     }
 
-    /// One of the socket's addresses, as the kernel has said it.
+    /// An address of the socket, as the kernel returned the address.
     fn address(
         &mut self,
         fd: c_int,
@@ -285,21 +287,21 @@ impl Wrap {
         let given = |whole: Outcome| usize::try_from(whole).unwrap_or(0).min(room);
         let replayed = self.replayed(Call::Filled, fd, |record| {
             let filled = record.payload.len().min(given(record.outcome));
-            // SAFETY: as the program has called us; there is room for so many.
+            // SAFETY: as the program has called us; the memory is long enough.
             unsafe { bytes_mut(address.cast(), filled) }.copy_from_slice(&record.payload[..filled]);
             record.outcome
         });
         let outcome = replayed.unwrap_or_else(|| {
             let mut outcome = perform();
             if outcome == 0 {
-                // SAFETY: as the program has called us, and the kernel has found it there.
+                // SAFETY: as the program has called us, and the kernel has read the length there.
                 outcome = Outcome::from(unsafe { *length });
             }
             self.record(&Record {
                 call: Call::Filled,
                 fd: fd.cast_unsigned(),
                 outcome,
-                // SAFETY: the kernel has just filled in so many.
+                // SAFETY: the kernel has just filled in these bytes.
                 payload: unsafe { bytes(address.cast(), given(outcome)) },
             });
             outcome
@@ -313,7 +315,7 @@ impl Wrap {
     }
 }
 
-/// The address of one end of a socket that is no client's, which the kernel may have chosen.
+/// The address of an end of a socket without a client. The kernel may have chosen the address.
 ///
 /// # Safety
 /// As `getsockname(2)`.
@@ -365,7 +367,7 @@ unsafe extern "C" fn connect(fd: c_int, to: *const sockaddr, length: socklen_t) 
     if matches!(way, Way::Stream { .. }) && wrap::is_helper_thread() {
         refuse(&[b"a thread other than the first connects to another server"]);
     }
-    // Where the program has given none the kernel says so.
+    // The kernel reports a missing address.
     let given = if to.is_null() { 0 } else { length as usize };
     // SAFETY: as the program has called us.
     let address = unsafe { bytes(to.cast(), given.min(SOCKADDR_MAX_BYTES)) };

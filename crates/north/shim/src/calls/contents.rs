@@ -1,9 +1,9 @@
-//! What is read from regular files, and written to them.
+//! Reads from regular files, and writes to regular files.
 //!
-//! Reads are made again in a replay, as long as they were, and a hash tells whether they bring the same; where a file
-//! is read that is open for writing, too, the record has the bytes. Writes are not made again: what the
-//! dead life has written is there. Only where the record has ended it may have died before it: what is to be at a
-//! place is written there once more, and the end of a file that is appended to tells how much of it is there.
+//! A replay reads again with the recorded length, and compares a hash of the bytes. For a file that is open for
+//! writing, too, the record has the bytes. A replay does not write again: the file has the writes of the dead
+//! incarnation. Only the last write before the end of the record may be missing: a write at a position is repeated,
+//! and an append is completed from the present end of the file.
 
 use libc::{
     AT_FDCWD, F_DUPFD_CLOEXEC, F_GETFL, O_ACCMODE, O_CLOEXEC, O_RDONLY, O_RDWR, SEEK_CUR, SEEK_SET,
@@ -26,10 +26,10 @@ use crate::{
     wrap::Wrap,
 };
 
-/// How much of a file is compared at a time.
+/// Bytes of a file that are compared at a time.
 const BLOCK: usize = 4096;
 
-/// A hash of the first so many bytes.
+/// A hash of the first `length` bytes.
 fn sum(pieces: &[iovec], mut length: usize) -> u64 {
     let mut state = 0;
     for piece in pieces {
@@ -60,7 +60,7 @@ fn at_place(
 const READ: [i64; 2] = [libc::SYS_read, libc::SYS_pread64];
 const WRITE: [i64; 2] = [libc::SYS_write, libc::SYS_pwrite64];
 
-/// Bytes `from..to` of the pieces, all of them, or `false`.
+/// Reads or writes bytes `from..to` of the pieces. `false`: not all of the bytes.
 fn whole(
     numbers: [i64; 2],
     fd: c_int,
@@ -86,7 +86,7 @@ fn whole(
     true
 }
 
-/// The same file, to be read: this descriptor may be for writing only.
+/// Opens the file again for reading: the program's descriptor may be for writing only.
 fn readable(fd: c_int) -> Outcome {
     // SAFETY: no memory is involved.
     let flags = unsafe { sys!(SYS_fcntl, fd, F_GETFL) };
@@ -100,15 +100,15 @@ fn readable(fd: c_int) -> Outcome {
     path[..PREFIX.len()].copy_from_slice(PREFIX);
     let digits = number.as_bytes();
     path[PREFIX.len()..][..digits.len()].copy_from_slice(digits);
-    // SAFETY: a string: a zero byte is left at its end.
+    // SAFETY: a string: the last byte stays zero.
     unsafe { sys!(SYS_openat, AT_FDCWD, path.as_ptr(), O_RDONLY | O_CLOEXEC) }
 }
 
-/// Is this what the file has at that place?
+/// Whether the file has these bytes at this position.
 fn is_there(fd: c_int, pieces: &[iovec], mut place: u64, mut length: usize) -> bool {
     let mut block = [0u8; BLOCK];
     for piece in pieces {
-        // SAFETY: the program has given them to be written.
+        // SAFETY: the program passed the pieces for writing.
         let part = unsafe { bytes(piece.iov_base, piece.iov_len.min(length)) };
         for wanted in part.chunks(BLOCK) {
             let (at, size) = (block.as_mut_ptr(), wanted.len());
@@ -172,7 +172,7 @@ impl Wrap {
         perform: impl FnOnce() -> Outcome,
     ) -> Outcome {
         let replayed = self.replayed(Call::File, fd, |record| {
-            // SAFETY: they are the program's, which has asked for this.
+            // SAFETY: the pieces are the program's, and the program asked for this read.
             unsafe { scatter(pieces, record.payload) };
             record.outcome
         });
@@ -184,7 +184,7 @@ impl Wrap {
                 outcome,
                 length: usize::try_from(outcome).unwrap_or(0),
             };
-            // SAFETY: the kernel has just filled them so far.
+            // SAFETY: the kernel has just filled the pieces to this length.
             self.append(header, |room| unsafe { gather(pieces, room) });
             return outcome;
         };
@@ -234,7 +234,7 @@ impl Wrap {
         outcome
     }
 
-    /// What the dead life was about to append: as much of it as is not there.
+    /// Completes the last append of the dead incarnation.
     fn finish(&mut self, fd: c_int, pieces: &[iovec]) -> bool {
         let end = self.descriptors.get(fd).end;
         let Some(now) = identity(fd).map(|now| now.size) else {
@@ -244,7 +244,7 @@ impl Wrap {
         let has = |from: u64, length: usize| {
             let file = readable(fd);
             let is_there = length == 0 || is_there(fd_of(file), pieces, from, length);
-            // SAFETY: it is ours.
+            // SAFETY: the descriptor is ours.
             unsafe { sys!(SYS_close, file) };
             is_there
         };
@@ -256,7 +256,8 @@ impl Wrap {
                 }
                 there
             }
-            // Somebody has cut it off, as logs are that are rotated: it ends with that, or lacks it.
+            // Another program has cut the file off, as in a log rotation: the file ends with these bytes, or lacks
+            // all of them.
             None => match now.checked_sub(length as u64) {
                 Some(from) if has(from, length) => length,
                 _ => 0,
@@ -265,7 +266,7 @@ impl Wrap {
         whole(WRITE, fd, pieces, None, [there, length])
     }
 
-    /// Where the file ends is known, unless somebody else appends to it.
+    /// Records the end of the file after an append, if another program has appended, too.
     fn has_appended(&mut self, fd: c_int, outcome: Outcome) {
         let file = self.descriptors.get(fd);
         if !file.appends || outcome <= 0 {
@@ -286,7 +287,7 @@ impl Wrap {
         }
     }
 
-    /// The program says whether what it writes to a file is appended.
+    /// The program chooses whether writes to a file append.
     pub(super) fn may_append(&mut self, fd: c_int, appends: bool) {
         let Some(entry) = self
             .descriptors
@@ -296,7 +297,7 @@ impl Wrap {
             return;
         };
         if appends && !entry.appends {
-            entry.end = 0; // not known: the next write notes it
+            entry.end = 0; // unknown: the next write records the end
         }
         entry.appends = appends;
     }
@@ -326,7 +327,7 @@ impl Wrap {
         }
     }
 
-    /// Is what is written to it in this replay written again?
+    /// Whether this replay repeats writes to the file.
     pub(super) fn replays_write(&self, fd: c_int) -> bool {
         self.descriptors.get(fd).backing == Backing::Remade
     }
@@ -378,7 +379,7 @@ unsafe extern "C" fn pwrite(
 }
 
 /// # Safety
-/// The program vouches for them.
+/// The program vouches for the pieces.
 unsafe fn pieces<'a>(all: *const iovec, count: c_int) -> &'a [iovec] {
     // SAFETY: by the caller.
     unsafe { core::slice::from_raw_parts(all, usize::try_from(count).unwrap_or(0)) }

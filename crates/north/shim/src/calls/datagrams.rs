@@ -1,4 +1,4 @@
-//! Datagrams that arrive, from wherever they come: what is in them, and who has sent them, is in the record.
+//! Datagrams from any sender: the record has content and sender.
 
 use libc::{c_int, c_void, iovec, msghdr, socklen_t, ssize_t};
 use north_abi::{Call, Header};
@@ -11,10 +11,10 @@ use crate::{
     wrap::{Wrap, restarting},
 };
 
-/// What a record has before the bytes: how long the sender's address is, how long what came beside it, and flags.
+/// Bytes of a record before the content: length of the sender's address, length of the control data, and flags.
 const FRONT: usize = 12;
 
-/// What the kernel fills in of a message besides its bytes.
+/// Fields of a message that the kernel fills in besides the bytes.
 struct Filled {
     name: u32,
     control: u32,
@@ -54,7 +54,7 @@ impl Filled {
         }
     }
 
-    /// How much of the address and of what came beside it is there.
+    /// Present bytes of the address and of the control data.
     fn lengths(&self, capacity: [usize; 2]) -> [usize; 2] {
         [
             (self.name as usize).min(capacity[0]),
@@ -65,7 +65,7 @@ impl Filled {
 
 impl Wrap {
     fn receive_datagram(&mut self, fd: c_int, message: &mut msghdr, flags: c_int) -> Outcome {
-        // SAFETY: the program vouches for its message.
+        // SAFETY: the program vouches for the message.
         let pieces = unsafe { core::slice::from_raw_parts(message.msg_iov, message.msg_iovlen) };
         let capacity = [message.msg_namelen as usize, message.msg_controllen];
         let replayed = self.replayed(Call::Input, fd, |record| {
@@ -113,7 +113,7 @@ impl Wrap {
         };
         let filled = Filled::of(message);
         let [name, control] = filled.lengths(capacity);
-        // What was cut off is nowhere to be found.
+        // The truncated part of a datagram is lost.
         let length = FRONT + name + control + length.min(total(pieces));
         self.append(
             Header {
@@ -127,7 +127,7 @@ impl Wrap {
                 front.copy_from_slice(&filled.to_bytes());
                 let (to_name, rest) = rest.split_at_mut(name);
                 let (to_control, rest) = rest.split_at_mut(control);
-                // SAFETY: the kernel has just filled in so much of what the program vouches for.
+                // SAFETY: the kernel has just filled in this part of the program's memory.
                 unsafe {
                     to_name.copy_from_slice(bytes(message.msg_name, name));
                     to_control.copy_from_slice(bytes(message.msg_control, control));
@@ -138,10 +138,10 @@ impl Wrap {
     }
 }
 
-/// As the kernel has filled it in then.
+/// Fills a message in as the kernel did.
 ///
 /// # Safety
-/// The program vouches for the message, which has so much capacity.
+/// The program vouches for the message, with this capacity.
 unsafe fn fill(
     message: &mut msghdr,
     filled: &Filled,
@@ -167,7 +167,7 @@ unsafe fn fill(
     message.msg_flags = filled.flags.cast_signed();
 }
 
-/// A datagram, as a message. `perform` is for who is not recorded.
+/// Receives a datagram as a message. `perform` is the call of a process without recording.
 pub(super) fn receive_message(
     fd: c_int,
     message: &mut msghdr,
@@ -178,7 +178,7 @@ pub(super) fn receive_message(
     answer(outcome.unwrap_or_else(perform))
 }
 
-/// The same, in pieces, and perhaps with the address of who has sent it.
+/// As [`receive_message`], into pieces, and perhaps with the sender's address.
 pub(super) fn receive(
     fd: c_int,
     pieces: &[iovec],

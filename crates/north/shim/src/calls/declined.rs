@@ -1,5 +1,5 @@
-//! Calls that older kernels do not have, and so no program depends on: on a socket of whose bytes there is a record
-//! they fail as there, and the program takes the others.
+//! Calls that older kernels lack. Programs work without these calls: on a recorded socket the calls fail as on an
+//! older kernel, and the program uses other calls.
 
 use libc::{c_int, c_uint, c_void, ssize_t};
 

@@ -1,7 +1,7 @@
-//! Names that are made, given to others, and taken away.
+//! Names that are made, changed and removed.
 //!
-//! What became of that is recorded, and not done again in a replay. It is noted before, too: where the record ends in
-//! between, the names tell whether it was done.
+//! The outcome is recorded, and a replay does not repeat the call. An intent is recorded before the call: if the
+//! record ends in between, the names show whether the call was made.
 
 use core::{ffi::CStr, mem::MaybeUninit};
 
@@ -25,7 +25,7 @@ use crate::{
     wrap::{Wrap, with},
 };
 
-/// Files that a replay has made again, and that have their names: what was done to those is done again.
+/// Files that a replay has recreated, with names. Changes of these names are repeated.
 pub(crate) type Remade = Inodes<256>;
 
 /// The file that had a name before something was done to that; 0: none.
@@ -37,7 +37,7 @@ impl Made {
         Self(about(directory, path).map_or(0, |about| about.st_ino))
     }
 
-    /// Is it a socket?
+    /// Whether the name is a socket.
     pub(super) fn is_socket(directory: c_int, path: &CStr) -> bool {
         about(directory, path).is_some_and(|about| about.st_mode & S_IFMT == S_IFSOCK)
     }
@@ -53,7 +53,7 @@ impl Made {
 
 fn about(directory: c_int, path: &CStr) -> Option<stat> {
     let mut about = MaybeUninit::<stat>::uninit();
-    // SAFETY: a string, and room on our stack that is read if it was filled in.
+    // SAFETY: a string, and memory on our stack that is read only after success.
     unsafe {
         let to = about.as_mut_ptr();
         match sys!(
@@ -78,7 +78,7 @@ struct Name<'a> {
 
 impl<'a> Name<'a> {
     /// # Safety
-    /// As the program would vouch for it to the kernel.
+    /// As the program would vouch for the string to the kernel.
     unsafe fn new(directory: c_int, path: *const c_char) -> Self {
         let path = match path.is_null() {
             true => c"",
@@ -93,14 +93,14 @@ impl<'a> Name<'a> {
     }
 }
 
-/// What is done to a name.
+/// A change of a name.
 #[derive(Clone, Copy)]
 enum Effect<'a> {
-    /// It is made.
+    /// The name is made.
     Make(Name<'a>),
-    /// It is taken away.
+    /// The name is removed.
     Remove(Name<'a>),
-    /// It becomes this one.
+    /// The first name becomes the second name.
     Rename(Name<'a>, Name<'a>),
 }
 
@@ -111,7 +111,7 @@ impl Effect<'_> {
         }
     }
 
-    /// Was it done since that file had the name?
+    /// Whether the change was made since the file `before` had the name.
     fn was_done(&self, before: u64) -> bool {
         let now = self.name().now();
         match self {
@@ -123,7 +123,7 @@ impl Effect<'_> {
 }
 
 impl Wrap {
-    /// A name is about to be changed. In a replay: which file it was then.
+    /// A name is about to change. In a replay: the file that had the name then.
     pub(super) fn intend(&mut self, name: c_int, now: impl FnOnce() -> Made) -> Option<Made> {
         let replayed = self.replayed(Call::Intent, name, |record| {
             let inode = record.payload.try_into().map(u64::from_le_bytes);
@@ -158,7 +158,7 @@ impl Wrap {
         self.commit_effect();
         let outcome = match before {
             Some(Made(inode)) if effect.was_done(inode) => {
-                // The dead life has done it, and had no time to note that.
+                // The dead incarnation made the call, and died before the record of the outcome.
                 self.was_affected(effect, before, perform);
                 live::find_files(self);
                 0
@@ -174,7 +174,7 @@ impl Wrap {
         outcome
     }
 
-    /// It was done to the file that had the name `before`, but not yet to what a replay has made in its place.
+    /// The file `before` was changed, and the file that the replay has recreated was not changed yet.
     fn was_affected(
         &mut self,
         effect: Effect<'_>,
@@ -187,8 +187,7 @@ impl Wrap {
         self.replay_effect(effect, perform);
     }
 
-    /// The file itself has this name now: what has it open goes on with that, and not with what was made again in its
-    /// place.
+    /// The original file has this name now: descriptors continue with the original, in place of the recreated file.
     fn find_replayed(&mut self, inode: u64, name: Name<'_>) {
         if inode == 0 || name.now() != inode {
             return;
@@ -204,8 +203,8 @@ impl Wrap {
         }
     }
 
-    /// What this replay has made again goes the way that it went then, but never over what is there: only a socket
-    /// goes over one to which nobody listens any more.
+    /// A recreated file is renamed or removed as then, and never replaces an existing file. Only a socket replaces a
+    /// socket without a listener.
     fn replay_effect(&mut self, effect: Effect<'_>, perform: impl FnOnce() -> Outcome) {
         let inode = effect.name().now();
         if !self.remade.has(inode) {
@@ -230,7 +229,7 @@ impl Wrap {
         }
     }
 
-    /// What can be done twice, for nothing comes in between.
+    /// Changes that may be made twice without harm.
     fn settle(&mut self, name: c_int, perform: impl FnOnce() -> Outcome) -> Outcome {
         let replayed = self.replayed(Call::File, name, |record| record.outcome);
         replayed.unwrap_or_else(|| {
@@ -247,10 +246,10 @@ impl Wrap {
     }
 }
 
-/// Puts the file that has this name under that number, as what was there was opened, and where that has got to.
-/// `false`: it is shorter than that.
+/// Opens the file with this name under this descriptor number, with the flags and the position of the earlier file.
+/// `false`: the file is shorter than the position.
 fn exchange(fd: c_int, name: Name<'_>) -> bool {
-    // SAFETY: no memory is involved but the name, and numbers that the program has, or that are ours.
+    // SAFETY: only the name is read; the numbers are the program's, or ours.
     unsafe {
         let flags = sys!(SYS_fcntl, fd, libc::F_GETFL);
         let closes = sys!(SYS_fcntl, fd, libc::F_GETFD) & i64::from(libc::FD_CLOEXEC) != 0;
@@ -402,7 +401,7 @@ unsafe extern "C" fn truncate(path: *const c_char, length: off_t) -> c_int {
     }
 }
 
-/// Only a file that the program has opened by name can be told from another one.
+/// Only a file that the program has opened by name can be identified.
 fn settle_file(fd: c_int, perform: impl Fn() -> Outcome) -> c_int {
     match super::kind(fd, "a file's call") {
         Kind::File => settle(fd, perform),

@@ -19,10 +19,10 @@ pub(super) fn fd_of(outcome: Outcome) -> c_int {
     c_int::try_from(outcome).unwrap_or(-1)
 }
 
-/// Two descriptors that were just made, which are each other's ends, and what they are.
+/// Two new descriptors, the two ends of a pair, and their kinds.
 ///
 /// # Safety
-/// If they were made, `ends` are they.
+/// After success `ends` has both descriptors.
 unsafe fn pair(outcome: Outcome, ends: *const c_int, kinds: [Kind; 2], is_stream: bool) -> c_int {
     if outcome == 0 {
         // SAFETY: by the caller.
@@ -110,7 +110,7 @@ unsafe extern "C" fn timerfd_create(clock: c_int, flags: c_int) -> c_int {
     input(unsafe { sys!(SYS_timerfd_create, clock, flags) })
 }
 
-/// A descriptor that was just made, from which comes what the program does not decide.
+/// A new descriptor whose input is nondeterministic.
 fn input(outcome: Outcome) -> c_int {
     if outcome >= 0 {
         with(|wrap| wrap.descriptors.set_kind(fd_of(outcome), Kind::Input));
@@ -119,7 +119,7 @@ fn input(outcome: Outcome) -> c_int {
 }
 
 impl Wrap {
-    /// The program closes it. What it has said, and the client does not have, is still to be delivered.
+    /// The program closes the descriptor. Output that the client lacks must still be delivered.
     fn close(&mut self, fd: c_int) {
         let (process, is_replay) = (self.process, self.is_replay);
         if let Some(connection) = self.descriptors.connection(fd) {
@@ -143,7 +143,7 @@ impl Wrap {
     }
 }
 
-/// Descriptors of ours, which a program that closes all that it does not know is not to find.
+/// Descriptors of the shim. A program that closes all unknown descriptors must not find these.
 fn ours() -> Range<c_int> {
     match page().map(|page| page.hold.load(Ordering::Relaxed)) {
         None => 0..0,
@@ -191,7 +191,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
                 wrap.close(fd.cast_signed());
             }
         }
-        wrap.let_go_of_listeners(); // or this would, and nobody knew
+        wrap.let_go_of_listeners(); // otherwise this call would close them unnoticed
     });
     let ours = ours();
     let end = helpers::THREAD_FILE_FDS.end.max(ours.end);
@@ -217,7 +217,7 @@ unsafe extern "C" fn closefrom(first: c_int) {
     unsafe { close_range(first, c_uint::MAX, 0) };
 }
 
-/// `to` is to become what `from` is. What it is now is closed by that.
+/// Makes `to` a copy of `from`, and closes the file behind `to`.
 fn replace(from: c_int, to: c_int, perform: impl FnOnce() -> Outcome) -> c_int {
     if is_ours(to) {
         return answer_int(failed(libc::EBADF));

@@ -1,4 +1,4 @@
-//! What is to be done when a signal arrives.
+//! Handlers of signals.
 
 use core::mem::MaybeUninit;
 

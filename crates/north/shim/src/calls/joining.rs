@@ -1,10 +1,10 @@
-//! Connections that the program has opened itself, and that go on as those of its clients do: also where its host has
-//! ended.
+//! Upstream connections that continue like clients' connections, also after the death of their host.
 //!
-//! The data plane has to know such a connection before anything was said in it, by either side: then it records what
-//! comes, and tells the other end of no more than the logger has. So the supervisor is asked as soon as the program
-//! hears that it is connected. That one says whether the socket's own address is the service's, and whether it was in
-//! time; where not, all stays as it is with other servers ([`super::connecting`]).
+//! The data plane must know such a connection before either side sends data: then the data plane records the
+//! instream, and acknowledges only bytes that the logger has. The process therefore asks the supervisor as soon as
+//! the program sees the connection established. The supervisor answers whether the socket's own address is the
+//! service's, and whether the question came in time. Otherwise the connection remains an ordinary upstream connection
+//! ([`super::connecting`]).
 
 use libc::c_int;
 use north_abi::{Call, Which, handover::Message};
@@ -24,8 +24,8 @@ use crate::{
 const TCP_IP_HEADER_BYTES: (u16, u16) = (20 + 20, 20 + 40);
 
 impl Wrap {
-    /// It is about to be connected. Tells whether the program has said from which address: only then it may join.
-    /// Segments that come by it are to leave room for what the way to the logger adds.
+    /// Prepares a connect. Returns whether the program has bound the socket: only then the connection may join. The
+    /// segments must have space for the headers of the log link.
     pub(super) fn prepare_to_join(&self, fd: c_int) -> bool {
         let is_bound = has_port(&accepting::local(fd));
         if let Some((_, there)) = self.page.destination.get().filter(|_| is_bound) {
@@ -34,7 +34,7 @@ impl Wrap {
         is_bound
     }
 
-    /// The program hears that it is connected to another server, or that it is not.
+    /// The program sees that the connect has succeeded or failed.
     pub(super) fn may_join(&mut self, fd: c_int) {
         if self.descriptors.get(fd).kind != Kind::Outgoing {
             return;
@@ -43,22 +43,23 @@ impl Wrap {
             self.replay_join(fd);
         } else if let Some((joined, serial)) = self.joins(fd) {
             self.record_accept(Call::Joined, fd, 0, &joined);
-            // Until then the supervisor has the socket: whoever dies before it is noted has another one opened.
+            // Until then the supervisor has the socket: after a death before the record the next incarnation opens
+            // another connection.
             let process = self.process;
             live::send(&Message::Closed { process, serial }, None, 0);
             self.joined(fd, &joined);
         }
     }
 
-    /// Number and ends of a connection that the supervisor has let join, and by which number it was known before.
+    /// The connection if the supervisor lets the connection join, and the serial number before.
     fn joins(&mut self, fd: c_int) -> Option<(Arrived, u64)> {
-        // A process without clients stays one: more is asked of one that has some.
+        // A process without clients keeps the freedoms of such a process.
         if self.is_off() || !self.has_clients() {
             return None;
         }
         let process = self.process;
         let connection = self.descriptors.connection(fd)?;
-        // One that others have, too, is nobody's.
+        // A connection that several processes have cannot join.
         let is_own = connection.is_last() && !connection.is_shared;
         if !connection.is_held || !connection.is_bound || connection.is_touched() || !is_own {
             return None;
@@ -98,7 +99,7 @@ impl Wrap {
         }
     }
 
-    /// It is as one of a client from here on.
+    /// The connection counts as a client's from here on.
     fn joined(&mut self, fd: c_int, joined: &Arrived) {
         if let Some(entry) = self.descriptors.entry(fd) {
             entry.kind = Kind::Connection;
@@ -112,7 +113,7 @@ impl Wrap {
     }
 }
 
-/// Their packets take so many bytes at most.
+/// Limits the size of packets of this socket, bytes.
 fn limit_segments(fd: c_int, packet: u16) {
     let is_v4 = number(fd, libc::SO_DOMAIN) == libc::AF_INET;
     let headers = if is_v4 {
@@ -121,7 +122,8 @@ fn limit_segments(fd: c_int, packet: u16) {
         TCP_IP_HEADER_BYTES.1
     };
     let most = c_int::from(packet.saturating_sub(headers));
-    // SAFETY: a number on our stack, and its size. What the kernel does not take is longer than its devices' packets.
+    // SAFETY: a number on our stack, and its size. A value that the kernel refuses is longer than the packets of all
+    // devices.
     unsafe {
         sys!(
             SYS_setsockopt,
@@ -134,7 +136,7 @@ fn limit_segments(fd: c_int, packet: u16) {
     };
 }
 
-/// Whoever has it finds it ended, and so does its other end.
+/// Ends the connection for all holders, and for the peer.
 #[cold]
 pub(super) fn disconnect(fd: c_int) {
     let nowhere = libc::AF_UNSPEC as libc::sa_family_t;

@@ -1,7 +1,7 @@
-//! What files said that the server has read, and that it has put others in the place of.
+//! Content of files that the server has read and replaced.
 //!
-//! A replay reads them again, and would find the others. So what such a file says goes into the record before it goes
-//! ([`Call::Kept`]), and a replay that does not find the file reads that.
+//! A replay reads the file again, and would find the replacement. The content therefore goes into the record before
+//! the replacement ([`Call::Kept`]), and a replay that does not find the file reads the record.
 
 use core::{ffi::CStr, sync::atomic::Ordering};
 
@@ -24,27 +24,27 @@ use crate::{
 const READ_FILES_MAX: usize = 1024;
 /// Copies of files in a record.
 const FILE_COPIES_MAX: usize = 1024;
-/// Bytes of a file in one record, and bytes of a stream that are searched at a time.
+/// Bytes of a file in a record, and bytes of a stream that are searched at a time.
 const COPY_CHUNK_BYTES: usize = 16 << 10;
 const SEARCH_WINDOW_BYTES: usize = 64 << 10;
 
-/// Where a copy is.
+/// Place of a copy.
 #[derive(Clone, Copy, Default)]
 struct Copied {
     of: Identity,
-    /// Whose stream has it, from where on.
+    /// The stream with the copy, and the offset of the copy.
     process: u32,
     at: u64,
 }
 
-/// Which files have been read, and what the record has of them.
+/// The files that were read, and their copies in the record.
 pub(crate) struct Kept {
     read: Inodes<READ_FILES_MAX>,
     has_read_more: bool,
     copies: [Copied; FILE_COPIES_MAX],
     found: usize,
     is_searched: bool,
-    /// Those that the supervisor has been given, as [`Identity::key`].
+    /// Files that the supervisor has, by [`Identity::key`].
     given: Inodes<READ_FILES_MAX>,
 }
 
@@ -62,12 +62,12 @@ impl Default for Kept {
 }
 
 impl Kept {
-    /// This file is read.
+    /// The program reads this file.
     pub(super) fn is_read(&mut self, inode: u64) {
         self.has_read_more |= !self.read.add(inode);
     }
 
-    /// The record begins elsewhere by now: what it has is to be looked for anew.
+    /// The record has another start: copies must be searched again.
     pub(crate) fn forget_copies(&mut self) {
         (self.found, self.is_searched) = (0, false);
     }
@@ -76,8 +76,8 @@ impl Kept {
         self.read.has(inode) || self.has_read_more && inode != 0
     }
 
-    /// The best copy of this file: as it was, or else one that has grown since. A number may have been another file's
-    /// before, and may be later: of those that are not older it is the first.
+    /// The best copy of this file: with the same identity, or else of a file that has grown since. An inode may
+    /// belong to another file before and after: of the copies that are not older the first counts.
     fn best(&self, of: &Identity) -> Option<Copied> {
         let all = &self.copies[..self.found];
         let exact = all.iter().find(|one| one.of == *of);
@@ -91,7 +91,8 @@ impl Kept {
 }
 
 impl Wrap {
-    /// This file is read: the supervisor has it, too, so that it is there for a replay whatever becomes of its name.
+    /// The program reads this file: the supervisor gets a descriptor, and a replay finds the file whatever happens to
+    /// the name.
     pub(super) fn give(&mut self, fd: c_int, of: &Identity) {
         let file = of.key();
         if self.kept.given.has(file) || !self.kept.given.add(file) {
@@ -101,19 +102,20 @@ impl Wrap {
         tell(&Message::Reads { process, file }, Some(fd));
     }
 
-    /// The file that was this one, if the supervisor has it, which has opened it anew.
+    /// The descriptor of the file that the supervisor has.
     pub(super) fn given(&self, of: &Identity) -> Option<c_int> {
         let (process, file) = (self.process, of.key());
         let given = ask_for_file(&Message::Wants { process, file })?;
         if identity(given).as_ref() == Some(of) {
             return Some(given);
         }
-        // SAFETY: it is ours.
+        // SAFETY: the descriptor is ours.
         unsafe { sys!(SYS_close, given) };
         None
     }
 
-    /// The file with this name is about to go, or to be emptied: if it was read, what it says goes into the record.
+    /// The name of this file is about to go, or the file is about to be emptied: if the file was read, the content
+    /// goes into the record.
     pub(super) fn keep(&mut self, directory: c_int, path: &CStr) {
         while self.is_replay() {
             match self.stream.peek() {
@@ -130,14 +132,14 @@ impl Wrap {
         // SAFETY: a string.
         let file = unsafe { sys!(SYS_openat, directory, path.as_ptr(), flags) };
         if file < 0 {
-            return; // what cannot be read was not
+            return; // an unreadable file was not read
         }
         if let Some(of) = identity(fd_of(file)) {
             self.copy(fd_of(file), &of);
         }
-        // SAFETY: it is ours.
+        // SAFETY: the descriptor is ours.
         unsafe { sys!(SYS_close, file) };
-        // Another host may see it go.
+        // Another host may see the file disappear.
         self.commit_replayed();
     }
 
@@ -170,7 +172,7 @@ impl Wrap {
         }
     }
 
-    /// Writes what this file said when it was opened into one that is empty. `false`: the record does not have that.
+    /// Writes the content at the time of open(2) into an empty file. `false`: the record lacks the content.
     pub(super) fn write_kept(&mut self, of: &Identity, empty: c_int) -> bool {
         if !self.kept.is_searched {
             self.kept.is_searched = true;
@@ -185,9 +187,9 @@ impl Wrap {
                 return false;
             };
             if record.outcome == 0 {
-                copied = 0; // a life that has died in the middle of it has begun it before
+                copied = 0; // a copy that a death has interrupted begins again
             }
-            // SAFETY: the bytes are there, and the file is ours.
+            // SAFETY: the bytes exist, and the file is ours.
             let put = unsafe { sys!(SYS_pwrite64, empty, piece.as_ptr(), piece.len(), copied) };
             let fits = record.outcome == copied && usize::try_from(put) == Ok(piece.len());
             copied += if fits { put } else { 0 };
@@ -196,7 +198,7 @@ impl Wrap {
         copied.cast_unsigned() >= of.size
     }
 
-    /// Where the copies are, whichever process has made them.
+    /// Finds the copies in the streams of all processes.
     #[cold]
     fn search(&mut self) {
         let count = self.page.next_process.load(Ordering::Acquire);
@@ -216,7 +218,7 @@ impl Wrap {
         (self.kept.copies, self.kept.found) = (copies, found);
     }
 
-    /// The records of a process from there on, and where they are, until one is the last that is wanted.
+    /// Calls `f` with the records of a process from this offset, until `f` returns true.
     fn each(&self, process: u32, from: u64, mut f: impl FnMut(&Record<'_>, u64) -> bool) {
         let entry = &self.page.processes.0[process as usize];
         let end = entry.replay_end.load(Ordering::Acquire);

@@ -1,7 +1,7 @@
-//! Locks on files. A replay takes none: what was free then is in the record, and who stood at its end with a lock
-//! would keep others from theirs. At the end it takes those that it had.
+//! Locks on files. A replay takes no locks: the record has the outcomes, and a process at the end of its record would
+//! block other processes with a lock. At the end of the replay the process takes the locks that it had.
 //!
-//! A lock is noted when it was taken, and before it is let go: so no two records end with the same.
+//! A lock is recorded after the call, and an unlock before the call: no two records end with the same lock.
 
 use core::{mem::MaybeUninit, sync::atomic::Ordering};
 
@@ -31,19 +31,19 @@ const LOCK: c_int = 1;
 const TRY_LOCK: c_int = 2;
 const TEST: c_int = 3;
 
-/// What the program wants to be locked, or not any more.
+/// A lock or unlock that the program asks for.
 struct Asked {
     lock: Lock,
     is_locked: bool,
-    /// Until it can be.
+    /// Wait until the lock is free.
     waits: bool,
 }
 
 impl Asked {
-    /// By `fcntl(2)`. `None`: it is not about a lock.
+    /// From an `fcntl(2)` call. `None`: the command has no lock.
     ///
     /// # Safety
-    /// The program vouches for the argument, as it would to the kernel.
+    /// The program vouches for the argument, as to the kernel.
     unsafe fn of_record(fd: c_int, command: c_int, argument: *const libc::flock) -> Option<Self> {
         let owner = match command {
             libc::F_SETLK | libc::F_SETLKW => Owner::Process,
@@ -101,10 +101,10 @@ impl Asked {
     }
 }
 
-/// From where the place of a lock is counted.
+/// Offset to which the start of a lock is relative.
 fn base(fd: c_int, whence: libc::c_short) -> off_t {
     let mut about = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: room on our stack, which is read if it was filled in.
+    // SAFETY: memory on our stack, which is read only after success.
     unsafe {
         match whence.into() {
             libc::SEEK_CUR => sys!(SYS_lseek, fd, 0, libc::SEEK_CUR).max(0),
@@ -116,7 +116,7 @@ fn base(fd: c_int, whence: libc::c_short) -> off_t {
     }
 }
 
-/// Are these the same open file?
+/// Whether the descriptors have the same open file description.
 fn is_same_open_file(one: c_int, other: c_int) -> bool {
     const KCMP_FILE: c_int = 0;
     // SAFETY: no memory is involved.
@@ -133,7 +133,7 @@ fn is_same_owner(one: &Lock, other: &Lock) -> bool {
         && (one.owner == Owner::Process || is_same_open_file(one.fd, other.fd))
 }
 
-/// Take it, if it is free.
+/// Takes the lock if the lock is free.
 fn take(lock: &Lock) -> Outcome {
     let is_shared = lock.how == How::Shared;
     let (record, whole) = match is_shared {
@@ -152,7 +152,7 @@ fn take(lock: &Lock) -> Outcome {
         l_len: length,
         l_pid: 0,
     };
-    // SAFETY: it is on our stack.
+    // SAFETY: the structure is on our stack.
     unsafe {
         match lock.owner {
             Owner::Process => sys!(SYS_fcntl, lock.fd, libc::F_SETLK, &raw const asked),
@@ -163,11 +163,11 @@ fn take(lock: &Lock) -> Outcome {
 }
 
 impl Wrap {
-    /// Which file this is: its device, and the inode that it had when it was opened first. `None`: none.
+    /// Identity of a file: the device, and the inode at the first open(2). `None`: no such descriptor.
     fn file(&self, fd: c_int) -> Option<[u64; 2]> {
         let known = self.descriptors.get(fd).inode;
         let mut about = MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: room on our stack, which is read if it was filled in.
+        // SAFETY: memory on our stack, which is read only after success.
         let about = unsafe {
             let is_there = sys!(SYS_fstat, fd, about.as_mut_ptr()) == 0;
             is_there.then(|| about.assume_init())
@@ -185,7 +185,7 @@ impl Wrap {
         self.locks = locks;
     }
 
-    /// The program locks a file, or lets it go.
+    /// The program locks or unlocks a file.
     fn lock(&mut self, asked: &Asked, perform: impl FnOnce() -> Outcome) -> Outcome {
         let Some(file) = self.file(asked.lock.fd) else {
             return perform();
@@ -206,7 +206,8 @@ impl Wrap {
         outcome
     }
 
-    /// Is what was the process's alone to be others', too? Then that is as if it were let go.
+    /// Whether an exclusive lock becomes a shared lock: recorded like an unlock, because other processes may lock
+    /// from then on.
     fn weakens(&self, lock: &Lock) -> bool {
         let is_whole = |known: &Lock| known.start <= lock.start && lock.end <= known.end;
         lock.how == How::Shared
@@ -219,7 +220,7 @@ impl Wrap {
     fn lock_now(&mut self, lock: &Lock, waits: bool, perform: impl FnOnce() -> Outcome) -> Outcome {
         let is_other = |known: &Lock| is_same_owner(known, lock) && known.how != lock.how;
         if lock.owner == Owner::Whole && self.locks.all().iter().any(is_other) {
-            // The kernel lets the one go before it looks for the other.
+            // The kernel releases the old lock before the attempt to take the new lock.
             self.is_to_let_go(lock.fd, IMPLICIT_UNLOCK_PAYLOAD);
             self.locks.retain(|known| !is_same_owner(known, lock));
         }
@@ -228,7 +229,7 @@ impl Wrap {
         }
         let outcome = perform();
         if outcome == 0 {
-            // Who had it may have died, and this process with it.
+            // The holder of the lock may have died, and this process must die with the service.
             self.poll_any_crash();
         }
         self.note_lock(lock.fd, outcome, lock.payload(&mut [0; LOCK_RANGE_BYTES]));
@@ -244,7 +245,8 @@ impl Wrap {
         outcome
     }
 
-    /// Whoever of the service has it next may note that at once, and no host is to have that note without this one.
+    /// Another process of the service may record the lock at once. No host may have that record without the record of
+    /// this unlock.
     fn is_to_let_go(&mut self, fd: c_int, payload: &[u8]) {
         self.note_lock(fd, 0, payload);
         if self.page.next_process.load(Ordering::Relaxed) > 1 {
@@ -261,7 +263,7 @@ impl Wrap {
         });
     }
 
-    /// In a replay: the record has the outcome, and which part of the file it was about.
+    /// In a replay: the recorded outcome, and the recorded range.
     fn replay_lock(&mut self, lock: &mut Lock) -> Option<Outcome> {
         if self.is_replay() && self.is_noted(lock.fd, IMPLICIT_UNLOCK_PAYLOAD).is_some() {
             self.locks.retain(|known| !is_same_owner(known, lock));
@@ -275,7 +277,7 @@ impl Wrap {
             .or(Some(outcome))
     }
 
-    /// Is this what the record has next, of a lock on this? Then it is replayed: the outcome.
+    /// Replays this lock record if the record comes next. Returns the outcome.
     fn is_noted(&mut self, fd: c_int, payload: &[u8]) -> Option<Outcome> {
         let wanted = (Call::Lock, fd.cast_unsigned(), payload);
         match self.stream.peek() {
@@ -288,10 +290,10 @@ impl Wrap {
         }
     }
 
-    /// The program closes this, and with it what that had locked.
+    /// The program closes the descriptor, and the locks of the file go.
     pub(crate) fn unlocks(&mut self, fd: c_int) {
         if self.is_replay {
-            // Where the record ends nobody else has it: that would have been noted before.
+            // At the end of the record no other process has the lock: an unlock would have been recorded before.
             self.is_noted(fd, IMPLICIT_UNLOCK_PAYLOAD);
             self.forget_locks(fd);
         } else if self.forget_locks(fd) {
@@ -299,7 +301,7 @@ impl Wrap {
         }
     }
 
-    /// Has this descriptor locked something that no other one has?
+    /// Forgets the locks that end with this descriptor. Returns whether there were any.
     fn forget_locks(&mut self, fd: c_int) -> bool {
         if self.locks.all().is_empty() {
             return false;
@@ -319,7 +321,7 @@ impl Wrap {
         self.locks.all().len() < before
     }
 
-    /// The record has ended: take what it has locked.
+    /// The record has ended: takes the locks of the record.
     pub(crate) fn take_locks(&mut self) {
         let until = clock::monotonic().saturating_add(SIBLING_REPLAY_TIMEOUT_NS);
         for place in 0..self.locks.all().len() {
@@ -341,7 +343,7 @@ impl Wrap {
         }
     }
 
-    /// This process is a child, which has none of its parent's.
+    /// This process is a child, and does not inherit the process locks of the parent.
     pub(crate) fn inherits_locks(&mut self) {
         self.locks.retain(|lock| lock.owner != Owner::Process);
     }
@@ -364,10 +366,10 @@ fn lock(asked: Option<Asked>, number: i64, arguments: [usize; 6]) -> c_int {
     answer_int(outcome.unwrap_or_else(perform))
 }
 
-/// Is this about locks? Then what becomes of it.
+/// Handles the lock commands of `fcntl`. `None`: another command.
 ///
 /// # Safety
-/// The program vouches for the argument, as it would to the kernel.
+/// The program vouches for the argument, as to the kernel.
 pub(super) unsafe fn fcntl(fd: c_int, command: c_int, argument: *mut libc::flock) -> Option<c_int> {
     let arguments = [fd as usize, command as usize, argument.addr(), 0, 0, 0];
     match command {
@@ -384,7 +386,7 @@ pub(super) unsafe fn fcntl(fd: c_int, command: c_int, argument: *mut libc::flock
     }
 }
 
-/// Whose lock is in the way of this one? The program knows its children by other numbers than the kernel.
+/// Finds the holder of a conflicting lock. The program knows its children by other process ids than the kernel.
 ///
 /// # Safety
 /// As [`fcntl`].
@@ -435,7 +437,7 @@ unsafe extern "C" fn lockf(fd: c_int, command: c_int, length: off_t) -> c_int {
         l_len: length,
         l_pid: 0,
     };
-    // SAFETY: it is on our stack.
+    // SAFETY: the structure is on our stack.
     let outcome = unsafe { fcntl(fd, command, &raw mut asked) }.unwrap_or(-1);
     let is_others = command == libc::F_GETLK && c_int::from(asked.l_type) != libc::F_UNLCK;
     match outcome {

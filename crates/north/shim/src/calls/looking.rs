@@ -1,4 +1,4 @@
-//! What files look like from outside.
+//! Properties of files.
 
 use core::ffi::CStr;
 
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Wrap {
-    /// What a call fills in, without the zeros at its end.
+    /// Data that a call fills in, without trailing zeros.
     fn look(&mut self, name: c_int, room: &mut [u8], perform: impl FnOnce() -> Outcome) -> Outcome {
         let replayed = self.replayed(Call::File, name, |record| {
             let length = record.payload.len().min(room.len());
@@ -41,7 +41,7 @@ impl Wrap {
 }
 
 /// # Safety
-/// `path` is a string; `about` is what the call fills in.
+/// `path` is a string; the call fills `about` in.
 unsafe fn look<T>(path: *const c_char, about: *mut T, perform: impl Fn() -> Outcome) -> c_int {
     if path.is_null() {
         return answer_int(perform());
@@ -122,7 +122,7 @@ same! {
     access(path: *const c_char, mode: c_int) = faccessat(AT_FDCWD, path, mode, 0);
     euidaccess(path: *const c_char, mode: c_int) = faccessat(AT_FDCWD, path, mode, libc::AT_EACCESS);
     eaccess(path: *const c_char, mode: c_int) = euidaccess(path, mode);
-    // As they were called before version 2.33 of the C library.
+    // Names before version 2.33 of the C library.
     __xstat(_version: c_int, path: *const c_char, about: *mut stat) = fstatat(AT_FDCWD, path, about, 0);
     __xstat64(_version: c_int, path: *const c_char, about: *mut stat) = fstatat(AT_FDCWD, path, about, 0);
     __lxstat(_version: c_int, path: *const c_char, about: *mut stat) = lstat(path, about);
@@ -132,7 +132,7 @@ same! {
 }
 
 impl Wrap {
-    /// Where a file's end is, or its next hole, is not the program's own doing.
+    /// The end of a file, or the next hole, does not come from the program.
     fn seek(&mut self, fd: c_int, perform: impl FnOnce() -> Outcome) -> Outcome {
         let replayed = self.replayed(Call::File, fd, |record| record.outcome);
         let Some(outcome) = replayed else {

@@ -1,8 +1,7 @@
-//! Files that are opened.
+//! Opened files.
 //!
-//! What opening gave is recorded: in a replay a file that was not there then is not there, whatever the dead life has
-//! made since. One that is written to is not emptied again, and what was written to it is not written again
-//! ([`super::contents`]).
+//! The outcome is recorded: in a replay a file that was absent then is absent, even if the dead incarnation made the
+//! file later. A replay neither truncates a written file again, nor repeats the writes ([`super::contents`]).
 
 use core::ffi::CStr;
 
@@ -26,7 +25,7 @@ use crate::{
     wrap::{Wrap, with},
 };
 
-/// Is what is read there different each time?
+/// Whether each read at this path gives other data.
 pub(super) fn is_input(path: &CStr) -> bool {
     let path = path.to_bytes();
     path.starts_with(b"/proc/")
@@ -34,16 +33,16 @@ pub(super) fn is_input(path: &CStr) -> bool {
         || [&b"/dev/urandom"[..], b"/dev/random"].contains(&path)
 }
 
-/// The name of a file, as a record has it.
+/// Hash of a file name for the record.
 pub(super) fn named(path: &CStr) -> c_int {
     let [a, b, c, d, ..] = hash(0, path.to_bytes()).to_le_bytes();
     c_int::from_ne_bytes([a, b, c, d])
 }
 
-/// What this regular file is; `None`: it is no such file.
+/// Identity of a regular file; `None`: another kind of file.
 pub(super) fn identity(fd: c_int) -> Option<Identity> {
     let mut about = core::mem::MaybeUninit::<stat>::uninit();
-    // SAFETY: room on our stack, which is read if it was filled in.
+    // SAFETY: memory on our stack, which is read only after success.
     let about = unsafe {
         if sys!(SYS_fstat, fd, about.as_mut_ptr()) < 0 {
             return None;
@@ -57,7 +56,7 @@ pub(super) fn identity(fd: c_int) -> Option<Identity> {
     })
 }
 
-/// How a file is to be opened.
+/// Arguments of an open(2).
 #[derive(Clone, Copy)]
 struct Opening<'a> {
     directory: c_int,
@@ -88,13 +87,13 @@ impl Opening<'_> {
         self.flags & O_ACCMODE != O_RDONLY && !self.has(O_PATH)
     }
 
-    /// Without what makes a file, or empties it.
+    /// Flags without creation and truncation.
     fn tame(&self) -> c_int {
         self.flags & !(O_CREAT | O_EXCL | O_TRUNC)
     }
 
-    /// To be read as well, where we may: what is at its end may have to be compared, and where a server has put itself
-    /// (`chroot`) there is no other way to it.
+    /// Opens for reading, too, if permissions allow: the end of the file may have to be compared, and after `chroot`
+    /// the descriptor is the only way to the file.
     fn perform_readable(&self, flags: c_int) -> Outcome {
         if flags & O_ACCMODE == O_WRONLY {
             let opened = self.perform(flags & !O_ACCMODE | O_RDWR);
@@ -131,7 +130,7 @@ impl Wrap {
             self.commit_effect();
         }
         let mut outcome = opening.perform(opening.flags);
-        // The dead life has made it, and had no time to note that.
+        // The dead incarnation made the file, and died before the record of the outcome.
         if outcome == failed(EEXIST) && made.is_some_and(|made| made.did_not_exist()) {
             outcome = opening.perform(opening.flags & !O_EXCL);
         }
@@ -177,12 +176,13 @@ impl Wrap {
         outcome
     }
 
-    /// One that the dead life has written to.
+    /// Opens a file that the dead incarnation wrote.
     fn reopen(&mut self, opening: &Opening<'_>, then: &Identity) -> (Outcome, Backing) {
         let is_nameless = opening.has(libc::O_TMPFILE);
         let fd = match is_nameless {
-            true => failed(libc::ENOENT), // each is another one
-            // CRIU does not mind that a file has grown which is only appended to, but one that is read as well.
+            true => failed(libc::ENOENT), // each such file is a new file
+            // CRIU accepts a file that has grown if the file is only appended to, and refuses a file that is also
+            // read.
             false if shared_state_guard::is_shadow_replay() => opening.perform(opening.tame()),
             false => opening.perform_readable(opening.tame()),
         };
@@ -192,13 +192,13 @@ impl Wrap {
                 return (fd, Backing::Nothing);
             }
             if shared_state_guard::is_shadow_replay() {
-                // The server beside it may have one of that name at any time.
+                // The server beside the shadow replay may make a file of that name at any time.
                 return (nothing(opening.flags), Backing::Remade);
             }
             return (self.remake(opening, is_nameless, then), Backing::Remade);
         }
         let now = identity(fd_of(fd)).map_or(0, |now| now.inode);
-        // Its inode may be that of the one that is gone.
+        // The new file may have the inode of the file that is gone.
         if self.remade.has(now) {
             if opening.has(O_TRUNC) {
                 // SAFETY: no memory is involved.
@@ -208,9 +208,9 @@ impl Wrap {
         }
         match self.page.remade.find(then.inode, now) {
             Some(Whole::Yes) => return (fd, Backing::Written),
-            // Made by a replay that did not come to its end.
+            // The file of a replay that did not complete the file.
             Some(Whole::Never) => {
-                // SAFETY: it is ours; a string.
+                // SAFETY: the descriptor is ours; a string.
                 unsafe {
                     sys!(SYS_close, fd);
                     sys!(SYS_unlinkat, opening.directory, opening.path.as_ptr(), 0);
@@ -223,13 +223,13 @@ impl Wrap {
         if opening.has(O_APPEND) {
             return (fd, Backing::Successor);
         }
-        // SAFETY: it is ours.
+        // SAFETY: the descriptor is ours.
         unsafe { sys!(SYS_close, fd) };
         (failed(libc::ENOENT), Backing::Nothing)
     }
 
-    /// A file that is read is the same if it was not written to since; on another host it is a copy that has kept its
-    /// times. What the kernel itself tells has no times to be compared.
+    /// A file for reading is the same if size and time of the last write are equal; a copy on another host has kept
+    /// the time. Files of the kernel have no times to compare.
     fn open_to_read(&mut self, opening: &Opening<'_>, then: &Identity) -> (Outcome, Backing) {
         let opened = opening.perform(opening.flags);
         let now = identity(fd_of(opened)).filter(|_| opened >= 0);
@@ -239,14 +239,14 @@ impl Wrap {
         }
         if let Some(copy) = self.read_kept(opening, then) {
             if opened >= 0 {
-                // SAFETY: it is ours.
+                // SAFETY: the descriptor is ours.
                 unsafe { sys!(SYS_close, opened) };
             }
             return (copy, Backing::Written);
         }
         if let Some(given) = self.given(then) {
             if opened >= 0 {
-                // SAFETY: it is ours.
+                // SAFETY: the descriptor is ours.
                 unsafe { sys!(SYS_close, opened) };
             }
             return (Outcome::from(given), Backing::Written);
@@ -258,18 +258,18 @@ impl Wrap {
         (opened, Backing::Changed)
     }
 
-    /// What the server itself has put another file in the place of is in the record.
+    /// The record has the content of a file that the server itself replaced.
     fn read_kept(&mut self, opening: &Opening<'_>, then: &Identity) -> Option<Outcome> {
         let copy = nothing(opening.flags);
         if copy >= 0 && self.write_kept(then, fd_of(copy)) {
             return Some(copy);
         }
-        // SAFETY: it is ours.
+        // SAFETY: the descriptor is ours.
         unsafe { sys!(SYS_close, copy) };
         None
     }
 
-    /// A file that is not there any more, and began empty.
+    /// Recreates a file that is gone, and that began empty.
     fn remake(&mut self, opening: &Opening<'_>, is_nameless: bool, then: &Identity) -> Outcome {
         let only = if is_nameless { 0 } else { O_CREAT | O_EXCL };
         let fd = opening.perform(opening.flags | only);
@@ -298,7 +298,7 @@ impl Wrap {
             _ => Kind::Other,
         };
         self.descriptors.set_kind(fd, kind);
-        // What is read by one that is also written to is in the record as it is.
+        // For a file that is also written the record has the bytes of each read.
         if kind == Kind::File && opening.flags & O_ACCMODE == O_RDONLY {
             let own = self.is_replay.then(|| self::identity(fd)).flatten();
             for one in [identity, own].into_iter().flatten() {
@@ -318,7 +318,8 @@ impl Wrap {
         }
     }
 
-    /// The process was made from an image: files that it reads are the same as in [`open_to_read`], or have changed.
+    /// The process was restored from an image: files for reading are the same as in [`Self::open_to_read`], or
+    /// have changed.
     pub(crate) fn compare_files(&mut self) {
         for (fd, entry) in self.descriptors.files_mut() {
             // SAFETY: no memory is involved.
@@ -336,7 +337,7 @@ impl Wrap {
     }
 }
 
-/// Something with a number where there is no file any more.
+/// A descriptor without content, in place of a file that is gone.
 fn nothing(flags: c_int) -> Outcome {
     let closes = if flags & O_CLOEXEC == 0 {
         0
@@ -347,7 +348,7 @@ fn nothing(flags: c_int) -> Outcome {
     unsafe { sys!(SYS_memfd_create, c"outlive-nothing".as_ptr(), closes) }
 }
 
-/// What has just been opened gets the number that it had. One that a helper thread has not closed yet may have that
+/// Moves a new descriptor to the recorded number. A file that a helper thread has not closed yet may still have the
 /// number.
 pub(super) fn take_place(opened: Outcome, wanted: Outcome) -> bool {
     const REOPEN_ATTEMPTS_MAX: usize = 1000;
@@ -377,7 +378,7 @@ pub(super) fn take_place(opened: Outcome, wanted: Outcome) -> bool {
     false
 }
 
-// Declared with the arguments that they may have: they are where a caller with fewer has put nothing.
+// Declared with the optional arguments: a caller with fewer arguments leaves those registers undefined.
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn openat(
@@ -439,7 +440,7 @@ same! {
     __openat64_2(directory: c_int, path: *const c_char, flags: c_int) = openat(directory, path, flags, 0);
 }
 
-/// `mkostemps`: the C library draws its names by itself.
+/// `mkostemps`: the C library draws names without a call that the shim could replace.
 unsafe fn temporary(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
     let flags = flags & !O_ACCMODE | O_RDWR | O_CREAT | O_EXCL;
     // SAFETY: as the program has called us.
@@ -461,7 +462,7 @@ unsafe extern "C" fn mkdtemp(template: *mut c_char) -> *mut c_char {
     }
 }
 
-/// Draw a name for what `make` makes, until there is none like it.
+/// Draws names until `make` makes a file of that name.
 ///
 /// # Safety
 /// As `mkstemps(3)`.
@@ -485,7 +486,7 @@ unsafe fn drawn(
         // SAFETY: within the string.
         let place = unsafe { crate::sys::bytes_mut(template.add(at).cast(), TEMPLATE_LETTERS) };
         for letter in place {
-            // SAFETY: it takes nothing.
+            // SAFETY: the call reads no memory of ours.
             let number = unsafe { super::randomness::arc4random_uniform(62) };
             *letter = TEMPLATE_ALPHABET[number as usize % TEMPLATE_ALPHABET.len()];
         }

@@ -1,5 +1,5 @@
-//! Other threads than the first thread, and clients: such a server cannot be replayed, and is refused; before a client
-//! has heard anything, where the mistake is known so early.
+//! Helper threads with clients: such a server cannot be replayed, and is refused. The refusal comes before the first
+//! output to a client, if the use is visible early enough.
 
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
@@ -31,7 +31,7 @@ pub(super) fn refuse_thread(call: &str, on: &[u8]) -> ! {
     ]);
 }
 
-/// Do clients connect to this socket's address?
+/// Whether clients connect to this socket's address.
 fn is_where_clients_connect(fd: c_int) -> bool {
     let at = local(fd).host_and_port();
     wrap::page()
@@ -39,7 +39,7 @@ fn is_where_clients_connect(fd: c_int) -> bool {
         .is_some_and(|(page, (host, port))| page.addresses.are_at(host, port))
 }
 
-/// Is this descriptor a connection of a client, or a listener of clients?
+/// Whether the descriptor is a client's connection, or a listener for clients.
 fn is_of_clients(fd: c_int) -> bool {
     match kind_of(fd) {
         Kind::Connection => true,
@@ -48,7 +48,7 @@ fn is_of_clients(fd: c_int) -> bool {
     }
 }
 
-/// A thread listens, or accepts, there.
+/// A thread listens or accepts on this socket.
 pub(super) fn check_listener(fd: c_int, call: &str) {
     if wrap::is_helper() && is_where_clients_connect(fd) {
         refuse_thread(call, b" where clients connect");

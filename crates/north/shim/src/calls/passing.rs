@@ -1,7 +1,7 @@
 //! Connections that one process of a session passes to another (`SCM_RIGHTS`).
 //!
-//! Who is given one notes whose it is, together with the bytes that it came with. In a replay the placeholder is
-//! passed, by the same way. Which connection a socket is the page says meanwhile, by the socket's own number.
+//! The receiver records the identity of the connection, together with the bytes of the message. A replay passes the
+//! placeholder over the same channel. Meanwhile the page has the identity of the connection under the socket's inode.
 
 use core::mem::MaybeUninit;
 
@@ -32,7 +32,7 @@ use crate::{
 /// Most bytes beside a connection.
 const BLOCK: usize = 512;
 
-/// The descriptor beside a message's bytes. More than one no replay could tell apart.
+/// The descriptor of a message. A replay could not tell several descriptors apart.
 ///
 /// # Safety
 /// The program vouches for the message.
@@ -76,12 +76,12 @@ unsafe fn put_beside(message: &mut msghdr, fd: c_int) {
 }
 
 impl Wrap {
-    /// This is about to be passed on: whoever gets it is to find out which connection it is.
+    /// The process is about to pass this connection: the receiver must find out the identity.
     fn is_to_pass(&mut self, fd: c_int) {
         let process = self.process;
         let connection = self.descriptors.connection(fd);
         let Some(connection) = connection.filter(|one| {
-            // One that it has opened, and that is as a client's, it serves.
+            // A joined upstream connection is served, and cannot be passed.
             !one.is_touched() && !one.is_local && !matches!(one.which, Which::Flow(_))
         }) else {
             refuse(&[b"the server passes a descriptor that is no connection, or a connection with traffic"]);
@@ -97,14 +97,14 @@ impl Wrap {
         if !self.page.passing.send(inode(fd), &passed) {
             refuse(&[b"too many connections are passed at once"]);
         }
-        // Whoever gets it may serve it at once.
+        // The receiver may serve the connection at once.
         self.lets_go_of(fd);
         if let Some(connection) = self.descriptors.connection(fd) {
             connection.is_shared = true;
         }
     }
 
-    /// It was passed on, or was not after all.
+    /// The connection was passed, or the call has failed.
     fn has_passed(&mut self, fd: c_int, outcome: Outcome) {
         if outcome <= 0 {
             let _ = self.page.passing.take(inode(fd));
@@ -115,7 +115,7 @@ impl Wrap {
         }
     }
 
-    /// The program sends a message with this connection beside it.
+    /// The program sends a message with this connection.
     pub(super) fn pass(
         &mut self,
         fd: c_int,
@@ -147,7 +147,7 @@ impl Wrap {
         loop {
             let is_ready = self.await_siblings(fd, POLLOUT);
             let flags = MSG_DONTWAIT | MSG_NOSIGNAL;
-            // SAFETY: the program's message, as it has given it.
+            // SAFETY: the program's own message.
             let sent = unsafe { sys!(SYS_sendmsg, fd, &raw const *message, flags) };
             if sent == whole {
                 return;
@@ -158,7 +158,7 @@ impl Wrap {
         }
     }
 
-    /// This has arrived: whose connection it is.
+    /// A connection has arrived: returns the identity.
     fn arrives(&mut self, fd: c_int) -> Passed {
         let Some(passed) = self.page.passing.take(inode(fd)) else {
             refuse(&[b"the server receives a descriptor that is no connection"]);
@@ -211,7 +211,7 @@ impl Wrap {
         if total(pieces) > 0 {
             self.poll_crash_after(fd, outcome);
         }
-        // SAFETY: the kernel has filled it in.
+        // SAFETY: the kernel has filled the message in.
         let given = (outcome >= 0).then(|| unsafe { beside(message) }).flatten();
         let Some(given) = given else {
             self.record_received(Call::Input, fd, pieces, flags, outcome);
@@ -234,14 +234,14 @@ impl Wrap {
         self.append(header, |room| {
             room[..peer.len()].copy_from_slice(&peer);
             room[peer.len()..2 * peer.len()].copy_from_slice(&local);
-            // SAFETY: the kernel has filled them so far.
+            // SAFETY: the kernel has filled the pieces to this length.
             unsafe { gather(pieces, &mut room[2 * peer.len()..]) };
         });
         self.holds_one();
         outcome
     }
 
-    /// What has arrived in the dead life does so again.
+    /// Receives a message of the record again.
     fn replay_receive(
         &mut self,
         fd: c_int,
@@ -279,7 +279,8 @@ impl Wrap {
         length as Outcome
     }
 
-    /// The placeholder, when it is there, and the bytes before it, which are the same. They may come one by one.
+    /// Receives the placeholder, and the bytes before the placeholder, which are the same. The bytes may arrive one
+    /// by one.
     fn replay_take(&mut self, fd: c_int, pieces: &[iovec], length: usize, flags: c_int) -> c_int {
         let mut done = 0;
         while self.await_siblings(fd, POLLIN) {
@@ -310,8 +311,8 @@ impl Wrap {
         }
     }
 
-    /// The replay is about to be over. A connection that is on its way is its receiver's already: when the program
-    /// receives it, it goes on with the socket that this one is given now.
+    /// The replay is about to end. A connection under way belongs to the receiver already: when the program receives
+    /// the connection, the receiver continues with the socket of the handover.
     pub(crate) fn settle_passed(&mut self) {
         let (page, process) = (self.page, self.process);
         page.processes.0[process as usize].unset(Fate::Replays);
@@ -327,7 +328,7 @@ impl Wrap {
         self.await_receivers();
     }
 
-    /// Those to whom this process has passed connections have them.
+    /// Waits until the receivers have the passed connections.
     pub(crate) fn await_receivers(&mut self) {
         let (page, process) = (self.page, self.process);
         let until = monotonic().saturating_add(SIBLING_REPLAY_TIMEOUT_NS);
@@ -340,7 +341,7 @@ impl Wrap {
         }
     }
 
-    /// This process ends, and receives nothing any more from where it might have.
+    /// This process ends, and leaves connections under way behind.
     pub(crate) fn leaves_passed(&mut self) {
         if !self.group.uses_session_ipc || !self.page.passing.is_any() {
             return;
@@ -348,19 +349,19 @@ impl Wrap {
         for fd in self.descriptors.ways() {
             if let Some(given) = peeked(fd) {
                 let _ = self.page.passing.take(inode(given));
-                // SAFETY: it is ours.
+                // SAFETY: the descriptor is ours.
                 unsafe { sys!(SYS_close, given) };
             }
         }
     }
 
-    /// The first one that nobody has received from there.
+    /// Looks for the first connection under way on this channel.
     fn look_for_passed(&mut self, fd: c_int) {
         let Some(given) = peeked(fd) else {
             return;
         };
         let found = hidden(given);
-        // SAFETY: it is ours.
+        // SAFETY: the descriptor is ours.
         unsafe { sys!(SYS_close, given) };
         let Some(hidden) = found else {
             self.fail(Failure::DescriptorTaken, Call::Passed, None);
@@ -372,7 +373,7 @@ impl Wrap {
         }
     }
 
-    /// A placeholder that was on its way has arrived: the connection that this process has by now takes its place.
+    /// A placeholder under way has arrived, and the connection of the handover replaces the placeholder.
     fn arrives_late(&mut self, fd: c_int) -> Option<[[u8; PACKED_ADDRESS_BYTES]; 2]> {
         let pending = inode(fd);
         let connection = self
@@ -381,7 +382,7 @@ impl Wrap {
             .find(|one| one.pending == pending)?;
         connection.pending = 0;
         let (hidden, ends) = (connection.fd(), [connection.peer, connection.local]);
-        // SAFETY: both are ours, and the program's from here on.
+        // SAFETY: both descriptors are ours, and the program's from here on.
         let replaced = unsafe {
             let closes = sys!(SYS_fcntl, fd, libc::F_GETFD) & i64::from(libc::FD_CLOEXEC) != 0;
             let replaced = sys!(
@@ -401,7 +402,7 @@ impl Wrap {
     }
 }
 
-/// A message, and the descriptor beside it.
+/// A message, and its descriptor.
 struct Beside {
     block: [u8; BLOCK],
     given: Option<c_int>,
@@ -417,7 +418,7 @@ impl Default for Beside {
 }
 
 impl Beside {
-    /// So many bytes at most.
+    /// Receives at most `length` bytes.
     fn receive(&mut self, fd: c_int, length: usize, flags: c_int) -> Outcome {
         let mut control = [0u64; 8];
         let mut piece = iovec {
@@ -429,7 +430,7 @@ impl Beside {
         (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control);
-        // SAFETY: the message and what it refers to are on our stack, and filled in by then.
+        // SAFETY: the message and its buffers are on our stack, and filled in by then.
         unsafe {
             let got = sys!(SYS_recvmsg, fd, &raw mut message, flags);
             self.given = (got > 0).then(|| beside(&message)).flatten();
@@ -438,7 +439,7 @@ impl Beside {
     }
 }
 
-/// The first descriptor that nobody has received from there.
+/// The first descriptor under way on this channel.
 fn peeked(fd: c_int) -> Option<c_int> {
     let mut beside = Beside::default();
     let flags = libc::MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC;

@@ -1,4 +1,4 @@
-//! Processes: their numbers, their children, and what they have used.
+//! Processes: process ids, children, and resource usage.
 
 use libc::{c_char, c_int, c_uint, c_void, id_t, idtype_t, pid_t, rlimit, rusage, siginfo_t};
 use north_abi::{Call, Record, layout::Fate};
@@ -13,8 +13,8 @@ use crate::{
     wrap::{self, Wrap, restarting, with},
 };
 
-/// A process keeps the number of its first life: programs compare it with what they have remembered, to find out
-/// whether they are a child.
+/// A process keeps the process id of its first incarnation: programs compare the process id with a remembered one, in
+/// order to detect a fork.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getpid() -> pid_t {
     with(|wrap| wrap.pid).unwrap_or_else(|| pid_of(real_pid()))
@@ -26,17 +26,17 @@ fn real_pid() -> i64 {
 }
 
 impl Wrap {
-    /// A signal to a process. A child of an earlier life has died with it, and another process may have its number.
+    /// A signal to a process. A child of an earlier incarnation is dead, and another process may have the process id.
     fn kill(&mut self, pid: pid_t, signal: c_int) -> i64 {
         let whom = pid.saturating_abs();
         let is_gone = whom > 0 && self.children.lost(whom).is_some();
-        // The server leads a group of its own, which has its number; so may a child.
+        // The server leads a process group of its own, under the server's process id; a child may lead a group, too.
         let target = pid.signum()
             * match whom {
                 own if own == self.pid => pid_of(real_pid()),
                 other => self.children.real(other),
             };
-        // Of 0 the record could not tell whom it concerns.
+        // With 0 the record would not identify the target.
         let noted = if pid == 0 { -self.pid } else { pid };
         self.value(Call::Kill, noted, || {
             if is_gone {
@@ -55,7 +55,7 @@ unsafe extern "C" fn kill(pid: pid_t, signal: c_int) -> c_int {
     answer_int(with(|wrap| wrap.kill(pid, signal)).unwrap_or_else(perform))
 }
 
-/// The C library does not come by here for it.
+/// The C library's function does not call `kill` through the shim.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn killpg(group: pid_t, signal: c_int) -> c_int {
     if group < 0 {
@@ -80,7 +80,7 @@ unsafe extern "C" fn getppid() -> pid_t {
 unsafe extern "C" fn getrusage(who: c_int, usage: *mut rusage) -> c_int {
     // SAFETY: as the program has called us.
     let perform = || unsafe { sys!(SYS_getrusage, who, usage) };
-    // SAFETY: this call fills it in.
+    // SAFETY: the call fills the structure in.
     let room = unsafe { structure(usage) };
     let outcome = with(|wrap| wrap.filled(Call::Filled, who, room, |_| perform()));
     answer_int(outcome.unwrap_or_else(perform))
@@ -98,10 +98,10 @@ unsafe extern "C" fn fork() -> pid_t {
     })
 }
 
-/// A child is begun like this, unless this is a replay that does without it.
+/// Forks, unless a replay does without the child.
 pub(super) fn fork_by(perform: impl Fn() -> Outcome) -> pid_t {
-    with(Wrap::before_sleep); // what is held is not the child's
-    with(Wrap::let_go_of_listeners); // nor are they
+    with(Wrap::before_sleep); // deferred output is not the child's
+    with(Wrap::let_go_of_listeners); // nor are the closed listeners
     let Some(mut birth) = with(Wrap::fork_prepare).flatten() else {
         let outcome = perform();
         if outcome == 0 {
@@ -113,7 +113,7 @@ pub(super) fn fork_by(perform: impl Fn() -> Outcome) -> pid_t {
         let mut child = 0;
         if with(|wrap| wrap.begin_fork(&birth)) == Some(true) {
             with(|wrap| wrap.expect_child(birth.number(), true));
-            // What the C library and others do then is neither's.
+            // Fork handlers of the C library and of other libraries are not recorded.
             child = wrap::aside(&perform);
             if child == 0 {
                 with(|wrap| wrap.fork_child(&birth));
@@ -132,10 +132,10 @@ pub(super) fn fork_by(perform: impl Fn() -> Outcome) -> pid_t {
     }
 }
 
-/// Whoever begins a child like this expects it to have the parent's memory; none needs it.
+/// A caller of `vfork` expects the parent's memory in the child. No program needs that.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn vfork() -> pid_t {
-    // SAFETY: it takes nothing.
+    // SAFETY: no arguments.
     unsafe { fork() }
 }
 
@@ -189,7 +189,7 @@ impl Wrap {
             }
             None => {
                 self.before_sleep();
-                // Whether it was killed is ours to know, also where the program does not ask.
+                // The shim needs the status even if the program does not ask.
                 let mut how = 0;
                 let ended = perform(self.children.real(pid), &raw mut how);
                 if ended > 0 {
@@ -215,7 +215,8 @@ impl Wrap {
         outcome
     }
 
-    /// A child of the present life has ended like this, or none has: how the program knows it.
+    /// A child of the present incarnation has ended with this status, or no child has ended. Returns the process id
+    /// that the program knows.
     fn has_ended(&self, real: pid_t, status: c_int) -> pid_t {
         let known = self.children.known(real);
         if real > 0 && libc::WIFSIGNALED(status) {
@@ -227,7 +228,7 @@ impl Wrap {
         known
     }
 
-    /// A child that was begun again, and that the program hears of as ended: it ends by itself.
+    /// The program learns the end of a child that was started again: the child ends by itself.
     fn reap(&mut self, known: pid_t) {
         let real = self.children.real(known);
         let Some(number) = self.children.number(known).filter(|_| real > 0) else {
@@ -241,7 +242,7 @@ impl Wrap {
     }
 }
 
-/// Does this take from the process what it may have, so that the kernel takes it in any case?
+/// Whether the limit takes rights away: the kernel grants such a limit in any case.
 fn is_less(limit: &rlimit) -> bool {
     let mut now = rlimit {
         rlim_cur: 0,
@@ -252,8 +253,7 @@ fn is_less(limit: &rlimit) -> bool {
     outcome == 0 && limit.rlim_cur < now.rlim_cur && limit.rlim_max <= now.rlim_max
 }
 
-/// Who allows itself fewer descriptors could not be given those with which it goes on: in a replay it may have them
-/// until then.
+/// A low limit would not leave numbers for the descriptors of the handover: a replay sets the limit at the end.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int {
     // SAFETY: as the program has called us.
@@ -275,11 +275,11 @@ unsafe extern "C" fn setrlimit(resource: c_uint, limit: *const rlimit) -> c_int 
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn setrlimit64(resource: c_uint, limit: *const rlimit) -> c_int {
-    // SAFETY: as the program has called us; it is the same structure.
+    // SAFETY: as the program has called us; the structure is the same.
     unsafe { setrlimit(resource, limit) }
 }
 
-/// It ends without the C library's help.
+/// Ends the process without the C library.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _exit(status: c_int) -> ! {
     with(Wrap::record_exit);
@@ -291,11 +291,11 @@ unsafe extern "C" fn _exit(status: c_int) -> ! {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn _Exit(status: c_int) -> ! {
-    // SAFETY: it takes nothing else.
+    // SAFETY: the call has no other arguments.
     unsafe { _exit(status) }
 }
 
-/// Whoever begins a process like this has taken it from us.
+/// A `clone` without `CLONE_VM` starts a process without a recorded fork.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn clone(
     function: *mut c_void,
@@ -320,7 +320,7 @@ macro_rules! executes {
         $(#[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
             with(Wrap::record_exec);
-            with(Wrap::before_sleep); // that of a handler that has run meanwhile
+            with(Wrap::before_sleep); // output of a handler that ran meanwhile
             real!($name($($argument => $type),*) -> c_int)
         })*
     };
@@ -384,7 +384,7 @@ unsafe extern "C" fn wait4(
             0,
             0,
         ];
-        // One that does not sleep is not interrupted: programs do not expect that.
+        // A call that does not sleep is not interrupted: programs do not expect EINTR here.
         if options & libc::WNOHANG != 0 {
             // SAFETY: as the program has called us.
             return unsafe { sys::raw(libc::SYS_wait4, arguments) };
@@ -414,7 +414,7 @@ unsafe extern "C" fn wait(status: *mut c_int) -> pid_t {
     unsafe { wait4(-1, status, 0, core::ptr::null_mut()) }
 }
 
-/// The same, told otherwise.
+/// As `wait4`, with another form of the answer.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn waitid(
     kind: idtype_t,
@@ -456,7 +456,7 @@ unsafe extern "C" fn waitid(
     0
 }
 
-/// The beginning of what is said of a child's end: `si_signo`, `si_errno`, `si_code`, nothing, `si_pid`, `si_uid`,
+/// The start of the `siginfo_t` of a child's end: `si_signo`, `si_errno`, `si_code`, padding, `si_pid`, `si_uid`,
 /// `si_status`.
 fn told(child: pid_t, status: c_int) -> [c_int; 7] {
     let (code, number) = match status {

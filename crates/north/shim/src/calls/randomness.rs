@@ -1,4 +1,4 @@
-//! Random numbers, from wherever they come.
+//! Random numbers from all sources.
 
 use core::ptr;
 
@@ -19,7 +19,7 @@ impl Wrap {
             record.outcome
         });
         replayed.unwrap_or_else(|| {
-            // SAFETY: the room is ours to fill.
+            // SAFETY: the memory is ours to fill.
             let outcome = unsafe { sys!(SYS_getrandom, room.as_mut_ptr(), room.len(), flags) };
             let length = usize::try_from(outcome).unwrap_or(0);
             self.record(&Record {
@@ -59,7 +59,7 @@ unsafe extern "C" fn getentropy(buffer: *mut c_void, length: usize) -> c_int {
 unsafe extern "C" fn arc4random_buf(buffer: *mut c_void, length: usize) {
     let mut done = 0;
     while done < length {
-        // SAFETY: within what the program has given us.
+        // SAFETY: within the memory that the program has given us.
         let filled = unsafe { getrandom(buffer.byte_add(done), (length - done).min(256), 0) };
         done += usize::try_from(filled).unwrap_or(0);
     }
@@ -68,7 +68,7 @@ unsafe extern "C" fn arc4random_buf(buffer: *mut c_void, length: usize) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn arc4random() -> u32 {
     let mut number = 0u32;
-    // SAFETY: it has room for itself.
+    // SAFETY: the number has four bytes.
     unsafe { arc4random_buf((&raw mut number).cast(), size_of::<u32>()) };
     number
 }
@@ -78,7 +78,7 @@ pub(super) unsafe extern "C" fn arc4random_uniform(bound: u32) -> u32 {
     // The numbers that would favour the low ones are drawn again.
     let uneven = bound.wrapping_neg().checked_rem(bound).unwrap_or(0);
     loop {
-        // SAFETY: it takes nothing.
+        // SAFETY: no arguments.
         let number = unsafe { arc4random() };
         if number >= uneven {
             return number.checked_rem(bound).unwrap_or(0);
@@ -86,10 +86,10 @@ pub(super) unsafe extern "C" fn arc4random_uniform(bound: u32) -> u32 {
     }
 }
 
-// OpenSSL's generator mixes what no other life can be sure to repeat into what the kernel gives it: addresses of its
-// own, numbers of threads, in some versions the processor's time-stamp counter. So a program with OpenSSL has the
-// kernel's random numbers instead. These are the functions that all of libssl and libcrypto draws them by, and they
-// are found here first, unless the library was linked not to look (`-Bsymbolic`; Debian's is not).
+// OpenSSL's generator mixes into the kernel's random bytes other sources that no replay can repeat for certain: its
+// own addresses, thread ids, in some versions the processor's time-stamp counter. A program with OpenSSL therefore
+// gets the kernel's random numbers instead. All of libssl and libcrypto draws through these functions. The loader
+// finds our definitions first, unless the library was linked with `-Bsymbolic` (Debian's is not).
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn RAND_bytes_ex(

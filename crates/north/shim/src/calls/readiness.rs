@@ -1,4 +1,4 @@
-//! What is ready, and in which order.
+//! Ready descriptors, and their order.
 
 pub(crate) mod epoll;
 mod polling;
@@ -8,7 +8,7 @@ use north_abi::{Call, Header, Ready, ReadyReader, ReadyWriter};
 
 use crate::{sys::Outcome, wrap::Wrap};
 
-/// Most ready descriptors of one answer. A program that asks for more gets these first.
+/// Most ready descriptors of one answer. A program that asks for more gets the first of them.
 const READY_MAX: usize = 1024;
 /// Ready descriptors that need no memory mapping.
 const READY_ON_STACK: usize = 32;
@@ -16,7 +16,7 @@ const READY_ON_STACK: usize = 32;
 pub(super) const SIGNAL_SET_BYTES: usize = 8;
 
 impl Wrap {
-    /// A list of what is ready: the recorded one, or the one that `perform` finds.
+    /// A list of ready descriptors: the recorded list, or the list that `perform` finds.
     fn ready(
         &mut self,
         call: Call,

@@ -13,10 +13,10 @@ use crate::{
     wrap::{Wrap, restarting, with},
 };
 
-/// Where bytes are to go.
+/// Memory for the bytes of a read.
 type Pieces<'a> = &'a [iovec];
 
-/// So many bytes into the pieces, from the first on.
+/// Copies bytes into the pieces, from the first piece on.
 ///
 /// # Safety
 /// The program vouches for the pieces.
@@ -48,8 +48,8 @@ pub(crate) fn total(pieces: Pieces<'_>) -> usize {
     lengths.fold(0, usize::saturating_add)
 }
 
-/// In a replay what the program has written to itself is in its pipe, until it has read that. A helper may not have
-/// come so far yet.
+/// Takes replayed bytes out of a pipe of the process to itself, where the program has written the bytes again. A
+/// helper may not have written yet.
 fn drain(wrap: &mut Wrap, fd: c_int, length: usize, helpers_write: bool) {
     let mut block = [0u8; 512];
     let mut left = length;
@@ -64,7 +64,7 @@ fn drain(wrap: &mut Wrap, fd: c_int, length: usize, helpers_write: bool) {
     }
 }
 
-/// Is this at that place of the pieces?
+/// Whether the pieces have these bytes at this offset.
 ///
 /// # Safety
 /// As [`scatter`].
@@ -83,7 +83,7 @@ pub(crate) unsafe fn is_at(pieces: Pieces<'_>, mut place: usize, mut wanted: &[u
     wanted.is_empty()
 }
 
-/// The same where the descriptor is a counter (`eventfd`), of which so much was read at once.
+/// As [`drain`], for a counter (`eventfd`) whose count the program has read at once.
 fn drain_counter(wrap: &mut Wrap, fd: c_int, count: u64, helpers_write: bool) {
     let mut left = count;
     while left > 0 && (is_ready(fd, libc::POLLIN) || helpers_write && wrap.awaits_helper(fd)) {
@@ -94,20 +94,19 @@ fn drain_counter(wrap: &mut Wrap, fd: c_int, count: u64, helpers_write: bool) {
             return;
         }
         if let Some(beyond) = part.checked_sub(left).filter(|beyond| *beyond > 0) {
-            // Helpers have counted more by now than they had then: that is read later.
-            // SAFETY: a number of ours.
+            // Helpers have counted further by now than in the dead incarnation: a later read gets the difference.
             unsafe { sys!(SYS_write, fd, &raw const beyond, size_of::<u64>()) };
         }
         left = left.saturating_sub(part);
     }
 }
 
-/// Can it be read from, or written to, without waiting?
+/// Whether a read or a write would not wait.
 pub(crate) fn is_ready(fd: c_int, events: i16) -> bool {
     poll(fd, events, 0) == Ok(true)
 }
 
-/// The same within so many nanoseconds, whatever signals arrive.
+/// As [`is_ready`], after a wait of at most `within` nanoseconds, through any signals.
 pub(crate) fn becomes_ready(fd: c_int, events: i16, within: u64) -> bool {
     let until = monotonic().saturating_add(within);
     loop {
@@ -151,7 +150,7 @@ impl Wrap {
             Call::Read => self.serves(fd),
             _ => self.use_channel(fd),
         }
-        // SAFETY: they are the program's, which has asked for this.
+        // SAFETY: the pieces are the program's, and the program asked for this read.
         let replayed = self.replayed(call, fd, |record| unsafe {
             scatter(pieces, record.payload);
             (record.outcome, record.payload.first_chunk().copied())
@@ -202,7 +201,7 @@ impl Wrap {
             outcome
         });
         if is_paired && outcome > 0 {
-            self.await_helper_effects(); // one of them may have written that, and be at work still
+            self.await_helper_effects(); // a helper may have written the bytes, and be at work still
         }
         if let (Ok(length), true) = (u64::try_from(outcome), flags & MSG_PEEK == 0)
             && let Some(connection) = self.descriptors.connection(fd)
@@ -215,7 +214,7 @@ impl Wrap {
         outcome
     }
 
-    /// As [`drain`], where other processes of the service have written that, which do it again.
+    /// As [`drain`], for bytes that other processes of the service write again.
     #[cold]
     fn drain_kin(&mut self, fd: c_int, pieces: Pieces<'_>, length: usize) {
         let mut block = [0u8; 512];
@@ -226,9 +225,9 @@ impl Wrap {
             let read = unsafe { sys!(SYS_read, fd, block.as_mut_ptr(), part) };
             let read = block.get(..usize::try_from(read).unwrap_or(0));
             let Some(read) = read.filter(|read| !read.is_empty()) else {
-                return; // its writers have ended
+                return; // the writers have ended
             };
-            // SAFETY: they are the program's, which has asked for this.
+            // SAFETY: the pieces are the program's, and the program asked for this read.
             if !unsafe { is_at(pieces, done, read) } {
                 self.fail_sibling_output();
             }
@@ -257,12 +256,12 @@ impl Wrap {
             outcome,
             length: length.min(total(pieces)),
         };
-        // SAFETY: the kernel has just filled them so far.
+        // SAFETY: the kernel has just filled the pieces to this length.
         self.append(header, |room| unsafe { gather(pieces, room) });
     }
 }
 
-/// From a regular file.
+/// Reads from a regular file.
 pub(super) fn with_file_read(
     fd: c_int,
     pieces: Pieces<'_>,
@@ -273,7 +272,7 @@ pub(super) fn with_file_read(
     answer(outcome.unwrap_or_else(perform))
 }
 
-/// All of the family come together here.
+/// The common path of all receiving calls.
 fn receive(
     name: &'static str,
     fd: c_int,
@@ -437,8 +436,7 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
     if !kind.is_stream() {
         return receive_beside(fd, pieces, message, flags);
     }
-    // Nothing but bytes comes with a connection's; the kernel says so, and so does a replay.
-    // SAFETY: as the program has called us.
+    // A connection has no control data: the kernel reports none, and a replay reports none.
     unsafe {
         if kind == Kind::Connection {
             (*message).msg_controllen = 0;
@@ -456,7 +454,7 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
     }
 }
 
-/// By what is no connection. What is beside the bytes is followed within a session.
+/// A message from a descriptor without a connection. Descriptors in the message are replayed within a session.
 fn receive_beside(fd: c_int, pieces: Pieces<'_>, message: *mut msghdr, flags: c_int) -> ssize_t {
     let arguments = [fd as usize, message.addr(), flags as usize, 0, 0, 0];
     if with(|wrap| wrap.channel_maker(fd).is_some()) != Some(true) {
@@ -465,14 +463,14 @@ fn receive_beside(fd: c_int, pieces: Pieces<'_>, message: *mut msghdr, flags: c_
     // SAFETY: as the program has called us.
     let perform = || unsafe { blocking(libc::SYS_recvmsg, arguments) };
     let outcome = restarting(|wrap| {
-        // SAFETY: as the program has called us; the kernel changes it while we do not look.
+        // SAFETY: as the program has called us; the kernel changes the message only during the call.
         let message = unsafe { &mut *message };
         wrap.receive_message(fd, pieces, message, flags, perform)
     });
     answer(outcome.unwrap_or_else(perform))
 }
 
-/// What is beside a message's bytes is what the kernel is about to fill in.
+/// Clears the control data of a message before the kernel fills the data in.
 ///
 /// # Safety
 /// The program vouches for the message.
@@ -486,7 +484,7 @@ unsafe fn forget_beside(message: &msghdr) {
     }
 }
 
-/// Are there descriptors beside the bytes of this message? A program is to get them, and no replay could give them.
+/// Whether the message has descriptors, which no replay could give to the program.
 ///
 /// # Safety
 /// The program vouches for the message.

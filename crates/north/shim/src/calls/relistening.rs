@@ -1,10 +1,11 @@
-//! Listeners that the program has closed by its record, and those that take their place.
+//! Listeners that the program has closed in a replay, and their successors.
 //!
-//! In a replay the program listens from its beginning on, and clients connect meanwhile. A server that has closed a
-//! listener, and opened another one at its address (redis' `CONFIG SET bind`), does so once more in the replay: the
-//! kernel would reset all who wait in the first one. So it stays open behind the program's back, and is what listens
-//! there next. That is for programs of one process, whose listener nothing else has, and where the next one is no
-//! different; who waits in any other is reset.
+//! In a replay the program listens from its start on, and clients connect meanwhile. A server that has closed a
+//! listener and opened another listener at the address (redis' `CONFIG SET bind`) repeats this in the replay, and the
+//! kernel would reset all clients that wait in the first listener. The shim therefore keeps the closed listener open
+//! under another number, and the next listener at the address gets this socket. This works for a server of one
+//! process, if no other descriptor has the listener, and if the successor has equal options. In other cases the
+//! waiting clients are reset.
 
 use libc::{
     EPOLL_CTL_DEL, IPPROTO_IPV6, IPV6_V6ONLY, RLIMIT_NOFILE, SO_PROTOCOL, SO_REUSEPORT, SO_TYPE,
@@ -25,13 +26,13 @@ use crate::{
 /// Closed listeners that are retained.
 const CLOSED_LISTENERS_MAX: usize = 16;
 
-/// Those that are closed, and whose addresses nobody listens at since.
+/// Closed listeners without a successor.
 #[derive(Default)]
 pub(crate) struct ClosedListeners([Option<Listener>; CLOSED_LISTENERS_MAX]);
 
 #[derive(Clone, Copy)]
 struct Listener {
-    /// Where the program does not find it.
+    /// A number that the program does not use.
     fd: c_int,
     address: Address,
 }
@@ -58,14 +59,14 @@ impl Wrap {
             fd: kept,
             address: local(fd),
         });
-        // It would be told of for as long as the socket lives.
+        // A watched listener would cause events as long as the socket lives.
         if let Some(epoll) = descriptor.epoll.checked_sub(1) {
             // SAFETY: no memory is involved.
             unsafe { sys!(SYS_epoll_ctl, epoll, EPOLL_CTL_DEL, fd, 0) };
         }
     }
 
-    /// No other process may have it, or want its address.
+    /// Whether no other process can have the listener, or want the address.
     fn is_alone(&self) -> bool {
         self.process == 0 && !self.service_replays()
     }
@@ -76,7 +77,7 @@ impl Wrap {
         others.any(|other| inode(other) == own)
     }
 
-    /// The program's new socket is to have this address. `true`: it is the one that had it.
+    /// The program's new socket needs this address. `true`: the socket now is the earlier listener.
     pub(super) fn replay_listen(&mut self, fd: c_int, wanted: &Address) -> bool {
         if self.descriptors.get(fd).epoll != 0 {
             return false;
@@ -87,17 +88,17 @@ impl Wrap {
             return false;
         };
         live::put_in_place(self, fd, listener.fd);
-        // SAFETY: no memory is involved; it is ours.
+        // SAFETY: no memory is involved; the descriptor is ours.
         unsafe { sys!(SYS_close, listener.fd) };
         true
     }
 
-    /// Others are to have this port: who waits is reset. `true`: there were some.
+    /// Another socket needs this port: the waiting clients are reset. `true`: there was such a listener.
     pub(super) fn let_go_of_port(&mut self, port: Option<[u8; 2]>) -> bool {
         self.let_go_of(|listener| listener.address.port() == port)
     }
 
-    /// Nobody will listen there again.
+    /// No successor comes any more.
     pub(crate) fn let_go_of_listeners(&mut self) {
         self.let_go_of(|_| true);
     }
@@ -108,21 +109,21 @@ impl Wrap {
             let Some(listener) = place.take_if(|listener| which(listener)) else {
                 continue;
             };
-            // SAFETY: no memory is involved; it is ours.
+            // SAFETY: no memory is involved; the descriptor is ours.
             unsafe { sys!(SYS_close, listener.fd) };
             any = true;
         }
         any
     }
 
-    /// Is this one of ours?
+    /// Whether this is a descriptor of a closed listener.
     pub(super) fn keeps_listener(&self, fd: c_int) -> bool {
         let mut all = self.closed_listeners.0.iter().flatten();
         all.any(|listener| listener.fd == fd)
     }
 }
 
-/// The same once more, under a number that the record hardly gives to anything: one of the last.
+/// Duplicates the descriptor to a number that the record hardly gives to a file: a number near the limit.
 fn out_of_the_way(fd: c_int) -> Option<c_int> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -134,7 +135,7 @@ fn out_of_the_way(fd: c_int) -> Option<c_int> {
     hidden_from(fd, limit.saturating_sub(CLOSED_LISTENERS_MAX as c_int))
 }
 
-/// Does what the program decides about a socket before it has an address make no difference?
+/// Whether the options that the program sets before bind(2) are equal.
 fn is_alike(one: c_int, other: c_int) -> bool {
     let options = [
         (SOL_SOCKET, SO_TYPE),

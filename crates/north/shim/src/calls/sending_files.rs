@@ -13,15 +13,15 @@ use crate::{
     wrap::{Wrap, restarting, with},
 };
 
-/// How much of a file is looked at at a time in a replay.
+/// Bytes of a file that a replay reads at a time.
 const BLOCK: usize = 64 << 10;
 
-/// No more is sent at a time, bytes: of the last time nothing may be recorded, and the client may have any part of it.
+/// Most bytes of one send: the last send may be unrecorded, and the client may have any part of the piece.
 const PIECE: usize = 1 << 20;
 
 impl Wrap {
-    /// A file's bytes, which the program never sees. Their number is always recorded; in a replay they are read
-    /// from the file, as far as the client may not have them.
+    /// Sends bytes of a file, which the program never reads. The number of bytes is always recorded. A replay reads
+    /// the bytes that the client may lack from the file.
     fn send_file(&mut self, fd: c_int, file: c_int, offset: *mut off_t, count: usize) -> Outcome {
         self.serves(fd);
         let mut sent = 0;
@@ -75,8 +75,8 @@ impl Wrap {
         outcome
     }
 
-    /// The record has ended, and the dead life may have been doing this: what its client may have of it is said,
-    /// and so is the rest. What comes next is new.
+    /// The record has ended, and the dead incarnation may have been in this call. The client may have a part of the
+    /// output, and the rest is sent as well. The next call is new.
     #[cold]
     fn send_last(&mut self, fd: c_int, file: c_int, offset: *mut off_t, count: usize) -> Outcome {
         // SAFETY: as the program has called us.
@@ -89,7 +89,7 @@ impl Wrap {
         length as Outcome
     }
 
-    /// These bytes of the file were said; how many there are.
+    /// Counts these bytes of the file as output, and returns their number.
     fn replay_sent_file(&mut self, fd: c_int, file: c_int, from: off_t, length: usize) -> usize {
         let has_changed = self.descriptors.get(file).backing == Backing::Changed;
         let Some(connection) = self.descriptors.connection(fd) else {
@@ -121,7 +121,7 @@ impl Wrap {
     }
 }
 
-/// Where in the file the program is, which then is so much further.
+/// Advances the program's position in the file by `length`, and returns the position before.
 ///
 /// # Safety
 /// As `sendfile(2)`.
@@ -145,7 +145,7 @@ unsafe extern "C" fn sendfile(fd: c_int, file: c_int, offset: *mut off_t, count:
     if !kind(fd, "sendfile").is_stream() {
         return answer(perform());
     }
-    // What is sent may be other bytes before the client has them: the program is to read them.
+    // The file may change before the client has the bytes: the program must read the bytes instead.
     if with(|wrap| wrap.descriptors.get(file).is_in_place) == Some(true) {
         return answer(super::failed(libc::EINVAL));
     }

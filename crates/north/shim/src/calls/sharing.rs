@@ -1,5 +1,5 @@
-//! Memory that is a file's, which a program shares with others: it is as it is in each life. A rehearsal may not have
-//! it.
+//! Files mapped for shared writing. The content of such memory differs in each incarnation, and a shadow replay must
+//! not change the file.
 
 use libc::{MAP_ANONYMOUS, O_ACCMODE, O_RDWR, c_int};
 use north_abi::layout::Failure;
@@ -10,7 +10,7 @@ use crate::{
     sys::sys,
 };
 
-/// The program is about to have this in its memory, shared with others.
+/// The program is about to map this file, shared.
 pub(super) fn check_mapping(flags: c_int, fd: c_int) {
     if flags & MAP_ANONYMOUS != 0 || kind_of(fd) != Kind::File {
         return;

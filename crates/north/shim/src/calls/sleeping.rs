@@ -14,7 +14,7 @@ use crate::{
     wrap::with,
 };
 
-/// `left` is what is filled in of a sleep that was interrupted.
+/// Sleeps. `left` receives the rest of an interrupted sleep.
 fn sleep_for(
     clock: clockid_t,
     flags: c_int,
@@ -78,7 +78,7 @@ unsafe extern "C" fn clock_nanosleep(
     time: *const timespec,
     left: *mut timespec,
 ) -> c_int {
-    // This one returns the error.
+    // This call returns the error.
     c_int::try_from(-sleep_for(clock, flags, time, left)).unwrap_or(0)
 }
 
@@ -95,7 +95,7 @@ fn sleep_nanoseconds(nanoseconds: u64) -> Outcome {
     )
 }
 
-/// Waits for a signal, and nothing else.
+/// Waits for a signal.
 fn sleep_until_signal(number: i64, arguments: [usize; 6]) -> c_int {
     let outcome = with(|wrap| {
         wrap.before_sleep();
@@ -119,7 +119,7 @@ unsafe extern "C" fn sigsuspend(mask: *const sigset_t) -> c_int {
     )
 }
 
-/// One of these signals, which are blocked, is taken, instead of delivered.
+/// Takes a blocked signal of this set, without delivery.
 fn take_signal(
     signals: *const sigset_t,
     information: *mut siginfo_t,
@@ -148,7 +148,7 @@ fn take_signal(
     let perform = || unsafe { crate::sys::raw(libc::SYS_rt_sigtimedwait, arguments) };
     let outcome = outcome.unwrap_or_else(perform);
     if outcome >= 0 && !information.is_null() {
-        // SAFETY: as the program has called us; it was filled in.
+        // SAFETY: as the program has called us; the structure was filled in.
         unsafe { information.write(told.assume_init()) };
     }
     outcome
@@ -173,7 +173,7 @@ unsafe extern "C" fn sigwait(signals: *const sigset_t, signal: *mut c_int) -> c_
     loop {
         match take_signal(signals, ptr::null_mut(), ptr::null()) {
             interrupted if interrupted == failed(libc::EINTR) => {}
-            // This one returns the error.
+            // This call returns the error.
             error if error < 0 => return c_int::try_from(-error).unwrap_or(libc::EINVAL),
             number => {
                 // SAFETY: as the program has called us.

@@ -1,5 +1,5 @@
-//! What allocators tell of themselves: how much memory they hold depends on when they gave some back, and on other
-//! threads; and what they are told.
+//! Statistics of allocators. The memory that an allocator holds depends on earlier returns of memory, and on other
+//! threads. And settings of allocators.
 
 use core::ffi::CStr;
 
@@ -8,14 +8,14 @@ use north_abi::Call;
 
 use crate::{real::is_there, real::real, sys::bytes_mut, wrap::with};
 
-/// What begins like this changes by itself.
+/// Prefix of names whose values change by themselves.
 const STATISTICS: &[u8] = b"stats.";
-/// A thread of its own would give memory back, whatever the program does meanwhile: where the next piece of memory is
-/// would be another place in each life. Without it the threads that allocate do so.
+/// A background thread would return memory at any time, and the addresses of later allocations would differ in each
+/// incarnation. Without that thread the allocating threads return memory.
 const THREAD: &[u8] = b"background_thread";
 
-/// jemalloc's. Programs may look whether there is one, to find out whether that is their allocator: they are told it
-/// knows nothing.
+/// jemalloc's function. A program may look for the function in order to find its allocator: without jemalloc the
+/// answer is an error.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mallctl(
     name: *const c_char,
@@ -43,7 +43,7 @@ unsafe extern "C" fn mallctl(
     unsafe { answer(asked, old, old_length, new, perform) }
 }
 
-/// The same by a number for each part of the name, which the program has asked for before.
+/// As `mallctl`, by the numbers of the name's parts, which the program has asked for before.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn mallctlbymib(
     numbers: *const usize,
@@ -74,7 +74,7 @@ unsafe extern "C" fn mallctlbymib(
     unsafe { answer(asked, old, old_length, new, perform) }
 }
 
-/// What the first part of this name has.
+/// The first number of a name's path.
 fn first_number(name: &CStr) -> Option<usize> {
     const PARTS: usize = 4;
     let (mut numbers, mut count) = ([0usize; PARTS], PARTS);
@@ -84,7 +84,7 @@ fn first_number(name: &CStr) -> Option<usize> {
     (failed == 0).then_some(numbers[0])
 }
 
-/// What an allocator is asked, or told.
+/// The subject of a question or a setting.
 enum Asked {
     Statistic,
     Thread,
@@ -92,7 +92,7 @@ enum Asked {
 }
 
 /// # Safety
-/// The program vouches for `old`, as it would to the allocator.
+/// The program vouches for `old`, as to the allocator.
 unsafe fn answer(
     asked: Asked,
     old: *mut c_void,
@@ -107,7 +107,7 @@ unsafe fn answer(
     }
     // SAFETY: by the caller.
     let room = unsafe { bytes_mut(old, *old_length) };
-    // This one returns the error.
+    // This call returns the error.
     let outcome = with(|wrap| wrap.filled(Call::Filled, 0, room, |_| -i64::from(perform())));
     outcome.map_or_else(&perform, |outcome| {
         c_int::try_from(-outcome).unwrap_or(libc::EINVAL)

@@ -1,5 +1,5 @@
-//! `fopen`: the C library reads and writes its files, and connections, by calls of its own, which nobody can stand in
-//! for. So a program is given streams that call us (`fopencookie(3)`).
+//! `fopen`: the C library reads and writes its streams by internal calls, which the shim cannot replace. The program
+//! therefore gets streams that call the shim (`fopencookie(3)`).
 
 use core::{ffi::CStr, ptr};
 
@@ -11,7 +11,7 @@ use libc::{
 use super::{kind, looking::lseek, reading::read, writing::write};
 use crate::{descriptors::Kind, real::real, wrap};
 
-/// What the C library calls instead.
+/// Functions that the C library calls instead.
 #[repr(C)]
 struct CookieFunctions {
     read: unsafe extern "C" fn(*mut c_void, *mut c_char, usize) -> ssize_t,
@@ -28,7 +28,7 @@ unsafe extern "C" {
     ) -> *mut FILE;
 }
 
-/// Offset of `_fileno` in `struct _IO_FILE`, bytes: set for streams of `fopencookie`, so that `fileno` answers.
+/// Offset of `_fileno` in `struct _IO_FILE`, bytes: set for streams of `fopencookie`, because `fileno` must answer.
 const FILENO_OFFSET: usize = 112;
 
 fn fd_of(cookie: *mut c_void) -> c_int {
@@ -58,7 +58,7 @@ unsafe extern "C" fn write_cookie(
             _ => break,
         }
     }
-    done as ssize_t // fewer than asked for: it has failed
+    done as ssize_t // fewer than requested: an error
 }
 
 unsafe extern "C" fn seek_cookie(cookie: *mut c_void, place: *mut off_t, whence: c_int) -> c_int {
@@ -75,7 +75,7 @@ unsafe extern "C" fn close_cookie(cookie: *mut c_void) -> c_int {
     unsafe { super::files::close(fd_of(cookie)) }
 }
 
-/// How `open` is asked for this mode; `None`: that is for the C library to say.
+/// Flags of `open` for this mode; `None`: the C library must judge the mode.
 fn flags_of(mode: &[u8]) -> Option<c_int> {
     let (first, rest) = mode.split_first()?;
     let mut flags = match first {
@@ -115,8 +115,8 @@ unsafe fn stream(fd: c_int, mode: *const c_char) -> *mut FILE {
         seek: seek_cookie,
         close: close_cookie,
     };
-    // SAFETY: a number for a cookie, and functions that take it; what is made is as long as the C library's streams
-    // are.
+    // SAFETY: a number for a cookie, and functions that take the number; the stream is as large as all streams of the
+    // C library.
     unsafe {
         let stream = fopencookie(ptr::without_provenance_mut(number), mode, functions);
         if !stream.is_null() {
@@ -135,7 +135,7 @@ unsafe extern "C" fn fopen(path: *const c_char, mode: *const c_char) -> *mut FIL
     // SAFETY: as the program has called us.
     let stream = unsafe { stream(super::opening::open(path, flags, 0o666), mode) };
     if flags & O_APPEND != 0 && !stream.is_null() {
-        // SAFETY: it was just made. The C library begins at the end, too.
+        // SAFETY: a new stream. The C library starts at the end, too.
         unsafe { libc::fseek(stream, 0, libc::SEEK_END) };
     }
     stream
@@ -147,8 +147,8 @@ unsafe extern "C" fn fopen64(path: *const c_char, mode: *const c_char) -> *mut F
     unsafe { fopen(path, mode) }
 }
 
-/// The C library cannot open a stream again that calls us: it stays, and its descriptor is another file, as a log's is
-/// that is rotated. It is to be used as before: for reading, or for writing.
+/// The C library cannot reopen a stream with a cookie: the stream stays, and its descriptor becomes another file, as
+/// in a log rotation. The direction, reading or writing, must be the same.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn freopen(
     path: *const c_char,

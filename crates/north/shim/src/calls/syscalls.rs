@@ -1,4 +1,4 @@
-//! System calls that a program makes by their numbers, and what it forbids itself.
+//! System calls by number, and limits that a program sets for itself.
 
 use core::mem::MaybeUninit;
 
@@ -12,7 +12,7 @@ use crate::{
     wrap::{self, Wrap},
 };
 
-// Declared with the arguments that they may have: they are where a caller with fewer has put nothing.
+// Declared with the optional arguments: a caller with fewer arguments leaves those registers undefined.
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn syscall(
@@ -39,20 +39,20 @@ unsafe extern "C" fn syscall(
         return answer(perform()) as c_long;
     }
     match number {
-        // In namespaces of its own, say: of those the record knows nothing, and needs nothing.
+        // For instance in new namespaces, which the record does not need.
         libc::SYS_fork => return fork_by(perform).into(),
         libc::SYS_clone if first & CLONE_SHARED_FLAGS == 0 && second == 0 => {
             return fork_by(perform).into();
         }
         libc::SYS_clone if first & CLONE_SHARED_FLAGS == 0 => refuse_clone(),
-        // SAFETY: the program's own structure, if it is one.
+        // SAFETY: the program's own structure, if the pointer is valid.
         libc::SYS_clone3 if unsafe { flags_of(first, second) } & CLONE_SHARED_FLAGS == 0 => {
             refuse_clone()
         }
         libc::SYS_vfork => refuse_clone(),
         libc::SYS_seccomp => refuse_sandbox(),
         libc::SYS_exit_group => drop(wrap::with(Wrap::record_exit)),
-        // What it says and hears by that nobody sees: libraries do without.
+        // I/O of io_uring is invisible to the shim: libraries work without io_uring.
         libc::SYS_io_uring_setup => return answer(failed(libc::ENOSYS)) as c_long,
         _ if reads_or_writes(number)
             && c_int::try_from(first).is_ok_and(|fd| kind_of(fd).is_stream()) =>
@@ -94,13 +94,13 @@ fn check_thread(number: c_long, first: usize) {
 
 const CLONE_SHARED_FLAGS: usize = libc::CLONE_VM as usize;
 
-/// The first word of `struct clone_args`.
+/// The first field of `struct clone_args`.
 ///
 /// # Safety
-/// The program vouches for it, as it would to the kernel.
+/// The program vouches for the structure, as to the kernel.
 unsafe fn flags_of(at: usize, length: usize) -> usize {
     if length < size_of::<u64>() {
-        return CLONE_SHARED_FLAGS; // the kernel refuses it
+        return CLONE_SHARED_FLAGS; // the kernel refuses the call
     }
     let at: *const MaybeUninit<u64> = core::ptr::with_exposed_provenance(at);
     // SAFETY: by the caller.
@@ -112,7 +112,7 @@ fn refuse_clone() -> ! {
     refuse(&[b"the server starts processes with clone()"]);
 }
 
-/// What it could not do any more, we could not either.
+/// A system call that is forbidden to the program is forbidden to the shim, too.
 #[cold]
 fn refuse_sandbox() -> ! {
     refuse(&[b"the server forbids system calls that the library needs (seccomp)"]);

@@ -1,4 +1,5 @@
-//! Threads, and what they wake each other by: the first one goes on when its helpers rest ([`crate::helpers`]).
+//! Threads, and the calls by which threads wake each other: the first thread continues when its helpers rest
+//! ([`crate::helpers`]).
 
 use core::{ffi::CStr, ptr};
 
@@ -83,7 +84,7 @@ unsafe extern "C" fn pthread_mutex_clocklock(
     })
 }
 
-/// With a deadline, which the program has by its own clocks.
+/// A call with a deadline by the process's clocks.
 fn by(until: *const timespec, perform: impl FnOnce(*const timespec) -> c_int) -> c_int {
     // SAFETY: as the program has called us.
     let own = unsafe { deadline(until) };
@@ -112,7 +113,7 @@ unsafe extern "C" fn pthread_mutex_unlock(mutex: *mut pthread_mutex_t) -> c_int 
     outcome
 }
 
-/// Somebody who waits for this thing may be woken.
+/// The call may wake a thread that waits for this object.
 #[inline]
 fn wake(thing: usize, perform: impl FnOnce() -> c_int) -> c_int {
     let outcome = helpers::wakes(thing, perform);
@@ -148,8 +149,8 @@ unsafe extern "C" fn sem_post(semaphore: *mut sem_t) -> c_int {
     )
 }
 
-/// The first thread sleeps without its mutex, and is woken by a helper, who goes on: before it has the mutex again,
-/// they rest.
+/// The first thread sleeps without its mutex, and a helper wakes the first thread and continues. Before the first
+/// thread has the mutex again, the helpers rest.
 #[inline]
 fn wait(
     condition: *mut pthread_cond_t,
@@ -172,7 +173,7 @@ fn wait(
     with(Wrap::before_sleep);
     mutexes::given_back(mutex.addr());
     let outcome = by(until, perform);
-    // Another error leaves the mutex as it was.
+    // After another error the mutex is as before.
     if matches!(outcome, 0 | libc::ETIMEDOUT) {
         real!(pthread_mutex_unlock(mutex => *mut pthread_mutex_t) -> c_int);
         helpers::was_woken();
@@ -222,7 +223,7 @@ unsafe extern "C" fn pthread_cond_clockwait(
     })
 }
 
-/// The same without a mutex.
+/// As [`wait`], without a mutex.
 #[inline]
 fn wait_for_semaphore(
     semaphore: *mut sem_t,
@@ -232,7 +233,7 @@ fn wait_for_semaphore(
     if !is_wrapped() {
         return helpers::waits(semaphore.addr(), until, || {
             let outcome = perform(until);
-            // It has waited in vain, or was interrupted.
+            // The wait timed out, or was interrupted.
             match outcome != 0 && helpers::wakes_by_itself() {
                 true => take_after_all(semaphore, outcome),
                 false => outcome,
@@ -245,7 +246,7 @@ fn wait_for_semaphore(
     outcome
 }
 
-/// A helper that was woken late has it, unless another one was faster.
+/// A helper that was woken late takes the semaphore, unless another thread was faster.
 #[cold]
 fn take_after_all(semaphore: *mut sem_t, in_vain: c_int) -> c_int {
     let error = errno::get();

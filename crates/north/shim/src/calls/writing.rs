@@ -27,11 +27,11 @@ const EMPTY_PIECE: iovec = iovec {
     iov_len: 0,
 };
 
-/// What has left no record since the last one, whatever that was: how many writes, say, which tells which of several
-/// in a row a record is about.
+/// Number of events without a record since the last record, such as complete writes: identifies the event of a later
+/// record among several in a row.
 #[derive(Default)]
 pub(crate) struct Unrecorded {
-    /// Where the record stood.
+    /// Position of the last record.
     at: u64,
     count: u32,
 }
@@ -46,7 +46,7 @@ impl Unrecorded {
         self.at = position;
     }
 
-    /// How many, as a record says it: nothing if there are none.
+    /// The number as a payload: empty for 0.
     fn payload(count: u32, room: &mut [u8; 4]) -> &[u8] {
         *room = count.to_le_bytes();
         if count == 0 { &[] } else { room }
@@ -54,8 +54,8 @@ impl Unrecorded {
 }
 
 impl Wrap {
-    /// The program writes to a connection, or sends a datagram. What is much is written in parts, for a program that
-    /// has much to say may offer all of the rest again and again.
+    /// The program writes to a connection, or sends a datagram. A large write is made in parts, because a program
+    /// with much output may offer the whole rest again and again.
     fn send(
         &mut self,
         fd: c_int,
@@ -84,7 +84,7 @@ impl Wrap {
         sent as Outcome
     }
 
-    /// A note of what it says comes before that; what was not taken whole leaves another one.
+    /// A record of the output hash comes before the write; an incomplete write leaves another record.
     fn send_part(
         &mut self,
         fd: c_int,
@@ -93,7 +93,7 @@ impl Wrap {
         perform: impl FnOnce() -> Outcome,
     ) -> Outcome {
         let whole = total(pieces);
-        // SAFETY: the program has given them to be written.
+        // SAFETY: the program passed the pieces for writing.
         self.outstream = unsafe { hash_of(self.outstream, fd, pieces) };
         let outcome = if self.is_output_replayed() && !self.is_last_datagram(fd) {
             self.may_be_new(fd);
@@ -112,14 +112,14 @@ impl Wrap {
         let mut left = usize::try_from(outcome).unwrap_or(0);
         for piece in pieces {
             let length = piece.iov_len.min(left);
-            // SAFETY: the program has given them to be written.
+            // SAFETY: the program passed the pieces for writing.
             self.said(fd, unsafe { bytes(piece.iov_base, length) });
             left -= length;
         }
         outcome
     }
 
-    /// Before it is said. From here on what was read before has been answered, or may have been.
+    /// Records the output hash before the write. From here on the earlier reads count as answered.
     pub(super) fn record_output_hash(&mut self) {
         self.append(Header::outstream(self.outstream), |_| {});
         self.stream.record_output();
@@ -129,13 +129,13 @@ impl Wrap {
         self.descriptors.get(fd).kind == Kind::Datagrams
     }
 
-    /// One that was about to be sent is sent: nobody else would say it again.
+    /// The last datagram before the death is sent again, because no other process would send the datagram.
     fn is_last_datagram(&mut self, fd: c_int) -> bool {
         self.is_of_datagrams(fd) && !self.is_replay()
     }
 
-    /// Had the dead life come as far as to say this? Its note was made before, so where the record ends nobody has
-    /// heard it.
+    /// Whether the dead incarnation came to this write. The record of the hash was made before the write: at the end
+    /// of the record the peer does not have the output.
     pub(super) fn is_output_replayed(&mut self) -> bool {
         if !self.is_replay() {
             return false;
@@ -155,14 +155,15 @@ impl Wrap {
         true
     }
 
-    /// What became of it. Where the record says nothing it was taken whole, or the crash has come first: then what the
-    /// client lacks is kept for it.
+    /// The outcome of a replayed write. Without a record the write was complete, or the crash came first: then the
+    /// output that the client lacks is kept for the client.
     fn replay_write(&mut self, fd: c_int, whole: usize) -> Outcome {
         let replayed = self.replayed_write(fd, whole);
         replayed.unwrap_or_else(|| self.wrote_whole(whole as Outcome))
     }
 
-    /// The program writes to what is no client's: a log, a pipe. What an earlier life has written there is written.
+    /// The program writes to a descriptor without a client: a log, a pipe. Earlier incarnations have made these
+    /// writes.
     fn write_elsewhere(
         &mut self,
         fd: c_int,
@@ -190,22 +191,22 @@ impl Wrap {
                 perform();
             }
         } else if outcome > 0 && self.descriptors.get(fd).is_paired() {
-            // What was not read when the record ends is to be there.
+            // Bytes that are unread at the end of the record must be in the channel.
             if is_ready(fd, libc::POLLOUT) {
                 perform();
             }
         } else if outcome > 0 && is_of_the_kernel(fd) {
-            perform(); // what it tells the kernel of itself, it tells it in each life
+            perform(); // each incarnation makes its own settings in the kernel
         } else if outcome > 0 {
-            // Of no effect but on a file that somebody else has opened, and that is not at its end.
+            // Has an effect only on a file that another program has opened, before the end of the file.
             // SAFETY: no memory is involved.
             unsafe { sys!(SYS_lseek, fd, outcome, libc::SEEK_CUR) };
         }
         outcome
     }
 
-    /// What the program says to another server in a replay, that one has: but if the record has ended, it may not have
-    /// all, and what follows is kept.
+    /// In a replay the other server has the output. At the end of the record the other server may lack a part, and
+    /// later output is kept.
     pub(super) fn may_be_new(&mut self, fd: c_int) {
         let has_ended = self.is_replay && self.stream.peek().is_none();
         if has_ended
@@ -216,8 +217,9 @@ impl Wrap {
         }
     }
 
-    /// What became of this write; `None`: it is to be made. Where the record says nothing, or has ended, it was
-    /// taken whole: of one that was not, whose record was lost in the crash, the rest is kept for the client.
+    /// The recorded outcome of this write; `None`: the write is to be made. Without a record, or at the end of the
+    /// record, the write was complete: if the crash lost the record of an incomplete write, the rest is kept for the
+    /// client.
     pub(super) fn replayed_write(&mut self, fd: c_int, whole: usize) -> Option<Outcome> {
         if !self.is_replay {
             return None;
@@ -257,7 +259,7 @@ impl Wrap {
         whole
     }
 
-    /// One that does.
+    /// Records the outcome of a write.
     pub(super) fn record_outcome(&mut self, fd: c_int, outcome: Outcome) {
         let before = self.unrecorded.before(self.stream.position());
         self.record(&Record {
@@ -268,7 +270,7 @@ impl Wrap {
         });
     }
 
-    /// It has written this.
+    /// The program has written these bytes.
     fn said(&mut self, fd: c_int, written: &[u8]) {
         let is_replay = self.is_replay;
         let Some(connection) = self.descriptors.connection(fd) else {
@@ -281,10 +283,10 @@ impl Wrap {
     }
 }
 
-/// What the program says next, and to whom, goes into the hash of all that it has said.
+/// Hash of the outstream, with the next write and its descriptor.
 ///
 /// # Safety
-/// The pieces are there to be read.
+/// The pieces are readable.
 unsafe fn hash_of(before: u64, fd: c_int, pieces: &[iovec]) -> u64 {
     let to = hash(before, &fd.to_le_bytes());
     pieces.iter().fold(to, |state, piece| {
@@ -293,7 +295,7 @@ unsafe fn hash_of(before: u64, fd: c_int, pieces: &[iovec]) -> u64 {
     })
 }
 
-/// The next ones to be written at once, behind so many bytes.
+/// The pieces of the next part, after `behind` bytes.
 fn part_of<'a>(
     pieces: &[iovec],
     mut behind: usize,
@@ -326,7 +328,7 @@ fn send_now(fd: c_int, pieces: &[iovec], flags: c_int) -> Outcome {
     message.msg_iov = pieces.as_ptr().cast_mut();
     message.msg_iovlen = pieces.len();
     let at = (&raw const message).addr();
-    // SAFETY: the message is on our stack, and what it refers to the program has given to be written.
+    // SAFETY: the message is on our stack, and the program passed the pieces for writing.
     unsafe {
         blocking(
             libc::SYS_sendmsg,
@@ -335,12 +337,12 @@ fn send_now(fd: c_int, pieces: &[iovec], flags: c_int) -> Outcome {
     }
 }
 
-/// Is it a file below `/proc` or `/sys`?
+/// Whether the descriptor is a file below `/proc` or `/sys`.
 fn is_of_the_kernel(fd: c_int) -> bool {
     kind_of(fd) == Kind::Input && identity(fd).is_some()
 }
 
-/// Eight bytes at a time; nobody who could choose the bytes gains anything.
+/// A fast hash, eight bytes at a time. No adversary gains by a collision.
 pub(crate) fn hash(state: u64, bytes: &[u8]) -> u64 {
     const HASH_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |state: u64, word: u64| (state ^ word).wrapping_mul(HASH_FACTOR).rotate_left(29);
@@ -353,7 +355,7 @@ pub(crate) fn hash(state: u64, bytes: &[u8]) -> u64 {
     mix(state, u64::from_le_bytes(last) ^ bytes.len() as u64)
 }
 
-/// To a regular file.
+/// Writes to a regular file.
 pub(super) fn with_file_written(
     fd: c_int,
     pieces: &[iovec],
@@ -463,12 +465,12 @@ unsafe extern "C" fn sendto(
     )
 }
 
-/// A word that opens its connection (TCP Fast Open): kernels may be told not to know it.
+/// Whether the write opens the connection (TCP Fast Open): the shim answers like a kernel without this feature.
 fn connects(flags: c_int) -> bool {
     flags & libc::MSG_FASTOPEN != 0 && is_wrapped()
 }
 
-/// With a connection beside it, within a session; `None`: it is another message.
+/// Sends a message with a connection, within a session; `None`: another message.
 ///
 /// # Safety
 /// As `sendmsg(2)`.

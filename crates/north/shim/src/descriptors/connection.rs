@@ -1,4 +1,4 @@
-//! A connection, as this process knows it.
+//! A connection from the point of view of this process.
 
 use core::{mem::MaybeUninit, ops::Range};
 
@@ -8,7 +8,7 @@ use north_abi::{
     passed_connections::PACKED_ADDRESS_BYTES,
 };
 
-/// Options of a socket that are not in an image if it is connected to nobody: level, name.
+/// Options that an image of an unconnected socket lacks: level, name.
 pub(crate) const KEPT_OPTIONS: [(c_int, c_int); 4] = [
     (libc::IPPROTO_TCP, libc::TCP_NODELAY),
     (libc::IPPROTO_TCP, libc::TCP_CORK),
@@ -29,18 +29,18 @@ impl Address {
         length: 0,
     };
 
-    /// What the kernel has filled in.
+    /// From the memory that the kernel has filled in.
     pub(crate) fn new(storage: &MaybeUninit<sockaddr_storage>, length: u32) -> Self {
         let mut address = Self::NONE;
         let length = (length as usize).min(address.bytes.len());
-        // SAFETY: the kernel has written so many bytes at least.
+        // SAFETY: the kernel has written at least these bytes.
         let filled = unsafe { core::slice::from_raw_parts(storage.as_ptr().cast::<u8>(), length) };
         address.bytes[..length].copy_from_slice(filled);
         address.length = u8::try_from(length).unwrap_or(0);
         address
     }
 
-    /// Its bytes, and how many.
+    /// The bytes, and their number.
     pub(crate) fn to_bytes(self) -> [u8; PACKED_ADDRESS_BYTES] {
         let mut all = [self.length; PACKED_ADDRESS_BYTES];
         all[..self.bytes.len()].copy_from_slice(&self.bytes);
@@ -56,14 +56,15 @@ impl Address {
         address
     }
 
-    /// Byte for byte, but for what one of IPv6 says of flows.
+    /// Whether the addresses are equal, except for the flow label of IPv6.
     pub(crate) fn is_exactly(&self, other: &Self) -> bool {
-        /// Where the number of the interface is.
+        /// Bytes of the interface index.
         const SCOPE: Range<usize> = 24..28;
         self.is(other.as_bytes()) && self.bytes[SCOPE] == other.bytes[SCOPE]
     }
 
-    /// Is it the one that the program has named like this? Padding, and what one of IPv6 says of flows, may differ.
+    /// Whether the program means this address. Padding, and flow label and interface index of IPv6, may
+    /// differ.
     pub(crate) fn is(&self, named: &[u8]) -> bool {
         let own = self.as_bytes();
         let [ports, host] = match own.first_chunk().copied().map(u16::from_ne_bytes) {
@@ -82,13 +83,13 @@ impl Address {
         &self.bytes[..usize::from(self.length)]
     }
 
-    /// Of a network, with this port.
+    /// The IP address with this port.
     pub(crate) fn with_port(mut self, port: [u8; 2]) -> Self {
         self.bytes[2..4].copy_from_slice(&port);
         self
     }
 
-    /// The port of one of a network, 0: none; `None`: it is another one.
+    /// The port of an IP address, 0: none; `None`: another family.
     pub(crate) fn port(&self) -> Option<[u8; 2]> {
         let (family, rest) = self.as_bytes().split_first_chunk()?;
         let family = c_int::from(u16::from_ne_bytes(*family));
@@ -96,7 +97,7 @@ impl Address {
         rest.first_chunk().copied().filter(|_| is_internet)
     }
 
-    /// The host, as IPv6 has it, and the port of one of a network.
+    /// The IP address, IPv4 mapped to IPv6, and the port.
     pub(crate) fn host_and_port(&self) -> Option<([u8; 16], u16)> {
         let port = u16::from_be_bytes(self.port()?);
         let host = match self.as_bytes().get(8..24).and_then(<[u8]>::first_chunk) {
@@ -106,14 +107,14 @@ impl Address {
         Some((host, port))
     }
 
-    /// From a record.
+    /// Copies an address from a record.
     pub(crate) fn fill(&mut self, from: &[u8]) {
         let length = from.len().min(self.bytes.len());
         self.bytes[..length].copy_from_slice(&from[..length]);
         self.length = u8::try_from(length).unwrap_or(0);
     }
 
-    /// As the kernel gives it: cut off where there is no room, with its full length.
+    /// Copies the address as the kernel does: truncated to the caller's memory, with the full length.
     ///
     /// # Safety
     /// As `accept(2)`.
@@ -125,7 +126,7 @@ impl Address {
         let room = unsafe { length.replace(self.length.into()) } as usize;
         let given = self.as_bytes();
         let given = &given[..given.len().min(room)];
-        // SAFETY: there is room for so many.
+        // SAFETY: the caller has memory for `given`.
         unsafe {
             to.cast::<u8>()
                 .copy_from_nonoverlapping(given.as_ptr(), given.len())
@@ -133,80 +134,79 @@ impl Address {
     }
 }
 
-/// One client's connection, or one that the program has opened.
+/// A client's connection, or an upstream connection.
 #[derive(Clone, Copy)]
 pub(crate) struct Connection {
-    /// Descriptors that are it; 0: this place is free.
+    /// Number of descriptors; 0: this place is free.
     pub(crate) references: u32,
-    /// Its number, which all processes know that have it.
+    /// The connection's number, the same in all processes.
     pub(crate) number: u32,
-    /// Other processes have it, too, or had it.
+    /// Other processes have or had the connection, too.
     pub(crate) is_shared: bool,
-    /// This process has it from its parent, who may have served it.
+    /// Inherited from the parent, which may have served the connection.
     pub(crate) is_inherited: bool,
-    /// It is this process that serves it, from there on.
+    /// This process serves the connection, from `since` on.
     pub(crate) is_served: bool,
     pub(crate) since: StreamOffsets,
-    /// This process has passed it on: what becomes of it is another one's.
+    /// This process has passed the connection on: the receiver reports the position.
     pub(crate) is_passed: bool,
-    /// The number of the socket by which it is still to arrive, when the dead life had not received it; 0: it has.
+    /// Inode of the socket under way, if the dead incarnation had not received the connection; 0: received.
     pub(crate) pending: u64,
-    /// Another one has passed it on to this one.
+    /// Another process has passed the connection to this process.
     pub(crate) is_taken: bool,
-    /// The first of them.
+    /// The first descriptor.
     pub(super) fd: c_int,
     pub(crate) peer: Address,
     pub(crate) local: Address,
     /// Bytes that the program has read.
     pub(crate) instream: u64,
-    /// Bytes that it has written.
+    /// Bytes that the program has written.
     pub(crate) outstream: u64,
-    /// How many of these its client has for certain, as far as that matters in a replay.
+    /// Bytes of the outstream that the client certainly has, for a replay.
     pub(crate) received: u64,
-    /// Which of those it is that the program has opened, from 1; 0: it is a client's.
+    /// Serial number of an upstream connection, from 1; 0: a client's connection.
     pub(crate) serial: u64,
-    /// It leads to another process of the host.
+    /// The peer is a process of this host.
     pub(crate) is_local: bool,
-    /// The supervisor has it, too.
+    /// The supervisor has a descriptor, too.
     pub(crate) is_held: bool,
-    /// Of one that the program has opened: it has said from which address.
+    /// The program has bound the socket of this upstream connection to an address.
     pub(crate) is_bound: bool,
-    /// Which one of those that have the same ends. One that the program has opened has a number in the data plane if
-    /// it goes on as those of clients do.
+    /// Identity among connections with the same ends. A joined upstream connection has a number in the data plane.
     pub(crate) which: Which,
-    /// It has said that it will write no more.
+    /// The program has shut the connection down for writing.
     pub(crate) is_shut: bool,
-    /// What is held of it ([`crate::output_commit::deferred`]), and what its socket takes besides.
+    /// Deferred output ([`crate::output_commit::deferred`]), and free space of the socket.
     pub(crate) budget: SocketBudget,
     /// Read cursor ([`crate::read_cursors`]), from 1; 0: none so far.
     pub(crate) cursor: u32,
-    /// It is known not to block.
+    /// The descriptor is known not to block.
     pub(crate) is_nonblocking: bool,
-    /// The program has limited how much its socket takes.
+    /// The program has limited the socket's buffer.
     pub(crate) is_limited: bool,
-    /// Those of [`KEPT_OPTIONS`] of a placeholder, while the process is an image.
+    /// Values of [`KEPT_OPTIONS`] of a placeholder, while the process is an image.
     pub(crate) options: [c_int; KEPT_OPTIONS.len()],
-    /// While this place is free: the next free one, plus 1.
+    /// Of a free place: the next free place, plus 1.
     pub(super) next_free: u32,
 }
 
 impl Connection {
-    /// Has the program opened it?
+    /// Whether this is an upstream connection.
     pub(crate) fn is_outgoing(&self) -> bool {
         self.serial != 0
     }
 
-    /// The first descriptor that is it.
+    /// The first descriptor of the connection.
     pub(crate) fn fd(&self) -> c_int {
         self.fd
     }
 
-    /// Is it one descriptor, and no other?
+    /// Whether the connection has a single descriptor.
     pub(crate) fn is_last(&self) -> bool {
         self.references == 1
     }
 
-    /// How far it is.
+    /// The position in both streams.
     pub(crate) fn place(&self) -> StreamOffsets {
         StreamOffsets {
             instream: self.instream,
@@ -214,7 +214,7 @@ impl Connection {
         }
     }
 
-    /// Has this process read from it, written to it, or shut it down?
+    /// Whether this process has read, written, or shut the connection down.
     pub(crate) fn is_touched(&self) -> bool {
         self.instream > 0 || self.outstream > 0 || self.is_shut
     }

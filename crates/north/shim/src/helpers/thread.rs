@@ -1,5 +1,5 @@
-//! Whether a thread sleeps its state says, in `/proc`: that file is open for each of them, and made anew whenever it
-//! is read.
+//! The state of a thread in `/proc` shows whether the thread sleeps. The shim keeps the file of each thread open; the
+//! kernel makes the content at each read.
 
 use core::{
     ptr,
@@ -21,34 +21,34 @@ const NO_DEADLINE: u64 = u64::MAX;
 /// Flag of a deadline on the wall clock.
 const WALL_CLOCK_FLAG: u64 = 1 << 63;
 
-/// A thread, and what it waits for.
+/// A thread, and its wait.
 pub(super) struct Thread {
-    /// 0: there is none.
+    /// 0: no thread.
     number: AtomicI32,
-    /// It waits for a condition or a semaphore until then, nanoseconds; 0: it does not.
+    /// Deadline of a wait for a condition or a semaphore, nanoseconds; 0: no wait.
     until: AtomicU64,
-    /// What it waits for.
+    /// The object of the wait.
     pub(super) wait: Wait,
 }
 
-/// The first one, and its helpers.
+/// The first thread, and the helpers.
 static ALL: [Thread; THREADS] = [const { Thread::none() }; THREADS];
 
-/// The one that is recorded.
+/// The recorded thread.
 pub(super) fn first() -> &'static Thread {
     &ALL[0]
 }
 
-/// The others, whether they are there or not.
+/// All places of helpers, also free places.
 pub(super) fn helpers() -> &'static [Thread] {
     &ALL[1..]
 }
 
-/// How a thread is, by what the kernel says.
+/// State of a thread according to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Sleeps,
-    /// Or it waits for a disk.
+    /// Also: waits for a disk.
     Runs,
     IsGone,
 }
@@ -66,7 +66,7 @@ impl Thread {
         self.number.load(Ordering::Relaxed) != 0
     }
 
-    /// This is the one that calls. `false`: it cannot be looked at.
+    /// Registers the calling thread. `false`: the thread cannot be observed.
     pub(super) fn becomes_me(&self) -> bool {
         // SAFETY: no memory is involved.
         let number = unsafe { sys!(SYS_gettid) };
@@ -80,7 +80,7 @@ impl Thread {
         is_open
     }
 
-    /// It waits for this by `perform`, not longer than until then: null is for ever.
+    /// Waits by `perform` for this object. `until` is the deadline; null: none.
     pub(super) fn waits(
         &self,
         thing: usize,
@@ -97,13 +97,14 @@ impl Thread {
         outcome
     }
 
-    /// It has waited in vain.
+    /// The wait has timed out.
     pub(super) fn is_held(&self) {
         self.until.store(0, Ordering::Release);
         self.wait.defer();
     }
 
-    /// One that waits for ever and was woken by the first thread has come to rest since then.
+    /// Whether the thread may run by itself. A thread that waited without a deadline, and that the first thread woke,
+    /// has come to rest since then.
     pub(super) fn may_run(&self) -> bool {
         self.is_there()
             && match self.until.load(Ordering::Acquire) {
@@ -114,12 +115,12 @@ impl Thread {
             }
     }
 
-    /// Does it sleep, or is there none any more?
+    /// Whether the thread sleeps, or has ended.
     pub(super) fn rests(&self) -> bool {
         if !self.is_there() {
             return true;
         }
-        // Before its state: when it is held no longer, it runs.
+        // Checked before the state: a released helper runs.
         let is_to_go_on = self.wait.is_to_go_on();
         match self.state() {
             State::IsGone => {
@@ -155,13 +156,13 @@ impl Thread {
         }
     }
 
-    /// The number of its file.
+    /// Descriptor of the thread's file.
     fn file(&self) -> c_int {
         let place = ptr::from_ref(self).addr() - ALL.as_ptr().addr();
         THREADS_FD + (place / size_of::<Self>()) as c_int
     }
 
-    /// Its number is nobody else's while it has no file.
+    /// Keeps the descriptor number in use while the thread has no file.
     fn keep_number(&self) {
         // SAFETY: both numbers are ours.
         unsafe { sys!(SYS_dup3, FILE_FD, self.file(), O_CLOEXEC) };
@@ -190,9 +191,9 @@ impl Thread {
     }
 }
 
-/// By the kernel's clocks, of which one is far ahead of the other.
+/// The deadline by the kernel's clocks, of which the time of day is far ahead of the monotonic clock.
 fn deadline(until: &libc::timespec) -> u64 {
-    /// Seconds. No host is up for so long, and the time of day was this in 2001.
+    /// Seconds. No host is up for that long, and the time of day passed this number in 2001.
     const SINCE_1970: i64 = 1_000_000_000;
     let seconds = u64::try_from(until.tv_sec).unwrap_or(0);
     let at = seconds.saturating_mul(1_000_000_000) + u64::try_from(until.tv_nsec).unwrap_or(0);
@@ -203,7 +204,8 @@ fn deadline(until: &libc::timespec) -> u64 {
     }
 }
 
-/// The numbers of their files are taken before the program begins: it finds the same ones free in each life.
+/// Takes the descriptor numbers of the files before the program begins: the program finds the same free numbers in
+/// each incarnation.
 pub(crate) fn keep_numbers() {
     for (number, _) in (THREADS_FD..).zip(&ALL) {
         // SAFETY: both numbers are ours.
@@ -219,12 +221,12 @@ pub(crate) fn keep_numbers() {
 /// No image can have these files.
 pub(crate) fn close_files() {
     for thread in &ALL {
-        // SAFETY: no memory is involved; it is ours.
+        // SAFETY: no memory is involved; the descriptor is ours.
         unsafe { sys!(SYS_close, thread.file()) };
     }
 }
 
-/// What was made again of an image has the same threads.
+/// A process restored from an image has the same threads.
 pub(super) fn open_files() {
     keep_numbers();
     for thread in ALL.iter().filter(|thread| thread.is_there()) {
@@ -232,7 +234,7 @@ pub(super) fn open_files() {
     }
 }
 
-/// This process is a child: they are its parent's.
+/// This process is a child: the threads are the parent's.
 pub(super) fn forget_all() {
     for thread in &ALL {
         thread.forget();

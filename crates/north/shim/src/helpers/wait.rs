@@ -1,9 +1,8 @@
-//! A wait of a helper, as the thread sees it that ends it.
+//! A wait of a helper, as the waking thread sees the wait.
 //!
-//! A helper that has waited in vain is held until the first thread sleeps ([`super::waking`]). Had it been woken a
-//! little earlier it would have gone on: which of the two comes first is chance, and in each life another one. So a
-//! wait lasts until the helper goes on, and whoever wakes those that wait for the same thing wakes one that is held,
-//! too.
+//! A helper whose wait has timed out is held until the first thread sleeps ([`super::waking`]). A slightly earlier
+//! wakeup would have let the helper continue: the order is chance, and differs in each incarnation. The wait
+//! therefore lasts until the helper continues, and a wakeup of the object's waiters also wakes a held helper.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,8 +10,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 const WAIT_WOKEN: u64 = 1;
 /// The wait has failed, and the waiter is held.
 const WAIT_HELD: u64 = 1 << 1;
-/// The number of the wait is above these, so that the next one for the same thing is another one; above that is an
-/// address, of which there are fewer than 2^48.
+/// The number of the wait is above these bits: the next wait for the same object has another number. The address is
+/// above the number, and is below 2^48.
 const WAIT_NUMBER_STEP: u64 = 1 << 2;
 const WAIT_ADDRESS_SHIFT: u32 = 16;
 const WAIT_NUMBER_MASK: u64 = (1 << WAIT_ADDRESS_SHIFT) - WAIT_NUMBER_STEP;
@@ -24,7 +23,7 @@ impl Wait {
         Self(AtomicU64::new(0))
     }
 
-    /// For a condition or a semaphore, which is there.
+    /// Begins a wait for this condition or semaphore.
     pub(super) fn begin(&self, thing: usize) {
         let number = self.number().wrapping_add(WAIT_NUMBER_STEP) & WAIT_NUMBER_MASK;
         let wait = (thing as u64) << WAIT_ADDRESS_SHIFT | number;
@@ -39,17 +38,17 @@ impl Wait {
         self.0.load(Ordering::Relaxed) & WAIT_NUMBER_MASK
     }
 
-    /// The wait for this, if there is one.
+    /// The wait for this object, if there is one.
     pub(super) fn of(&self, thing: usize) -> Option<u64> {
         let wait = self.0.load(Ordering::Acquire);
         (wait >> WAIT_ADDRESS_SHIFT == thing as u64).then_some(wait & !(WAIT_WOKEN | WAIT_HELD))
     }
 
-    /// Who waits is woken, if this wait has not ended.
+    /// Marks the waiter as woken, if this wait has not ended.
     pub(super) fn wake(&self, wait: u64) {
         let woken =
             |now: u64| (now & !(WAIT_WOKEN | WAIT_HELD) == wait).then_some(now | WAIT_WOKEN);
-        // If it has, it needs nobody.
+        // A wait that has ended needs no wakeup.
         let _ = (self.0).fetch_update(Ordering::AcqRel, Ordering::Acquire, woken);
     }
 
@@ -57,7 +56,7 @@ impl Wait {
         self.0.fetch_or(WAIT_HELD, Ordering::AcqRel);
     }
 
-    /// Was it woken meanwhile?
+    /// Ends the hold. Returns whether the waiter was woken meanwhile.
     pub(super) fn let_go(&self) -> bool {
         self.0.fetch_and(!WAIT_HELD, Ordering::AcqRel) & WAIT_WOKEN != 0
     }
@@ -66,7 +65,7 @@ impl Wait {
         self.0.load(Ordering::Acquire) & WAIT_WOKEN != 0
     }
 
-    /// It is held no longer, but does not know it yet.
+    /// Whether the helper is released, and has not noticed yet.
     pub(super) fn is_to_go_on(&self) -> bool {
         self.0.load(Ordering::Acquire) & (WAIT_WOKEN | WAIT_HELD) == WAIT_WOKEN | WAIT_HELD
     }

@@ -1,12 +1,13 @@
-//! A helper that wakes by itself, for it has slept as long as it wanted to, goes on while the first thread sleeps.
+//! A helper whose sleep is over continues while the first thread sleeps.
 //!
-//! It may be awake at any moment of the first thread's work, and in a replay that would be another one: what is in a
-//! queue, who has Python's GIL. So it waits until the first thread sleeps, for the program and not for us. When that
-//! wakes up, it waits in turn until its helpers rest.
+//! Otherwise the helper would be awake at any moment of the first thread's work, and at another moment in a replay:
+//! the content of a queue and the holder of Python's GIL would differ. The helper therefore waits until the first
+//! thread sleeps in a call of the program (not of the shim). When the first thread wakes up, the first thread waits
+//! until the helpers rest.
 //!
-//! One that has waited in vain goes on, too, when another thread wakes it after all: one that computes for an
-//! interpreter asks for the GIL when it has waited for 5 ms, and whether the first thread has given it back by then is
-//! chance.
+//! A helper whose wait has timed out also continues when another thread wakes the helper. For instance, a thread that
+//! computes in an interpreter asks for the GIL after a wait of 5 ms, and chance decides whether the first thread has
+//! released the GIL by then.
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
@@ -19,13 +20,13 @@ use crate::{
     shared_state_guard,
 };
 
-/// The first thread sleeps for us: how often at the moment, in the lowest byte, and how often it has begun to, above
-/// that.
+/// Sleeps of the first thread in the shim: the lowest byte counts the present sleeps, the upper bytes count all
+/// sleeps.
 static FOR_US: AtomicU32 = AtomicU32::new(0);
 const ONCE: u32 = 1;
 const BEGUN: u32 = 1 << 8;
 
-/// The first thread does what the program knows nothing of, and may sleep.
+/// Work of the shim in the first thread, which may sleep.
 #[inline]
 pub(crate) fn for_us<T>(perform: impl FnOnce() -> T) -> T {
     FOR_US.fetch_add(BEGUN + ONCE, Ordering::AcqRel);
@@ -34,8 +35,8 @@ pub(crate) fn for_us<T>(perform: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// A helper's sleep is over. A helper that has waited longer than [`HELPER_REST_TIMEOUT_NS`] continues in any case: the
-/// first thread may poll for its work. Answers whether the helper was woken.
+/// A helper's sleep is over. A helper that has waited longer than [`HELPER_REST_TIMEOUT_NS`] continues in any case,
+/// because the first thread may poll for the helper's work. Returns whether the helper was woken.
 #[cold]
 pub(crate) fn wakes_by_itself() -> bool {
     let Some(own) = OWN.get().filter(|_| first().is_there()) else {
@@ -50,13 +51,13 @@ pub(crate) fn wakes_by_itself() -> bool {
     {
         clock::sleep(HELPER_POLL_INTERVAL_NS);
         if shared_state_guard::is_paused() {
-            since = monotonic(); // it may go on much later, and by another host's clock
+            since = monotonic(); // may continue much later, by another host's clock
         }
     }
     own.wait.let_go()
 }
 
-/// Does the first thread sleep for the program?
+/// Whether the first thread sleeps in a call of the program.
 fn first_sleeps() -> bool {
     let before = FOR_US.load(Ordering::Acquire);
     before.is_multiple_of(BEGUN)

@@ -28,7 +28,7 @@ impl Wrap {
         self.commit_replayed();
     }
 
-    /// The same for output of a replay that the supervisor sends.
+    /// As [`Self::commit`], for output of a replay that the supervisor sends.
     #[inline]
     pub(crate) fn commit_replayed(&mut self) {
         if self.page.hold.load(Ordering::Relaxed) != Hold::Never as u32 || !self.deferred.is_empty()
@@ -37,7 +37,7 @@ impl Wrap {
         }
     }
 
-    /// The same before a write to a file or a pipe (`--output-commit=all`).
+    /// As [`Self::commit`], before a write to a file or a pipe (`--output-commit=all`).
     #[inline]
     pub(crate) fn commit_effect(&mut self) {
         if self.page.hold.load(Ordering::Relaxed) == Hold::EffectsToo as u32 && !self.is_replay {
@@ -110,7 +110,7 @@ impl Wrap {
         let settled = self.page.settled.number();
         let all = &self.page.processes.0;
         let own = (1..settled).contains(&self.process);
-        let own = own.then_some(self.process); // it has not ended yet
+        let own = own.then_some(self.process); // this process has not ended yet
         let numbers = (0..1).chain(own).chain(settled..count);
         numbers.filter_map(|number| Some((number, all.get(number as usize)?)))
     }
@@ -128,7 +128,7 @@ impl Wrap {
                     return true;
                 }
                 LoggerReply::Unreachable => {
-                    pause(patience); // it says so at once
+                    pause(patience); // the kernel reports an unreachable logger at once
                     return self.may_write();
                 }
                 LoggerReply::TimedOut => return self.may_write(),

@@ -40,7 +40,7 @@ const BUSY_POLL_NS: u64 = 50_000;
 const DEFER_MAX_NS: u64 = 1_000_000;
 
 struct Static(UnsafeCell<DeferredOutput>);
-// SAFETY: only the process's first thread refers to it (`crate::wrap::with`).
+// SAFETY: only the process's first thread refers to the value (`crate::wrap::with`).
 unsafe impl Sync for Static {}
 
 static DEFERRED: Static = Static(UnsafeCell::new(DeferredOutput::EMPTY));
@@ -131,7 +131,7 @@ impl Default for CommitWait {
 }
 
 impl CommitWait {
-    /// Counts a write. Answers whether the write follows another one closely, or others are likely to follow in this
+    /// Counts a write. Returns whether the write follows the last write closely, or more writes are likely in this
     /// iteration.
     fn is_likely_followed(&mut self) -> bool {
         let now = clock::monotonic();
@@ -163,7 +163,7 @@ impl Wrap {
         let Some(room) = self.deferred.push(fd, self.stream.position(), length) else {
             return false;
         };
-        // SAFETY: the program has given them to be written.
+        // SAFETY: the program passed the pieces for writing.
         unsafe { gather(pieces, room) };
         if let Some(connection) = self.descriptors.connection(fd) {
             connection.budget.reserve(length);
@@ -195,7 +195,8 @@ impl Wrap {
         are_stable
     }
 
-    /// The same for a later time: a new logger does not have the determinants of the logger before.
+    /// As [`Self::others_are_stable`], at a later time: a new logger does not have the determinants of the logger
+    /// before.
     fn others_are_still_stable(&mut self) -> bool {
         self.commit_wait.confirmed_by == self.page.destination.generation()
             || self.others_are_stable()
@@ -213,7 +214,7 @@ impl Wrap {
         self.forget_reads();
     }
 
-    /// Whether the kernel certainly takes so many bytes of this connection, now and later.
+    /// Whether the kernel certainly takes this many bytes of the connection, now and later.
     fn fits_socket(&mut self, fd: c_int, length: usize, flags: c_int) -> bool {
         let Some(connection) = self.descriptors.connection(fd) else {
             return false;
@@ -225,7 +226,8 @@ impl Wrap {
             }
             connection.is_limited |= is_limited(fd);
         }
-        // What has gone to another server is counted by the kernel, so it has to be there before more is recorded.
+        // The kernel counts the bytes of an upstream connection, so the bytes must be in the socket before the next
+        // record.
         if connection.is_outgoing() {
             return false;
         }
@@ -235,10 +237,10 @@ impl Wrap {
         takes && connection.budget.fits(length, written, others_write, free)
     }
 
-    /// The program changes whether its descriptor blocks.
+    /// The program may change whether the descriptor blocks.
     pub(crate) fn may_block(&mut self, fd: c_int) {
         if let Some(connection) = self.descriptors.connection(fd) {
-            connection.is_nonblocking = false; // it is asked for again
+            connection.is_nonblocking = false; // asked again at the next write
         }
     }
 
@@ -290,7 +292,7 @@ impl Wrap {
         !self.deferred.is_empty() || self.owes_cursors()
     }
 
-    /// The same before a read that may sleep. A program that does not sleep may poll.
+    /// As [`Self::before_sleep`], before a read that may sleep. A program that does not sleep may poll.
     #[inline]
     pub(crate) fn before_reading(&mut self, fd: c_int, flags: c_int) {
         let holds_nothing = self.deferred.is_empty();
@@ -308,7 +310,7 @@ impl Wrap {
         }
     }
 
-    /// The same before a write that may sleep, or end the process.
+    /// As [`Self::before_sleep`], before a write that may sleep, or end the process.
     #[inline]
     pub(crate) fn before_writing(&mut self, fd: c_int) {
         if !self.deferred.is_empty() && (!is_ready(fd, POLLOUT) || is_ready(fd, POLLERR)) {

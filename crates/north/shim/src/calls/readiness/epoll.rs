@@ -16,16 +16,16 @@ use crate::{
     wrap::{Wrap, with},
 };
 
-/// In the upper half of what epoll is given as a program's data, where the lower half is the descriptor: what other
-/// threads have given by themselves looks otherwise.
+/// Upper half of the data that epoll gets from the shim; the lower half is the descriptor. Data that another thread
+/// has set itself has another upper half.
 const OWN: u64 = u32::from_le_bytes(*b"outl") as u64;
 
-/// What epoll has as the data of this descriptor. A record says by that which one is ready.
+/// The epoll data of this descriptor. A record identifies ready descriptors by this data.
 pub(crate) fn own_data(fd: c_int) -> u64 {
     OWN << 32 | u64::from(fd.cast_unsigned())
 }
 
-/// The opposite; `None`: it is the program's own.
+/// The descriptor of the shim's epoll data; `None`: the data is the program's own.
 fn descriptor_of(data: u64) -> Option<c_int> {
     let [low, high] = [data & u64::from(u32::MAX), data >> 32];
     c_int::try_from(low).ok().filter(|_| high == OWN)
@@ -59,7 +59,7 @@ impl Wrap {
             },
             |writer, count| {
                 for index in 0..usize::try_from(count).unwrap_or(0) {
-                    // SAFETY: so many were filled in by the kernel.
+                    // SAFETY: the kernel has filled in `count` events.
                     let event = unsafe { events.add(index).read_unaligned() };
                     let Some(fd) = descriptor_of(event.u64) else {
                         refuse(&[b"a thread other than the first calls epoll_ctl for an instance in which the first one waits"]);
@@ -68,7 +68,7 @@ impl Wrap {
                         fd: fd.cast_unsigned(),
                         events: event.events,
                     };
-                    let _ = writer.push(ready); // there is room for so many
+                    let _ = writer.push(ready); // there is memory for all
                 }
             },
             |ready| {
@@ -77,14 +77,14 @@ impl Wrap {
                         events: ready.events,
                         u64: own_data(ready.fd.cast_signed()),
                     };
-                    // SAFETY: the program has room for so many.
+                    // SAFETY: the program has memory for `most` events.
                     unsafe { events.add(at as usize).write_unaligned(event) };
                     at += 1;
                 }
             },
         );
         for index in 0..usize::try_from(outcome).unwrap_or(0) {
-            // SAFETY: so many are filled in now.
+            // SAFETY: `outcome` events are filled in now.
             let event = unsafe { &mut *events.add(index) };
             if is_replay {
                 self.await_helper(event);
@@ -94,7 +94,7 @@ impl Wrap {
         outcome
     }
 
-    /// If a helper has written what can be read there, it is to have come so far in the replay, too.
+    /// If a helper wrote the readable bytes, the replay waits until the helper has written.
     fn await_helper(&mut self, event: &epoll_event) {
         let fd = descriptor_of(event.u64).unwrap_or(-1);
         let descriptor = self.descriptors.get(fd);
@@ -107,7 +107,7 @@ impl Wrap {
         }
     }
 
-    /// The kernel has our data, which is the descriptor; the program gets its own.
+    /// Replaces the shim's data, the descriptor, by the program's data.
     fn translate(&mut self, event: &mut epoll_event) {
         let Some(fd) = descriptor_of(event.u64) else {
             return;
@@ -149,7 +149,7 @@ impl Wrap {
         };
         let before = *descriptor;
         let instance = epoll.cast_unsigned() + 1;
-        // Before the kernel knows of it: another thread may be told at once.
+        // Before the kernel watches the descriptor: another thread may get an event at once.
         descriptor.epoll = instance;
         descriptor.events = wanted.events;
         descriptor.data = wanted.u64;
@@ -168,12 +168,12 @@ impl Wrap {
     }
 }
 
-/// Another thread has been told of these events: it gets the program's own data, too. What is watched there no more is
-/// left out, as if that had been so before. How many are left?
+/// Translates events that another thread received: the thread gets the program's data, too. Events of descriptors
+/// that the instance no longer watches are left out. Returns the number of remaining events.
 fn is_in_other_epoll(epoll: c_int, events: *mut epoll_event, count: usize) -> usize {
     let mut left = 0;
     for index in 0..count {
-        // SAFETY: so many were filled in by the kernel.
+        // SAFETY: the kernel has filled in `count` events.
         let mut event = unsafe { events.add(index).read_unaligned() };
         if let Some(fd) = descriptor_of(event.u64) {
             other_threads::check_event(fd);
@@ -182,15 +182,15 @@ fn is_in_other_epoll(epoll: c_int, events: *mut epoll_event, count: usize) -> us
             };
             event.u64 = data;
         }
-        // SAFETY: it is not behind the one that was read.
+        // SAFETY: `left` is not behind the event that was read.
         unsafe { events.add(left).write_unaligned(event) };
         left += 1;
     }
     left
 }
 
-/// Another thread waits; what the first one has had watched is translated for it. A descriptor that the program has
-/// closed may be told again and again, if a copy is open: time passes all the same.
+/// Waits in another thread, and translates events of descriptors that the first thread watches. The kernel may report
+/// a closed descriptor again and again while a copy is open, so the wait counts down.
 fn wait_in_another(
     epoll: c_int,
     events: *mut epoll_event,
@@ -248,7 +248,7 @@ fn epoll_arguments(
     ]
 }
 
-/// How long epoll is to wait.
+/// Timeout of an epoll call.
 #[derive(Clone, Copy)]
 enum Timeout {
     /// Less than none: for ever.
@@ -265,7 +265,7 @@ impl Timeout {
         }
     }
 
-    /// As this call is told.
+    /// The timeout as an argument of the system call.
     fn given(&self) -> usize {
         match self {
             Self::Milliseconds(milliseconds) => *milliseconds as usize,
@@ -273,7 +273,7 @@ impl Timeout {
         }
     }
 
-    /// When it is over, nanoseconds, if it begins now; `None`: never.
+    /// End of the wait, nanoseconds, if the wait begins now; `None`: never.
     fn end(&self, now: u64) -> Option<u64> {
         let span = match self {
             Self::Milliseconds(milliseconds) => u64::try_from(*milliseconds).ok()? * 1_000_000,
@@ -288,7 +288,7 @@ impl Timeout {
         Some(now.saturating_add(span))
     }
 
-    /// What is left of it now, if it ends then.
+    /// The rest of the timeout until `end`.
     fn left(&self, end: Option<u64>, now: u64) -> Self {
         let Some(end) = end else { return *self };
         let left = end.saturating_sub(now);
@@ -303,7 +303,7 @@ impl Timeout {
         }
     }
 
-    /// Is it a look, and no wait?
+    /// Whether the call only looks, without a wait.
     fn is_none(&self) -> bool {
         self.milliseconds() == 0
     }

@@ -31,8 +31,7 @@ impl Wrap {
             |wrap| {
                 // SAFETY: as the program has called us.
                 unsafe { wrap.before_polling(timeout) };
-                // The kernel counts down in it.
-                // SAFETY: as the program has called us.
+                // The kernel updates the timeout.
                 let mut left = unsafe { timeout.as_ref() }.copied();
                 let left = left.as_mut().map_or(0, |left| (&raw mut *left).addr());
                 let arguments = [at.addr(), count, left, mask.addr(), SIGNAL_SET_BYTES, 0];
@@ -81,7 +80,7 @@ impl Wrap {
             }
         }
         let has = |set: usize, fd: c_int| {
-            // SAFETY: as the program has called us; the descriptor is below what it said.
+            // SAFETY: as the program has called us; the descriptor is below the program's limit.
             asked[set].is_some() && unsafe { libc::FD_ISSET(fd, sets[set]) }
         };
         self.ready(
@@ -200,7 +199,7 @@ unsafe extern "C" fn pselect(
 ) -> c_int {
     let is_asked = |fd: &c_int| {
         let mut sets = [read, write, other].into_iter();
-        // SAFETY: as the program has called us; the descriptor is below what it said.
+        // SAFETY: as the program has called us; the descriptor is below the program's limit.
         sets.any(|set| !set.is_null() && unsafe { libc::FD_ISSET(*fd, set) })
     };
     other_threads::check_select((0..count).filter(is_asked));

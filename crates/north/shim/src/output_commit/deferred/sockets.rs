@@ -1,4 +1,4 @@
-//! What the kernel is asked of sockets for output that leaves later.
+//! Questions to the kernel about sockets with deferred output.
 
 use libc::{
     EAGAIN, EINTR, F_GETFL, MSG_DONTWAIT, MSG_NOSIGNAL, O_NONBLOCK, POLLIN, POLLOUT, SO_MEMINFO,
@@ -12,7 +12,7 @@ use crate::{
     sys::{Outcome, sys},
 };
 
-/// Until one of these (-1: none) has something to be read, or so many microseconds later.
+/// Sleeps until one of two descriptors (-1: none) is readable, at most this many microseconds.
 pub(super) fn sleep(either: [c_int; 2], microseconds: i64, mask: usize) -> Outcome {
     let mut places = either.map(|fd| pollfd {
         fd,
@@ -35,14 +35,14 @@ pub(super) fn sleep(either: [c_int; 2], microseconds: i64, mask: usize) -> Outco
     unsafe { blocking(libc::SYS_ppoll, arguments) }
 }
 
-/// Does what is asked of it return at once?
+/// Whether calls on the descriptor return at once.
 pub(super) fn is_nonblocking(fd: c_int) -> bool {
     // SAFETY: no memory is involved.
     let flags = unsafe { sys!(SYS_fcntl, fd, F_GETFL) };
     flags >= 0 && flags & Outcome::from(O_NONBLOCK) != 0
 }
 
-/// Does the program have it take no more than so much? The socket may have that from its listener.
+/// Whether the program limits the unsent bytes of the socket. A socket inherits the limit from its listener.
 pub(super) fn is_limited(fd: c_int) -> bool {
     let mut most = 0u32;
     let mut length = size_of_val(&most) as u32;
@@ -55,7 +55,7 @@ pub(super) fn is_limited(fd: c_int) -> bool {
     outcome < 0 || most != 0
 }
 
-/// How much a socket takes, as the kernel counts it, up to [`SOCKET_BUDGET_BYTES`].
+/// Free space of a socket, as the kernel accounts memory, up to [`SOCKET_BUDGET_BYTES`].
 pub(super) fn free_in(fd: c_int) -> u32 {
     /// `SK_MEMINFO_*` of the kernel.
     const SNDBUF: usize = 3;
@@ -75,8 +75,9 @@ pub(super) fn free_in(fd: c_int) -> u32 {
         .saturating_sub(numbers[QUEUED])
 }
 
-/// A connection that has ended takes nothing: the program finds that out by itself. One that has no room after all
-/// (the kernel is short of memory, and has taken it back) is waited for, but not for ever: the others wait, too.
+/// Writes deferred output. A connection that has ended takes no bytes: the program finds out itself. If a socket is
+/// full after all (the kernel was short of memory), the write waits for a limited time, because other output waits,
+/// too.
 pub(super) fn write_through(fd: c_int, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let flags = MSG_DONTWAIT | MSG_NOSIGNAL;
@@ -107,7 +108,7 @@ fn has_room_in_time(fd: c_int) -> bool {
     unsafe { sys!(SYS_ppoll, &raw mut place, 1, &raw const time, 0, 8) != 0 }
 }
 
-/// What was taken for written cannot be: the client is to know.
+/// Output that the program counts as written cannot leave: the client must see a reset.
 #[cold]
 fn reset(fd: c_int) {
     say(&[b"the kernel has no room for the bytes that a client was sent: connection reset"]);
@@ -119,7 +120,7 @@ fn reset(fd: c_int) {
     unsafe { sys!(SYS_connect, fd, &raw const nowhere, size_of_val(&nowhere)) };
 }
 
-/// Does this host let sockets take as much as may be held of each?
+/// Whether this host lets sockets take as many bytes as may be deferred for each.
 pub(super) fn sockets_take_enough() -> bool {
     const PLACE: &core::ffi::CStr = c"/proc/sys/net/ipv4/tcp_notsent_lowat";
     let mut text = [0u8; 16];
