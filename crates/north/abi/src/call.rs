@@ -81,7 +81,7 @@ pub enum Call {
 }
 
 impl Call {
-    const ALL: [Self; 29] = [
+    pub(crate) const ALL: [Self; 29] = [
         Self::Start,
         Self::Epoll,
         Self::Poll,

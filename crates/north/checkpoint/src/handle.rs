@@ -71,7 +71,7 @@ pub struct Sandbox {
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
     /// A system call failed.
-    #[error("a room for a rehearsal cannot be made: {0}")]
+    #[error("a sandbox for a shadow replay cannot be made: {0}")]
     Io(#[from] io::Error),
     /// The first process did not start.
     #[error(transparent)]

@@ -80,7 +80,7 @@ enum Failure {
     Ended,
     #[error("the process that was made from the image does not say that it goes on")]
     Silent,
-    #[error("nobody says what to do")]
+    #[error("no instruction comes for the process that was made from the image")]
     Alone,
     #[error(
         "the server has {0:?} open to write to it, and not only to append: an image of it could not be made a process again when the file has grown"
@@ -151,10 +151,10 @@ fn prepare(serves: bool) -> Result<(), Failure> {
         let _ = fs::write(format!("/proc/sys/net/{name}/ip_nonlocal_bind"), "1");
     }
     // CRIU probes features of the kernel on the loopback device.
-    let mut network = Addresses::open().doing("reach the room's network")?;
+    let mut network = Addresses::open().doing("reach the network of the sandbox")?;
     network
         .switch_on(LOOPBACK_INDEX)
-        .doing("switch the room's network on")?;
+        .doing("switch the network of the sandbox on")?;
     let mute = null_stream().doing("open /dev/null")?;
     redirect_inherited(mute.as_fd()).doing("mute")?;
     rustix::stdio::dup2_stdin(&mute).doing("mute")?;
@@ -262,7 +262,7 @@ const MEMFD_PREFIX: &[u8] = b"/memfd:";
 /// Refuses files for which CRIU compares lengths: all open files except files that are only appended to.
 fn refuse_open_files() -> Result<(), Failure> {
     let of = |what: &str| PathBuf::from(format!("/proc/{FIRST_PID}/{what}"));
-    let doing = "look at the rehearsal's files";
+    let doing = "look at the files of the shadow replay";
     for entry in fs::read_dir(of("fd")).doing(doing)? {
         let entry = entry.doing(doing)?;
         let Ok(about) = fs::metadata(entry.path()) else {

@@ -3,8 +3,8 @@
 //! An [`Endpoint`] answers `GET /metrics` (OpenMetrics text, or Prometheus' older format) and `GET /health` (200 or
 //! 503, and a line with the reason) over HTTP. The endpoint has a separate thread, and asks for the numbers only at a
 //! request: without requests the endpoint costs no time. A single peer is served at a time: a request must arrive
-//! within two seconds, and the peer must take the answer within two seconds. A peer that reaches the port can keep other peers
-//! from the numbers, but costs the role at most a thread and a descriptor.
+//! within two seconds, and the peer must take the answer within two seconds. A peer that reaches the port can keep
+//! other peers from the numbers, but costs the role at most a thread and a descriptor.
 //!
 //! A role describes its numbers by [`Numbers`]: names, units and help texts are beside the values.
 

@@ -30,9 +30,13 @@ impl fmt::Display for Divergence {
             }
             Some(Failure::BadRecord) => "the record cannot be read",
             Some(Failure::OtherOutput) => "the server produced other output than in the record",
-            Some(Failure::OtherClock) => "the server read a clock more often than in the record",
+            Some(Failure::OtherClock) => {
+                "the server read a clock another number of times than in the record"
+            }
             Some(Failure::DescriptorTaken) => "the descriptor of a connection is in use",
-            Some(Failure::OtherLength) => "a call returned more than the server asked for",
+            Some(Failure::OtherLength) => {
+                "a call returned another number of bytes than the server asked for"
+            }
             Some(Failure::OtherFile) => "a file that the server reads or writes has changed",
             Some(Failure::PortTaken) => {
                 "another program has the port that the kernel had chosen for a listening socket"
