@@ -81,7 +81,7 @@ impl Node {
             digests: setup.digests.map(|rate| digests(rate, rng)),
             mirror_capacity: setup.mirror_capacity,
             max_flows: 64,
-            max_embryos: 64,
+            max_half_open: 64,
             endpoints: endpoints(),
             link: link.is_some(),
             notes: setup.north.and_then(|north| north.spare_copies),

@@ -178,16 +178,16 @@ impl Shared {
     }
 
     /// Both initial sequence numbers are logged. May the client know now that the connection exists?
-    pub(crate) fn opened(&self, embryo: &mut Flow, word: &Ack, now_ns: u64) -> bool {
-        let current = embryo.server.answered
-            && embryo.incarnation == self.service.incarnation
+    pub(crate) fn opened(&self, half_open: &mut Flow, word: &Ack, now_ns: u64) -> bool {
+        let current = half_open.server.answered
+            && half_open.incarnation == self.service.incarnation
             && !self.service_gated(now_ns)
             && !self.fenced(now_ns);
-        let first = embryo.client.isn + 1;
+        let first = half_open.client.isn + 1;
         if !current || word.stable_seq != first {
             return false;
         }
-        embryo.log.stable = first;
+        half_open.log.stable = first;
         true
     }
 

@@ -279,9 +279,10 @@ impl SouthSide {
     ///
     /// Returns the connection, or `None` if there is no such handshake.
     pub fn refuse(&mut self, id: FlowId, reason: UnprotectedReason) -> Option<FlowKey> {
-        let mut embryos = self.embryos.iter_mut();
-        let (key, embryo) = embryos.find(|(_, embryo)| embryo.id == id && id != FlowId(0))?;
-        embryo.unprotected = Some(reason);
+        let mut half_open = self.half_open.iter_mut();
+        let (key, half_open) =
+            half_open.find(|(_, half_open)| half_open.id == id && id != FlowId(0))?;
+        half_open.unprotected = Some(reason);
         Some(*key)
     }
 

@@ -9,7 +9,8 @@
 //! | of a gated flow or service | dropped: FIN and RST of the dying included |
 //! | RST where all was said and acknowledged | dropped; with a log link it becomes the ACK that the client may have
 //! missed |
-//! | SYN-ACK of a new connection | remembered in its embryo, to the client; a flow that has its ends still is over |
+//! | SYN-ACK of a new connection | remembered as half-open, to the client; a flow that has the same ends still
+//! is over |
 //! | of a flow on its first server, the first RST before a word, to a client that has spoken | dropped: the kernel may
 //! not have found its socket |
 //! | of a flow on its first server | noted; the head of a turn is recorded |
@@ -124,8 +125,8 @@ impl SouthSide {
         {
             return false;
         }
-        let embryo = self.embryos.get_mut(&key);
-        embryo.is_some_and(|embryo| segment.ack == embryo.client.isn + 1)
+        let half_open = self.half_open.get_mut(&key);
+        half_open.is_some_and(|half_open| segment.ack == half_open.client.isn + 1)
     }
 
     fn sent_by_us(&self, packet: &Packet) -> Option<(Network, FlowKey)> {
@@ -145,9 +146,9 @@ impl SouthSide {
         now_ns: u64,
     ) -> Verdict {
         let shared = &mut self.shared;
-        let embryo = self.embryos.get_mut(&key);
-        let stale = embryo.as_ref().is_some_and(|embryo| {
-            embryo.server.answered && embryo.incarnation != shared.service.incarnation
+        let half_open = self.half_open.get_mut(&key);
+        let stale = half_open.as_ref().is_some_and(|half_open| {
+            half_open.server.answered && half_open.incarnation != shared.service.incarnation
         });
         let answer_to_stray = segment.has(Flags::RST) && shared.strays_dropped(now_ns);
         if shared.service_gated(now_ns) || stale || answer_to_stray {
@@ -157,17 +158,17 @@ impl SouthSide {
         if shared.fenced(now_ns) {
             return shared.refuse_fenced();
         }
-        if let Some(embryo) = embryo
+        if let Some(half_open) = half_open
             && segment.has(Flags::SYN | Flags::ACK)
         {
             let options = find_options(&segment.header);
             // Another answer than before (the request's socket expired, or its cookie did) is another
             // connection: a logger refuses other numbers for the one that it knows.
-            if embryo.server.answered && embryo.server.isn != segment.seq {
-                shared.replace_embryo(embryo, now_ns);
+            if half_open.server.answered && half_open.server.isn != segment.seq {
+                shared.replace_half_open(half_open, now_ns);
             }
-            egress_synack(embryo, segment, &options);
-            embryo
+            egress_synack(half_open, segment, &options);
+            half_open
                 .digest
                 .begin(shared.settings.digests.as_ref(), segment.seq + 1);
             if shared.settings.link {
@@ -564,26 +565,26 @@ fn turn(bytes: &mut Vec<u8>, network: &Network, header: &[u8]) {
     }
 }
 
-/// The server answers a SYN: the embryo learns the other half of the handshake.
-fn egress_synack(embryo: &mut Flow, segment: &Segment, options: &Options) {
-    embryo.server.isn = segment.seq;
-    embryo.server.nxt = segment.seq + 1;
-    embryo.server.sent = 0;
-    embryo.server.ack = segment.ack;
-    embryo.server.edge = segment.ack + window_of(segment, 0);
-    embryo.server.window_scale = options.scale();
+/// The server answers a SYN: the half-open connection learns the other half of the handshake.
+fn egress_synack(half_open: &mut Flow, segment: &Segment, options: &Options) {
+    half_open.server.isn = segment.seq;
+    half_open.server.nxt = segment.seq + 1;
+    half_open.server.sent = 0;
+    half_open.server.ack = segment.ack;
+    half_open.server.edge = segment.ack + window_of(segment, 0);
+    half_open.server.window_scale = options.scale();
     if options.window_scale.is_none() {
-        embryo.client.window_scale = 0; // one side's silence turns it off for both
+        half_open.client.window_scale = 0; // one side's silence turns it off for both
     }
     let tsval = options.tsval(&segment.header);
-    embryo.server.timestamps = tsval.is_some();
-    embryo.server.sack = options.sack_permitted;
+    half_open.server.timestamps = tsval.is_some();
+    half_open.server.sack = options.sack_permitted;
     if let Some(tsval) = tsval {
-        embryo.server.tsval = tsval;
+        half_open.server.tsval = tsval;
     }
-    embryo.server.answered = true;
-    embryo.client.spoken = segment.seq + 1;
-    embryo.verify.said = Said::Answer; // to nothing: the client's first byte begins a turn
+    half_open.server.answered = true;
+    half_open.client.spoken = segment.seq + 1;
+    half_open.verify.said = Said::Answer; // to nothing: the client's first byte begins a turn
 }
 
 /// The client is sent everything before `end`.

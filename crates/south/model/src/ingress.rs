@@ -5,10 +5,10 @@
 //! | not for a protected address:port | others |
 //! | our own, server space | the server's TCP, untouched |
 //! | our own, client space | translated, to the server's TCP |
-//! | SYN of a new connection | remembered as an embryo, to the server; one that an earlier life has answered is
+//! | SYN of a new connection | remembered as half-open, to the server; one that an earlier life has answered is
 //! dropped while a recovery is under way, and for a second |
-//! | first segment that acknowledges the server's SYN-ACK | the embryo becomes a flow; "opened" is recorded first: no
-//! room, no delivery |
+//! | first segment that acknowledges the server's SYN-ACK | the half-open connection becomes a flow; "opened" is recorded
+//! first: no room, no delivery |
 //! | of no known connection | the server's TCP (which resets it), but dropped while a recovery is under way: it may
 //! belong to a connection that is being recovered |
 //! | of a flow whose server is gone (gated) | what it tells about the client is noted, what it brings recorded;
@@ -80,7 +80,7 @@ impl SouthSide {
             return self.ingress_syn(packet, key, &segment, now_ns);
         }
         let known = self.flows.contains_key(&key);
-        if !known && !self.hatch(key, &segment, packet.ifindex, now_ns) {
+        if !known && !self.promote(key, &segment, packet.ifindex, now_ns) {
             return Verdict::Drop;
         }
         if let Some(flow) = self.flows.get_mut(&key)
@@ -169,10 +169,10 @@ impl SouthSide {
         let incarnation = self.shared.service.incarnation;
         // A SYN that comes twice must not make us forget the answer to the first.
         let answered = self
-            .embryos
+            .half_open
             .get_mut(&key)
-            .filter(|embryo| embryo.server.answered && embryo.client.isn == segment.seq)
-            .map(|embryo| (embryo.incarnation, embryo.given_ns));
+            .filter(|half_open| half_open.server.answered && half_open.client.isn == segment.seq)
+            .map(|half_open| (half_open.incarnation, half_open.given_ns));
         // If it was an earlier life that answered, the client's ACK may be on its way, and a second
         // answer would contradict the first. The client tries again.
         let is_contradicted = answered.is_some_and(|(life, first_ns)| {
@@ -193,12 +193,12 @@ impl SouthSide {
             self.shared.counters.stripped += 1;
         }
         if answered.is_none_or(|(life, _)| life != incarnation) {
-            if let Some(known) = self.embryos.get_mut(&key) {
-                self.shared.replace_embryo(known, now_ns);
+            if let Some(known) = self.half_open.get_mut(&key) {
+                self.shared.replace_half_open(known, now_ns);
             }
-            let mut embryo = embryo(segment, &options, &header, incarnation, packet.ifindex);
-            embryo.given_ns = now_ns;
-            self.embryos.insert(key, embryo);
+            let mut half_open = half_open(segment, &options, &header, incarnation, packet.ifindex);
+            half_open.given_ns = now_ns;
+            self.half_open.insert(key, half_open);
         }
         Verdict::Next
     }
@@ -209,23 +209,23 @@ impl SouthSide {
     ///
     /// False: the record cannot be opened now. As with what is recorded later, the server must not
     /// have the segment then; one of the two ends will send its part of the handshake again.
-    fn hatch(&mut self, key: FlowKey, segment: &Segment, ifindex: u32, now_ns: u64) -> bool {
-        let Some(embryo) = self.embryos.get_mut(&key) else {
+    fn promote(&mut self, key: FlowKey, segment: &Segment, ifindex: u32, now_ns: u64) -> bool {
+        let Some(half_open) = self.half_open.get_mut(&key) else {
             return true;
         };
-        if !embryo.server.answered
-            || segment.ack != embryo.server.isn + 1
-            || !believable(embryo, segment)
+        if !half_open.server.answered
+            || segment.ack != half_open.server.isn + 1
+            || !believable(half_open, segment)
         {
             return true;
         }
         let shared = &mut self.shared;
-        if embryo.id == FlowId(0) {
+        if half_open.id == FlowId(0) {
             // Else a logger knows it by its number already, or this is not the first try.
-            embryo.id = FlowId(shared.service.next_flow_id);
+            half_open.id = FlowId(shared.service.next_flow_id);
             shared.service.next_flow_id += 1;
         }
-        let mut flow = embryo.clone();
+        let mut flow = half_open.clone();
         flow.client.ack = segment.ack;
         shared.begin_head(&mut flow); // a server may speak first
         flow.verify.heads_to = flow.server.nxt;
@@ -252,7 +252,7 @@ impl SouthSide {
                 UnprotectedReason::TooManyConnections,
                 now_ns,
             );
-            self.embryos.remove(&key);
+            self.half_open.remove(&key);
             return true;
         }
         if !opened {
@@ -264,7 +264,7 @@ impl SouthSide {
             let flow_id = flow.id;
             shared.emit(EventKind::Late { key, flow: flow_id }, now_ns);
         }
-        self.embryos.remove(&key);
+        self.half_open.remove(&key);
         self.flows.insert(key, flow);
         true
     }
@@ -282,12 +282,12 @@ impl Shared {
     }
 
     /// A handshake begins anew: a logger that knows it by its number is told that it will not be.
-    pub(crate) fn replace_embryo(&mut self, embryo: &mut Flow, now_ns: u64) {
-        if self.settings.link && embryo.id != FlowId(0) {
+    pub(crate) fn replace_half_open(&mut self, half_open: &mut Flow, now_ns: u64) {
+        if self.settings.link && half_open.id != FlowId(0) {
             let reason = CloseReason::Evicted;
-            self.mirror_note(embryo, FrameKind::Closed(reason), now_ns);
+            self.mirror_note(half_open, FrameKind::Closed(reason), now_ns);
         }
-        embryo.id = FlowId(0);
+        half_open.id = FlowId(0);
     }
 
     /// A segment of no connection that we know.
@@ -612,7 +612,13 @@ fn without(options: &Options, segment: &Segment) -> Vec<u8> {
     header
 }
 
-fn embryo(syn: &Segment, options: &Options, header: &[u8], incarnation: u32, ifindex: u32) -> Flow {
+fn half_open(
+    syn: &Segment,
+    options: &Options,
+    header: &[u8],
+    incarnation: u32,
+    ifindex: u32,
+) -> Flow {
     let mut flow = Flow {
         incarnation,
         ifindex,

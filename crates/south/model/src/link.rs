@@ -237,9 +237,9 @@ impl SouthSide {
             let told = shared.acknowledged(link, flow, ack, now_ns)?;
             return Some(Told::Ack(key, told));
         }
-        let embryo = self.embryos.get_mut(&key).filter(|e| e.id == ack.flow)?;
+        let half_open = self.half_open.get_mut(&key).filter(|e| e.id == ack.flow)?;
         let waits = self.synacks.get_mut(&key).is_some();
-        (waits && shared.opened(embryo, ack, now_ns)).then_some(Told::Opened(key))
+        (waits && shared.opened(half_open, ack, now_ns)).then_some(Told::Opened(key))
     }
 
     /// What a word of the logger's lets its client know, made of the packet that brought it.
@@ -253,10 +253,11 @@ impl SouthSide {
                 self.shared.close_record(flow, false, now_ns);
             }
             Told::Opened(key) => {
-                let (header, embryo) = (self.synacks.get_mut(key)?, self.embryos.get_mut(key)?);
+                let (header, half_open) =
+                    (self.synacks.get_mut(key)?, self.half_open.get_mut(key)?);
                 let header = header.clone();
                 self.shared
-                    .send_to_client(&mut packet, *key, &embryo.log, header);
+                    .send_to_client(&mut packet, *key, &half_open.log, header);
             }
         }
         Some(packet)
@@ -277,11 +278,11 @@ impl SouthSide {
         options: &Options,
         now_ns: u64,
     ) -> Verdict {
-        let (Some(embryo), shared) = (self.embryos.get_mut(&key), &mut self.shared) else {
+        let (Some(half_open), shared) = (self.half_open.get_mut(&key), &mut self.shared) else {
             return Verdict::Next;
         };
         let Some(link) = shared.link else {
-            embryo.unprotected = Some(UnprotectedReason::LoggerLost);
+            half_open.unprotected = Some(UnprotectedReason::LoggerLost);
             return Verdict::Next;
         };
         let header = with_mss(segment, options, &link);
@@ -290,36 +291,36 @@ impl SouthSide {
             if shared.waits_for_logger(now_ns) {
                 return shared.refuse_fenced();
             }
-            embryo.unprotected = Some(UnprotectedReason::LoggerLost);
+            half_open.unprotected = Some(UnprotectedReason::LoggerLost);
             return Verdict::Next;
         }
-        if embryo.id != FlowId(0)
-            && embryo.unprotected == Some(UnprotectedReason::TooManyConnections)
+        if half_open.id != FlowId(0)
+            && half_open.unprotected == Some(UnprotectedReason::TooManyConnections)
         {
             return Verdict::Next; // the logger has said so
         }
-        embryo.unprotected = None;
-        embryo.log.stable = embryo.client.isn;
-        let edge = embryo.server.edge;
-        embryo.log.ack = segment.ack; // 0 is a number like any other: nothing is "after nothing"
-        embryo.log.answered = segment.ack;
-        embryo.log.tsecr = embryo.client.tsval;
-        embryo.log.edge = edge;
-        embryo.log.told = segment.seq + 1;
-        crate::clamp::note_own(packet, embryo, segment, options, edge);
-        if embryo.id == FlowId(0) {
-            embryo.id = FlowId(shared.service.next_flow_id);
+        half_open.unprotected = None;
+        half_open.log.stable = half_open.client.isn;
+        let edge = half_open.server.edge;
+        half_open.log.ack = segment.ack; // 0 is a number like any other: nothing is "after nothing"
+        half_open.log.answered = segment.ack;
+        half_open.log.tsecr = half_open.client.tsval;
+        half_open.log.edge = edge;
+        half_open.log.told = segment.seq + 1;
+        crate::clamp::note_own(packet, half_open, segment, options, edge);
+        if half_open.id == FlowId(0) {
+            half_open.id = FlowId(shared.service.next_flow_id);
             shared.service.next_flow_id += 1;
         }
         self.synacks.insert(key, header);
         let open = Open {
             version: link.settings.keys.version,
             slot: link.settings.keys.slot,
-            flow: embryo.id,
+            flow: half_open.id,
             key,
-            client_isn: embryo.client.isn,
-            server_isn: embryo.server.isn,
-            handshake: embryo.handshake(),
+            client_isn: half_open.client.isn,
+            server_isn: half_open.server.isn,
+            handshake: half_open.handshake(),
         };
         let Some(secret) = link.up.get(open.slot) else {
             return Verdict::Drop;

@@ -59,7 +59,7 @@ pub struct Settings {
     /// Most connections protected at a time.
     pub max_flows: usize,
     /// Most handshakes remembered at a time; more evict the least recently used.
-    pub max_embryos: usize,
+    pub max_half_open: usize,
     /// The protected addresses.
     pub endpoints: Vec<SocketAddr>,
     /// The record is kept at the other end of a log link, not behind the ring.
@@ -230,7 +230,7 @@ pub struct SouthSide {
     /// Connections whose handshake is complete.
     pub(crate) flows: BTreeMap<FlowKey, Flow>,
     /// Handshakes under way. A flood of SYNs evicts only other handshakes.
-    pub(crate) embryos: LruMap<FlowKey, Flow>,
+    pub(crate) half_open: LruMap<FlowKey, Flow>,
     /// TCP headers of SYN-ACKs that wait for the logger.
     pub(crate) synacks: LruMap<FlowKey, Vec<u8>>,
     /// What replayed output must look like, by flow and chunk number.
@@ -267,8 +267,8 @@ impl SouthSide {
             .collect();
         Self {
             flows: BTreeMap::new(),
-            embryos: LruMap::new(settings.max_embryos),
-            synacks: LruMap::new(settings.max_embryos),
+            half_open: LruMap::new(settings.max_half_open),
+            synacks: LruMap::new(settings.max_half_open),
             expected: BTreeMap::new(),
             shared: Shared {
                 endpoints,
@@ -317,8 +317,8 @@ impl SouthSide {
 
     /// How many handshakes are under way.
     #[must_use]
-    pub fn embryos(&self) -> usize {
-        self.embryos.len()
+    pub fn half_open(&self) -> usize {
+        self.half_open.len()
     }
 
     /// The life of the service.

@@ -26,7 +26,7 @@ enum control_op {
 	CONTROL_SPEAK = 15,    /* argument: service.speak_until_ns */
 	CONTROL_GRAFT = 16,    /* as SPLICE, to a socket that is there already; argument: its window, bytes */
 	CONTROL_NUMBER = 17,   /* fills in a number for a flow, and in `argument` the present incarnation */
-	CONTROL_OPENED = 18,   /* the flow was not hatched: have its record opened, if it is not behind a link */
+	CONTROL_OPENED = 18,   /* the flow was never half-open: have its record opened, if it is not behind a link */
 	CONTROL_WANT = 19,     /* the next request waits until the server has said again what `digest` is of */
 	CONTROL_REFUSE = 20,   /* the logger takes no record of the handshake `flow_id`; argument: enum unprotected. Fills in
 				* `key` */

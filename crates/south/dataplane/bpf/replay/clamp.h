@@ -457,7 +457,7 @@ __noinline int hear_word(struct __sk_buff *skb, __u32 at)
 		tell = acknowledged(s, l, a, f, &told->ack);
 		told->opens = false;
 	} else {
-		struct flow *e = bpf_map_lookup_elem(&embryos, &key);
+		struct flow *e = bpf_map_lookup_elem(&half_open, &key);
 		tell = e && e->id == a->head.flow_id && opened(s, a, &key, e);
 		told->opens = true;
 	}
@@ -487,7 +487,7 @@ __noinline int speak(struct __sk_buff *skb, __u32 which)
 		return verdict;
 	}
 	const struct synack *waiting = bpf_map_lookup_elem(&synacks, key);
-	const struct flow *e = bpf_map_lookup_elem(&embryos, key);
+	const struct flow *e = bpf_map_lookup_elem(&half_open, key);
 	if (!waiting || !e || e->id != told->flow_id)
 		return TCX_DROP;
 	told->ifindex = e->log.ifindex;

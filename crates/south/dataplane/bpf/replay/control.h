@@ -125,7 +125,7 @@ struct refused {
 	bool found;
 };
 
-static long refuse_embryo(struct bpf_map *map, const void *key, void *value, void *context)
+static long refuse_half_open(struct bpf_map *map, const void *key, void *value, void *context)
 {
 	struct refused *r = context;
 	struct flow *e = value;
@@ -143,7 +143,7 @@ static __always_inline __s32 control_refuse(struct control *c)
 	struct refused r = { .flow_id = c->flow_id, .reason = c->argument };
 	if (!c->flow_id)
 		return -ENOENT;
-	bpf_for_each_map_elem(&embryos, refuse_embryo, &r, 0);
+	bpf_for_each_map_elem(&half_open, refuse_half_open, &r, 0);
 	c->key = r.key;
 	return r.found ? 0 : -ENOENT;
 }

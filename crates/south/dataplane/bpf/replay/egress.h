@@ -11,8 +11,8 @@
  *   flow or service gated                       -> dropped: FIN and RST of the dying included
  *   RST where all was said and acknowledged     -> dropped; with a log link it becomes the ACK that
  *                                                  the client may have missed
- *   SYN-ACK of a new connection                 -> remembered in its embryo, to the client; a flow
- *                                                  that has its ends still is over
+ *   SYN-ACK of a new connection                 -> remembered in `half_open`, to the client; a flow that
+ *                                                  has the same ends still is over
  *   flow on its first server, the first RST     -> dropped: the kernel may not have found its socket
  *     before a word, to a client that has
  *     spoken
@@ -152,7 +152,7 @@ static __always_inline void observe_server(struct flow *f, const struct packet *
 		f->server.tsval = option_tsval(sc->header.tcp, o);
 }
 
-/* The server answers a SYN: the embryo learns the other half of the handshake. */
+/* The server answers a SYN: the half-open connection learns the other half of the handshake. */
 static __always_inline void egress_synack(const struct service *s, struct flow *e,
 					  const struct packet *p, struct scratch *sc)
 {
@@ -160,7 +160,7 @@ static __always_inline void egress_synack(const struct service *s, struct flow *
 	/* Another answer than before (the request's socket expired, or its cookie did) is another
 	 * connection: a logger refuses other numbers for the one that it knows. */
 	if (e->server.answered && e->server.isn != p->seq)
-		replace_embryo(s, e);
+		replace_half_open(s, e);
 	e->server.isn = p->seq;
 	e->server.nxt = p->seq + 1;
 	e->server.sent = 0;
@@ -484,7 +484,7 @@ static __always_inline bool opens_anew(struct service *s, const struct flow_key 
 	if ((p->flags & (TCP_SYN | TCP_ACK)) != (TCP_SYN | TCP_ACK) || p->ack == f->client.isn + 1 ||
 	    flow_stands_still(s, f) || (f->mode == FLOW_SPLICED && p->ack == f->splice.instream + 1))
 		return false;
-	struct flow *e = bpf_map_lookup_elem(&embryos, key);
+	struct flow *e = bpf_map_lookup_elem(&half_open, key);
 	return e && p->ack == e->client.isn + 1;
 }
 
@@ -538,7 +538,7 @@ int egress(struct __sk_buff *skb)
 		return egress_flow(skb, s, sc, &key, f, &p);
 
 	/* No flow: a handshake, a connection that is not protected, or an answer to a stray. */
-	struct flow *e = bpf_map_lookup_elem(&embryos, &key);
+	struct flow *e = bpf_map_lookup_elem(&half_open, &key);
 	bool stale = e && e->server.answered && e->incarnation != s->incarnation;
 	if (service_gated(s) || stale || ((p.flags & TCP_RST) && strays_dropped(s))) {
 		count(COUNT_GATED_OUT);

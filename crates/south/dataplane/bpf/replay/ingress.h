@@ -6,11 +6,11 @@
  *     connection that the server has opened
  *   our own packet, server space                -> the server's TCP, untouched
  *   our own packet, client space                -> translated, to the server's TCP
- *   SYN of a new connection                     -> remembered in `embryos`, to the server; one that
+ *   SYN of a new connection                     -> remembered in `half_open`, to the server; one that
  *                                                  an earlier life has answered is dropped while
  *                                                  a recovery is under way, and for a second
- *   first ACK of the server's SYN-ACK           -> the embryo becomes a flow; "opened" is recorded:
- *                                                  no room, no delivery
+ *   first ACK of the server's SYN-ACK           -> the half-open connection becomes a flow;
+ *                                                  "opened" is recorded: no room, no delivery
  *   segment of no known connection              -> the server's TCP (which resets it), but dropped
  *                                                  while a recovery is under way: it may belong
  *                                                  to a connection that is being recovered
@@ -182,7 +182,7 @@ static __always_inline bool answer_is_awaited(struct service *s, const struct fl
 	return s->recovering || bpf_ktime_get_ns() - e->given_ns < FIRST_TIMEOUT;
 }
 
-/* The options of a SYN, into the embryo. A function of its own for the verifier. */
+/* The options of a SYN, into the half-open connection. A function of its own for the verifier. */
 __noinline int keep_options(struct scratch *sc, __u32 len)
 {
 	if (!sc)
@@ -190,7 +190,7 @@ __noinline int keep_options(struct scratch *sc, __u32 len)
 	for (__u32 i = 0; i < TCP_OPTIONS_MAX; i++) {
 		__u32 end = len;
 		asm volatile("" : "+r"(end)); /* the verifier would follow each length by itself */
-		sc->embryo.syn_options[i] = i < end ? sc->header.edit[TCP_HEADER_MIN + i] : 0;
+		sc->half_open.syn_options[i] = i < end ? sc->header.edit[TCP_HEADER_MIN + i] : 0;
 	}
 	return 0;
 }
@@ -205,7 +205,7 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 	}
 	/* A SYN that is sent again changes nothing: Linux limits the rate of repeated SYN-ACKs, and
 	 * the one that we saw may be the only one. */
-	struct flow *known = bpf_map_lookup_elem(&embryos, key);
+	struct flow *known = bpf_map_lookup_elem(&half_open, key);
 	bool answered = known && known->server.answered && known->client.isn == p->seq;
 	/* If it was an earlier life that answered, the client's ACK may be on its way, and a second
 	 * answer would contradict the first. The client tries again. */
@@ -227,8 +227,8 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 	if (answered && known->incarnation == s->incarnation)
 		return TCX_NEXT;
 	if (known)
-		replace_embryo(s, known);
-	struct flow *f = &sc->embryo;
+		replace_half_open(s, known);
+	struct flow *f = &sc->half_open;
 	__builtin_memset(f, 0, sizeof(*f));
 	f->incarnation = s->incarnation;
 	f->given_ns = bpf_ktime_get_ns();
@@ -244,7 +244,7 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 	f->client.window_scale = scale_of(&o);
 	if (o.timestamps)
 		f->client.tsval = option_tsval(sc->header.tcp, &o);
-	bpf_map_update_elem(&embryos, key, f, BPF_ANY);
+	bpf_map_update_elem(&half_open, key, f, BPF_ANY);
 	return TCX_NEXT;
 }
 
@@ -255,10 +255,10 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
  * The client's ACK and its first words may do this at once on two CPUs. Both give the connection one
  * number, and open its record before anybody can find the flow: a record is not opened twice. Who
  * comes second goes on with the flow of the first, which may have recorded something by then. */
-static __always_inline struct flow *hatch(struct service *s, const struct flow_key *key,
+static __always_inline struct flow *promote(struct service *s, const struct flow_key *key,
 					  const struct packet *p, __u32 ifindex, bool *unheard)
 {
-	struct flow *e = bpf_map_lookup_elem(&embryos, key);
+	struct flow *e = bpf_map_lookup_elem(&half_open, key);
 	if (!e || !e->server.answered || !(p->flags & TCP_ACK) || (p->flags & TCP_RST))
 		return NULL;
 	/* The ACK itself may be lost or late: data tells as much, in any order. */
@@ -284,7 +284,7 @@ static __always_inline struct flow *hatch(struct service *s, const struct flow_k
 		if (!s->link)
 			mirror_note(e, MIRROR_CLOSED, CLOSED_EVICTED, 0);
 		lose_protection(s, key, e, UNPROTECTED_TOO_MANY_CONNECTIONS);
-		bpf_map_delete_elem(&embryos, key);
+		bpf_map_delete_elem(&half_open, key);
 		return NULL;
 	}
 	struct flow *f = bpf_map_lookup_elem(&flows, key);
@@ -292,7 +292,7 @@ static __always_inline struct flow *hatch(struct service *s, const struct flow_k
 		return f;
 	if (!opened)
 		lose_protection(s, key, f, UNPROTECTED_MIRROR_LOST);
-	bpf_map_delete_elem(&embryos, key);
+	bpf_map_delete_elem(&half_open, key);
 	/* Its server died while the client's ACK was on the way, and the others may have been
 	 * spliced already. */
 	if (f->incarnation != s->incarnation)
@@ -439,7 +439,7 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 /* The packet has passed the device below, and arrives at the device that the server's socket sees. */
 static __always_inline int arrives_above(struct __sk_buff *skb, const struct flow_key *key, struct flow *f)
 {
-	struct flow *e = bpf_map_lookup_elem(&embryos, key);
+	struct flow *e = bpf_map_lookup_elem(&half_open, key);
 	if (f)
 		f->ifindex = skb->ifindex;
 	if (e)
@@ -495,7 +495,7 @@ int ingress(struct __sk_buff *skb)
 		return ingress_syn(skb, s, sc, &key, &p);
 	bool unheard = false;
 	if (!f) {
-		f = hatch(s, &key, &p, skb->ifindex, &unheard);
+		f = promote(s, &key, &p, skb->ifindex, &unheard);
 		/* The logger hears that somebody is there: of handshakes that nobody completes it forgets the
 		 * oldest. If this is lost, the client's first words will tell. */
 		if (f && linked(s, f) && !sequence_len(&p))

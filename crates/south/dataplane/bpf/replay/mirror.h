@@ -118,7 +118,7 @@ static __always_inline void evict(const struct flow_key *key, struct flow *f)
 }
 
 /* A handshake begins anew: a logger that knows it by its number is told that it will not be. */
-static __always_inline void replace_embryo(const struct service *s, struct flow *e)
+static __always_inline void replace_half_open(const struct service *s, struct flow *e)
 {
 	if (s->link && e->id)
 		mirror_note(e, MIRROR_CLOSED, CLOSED_EVICTED, 0);

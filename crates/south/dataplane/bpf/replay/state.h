@@ -70,7 +70,7 @@ struct {
 	__uint(max_entries, 16384);
 	__type(key, struct flow_key);
 	__type(value, struct flow);
-} embryos SEC(".maps");
+} half_open SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -158,7 +158,7 @@ struct synack {
  * egress program can be interrupted by the ingress one (softirq): one slot for each. */
 struct scratch {
 	struct header_edit header;
-	struct flow embryo;
+	struct flow half_open;
 	/* One chunk; twice the room, because the verifier does not see that offset and length
 	 * together stay within one. */
 	__u64 replayed[2 * EXPECT_CHUNK / 8];

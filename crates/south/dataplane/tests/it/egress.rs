@@ -105,7 +105,7 @@ fn without_a_flow_only_a_gate_or_a_recovery_stops_a_packet() {
 }
 
 #[test]
-fn the_embryo_of_a_dead_server_says_nothing_more() {
+fn half_open_connection_of_dead_server_is_silent() {
     let mut both = Both::new();
     both.client(both.syn());
     both.server(both.syn_ack());

@@ -208,7 +208,7 @@ impl World<'_> {
         }
     }
 
-    /// Of the first server for an embryo, of a later one for a flow.
+    /// Of the first server for a half-open connection, of a later one for a flow.
     fn syn_ack(&mut self, which: usize, options: &[u8], window: u16) {
         let (seq, ack) = match self.known() {
             Some(flow) if flow.mode != Mode::Observed => {

@@ -77,7 +77,7 @@ fn a_handshake_makes_a_flow() {
                     flow.client.window_scale,
                     if bare { 0 } else { CLIENT_SCALE }
                 );
-                assert_eq!(both.kernel.embryos(), 0);
+                assert_eq!(both.kernel.half_open(), 0);
                 assert_eq!(both.notes().len(), 1, "opened");
             }
         }
@@ -126,7 +126,7 @@ fn an_authenticated_syn_is_left_alone() {
             (out.verdict, out.segment().option_bytes()),
             (Next, &options[..])
         );
-        assert_eq!((both.kernel.embryos(), both.counted("untracked")), (0, 1));
+        assert_eq!((both.kernel.half_open(), both.counted("untracked")), (0, 1));
     }
 }
 
@@ -164,7 +164,7 @@ fn the_servers_tcp_says_which_connection_a_syn_for_known_ends_is_of() {
         let earlier = both.flow().clone();
         (both.c, both.s) = (both.c + 12_345, both.s + 54_321);
         assert_eq!(both.client(both.syn()).verdict, Next);
-        assert_eq!((both.flow(), both.kernel.embryos()), (&earlier, 1));
+        assert_eq!((both.flow(), both.kernel.half_open()), (&earlier, 1));
         let challenge = segment(earlier.splice.nxt, earlier.client.isn + 1);
         both.server(challenge); // RFC 5961 4.2
         assert_eq!(both.flow().id, earlier.id);
@@ -230,7 +230,7 @@ fn what_an_earlier_life_has_answered_is_not_answered_again_while_that_is_recover
 }
 
 #[test]
-fn what_does_not_complete_a_handshake_hatches_nothing() {
+fn incomplete_handshake_promotes_no_flow() {
     let right = segment(SeqNumber(1001), SeqNumber(5001));
     let wrong = [
         right.clone().flags(RST),

@@ -530,7 +530,7 @@ fn a_spliced_connection_that_is_closed_is_kept_until_it_is_swept_or_its_ports_ar
                 assert_eq!(t.both.client(t.both.syn()).verdict, Next);
                 let notes = t.both.notes();
                 assert_eq!(notes[0].kind, FrameKind::Closed(CloseReason::Evicted));
-                assert_eq!(t.both.kernel.embryos(), 1);
+                assert_eq!(t.both.kernel.half_open(), 1);
             }
             assert_eq!(t.both.model.flows().count(), 0);
         }

@@ -307,7 +307,7 @@ fn a_client_that_never_had_its_answer_begins_anew() {
     assert_eq!(lab.client(other).verdict, Verdict::Drop);
     assert_eq!(lab.client(lab.syn()).verdict, Verdict::Next);
     assert!(lab.south.flow(&lab.key).is_none());
-    assert_eq!(lab.south.embryos(), 1);
+    assert_eq!(lab.south.half_open(), 1);
 }
 
 /// Behind a hole in what it has, the client has what the dead host sent; it says so when the hole is

@@ -142,7 +142,7 @@ impl Both {
                 digests: settings.digests.clone(),
                 mirror_capacity: usize::try_from(settings.mirror_bytes).unwrap(),
                 max_flows: usize::try_from(settings.max_flows).unwrap(),
-                max_embryos: 16_384,
+                max_half_open: 16_384,
                 endpoints: settings.addresses.clone(),
                 link: settings.link,
                 notes: settings.notes,
@@ -507,7 +507,7 @@ impl Both {
             }
         }
         assert_eq!(kernel, model, "flows of kernel and model");
-        assert_eq!(self.kernel.embryos(), self.model.embryos(), "embryos");
+        assert_eq!(self.kernel.half_open(), self.model.half_open(), "half_open");
         let events: Vec<_> = self.kernel.take_events();
         let wanted: Vec<_> = std::iter::from_fn(|| self.model.take_event()).collect();
         let wanted_seen: Vec<_> = wanted.iter().map(|e| (e.incarnation, e.kind)).collect();

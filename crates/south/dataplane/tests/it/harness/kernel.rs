@@ -102,7 +102,7 @@ pub(crate) struct Kernel {
     notes: Arc<Mutex<Vec<Note>>>,
     happened: Arc<Mutex<Vec<Event>>>,
     service: MapHandle,
-    embryos: MapHandle,
+    half_open: MapHandle,
     flows: MapHandle,
     synacks: MapHandle,
     /// What is protected: endpoints, and their addresses.
@@ -274,7 +274,7 @@ impl Kernel {
             events,
             notes,
             happened,
-            embryos: map("embryos"),
+            half_open: map("half_open"),
             flows: map("flows"),
             synacks: map("synacks"),
             protected: ["endpoints", "addresses"].map(map),
@@ -301,7 +301,7 @@ impl Kernel {
 
     /// The first life again, without connections.
     pub(crate) fn reset(&self) {
-        for map in [&self.flows, &self.embryos, &self.synacks] {
+        for map in [&self.flows, &self.half_open, &self.synacks] {
             empty(map);
         }
         for map in &self.link {
@@ -351,8 +351,8 @@ impl Kernel {
         *self.carried.lock().expect("no panic")
     }
 
-    pub(crate) fn embryos(&self) -> usize {
-        self.embryos.keys().count()
+    pub(crate) fn half_open(&self) -> usize {
+        self.half_open.keys().count()
     }
 
     /// Make it look as if `serve` had been silent for `silence`. Which field the heartbeat is,
