@@ -64,8 +64,8 @@ pub use closed_window::closed_window_ack;
 pub use control::{NoSuchFlow, RingFull};
 pub use digest::{Comparison, DigestHalf, DigestKey, Digests};
 pub use fabricate::{
-    call_to_client, fabricated_syn, no_room_for_client, released_ack, replayed_segment,
-    resets_to_client, window_update, word_to_client,
+    fabricated_syn, keepalive_probe, released_ack, replayed_segment, resets_to_client,
+    window_update, window_update_ack, zero_window_ack,
 };
 pub use flow::{
     ClientHalf, Flow, LogHalf, Mode, Range, Restored, Said, ServerHalf, SpliceHalf, VerifyHalf,

@@ -2,7 +2,7 @@
 //! IV.E).
 //!
 //! What the logger does not know, the client does: a segment below its window makes it answer with its
-//! own numbers ([`crate::call_to_client`]). Until it has spoken nothing is done with such a flow.
+//! own numbers ([`crate::keepalive_probe`]). Until it has spoken nothing is done with such a flow.
 //!
 //! What it says shows, too, whether the record is whole. If the dead host had gone on without its logger
 //! for a while, its server has acknowledged what nobody recorded; a replay would then begin in the past,

@@ -14,7 +14,7 @@ use std::{
 use protocol::control::{Edition, RecordSummary, Recorded};
 use recovery::Cause;
 use rustix::event::{Timespec, poll};
-use south_model::{DigestKey, Flow, Restored, call_to_client, newest_records, restored_flow};
+use south_model::{DigestKey, Flow, Restored, keepalive_probe, newest_records, restored_flow};
 use wire::{EmitError, FlowId, FlowKey};
 
 use super::Service;
@@ -238,7 +238,7 @@ impl Service {
         }
         self.bring_addresses_up()?;
         for (key, flow) in restored {
-            self.send_to_client(key, flow, call_to_client)?;
+            self.send_to_client(key, flow, keepalive_probe)?;
         }
         self.readiness.begins(); // it did
         Ok(())

@@ -148,7 +148,7 @@ fn resets_stand_at_both_numbers_that_the_client_may_expect() {
 }
 
 #[test]
-fn a_question_lies_below_the_clients_window_and_brings_it_nothing_new() {
+fn keepalive_probe_is_below_window_and_has_no_new_byte() {
     let (key, mut flow) = (Lab::new().key, Flow::default());
     flow.client.ack = SeqNumber(0); // the sequence space has no beginning
     flow.client.tsval = 7;
@@ -156,7 +156,7 @@ fn a_question_lies_below_the_clients_window_and_brings_it_nothing_new() {
     flow.server.tsval = 9;
     for timestamps in [false, true] {
         flow.server.timestamps = timestamps;
-        let bytes = call_to_client(key, &flow).unwrap();
+        let bytes = keepalive_probe(key, &flow).unwrap();
         let packet = IpPacket::parse(&bytes).unwrap();
         let segment = Segment::of(&packet).unwrap();
         assert_eq!(
