@@ -157,7 +157,7 @@ impl Orphaned {
         let mut flow = restored_flow(&self.recorded, &self.summary, 0);
         let elapsed = u32::try_from(self.since.elapsed().as_millis()).expect("seconds");
         flow.server.tsval = flow.server.tsval.wrapping_add(elapsed);
-        flow.splice.edge = flow.server.ack + WINDOW_BYTES;
+        flow.splice.rcv_wnd_edge = flow.server.ack + WINDOW_BYTES;
         let word = window_update_ack(self.recorded.beginning.key, &flow);
         self.holder.send(&word.expect("a packet"));
     }

@@ -106,7 +106,7 @@ impl Power {
             flow.log.stateful = node.north.is_some();
             flow.log.doubt = flow.log.doubt.filter(|_| node.setup.doubts);
             if node.setup.trusts_silence {
-                flow.log.restored = Restored::Told;
+                flow.log.restored = Restored::GapKnown;
             }
             node.south.restore(recorded.beginning.key, flow);
         }

@@ -94,7 +94,7 @@ pub(crate) fn judge(
     if flow.is_silent() {
         return Verdict::Silent;
     }
-    if flow.log.restored == Restored::Untold {
+    if flow.log.restored == Restored::GapUnknown {
         return Verdict::Lose(LostReason::HoleUnknown);
     }
     // One that has replayed a record of its own is beyond that: nothing was said that is not in it.
@@ -218,7 +218,7 @@ fn incomparable(flow: &Flow, record: &RecordSummary, verify_head: u32) -> Option
         .find_map(|answer| {
             let since = |end: SeqNumber| end.distance_from(answer).unwrap_or(0);
             // The client may have bytes behind a hole: the beginning of that answer has to be known, too.
-            let heard = since(flow.client.ack.max_seq(flow.log.heard)).min(verify_head);
+            let heard = since(flow.client.ack.max_seq(flow.log.client_received)).min(verify_head);
             let recorded = record.outstream_end.map_or(0, since);
             // The server's FIN is a number, too, and no byte.
             (heard > recorded + 1).then_some(LostReason::NotComparable { heard, recorded })
@@ -251,10 +251,13 @@ fn first_repeated(flow: &Flow, record: &RecordSummary, mode: ReplayMode) -> Opti
 pub(crate) fn contradiction(flow: &Flow) -> LostReason {
     let at = flow.verify.diverged_at;
     let offset = at.0.wrapping_sub(flow.server.isn.0).wrapping_sub(1);
-    let unheard = flow.log.lacks.filter(|lacks| at.at_or_after(*lacks));
-    if let Some(lacks) = unheard.filter(|_| at.before(flow.log.heard)) {
+    let unheard = flow
+        .log
+        .unrecorded_from
+        .filter(|lacks| at.at_or_after(*lacks));
+    if let Some(lacks) = unheard.filter(|_| at.before(flow.log.client_received)) {
         LostReason::NotComparable {
-            heard: since(lacks, flow.log.heard),
+            heard: since(lacks, flow.log.client_received),
             recorded: 0,
         }
     } else if flow.verify.by_digest {
@@ -552,7 +555,7 @@ impl Connection {
             self.said = Some((said, now));
         }
         if let ConnectionStep::Replaying(replay) = &mut self.step {
-            replay.update(flow.splice.ack, flow.splice.edge, now);
+            replay.update(flow.splice.ack, flow.splice.rcv_wnd_edge, now);
             replay.compare(&flow.digest);
             replay.on_output(said, now);
             let compares = |doubt: &Beginning| flow.compares_all_heard() && replay.compares(*doubt);
@@ -586,7 +589,7 @@ impl Connection {
         let read = flow.server.ack;
         let is_place = |at: &SeqNumber| at.after(read) && at.at_or_before(flow.client.nxt);
         let doubt = log.doubt.filter(|_| log.restored != Restored::Not);
-        let places = doubt.into_iter().chain([log.answered]).filter(is_place);
+        let places = doubt.into_iter().chain([log.former_ack]).filter(is_place);
         Some(Beginning {
             instream: places.fold(read, SeqNumber::max_seq),
             heard: flow.server.nxt,

@@ -102,7 +102,7 @@ impl Recovery {
                     self.suspicion.clear(id); // whatever is still to be compared
                 }
                 let (lasted, answer) = (now.saturating_sub(*since), self.config.answer_timeout);
-                let ahead = flow.is_some_and(|f| f.log.ahead && !ended);
+                let ahead = flow.is_some_and(|f| f.log.snd_beyond_stable && !ended);
                 // What is missing would have come by now: somebody else had acknowledged it.
                 if ahead && lasted >= answer {
                     return self.drop_connection(id, LostReason::ClientSilent);

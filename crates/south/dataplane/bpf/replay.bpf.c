@@ -59,7 +59,7 @@ const struct mirror_header *generate_mirror_header;
 const struct control *generate_control;
 enum flow_mode generate_flow_mode;
 enum closing generate_closing;
-enum said generate_said;
+enum response generate_response;
 enum digest_comparison generate_digest_comparison;
 enum sampling generate_sampling;
 enum unprotected generate_unprotected;

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Pure ACKs that are held; of more, the newest take each other's place.
-const HELD_ACKS: usize = 8;
+const DEFERRED_ACKS: usize = 8;
 /// SACK blocks in one header (RFC 2018 3).
 const BLOCKS: usize = 4;
 
@@ -57,10 +57,11 @@ impl Shared {
         };
         let edge = ack + (u32::from(window) << flow.server.window_scale);
         if flow.log.is_noted && segment.ack.after(flow.log.stable) {
-            flow.log.hasty_ns = now_ns;
+            flow.log.early_ack_ns = now_ns;
         }
-        let mut useless =
-            segment.ack.after(previous) && ack == flow.server.ack && !edge.after(flow.server.edge);
+        let mut useless = segment.ack.after(previous)
+            && ack == flow.server.ack
+            && !edge.after(flow.server.rcv_wnd_edge);
         // A server that repeats itself answers a client that does: it is told what it can be, or it
         // would send the same segment for ever. It may have been told before, and not have heard it.
         let repeats = segment.ack == previous;
@@ -179,7 +180,7 @@ impl Shared {
 
     /// Both initial sequence numbers are logged. May the client know now that the connection exists?
     pub(crate) fn opened(&self, half_open: &mut Flow, word: &Ack, now_ns: u64) -> bool {
-        let current = half_open.server.answered
+        let current = half_open.server.synack_seen
             && half_open.incarnation == self.service.incarnation
             && !self.service_gated(now_ns)
             && !self.fenced(now_ns);
@@ -199,7 +200,7 @@ impl Shared {
         flow: &mut Flow,
         ack: SeqNumber,
     ) {
-        let window = window_up_to(flow, flow.log.edge, ack);
+        let window = window_up_to(flow, flow.log.rcv_wnd_edge, ack);
         let log = &flow.log;
         let mut header = vec![0; MIN_TCP_HEADER];
         write(&mut header, 0, key.server().port().to_be_bytes());
@@ -288,7 +289,7 @@ pub(crate) fn told(flow: &mut Flow, ack: SeqNumber, window: u16) {
     let server = &mut flow.server;
     server.ack = server.ack.max_seq(ack);
     let edge = ack + (u32::from(window) << server.window_scale);
-    server.edge = server.edge.max_seq(edge);
+    server.rcv_wnd_edge = server.rcv_wnd_edge.max_seq(edge);
 }
 
 /// What the client shall read in the window field when it is told `ack`. The right edge is what
@@ -308,7 +309,7 @@ pub(crate) fn note_own(
 ) {
     let log = &mut flow.log;
     log.ack = log.ack.max_seq(segment.ack);
-    log.edge = log.edge.max_seq(edge);
+    log.rcv_wnd_edge = log.rcv_wnd_edge.max_seq(edge);
     log.ece = segment.has(Flags::ECE);
     log.blocks = blocks(&segment.header, options);
     log.ifindex = packet.ifindex;
@@ -380,9 +381,9 @@ fn common(range: Range, below: SeqNumber, others: &[Range]) -> Option<Range> {
 }
 
 fn hold(log: &mut LogHalf, ack: SeqNumber) {
-    if log.held.last().is_none_or(|last| ack.after(*last)) {
-        log.held.truncate(HELD_ACKS - 1);
-        log.held.push(ack);
+    if log.deferred.last().is_none_or(|last| ack.after(*last)) {
+        log.deferred.truncate(DEFERRED_ACKS - 1);
+        log.deferred.push(ack);
     }
 }
 
@@ -390,11 +391,11 @@ fn hold(log: &mut LogHalf, ack: SeqNumber) {
 fn released(log: &mut LogHalf) -> Option<SeqNumber> {
     let stable = log.stable;
     let free = log
-        .held
+        .deferred
         .iter()
         .rev()
         .find(|held| !held.after(stable))
         .copied();
-    log.held.retain(|held| held.after(stable));
+    log.deferred.retain(|held| held.after(stable));
     free
 }

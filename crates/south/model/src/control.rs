@@ -155,7 +155,7 @@ impl SouthSide {
             instream,
             outstream,
             ack: instream + 1,
-            edge: instream + 1,
+            rcv_wnd_edge: instream + 1,
             ..SpliceHalf::default()
         };
         flow.verify.end = verify_end;
@@ -167,13 +167,13 @@ impl SouthSide {
         flow.verify.by_digest = false;
         flow.digest
             .again(digests.as_ref(), outstream, flow.client.ack);
-        flow.log.answered = flow.log.answered.max_seq(flow.log.ack);
+        flow.log.former_ack = flow.log.former_ack.max_seq(flow.log.ack);
         flow.log.ack = instream + 1;
-        flow.log.edge = instream + 1;
+        flow.log.rcv_wnd_edge = instream + 1;
         flow.log.blocks.clear();
-        flow.log.held.clear();
+        flow.log.deferred.clear();
         flow.log.is_noted = false;
-        flow.log.caught_up = false;
+        flow.log.all_acked = false;
         flow.closed_ns = 0;
         (flow.server_closing, flow.half_closed, flow.was_reset) = (false, false, false);
         flow.given_ns = now_ns;
@@ -199,18 +199,18 @@ impl SouthSide {
         flow.splice.isn = outstream - 1;
         flow.splice.nxt = outstream;
         flow.splice.una = outstream;
-        flow.splice.edge = flow.splice.ack + window;
+        flow.splice.rcv_wnd_edge = flow.splice.ack + window;
         flow.splice.window_scale = flow.server.window_scale;
         flow.splice.first_tsval = flow.server.tsval;
-        flow.log.edge = flow.splice.edge;
+        flow.log.rcv_wnd_edge = flow.splice.rcv_wnd_edge;
         // What it has read is noted, and its notes are with the logger: it has waited for that before it told where it
         // stands.
         flow.log.stable = flow.log.stable.max_seq(flow.splice.ack);
-        flow.log.ahead &= flow.client.nxt.after(flow.log.stable);
+        flow.log.snd_beyond_stable &= flow.client.nxt.after(flow.log.stable);
         if flow.log.restored != Restored::Not {
             // Its client may know that already.
             flow.server.ack = flow.server.ack.max_seq(flow.splice.ack);
-            flow.server.edge = flow.server.edge.max_seq(flow.splice.ack);
+            flow.server.rcv_wnd_edge = flow.server.rcv_wnd_edge.max_seq(flow.splice.ack);
         }
         flow.mode = Mode::Spliced;
         Ok(())

@@ -31,10 +31,10 @@ const SAMPLE: u32 = 64;
 const UNIT: u32 = 32_768;
 /// Modulus of the polynomial whose coefficients are the chunks.
 const PRIME: u64 = (1 << 61) - 1;
-/// A logger on another machine is told a digest at least once in so many bytes, for a host that takes over.
-const TOLD: u32 = 65_536;
+/// A logger on another machine gets a digest at least once in so many bytes, for a host that takes over.
+const DIGEST_INTERVAL: u32 = 65_536;
 /// Repetitions, after a timer, of a segment that waits, before the segment leaves.
-const HELD_MOST: u8 = 2;
+const MOST_RETRANSMITS: u8 = 2;
 /// No longer turn is replayed: numbers further apart than half of the sequence space have no order (RFC 9293 3.4).
 const LONGEST_TURN: u32 = (1 << 31) - (1 << 26);
 
@@ -168,10 +168,10 @@ pub struct DigestHalf {
     pub taken: bool,
     /// How far the comparison of `now` with `acked` and `sent` is.
     pub comparison: Comparison,
-    /// Repetitions of a segment that waits for the comparison.
-    pub held: u8,
-    /// The end of what a logger on another machine was told a digest of when the client had heard that.
-    pub told: SeqNumber,
+    /// Retransmissions of the segment that waits for the comparison.
+    pub retransmits: u8,
+    /// End of the digest that the link sent last, when the client had received all of that.
+    pub link_sent: SeqNumber,
 }
 
 impl DigestHalf {
@@ -245,7 +245,7 @@ impl DigestHalf {
             (self.acked, self.newer) = (self.now, self.now);
             self.begin_turn(); // a whole one, though the last turn before may have begun behind the first sample
         }
-        self.held = 0;
+        self.retransmits = 0;
         self.wanted = None;
     }
 
@@ -315,10 +315,10 @@ impl DigestHalf {
         if !self.says_again() {
             return false;
         }
-        if repeated && !seq.after(acked) && self.held < HELD_MOST {
-            self.held += 1;
+        if repeated && !seq.after(acked) && self.retransmits < MOST_RETRANSMITS {
+            self.retransmits += 1;
         }
-        self.held < HELD_MOST
+        self.retransmits < MOST_RETRANSMITS
     }
 }
 
@@ -330,7 +330,7 @@ pub(crate) struct Digested {
     /// What the client had been sent before the turn that begins here, if that is not recorded: a new server gets the
     /// request that begins the turn when it has said all that again. And what it has been sent now, for a host that
     /// takes over.
-    pub(crate) told: [Option<Digest>; 3],
+    pub(crate) mirrored: [Option<Digest>; 3],
 }
 
 /// Digests a segment that leaves for the client, that the client has already, or that the fence withholds; `seq` is in
@@ -387,14 +387,14 @@ pub(crate) fn digest_said(
     let digest = &flow.digest;
     let is_recorded = flow.verify.heads_to == digest.turn.next;
     let tells_turn = turn_begins.get() && !digest.is_turn_sampled && !is_recorded;
-    let passes = next.0 / TOLD != digest.now.next.0 / TOLD;
+    let passes = next.0 / DIGEST_INTERVAL != digest.now.next.0 / DIGEST_INTERVAL;
     let tells = is_linked && digest.sampled_from.is_none() && passes;
     // A record that begins with this turn needs the digest of that place, too: only so is the other one comparable.
     let turn = digest.turn.next;
-    let is_first = next.before(turn) || next.0 / TOLD == turn.0 / TOLD;
+    let is_first = next.before(turn) || next.0 / DIGEST_INTERVAL == turn.0 / DIGEST_INTERVAL;
     Digested {
         sampling_begins: begins,
-        told: [
+        mirrored: [
             tells_turn.then_some(digest.turn),
             (tells && is_first).then_some(digest.turn),
             tells.then_some(digest.now),

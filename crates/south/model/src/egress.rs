@@ -38,7 +38,7 @@ use wire::{
 use crate::{
     clamp::{clamp_blocks, had, note_own, told, window_up_to, write_echo},
     digest,
-    flow::{Flow, Mode, Said, ServerHalf},
+    flow::{Flow, Mode, Response, ServerHalf},
     no_room,
     notes::catches_up,
     packet::{
@@ -62,9 +62,9 @@ fn is_unfound(flow: &mut Flow, segment: &Segment) -> bool {
     let is_first = segment.seq == first && flow.server.nxt == first;
     let comes_again = flow.client.nxt != flow.client.isn + 1;
     let is_open = flow.closed_ns == 0 && comes_again;
-    let unfound = is_bare && is_first && is_open && !flow.log.unfound;
-    flow.log.unfound |= unfound;
-    unfound
+    let is_missed = is_bare && is_first && is_open && !flow.log.lookup_missed;
+    flow.log.lookup_missed |= is_missed;
+    is_missed
 }
 
 impl SouthSide {
@@ -148,7 +148,7 @@ impl SouthSide {
         let shared = &mut self.shared;
         let half_open = self.half_open.get_mut(&key);
         let stale = half_open.as_ref().is_some_and(|half_open| {
-            half_open.server.answered && half_open.incarnation != shared.service.incarnation
+            half_open.server.synack_seen && half_open.incarnation != shared.service.incarnation
         });
         let answer_to_stray = segment.has(Flags::RST) && shared.strays_dropped(now_ns);
         if shared.service_gated(now_ns) || stale || answer_to_stray {
@@ -164,7 +164,7 @@ impl SouthSide {
             let options = find_options(&segment.header);
             // Another answer than before (the request's socket expired, or its cookie did) is another
             // connection: a logger refuses other numbers for the one that it knows.
-            if half_open.server.answered && half_open.server.isn != segment.seq {
+            if half_open.server.synack_seen && half_open.server.isn != segment.seq {
                 shared.replace_half_open(half_open, now_ns);
             }
             egress_synack(half_open, segment, &options);
@@ -305,10 +305,10 @@ impl Shared {
             splice.nxt = segment.seq + 1;
             splice.una = segment.seq + 1;
             splice.ack = segment.ack;
-            splice.edge = segment.ack + u32::from(segment.window);
+            splice.rcv_wnd_edge = segment.ack + u32::from(segment.window);
             splice.window_scale = options.scale();
             flow.log.ack = splice.ack;
-            flow.log.edge = splice.edge;
+            flow.log.rcv_wnd_edge = splice.rcv_wnd_edge;
             splice.delta_seq = splice.outstream.0.wrapping_sub(splice.nxt.0);
             if let Some(tsval) = options.tsval(&segment.header) {
                 splice.first_tsval = tsval;
@@ -334,7 +334,7 @@ impl Shared {
         let at = (seq, self.settings.link);
         let digested = digest::digest_said(digests, expected, flow, segment, payload, at);
         self.counters.sampled += u64::from(digested.sampling_begins);
-        for digest in digested.told.into_iter().flatten() {
+        for digest in digested.mirrored.into_iter().flatten() {
             self.mirror_said(flow, digest, now_ns);
         }
     }
@@ -571,7 +571,7 @@ fn egress_synack(half_open: &mut Flow, segment: &Segment, options: &Options) {
     half_open.server.nxt = segment.seq + 1;
     half_open.server.sent = 0;
     half_open.server.ack = segment.ack;
-    half_open.server.edge = segment.ack + window_of(segment, 0);
+    half_open.server.rcv_wnd_edge = segment.ack + window_of(segment, 0);
     half_open.server.window_scale = options.scale();
     if options.window_scale.is_none() {
         half_open.client.window_scale = 0; // one side's silence turns it off for both
@@ -582,9 +582,9 @@ fn egress_synack(half_open: &mut Flow, segment: &Segment, options: &Options) {
     if let Some(tsval) = tsval {
         half_open.server.tsval = tsval;
     }
-    half_open.server.answered = true;
-    half_open.client.spoken = segment.seq + 1;
-    half_open.verify.said = Said::Answer; // to nothing: the client's first byte begins a turn
+    half_open.server.synack_seen = true;
+    half_open.client.response_start = segment.seq + 1;
+    half_open.verify.response = Response::Begun; // to nothing: the client's first byte begins a turn
 }
 
 /// The client is sent everything before `end`.
@@ -605,7 +605,7 @@ fn observe_server(flow: &mut Flow, segment: &Segment, options: &Options) {
     if segment.has(Flags::ACK) {
         server.ack = server.ack.max_seq(segment.ack);
         let window = window_of(segment, server.window_scale);
-        server.edge = server.edge.max_seq(segment.ack + window);
+        server.rcv_wnd_edge = server.rcv_wnd_edge.max_seq(segment.ack + window);
     }
     if let Some(tsval) = options.tsval(&segment.header) {
         server.tsval = tsval;
@@ -653,7 +653,7 @@ fn hear_new_server(flow: &mut Flow, segment: &Segment) {
     let splice = &mut flow.splice;
     splice.ack = splice.ack.max_seq(segment.ack);
     let window = window_of(segment, splice.window_scale);
-    splice.edge = splice.edge.max_seq(segment.ack + window);
+    splice.rcv_wnd_edge = splice.rcv_wnd_edge.max_seq(segment.ack + window);
 }
 
 /// A FIN that acknowledges more than the client was told: most likely the client's own FIN, and no socket

@@ -123,7 +123,7 @@ pub fn keepalive_probe(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> 
 /// # Errors
 /// None in practice: the segment has no payload.
 pub fn window_update_ack(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
-    let (server, offered) = (flow.splice.edge, flow.server.edge);
+    let (server, offered) = (flow.splice.rcv_wnd_edge, flow.server.rcv_wnd_edge);
     let edge = if offered.before(server) {
         offered
     } else {
@@ -153,7 +153,11 @@ pub fn released_ack(key: FlowKey, flow: &Flow) -> Result<Option<Vec<u8>>, EmitEr
     if never_linked || !flow.log.ack.after(flow.server.ack) {
         return Ok(None);
     }
-    let room = flow.log.edge.distance_from(flow.log.ack).unwrap_or(0);
+    let room = flow
+        .log
+        .rcv_wnd_edge
+        .distance_from(flow.log.ack)
+        .unwrap_or(0);
     acknowledgement(key, flow, (flow.log.ack, room), flow.log.tsecr).map(Some)
 }
 

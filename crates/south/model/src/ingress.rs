@@ -37,7 +37,7 @@ use wire::{Flags, FlowId, FlowKey, SeqNumber, kind};
 
 use crate::{
     egress::sent_up_to,
-    flow::{Flow, LogHalf, Mode, Restored, Said},
+    flow::{Flow, LogHalf, Mode, Response, Restored},
     no_room,
     packet::{
         ACK, Network, Options, Packet, SEQ, Segment, WINDOW, find_options, length32, read32, write,
@@ -171,7 +171,7 @@ impl SouthSide {
         let answered = self
             .half_open
             .get_mut(&key)
-            .filter(|half_open| half_open.server.answered && half_open.client.isn == segment.seq)
+            .filter(|half_open| half_open.server.synack_seen && half_open.client.isn == segment.seq)
             .map(|half_open| (half_open.incarnation, half_open.given_ns));
         // If it was an earlier life that answered, the client's ACK may be on its way, and a second
         // answer would contradict the first. The client tries again.
@@ -213,7 +213,7 @@ impl SouthSide {
         let Some(half_open) = self.half_open.get_mut(&key) else {
             return true;
         };
-        if !half_open.server.answered
+        if !half_open.server.synack_seen
             || segment.ack != half_open.server.isn + 1
             || !believable(half_open, segment)
         {
@@ -229,7 +229,7 @@ impl SouthSide {
         flow.client.ack = segment.ack;
         shared.begin_head(&mut flow); // a server may speak first
         flow.verify.heads_to = flow.server.nxt;
-        flow.verify.asked = flow.client.isn + 1;
+        flow.verify.request_end = flow.client.isn + 1;
         flow.ifindex = ifindex;
         let kind = FrameKind::Opened {
             client_isn: flow.client.isn,
@@ -310,9 +310,11 @@ impl Shared {
     ) -> Verdict {
         let options = find_options(&segment.header);
         let gated = self.flow_stands_still(flow, now_ns);
-        let answer = flow.verify.said == Said::Answer;
-        if matches!(flow.log.restored, Restored::Silent | Restored::Told)
-            && !self.hear_restored(key, flow, segment, &options, now_ns)
+        let answer = flow.verify.response == Response::Begun;
+        if matches!(
+            flow.log.restored,
+            Restored::Unconfirmed | Restored::GapKnown
+        ) && !self.hear_restored(key, flow, segment, &options, now_ns)
         {
             self.counters.gated_in += 1;
             return Verdict::Drop;
@@ -383,7 +385,7 @@ impl Shared {
         };
         let by_dead_host =
             log.restored != Restored::Not && log.doubt.is_none_or(|doubt| !last.after(doubt));
-        let was_read = !last.after(log.answered) || by_dead_host;
+        let was_read = !last.after(log.former_ack) || by_dead_host;
         self.settings.link && end.after(log.stable) && was_read
     }
 
@@ -406,14 +408,14 @@ impl Shared {
         flow.log = LogHalf {
             stable: instream,
             ack: flow.server.ack,
-            answered: flow.server.ack,
+            former_ack: flow.server.ack,
             tsecr: flow.client.tsval,
-            edge: flow.server.edge,
-            told: segment.ack,
+            rcv_wnd_edge: flow.server.rcv_wnd_edge,
+            copied_ack: segment.ack,
             ..LogHalf::default()
         };
         flow.verify.heads_to = segment.ack;
-        flow.verify.asked = segment.seq;
+        flow.verify.request_end = segment.seq;
         flow.digest
             .begin(self.settings.digests.as_ref(), segment.ack);
         flow.unprotected = None;
@@ -435,18 +437,18 @@ impl Shared {
         options: &Options,
     ) -> Verdict {
         let mut header = segment.header.clone();
-        let mut held = flow.splice.held;
+        let mut held = flow.splice.ack_withheld;
         if segment.has(Flags::ACK) {
             let ack = acknowledgement_in(flow, segment.ack);
             let is_replaying = no_room::is_replaying(flow);
             let ack = no_room::told_of(flow, ack, !is_replaying);
             no_room::note_told(flow, ack);
-            held |= flow.splice.held;
+            held |= flow.splice.ack_withheld;
             write(&mut header, ACK, ack.0.to_be_bytes());
             // See `overshoots`. The server's TCP and a connection tracker take a number at the edge.
             let is_bare = segment.sequence_len() == 0 && !segment.has(Flags::RST);
-            if is_bare && segment.seq.after(flow.splice.edge) {
-                write(&mut header, SEQ, flow.splice.edge.0.to_be_bytes());
+            if is_bare && segment.seq.after(flow.splice.rcv_wnd_edge) {
+                write(&mut header, SEQ, flow.splice.rcv_wnd_edge.0.to_be_bytes());
             }
             let room = no_room::self_ack_window(flow);
             if is_replaying && segment.window < room {
@@ -511,7 +513,10 @@ fn overshoots(flow: &Flow, segment: &Segment) -> bool {
     } else {
         segment.seq
     };
-    flow.mode == Mode::Spliced && !flow.server_closing && brings && number.after(flow.splice.edge)
+    flow.mode == Mode::Spliced
+        && !flow.server_closing
+        && brings
+        && number.after(flow.splice.rcv_wnd_edge)
 }
 
 /// Does the segment end before the number that the client was told? In a replay the new server's TCP may accept such a
@@ -541,7 +546,7 @@ fn ends_too_soon(flow: &Flow, segment: &Segment, now_ns: u64) -> bool {
 
 /// RFC 9293 3.10.7.4, first check, as Linux does it.
 fn in_window(flow: &Flow, segment: &Segment) -> bool {
-    !segment.end().before(flow.server.ack) && !segment.seq.after(flow.server.edge)
+    !segment.end().before(flow.server.ack) && !segment.seq.after(flow.server.rcv_wnd_edge)
 }
 
 /// Whether the server's TCP would take anything from this segment: a SYN is challenged (RFC 5961
@@ -585,13 +590,13 @@ fn observe_client(flow: &mut Flow, segment: &Segment, options: &Options, gated: 
         flow.forget_dead_host();
     }
     if segment.end() != segment.seq && !segment.seq.after(flow.server.ack) {
-        flow.log.ahead = false; // what is missing comes
+        flow.log.snd_beyond_stable = false; // what is missing comes
     }
     if segment.end().after(flow.client.nxt) {
         flow.client.nxt = segment.end();
-        flow.client.spoken = flow.server.nxt;
-        if flow.verify.said == Said::Answer {
-            flow.verify.said = Said::Nothing;
+        flow.client.response_start = flow.server.nxt;
+        if flow.verify.response == Response::Begun {
+            flow.verify.response = Response::None;
         }
     }
     if !segment.ack.before(flow.client.ack) {

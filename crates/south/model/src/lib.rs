@@ -68,7 +68,7 @@ pub use fabricate::{
     window_update, window_update_ack, zero_window_ack,
 };
 pub use flow::{
-    ClientHalf, Flow, LogHalf, Mode, Range, Restored, Said, ServerHalf, SpliceHalf, VerifyHalf,
+    ClientHalf, Flow, LogHalf, Mode, Range, Response, Restored, ServerHalf, SpliceHalf, VerifyHalf,
 };
 pub use latch::{CrashOn, Exit, SocketChange, SocketState};
 pub use link::{AckStrategy, Copy, LinkSettings};

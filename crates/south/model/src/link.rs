@@ -301,12 +301,12 @@ impl SouthSide {
         }
         half_open.unprotected = None;
         half_open.log.stable = half_open.client.isn;
-        let edge = half_open.server.edge;
+        let edge = half_open.server.rcv_wnd_edge;
         half_open.log.ack = segment.ack; // 0 is a number like any other: nothing is "after nothing"
-        half_open.log.answered = segment.ack;
+        half_open.log.former_ack = segment.ack;
         half_open.log.tsecr = half_open.client.tsval;
-        half_open.log.edge = edge;
-        half_open.log.told = segment.seq + 1;
+        half_open.log.rcv_wnd_edge = edge;
+        half_open.log.copied_ack = segment.seq + 1;
         crate::clamp::note_own(packet, half_open, segment, options, edge);
         if half_open.id == FlowId(0) {
             half_open.id = FlowId(shared.service.next_flow_id);
@@ -378,7 +378,7 @@ impl Shared {
         let (kind, place) = if flow.log.is_noted && is_near {
             (SegmentKind::Noted, noted)
         } else if flow.is_doubted(segment) {
-            let heard = flow.log.heard.max_seq(segment.ack);
+            let heard = flow.log.client_received.max_seq(segment.ack);
             (SegmentKind::Doubted, heard)
         } else {
             (kind_of(flow, segment), flow.verify.heads_to)
@@ -391,7 +391,7 @@ impl Shared {
         };
         self.send_copy(packet, flow, segment, flags, Head::of(place));
         let log = &mut flow.log;
-        log.told = log.told.max_seq(segment.ack);
+        log.copied_ack = log.copied_ack.max_seq(segment.ack);
         (log.copied, log.copied_ns) = (segment.end(), now_ns);
         self.counters.mirrored += u64::from(segment.sequence_len() > 0);
         true
@@ -432,7 +432,7 @@ impl Shared {
             after: flow.verify.heads_to,
             keep,
             whole,
-            asked: flow.verify.asked,
+            asked: flow.verify.request_end,
         };
         self.send_copy(packet, flow, segment, flags, head);
         self.counters.link_heads += u64::from(take > 0);
@@ -450,7 +450,7 @@ impl Shared {
         let is_new = segment.ack == flow.server.nxt
             && segment.ack == flow.client.ack
             && segment.ack != flow.verify.heads_to
-            && segment.ack != flow.digest.told;
+            && segment.ack != flow.digest.link_sent;
         let is_whole = self.linked(flow) && segment.has(Flags::ACK) && !segment.has(Flags::RST);
         let link = self.link.filter(|_| self.path.is_some());
         let link = link.filter(|_| self.service.link_up && !self.abandoned(now_ns));
@@ -461,7 +461,7 @@ impl Shared {
         let Some(said) = said.filter(|_| is_new && is_whole) else {
             return;
         };
-        flow.digest.told = segment.ack;
+        flow.digest.link_sent = segment.ack;
         let flags = SegmentFlags {
             version: link.settings.keys.version,
             kind: SegmentKind::Said,
@@ -509,7 +509,7 @@ impl Shared {
             && self.service.link_up
             && segment.sequence_len() == 0
             && segment.ack == flow.client.ack
-            && !segment.ack.before(flow.log.told + step)
+            && !segment.ack.before(flow.log.copied_ack + step)
     }
 }
 
@@ -521,8 +521,8 @@ fn kind_of(flow: &Flow, segment: &Segment) -> SegmentKind {
     // was lost; nor what the server of a host that died may have answered.
     if segment.ack == flow.server.nxt
         && segment.seq == flow.log.ack
-        && !segment.seq.before(flow.log.answered)
-        && (flow.log.restored == Restored::Not || segment.ack.after(flow.log.heard))
+        && !segment.seq.before(flow.log.former_ack)
+        && (flow.log.restored == Restored::Not || segment.ack.after(flow.log.client_received))
     {
         SegmentKind::Turn
     } else if flow.client.ack == flow.server.nxt {

@@ -12,7 +12,7 @@ use wire::{ChecksumMode, FlowKey, SeqNumber};
 
 use crate::{
     egress::LARGEST_WINDOW,
-    flow::{Flow, Said},
+    flow::{Flow, Response},
     packet::{Packet, Segment, length32},
     south::Shared,
 };
@@ -109,11 +109,11 @@ impl Shared {
         if take == 0 {
             return;
         }
-        flow.verify.asked = segment.ack;
+        flow.verify.request_end = segment.ack;
         self.link_head(packet, flow, segment, (skip, take), now_ns);
         let payload = usize::try_from(skip + take).unwrap_or(usize::MAX);
         let len = segment.headers_len() + payload;
-        let asked = flow.verify.asked;
+        let asked = flow.verify.request_end;
         let kind = FrameKind::Outstream {
             from,
             asked: Some(asked),
@@ -136,10 +136,10 @@ impl Shared {
     fn tell_asked(&mut self, packet: &Packet, flow: &mut Flow, segment: &Segment, now_ns: u64) {
         let heard = segment.ack;
         let is_linked = self.settings.link && self.settings.verify_head > 0;
-        if !is_linked || !heard.after(flow.verify.asked) {
+        if !is_linked || !heard.after(flow.verify.request_end) {
             return;
         }
-        flow.verify.asked = heard;
+        flow.verify.request_end = heard;
         let was_doubted = flow.log.doubt.is_some_and(|doubt| heard.after(doubt));
         if heard.after(flow.log.stable) || was_doubted {
             self.link_head(packet, flow, segment, (0, 0), now_ns);
@@ -157,16 +157,16 @@ impl Shared {
         seq: SeqNumber,
     ) {
         let begins = segment.payload(&packet.bytes);
-        let new = seq == flow.client.spoken && flow.verify.said == Said::Nothing;
+        let new = seq == flow.client.response_start && flow.verify.response == Response::None;
         if !self.settings.link || !new || begins.is_empty() {
             return;
         }
         let interim = b"HTTP/1.? 1"; // in place of the question mark any minor version
         let mut both = begins.iter().zip(interim);
         if both.any(|(byte, wanted)| *wanted != b'?' && byte != wanted) {
-            flow.verify.said = Said::Answer;
+            flow.verify.response = Response::Begun;
         } else if begins.get(10..12) == Some(b"01") {
-            flow.verify.said = Said::OtherProtocol;
+            flow.verify.response = Response::OtherProtocol;
         }
     }
 

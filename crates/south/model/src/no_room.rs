@@ -82,7 +82,7 @@ pub(crate) fn told_of(flow: &Flow, ack: SeqNumber, all: bool) -> SeqNumber {
         return ack;
     }
     // One byte more, once: Linux before 6.6 takes a closed window only from an acknowledgement of new bytes.
-    let least = flow.splice.una + u32::from(in_vain && !flow.splice.held);
+    let least = flow.splice.una + u32::from(in_vain && !flow.splice.ack_withheld);
     let most = client_heard(flow) - HELD_BACK + u32::from(in_vain);
     let most = most.max_seq(least);
     if most.before(ack) { most } else { ack }
@@ -96,7 +96,7 @@ pub(crate) fn note_told(flow: &mut Flow, ack: SeqNumber) {
     flow.splice.una = flow.splice.una.max_seq(ack);
     let una = flow.splice.una;
     let behind = una.before(client_heard(flow)) && una.before(flow.splice.nxt);
-    flow.splice.held = has_no_room(flow) && !flow.whole_segments && behind;
+    flow.splice.ack_withheld = has_no_room(flow) && !flow.whole_segments && behind;
 }
 
 #[cfg(test)]

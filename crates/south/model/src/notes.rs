@@ -130,7 +130,7 @@ impl Shared {
         let is_request =
             (1..=PAYLOAD).contains(&length) && !segment.flags.contains(wire::Flags::FIN);
         let note = self.notes.of(key, flow);
-        if !flow.log.caught_up
+        if !flow.log.all_acked
             || note.is_none_or(|note| note.left != SeqNumber(0))
             || !is_request
             || !is_next
@@ -141,7 +141,7 @@ impl Shared {
         {
             return false;
         }
-        flow.log.caught_up = false;
+        flow.log.all_acked = false;
         if let Some(note) = self.notes.of(key, flow) {
             note.left = flow.client.nxt;
         }
@@ -167,11 +167,12 @@ impl Shared {
 /// Is a copy due, for the logger to know about where the client is, or for the client to go on?
 fn is_copy_due(flow: &Flow, segment: &Segment, now_ns: u64) -> bool {
     let log = &flow.log;
-    let is_hasty = log.hasty_ns != 0 && now_ns.saturating_sub(log.hasty_ns) < TIME;
-    is_hasty
+    let is_early_ack_recent =
+        log.early_ack_ns != 0 && now_ns.saturating_sub(log.early_ack_ns) < TIME;
+    is_early_ack_recent
         || now_ns.saturating_sub(log.copied_ns) > TIME
         || !segment.seq.before(log.copied + BYTES)
-        || !segment.ack.before(log.told + progress_step(flow))
+        || !segment.ack.before(log.copied_ack + progress_step(flow))
 }
 
 /// The logger hears how far a client is that only listens, this many bytes behind at the most.
@@ -183,6 +184,6 @@ pub(crate) fn progress_step(flow: &Flow) -> u32 {
 /// The server says something that acknowledges so much.
 pub(crate) fn catches_up(flow: &mut Flow, segment: &Segment, ack: SeqNumber) {
     if segment.payload_len > 0 {
-        flow.log.caught_up = ack == flow.client.nxt;
+        flow.log.all_acked = ack == flow.client.nxt;
     }
 }

@@ -17,10 +17,10 @@
 //!
 //! A server with state (north side) is beyond what a replay could get wrong: it has said what it has said,
 //! and nothing was acknowledged that was not recorded as long as anybody looked after it. Its client is
-//! believed if it is *ahead*, too, by what it has sent to a host that did not hear it any more; or it would
+//! believed if it has sent beyond the record, too, to a host that did not receive that any more; or it would
 //! have to wait until it sends that again, for its timer that doubles with each try. If more was acknowledged
-//! after all, the connection stands still, since what comes next never comes: `ahead` stays until the client
-//! has sent bytes from a place that is recorded, and one with which it stays for too long is reset by `serve`.
+//! after all, the connection stands still, since what comes next never comes: `snd_beyond_stable` stays until the
+//! client has sent bytes from a place that is recorded. `serve` resets a client with which it stays for too long.
 //!
 //! Who only guesses must not pass for it, so it is believed no further than it can be from what is
 //! recorded:
@@ -62,8 +62,8 @@ impl Flow {
     /// The end of what the client may have been sent. Its dead host may have sent more than was heard
     /// of: at most what the client had room for then.
     pub(crate) fn may_have(&self) -> SeqNumber {
-        if self.log.restored != Restored::Not && self.log.reach.after(self.server.nxt) {
-            self.log.reach
+        if self.log.restored != Restored::Not && self.log.client_wnd_edge.after(self.server.nxt) {
+            self.log.client_wnd_edge
         } else {
             self.server.nxt
         }
@@ -72,7 +72,9 @@ impl Flow {
     /// What has been sent since reaches as far as what the dead host may have sent: all that the client
     /// can have is known, as of any other flow.
     pub(crate) fn forget_dead_host(&mut self) {
-        if self.server.nxt.after(self.log.heard) && !self.log.reach.after(self.server.nxt) {
+        if self.server.nxt.after(self.log.client_received)
+            && !self.log.client_wnd_edge.after(self.server.nxt)
+        {
             self.log.restored = Restored::Not;
         }
     }
@@ -80,7 +82,7 @@ impl Flow {
     /// What the client acknowledges, and was not sent by this host, it has from the dead one.
     pub(crate) fn hear_late(&mut self, segment: &Segment) {
         if segment.ack.after(self.server.nxt) {
-            self.log.heard = self.log.heard.max_seq(segment.ack);
+            self.log.client_received = self.log.client_received.max_seq(segment.ack);
         }
     }
 
@@ -94,13 +96,13 @@ impl Flow {
     /// place is, and what the server has to say again before.
     #[must_use]
     pub fn doubt(&self) -> Option<(SeqNumber, SeqNumber)> {
-        let heard = self.log.heard;
+        let heard = self.log.client_received;
         let is_said_again = self.mode == Mode::Spliced && self.said_so_far().at_or_after(heard);
         let in_doubt = match self.log.restored {
             _ if self.log.stateful => false,
-            Restored::Untold => true, // it may have heard more
-            Restored::Heard => heard.after(self.verify.heads_to) && !is_said_again,
-            Restored::Not | Restored::Silent | Restored::Told => false,
+            Restored::GapUnknown => true, // it may have heard more
+            Restored::Confirmed => heard.after(self.verify.heads_to) && !is_said_again,
+            Restored::Not | Restored::Unconfirmed | Restored::GapKnown => false,
         };
         let from = self.log.doubt.filter(|_| in_doubt)?;
         Some((from, heard))
@@ -110,7 +112,7 @@ impl Flow {
     /// had read by then: what follows from that is compared, too, before it is of any use.
     #[must_use]
     pub fn compares_all_heard(&self) -> bool {
-        self.digest.says_again() && !self.log.heard.after(self.digest.sent.next)
+        self.digest.says_again() && !self.log.client_received.after(self.digest.sent.next)
     }
 
     /// The replay gives what is in doubt to the server when that has said again what the client has heard. A server may
@@ -118,9 +120,9 @@ impl Flow {
     /// enough.
     pub(crate) fn comes_too_soon(&mut self, segment: &Segment) -> bool {
         let is_doubted = self.is_doubted(segment) && !self.compares_all_heard();
-        let ends = self.said_so_far() + 1 == self.log.heard;
-        if is_doubted && ends && self.log.lacks.is_none() {
-            self.log.lacks = Some(self.log.heard - 1);
+        let ends = self.said_so_far() + 1 == self.log.client_received;
+        if is_doubted && ends && self.log.unrecorded_from.is_none() {
+            self.log.unrecorded_from = Some(self.log.client_received - 1);
         }
         is_doubted && !ends
     }
@@ -132,13 +134,13 @@ impl Flow {
         segment: &Segment,
         seq: SeqNumber,
     ) -> Option<SeqNumber> {
-        let lacks = self.log.lacks.filter(|_| !self.log.stateful)?;
-        if !seq.before(self.log.heard) {
-            self.log.lacks = None; // it has come past that
+        let lacks = self.log.unrecorded_from.filter(|_| !self.log.stateful)?;
+        if !seq.before(self.log.client_received) {
+            self.log.unrecorded_from = None; // it has come past that
             return None;
         }
         let end = seq + length32(segment.payload_len);
-        let is_unheard = lacks.before(self.log.heard) && end.after(lacks);
+        let is_unheard = lacks.before(self.log.client_received) && end.after(lacks);
         is_unheard.then(|| seq.max_seq(lacks))
     }
 
@@ -154,8 +156,8 @@ impl Flow {
         let known = self.server.nxt.max_seq(segment.ack);
         let edges = options.sack_edges.clone().step_by(4);
         for edge in edges.map(|at| SeqNumber(read32(&segment.header, at))) {
-            if edge.after(known) && !edge.after(self.log.reach) {
-                self.log.heard = self.log.heard.max_seq(edge);
+            if edge.after(known) && !edge.after(self.log.client_wnd_edge) {
+                self.log.client_received = self.log.client_received.max_seq(edge);
             }
         }
     }
@@ -164,9 +166,11 @@ impl Flow {
     /// ahead of the record, are as good.
     fn hear_first(&mut self, segment: &Segment, options: &Options) {
         let room = u32::from(segment.window) << (self.client.window_scale & 15);
-        self.log.reach = segment.ack + room;
-        if !self.log.heard.after(segment.ack) || self.log.heard.after(self.log.reach) {
-            self.log.heard = segment.ack;
+        self.log.client_wnd_edge = segment.ack + room;
+        if !self.log.client_received.after(segment.ack)
+            || self.log.client_received.after(self.log.client_wnd_edge)
+        {
+            self.log.client_received = segment.ack;
         }
         self.hear_blocks(segment, options);
     }
@@ -184,7 +188,7 @@ impl Flow {
 
     /// A client that says what is not recorded, and never what it has behind a hole.
     fn never_tells(&self) -> bool {
-        let is_of_interest = self.log.doubt.is_some() && self.log.restored == Restored::Silent;
+        let is_of_interest = self.log.doubt.is_some() && self.log.restored == Restored::Unconfirmed;
         is_of_interest && !self.server.sack
     }
 
@@ -198,21 +202,21 @@ impl Flow {
         verify_head: u32,
     ) -> Option<Restored> {
         let is_of_no_interest = self.log.stateful || self.log.doubt.is_none();
-        let is_told = is_of_no_interest || self.log.restored == Restored::Told;
+        let is_told = is_of_no_interest || self.log.restored == Restored::GapKnown;
         if is_told || self.tells(segment, options) {
-            return Some(Restored::Heard);
+            return Some(Restored::Confirmed);
         }
         let has_said_more = segment.end().after(self.log.stable);
         if self.server.sack || has_said_more {
-            return Some(Restored::Untold);
+            return Some(Restored::GapUnknown);
         }
         // What is recorded, or a keep-alive, does not show what comes behind that.
         let shows_all = segment.sequence_len() == 0 && segment.seq == self.log.stable;
         let is_answered = self.verify.head_left < verify_head;
         let heard = if is_answered {
-            Restored::Heard
+            Restored::Confirmed
         } else {
-            Restored::Untold
+            Restored::GapUnknown
         };
         shows_all.then_some(heard)
     }
@@ -245,7 +249,10 @@ impl Flow {
 
     /// Is this a SYN of a client that had never heard of the connection?
     pub(crate) fn never_was(&self, syn: &Segment) -> bool {
-        matches!(self.log.restored, Restored::Silent | Restored::Told) && syn.seq == self.client.isn
+        matches!(
+            self.log.restored,
+            Restored::Unconfirmed | Restored::GapKnown
+        ) && syn.seq == self.client.isn
     }
 }
 
@@ -279,10 +286,10 @@ impl Shared {
             // What is not recorded comes again, maybe without blocks.
             if flow.tells(segment, options) {
                 flow.hear_first(segment, options);
-                flow.log.restored = Restored::Told;
+                flow.log.restored = Restored::GapKnown;
             } else if flow.never_tells() {
                 flow.hear_first(segment, options);
-                flow.log.restored = Restored::Untold;
+                flow.log.restored = Restored::GapUnknown;
                 self.emit(late, now_ns);
             }
             return false;
@@ -300,7 +307,7 @@ impl Shared {
             flow.server.tsval = tsecr;
             flow.log.tsecr = tsval;
         }
-        flow.log.ahead = is_ahead;
+        flow.log.snd_beyond_stable = is_ahead;
         flow.log.restored = heard;
         self.emit(late, now_ns); // who has not told all is asked at once
         true
@@ -316,8 +323,8 @@ impl Shared {
         now_ns: u64,
     ) {
         let flow_id = flow.id;
-        if flow.log.restored == Restored::Untold && flow.tells(segment, options) {
-            flow.log.restored = Restored::Heard;
+        if flow.log.restored == Restored::GapUnknown && flow.tells(segment, options) {
+            flow.log.restored = Restored::Confirmed;
             self.emit(EventKind::Late { key, flow: flow_id }, now_ns);
         }
     }
@@ -381,16 +388,16 @@ pub fn newest_records(recorded: Vec<Recorded>) -> (Vec<Recorded>, Vec<FlowId>) {
 pub fn restored_flow(recorded: &Recorded, summary: &RecordSummary, verify_head: u32) -> Flow {
     let (beginning, handshake) = (&recorded.beginning, &recorded.beginning.handshake);
     let end = summary.stable_seq + u32::from(summary.client_fin.is_some());
-    let edge = end + (u32::from(u16::MAX) << handshake.window_scale);
+    let rcv_wnd_edge = end + (u32::from(u16::MAX) << handshake.window_scale);
     let sent = recorded.acknowledged;
     // Sequence numbers are positions modulo 2^32.
     let position = u32::try_from(sent & u64::from(u32::MAX)).unwrap_or(0);
-    let heard = beginning.server_isn + 1 + position;
+    let received = beginning.server_isn + 1 + position;
     let turn = summary.turn_outstream;
     let answer = summary.answers[1].max_seq(turn);
     let head_next = summary.outstream_end.unwrap_or(answer).max_seq(answer);
     let head_left = verify_head.saturating_sub(head_next.distance_from(answer).unwrap_or(0));
-    let of_turn = heard.distance_from(turn).unwrap_or(0);
+    let of_turn = received.distance_from(turn).unwrap_or(0);
     let (tsval, tsecr) = newest_timestamps(recorded);
     Flow {
         id: beginning.flow,
@@ -401,43 +408,43 @@ pub fn restored_flow(recorded: &Recorded, summary: &RecordSummary, verify_head: 
         client: ClientHalf {
             isn: beginning.client_isn,
             nxt: end,
-            ack: heard,
+            ack: received,
             tsval,
-            window: u16::MAX, // until it is heard
+            window: u16::MAX, // until its first segment
             window_scale: handshake.client_scale,
             reset: false,
-            spoken: turn,
+            response_start: turn,
         },
         server: ServerHalf {
             isn: beginning.server_isn,
             sent,
-            nxt: heard,
+            nxt: received,
             ack: end,
-            edge,
+            rcv_wnd_edge,
             tsval: tsecr,
             window_scale: handshake.window_scale,
             timestamps: handshake.timestamps,
             sack: handshake.sack,
-            answered: true,
+            synack_seen: true,
         },
         verify: VerifyHalf {
             head_sent: sent.saturating_sub(of_turn.into()),
             head_next,
             heads_to: summary.outstream_end.unwrap_or(summary.server_isn + 1),
-            asked: summary.doubt,
+            request_end: summary.doubt,
             head_left,
             ..VerifyHalf::default()
         },
         log: LogHalf {
             stable: end,
             ack: end,
-            edge,
-            told: heard,
-            heard,
-            answered: end,
+            rcv_wnd_edge,
+            copied_ack: received,
+            client_received: received,
+            former_ack: end,
             doubt: (verify_head > 0).then_some(summary.doubt),
-            lacks: (head_left > 0).then_some(head_next),
-            restored: Restored::Silent,
+            unrecorded_from: (head_left > 0).then_some(head_next),
+            restored: Restored::Unconfirmed,
             ..LogHalf::default()
         },
         ..Flow::default()

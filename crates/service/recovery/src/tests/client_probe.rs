@@ -6,7 +6,7 @@ use super::model::{Manner, Model, Peer, key, ms};
 use crate::{Action, Cause, GaveUp, LostReason, Stage};
 
 fn silent(id: u64) -> Peer {
-    Peer::new(id, 10, 5).change(|peer| peer.flow.log.restored = Restored::Silent)
+    Peer::new(id, 10, 5).change(|peer| peer.flow.log.restored = Restored::Unconfirmed)
 }
 
 fn calls(model: &Model, id: u64) -> usize {
@@ -18,13 +18,13 @@ fn calls(model: &Model, id: u64) -> usize {
 /// It speaks: the data plane tells.
 fn speak(model: &mut Model, id: u64) {
     let mut peer = model.peer(id).clone();
-    peer.flow.log.restored = Restored::Heard;
+    peer.flow.log.restored = Restored::Confirmed;
     model.late(peer);
 }
 
 #[test]
 fn silent_clients_are_probed() {
-    let heard = silent(1).change(|peer| peer.flow.log.restored = Restored::Heard);
+    let heard = silent(1).change(|peer| peer.flow.log.restored = Restored::Confirmed);
     let mut model = Model::new([heard, silent(2)]);
     model.cause = Cause::Host;
     model.die_and_return();
@@ -51,7 +51,7 @@ fn silent_clients_are_probed() {
 fn client_without_sack_is_probed_or_reset() {
     let untold = |id, sack| {
         silent(id).change(|peer| {
-            peer.flow.log.restored = Restored::Untold;
+            peer.flow.log.restored = Restored::GapUnknown;
             peer.flow.server.sack = sack;
         })
     };
@@ -85,7 +85,7 @@ fn silent_client_is_reset_at_timeout() {
 fn client_ahead_of_record_is_reset() {
     let heard = |id, recorded: Option<u32>| {
         Peer::new(id, 10, 10_000).change(|peer| {
-            peer.flow.log.restored = Restored::Heard;
+            peer.flow.log.restored = Restored::Confirmed;
             let record = peer.record.as_mut().expect("a record");
             record.outstream_end = recorded.map(|bytes| record.turn_outstream + bytes);
             record.answers = [record.turn_outstream; 2];
@@ -112,8 +112,8 @@ fn client_ahead_of_record_is_reset() {
 fn sacked_output_counts_as_received() {
     let behind = |id, bytes: u32| {
         Peer::new(id, 10, 10_000).change(|peer| {
-            peer.flow.log.restored = Restored::Heard;
-            peer.flow.log.heard = peer.flow.client.ack + bytes;
+            peer.flow.log.restored = Restored::Confirmed;
+            peer.flow.log.client_received = peer.flow.client.ack + bytes;
             let record = peer.record.as_mut().expect("a record");
             record.answers = [peer.flow.client.ack; 2];
         })
@@ -133,7 +133,7 @@ fn each_unrecorded_response_resets() {
     // The turn began at 5000; the client has 10,000. The head of its first answer is recorded.
     let heard = |id, answers: [u32; 2], recorded: u32| {
         Peer::new(id, 10, 10_000).change(|peer| {
-            peer.flow.log.restored = Restored::Heard;
+            peer.flow.log.restored = Restored::Confirmed;
             let record = peer.record.as_mut().expect("a record");
             record.answers = answers.map(|at| record.turn_outstream + at);
             record.outstream_end = Some(record.turn_outstream + recorded);

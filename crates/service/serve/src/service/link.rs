@@ -11,7 +11,7 @@ use protocol::{
     mirror::{CloseReason, FrameKind, MirrorFrame},
 };
 use recovery::{ReplayMode, Stage};
-use south_model::{Flow, Said, released_ack};
+use south_model::{Flow, Response, released_ack};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use super::Service;
@@ -371,7 +371,7 @@ impl Service {
             // If it rests, its next turn begins here: the logger knows before the first segment.
             let at = (flow.server.ack, flow.server.nxt);
             let rests = (flow.client.nxt, flow.client.ack) == at;
-            if rests && flow.verify.said == Said::Answer {
+            if rests && flow.verify.response == Response::Begun {
                 self.resume(key, &flow, at)?;
             }
             // One that waits already is no error, and waits.

@@ -395,7 +395,7 @@ impl Service {
             flow.log.stateful = stateful;
             // All beginnings of answers are recorded. (Who can say what lies behind a hole is asked nevertheless.)
             if former == FormerInstance::HandedOver && !flow.server.sack {
-                flow.log.restored = Restored::Told;
+                flow.log.restored = Restored::GapKnown;
             }
             match self.resources.plane.restore(key, &flow) {
                 Ok(()) => restored.push((key, id)),

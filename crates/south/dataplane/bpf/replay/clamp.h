@@ -132,7 +132,7 @@ __noinline int note_own(struct __sk_buff *skb, struct flow *f, const struct pack
 	struct log_half *log = &f->log;
 	__u32 blocks = o->sack ? (__u32)(o->sack_len - 2) / 8 : 0;
 	advance(&log->ack, p->ack);
-	advance(&log->edge, edge);
+	advance(&log->rcv_wnd_edge, edge);
 	log->ece = p->flags & TCP_ECE;
 	log->block_count = blocks > SERVER_BLOCKS ? SERVER_BLOCKS : blocks;
 	for (__u32 i = 0; i < SERVER_BLOCKS; i++) {
@@ -151,13 +151,13 @@ __noinline int note_own(struct __sk_buff *skb, struct flow *f, const struct pack
 
 static __always_inline void hold(struct log_half *log, __u32 ack)
 {
-	__u32 count = log->held_count;
-	if (count && !after(ack, log->held[(count - 1) & (HELD_ACKS - 1)]))
+	__u32 count = log->deferred_count;
+	if (count && !after(ack, log->deferred[(count - 1) & (DEFERRED_ACKS - 1)]))
 		return;
-	if (count >= HELD_ACKS)
-		count = HELD_ACKS - 1;
-	log->held[count & (HELD_ACKS - 1)] = ack;
-	log->held_count = count + 1;
+	if (count >= DEFERRED_ACKS)
+		count = DEFERRED_ACKS - 1;
+	log->deferred[count & (DEFERRED_ACKS - 1)] = ack;
+	log->deferred_count = count + 1;
 }
 
 /* The highest of the held ACKs that the logger's word sets free. */
@@ -165,16 +165,16 @@ static __always_inline bool released(struct log_half *log, __u32 *ack)
 {
 	__u32 kept = 0;
 	bool any = false;
-	for (__u32 i = 0; i < HELD_ACKS && i < log->held_count; i++) {
-		__u32 held = log->held[i];
+	for (__u32 i = 0; i < DEFERRED_ACKS && i < log->deferred_count; i++) {
+		__u32 held = log->deferred[i];
 		if (after(held, log->stable)) {
-			log->held[kept++ & (HELD_ACKS - 1)] = held;
+			log->deferred[kept++ & (DEFERRED_ACKS - 1)] = held;
 		} else {
 			*ack = held;
 			any = true;
 		}
 	}
-	log->held_count = kept;
+	log->deferred_count = kept;
 	return any;
 }
 
@@ -188,8 +188,8 @@ __noinline int stays_here(struct flow *f, const struct packet *p, __u32 previous
 		return false;
 	__u32 edge = ack + (window << (f->server.window_scale & 15));
 	if (f->log.note && after(p->ack, f->log.stable))
-		f->log.hasty_ns = bpf_ktime_get_ns();
-	bool useless = after(p->ack, previous) && ack == f->server.ack && !after(edge, f->server.edge);
+		f->log.early_ack_ns = bpf_ktime_get_ns();
+	bool useless = after(p->ack, previous) && ack == f->server.ack && !after(edge, f->server.rcv_wnd_edge);
 	/* A server that repeats itself answers a client that does: it is told what it can be, or it
 	 * would send the same segment for ever. It may have been told before, and not have heard it. */
 	bool repeats = p->ack == previous;
@@ -216,7 +216,7 @@ static __always_inline void clamp_blocks(struct scratch *sc, struct flow *f, con
 static __always_inline void catches_up(struct flow *f, const struct packet *p, __u32 ack)
 {
 	if (p->payload_len)
-		f->log.caught_up = ack == f->client.nxt;
+		f->log.all_acked = ack == f->client.nxt;
 }
 
 /* A segment of the client's first server. */
@@ -254,7 +254,7 @@ __noinline int egress_clamped(struct __sk_buff *skb, struct flow *f, const struc
 			count(COUNT_ACKS_CLAMPED);
 	}
 	advance(&f->server.ack, ack);
-	advance(&f->server.edge, ack + ((__u32)window << (f->server.window_scale & 15)));
+	advance(&f->server.rcv_wnd_edge, ack + ((__u32)window << (f->server.window_scale & 15)));
 	catches_up(f, p, ack);
 	return TCX_NEXT;
 }
@@ -314,7 +314,7 @@ static __always_inline int tell_client(struct __sk_buff *skb, struct service *s,
 				       const struct flow_key *key, struct flow *f, __u32 ack, bool own)
 {
 	struct log_half *log = &f->log;
-	__u16 window = window_up_to(f, log->edge, ack);
+	__u16 window = window_up_to(f, log->rcv_wnd_edge, ack);
 	__u32 len = TCP_HEADER_MIN;
 	__u8 *h = sc->header.edit;
 	__builtin_memset(h, 0, 64);
@@ -344,7 +344,7 @@ static __always_inline int tell_client(struct __sk_buff *skb, struct service *s,
 	h[TCP_DATA_OFFSET] = (len / 4) << 4;
 	log->withheld = 0;
 	advance(&f->server.ack, ack);
-	advance(&f->server.edge, ack + ((__u32)window << (f->server.window_scale & 15)));
+	advance(&f->server.rcv_wnd_edge, ack + ((__u32)window << (f->server.window_scale & 15)));
 	count(COUNT_ACKS_MADE);
 	return send_to_client(skb, s, sc, key, log, len, own);
 }
@@ -420,7 +420,7 @@ static __always_inline bool acknowledged(struct service *s, const struct link *l
 static __always_inline bool opened(struct service *s, const struct link_ack *a, const struct flow_key *key,
 				   struct flow *e)
 {
-	if (!bpf_map_lookup_elem(&synacks, key) || a->stable != e->client.isn + 1 || !e->server.answered ||
+	if (!bpf_map_lookup_elem(&synacks, key) || a->stable != e->client.isn + 1 || !e->server.synack_seen ||
 	    e->incarnation != s->incarnation || service_gated(s) || fenced(s))
 		return false;
 	e->log.stable = e->client.isn + 1;

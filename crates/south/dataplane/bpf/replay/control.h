@@ -27,7 +27,7 @@ static __always_inline void control_splice(struct service *s, struct flow *f, co
 	f->splice.instream = c->instream;
 	f->splice.outstream = c->outstream;
 	f->splice.ack = c->instream + 1;
-	f->splice.edge = c->instream + 1;
+	f->splice.rcv_wnd_edge = c->instream + 1;
 	f->verify.end = c->verify_end;
 	f->verify.compared = 0;
 	f->verify.tolerated = 0;
@@ -40,13 +40,13 @@ static __always_inline void control_splice(struct service *s, struct flow *f, co
 	__sync_fetch_and_add(&f->digest.changes, 1);
 	f->closed_ns = 0;
 	f->server_closing = NOT_CLOSING;
-	advance(&f->log.answered, f->log.ack);
+	advance(&f->log.former_ack, f->log.ack);
 	f->log.ack = c->instream + 1;
-	f->log.edge = c->instream + 1;
+	f->log.rcv_wnd_edge = c->instream + 1;
 	f->log.block_count = 0;
-	f->log.held_count = 0;
+	f->log.deferred_count = 0;
 	f->log.note = 0;
-	f->log.caught_up = 0;
+	f->log.all_acked = 0;
 	f->given_ns = bpf_ktime_get_ns();
 	f->incarnation = s->incarnation; /* last: from here on its packets may pass */
 }
@@ -60,16 +60,16 @@ static __always_inline void control_graft(struct service *s, struct flow *f, con
 	f->splice.isn = c->outstream - 1;
 	f->splice.nxt = c->outstream;
 	f->splice.una = c->outstream;
-	f->splice.edge = f->splice.ack + (__u32)c->argument;
+	f->splice.rcv_wnd_edge = f->splice.ack + (__u32)c->argument;
 	f->splice.window_scale = f->server.window_scale;
 	f->splice.first_tsval = f->server.tsval;
-	f->log.edge = f->splice.edge;
+	f->log.rcv_wnd_edge = f->splice.rcv_wnd_edge;
 	advance(&f->log.stable, f->splice.ack);
 	if (!after(f->client.nxt, f->log.stable))
-		f->log.ahead = 0;
+		f->log.snd_beyond_stable = 0;
 	if (f->log.restored) { /* its client may know that already */
 		advance(&f->server.ack, f->splice.ack);
-		advance(&f->server.edge, f->splice.ack);
+		advance(&f->server.rcv_wnd_edge, f->splice.ack);
 	}
 	f->mode = FLOW_SPLICED;
 }

@@ -8,7 +8,7 @@
  * places: where the client's last known acknowledgement is, before a byte behind that leaves, and at the end of the old
  * outstream, before a new byte leaves. Segments of the replay between the two places wait (egress.h): the program
  * drops a segment, and the server's TCP sends the same bytes later. A server with a full window would wait for ever.
- * After HELD_MOST repetitions the segment leaves, and the end is compared when the server reaches the end.
+ * After MOST_RETRANSMITS repetitions the segment leaves, and the end is compared when the server reaches the end.
  *
  * A third place is wherever a request of the client waits in the replay for all that the client had heard before it
  * (recovery::replay). The digest of that is recorded where the verifier's record of beginnings has gaps.
@@ -38,7 +38,7 @@
 /* An unused budget is kept for this time, microseconds. */
 #define DIGEST_BURST_US 16384
 /* Repetitions, after a timer, of a segment that waits, before the segment leaves. */
-#define HELD_MOST 2
+#define MOST_RETRANSMITS 2
 /* No longer turn is replayed: numbers further apart than half of the sequence space have no order (RFC 9293 3.4). */
 #define LONGEST_TURN ((1U << 31) - (1U << 26))
 
@@ -390,9 +390,9 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 	}
 	__sync_fetch_and_add(&d->changes, 1);
 	differs = differs || (again && differs_from_wanted(d));
-	if (!again && s->link && !d->sampled && from / DIGEST_TOLD != d->now.next / DIGEST_TOLD) {
+	if (!again && s->link && !d->sampled && from / DIGEST_INTERVAL != d->now.next / DIGEST_INTERVAL) {
 		/* A record that begins with this turn needs the digest of that place, too: only so is the other one comparable. */
-		if (before(from, d->turn.next) || from / DIGEST_TOLD == d->turn.next / DIGEST_TOLD)
+		if (before(from, d->turn.next) || from / DIGEST_INTERVAL == d->turn.next / DIGEST_INTERVAL)
 			mirror_said(f, &d->turn);
 		mirror_said(f, &d->now);
 	}
@@ -429,9 +429,9 @@ static __always_inline bool waits_for_digest(struct flow *f, __u32 seq, bool rep
 {
 	if (!says_again(f))
 		return false;
-	if (repeated && !after(seq, f->client.ack) && f->digest.held < HELD_MOST)
-		f->digest.held++;
-	return f->digest.held < HELD_MOST;
+	if (repeated && !after(seq, f->client.ack) && f->digest.retransmits < MOST_RETRANSMITS)
+		f->digest.retransmits++;
+	return f->digest.retransmits < MOST_RETRANSMITS;
 }
 
 /* All but how often they have changed. */
@@ -499,6 +499,6 @@ static __always_inline void digest_again(const struct service *s, struct flow *f
 	} else {
 		d->comparison = outstream == d->sent.next ? HAS_COMPARED : COMPARES;
 	}
-	d->held = 0;
+	d->retransmits = 0;
 	d->wants = false;
 }

@@ -146,7 +146,7 @@ static __always_inline void observe_server(struct flow *f, const struct packet *
 	sent_up_to(f, p->seq + sequence_len(p));
 	if (p->flags & TCP_ACK) {
 		advance(&f->server.ack, p->ack);
-		advance(&f->server.edge, p->ack + window_of(p, f->server.window_scale));
+		advance(&f->server.rcv_wnd_edge, p->ack + window_of(p, f->server.window_scale));
 	}
 	if (o->timestamps)
 		f->server.tsval = option_tsval(sc->header.tcp, o);
@@ -159,13 +159,13 @@ static __always_inline void egress_synack(const struct service *s, struct flow *
 	struct options o = find_options(&sc->header, p, false);
 	/* Another answer than before (the request's socket expired, or its cookie did) is another
 	 * connection: a logger refuses other numbers for the one that it knows. */
-	if (e->server.answered && e->server.isn != p->seq)
+	if (e->server.synack_seen && e->server.isn != p->seq)
 		replace_half_open(s, e);
 	e->server.isn = p->seq;
 	e->server.nxt = p->seq + 1;
 	e->server.sent = 0;
 	e->server.ack = p->ack;
-	e->server.edge = p->ack + p->window; /* never scaled in a SYN, RFC 7323 2.2 */
+	e->server.rcv_wnd_edge = p->ack + p->window; /* never scaled in a SYN, RFC 7323 2.2 */
 	e->server.window_scale = scale_of(&o);
 	if (o.window_scale == WINDOW_SCALE_ABSENT)
 		e->client.window_scale = 0; /* one side's silence turns it off for both */
@@ -173,10 +173,10 @@ static __always_inline void egress_synack(const struct service *s, struct flow *
 	e->server.sack = o.sack_permitted;
 	if (o.timestamps)
 		e->server.tsval = option_tsval(sc->header.tcp, &o);
-	e->server.answered = 1;
+	e->server.synack_seen = 1;
 	begin_digests(s, e, p->seq + 1);
-	e->client.spoken = p->seq + 1;
-	e->verify.said = SAID_ANSWER; /* to nothing: the client's first byte begins a turn */
+	e->client.response_start = p->seq + 1;
+	e->verify.response = RESPONSE_BEGUN; /* to nothing: the client's first byte begins a turn */
 }
 
 /* The same, for a connection that is to have a record behind a log link: it exists for the client
@@ -213,11 +213,11 @@ __noinline int egress_synack_linked(struct __sk_buff *skb, const struct flow_key
 	e->unprotected = PROTECTED;
 	e->log.stable = e->client.isn;
 	e->log.ack = p->ack; /* 0 is a number like any other: nothing is "after nothing" */
-	e->log.told = p->seq + 1;
-	e->log.answered = p->ack;
+	e->log.copied_ack = p->seq + 1;
+	e->log.former_ack = p->ack;
 	e->log.tsecr = e->client.tsval;
-	e->log.edge = e->server.edge;
-	note_own(skb, e, p, &o, e->server.edge);
+	e->log.rcv_wnd_edge = e->server.rcv_wnd_edge;
+	note_own(skb, e, p, &o, e->server.rcv_wnd_edge);
 	return open_record(skb, key, e, p);
 }
 
@@ -235,9 +235,9 @@ static __always_inline int egress_spliced_synack(struct __sk_buff *skb, struct s
 		f->splice.nxt = p->seq + 1;
 		f->splice.una = p->seq + 1;
 		f->splice.ack = p->ack;
-		f->splice.edge = p->ack + p->window;
+		f->splice.rcv_wnd_edge = p->ack + p->window;
 		f->log.ack = f->splice.ack;
-		f->log.edge = f->splice.edge;
+		f->log.rcv_wnd_edge = f->splice.rcv_wnd_edge;
 		f->splice.window_scale = scale_of(&o);
 		f->splice.delta_seq = f->splice.outstream - (p->seq + 1);
 		if (o.timestamps) {
@@ -285,7 +285,7 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct service *
 		write32(&sc->header.edit[TCP_ACK_SEQ], ack);
 		write16(&sc->header.edit[TCP_WINDOW], window);
 		advance(&f->server.ack, ack);
-		advance(&f->server.edge, ack + ((__u32)window << (f->server.window_scale & 15)));
+		advance(&f->server.rcv_wnd_edge, ack + ((__u32)window << (f->server.window_scale & 15)));
 	}
 	if (!(p->flags & TCP_RST))
 		sent_up_to(f, seq + sequence_len(p));
@@ -340,7 +340,7 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 	bool repeated = !after(end, f->splice.nxt);
 	if (!(p->flags & TCP_RST)) {
 		advance(&f->splice.ack, p->ack);
-		advance(&f->splice.edge, p->ack + window_of(p, f->splice.window_scale));
+		advance(&f->splice.rcv_wnd_edge, p->ack + window_of(p, f->splice.window_scale));
 	}
 	if ((p->payload_len && before(seq, f->verify.end) && !verify_replayed(skb, sc, f, p, seq)) ||
 	    !digest_replayed(skb, f, p, seq) || contradicts_unheard(f, p, seq)) {
@@ -414,9 +414,9 @@ static __always_inline bool is_unfound(struct flow *f, const struct packet *p)
 {
 	__u32 first = f->server.isn + 1;
 	if ((p->flags & (TCP_RST | TCP_ACK)) != TCP_RST || p->seq != first || f->server.nxt != first ||
-	    sequence_len(p) || f->closed_ns || f->client.nxt == f->client.isn + 1 || f->log.unfound)
+	    sequence_len(p) || f->closed_ns || f->client.nxt == f->client.isn + 1 || f->log.lookup_missed)
 		return false;
-	f->log.unfound = true;
+	f->log.lookup_missed = true;
 	return true;
 }
 
@@ -539,7 +539,7 @@ int egress(struct __sk_buff *skb)
 
 	/* No flow: a handshake, a connection that is not protected, or an answer to a stray. */
 	struct flow *e = bpf_map_lookup_elem(&half_open, &key);
-	bool stale = e && e->server.answered && e->incarnation != s->incarnation;
+	bool stale = e && e->server.synack_seen && e->incarnation != s->incarnation;
 	if (service_gated(s) || stale || ((p.flags & TCP_RST) && strays_dropped(s))) {
 		count(COUNT_GATED_OUT);
 		return TCX_DROP;

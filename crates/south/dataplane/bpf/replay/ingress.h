@@ -61,13 +61,13 @@
 static __always_inline __u32 may_have(const struct flow *f)
 {
 	/* Its dead host may have sent more than was heard of: at most what the client had room for then. */
-	return f->log.restored && after(f->log.reach, f->server.nxt) ? f->log.reach : f->server.nxt;
+	return f->log.restored && after(f->log.client_wnd_edge, f->server.nxt) ? f->log.client_wnd_edge : f->server.nxt;
 }
 
 static __always_inline bool acceptable(const struct flow *f, const struct packet *p)
 {
 	__u32 end = p->seq + sequence_len(p);
-	if (before(end, f->server.ack) || after(p->seq, f->server.edge))
+	if (before(end, f->server.ack) || after(p->seq, f->server.rcv_wnd_edge))
 		return false;
 	if (p->flags & TCP_RST)
 		return true;
@@ -106,12 +106,12 @@ static __always_inline bool observe_client(struct flow *f, const struct packet *
 		forget_dead_host(f);
 	}
 	if (sequence_len(p) && !after(p->seq, f->server.ack))
-		f->log.ahead = 0; /* what is missing comes */
+		f->log.snd_beyond_stable = 0; /* what is missing comes */
 	if (after(end, f->client.nxt)) {
 		f->client.nxt = end;
-		f->client.spoken = f->server.nxt;
-		if (f->verify.said == SAID_ANSWER)
-			f->verify.said = SAID_NOTHING;
+		f->client.response_start = f->server.nxt;
+		if (f->verify.response == RESPONSE_BEGUN)
+			f->verify.response = RESPONSE_NONE;
 	}
 	if (!before(p->ack, f->client.ack)) {
 		f->client.ack = p->ack;
@@ -123,7 +123,7 @@ static __always_inline bool observe_client(struct flow *f, const struct packet *
 static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s, struct flow *f,
 					const struct packet *p, const struct options *o)
 {
-	bool held = f->splice.held;
+	bool held = f->splice.ack_withheld;
 	begin_edit(&s->header);
 	if (p->flags & TCP_ACK) {
 		/* The client may have acknowledged more than the new server has said so far, but not
@@ -133,11 +133,11 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s
 			ack = f->splice.nxt;
 		ack = told_of(f, ack, !is_replaying(f));
 		note_told(f, ack);
-		held |= f->splice.held;
+		held |= f->splice.ack_withheld;
 		write32(&s->header.edit[TCP_ACK_SEQ], ack);
 		/* See overshoots(). The server's TCP and a connection tracker take a number at the edge. */
-		if (!sequence_len(p) && !(p->flags & TCP_RST) && after(p->seq, f->splice.edge))
-			write32(&s->header.edit[TCP_SEQ], f->splice.edge);
+		if (!sequence_len(p) && !(p->flags & TCP_RST) && after(p->seq, f->splice.rcv_wnd_edge))
+			write32(&s->header.edit[TCP_SEQ], f->splice.rcv_wnd_edge);
 		if (is_replaying(f) && p->window < self_ack_window(f))
 			write16(&s->header.edit[TCP_WINDOW], self_ack_window(f));
 	}
@@ -206,7 +206,7 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 	/* A SYN that is sent again changes nothing: Linux limits the rate of repeated SYN-ACKs, and
 	 * the one that we saw may be the only one. */
 	struct flow *known = bpf_map_lookup_elem(&half_open, key);
-	bool answered = known && known->server.answered && known->client.isn == p->seq;
+	bool answered = known && known->server.synack_seen && known->client.isn == p->seq;
 	/* If it was an earlier life that answered, the client's ACK may be on its way, and a second
 	 * answer would contradict the first. The client tries again. */
 	if (answered && known->incarnation != s->incarnation && answer_is_awaited(s, known)) {
@@ -259,7 +259,7 @@ static __always_inline struct flow *promote(struct service *s, const struct flow
 					  const struct packet *p, __u32 ifindex, bool *unheard)
 {
 	struct flow *e = bpf_map_lookup_elem(&half_open, key);
-	if (!e || !e->server.answered || !(p->flags & TCP_ACK) || (p->flags & TCP_RST))
+	if (!e || !e->server.synack_seen || !(p->flags & TCP_ACK) || (p->flags & TCP_RST))
 		return NULL;
 	/* The ACK itself may be lost or late: data tells as much, in any order. */
 	if (p->ack != e->server.isn + 1 || !acceptable(e, p))
@@ -269,7 +269,7 @@ static __always_inline struct flow *promote(struct service *s, const struct flow
 	e->client.ack = p->ack;
 	begin_head(s, e); /* a server may speak first */
 	e->verify.heads_to = e->server.nxt;
-	e->verify.asked = e->client.isn + 1;
+	e->verify.request_end = e->client.isn + 1;
 	e->ifindex = ifindex;
 	bool opened = s->link || mirror_note(e, MIRROR_OPENED, 0,
 					     ((__u64)e->server.isn << 32) | e->client.isn);
@@ -328,7 +328,7 @@ static __always_inline bool may_have_been_read(const struct service *s, const st
 	__u32 end = p->seq + p->payload_len, last = f->unprotected ? p->seq + 1 : end;
 	if (!s->link || !after(end, f->log.stable))
 		return false;
-	return !after(last, f->log.answered) ||
+	return !after(last, f->log.former_ack) ||
 	       (f->log.restored && (!f->log.is_doubtful || !after(last, f->log.doubt)));
 }
 
@@ -357,7 +357,7 @@ static __always_inline bool overshoots(const struct flow *f, const struct packet
 	if (f->mode != FLOW_SPLICED || is_closing(f) || end == p->seq || (p->flags & TCP_RST))
 		return false;
 	__u32 number = before(f->splice.ack, f->server.ack) ? end : p->seq;
-	return after(number, f->splice.edge);
+	return after(number, f->splice.rcv_wnd_edge);
 }
 
 /* Does the segment end before the number that the client was told? In a replay the new server's TCP may accept such a
@@ -382,12 +382,12 @@ static __always_inline void protect_again(struct service *s, const struct flow_k
 	__builtin_memset(&f->log, 0, sizeof(f->log));
 	f->log.stable = p->seq;
 	f->log.ack = f->server.ack;
-	f->log.answered = f->server.ack;
+	f->log.former_ack = f->server.ack;
 	f->log.tsecr = f->client.tsval;
-	f->log.edge = f->server.edge;
-	f->log.told = p->ack;
+	f->log.rcv_wnd_edge = f->server.rcv_wnd_edge;
+	f->log.copied_ack = p->ack;
 	f->verify.heads_to = p->ack;
-	f->verify.asked = p->seq;
+	f->verify.request_end = p->seq;
 	begin_digests(s, f, p->ack);
 	f->unprotected = PROTECTED;
 	emit_event(s, EVENT_REPROTECTED, key, f, 0, p->seq);
@@ -399,7 +399,7 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 {
 	struct options o = find_options(&sc->header, p, false);
 	bool gated = flow_stands_still(s, f);
-	bool answer = f->verify.said == SAID_ANSWER;
+	bool answer = f->verify.response == RESPONSE_BEGUN;
 	if (is_unheard(f) && !hear_restored(s, sc, key, f, p, &o)) {
 		count(COUNT_GATED_IN);
 		return TCX_DROP;

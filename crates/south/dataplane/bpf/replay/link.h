@@ -193,15 +193,15 @@ static __always_inline __u32 kind_of(const struct flow *f, const struct packet *
 		return SEGMENT_PLAIN;
 	/* Not a request that was answered, by this server or an earlier one, and comes again because its
 	 * copy was lost; nor what the server of a host that died may have answered. */
-	if (p->ack == f->server.nxt && p->seq == f->log.ack && !before(p->seq, f->log.answered) &&
-	    !(f->log.restored && !after(p->ack, f->log.heard)))
+	if (p->ack == f->server.nxt && p->seq == f->log.ack && !before(p->seq, f->log.former_ack) &&
+	    !(f->log.restored && !after(p->ack, f->log.client_received)))
 		return SEGMENT_TURN;
 	return f->client.ack == f->server.nxt ? SEGMENT_HEARD_ALL : SEGMENT_PLAIN;
 }
 
 static __always_inline void copied(struct flow *f, const struct packet *p, __u64 now)
 {
-	advance(&f->log.told, p->ack);
+	advance(&f->log.copied_ack, p->ack);
 	f->log.copied = p->seq + sequence_len(p);
 	f->log.copied_ns = now;
 }
@@ -291,7 +291,7 @@ __noinline int link_head(struct __sk_buff *skb, struct flow *f, const struct pac
 	skb->cb[CB_KEEP] = (skip ? keep - skip : take) << 16 | keep;
 	__u32 flags = SEGMENT_MODE | SEGMENT_HEAD | SEGMENT_UNFINISHED | (l->slot ? SEGMENT_SLOT : 0);
 	bpf_skb_load_bytes(skb, p->tcp_offset + TCP_ACK_SEQ, &told, 4);
-	flags |= ahead_of(f->verify.asked, bpf_ntohl(told)) << CB_ASKED_SHIFT;
+	flags |= ahead_of(f->verify.request_end, bpf_ntohl(told)) << CB_ASKED_SHIFT;
 	if (!send_copy(skb, s, f, path, flags, f->verify.heads_to))
 		return false;
 	if (take)
@@ -304,7 +304,7 @@ static __always_inline bool has_heard_all(const struct service *s, const struct 
 {
 	return linked(s, f) && s->link_up && f->digest.taken && (p->flags & TCP_ACK) && !(p->flags & TCP_RST) &&
 	       p->ack == f->client.ack && p->ack == f->server.nxt && p->ack != f->verify.heads_to &&
-	       p->ack != f->digest.told;
+	       p->ack != f->digest.link_sent;
 }
 
 /* Take the digest of all before `end`, if the server has said just that, and no samples were taken of it. A server that
@@ -340,7 +340,7 @@ __noinline int link_said(struct __sk_buff *skb, struct flow *f, const struct pac
 	__u32 read = f->mode == FLOW_SPLICED && after(f->splice.ack, f->log.ack) ? f->splice.ack : f->log.ack;
 	if (!send_copy(skb, s, f, path, flags, read))
 		return false;
-	f->digest.told = p->ack;
+	f->digest.link_sent = p->ack;
 	return true;
 }
 
@@ -348,7 +348,7 @@ static __always_inline bool is_progress(const struct service *s, const struct fl
 					const struct packet *p)
 {
 	return linked(s, f) && s->link_up && !sequence_len(p) && p->ack == f->client.ack &&
-	       !before(p->ack, f->log.told + progress_step(f));
+	       !before(p->ack, f->log.copied_ack + progress_step(f));
 }
 
 /* Cut a head to its length, and put the client's position behind a head (not behind a digest). False: the packet is too

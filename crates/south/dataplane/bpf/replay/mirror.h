@@ -78,7 +78,7 @@ static __always_inline void fill_header(struct mirror_header *h, __u8 kind, stru
 	h->server_ack = f->server.ack;
 	h->packet_len = packet_len;
 	h->captured_len = captured_len;
-	h->token = kind == MIRROR_OUTSTREAM ? ((__u64)f->verify.asked << 32) | f->verify.head_next : 0;
+	h->token = kind == MIRROR_OUTSTREAM ? ((__u64)f->verify.request_end << 32) | f->verify.head_next : 0;
 }
 
 /* A frame without a packet. */
@@ -239,9 +239,9 @@ static __always_inline void begin_head(const struct service *s, struct flow *f)
 static __always_inline void tell_asked(struct __sk_buff *skb, const struct service *s, struct flow *f,
 				       const struct packet *p)
 {
-	if (!s || !s->link || !s->verify_head || !after(p->ack, f->verify.asked))
+	if (!s || !s->link || !s->verify_head || !after(p->ack, f->verify.request_end))
 		return;
-	f->verify.asked = p->ack;
+	f->verify.request_end = p->ack;
 	if (after(p->ack, f->log.stable) || (f->log.is_doubtful && after(p->ack, f->log.doubt)))
 		link_head(skb, f, p, 0, 0);
 }
@@ -270,7 +270,7 @@ static __always_inline void mirror_head(struct __sk_buff *skb, struct flow *f, c
 		return;
 	if (take > p->payload_len - skip)
 		take = p->payload_len - skip;
-	f->verify.asked = p->ack;
+	f->verify.request_end = p->ack;
 	__u32 kind = MIRROR_OUTSTREAM;
 	/* If the logger has all of it, its coming once more is in no hurry. */
 	if (s && s->link && !link_head(skb, f, p, skip, take))
@@ -290,7 +290,7 @@ __noinline int hear_answer(struct __sk_buff *skb, struct flow *f, const struct p
 {
 	static const __u8 interim[10] = { 'H', 'T', 'T', 'P', '/', '1', '.', 0, ' ', '1' };
 	struct scratch *sc = the_scratch(SCRATCH_EGRESS); /* Linux 6.1 has no stack left for it */
-	if (!sc || !f || !p || seq != f->client.spoken || f->verify.said != SAID_NOTHING)
+	if (!sc || !f || !p || seq != f->client.response_start || f->verify.response != RESPONSE_NONE)
 		return 0;
 	__u8 *begins = sc->network; /* the first 12 bytes of what is said */
 	__builtin_memset(begins, 0, 16);
@@ -300,8 +300,8 @@ __noinline int hear_answer(struct __sk_buff *skb, struct flow *f, const struct p
 		return 0;
 	for (__u32 i = 0; i < sizeof(interim); i++)
 		if (i < len && i != 7 && begins[i] != interim[i])
-			f->verify.said = SAID_ANSWER;
-	if (f->verify.said == SAID_NOTHING && begins[10] == '0' && begins[11] == '1')
-		f->verify.said = SAID_OTHER_PROTOCOL;
+			f->verify.response = RESPONSE_BEGUN;
+	if (f->verify.response == RESPONSE_NONE && begins[10] == '0' && begins[11] == '1')
+		f->verify.response = RESPONSE_OTHER_PROTOCOL;
 	return 0;
 }

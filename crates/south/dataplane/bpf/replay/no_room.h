@@ -79,7 +79,7 @@ static __always_inline __u32 told_of(const struct flow *f, __u32 ack, bool all)
 		return ack;
 	__u32 most = client_heard(f) - HELD_BACK + in_vain;
 	/* One byte more, once: Linux before 6.6 takes a closed window only from an acknowledgement of new bytes. */
-	__u32 least = f->splice.una + (in_vain && !f->splice.held);
+	__u32 least = f->splice.una + (in_vain && !f->splice.ack_withheld);
 	if (before(most, least))
 		most = least;
 	return before(most, ack) ? most : ack;
@@ -91,6 +91,6 @@ static __always_inline void note_told(struct flow *f, __u32 ack)
 	if (after(ack, f->splice.nxt))
 		return;
 	advance(&f->splice.una, ack);
-	f->splice.held = has_no_room(f) && !f->whole_segments && before(f->splice.una, client_heard(f)) &&
+	f->splice.ack_withheld = has_no_room(f) && !f->whole_segments && before(f->splice.una, client_heard(f)) &&
 			 before(f->splice.una, f->splice.nxt);
 }

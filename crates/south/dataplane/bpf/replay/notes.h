@@ -127,19 +127,20 @@ static __always_inline bool copies_are_few(struct service *s, __u64 now)
 /* Is a copy due, for the logger to know about where the client is, or for the client to go on? */
 static __always_inline bool is_copy_due(const struct flow *f, const struct packet *p, __u64 now)
 {
-	return (f->log.hasty_ns && now - f->log.hasty_ns < NOTE_NS) || now - f->log.copied_ns > NOTE_NS || !before(p->seq, f->log.copied + NOTE_BYTES) ||
-	       !before(p->ack, f->log.told + progress_step(f));
+	return (f->log.early_ack_ns && now - f->log.early_ack_ns < NOTE_NS) || now - f->log.copied_ns > NOTE_NS ||
+	       !before(p->seq, f->log.copied + NOTE_BYTES) ||
+	       !before(p->ack, f->log.copied_ack + progress_step(f));
 }
 
 /* Need the logger have no copy of this segment? */
 static __always_inline bool is_left_to_notes(struct service *s, struct flow *f, struct note *n,
 					     const struct packet *p, __u64 now)
 {
-	if (!f->log.caught_up || n->left || !p->payload_len || p->payload_len > NOTE_PAYLOAD || (p->flags & TCP_FIN) ||
+	if (!f->log.all_acked || n->left || !p->payload_len || p->payload_len > NOTE_PAYLOAD || (p->flags & TCP_FIN) ||
 	    p->seq != f->log.stable || p->seq + p->payload_len != f->client.nxt || f->closed_ns ||
 	    flow_stands_still(s, f) || is_copy_due(f, p, now) || copies_are_few(s, now))
 		return false;
-	f->log.caught_up = 0;
+	f->log.all_acked = 0;
 	n->left = f->client.nxt;
 	count(COUNT_LEFT_TO_NOTES);
 	return true;

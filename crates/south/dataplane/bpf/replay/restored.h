@@ -17,10 +17,10 @@
  *
  * A server with state (north side) is beyond what a replay could get wrong: it has said what it has said,
  * and nothing was acknowledged that was not recorded as long as anybody looked after it. Its client is
- * believed if it is *ahead*, too, by what it has sent to a host that did not hear it any more; or it would
+ * believed if it has sent beyond the record, too, to a host that did not receive that any more; or it would
  * have to wait until it sends that again, for its timer that doubles with each try. If more was acknowledged
- * after all, the connection stands still, since what comes next never comes: `ahead` stays until the client
- * has sent bytes from a place that is recorded, and one with which it stays for too long is reset by `serve`.
+ * after all, the connection stands still, since what comes next never comes: `snd_beyond_stable` stays until the
+ * client has sent bytes from a place that is recorded. `serve` resets a client with which it stays for too long.
  *
  * Who only guesses must not pass for it, so it is believed no further than it can be from what is
  * recorded:
@@ -72,7 +72,7 @@ static __always_inline bool is_ahead(const struct flow *f, const struct packet *
 /* Its client is still to show that its record is whole. */
 static __always_inline bool is_unheard(const struct flow *f)
 {
-	return f->log.restored == RESTORED_SILENT || f->log.restored == RESTORED_TOLD;
+	return f->log.restored == RESTORED_UNCONFIRMED || f->log.restored == RESTORED_GAP_KNOWN;
 }
 
 static __always_inline bool is_credible(const struct flow *f, const struct packet *p, bool timestamps,
@@ -96,7 +96,7 @@ static __always_inline bool is_credible(const struct flow *f, const struct packe
 static __always_inline void hear_late(struct flow *f, const struct packet *p)
 {
 	if (after(p->ack, f->server.nxt))
-		advance(&f->log.heard, p->ack);
+		advance(&f->log.client_received, p->ack);
 }
 
 /* The client has this of what the dead host said, also behind a hole (RFC 2018). */
@@ -111,8 +111,8 @@ static __always_inline void hear_blocks(struct flow *f, const struct scratch *sc
 		if (i >= edges || at > TCP_HEADER_MAX - 4)
 			break;
 		__u32 edge = read32(&sc->header.tcp[in_header(at)]);
-		if (after(edge, known) && !after(edge, f->log.reach))
-			advance(&f->log.heard, edge);
+		if (after(edge, known) && !after(edge, f->log.client_wnd_edge))
+			advance(&f->log.client_received, edge);
 	}
 }
 
@@ -121,9 +121,9 @@ static __always_inline void hear_blocks(struct flow *f, const struct scratch *sc
 static __always_inline void hear_first(struct flow *f, const struct scratch *sc, const struct packet *p,
 				       const struct options *o)
 {
-	f->log.reach = p->ack + ((__u32)p->window << (f->client.window_scale & 15));
-	if (!after(f->log.heard, p->ack) || after(f->log.heard, f->log.reach))
-		f->log.heard = p->ack;
+	f->log.client_wnd_edge = p->ack + ((__u32)p->window << (f->client.window_scale & 15));
+	if (!after(f->log.client_received, p->ack) || after(f->log.client_received, f->log.client_wnd_edge))
+		f->log.client_received = p->ack;
 	hear_blocks(f, sc, p, o);
 }
 
@@ -138,7 +138,7 @@ static __always_inline bool tells(const struct flow *f, const struct packet *p, 
 /* A client that says what is not recorded, and never what it has behind a hole. */
 static __always_inline bool never_tells(const struct flow *f)
 {
-	return f->log.is_doubtful && f->log.restored == RESTORED_SILENT && !f->server.sack;
+	return f->log.is_doubtful && f->log.restored == RESTORED_UNCONFIRMED && !f->server.sack;
 }
 
 /* What becomes of a client that shows that its record is whole; RESTORED_NOT: nothing yet. One without selective
@@ -147,15 +147,15 @@ static __always_inline bool never_tells(const struct flow *f)
 static __always_inline enum restored heard_with(const struct service *s, const struct flow *f,
 						const struct packet *p, const struct options *o)
 {
-	bool is_told = f->log.stateful || !f->log.is_doubtful || f->log.restored == RESTORED_TOLD;
+	bool is_told = f->log.stateful || !f->log.is_doubtful || f->log.restored == RESTORED_GAP_KNOWN;
 	if (is_told || tells(f, p, o))
-		return RESTORED_HEARD;
+		return RESTORED_CONFIRMED;
 	if (f->server.sack || after(p->seq + sequence_len(p), f->log.stable))
-		return RESTORED_UNTOLD;
+		return RESTORED_GAP_UNKNOWN;
 	/* What is recorded, or a keep-alive, does not show what comes behind that. */
 	if (sequence_len(p) || p->seq != f->log.stable)
 		return RESTORED_NOT;
-	return f->verify.head_left < s->verify_head ? RESTORED_HEARD : RESTORED_UNTOLD;
+	return f->verify.head_left < s->verify_head ? RESTORED_CONFIRMED : RESTORED_GAP_UNKNOWN;
 }
 
 /* A segment of the client of a flow that was made anew. True: it shows that the record is whole. */
@@ -179,10 +179,10 @@ static __always_inline bool hear_restored(struct service *s, struct scratch *sc,
 		/* What is not recorded comes again, maybe without blocks. */
 		if (tells(f, p, o)) {
 			hear_first(f, sc, p, o);
-			f->log.restored = RESTORED_TOLD;
+			f->log.restored = RESTORED_GAP_KNOWN;
 		} else if (never_tells(f)) {
 			hear_first(f, sc, p, o);
-			f->log.restored = RESTORED_UNTOLD;
+			f->log.restored = RESTORED_GAP_UNKNOWN;
 			emit_event(s, EVENT_LATE, key, f, 0, 0);
 		}
 		return false;
@@ -199,7 +199,7 @@ static __always_inline bool hear_restored(struct service *s, struct scratch *sc,
 		f->server.tsval = tsecr;
 		f->log.tsecr = tsval;
 	}
-	f->log.ahead = is_ahead(f, p);
+	f->log.snd_beyond_stable = is_ahead(f, p);
 	f->log.restored = heard;
 	emit_event(s, EVENT_LATE, key, f, 0, 0); /* who has not told all is asked at once */
 	return true;
@@ -209,9 +209,9 @@ static __always_inline bool hear_restored(struct service *s, struct scratch *sc,
 static __always_inline void hear_rest(struct service *s, const struct flow_key *key, struct flow *f,
 				      const struct packet *p, const struct options *o)
 {
-	if (f->log.restored != RESTORED_UNTOLD || !tells(f, p, o))
+	if (f->log.restored != RESTORED_GAP_UNKNOWN || !tells(f, p, o))
 		return;
-	f->log.restored = RESTORED_HEARD;
+	f->log.restored = RESTORED_CONFIRMED;
 	emit_event(s, EVENT_LATE, key, f, 0, 0);
 }
 
@@ -219,7 +219,7 @@ static __always_inline void hear_rest(struct service *s, const struct flow_key *
  * have is known, as of any other flow. */
 static __always_inline void forget_dead_host(struct flow *f)
 {
-	if (after(f->server.nxt, f->log.heard) && !after(f->log.reach, f->server.nxt))
+	if (after(f->server.nxt, f->log.client_received) && !after(f->log.client_wnd_edge, f->server.nxt))
 		f->log.restored = RESTORED_NOT;
 }
 

@@ -134,12 +134,12 @@ fn the_first_server_is_noted() {
         let server = both.flow().server;
         assert_eq!((server.nxt, server.ack, server.tsval), (s + 5, c + 5, 905));
         assert_eq!(
-            server.edge,
+            server.rcv_wnd_edge,
             c + 60_000,
             "the offer of the SYN-ACK was larger"
         );
         both.server(segment(s, c + 5).timestamps(905, 11).window(2000));
-        assert_eq!(both.flow().server.edge, c + 5 + 2000 * 128);
+        assert_eq!(both.flow().server.rcv_wnd_edge, c + 5 + 2000 * 128);
         both.server(segment(s, c).timestamps(906, 11).window(1).payload(b"hel"));
         let server = both.flow().server;
         assert_eq!(
@@ -159,9 +159,9 @@ fn the_first_server_is_noted() {
 #[test]
 fn a_syn_ack_sent_again_has_no_scaled_window() {
     let mut both = Both::new().open();
-    let edge = both.flow().server.edge;
+    let edge = both.flow().server.rcv_wnd_edge;
     assert_eq!(both.server(both.syn_ack()).verdict, Next);
-    assert_eq!(both.flow().server.edge, edge, "RFC 7323 2.2");
+    assert_eq!(both.flow().server.rcv_wnd_edge, edge, "RFC 7323 2.2");
 }
 
 /// As the kernel does for a moment, see `is_unfound`.

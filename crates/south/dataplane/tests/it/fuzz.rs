@@ -109,7 +109,7 @@ impl World<'_> {
             }
             Step::Client(sent) => {
                 let flow = self.known().unwrap_or_default();
-                let known = flow.server.answered;
+                let known = flow.server.synack_seen;
                 let (seq, ack) = if known {
                     (flow.client.nxt, flow.server.nxt)
                 } else {
@@ -121,11 +121,11 @@ impl World<'_> {
             Step::Server(sent) => {
                 let flow = self.known().unwrap_or_default();
                 let (seq, delta) = match flow.mode {
-                    Mode::Observed if flow.server.answered => (flow.server.nxt, 0),
+                    Mode::Observed if flow.server.synack_seen => (flow.server.nxt, 0),
                     Mode::Observed => (s + 1, 0),
                     _ => (flow.splice.nxt, flow.splice.delta_seq),
                 };
-                let ack = if flow.server.answered {
+                let ack = if flow.server.synack_seen {
                     flow.client.nxt
                 } else {
                     c + 1

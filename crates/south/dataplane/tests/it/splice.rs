@@ -265,7 +265,7 @@ fn behind(both: Both, s2: SeqNumber, told: u32) -> Both {
     let acknowledged = segment(both.s + 1, both.c + 1 + told);
     both.server(acknowledged.window(1_000).timestamps(901, 11));
     both.splice(s2);
-    assert_eq!(both.flow().splice.edge, both.c + 50_001);
+    assert_eq!(both.flow().splice.rcv_wnd_edge, both.c + 50_001);
     both
 }
 
@@ -309,7 +309,7 @@ fn payload_beyond_window_of_new_server_is_dropped() {
         // The new server has received all that the earlier server acknowledged, and has no more room.
         both.server(segment(s2 + 1, told).window(0).timestamps(80, 11));
         assert_eq!(
-            (both.flow().splice.edge, both.flow().server.ack),
+            (both.flow().splice.rcv_wnd_edge, both.flow().server.ack),
             (edge, told)
         );
         for (seq, verdict) in [(edge + 1, DROP), (edge, Next), (edge - 3, Next)] {
@@ -722,7 +722,7 @@ fn a_graft_goes_on_with_the_numbers_that_the_client_knows() {
             let flow = both.flow();
             assert_eq!(flow.mode, Mode::Spliced);
             assert_eq!(
-                (flow.splice.ack, flow.splice.edge),
+                (flow.splice.ack, flow.splice.rcv_wnd_edge),
                 (both.c + 5, both.c + 30_005)
             );
             assert_eq!((flow.splice.delta_seq, flow.splice.ts_delta), (0, 0));

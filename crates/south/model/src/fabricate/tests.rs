@@ -112,7 +112,7 @@ fn who_waited_for_the_logger_is_told_what_the_server_has() {
     flow.log.ack = flow.server.ack;
     assert_eq!(released_ack(lab.key, &flow), Ok(None));
     flow.log.ack = flow.server.ack + 100;
-    flow.log.edge = flow.log.ack + 1000;
+    flow.log.rcv_wnd_edge = flow.log.ack + 1000;
     flow.log.tsecr = 77;
     flow.server.window_scale = 2;
     let bytes = released_ack(lab.key, &flow).unwrap().unwrap();
@@ -123,7 +123,7 @@ fn who_waited_for_the_logger_is_told_what_the_server_has() {
     );
     assert_eq!(ack.option_bytes(), timestamps(950, 77));
     // A window that has no room for its number is as large as can be told.
-    flow.log.edge = flow.log.ack + (1 << 20);
+    flow.log.rcv_wnd_edge = flow.log.ack + (1 << 20);
     let bytes = released_ack(lab.key, &flow).unwrap().unwrap();
     let ack = check(&bytes, ChecksumState::Valid, lab.key, false);
     assert_eq!(ack.window(), u16::MAX);

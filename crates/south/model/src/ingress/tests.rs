@@ -34,7 +34,7 @@ fn a_handshake_makes_a_flow_and_is_recorded() {
             (flow.server.nxt, flow.server.ack),
             (SeqNumber(0), SeqNumber(0))
         );
-        assert_eq!(flow.server.edge, SeqNumber(60_000));
+        assert_eq!(flow.server.rcv_wnd_edge, SeqNumber(60_000));
         assert_eq!(flow.syn_options, syn_options(10, 0, CLIENT_SCALE));
         assert_eq!(
             (flow.syn_flags, flow.syn_window, flow.ifindex),

@@ -64,7 +64,12 @@ fn now() -> u64 {
 fn time_of(flows: &[(FlowKey, Flow)], span: &RangeInclusive<u64>) -> u64 {
     let stamps = flows.iter().flat_map(|(_, flow)| {
         let log = &flow.log;
-        [flow.closed_ns, flow.given_ns, log.copied_ns, log.hasty_ns]
+        [
+            flow.closed_ns,
+            flow.given_ns,
+            log.copied_ns,
+            log.early_ack_ns,
+        ]
     });
     let now = stamps.filter(|stamp| span.contains(stamp)).max();
     AHEAD + now.unwrap_or(*span.start())
@@ -503,7 +508,7 @@ impl Both {
                 flow.closed_ns = flow.closed_ns.min(1); // two clocks
                 flow.given_ns = flow.given_ns.min(1);
                 flow.log.copied_ns = flow.log.copied_ns.min(1);
-                flow.log.hasty_ns = flow.log.hasty_ns.min(1);
+                flow.log.early_ack_ns = flow.log.early_ack_ns.min(1);
             }
         }
         assert_eq!(kernel, model, "flows of kernel and model");

@@ -358,11 +358,14 @@ fn a_client_is_not_ahead_of_a_server_that_has_read_all() {
         let word = segment(c + 111, s + 51).timestamps(33, 977);
         assert_eq!(talk.linked.both.client(word).verdict, DROP);
         let flow = talk.linked.both.flow();
-        assert_eq!((flow.log.restored, flow.log.ahead), (Restored::Heard, true));
+        assert_eq!(
+            (flow.log.restored, flow.log.snd_beyond_stable),
+            (Restored::Confirmed, true)
+        );
         talk.linked.both.new_incarnation();
         talk.client -= unread;
         talk.graft();
-        assert_eq!(talk.linked.both.flow().log.ahead, ahead);
+        assert_eq!(talk.linked.both.flow().log.snd_beyond_stable, ahead);
         assert_eq!(talk.stable(), talk.client);
     }
 }
